@@ -1,0 +1,44 @@
+"""A simulator of the Graphcore IPU: what a model would do on that machine, and how far to trust it.
+
+>>> import ipusim
+>>> report = ipusim.simulate("resnet50", system="C2", micro_batch=4)
+
+Names are loaded when they are first used, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_EXPORTS = {
+    "simulate": "ipusim.api",
+    "sweep": "ipusim.api",
+    "roofline": "ipusim.api",
+    "from_onnx": "ipusim.workload.onnx_import",
+    "load_chip": "ipusim.machine",
+    "load_system": "ipusim.machine",
+    "chip_names": "ipusim.machine",
+    "system_names": "ipusim.machine",
+    "hardware_table": "ipusim.machine",
+    "load_stack": "ipusim.compiler.stacks",
+    "stack_names": "ipusim.compiler.stacks",
+    "Report": "ipusim.report",
+    "IpuSimError": "ipusim.errors",
+}
+
+__all__ = [*sorted(_EXPORTS), "zoo"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "zoo":
+        return import_module("ipusim.workload.zoo")
+    if name in _EXPORTS:
+        return getattr(import_module(_EXPORTS[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

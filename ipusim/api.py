@@ -1,0 +1,201 @@
+"""The public entry points: simulate one run, bound it by a roofline, sweep over many."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ipusim.report import Estimate, Report, RooflineReport
+from ipusim.runtime.roofline import roofline_step_s
+from ipusim.runtime.run_config import make_config
+from ipusim.runtime.step import run_step
+from ipusim.workload import zoo
+from ipusim.workload.model import Model
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SWEPT = ("system", "micro_batch", "precision", "partials", "stack", "batches_in_flight")
+
+
+def load_model(model: str | Model) -> Model:
+    """Return a model from a zoo name, a path ending in .onnx, or a `Model` as it is.
+
+    Raises
+    ------
+    UnknownNameError
+        If the zoo has no such model; the message gives the nearest name.
+    WorkloadError
+        If the file cannot be read or holds an operator that is not supported.
+    """
+    if isinstance(model, Model):
+        return model
+    if str(model).lower().endswith(".onnx"):
+        from ipusim.workload.onnx_import import from_onnx
+
+        return from_onnx(model)
+    return zoo.load(str(model))
+
+
+def simulate(
+    model: str | Model,
+    *,
+    system: str = "IPU-M2000",
+    mode: str = "inference",
+    micro_batch: int | None = None,
+    replicas: int | None = None,
+    ipus_per_replica: int = 1,
+    gradient_accumulation: int | None = None,
+    precision: str = "16.16",
+    partials: str | None = None,
+    host_dtype: str | None = None,
+    overlap_io: bool | None = None,
+    io_tiles: int | None = None,
+    batches_in_flight: int = 1,
+    stack: str | None = None,
+    tier: str = "calibrated",
+    step_cost_s: float | None = None,
+) -> Report:
+    """Predict a run.
+
+    Parameters
+    ----------
+    model : str or Model
+        A zoo name, a path ending in .onnx, or a model.
+    system : str
+        Name of a system.
+    mode : {"inference"}
+        What to run.
+    micro_batch : int, optional
+        Items per replica and step; by default what the model fixes, or 1.
+    replicas : int, optional
+        Copies of the model; by default one per IPU of the system.
+    ipus_per_replica : int
+        1 in this version.
+    gradient_accumulation : int, optional
+        Refused: it has no meaning in inference.
+    precision : {"16.16", "16.32", "32.32"}
+        Storage of activations.weights.
+    partials : {"half", "float"}, optional
+        Type of partial sums; by default the stack's.
+    host_dtype : {"uint8", "float16", "float32"}, optional
+        Type of the data on the host; by default that of the activations.
+    overlap_io : bool, optional
+        Whether transfers run beside compute on tiles of their own; off by default.
+    io_tiles : int, optional
+        Those tiles; by default the stack's.
+    batches_in_flight : int
+        Batches between request and result; with more than one the host runs ahead.
+    stack : str, optional
+        Software stack; by default that of the system.
+    tier : {"calibrated", "specification"}
+        With or without the fitted constants of data/calibration.toml.
+    step_cost_s : float, optional
+        Fixed cost per step in seconds instead of the fitted one.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    IpuSimError
+        With one sentence that says what is wrong.
+    """
+    loaded = load_model(model)
+    config = make_config(
+        system=system,
+        mode=mode,
+        micro_batch=micro_batch,
+        replicas=replicas,
+        ipus_per_replica=ipus_per_replica,
+        gradient_accumulation=gradient_accumulation,
+        precision=precision,
+        partials=partials,
+        host_dtype=host_dtype,
+        overlap_io=overlap_io,
+        io_tiles=io_tiles,
+        batches_in_flight=batches_in_flight,
+        stack=stack,
+    )
+    result = run_step(loaded, config, tier=tier, step_cost_s=step_cost_s)
+    return Report(loaded.name, config, tier, result)
+
+
+def roofline(model: str | Model, **options: Any) -> RooflineReport:
+    """Bound a run by peak rates alone.
+
+    Parameters
+    ----------
+    model : str or Model
+        As for `simulate`.
+    **options
+        Those of `simulate` that describe the run.
+
+    Returns
+    -------
+    RooflineReport
+        Latency and throughput that the hardware cannot beat.
+    """
+    loaded = load_model(model)
+    config = make_config(**({"system": "IPU-M2000"} | options))
+    step, items = roofline_step_s(loaded, config)
+    return RooflineReport(
+        model=loaded.name,
+        config=config,
+        latency=Estimate(config.batches_in_flight * step, unit="s"),
+        throughput=Estimate(config.replicas * items / step, unit="items/s"),
+    )
+
+
+def sweep(model: str | Model, *, progress: bool | None = None, **options: Any) -> pd.DataFrame:
+    """Predict every combination of options.
+
+    Parameters
+    ----------
+    model : str or Model
+        As for `simulate`.
+    progress : bool, optional
+        Whether to show a bar; by default only on a terminal or in a notebook.
+    **options
+        Options of `simulate`; system, micro_batch, precision, partials, stack and
+        batches_in_flight may be lists or ranges.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per combination: the swept options, latency (ms), throughput (items/s), power (W),
+        cycles per step, whether it fits, bytes on the fullest tile.
+    """
+    import pandas as pd
+    from tqdm.auto import tqdm
+
+    loaded = load_model(model)
+    lists = {name: _as_list(options.pop(name)) for name in _SWEPT if name in options}
+    combinations = list(itertools.product(*lists.values()))
+    rows = []
+    bar = tqdm(combinations, desc=loaded.name, disable=None if progress is None else not progress)
+    for combination in bar:
+        chosen = dict(zip(lists, combination, strict=True))
+        report = simulate(loaded, **chosen, **options)
+        rows.append(
+            {
+                "model": report.model,
+                "system": report.system,
+                **{name: value for name, value in chosen.items() if name != "system"},
+                "latency_ms": 1e3 * report.latency.value,
+                "throughput_items_per_s": report.throughput.value,
+                "power_w": report.power.value,
+                "cycles_per_step": report.cycles_per_step,
+                "fits": report.fits,
+                "peak_tile_bytes": report.peak_tile_bytes,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _as_list(value: Any) -> list[Any]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        return [value]
+    return list(value)

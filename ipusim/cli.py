@@ -1,0 +1,312 @@
+"""The command line. Every command imports what it needs itself, so that starting stays cheap."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ipusim.errors import ConfigError, IpuSimError
+
+if TYPE_CHECKING:
+    from ipusim.study.tables import Table
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+
+class Count(click.ParamType):
+    """A whole number of at least one."""
+
+    name = "count"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Convert an option's text, or refuse it with one sentence."""
+        try:
+            number = int(value)
+        except ValueError:
+            number = 0
+        if number < 1:
+            self.fail(f"{value!r} is not a whole number of at least 1.", param, ctx)
+        return number
+
+
+COUNT = Count()
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="ipusim", prog_name="ipusim")
+def cli() -> None:
+    """Simulate Graphcore IPUs, and regenerate published IPU results beside what was published."""
+
+
+@cli.command()
+@click.argument("model")
+@click.option("--system", default="IPU-M2000", show_default=True, help="Machine to run on.")
+@click.option(
+    "--mode",
+    type=click.Choice(["inference", "training"]),
+    default="inference",
+    show_default=True,
+    help="What to run.",
+)
+@click.option("--micro-batch", type=COUNT, help="Items per replica and step.")
+@click.option("--replicas", type=COUNT, help="Copies of the model; by default as many as fit.")
+@click.option("--ipus-per-replica", type=COUNT, help="IPUs that share one copy; default 1.")
+@click.option("--gradient-accumulation", type=COUNT, help="Micro-batches per weight update.")
+@click.option(
+    "--precision",
+    type=click.Choice(["16.16", "16.32", "32.32"]),
+    help="Storage of activations.weights; default 16.16.",
+)
+@click.option(
+    "--partials", type=click.Choice(["half", "float"]), help="Accumulator type; default by stack."
+)
+@click.option(
+    "--host-dtype",
+    type=click.Choice(["uint8", "float16", "float32"]),
+    help="Type in which the host sends inputs.",
+)
+@click.option(
+    "--overlap-io/--no-overlap-io", default=None, help="Host transfers beside compute or not."
+)
+@click.option("--batches-in-flight", type=COUNT, help="Queue depth that latency counts; default 1.")
+@click.option("--stack", help="Software stack; by default the one of the system.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--trace", type=click.Path(path_type=Path), help="Also write a trace for Perfetto to this file."
+)
+def simulate(model: str, as_json: bool, trace: Path | None, **options: Any) -> None:
+    """Predict latency, throughput, power and fit of MODEL.
+
+    MODEL is a name that `ipusim list` shows, or a path ending in .onnx.
+    """
+    from ipusim import api
+
+    given = {name: value for name, value in options.items() if value is not None}
+    report = api.simulate(model, **given)
+    if trace is not None:
+        try:
+            report.to_perfetto(trace)
+        except OSError as error:
+            raise ConfigError(
+                f"The trace file {str(trace)!r} cannot be written ({error.strerror}): "
+                "choose another."
+            ) from error
+    click.echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
+
+
+@cli.command()
+@click.argument("model")
+@click.option("--system", "systems", multiple=True, help="Machine; may be repeated.")
+@click.option("--micro-batch", "micro_batches", type=COUNT, multiple=True, help="May be repeated.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+def sweep(
+    model: str, systems: tuple[str, ...], micro_batches: tuple[int, ...], as_csv: bool
+) -> None:
+    """Predict inference with MODEL for every combination of system and micro-batch."""
+    from ipusim import api
+    from ipusim.study.outputs import frame_csv
+    from ipusim.study.tables import Table
+
+    frame = api.sweep(
+        model,
+        system=list(systems) or ["C2", "IPU-M2000", "Bow-2000"],
+        micro_batch=list(micro_batches) or [1, 2, 4, 8],
+    )
+    click.echo(frame_csv(frame) if as_csv else repr(Table(frame)), nl=not as_csv)
+
+
+@cli.command()
+@click.argument("studies", nargs=-1)
+@click.option("--resume", is_flag=True, help="Skip studies whose outputs are up to date.")
+@click.option(
+    "-p", "parameters", multiple=True, metavar="NAME=VALUE", help="Notebook parameter; repeatable."
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("build"),
+    show_default=True,
+    help="Output folder.",
+)
+def reproduce(
+    studies: tuple[str, ...], resume: bool, parameters: tuple[str, ...], out: Path
+) -> int:
+    """Run STUDIES (all by default) and write notebooks, tables, figures and a start page."""
+    from ipusim.study.catalogue import split_assignments
+    from ipusim.study.reproduce import reproduce as run
+
+    results = run(
+        studies,
+        out=out,
+        given=split_assignments(parameters),
+        resume=resume,
+        progress=sys.stderr.isatty(),
+    )
+    for result in results:
+        click.echo(f"{result.name}: {result.status}")
+        if result.status == "failed":
+            click.echo(
+                f"ipusim: {result.name} {result.message}; see {_shown(result.notebook)}", err=True
+            )
+    click.echo(f"start page: {_shown(out / 'index.html')}")
+    failed = any(result.status == "failed" for result in results)
+    return EXIT_FAILED if failed else EXIT_OK
+
+
+@cli.command()
+@click.option("--rows", is_flag=True, help="Also print every predicted row.")
+@click.option("--record", is_flag=True, help="Record the counts as those that must not fall.")
+def validate(rows: bool, record: bool) -> int:
+    """Print the three-tier validation tables; fail when a recorded count of hits falls."""
+    from ipusim.study import evidence, validate
+    from ipusim.study.compare import verdicts
+
+    frame = verdicts()
+    tables = validate.validation_tables(frame, rows=rows)
+    tables += [_as_table(evidence.vertices_table(), "Vertices measured on silicon")]
+    tables += [_as_table(evidence.operations_table(), "Operations against Graphcore's IPUModel")]
+    click.echo("\n\n".join(repr(table) for table in tables))
+    if record:
+        click.echo(f"\nrecorded: {_shown(validate.record_expected(frame))}")
+        return EXIT_OK
+    fallen = validate.declines(validate.count_verdicts(frame), validate.load_expected())
+    for sentence in fallen:
+        click.echo(f"ipusim: {sentence}", err=True)
+    return EXIT_FAILED if fallen else EXIT_OK
+
+
+@cli.command()
+def calibrate() -> None:
+    """Fit the cost per step of every software stack and write data/calibration.toml."""
+    from ipusim.study.calibrate import calibrate as fit
+    from ipusim.study.predictor import default_predictor
+
+    for cost in fit(predictor=default_predictor()):
+        origin = "pooled over the other stacks" if cost.pooled else "its own rows"
+        click.echo(f"{cost.stack}: {1e6 * cost.value_s:.1f} us ({len(cost.rows)} rows, {origin})")
+
+
+@cli.command("list")
+def list_() -> None:
+    """List the studies, models and systems."""
+    from ipusim.machine.system import system_names
+    from ipusim.study.catalogue import list_studies
+    from ipusim.workload import zoo
+
+    sections = {
+        "studies": [f"{study.name}  {study.title}" for study in list_studies()],
+        "models": zoo.names(),
+        "systems": system_names(),
+    }
+    for title, lines in sections.items():
+        click.echo("\n".join([f"{title}:", *(f"  {line}" for line in lines)]))
+
+
+@cli.command()
+@click.argument("study")
+def params(study: str) -> None:
+    """Show the parameters that STUDY takes with -p."""
+    import pandas as pd
+
+    from ipusim.study.catalogue import select_studies, study_parameters
+    from ipusim.study.tables import Table
+
+    (chosen,) = select_studies([study])
+    lines = [
+        (item.name, item.type_name, item.default, item.help) for item in study_parameters(chosen)
+    ]
+    frame = pd.DataFrame(lines, columns=["parameter", "type", "default", "meaning"])
+    click.echo(repr(Table(frame, caption=chosen.name)))
+
+
+@cli.command("clean-notebooks")
+@click.argument("notebooks", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--check", is_flag=True, help="Change nothing; fail if a notebook needs cleaning.")
+def clean_notebooks(notebooks: tuple[Path, ...], check: bool) -> int:
+    """Remove times and tool metadata from NOTEBOOKS (all by default); keep outputs."""
+    from ipusim.paths import notebooks_dir
+    from ipusim.study.clean import clean_file, problems, read_notebook
+
+    found = False
+    for path in notebooks or sorted(notebooks_dir().glob("*.ipynb")):
+        was_clean = clean_file(path, check=check)
+        if check:
+            complaints = problems(read_notebook(path))
+            complaints += [] if was_clean else ["it needs 'ipusim clean-notebooks'"]
+            for complaint in complaints:
+                click.echo(f"{path.name}: {complaint}")
+            found = found or bool(complaints)
+        elif not was_clean:
+            click.echo(f"cleaned {path.name}")
+    return EXIT_FAILED if found else EXIT_OK
+
+
+def _shown(path: Path) -> str:
+    """Return a path as short as it can be written from here."""
+    full, here = path.resolve(), Path.cwd()
+    return str(full.relative_to(here) if full.is_relative_to(here) else full)
+
+
+def _as_table(content: Any, caption: str) -> Table:
+    """Return a table as it is, or a data frame as a table."""
+    from ipusim.study.tables import Table
+
+    return content if isinstance(content, Table) else Table(content, caption=caption)
+
+
+def _one_sentence(text: str) -> str:
+    """Join the lines of a message."""
+    return " ".join(text.split())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        By default those of the process.
+
+    Returns
+    -------
+    int
+        0 for success, 1 when a study failed or validation declined, 2 for bad input (one sentence
+        on stderr), 130 when interrupted.
+    """
+    try:
+        code = cli.main(
+            args=None if arguments is None else list(arguments),
+            prog_name="ipusim",
+            standalone_mode=False,
+        )
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return EXIT_BAD_INPUT
+    except click.ClickException as error:
+        click.echo(f"ipusim: {_one_sentence(error.format_message())}", err=True)
+        return EXIT_BAD_INPUT
+    except IpuSimError as error:
+        click.echo(f"ipusim: {_one_sentence(str(error))}", err=True)
+        return EXIT_BAD_INPUT
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("ipusim: interrupted.", err=True)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # the reader of a pipe has gone; keep the interpreter from failing again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    return code if isinstance(code, int) else EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What Poplar and poplibs would do with a graph: plans, codelets, supersteps, memory."""

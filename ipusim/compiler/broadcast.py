@@ -1,0 +1,183 @@
+"""Vertex costs where one operand is a vector repeated along the other (bias, scale, mean).
+
+Sources: BroadcastVectorInner1D and -2D of poplibs lib/popops/popopsCycleEstimators.cpp (float16
+only: poplibs never picks these vertices for float32 sums and products, see
+binaryOpBroadcastInnerVector in lib/popops/ElementWise.cpp). A *block* is one repetition.
+The estimators mask the remainder of blocks over workers with 3 instead of 7, and the multiply of
+2020-01 leaves it out; here the slowest worker always takes the quotient rounded up.
+"""
+
+from __future__ import annotations
+
+from ipusim.compiler.superstep import ChipLike, ceil_div
+
+INNER_VECTOR_FUNCTIONS = ("add", "mul", "sub")
+
+# Longest vectors that the vectorised half loops can stride over.
+_MAX_ADD_LENGTH = 2048
+_MAX_MUL_LENGTH = 2044
+
+
+def _add_core(length: int, blocks: int) -> int:
+    """Return a worker's cycles for adding a vector of halves to `blocks` blocks."""
+    if blocks == 0:
+        return 1
+    if length > _MAX_ADD_LENGTH:
+        return 3 + _add_core_scalar(length, blocks)
+    if length % 8 == 0:
+        if blocks == 1:
+            return 5 + 2 + 3 + 7 * (length // 8) + 1
+        return 5 + 2 + 4 + (length // 8) * (15 + 2 * (blocks - 1)) + 1
+    if blocks < 2:
+        return 7 + _add_core_scalar(length, blocks)
+    if length % 4 == 0:
+        loop = 7 + 2 * (blocks // 2 - 1) + 1 + blocks % 2 + 5
+        return 9 + 5 + (length // 4) * loop + 1
+    return 9 + _add_core_scalar(length, blocks)
+
+
+def _add_core_scalar(length: int, blocks: int) -> int:
+    return 6 + length * (5 + 9 * blocks)
+
+
+def _mul_core(length: int, blocks: int, *, pipelined: bool) -> int:
+    """Return a worker's cycles for multiplying `blocks` blocks by a vector of halves.
+
+    A pipelined loop loads and stores at once; it needs a separate output.
+    """
+    if length % 4:
+        return 3 + 5 + length * (5 + 9 * blocks)
+    if not pipelined:
+        return 5 + 4 + (length // 4) * (7 + 2 * blocks)
+    if length > _MAX_MUL_LENGTH:
+        return 7 + 4 + (length // 4) * (7 + 2 * blocks)
+    if blocks < 2:
+        return 9 + 4 + (length // 4) * (7 + 2 * blocks)
+    return 9 + 4 + (length // 4) * (9 + blocks)
+
+
+def _core(function: str, length: int, blocks: int, *, in_place: bool, generation: str) -> int:
+    if function == "mul":
+        # The 2020-01 supervisor vertex always takes the in-place loop.
+        pipelined = not in_place and generation != "2020-01"
+        return _mul_core(length, blocks, pipelined=pipelined)
+    return _add_core(length, blocks)
+
+
+def vector_inner_cycles(
+    function: str, length: int, blocks: int, chip: ChipLike, *, in_place: bool, generation: str
+) -> int:
+    """Return the cycles of applying one float16 vector to contiguous blocks of its own length.
+
+    Parameters
+    ----------
+    function : str
+        "add", "sub" or "mul".
+    length : int
+        Elements of the vector, for example the channels of one channel group.
+    blocks : int
+        Repetitions on the tile, for example its field positions.
+    chip : Chip
+        Worker count.
+    in_place : bool
+        Whether the output overwrites the input.
+    generation : str
+        Generation of the estimator.
+
+    Returns
+    -------
+    int
+    """
+    per_worker = ceil_div(blocks, chip.workers)
+    core = _core(function, length, per_worker, in_place=in_place, generation=generation)
+    if generation == "2020-01":
+        supervisor = 1 + 6 + 1
+        if function == "mul":
+            return supervisor + 2 + chip.workers * (24 + core)
+        extra = {"add": 2 if in_place else 4, "sub": 5}[function]
+        return supervisor + extra + chip.workers * (27 + core)
+    supervisor, worker = 13, 19
+    if length % 2:
+        worker += 7
+    if function == "mul":
+        # The estimator charges a common prologue of 24 besides the 19 of the half path.
+        worker += 24 + (3 if in_place else 2)
+        supervisor += 6 if in_place else 0
+    elif function == "add" and in_place:
+        worker += 2
+    else:
+        worker += 3
+        supervisor += 6
+    return supervisor + chip.workers * (worker + core)
+
+
+def vector_inner_2d_cycles(
+    function: str,
+    length: int,
+    blocks_per_region: int,
+    regions: int,
+    chip: ChipLike,
+    *,
+    in_place: bool,
+    generation: str,
+) -> int:
+    """Return the cycles where a tile holds several regions, each with its own vector.
+
+    Parameters are those of `vector_inner_cycles` with `regions` regions of `blocks_per_region`
+    blocks. Blocks are shared evenly by the workers, one vertex each, so a worker may touch the end
+    of one region and the start of the next.
+    """
+    per_worker = ceil_div(regions * blocks_per_region, chip.workers)
+    touched = min(regions, ceil_div(per_worker, blocks_per_region))
+    if per_worker % blocks_per_region and regions > touched:
+        touched += 1
+    half_overhead = {
+        ("2020-01", "mul"): (5, 15),
+        ("2021-11", "mul"): (3, 13),
+        ("2020-01", "add"): (5, 17),
+        ("2021-11", "add"): (3, 15),
+    }
+    kind = "mul" if function == "mul" else "add"
+    before, per_region = half_overhead[generation, kind]
+    worker = before + 1 + 3
+    remaining = per_worker
+    for _ in range(touched):
+        blocks = min(blocks_per_region, remaining)
+        remaining -= blocks
+        worker += per_region + _core(
+            function, length, max(1, blocks), in_place=in_place, generation=generation
+        )
+    return chip.workers * worker
+
+
+def vector_outer_cycles(
+    rows: int, columns: int, dtype_width: int, chip: ChipLike, *, generation: str
+) -> int:
+    """Return the cycles of applying one value per row to a ``rows x columns`` block.
+
+    Parameters
+    ----------
+    rows, columns : int
+        Shape on the tile; each row has its own value.
+    dtype_width : int
+        Elements per vector.
+    chip : Chip
+        Worker count.
+    generation : str
+        Generation of the estimator.
+
+    Returns
+    -------
+    int
+
+    Notes
+    -----
+    Source: BroadcastVectorOuterByRow and -ByColumn: workers share rows or columns, whichever is
+    faster. A vector takes 2 cycles; rows that are not whole vectors cost 25 instead of 7 each.
+    """
+    overhead = 25 if columns % dtype_width else 7
+    supervisor = 200 if generation == "2020-01" else 11
+    by_row = ceil_div(rows, chip.workers) * (overhead + 2 * ceil_div(columns, dtype_width))
+    share = ceil_div(columns, chip.workers)
+    by_column = rows * (overhead + 2 * ceil_div(share, dtype_width))
+    return supervisor + chip.workers * (15 + min(by_row, by_column))

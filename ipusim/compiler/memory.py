@@ -1,0 +1,157 @@
+"""Memory per tile over a program: always-live, live activations, temporaries, code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ipusim.compiler.program import Program
+from ipusim.compiler.superstep import ceil_div
+from ipusim.machine import Chip
+from ipusim.workload.graph import Graph
+
+CODE_BASE_BYTES = 4500
+"""Vertex code, stack and control code of a tile for a single operation: 4 to 5 kB in IPUModel's
+totals (data/evidence/ipumodel_layers_dev.csv)."""
+
+CODE_BYTES_PER_SUPERSTEP = 19
+"""Growth per superstep and tile: vertex state 5.6 B, exchange code 6.1 B and control code 7.2 B,
+from the compiled BERT-Large inference program of 3,105 programs on 1,472 tiles
+(graphcore/popliner, tests of commit 12424d6)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LivePoint:
+    """What lies on the fullest tile while one operation runs, in bytes."""
+
+    op: str
+    activation_bytes: int
+    temp_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Memory of one chip for one program.
+
+    Attributes
+    ----------
+    tile_bytes : int
+        Memory of a tile.
+    parameter_bytes, code_bytes : int
+        Always live on the fullest tile.
+    points : tuple of LivePoint
+        One per operation, in execution order.
+    peak_op : str
+        Operation at which the fullest tile is fullest.
+    peak_tiles : int
+        Tiles that take part in that operation.
+    total_bytes : int
+        Always-live plus the largest not-always-live bytes of every tile, over the chip.
+    """
+
+    tile_bytes: int
+    parameter_bytes: int
+    code_bytes: int
+    points: tuple[LivePoint, ...]
+    peak_op: str
+    peak_tiles: int
+    total_bytes: int
+
+    @property
+    def always_live_bytes(self) -> int:
+        """Bytes of a tile that stay for the whole program."""
+        return self.parameter_bytes + self.code_bytes
+
+    @property
+    def peak_tile_bytes(self) -> int:
+        """Bytes on the fullest tile at the fullest moment."""
+        largest = max(
+            (point.activation_bytes + point.temp_bytes for point in self.points), default=0
+        )
+        return self.always_live_bytes + largest
+
+    @property
+    def fits(self) -> bool:
+        """Whether the fullest tile holds everything."""
+        return self.peak_tile_bytes <= self.tile_bytes
+
+    @property
+    def over_bytes(self) -> int:
+        """Bytes by which the fullest tile is too small, 0 where it fits."""
+        return max(0, self.peak_tile_bytes - self.tile_bytes)
+
+
+def measure(graph: Graph, program: Program, chip: Chip) -> Memory:
+    """Follow every tensor from the operation that makes it to the last that reads it.
+
+    Parameters
+    ----------
+    graph : Graph
+        What was lowered.
+    program : Program
+        Its lowering.
+    chip : Chip
+
+    Returns
+    -------
+    Memory
+
+    Notes
+    -----
+    Parameters are spread evenly over the chip; an activation over the tiles of the operation that
+    made it. Results of in-place operations and views share the memory of their first input.
+    """
+    lowered = {op.name: op for op in program.ops}
+    tiles = {name: chip.tiles for name in graph.inputs}
+    owner: dict[str, str] = {name: name for name in graph.inputs}
+    consumers = graph.consumers()
+    last_use: dict[str, int] = {}
+    for index, op in enumerate(graph.ops):
+        source = op.inputs[0] if op.inputs else None
+        shares = op.kind == "layout" and not op.params.moves_data
+        in_place = op.kind == "elementwise" and op.params.in_place_ok
+        in_place = in_place and source is not None and len(consumers[source]) == 1
+        for name in op.outputs:
+            tiles[name] = lowered[op.name].tiles
+            alias = (shares or in_place) and source in owner
+            owner[name] = owner[source] if alias else name
+        for name in (*op.inputs, *op.outputs):
+            if name in owner:
+                last_use[owner[name]] = index
+    for name in graph.outputs:
+        last_use[owner[name]] = len(graph.ops)
+    live = {name: _share(graph, name, tiles) for name in graph.inputs}
+    spread = {name: graph.tensors[name].bytes for name in graph.inputs}
+    points = []
+    peak, peak_op, peak_tiles, peak_total = -1, "", 0, 0
+    for index, op in enumerate(graph.ops):
+        for name in op.outputs:
+            if owner[name] == name:
+                live[name] = _share(graph, name, tiles)
+                spread[name] = graph.tensors[name].bytes
+        low = lowered[op.name]
+        point = LivePoint(
+            op=op.name, activation_bytes=sum(live.values()), temp_bytes=low.temp_bytes
+        )
+        points.append(point)
+        peak_total = max(peak_total, sum(spread.values()) + low.temp_bytes * low.tiles)
+        if point.activation_bytes + point.temp_bytes > peak:
+            peak = point.activation_bytes + point.temp_bytes
+            peak_op, peak_tiles = op.name, low.tiles
+        for name in [name for name, last in last_use.items() if last == index]:
+            live.pop(name, None)
+            spread.pop(name, None)
+    code = CODE_BASE_BYTES + CODE_BYTES_PER_SUPERSTEP * len(program.steps)
+    parameter_bytes = ceil_div(graph.parameter_bytes, chip.tiles)
+    return Memory(
+        tile_bytes=chip.bytes_per_tile,
+        parameter_bytes=parameter_bytes,
+        code_bytes=code,
+        points=tuple(points),
+        peak_op=peak_op,
+        peak_tiles=peak_tiles,
+        total_bytes=graph.parameter_bytes + code * chip.tiles + peak_total,
+    )
+
+
+def _share(graph: Graph, name: str, tiles: dict[str, int]) -> int:
+    return ceil_div(graph.tensors[name].bytes, tiles[name])

@@ -1,0 +1,298 @@
+"""Normalisation layers as the series of operations that poplin and popnn emit.
+
+Sources: poplibs lib/poplin/Norms.cpp (statistics, whitening, scale and bias),
+lib/popnn/BatchNorm.cpp, lib/popnn/GroupNorm.cpp and lib/popnn/NormsInternal.cpp, tags 1.0.136 and
+sdk/poplar/2.4.0. Both generations emit the same operations for inference; the statistics of later
+ones run in the same compute sets (reduceMany).
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ipusim.compiler.broadcast import vector_outer_cycles
+from ipusim.compiler.elementwise import DEFAULT_CHANNEL_GROUPING, elementwise_step
+from ipusim.compiler.reduction import reduce_steps
+from ipusim.compiler.superstep import (
+    ChipLike,
+    Era,
+    Superstep,
+    ceil_div,
+    element_bytes,
+    linear_share,
+    parse_era,
+    require_float,
+    require_positive,
+    tile_share,
+    vector_width,
+)
+from ipusim.errors import ConfigError, unknown_name
+
+NORM_KINDS = ("batch", "layer", "group", "instance")
+
+
+def batch_norm_steps(
+    elements: int,
+    channels: int,
+    dtype: str,
+    chip: ChipLike,
+    *,
+    era: str | Era,
+    channel_grouping: int = DEFAULT_CHANNEL_GROUPING,
+    tiles_used: int | None = None,
+) -> list[Superstep]:
+    """Return the supersteps of inference batch norm that is not folded into a convolution.
+
+    Parameters
+    ----------
+    elements, channels : int
+        Elements and channels of the activations.
+    dtype : str
+        "float16" or "float32".
+    chip : Chip
+        The chip.
+    era : str or Era
+        Generation of poplibs.
+    channel_grouping : int, optional
+        Channels that sit together in memory.
+    tiles_used : int, optional
+        Tiles that hold the activations; None spreads them linearly.
+
+    Returns
+    -------
+    list of Superstep
+        Three small steps join the parameters (inverse deviation, scale, offset), two passes over
+        the activations apply them (popnn::bn::batchNormalise with a combined multiplicand and
+        addend).
+
+    Raises
+    ------
+    ConfigError, UnknownNameError
+        If a size or type is out of range.
+    """
+    require_float(dtype)
+    require_positive(elements=elements, channels=channels)
+    era = parse_era(era)
+
+    def tiny(function: str, name: str, n_inputs: int = 2, broadcast: bool = False) -> Superstep:
+        return elementwise_step(
+            function,
+            channels,
+            dtype,
+            chip,
+            era=era,
+            n_inputs=n_inputs,
+            broadcast=broadcast,
+            channels=1 if broadcast else None,
+            name=f"batch norm, {name}",
+        )[0]
+
+    def full(function: str, name: str, in_place: bool) -> Superstep:
+        return elementwise_step(
+            function,
+            elements,
+            dtype,
+            chip,
+            era=era,
+            n_inputs=2,
+            broadcast=True,
+            in_place=in_place,
+            channels=channels,
+            channel_grouping=channel_grouping,
+            tiles_used=tiles_used,
+            name=f"batch norm, {name}",
+        )[0]
+
+    return [
+        tiny("variance_to_inv_std_dev", "inverse deviation", broadcast=True),
+        tiny("mul", "multiplicand"),
+        _fused_offset(channels, dtype, chip, era),
+        full("mul", "scale", in_place=False),
+        full("add", "offset", in_place=True),
+    ]
+
+
+def _fused_offset(channels: int, dtype: str, chip: ChipLike, era: Era) -> Superstep:
+    """Return the step ``bias - multiplicand * mean``: one generated vertex (popops::map).
+
+    A generated codelet loads three operands and stores one per vector, which is the loop of a
+    two-operand vertex plus one load and one operation.
+    """
+    base = elementwise_step("sub", channels, dtype, chip, era=era, n_inputs=2)[0]
+    share = linear_share(channels, dtype, chip)
+    vectors = ceil_div(ceil_div(share.elements, chip.workers), vector_width(dtype, chip))
+    return Superstep(
+        name="batch norm, addend",
+        vertex="popops::map (generated)",
+        compute_cycles=base.compute_cycles + 2 * chip.workers * vectors,
+    )
+
+
+def _row_broadcast(
+    name: str,
+    rows: int,
+    columns: int,
+    dtype: str,
+    chip: ChipLike,
+    era: Era,
+    tiles_used: int | None,
+) -> Superstep:
+    """Return the step that combines a matrix with one value per row."""
+    share = tile_share(rows * columns, dtype, chip, tiles_used)
+    tile_rows = max(1, ceil_div(share.elements, columns))
+    tile_columns = ceil_div(share.elements, tile_rows)
+    cycles = vector_outer_cycles(
+        tile_rows,
+        tile_columns,
+        vector_width(dtype, chip),
+        chip,
+        generation=era.estimator,
+    )
+    return Superstep(
+        name=name,
+        vertex="popops::BroadcastVectorOuter",
+        compute_cycles=cycles,
+        exchange_bytes=tile_rows * element_bytes(dtype),
+    )
+
+
+def _inverse_deviation(statistics: int, dtype: str, chip: ChipLike) -> Superstep:
+    """Return the step from mean and mean square to the inverse standard deviation.
+
+    Source: poplin InverseStdDeviation: workers, 4 cycles per region and 5 per pair of floats.
+    """
+    share = linear_share(statistics, dtype, chip)
+    pairs = ceil_div(ceil_div(share.elements, chip.workers), 2)
+    return Superstep(
+        name="inverse deviation",
+        vertex="poplin::InverseStdDeviation",
+        compute_cycles=chip.workers * (10 + 5 * pairs),
+    )
+
+
+def _merge(first: list[Superstep], second: list[Superstep]) -> list[Superstep]:
+    """Run two series of steps in the same compute sets: their costs add up step by step."""
+    merged = []
+    for index in range(max(len(first), len(second))):
+        pair = [steps[index] for steps in (first, second) if index < len(steps)]
+        merged.append(
+            Superstep(
+                name=pair[0].name,
+                vertex=pair[0].vertex,
+                compute_cycles=sum(step.compute_cycles for step in pair),
+                exchange_bytes=sum(step.exchange_bytes for step in pair),
+                on_tile_copy_cycles=sum(step.on_tile_copy_cycles for step in pair),
+                temp_bytes=sum(step.temp_bytes for step in pair),
+            )
+        )
+    return merged
+
+
+def norm_steps(
+    kind: str,
+    batch: int,
+    channels: int,
+    spatial: tuple[int, ...],
+    dtype: str,
+    chip: ChipLike,
+    *,
+    era: str | Era,
+    groups: int = 1,
+    training: bool = False,
+    channel_grouping: int = DEFAULT_CHANNEL_GROUPING,
+    tiles_used: int | None = None,
+) -> list[Superstep]:
+    """Return the supersteps of a normalisation layer's forward pass.
+
+    Parameters
+    ----------
+    kind : str
+        "batch", "layer", "group" or "instance".
+    batch, channels : int
+        Batch size (tokens for layer norm) and channels.
+    spatial : tuple of int
+        Field; empty for layer norm over features.
+    dtype : str
+        "float16" or "float32".
+    chip : Chip
+        The chip.
+    era : str or Era
+        Generation of poplibs.
+    groups : int, optional
+        Channel groups of group norm.
+    training : bool, optional
+        Whether batch norm computes its statistics; the others always do.
+    channel_grouping : int, optional
+        Channels that sit together in memory.
+    tiles_used : int, optional
+        Tiles that hold the activations.
+
+    Returns
+    -------
+    list of Superstep
+
+    Raises
+    ------
+    ConfigError, UnknownNameError
+        If an argument is out of range.
+    """
+    if kind not in NORM_KINDS:
+        raise unknown_name("normalisation", kind, NORM_KINDS)
+    require_float(dtype)
+    require_positive(batch=batch, channels=channels, groups=groups)
+    if channels % groups:
+        raise ConfigError(
+            f"{groups} groups do not divide {channels} channels: give a divisor of {channels}."
+        )
+    era = parse_era(era)
+    field = prod(spatial)
+    elements = batch * channels * field
+    per_channel = {
+        "channels": channels,
+        "channel_grouping": channel_grouping,
+        "tiles_used": tiles_used,
+    }
+    if kind == "batch" and not training:
+        return batch_norm_steps(elements, dtype=dtype, chip=chip, era=era, **per_channel)
+    if kind == "instance":
+        groups = channels
+    if kind == "batch":
+        grouping = channel_grouping if channels % channel_grouping == 0 else 1
+        shape = (channels // grouping, batch * field, grouping)
+        dims: tuple[int, ...] = (1,)
+        statistics = channels
+    else:
+        shape = (batch * groups, elements // (batch * groups))
+        dims = (1,)
+        statistics = batch * groups
+    mean = reduce_steps(shape, dims, dtype, chip, era=era, function="add")
+    power = reduce_steps(
+        shape, dims, dtype, chip, era=era, function="square_add", out_dtype="float32"
+    )
+    steps = _merge(mean, power)
+    steps.append(_inverse_deviation(statistics, dtype, chip))
+
+    def per_channel_step(function: str, name: str, in_place: bool) -> Superstep:
+        return elementwise_step(
+            function,
+            elements,
+            dtype,
+            chip,
+            era=era,
+            n_inputs=2,
+            broadcast=True,
+            in_place=in_place,
+            name=name,
+            **per_channel,
+        )[0]
+
+    if kind == "batch":
+        steps.append(per_channel_step("sub", "subtract mean", in_place=False))
+        steps.append(per_channel_step("mul", "scale to unit variance", in_place=True))
+    else:
+        rows = (statistics, elements // statistics)
+        for name in ("subtract mean", "scale to unit variance"):
+            steps.append(_row_broadcast(name, *rows, dtype, chip, era, tiles_used))
+    steps.append(per_channel_step("mul", "scale", in_place=False))
+    steps.append(per_channel_step("add", "offset", in_place=True))
+    return steps

@@ -1,0 +1,359 @@
+"""Cycles of the pooling vertices (MaxPooling, MaxPoolingGrad, SumPooling) on one tile.
+
+A vertex walks over rows of outputs; each row has one work item per kernel position that
+contributes, and each item runs a loop over the row for every channel vector. Sources: poplibs
+lib/popnn/PoolVertices.cpp (work lists), lib/popnn/popnnCycleEstimators.cpp (tag 1.0.136) and
+lib/popnn/PerformanceEstimation.hpp, getPoolingCycles (tag sdk/poplar/2.4.0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from ipusim.compiler.superstep import ceil_div
+
+# Unpacking a scaled pointer, twice for the list of work lists.
+_UNPACK = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PoolGeometry:
+    """Which inputs an output sees, per spatial dimension.
+
+    Attributes
+    ----------
+    in_field, kernel : tuple of int
+        Input field and window.
+    stride : tuple of int
+        Step of the output.
+    dilation : tuple of int
+        Spacing of the input: the forward stride in the gradient, otherwise 1.
+    padding_lower : tuple of int
+        Padding before the first (dilated) input.
+    """
+
+    in_field: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    padding_lower: tuple[int, ...]
+
+    def contributes(self, dim: int, out: int, offset: int) -> bool:
+        """Return whether kernel position `offset` of output `out` falls on an input."""
+        at = out * self.stride[dim] + offset - self.padding_lower[dim]
+        if at < 0 or at % self.dilation[dim]:
+            return False
+        return at // self.dilation[dim] < self.in_field[dim]
+
+    def row_width(self, dim: int, begin: int, end: int, offset: int) -> int:
+        """Return the extent between the first and last contributing output of ``[begin, end)``."""
+        hits = [out for out in range(begin, end) if self.contributes(dim, out, offset)]
+        return hits[-1] - hits[0] + 1 if hits else 0
+
+    def input_extent(self, shares: Sequence[int]) -> int:
+        """Return the input elements per plane that a block of outputs needs."""
+        return prod(
+            min(
+                field,
+                ceil_div((out - 1) * stride + kernel, dilation),
+            )
+            for out, field, stride, kernel, dilation in zip(
+                shares, self.in_field, self.stride, self.kernel, self.dilation, strict=True
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TileSlice:
+    """The share of one tile: channel groups, batch elements and output field."""
+
+    channel_grouping: int
+    channel_groups: int
+    batch: int
+    field: tuple[int, ...]
+
+
+def _loop_cycles(count: int, *, is_max: bool, is_grad: bool) -> int:
+    """Return the innermost loop over `count` outputs of one vector."""
+    if is_grad:
+        return 7 + 5 * (count - 1)
+    return (4 if is_max else 5) + 3 * (count - 1)
+
+
+def _item_cycles(
+    vectors: int, groups: int, count: int, *, is_max: bool, is_grad: bool, generation: str
+) -> int:
+    """Return one work item: `count` outputs of a row for one kernel position, all channels."""
+    channel_loop = vectors * (3 + _loop_cycles(count, is_max=is_max, is_grad=is_grad))
+    if generation == "2020-01":
+        # Pointers are reloaded and advanced for every channel group.
+        per_group = 2 + 5 + 4 + 2 + (12 if is_grad else 0)
+        return 23 + groups * (per_group + channel_loop + 1)
+    between = (6 if is_grad else 4) * (groups - 1)
+    return 23 + between + groups * (1 + channel_loop + 1)
+
+
+def _worker_cycles(
+    init_vectors: int,
+    groups: int,
+    rows: Sequence[Sequence[int]],
+    vectors: int,
+    *,
+    is_max: bool,
+    is_grad: bool,
+    generation: str,
+) -> int:
+    """Return one worker's cycles.
+
+    Parameters
+    ----------
+    init_vectors : int
+        Output vectors per channel group that the worker initialises.
+    groups : int
+        Channel groups.
+    rows : sequence of sequence of int
+        Output counts of the work items of each row.
+    vectors : int
+        Vectors per channel group.
+    is_max, is_grad : bool
+        Vertex type.
+    generation : str
+        Generation of the estimator.
+    """
+    early = generation == "2020-01"
+    cycles = 16 if early else 17 + _UNPACK
+    cycles += ((3 if early else 4) + init_vectors) * groups
+    cycles += 7 if early else 6 + _UNPACK
+    if not rows:
+        return cycles + 1
+    pointer = 1 if is_max else 2
+    if early:
+        cycles += 3 + pointer + (8 if is_grad else 0) + 3
+    else:
+        cycles += 2 + pointer + (6 + 2 * _UNPACK if is_grad else 0) + 6 + 2 * _UNPACK
+    per_row = 17 if early else 15
+    for row in rows:
+        cycles += per_row + sum(
+            _item_cycles(
+                vectors, groups, count, is_max=is_max, is_grad=is_grad, generation=generation
+            )
+            for count in row
+        )
+    return cycles + 1
+
+
+def _segments(
+    batch: int, field: tuple[int, ...], worker: int, workers: int
+) -> list[tuple[int, int, int]]:
+    """Return the (outer row, begin, end) pieces of output that one worker takes."""
+    width = field[-1]
+    total = batch * prod(field)
+    begin, end = worker * total // workers, (worker + 1) * total // workers
+    pieces = []
+    while begin < end:
+        row, offset = divmod(begin, width)
+        stop = min(end - begin, width - offset)
+        pieces.append((row, offset, offset + stop))
+        begin += stop
+    return pieces
+
+
+def pool_vertex_estimate(
+    part: TileSlice,
+    row_stride: int,
+    kernel_positions: int,
+    vector_width: int,
+    workers: int,
+    *,
+    is_max: bool,
+    is_grad: bool,
+) -> int:
+    """Return the estimate that the 2021 planner uses: every kernel position always contributes.
+
+    Parameters
+    ----------
+    part : TileSlice
+        Share of the tile.
+    row_stride : int
+        Spacing of contributing outputs along a row (dilation of the innermost dimension).
+    kernel_positions : int
+        Window size.
+    vector_width, workers : int
+        Elements per vector and worker threads.
+    is_max, is_grad : bool
+        Vertex type.
+
+    Returns
+    -------
+    int
+        Cycles of the tile.
+    """
+    vectors = part.channel_grouping // vector_width
+    outputs = prod(part.field) * part.batch
+    width = part.field[-1]
+    slowest = 0
+
+    def item(count: int) -> int:
+        return _item_cycles(
+            vectors,
+            part.channel_groups,
+            ceil_div(count, row_stride),
+            is_max=is_max,
+            is_grad=is_grad,
+            generation="2021-11",
+        )
+
+    full_row = 15 + kernel_positions * item(width)
+    for worker in range(workers):
+        begin, end = worker * outputs // workers, (worker + 1) * outputs // workers
+        cycles = _worker_cycles(
+            outputs // vectors * vectors // workers,
+            part.channel_groups,
+            [[]] if begin < end else [],
+            vectors,
+            is_max=is_max,
+            is_grad=is_grad,
+            generation="2021-11",
+        )
+        if begin < end:
+            cycles -= 15
+        head = min(end, ceil_div(begin, width) * width) - begin
+        tail_begin = max(begin + head, end // width * width)
+        cycles += (tail_begin - begin - head) // width * full_row
+        for count in (head, end - tail_begin):
+            if count:
+                cycles += 15 + kernel_positions * item(count)
+        slowest = max(slowest, cycles)
+    return 7 + workers * slowest + 6
+
+
+def pool_tile_cycles(
+    geometry: PoolGeometry,
+    out_field: Sequence[int],
+    field_split: Sequence[int],
+    part: TileSlice,
+    *,
+    is_max: bool,
+    is_grad: bool,
+    vector_width: int,
+    workers: int,
+    generation: str,
+) -> int:
+    """Return the cycles of the slowest tile, with the work lists it really has.
+
+    Parameters
+    ----------
+    geometry : PoolGeometry
+        Which inputs an output sees.
+    out_field, field_split : sequence of int
+        Output field and its split.
+    part : TileSlice
+        The largest share; the field may be one smaller on some tiles.
+    is_max, is_grad : bool
+        Vertex type.
+    vector_width, workers : int
+        Elements per vector and worker threads.
+    generation : str
+        Generation of the estimator.
+
+    Notes
+    -----
+    The estimator of tag 1.0.136 multiplies the zeroing of outputs by 8 per worker and skips one
+    channel group, which no vertex does; the corrected count is used for both generations.
+    """
+    slowest = 0
+    for tile in _sample_tiles(out_field, field_split):
+        ranges = [
+            (index * size // split, (index + 1) * size // split)
+            for index, size, split in zip(tile, out_field, field_split, strict=True)
+        ]
+        slowest = max(
+            slowest,
+            _tile_cycles(
+                geometry,
+                tuple(ranges),
+                part,
+                is_max=is_max,
+                is_grad=is_grad,
+                vector_width=vector_width,
+                workers=workers,
+                generation=generation,
+            ),
+        )
+    return slowest
+
+
+def _sample_tiles(out_field: Sequence[int], field_split: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return tiles among which the slowest is: both parities inside the field, large shares."""
+    choices = []
+    for size, split in zip(out_field, field_split, strict=True):
+        middle = split // 2
+        picked = {min(split - 1, max(0, middle + step)) for step in (-1, 0, 1, 2)}
+        largest = ceil_div(size, split)
+        picked |= {
+            index
+            for index in range(min(split, 8))
+            if (index + 1) * size // split - index * size // split == largest
+        }
+        choices.append(sorted(picked))
+    return list(product(*choices))
+
+
+def _tile_cycles(
+    geometry: PoolGeometry,
+    ranges: tuple[tuple[int, int], ...],
+    part: TileSlice,
+    *,
+    is_max: bool,
+    is_grad: bool,
+    vector_width: int,
+    workers: int,
+    generation: str,
+) -> int:
+    """Return the cycles of the tile that computes outputs in `ranges`."""
+    field = tuple(end - begin for begin, end in ranges)
+    outer_hits = []
+    for dim, (begin, end) in enumerate(ranges[:-1]):
+        outer_hits.append(
+            [
+                sum(
+                    geometry.contributes(dim, out, offset) for offset in range(geometry.kernel[dim])
+                )
+                for out in range(begin, end)
+            ]
+        )
+    # How many kernel positions of the outer dimensions reach each row of the tile.
+    per_row = [prod(counts) for counts in product(*outer_hits)] * part.batch
+    last = len(ranges) - 1
+    x_begin = ranges[-1][0]
+    row_stride = geometry.dilation[-1]
+    widths: dict[tuple[int, int], list[int]] = {}
+    vectors = part.channel_grouping // vector_width
+    outputs = prod(field) * part.batch
+    slowest = 0
+    for worker in range(workers):
+        rows = []
+        for row, begin, end in _segments(part.batch, field, worker, workers):
+            if (begin, end) not in widths:
+                counts = [
+                    geometry.row_width(last, x_begin + begin, x_begin + end, offset)
+                    for offset in range(geometry.kernel[-1])
+                ]
+                widths[begin, end] = [ceil_div(c, row_stride) for c in counts if c]
+            items = widths[begin, end] * per_row[row]
+            if items:
+                rows.append(items)
+        cycles = _worker_cycles(
+            ceil_div(outputs * vectors, workers),
+            part.channel_groups,
+            rows,
+            vectors,
+            is_max=is_max,
+            is_grad=is_grad,
+            generation=generation,
+        )
+        slowest = max(slowest, cycles)
+    return 7 + workers * slowest + 6

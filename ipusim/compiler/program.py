@@ -1,0 +1,130 @@
+"""A lowered program: operations as lists of supersteps, with cycles, bytes and activity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One superstep as it runs: sync, exchange, compute; the slowest tile sets each phase.
+
+    Attributes
+    ----------
+    op, name, vertex : str
+        The operation, what the step does for it, and the codelet that runs.
+    sync_cycles, exchange_cycles, copy_cycles, compute_cycles : int
+        Sync and control code, exchange, on-tile copies, vertices; of one repeat.
+    repeats : int
+        How often the step runs (serial splits).
+    exchange_bytes : int
+        Bytes received by the tile that receives most, per repeat.
+    tiles : int
+        Tiles that take part.
+    """
+
+    op: str
+    name: str
+    vertex: str
+    sync_cycles: int
+    exchange_cycles: int
+    copy_cycles: int
+    compute_cycles: int
+    exchange_bytes: int
+    tiles: int
+    repeats: int = 1
+
+    @property
+    def cycles(self) -> int:
+        """Cycles of all repeats."""
+        phases = self.sync_cycles + self.exchange_cycles + self.copy_cycles + self.compute_cycles
+        return self.repeats * phases
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoweredOp:
+    """One operation of the graph and the supersteps that compute it.
+
+    Attributes
+    ----------
+    name, kind, function : str
+        As in the graph; kind "input" is the arrival of data from the host.
+    steps : tuple of Step
+    macs : int
+        Multiply-accumulates that the graph asks for.
+    plan : str
+        The planner's choice in one line, empty where there is nothing to plan.
+    transform : str
+        Transforms before the split.
+    tiles : int
+        Tiles that hold the result.
+    grouping : int
+        Channels that sit together in memory in the result.
+    temp_bytes : int
+        Temporary bytes on the fullest tile while it runs.
+    """
+
+    name: str
+    kind: str
+    function: str
+    steps: tuple[Step, ...]
+    macs: int
+    plan: str
+    transform: str
+    tiles: int
+    grouping: int
+    temp_bytes: int
+
+    @property
+    def cycles(self) -> int:
+        """Cycles of all steps."""
+        return sum(step.cycles for step in self.steps)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A whole program for one micro-batch on one chip.
+
+    Attributes
+    ----------
+    ops : tuple of LoweredOp
+        In execution order.
+    """
+
+    ops: tuple[LoweredOp, ...]
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """All supersteps in order."""
+        return tuple(step for op in self.ops for step in op.steps)
+
+    @cached_property
+    def cycles(self) -> int:
+        """Cycles of the whole program."""
+        return sum(step.cycles for step in self.steps)
+
+    @cached_property
+    def supersteps(self) -> int:
+        """Supersteps that run, repeats counted."""
+        return sum(step.repeats for step in self.steps)
+
+    @cached_property
+    def exchanged_bytes(self) -> int:
+        """Bytes received over the exchange by all tiles, an upper estimate."""
+        return sum(step.exchange_bytes * step.tiles * step.repeats for step in self.steps)
+
+    @cached_property
+    def macs(self) -> int:
+        """Multiply-accumulates."""
+        return sum(op.macs for op in self.ops)
+
+    def phase_cycles(self) -> dict[str, int]:
+        """Return the cycles spent in sync, exchange, on-tile copies and compute."""
+        totals = dict.fromkeys(("sync", "exchange", "copy", "compute"), 0)
+        for step in self.steps:
+            totals["sync"] += step.repeats * step.sync_cycles
+            totals["exchange"] += step.repeats * step.exchange_cycles
+            totals["copy"] += step.repeats * step.copy_cycles
+            totals["compute"] += step.repeats * step.compute_cycles
+        return totals

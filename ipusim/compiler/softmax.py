@@ -1,0 +1,159 @@
+"""Softmax as the series of operations that popnn emits.
+
+Source: poplibs lib/popnn/NonLinearity.cpp, softmaxImpl; the same at tags 1.0.136 and
+sdk/poplar/2.4.0 (frameworks ask for the stable form).
+"""
+
+from __future__ import annotations
+
+from ipusim.compiler.broadcast import vector_outer_cycles
+from ipusim.compiler.elementwise import elementwise_step
+from ipusim.compiler.rearrange import cast_steps
+from ipusim.compiler.reduction import reduce_steps
+from ipusim.compiler.superstep import (
+    ChipLike,
+    Era,
+    Superstep,
+    ceil_div,
+    element_bytes,
+    parse_era,
+    require_float,
+    require_positive,
+    tile_share,
+    vector_width,
+)
+
+
+def softmax_steps(
+    outer: int,
+    length: int,
+    dtype: str,
+    chip: ChipLike,
+    *,
+    era: str | Era,
+    stable: bool = True,
+    scaled: bool = False,
+    in_place: bool = False,
+    tiles_used: int | None = None,
+) -> list[Superstep]:
+    """Return the supersteps of a softmax over the innermost dimension.
+
+    Parameters
+    ----------
+    outer, length : int
+        Number of rows and elements per row.
+    dtype : str
+        "float16" or "float32".
+    chip : Chip
+        The chip.
+    era : str or Era
+        Generation of poplibs.
+    stable : bool, optional
+        Whether the row's maximum is subtracted first.
+    scaled : bool, optional
+        Whether half results are scaled up to keep their precision.
+    in_place : bool, optional
+        Whether the input is overwritten.
+    tiles_used : int, optional
+        Tiles that hold the input; None spreads it linearly.
+
+    Returns
+    -------
+    list of Superstep
+
+    Raises
+    ------
+    ConfigError, UnknownNameError
+        If a size or type is out of range.
+    """
+    require_float(dtype)
+    require_positive(outer=outer, length=length)
+    era = parse_era(era)
+    elements = outer * length
+    share = tile_share(elements, dtype, chip, tiles_used)
+    tile_rows = ceil_div(share.elements, length)
+    tile_columns = ceil_div(share.elements, tile_rows)
+
+    def with_row_value(name: str) -> Superstep:
+        cycles = vector_outer_cycles(
+            tile_rows,
+            tile_columns,
+            vector_width(dtype, chip),
+            chip,
+            generation=era.estimator,
+        )
+        return Superstep(
+            name=f"softmax, {name}",
+            vertex="popops::BroadcastVectorOuter",
+            compute_cycles=cycles,
+            exchange_bytes=tile_rows * element_bytes(dtype),
+        )
+
+    steps: list[Superstep] = []
+    overwrite = in_place
+    reduce_layout = None if tiles_used is None else share.elements
+    if stable:
+        steps += reduce_steps(
+            (outer, length),
+            (1,),
+            dtype,
+            chip,
+            era=era,
+            function="max",
+            elements_per_tile=reduce_layout,
+        )
+        steps.append(with_row_value("subtract maximum"))
+        overwrite = True
+        if scaled:
+            steps += elementwise_step(
+                "add",
+                elements,
+                dtype,
+                chip,
+                era=era,
+                n_inputs=2,
+                broadcast=True,
+                channels=1,
+                in_place=True,
+                tiles_used=tiles_used,
+                name="softmax, add scale",
+            )
+    steps += elementwise_step(
+        "exp",
+        elements,
+        dtype,
+        chip,
+        era=era,
+        in_place=overwrite,
+        tiles_used=tiles_used,
+        name="softmax, exp",
+    )
+    steps += reduce_steps(
+        (outer, length),
+        (1,),
+        dtype,
+        chip,
+        era=era,
+        function="add",
+        out_dtype="float32",
+        elements_per_tile=reduce_layout,
+    )
+    steps += elementwise_step(
+        "inverse", outer, "float32", chip, era=era, in_place=True, name="softmax, 1 / sum"
+    )
+    if scaled:
+        steps += elementwise_step(
+            "mul",
+            outer,
+            "float32",
+            chip,
+            era=era,
+            n_inputs=2,
+            broadcast=True,
+            channels=1,
+            in_place=True,
+            name="softmax, scale sum",
+        )
+    steps += cast_steps(outer, "float32", dtype, chip, era=era)
+    steps.append(with_row_value("divide by sum"))
+    return steps

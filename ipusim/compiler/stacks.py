@@ -1,0 +1,171 @@
+"""Software stacks: named, sourced profiles of what one SDK's compiler and runtime do."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ipusim import paths
+from ipusim.compiler.planner import PlannerRules
+from ipusim.errors import DataError, resolve_name
+
+FILE = "stacks.toml"
+
+_PROPERTIES: dict[str, type] = {
+    "planner_era": int,
+    "codelets": str,
+    "partials": str,
+    "available_memory_proportion": float,
+    "fold_batch_norm": bool,
+    "regroup_fully_connected": bool,
+    "host_work_in_step": bool,
+    "io_tiles": int,
+    "superstep_cycles": int,
+    "compute_set_cycles": int,
+}
+
+PARTIALS_BYTES = {"half": 2, "float": 4}
+"""Bytes of a partial sum by the name that options give it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """One software stack.
+
+    Attributes
+    ----------
+    name, title : str
+        Short name, and what it is.
+    planner_era : int
+        Generation of planner rules and vertices (`conv_vertices`).
+    codelets : str
+        Generation of all other codelets (`superstep.parse_era`).
+    partials : str
+        Default type of partial sums, "half" or "float".
+    available_memory_proportion : float
+        Share of tile memory that the temporaries of one operation may take.
+    fold_batch_norm : bool
+        Whether inference batch norm is folded into the convolution before it.
+    regroup_fully_connected : bool
+        Whether operands of fully connected layers are regrouped before the product.
+    host_work_in_step : bool
+        Whether the host prepares each batch inside the timed step.
+    io_tiles : int
+        Tiles set aside for transfers where these are overlapped with compute.
+    superstep_cycles, compute_set_cycles : int
+        Sync and control code of a superstep with and without an exchange.
+    sources : dict of str to str
+        Where each property comes from.
+    """
+
+    name: str
+    title: str
+    planner_era: int
+    codelets: str
+    partials: str
+    available_memory_proportion: float
+    fold_batch_norm: bool
+    regroup_fully_connected: bool
+    host_work_in_step: bool
+    io_tiles: int
+    superstep_cycles: int
+    compute_set_cycles: int
+    sources: dict[str, str] = field(compare=False, repr=False)
+
+    def planner_rules(self, partials: str | None = None) -> PlannerRules:
+        """Return the rules by which convolutions and products are planned.
+
+        Parameters
+        ----------
+        partials : str, optional
+            "half" or "float" instead of the stack's default.
+        """
+        kind = resolve_name("partials type", partials or self.partials, PARTIALS_BYTES)
+        return PlannerRules(
+            era=self.planner_era,
+            partials_bytes=PARTIALS_BYTES[kind],
+            available_memory_proportion=self.available_memory_proportion,
+        )
+
+
+@cache
+def _tables(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(
+            f"The data file {path.name} cannot be read ({error.strerror}): restore it."
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"The data file {path.name} is not valid TOML ({error}): restore it."
+        ) from error
+
+
+def stack_names() -> tuple[str, ...]:
+    """Return the names that `load_stack` accepts, oldest first."""
+    return tuple(_tables(paths.data_dir() / FILE))
+
+
+def load_stack(name: str) -> Stack:
+    """Return one software stack.
+
+    Parameters
+    ----------
+    name : str
+        For example "sdk-2.4", in any case, with or without spaces and hyphens.
+
+    Returns
+    -------
+    Stack
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such stack; the message gives the nearest one.
+    DataError
+        If the data file is missing or corrupt.
+    """
+    tables = _tables(paths.data_dir() / FILE)
+    aliases = {
+        alias: stack for stack, table in tables.items() for alias in table.get("aliases", [])
+    }
+    valid = resolve_name("software stack", name, tables, aliases)
+    table = tables[valid]
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for key, kind in _PROPERTIES.items():
+        entry = table.get(key)
+        if not isinstance(entry, dict) or not entry.get("source") or "value" not in entry:
+            raise DataError(
+                f"The key {key!r} of {valid!r} in {FILE} must have a value and a source: restore it."
+            )
+        value = entry["value"]
+        if type(value) is not kind:
+            raise DataError(
+                f"The key {key!r} of {valid!r} in {FILE} has the value {value!r}: "
+                f"use a value of type {kind.__name__}."
+            )
+        values[key] = value
+        sources[key] = entry["source"]
+    return Stack(name=valid, title=str(table.get("title", valid)), sources=sources, **values)
+
+
+def stack_table() -> list[dict[str, object]]:
+    """Return every property of every stack with its source, one row each."""
+    rows: list[dict[str, object]] = []
+    for name in stack_names():
+        stack = load_stack(name)
+        rows += [
+            {
+                "stack": name,
+                "property": key,
+                "value": getattr(stack, key),
+                "source": stack.sources[key],
+            }
+            for key in _PROPERTIES
+        ]
+    return rows

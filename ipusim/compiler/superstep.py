@@ -1,0 +1,297 @@
+"""What an operation costs: a list of supersteps, and how poplibs spreads its data over tiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+from ipusim.errors import ConfigError, unknown_name
+
+BYTES_PER_ELEMENT = {
+    "float16": 2,
+    "float32": 4,
+    "int32": 4,
+    "uint32": 4,
+    "int64": 8,
+    "uint8": 1,
+    "int8": 1,
+    "bool": 1,
+}
+
+# poplibs lib/poputil/TileMapping.cpp, calcLinearTileMapping: no tile gets less than this.
+MIN_BYTES_PER_TILE = 128
+
+# Source generations whose estimators and op structures were read: poplibs tag 1.0.136 (SDK 1.0)
+# and tag sdk/poplar/2.4.0.
+GENERATIONS = ("2020-01", "2021-11")
+
+
+class ChipLike(Protocol):
+    """The chip properties that codelet costs need."""
+
+    tiles: int
+    workers: int
+    data_path_bytes: int
+    exchange_bytes_per_cycle: int
+    memcpy_bytes_per_cycle: int
+    max_sync_delay_cycles: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Superstep:
+    """One sync, exchange and compute phase; the slowest tile sets each of them.
+
+    Attributes
+    ----------
+    name : str
+        What the step does.
+    vertex : str
+        The vertex (codelet) that runs, or "copy" where only data moves.
+    compute_cycles : int
+        Cycles of the slowest tile.
+    exchange_bytes : int
+        Bytes received by the tile that receives most.
+    on_tile_copy_cycles : int
+        Cycles spent rearranging data within the slowest tile before the vertex runs.
+    temp_bytes : int
+        Bytes per tile that live during this step only.
+    """
+
+    name: str
+    vertex: str
+    compute_cycles: int
+    exchange_bytes: int = 0
+    on_tile_copy_cycles: int = 0
+    temp_bytes: int = 0
+
+    def exchange_cycles(self, chip: ChipLike) -> int:
+        """Return the exchange phase in cycles, without its sync."""
+        return -(-self.exchange_bytes // chip.exchange_bytes_per_cycle)
+
+    def total_cycles(self, chip: ChipLike, overhead_cycles: int = 0) -> int:
+        """Return compute, copies, exchange and a fixed overhead (sync, control code) in cycles."""
+        return (
+            self.compute_cycles
+            + self.on_tile_copy_cycles
+            + self.exchange_cycles(chip)
+            + overhead_cycles
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Era:
+    """Which generation of poplibs is modelled.
+
+    Attributes
+    ----------
+    library : str
+        Generation that decides which vertices run and how work is planned.
+    estimator : str
+        Generation whose cycle formulas are used. Early estimators charge coarse constants (200
+        supervisor cycles per vertex in 1.0.136) which later ones corrected to the assembly; the
+        IPUModel of the day is reproduced with the same generation for both, silicon is better
+        served by the latest estimator.
+    """
+
+    library: str
+    estimator: str
+
+
+def parse_era(era: str | Era) -> Era:
+    """Return the era named by a string.
+
+    Parameters
+    ----------
+    era : str or Era
+        ``"2020-01"`` or ``"2021-11"`` (library and estimator alike), or both joined by a plus
+        sign, library first: ``"2020-01+2021-11"``.
+
+    Returns
+    -------
+    Era
+
+    Raises
+    ------
+    UnknownNameError
+        If a generation is not one of `GENERATIONS`.
+    """
+    if isinstance(era, Era):
+        return era
+    library, _, estimator = era.partition("+")
+    parsed = Era(library, estimator or library)
+    for generation in (parsed.library, parsed.estimator):
+        if generation not in GENERATIONS:
+            raise unknown_name("codelet generation", generation, GENERATIONS)
+    return parsed
+
+
+@dataclass(frozen=True, slots=True)
+class TileShare:
+    """How a tensor is spread: tiles used, and elements on the fullest tile."""
+
+    tiles: int
+    elements: int
+
+
+def ceil_div(numerator: int, denominator: int) -> int:
+    """Return the quotient of two positive integers rounded up."""
+    return -(-numerator // denominator)
+
+
+def element_bytes(dtype: str) -> int:
+    """Return the bytes of one element.
+
+    Raises
+    ------
+    UnknownNameError
+        If `dtype` is not in `BYTES_PER_ELEMENT`.
+    """
+    if dtype not in BYTES_PER_ELEMENT:
+        raise unknown_name("data type", dtype, BYTES_PER_ELEMENT)
+    return BYTES_PER_ELEMENT[dtype]
+
+
+def vector_width(dtype: str, chip: ChipLike) -> int:
+    """Return the elements that fit into one access of the data path, at least one."""
+    return max(1, chip.data_path_bytes // element_bytes(dtype))
+
+
+def split_sizes(total: int, grain: int, max_parts: int, min_part: int = 1) -> list[int]:
+    """Split a range into parts of whole grains as evenly as poplibs does.
+
+    Parameters
+    ----------
+    total, grain, max_parts : int
+        Elements to split, elements per grain and the largest number of parts.
+    min_part : int, optional
+        Fewest elements per part, unless there are not as many.
+
+    Returns
+    -------
+    list of int
+        Part sizes in order. Their sum is `total`; the last may hold an incomplete grain.
+
+    Notes
+    -----
+    Source: poplibs lib/poputil/Util.cpp, splitRegions.
+    """
+    if total <= 0:
+        return []
+    grains = ceil_div(total, grain)
+    most = ceil_div(grains, max_parts)
+    parts_at_min = max(1, grains // ceil_div(min_part, grain))
+    most = max(most, ceil_div(grains, parts_at_min))
+    parts = ceil_div(grains, most)
+    edges = [min(total, (part * grains // parts) * grain) for part in range(parts + 1)]
+    return [end - begin for begin, end in pairwise(edges)]
+
+
+def linear_share(
+    elements: int, dtype: str, chip: ChipLike, *, min_bytes: int = MIN_BYTES_PER_TILE
+) -> TileShare:
+    """Spread a tensor linearly over the chip.
+
+    Parameters
+    ----------
+    elements : int
+        Elements of the tensor.
+    dtype : str
+        Data type, for example "float16".
+    chip : Chip
+        Tiles and data path width.
+    min_bytes : int, optional
+        Fewest bytes per tile.
+
+    Returns
+    -------
+    TileShare
+
+    Raises
+    ------
+    ConfigError
+        If `elements` is not positive.
+
+    Notes
+    -----
+    Source: poplibs lib/poputil/TileMapping.cpp, mapTensorLinearly: grain of one vector, at least
+    128 B per tile.
+    """
+    if elements < 1:
+        raise ConfigError(
+            f"A tensor of {elements} elements cannot be spread over tiles: give at least 1."
+        )
+    grain = vector_width(dtype, chip)
+    sizes = split_sizes(elements, grain, chip.tiles, ceil_div(min_bytes, element_bytes(dtype)))
+    return TileShare(len(sizes), max(sizes))
+
+
+def tile_share(elements: int, dtype: str, chip: ChipLike, tiles_used: int | None) -> TileShare:
+    """Spread a tensor over given tiles, or linearly over the chip if `tiles_used` is None.
+
+    Raises
+    ------
+    ConfigError
+        If `tiles_used` is not between 1 and the tiles of the chip.
+    """
+    if tiles_used is None:
+        return linear_share(elements, dtype, chip)
+    if not 1 <= tiles_used <= chip.tiles:
+        raise ConfigError(
+            f"A tensor cannot be spread over {tiles_used} tiles: use 1 to {chip.tiles}."
+        )
+    sizes = split_sizes(elements, vector_width(dtype, chip), tiles_used)
+    return TileShare(len(sizes), max(sizes))
+
+
+def copy_cycles(copied_bytes: int, chip: ChipLike, *, atom_bytes: int | None = None) -> int:
+    """Return the cycles of copying bytes within one tile.
+
+    Parameters
+    ----------
+    copied_bytes : int
+        Bytes copied on the slowest tile.
+    chip : Chip
+        Copy rate.
+    atom_bytes : int, optional
+        Contiguous bytes moved together when that is less than a full copy word, for example one
+        element in a fine-grained rearrangement.
+
+    Returns
+    -------
+    int
+
+    Notes
+    -----
+    Straight copies run at `memcpy_bytes_per_cycle`. Rearrangements use the factor 5/4 and the rate
+    of the atom as the convolution planner does (poplibs lib/poplin/ConvModel.cpp).
+    """
+    if atom_bytes is None:
+        return ceil_div(copied_bytes, chip.memcpy_bytes_per_cycle)
+    rate = min(atom_bytes, chip.memcpy_bytes_per_cycle)
+    return ceil_div(5 * copied_bytes, 4 * rate)
+
+
+def require_positive(**counts: int) -> None:
+    """Check operation sizes.
+
+    Raises
+    ------
+    ConfigError
+        If one of them is below 1.
+    """
+    for label, value in counts.items():
+        if value < 1:
+            raise ConfigError(f"{label} is {value} but must be at least 1.")
+
+
+def require_float(dtype: str) -> None:
+    """Check that a type is one that these vertices compute in.
+
+    Raises
+    ------
+    UnknownNameError
+        If it is neither "float16" nor "float32".
+    """
+    if dtype not in ("float16", "float32"):
+        raise unknown_name("floating-point type", dtype, ("float16", "float32"))

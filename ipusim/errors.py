@@ -1,0 +1,141 @@
+"""Exceptions, and the one place where names are matched.
+
+Every message is one sentence: what was given, what would have been valid, what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+
+_SEPARATORS = re.compile(r"[\s\-_.]+")
+_LISTED_NAMES = 24
+
+
+class IpuSimError(Exception):
+    """Base of every error that ipusim raises on purpose."""
+
+
+class ConfigError(IpuSimError):
+    """A run option has a value outside its range, or contradicts another option."""
+
+
+class UnknownNameError(IpuSimError):
+    """A model, system, chip, stack, study or parameter name that does not exist."""
+
+
+class WorkloadError(IpuSimError):
+    """A model that cannot be read or built."""
+
+
+class DataError(IpuSimError):
+    """A data file that is missing, corrupt or incomplete."""
+
+
+class StudyError(IpuSimError):
+    """A study that cannot be run or written."""
+
+
+def normalise_name(name: object) -> str:
+    """Reduce a name to what is compared: lower case, no spaces, hyphens, underscores or dots.
+
+    Parameters
+    ----------
+    name : object
+        Anything; it is converted with `str` first.
+
+    Returns
+    -------
+    str
+        The comparison key, for example ``"ipupod16"`` for ``"IPU-POD 16"``.
+    """
+    return _SEPARATORS.sub("", str(name)).casefold()
+
+
+def nearest_name(value: object, names: Iterable[str]) -> str:
+    """Return the valid name most similar to `value`.
+
+    Parameters
+    ----------
+    value : object
+        The name that was given.
+    names : iterable of str
+        The valid names, at least one; the earliest wins a tie.
+
+    Returns
+    -------
+    str
+        One of `names`.
+
+    Raises
+    ------
+    ValueError
+        If `names` is empty.
+    """
+    key = normalise_name(value)
+    return max(
+        names,
+        key=lambda name: difflib.SequenceMatcher(None, key, normalise_name(name)).ratio(),
+    )
+
+
+def unknown_name(kind: str, value: object, names: Iterable[str]) -> UnknownNameError:
+    """Build the error for a name that does not exist.
+
+    Parameters
+    ----------
+    kind : str
+        What the name stands for, for example ``"system"``.
+    value : object
+        The name that was given.
+    names : iterable of str
+        The valid names.
+
+    Returns
+    -------
+    UnknownNameError
+        To be raised by the caller; its message names the nearest valid name.
+    """
+    valid = list(names)
+    if not valid:
+        return UnknownNameError(f"Unknown {kind} {str(value)!r}: no {kind} is available here.")
+    message = f"Unknown {kind} {str(value)!r}: did you mean {nearest_name(value, valid)!r}"
+    if len(valid) <= _LISTED_NAMES:
+        message += f" (valid names: {', '.join(valid)})"
+    return UnknownNameError(message + "?")
+
+
+def resolve_name(
+    kind: str, value: object, names: Iterable[str], aliases: dict[str, str] | None = None
+) -> str:
+    """Return the canonical spelling of `value`, whatever its case, spaces and hyphens.
+
+    Parameters
+    ----------
+    kind : str
+        What the name stands for; used in the error.
+    value : object
+        The name that was given.
+    names : iterable of str
+        The valid names.
+    aliases : dict of str to str, optional
+        Other accepted spellings, each with the valid name that it stands for.
+
+    Returns
+    -------
+    str
+        One of `names`.
+
+    Raises
+    ------
+    UnknownNameError
+        If nothing matches.
+    """
+    valid = list(names)
+    by_key = {normalise_name(alias): name for alias, name in (aliases or {}).items()}
+    by_key.update({normalise_name(name): name for name in valid})
+    key = normalise_name(value)
+    if not isinstance(value, str) or key not in by_key:
+        raise unknown_name(kind, value, valid)
+    return by_key[key]

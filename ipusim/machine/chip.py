@@ -1,0 +1,200 @@
+"""One IPU chip: its tiles, memory, clock, conv units and on-chip exchange."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ipusim.errors import ConfigError, resolve_name
+from ipusim.machine import catalogue
+from ipusim.machine.catalogue import Constant
+
+_SCHEMA: catalogue.Schema = {
+    "mark": (int, "generation"),
+    "tiles": (int, "tiles"),
+    "tile_columns": (int, "columns"),
+    "bytes_per_tile": (int, "B"),
+    "interleaved_offset_bytes": (int, "B"),
+    "memory_element_bytes": (int, "B"),
+    "clock_hz": (int, "Hz"),
+    "workers": (int, "threads"),
+    "half_half_conv_units": (int, "units"),
+    "half_float_conv_units": (int, "units"),
+    "float_float_conv_units": (int, "units"),
+    "conv_unit_pipeline_depth": (int, "stages"),
+    "conv_unit_load_bytes_per_cycle": (int, "B/cycle"),
+    "data_path_bytes": (int, "B"),
+    "memory_bytes_per_cycle": (int, "B/cycle"),
+    "memcpy_bytes_per_cycle": (int, "B/cycle"),
+    "exchange_bytes_per_cycle": (int, "B/cycle"),
+    "tiles_per_exchange_bus": (int, "tiles"),
+    "max_sync_delay_cycles": (int, "cycles"),
+    "global_sync_cycles": (int, "cycles"),
+    "supervisor_launch_cycles": (int, "cycles"),
+    "ipu_links": (int, "links"),
+}
+
+# Cycles in which each conv unit takes in one group of input channels, and how many channels that
+# group has (poplibs lib/poplin/PerformanceEstimation.hpp, core loops of the AMP vertices).
+_CORE_LOOP = {"float16": (4, 16), "float32": (8, 8)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chip:
+    """What one IPU is.
+
+    Attributes
+    ----------
+    name : str
+        "GC2", "GC200" or "Bow".
+    mark : int
+        Generation of the architecture, 1 or 2.
+    tiles, tile_columns : int
+        Tiles in use, and the columns in which they stand (for drawings).
+    bytes_per_tile, interleaved_offset_bytes, memory_element_bytes : int
+        SRAM of a tile, where its interleaved region starts, and the size of one memory element.
+    clock_hz : int
+        Tile clock.
+    workers : int
+        Worker threads per tile.
+    half_half_conv_units, half_float_conv_units, float_float_conv_units : int
+        Conv units usable by (input type, partials type).
+    conv_unit_pipeline_depth : int
+        Stages of a conv unit.
+    conv_unit_load_bytes_per_cycle : int
+        Weight load rate with 128-bit loads; 64-bit loads (the default of poplibs) reach half.
+    data_path_bytes : int
+        Width of one load, store or vector operation.
+    memory_bytes_per_cycle : int
+        Two loads and one store of `data_path_bytes` each.
+    memcpy_bytes_per_cycle : int
+        On-tile copy outside interleaved memory.
+    exchange_bytes_per_cycle : int
+        Receive (and send) rate of one tile.
+    tiles_per_exchange_bus : int
+        Neighbouring tiles that share a bus and can take one stream at double width.
+    max_sync_delay_cycles, global_sync_cycles : int
+        Largest delay of a sync within the chip, and of one that crosses chips.
+    supervisor_launch_cycles : int
+        Cost of starting one vertex from the supervisor.
+    ipu_links : int
+        IPU-Links of the chip.
+    constants : dict of str to Constant
+        The same values with unit, source and label.
+    """
+
+    name: str
+    mark: int
+    tiles: int
+    tile_columns: int
+    bytes_per_tile: int
+    interleaved_offset_bytes: int
+    memory_element_bytes: int
+    clock_hz: int
+    workers: int
+    half_half_conv_units: int
+    half_float_conv_units: int
+    float_float_conv_units: int
+    conv_unit_pipeline_depth: int
+    conv_unit_load_bytes_per_cycle: int
+    data_path_bytes: int
+    memory_bytes_per_cycle: int
+    memcpy_bytes_per_cycle: int
+    exchange_bytes_per_cycle: int
+    tiles_per_exchange_bus: int
+    max_sync_delay_cycles: int
+    global_sync_cycles: int
+    supervisor_launch_cycles: int
+    ipu_links: int
+    constants: dict[str, Constant] = field(compare=False, repr=False)
+
+    def conv_units(self, dtype: str, partials: str) -> int:
+        """Return the conv units per tile for an input type and a partials type.
+
+        Parameters
+        ----------
+        dtype, partials : str
+            "float16" or "float32" each.
+
+        Returns
+        -------
+        int
+            Conv units.
+
+        Raises
+        ------
+        ConfigError
+            If the chip has no such mode.
+        """
+        units = {
+            ("float16", "float16"): self.half_half_conv_units,
+            ("float16", "float32"): self.half_float_conv_units,
+            ("float32", "float32"): self.float_float_conv_units,
+        }
+        if (dtype, partials) not in units:
+            raise ConfigError(
+                f"Inputs {dtype!r} with partials {partials!r} have no conv unit on {self.name}: "
+                "use float16 or float32 inputs with partials at least as wide."
+            )
+        return units[dtype, partials]
+
+    def macs_per_cycle(self, dtype: str = "float16", partials: str = "float16") -> int:
+        """Return the multiply-accumulates per cycle and tile of the conv units at their peak.
+
+        The core loop takes 4 cycles for 16 float16 channels or 8 cycles for 8 float32 channels
+        (poplibs lib/poplin/PerformanceEstimation.hpp).
+        """
+        cycles, channels = _CORE_LOOP.get(dtype, (1, 0))
+        return self.conv_units(dtype, partials) * channels // cycles
+
+    def peak_flops_per_s(self, dtype: str = "float16", partials: str = "float16") -> float:
+        """Return the peak of the whole chip in FLOP/s, two FLOPs per multiply-accumulate."""
+        return 2.0 * self.macs_per_cycle(dtype, partials) * self.tiles * self.clock_hz
+
+    @property
+    def sram_bytes(self) -> int:
+        """Memory of the whole chip in bytes."""
+        return self.tiles * self.bytes_per_tile
+
+    @property
+    def sram_bytes_per_s(self) -> float:
+        """Bandwidth of all tile memories together in bytes per second."""
+        return float(self.tiles * self.memory_bytes_per_cycle * self.clock_hz)
+
+    @property
+    def exchange_bytes_per_s(self) -> float:
+        """Bandwidth of the on-chip exchange in bytes per second, all tiles receiving."""
+        return float(self.tiles * self.exchange_bytes_per_cycle * self.clock_hz)
+
+    def seconds(self, cycles: int) -> float:
+        """Return the time that `cycles` take, in seconds."""
+        return cycles / self.clock_hz
+
+
+def chip_names() -> tuple[str, ...]:
+    """Return the names of all chips, in file order."""
+    return catalogue.table_names("chips")
+
+
+def load_chip(name: str) -> Chip:
+    """Return one chip.
+
+    Parameters
+    ----------
+    name : str
+        Its name, in any case, with or without spaces and hyphens.
+
+    Returns
+    -------
+    Chip
+        With the values of data/hardware/chips.toml.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such chip.
+    DataError
+        If the data file is missing or corrupt.
+    """
+    valid = resolve_name("chip", name, chip_names(), catalogue.table_aliases("chips"))
+    constants = catalogue.read_table("chips", valid, _SCHEMA)
+    return Chip(name=valid, constants=constants, **catalogue.values(constants, _SCHEMA))

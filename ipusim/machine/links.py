@@ -1,0 +1,132 @@
+"""The links between chips, machines and hosts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ipusim.errors import ConfigError, resolve_name
+from ipusim.machine import catalogue
+from ipusim.machine.catalogue import Constant
+
+_SCHEMA: catalogue.Schema = {
+    "bytes_per_s": (float, "B/s"),
+    "efficiency": (float, "ratio"),
+    "latency_s": (float, "s"),
+    "sync_s_per_hop": (float, "s"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One link, one direction.
+
+    Attributes
+    ----------
+    name : str
+        "IPU-Link Mk1", "IPU-Link Mk2" or "GW-Link".
+    bytes_per_s : float
+        Raw bandwidth of one link in one direction.
+    efficiency : float
+        Share of it that payload can use.
+    latency_s : float
+        Time of an empty transfer.
+    sync_s_per_hop : float
+        Time that one hop of a sync takes in one direction.
+    constants : dict of str to Constant
+        The same values with unit, source and label.
+    """
+
+    name: str
+    bytes_per_s: float
+    efficiency: float
+    latency_s: float
+    sync_s_per_hop: float
+    constants: dict[str, Constant] = field(compare=False, repr=False)
+
+    @property
+    def effective_bytes_per_s(self) -> float:
+        """Payload bandwidth of one link in one direction, bytes per second."""
+        return self.bytes_per_s * self.efficiency
+
+    def transfer_s(self, size_bytes: float, links: int = 1) -> float:
+        """Return the time to move `size_bytes` over `links` parallel links.
+
+        Parameters
+        ----------
+        size_bytes : float
+            Payload, at least 0.
+        links : int
+            Parallel links, at least 1.
+
+        Returns
+        -------
+        float
+            Seconds: latency + bytes / (links x effective bandwidth).
+
+        Raises
+        ------
+        ConfigError
+            If a parameter is out of range.
+        """
+        if links < 1 or size_bytes < 0:
+            raise ConfigError(
+                f"A transfer of {size_bytes} bytes over {links} links is impossible: "
+                "use at least 0 bytes and at least 1 link."
+            )
+        return self.latency_s + size_bytes / (links * self.effective_bytes_per_s)
+
+
+def link_names() -> tuple[str, ...]:
+    """Return the names of all links, in file order."""
+    return catalogue.table_names("links")
+
+
+def load_link(name: str) -> Link:
+    """Return one link.
+
+    Parameters
+    ----------
+    name : str
+        Its name, in any case, with or without spaces and hyphens.
+
+    Returns
+    -------
+    Link
+        With the values of data/hardware/links.toml.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such link.
+    DataError
+        If the data file is missing or corrupt.
+    """
+    valid = resolve_name("link", name, link_names(), catalogue.table_aliases("links"))
+    constants = catalogue.read_table("links", valid, _SCHEMA)
+    return Link(name=valid, constants=constants, **catalogue.values(constants, _SCHEMA))
+
+
+def sync_hops(ipus: int) -> int:
+    """Return the hops that a sync over `ipus` chips crosses in one direction.
+
+    One hop leaves the rung of the ladder, then half of the remaining rail is crossed
+    (poplibs lib/poplibs_test/Util.cpp).
+
+    Parameters
+    ----------
+    ipus : int
+        Chips in the sync group, at least 1.
+
+    Returns
+    -------
+    int
+        0 for one chip, else 1 + (ipus // 2) // 2.
+
+    Raises
+    ------
+    ConfigError
+        If `ipus` is below 1.
+    """
+    if ipus < 1:
+        raise ConfigError(f"A sync over {ipus} IPUs is impossible: use at least 1.")
+    return 0 if ipus == 1 else 1 + (ipus // 2) // 2

@@ -1,0 +1,101 @@
+"""What the hardware draws: idle power, and energy per unit of activity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ipusim.errors import resolve_name
+from ipusim.machine import catalogue
+from ipusim.machine.catalogue import Constant
+
+_SCHEMA: catalogue.Schema = {
+    "static_w_per_ipu": (float, "W"),
+    "card_w": (float, "W"),
+    "amp_pj_per_flop": (float, "pJ/FLOP"),
+    "sram_pj_per_byte": (float, "pJ/B"),
+    "exchange_pj_per_byte": (float, "pJ/B"),
+    "host_w": (float, "W"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerConstants:
+    """Power and energy of one chip generation.
+
+    Attributes
+    ----------
+    chip : str
+        Name of the chip.
+    static_w_per_ipu : float
+        Power of a chip that waits, in watts.
+    card_w : float
+        Power of everything else on the card or in the machine, in watts per card or machine.
+    amp_pj_per_flop : float
+        Energy of one float16 FLOP of the conv units, operand delivery included, in picojoules.
+    sram_pj_per_byte : float
+        Energy of one byte read from or written to tile memory, in picojoules.
+    exchange_pj_per_byte : float
+        Energy of one byte received over the on-chip exchange, in picojoules.
+    host_w : float
+        Power of one host server, in watts; outside every card measurement.
+    constants : dict of str to Constant
+        The same values with unit, source and label.
+    """
+
+    chip: str
+    static_w_per_ipu: float
+    card_w: float
+    amp_pj_per_flop: float
+    sram_pj_per_byte: float
+    exchange_pj_per_byte: float
+    host_w: float
+    constants: dict[str, Constant] = field(compare=False, repr=False)
+
+    def dynamic_j(self, *, flops: float, sram_bytes: float, exchange_bytes: float) -> float:
+        """Return the energy of some activity in joules.
+
+        Parameters
+        ----------
+        flops : float
+            FLOPs of the conv units.
+        sram_bytes : float
+            Bytes read from and written to tile memory.
+        exchange_bytes : float
+            Bytes received over the on-chip exchange.
+
+        Returns
+        -------
+        float
+            Joules, without static, card and host power.
+        """
+        picojoules = (
+            flops * self.amp_pj_per_flop
+            + sram_bytes * self.sram_pj_per_byte
+            + exchange_bytes * self.exchange_pj_per_byte
+        )
+        return picojoules * 1e-12
+
+
+def load_power(chip: str) -> PowerConstants:
+    """Return the power constants of one chip.
+
+    Parameters
+    ----------
+    chip : str
+        Name of the chip, in any case, with or without spaces and hyphens.
+
+    Returns
+    -------
+    PowerConstants
+        With the values of data/hardware/power.toml.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such chip.
+    DataError
+        If the data file is missing or corrupt.
+    """
+    valid = resolve_name("chip", chip, catalogue.table_names("power"))
+    constants = catalogue.read_table("power", valid, _SCHEMA)
+    return PowerConstants(chip=valid, constants=constants, **catalogue.values(constants, _SCHEMA))

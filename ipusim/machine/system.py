@@ -1,0 +1,195 @@
+"""One system: how many chips of which kind, in which machines, joined and fed by which links."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ipusim.errors import ConfigError, resolve_name
+from ipusim.machine import catalogue
+from ipusim.machine.catalogue import Constant
+from ipusim.machine.chip import Chip, load_chip
+from ipusim.machine.links import Link, load_link, sync_hops
+from ipusim.machine.power import PowerConstants, load_power
+
+_SCHEMA: catalogue.Schema = {
+    "chip": (str, "-"),
+    "ipus": (int, "IPUs"),
+    "ipus_per_machine": (int, "IPUs"),
+    "topology": (str, "-"),
+    "ipu_link": (str, "-"),
+    "pair_links": (int, "links"),
+    "ipu_link_domain_ipus": (int, "IPUs"),
+    "gw_link": (str, "-"),
+    "gw_links_per_machine": (int, "links"),
+    "host_link_bytes_per_s_per_ipu": (float, "B/s"),
+    "host_link_bytes_per_s_per_machine": (float, "B/s"),
+    "host_link_latency_s": (float, "s"),
+    "buffer_link_bytes_per_s_per_ipu": (float, "B/s"),
+    "host_core_bytes_per_s": (float, "B/s"),
+    "host_servers": (int, "servers"),
+    "streaming_memory_bytes_per_machine": (float, "B"),
+    "machine_rated_w": (float, "W"),
+    "default_stack": (str, "-"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """A card, a machine or a pod.
+
+    Attributes
+    ----------
+    name : str
+        One of `system_names`.
+    chip : Chip
+        The chip that it is made of.
+    ipus, ipus_per_machine : int
+        Chips in all, and per card or machine.
+    topology : str
+        How IPU-Links join the chips: "pair", "ladder", "torus".
+    ipu_link : Link
+        One IPU-Link.
+    pair_links : int
+        IPU-Links between the two chips of a pair.
+    ipu_link_domain_ipus : int
+        Chips that reach each other over IPU-Links alone; beyond it traffic takes GW-Links.
+    gw_link : Link
+        One GW-Link.
+    gw_links_per_machine : int
+        GW-Links of a machine, 0 where there are none.
+    host_link_bytes_per_s_per_ipu, host_link_bytes_per_s_per_machine : float
+        Host bandwidth in one direction that one chip alone can reach, and that the chips of a
+        card or machine share.
+    host_link_latency_s : float
+        Time of an empty host transfer.
+    buffer_link_bytes_per_s_per_ipu : float
+        Rate at which one chip reads data that the host put into the machine's buffer beforehand.
+    host_core_bytes_per_s : float
+        Bytes that one host core reads and writes per second when it streams through memory.
+    host_servers : int
+        Host servers; the smallest published number.
+    streaming_memory_bytes_per_machine : float
+        Off-chip memory of a machine, 0 where there is none.
+    machine_rated_w : float
+        Rated power of a card or machine.
+    default_stack : str
+        Name of the software stack that a simulation uses unless told otherwise.
+    power : PowerConstants
+        Power constants of its chip.
+    constants : dict of str to Constant
+        The same values with unit, source and label.
+    """
+
+    name: str
+    chip: Chip
+    ipus: int
+    ipus_per_machine: int
+    topology: str
+    ipu_link: Link
+    pair_links: int
+    ipu_link_domain_ipus: int
+    gw_link: Link
+    gw_links_per_machine: int
+    host_link_bytes_per_s_per_ipu: float
+    host_link_bytes_per_s_per_machine: float
+    host_link_latency_s: float
+    buffer_link_bytes_per_s_per_ipu: float
+    host_core_bytes_per_s: float
+    host_servers: int
+    streaming_memory_bytes_per_machine: float
+    machine_rated_w: float
+    default_stack: str
+    power: PowerConstants
+    constants: dict[str, Constant] = field(compare=False, repr=False)
+
+    @property
+    def machines(self) -> int:
+        """Cards or machines in the system."""
+        return -(-self.ipus // self.ipus_per_machine)
+
+    def host_bytes_per_s(self, active_ipus: int) -> float:
+        """Return the host bandwidth that each of `active_ipus` chips gets at the same time.
+
+        The chips are taken to be spread over as few machines as hold them.
+
+        Parameters
+        ----------
+        active_ipus : int
+            Chips that exchange data with the host, 1 to `ipus`.
+
+        Returns
+        -------
+        float
+            Bytes per second, chip and direction.
+
+        Raises
+        ------
+        ConfigError
+            If `active_ipus` is out of range.
+        """
+        if not 1 <= active_ipus <= self.ipus:
+            raise ConfigError(
+                f"{active_ipus} IPUs were asked for on {self.name}: use 1 to {self.ipus}."
+            )
+        sharing = min(active_ipus, self.ipus_per_machine)
+        return min(
+            self.host_link_bytes_per_s_per_ipu,
+            self.host_link_bytes_per_s_per_machine / sharing,
+        )
+
+    def global_sync_s(self, ipus: int) -> float:
+        """Return the time of a sync over `ipus` chips, there and back.
+
+        Parameters
+        ----------
+        ipus : int
+            Chips in the sync group, at least 1.
+
+        Returns
+        -------
+        float
+            Seconds; 0 for one chip.
+        """
+        return 2 * sync_hops(ipus) * self.ipu_link.sync_s_per_hop
+
+
+def system_names() -> tuple[str, ...]:
+    """Return the names of all systems, in file order."""
+    return catalogue.table_names("systems")
+
+
+def load_system(name: str) -> System:
+    """Return one system.
+
+    Parameters
+    ----------
+    name : str
+        Its name, in any case, with or without spaces and hyphens.
+
+    Returns
+    -------
+    System
+        With the values of data/hardware.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such system.
+    DataError
+        If a data file is missing or corrupt.
+    """
+    valid = resolve_name("system", name, system_names(), catalogue.table_aliases("systems"))
+    constants = catalogue.read_table("systems", valid, _SCHEMA)
+    values = catalogue.values(constants, _SCHEMA)
+    chip = load_chip(values.pop("chip"))
+    ipu_link = load_link(values.pop("ipu_link"))
+    gw_link = load_link(values.pop("gw_link"))
+    return System(
+        name=valid,
+        chip=chip,
+        ipu_link=ipu_link,
+        gw_link=gw_link,
+        power=load_power(chip.name),
+        constants=constants,
+        **values,
+    )

@@ -1,0 +1,341 @@
+"""What `ipusim.simulate` hands back: numbers, layer table, memory, trace."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ipusim.runtime.run_config import RunConfig
+from ipusim.runtime.step import StepResult
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_TOP_OPS = 6
+_PHASES = ("sync", "exchange", "copy", "compute")
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A predicted quantity with its 80 % interval, which is None until one is known."""
+
+    value: float
+    low80: float | None = None
+    high80: float | None = None
+    unit: str = ""
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __str__(self) -> str:
+        text = f"{self.value:.4g} {self.unit}".rstrip()
+        if self.low80 is None or self.high80 is None:
+            return text
+        return f"{text} ({self.low80:.4g} to {self.high80:.4g})"
+
+
+@dataclass(frozen=True)
+class Report:
+    """One simulated run.
+
+    Attributes
+    ----------
+    model : str
+        Name of the model.
+    config : RunConfig
+        The run, defaults resolved.
+    tier : str
+        "calibrated", "specification" or "roofline".
+    result : StepResult
+        Everything behind the numbers.
+    """
+
+    model: str
+    config: RunConfig
+    tier: str
+    result: StepResult
+
+    @property
+    def system(self) -> str:
+        """Name of the system."""
+        return self.config.system.name
+
+    @property
+    def chip(self) -> str:
+        """Name of its chip."""
+        return self.config.system.chip.name
+
+    @property
+    def stack(self) -> str:
+        """Name of the software stack."""
+        return self.config.stack.name
+
+    @property
+    def latency(self) -> Estimate:
+        """Seconds from request to result."""
+        return Estimate(self.result.latency_s, unit="s")
+
+    @property
+    def throughput(self) -> Estimate:
+        """Items per second of all replicas."""
+        return Estimate(self.result.throughput_items_per_s, unit="items/s")
+
+    @property
+    def power(self) -> Estimate:
+        """Watts of the cards or machines in use, hosts left out."""
+        return Estimate(self.result.power_w, unit="W")
+
+    @property
+    def cycles_per_step(self) -> int:
+        """Cycles of the program of one micro-batch on one chip, without the host."""
+        return self.result.program.cycles
+
+    @property
+    def supersteps(self) -> int:
+        """Supersteps in a step."""
+        return self.result.program.supersteps
+
+    @property
+    def fits(self) -> bool:
+        """Whether every tile holds what it must."""
+        return self.result.memory.fits
+
+    @property
+    def peak_tile_bytes(self) -> int:
+        """Bytes on the fullest tile at the fullest moment."""
+        return self.result.memory.peak_tile_bytes
+
+    @property
+    def tile_bytes(self) -> int:
+        """Memory of a tile in bytes."""
+        return self.result.memory.tile_bytes
+
+    @cached_property
+    def layers(self) -> pd.DataFrame:
+        """One row per operation: cycles by phase, plan, tiles, bytes, utilisation.
+
+        Utilisation is the graph's multiply-accumulates over what the chip's AMP units could do in
+        the cycles of the operation.
+        """
+        import pandas as pd
+
+        chip = self.config.system.chip
+        dtype = "float32" if self.config.precision == "32.32" else "float16"
+        peak = chip.tiles * chip.macs_per_cycle(dtype, dtype)
+        rows = []
+        for op in self.result.program.ops:
+            phases = {
+                f"{phase}_cycles": sum(
+                    step.repeats * getattr(step, f"{phase}_cycles") for step in op.steps
+                )
+                for phase in _PHASES
+            }
+            cycles = op.cycles
+            rows.append(
+                {
+                    "op": op.name,
+                    "kind": op.kind,
+                    "function": op.function,
+                    "cycles": cycles,
+                    **phases,
+                    "time_us": 1e6 * cycles / chip.clock_hz,
+                    "supersteps": sum(step.repeats for step in op.steps),
+                    "macs": op.macs,
+                    "utilisation_percent": 100.0 * op.macs / (peak * cycles) if cycles else 0.0,
+                    "plan": op.plan,
+                    "transform": op.transform,
+                    "tiles": op.tiles,
+                    "temp_bytes_per_tile": op.temp_bytes,
+                }
+            )
+        return pd.DataFrame(rows)
+
+    @cached_property
+    def memory(self) -> pd.DataFrame:
+        """One row per operation: bytes on the fullest tile while it runs."""
+        import pandas as pd
+
+        memory = self.result.memory
+        return pd.DataFrame(
+            [
+                {
+                    "op": point.op,
+                    "parameter_bytes": memory.parameter_bytes,
+                    "code_bytes": memory.code_bytes,
+                    "activation_bytes": point.activation_bytes,
+                    "temp_bytes": point.temp_bytes,
+                    "total_bytes": memory.always_live_bytes
+                    + point.activation_bytes
+                    + point.temp_bytes,
+                    "tile_bytes": memory.tile_bytes,
+                }
+                for point in memory.points
+            ]
+        )
+
+    @cached_property
+    def trace(self) -> pd.DataFrame:
+        """One row per phase of every superstep: start and duration in microseconds."""
+        import pandas as pd
+
+        clock = self.config.system.chip.clock_hz
+        rows = []
+        now = 0
+        for step in self.result.program.steps:
+            for repeat in range(step.repeats):
+                for phase in _PHASES:
+                    cycles = getattr(step, f"{phase}_cycles")
+                    if cycles:
+                        rows.append(
+                            {
+                                "start_us": 1e6 * now / clock,
+                                "duration_us": 1e6 * cycles / clock,
+                                "cycles": cycles,
+                                "phase": phase,
+                                "op": step.op,
+                                "step": step.name,
+                                "vertex": step.vertex,
+                                "repeat": repeat,
+                            }
+                        )
+                    now += cycles
+        return pd.DataFrame(rows)
+
+    def to_perfetto(self, path: str | Path) -> Path:
+        """Write the trace as Chrome trace JSON, which Perfetto and chrome://tracing open.
+
+        Parameters
+        ----------
+        path : str or pathlib.Path
+            File to write; written whole or not at all.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written.
+        """
+        lanes = {phase: lane for lane, phase in enumerate(_PHASES, start=1)}
+        events: list[dict[str, Any]] = [
+            {"name": "thread_name", "ph": "M", "pid": 1, "tid": lane, "args": {"name": phase}}
+            for phase, lane in lanes.items()
+        ]
+        events += [
+            {
+                "name": f"{row.op}: {row.step}",
+                "cat": row.phase,
+                "ph": "X",
+                "ts": row.start_us,
+                "dur": row.duration_us,
+                "pid": 1,
+                "tid": lanes[row.phase],
+                "args": {"cycles": int(row.cycles), "vertex": row.vertex},
+            }
+            for row in self.trace.itertuples()
+        ]
+        target = Path(path)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                json.dump({"traceEvents": events, "displayTimeUnit": "ns"}, stream)
+            os.replace(temporary, target)
+        except OSError:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        return target
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers under the stable keys of ``ipusim simulate --json``."""
+        return {
+            "model": self.model,
+            "system": self.system,
+            "chip": self.chip,
+            "cycles_per_step": self.cycles_per_step,
+            "latency_s": self.latency.value,
+            "throughput_items_per_s": self.throughput.value,
+            "power_w": self.power.value,
+            "fits": self.fits,
+            "peak_tile_bytes": self.peak_tile_bytes,
+            "tile_bytes": self.tile_bytes,
+            "supersteps": self.supersteps,
+            "interval80": None,
+        }
+
+    def _lines(self) -> list[tuple[str, str]]:
+        """Return the summary as (what, value) pairs."""
+        config, result, memory = self.config, self.result, self.result.memory
+        fit = f"yes, {memory.peak_tile_bytes:,} of {memory.tile_bytes:,} B on the fullest tile"
+        if not memory.fits:
+            fit = (
+                f"no, {memory.over_bytes:,} B too many on {memory.peak_tiles:,} tiles at "
+                f"{memory.peak_op}"
+            )
+        return [
+            ("model", f"{self.model}, micro-batch {result.items}, {config.precision}"),
+            (
+                "machine",
+                f"{self.system} ({config.replicas} x {self.chip}), {self.stack}, "
+                f"{config.partials} partials",
+            ),
+            ("latency", f"{1e3 * result.latency_s:.4g} ms"),
+            ("throughput", f"{result.throughput_items_per_s:,.1f} items/s"),
+            ("power", f"{result.power_w:.4g} W"),
+            ("fits", fit),
+            (
+                "step",
+                f"{1e3 * result.step_s:.4g} ms = device {1e3 * result.device_s:.4g} + transfers "
+                f"{1e3 * result.io.exposed_s:.4g} + host work {1e3 * result.io.work_s:.4g} + "
+                f"fixed {1e3 * result.fixed_s:.4g} ({self.tier})",
+            ),
+            ("program", f"{self.cycles_per_step:,} cycles in {self.supersteps:,} supersteps"),
+        ]
+
+    def _where(self) -> list[tuple[str, float]]:
+        """Return where device time goes: phases, then the heaviest kinds of operation."""
+        total = max(1, self.cycles_per_step)
+        phases = self.result.program.phase_cycles()
+        kinds: dict[str, int] = {}
+        for op in self.result.program.ops:
+            label = f"{op.kind} {op.function}".strip()
+            kinds[label] = kinds.get(label, 0) + op.cycles
+        ranked = sorted(kinds.items(), key=lambda item: (-item[1], item[0]))[:_TOP_OPS]
+        return [(name, 100.0 * cycles / total) for name, cycles in [*phases.items(), *ranked]]
+
+    def __repr__(self) -> str:
+        lines = [f"{name:>11}  {value}" for name, value in self._lines()]
+        shares = self._where()
+        phases = ", ".join(f"{name} {share:.1f} %" for name, share in shares[: len(_PHASES)])
+        kinds = ", ".join(f"{name} {share:.1f} %" for name, share in shares[len(_PHASES) :])
+        return "\n".join([*lines, f"{'phases':>11}  {phases}", f"{'operations':>11}  {kinds}"])
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+            f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
+            for name, value in self._lines()
+        )
+        bars = "".join(
+            "<tr><td style='text-align:left'>"
+            f"{html.escape(name)}</td><td style='text-align:left'><div style='background:#0072B2;"
+            f"height:0.8em;display:inline-block;width:{2 * share:.1f}px'></div> {share:.1f} %"
+            "</td></tr>"
+            for name, share in self._where()
+        )
+        return (
+            f"<table>{cells}</table><table><caption>Where device time goes</caption>{bars}</table>"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RooflineReport:
+    """Latency and throughput of the roofline baseline."""
+
+    model: str
+    config: RunConfig
+    latency: Estimate
+    throughput: Estimate

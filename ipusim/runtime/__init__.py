@@ -1,0 +1,1 @@
+"""How a program is run: configuration, host transfers, the step, power."""

@@ -1,0 +1,86 @@
+"""Data between host and chip in one step: bytes, and the seconds that the step waits for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ipusim.runtime.run_config import RunConfig
+from ipusim.workload.graph import DTYPE_BYTES, Graph
+
+HOST_PASSES = 2
+"""Passes over the input on the host where it works inside the step: normalise, and copy into the
+stream buffer (Qwant report 2020, section 3.1.2: latency contains pre-processing)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostIo:
+    """Host transfers of one replica and step.
+
+    Attributes
+    ----------
+    input_bytes, output_bytes : int
+        Bytes to and from the chip.
+    work_s : float
+        Seconds that the host spends on the batch inside the step.
+    exposed_s : float
+        Seconds of transfer that nothing hides.
+    sustained_s : float
+        Seconds between two steps that the host link needs at least, however deep the queue.
+    """
+
+    input_bytes: int
+    output_bytes: int
+    work_s: float
+    exposed_s: float
+    sustained_s: float
+
+
+def host_io(graph: Graph, config: RunConfig) -> HostIo:
+    """Return the host transfers of one step.
+
+    Parameters
+    ----------
+    graph : Graph
+        For one micro-batch.
+    config : RunConfig
+
+    Returns
+    -------
+    HostIo
+
+    Notes
+    -----
+    One batch in flight: the whole way from host memory is waited for, at the rate that the chips
+    of a machine leave each other. More than one: the host has filled the machine's buffer, and
+    the chip waits only to read that; the link still bounds the rate of steps. Overlapped: the
+    transfer runs on tiles of its own and only bounds the rate. Each waited-for direction pays the
+    latency of an empty transfer (Jia et al. 2019, JIA-172).
+    """
+    system = config.system
+    inputs = 0
+    for name in graph.inputs:
+        tensor = graph.tensors[name]
+        size = DTYPE_BYTES[tensor.dtype]
+        if config.host_dtype is not None and tensor.dtype in ("float16", "float32"):
+            size = DTYPE_BYTES[config.host_dtype]
+        inputs += tensor.elements * size
+    outputs = graph.output_bytes
+    link = system.host_bytes_per_s(config.active_ipus)
+    sustained = max(inputs, outputs) / link
+    work = 0.0
+    if config.stack.host_work_in_step and config.host_dtype in ("float16", "float32"):
+        work = HOST_PASSES * 2 * inputs / system.host_core_bytes_per_s
+    if config.overlap_io:
+        exposed = 0.0
+    else:
+        rate = link
+        if config.batches_in_flight > 1:
+            rate = max(link, system.buffer_link_bytes_per_s_per_ipu)
+        exposed = (inputs + outputs) / rate + 2 * system.host_link_latency_s
+    return HostIo(
+        input_bytes=inputs,
+        output_bytes=outputs,
+        work_s=work,
+        exposed_s=exposed,
+        sustained_s=sustained,
+    )

@@ -1,0 +1,46 @@
+"""The baseline that every comparison prints beside the simulation: peak rates and nothing else."""
+
+from __future__ import annotations
+
+from ipusim.compiler.stacks import PARTIALS_BYTES
+from ipusim.runtime.host_io import host_io
+from ipusim.runtime.run_config import RunConfig
+from ipusim.runtime.step import prepare_graph
+from ipusim.workload.model import Model
+
+
+def roofline_step_s(model: Model, config: RunConfig) -> tuple[float, int]:
+    """Return the least seconds of one step, and the items of a replica in it.
+
+    Parameters
+    ----------
+    model : Model
+    config : RunConfig
+
+    Returns
+    -------
+    tuple of float and int
+        The largest of: arithmetic at the peak of the data type; every activation and parameter
+        moved once through tile memory; every input of a convolution or product received once over
+        the exchange; the host link.
+    """
+    graph = prepare_graph(model, config)
+    chip = config.system.chip
+    dtype = "float32" if config.precision == "32.32" else "float16"
+    partials = "float32" if dtype == "float32" or PARTIALS_BYTES[config.partials] == 4 else dtype
+    compute = 2 * graph.macs / chip.peak_flops_per_s(dtype, partials)
+    moved = sum(graph.tensors[name].bytes for op in graph.ops for name in (*op.inputs, *op.outputs))
+    received = sum(
+        graph.tensors[name].bytes
+        for op in graph.ops
+        if op.kind in ("conv", "matmul")
+        for name in op.inputs
+    )
+    step = max(
+        compute,
+        moved / chip.sram_bytes_per_s,
+        received / chip.exchange_bytes_per_s,
+        host_io(graph, config).sustained_s,
+    )
+    items = config.micro_batch or graph.tensors[graph.inputs[0]].shape[0]
+    return step, items

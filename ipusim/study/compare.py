@@ -1,0 +1,242 @@
+"""Published against predicted, at three tiers, and the one rule that gives a verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from ipusim.study.calibrate import StepSample, fitting_rows, step_cost_for, step_samples
+from ipusim.study.predictor import (
+    TIERS,
+    Predictor,
+    ReportLike,
+    default_predictor,
+    metric_of,
+    predict,
+)
+from ipusim.study.published import PublishedRow, load_rows
+from ipusim.study.runs import RunConfiguration
+
+VERDICT_COLUMNS = (
+    "row_id",
+    "study",
+    "table",
+    "family",
+    "system",
+    "stack",
+    "metric",
+    "unit",
+    "published",
+    "roofline",
+    "specification",
+    "calibrated",
+    "low80",
+    "high80",
+    "verdict",
+    "status",
+    "note",
+)
+HIT_PERCENT = 10.0
+NEAR_PERCENT = 25.0
+PREDICTED = "predicted"
+NOT_MODELLED = "not_modelled"
+
+
+def error_percent(predicted: float, published: float) -> float:
+    """Return the signed error of a prediction.
+
+    Parameters
+    ----------
+    predicted, published : float
+        In the same unit.
+
+    Returns
+    -------
+    float
+        100 x (predicted / published - 1), in percent; NaN where either is NaN or published is 0.
+    """
+    if not published or math.isnan(published):
+        return math.nan
+    return 100.0 * (predicted / published - 1.0)
+
+
+def verdict_of(predicted: float, published: float) -> str:
+    """Judge a prediction by the one global rule.
+
+    Parameters
+    ----------
+    predicted, published : float
+        In the same unit.
+
+    Returns
+    -------
+    str
+        ``"hit"`` up to 10 %, ``"near"`` up to 25 %, ``"miss"`` above; empty where one is NaN.
+    """
+    # rounded so that a printed 10 % counts as 10 % whatever the last bit of the division
+    size = round(abs(error_percent(predicted, published)), 9)
+    if math.isnan(size):
+        return ""
+    if size <= HIT_PERCENT:
+        return "hit"
+    return "near" if size <= NEAR_PERCENT else "miss"
+
+
+def _predict_tiers(
+    run: RunConfiguration, samples: Sequence[StepSample], predictor: Predictor
+) -> dict[str, ReportLike]:
+    """Predict one run at the three tiers; the fitted constant never sees the run's family."""
+    cost = step_cost_for(run.stack or "", samples, without_family=run.family)
+    return {
+        tier: predict(run, tier, predictor=predictor, step_cost_s=cost.value_s) for tier in TIERS
+    }
+
+
+def _predicted_line(row: PublishedRow, reports: dict[str, ReportLike]) -> dict[str, float | str]:
+    """Read the row's metric from the reports of its run and judge it."""
+    values = {tier: metric_of(report, row) for tier, report in reports.items()}
+    calibrated, low, high = values["calibrated"]
+    return {
+        **{tier: value[0] for tier, value in values.items()},
+        "low80": low,
+        "high80": high,
+        "verdict": verdict_of(calibrated, row.value),
+        "status": PREDICTED,
+        "note": row.run.note,
+    }
+
+
+def _unmodelled_line(row: PublishedRow) -> dict[str, float | str]:
+    """Show a row that no prediction is made for, with the reason."""
+    blank = dict.fromkeys((*TIERS, "low80", "high80"), math.nan)
+    note = "; ".join(text for text in (row.run.not_modelled, row.run.note) if text)
+    return {**blank, "verdict": "", "status": NOT_MODELLED, "note": note}
+
+
+def verdicts(
+    rows: Iterable[PublishedRow] | None = None,
+    *,
+    predictor: Predictor | None = None,
+    samples: Sequence[StepSample] | None = None,
+) -> pd.DataFrame:
+    """Compare published rows with what is predicted for them.
+
+    Parameters
+    ----------
+    rows : iterable of PublishedRow, optional
+        By default every published row.
+    predictor : Predictor, optional
+        By default the real one.
+    samples : sequence of StepSample, optional
+        What the constants are fitted on; by default predicted from `fitting_rows`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One line per row, columns `VERDICT_COLUMNS`; values in the row's unit. The verdict judges
+        the calibrated tier, whose constant is fitted without the row's own model family.
+    """
+    chosen = load_rows() if rows is None else tuple(rows)
+    engine = predictor or default_predictor()
+    if samples is None:
+        modelled = any(not row.run.not_modelled for row in chosen)
+        samples = step_samples(fitting_rows(), engine) if modelled else ()
+    reports: dict[RunConfiguration, dict[str, ReportLike]] = {}
+    lines = []
+    for row in chosen:
+        head = {
+            "row_id": row.row_id,
+            "study": row.study,
+            "table": row.table,
+            "family": row.family,
+            "system": row.system,
+            "stack": row.stack,
+            "metric": row.metric,
+            "unit": row.unit,
+            "published": row.value,
+        }
+        if row.run.not_modelled:
+            lines.append({**head, **_unmodelled_line(row)})
+            continue
+        if row.run not in reports:
+            reports[row.run] = _predict_tiers(row.run, samples, engine)
+        lines.append({**head, **_predicted_line(row, reports[row.run])})
+    return pd.DataFrame(lines, columns=list(VERDICT_COLUMNS))
+
+
+def tier_summary(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
+    """Summarise the errors of each tier.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `verdicts`.
+    by : sequence of str
+        Columns to group by first, for example ``("study", "metric")``.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per group and tier: rows, median, mean and maximum absolute error in percent, signed bias
+        in percent (mean error), and how many rows are hit, near and miss at that tier. Rows that
+        are not predicted are left out; a tier without a value for the metric shows 0 rows.
+    """
+    predicted = frame[frame["status"] == PREDICTED]
+    groups = predicted.groupby(list(by), sort=False) if by else [((), predicted)]
+    lines = []
+    for key, group in groups:
+        for tier in TIERS:
+            errors = np.array(
+                [
+                    error_percent(value, published)
+                    for value, published in zip(group[tier], group["published"], strict=True)
+                ],
+                dtype=np.float64,
+            )
+            known = errors[np.isfinite(errors)]
+            marks = [
+                verdict_of(value, published)
+                for value, published in zip(group[tier], group["published"], strict=True)
+            ]
+            sizes = np.abs(known)
+            lines.append(
+                {
+                    **dict(zip(by, key, strict=True)),
+                    "tier": tier,
+                    "rows": int(known.size),
+                    "median_abs_error_percent": float(np.median(sizes)) if known.size else math.nan,
+                    "mean_abs_error_percent": float(np.mean(sizes)) if known.size else math.nan,
+                    "max_abs_error_percent": float(np.max(sizes)) if known.size else math.nan,
+                    "bias_percent": float(np.mean(known)) if known.size else math.nan,
+                    "hit": marks.count("hit"),
+                    "near": marks.count("near"),
+                    "miss": marks.count("miss"),
+                }
+            )
+    return pd.DataFrame(lines)
+
+
+def with_errors(frame: pd.DataFrame) -> pd.DataFrame:
+    """Add the signed error of each tier, for showing.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `verdicts`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A copy with ``<tier>_error_percent`` columns.
+    """
+    errors = {
+        f"{tier}_error_percent": [
+            error_percent(value, published)
+            for value, published in zip(frame[tier], frame["published"], strict=True)
+        ]
+        for tier in TIERS
+    }
+    return frame.assign(**errors)

@@ -1,0 +1,135 @@
+"""Running one notebook, and turning it into HTML that needs no network."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ipusim.errors import StudyError
+
+_KERNEL_CONFIG = "c.IPKernelApp.log_level = 40\n"
+"""Newer ipykernels warn about unencrypted local sockets at every start; errors still show."""
+
+_SCRIPT = re.compile(r"<script\b.*?</script>", re.DOTALL)
+"""nbconvert's page loads scripts from the network for formulas and widgets; ours has neither."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a notebook did not finish.
+
+    Attributes
+    ----------
+    cell : int
+        Number of the failing code cell, from 1; 0 when no cell is to blame.
+    error : str
+        Name and first line of the exception.
+    """
+
+    cell: int
+    error: str
+
+    def __str__(self) -> str:
+        """Return the failure as a phrase."""
+        place = f"in code cell {self.cell} " if self.cell else ""
+        return f"failed {place}({self.error})"
+
+
+@contextmanager
+def quiet_kernels() -> Iterator[None]:
+    """Give kernels an IPython profile of their own, so that nothing of the user's leaks in."""
+    before = os.environ.get("IPYTHONDIR")
+    with tempfile.TemporaryDirectory(prefix="ipusim-ipython-") as folder:
+        profile = Path(folder) / "profile_default"
+        profile.mkdir()
+        (profile / "ipython_kernel_config.py").write_text(_KERNEL_CONFIG, encoding="utf-8")
+        os.environ["IPYTHONDIR"] = folder
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ["IPYTHONDIR"]
+            else:
+                os.environ["IPYTHONDIR"] = before
+
+
+def run_notebook(
+    source: Path, target: Path, parameters: Mapping[str, Any], *, progress: bool
+) -> Failure | None:
+    """Execute a notebook with papermill.
+
+    Parameters
+    ----------
+    source, target : pathlib.Path
+        The notebook and where its executed copy goes; the copy is kept after a failure too.
+    parameters : mapping of str to Any
+        Values for its parameters cell.
+    progress : bool
+        Show a bar per cell.
+
+    Returns
+    -------
+    Failure or None
+        None when every cell ran.
+
+    Raises
+    ------
+    StudyError
+        If the Python kernel cannot be started at all.
+    """
+    import papermill
+    from jupyter_client.kernelspec import NoSuchKernel
+    from nbclient.exceptions import CellControlSignal, DeadKernelError
+
+    bar: bool | dict[str, str] = {"desc": source.stem} if progress else False
+    try:
+        with quiet_kernels():
+            papermill.execute_notebook(
+                str(source),
+                str(target),
+                parameters=dict(parameters),
+                kernel_name="python3",
+                progress_bar=bar,
+                cwd=str(source.parent),
+            )
+    except papermill.PapermillExecutionError as error:
+        first_line = str(error.evalue).partition("\n")[0]
+        return Failure(cell=error.exec_count or 0, error=f"{error.ename}: {first_line}")
+    except (CellControlSignal, DeadKernelError) as error:
+        return Failure(cell=0, error=f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+    except NoSuchKernel as error:
+        raise StudyError(
+            "The Jupyter kernel 'python3' is not installed in this environment: "
+            "run 'python -m pip install ipykernel'."
+        ) from error
+    return None
+
+
+def notebook_html(path: Path, title: str) -> str:
+    """Turn an executed notebook into one HTML page.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The notebook.
+    title : str
+        Title of the page.
+
+    Returns
+    -------
+    str
+        HTML with style and figures inside and without scripts from elsewhere.
+    """
+    import nbformat
+    from nbconvert import HTMLExporter
+
+    notebook = nbformat.read(path, as_version=4)
+    exporter = HTMLExporter(template_name="lab")
+    body, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"name": title}})
+    return _SCRIPT.sub("", body)

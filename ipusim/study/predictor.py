@@ -1,0 +1,130 @@
+"""What a study needs from the predicting stages, so that a test can put its own in their place."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol, SupportsFloat
+
+from ipusim.errors import StudyError
+from ipusim.study.published import PublishedRow
+from ipusim.study.runs import RunConfiguration
+
+TIERS = ("roofline", "specification", "calibrated")
+"""The three kinds of prediction that every comparison shows side by side."""
+
+_SCALE = {"ms": 1e3, "ms/batch": 1e3, "s": 1.0}
+
+
+class ReportLike(Protocol):
+    """The part of a simulation report that a comparison reads."""
+
+    latency: SupportsFloat
+    throughput: SupportsFloat
+
+
+class Predictor(Protocol):
+    """The two entry points of `ipusim.api` that make predictions."""
+
+    def simulate(self, model: str, **options: Any) -> ReportLike:
+        """Predict a run; `tier` and `step_cost_s` are among the options."""
+
+    def roofline(self, model: str, **options: Any) -> ReportLike:
+        """Bound a run by peak arithmetic and memory rates alone."""
+
+
+def default_predictor() -> Predictor:
+    """Return the real predicting stages.
+
+    Returns
+    -------
+    Predictor
+        The module `ipusim.api`, imported here because it brings numba with it.
+    """
+    from ipusim import api
+
+    return api
+
+
+def predict(
+    run: RunConfiguration,
+    tier: str,
+    *,
+    predictor: Predictor,
+    step_cost_s: float | None = None,
+) -> ReportLike:
+    """Predict one run at one tier.
+
+    Parameters
+    ----------
+    run : RunConfiguration
+        A run whose model is in the zoo.
+    tier : str
+        One of `TIERS`.
+    predictor : Predictor
+        What predicts.
+    step_cost_s : float, optional
+        Fixed cost per step, in seconds; only the calibrated tier uses it, and None leaves it to
+        ``data/calibration.toml``.
+
+    Returns
+    -------
+    ReportLike
+        The report.
+
+    Raises
+    ------
+    StudyError
+        If the run is not modelled, or the tier does not exist.
+    """
+    if run.not_modelled or run.model is None:
+        raise StudyError(
+            f"Run {run.run_id!r} is not modelled ({run.not_modelled}): choose another row."
+        )
+    if tier == "roofline":
+        return predictor.roofline(run.model, **run.options())
+    if tier == "specification":
+        return predictor.simulate(run.model, tier=tier, **run.options())
+    if tier == "calibrated":
+        return predictor.simulate(run.model, tier=tier, step_cost_s=step_cost_s, **run.options())
+    raise StudyError(f"Unknown tier {tier!r}: use one of {', '.join(TIERS)}.")
+
+
+def metric_of(report: ReportLike, row: PublishedRow) -> tuple[float, float, float]:
+    """Read the metric of a published row from a report, in the row's unit.
+
+    Parameters
+    ----------
+    report : ReportLike
+        A prediction of the row's run.
+    row : PublishedRow
+        Which metric and which unit.
+
+    Returns
+    -------
+    tuple of float
+        The value and the ends of its 80 % interval; NaN where the report gives none.
+
+    Raises
+    ------
+    StudyError
+        If reports do not hold that metric.
+    """
+    if row.metric == "throughput":
+        return _bounded(report.throughput, 1.0)
+    if row.metric == "latency":
+        return _bounded(report.latency, _SCALE[row.unit])
+    if row.metric == "efficiency":
+        power = getattr(report, "power", None)
+        watts = math.nan if power is None else float(power)
+        return float(report.throughput) / watts, math.nan, math.nan
+    raise StudyError(
+        f"No prediction has the metric {row.metric!r} of row {row.row_id!r}: "
+        "give a reason in the not_modelled column of data/runs/configurations.csv."
+    )
+
+
+def _bounded(estimate: SupportsFloat, scale: float) -> tuple[float, float, float]:
+    """Return value, low80 and high80 of an estimate; a plain number has no interval."""
+    ends = (getattr(estimate, "low80", None), getattr(estimate, "high80", None))
+    low, high = (math.nan if end is None else float(end) * scale for end in ends)
+    return float(estimate) * scale, low, high

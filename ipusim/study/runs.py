@@ -1,0 +1,204 @@
+"""How each published row was run: the options that a prediction of that row needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from ipusim import paths
+from ipusim.errors import DataError, unknown_name
+from ipusim.study.records import number_cell, read_records
+
+CONFIGURATIONS_FILE = "configurations.csv"
+
+_OPTION_FIELDS = (
+    "system",
+    "mode",
+    "micro_batch",
+    "replicas",
+    "ipus_per_replica",
+    "gradient_accumulation",
+    "precision",
+    "partials",
+    "host_dtype",
+    "overlap_io",
+    "batches_in_flight",
+    "stack",
+)
+_INTEGER_FIELDS = (
+    "micro_batch",
+    "replicas",
+    "ipus_per_replica",
+    "gradient_accumulation",
+    "batches_in_flight",
+)
+_TEXT_FIELDS = ("system", "mode", "precision", "partials", "host_dtype", "stack")
+_TRUTH = {"true": True, "false": False, "": None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfiguration:
+    """One way in which a published number was measured.
+
+    Attributes
+    ----------
+    run_id : str
+        Identifier shared by every number of that run, for example ``"results.inference.058"``.
+    family : str
+        Model family, the unit that leave-one-family-out leaves out.
+    model : str or None
+        Name in the zoo; None when the network is not there.
+    system, mode, precision, partials, host_dtype, stack : str or None
+        Options of `ipusim.simulate`; None means the default of system or stack.
+    micro_batch : int or None
+        Items per replica and step.
+    replicas, ipus_per_replica, gradient_accumulation, batches_in_flight : int or None
+        Counts.
+    overlap_io : bool or None
+        Whether host transfers run beside compute.
+    confidence : str
+        How well the recipe is known.
+    assumed : tuple of str
+        Names of the fields whose value no source gives.
+    source : str
+        Where the recipe comes from.
+    not_modelled : str
+        Why no prediction is made; empty when one is made.
+    note : str
+        What a reader of the verdict must know, for example a wrong printed batch.
+    """
+
+    run_id: str
+    family: str
+    model: str | None
+    system: str | None
+    mode: str | None
+    micro_batch: int | None
+    replicas: int | None
+    ipus_per_replica: int | None
+    gradient_accumulation: int | None
+    precision: str | None
+    partials: str | None
+    host_dtype: str | None
+    overlap_io: bool | None
+    batches_in_flight: int | None
+    stack: str | None
+    confidence: str
+    assumed: tuple[str, ...]
+    source: str
+    not_modelled: str
+    note: str
+
+    def options(self) -> dict[str, str | int | bool]:
+        """Return the keyword arguments of `ipusim.simulate`, unknown ones left to the defaults."""
+        values = {name: getattr(self, name) for name in _OPTION_FIELDS}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    def items_per_step(self) -> int:
+        """Items that the whole system finishes in one step (micro-batch x replicas x accumulation).
+
+        Raises
+        ------
+        DataError
+            If the micro-batch or the number of replicas is not known.
+        """
+        if self.micro_batch is None or self.replicas is None:
+            raise DataError(
+                f"Run {self.run_id!r} has no micro-batch or no replica count: "
+                "fill in its line of data/runs/configurations.csv."
+            )
+        return self.micro_batch * self.replicas * (self.gradient_accumulation or 1)
+
+
+def _parse(record: dict[str, str], path: Path) -> RunConfiguration:
+    """Turn one line of the file into a configuration."""
+    if record["overlap_io"] not in _TRUTH:
+        raise DataError(
+            f"The cell 'overlap_io' of row {record['run_id']!r} in {path.name} is "
+            f"{record['overlap_io']!r} instead of true, false or empty: correct it."
+        )
+    if not record["model"] and not record["not_modelled"]:
+        raise DataError(
+            f"Row {record['run_id']!r} of {path.name} names neither a model nor a reason why it is "
+            "not modelled: fill in one of the two."
+        )
+    integers = {
+        name: int(number_cell(record, name, path, int)) if record[name] else None
+        for name in _INTEGER_FIELDS
+    }
+    for name, value in integers.items():
+        if value is not None and value < 1:
+            raise DataError(
+                f"The cell {name!r} of row {record['run_id']!r} in {path.name} is {value}, "
+                "below 1: correct it."
+            )
+    return RunConfiguration(
+        run_id=record["run_id"],
+        family=record["family"],
+        model=record["model"] or None,
+        overlap_io=_TRUTH[record["overlap_io"]],
+        confidence=record["confidence"],
+        assumed=tuple(record["assumed"].split()),
+        source=record["source"],
+        not_modelled=record["not_modelled"],
+        note=record["note"],
+        **integers,
+        **{name: record[name] or None for name in _TEXT_FIELDS},
+    )
+
+
+@lru_cache(maxsize=4)
+def _load(path: Path) -> dict[str, RunConfiguration]:
+    columns = ("run_id", "family", "model", "confidence", "assumed", "source", "not_modelled")
+    records = read_records(path, (*columns, "note", *_OPTION_FIELDS))
+    runs: dict[str, RunConfiguration] = {}
+    for record in records:
+        run = _parse(record, path)
+        if run.run_id in runs:
+            raise DataError(f"{path.name} holds run {run.run_id!r} twice: remove one of the lines.")
+        runs[run.run_id] = run
+    return runs
+
+
+def load_runs() -> dict[str, RunConfiguration]:
+    """Return every run configuration by its identifier.
+
+    Returns
+    -------
+    dict of str to RunConfiguration
+        In file order; a fresh dictionary at each call.
+
+    Raises
+    ------
+    DataError
+        If the file is missing or damaged.
+    """
+    return dict(_load(paths.data_dir() / "runs" / CONFIGURATIONS_FILE))
+
+
+def load_run(run_id: str) -> RunConfiguration:
+    """Return one run configuration.
+
+    Parameters
+    ----------
+    run_id : str
+        For example ``"qwant.batch2"``.
+
+    Returns
+    -------
+    RunConfiguration
+        That run.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such run.
+    DataError
+        If the file is missing or damaged.
+    """
+    runs = load_runs()
+    if run_id not in runs:
+        raise unknown_name("run", run_id, runs)
+    return runs[run_id]

@@ -1,0 +1,222 @@
+"""Tables that print the same text everywhere: fixed significant digits, plain HTML, no identifiers.
+
+pandas' own styling puts random identifiers and memory addresses into its output, so two runs never
+compare equal; this class prints nothing but the numbers, at a precision that platforms agree on.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
+
+import pandas as pd
+
+from ipusim.errors import StudyError
+
+DEFAULT_DIGITS = 4
+MISSING = "-"
+_LARGEST_PLAIN = 1e15
+_SMALLEST_PLAIN = 1e-6
+_VERDICT_MARKS = {"hit": "● hit", "near": "◐ near", "miss": "○ miss"}
+
+
+def format_number(value: float, digits: int = DEFAULT_DIGITS) -> str:
+    """Write a number with a fixed count of significant digits.
+
+    Parameters
+    ----------
+    value : float
+        Any number; integers and numbers of more digits keep all digits before the point.
+    digits : int
+        Significant digits, at least 1.
+
+    Returns
+    -------
+    str
+        For example ``"2,063"``, ``"1.360"``, ``"0.6480"``; ``"-"`` for NaN.
+
+    Examples
+    --------
+    >>> format_number(1.36), format_number(52345.6), format_number(float("nan"))
+    ('1.360', '52,346', '-')
+    """
+    if isinstance(value, Integral):
+        return f"{int(value):,}"
+    number = float(value)
+    if math.isnan(number):
+        return MISSING
+    if math.isinf(number):
+        return "inf" if number > 0 else "-inf"
+    if number == 0:
+        return "0"
+    if not _SMALLEST_PLAIN <= abs(number) < _LARGEST_PLAIN:
+        return f"{number:.{digits - 1}e}"
+    # the exponent after rounding: 9.9996 to four digits is 10.00, not 10.000
+    exponent = int(f"{abs(number):.{digits - 1}e}".partition("e")[2])
+    return f"{number:,.{max(0, digits - 1 - exponent)}f}"
+
+
+def format_cell(value: object, digits: int = DEFAULT_DIGITS) -> str:
+    """Write any cell of a table.
+
+    Parameters
+    ----------
+    value : object
+        A number, a truth value, text, or nothing.
+    digits : int
+        Significant digits of numbers.
+
+    Returns
+    -------
+    str
+        Its text.
+    """
+    if value is None or value is pd.NA:
+        return MISSING
+    if isinstance(value, bool) or type(value).__name__ == "bool":
+        return "yes" if value else "no"
+    if isinstance(value, Real):
+        return format_number(value, digits)
+    return _VERDICT_MARKS.get(str(value), str(value))
+
+
+def format_percent(value: float) -> str:
+    """Write an error in percent: signed, one decimal.
+
+    Parameters
+    ----------
+    value : float
+        Percent.
+
+    Returns
+    -------
+    str
+        For example ``"+3.0"``, ``"-11.2"``; ``"-"`` for NaN.
+    """
+    if math.isnan(value):
+        return MISSING
+    text = f"{value:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text
+
+
+class Table:
+    """A data frame that prints fixed-format text and HTML.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        The data; its index is not shown.
+    caption : str
+        Shown above the table.
+    columns : mapping of str to str, optional
+        Which columns to show, in order, each with its heading; by default all, with underscores
+        as spaces and ``percent`` as ``%``.
+    digits : int
+        Significant digits.
+
+    Attributes
+    ----------
+    frame : pandas.DataFrame
+        The data as given.
+    headings : tuple of str
+        What is printed at the top.
+    cells : list of list of str
+        What is printed below.
+
+    Raises
+    ------
+    StudyError
+        If a column does not exist.
+
+    Notes
+    -----
+    Columns whose name ends in ``error_percent`` or ``bias_percent`` are printed signed, with one
+    decimal; other columns ending in ``percent`` with one decimal.
+    """
+
+    def __init__(
+        self,
+        frame: pd.DataFrame,
+        caption: str = "",
+        columns: Mapping[str, str] | None = None,
+        digits: int = DEFAULT_DIGITS,
+    ) -> None:
+        shown = dict(columns) if columns else {name: _heading(name) for name in frame.columns}
+        unknown = [name for name in shown if name not in frame.columns]
+        if unknown:
+            raise StudyError(
+                f"The table has no column {unknown[0]!r}: use one of {', '.join(frame.columns)}."
+            )
+        self.frame = frame
+        self.caption = caption
+        self.headings = tuple(shown.values())
+        by_column = [[_formatted(name, value, digits) for value in frame[name]] for name in shown]
+        self.cells = [list(line) for line in zip(*by_column, strict=True)]
+        self._numeric = tuple(
+            pd.api.types.is_numeric_dtype(frame[name])
+            and not pd.api.types.is_bool_dtype(frame[name])
+            for name in shown
+        )
+
+    def __repr__(self) -> str:
+        """Return the table as aligned text."""
+        return "\n".join([*([self.caption] if self.caption else []), *self._text_lines()])
+
+    def _text_lines(self) -> list[str]:
+        lines = [list(self.headings), *self.cells]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(self.headings))]
+        text = [
+            "  ".join(
+                cell.rjust(width) if numeric else cell.ljust(width)
+                for cell, width, numeric in zip(line, widths, self._numeric, strict=True)
+            ).rstrip()
+            for line in lines
+        ]
+        return [text[0], "  ".join("-" * width for width in widths), *text[1:]]
+
+    def _repr_html_(self) -> str:
+        """Return the table as HTML, without generated identifiers."""
+        return self.to_html()
+
+    def to_html(self) -> str:
+        """Return the table as an HTML fragment.
+
+        Returns
+        -------
+        str
+            A ``<table>`` element; all text is escaped.
+        """
+        caption = (
+            f'<caption style="caption-side:top;text-align:left;font-weight:600">'
+            f"{html.escape(self.caption)}</caption>\n"
+            if self.caption
+            else ""
+        )
+        head = self._html_line("th", self.headings)
+        body = "\n".join(self._html_line("td", line) for line in self.cells)
+        return f"<table>\n{caption}<thead>\n{head}\n</thead>\n<tbody>\n{body}\n</tbody>\n</table>"
+
+    def _html_line(self, tag: str, cells: Sequence[str]) -> str:
+        sides = ["right" if numeric else "left" for numeric in self._numeric]
+        marked = [
+            f'<{tag} style="text-align:{side}">{html.escape(cell)}</{tag}>'
+            for cell, side in zip(cells, sides, strict=True)
+        ]
+        return f"<tr>{''.join(marked)}</tr>"
+
+
+def _heading(name: str) -> str:
+    """Turn a column name into a heading."""
+    return name.replace("_percent", " %").replace("_per_s", "/s").replace("_", " ")
+
+
+def _formatted(name: str, value: object, digits: int) -> str:
+    """Write one cell by the rule of its column's name."""
+    if name.endswith("percent") and isinstance(value, Real):
+        signed = name.endswith(("error_percent", "bias_percent")) and "abs" not in name
+        if signed:
+            return format_percent(float(value))
+        return MISSING if math.isnan(float(value)) else f"{float(value):.1f}"
+    return format_cell(value, digits)

@@ -1,0 +1,1 @@
+"""What is to be computed: operator graphs from ONNX files and from a zoo of known networks."""

@@ -1,0 +1,371 @@
+"""Operator graphs: tensors, operators and their bookkeeping.
+
+A `Graph` is immutable, lists its operators in an order in which they can run, and names every
+tensor that an operator reads or writes. It knows nothing about hardware.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from ipusim.errors import ConfigError, WorkloadError
+from ipusim.workload.payloads import (
+    Cast,
+    Conv,
+    Elementwise,
+    Gather,
+    Layout,
+    MatMul,
+    Norm,
+    Payload,
+    Pool,
+    Reduce,
+    Softmax,
+)
+
+__all__ = [
+    "DTYPE_BYTES",
+    "PRECISIONS",
+    "Cast",
+    "Conv",
+    "Elementwise",
+    "Gather",
+    "Graph",
+    "Layout",
+    "MatMul",
+    "Norm",
+    "Op",
+    "Payload",
+    "Pool",
+    "Reduce",
+    "Softmax",
+    "Tensor",
+]
+
+DTYPE_BYTES = {"float16": 2, "float32": 4, "int32": 4, "int64": 8, "uint8": 1, "bool": 1}
+"""Bytes per element of every element type a tensor may have."""
+
+ROLES = ("input", "parameter", "constant", "activation", "output")
+"""Data from the host, learnt weights, fixed values, intermediate results, results."""
+
+PRECISIONS = {
+    "16.16": ("float16", "float16"),
+    "16.32": ("float16", "float32"),
+    "32.32": ("float32", "float32"),
+}
+"""Name -> (storage of activations, storage of weights), as Graphcore's results page defines it."""
+
+FLOAT_DTYPES = ("float16", "float32")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """A named array; ``alias_of`` names the tensor whose memory a reshaped parameter shares."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    role: str = "activation"
+    alias_of: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPE_BYTES:
+            raise WorkloadError(
+                f"Tensor {self.name!r} has element type {self.dtype!r}, which must be one of "
+                f"{', '.join(DTYPE_BYTES)}."
+            )
+        if self.role not in ROLES:
+            raise WorkloadError(
+                f"Tensor {self.name!r} has role {self.role!r}, which must be one of "
+                f"{', '.join(ROLES)}."
+            )
+        if any(size < 0 for size in self.shape):
+            raise WorkloadError(f"Tensor {self.name!r} has shape {self.shape}, which is negative.")
+
+    @property
+    def elements(self) -> int:
+        """Number of elements; 1 for a scalar."""
+        return prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Size in bytes."""
+        return self.elements * DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One operator: what it does (``params``), what it reads and what it writes."""
+
+    name: str
+    params: Payload
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        """Lower-case name of the payload: "conv", "matmul", "elementwise", ..."""
+        return self.params.KIND
+
+    @property
+    def function(self) -> str:
+        """What distinguishes ops of one kind: "relu", "max", "batch", "reshape", ...; or ""."""
+        if isinstance(self.params, (Elementwise, Reduce, Layout)):
+            return self.params.function
+        if isinstance(self.params, (Pool, Norm)):
+            return self.params.kind
+        return ""
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates."""
+        return self.params.macs
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations, as the payload counts them."""
+        return self.params.flops
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """A network for one micro-batch on one replica.
+
+    Attributes
+    ----------
+    name : str
+    tensors : mapping of str to Tensor
+        Every tensor that an operator reads or writes, or that enters or leaves.
+    ops : tuple of Op
+        In topological order.
+    inputs, outputs : tuple of str
+        Names of the tensors exchanged with the host, in order.
+    """
+
+    name: str
+    tensors: Mapping[str, Tensor]
+    ops: tuple[Op, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one forward pass of the whole micro-batch."""
+        return sum(op.macs for op in self.ops)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one pass of the whole micro-batch."""
+        return sum(op.flops for op in self.ops)
+
+    def with_role(self, role: str) -> tuple[Tensor, ...]:
+        """Return the tensors with one role, in the order in which they were added."""
+        return tuple(tensor for tensor in self.tensors.values() if tensor.role == role)
+
+    def _stored_parameters(self) -> tuple[Tensor, ...]:
+        roots: dict[str, Tensor] = {}
+        for tensor in self.with_role("parameter"):
+            roots.setdefault(tensor.alias_of or tensor.name, tensor)
+        return tuple(roots.values())
+
+    @property
+    def parameters(self) -> int:
+        """Number of learnable parameters; shared ones count once, running statistics never."""
+        return sum(tensor.elements for tensor in self._stored_parameters())
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of the learnable parameters."""
+        return sum(tensor.bytes for tensor in self._stored_parameters())
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes that the host sends per micro-batch, in the storage types of this graph."""
+        return sum(self.tensors[name].bytes for name in self.inputs)
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes that the host receives per micro-batch, in the storage types of this graph."""
+        return sum(self.tensors[name].bytes for name in self.outputs)
+
+    def producers(self) -> dict[str, Op]:
+        """Map each computed tensor to the operator that writes it."""
+        return {name: op for op in self.ops for name in op.outputs}
+
+    def consumers(self) -> dict[str, tuple[Op, ...]]:
+        """Map each tensor to the operators that read it, in order; unread ones to ()."""
+        readers: dict[str, list[Op]] = {name: [] for name in self.tensors}
+        for op in self.ops:
+            for name in dict.fromkeys(op.inputs):
+                readers[name].append(op)
+        return {name: tuple(ops) for name, ops in readers.items()}
+
+    def op_table(self) -> list[dict[str, object]]:
+        """Return one row per operator: name, kind, function, shapes, counts and bytes."""
+        rows: list[dict[str, object]] = []
+        for op in self.ops:
+            read = [self.tensors[name] for name in op.inputs]
+            written = [self.tensors[name] for name in op.outputs]
+            weights = [tensor for tensor in read if tensor.role == "parameter"]
+            rows.append(
+                {
+                    "op": op.name,
+                    "kind": op.kind,
+                    "function": op.function,
+                    "input_shapes": tuple(tensor.shape for tensor in read),
+                    "output_shapes": tuple(tensor.shape for tensor in written),
+                    "dtype": written[0].dtype,
+                    "macs": op.macs,
+                    "flops": op.flops,
+                    "parameters": sum(tensor.elements for tensor in weights),
+                    "input_bytes": sum(tensor.bytes for tensor in read),
+                    "output_bytes": sum(tensor.bytes for tensor in written),
+                }
+            )
+        return rows
+
+    def validate(self) -> Graph:
+        """Check names, order and shapes; return the graph itself.
+
+        Raises
+        ------
+        WorkloadError
+            If a tensor is unknown, written twice, read before it is written, or if a
+            convolution or matrix product disagrees with the shapes of its tensors.
+        """
+        stored = {t.name for t in self.tensors.values() if t.role in ("parameter", "constant")}
+        available = stored | set(self.inputs)
+        names: set[str] = set()
+        for op in self.ops:
+            if op.name in names:
+                raise WorkloadError(f"Graph {self.name!r} has two operators named {op.name!r}.")
+            names.add(op.name)
+            for name in op.inputs:
+                if name not in available:
+                    raise WorkloadError(
+                        f"Operator {op.name!r} reads {name!r}, which nothing before it provides."
+                    )
+            for name in op.outputs:
+                if name not in self.tensors:
+                    raise WorkloadError(f"Operator {op.name!r} writes unknown tensor {name!r}.")
+                if name in available:
+                    raise WorkloadError(
+                        f"Operator {op.name!r} writes {name!r}, which already has a value."
+                    )
+                available.add(name)
+            _check_shapes(op, self.tensors)
+        for name in (*self.inputs, *self.outputs):
+            if name not in self.tensors or name not in available:
+                raise WorkloadError(f"Graph {self.name!r} exchanges unknown tensor {name!r}.")
+        for key, tensor in self.tensors.items():
+            if key != tensor.name or key not in available:
+                raise WorkloadError(
+                    f"Graph {self.name!r} lists tensor {key!r}, which nothing provides."
+                )
+        return self
+
+    def with_precision(self, precision: str) -> Graph:
+        """Return the same graph with its floating-point storage set by name.
+
+        Parameters
+        ----------
+        precision : {"16.16", "16.32", "32.32"}
+            Activations before the dot, parameters and stored statistics after it. Integer
+            tensors stay as they are. A cast between types that became equal turns into an
+            identity that moves nothing.
+
+        Raises
+        ------
+        ConfigError
+            If the name is not one of the three.
+        """
+        if precision not in PRECISIONS:
+            raise ConfigError(
+                f"Precision {precision!r} is unknown; choose one of {', '.join(PRECISIONS)}."
+            )
+        activations, weights = PRECISIONS[precision]
+        tensors = {}
+        for name, tensor in self.tensors.items():
+            if tensor.dtype in FLOAT_DTYPES:
+                is_stored = tensor.role in ("parameter", "constant")
+                tensor = replace(tensor, dtype=weights if is_stored else activations)
+            tensors[name] = tensor
+        ops = tuple(_settle_cast(op, tensors) for op in self.ops)
+        return replace(self, tensors=tensors, ops=ops)
+
+
+def _settle_cast(op: Op, tensors: Mapping[str, Tensor]) -> Op:
+    if not isinstance(op.params, Cast):
+        return op
+    source, target = tensors[op.inputs[0]].dtype, tensors[op.outputs[0]].dtype
+    if source == target:
+        identity = Layout(function="identity", elements=op.params.elements, moves_data=False)
+        return replace(op, params=identity)
+    return replace(op, params=replace(op.params, to=target))
+
+
+def _check_shapes(op: Op, tensors: Mapping[str, Tensor]) -> None:
+    payload = op.params
+    if isinstance(payload, Conv):
+        names = (op.inputs[0], op.inputs[1], op.outputs[0])
+        counts = (
+            payload.batch * payload.in_channels * prod(payload.field),
+            payload.weights,
+            payload.batch * payload.out_channels * prod(payload.out_field),
+        )
+    elif isinstance(payload, MatMul):
+        names = (op.outputs[0],)
+        counts = (payload.groups * payload.m * payload.n,)
+    elif isinstance(payload, Elementwise):
+        names = (op.outputs[0],)
+        counts = (payload.elements,)
+        if payload.n_inputs != len(op.inputs):
+            raise WorkloadError(
+                f"Operator {op.name!r} declares {payload.n_inputs} inputs but reads "
+                f"{len(op.inputs)}."
+            )
+    else:
+        return
+    for name, count in zip(names, counts, strict=True):
+        if tensors[name].elements != count:
+            raise WorkloadError(
+                f"Operator {op.name!r} expects {count} elements in {name!r}, which has shape "
+                f"{tensors[name].shape}."
+            )
+
+
+def topological_order(ops: Iterable[Op], available: Iterable[str]) -> tuple[Op, ...]:
+    """Order operators so that each runs after those it reads from, keeping ties as given.
+
+    Parameters
+    ----------
+    ops : iterable of Op
+    available : iterable of str
+        Tensors that exist before the first operator: inputs, parameters and constants.
+
+    Raises
+    ------
+    WorkloadError
+        If operators wait for each other or for a tensor that nothing provides.
+    """
+    ready = set(available)
+    waiting = list(ops)
+    ordered: list[Op] = []
+    while waiting:
+        blocked: list[Op] = []
+        for op in waiting:
+            if ready.issuperset(op.inputs):
+                ready.update(op.outputs)
+                ordered.append(op)
+            else:
+                blocked.append(op)
+        if len(blocked) == len(waiting):
+            missing = next(name for name in blocked[0].inputs if name not in ready)
+            raise WorkloadError(
+                f"Operator {blocked[0].name!r} reads {missing!r}, which no operator can provide "
+                "first."
+            )
+        waiting = blocked
+    return tuple(ordered)

@@ -1,0 +1,72 @@
+"""A model: a named recipe that builds a graph for any micro-batch."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ipusim.errors import ConfigError
+from ipusim.workload.graph import Graph
+
+
+def check_micro_batch(micro_batch: object) -> int:
+    """Return the micro-batch as a plain int.
+
+    Raises
+    ------
+    ConfigError
+        If it is not a positive whole number.
+    """
+    try:
+        size = operator.index(micro_batch)  # type: ignore[arg-type]
+    except TypeError:
+        size = 0
+    if size < 1 or isinstance(micro_batch, bool):
+        raise ConfigError(
+            f"Micro-batch {micro_batch!r} must be a whole number of samples, 1 or more."
+        )
+    return size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A network that can be built for any micro-batch.
+
+    Attributes
+    ----------
+    name : str
+        Zoo name, or the stem of the ONNX file.
+    family : str
+        Group that shares an architecture ("resnet", "resnext", "onnx").
+    build : callable
+        Takes the micro-batch (None for the model's own default) and returns a `Graph` with
+        32-bit floating-point storage.
+    source : str
+        Where the definition comes from.
+    """
+
+    name: str
+    family: str
+    build: Callable[[int | None], Graph]
+    source: str = ""
+
+    def graph(self, micro_batch: int | None = None, precision: str = "16.16") -> Graph:
+        """Build the validated graph.
+
+        Parameters
+        ----------
+        micro_batch : int, optional
+            Samples per pass; None takes the model's default (1, or what an ONNX file fixes).
+        precision : {"16.16", "16.32", "32.32"}
+            Storage of activations and weights.
+
+        Raises
+        ------
+        ConfigError
+            If the micro-batch is not a positive whole number or the precision is unknown.
+        WorkloadError
+            If the model cannot be built at this micro-batch.
+        """
+        size = None if micro_batch is None else check_micro_batch(micro_batch)
+        return self.build(size).with_precision(precision).validate()

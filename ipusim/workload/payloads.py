@@ -1,0 +1,438 @@
+"""What one operator does, as plain numbers: the typed payloads of `ipusim.workload.graph.Op`.
+
+Every payload knows its own work. ``macs`` counts multiply-accumulates as
+``torch.utils.flop_counter`` does (every output element times every kernel tap, padding
+included), because the published parameter and MAC counts were made that way. ``flops`` counts
+two per MAC, and for everything else a conventional number of arithmetic operations per element,
+stated beside each payload; it feeds roofline baselines, never the cycle model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+from ipusim.errors import WorkloadError
+
+LAYER_NORM_FLOPS_PER_ELEMENT = 8
+"""Mean 1, centred square sum 3, normalise 2, scale and shift 2."""
+BATCH_NORM_INFERENCE_FLOPS_PER_ELEMENT = 2
+"""Scale and shift; the statistics are constants."""
+SOFTMAX_FLOPS_PER_ELEMENT = 5
+"""Maximum, subtraction, exponential, sum, division."""
+
+
+def windowed_field(
+    field: tuple[int, ...],
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding_lower: tuple[int, ...],
+    padding_upper: tuple[int, ...],
+    dilation: tuple[int, ...],
+) -> tuple[int, ...]:
+    """Output size of a sliding window per spatial dimension, rounded down.
+
+    Parameters
+    ----------
+    field, kernel, stride, padding_lower, padding_upper, dilation
+        One entry per spatial dimension, in elements.
+
+    Returns
+    -------
+    tuple of int
+        ``(field + paddings - dilation * (kernel - 1) - 1) // stride + 1``, at least 0.
+    """
+    return tuple(
+        max(0, (size + low + high - step * (taps - 1) - 1) // hop + 1)
+        for size, taps, hop, low, high, step in zip(
+            field, kernel, stride, padding_lower, padding_upper, dilation, strict=True
+        )
+    )
+
+
+def _check_positive(payload: object, **values: int) -> None:
+    for name, value in values.items():
+        if value < 1:
+            kind = type(payload).__name__
+            raise WorkloadError(f"{kind} has {name} = {value}, which must be at least 1.")
+
+
+def _check_ranks(payload: object, rank: int, **tuples: tuple[int, ...]) -> None:
+    for name, value in tuples.items():
+        if len(value) != rank:
+            raise WorkloadError(
+                f"{type(payload).__name__} has {name} = {value}, which must have {rank} entries, "
+                "one per spatial dimension."
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conv:
+    """A convolution, or, with ``input_dilation``, a transposed one.
+
+    Channels are totals over all groups. ``input_dilation`` spreads the input by zeros before the
+    window slides (poplibs' ``inputTransform.dilation``); it is empty for ordinary convolutions.
+    Paddings may be negative only when ``input_dilation`` is set (the input is then truncated).
+    """
+
+    KIND: ClassVar[str] = "conv"
+
+    batch: int
+    in_channels: int
+    out_channels: int
+    groups: int
+    field: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding_lower: tuple[int, ...]
+    padding_upper: tuple[int, ...]
+    dilation: tuple[int, ...]
+    input_dilation: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        rank = len(self.field)
+        _check_positive(
+            self,
+            batch=self.batch,
+            in_channels=self.in_channels,
+            out_channels=self.out_channels,
+            groups=self.groups,
+            rank=rank,
+        )
+        _check_ranks(
+            self,
+            rank,
+            kernel=self.kernel,
+            stride=self.stride,
+            padding_lower=self.padding_lower,
+            padding_upper=self.padding_upper,
+            dilation=self.dilation,
+        )
+        if self.input_dilation:
+            _check_ranks(self, rank, input_dilation=self.input_dilation)
+        _check_positive(self, stride=min(self.stride), dilation=min(self.dilation))
+        _check_positive(self, kernel=min(self.kernel), field=min(self.field))
+        if self.in_channels % self.groups or self.out_channels % self.groups:
+            raise WorkloadError(
+                f"Conv has {self.in_channels} input and {self.out_channels} output channels, "
+                f"which must both be multiples of its {self.groups} groups."
+            )
+
+    @property
+    def is_transposed(self) -> bool:
+        """Whether zeros are inserted between input elements."""
+        return any(step > 1 for step in self.input_dilation)
+
+    @property
+    def out_field(self) -> tuple[int, ...]:
+        """Output size per spatial dimension, in elements."""
+        field = self.field
+        if self.input_dilation:
+            field = tuple((n - 1) * s + 1 for n, s in zip(field, self.input_dilation, strict=True))
+        return windowed_field(
+            field,
+            self.kernel,
+            self.stride,
+            self.padding_lower,
+            self.padding_upper,
+            self.dilation,
+        )
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates: per output element, or per input element when transposed."""
+        field = self.field if self.is_transposed else self.out_field
+        channels = self.in_channels * self.out_channels // self.groups
+        return self.batch * prod(field) * prod(self.kernel) * channels
+
+    @property
+    def weights(self) -> int:
+        """Number of weights."""
+        return self.out_channels * (self.in_channels // self.groups) * prod(self.kernel)
+
+    @property
+    def flops(self) -> int:
+        """Two per multiply-accumulate."""
+        return 2 * self.macs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatMul:
+    """``C[g, m, n] = A[g, m, k] @ B[g, k, n]``, A and B being the op's first two inputs.
+
+    ``weights_operand`` says whether B is a parameter. ``transpose_a`` and ``transpose_b`` record
+    that the stored operand is the transpose of what the formula reads; ``m``, ``k`` and ``n``
+    already account for it.
+    """
+
+    KIND: ClassVar[str] = "matmul"
+
+    groups: int = 1
+    m: int
+    k: int
+    n: int
+    weights_operand: bool | None = None
+    transpose_a: bool = False
+    transpose_b: bool = False
+
+    def __post_init__(self) -> None:
+        _check_positive(self, groups=self.groups, m=self.m, k=self.k, n=self.n)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates."""
+        return self.groups * self.m * self.k * self.n
+
+    @property
+    def flops(self) -> int:
+        """Two per multiply-accumulate."""
+        return 2 * self.macs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elementwise:
+    """One function applied element by element; ``elements`` is the size of the output.
+
+    ``function`` is a lower-case name: "relu", "add", "bias_add" (a per-channel parameter added
+    to a convolution or matrix product), "mul", ... ``broadcast`` says that some input is smaller
+    than the output. ``in_place_ok`` says that the first input has the output's shape and type and
+    is not a parameter, so that its memory may be reused if nobody else reads it.
+    """
+
+    KIND: ClassVar[str] = "elementwise"
+
+    function: str
+    n_inputs: int
+    elements: int
+    broadcast: bool = False
+    in_place_ok: bool = False
+
+    def __post_init__(self) -> None:
+        _check_positive(self, n_inputs=self.n_inputs)
+
+    @property
+    def macs(self) -> int:
+        """None: additions and products of elements are not counted as MACs."""
+        return 0
+
+    @property
+    def flops(self) -> int:
+        """One per output element and pair of inputs; one per element for unary functions."""
+        return self.elements * max(1, self.n_inputs - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """A sliding maximum or average; global pooling has ``kernel == field``.
+
+    When a file rounds its output size up, ``padding_upper`` has been enlarged to say the same
+    with rounding down, so ``out_field`` is always exact.
+    """
+
+    KIND: ClassVar[str] = "pool"
+
+    kind: str
+    batch: int
+    channels: int
+    field: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding_lower: tuple[int, ...]
+    padding_upper: tuple[int, ...]
+    dilation: tuple[int, ...] = ()
+    include_padding: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("max", "average"):
+            raise WorkloadError(f"Pool kind {self.kind!r} must be 'max' or 'average'.")
+        rank = len(self.field)
+        _check_positive(self, batch=self.batch, channels=self.channels, rank=rank)
+        _check_ranks(
+            self,
+            rank,
+            kernel=self.kernel,
+            stride=self.stride,
+            padding_lower=self.padding_lower,
+            padding_upper=self.padding_upper,
+        )
+        _check_positive(self, stride=min(self.stride), kernel=min(self.kernel))
+
+    @property
+    def out_field(self) -> tuple[int, ...]:
+        """Output size per spatial dimension, in elements."""
+        return windowed_field(
+            self.field,
+            self.kernel,
+            self.stride,
+            self.padding_lower,
+            self.padding_upper,
+            self.dilation or (1,) * len(self.field),
+        )
+
+    @property
+    def macs(self) -> int:
+        """None."""
+        return 0
+
+    @property
+    def flops(self) -> int:
+        """One per kernel tap and output element."""
+        return self.batch * self.channels * prod(self.out_field) * prod(self.kernel)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Norm:
+    """Normalisation of ``batch x channels x spatial_elements`` elements.
+
+    "batch" at inference is a scale and a shift by four stored vectors; its inputs are
+    (data, scale, bias, mean, variance). "layer" normalises each of ``batch`` rows over its
+    ``channels`` (``spatial_elements`` is 1); "instance" and "group" normalise each of ``groups``
+    groups of channels of each sample. Inputs of those are (data, scale, bias).
+    """
+
+    KIND: ClassVar[str] = "norm"
+
+    kind: str
+    batch: int
+    channels: int
+    spatial_elements: int
+    groups: int = 1
+    training: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("batch", "layer", "group", "instance"):
+            raise WorkloadError(
+                f"Norm kind {self.kind!r} must be 'batch', 'layer', 'group' or 'instance'."
+            )
+        _check_positive(self, groups=self.groups)
+
+    @property
+    def elements(self) -> int:
+        """Number of elements normalised."""
+        return self.batch * self.channels * self.spatial_elements
+
+    @property
+    def macs(self) -> int:
+        """None."""
+        return 0
+
+    @property
+    def flops(self) -> int:
+        """Two per element for a stored normalisation, eight when statistics are computed."""
+        if self.kind == "batch" and not self.training:
+            return BATCH_NORM_INFERENCE_FLOPS_PER_ELEMENT * self.elements
+        return LAYER_NORM_FLOPS_PER_ELEMENT * self.elements
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Softmax:
+    """Softmax of ``outer`` rows of ``length`` elements; ``log`` for its logarithm."""
+
+    KIND: ClassVar[str] = "softmax"
+
+    outer: int
+    length: int
+    log: bool = False
+
+    @property
+    def macs(self) -> int:
+        """None."""
+        return 0
+
+    @property
+    def flops(self) -> int:
+        """Five per element."""
+        return SOFTMAX_FLOPS_PER_ELEMENT * self.outer * self.length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduce:
+    """Reduction of ``(outer, reduced, inner)`` over the middle; "mean", "sum", "max", ..."""
+
+    KIND: ClassVar[str] = "reduce"
+
+    function: str
+    outer: int
+    reduced: int
+    inner: int
+
+    @property
+    def macs(self) -> int:
+        """None."""
+        return 0
+
+    @property
+    def flops(self) -> int:
+        """One per input element."""
+        return self.outer * self.reduced * self.inner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """A change of shape or order: "reshape", "transpose", "concat", "split", "pad", ...
+
+    ``moves_data`` is False where the result is a mere view of the input (reshapes, slices,
+    splits, broadcasts) and True where elements change their order or new memory is needed
+    (transposes, concatenations, pads, repeats). ``elements`` is the size of all outputs.
+    """
+
+    KIND: ClassVar[str] = "layout"
+
+    function: str
+    elements: int
+    moves_data: bool
+
+    @property
+    def macs(self) -> int:
+        """None."""
+        return 0
+
+    @property
+    def flops(self) -> int:
+        """None."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gather:
+    """Lookup of ``indices`` rows in a table of ``rows`` rows of ``width`` elements."""
+
+    KIND: ClassVar[str] = "gather"
+
+    rows: int
+    width: int
+    indices: int
+
+    @property
+    def macs(self) -> int:
+        """None."""
+        return 0
+
+    @property
+    def flops(self) -> int:
+        """None."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cast:
+    """Conversion of ``elements`` elements to the type ``to``."""
+
+    KIND: ClassVar[str] = "cast"
+
+    to: str
+    elements: int
+
+    @property
+    def macs(self) -> int:
+        """None."""
+        return 0
+
+    @property
+    def flops(self) -> int:
+        """None."""
+        return 0
+
+
+Payload = Conv | MatMul | Elementwise | Pool | Norm | Softmax | Reduce | Layout | Gather | Cast

@@ -1,0 +1,59 @@
+"""A predictor with known arithmetic, so that the study logic can be tested by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+DEVICE_S_PER_ITEM = {"resnet50": 4e-4, "resnext101_32x4d": 6e-4, "resnext101_32x8d": 1.2e-3}
+DEVICE_S_FIXED = 2e-4
+POWER_W = 250.0
+CALIBRATED_BY_DEFAULT_S = 1e-4
+
+
+@dataclass
+class FakeEstimate:
+    value: float
+    low80: float | None = None
+    high80: float | None = None
+
+    def __float__(self) -> float:
+        return self.value
+
+
+@dataclass
+class FakeReport:
+    latency: FakeEstimate
+    throughput: FakeEstimate
+    power: FakeEstimate | None
+
+
+@dataclass
+class FakePredictor:
+    """step = fixed + per item x micro-batch (+ step cost when calibrated); roofline is half."""
+
+    calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+
+    def device_s(self, model: str, micro_batch: int) -> float:
+        return DEVICE_S_FIXED + DEVICE_S_PER_ITEM[model] * micro_batch
+
+    def _report(self, step_s: float, options: dict[str, Any], power: bool) -> FakeReport:
+        latency = options.get("batches_in_flight", 1) * step_s
+        throughput = options["replicas"] * options["micro_batch"] / step_s
+        return FakeReport(
+            latency=FakeEstimate(latency, 0.9 * latency, 1.1 * latency),
+            throughput=FakeEstimate(throughput, 0.9 * throughput, 1.1 * throughput),
+            power=FakeEstimate(POWER_W) if power else None,
+        )
+
+    def simulate(self, model: str, **options: Any) -> FakeReport:
+        self.calls.append((model, dict(options)))
+        step_s = self.device_s(model, options["micro_batch"])
+        if options.get("tier", "calibrated") == "calibrated":
+            cost = options.get("step_cost_s")
+            step_s += CALIBRATED_BY_DEFAULT_S if cost is None else cost
+        return self._report(step_s, options, power=True)
+
+    def roofline(self, model: str, **options: Any) -> FakeReport:
+        self.calls.append((model, dict(options)))
+        return self._report(self.device_s(model, options["micro_batch"]) / 2, options, power=False)

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from study_fakes import DEVICE_S_FIXED, DEVICE_S_PER_ITEM, POWER_W, FakePredictor
+
+from ipusim.errors import DataError, StudyError
+from ipusim.study import compare
+from ipusim.study.calibrate import (
+    StepSample,
+    calibrate,
+    calibration_text,
+    fit_step_cost,
+    fitting_rows,
+    load_calibration,
+    step_cost_for,
+    step_samples,
+)
+from ipusim.study.predictor import TIERS, metric_of, predict
+from ipusim.study.published import load_row, load_rows
+
+
+def sample(gap_ms, published_ms=1.0, family="a", stack="s", row_id=""):
+    return StepSample(
+        row_id=row_id or f"{family}.{stack}.{gap_ms}",
+        family=family,
+        stack=stack,
+        specification_s=(published_ms - gap_ms) * 1e-3,
+        published_s=published_ms * 1e-3,
+    )
+
+
+def mean_error(samples, cost_s):
+    return sum(abs((s.specification_s + cost_s) / s.published_s - 1) for s in samples)
+
+
+@pytest.fixture(scope="module")
+def frame():
+    return compare.verdicts(predictor=FakePredictor())
+
+
+@pytest.mark.parametrize(
+    ("predicted", "published", "verdict"),
+    [
+        (1.1, 1.0, "hit"),
+        (0.9, 1.0, "hit"),
+        (1.1001, 1.0, "near"),
+        (1.25, 1.0, "near"),
+        (0.7499, 1.0, "miss"),
+        (math.nan, 1.0, ""),
+        (1.0, math.nan, ""),
+        (1.0, 0.0, ""),
+    ],
+)
+def test_verdict_rule(predicted, published, verdict):
+    assert compare.verdict_of(predicted, published) == verdict
+
+
+def test_fit_is_exact_when_one_constant_explains_all():
+    samples = [sample(0.25, published_ms=p) for p in (0.5, 1.0, 7.0)]
+    assert fit_step_cost(samples) == pytest.approx(0.25e-3)
+
+
+def test_fit_minimises_the_mean_error_and_ignores_an_outlier():
+    samples = [sample(g, p) for g, p in ((0.2, 1), (0.3, 1.4), (0.25, 0.8), (0.22, 2), (9, 10))]
+    best = fit_step_cost(samples)
+    grid = [index * 1e-6 for index in range(0, 10_000, 5)]
+    assert mean_error(samples, best) <= min(mean_error(samples, cost) for cost in grid) + 1e-12
+    assert best < 0.3e-3
+
+
+def test_fit_is_never_negative_and_does_not_depend_on_order():
+    samples = [sample(g) for g in (-0.4, -0.1, 0.3)]
+    assert fit_step_cost(samples) == 0.0
+    mixed = [sample(g) for g in (0.1, 0.2, 0.3, 0.4)]
+    assert fit_step_cost(mixed) == fit_step_cost(mixed[::-1])
+    assert fit_step_cost([]) == 0.0
+
+
+def test_own_stack_is_preferred_and_own_family_never_used():
+    samples = [
+        sample(0.1, family="a", stack="s"),
+        sample(0.2, family="b", stack="s"),
+        sample(0.4, family="b", stack="t"),
+    ]
+    full = step_cost_for("s", samples)
+    assert (set(full.rows), full.pooled) == ({"a.s.0.1", "b.s.0.2"}, False)
+    without = step_cost_for("s", samples, without_family="b")
+    assert (without.rows, without.pooled) == (("a.s.0.1",), False)
+    pooled = step_cost_for("t", samples, without_family="b")
+    assert (pooled.rows, pooled.pooled) == (("a.s.0.1",), True)
+    assert step_cost_for("new", samples).pooled
+    nothing = step_cost_for("s", samples[1:], without_family="b")
+    assert (nothing.value_s, nothing.rows) == (0.0, ())
+
+
+def test_constants_are_fitted_on_the_results_page_alone():
+    rows = fitting_rows()
+    assert {row.study for row in rows} == {"results"}
+    assert {row.metric for row in rows} == {"throughput"}
+    assert len(rows) == 27
+
+
+def test_samples_turn_throughput_into_time_per_step():
+    row = load_row("results.inference.058")  # printed batch 16, run as 8
+    (got,) = step_samples([row], FakePredictor())
+    assert got.published_s == pytest.approx(8 / 14321)
+    assert got.specification_s == pytest.approx(DEVICE_S_FIXED + 2 * DEVICE_S_PER_ITEM["resnet50"])
+
+
+def test_calibration_round_trip(tmp_path):
+    path = tmp_path / "calibration.toml"
+    written = calibrate(predictor=FakePredictor(), path=path)
+    assert {cost.stack for cost in written} == {"sdk-1.0", "sdk-2.4", "sdk-3.x"}
+    read = load_calibration(path)
+    for cost in written:
+        assert read[cost.stack].rows == cost.rows
+        assert read[cost.stack].value_s == pytest.approx(cost.value_s, rel=1e-6)
+    assert read["sdk-1.0"].pooled
+    assert not read["sdk-2.4"].pooled
+    assert not any(row.startswith("qwant") for cost in read.values() for row in cost.rows)
+
+
+def test_calibration_is_the_same_text_every_time(tmp_path):
+    texts = [calibration_text(calibrate(predictor=FakePredictor(), path=tmp_path / name))
+             for name in ("a", "b")]  # fmt: skip
+    assert texts[0] == texts[1] == (tmp_path / "a").read_text()
+
+
+@pytest.mark.parametrize("text", ["", "step_cost = 3", "[step_cost.x]\nvalue = 'much'", "[[["])
+def test_damaged_calibration(tmp_path, text):
+    path = tmp_path / "calibration.toml"
+    path.write_text(text)
+    with pytest.raises(DataError, match=r"run 'ipusim calibrate'\.$"):
+        load_calibration(path)
+
+
+def test_committed_calibration_can_be_read():
+    assert set(load_calibration()) >= {"sdk-1.0", "sdk-2.4", "sdk-3.x"}
+
+
+def test_columns_and_rows(frame):
+    assert tuple(frame.columns) == (
+        "row_id", "study", "table", "family", "system", "stack", "metric", "unit", "published",
+        "roofline", "specification", "calibrated", "low80", "high80", "verdict", "status", "note",
+    )  # fmt: skip
+    assert list(frame["row_id"]) == [row.row_id for row in load_rows()]
+    assert set(frame["status"]) == {"predicted", "not_modelled"}
+    assert (frame["status"] == "predicted").sum() == 18 + 2 * 27
+
+
+def test_rows_that_are_not_modelled_say_why(frame):
+    left = frame[frame["status"] == "not_modelled"]
+    assert (left["note"].str.len() > 10).all()
+    assert left[list(TIERS)].isna().all().all()
+    assert (left["verdict"] == "").all()
+
+
+def test_tiers_are_in_the_unit_of_the_row(frame):
+    by_id = frame.set_index("row_id")
+    step_s = DEVICE_S_FIXED + DEVICE_S_PER_ITEM["resnext101_32x4d"]
+    assert by_id.loc["qwant.table1.batch2", "specification"] == pytest.approx(1e3 * step_s)
+    assert by_id.loc["qwant.table2.batch2", "specification"] == pytest.approx(2 / step_s)
+    assert by_id.loc["qwant.table2.batch2", "roofline"] == pytest.approx(4 / step_s)
+    efficiency = by_id.loc["qwant.table3.batch2"]
+    assert efficiency["specification"] == pytest.approx(2 / step_s / POWER_W)
+    assert math.isnan(efficiency["roofline"])  # a roofline has no power
+
+
+def test_latency_counts_the_batches_in_flight(frame):
+    by_id = frame.set_index("row_id")
+    step_ms = 1e3 * (DEVICE_S_FIXED + DEVICE_S_PER_ITEM["resnet50"])
+    got = by_id.loc[["results.inference.049.latency", "results.inference.056.latency"]]
+    assert list(got["specification"]) == pytest.approx([3 * step_ms, step_ms])
+
+
+def test_calibrated_tier_leaves_the_own_family_out(frame):
+    samples = step_samples(fitting_rows(), FakePredictor())
+    row = load_row("results.inference.064")
+    cost = step_cost_for("sdk-2.4", samples, without_family="resnext")
+    assert not any(name in cost.rows for name in ("results.inference.064", "results.inference.072"))
+    step_s = DEVICE_S_FIXED + DEVICE_S_PER_ITEM["resnext101_32x4d"] + cost.value_s
+    got = frame.set_index("row_id").loc[row.row_id]
+    assert got["calibrated"] == pytest.approx(4 / step_s)
+    assert got["low80"] == pytest.approx(0.9 * got["calibrated"])
+
+
+def test_published_values_do_not_reach_the_predictor():
+    predictor = FakePredictor()
+    compare.verdicts(load_rows(study="qwant"), predictor=predictor, samples=())
+    allowed = set(load_row("qwant.table1.batch2").run.options()) | {"tier", "step_cost_s"}
+    assert all(set(options) <= allowed for _, options in predictor.calls)
+    assert len(predictor.calls) == 6 * len(TIERS)  # each run is predicted once for three tables
+
+
+def test_summary_counts_by_hand():
+    rows = load_rows(study="qwant", metric="latency")
+    frame = compare.verdicts(rows, predictor=FakePredictor(), samples=())
+    frame = frame.assign(
+        specification=frame["published"] * [1.05, 0.95, 1.2, 0.7, 1.0, 1.1],
+        roofline=math.nan,
+    )
+    line = compare.tier_summary(frame, by=("study",)).set_index("tier").loc["specification"]
+    assert (line["rows"], line["hit"], line["near"], line["miss"]) == (6, 4, 1, 1)
+    assert line["median_abs_error_percent"] == pytest.approx(7.5)
+    assert line["max_abs_error_percent"] == pytest.approx(30)
+    assert line["bias_percent"] == pytest.approx((5 - 5 + 20 - 30 + 0 + 10) / 6)
+    assert compare.tier_summary(frame).set_index("tier").loc["roofline", "rows"] == 0
+
+
+def test_errors_are_signed(frame):
+    shown = compare.with_errors(frame).set_index("row_id").loc["qwant.table1.batch2"]
+    assert shown["specification_error_percent"] == pytest.approx(100 * (0.8 / 1.36 - 1))
+
+
+def test_predicting_what_is_not_modelled_is_refused():
+    with pytest.raises(StudyError, match="is not modelled"):
+        predict(load_row("results.training.001").run, "calibrated", predictor=FakePredictor())
+    with pytest.raises(StudyError, match="Unknown tier 'best'"):
+        predict(load_row("qwant.table1.batch2").run, "best", predictor=FakePredictor())
+
+
+def test_a_metric_without_prediction_is_refused():
+    row = dataclasses.replace(load_row("qwant.table1.batch2"), metric="time_to_train")
+    report = predict(row.run, "specification", predictor=FakePredictor())
+    with pytest.raises(StudyError, match="time_to_train"):
+        metric_of(report, row)

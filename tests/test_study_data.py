@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import csv
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ipusim import paths
+from ipusim.errors import DataError, UnknownNameError
+from ipusim.machine.system import load_system
+from ipusim.study.published import load_claims, load_row, load_rows, rows_frame
+from ipusim.study.runs import load_run, load_runs
+
+SIMULATE_OPTIONS = {
+    "system", "mode", "micro_batch", "replicas", "ipus_per_replica", "gradient_accumulation",
+    "precision", "partials", "host_dtype", "overlap_io", "batches_in_flight", "stack",
+}  # fmt: skip
+
+
+def modelled_runs():
+    return [run for run in load_runs().values() if not run.not_modelled]
+
+
+@pytest.fixture
+def data_copy(tmp_path, monkeypatch):
+    folder = tmp_path / "data"
+    for part in ("published", "runs"):
+        shutil.copytree(paths.data_dir() / part, folder / part)
+    monkeypatch.setenv("IPUSIM_DATA_DIR", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("study", "table", "metric", "count"),
+    [
+        ("qwant", "Table 1", "latency", 6),
+        ("qwant", "Table 2", "throughput", 6),
+        ("qwant", "Table 3", "efficiency", 6),
+        ("results", "Bow inference", "throughput", 37),
+        ("results", "Classic inference", "throughput", 71),
+        ("results", "Classic inference", "latency", 69),
+        ("results", "Bow training", "throughput", 64),
+        ("results", "Classic training", "throughput", 62),
+        ("results", "MLPerf v2.0", "time_to_train", 11),
+        ("argonne", "benchmarks", "throughput", 13),
+        ("tamu", "Table 3", "throughput", 12),
+        ("tamu", "Table 4", "throughput", 10),
+    ],
+)
+def test_every_published_number_has_a_row(study, table, metric, count):
+    assert len(load_rows(study=study, table=table, metric=metric)) == count
+
+
+@pytest.mark.parametrize(
+    ("row_id", "value", "unit", "line"),
+    [
+        ("qwant.table1.batch2", 1.36, "ms/batch", "112"),
+        ("qwant.table2.batch12", 2526.35, "images/s", "137"),
+        ("qwant.table3.batch10", 9.68, "images/s/W", "146"),
+        ("results.inference.058", 14321.0, "images/s", "1998"),
+        ("results.inference.058.latency", 2.69, "ms", "1998"),
+        ("results.training.001", 6044.0, "sequences/s", "86"),
+        ("results.mlperf.04", 2.67, "min", "1104"),
+        ("tamu.table3.07", 2130.0, "images/s", "229"),
+        ("tamu.table3.07.time", 719.4, "s", "229"),
+    ],
+)
+def test_known_rows(row_id, value, unit, line):
+    row = load_row(row_id)
+    assert (row.value, row.unit, row.source_line) == (value, unit, line)
+
+
+def test_row_ids_are_unique_and_every_row_has_a_run():
+    rows = load_rows()
+    assert len({row.row_id for row in rows}) == len(rows)
+    assert all(row.run.model or row.run.not_modelled for row in rows)
+
+
+def test_rounding_comes_from_the_printed_digits():
+    assert load_row("qwant.table3.batch4").printed == "7.80"
+    assert load_row("qwant.table3.batch4").half_last_digit == pytest.approx(0.005)
+    assert load_row("results.inference.058").half_last_digit == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("micro_batch", range(1, 7))
+def test_qwant_runs_are_as_the_report_says(micro_batch):
+    run = load_run(f"qwant.batch{2 * micro_batch}")
+    assert run.options() == {
+        "system": "C2", "mode": "inference", "micro_batch": micro_batch, "replicas": 2,
+        "ipus_per_replica": 1, "precision": "16.16", "host_dtype": "float32",
+        "overlap_io": False, "batches_in_flight": 1, "stack": "sdk-1.0",
+    }  # fmt: skip
+    assert run.items_per_step == 2 * micro_batch
+    assert set(run.assumed) == {"host_dtype", "overlap_io"}
+
+
+def test_all_resnet_and_resnext_inference_rows_are_modelled():
+    rows = [row for row in load_rows(metric="throughput") if "inference" in row.table]
+    expected = {row.row_id for row in rows if row.family in ("resnet", "resnext")}
+    assert {row.row_id for row in rows if not row.run.not_modelled} == expected
+    assert len(expected) == 27
+
+
+@pytest.mark.parametrize("run", modelled_runs(), ids=lambda run: run.run_id)
+def test_modelled_runs_are_complete_and_use_every_ipu(run):
+    options = run.options()
+    assert set(options) <= SIMULATE_OPTIONS
+    missing = SIMULATE_OPTIONS - set(options) - {"gradient_accumulation", "partials"}
+    assert not missing
+    assert run.replicas * run.ipus_per_replica == load_system(run.system).ipus
+
+
+@pytest.mark.parametrize(("number", "printed", "real"), [("058", 16, 8), ("059", 32, 16)])
+def test_wrong_printed_batches_are_predicted_as_run(number, printed, real):
+    row = load_row(f"results.inference.{number}")
+    assert row.label.endswith(f"batch {printed}")
+    assert row.run.items_per_step == real
+    assert "label error" in row.run.note
+
+
+def test_the_two_frameworks_run_different_resnext():
+    models = {
+        (row.run.model, "PyTorch" in row.label)
+        for row in load_rows(study="results", metric="throughput")
+        if row.family == "resnext" and not row.run.not_modelled
+    }
+    assert models == {("resnext101_32x8d", True), ("resnext101_32x4d", False)}
+
+
+def test_queue_depth_follows_the_way_latency_was_taken():
+    depth = {row.row_id: row.run.batches_in_flight for row in load_rows(metric="throughput")}
+    assert depth["results.inference.049"] == 3  # TensorFlow 1 embedded runtime
+    assert depth["results.inference.056"] == 1  # PyTorch, lowest latency
+    assert depth["results.inference.057"] == 5  # PyTorch with IO tiles
+    assert depth["results.inference.038"] == 1  # PopART
+
+
+def test_every_recipe_has_a_configuration():
+    folder = paths.data_dir() / "runs"
+    with (folder / "recipes.csv").open(newline="", encoding="utf-8") as handle:
+        recipes = [line["run_id"] for line in csv.DictReader(handle)]
+    assert len(recipes) == len(set(recipes)) == 290
+    assert set(recipes) <= set(load_runs())
+
+
+def test_data_files_name_no_machine():
+    for path in (*paths.data_dir().glob("published/*"), *paths.data_dir().glob("runs/*")):
+        text = path.read_text(encoding="utf-8")
+        assert "/work/" not in text
+        assert "../shared" not in text
+        assert "http" not in text
+
+
+def test_rows_frame_shows_identity_and_run():
+    frame = rows_frame(load_rows(study="qwant"))
+    assert list(frame["micro_batch"]) == [1, 2, 3, 4, 5, 6] * 3
+    assert frame["row_id"].iloc[0] == "qwant.table1.batch2"
+
+
+@pytest.mark.parametrize("study", ["argonne", "mk2", "qwant", "results", "tamu"])
+def test_claims(study):
+    claims = load_claims(study)
+    assert claims["row_id"].is_unique
+    assert claims["row_id"].str.startswith(f"{study}.claims.").all()
+
+
+@pytest.mark.parametrize(
+    ("call", "nearest"),
+    [
+        (lambda: load_rows(study="qwent"), "qwant"),
+        (lambda: load_row("qwant.table1.batch3"), "qwant.table1.batch"),
+        (lambda: load_run("qwant.batch1"), "qwant.batch1"),
+        (lambda: load_claims("tamo"), "tamu"),
+    ],
+)
+def test_unknown_names_are_answered_with_the_nearest(call, nearest):
+    with pytest.raises(UnknownNameError, match=f"did you mean '{nearest}"):
+        call()
+
+
+def cut_last_line(path: Path) -> None:
+    path.write_text(path.read_text(encoding="utf-8")[:-40], encoding="utf-8")
+
+
+def swap_text(old: str, new: str):
+    def change(path: Path) -> None:
+        text = path.read_text(encoding="utf-8")
+        assert old in text
+        path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "says"),
+    [
+        ("published/tamu_table1.csv", Path.unlink, "cannot be read"),
+        ("published/tamu_table1.csv", lambda path: path.write_bytes(b"\xff\xfe"), "not a UTF-8"),
+        ("published/tamu_table1.csv", lambda path: path.write_text(""), "has no rows"),
+        ("published/tamu_table2.csv", cut_last_line, "cells instead of"),
+        ("published/tamu_table3.csv", swap_text("throughput_img_s", "speed"), "lacks the column"),
+        ("published/tamu_table3.csv", swap_text(",1181,", ",118l,"), "not a number"),
+        ("published/tamu_table3.csv", swap_text(",1181,", ",nan,"), "not a finite"),
+        ("published/tamu_table3.csv", swap_text("tamu.table3.02", "tamu.table3.01"), "used twice"),
+        ("published/tamu_table3.csv", swap_text("tamu.table3.02", "tamu.table3.99"), "has no line"),
+        ("runs/configurations.csv", cut_last_line, "not a UTF-8 CSV"),
+        ("runs/configurations.csv", swap_text(",false,", ",perhaps,"), "instead of true, false"),
+        ("runs/configurations.csv", swap_text("family not yet in the zoo", ""), "neither a model"),
+        ("runs/configurations.csv", swap_text("results.training.002", "results.training.001"),
+         "twice"),
+    ],
+)  # fmt: skip
+def test_damaged_data_gives_one_sentence(data_copy, file, damage, says):
+    damage(data_copy / file)
+    with pytest.raises(DataError, match=says) as caught:
+        load_rows()
+    assert str(caught.value).count("\n") == 0

@@ -1,0 +1,157 @@
+"""The zoo against the published definitions' parameter and MAC counts."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+
+import pytest
+
+from ipusim.errors import ConfigError, UnknownNameError, WorkloadError
+from ipusim.paths import data_dir
+from ipusim.workload import zoo
+from ipusim.workload.graph import Conv, Graph, MatMul
+
+
+def _facts() -> list[dict[str, str]]:
+    path = data_dir() / "models" / "model_zoo_facts.csv"
+    with path.open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+FACTS = _facts()
+
+
+@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact["model"])
+@pytest.mark.parametrize("micro_batch", [1, 3])
+def test_counts_equal_the_facts(fact, micro_batch):
+    graph = zoo.load(fact["model"]).graph(micro_batch)
+    assert graph.parameters == int(fact["params"])
+    assert graph.macs == micro_batch * int(fact["macs_forward"])
+
+
+def test_resnext101_32x8d_equals_what_torchvision_documents():
+    # torchvision documents num_params 88791336 and 16.41 GFLOPS (its word for GMAC).
+    graph = zoo.resnext101_32x8d().graph()
+    assert graph.parameters == 88_791_336
+    assert round(graph.macs / 1e9, 2) == 16.41
+
+
+def test_every_network_is_checked():
+    assert {fact["model"] for fact in FACTS} | {"resnext101_32x8d"} == set(zoo.names())
+
+
+@pytest.mark.parametrize("name", zoo.names())
+def test_structure(name):
+    model = zoo.load(name)
+    graph = model.graph(2)
+    assert model.name == graph.name == name
+    assert graph.tensors[graph.inputs[0]].shape == (2, 3, 224, 224)
+    assert graph.tensors[graph.outputs[0]].shape == (2, 1000)
+    assert graph.tensors[graph.outputs[0]].role == "output"
+    convs = [op for op in graph.ops if op.kind == "conv"]
+    norms = [op for op in graph.ops if op.kind == "norm"]
+    # The number in the name counts convolutions on the main path and the final layer; each
+    # first block of a stage has a shortcut convolution, save in the first stage of basic blocks.
+    depth = int("".join(c for c in name.split("_")[0] if c.isdigit()))
+    shortcuts = 3 if depth < 50 else 4
+    assert len(convs) == len(norms) == depth - 1 + shortcuts
+    assert graph.tensors["fc.weight"].shape == (1000, 512 if depth < 50 else 2048)
+
+
+def test_version_1_5_strides_in_the_3x3():
+    graph = zoo.resnet50().graph()
+    by_name = {op.name: op.params for op in graph.ops}
+    assert by_name["layer2.0.conv1"].stride == (1, 1)
+    assert by_name["layer2.0.conv2"].stride == (2, 2)
+    assert by_name["layer2.0.conv2"].out_field == (28, 28)
+
+
+def test_resnext_group_widths():
+    graph = zoo.resnext101_32x4d().graph()
+    widths = {
+        op.params.in_channels // op.params.groups
+        for op in graph.ops
+        if isinstance(op.params, Conv) and op.params.groups > 1
+    }
+    assert widths == {4, 8, 16, 32}
+
+
+def test_residual_add_and_bias_add():
+    graph = zoo.resnet18().graph()
+    adds = [op for op in graph.ops if op.function == "add"]
+    assert len(adds) == 8
+    assert all(not op.params.broadcast and op.params.in_place_ok for op in adds)
+    (bias,) = [op for op in graph.ops if op.function == "bias_add"]
+    assert bias.inputs == ("fc.out", "fc.bias")
+    assert bias.params.broadcast
+    product = graph.producers()["fc.out"].params
+    assert product == MatMul(m=1, k=512, n=1000, weights_operand=True, transpose_b=True)
+
+
+@pytest.mark.parametrize(
+    ("precision", "activations", "weights"),
+    [("16.16", 2, 2), ("16.32", 2, 4), ("32.32", 4, 4)],
+)
+def test_precision_sets_storage(precision, activations, weights):
+    graph = zoo.resnet18().graph(1, precision=precision)
+    assert graph.parameter_bytes == weights * graph.parameters
+    assert graph.input_bytes == activations * 3 * 224 * 224
+    assert graph.output_bytes == activations * 1000
+    assert graph.tensors["bn1.running_mean"].bytes == weights * 64
+
+
+@pytest.mark.parametrize("name", ["ResNeXt-101 32x4d", "RESNEXT101.32X4D", "resnext101_32x4d"])
+def test_names_match_loosely(name):
+    assert zoo.load(name).name == "resnext101_32x4d"
+
+
+def test_unknown_name_gives_the_nearest():
+    with pytest.raises(UnknownNameError, match="resnext50_32x4d"):
+        zoo.load("resnxt50_32x4d")
+
+
+@pytest.mark.parametrize("micro_batch", [0, -1, 1.5, "4", True])
+def test_bad_micro_batch(micro_batch):
+    with pytest.raises(ConfigError, match="whole number"):
+        zoo.resnet18().graph(micro_batch)
+
+
+def test_bad_precision():
+    with pytest.raises(ConfigError, match="16.16, 16.32, 32.32"):
+        zoo.resnet18().graph(precision="8.8")
+
+
+def test_same_graph_every_time():
+    first, second = zoo.resnet50().graph(2), zoo.resnet50().graph(2)
+    assert isinstance(first, Graph)
+    assert first == second
+    assert list(first.tensors) == list(second.tensors)
+
+
+def test_zoo_does_not_load_heavy_packages():
+    code = (
+        "import sys, ipusim.workload.zoo, ipusim.workload.onnx_import\n"
+        "print([m for m in ('onnx', 'pandas', 'matplotlib', 'numba') if m in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"
+
+
+def test_impossible_convolution_is_refused():
+    with pytest.raises(WorkloadError, match="multiples of its 3 groups"):
+        Conv(
+            batch=1,
+            in_channels=4,
+            out_channels=6,
+            groups=3,
+            field=(4,),
+            kernel=(1,),
+            stride=(1,),
+            padding_lower=(0,),
+            padding_upper=(0,),
+            dilation=(1,),
+        )
