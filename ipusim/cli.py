@@ -185,14 +185,17 @@ def validate(rows: bool, record: bool) -> int:
 
 
 @cli.command()
-def calibrate() -> None:
+@click.option("--power", is_flag=True, help="Also fit the factor on dynamic power.")
+def calibrate(power: bool) -> None:
     """Fit the cost per step of every software stack and write data/calibration.toml."""
     from ipusim.study.calibrate import calibrate as fit
     from ipusim.study.predictor import default_predictor
 
-    for cost in fit(predictor=default_predictor()):
+    fitted = fit(predictor=default_predictor(), power=power)
+    for cost in fitted.step_costs.values():
         origin = "pooled over the other stacks" if cost.pooled else "its own rows"
         click.echo(f"{cost.stack}: {1e6 * cost.value_s:.1f} us ({len(cost.rows)} rows, {origin})")
+    click.echo(f"dynamic power: x {fitted.power.value:.4g} ({len(fitted.power.rows)} rows)")
 
 
 @cli.command("list")

@@ -243,7 +243,7 @@ class Report:
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as stream:
                 json.dump({"traceEvents": events, "displayTimeUnit": "ns"}, stream)
-            os.replace(temporary, target)
+            Path(temporary).replace(target)
         except OSError:
             Path(temporary).unlink(missing_ok=True)
             raise

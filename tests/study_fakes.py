@@ -9,6 +9,7 @@ DEVICE_S_PER_ITEM = {"resnet50": 4e-4, "resnext101_32x4d": 6e-4, "resnext101_32x
 DEVICE_S_FIXED = 2e-4
 POWER_W = 250.0
 CALIBRATED_BY_DEFAULT_S = 1e-4
+OVERLAPPED_TRANSFER_S = 5e-5
 
 
 @dataclass
@@ -30,7 +31,10 @@ class FakeReport:
 
 @dataclass
 class FakePredictor:
-    """step = fixed + per item x micro-batch (+ step cost when calibrated); roofline is half."""
+    """step = fixed + per item x micro-batch (+ step cost when calibrated); roofline is half.
+
+    Where transfers overlap, the cost runs beside the device: step = max(device, transfer + cost).
+    """
 
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
@@ -48,10 +52,13 @@ class FakePredictor:
 
     def simulate(self, model: str, **options: Any) -> FakeReport:
         self.calls.append((model, dict(options)))
-        step_s = self.device_s(model, options["micro_batch"])
+        device_s = self.device_s(model, options["micro_batch"])
+        cost_s = 0.0
         if options.get("tier", "calibrated") == "calibrated":
-            cost = options.get("step_cost_s")
-            step_s += CALIBRATED_BY_DEFAULT_S if cost is None else cost
+            given = options.get("step_cost_s")
+            cost_s = CALIBRATED_BY_DEFAULT_S if given is None else given
+        overlap = options.get("overlap_io", False)
+        step_s = max(device_s, OVERLAPPED_TRANSFER_S + cost_s) if overlap else device_s + cost_s
         return self._report(step_s, options, power=True)
 
     def roofline(self, model: str, **options: Any) -> FakeReport:

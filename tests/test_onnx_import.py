@@ -412,7 +412,14 @@ def test_dynamic_dimension_that_is_not_the_batch():
         ),
         (
             make_model(
-                [_node("BatchNormalization", list("xsbmv"), list("yab"), training_mode=1)],
+                [
+                    _node(
+                        "BatchNormalization",
+                        ["x", "s", "b", "m", "v"],
+                        ["y", "p", "q"],
+                        training_mode=1,
+                    )
+                ],
                 {"x": [2, 3, 4]},
                 ["y"],
                 {name: [3] for name in ("s", "b", "m", "v")},

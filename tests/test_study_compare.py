@@ -4,36 +4,50 @@ import dataclasses
 import math
 
 import pytest
-from study_fakes import DEVICE_S_FIXED, DEVICE_S_PER_ITEM, POWER_W, FakePredictor
+from study_fakes import (
+    DEVICE_S_FIXED,
+    DEVICE_S_PER_ITEM,
+    OVERLAPPED_TRANSFER_S,
+    POWER_W,
+    FakePredictor,
+)
 
 from ipusim.errors import DataError, StudyError
+from ipusim.machine.system import load_system
 from ipusim.study import compare
 from ipusim.study.calibrate import (
     StepSample,
     calibrate,
-    calibration_text,
+    fit_power_scale,
     fit_step_cost,
     fitting_rows,
-    load_calibration,
+    static_power_w,
     step_cost_for,
     step_samples,
+)
+from ipusim.study.calibration_file import (
+    Calibration,
+    PowerScale,
+    calibration_text,
+    load_calibration,
 )
 from ipusim.study.predictor import TIERS, metric_of, predict
 from ipusim.study.published import load_row, load_rows
 
 
-def sample(gap_ms, published_ms=1.0, family="a", stack="s", row_id=""):
+def sample(gap_ms, published_ms=1.0, family="a", stack="s", floor_ms=0.0):
     return StepSample(
-        row_id=row_id or f"{family}.{stack}.{gap_ms}",
+        row_id=f"{family}.{stack}.{gap_ms}",
         family=family,
         stack=stack,
-        specification_s=(published_ms - gap_ms) * 1e-3,
+        floor_s=floor_ms * 1e-3,
+        base_s=(published_ms - gap_ms) * 1e-3,
         published_s=published_ms * 1e-3,
     )
 
 
-def mean_error(samples, cost_s):
-    return sum(abs((s.specification_s + cost_s) / s.published_s - 1) for s in samples)
+def total_error(samples, cost_s):
+    return sum(item.relative_error(cost_s) for item in samples)
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +81,18 @@ def test_fit_minimises_the_mean_error_and_ignores_an_outlier():
     samples = [sample(g, p) for g, p in ((0.2, 1), (0.3, 1.4), (0.25, 0.8), (0.22, 2), (9, 10))]
     best = fit_step_cost(samples)
     grid = [index * 1e-6 for index in range(0, 10_000, 5)]
-    assert mean_error(samples, best) <= min(mean_error(samples, cost) for cost in grid) + 1e-12
+    assert total_error(samples, best) <= min(total_error(samples, cost) for cost in grid) + 1e-12
     assert best < 0.3e-3
+
+
+def test_a_floor_hides_the_cost_up_to_a_point():
+    hidden = sample(0.2, published_ms=1.0, floor_ms=1.0)  # published 1 ms, base 0.8 ms
+    assert hidden.relative_error(0.0) == hidden.relative_error(0.1e-3) == 0.0
+    assert hidden.relative_error(0.4e-3) == pytest.approx(0.2)
+    samples = [hidden, sample(0.5), sample(0.1, floor_ms=1.3), sample(0.3, 2.0, floor_ms=2.2)]
+    best = fit_step_cost(samples)
+    grid = [index * 1e-6 for index in range(2_000)]
+    assert total_error(samples, best) <= min(total_error(samples, c) for c in grid) + 1e-12
 
 
 def test_fit_is_never_negative_and_does_not_depend_on_order():
@@ -104,29 +128,53 @@ def test_constants_are_fitted_on_the_results_page_alone():
 
 
 def test_samples_turn_throughput_into_time_per_step():
-    row = load_row("results.inference.058")  # printed batch 16, run as 8
-    (got,) = step_samples([row], FakePredictor())
-    assert got.published_s == pytest.approx(8 / 14321)
-    assert got.specification_s == pytest.approx(DEVICE_S_FIXED + 2 * DEVICE_S_PER_ITEM["resnet50"])
+    rows = [load_row(f"results.inference.{number}") for number in ("049", "058")]
+    plain, overlapped = step_samples(rows, FakePredictor())
+    assert plain.base_s == pytest.approx(DEVICE_S_FIXED + DEVICE_S_PER_ITEM["resnet50"])
+    assert plain.floor_s == pytest.approx(plain.base_s)
+    assert overlapped.published_s == pytest.approx(8 / 14321)  # printed batch 16, run as 8
+    assert overlapped.base_s == pytest.approx(OVERLAPPED_TRANSFER_S)
+    assert overlapped.floor_s == pytest.approx(DEVICE_S_FIXED + 2 * DEVICE_S_PER_ITEM["resnet50"])
 
 
 def test_calibration_round_trip(tmp_path):
     path = tmp_path / "calibration.toml"
     written = calibrate(predictor=FakePredictor(), path=path)
-    assert {cost.stack for cost in written} == {"sdk-1.0", "sdk-2.4", "sdk-3.x"}
+    assert set(written.step_costs) == {"sdk-1.0", "sdk-2.4", "sdk-3.x", "pooled"}
     read = load_calibration(path)
-    for cost in written:
-        assert read[cost.stack].rows == cost.rows
-        assert read[cost.stack].value_s == pytest.approx(cost.value_s, rel=1e-6)
-    assert read["sdk-1.0"].pooled
-    assert not read["sdk-2.4"].pooled
-    assert not any(row.startswith("qwant") for cost in read.values() for row in cost.rows)
+    for stack, cost in written.step_costs.items():
+        assert read.step_costs[stack].rows == cost.rows
+        assert read.step_costs[stack].value_s == pytest.approx(cost.value_s, rel=1e-6)
+    assert read.step_costs["sdk-1.0"].pooled
+    assert not read.step_costs["sdk-2.4"].pooled
+    fitted_on = {row for cost in read.step_costs.values() for row in cost.rows}
+    assert not any(row.startswith("qwant") for row in fitted_on)
+    assert read.power == PowerScale(value=1.0, rows=())
 
 
 def test_calibration_is_the_same_text_every_time(tmp_path):
-    texts = [calibration_text(calibrate(predictor=FakePredictor(), path=tmp_path / name))
-             for name in ("a", "b")]  # fmt: skip
-    assert texts[0] == texts[1] == (tmp_path / "a").read_text()
+    for name in ("a", "b"):
+        fitted = calibrate(predictor=FakePredictor(), path=tmp_path / name)
+    text = calibration_text(fitted.step_costs.values(), fitted.power)
+    assert (tmp_path / "a").read_text() == (tmp_path / "b").read_text() == text
+
+
+def test_power_scale_is_the_one_that_fits(monkeypatch, tmp_path):
+    # without static power and without cost the factor is published power / 250 W
+    monkeypatch.setattr("ipusim.study.calibrate.static_power_w", lambda run: 0.0)
+    scale = fit_power_scale((), FakePredictor())
+    implied = sorted([226.4, 264.5, 270.8, 265.7, 250.2, 266.2])
+    assert scale.value * POWER_W == pytest.approx(implied[2], abs=0.05)
+    assert len(scale.rows) == 6
+    path = tmp_path / "calibration.toml"
+    calibrate(predictor=FakePredictor(), path=path, power=True)
+    assert load_calibration(path).power.rows == scale.rows
+
+
+def test_static_power_counts_chips_and_cards():
+    run = load_row("qwant.table3.batch2").run
+    constants = load_system("C2").power
+    assert static_power_w(run) == 2 * constants.static_w_per_ipu + constants.card_w
 
 
 @pytest.mark.parametrize("text", ["", "step_cost = 3", "[step_cost.x]\nvalue = 'much'", "[[["])
@@ -138,7 +186,7 @@ def test_damaged_calibration(tmp_path, text):
 
 
 def test_committed_calibration_can_be_read():
-    assert set(load_calibration()) >= {"sdk-1.0", "sdk-2.4", "sdk-3.x"}
+    assert set(load_calibration().step_costs) == {"sdk-1.0", "sdk-2.4", "sdk-3.x", "pooled"}
 
 
 def test_columns_and_rows(frame):
@@ -193,6 +241,14 @@ def test_published_values_do_not_reach_the_predictor():
     allowed = set(load_row("qwant.table1.batch2").run.options()) | {"tier", "step_cost_s"}
     assert all(set(options) <= allowed for _, options in predictor.calls)
     assert len(predictor.calls) == 6 * len(TIERS)  # each run is predicted once for three tables
+
+
+def test_power_rows_that_were_fitted_on_say_so(monkeypatch):
+    rows = load_rows(study="qwant", metric="efficiency")
+    fitted = Calibration(step_costs={}, power=PowerScale(value=1.1, rows=(rows[0].row_id,)))
+    monkeypatch.setattr(compare, "load_calibration", lambda: fitted)
+    notes = compare.verdicts(rows, predictor=FakePredictor(), samples=())["note"]
+    assert ["fitted on this row" in note for note in notes] == [True] + [False] * 5
 
 
 def test_summary_counts_by_hand():

@@ -14,7 +14,7 @@ from ipusim.study.runs import load_run, load_runs
 
 SIMULATE_OPTIONS = {
     "system", "mode", "micro_batch", "replicas", "ipus_per_replica", "gradient_accumulation",
-    "precision", "partials", "host_dtype", "overlap_io", "batches_in_flight", "stack",
+    "precision", "partials", "host_dtype", "overlap_io", "io_tiles", "batches_in_flight", "stack",
 }  # fmt: skip
 
 
@@ -106,7 +106,8 @@ def test_all_resnet_and_resnext_inference_rows_are_modelled():
 def test_modelled_runs_are_complete_and_use_every_ipu(run):
     options = run.options()
     assert set(options) <= SIMULATE_OPTIONS
-    missing = SIMULATE_OPTIONS - set(options) - {"gradient_accumulation", "partials"}
+    missing = SIMULATE_OPTIONS - set(options) - {"gradient_accumulation", "partials", "io_tiles"}
+    assert (run.io_tiles is not None) == run.overlap_io
     assert not missing
     assert run.replicas * run.ipus_per_replica == load_system(run.system).ipus
 

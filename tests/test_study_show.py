@@ -304,6 +304,7 @@ def test_time_is_split_without_loss():
             "cycles": [100, 200, 50, 30],
             "compute_cycles": [60, 120, 30, 10],
             "exchange_cycles": [30, 60, 10, 10],
+            "copy_cycles": [5, 10, 5, 0],
             "sync_cycles": [5, 10, 5, 5],
         }
     )
@@ -313,7 +314,8 @@ def test_time_is_split_without_loss():
     by_part = parts.set_index("part")["cycles"]
     assert by_part["conv, compute"] == 180
     assert by_part["other compute"] == 10
-    assert by_part["the rest"] == 380 - 220 - 110 - 25
+    assert by_part["copies on the tile"] == 20
+    assert by_part["the rest"] == 380 - 220 - 110 - 25 - 20
     figure = figures.layer_breakdown({"micro-batch 1": parts, "micro-batch 6": parts})
     assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == [
         "micro-batch 1",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ipusim.errors import WorkloadError
 from ipusim.workload import zoo
-from ipusim.workload.builder import GraphBuilder
+from ipusim.workload.builder import GraphBuilder, topological_order
 from ipusim.workload.folding import fold_batch_norm
 from ipusim.workload.graph import (
     Cast,
@@ -23,7 +23,6 @@ from ipusim.workload.graph import (
     Pool,
     Softmax,
     Tensor,
-    topological_order,
 )
 
 

@@ -153,7 +153,13 @@ def scalar_broadcast_cycles(
 
 
 def scaled_add_cycles(
-    elements: int, dtype: str, chip: ChipLike, *, addend_dtype: str | None = None, generation: str
+    elements: int,
+    dtype: str,
+    chip: ChipLike,
+    *,
+    addend_dtype: str | None = None,
+    constrained: bool = False,
+    generation: str,
 ) -> int:
     """Return the cycles of ``a += scale * b`` with a constant scale.
 
@@ -165,6 +171,8 @@ def scaled_add_cycles(
         Types of a and of b (the same by default).
     chip : Chip
         Worker count and data path.
+    constrained : bool, optional
+        Whether a and b lie in different memory elements, so that one vector takes 2 cycles.
     generation : str
         Generation of the estimator.
 
@@ -188,7 +196,8 @@ def scaled_add_cycles(
         worker = 16 + (8 + 4 * (vectors - 1) if vectors else 0)
     else:
         mixed = dtype != addend and generation != "2020-01"
-        worker = 15 + (6 + (4 if mixed else 3) * (vectors - 1) if vectors else 0)
+        per_vector = 4 if mixed else (2 if constrained else 3)
+        worker = 15 + (6 + per_vector * (vectors - 1) if vectors else 0)
     worker += 2 + 1 + 1
     if remainder and dtype == "float32":
         worker += 8

@@ -316,14 +316,23 @@ def scaled_add_steps(
     *,
     era: str | Era,
     addend_dtype: str | None = None,
+    constrained: bool = False,
     same_mapping: bool = True,
     tiles_used: int | None = None,
 ) -> list[Superstep]:
-    """Return the supersteps of ``a += scale * b`` (popops::scaledAddTo, plain weight update)."""
+    """Return the supersteps of ``a += scale * b`` (popops::scaledAddTo, plain weight update).
+
+    `constrained` says that the operands lie in different memory elements.
+    """
     era = parse_era(era)
     share = tile_share(elements, dtype, chip, tiles_used)
     cycles = codelets.scaled_add_cycles(
-        share.elements, dtype, chip, addend_dtype=addend_dtype, generation=era.estimator
+        share.elements,
+        dtype,
+        chip,
+        addend_dtype=addend_dtype,
+        constrained=constrained,
+        generation=era.estimator,
     )
     addend_bytes = share.elements * element_bytes(addend_dtype or dtype)
     return [

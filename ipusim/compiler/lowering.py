@@ -70,7 +70,7 @@ _COMPOSED: dict[str, tuple[str, ...]] = {
     "mean": ("add", "mul"),
     "mod": ("div", "floor", "mul", "sub"),
     "scale": ("mul",),
-    "scaled_add": ("mul", "add"),
+    "scaled_add": ("mul", "add"),  # where it broadcasts; otherwise it has a vertex
     "reciprocal": ("inverse",),
     "thresholded_relu": ("greater", "mul"),
 }
@@ -105,6 +105,7 @@ class _Lowering:
     chip: Chip
     stack: Stack
     rules: planner.PlannerRules
+    producers: dict[str, Op]
     layouts: dict[str, TensorLayout] = field(default_factory=dict)
 
     @property
@@ -165,7 +166,7 @@ def lower(
     ConfigError, UnknownNameError
         If an operation cannot be planned.
     """
-    state = _Lowering(graph, chip, stack, stack.planner_rules(partials))
+    state = _Lowering(graph, chip, stack, stack.planner_rules(partials), graph.producers())
     ops = [op for name in graph.inputs if (op := _lower_input(state, name, host_dtype))]
     for op in graph.ops:
         ops.append(_LOWER[type(op.params)](state, op))
@@ -394,8 +395,29 @@ def _lower_planned(
         transform=chosen.transform,
         tiles=chosen.tiles_used,
         grouping=grouping,
-        temp_bytes=chosen.temp_bytes,
+        temp_bytes=_temp_bytes(state, op, chosen, from_host=layout.from_host),
     )
+
+
+def _temp_bytes(state: _Lowering, op: Op, chosen: planner.Plan, *, from_host: bool) -> int:
+    """Bytes of the fullest tile that live during a planned operation only, its output left out.
+
+    While the vertex runs: what was received of inputs and weights, and the partials; while the
+    partials are reduced or cast: the partials and the output. Rearrangements and serial splits
+    need what the planner reckons with (ConvModel.cpp).
+    """
+    cost, split = chosen.cost, chosen.split
+    output = cost[cs.C_OUTPUTS] * element_bytes(state.dtype(op.outputs[0]))
+    if chosen.serial_splits > 1 or cost[cs.C_MOVE_IN] or cost[cs.C_MOVE_WEIGHTS]:
+        return max(0, chosen.temp_bytes - output)
+    users = split[cs.S_BATCH] * prod(split[cs.S_FIELD : cs.S_KERNEL])
+    inputs, weights = cost[cs.C_INPUT_BYTES], cost[cs.C_WEIGHT_BYTES]
+    received = weights - weights // users + inputs
+    if from_host:
+        received -= inputs // split[cs.S_OUT]
+    partials = cost[cs.C_PARTIAL_BYTES]
+    after = partials if cost[cs.C_REDUCE] else 0
+    return max(received + partials - output, after, 0)
 
 
 def _lower_elementwise(state: _Lowering, op: Op) -> LoweredOp:
@@ -413,6 +435,13 @@ def _lower_elementwise(state: _Lowering, op: Op) -> LoweredOp:
             era=state.era,
             channel_grouping=layout.grouping,
             tiles_used=tiles,
+        )
+        return _finish(state, op, steps, layout=layout)
+    if _accumulates_product(state, op):
+        # matMulAcc: C is laid out like the product, and IPUModel's gemms want half a cycle per
+        # float16 element, the rate of operands in different memory elements.
+        steps = elementwise.scaled_add_steps(
+            params.elements, dtype, state.chip, era=state.era, constrained=True, tiles_used=tiles
         )
         return _finish(state, op, steps, layout=layout)
     steps: list[Superstep] = []
@@ -436,6 +465,16 @@ def _lower_elementwise(state: _Lowering, op: Op) -> LoweredOp:
             name=op.function,
         )
     return _finish(state, op, steps, layout=layout)
+
+
+def _accumulates_product(state: _Lowering, op: Op) -> bool:
+    """Whether a full matrix from the host is added to a matrix product."""
+    if op.function not in ("add", "scaled_add") or op.params.broadcast or len(op.inputs) != 2:
+        return False
+    producer = state.producers.get(op.inputs[0])
+    return (
+        producer is not None and producer.kind == "matmul" and state.layout(op.inputs[1]).from_host
+    )
 
 
 def _vertices_of(function: str, generation: str) -> tuple[str, ...]:

@@ -1,49 +1,51 @@
-"""The one fitted constant of each software stack: a fixed cost per step, in seconds.
+"""Fitting the few constants: a fixed cost per step of each software stack, and power's one factor.
 
-The fit is closed-form. With device time s_i from the specification tier and published time t_i per
-step, the cost c >= 0 minimises the mean of |(s_i + c) / t_i - 1|. That sum is piecewise linear and
-convex in c, so its minimum is the weighted median of t_i - s_i with weights 1 / t_i: robust against
-single rows and the same on every machine.
+The cost enters a step as max(floor, base + cost): base is everything that happens in turn, floor
+what runs beside it (the host link, or the device where transfers overlap). Both are read off two
+predictions, and the mean of |step / published - 1| is then piecewise linear in the cost, so its
+minimum lies at a kink and is found exactly: robust against single rows, the same on every machine.
 """
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ipusim import paths
-from ipusim.errors import DataError
+from ipusim.machine.system import load_system
+from ipusim.study.calibration_file import (
+    CALIBRATION_FILE,
+    POOLED,
+    Calibration,
+    PowerScale,
+    StepCost,
+    calibration_text,
+)
 from ipusim.study.outputs import write_text
 from ipusim.study.predictor import Predictor, predict
 from ipusim.study.published import PublishedRow, load_rows
+from ipusim.study.runs import RunConfiguration
 
-CALIBRATION_FILE = "calibration.toml"
 FITTING_STUDY = "results"
 """Only the results page is fitted on: its recipes are public. Qwant, TAMU and Argonne never are."""
+POWER_STUDY = "qwant"
+"""The only study that publishes power."""
 
-_HEADER = """\
-# Written by `ipusim calibrate`; do not edit by hand.
-# One constant per software stack: a fixed cost per step in seconds, on top of what the
-# specification tier predicts. It minimises the mean absolute relative error of time per step over
-# the rows it names. A stack without rows of its own takes the constant fitted on all other stacks
-# (pooled = true). Comparisons never use these values: they refit without the row's own family.
-schema = 1
-"""
+_PROBE_S = 1.0
+"""A cost beside which everything that runs in parallel is short."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSample:
-    """One published throughput beside the device time predicted for it.
+    """One published throughput beside the step that is predicted for it.
 
     Attributes
     ----------
     row_id, family, stack : str
         Which row.
-    specification_s : float
-        Predicted time per step without any fitted cost.
+    floor_s, base_s : float
+        The step takes max(floor_s, base_s + cost) seconds.
     published_s : float
         Time per step that the published throughput implies.
     """
@@ -51,34 +53,17 @@ class StepSample:
     row_id: str
     family: str
     stack: str
-    specification_s: float
+    floor_s: float
+    base_s: float
     published_s: float
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepCost:
-    """A fitted cost per step.
-
-    Attributes
-    ----------
-    stack : str
-        The stack it is for.
-    value_s : float
-        Seconds per step; 0 when there is no row to fit on.
-    rows : tuple of str
-        The rows it was fitted on.
-    pooled : bool
-        Whether the rows are those of other stacks.
-    """
-
-    stack: str
-    value_s: float
-    rows: tuple[str, ...]
-    pooled: bool
+    def relative_error(self, cost_s: float) -> float:
+        """Return the absolute relative error of the step at a cost in seconds."""
+        return abs(max(self.floor_s, self.base_s + cost_s) / self.published_s - 1.0)
 
 
 def fitting_rows() -> tuple[PublishedRow, ...]:
-    """Return the published rows that constants may be fitted on.
+    """Return the published rows that the cost per step may be fitted on.
 
     Returns
     -------
@@ -95,7 +80,7 @@ def fitting_rows() -> tuple[PublishedRow, ...]:
 
 
 def step_samples(rows: Iterable[PublishedRow], predictor: Predictor) -> tuple[StepSample, ...]:
-    """Predict the device time of each row.
+    """Predict how each row's step depends on the cost.
 
     Parameters
     ----------
@@ -111,14 +96,16 @@ def step_samples(rows: Iterable[PublishedRow], predictor: Predictor) -> tuple[St
     """
     samples = []
     for row in rows:
-        report = predict(row.run, "specification", predictor=predictor)
         items = row.run.items_per_step
+        free = predict(row.run, "specification", predictor=predictor)
+        loaded = predict(row.run, "calibrated", predictor=predictor, step_cost_s=_PROBE_S)
         samples.append(
             StepSample(
                 row_id=row.row_id,
                 family=row.family,
                 stack=row.stack,
-                specification_s=items / float(report.throughput),
+                floor_s=items / float(free.throughput),
+                base_s=items / float(loaded.throughput) - _PROBE_S,
                 published_s=items / row.value,
             )
         )
@@ -136,16 +123,13 @@ def fit_step_cost(samples: Sequence[StepSample]) -> float:
     Returns
     -------
     float
-        Seconds, at least 0; exactly 0 for no samples.
+        Seconds, at least 0; the smallest of equally good ones; exactly 0 for no samples.
     """
-    points = sorted((s.published_s - s.specification_s, 1.0 / s.published_s) for s in samples)
-    half = sum(weight for _, weight in points) / 2
-    reached = 0.0
-    for gap_s, weight in points:
-        reached += weight
-        if reached >= half:
-            return max(0.0, gap_s)
-    return 0.0
+    kinks = {0.0}
+    for sample in samples:
+        kinks |= {sample.published_s - sample.base_s, sample.floor_s - sample.base_s}
+    candidates = sorted(cost for cost in kinks if cost >= 0)
+    return min(candidates, key=lambda cost: sum(item.relative_error(cost) for item in samples))
 
 
 def step_cost_for(
@@ -178,49 +162,83 @@ def step_cost_for(
     )
 
 
-def calibration_text(costs: Iterable[StepCost]) -> str:
-    """Write fitted costs as TOML.
+def static_power_w(run: RunConfiguration) -> float:
+    """Return the power of a run's cards or machines that does not depend on activity.
 
     Parameters
     ----------
-    costs : iterable of StepCost
-        One per stack.
+    run : RunConfiguration
+        A run with system and replicas.
 
     Returns
     -------
-    str
-        The text of ``data/calibration.toml``.
+    float
+        Watts, by the constants of data/hardware/power.toml.
     """
-    blocks = [_HEADER]
-    for cost in sorted(costs, key=lambda item: item.stack):
-        rows = "".join(f'    "{row_id}",\n' for row_id in cost.rows)
-        blocks.append(
-            f"[step_cost.{json.dumps(cost.stack)}]\n"
-            f"value = {cost.value_s:.6e}\n"
-            'unit = "s"\n'
-            'label = "fitted"\n'
-            f"pooled = {str(cost.pooled).lower()}\n"
-            'source = "least mean absolute relative error of time per step over rows"\n'
-            f"rows = [\n{rows}]\n"
-        )
-    return "\n".join(blocks)
+    system = load_system(run.system)
+    active = (run.replicas or system.ipus) * (run.ipus_per_replica or 1)
+    machines = -(-active // system.ipus_per_machine)
+    chips = machines * system.ipus_per_machine
+    return chips * system.power.static_w_per_ipu + machines * system.power.card_w
 
 
-def calibrate(*, predictor: Predictor, path: Path | None = None) -> tuple[StepCost, ...]:
-    """Fit the constant of every stack on all rows and write them down.
+def fit_power_scale(samples: Iterable[StepSample], predictor: Predictor) -> PowerScale:
+    """Fit the factor on dynamic power to the power that Qwant's tables imply.
+
+    Parameters
+    ----------
+    samples : iterable of StepSample
+        What the cost per step is fitted on, for the time over which energy is spent.
+    predictor : Predictor
+        What predicts; the specification tier gives power without any factor.
+
+    Returns
+    -------
+    PowerScale
+        Minimises the mean absolute relative error of power: the median of the exact factors,
+        weighted with dynamic / published power.
+    """
+    throughput = {row.run.run_id: row for row in load_rows(study=POWER_STUDY, metric="throughput")}
+    known = list(samples)
+    points = []
+    rows = load_rows(study=POWER_STUDY, metric="efficiency")
+    for row in rows:
+        published_w = throughput[row.run.run_id].value / row.value
+        cost = step_cost_for(row.stack, known, without_family=row.family)
+        plain = predict(row.run, "specification", predictor=predictor)
+        timed = predict(row.run, "calibrated", predictor=predictor, step_cost_s=cost.value_s)
+        static_w = static_power_w(row.run)
+        slower = float(timed.throughput) / float(plain.throughput)
+        dynamic_w = (float(plain.power) - static_w) * slower
+        points.append(((published_w - static_w) / dynamic_w, dynamic_w / published_w))
+    half = sum(weight for _, weight in points) / 2
+    reached = 0.0
+    for factor, weight in sorted(points):
+        reached += weight
+        if reached >= half:
+            return PowerScale(value=max(0.0, factor), rows=tuple(row.row_id for row in rows))
+    return PowerScale()
+
+
+def calibrate(
+    *, predictor: Predictor, path: Path | None = None, power: bool = False
+) -> Calibration:
+    """Fit the constants on all rows that may be used and write them down.
 
     Parameters
     ----------
     predictor : Predictor
-        What predicts; only its specification tier is used, so the result does not depend on an
-        earlier calibration.
+        What predicts; every cost is given to it, so the result does not depend on an earlier
+        calibration.
     path : pathlib.Path, optional
         File to write; by default ``data/calibration.toml``.
+    power : bool
+        Also fit the factor on dynamic power; otherwise it is 1.
 
     Returns
     -------
-    tuple of StepCost
-        One per stack that a modelled run names.
+    Calibration
+        A cost for each stack that a modelled run names and a pooled one for any other.
 
     Raises
     ------
@@ -229,45 +247,7 @@ def calibrate(*, predictor: Predictor, path: Path | None = None) -> tuple[StepCo
     """
     samples = step_samples(fitting_rows(), predictor)
     stacks = sorted({row.stack for row in load_rows() if not row.run.not_modelled})
-    costs = tuple(step_cost_for(stack, samples) for stack in stacks)
-    target = path or paths.data_dir() / CALIBRATION_FILE
-    write_text(target, calibration_text(costs))
-    return costs
-
-
-def load_calibration(path: Path | None = None) -> dict[str, StepCost]:
-    """Read fitted costs back.
-
-    Parameters
-    ----------
-    path : pathlib.Path, optional
-        By default ``data/calibration.toml``.
-
-    Returns
-    -------
-    dict of str to StepCost
-        By stack.
-
-    Raises
-    ------
-    DataError
-        If the file is missing or damaged.
-    """
-    source = path or paths.data_dir() / CALIBRATION_FILE
-    try:
-        blocks = tomllib.loads(source.read_text(encoding="utf-8"))["step_cost"]
-        return {
-            stack: StepCost(
-                stack=stack,
-                value_s=float(block["value"]),
-                rows=tuple(block["rows"]),
-                pooled=bool(block["pooled"]),
-            )
-            for stack, block in blocks.items()
-        }
-    except OSError as error:
-        raise DataError(
-            f"{source.name} cannot be read ({error.strerror}): run 'ipusim calibrate'."
-        ) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{source.name} is damaged ({error}): run 'ipusim calibrate'.") from error
+    costs = {stack: step_cost_for(stack, samples) for stack in (*stacks, POOLED)}
+    scale = fit_power_scale(samples, predictor) if power else PowerScale()
+    write_text(path or paths.data_dir() / CALIBRATION_FILE, calibration_text(costs.values(), scale))
+    return Calibration(step_costs=costs, power=scale)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ipusim.study.calibrate import StepSample, fitting_rows, step_cost_for, step_samples
+from ipusim.study.calibration_file import load_calibration
 from ipusim.study.predictor import (
     TIERS,
     Predictor,
@@ -95,17 +96,20 @@ def _predict_tiers(
     }
 
 
-def _predicted_line(row: PublishedRow, reports: dict[str, ReportLike]) -> dict[str, float | str]:
+def _predicted_line(
+    row: PublishedRow, reports: dict[str, ReportLike], power_rows: Sequence[str]
+) -> dict[str, float | str]:
     """Read the row's metric from the reports of its run and judge it."""
     values = {tier: metric_of(report, row) for tier, report in reports.items()}
     calibrated, low, high = values["calibrated"]
+    in_sample = "the factor on power was fitted on this row" if row.row_id in power_rows else ""
     return {
         **{tier: value[0] for tier, value in values.items()},
         "low80": low,
         "high80": high,
         "verdict": verdict_of(calibrated, row.value),
         "status": PREDICTED,
-        "note": row.run.note,
+        "note": "; ".join(text for text in (row.run.note, in_sample) if text),
     }
 
 
@@ -144,6 +148,7 @@ def verdicts(
     if samples is None:
         modelled = any(not row.run.not_modelled for row in chosen)
         samples = step_samples(fitting_rows(), engine) if modelled else ()
+    power_rows = load_calibration().power.rows
     reports: dict[RunConfiguration, dict[str, ReportLike]] = {}
     lines = []
     for row in chosen:
@@ -163,7 +168,7 @@ def verdicts(
             continue
         if row.run not in reports:
             reports[row.run] = _predict_tiers(row.run, samples, engine)
-        lines.append({**head, **_predicted_line(row, reports[row.run])})
+        lines.append({**head, **_predicted_line(row, reports[row.run], power_rows)})
     return pd.DataFrame(lines, columns=list(VERDICT_COLUMNS))
 
 

@@ -291,12 +291,13 @@ def report_for(
 
 
 def time_by_part(layers: pd.DataFrame, *, kinds: int = 5) -> pd.DataFrame:
-    """Split the device time into compute per kind of operation, exchange, sync and the rest.
+    """Split the device time into compute per kind of operation, copies, exchange and sync.
 
     Parameters
     ----------
     layers : pandas.DataFrame
-        ``report.layers``: columns kind, cycles, compute_cycles, exchange_cycles, sync_cycles.
+        ``report.layers``: columns kind, cycles, compute_cycles, copy_cycles, exchange_cycles,
+        sync_cycles.
     kinds : int
         How many kinds of operation are shown by name, the largest first.
 
@@ -306,14 +307,12 @@ def time_by_part(layers: pd.DataFrame, *, kinds: int = 5) -> pd.DataFrame:
         Columns part, cycles, share_percent; the shares add up to 100.
     """
     compute = layers.groupby("kind")["compute_cycles"].sum().sort_values(ascending=False)
-    named = compute.head(kinds)
-    other = int(compute.iloc[kinds:].sum())
-    exchange = int(layers["exchange_cycles"].sum())
-    sync = int(layers["sync_cycles"].sum())
+    parts = {f"{kind}, compute": int(cycles) for kind, cycles in compute.head(kinds).items()}
+    parts["other compute"] = int(compute.iloc[kinds:].sum())
+    phases = {"copies on the tile": "copy", "exchange": "exchange", "sync": "sync"}
+    parts |= {name: int(layers[f"{phase}_cycles"].sum()) for name, phase in phases.items()}
     total = int(layers["cycles"].sum())
-    rest = total - int(compute.sum()) - exchange - sync
-    parts = {f"{kind}, compute": int(cycles) for kind, cycles in named.items()}
-    parts |= {"other compute": other, "exchange": exchange, "sync": sync, "the rest": rest}
+    parts["the rest"] = total - sum(parts.values())
     kept = {name: cycles for name, cycles in parts.items() if cycles}
     return pd.DataFrame(
         {

@@ -23,6 +23,7 @@ _OPTION_FIELDS = (
     "partials",
     "host_dtype",
     "overlap_io",
+    "io_tiles",
     "batches_in_flight",
     "stack",
 )
@@ -31,6 +32,7 @@ _INTEGER_FIELDS = (
     "replicas",
     "ipus_per_replica",
     "gradient_accumulation",
+    "io_tiles",
     "batches_in_flight",
 )
 _TEXT_FIELDS = ("system", "mode", "precision", "partials", "host_dtype", "stack")
@@ -53,7 +55,7 @@ class RunConfiguration:
         Options of `ipusim.simulate`; None means the default of system or stack.
     micro_batch : int or None
         Items per replica and step.
-    replicas, ipus_per_replica, gradient_accumulation, batches_in_flight : int or None
+    replicas, ipus_per_replica, gradient_accumulation, io_tiles, batches_in_flight : int or None
         Counts.
     overlap_io : bool or None
         Whether host transfers run beside compute.
@@ -82,6 +84,7 @@ class RunConfiguration:
     partials: str | None
     host_dtype: str | None
     overlap_io: bool | None
+    io_tiles: int | None
     batches_in_flight: int | None
     stack: str | None
     confidence: str

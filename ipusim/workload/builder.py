@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 
 from ipusim.errors import WorkloadError
@@ -16,7 +17,6 @@ from ipusim.workload.graph import (
     Payload,
     Pool,
     Tensor,
-    topological_order,
 )
 
 
@@ -207,3 +207,38 @@ class GraphBuilder:
             inputs=tuple(self.inputs),
             outputs=tuple(outputs),
         ).validate()
+
+
+def topological_order(ops: Iterable[Op], available: Iterable[str]) -> tuple[Op, ...]:
+    """Order operators so that each runs after those it reads from, keeping ties as given.
+
+    Parameters
+    ----------
+    ops : iterable of Op
+    available : iterable of str
+        Tensors that exist before the first operator: inputs, parameters and constants.
+
+    Raises
+    ------
+    WorkloadError
+        If operators wait for each other or for a tensor that nothing provides.
+    """
+    ready = set(available)
+    waiting = list(ops)
+    ordered: list[Op] = []
+    while waiting:
+        blocked: list[Op] = []
+        for op in waiting:
+            if ready.issuperset(op.inputs):
+                ready.update(op.outputs)
+                ordered.append(op)
+            else:
+                blocked.append(op)
+        if len(blocked) == len(waiting):
+            missing = next(name for name in blocked[0].inputs if name not in ready)
+            raise WorkloadError(
+                f"Operator {blocked[0].name!r} reads {missing!r}, which no operator can provide "
+                "first."
+            )
+        waiting = blocked
+    return tuple(ordered)

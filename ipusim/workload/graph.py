@@ -6,7 +6,7 @@ tensor that an operator reads or writes. It knows nothing about hardware.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -334,38 +334,3 @@ def _check_shapes(op: Op, tensors: Mapping[str, Tensor]) -> None:
                 f"Operator {op.name!r} expects {count} elements in {name!r}, which has shape "
                 f"{tensors[name].shape}."
             )
-
-
-def topological_order(ops: Iterable[Op], available: Iterable[str]) -> tuple[Op, ...]:
-    """Order operators so that each runs after those it reads from, keeping ties as given.
-
-    Parameters
-    ----------
-    ops : iterable of Op
-    available : iterable of str
-        Tensors that exist before the first operator: inputs, parameters and constants.
-
-    Raises
-    ------
-    WorkloadError
-        If operators wait for each other or for a tensor that nothing provides.
-    """
-    ready = set(available)
-    waiting = list(ops)
-    ordered: list[Op] = []
-    while waiting:
-        blocked: list[Op] = []
-        for op in waiting:
-            if ready.issuperset(op.inputs):
-                ready.update(op.outputs)
-                ordered.append(op)
-            else:
-                blocked.append(op)
-        if len(blocked) == len(waiting):
-            missing = next(name for name in blocked[0].inputs if name not in ready)
-            raise WorkloadError(
-                f"Operator {blocked[0].name!r} reads {missing!r}, which no operator can provide "
-                "first."
-            )
-        waiting = blocked
-    return tuple(ordered)

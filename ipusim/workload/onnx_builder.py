@@ -13,8 +13,9 @@ from ipusim.workload.onnx_context import ImportContext, Value
 from ipusim.workload.onnx_layout_ops import LAYOUT_HANDLERS
 from ipusim.workload.onnx_ops import COMPUTE_HANDLERS
 from ipusim.workload.onnx_reader import OnnxContents
+from ipusim.workload.onnx_window_ops import WINDOW_HANDLERS
 
-HANDLERS = COMPUTE_HANDLERS | LAYOUT_HANDLERS
+HANDLERS = COMPUTE_HANDLERS | WINDOW_HANDLERS | LAYOUT_HANDLERS
 """Operators that may depend on the data; any other one only where all its inputs are constant."""
 
 _CONTROL_FLOW = ("If", "Loop", "Scan", "SequenceMap")

@@ -7,6 +7,7 @@ operators. Shapes come from ONNX's own inference, one node at a time, with stati
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
@@ -239,6 +240,10 @@ class ImportContext:
         remaining = iter(results)
         return [next(remaining) if name in self.values else np.empty(0) for name in node.output]
 
+    def set_output_shape(self, node: onnx.NodeProto, shape: tuple[int, ...]) -> None:
+        """Correct the inferred shape of the first output."""
+        self.values[node.output[0]].shape = shape
+
     def set_static(self, name: str, array: np.ndarray) -> None:
         """Turn an inferred output into a known constant."""
         value = self.values[name]
@@ -342,6 +347,10 @@ def _fixed_shape(kind: onnx.TypeProto | None) -> tuple[int, ...] | None:
     if not all(dim.HasField("dim_value") for dim in dims):
         return None
     return tuple(dim.dim_value for dim in dims)
+
+
+Handler = Callable[[ImportContext, onnx.NodeProto], None]
+"""Turns one run-time node, whose outputs are already recorded, into operators."""
 
 
 def has_input(node: onnx.NodeProto, position: int) -> bool:

@@ -10,8 +10,7 @@ import onnx
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import Cast, Conv, Elementwise, Gather, Layout, MatMul
-from ipusim.workload.onnx_context import ImportContext, attributes, node_label
-from ipusim.workload.onnx_ops import Handler
+from ipusim.workload.onnx_context import Handler, ImportContext, attributes, node_label
 
 _UNARY = (
     *("Relu", "LeakyRelu", "ThresholdedRelu", "Elu", "Selu", "Celu", "Gelu", "Mish", "Clip"),

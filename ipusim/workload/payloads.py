@@ -67,8 +67,26 @@ def _check_ranks(payload: object, rank: int, **tuples: tuple[int, ...]) -> None:
             )
 
 
+class Work:
+    """Base of all payloads: no work unless a payload says otherwise."""
+
+    __slots__ = ()
+
+    KIND: ClassVar[str] = ""
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates; element-wise products are not counted as such."""
+        return 0
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations."""
+        return 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conv:
+class Conv(Work):
     """A convolution, or, with ``input_dilation``, a transposed one.
 
     Channels are totals over all groups. ``input_dilation`` spreads the input by zeros before the
@@ -158,7 +176,7 @@ class Conv:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MatMul:
+class MatMul(Work):
     """``C[g, m, n] = A[g, m, k] @ B[g, k, n]``, A and B being the op's first two inputs.
 
     ``weights_operand`` says whether B is a parameter. ``transpose_a`` and ``transpose_b`` record
@@ -191,7 +209,7 @@ class MatMul:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Elementwise:
+class Elementwise(Work):
     """One function applied element by element; ``elements`` is the size of the output.
 
     ``function`` is a lower-case name: "relu", "add", "bias_add" (a per-channel parameter added
@@ -212,18 +230,13 @@ class Elementwise:
         _check_positive(self, n_inputs=self.n_inputs)
 
     @property
-    def macs(self) -> int:
-        """None: additions and products of elements are not counted as MACs."""
-        return 0
-
-    @property
     def flops(self) -> int:
         """One per output element and pair of inputs; one per element for unary functions."""
         return self.elements * max(1, self.n_inputs - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class Pool(Work):
     """A sliding maximum or average; global pooling has ``kernel == field``.
 
     When a file rounds its output size up, ``padding_upper`` has been enlarged to say the same
@@ -271,18 +284,13 @@ class Pool:
         )
 
     @property
-    def macs(self) -> int:
-        """None."""
-        return 0
-
-    @property
     def flops(self) -> int:
         """One per kernel tap and output element."""
         return self.batch * self.channels * prod(self.out_field) * prod(self.kernel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Norm:
+class Norm(Work):
     """Normalisation of ``batch x channels x spatial_elements`` elements.
 
     "batch" at inference is a scale and a shift by four stored vectors; its inputs are
@@ -313,11 +321,6 @@ class Norm:
         return self.batch * self.channels * self.spatial_elements
 
     @property
-    def macs(self) -> int:
-        """None."""
-        return 0
-
-    @property
     def flops(self) -> int:
         """Two per element for a stored normalisation, eight when statistics are computed."""
         if self.kind == "batch" and not self.training:
@@ -326,7 +329,7 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Softmax:
+class Softmax(Work):
     """Softmax of ``outer`` rows of ``length`` elements; ``log`` for its logarithm."""
 
     KIND: ClassVar[str] = "softmax"
@@ -336,18 +339,13 @@ class Softmax:
     log: bool = False
 
     @property
-    def macs(self) -> int:
-        """None."""
-        return 0
-
-    @property
     def flops(self) -> int:
         """Five per element."""
         return SOFTMAX_FLOPS_PER_ELEMENT * self.outer * self.length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reduce:
+class Reduce(Work):
     """Reduction of ``(outer, reduced, inner)`` over the middle; "mean", "sum", "max", ..."""
 
     KIND: ClassVar[str] = "reduce"
@@ -358,18 +356,13 @@ class Reduce:
     inner: int
 
     @property
-    def macs(self) -> int:
-        """None."""
-        return 0
-
-    @property
     def flops(self) -> int:
         """One per input element."""
         return self.outer * self.reduced * self.inner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class Layout(Work):
     """A change of shape or order: "reshape", "transpose", "concat", "split", "pad", ...
 
     ``moves_data`` is False where the result is a mere view of the input (reshapes, slices,
@@ -383,19 +376,9 @@ class Layout:
     elements: int
     moves_data: bool
 
-    @property
-    def macs(self) -> int:
-        """None."""
-        return 0
-
-    @property
-    def flops(self) -> int:
-        """None."""
-        return 0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gather:
+class Gather(Work):
     """Lookup of ``indices`` rows in a table of ``rows`` rows of ``width`` elements."""
 
     KIND: ClassVar[str] = "gather"
@@ -404,35 +387,15 @@ class Gather:
     width: int
     indices: int
 
-    @property
-    def macs(self) -> int:
-        """None."""
-        return 0
-
-    @property
-    def flops(self) -> int:
-        """None."""
-        return 0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cast:
+class Cast(Work):
     """Conversion of ``elements`` elements to the type ``to``."""
 
     KIND: ClassVar[str] = "cast"
 
     to: str
     elements: int
-
-    @property
-    def macs(self) -> int:
-        """None."""
-        return 0
-
-    @property
-    def flops(self) -> int:
-        """None."""
-        return 0
 
 
 Payload = Conv | MatMul | Elementwise | Pool | Norm | Softmax | Reduce | Layout | Gather | Cast
