@@ -173,6 +173,7 @@ class Report:
                     "total_bytes": memory.always_live_bytes
                     + point.activation_bytes
                     + point.temp_bytes,
+                    "highest_address_bytes": memory.bytes_at(point),
                     "tile_bytes": memory.tile_bytes,
                 }
                 for point in memory.points

@@ -396,6 +396,7 @@ def _lower_planned(
         tiles=chosen.tiles_used,
         grouping=grouping,
         temp_bytes=_temp_bytes(state, op, chosen, from_host=layout.from_host),
+        interleaved_bytes=chosen.partial_bytes_per_tile if chosen.method == "AMP" else 0,
     )
 
 

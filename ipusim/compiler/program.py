@@ -63,6 +63,8 @@ class LoweredOp:
         Channels that sit together in memory in the result.
     temp_bytes : int
         Temporary bytes on the fullest tile while it runs.
+    interleaved_bytes : int
+        Bytes of them that must lie in interleaved memory (AMP partials).
     """
 
     name: str
@@ -75,6 +77,7 @@ class LoweredOp:
     tiles: int
     grouping: int
     temp_bytes: int
+    interleaved_bytes: int = 0
 
     @property
     def cycles(self) -> int:

@@ -46,7 +46,7 @@ def chip_diagram(system: System) -> Figure:
     with figure_style():
         figure = Figure(figsize=(11.5, 6.4), layout="none")
         chip_axis = figure.add_axes((0.01, 0.02, 0.60, 0.96))
-        system_axis = figure.add_axes((0.63, 0.44, 0.36, 0.54))
+        system_axis = figure.add_axes((0.63, 0.445, 0.36, 0.535))
         tile_axis = figure.add_axes((0.63, 0.02, 0.36, 0.38))
         for axis, width, height in (
             (chip_axis, 100, 100),
@@ -107,7 +107,7 @@ def _tiles_path(chip: Chip, left: float, right: float, bands: Bands) -> Path:
 def _draw_chip(axis: Axes, chip: Chip) -> None:
     """Draw one chip with all its tiles."""
     axis.set_title(
-        f"{chip.name}: {chip.tiles:,} tiles, {chip.clock_hz / 1e9:.2f} GHz", x=0.02, y=0.955
+        f"{chip.name}: {chip.tiles:,} tiles, {chip.clock_hz / 1e9:.2f} GHz", x=0.02, y=0.945
     )
     _box(axis, 11, 9, 78, 76, linewidth=1.6)
     bands = ((52.0, 82.5), (11.5, 42.0))
@@ -119,7 +119,7 @@ def _draw_chip(axis: Axes, chip: Chip) -> None:
         axis,
         50,
         47,
-        f"exchange: any tile to any tile, {chip.exchange_bytes_per_cycle} bytes per cycle and tile"
+        f"exchange: any tile to any tile, {chip.exchange_bytes_per_cycle} B per cycle and tile"
         f" ({chip.exchange_bytes_per_s / 1e12:.1f} TB/s)",
         fontsize=9.5,
         fontweight="bold",
@@ -133,7 +133,7 @@ def _draw_chip(axis: Axes, chip: Chip) -> None:
         _text(axis, x + 2.75, 88, "IPU-\nLinks", fontsize=8, color=_LINK, fontweight="bold")
     _box(axis, 34, 0.8, 32, 5.4, facecolor=_HOST, edgecolor="none")
     axis.plot([50, 50], [6.2, 9], color=_HOST, linewidth=2.6)
-    _text(axis, 50, 3.5, "host link", color="white", fontweight="bold")
+    _text(axis, 50, 3.5, "host link", fontweight="bold")
     memory_mib = chip.sram_bytes / 2**20
     _text(
         axis,
@@ -155,7 +155,7 @@ def _draw_system(axis: Axes, system: System) -> None:
     axis.set_title(title, x=0.0, y=0.93)
     for behind in range(min(system.machines, _SHOWN_MACHINES) - 1, 0, -1):
         _box(axis, 2 + 1.6 * behind, 30 + 1.6 * behind, 90, 38, facecolor="white", linewidth=0.8)
-    _box(axis, 2, 30, 90, 38, facecolor="white")
+    _box(axis, 2, 30, 90, 38, facecolor=_INK)
     pitch = 86 / shown
     width = min(20.0, pitch - 4)
     centres = [4 + pitch * (index + 0.5) for index in range(shown)]
@@ -172,8 +172,8 @@ def _draw_system(axis: Axes, system: System) -> None:
     _box(axis, 2, 6, 90, 18, facecolor=_HOST, edgecolor="none")
     rates = (system.host_link_bytes_per_s_per_ipu, system.host_link_bytes_per_s_per_machine)
     one, all_ipus = (f"{rate / 1e9:.2f} GB/s" for rate in rates)
-    _text(axis, 47, 18.5, "host", color="white", fontweight="bold", fontsize=10)
-    _text(axis, 47, 11.5, f"{one} from one IPU, {all_ipus} from all of them", color="white")
+    _text(axis, 47, 18.5, "host", fontweight="bold", fontsize=10)
+    _text(axis, 47, 11.5, f"{one} from one IPU, {all_ipus} from all of them")
 
 
 def _draw_tile(axis: Axes, chip: Chip) -> None:

@@ -33,11 +33,21 @@ OKABE_ITO = {
 
 SERIES = {
     "published": {"color": OKABE_ITO["black"], "marker": "o", "linestyle": "-"},
-    "calibrated": {"color": OKABE_ITO["vermilion"], "marker": "s", "linestyle": "--"},
+    "calibrated": {
+        "color": OKABE_ITO["vermilion"],
+        "marker": "s",
+        "linestyle": "--",
+        "fillstyle": "none",
+        "markersize": 9.0,
+    },
     "specification": {"color": OKABE_ITO["blue"], "marker": "^", "linestyle": "-."},
     "roofline": {"color": OKABE_ITO["grey"], "marker": "v", "linestyle": ":"},
 }
-"""Colour, marker and line of each kind of number: never told apart by colour alone."""
+"""Colour, marker and line of each kind of number: never told apart by colour alone. Where
+nothing is fitted, calibrated equals specification: its mark is a frame around the other's."""
+
+OFF_SCALE = 1.6
+"""A roofline that starts beyond this multiple of everything else is stated, not drawn."""
 
 _STYLE = {
     "axes.axisbelow": True,
@@ -96,7 +106,7 @@ class Panel:
     band: tuple[Sequence[float], Sequence[float]] | None = None
 
 
-def comparison_panels(panels: Sequence[Panel], *, x_label: str) -> Figure:
+def comparison_panels(panels: Sequence[Panel], *, x_label: str, columns: int = 0) -> Figure:
     """Draw published and predicted values side by side, one panel per metric.
 
     Parameters
@@ -105,6 +115,8 @@ def comparison_panels(panels: Sequence[Panel], *, x_label: str) -> Figure:
         At least one.
     x_label : str
         Label of every horizontal axis.
+    columns : int
+        Panels side by side; 0 puts all into one line.
 
     Returns
     -------
@@ -117,8 +129,13 @@ def comparison_panels(panels: Sequence[Panel], *, x_label: str) -> Figure:
         If a series is not one of `SERIES`.
     """
     with figure_style():
-        figure = Figure(figsize=(4.1 * len(panels), 3.5))
-        axes = figure.subplots(1, len(panels), squeeze=False)[0]
+        across = min(columns or len(panels), len(panels))
+        down = -(-len(panels) // across)
+        figure = Figure(figsize=((4.1 if across > 2 else 4.8) * across, 0.6 + 2.9 * down))
+        places = list(figure.subplots(down, across, squeeze=False).flat)
+        for axis in places[len(panels) :]:
+            axis.set_visible(False)
+        axes = places[: len(panels)]
         for axis, panel in zip(axes, panels, strict=True):
             _draw_panel(axis, panel)
             axis.set_xlabel(x_label)
@@ -139,10 +156,26 @@ def _draw_panel(axis: Axes, panel: Panel) -> None:
     if panel.band is not None and np.isfinite(np.asarray(panel.band, dtype=np.float64)).all():
         low, high = panel.band
         axis.fill_between(panel.x, low, high, color=SERIES["calibrated"]["color"], alpha=0.13)
-    for name, look in SERIES.items():
-        values = np.asarray(panel.series.get(name, ()), dtype=np.float64)
-        if values.size and np.isfinite(values).any():
-            axis.plot(panel.x, values, label=name, **look)
+    known = {
+        name: np.asarray(panel.series[name], dtype=np.float64)
+        for name in SERIES
+        if name in panel.series and np.isfinite(np.asarray(panel.series[name], float)).any()
+    }
+    bound = known.get("roofline")
+    others = [np.nanmax(values) for name, values in known.items() if name != "roofline"]
+    if bound is not None and others and np.nanmin(bound) > OFF_SCALE * max(others):
+        del known["roofline"]
+        axis.text(
+            0.98,
+            0.06,
+            f"roofline: {np.nanmin(bound):,.4g} and more, off the scale",
+            transform=axis.transAxes,
+            ha="right",
+            fontsize=8.5,
+            color="#5B626B",
+        )
+    for name, values in known.items():
+        axis.plot(panel.x, values, label=name, **SERIES[name])
     axis.set_title(panel.title)
     axis.set_ylabel(panel.unit)
     axis.set_ylim(bottom=0)
@@ -274,7 +307,7 @@ def power_audit(frame: pd.DataFrame) -> Figure:
     """
     fallen = frame[frame["falls_beyond_rounding"]]
     with figure_style():
-        figure = Figure(figsize=(5.4, 3.4))
+        figure = Figure(figsize=(6.4, 4.0))
         axis = figure.subplots()
         spread = [
             frame["implied_power_w"] - frame["low_w"],
@@ -307,6 +340,6 @@ def power_audit(frame: pd.DataFrame) -> Figure:
         axis.set_xticks(list(frame["batch_size"]))
         axis.set_title("Power that the published tables imply")
         axis.set_xlabel("batch size of the card")
-        axis.set_ylabel("W")
-        axis.legend(loc="lower right")
+        axis.set_ylabel("card power, W (axis cut)")
+        figure.legend(loc="outside lower center", ncols=3)
     return figure

@@ -217,7 +217,8 @@ def panels(frame: pd.DataFrame) -> list[Panel]:
     Returns
     -------
     list of Panel
-        One per metric, for `ipusim.study.figures.comparison_panels`.
+        One per metric and one for the power behind them, for
+        `ipusim.study.figures.comparison_panels`.
     """
     drawn = []
     for metric, (_, unit) in _METRICS.items():
@@ -231,6 +232,20 @@ def panels(frame: pd.DataFrame) -> list[Panel]:
                 band=(list(data["low80"]), list(data["high80"])),
             )
         )
+    power = power_frame(frame).sort_values("batch_size")
+    names = {
+        "published": "published_power_w",
+        "specification": "specification_power_w",
+        "calibrated": "predicted_power_w",
+    }
+    drawn.append(
+        Panel(
+            title="Power of the card",
+            unit="W",
+            x=list(power["batch_size"]),
+            series={name: list(power[column]) for name, column in names.items()},
+        )
+    )
     return drawn
 
 
@@ -245,16 +260,18 @@ def power_frame(frame: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        Per batch size: published and calibrated power (W), each throughput / efficiency, and the
-        error of the second in percent.
+        Per batch size: published, specification and calibrated power (W), each throughput /
+        efficiency, and the error of the last in percent.
     """
     throughput, efficiency = (metric_frame(frame, name) for name in ("throughput", "efficiency"))
-    published = throughput["published"] / efficiency["published"]
-    predicted = throughput["calibrated"] / efficiency["calibrated"]
+    published, specification, predicted = (
+        throughput[name] / efficiency[name] for name in ("published", "specification", "calibrated")
+    )
     return pd.DataFrame(
         {
             "batch_size": throughput["batch_size"],
             "published_power_w": published,
+            "specification_power_w": specification,
             "predicted_power_w": predicted,
             "error_percent": [
                 error_percent(*pair) for pair in zip(predicted, published, strict=True)
@@ -268,6 +285,7 @@ def report_for(
     *,
     system: str = PUBLISHED_SYSTEM,
     precision: str = PUBLISHED_PRECISION,
+    tier: str = "calibrated",
     predictor: Predictor | None = None,
 ) -> Any:
     """Simulate the study's network once, for looking inside.
@@ -278,6 +296,8 @@ def report_for(
         Items per IPU.
     system, precision : str
         As in the report, or something else.
+    tier : str
+        ``"calibrated"`` or ``"specification"``.
     predictor : Predictor, optional
         By default the real one.
 
@@ -287,7 +307,7 @@ def report_for(
         The full report.
     """
     row = rows_for([IPUS_PER_CARD * micro_batch], system=system, precision=precision)[0]
-    return (predictor or default_predictor()).simulate(MODEL, **row.run.options())
+    return (predictor or default_predictor()).simulate(MODEL, tier=tier, **row.run.options())
 
 
 def time_by_part(layers: pd.DataFrame, *, kinds: int = 5) -> pd.DataFrame:

@@ -19,7 +19,7 @@ from onnx.reference import ReferenceEvaluator
 from ipusim.errors import WorkloadError
 from ipusim.workload.builder import GraphBuilder
 from ipusim.workload.graph import FLOAT_DTYPES, Op, Payload, Tensor
-from ipusim.workload.onnx_reader import KEPT_ELEMENTS, OnnxContents
+from ipusim.workload.onnx_reader import ELEMENT_TYPES, KEPT_ELEMENTS, OnnxContents
 
 _PROTO = onnx.TensorProto
 DTYPES = {
@@ -113,10 +113,12 @@ class ImportContext:
         """Return the storage type of a value."""
         elem_type = self.values[name].elem_type
         if elem_type not in DTYPES:
+            known = elem_type in ELEMENT_TYPES
+            kind = _PROTO.DataType.Name(elem_type).lower() if known else str(elem_type)
             where = f" of the {node_label(node)}" if node is not None else ""
             raise WorkloadError(
                 f"Tensor {name!r}{where} has element type "
-                f"{_PROTO.DataType.Name(elem_type).lower()}, which is not supported; use float16, "
+                f"{kind}, which is not supported; use float16, "
                 "float32, int32, int64, uint8 or bool."
             )
         return DTYPES[elem_type]
@@ -160,6 +162,7 @@ class ImportContext:
             shape_inference.InferenceError,
             onnx.checker.ValidationError,
             onnx.defs.SchemaError,
+            UnicodeDecodeError,  # a message that quotes damaged text
         ) as error:
             reason = " ".join(str(error).split())
             raise WorkloadError(
@@ -363,5 +366,7 @@ def attributes(node: onnx.NodeProto) -> dict[str, object]:
     found: dict[str, object] = {}
     for attribute in node.attribute:
         value = helper.get_attribute_value(attribute)
-        found[attribute.name] = value.decode() if isinstance(value, bytes) else value
+        found[attribute.name] = (
+            value.decode(errors="replace") if isinstance(value, bytes) else value
+        )
     return found

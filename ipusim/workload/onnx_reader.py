@@ -17,6 +17,9 @@ from ipusim.errors import WorkloadError
 KEPT_ELEMENTS = 4096
 """Constants up to this size keep their values (shapes, axes, scalars); larger ones are weights."""
 
+ELEMENT_TYPES = frozenset(onnx.TensorProto.DataType.values())
+"""Numbers that ONNX knows as element types."""
+
 MINIMUM_OPSET = 7
 """Before it, Add and Gemm broadcast by attributes."""
 
@@ -78,6 +81,7 @@ def read_onnx(source: str | PathLike[str] | onnx.ModelProto) -> OnnxContents:
     _check_model(model, label)
     if model.functions:
         model = inliner.inline_local_functions(model)
+    _check_names(model, label)
     initializers = {
         tensor.name: _stored(tensor, folder, label) for tensor in model.graph.initializer
     }
@@ -131,12 +135,34 @@ def _check_model(model: onnx.ModelProto, label: str) -> None:
         )
 
 
+def _check_names(model: onnx.ModelProto, label: str) -> None:
+    """Refuse names that are no text: protobuf hands them over as bytes."""
+    for node in model.graph.node:
+        texts = [node.name, node.op_type, node.domain, *node.input, *node.output]
+        texts += [attribute.name for attribute in node.attribute]
+        if not all(isinstance(text, str) for text in texts):
+            raise WorkloadError(
+                f"{_capital(label)} is damaged: a {node.op_type!r} node has a name that is no "
+                "text; export it again."
+            )
+
+
+def _check_type(elem_type: int, name: str, label: str) -> int:
+    if elem_type == onnx.TensorProto.UNDEFINED or elem_type not in ELEMENT_TYPES:
+        raise WorkloadError(
+            f"{_capital(label)} gives {name!r} an element type {elem_type} that does not exist; "
+            "export it again."
+        )
+    return elem_type
+
+
 def _capital(label: str) -> str:
     return label[0].upper() + label[1:]
 
 
 def _stored(tensor: onnx.TensorProto, folder: Path, label: str) -> Stored:
     shape = tuple(tensor.dims)
+    _check_type(tensor.data_type, tensor.name, label)
     array = None
     if int(np.prod(shape, dtype=np.int64)) <= KEPT_ELEMENTS:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
@@ -176,5 +202,7 @@ def _data_input(value: onnx.ValueInfoProto, label: str) -> DataInput:
                 "batch, may be dynamic; export the model with the others fixed."
             )
     return DataInput(
-        name=value.name, elem_type=value.type.tensor_type.elem_type, shape=tuple(sizes)
+        name=value.name,
+        elem_type=_check_type(value.type.tensor_type.elem_type, value.name, label),
+        shape=tuple(sizes),
     )

@@ -1,0 +1,116 @@
+"""Benchmarks, printed as a table: planning, simulation, fresh process, memory.
+
+Run with ``make bench``.  Times are the best of several runs on this machine; limits are what the
+project promises on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pandas as pd
+
+from ipusim import api
+from ipusim.compiler import planner
+from ipusim.compiler.lowering import conv_shape
+from ipusim.compiler.stacks import load_stack
+from ipusim.machine import load_chip
+from ipusim.study.tables import Table
+from ipusim.workload import zoo
+from ipusim.workload.folding import fold_batch_norm
+
+_FRESH = """
+import resource
+import ipusim
+ipusim.simulate("resnext101_32x4d", system="C2", micro_batch=4)
+usage = resource.getrusage(resource.RUSAGE_SELF)
+print(usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+"""
+
+
+def best_of(task: Callable[[], object], runs: int = 5) -> float:
+    """Return the shortest wall time of a task in seconds."""
+    times = []
+    for _ in range(runs):
+        begin = time.perf_counter()
+        task()
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+def plan_network(model: str, micro_batch: int, chip: str, stack: str) -> Callable[[], None]:
+    """Return a task that plans every distinct convolution of a network, nothing remembered."""
+    profile, target = load_stack(stack), load_chip(chip)
+    graph = zoo.load(model).graph(micro_batch)
+    if profile.fold_batch_norm:
+        graph = fold_batch_norm(graph)
+    shapes = list(dict.fromkeys(conv_shape(op.params, 2) for op in graph.ops if op.kind == "conv"))
+    rules = profile.planner_rules()
+
+    def task() -> None:
+        planner.forget_plans()
+        for shape in shapes:
+            planner.plan(shape, target, rules)
+
+    return task
+
+
+def fresh_process() -> tuple[float, float]:
+    """Return CPU seconds and peak MB of one simulation in a new process."""
+    done = subprocess.run(
+        [sys.executable, "-c", _FRESH], capture_output=True, text=True, check=True
+    )
+    cpu, peak = done.stdout.split()
+    return float(cpu), float(peak)
+
+
+def run_benchmarks() -> pd.DataFrame:
+    """Measure everything.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns benchmark, value, unit, limit.
+    """
+    rows: list[tuple[str, float, str, float | None]] = []
+    for chip, stack, micro_batch in (("GC2", "sdk-1.0", 4), ("GC200", "sdk-2.4", 1)):
+        task = plan_network("resnext101_32x4d", micro_batch, chip, stack)
+        task()
+        rows.append(
+            (f"plan ResNeXt-101, {chip}, micro-batch {micro_batch}", 1e3 * best_of(task), "ms", 20)
+        )
+    task = plan_network("resnet50", 64, "GC200", "sdk-2.4")
+    task()
+    rows.append(("plan ResNet-50, GC200, micro-batch 64", 1e3 * best_of(task, 2), "ms", None))
+    again = best_of(lambda: api.simulate("resnext101_32x4d", system="C2", micro_batch=4))
+    rows.append(("simulate ResNeXt-101 again, plans remembered", 1e3 * again, "ms", None))
+    fresh_process()
+    cpu, peak = fresh_process()
+    rows.append(("simulate ResNeXt-101 in a fresh process, CPU", cpu, "s", 2))
+    rows.append(("the same, peak memory", peak, "MB", 400))
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    rows.append(("these benchmarks, peak memory", own, "MB", None))
+    return pd.DataFrame(rows, columns=["benchmark", "value", "unit", "limit"])
+
+
+def main() -> int:
+    """Print the table; with --check, fail where a limit is passed."""
+    parser = argparse.ArgumentParser(prog="ipusim.bench", description="Benchmarks of ipusim.")
+    parser.add_argument("--check", action="store_true", help="fail where a limit is passed")
+    check = parser.parse_args().check
+    frame = run_benchmarks()
+    print(Table(frame))
+    over = frame[frame["limit"].notna() & (frame["value"] > frame["limit"])]
+    if check and len(over):
+        print(f"over the limit: {', '.join(over['benchmark'])}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
