@@ -185,7 +185,7 @@ def validate(rows: bool, record: bool) -> int:
 
 
 @cli.command()
-@click.option("--power", is_flag=True, help="Also fit the factor on dynamic power.")
+@click.option("--power", is_flag=True, help="Also fit the factors on dynamic energy.")
 def calibrate(power: bool) -> None:
     """Fit the cost per step of every software stack and write data/calibration.toml."""
     from ipusim.study.calibrate import calibrate as fit
@@ -193,9 +193,9 @@ def calibrate(power: bool) -> None:
 
     fitted = fit(predictor=default_predictor(), power=power)
     for cost in fitted.step_costs.values():
-        origin = "pooled over the other stacks" if cost.pooled else "its own rows"
-        click.echo(f"{cost.stack}: {1e6 * cost.value_s:.1f} us ({len(cost.rows)} rows, {origin})")
-    click.echo(f"dynamic power: x {fitted.power.value:.4g} ({len(fitted.power.rows)} rows)")
+        click.echo(f"{cost.stack}: {1e6 * cost.value_s:.1f} us ({len(cost.rows)} rows)")
+    scales = fitted.power
+    click.echo(f"amp x {scales.amp:.4g}, sram x {scales.sram:.4g} ({len(scales.rows)} rows)")
 
 
 @cli.command("list")

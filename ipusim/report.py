@@ -92,6 +92,18 @@ class Report:
         return Estimate(self.result.power_w, unit="W")
 
     @property
+    def power_parts_w(self) -> dict[str, float]:
+        """Where the power goes, in watts: static, arithmetic, memory traffic, exchange."""
+        result = self.result
+        rate = self.config.active_ipus / result.step_s
+        return {
+            "static": result.static_w,
+            "amp": result.energy.amp_j * rate,
+            "sram": result.energy.sram_j * rate,
+            "exchange": result.energy.exchange_j * rate,
+        }
+
+    @property
     def cycles_per_step(self) -> int:
         """Cycles of the program of one micro-batch on one chip, without the host."""
         return self.result.program.cycles

@@ -8,6 +8,7 @@ from typing import Any
 DEVICE_S_PER_ITEM = {"resnet50": 4e-4, "resnext101_32x4d": 6e-4, "resnext101_32x8d": 1.2e-3}
 DEVICE_S_FIXED = 2e-4
 POWER_W = 250.0
+POWER_PARTS_W = {"static": 110.0, "amp": 10.0, "sram": 20.0, "exchange": 3.0}
 CALIBRATED_BY_DEFAULT_S = 1e-4
 OVERLAPPED_TRANSFER_S = 5e-5
 
@@ -27,6 +28,7 @@ class FakeReport:
     latency: FakeEstimate
     throughput: FakeEstimate
     power: FakeEstimate | None
+    power_parts_w: dict[str, float] = field(default_factory=POWER_PARTS_W.copy)
 
 
 @dataclass

@@ -180,11 +180,14 @@ def test_sync_time_of_a_pod() -> None:
 
 def test_power_adds_up() -> None:
     power = machine.load_power("gc2")
-    energy_j = power.dynamic_j(flops=1e12, sram_bytes=0, exchange_bytes=0)
-    assert energy_j == pytest.approx(power.amp_pj_per_flop)
-    assert power.dynamic_j(flops=0, sram_bytes=0, exchange_bytes=0) == 0
-    parts = power.dynamic_j(flops=0, sram_bytes=3e12, exchange_bytes=2e12)
-    assert parts == pytest.approx(3 * power.sram_pj_per_byte + 2 * power.exchange_pj_per_byte)
+    spent = power.energy(flops=1e12, sram_bytes=3e12, exchange_bytes=2e12)
+    assert spent.amp_j == pytest.approx(power.amp_pj_per_flop)
+    assert spent.sram_j == pytest.approx(3 * power.sram_pj_per_byte)
+    assert spent.exchange_j == pytest.approx(2 * power.exchange_pj_per_byte)
+    assert spent.total_j == spent.amp_j + spent.sram_j + spent.exchange_j
+    scaled = spent.scaled(amp=2, sram=3)
+    assert scaled.total_j == pytest.approx(spent.total_j + spent.amp_j + 2 * spent.sram_j)
+    assert power.energy(flops=0, sram_bytes=0, exchange_bytes=0).total_j == 0
 
 
 def test_idle_card_draws_what_was_sampled() -> None:

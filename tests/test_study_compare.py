@@ -8,6 +8,7 @@ from study_fakes import (
     DEVICE_S_FIXED,
     DEVICE_S_PER_ITEM,
     OVERLAPPED_TRANSFER_S,
+    POWER_PARTS_W,
     POWER_W,
     FakePredictor,
 )
@@ -18,16 +19,15 @@ from ipusim.study import compare
 from ipusim.study.calibrate import (
     StepSample,
     calibrate,
-    fit_power_scale,
+    fit_power_scales,
     fit_step_cost,
     fitting_rows,
-    static_power_w,
     step_cost_for,
     step_samples,
 )
 from ipusim.study.calibration_file import (
     Calibration,
-    PowerScale,
+    PowerScales,
     calibration_text,
     load_calibration,
 )
@@ -110,14 +110,13 @@ def test_own_stack_is_preferred_and_own_family_never_used():
         sample(0.4, family="b", stack="t"),
     ]
     full = step_cost_for("s", samples)
-    assert (set(full.rows), full.pooled) == ({"a.s.0.1", "b.s.0.2"}, False)
+    assert set(full.rows) == {"a.s.0.1", "b.s.0.2"}
     without = step_cost_for("s", samples, without_family="b")
-    assert (without.rows, without.pooled) == (("a.s.0.1",), False)
-    pooled = step_cost_for("t", samples, without_family="b")
-    assert (pooled.rows, pooled.pooled) == (("a.s.0.1",), True)
-    assert step_cost_for("new", samples).pooled
-    nothing = step_cost_for("s", samples[1:], without_family="b")
-    assert (nothing.value_s, nothing.rows) == (0.0, ())
+    assert without.rows == ("a.s.0.1",)
+    # another stack's samples say nothing: no cost rather than a borrowed one
+    for stack, family in (("t", "b"), ("new", None)):
+        nothing = step_cost_for(stack, samples, without_family=family)
+        assert (nothing.value_s, nothing.rows) == (0.0, ())
 
 
 def test_constants_are_fitted_on_the_results_page_alone():
@@ -140,16 +139,16 @@ def test_samples_turn_throughput_into_time_per_step():
 def test_calibration_round_trip(tmp_path):
     path = tmp_path / "calibration.toml"
     written = calibrate(predictor=FakePredictor(), path=path)
-    assert set(written.step_costs) == {"sdk-1.0", "sdk-2.4", "sdk-3.x", "pooled"}
+    assert set(written.step_costs) == {"sdk-1.0", "sdk-2.4", "sdk-3.x"}
     read = load_calibration(path)
     for stack, cost in written.step_costs.items():
         assert read.step_costs[stack].rows == cost.rows
         assert read.step_costs[stack].value_s == pytest.approx(cost.value_s, rel=1e-6)
-    assert read.step_costs["sdk-1.0"].pooled
-    assert not read.step_costs["sdk-2.4"].pooled
+    assert read.step_costs["sdk-1.0"].value_s == 0.0
+    assert read.step_costs["sdk-1.0"].rows == ()
     fitted_on = {row for cost in read.step_costs.values() for row in cost.rows}
     assert not any(row.startswith("qwant") for row in fitted_on)
-    assert read.power == PowerScale(value=1.0, rows=())
+    assert read.power == load_calibration().power  # kept unless it is fitted anew
 
 
 def test_calibration_is_the_same_text_every_time(tmp_path):
@@ -159,22 +158,41 @@ def test_calibration_is_the_same_text_every_time(tmp_path):
     assert (tmp_path / "a").read_text() == (tmp_path / "b").read_text() == text
 
 
-def test_power_scale_is_the_one_that_fits(monkeypatch, tmp_path):
-    # without static power and without cost the factor is published power / 250 W
-    monkeypatch.setattr("ipusim.study.calibrate.static_power_w", lambda run: 0.0)
-    scale = fit_power_scale((), FakePredictor())
-    implied = sorted([226.4, 264.5, 270.8, 265.7, 250.2, 266.2])
-    assert scale.value * POWER_W == pytest.approx(implied[2], abs=0.05)
-    assert len(scale.rows) == 6
+def test_power_scales_solve_what_two_numbers_can(monkeypatch, tmp_path):
+    # power that was made with known factors gives those factors back
+    rows = {row.row_id: row for row in load_rows(study="qwant")}
+    parts = {f"batch{size}": (5.0 + size, 40.0 - size * size) for size in (2, 4, 6, 8, 10, 12)}
+
+    def fake(run, tier, *, predictor):
+        amp, sram = parts[run.run_id.rsplit(".", 1)[-1]]
+        rate = rows[f"qwant.table2.{run.run_id.rsplit('.', 1)[-1]}"].value
+        report = FakePredictor().simulate("resnet50", replicas=2, micro_batch=1)
+        report.throughput.value = rate
+        report.power_parts_w = {"static": 110.0, "amp": amp, "sram": sram, "exchange": 4.0}
+        return report
+
+    def made(row):
+        amp, sram = parts[row.run.run_id.rsplit(".", 1)[-1]]
+        watts = 110.0 + 4.0 + 3.0 * amp + 2.5 * sram
+        rate = rows[row.row_id.replace("table3", "table2")].value
+        return dataclasses.replace(row, value=rate / watts)
+
+    def made_rows(*, study, metric):
+        chosen = [row for row in rows.values() if row.metric == metric]
+        return tuple(made(row) for row in chosen) if metric == "efficiency" else tuple(chosen)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ipusim.study.calibrate.predict", fake)
+        patch.setattr("ipusim.study.calibrate.load_rows", made_rows)
+        scales = fit_power_scales(FakePredictor())
+    assert (scales.amp, scales.sram) == pytest.approx((3.0, 2.5), abs=1e-3)
+    assert len(scales.rows) == 6
     path = tmp_path / "calibration.toml"
     calibrate(predictor=FakePredictor(), path=path, power=True)
-    assert load_calibration(path).power.rows == scale.rows
-
-
-def test_static_power_counts_chips_and_cards():
-    run = load_row("qwant.table3.batch2").run
-    constants = load_system("C2").power
-    assert static_power_w(run) == 2 * constants.static_w_per_ipu + constants.card_w
+    read = load_calibration(path).power
+    assert read.rows == scales.rows
+    # with the same activity in every row the larger part alone explains the mean
+    assert (read.amp, read.sram) == pytest.approx((0, 0)) or min(read.amp, read.sram) >= 0
 
 
 @pytest.mark.parametrize("text", ["", "step_cost = 3", "[step_cost.x]\nvalue = 'much'", "[[["])
@@ -186,7 +204,7 @@ def test_damaged_calibration(tmp_path, text):
 
 
 def test_committed_calibration_can_be_read():
-    assert set(load_calibration().step_costs) == {"sdk-1.0", "sdk-2.4", "sdk-3.x", "pooled"}
+    assert set(load_calibration().step_costs) == {"sdk-1.0", "sdk-2.4", "sdk-3.x"}
 
 
 def test_columns_and_rows(frame):
@@ -245,7 +263,7 @@ def test_published_values_do_not_reach_the_predictor():
 
 def test_power_rows_that_were_fitted_on_say_so(monkeypatch):
     rows = load_rows(study="qwant", metric="efficiency")
-    fitted = Calibration(step_costs={}, power=PowerScale(value=1.1, rows=(rows[0].row_id,)))
+    fitted = Calibration(step_costs={}, power=PowerScales(amp=1.1, rows=(rows[0].row_id,)))
     monkeypatch.setattr(compare, "load_calibration", lambda: fitted)
     notes = compare.verdicts(rows, predictor=FakePredictor(), samples=())["note"]
     assert ["fitted on this row" in note for note in notes] == [True] + [False] * 5

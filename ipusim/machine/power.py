@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ipusim.errors import resolve_name
 from ipusim.machine import catalogue
@@ -16,6 +16,24 @@ _SCHEMA: catalogue.Schema = {
     "exchange_pj_per_byte": (float, "pJ/B"),
     "host_w": (float, "W"),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Energy:
+    """Energy of some activity by where it is spent, in joules."""
+
+    amp_j: float
+    sram_j: float
+    exchange_j: float
+
+    @property
+    def total_j(self) -> float:
+        """All of it, without static, card and host power."""
+        return self.amp_j + self.sram_j + self.exchange_j
+
+    def scaled(self, *, amp: float, sram: float) -> Energy:
+        """Return the energy with the fitted factors on arithmetic and memory traffic."""
+        return replace(self, amp_j=amp * self.amp_j, sram_j=sram * self.sram_j)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +69,8 @@ class PowerConstants:
     host_w: float
     constants: dict[str, Constant] = field(compare=False, repr=False)
 
-    def dynamic_j(self, *, flops: float, sram_bytes: float, exchange_bytes: float) -> float:
-        """Return the energy of some activity in joules.
+    def energy(self, *, flops: float, sram_bytes: float, exchange_bytes: float) -> Energy:
+        """Return the energy of some activity.
 
         Parameters
         ----------
@@ -65,15 +83,14 @@ class PowerConstants:
 
         Returns
         -------
-        float
-            Joules, without static, card and host power.
+        Energy
+            In joules, by where it is spent.
         """
-        picojoules = (
-            flops * self.amp_pj_per_flop
-            + sram_bytes * self.sram_pj_per_byte
-            + exchange_bytes * self.exchange_pj_per_byte
+        return Energy(
+            amp_j=flops * self.amp_pj_per_flop * 1e-12,
+            sram_j=sram_bytes * self.sram_pj_per_byte * 1e-12,
+            exchange_j=exchange_bytes * self.exchange_pj_per_byte * 1e-12,
         )
-        return picojoules * 1e-12
 
 
 def load_power(chip: str) -> PowerConstants:

@@ -1,4 +1,4 @@
-"""The few fitted constants: a fixed cost per step and stack, and one factor for power."""
+"""The few fitted constants: a fixed cost per step and stack, and two factors for power."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _value(section: str, name: str) -> float:
 def step_cost_s(stack: str) -> float:
     """Return the fitted fixed cost per step of a stack, in seconds.
 
-    A stack without an entry takes the constant pooled over the others.
+    A stack without an entry has nothing to be fitted on: 0.
 
     Raises
     ------
@@ -50,15 +50,15 @@ def step_cost_s(stack: str) -> float:
         If the calibration file is missing or damaged.
     """
     known = _tables(paths.data_dir() / FILE).get("step_cost", {})
-    return _value("step_cost", stack if stack in known else "pooled")
+    return _value("step_cost", stack) if stack in known else 0.0
 
 
-def dynamic_power_scale() -> float:
-    """Return the fitted factor on the energies of data/hardware/power.toml.
+def power_scales() -> tuple[float, float]:
+    """Return the fitted factors on the energies of arithmetic and of memory traffic.
 
     Raises
     ------
     DataError
         If the calibration file is missing or damaged.
     """
-    return _value("power", "dynamic_scale")
+    return _value("power", "amp_scale"), _value("power", "sram_scale")

@@ -9,6 +9,8 @@ from ipusim.compiler.lowering import lower
 from ipusim.compiler.program import Program
 from ipusim.errors import ConfigError, resolve_name
 from ipusim.machine import Chip
+from ipusim.machine.power import Energy
+from ipusim.machine.system import System
 from ipusim.runtime import calibration
 from ipusim.runtime.host_io import HostIo, host_io
 from ipusim.runtime.run_config import TIERS, RunConfig
@@ -40,8 +42,10 @@ class StepResult:
         Seconds from request to result: batches in flight times the step.
     throughput_items_per_s : float
         Items per second of all replicas.
-    power_w : float
-        Watts of the cards or machines in use, without hosts.
+    energy : Energy
+        Dynamic energy of one chip and step; the calibrated tier applies the fitted factors.
+    static_w, power_w : float
+        Watts of the cards or machines in use, without hosts: idle, and on average over the step.
     """
 
     items: int
@@ -54,6 +58,8 @@ class StepResult:
     step_s: float
     latency_s: float
     throughput_items_per_s: float
+    energy: Energy
+    static_w: float
     power_w: float
 
 
@@ -111,6 +117,11 @@ def run_step(
     else:
         step = max(device + io.work_s + io.exposed_s + fixed, io.sustained_s)
     items = config.micro_batch or _leading(graph)
+    energy = _energy(program, config)
+    if calibrated:
+        amp, sram = calibration.power_scales()
+        energy = energy.scaled(amp=amp, sram=sram)
+    static = static_power_w(config.system, config.active_ipus)
     return StepResult(
         items=items,
         graph=graph,
@@ -122,7 +133,9 @@ def run_step(
         step_s=step,
         latency_s=config.batches_in_flight * step,
         throughput_items_per_s=config.replicas * items / step,
-        power_w=_power_w(program, config, step, calibrated),
+        energy=energy,
+        static_w=static,
+        power_w=static + config.active_ipus * energy.total_j / step,
     )
 
 
@@ -138,25 +151,28 @@ def _leading(graph: Graph) -> int:
     return shape[0] if shape and shape[0] > 0 else 1
 
 
-def _power_w(program: Program, config: RunConfig, step_s: float, calibrated: bool) -> float:
-    """Average power of the cards or machines in use, in watts.
+def static_power_w(system: System, active_ipus: int) -> float:
+    """Return the power, in watts, of the cards or machines in use while they wait.
 
-    Static power of every chip and machine in use, plus the energy of a step's activity: AMP
-    FLOPs, memory traffic of busy tiles, exchanged bytes.
+    Parameters
+    ----------
+    system : System
+    active_ipus : int
+        Chips in use; every chip of their cards or machines is powered.
     """
-    system, constants = config.system, config.system.power
+    machines = -(-active_ipus // system.ipus_per_machine)
+    chips = machines * system.ipus_per_machine
+    return chips * system.power.static_w_per_ipu + machines * system.power.card_w
+
+
+def _energy(program: Program, config: RunConfig) -> Energy:
+    """Energy of a step on one chip: AMP FLOPs, memory traffic of busy tiles, exchanged bytes."""
     busy = sum(
         step.repeats * (step.compute_cycles + step.copy_cycles) * step.tiles
         for step in program.steps
     )
-    energy = constants.dynamic_j(
+    return config.system.power.energy(
         flops=2 * program.macs,
         sram_bytes=busy * SRAM_BYTES_PER_CYCLE,
         exchange_bytes=program.exchanged_bytes,
     )
-    if calibrated:
-        energy *= calibration.dynamic_power_scale()
-    machines = -(-config.active_ipus // system.ipus_per_machine)
-    chips = machines * system.ipus_per_machine
-    static = chips * constants.static_w_per_ipu + machines * constants.card_w
-    return static + config.active_ipus * energy / step_s

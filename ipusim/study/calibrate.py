@@ -1,4 +1,4 @@
-"""Fitting the few constants: a fixed cost per step of each software stack, and power's one factor.
+"""Fitting the few constants: a fixed cost per step of each software stack, and two of power.
 
 The cost enters a step as max(floor, base + cost): base is everything that happens in turn, floor
 what runs beside it (the host link, or the device where transfers overlap). Both are read off two
@@ -12,20 +12,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from scipy.optimize import nnls
+
 from ipusim import paths
-from ipusim.machine.system import load_system
 from ipusim.study.calibration_file import (
     CALIBRATION_FILE,
-    POOLED,
     Calibration,
-    PowerScale,
+    PowerScales,
     StepCost,
     calibration_text,
+    load_calibration,
 )
 from ipusim.study.outputs import write_text
 from ipusim.study.predictor import Predictor, predict
 from ipusim.study.published import PublishedRow, load_rows
-from ipusim.study.runs import RunConfiguration
 
 FITTING_STUDY = "results"
 """Only the results page is fitted on: its recipes are public. Qwant, TAMU and Argonne never are."""
@@ -149,75 +150,49 @@ def step_cost_for(
     Returns
     -------
     StepCost
-        Fitted on the stack's own samples, or on those of all other stacks when it has none left.
+        Fitted on the stack's own samples; 0 when it has none left: how long one stack takes to
+        start a step says nothing about another.
     """
-    allowed = [sample for sample in samples if sample.family != without_family]
-    own = [sample for sample in allowed if sample.stack == stack]
-    used = own or allowed
+    used = [item for item in samples if item.stack == stack and item.family != without_family]
     return StepCost(
         stack=stack,
         value_s=fit_step_cost(used),
         rows=tuple(sample.row_id for sample in used),
-        pooled=not own,
     )
 
 
-def static_power_w(run: RunConfiguration) -> float:
-    """Return the power of a run's cards or machines that does not depend on activity.
+def fit_power_scales(predictor: Predictor) -> PowerScales:
+    """Fit the factors on dynamic energy to the power that Qwant's tables imply.
+
+    Static power and the energy per exchanged byte stay at their sourced values, and energy is spent
+    over the published step, so that an error of time does not become one of power.
 
     Parameters
     ----------
-    run : RunConfiguration
-        A run with system and replicas.
-
-    Returns
-    -------
-    float
-        Watts, by the constants of data/hardware/power.toml.
-    """
-    system = load_system(run.system)
-    active = (run.replicas or system.ipus) * (run.ipus_per_replica or 1)
-    machines = -(-active // system.ipus_per_machine)
-    chips = machines * system.ipus_per_machine
-    return chips * system.power.static_w_per_ipu + machines * system.power.card_w
-
-
-def fit_power_scale(samples: Iterable[StepSample], predictor: Predictor) -> PowerScale:
-    """Fit the factor on dynamic power to the power that Qwant's tables imply.
-
-    Parameters
-    ----------
-    samples : iterable of StepSample
-        What the cost per step is fitted on, for the time over which energy is spent.
     predictor : Predictor
-        What predicts; the specification tier gives power without any factor.
+        What predicts; the specification tier gives energies without any factor.
 
     Returns
     -------
-    PowerScale
-        Minimises the mean absolute relative error of power: the median of the exact factors,
-        weighted with dynamic / published power.
+    PowerScales
+        Non-negative least squares over the rows.
     """
     throughput = {row.run.run_id: row for row in load_rows(study=POWER_STUDY, metric="throughput")}
-    known = list(samples)
-    points = []
     rows = load_rows(study=POWER_STUDY, metric="efficiency")
+    parts_w, wanted_w = [], []
     for row in rows:
-        published_w = throughput[row.run.run_id].value / row.value
-        cost = step_cost_for(row.stack, known, without_family=row.family)
-        plain = predict(row.run, "specification", predictor=predictor)
-        timed = predict(row.run, "calibrated", predictor=predictor, step_cost_s=cost.value_s)
-        static_w = static_power_w(row.run)
-        slower = float(timed.throughput) / float(plain.throughput)
-        dynamic_w = (float(plain.power) - static_w) * slower
-        points.append(((published_w - static_w) / dynamic_w, dynamic_w / published_w))
-    half = sum(weight for _, weight in points) / 2
-    reached = 0.0
-    for factor, weight in sorted(points):
-        reached += weight
-        if reached >= half:
-            return PowerScale(value=max(0.0, factor), rows=tuple(row.row_id for row in rows))
-    return PowerScale()
+        rate = throughput[row.run.run_id].value
+        report = predict(row.run, "specification", predictor=predictor)
+        parts = report.power_parts_w
+        faster = rate / float(report.throughput)
+        dynamic_w = rate / row.value - parts["static"]
+        parts_w.append((parts["amp"] * faster, parts["sram"] * faster))
+        wanted_w.append(dynamic_w - parts["exchange"] * faster)
+    (amp, sram), _ = nnls(np.array(parts_w), np.array(wanted_w))
+    return PowerScales(
+        # four digits: the last bits of a least-squares solution differ between machines
+        amp=round(float(amp), 4), sram=round(float(sram), 4), rows=tuple(row.row_id for row in rows)
+    )
 
 
 def calibrate(
@@ -233,12 +208,12 @@ def calibrate(
     path : pathlib.Path, optional
         File to write; by default ``data/calibration.toml``.
     power : bool
-        Also fit the factor on dynamic power; otherwise it is 1.
+        Also fit the factors on dynamic energy; otherwise they are those of the file as it is.
 
     Returns
     -------
     Calibration
-        A cost for each stack that a modelled run names and a pooled one for any other.
+        A cost for each stack that a modelled run names.
 
     Raises
     ------
@@ -247,7 +222,7 @@ def calibrate(
     """
     samples = step_samples(fitting_rows(), predictor)
     stacks = sorted({row.stack for row in load_rows() if not row.run.not_modelled})
-    costs = {stack: step_cost_for(stack, samples) for stack in (*stacks, POOLED)}
-    scale = fit_power_scale(samples, predictor) if power else PowerScale()
-    write_text(path or paths.data_dir() / CALIBRATION_FILE, calibration_text(costs.values(), scale))
-    return Calibration(step_costs=costs, power=scale)
+    costs = {stack: step_cost_for(stack, samples) for stack in stacks}
+    scales = fit_power_scales(predictor) if power else load_calibration().power
+    write_text(path or paths.data_dir() / CALIBRATION_FILE, calibration_text(costs.values(), scales))
+    return Calibration(step_costs=costs, power=scales)

@@ -13,22 +13,20 @@ from ipusim import paths
 from ipusim.errors import DataError
 
 CALIBRATION_FILE = "calibration.toml"
-POOLED = "pooled"
-"""Entry for stacks that no modelled run names: the constant fitted on all rows."""
-
 _HEADER = """\
 # Written by `ipusim calibrate`; do not edit by hand.
 #
 # step_cost: one constant per software stack, a fixed cost per step in seconds on top of what the
 # specification tier predicts. It minimises the mean absolute relative error of time per step over
-# the rows it names. A stack without rows of its own takes the constant fitted on all other stacks
-# (pooled = true). Comparisons never use these values: they refit without the row's own family.
+# the rows it names; a stack without rows has no fitted cost. Comparisons never use these values:
+# they refit without the row's own family.
 #
-# power: one factor on the dynamic energies of data/hardware/power.toml; 1 means nothing is fitted.
+# power: two factors, on the energies of arithmetic and of memory traffic of data/hardware/power.toml,
+# by least squares on the power that the rows imply; 1 means nothing is fitted.
 schema = 1
 """
 _STEP_SOURCE = "least mean absolute relative error of time per step over rows"
-_POWER_SOURCE = "least mean absolute relative error of power over rows"
+_POWER_SOURCE = "non-negative least squares of dynamic power over rows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,29 +41,27 @@ class StepCost:
         Seconds per step; 0 when there is no row to fit on.
     rows : tuple of str
         The rows it was fitted on.
-    pooled : bool
-        Whether the rows are those of other stacks.
     """
 
     stack: str
     value_s: float
     rows: tuple[str, ...]
-    pooled: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PowerScale:
-    """The factor on dynamic power.
+class PowerScales:
+    """The factors on dynamic energy.
 
     Attributes
     ----------
-    value : float
-        Dimensionless; 1 leaves the sourced constants as they are.
+    amp, sram : float
+        On arithmetic and on memory traffic; 1 leaves the sourced constants as they are.
     rows : tuple of str
         The rows it was fitted on; none when it was not fitted.
     """
 
-    value: float = 1.0
+    amp: float = 1.0
+    sram: float = 1.0
     rows: tuple[str, ...] = ()
 
 
@@ -76,13 +72,13 @@ class Calibration:
     Attributes
     ----------
     step_costs : dict of str to StepCost
-        By stack, with the entry `POOLED` for any other stack.
-    power : PowerScale
-        The factor on dynamic power.
+        By stack; any other stack costs 0.
+    power : PowerScales
+        The factors on dynamic energy.
     """
 
     step_costs: dict[str, StepCost]
-    power: PowerScale
+    power: PowerScales
 
 
 def _block(title: str, values: dict[str, str], rows: Iterable[str]) -> str:
@@ -91,15 +87,15 @@ def _block(title: str, values: dict[str, str], rows: Iterable[str]) -> str:
     return "\n".join([*lines, "rows = [", *(f"    {json.dumps(row)}," for row in rows), "]", ""])
 
 
-def calibration_text(costs: Iterable[StepCost], power: PowerScale) -> str:
+def calibration_text(costs: Iterable[StepCost], power: PowerScales) -> str:
     """Write fitted constants as TOML.
 
     Parameters
     ----------
     costs : iterable of StepCost
-        One per stack, and one for `POOLED`.
-    power : PowerScale
-        The factor on dynamic power.
+        One per stack.
+    power : PowerScales
+        The factors on dynamic energy.
 
     Returns
     -------
@@ -112,17 +108,17 @@ def calibration_text(costs: Iterable[StepCost], power: PowerScale) -> str:
             "value": f"{cost.value_s:.6e}",
             "unit": '"s"',
             "label": '"fitted"',
-            "pooled": str(cost.pooled).lower(),
             "source": json.dumps(_STEP_SOURCE),
         }
         blocks.append(_block(f"step_cost.{json.dumps(cost.stack)}", values, cost.rows))
-    values = {
-        "value": f"{power.value:.6g}" if power.rows else "1.0",
-        "unit": '"-"',
-        "label": '"fitted"' if power.rows else '"verified"',
-        "source": json.dumps(_POWER_SOURCE if power.rows else "not fitted"),
-    }
-    blocks.append(_block("power.dynamic_scale", values, power.rows))
+    for name, scale in (("amp_scale", power.amp), ("sram_scale", power.sram)):
+        values = {
+            "value": f"{scale:.4f}",
+            "unit": '"-"',
+            "label": '"fitted"' if power.rows else '"verified"',
+            "source": json.dumps(_POWER_SOURCE if power.rows else "not fitted"),
+        }
+        blocks.append(_block(f"power.{name}", values, power.rows))
     return "\n".join(blocks)
 
 
@@ -131,7 +127,6 @@ def _step_cost(stack: str, block: dict[str, Any]) -> StepCost:
         stack=stack,
         value_s=float(block["value"]),
         rows=tuple(block["rows"]),
-        pooled=bool(block["pooled"]),
     )
 
 
@@ -156,12 +151,14 @@ def load_calibration(path: Path | None = None) -> Calibration:
     source = path or paths.data_dir() / CALIBRATION_FILE
     try:
         tables = tomllib.loads(source.read_text(encoding="utf-8"))
-        power = tables["power"]["dynamic_scale"]
+        amp, sram = tables["power"]["amp_scale"], tables["power"]["sram_scale"]
         return Calibration(
             step_costs={
                 stack: _step_cost(stack, block) for stack, block in tables["step_cost"].items()
             },
-            power=PowerScale(value=float(power["value"]), rows=tuple(power["rows"])),
+            power=PowerScales(
+                amp=float(amp["value"]), sram=float(sram["value"]), rows=tuple(amp["rows"])
+            ),
         )
     except OSError as error:
         raise DataError(

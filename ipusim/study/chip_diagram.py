@@ -107,7 +107,7 @@ def _tiles_path(chip: Chip, left: float, right: float, bands: Bands) -> Path:
 def _draw_chip(axis: Axes, chip: Chip) -> None:
     """Draw one chip with all its tiles."""
     axis.set_title(
-        f"{chip.name}: {chip.tiles:,} tiles, {chip.clock_hz / 1e9:.2f} GHz", x=0.02, y=0.945
+        f"{chip.name}: {chip.tiles:,} tiles, {chip.clock_hz / 1e9:.2f} GHz", x=0.02, y=0.961
     )
     _box(axis, 11, 9, 78, 76, linewidth=1.6)
     bands = ((52.0, 82.5), (11.5, 42.0))
@@ -155,7 +155,7 @@ def _draw_system(axis: Axes, system: System) -> None:
     axis.set_title(title, x=0.0, y=0.93)
     for behind in range(min(system.machines, _SHOWN_MACHINES) - 1, 0, -1):
         _box(axis, 2 + 1.6 * behind, 30 + 1.6 * behind, 90, 38, facecolor="white", linewidth=0.8)
-    _box(axis, 2, 30, 90, 38, facecolor=_INK)
+    _box(axis, 2, 30, 90, 38, facecolor="white")
     pitch = 86 / shown
     width = min(20.0, pitch - 4)
     centres = [4 + pitch * (index + 0.5) for index in range(shown)]

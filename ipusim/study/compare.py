@@ -102,7 +102,7 @@ def _predicted_line(
     """Read the row's metric from the reports of its run and judge it."""
     values = {tier: metric_of(report, row) for tier, report in reports.items()}
     calibrated, low, high = values["calibrated"]
-    in_sample = "the factor on power was fitted on this row" if row.row_id in power_rows else ""
+    in_sample = "the factors on energy were fitted on this row" if row.row_id in power_rows else ""
     return {
         **{tier: value[0] for tier, value in values.items()},
         "low80": low,

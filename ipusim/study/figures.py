@@ -168,7 +168,7 @@ def _draw_panel(axis: Axes, panel: Panel) -> None:
         axis.text(
             0.98,
             0.06,
-            f"roofline: {np.nanmin(bound):,.4g} and more, off the scale",
+            f"roofline: {np.nanmin(bound):,.0f}, off the scale",
             transform=axis.transAxes,
             ha="right",
             fontsize=8.5,

@@ -20,6 +20,7 @@ class ReportLike(Protocol):
 
     latency: SupportsFloat
     throughput: SupportsFloat
+    power_parts_w: dict[str, float]
 
 
 class Predictor(Protocol):

@@ -184,7 +184,7 @@ def what_if_panels(frame: pd.DataFrame, published: pd.DataFrame) -> Figure:
     frame : pandas.DataFrame
         From `ipusim.study.qwant.what_if`.
     published : pandas.DataFrame
-        From `ipusim.study.qwant_machines.published_points`.
+        From `ipusim.study.qwant_views.published_points`.
 
     Returns
     -------
@@ -298,6 +298,7 @@ def measured_layers(frame: pd.DataFrame) -> Figure:
         batches = sorted(set(frame["batch"]))
         right.set_xticks(batches, [str(batch) for batch in batches])
         right.set_yticks([0.1, 0.25, 0.5, 1.0], ["0.1", "0.25", "0.5", "1"])
+        right.minorticks_off()
         right.set_xlabel("batch")
         right.set_ylabel("predicted / measured")
         right.set_title("Their ratio")

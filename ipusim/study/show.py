@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ipusim.study.outputs import figure_bytes, save_figure, save_table
+from ipusim.study.outputs import save_figure, save_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ipusim.study.tables import Table
+
+NOTEBOOK_DPI = 105
+"""Coarser than the saved files: a committed notebook carries its pictures with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,15 @@ class Picture:
         return f"Figure: {self.description}"
 
     def _repr_png_(self) -> bytes:
-        return figure_bytes(self.figure, "png")
+        buffer = BytesIO()
+        self.figure.savefig(
+            buffer,
+            format="png",
+            dpi=NOTEBOOK_DPI,
+            bbox_inches="tight",
+            metadata={"Software": None},
+        )
+        return buffer.getvalue()
 
 
 def show_figure(figure: Figure, name: str, output_dir: str | Path, description: str) -> Picture:

@@ -19,6 +19,7 @@ DEFAULT_DIGITS = 4
 MISSING = "-"
 _LARGEST_PLAIN = 1e15
 _SMALLEST_PLAIN = 1e-6
+_UNITS = {"us": "µs", "w": "W", "ipu": "IPU", "ipus": "IPUs", "macs": "MACs"}
 _VERDICT_MARKS = {"hit": "● hit", "near": "◐ near", "miss": "○ miss"}
 
 
@@ -208,8 +209,9 @@ class Table:
 
 
 def _heading(name: str) -> str:
-    """Turn a column name into a heading."""
-    return name.replace("_percent", " %").replace("_per_s", "/s").replace("_", " ")
+    """Turn a column name into a heading, its units written as they are read."""
+    words = name.replace("_percent", " %").replace("_per_s", "/s").replace("_", " ").split(" ")
+    return " ".join(_UNITS.get(word, word) for word in words)
 
 
 def _formatted(name: str, value: object, digits: int) -> str:

@@ -8,9 +8,10 @@ import pandas as pd
 
 from ipusim.errors import ConfigError
 from ipusim.machine.system import load_system
+from ipusim.study.audit import qwant_power
 from ipusim.study.compare import tier_summary, with_errors
 from ipusim.study.published import load_rows
-from ipusim.study.qwant import MODEL, PUBLISHED_SYSTEM, check_parameters, machine_rows
+from ipusim.study.qwant import MODEL, PUBLISHED_SYSTEM, check_parameters, machine_rows, power_frame
 from ipusim.study.tables import Table
 
 _MOST_MICRO_BATCH = 64
@@ -102,6 +103,24 @@ def published_points(frame: pd.DataFrame) -> pd.DataFrame:
     points = pd.DataFrame(lines)
     first = points["system"] == load_system(PUBLISHED_SYSTEM).name
     return pd.concat([points[first], points[~first]], ignore_index=True)
+
+
+def audited_power(frame: pd.DataFrame) -> pd.DataFrame:
+    """Put the predicted power beside the power that the published tables imply.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `ipusim.study.compare.verdicts`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        `ipusim.study.audit.qwant_power` with a column predicted_power_w (calibrated, W; NaN where
+        the batch size was not predicted).
+    """
+    predicted = power_frame(frame)[["batch_size", "predicted_power_w"]]
+    return qwant_power().merge(predicted, on="batch_size", how="left")
 
 
 def machine_table(frame: pd.DataFrame) -> Table:

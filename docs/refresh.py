@@ -1,0 +1,180 @@
+"""Refresh what README.md shows of the simulator: its picture, its tables, its example output.
+
+Run ``python docs/refresh.py`` after anything that changes a prediction; tests/test_readme.py tells
+when that was forgotten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pandas as pd
+
+from ipusim import cli
+from ipusim.study import evidence, qwant_figures, qwant_inside
+from ipusim.study.compare import tier_summary, verdicts
+from ipusim.study.outputs import write_bytes, write_text
+from ipusim.study.tables import format_percent
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+PICTURE = ROOT / "docs" / "qwant_latency.png"
+PICTURE_DPI = 120
+BATCH_SIZES = (2, 4, 6, 8, 10, 12)
+EXAMPLE = (
+    "simulate",
+    "resnext101_32x4d",
+    "--system",
+    "C2",
+    "--micro-batch",
+    "4",
+    "--host-dtype",
+    "float32",
+)
+_BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(\n<!-- end \2 -->)", re.DOTALL)
+_METRIC_NAMES = {"latency": "latency", "throughput": "throughput", "efficiency": "images/s/W"}
+
+
+def example_block() -> str:
+    """Return the CLI example with its real output."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        cli.main(list(EXAMPLE))
+    return f"```console\n$ ipusim {' '.join(EXAMPLE)}\n{output.getvalue().rstrip()}\n```"
+
+
+def _cell(value: float) -> str:
+    return "-" if pd.isna(value) else f"{value:.1f}"
+
+
+def accuracy_block(frame: pd.DataFrame) -> str:
+    """Return the three-tier table: median error per system and metric.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `ipusim.study.compare.verdicts` on every row.
+    """
+    lines = [
+        "| published | rows | roofline | nothing fitted | calibrated | bias | hits | largest |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    summary = tier_summary(frame, by=("system", "metric"))
+    for (system, metric), group in summary.groupby(["system", "metric"], sort=False):
+        tiers = group.set_index("tier")
+        best = tiers.loc["calibrated"]
+        medians = [tiers.loc[tier, "median_abs_error_percent"] for tier in tiers.index]
+        cells = [
+            f"{system}, {_METRIC_NAMES.get(metric, metric)}",
+            str(int(best["rows"])),
+            *map(_cell, medians),
+            format_percent(best["bias_percent"]),
+            f"{int(best['hit'])} of {int(best['rows'])}",
+            _cell(best["max_abs_error_percent"]),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def evidence_block() -> str:
+    """Return the table of the lower layers: vertices, operations, measured Mk1 layers."""
+    lines = ["| checked against | rows | typical error | large error |", "|---|---|---|---|"]
+    for row in evidence.vertices_table().to_dict("records"):
+        lines.append(
+            f"| silicon: {row['vertex']} | {row['rows']} "
+            f"| mean {_cell(row['mean_abs_error_percent'])} "
+            f"| largest {_cell(row['max_abs_error_percent'])} |"
+        )
+    for row in evidence.operations_table().to_dict("records"):
+        lines.append(
+            f"| IPUModel: {row['operation']}, {row['chip']}, {row['snapshot']} | {row['rows']} "
+            f"| median {_cell(row['median_abs_error_percent'])} "
+            f"| 90th percentile {_cell(row['p90_abs_error_percent'])} |"
+        )
+    for row in evidence.mk1_layers_table().to_dict("records"):
+        lines.append(
+            f"| silicon: grouped convolutions on GC2, stage {row['stage']} | {row['rows']} "
+            f"| median {_cell(row['median_abs_error_percent'])} "
+            f"| largest {_cell(row['max_abs_error_percent'])} |"
+        )
+    return "\n".join(lines)
+
+
+def picture_data() -> str:
+    """Return the numbers behind the picture as text."""
+    parts = qwant_inside.latency_parts(BATCH_SIZES)
+    return parts.to_csv(index=False, float_format="%.4g", lineterminator="\n")
+
+
+def picture() -> bytes:
+    """Draw the picture; the numbers behind it go with it, so that a test can compare them."""
+    figure = qwant_figures.latency_anatomy(qwant_inside.latency_parts(BATCH_SIZES))
+    buffer = io.BytesIO()
+    metadata = {"Software": None, "Description": picture_data()}
+    figure.savefig(buffer, format="png", dpi=PICTURE_DPI, bbox_inches="tight", metadata=metadata)
+    return buffer.getvalue()
+
+
+def picture_description(content: bytes) -> str:
+    """Return the numbers that a picture carries.
+
+    Parameters
+    ----------
+    content : bytes
+        A PNG file.
+
+    Raises
+    ------
+    ValueError
+        If it carries none.
+    """
+    position = 8
+    while position < len(content):
+        length = int.from_bytes(content[position : position + 4])
+        kind = content[position + 4 : position + 8]
+        data = content[position + 8 : position + 8 + length]
+        if kind == b"tEXt" and data.startswith(b"Description\0"):
+            return data.partition(b"\0")[2].decode("latin-1")
+        position += 12 + length
+    raise ValueError("The picture carries no numbers: run docs/refresh.py.")
+
+
+def shown(text: str, name: str) -> str:
+    """Return what stands in one generated block of a text.
+
+    Raises
+    ------
+    KeyError
+        If there is no such block.
+    """
+    found = {match[2]: match[0][len(match[1]) : -len(match[3])] for match in _BLOCK.finditer(text)}
+    return found[name]
+
+
+def refreshed(text: str, blocks: dict[str, str]) -> str:
+    """Return a text with its generated blocks replaced.
+
+    Raises
+    ------
+    KeyError
+        If the text has a block that nothing is generated for.
+    """
+    return _BLOCK.sub(lambda match: f"{match[1]}{blocks[match[2]]}{match[3]}", text)
+
+
+def main() -> None:
+    """Rewrite README.md and its picture."""
+    blocks = {
+        "example": example_block(),
+        "accuracy": accuracy_block(verdicts()),
+        "evidence": evidence_block(),
+    }
+    write_text(README, refreshed(README.read_text(encoding="utf-8"), blocks))
+    write_bytes(PICTURE, picture())
+
+
+if __name__ == "__main__":
+    main()
