@@ -1,7 +1,7 @@
 """Refresh what README.md shows of the simulator: its picture, its tables, its example output.
 
 Run ``python docs/refresh.py`` after anything that changes a prediction; tests/test_readme.py tells
-when that was forgotten.
+when that was forgotten. With ``--notebooks`` the notebooks are run again in place as well.
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import sys
+import tempfile
 from pathlib import Path
 
 import pandas as pd
 
 from ipusim import cli
 from ipusim.study import evidence, qwant_figures, qwant_inside
+from ipusim.study.clean import cleaned, notebook_text, read_notebook
 from ipusim.study.compare import tier_summary, verdicts
+from ipusim.study.execute import run_notebook
 from ipusim.study.outputs import write_bytes, write_text
 from ipusim.study.tables import format_percent
 
@@ -165,8 +169,21 @@ def refreshed(text: str, blocks: dict[str, str]) -> str:
     return _BLOCK.sub(lambda match: f"{match[1]}{blocks[match[2]]}{match[3]}", text)
 
 
+def run_in_place(notebook: Path) -> None:
+    """Run a notebook and store it with its outputs, or stop and leave it as it was."""
+    with tempfile.TemporaryDirectory() as folder:
+        executed = Path(folder) / notebook.name
+        failure = run_notebook(notebook, executed, {}, progress=sys.stderr.isatty())
+        if failure:
+            sys.exit(f"{notebook.name} {failure}; it was left as it was.")
+        write_text(notebook, notebook_text(cleaned(read_notebook(executed))))
+
+
 def main() -> None:
-    """Rewrite README.md and its picture."""
+    """Rewrite README.md and its picture, and with ``--notebooks`` the notebooks' outputs."""
+    if "--notebooks" in sys.argv[1:]:
+        for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
+            run_in_place(notebook)
     blocks = {
         "example": example_block(),
         "accuracy": accuracy_block(verdicts()),

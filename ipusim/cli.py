@@ -174,6 +174,8 @@ def validate(rows: bool, record: bool) -> int:
     tables = validate.validation_tables(frame, rows=rows)
     tables += [_as_table(evidence.vertices_table(), "Vertices measured on silicon")]
     tables += [_as_table(evidence.operations_table(), "Operations against Graphcore's IPUModel")]
+    title = "Grouped convolutions measured on one GC2 (Jia et al. 2019), by network stage"
+    tables += [_as_table(evidence.mk1_layers_table(), title)]
     click.echo("\n\n".join(repr(table) for table in tables))
     if record:
         click.echo(f"\nrecorded: {_shown(validate.record_expected(frame))}")

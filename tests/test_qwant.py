@@ -7,6 +7,7 @@ import math
 import pandas as pd
 import pytest
 
+import ipusim
 from ipusim.errors import ConfigError, UnknownNameError
 from ipusim.study import evidence, figures, qwant, qwant_figures, qwant_inside, qwant_views
 from ipusim.study import qwant_assumptions as assumptions
@@ -120,6 +121,20 @@ def test_doubted_constants_name_the_host_rate():
     assert "verified" not in set(data["label"])
     with pytest.raises(UnknownNameError):
         assumptions.doubted_constants("C3 card")
+
+
+def test_fitted_constants_are_those_in_use():
+    data = assumptions.fitted_constants().frame.set_index("constant")
+    costs = [name for name in data.index if name.startswith("cost per step")]
+    energies = [name for name in data.index if name.startswith("energy of")]
+    assert {*costs, *energies} == set(data.index)
+    assert len(energies) == 2
+    assert data.loc["cost per step, sdk-1.0", ["in_use", "fitted_on"]].tolist() == [0, 0]
+    report = ipusim.simulate("resnet18", system="IPU-M2000", stack="sdk-2.4")
+    fixed_us = 1e6 * report.result.fixed_s
+    assert data.loc["cost per step, sdk-2.4", "in_use"] == pytest.approx(fixed_us, rel=1e-4)
+    used = data.loc[energies]
+    assert list(used["in_use"]) == pytest.approx(list(used["sourced"] * used["factor"]))
 
 
 def test_changing_an_assumption_changes_the_latency(changes):

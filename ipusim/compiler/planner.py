@@ -242,6 +242,11 @@ def plan(shape: ConvShape, chip: Chip, rules: PlannerRules, *, pruned: bool = Tr
     return _plan(shape, _ChipKey.of(chip), rules, pruned)
 
 
+def forget_plans() -> None:
+    """Forget the plans remembered so far, for measuring."""
+    _plan.cache_clear()
+
+
 @dataclass(frozen=True, slots=True)
 class _ChipKey:
     """The chip's values that a plan depends on, hashable for the cache."""

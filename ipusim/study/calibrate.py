@@ -191,7 +191,9 @@ def fit_power_scales(predictor: Predictor) -> PowerScales:
     (amp, sram), _ = nnls(np.array(parts_w), np.array(wanted_w))
     return PowerScales(
         # four digits: the last bits of a least-squares solution differ between machines
-        amp=round(float(amp), 4), sram=round(float(sram), 4), rows=tuple(row.row_id for row in rows)
+        amp=round(float(amp), 4),
+        sram=round(float(sram), 4),
+        rows=tuple(row.row_id for row in rows),
     )
 
 
@@ -224,5 +226,7 @@ def calibrate(
     stacks = sorted({row.stack for row in load_rows() if not row.run.not_modelled})
     costs = {stack: step_cost_for(stack, samples) for stack in stacks}
     scales = fit_power_scales(predictor) if power else load_calibration().power
-    write_text(path or paths.data_dir() / CALIBRATION_FILE, calibration_text(costs.values(), scales))
+    write_text(
+        path or paths.data_dir() / CALIBRATION_FILE, calibration_text(costs.values(), scales)
+    )
     return Calibration(step_costs=costs, power=scales)

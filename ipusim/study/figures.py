@@ -178,7 +178,7 @@ def _draw_panel(axis: Axes, panel: Panel) -> None:
         axis.plot(panel.x, values, label=name, **SERIES[name])
     axis.set_title(panel.title)
     axis.set_ylabel(panel.unit)
-    axis.set_ylim(bottom=0)
+    axis.set_ylim(0, 1.07 * max((np.nanmax(values) for values in known.values()), default=1.0))
     axis.set_xticks(list(panel.x))
 
 

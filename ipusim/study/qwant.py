@@ -103,8 +103,13 @@ def rows_for(
     changes: dict[str, Any] = {}
     if precision != PUBLISHED_PRECISION:
         changes |= {"precision": precision, "note": f"published at {PUBLISHED_PRECISION}"}
-    if load_system(system).name != PUBLISHED_SYSTEM:
-        changes |= {"system": system, "stack": None, "note": f"published on {PUBLISHED_SYSTEM}"}
+    machine = load_system(system)
+    if machine.name != PUBLISHED_SYSTEM:
+        changes |= {
+            "system": machine.name,
+            "stack": machine.default_stack,
+            "note": f"published on {PUBLISHED_SYSTEM}",
+        }
     rows = []
     for metric, (table, unit) in _METRICS.items():
         for batch in batch_sizes:

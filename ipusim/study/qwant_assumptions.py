@@ -17,6 +17,7 @@ from ipusim.machine.catalogue import hardware_table
 from ipusim.machine.system import load_system
 from ipusim.runtime.run_config import RunConfig, make_config
 from ipusim.runtime.step import run_step
+from ipusim.study.calibration_file import load_calibration
 from ipusim.study.compare import error_percent
 from ipusim.study.qwant import (
     MODEL,
@@ -121,6 +122,70 @@ def doubted_constants(system: str = PUBLISHED_SYSTEM) -> Table:
     shown = doubted[["subject", "name", "value", "unit", "label", "source"]].copy()
     shown["value"] = [_plain(value) for value in shown["value"]]
     return Table(shown, caption=f"{machine.name}: constants that are inferred or assumed")
+
+
+def fitted_constants(system: str = PUBLISHED_SYSTEM) -> Table:
+    """Show every fitted constant, and what the fit makes of the sourced energies of a system.
+
+    Parameters
+    ----------
+    system : str
+        Name of a system.
+
+    Returns
+    -------
+    Table
+        Constant, sourced value, fitted factor, value in use, unit, and how many rows it was
+        fitted on; costs per step are those of `ipusim.simulate`, while comparisons refit them
+        without the family of each row.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such system.
+    DataError
+        If data/calibration.toml is missing or damaged.
+    """
+    calibration = load_calibration()
+    energies = load_system(system).power
+    scales = calibration.power
+    lines = [
+        {
+            "constant": f"cost per step, {cost.stack}",
+            "sourced": math.nan,
+            "factor": math.nan,
+            "in_use": 1e6 * cost.value_s,
+            "unit": "µs",
+            "fitted_on": len(cost.rows),
+        }
+        for cost in calibration.step_costs.values()
+    ]
+    for name, value, factor, unit in (
+        ("convolution units", energies.amp_pj_per_flop, scales.amp, "pJ/FLOP"),
+        ("tile memory", energies.sram_pj_per_byte, scales.sram, "pJ/B"),
+    ):
+        lines.append(
+            {
+                "constant": f"energy of {name}",
+                "sourced": value,
+                "factor": factor,
+                "in_use": factor * value,
+                "unit": unit,
+                "fitted_on": len(scales.rows),
+            }
+        )
+    return Table(
+        pd.DataFrame(lines),
+        caption="Every fitted constant",
+        columns={
+            "constant": "constant",
+            "sourced": "from a source",
+            "factor": "fitted factor",
+            "in_use": "in use",
+            "unit": "unit",
+            "fitted_on": "rows fitted on",
+        },
+    )
 
 
 def _plain(value: object) -> str:

@@ -1,0 +1,189 @@
+"""Options of a run, transfers with the host, and the parts of a step."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import ipusim
+from ipusim.compiler.stacks import load_stack, stack_names, stack_table
+from ipusim.errors import ConfigError, IpuSimError, UnknownNameError
+from ipusim.runtime import calibration
+from ipusim.runtime.run_config import make_config
+
+KEYS = [
+    "model", "system", "chip", "cycles_per_step", "latency_s", "throughput_items_per_s", "power_w",
+    "fits", "peak_tile_bytes", "tile_bytes", "supersteps", "interval80",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def report():
+    return ipusim.simulate("resnet18", system="C2", micro_batch=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"micro_batch": 0}, "micro_batch is 0"),
+        ({"micro_batch": -3}, "micro_batch is -3"),
+        ({"micro_batch": "four"}, "micro_batch is 'four'"),
+        ({"micro_batch": 1.5}, "micro_batch is 1.5"),
+        ({"micro_batch": True}, "micro_batch is True"),
+        ({"replicas": 3}, "use 1 to 2"),
+        ({"replicas": 0}, "replicas is 0"),
+        ({"ipus_per_replica": 2}, "ipus_per_replica = 1"),
+        ({"gradient_accumulation": 4}, "leave it out"),
+        ({"mode": "training"}, "use the mode 'inference'"),
+        ({"mode": "inferenc"}, "inference"),
+        ({"precision": "16"}, "16.16, 16.32, 32.32"),
+        ({"partials": "double"}, "half, float"),
+        ({"host_dtype": "int4"}, "uint8"),
+        ({"overlap_io": True}, "give 2 or more"),
+        ({"io_tiles": 32}, "turn the overlap on"),
+        ({"overlap_io": True, "batches_in_flight": 2, "io_tiles": 500}, "give 1 to 192"),
+        ({"system": "IPU-M200"}, "IPU-M2000"),
+        ({"stack": "sdk-9"}, "sdk-"),
+        ({"tier": "best"}, "calibrated"),
+        ({"step_cost_s": -1.0}, "give 0 or more"),
+        ({"tier": "specification", "step_cost_s": 1.0}, "no fitted cost"),
+    ],
+)
+def test_bad_options_get_one_sentence(options, message):
+    with pytest.raises(IpuSimError) as caught:
+        ipusim.simulate("resnet18", **{"system": "C2", **options})
+    text = str(caught.value)
+    assert message in text
+    assert text.endswith((".", "?")) and "\n" not in text
+
+
+def test_unknown_model_names_the_nearest():
+    with pytest.raises(UnknownNameError, match="resnext101_32x4d"):
+        ipusim.simulate("resnext101_32x4", system="C2")
+
+
+def test_stack_names_match_their_quotations():
+    assert set(stack_names()) >= {"sdk-1.0", "sdk-2.0", "sdk-2.4", "sdk-3.x"}
+    assert all(line["source"] for line in stack_table())
+    assert load_stack("SDK 2.4").name == "sdk-2.4"
+    assert not load_stack("sdk-1.0").fold_batch_norm
+    assert load_stack("sdk-2.4").fold_batch_norm
+
+
+def test_parts_of_a_step_add_up(report):
+    result = report.result
+    parts = result.device_s + result.io.work_s + result.io.exposed_s + result.fixed_s
+    assert result.step_s == pytest.approx(max(parts, result.io.sustained_s))
+    assert report.throughput.value == pytest.approx(2 * 2 / result.step_s)
+    assert sum(report.power_parts_w.values()) == pytest.approx(report.power.value)
+    assert report.layers["cycles"].sum() == report.cycles_per_step
+    assert report.trace["cycles"].sum() == report.cycles_per_step
+
+
+def test_fixed_cost_is_the_only_difference_between_the_tiers():
+    options = {"system": "IPU-M2000", "micro_batch": 1}
+    plain = ipusim.simulate("resnet18", tier="specification", **options)
+    fitted = ipusim.simulate("resnet18", tier="calibrated", **options)
+    cost = calibration.step_cost_s("sdk-2.4")
+    assert cost > 0
+    assert fitted.result.step_s - plain.result.step_s == pytest.approx(cost)
+    assert fitted.cycles_per_step == plain.cycles_per_step
+    assert calibration.step_cost_s("no such stack") == 0
+
+
+def test_latency_is_queue_depth_times_step():
+    one = ipusim.simulate("resnet18", system="IPU-M2000", micro_batch=1)
+    three = ipusim.simulate("resnet18", system="IPU-M2000", micro_batch=1, batches_in_flight=3)
+    assert one.latency.value == one.result.step_s
+    assert three.latency.value == pytest.approx(3 * three.result.step_s)
+    assert three.result.step_s <= one.result.step_s
+
+
+def test_overlap_hides_transfers_behind_compute():
+    options = {"system": "IPU-M2000", "micro_batch": 4, "batches_in_flight": 3}
+    serial = ipusim.simulate("resnet18", **options)
+    beside = ipusim.simulate("resnet18", overlap_io=True, **options)
+    assert beside.result.step_s >= beside.result.device_s
+    assert beside.result.io.exposed_s < serial.result.io.exposed_s
+    assert beside.result.step_s < serial.result.step_s
+
+
+def test_bytes_from_the_host_follow_the_host_type():
+    sizes = {
+        kind: ipusim.simulate(
+            "resnet18", system="IPU-M2000", micro_batch=1, host_dtype=kind
+        ).result.io.input_bytes
+        for kind in ("uint8", "float16", "float32")
+    }
+    assert sizes == {"uint8": 150528, "float16": 2 * 150528, "float32": 4 * 150528}
+
+
+def test_half_partials_and_more_chips_help():
+    options = {"system": "IPU-M2000", "micro_batch": 4}
+    half = ipusim.simulate("resnet50", partials="half", **options)
+    full = ipusim.simulate("resnet50", partials="float", **options)
+    assert half.cycles_per_step < full.cycles_per_step
+    rates = [ipusim.simulate("resnet50", replicas=n, **options).throughput.value for n in (1, 2, 4)]
+    assert rates[0] < rates[1] < rates[2]
+
+
+def test_json_keys_are_stable(report):
+    assert list(report.to_dict()) == KEYS
+    assert json.loads(json.dumps(report.to_dict())) == report.to_dict()
+
+
+def test_what_does_not_fit_is_profiled_all_the_same():
+    big = ipusim.simulate("resnet50", system="C2", micro_batch=64)
+    memory = big.result.memory
+    assert not big.fits
+    assert memory.over_bytes == big.peak_tile_bytes - big.tile_bytes > 0
+    assert memory.peak_tiles > 0 and memory.peak_op
+    assert f"{memory.over_bytes:,} B too many" in repr(big)
+    assert len(big.layers) and len(big.memory) and big.latency.value > 0
+
+
+def test_more_items_never_take_less_time_or_memory():
+    reports = [
+        ipusim.simulate("resnet18", system="IPU-M2000", micro_batch=size) for size in (1, 2, 4, 8)
+    ]
+    for one, two in zip(reports, reports[1:], strict=False):
+        assert two.cycles_per_step > one.cycles_per_step
+        assert two.throughput.value > one.throughput.value
+        assert two.result.memory.total_bytes > one.result.memory.total_bytes
+
+
+def test_perfetto_file(report, tmp_path):
+    events = json.loads(report.to_perfetto(tmp_path / "trace.json").read_text())["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    assert len(spans) == len(report.trace)
+    with pytest.raises(OSError, match="missing"):
+        report.to_perfetto(tmp_path / "missing" / "trace.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
+
+
+def test_sweep_is_tidy_and_repr_has_everything(report):
+    frame = ipusim.sweep("resnet18", system=["C2", "IPU-M2000"], micro_batch=[1, 2], progress=False)
+    assert len(frame) == 4
+    assert {"system", "micro_batch", "latency_ms", "throughput_items_per_s"} <= set(frame.columns)
+    assert "<table" in report._repr_html_()
+    for word in ("latency", "throughput", "power", "fits", "phases"):
+        assert word in repr(report)
+
+
+def test_a_fresh_process_gives_the_same_bytes(report):
+    code = (
+        "import ipusim, json; r = ipusim.simulate('resnet18', system='C2', micro_batch=2);"
+        "print(json.dumps(r.to_dict())); print(r.layers.to_csv(), end='')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == json.dumps(report.to_dict()) + "\n" + report.layers.to_csv()
+
+
+def test_defaults_come_from_system_and_stack():
+    config = make_config(system="c2")
+    assert (config.system.name, config.stack.name, config.replicas) == ("C2", "sdk-1.0", 2)
+    with pytest.raises(ConfigError):
+        make_config(system="C2", batches_in_flight=0)
