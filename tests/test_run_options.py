@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -149,7 +150,7 @@ def test_more_items_never_take_less_time_or_memory():
     reports = [
         ipusim.simulate("resnet18", system="IPU-M2000", micro_batch=size) for size in (1, 2, 4, 8)
     ]
-    for one, two in zip(reports, reports[1:], strict=False):
+    for one, two in itertools.pairwise(reports):
         assert two.cycles_per_step > one.cycles_per_step
         assert two.throughput.value > one.throughput.value
         assert two.result.memory.total_bytes > one.result.memory.total_bytes

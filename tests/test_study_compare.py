@@ -8,13 +8,11 @@ from study_fakes import (
     DEVICE_S_FIXED,
     DEVICE_S_PER_ITEM,
     OVERLAPPED_TRANSFER_S,
-    POWER_PARTS_W,
     POWER_W,
     FakePredictor,
 )
 
 from ipusim.errors import DataError, StudyError
-from ipusim.machine.system import load_system
 from ipusim.study import compare
 from ipusim.study.calibrate import (
     StepSample,

@@ -31,7 +31,6 @@ from ipusim.compiler.superstep import (
     copy_cycles,
     element_bytes,
     parse_era,
-    tile_share,
 )
 from ipusim.machine import Chip
 from ipusim.workload.graph import (

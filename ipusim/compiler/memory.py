@@ -111,7 +111,7 @@ def measure(graph: Graph, program: Program, chip: Chip) -> Memory:
     made it. Results of in-place operations and views share the memory of their first input.
     """
     lowered = {op.name: op for op in program.ops}
-    tiles = {name: chip.tiles for name in graph.inputs}
+    tiles = dict.fromkeys(graph.inputs, chip.tiles)
     owner: dict[str, str] = {name: name for name in graph.inputs}
     consumers = graph.consumers()
     last_use: dict[str, int] = {}

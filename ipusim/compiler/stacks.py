@@ -141,7 +141,8 @@ def load_stack(name: str) -> Stack:
         entry = table.get(key)
         if not isinstance(entry, dict) or not entry.get("source") or "value" not in entry:
             raise DataError(
-                f"The key {key!r} of {valid!r} in {FILE} must have a value and a source: restore it."
+                f"The key {key!r} of {valid!r} in {FILE} must have a value and a source: "
+                "restore it."
             )
         value = entry["value"]
         if type(value) is not kind:

@@ -21,8 +21,8 @@ _HEADER = """\
 # the rows it names; a stack without rows has no fitted cost. Comparisons never use these values:
 # they refit without the row's own family.
 #
-# power: two factors, on the energies of arithmetic and of memory traffic of data/hardware/power.toml,
-# by least squares on the power that the rows imply; 1 means nothing is fitted.
+# power: two factors, on the energies of arithmetic and of memory traffic in
+# data/hardware/power.toml, by least squares on the power that the rows imply; 1 means none.
 schema = 1
 """
 _STEP_SOURCE = "least mean absolute relative error of time per step over rows"
