@@ -332,16 +332,21 @@ class Report:
             f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
             for name, value in self._lines()
         )
-        bars = "".join(
-            "<tr><td style='text-align:left'>"
-            f"{html.escape(name)}</td><td style='text-align:left'><div style='background:#0072B2;"
-            f"height:0.8em;display:inline-block;width:{2 * share:.1f}px'></div> {share:.1f} %"
-            "</td></tr>"
-            for name, share in self._where()
-        )
-        return (
-            f"<table>{cells}</table><table><caption>Where device time goes</caption>{bars}</table>"
-        )
+        shares = self._where()
+        phases = _bars("Device time by phase", shares[: len(_PHASES)])
+        kinds = _bars("Device time by operation, the largest", shares[len(_PHASES) :])
+        return f"<table>{cells}</table>{phases}{kinds}"
+
+
+def _bars(caption: str, shares: list[tuple[str, float]]) -> str:
+    """Return an HTML table with one bar per share in percent."""
+    rows = "".join(
+        f"<tr><td style='text-align:left'>{html.escape(name)}</td><td style='text-align:left'>"
+        "<div style='background:#0072B2;height:0.8em;display:inline-block;"
+        f"width:{2 * share:.1f}px'></div> {share:.1f} %</td></tr>"
+        for name, share in shares
+    )
+    return f"<table><caption>{caption}</caption>{rows}</table>"
 
 
 @dataclass(frozen=True, slots=True)
