@@ -160,45 +160,29 @@ def tile_cycles_floor(
     """Cycles that no tile with at least `part`'s positions can beat, however they form rows.
 
     One long row is the cheapest form.  More positions can be faster than fewer only up to the
-    run length at which a worker enters its fast loop.
+    run length at which a worker enters its fast loop: below that a single position is the floor.
     """
     positions = part[lay.P_POSITIONS]
     batch = problem[lay.BATCH]
-    fast_run = 0
-    if totals[lay.T_ONE_BY_ONE]:
-        fast_run = 3 * WORKERS
-    elif vertex[lay.METHOD] == lay.SLIC:
-        narrow = vertex[lay.UNITS] == 2 and vertex[lay.PARTIAL_BYTES] == 2
-        fast_run = (6 if narrow else 5) * WORKERS
-    elif vertex[lay.METHOD] == lay.VMAC:
-        # A share of work that does not divide by six is never cheaper than the whole part of it.
-        batch = min(batch, positions)
-        positions = positions // WORKERS * WORKERS if positions >= WORKERS else min(positions, 3)
     row_length = positions
     if totals[lay.T_STEPS] > 1:
         row_length = ceil_div(positions, totals[lay.T_STEPS])
-    cycles = _one_row_cycles(problem, vertex, totals, part, row_length, positions, batch)
-    if row_length < fast_run:
-        fast = _one_row_cycles(problem, vertex, totals, part, fast_run, fast_run, batch)
-        cycles = min(cycles, fast)
-    return cycles
-
-
-@njit(cache=True)
-def _one_row_cycles(
-    problem: np.ndarray,
-    vertex: np.ndarray,
-    totals: np.ndarray,
-    part: np.ndarray,
-    row_length: int,
-    positions: int,
-    batch: int,
-) -> int:
+    if totals[lay.T_ONE_BY_ONE]:
+        if row_length < 3 * WORKERS:
+            row_length = 1
+    elif vertex[lay.METHOD] == lay.SLIC:
+        if row_length < 6 * WORKERS:
+            row_length = 1
+    elif vertex[lay.METHOD] == lay.VMAC:
+        # Shares that differ between workers are never cheaper than the equal part of them.
+        positions = max(1, positions // WORKERS * WORKERS)
+        batch = min(batch, positions)
+    one_row = lay.ONE
     return tile_cycles(
         problem,
         vertex,
         totals,
-        lay.ONE,
+        one_row,
         row_length,
         positions,
         batch,
