@@ -244,6 +244,7 @@ def validated(monkeypatch, tmp_path):
     evidence = types.ModuleType("ipusim.study.evidence")
     evidence.operations_table = lambda: pd.DataFrame({"operation": ["gemm"], "median": [1.0]})
     evidence.vertices_table = lambda: pd.DataFrame({"vertex": ["AMP 1x1"], "mean": [0.5]})
+    evidence.mk1_layers_table = lambda: pd.DataFrame({"stage": [5], "median": [9.0]})
     monkeypatch.setitem(sys.modules, "ipusim.study.evidence", evidence)
     monkeypatch.setattr("ipusim.study.evidence", evidence, raising=False)
     monkeypatch.setattr("ipusim.study.compare.verdicts", lambda: frame)

@@ -149,7 +149,7 @@ def test_data_files_name_no_machine():
     for path in (*paths.data_dir().glob("published/*"), *paths.data_dir().glob("runs/*")):
         text = path.read_text(encoding="utf-8")
         assert "/work/" not in text
-        assert "../" not in text
+        assert "/shared" not in text
         assert "http" not in text
 
 

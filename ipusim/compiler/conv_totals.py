@@ -48,7 +48,8 @@ def fill_totals(problem: np.ndarray, vertex: np.ndarray, totals: np.ndarray) -> 
             totals[lay.T_STEP + d] = dilation // _gcd(dilation, stride)
             totals[lay.T_STEPS] *= totals[lay.T_STEP + d]
             needed_positions *= problem[lay.WHOLE_IN + d]
-            if problem[lay.WHOLE_IN + d] < problem[lay.OUT_FIELD + d]:
+            cropped = problem[lay.WHOLE_IN + d] < problem[lay.OUT_FIELD + d]
+            if cropped or stride < dilation:
                 totals[lay.T_PLAIN_INPUTS] = 0
     groups = totals[lay.T_GROUP_GRAINS] * vertex[lay.CONV_GROUPS_PER_GROUP]
     in_chans = totals[lay.T_IN_GRAINS] * vertex[lay.IN_CHANS_PER_GROUP]
