@@ -7,16 +7,16 @@ work that a partly chosen split leaves to one tile.
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
 
 from ipusim.compiler import conv_layout as lay
 from ipusim.compiler.conv_cost import slice_cycles
 from ipusim.compiler.conv_reduce import reduction_floor
 from ipusim.compiler.conv_vertices import ERA_1_0, ceil_div
-from ipusim.compiler.kernels import compiled
 from ipusim.compiler.tile_cycles import tile_cycles_floor
 
 
-@compiled
+@njit(cache=True)
 def arithmetic_floor(problem: np.ndarray, vertex: np.ndarray, totals: np.ndarray) -> int:
     """Cycles of the multiply-accumulates alone, all tiles together."""
     method = vertex[lay.METHOD]
@@ -50,7 +50,7 @@ def arithmetic_floor(problem: np.ndarray, vertex: np.ndarray, totals: np.ndarray
     return grains * vertex[lay.OUT_CHANS_PER_GROUP] * positions // lanes
 
 
-@compiled
+@njit(cache=True)
 def serial_floor(problem: np.ndarray, totals: np.ndarray, split: np.ndarray) -> int:
     """Cycles of copies and slices besides the arithmetic; grows with either serial split."""
     in_serial, out_serial = split[lay.S_IN_SERIAL], split[lay.S_OUT_SERIAL]
@@ -65,7 +65,7 @@ def serial_floor(problem: np.ndarray, totals: np.ndarray, split: np.ndarray) -> 
     return copies + 2 * serial * slice_cycles(0, 2, serial, problem[lay.ERA], executing)
 
 
-@compiled
+@njit(cache=True)
 def cycles_floor(
     problem: np.ndarray,
     vertex: np.ndarray,
@@ -122,7 +122,7 @@ def cycles_floor(
     return (loop + (moved + fetched) // exchange + copies) * serial
 
 
-@compiled
+@njit(cache=True)
 def bytes_floor(problem: np.ndarray, vertex: np.ndarray, part: np.ndarray) -> int:
     """Temporary bytes of a tile that gets at least `part`: its operands and its partials."""
     groups = part[lay.P_GROUP_GRAINS] * vertex[lay.CONV_GROUPS_PER_GROUP]

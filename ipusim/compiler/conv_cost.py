@@ -11,15 +11,15 @@ poplibs ``lib/poplin/ConvModel.cpp`` (addEstimates and what it calls), tags 2.0.
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
 
 from ipusim.compiler import conv_layout as lay
 from ipusim.compiler.conv_reduce import cast_cycles, fill_reduction
 from ipusim.compiler.conv_vertices import ERA_1_0, ERA_2_0, ERA_2_4, ceil_div
-from ipusim.compiler.kernels import compiled
 from ipusim.compiler.tile_cycles import tile_cycles
 
 
-@compiled
+@njit(cache=True)
 def slice_cycles(elements: int, element_bytes: int, splits: int, era: int, executing: bool) -> int:
     """Dynamic slice or update of one of `splits` serial parts (getDynamicSlice1dEstimate)."""
     if splits == 1:
@@ -32,7 +32,7 @@ def slice_cycles(elements: int, element_bytes: int, splits: int, era: int, execu
     return 25 + (41 + 27 + ceil_div(size, 6) // (8 // element_bytes)) * 6
 
 
-@compiled
+@njit(cache=True)
 def input_range(problem: np.ndarray, dim: int, out_size: int, kernel: int) -> int:
     """Input extent needed for `out_size` outputs (getMaxInputRangeSize)."""
     if problem[lay.TRANSFORMED + dim]:
@@ -47,7 +47,7 @@ def input_range(problem: np.ndarray, dim: int, out_size: int, kernel: int) -> in
     return min((dilated - 1) // problem[lay.IN_DILATION + dim] + 1, whole)
 
 
-@compiled
+@njit(cache=True)
 def input_exchange_bytes(problem: np.ndarray, out_split: int) -> int:
     """Bytes a cycle into a tile, doubled where neighbours on one bus want the same inputs.
 
@@ -60,13 +60,13 @@ def input_exchange_bytes(problem: np.ndarray, out_split: int) -> int:
     return problem[lay.EXCHANGE_BYTES]
 
 
-@compiled
+@njit(cache=True)
 def _pad_to(size: int, splits: int, multiple: int) -> int:
     """Zeros that bring each part of a split kernel dimension to a multiple."""
     return (multiple - max(size // splits % multiple, ceil_div(size, splits) % multiple)) % multiple
 
 
-@compiled
+@njit(cache=True)
 def kernel_padding(
     problem: np.ndarray, vertex: np.ndarray, totals: np.ndarray, kernel_split: int
 ) -> int:
@@ -83,7 +83,7 @@ def kernel_padding(
     return _pad_to(whole, kernel_split, height)
 
 
-@compiled
+@njit(cache=True)
 def kernel_zeros(
     problem: np.ndarray, vertex: np.ndarray, padding: int, kernel_outer: int, kernel_elements: int
 ) -> int:
@@ -94,7 +94,7 @@ def kernel_zeros(
     return padding * (kernel_elements // padded)
 
 
-@compiled
+@njit(cache=True)
 def _fill_copies(
     problem: np.ndarray, totals: np.ndarray, used: int, cost: np.ndarray
 ) -> tuple[int, int]:
@@ -120,7 +120,7 @@ def _fill_copies(
     return max(in_tile, w_tile, out_tile), in_tile
 
 
-@compiled
+@njit(cache=True)
 def conv_cost(
     problem: np.ndarray,
     vertex: np.ndarray,

@@ -9,6 +9,7 @@ vertices are those of ``lib/popops``, which `reduce_vertices` models for operati
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
 
 from ipusim.compiler.conv_layout import (
     C_OUTPUTS,
@@ -22,10 +23,9 @@ from ipusim.compiler.conv_layout import (
     SINGLE_INPUT_BYTES,
 )
 from ipusim.compiler.conv_vertices import ERA_1_0, WORKERS, ceil_div
-from ipusim.compiler.kernels import compiled
 
 
-@compiled
+@njit(cache=True)
 def cast_cycles(elements: int, in_bytes: int, out_bytes: int) -> int:
     """Cast of conv partials to the output type (estimateCastCycles)."""
     per_worker = ceil_div(elements, WORKERS)
@@ -33,7 +33,7 @@ def cast_cycles(elements: int, in_bytes: int, out_bytes: int) -> int:
     return (loop + 26) * WORKERS
 
 
-@compiled
+@njit(cache=True)
 def reduce_vertex_cycles(
     outputs: int, depth: int, float_out: bool, float_partials: bool, single_input: bool
 ) -> int:
@@ -60,14 +60,14 @@ def reduce_vertex_cycles(
     return (cycles + (3 * depth + over) * busy) * WORKERS
 
 
-@compiled
+@njit(cache=True)
 def _best_two_stage(depth: int) -> int:
     down = int(float(depth) ** 0.5)
     up = down + 1
     return down if depth / down + down < depth / up + up else up
 
 
-@compiled
+@njit(cache=True)
 def reduce_stages(depth: int) -> tuple[int, int]:
     """Partials left after the first and after the second of up to three stages, 1 at the end.
 
@@ -90,7 +90,7 @@ def reduce_stages(depth: int) -> tuple[int, int]:
     return up, up_next
 
 
-@compiled
+@njit(cache=True)
 def fill_reduction(
     problem: np.ndarray,
     result_bytes: int,
@@ -148,7 +148,7 @@ def fill_reduction(
     return received
 
 
-@compiled
+@njit(cache=True)
 def reduction_floor(
     problem: np.ndarray, result_bytes: int, outputs: int, depth: int, in_serial: int
 ) -> int:

@@ -10,6 +10,7 @@ The vectors are those of `conv_layout`, whose index constants this module passes
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
 
 from ipusim.compiler import conv_layout as lay
 from ipusim.compiler.conv_bounds import arithmetic_floor, bytes_floor, cycles_floor, serial_floor
@@ -17,14 +18,13 @@ from ipusim.compiler.conv_cost import conv_cost, input_range, kernel_padding, ke
 from ipusim.compiler.conv_layout import *  # noqa: F403 (the interface of this module)
 from ipusim.compiler.conv_totals import fill_totals
 from ipusim.compiler.conv_vertices import WORKERS, ceil_div
-from ipusim.compiler.kernels import compiled, inlined
 
 # --- state of a search ----------------------------------------------------------------------
 TEMP_LIMIT, MINIMISE_MEMORY, PRUNED, COARSE, EVALUATIONS, ARITHMETIC = 0, 1, 2, 3, 4, 5
 STATE_SIZE = 6
 
 
-@compiled
+@njit(cache=True)
 def next_split(size: int, split: int) -> int:
     """Smallest larger divisor that changes ceil(size / divisor); size + 1 when there is none."""
     share = ceil_div(size, split)
@@ -33,7 +33,7 @@ def next_split(size: int, split: int) -> int:
     return ceil_div(size, share - 1)
 
 
-@compiled
+@njit(cache=True)
 def _next_coarse_split(size: int, split: int, coarse: bool) -> int:
     """`next_split`; `coarse` leaves out splits that are neither even nor powers of two."""
     split = next_split(size, split)
@@ -42,7 +42,7 @@ def _next_coarse_split(size: int, split: int, coarse: bool) -> int:
     return split
 
 
-@compiled
+@njit(cache=True)
 def next_channel_split(grains: int, split: int, serial: int, whole: bool, coarse: bool) -> int:
     """Next parallel split of channels that are also split into `serial` parts; start from 0.
 
@@ -72,7 +72,7 @@ def next_channel_split(grains: int, split: int, serial: int, whole: bool, coarse
     return grains + 1
 
 
-@compiled
+@njit(cache=True)
 def search(
     problem: np.ndarray,
     vertices: np.ndarray,
@@ -146,7 +146,7 @@ def search(
     return winner, state[EVALUATIONS]
 
 
-@compiled
+@njit(cache=True)
 def _serial_hopeful(
     problem: np.ndarray,
     totals: np.ndarray,
@@ -161,7 +161,7 @@ def _serial_hopeful(
     return floor <= best_cost[lay.C_TOTAL]
 
 
-@compiled
+@njit(cache=True)
 def _part_hopeful(
     problem: np.ndarray,
     vertex: np.ndarray,
@@ -182,7 +182,7 @@ def _part_hopeful(
     return cycles_floor(problem, vertex, totals, split, part) <= best_cost[lay.C_TOTAL]
 
 
-@compiled
+@njit(cache=True)
 def _better(cost: np.ndarray, best: np.ndarray, minimise_memory: bool) -> bool:
     """Strictly better in (cycles, bytes), or (bytes, cycles); ties keep the earlier partition."""
     first, second = lay.C_TOTAL, lay.C_TEMP_BYTES
@@ -193,13 +193,13 @@ def _better(cost: np.ndarray, best: np.ndarray, minimise_memory: bool) -> bool:
     return cost[second] < best[second]
 
 
-@compiled
+@njit(cache=True)
 def _copy(source: np.ndarray, target: np.ndarray) -> None:
     for i in range(len(source)):
         target[i] = source[i]
 
 
-@compiled
+@njit(cache=True)
 def _search_groups(
     problem: np.ndarray,
     vertex: np.ndarray,
@@ -267,7 +267,7 @@ def _search_groups(
     return found
 
 
-@compiled
+@njit(cache=True)
 def _least_outputs(
     problem: np.ndarray, totals: np.ndarray, part: np.ndarray, out_grains: int, tiles: int
 ) -> None:
@@ -289,7 +289,7 @@ def _least_outputs(
     part[lay.P_TILES_USED] = problem[lay.TILES]
 
 
-@compiled
+@njit(cache=True)
 def _least_positions(totals: np.ndarray, part: np.ndarray, positions: int, users: int) -> None:
     """Fill `part` with at least `positions` and the fewest `users` of the same weights."""
     part[lay.P_POSITIONS] = positions
@@ -297,7 +297,7 @@ def _least_positions(totals: np.ndarray, part: np.ndarray, positions: int, users
     part[lay.P_WEIGHT_USERS] = users
 
 
-@inlined
+@njit(cache=True, inline="always")
 def _search_outputs(
     problem: np.ndarray,
     vertex: np.ndarray,
@@ -346,7 +346,7 @@ def _search_outputs(
     return found
 
 
-@inlined
+@njit(cache=True, inline="always")
 def _search_field(
     problem: np.ndarray,
     vertex: np.ndarray,
@@ -395,7 +395,7 @@ def _search_field(
     return found
 
 
-@inlined
+@njit(cache=True, inline="always")
 def _search_rows(
     problem: np.ndarray,
     vertex: np.ndarray,

@@ -6,13 +6,13 @@ The vectors are those of `conv_layout`.
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
 
 from ipusim.compiler import conv_layout as lay
 from ipusim.compiler.conv_vertices import ERA_1_0, ceil_div
-from ipusim.compiler.kernels import compiled
 
 
-@compiled
+@njit(cache=True)
 def fill_totals(problem: np.ndarray, vertex: np.ndarray, totals: np.ndarray) -> bool:
     """Fill `totals`; False where the vertex cannot do the operation, however it is split."""
     dims = problem[lay.DIMS]
@@ -67,14 +67,14 @@ def fill_totals(problem: np.ndarray, vertex: np.ndarray, totals: np.ndarray) -> 
     return _possible(problem, vertex)
 
 
-@compiled
+@njit(cache=True)
 def _gcd(a: int, b: int) -> int:
     while b:
         a, b = b, a % b
     return a
 
 
-@compiled
+@njit(cache=True)
 def _field_grain(problem: np.ndarray, vertex: np.ndarray) -> int:
     """Grain of the innermost field dimension (ConvPlan.cpp createPlan, from tag 1.2.0 on)."""
     width = problem[lay.OUT_FIELD + problem[lay.DIMS] - 1]
@@ -84,7 +84,7 @@ def _field_grain(problem: np.ndarray, vertex: np.ndarray) -> int:
     return 1
 
 
-@compiled
+@njit(cache=True)
 def _filter_height(problem: np.ndarray, vertex: np.ndarray) -> int:
     """Kernel rows that one AMP pass covers when the input grouping leaves depth unused."""
     if vertex[lay.METHOD] != lay.AMP:
@@ -95,7 +95,7 @@ def _filter_height(problem: np.ndarray, vertex: np.ndarray) -> int:
     return depth // vertex[lay.IN_CHANS_PER_GROUP]
 
 
-@compiled
+@njit(cache=True)
 def _one_by_one(problem: np.ndarray) -> bool:
     """Whether the 1x1 AMP vertex can run, once a tile has one kernel element.
 
@@ -115,7 +115,7 @@ def _one_by_one(problem: np.ndarray) -> bool:
     return problem[lay.BATCH] == 1
 
 
-@compiled
+@njit(cache=True)
 def _possible(problem: np.ndarray, vertex: np.ndarray) -> bool:
     """Whether strides and dilations suit the vertex (ConvVertexType.cpp)."""
     dims = problem[lay.DIMS]
@@ -131,7 +131,7 @@ def _possible(problem: np.ndarray, vertex: np.ndarray) -> bool:
     return True
 
 
-@compiled
+@njit(cache=True)
 def _fill_copies(
     problem: np.ndarray, vertex: np.ndarray, totals: np.ndarray, inputs: int, outputs: int
 ) -> None:

@@ -18,7 +18,7 @@ worker's instruction count is multiplied by six to give tile cycles.
 
 from __future__ import annotations
 
-from ipusim.compiler.kernels import compiled, inlined
+from numba import njit
 
 ERA_1_0 = 0
 ERA_2_0 = 1
@@ -28,7 +28,7 @@ ERA_3_3 = 3
 WORKERS = 6
 
 
-@inlined
+@njit(cache=True, inline="always")
 def ceil_div(numerator: int, denominator: int) -> int:
     """Round the quotient of two non-negative integers up."""
     return (numerator + denominator - 1) // denominator
@@ -38,7 +38,7 @@ def ceil_div(numerator: int, denominator: int) -> int:
 _DISTINCT = (1, 6, 3, 2, 3, 6)
 
 
-@inlined
+@njit(cache=True, inline="always")
 def distinct_workers(rows: int) -> range:
     """Workers whose shares of `rows` equal rows cover every share that occurs.
 
@@ -48,7 +48,7 @@ def distinct_workers(rows: int) -> range:
     return range(0, WORKERS, WORKERS - 1) if rows == 1 else range(0, _DISTINCT[rows % WORKERS], 1)
 
 
-@inlined
+@njit(cache=True, inline="always")
 def worker_share(rows: int, row_length: int, worker: int) -> tuple[int, int, int]:
     """Split one worker's run of positions at the ends of rows.
 
@@ -71,7 +71,7 @@ def worker_share(rows: int, row_length: int, worker: int) -> tuple[int, int, int
     return head, last_row - first_row - 1, end - last_row * row_length
 
 
-@compiled
+@njit(cache=True)
 def zero_partials_cycles(elements: int, groups: int, era: int) -> int:
     """Clear `groups` blocks of `elements` float partials (getZeroSupervisorVertexCycleEstimate)."""
     vectors = ceil_div(ceil_div(elements, WORKERS), 2)
@@ -80,7 +80,7 @@ def zero_partials_cycles(elements: int, groups: int, era: int) -> int:
     return (vectors + 5) * groups * WORKERS
 
 
-@compiled
+@njit(cache=True)
 def _one_by_one_worker(
     elements: int, zeroing: bool, float_input: bool, float_partials: bool, units: int, era: int
 ) -> int:
@@ -116,7 +116,7 @@ def _one_by_one_worker(
     return 36 + pass_cost + (elements - 3) * core - savings
 
 
-@compiled
+@njit(cache=True)
 def _one_by_one_inner(
     rows: int,
     row_length: int,
@@ -143,7 +143,7 @@ def _one_by_one_inner(
     return max(slowest, fastest + 14)
 
 
-@compiled
+@njit(cache=True)
 def amp_1x1_cycles(
     rows: int,
     row_length: int,
@@ -204,7 +204,7 @@ def amp_1x1_cycles(
     )
 
 
-@compiled
+@njit(cache=True)
 def _n_by_one_row(elements: int, float_input: bool, narrow_stride: bool, era: int) -> int:
     """Worker cycles for one row of `elements` outputs in the n x 1 AMP vertex."""
     core = 8 if float_input else 4
@@ -228,7 +228,7 @@ def _n_by_one_row(elements: int, float_input: bool, narrow_stride: bool, era: in
     return fixed + (45 if float_input else 34) + (elements - 3) * core
 
 
-@compiled
+@njit(cache=True)
 def _n_by_one_worker_loop(
     rows: int, row_length: int, float_input: bool, float_partials: bool, units: int, era: int
 ) -> int:
@@ -259,7 +259,7 @@ def _n_by_one_worker_loop(
     return max(slowest, fastest + 9)
 
 
-@compiled
+@njit(cache=True)
 def amp_nx1_cycles(
     rows: int,
     row_length: int,

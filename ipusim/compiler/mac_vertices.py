@@ -6,6 +6,8 @@ The formulas restate poplibs ``lib/poplin/PerformanceEstimation.hpp`` (MIT) by e
 
 from __future__ import annotations
 
+from numba import njit
+
 from ipusim.compiler.conv_vertices import (
     ERA_1_0,
     ERA_2_0,
@@ -17,10 +19,9 @@ from ipusim.compiler.conv_vertices import (
     worker_share,
     zero_partials_cycles,
 )
-from ipusim.compiler.kernels import compiled
 
 
-@compiled
+@njit(cache=True)
 def _dense_dot(size: int, float_input: bool, float_partials: bool, era: int) -> int:
     """Cycles of one dot product over `size` input channels (getDenseDotProductCycles)."""
     if era == ERA_1_0:
@@ -45,7 +46,7 @@ def _dense_dot(size: int, float_input: bool, float_partials: bool, era: int) -> 
     return fixed + warm_up + size // width * step - (0 if float_input else 1)
 
 
-@compiled
+@njit(cache=True)
 def hmac_cycles(
     rows: int,
     row_length: int,
@@ -106,14 +107,14 @@ def hmac_cycles(
     return overhead + conv_groups * (23 + in_groups * (15 + out_groups * (10 + inner))) + zero
 
 
-@compiled
+@njit(cache=True)
 def _gcd(a: int, b: int) -> int:
     while b:
         a, b = b, a % b
     return a
 
 
-@compiled
+@njit(cache=True)
 def slic_cycles(
     rows: int,
     row_length: int,
@@ -168,7 +169,7 @@ def slic_cycles(
     )
 
 
-@compiled
+@njit(cache=True)
 def _slic_row(elements: int, stride: int, half8: bool, zeroing: bool) -> int:
     """Worker cycles for one run of `elements` (at least 1) outputs in one data pass."""
     if stride == 1:
@@ -186,7 +187,7 @@ def _slic_row(elements: int, stride: int, half8: bool, zeroing: bool) -> int:
     return 15 + 2 * (elements - 3)
 
 
-@compiled
+@njit(cache=True)
 def _slic_inner(
     rows: int,
     row_length: int,
@@ -220,7 +221,7 @@ def _slic_inner(
     return slowest * WORKERS + merge
 
 
-@compiled
+@njit(cache=True)
 def vmac_cycles(
     positions: int,
     outputs: int,
@@ -279,7 +280,7 @@ def vmac_cycles(
     return fixed + (zero + 32 + in_groups * (24 + inner) + reduce) * conv_group_groups
 
 
-@compiled
+@njit(cache=True)
 def outer_product_cycles(width: int, channels: int, chans_per_group: int, is_float: bool) -> int:
     """Cycles of the outer product vertex on one tile (getOuterProductCycleEstimate x workers).
 

@@ -6,6 +6,7 @@ The vectors are those of `conv_layout`.
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
 
 from ipusim.compiler import conv_layout as lay
 from ipusim.compiler.conv_vertices import (
@@ -15,7 +16,6 @@ from ipusim.compiler.conv_vertices import (
     amp_nx1_cycles,
     ceil_div,
 )
-from ipusim.compiler.kernels import compiled
 from ipusim.compiler.mac_vertices import (
     hmac_cycles,
     outer_product_cycles,
@@ -24,7 +24,7 @@ from ipusim.compiler.mac_vertices import (
 )
 
 
-@compiled
+@njit(cache=True)
 def tile_cycles(
     problem: np.ndarray,
     vertex: np.ndarray,
@@ -140,7 +140,7 @@ def tile_cycles(
     )
 
 
-@compiled
+@njit(cache=True)
 def _weight_load(problem: np.ndarray, units: int) -> int:
     """Cycles to load one set of AMP weights through the 64-bit path: 32 bytes a unit.
 
@@ -153,7 +153,7 @@ def _weight_load(problem: np.ndarray, units: int) -> int:
     return units * 32 // 8
 
 
-@compiled
+@njit(cache=True)
 def tile_cycles_floor(
     problem: np.ndarray, vertex: np.ndarray, totals: np.ndarray, part: np.ndarray
 ) -> int:
