@@ -17,7 +17,7 @@ import pandas as pd
 
 from ipusim import api
 from ipusim.compiler import planner
-from ipusim.compiler.lowering import conv_shape
+from ipusim.compiler.lowering_planned import conv_shape
 from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
 from ipusim.study.tables import Table

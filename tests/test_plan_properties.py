@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipusim.compiler.lowering import conv_shape
+from ipusim.compiler.lowering_planned import conv_shape
 from ipusim.compiler.planner import forget_plans, plan
 from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip

@@ -21,7 +21,7 @@ from ipusim.compiler.conv_cost import conv_cost, input_range, kernel_padding, ke
 from ipusim.compiler.conv_shape import PlannerChip
 from ipusim.compiler.conv_totals import fill_totals
 from ipusim.compiler.conv_transforms import transformed_problems
-from ipusim.compiler.lowering import conv_shape
+from ipusim.compiler.lowering_planned import conv_shape
 from ipusim.compiler.planner import ConvShape, PlannerRules, forget_plans, plan
 from ipusim.compiler.tile_cycles import tile_cycles, tile_cycles_floor
 from ipusim.compiler.vertex_types import vertex_types

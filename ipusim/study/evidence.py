@@ -19,7 +19,8 @@ import pandas as pd
 from ipusim import paths
 from ipusim.compiler import memory
 from ipusim.compiler.conv_vertices import ERA_3_3, amp_1x1_cycles
-from ipusim.compiler.lowering import conv_shape, lower
+from ipusim.compiler.lowering import lower
+from ipusim.compiler.lowering_planned import conv_shape
 from ipusim.compiler.planner import ConvShape, plan
 from ipusim.compiler.stacks import Stack, load_stack
 from ipusim.errors import DataError

@@ -17,6 +17,7 @@ from ipusim.workload.payloads import (
     Elementwise,
     Gather,
     Layout,
+    Loss,
     MatMul,
     Norm,
     Payload,
@@ -34,6 +35,7 @@ __all__ = [
     "Gather",
     "Graph",
     "Layout",
+    "Loss",
     "MatMul",
     "Norm",
     "Op",
@@ -47,8 +49,12 @@ __all__ = [
 DTYPE_BYTES = {"float16": 2, "float32": 4, "int32": 4, "int64": 8, "uint8": 1, "bool": 1}
 """Bytes per element of every element type a tensor may have."""
 
-ROLES = ("input", "parameter", "constant", "activation", "output")
-"""Data from the host, learnt weights, fixed values, intermediate results, results."""
+ROLES = ("input", "parameter", "constant", "state", "activation", "output")
+"""Data from the host, learnt weights, fixed values, what a training step keeps for the next one
+(accumulated gradients, moments), intermediate results, results."""
+
+PHASES = ("forward", "recompute", "backward", "update")
+"""Parts of a training step; inference is all forward."""
 
 PRECISIONS = {
     "16.16": ("float16", "float16"),
@@ -97,12 +103,18 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
-    """One operator: what it does (``params``), what it reads and what it writes."""
+    """One operator: what it does (``params``), what it reads and what it writes.
+
+    ``phase`` is the part of a training step that it belongs to, ``source`` the forward operator
+    (or, in an update, the parameter) that it was derived from.
+    """
 
     name: str
     params: Payload
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    phase: str = "forward"
+    source: str = ""
 
     @property
     def kind(self) -> str:
@@ -114,8 +126,10 @@ class Op:
         """What distinguishes ops of one kind: "relu", "max", "batch", "reshape", ...; or ""."""
         if isinstance(self.params, (Elementwise, Reduce, Layout)):
             return self.params.function
-        if isinstance(self.params, (Pool, Norm)):
+        if isinstance(self.params, (Pool, Norm, Loss)):
             return self.params.kind
+        if isinstance(self.params, (Conv, MatMul)) and self.params.pass_kind != "forward":
+            return self.params.pass_kind
         return ""
 
     @property
@@ -235,7 +249,8 @@ class Graph:
             If a tensor is unknown, written twice, read before it is written, or if a
             convolution or matrix product disagrees with the shapes of its tensors.
         """
-        stored = {t.name for t in self.tensors.values() if t.role in ("parameter", "constant")}
+        kept = ("parameter", "constant", "state")
+        stored = {t.name for t in self.tensors.values() if t.role in kept}
         available = stored | set(self.inputs)
         names: set[str] = set()
         for op in self.ops:
@@ -289,7 +304,7 @@ class Graph:
         tensors = {}
         for name, tensor in self.tensors.items():
             if tensor.dtype in FLOAT_DTYPES:
-                is_stored = tensor.role in ("parameter", "constant")
+                is_stored = tensor.role in ("parameter", "constant", "state")
                 tensor = replace(tensor, dtype=weights if is_stored else activations)
             tensors[name] = tensor
         ops = tuple(_settle_cast(op, tensors) for op in self.ops)

@@ -15,6 +15,9 @@ from typing import ClassVar
 
 from ipusim.errors import WorkloadError
 
+PASSES = ("forward", "data_gradient", "weight_gradient")
+"""What a convolution or product computes: the result, or the gradient of one of its operands."""
+
 LAYER_NORM_FLOPS_PER_ELEMENT = 8
 """Mean 1, centred square sum 3, normalise 2, scale and shift 2."""
 BATCH_NORM_INFERENCE_FLOPS_PER_ELEMENT = 2
@@ -58,6 +61,14 @@ def _check_positive(payload: object, **values: int) -> None:
             raise WorkloadError(f"{kind} has {name} = {value}, which must be at least 1.")
 
 
+def _check_pass(payload: object, pass_kind: str) -> None:
+    if pass_kind not in PASSES:
+        raise WorkloadError(
+            f"{type(payload).__name__} has pass_kind = {pass_kind!r}, which must be one of "
+            f"{', '.join(PASSES)}."
+        )
+
+
 def _check_ranks(payload: object, rank: int, **tuples: tuple[int, ...]) -> None:
     for name, value in tuples.items():
         if len(value) != rank:
@@ -91,7 +102,9 @@ class Conv(Work):
 
     Channels are totals over all groups. ``input_dilation`` spreads the input by zeros before the
     window slides (poplibs' ``inputTransform.dilation``); it is empty for ordinary convolutions.
-    Paddings may be negative only when ``input_dilation`` is set (the input is then truncated).
+    Paddings may be negative only when ``input_dilation`` is set or in a gradient (the input is then
+    truncated). ``pass_kind`` tells a forward convolution from the two gradients of one, which are
+    convolutions too (`ipusim.workload.gradients`).
     """
 
     KIND: ClassVar[str] = "conv"
@@ -107,9 +120,11 @@ class Conv(Work):
     padding_upper: tuple[int, ...]
     dilation: tuple[int, ...]
     input_dilation: tuple[int, ...] = ()
+    pass_kind: str = "forward"
 
     def __post_init__(self) -> None:
         rank = len(self.field)
+        _check_pass(self, self.pass_kind)
         _check_positive(
             self,
             batch=self.batch,
@@ -159,8 +174,13 @@ class Conv(Work):
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates: per output element, or per input element when transposed."""
-        field = self.field if self.is_transposed else self.out_field
+        """Multiply-accumulates: per output element, or per input element when transposed.
+
+        A data gradient counts per element of the incoming gradient, and so as much as its forward
+        convolution.
+        """
+        per_input = self.is_transposed or self.pass_kind == "data_gradient"
+        field = self.field if per_input else self.out_field
         channels = self.in_channels * self.out_channels // self.groups
         return self.batch * prod(field) * prod(self.kernel) * channels
 
@@ -181,7 +201,8 @@ class MatMul(Work):
 
     ``weights_operand`` says whether B is a parameter. ``transpose_a`` and ``transpose_b`` record
     that the stored operand is the transpose of what the formula reads; ``m``, ``k`` and ``n``
-    already account for it.
+    already account for it. ``pass_kind`` is that of the layer: the product of an incoming gradient
+    with the weights is its "data_gradient", with the activations its "weight_gradient".
     """
 
     KIND: ClassVar[str] = "matmul"
@@ -193,8 +214,10 @@ class MatMul(Work):
     weights_operand: bool | None = None
     transpose_a: bool = False
     transpose_b: bool = False
+    pass_kind: str = "forward"
 
     def __post_init__(self) -> None:
+        _check_pass(self, self.pass_kind)
         _check_positive(self, groups=self.groups, m=self.m, k=self.k, n=self.n)
 
     @property
@@ -240,7 +263,9 @@ class Pool(Work):
     """A sliding maximum or average; global pooling has ``kernel == field``.
 
     When a file rounds its output size up, ``padding_upper`` has been enlarged to say the same
-    with rounding down, so ``out_field`` is always exact.
+    with rounding down, so ``out_field`` is always exact. With ``backward`` the op reads the
+    gradient of the result (and, for a maximum, the input and the result) and writes that of the
+    input; the sizes stay those of the forward pool.
     """
 
     KIND: ClassVar[str] = "pool"
@@ -255,6 +280,7 @@ class Pool(Work):
     padding_upper: tuple[int, ...]
     dilation: tuple[int, ...] = ()
     include_padding: bool = False
+    backward: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in ("max", "average"):
@@ -296,7 +322,12 @@ class Norm(Work):
     "batch" at inference is a scale and a shift by four stored vectors; its inputs are
     (data, scale, bias, mean, variance). "layer" normalises each of ``batch`` rows over its
     ``channels`` (``spatial_elements`` is 1); "instance" and "group" normalise each of ``groups``
-    groups of channels of each sample. Inputs of those are (data, scale, bias).
+    groups of channels of each sample. Inputs of those, and of "batch" with ``training``, are
+    (data, scale, bias).
+
+    With ``backward`` the inputs are (incoming gradient, data, scale) and the outputs the gradients
+    of (data, scale, bias). ``replica_span`` replicas share the statistics of a training batch norm
+    (distributed batch norm).
     """
 
     KIND: ClassVar[str] = "norm"
@@ -307,13 +338,15 @@ class Norm(Work):
     spatial_elements: int
     groups: int = 1
     training: bool = False
+    backward: bool = False
+    replica_span: int = 1
 
     def __post_init__(self) -> None:
         if self.kind not in ("batch", "layer", "group", "instance"):
             raise WorkloadError(
                 f"Norm kind {self.kind!r} must be 'batch', 'layer', 'group' or 'instance'."
             )
-        _check_positive(self, groups=self.groups)
+        _check_positive(self, groups=self.groups, replica_span=self.replica_span)
 
     @property
     def elements(self) -> int:
@@ -379,13 +412,17 @@ class Layout(Work):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gather(Work):
-    """Lookup of ``indices`` rows in a table of ``rows`` rows of ``width`` elements."""
+    """Lookup of ``indices`` rows in a table of ``rows`` rows of ``width`` elements.
+
+    With ``backward``, the addition of ``indices`` rows of gradients into a table of that size.
+    """
 
     KIND: ClassVar[str] = "gather"
 
     rows: int
     width: int
     indices: int
+    backward: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -398,4 +435,36 @@ class Cast(Work):
     elements: int
 
 
-Payload = Conv | MatMul | Elementwise | Pool | Norm | Softmax | Reduce | Layout | Gather | Cast
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss(Work):
+    """Mean loss of ``rows`` rows of ``classes`` values, and its gradient in the same op.
+
+    Inputs are (predictions, targets), outputs (loss of each row, gradient of the predictions).
+    "cross_entropy" takes the softmax of the predictions first and integer targets, "mean_squared"
+    targets of the predictions' shape.
+    """
+
+    KIND: ClassVar[str] = "loss"
+
+    kind: str
+    rows: int
+    classes: int
+
+    def __post_init__(self) -> None:
+        if self.kind not in LOSSES:
+            raise WorkloadError(f"Loss kind {self.kind!r} must be one of {', '.join(LOSSES)}.")
+        _check_positive(self, rows=self.rows, classes=self.classes)
+
+    @property
+    def flops(self) -> int:
+        """Softmax and subtraction, or subtraction and square."""
+        per_element = SOFTMAX_FLOPS_PER_ELEMENT + 1 if self.kind == "cross_entropy" else 2
+        return per_element * self.rows * self.classes
+
+
+LOSSES = ("cross_entropy", "mean_squared")
+"""Losses that `Loss` knows."""
+
+Payload = (
+    Conv | MatMul | Elementwise | Pool | Norm | Softmax | Reduce | Layout | Gather | Cast | Loss
+)
