@@ -1,0 +1,200 @@
+"""Convolutions and products: from a plan to the supersteps that poplibs would run."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ipusim.compiler import conv_search as cs
+from ipusim.compiler import planner
+from ipusim.compiler.lowering_state import LoweringState, TensorLayout
+from ipusim.compiler.program import LoweredOp, Step
+from ipusim.compiler.superstep import ceil_div, copy_cycles, element_bytes
+from ipusim.workload.graph import Conv, Op
+
+
+def conv_shape(params: Conv, dtype_bytes: int) -> planner.ConvShape:
+    """Return what the planner needs to know of a convolution."""
+    rank = len(params.field)
+    return planner.ConvShape(
+        kind="conv",
+        groups=params.groups,
+        batch=params.batch,
+        in_channels=params.in_channels // params.groups,
+        out_channels=params.out_channels // params.groups,
+        field=params.field,
+        kernel=params.kernel,
+        stride=params.stride,
+        padding_lower=tuple(max(0, pad) for pad in params.padding_lower),
+        padding_upper=tuple(max(0, pad) for pad in params.padding_upper),
+        in_dilation=params.input_dilation or (1,) * rank,
+        kernel_dilation=params.dilation,
+        in_bytes=dtype_bytes,
+        out_bytes=dtype_bytes,
+    )
+
+
+def lower_conv(state: LoweringState, op: Op) -> LoweredOp:
+    """Plan a convolution and return its supersteps."""
+    shape = conv_shape(op.params, element_bytes(state.dtype(op.outputs[0])))
+    chosen = planner.plan(shape, state.chip, state.rules)
+    return _lower_planned(state, op, chosen, data=op.inputs[0], weights=op.inputs[1])
+
+
+def lower_matmul(state: LoweringState, op: Op) -> LoweredOp:
+    """Plan a matrix product and return its supersteps."""
+    params = op.params
+    fully_connected = bool(params.weights_operand)
+    shape = planner.ConvShape.matmul(
+        params.groups,
+        params.m,
+        params.k,
+        params.n,
+        dtype_bytes=element_bytes(state.dtype(op.outputs[0])),
+        kind="fc_inference" if fully_connected else "matmul",
+    )
+    chosen = planner.plan(shape, state.chip, state.rules)
+    # poplibs swaps the operands of products: B plays the part of the input, A of the weights.
+    return _lower_planned(state, op, chosen, data=op.inputs[1], weights=op.inputs[0])
+
+
+def _lower_planned(
+    state: LoweringState, op: Op, chosen: planner.Plan, *, data: str, weights: str
+) -> LoweredOp:
+    """Supersteps of a planned operation, in the order in which poplibs runs them."""
+    chip, cost = state.chip, chosen.cost
+    steps: list[Step] = []
+    in_bytes = element_bytes(state.dtype(data))
+
+    def add(
+        name: str,
+        vertex: str,
+        *,
+        exchange: int = 0,
+        copy: int = 0,
+        compute: int = 0,
+        repeats: int = chosen.serial_splits,
+    ) -> None:
+        """Add one superstep; `exchange` is in cycles."""
+        overhead = state.stack.superstep_cycles if exchange else state.stack.compute_set_cycles
+        steps.append(
+            Step(
+                op=op.name,
+                name=name,
+                vertex=vertex,
+                sync_cycles=overhead,
+                exchange_cycles=exchange,
+                copy_cycles=copy,
+                compute_cycles=compute,
+                exchange_bytes=exchange * chip.exchange_bytes_per_cycle,
+                tiles=chosen.tiles_used,
+                repeats=repeats,
+            )
+        )
+
+    if op.kind == "matmul" and op.params.weights_operand and state.stack.regroup_fully_connected:
+        operand_bytes = sum(
+            ceil_div(state.graph.tensors[name].elements * in_bytes, chip.tiles)
+            for name in (data, weights)
+        )
+        add(
+            "regroup operands",
+            "copy",
+            exchange=ceil_div(operand_bytes, chip.exchange_bytes_per_cycle),
+            copy=copy_cycles(operand_bytes, chip, atom_bytes=chip.memcpy_bytes_per_cycle),
+            repeats=1,
+        )
+    if cost[cs.C_BEFORE]:
+        add("arrange for slices", "copy", copy=cost[cs.C_BEFORE], repeats=1)
+    if cost[cs.C_SLICE]:
+        add("slice operands", "popops::DynamicSlice1D", compute=cost[cs.C_SLICE])
+    moved = cost[cs.C_MOVE_IN] + cost[cs.C_MOVE_WEIGHTS]
+    if moved:
+        copied = cost[cs.C_COPY_IN] + cost[cs.C_COPY_WEIGHTS]
+        add("rearrange operands", "copy", exchange=moved, copy=copied)
+    exchange = cost[cs.C_WEIGHTS]
+    copied = 0
+    layout = state.layout(data)
+    if layout.from_host:
+        exchange += cost[cs.C_INPUT]
+    else:
+        # All inputs lie elsewhere; neighbours that want the same ones share the bus.
+        paired = chosen.split[cs.S_OUT] % chip.tiles_per_exchange_bus == 0
+        width = chip.exchange_bytes_per_cycle * (chip.tiles_per_exchange_bus if paired else 1)
+        exchange += ceil_div(cost[cs.C_INPUT_BYTES], width)
+        copied += copy_cycles(cost[cs.C_INPUT_BYTES], chip)
+        regroup = chosen.in_chans_per_group * chosen.conv_groups_per_group
+        if layout.grouping != regroup and not moved and op.kind == "conv":
+            tile_bytes = ceil_div(state.graph.tensors[data].bytes, chip.tiles)
+            atom = min(layout.grouping, regroup) * in_bytes
+            add(
+                "regroup channels",
+                "popops::Transpose1D",
+                copy=copy_cycles(tile_bytes, chip, atom_bytes=atom),
+                repeats=1,
+            )
+    if op.kind == "matmul" and not state.layout(weights).from_host:
+        copied += copy_cycles(cost[cs.C_WEIGHT_BYTES], chip)
+    add(
+        "convolve" if op.kind == "conv" else "multiply",
+        f"poplin::{chosen.method}",
+        exchange=exchange + cost[cs.C_TILE_TRANSFORM],
+        copy=copied,
+        compute=cost[cs.C_CALC],
+    )
+    if chosen.reduction_depth > 1:
+        # Each tile keeps its own share of the partials that it reduces.
+        depth = chosen.reduction_depth
+        first = cost[cs.C_REDUCE_FIRST] * (depth - 1) // depth
+        for stage in range(cost[cs.C_STAGES]):
+            share = cost[cs.C_REDUCE] // cost[cs.C_STAGES]
+            if stage == 0:
+                share += cost[cs.C_REDUCE] % cost[cs.C_STAGES]
+            moved_here = first if stage == 0 else cost[cs.C_REDUCE_REST] // (cost[cs.C_STAGES] - 1)
+            add("reduce partials", "poplin::ReduceAdd", exchange=moved_here, compute=share)
+    elif cost[cs.C_REDUCE]:
+        add("cast partials", "popops::Cast1D", compute=cost[cs.C_REDUCE])
+    if cost[cs.C_ADD]:
+        add("accumulate", "popops::BinaryOp1DInPlace", compute=cost[cs.C_ADD])
+    if cost[cs.C_UPDATE]:
+        add("write slice", "popops::DynamicUpdateSlice1D", compute=cost[cs.C_UPDATE])
+    if cost[cs.C_AFTER]:
+        add("cast result", "popops::Cast1D", compute=cost[cs.C_AFTER], repeats=1)
+    grouping = chosen.out_chans_per_group * chosen.conv_groups_per_group
+    if cost[cs.C_MOVE_OUT]:
+        add("rearrange output", "copy", exchange=cost[cs.C_MOVE_OUT], copy=cost[cs.C_COPY_OUT])
+    for name in op.outputs:
+        state.layouts[name] = TensorLayout(grouping=grouping, tiles=chosen.tiles_used)
+    return LoweredOp(
+        name=op.name,
+        kind=op.kind,
+        function=op.function,
+        steps=tuple(steps),
+        macs=op.macs,
+        plan=chosen.describe(),
+        transform=chosen.transform,
+        tiles=chosen.tiles_used,
+        grouping=grouping,
+        temp_bytes=_temp_bytes(state, op, chosen, from_host=layout.from_host),
+        interleaved_bytes=chosen.partial_bytes_per_tile if chosen.method == "AMP" else 0,
+    )
+
+
+def _temp_bytes(state: LoweringState, op: Op, chosen: planner.Plan, *, from_host: bool) -> int:
+    """Bytes of the fullest tile that live during a planned operation only, its output left out.
+
+    While the vertex runs: what was received of inputs and weights, and the partials; while the
+    partials are reduced or cast: the partials and the output. Rearrangements and serial splits
+    need what the planner reckons with (ConvModel.cpp).
+    """
+    cost, split = chosen.cost, chosen.split
+    output = cost[cs.C_OUTPUTS] * element_bytes(state.dtype(op.outputs[0]))
+    if chosen.serial_splits > 1 or cost[cs.C_MOVE_IN] or cost[cs.C_MOVE_WEIGHTS]:
+        return max(0, chosen.temp_bytes - output)
+    users = split[cs.S_BATCH] * prod(split[cs.S_FIELD : cs.S_KERNEL])
+    inputs, weights = cost[cs.C_INPUT_BYTES], cost[cs.C_WEIGHT_BYTES]
+    received = weights - weights // users + inputs
+    if from_host:
+        received -= inputs // split[cs.S_OUT]
+    partials = cost[cs.C_PARTIAL_BYTES]
+    after = partials if cost[cs.C_REDUCE] else 0
+    return max(received + partials - output, after, 0)
