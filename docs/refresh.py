@@ -1,4 +1,4 @@
-"""Refresh what README.md shows of the simulator: its picture, its tables, its example output.
+"""Refresh what README.md shows of the simulator: its pictures, its tables, its example output.
 
 Run ``python docs/refresh.py`` after anything that changes a prediction; tests/test_readme.py tells
 when that was forgotten. With ``--notebooks`` the notebooks are run again in place as well.
@@ -11,12 +11,15 @@ import io
 import re
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from ipusim import cli
-from ipusim.study import evidence, qwant_figures, qwant_inside
+from ipusim.study import evidence, qwant_figures, qwant_inside, tamu_figures, tamu_scaling
 from ipusim.study.clean import cleaned, notebook_text, read_notebook
 from ipusim.study.compare import tier_summary, verdicts
 from ipusim.study.execute import run_notebook
@@ -25,9 +28,9 @@ from ipusim.study.tables import format_percent
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-PICTURE = ROOT / "docs" / "qwant_latency.png"
 PICTURE_DPI = 120
 BATCH_SIZES = (2, 4, 6, 8, 10, 12)
+IPUS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 EXAMPLE = (
     "simulate",
     "resnext101_32x4d",
@@ -107,18 +110,57 @@ def evidence_block() -> str:
     return "\n".join(lines)
 
 
-def picture_data() -> str:
-    """Return the numbers behind the picture as text."""
-    parts = qwant_inside.latency_parts(BATCH_SIZES)
-    return parts.to_csv(index=False, float_format="%.4g", lineterminator="\n")
+class Picture(NamedTuple):
+    """A figure of README.md.
+
+    Attributes
+    ----------
+    frames : callable
+        Returns the tables behind it.
+    draw : callable
+        Draws it from these.
+    """
+
+    frames: Callable[[], tuple[pd.DataFrame, ...]]
+    draw: Callable[..., Figure]
 
 
-def picture() -> bytes:
-    """Draw the picture; the numbers behind it go with it, so that a test can compare them."""
-    figure = qwant_figures.latency_anatomy(qwant_inside.latency_parts(BATCH_SIZES))
+def _scaling() -> tuple[pd.DataFrame, ...]:
+    rows = tamu_scaling.scaling_frame(verdicts(tamu_scaling.scaling_rows()))
+    return tamu_scaling.scaling_line(IPUS), rows
+
+
+PICTURES = {
+    "qwant_latency": Picture(
+        frames=lambda: (qwant_inside.latency_parts(BATCH_SIZES),),
+        draw=qwant_figures.latency_anatomy,
+    ),
+    "tamu_scaling": Picture(frames=_scaling, draw=tamu_figures.scaling_efficiency),
+}
+"""The pictures of README.md by name; they are stored as docs/<name>.png."""
+
+
+def picture_path(name: str) -> Path:
+    """Return the file of a picture."""
+    return ROOT / "docs" / f"{name}.png"
+
+
+def picture_data(frames: tuple[pd.DataFrame, ...]) -> str:
+    """Return the numbers behind a picture as text."""
+    texts = [
+        frame.to_csv(index=False, float_format="%.4g", lineterminator="\n") for frame in frames
+    ]
+    return "\n".join(texts)
+
+
+def picture_bytes(picture: Picture) -> bytes:
+    """Draw a picture; the numbers behind it go with it, so that a test can compare them."""
+    frames = picture.frames()
     buffer = io.BytesIO()
-    metadata = {"Software": None, "Description": picture_data()}
-    figure.savefig(buffer, format="png", dpi=PICTURE_DPI, bbox_inches="tight", metadata=metadata)
+    metadata = {"Software": None, "Description": picture_data(frames)}
+    picture.draw(*frames).savefig(
+        buffer, format="png", dpi=PICTURE_DPI, bbox_inches="tight", metadata=metadata
+    )
     return buffer.getvalue()
 
 
@@ -180,7 +222,7 @@ def run_in_place(notebook: Path) -> None:
 
 
 def main() -> None:
-    """Rewrite README.md and its picture, and with ``--notebooks`` the notebooks' outputs."""
+    """Rewrite README.md and its pictures, and with ``--notebooks`` the notebooks' outputs."""
     if "--notebooks" in sys.argv[1:]:
         for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
             run_in_place(notebook)
@@ -190,7 +232,8 @@ def main() -> None:
         "evidence": evidence_block(),
     }
     write_text(README, refreshed(README.read_text(encoding="utf-8"), blocks))
-    write_bytes(PICTURE, picture())
+    for name, picture in PICTURES.items():
+        write_bytes(picture_path(name), picture_bytes(picture))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,9 @@ _EXPORTS = {
     "simulate": "ipusim.api",
     "sweep": "ipusim.api",
     "roofline": "ipusim.api",
+    "load_model": "ipusim.api",
+    "simulate_gpu": "ipusim.runtime.gpu_step",
+    "FittedCosts": "ipusim.runtime.calibration",
     "from_onnx": "ipusim.workload.onnx_import",
     "load_chip": "ipusim.machine",
     "load_system": "ipusim.machine",
@@ -29,12 +32,14 @@ _EXPORTS = {
     "IpuSimError": "ipusim.errors",
 }
 
-__all__ = [*sorted(_EXPORTS), "zoo"]
+_SUBPACKAGES = {"zoo": "ipusim.workload.zoo", "numerics": "ipusim.numerics"}
+
+__all__ = [*sorted(_EXPORTS), *_SUBPACKAGES]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "zoo":
-        return import_module("ipusim.workload.zoo")
+    if name in _SUBPACKAGES:
+        return import_module(_SUBPACKAGES[name])
     if name in _EXPORTS:
         return getattr(import_module(_EXPORTS[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ipusim.report import Estimate, Report, RooflineReport
+from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.roofline import roofline_step_s
 from ipusim.runtime.run_config import make_config
 from ipusim.runtime.step import run_step
@@ -46,16 +47,11 @@ def simulate(
     micro_batch: int | None = None,
     replicas: int | None = None,
     ipus_per_replica: int = 1,
-    gradient_accumulation: int | None = None,
     precision: str = "16.16",
-    partials: str | None = None,
-    host_dtype: str | None = None,
-    overlap_io: bool | None = None,
-    io_tiles: int | None = None,
-    batches_in_flight: int = 1,
     stack: str | None = None,
     tier: str = "calibrated",
-    step_cost_s: float | None = None,
+    costs: FittedCosts | None = None,
+    **options: Any,
 ) -> Report:
     """Predict a run.
 
@@ -65,34 +61,29 @@ def simulate(
         A zoo name, a path ending in .onnx, or a model.
     system : str
         Name of a system.
-    mode : {"inference"}
+    mode : {"inference", "training"}
         What to run.
     micro_batch : int, optional
-        Items per replica and step; by default what the model fixes, or 1.
+        Items per replica and step, in training per replica and micro-batch; by default what the
+        model fixes, or 1.
     replicas : int, optional
-        Copies of the model; by default one per IPU of the system.
+        Copies of the model; by default as many as the system holds.
     ipus_per_replica : int
-        1 in this version.
-    gradient_accumulation : int, optional
-        Refused: it has no meaning in inference.
+        Chips of a copy; above 1 they form a pipeline, in training only.
     precision : {"16.16", "16.32", "32.32"}
         Storage of activations.weights.
-    partials : {"half", "float"}, optional
-        Type of partial sums; by default the stack's.
-    host_dtype : {"uint8", "float16", "float32"}, optional
-        Type of the data on the host; by default that of the activations.
-    overlap_io : bool, optional
-        Whether transfers run beside compute on tiles of their own; off by default.
-    io_tiles : int, optional
-        Those tiles; by default the stack's.
-    batches_in_flight : int
-        Batches between request and result; with more than one the host runs ahead.
     stack : str, optional
         Software stack; by default that of the system.
     tier : {"calibrated", "specification"}
         With or without the fitted constants of data/calibration.toml.
-    step_cost_s : float, optional
-        Fixed cost per step in seconds instead of the fitted one.
+    costs : FittedCosts, optional
+        Fitted costs instead of those in data/calibration.toml.
+    **options
+        For every run: partials ("half" or "float"), available_memory_proportion, host_dtype
+        ("uint8", "float16" or "float32"), overlap_io, io_tiles, batches_in_flight. For training:
+        gradient_accumulation, loss, optimizer, optimizer_state, recompute, batch_norm_span,
+        merge_gradients_bytes, pipeline_splits, schedule, framework, instances, host_servers,
+        loader_workers, dataset, as described at `ipusim.runtime.training_options.TrainingOptions`.
 
     Returns
     -------
@@ -110,16 +101,11 @@ def simulate(
         micro_batch=micro_batch,
         replicas=replicas,
         ipus_per_replica=ipus_per_replica,
-        gradient_accumulation=gradient_accumulation,
         precision=precision,
-        partials=partials,
-        host_dtype=host_dtype,
-        overlap_io=overlap_io,
-        io_tiles=io_tiles,
-        batches_in_flight=batches_in_flight,
         stack=stack,
+        **options,
     )
-    result = run_step(loaded, config, tier=tier, step_cost_s=step_cost_s)
+    result = run_step(loaded, config, tier=tier, costs=costs)
     return Report(loaded.name, config, tier, result)
 
 

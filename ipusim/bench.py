@@ -13,13 +13,17 @@ import sys
 import time
 from collections.abc import Callable
 
+import numpy as np
 import pandas as pd
 
-from ipusim import api
+from ipusim import api, numerics
 from ipusim.compiler import planner
 from ipusim.compiler.lowering_planned import conv_shape
 from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
+from ipusim.numerics.bragg import plain, training
+from ipusim.numerics.initial import initial_weights
+from ipusim.numerics.optimiser import start_state
 from ipusim.study.tables import Table
 from ipusim.workload import zoo
 from ipusim.workload.folding import fold_batch_norm
@@ -69,6 +73,23 @@ def fresh_process() -> tuple[float, float]:
     return float(cpu), float(peak)
 
 
+def braggnn_steps() -> tuple[float, float]:
+    """Return seconds of a BraggNN training step of 512 patches: emulated halves, plain numpy."""
+    generator = np.random.default_rng(0)
+    patches = generator.uniform(0, 1, (512, 1, 11, 11)).astype(np.float32)
+    targets = generator.uniform(0.4, 0.6, (512, 2)).astype(np.float32)
+    weights = initial_weights(numerics.load_program("braggnn", 512), 0)
+    options = training.TrainingOptions()
+    state = start_state(weights, numerics.Arithmetic(options.arithmetic))
+
+    def emulated() -> None:
+        training.training_step(state, patches, targets, options, 3e-4)
+
+    emulated()
+    numpy_s = best_of(lambda: plain.training_step(patches, targets, weights), 4)
+    return best_of(emulated, 4), numpy_s
+
+
 def run_benchmarks() -> pd.DataFrame:
     """Measure everything.
 
@@ -93,6 +114,10 @@ def run_benchmarks() -> pd.DataFrame:
     cpu, peak = fresh_process()
     rows.append(("simulate ResNeXt-101 in a fresh process, CPU", cpu, "s", 2))
     rows.append(("the same, peak memory", peak, "MB", 400))
+    emulated_s, numpy_s = braggnn_steps()
+    rows.append(("BraggNN training step in plain numpy, batch 512", 1e3 * numpy_s, "ms", None))
+    rows.append(("the same, 16.16 with stochastic rounding", 1e3 * emulated_s, "ms", None))
+    rows.append(("the same, times the numpy step", emulated_s / numpy_s, "x", 20))
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     rows.append(("these benchmarks, peak memory", own, "MB", None))
     return pd.DataFrame(rows, columns=["benchmark", "value", "unit", "limit"])

@@ -47,6 +47,39 @@ def cli() -> None:
     """Simulate Graphcore IPUs, and regenerate published IPU results beside what was published."""
 
 
+_TRAINING_OPTIONS = (
+    click.option("--gradient-accumulation", type=COUNT, help="Micro-batches per weight update."),
+    click.option("--loss", help="cross_entropy or mean_squared; default: the model's own."),
+    click.option("--optimizer", help="sgd, sgd_momentum (default), rmsprop, lars, adam, ..."),
+    click.option("--optimizer-state", help="on_chip (default) or off_chip."),
+    click.option(
+        "--recompute",
+        multiple=True,
+        help="none (default), auto, or an operator whose result is kept; may be repeated.",
+    ),
+    click.option("--batch-norm-span", type=COUNT, help="Replicas that share statistics."),
+    click.option(
+        "--merge-gradients-bytes", type=int, help="Largest collective; 0 (default) merges none."
+    ),
+    click.option(
+        "--pipeline-splits", multiple=True, help="Operator that ends a stage; may be repeated."
+    ),
+    click.option("--schedule", help="grouped (default), sequential or interleaved."),
+    click.option("--framework", help="popart (default) or tensorflow."),
+    click.option("--instances", type=COUNT, help="Host processes; by default by replica and node."),
+    click.option("--host-servers", type=COUNT, help="Servers that they run on."),
+    click.option("--loader-workers", type=COUNT, help="Worker processes of each; default 14."),
+    click.option("--dataset", help="generated (default), imagenet_jpeg, tokens or memory."),
+)
+
+
+def _training_options(command: Any) -> Any:
+    """Add the options that only training has."""
+    for option in reversed(_TRAINING_OPTIONS):
+        command = option(command)
+    return command
+
+
 @cli.command()
 @click.argument("model")
 @click.option("--system", default="IPU-M2000", show_default=True, help="Machine to run on.")
@@ -60,7 +93,6 @@ def cli() -> None:
 @click.option("--micro-batch", type=COUNT, help="Items per replica and step.")
 @click.option("--replicas", type=COUNT, help="Copies of the model; by default as many as fit.")
 @click.option("--ipus-per-replica", type=COUNT, help="IPUs that share one copy; default 1.")
-@click.option("--gradient-accumulation", type=COUNT, help="Micro-batches per weight update.")
 @click.option(
     "--precision",
     type=click.Choice(["16.16", "16.32", "32.32"]),
@@ -77,20 +109,30 @@ def cli() -> None:
 @click.option(
     "--overlap-io/--no-overlap-io", default=None, help="Host transfers beside compute or not."
 )
+@click.option("--io-tiles", type=COUNT, help="Tiles for overlapped transfers; default by stack.")
 @click.option("--batches-in-flight", type=COUNT, help="Queue depth that latency counts; default 1.")
+@click.option(
+    "--available-memory-proportion",
+    type=float,
+    help="Share of tile memory for temporaries; default by stack.",
+)
 @click.option("--stack", help="Software stack; by default the one of the system.")
+@_training_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--trace", type=click.Path(path_type=Path), help="Also write a trace for Perfetto to this file."
 )
 def simulate(model: str, as_json: bool, trace: Path | None, **options: Any) -> None:
-    """Predict latency, throughput, power and fit of MODEL.
+    """Predict latency, throughput, power and fit of MODEL, in inference or training.
 
-    MODEL is a name that `ipusim list` shows, or a path ending in .onnx.
+    MODEL is a name that `ipusim list` shows, or a path ending in .onnx. Options from
+    --gradient-accumulation on need --mode training.
     """
     from ipusim import api
 
-    given = {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    if given.get("recompute") in (("none",), ("auto",)):
+        given["recompute"] = given["recompute"][0]
     report = api.simulate(model, **given)
     if trace is not None:
         try:

@@ -11,6 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ipusim.runtime.calibration import compile_s_per_tile_step
+from ipusim.runtime.compile_time import compile_s, compiled_code
 from ipusim.runtime.run_config import RunConfig
 from ipusim.runtime.step import StepResult
 
@@ -78,7 +80,7 @@ class Report:
 
     @property
     def latency(self) -> Estimate:
-        """Seconds from request to result."""
+        """Seconds from request to result; in training, of a step from update to update."""
         return Estimate(self.result.latency_s, unit="s")
 
     @property
@@ -95,13 +97,53 @@ class Report:
     def power_parts_w(self) -> dict[str, float]:
         """Where the power goes, in watts: static, arithmetic, memory traffic, exchange."""
         result = self.result
-        rate = self.config.active_ipus / result.step_s
+        rate = self.config.replicas / result.step_s
         return {
             "static": result.static_w,
             "amp": result.energy.amp_j * rate,
             "sram": result.energy.sram_j * rate,
             "exchange": result.energy.exchange_j * rate,
         }
+
+    @cached_property
+    def parts(self) -> pd.DataFrame:
+        """Where the time of a step goes, one row per part: milliseconds and share."""
+        import pandas as pd
+
+        step = self.result.step_s
+        return pd.DataFrame(
+            [
+                {"part": name, "time_ms": 1e3 * seconds, "share_percent": 100.0 * seconds / step}
+                for name, seconds in self.result.parts_s.items()
+            ]
+        )
+
+    @cached_property
+    def compile_s(self) -> float:
+        """Seconds to compile the program, with which a first epoch begins."""
+        result = self.result
+        programs = [result.program, *([result.update] if result.update else [])]
+        return compile_s(compiled_code(*programs), compile_s_per_tile_step())
+
+    @cached_property
+    def stages(self) -> pd.DataFrame:
+        """One row per chip of a pipelined replica: its times and memory; empty for one chip."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [
+                {
+                    "stage": index,
+                    "first_op": stage.first_op,
+                    "forward_ms": 1e3 * stage.forward_s,
+                    "backward_ms": 1e3 * stage.backward_s,
+                    "micro_batches_in_flight": stage.in_flight,
+                    "peak_tile_bytes": stage.memory.peak_tile_bytes,
+                    "fits": stage.memory.fits,
+                }
+                for index, stage in enumerate(self.result.stages)
+            ]
+        )
 
     @property
     def cycles_per_step(self) -> int:
@@ -133,15 +175,18 @@ class Report:
         """One row per operation: cycles by phase, plan, tiles, bytes, utilisation.
 
         Utilisation is the graph's multiply-accumulates over what the chip's AMP units could do in
-        the cycles of the operation.
+        the cycles of the operation. In training the rows of one micro-batch are followed by those
+        of the weight update.
         """
         import pandas as pd
 
         chip = self.config.system.chip
         dtype = "float32" if self.config.precision == "32.32" else "float16"
         peak = chip.tiles * chip.macs_per_cycle(dtype, dtype)
+        phase_of = {op.name: op.phase for op in self.result.graph.ops}
+        update = self.result.update.ops if self.result.update else ()
         rows = []
-        for op in self.result.program.ops:
+        for op in (*self.result.program.ops, *update):
             phases = {
                 f"{phase}_cycles": sum(
                     step.repeats * getattr(step, f"{phase}_cycles") for step in op.steps
@@ -154,6 +199,7 @@ class Report:
                     "op": op.name,
                     "kind": op.kind,
                     "function": op.function,
+                    "phase": phase_of.get(op.name, "update" if op in update else "forward"),
                     "cycles": cycles,
                     **phases,
                     "time_us": 1e6 * cycles / chip.clock_hz,
@@ -289,10 +335,10 @@ class Report:
                 f"{memory.peak_op}"
             )
         return [
-            ("model", f"{self.model}, micro-batch {result.items}, {config.precision}"),
+            ("model", f"{self.model}, {self._batch_text()}, {config.precision}"),
             (
                 "machine",
-                f"{self.system} ({config.replicas} x {self.chip}), {self.stack}, "
+                f"{self.system} ({config.replicas} x {self._replica_text()}), {self.stack}, "
                 f"{config.partials} partials",
             ),
             ("latency", f"{1e3 * result.latency_s:.4g} ms"),
@@ -301,12 +347,26 @@ class Report:
             ("fits", fit),
             (
                 "step",
-                f"{1e3 * result.step_s:.4g} ms = device {1e3 * result.device_s:.4g} + transfers "
-                f"{1e3 * result.io.exposed_s:.4g} + host work {1e3 * result.io.work_s:.4g} + "
-                f"fixed {1e3 * result.fixed_s:.4g} ({self.tier})",
+                f"{1e3 * result.step_s:.4g} ms = "
+                + " + ".join(f"{name} {1e3 * part:.4g}" for name, part in result.parts_s.items())
+                + f" ({self.tier})",
             ),
             ("program", f"{self.cycles_per_step:,} cycles in {self.supersteps:,} supersteps"),
         ]
+
+    def _batch_text(self) -> str:
+        items, training = self.result.items, self.config.training
+        if training is None:
+            return f"micro-batch {items}"
+        size = items // training.gradient_accumulation
+        return (
+            f"training with {training.optimizer}, micro-batch {size} x "
+            f"{training.gradient_accumulation} accumulated"
+        )
+
+    def _replica_text(self) -> str:
+        size = self.config.ipus_per_replica
+        return self.chip if size == 1 else f"pipeline of {size} {self.chip}"
 
     def _where(self) -> list[tuple[str, float]]:
         """Return where device time goes: phases, then the heaviest kinds of operation."""

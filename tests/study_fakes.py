@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 DEVICE_S_PER_ITEM = {"resnet50": 4e-4, "resnext101_32x4d": 6e-4, "resnext101_32x8d": 1.2e-3}
+OTHER_DEVICE_S_PER_ITEM = 1e-3
+REDUCTIONS = 143
+IPUS_PER_MACHINE = 4
 DEVICE_S_FIXED = 2e-4
 POWER_W = 250.0
 POWER_PARTS_W = {"static": 110.0, "amp": 10.0, "sram": 20.0, "exchange": 3.0}
@@ -28,6 +31,7 @@ class FakeReport:
     latency: FakeEstimate
     throughput: FakeEstimate
     power: FakeEstimate | None
+    compile_s: float = 400.0
     power_parts_w: dict[str, float] = field(default_factory=POWER_PARTS_W.copy)
 
 
@@ -36,16 +40,19 @@ class FakePredictor:
     """step = fixed + per item x micro-batch (+ step cost when calibrated); roofline is half.
 
     Where transfers overlap, the cost runs beside the device: step = max(device, transfer + cost).
+    A training step is that for every accumulated micro-batch, plus the two latencies of scale-out.
     """
 
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def device_s(self, model: str, micro_batch: int) -> float:
-        return DEVICE_S_FIXED + DEVICE_S_PER_ITEM[model] * micro_batch
+        per_item = DEVICE_S_PER_ITEM.get(model, OTHER_DEVICE_S_PER_ITEM)
+        return DEVICE_S_FIXED + per_item * micro_batch
 
     def _report(self, step_s: float, options: dict[str, Any], power: bool) -> FakeReport:
         latency = options.get("batches_in_flight", 1) * step_s
-        throughput = options["replicas"] * options["micro_batch"] / step_s
+        items = options["micro_batch"] * options.get("gradient_accumulation", 1)
+        throughput = options["replicas"] * items / step_s
         return FakeReport(
             latency=FakeEstimate(latency, 0.9 * latency, 1.1 * latency),
             throughput=FakeEstimate(throughput, 0.9 * throughput, 1.1 * throughput),
@@ -54,15 +61,23 @@ class FakePredictor:
 
     def simulate(self, model: str, **options: Any) -> FakeReport:
         self.calls.append((model, dict(options)))
-        device_s = self.device_s(model, options["micro_batch"])
+        accumulation = options.get("gradient_accumulation", 1)
+        device_s = accumulation * self.device_s(model, options["micro_batch"])
         cost_s = 0.0
         if options.get("tier", "calibrated") == "calibrated":
-            given = options.get("step_cost_s")
-            cost_s = CALIBRATED_BY_DEFAULT_S if given is None else given
+            given = options.get("costs")
+            cost_s = CALIBRATED_BY_DEFAULT_S if given is None else given.step_s
+            if given is not None and options.get("mode") == "training":
+                shared = options.get("batch_norm_span", 1) > 1
+                machines = options["replicas"] / IPUS_PER_MACHINE
+                cost_s += accumulation * REDUCTIONS * given.reduction_s * shared
+                cost_s += machines * given.collective_s * (machines > 1)
         overlap = options.get("overlap_io", False)
         step_s = max(device_s, OVERLAPPED_TRANSFER_S + cost_s) if overlap else device_s + cost_s
         return self._report(step_s, options, power=True)
 
     def roofline(self, model: str, **options: Any) -> FakeReport:
         self.calls.append((model, dict(options)))
-        return self._report(self.device_s(model, options["micro_batch"]) / 2, options, power=False)
+        accumulation = options.get("gradient_accumulation", 1)
+        device_s = accumulation * self.device_s(model, options["micro_batch"])
+        return self._report(device_s / 2, options, power=False)

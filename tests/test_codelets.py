@@ -21,6 +21,7 @@ from ipusim.compiler.rearrange import cast_steps, fill_steps, rearrange_steps
 from ipusim.compiler.superstep import (
     Superstep,
     copy_cycles,
+    largest_part,
     linear_share,
     parse_era,
     split_sizes,
@@ -214,6 +215,8 @@ def test_split_covers_everything_in_whole_grains(total, grain, parts, least):
     assert len(sizes) <= parts
     assert all(size % grain == 0 for size in sizes[:-1])
     assert max(sizes) - min(sizes[:-1] or sizes) <= grain
+    share = largest_part(total, grain, parts, least)
+    assert (share.tiles, share.elements) == (len(sizes), max(sizes))
 
 
 def test_linear_mapping_keeps_128_bytes_per_tile():

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipusim import paths
-from ipusim.compiler import conv_reduce, conv_vertices, mac_vertices
+from ipusim.compiler import amp_vertices, conv_reduce, conv_vertices, mac_vertices
+from ipusim.compiler.amp_vertices import amp_nx1_cycles, amp_nx1_window_cycles
 from ipusim.compiler.conv_reduce import cast_cycles, reduce_stages, reduce_vertex_cycles
 from ipusim.compiler.conv_vertices import (
     ERA_1_0,
@@ -18,7 +20,6 @@ from ipusim.compiler.conv_vertices import (
     ERA_3_3,
     WORKERS,
     amp_1x1_cycles,
-    amp_nx1_cycles,
     distinct_workers,
     worker_share,
     zero_partials_cycles,
@@ -174,6 +175,7 @@ def test_reduction_by_hand():
 # --- always ---------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(rows, lengths, st.integers(0, WORKERS - 1))
 def test_shares_of_the_workers_cover_the_positions(n_rows, length, worker):
     total = n_rows * length
@@ -275,6 +277,17 @@ def test_compiled_equals_python(n_rows, length, types, era, groups, ins, outs, d
     calls = [
         (amp_1x1_cycles, (n_rows, length, groups, ins, outs, 16, 64, *types, 16, era)),
         (amp_nx1_cycles, (n_rows, length, 3, 2, 1, groups, ins, outs, 16, 64, *types, 16, era)),
+        (
+            amp_nx1_window_cycles,
+            (
+                np.array([n_rows, 1]),
+                np.array([length, 0, 2]),
+                n_rows * length,
+                *(1, groups, ins, outs, 16, 64),
+                *types,
+                *(16, era),
+            ),
+        ),
         (hmac_cycles, (n_rows, length, 3, groups, ins, outs, 8, 2, *types, era)),
         (slic_cycles, (n_rows, length, 3, groups, per_group, channels, 4, 2, types[1], late)),
         (vmac_cycles, (n_rows * length, length, 3, 3, groups, ins, 4, types[1], late)),
@@ -293,7 +306,7 @@ def test_compiled_equals_python(n_rows, length, types, era, groups, ins, outs, d
 
 
 def test_every_vertex_function_is_listed_above():
-    modules = (conv_vertices, mac_vertices, conv_reduce)
+    modules = (amp_vertices, conv_vertices, mac_vertices, conv_reduce)
     public = {
         name
         for module in modules
@@ -303,6 +316,7 @@ def test_every_vertex_function_is_listed_above():
     assert public == {
         "amp_1x1_cycles",
         "amp_nx1_cycles",
+        "amp_nx1_window_cycles",
         "cast_cycles",
         "hmac_cycles",
         "outer_product_cycles",

@@ -113,7 +113,10 @@ def test_system_is_consistent(name: str) -> None:
     system = machine.load_system(name)
     assert system.ipus % system.ipus_per_machine == 0
     assert system.ipus % system.ipu_link_domain_ipus == 0
-    assert 1 <= system.host_servers <= system.machines
+    assert 1 <= system.host_servers <= system.host_servers_max <= system.machines
+    rails = 2 * system.rail_links
+    assert system.pair_links + rails <= system.chip.ipu_links
+    assert (rails > 0) == (system.topology != "pair")
     assert system.host_link_bytes_per_s_per_ipu <= system.host_link_bytes_per_s_per_machine
     assert system.power.chip == system.chip.name
     digits = "".join(character for character in name if character.isdigit())
@@ -128,6 +131,22 @@ def test_good_computer_is_labelled_a_stand_in() -> None:
     assert announced.loc["announced_flops_per_s", "value"] == 10e18
     memory = good.machines * good.streaming_memory_bytes_per_machine
     assert memory == pytest.approx(4e15)
+
+
+@pytest.mark.parametrize("name", machine.host_names())
+def test_host_is_consistent(name: str) -> None:
+    host = machine.load_host(name)
+    assert host.cores % host.numa_nodes == 0
+    assert host.remote_distance >= 1
+    assert 0 <= host.memory_stall_share < 1
+    assert 0 < host.worker_process_efficiency <= 1
+    assert host.swapping_slowdown >= 1
+    assert set(host.constants) == set(machine.load_host("R6525").constants)
+
+
+def test_tamu_server() -> None:
+    host = machine.load_system("IPU-POD16").host
+    assert (host.name, host.numa_nodes, host.cores_per_node) == ("Dell R6525", 8, 16)
 
 
 def test_c2_host_link_is_the_measured_one() -> None:
@@ -203,6 +222,7 @@ def test_idle_card_draws_what_was_sampled() -> None:
         (machine.load_system, "Bow Pod17", "Bow Pod16"),
         (machine.load_link, "GW-Lnk", "GW-Link"),
         (machine.load_power, "Boww", "Bow"),
+        (machine.load_host, "Dell R652", "Dell R6525"),
     ],
 )
 def test_unknown_names(load, given_name: str, nearest: str) -> None:

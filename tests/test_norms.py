@@ -59,10 +59,10 @@ def test_training_batch_norm_adds_statistics():
     assert names[0] == "reduce on tile"
     assert names[-5:] == [
         "inverse deviation",
-        "subtract mean",
-        "scale to unit variance",
-        "scale",
-        "offset",
+        "batch norm, multiplicand",
+        "batch norm, addend",
+        "batch norm, scale",
+        "batch norm, offset",
     ]
 
 

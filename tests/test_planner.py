@@ -37,6 +37,16 @@ RULES = {
 }
 
 
+CONV_KINDS = ("conv", "conv_forward", "conv_data_gradient", "conv_weight_gradient")
+PRODUCT_KINDS = (
+    "matmul",
+    "fc_inference",
+    "fc_training",
+    "fc_data_gradient",
+    "fc_weight_gradient",
+)
+
+
 @st.composite
 def convolutions(draw, channels=40, size=9, groups=(1, 1, 4, 9)):
     """Return any convolution that the planner takes, up to these sizes."""
@@ -60,7 +70,7 @@ def convolutions(draw, channels=40, size=9, groups=(1, 1, 4, 9)):
         per_dim["dilate"].append(draw(st.sampled_from([1, 1, 1, 2])))
     in_bytes = draw(st.sampled_from([2, 2, 4]))
     return ConvShape(
-        kind="conv",
+        kind=draw(st.sampled_from(CONV_KINDS)),
         groups=draw(st.sampled_from(groups)),
         batch=draw(st.integers(1, 4)),
         in_channels=draw(st.integers(1, channels)),
@@ -86,7 +96,7 @@ def products(draw, size=60):
         draw(st.integers(1, size)),
         draw(st.integers(1, size)),
         dtype_bytes=draw(st.sampled_from([2, 2, 4])),
-        kind=draw(st.sampled_from(["matmul", "fc_inference", "fc_training"])),
+        kind=draw(st.sampled_from(PRODUCT_KINDS)),
     )
 
 
@@ -197,7 +207,7 @@ def partitions(draw):
     shape = draw(st.one_of(convolutions(channels=200, size=30), products(300)))
     chip, rules = PlannerChip.of(draw(chips)), draw(all_rules)
     problems = list(transformed_problems(shape, chip, rules))
-    _, problem = draw(st.sampled_from(problems))
+    _, problem, _ = draw(st.sampled_from(problems))
     vertices = vertex_types(problem, shape, chip, rules)
     vertex = vertices[draw(st.integers(0, len(vertices) - 1))]
     totals = np.zeros(cs.TOTALS_SIZE, np.int64)
@@ -456,7 +466,7 @@ def test_describe_leaves_out_splits_of_one():
 
 def methods(shape, chip, rules):
     key = PlannerChip.of(CHIPS[chip])
-    (_, problem), *_ = transformed_problems(shape, key, rules)
+    (_, problem, _), *_ = transformed_problems(shape, key, rules)
     rows = vertex_types(problem, shape, key, rules)
     return rows, {cs.METHOD_NAMES[row[cs.METHOD]] for row in rows}
 
@@ -485,16 +495,23 @@ def test_hmac_groupings_are_the_least_for_their_count(in_channels):
 
 def test_transforms():
     key, rules = PlannerChip.of(CHIPS["GC200"]), RULES["GC200"]
-    names = [name for name, _ in transformed_problems(small_shape(), key, rules)]
-    assert names == ["none", "expand 0", "expand 1", "expand 01"]
-    expanded = dict(transformed_problems(small_shape(), key, rules))["expand 01"]
+    names = [name for name, _, _ in transformed_problems(small_shape(), key, rules)]
+    assert names[:4] == ["none", "expand 0", "expand 1", "expand 01"]
+    # A kernel of 3 x 3 as the input and the input as the kernel: its field can only be flattened.
+    assert names[4:] == ["swap", *(f"swap, flatten {dims}" for dims in ("0", "1", "01"))]
+    found = {name: problem for name, problem, _ in transformed_problems(small_shape(), key, rules)}
+    expanded = found["expand 01"]
     assert expanded[cs.IN_CHANS] == 9 * 32
     assert expanded[cs.OUT_FIELD : cs.OUT_FIELD + 2].tolist() == [1, 2 * 10 * 10]
     depthwise = small_shape(groups=32, in_channels=1, out_channels=1)
-    names = [name for name, _ in transformed_problems(depthwise, key, rules)]
-    assert names[4:] == ["combine 4", "combine 8", "combine 16"]
+    names = [name for name, _, _ in transformed_problems(depthwise, key, rules)]
+    assert [name for name in names if name.startswith("combine")] == [
+        "combine 4",
+        "combine 8",
+        "combine 16",
+    ]
     product = ConvShape.matmul(1, 8, 16, 32, dtype_bytes=2)
-    assert [name for name, _ in transformed_problems(product, key, rules)] == ["none", "swap"]
+    assert [name for name, _, _ in transformed_problems(product, key, rules)] == ["none", "swap"]
 
 
 # --- evidence -------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import ipusim
 from ipusim.errors import ConfigError, UnknownNameError
 from ipusim.study import evidence, figures, qwant, qwant_figures, qwant_inside, qwant_views
 from ipusim.study import qwant_assumptions as assumptions
-from ipusim.study.compare import verdicts
+from ipusim.study.compare import Samples, verdicts
 from ipusim.study.show import show_figure, show_table
 from ipusim.study.tables import Table
 
@@ -42,7 +42,7 @@ def changes():
 @pytest.fixture(scope="module")
 def frame():
     rows = [*qwant.rows_for([2, 14]), *qwant.machine_rows()[:2]]
-    return verdicts(rows, samples=())
+    return verdicts(rows, samples=Samples())
 
 
 # --- inside a prediction

@@ -39,11 +39,14 @@ def test_the_accuracy_table_is_current(refresh):
     assert refresh.shown(TEXT, "accuracy") == refresh.accuracy_block(verdicts())
 
 
-def test_the_picture_shows_todays_numbers(refresh):
-    content = refresh.PICTURE.read_bytes()
+@pytest.mark.parametrize("name", ["qwant_latency", "tamu_scaling"])
+def test_a_picture_shows_todays_numbers(refresh, name):
+    path = refresh.picture_path(name)
+    content = path.read_bytes()
     assert len(content) < LARGEST_PICTURE_BYTES
-    assert refresh.picture_description(content) == refresh.picture_data()
-    assert refresh.PICTURE.relative_to(ROOT).as_posix() in TEXT
+    assert path.relative_to(ROOT).as_posix() in TEXT
+    frames = refresh.PICTURES[name].frames()
+    assert refresh.picture_description(content) == refresh.picture_data(frames)
 
 
 def test_a_picture_without_numbers_is_noticed(refresh):

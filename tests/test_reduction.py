@@ -1,7 +1,4 @@
-"""Reduction: vertices by hand, stages, and Graphcore's IPUModel on the development rows."""
-
-import csv
-import statistics
+"""Reduction: vertices by hand, stages (IPUModel rows: test_fidelity_pooling)."""
 
 import pytest
 from hypothesis import given, settings
@@ -20,18 +17,11 @@ from ipusim.compiler.reduce_vertices import (
 from ipusim.compiler.reduction import reduce_steps
 from ipusim.errors import ConfigError, UnknownNameError
 from ipusim.machine.chip import load_chip
-from ipusim.paths import data_dir
 
 MK1 = load_chip("GC2")
 MK2 = load_chip("GC200")
 HALF_TO_FLOAT = ReduceTypes("add", "float16", "float32")
 FLOAT = ReduceTypes("add", "float32", "float32")
-
-# What the IPUModel adds to vertex and exchange cycles, for sync and control code: the constant of
-# every superstep with an exchange, and less where a compute set follows another on the same tiles.
-# These serve the comparison only; the simulator has its own.
-EXCHANGE_STEP_CYCLES = 450
-LOCAL_STEP_CYCLES = 180
 
 
 def test_strided_vertex_by_hand():
@@ -178,56 +168,3 @@ def test_vertices_grow_with_rows(columns, rows, more):
 def test_bad_input_is_refused(call, error, words):
     with pytest.raises(error, match=words):
         call()
-
-
-def _rows(snapshot):
-    with (data_dir() / "evidence" / "ipumodel_layers_dev.csv").open(newline="") as file:
-        return [
-            row
-            for row in csv.DictReader(file)
-            if row["op_kind"] == "reduce" and row["snapshot"] == snapshot
-        ]
-
-
-class _Tiles:
-    """A chip with fewer tiles, as the definition of a row asks for."""
-
-    def __init__(self, chip, tiles):
-        self._chip = chip
-        self.tiles = tiles
-
-    def __getattr__(self, name):
-        return getattr(self._chip, name)
-
-
-def _error_percent(row, era):
-    chip = _Tiles(MK1 if row["target"] == "mk1" else MK2, int(row["tiles"]))
-    steps = reduce_steps(
-        tuple(map(int, row["reduce_shape"].split("x"))),
-        tuple(map(int, row["reduce_dims"].split("x"))),
-        "float16",
-        chip,
-        era=era,
-        function=row["reduce_op"].lower(),
-    )
-    predicted = sum(
-        step.total_cycles(chip, EXCHANGE_STEP_CYCLES if step.exchange_bytes else LOCAL_STEP_CYCLES)
-        for step in steps
-    )
-    return 100 * (predicted / int(row["cycles"]) - 1)
-
-
-@pytest.mark.parametrize("target", ["mk1", "mk2"])
-def test_reductions_of_2021_agree_with_the_ipumodel(target):
-    rows = [row for row in _rows("2021-03") if row["target"] == target]
-    assert len(rows) == 5
-    errors = [abs(_error_percent(row, "2021-11")) for row in rows]
-    assert statistics.median(errors) <= 4
-    assert max(errors) <= 17
-
-
-def test_reductions_of_early_2020_are_roughly_right():
-    """The early rows moved by half within a month; only the order of magnitude is claimed."""
-    errors = [abs(_error_percent(row, "2020-01")) for row in _rows("2020-03")]
-    assert statistics.median(errors) <= 22
-    assert max(errors) <= 36

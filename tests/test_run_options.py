@@ -13,6 +13,7 @@ import ipusim
 from ipusim.compiler.stacks import load_stack, stack_names, stack_table
 from ipusim.errors import ConfigError, IpuSimError, UnknownNameError
 from ipusim.runtime import calibration
+from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.run_config import make_config
 
 KEYS = [
@@ -38,7 +39,8 @@ def report():
         ({"replicas": 0}, "replicas is 0"),
         ({"ipus_per_replica": 2}, "ipus_per_replica = 1"),
         ({"gradient_accumulation": 4}, "leave it out"),
-        ({"mode": "training"}, "use the mode 'inference'"),
+        ({"gradient_accumulatoin": 4}, "gradient_accumulation"),
+        ({"available_memory_proportion": 1.5}, "above 0 and up to 1"),
         ({"mode": "inferenc"}, "inference"),
         ({"precision": "16"}, "16.16, 16.32, 32.32"),
         ({"partials": "double"}, "half, float"),
@@ -49,8 +51,8 @@ def report():
         ({"system": "IPU-M200"}, "IPU-M2000"),
         ({"stack": "sdk-9"}, "sdk-"),
         ({"tier": "best"}, "calibrated"),
-        ({"step_cost_s": -1.0}, "give 0 or more"),
-        ({"tier": "specification", "step_cost_s": 1.0}, "no fitted cost"),
+        ({"costs": FittedCosts(step_s=-1.0)}, "give 0 or more"),
+        ({"tier": "specification", "costs": FittedCosts(step_s=1.0)}, "no fitted cost"),
     ],
 )
 def test_bad_options_get_one_sentence(options, message):
@@ -78,6 +80,8 @@ def test_parts_of_a_step_add_up(report):
     result = report.result
     parts = result.device_s + result.io.work_s + result.io.exposed_s + result.fixed_s
     assert result.step_s == pytest.approx(max(parts, result.io.sustained_s))
+    assert sum(result.parts_s.values()) == pytest.approx(result.step_s)
+    assert report.parts["share_percent"].sum() == pytest.approx(100)
     assert report.throughput.value == pytest.approx(2 * 2 / result.step_s)
     assert sum(report.power_parts_w.values()) == pytest.approx(report.power.value)
     assert report.layers["cycles"].sum() == report.cycles_per_step
@@ -88,11 +92,11 @@ def test_fixed_cost_is_the_only_difference_between_the_tiers():
     options = {"system": "IPU-M2000", "micro_batch": 1}
     plain = ipusim.simulate("resnet18", tier="specification", **options)
     fitted = ipusim.simulate("resnet18", tier="calibrated", **options)
-    cost = calibration.step_cost_s("sdk-2.4")
+    cost = calibration.fitted_costs("sdk-2.4").step_s
     assert cost > 0
     assert fitted.result.step_s - plain.result.step_s == pytest.approx(cost)
     assert fitted.cycles_per_step == plain.cycles_per_step
-    assert calibration.step_cost_s("no such stack") == 0
+    assert calibration.fitted_costs("no such stack").step_s == 0
 
 
 def test_latency_is_queue_depth_times_step():

@@ -14,7 +14,7 @@ from ipusim.errors import ConfigError, StudyError, UnknownNameError
 from ipusim.machine.system import load_system, system_names
 from ipusim.study import audit, figures, qwant
 from ipusim.study.chip_diagram import chip_diagram
-from ipusim.study.compare import verdicts
+from ipusim.study.compare import Samples, verdicts
 from ipusim.study.outputs import figure_bytes, frame_csv, save_figure, save_table, write_text
 from ipusim.study.tables import Table, format_cell, format_number, format_percent
 
@@ -260,7 +260,9 @@ def test_unpublished_batches_are_predicted_but_not_judged():
 def test_another_precision_or_system_says_so():
     predictor = FakePredictor()
     frame = verdicts(
-        qwant.rows_for([4], system="ipu m2000", precision="32.32"), predictor=predictor, samples=()
+        qwant.rows_for([4], system="ipu m2000", precision="32.32"),
+        predictor=predictor,
+        samples=Samples(),
     )
     assert all(note.startswith("published on C2") for note in frame["note"])
     assert {options["stack"] for _, options in predictor.calls} == {"sdk-2.4"}

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ipusim.errors import WorkloadError
 from ipusim.workload import zoo
-from ipusim.workload.builder import GraphBuilder, topological_order
-from ipusim.workload.folding import fold_batch_norm
+from ipusim.workload.builder import GraphBuilder
+from ipusim.workload.folding import drop_dropout, fold_batch_norm
 from ipusim.workload.graph import (
     Cast,
     Conv,
@@ -24,6 +24,7 @@ from ipusim.workload.graph import (
     Softmax,
     Tensor,
 )
+from ipusim.workload.tensor_builder import topological_order
 
 
 def _chain() -> Graph:
@@ -180,7 +181,11 @@ def test_precision_leaves_integers_and_settles_casts():
     assert half.ops[1].params == Layout(function="identity", elements=4, moves_data=False)
 
 
-@pytest.mark.parametrize("name", zoo.names())
+def _has_batch_norm(name: str) -> bool:
+    return any(op.kind == "norm" and op.params.kind == "batch" for op in zoo.load(name).graph().ops)
+
+
+@pytest.mark.parametrize("name", [name for name in zoo.names() if _has_batch_norm(name)])
 def test_folding_a_zoo_network(name):
     graph = zoo.load(name).graph()
     folded = fold_batch_norm(graph)
@@ -298,3 +303,29 @@ def test_out_field_counts_window_positions(field, kernel, stride, lower, upper, 
     ]
     assert conv.out_field == (len(positions),)
     assert conv.macs == len(positions) * kernel
+
+
+def test_dropout_goes_and_its_readers_read_what_it_read():
+    g = GraphBuilder("dropping")
+    x = g.input("x", (2, 4))
+    y = g.elementwise("first", "dropout", g.elementwise("second", "dropout", x))
+    y = g.elementwise("add", "add", y, x)
+    graph = drop_dropout(g.finish(y, g.elementwise("last", "dropout", y)))
+    assert [(op.name, op.inputs) for op in graph.ops] == [
+        ("add", ("x", "x")),
+        ("last", ("add.out",)),
+    ]
+    assert graph.ops[1].params == Layout(function="identity", elements=8, moves_data=False)
+    assert set(graph.tensors) == {"x", "add.out", "last.out"}
+    assert drop_dropout(graph) == graph
+
+
+@pytest.mark.parametrize("name", ["efficientnet_b0", "bert_base_squad", "resnet18"])
+def test_dropout_of_a_zoo_network(name):
+    graph = zoo.load(name).graph(2)
+    dropped = drop_dropout(graph)
+    count = sum(op.function == "dropout" for op in graph.ops)
+    assert count == {"efficientnet_b0": 1, "bert_base_squad": 1 + 3 * 12, "resnet18": 0}[name]
+    assert len(dropped.ops) == len(graph.ops) - count
+    assert (dropped.parameters, dropped.macs) == (graph.parameters, graph.macs)
+    assert dropped.outputs == graph.outputs

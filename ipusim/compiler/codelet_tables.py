@@ -37,6 +37,7 @@ UNARY: dict[str, LoopTable] = {
     "2021-11": {
         "abs": _both((5, 1), (5, 1)),
         "ceil": _both((6, 4), (6, 2)),
+        "cos": _both((26, 1), (2304, 1)),
         "erf": _both((15, 1), (17, 1)),
         "exp": _both((4, 4), (6, 2)),
         "floor": _both((6, 4), (6, 2)),
@@ -47,8 +48,11 @@ UNARY: dict[str, LoopTable] = {
         "round": _both((6, 4), (6, 2)),
         "rsqrt": _both((19, 4), (8, 2)),
         "sigmoid": _both((6, 4), (12, 2)),
+        "sign": _both((9, 4), (9, 2)),
+        "sin": _both((26, 1), (2304, 1)),
         "sqrt": _both((23, 4), (10, 2)),
         "square": _both((2, 4), (2, 2)),
+        "tan": _both((5700, 1), (5100, 1)),
         "tanh": _both((4, 4), (12, 2)),
     },
 }
@@ -128,6 +132,24 @@ NON_LINEARITY: dict[str, LoopTable] = {
     "2021-11": {
         "gelu": _both((5, 5), (10, 10)),
         "swish": _both((3, 5), (6, 11)),
+    },
+}
+
+# Cycles of the gradient of a non-linearity: (one element, one vector), poplibs
+# lib/popnn/PerformanceEstimation.hpp. At tag 1.0.136 every kind took 3 per vector.
+NON_LINEARITY_GRAD: dict[str, LoopTable] = {
+    "2020-01": {
+        "gelu": _both((3, 3), (3, 3)),
+        "relu": _both((3, 3), (3, 3)),
+        "sigmoid": _both((3, 3), (3, 3)),
+        "tanh": _both((3, 3), (3, 3)),
+    },
+    "2021-11": {
+        "gelu": _both((5, 5), (10, 10)),
+        "relu": _both((3, 3), (3, 3)),
+        "sigmoid": _both((3, 3), (3, 3)),
+        "swish": _both((7, 9), (10, 15)),
+        "tanh": _both((3, 3), (3, 3)),
     },
 }
 

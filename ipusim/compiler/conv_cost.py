@@ -48,6 +48,19 @@ def input_range(problem: np.ndarray, dim: int, out_size: int, kernel: int) -> in
 
 
 @njit(cache=True)
+def own_range(problem: np.ndarray, split: np.ndarray, dim: int, seen: int) -> int:
+    """Part of the `seen` inputs of one dimension that lies on the tile itself.
+
+    Every element lies on one of the tiles that use it (Convolution.cpp, mapActivations).  The
+    planner forgets that parts overlap at their borders and that parts of the kernel share inputs.
+    """
+    if problem[lay.TRANSFORMED + dim]:
+        return seen
+    sharers = split[lay.S_FIELD + dim] * split[lay.S_KERNEL + dim]
+    return min(seen, ceil_div(problem[lay.WHOLE_IN + dim], sharers))
+
+
+@njit(cache=True)
 def input_exchange_bytes(problem: np.ndarray, out_split: int) -> int:
     """Bytes a cycle into a tile, doubled where neighbours on one bus want the same inputs.
 
@@ -114,10 +127,12 @@ def _fill_copies(
     cost[lay.C_COPY_IN] = ceil_div(in_tile * 5, rate)
     cost[lay.C_MOVE_WEIGHTS] = ceil_div(w_tile, exchange)
     cost[lay.C_COPY_WEIGHTS] = ceil_div(w_tile * 5, rate)
+    regrouped = ceil_div(totals[lay.T_REGROUP_WEIGHTS], used) * element
+    cost[lay.C_COPY_WEIGHTS] += ceil_div(regrouped * 5, totals[lay.T_REGROUP_RATE])
     out_tile = ceil_div(totals[lay.T_COPY_OUT], used) * element
     cost[lay.C_MOVE_OUT] = ceil_div(out_tile, exchange) if totals[lay.T_MOVE_OUT] else 0
     cost[lay.C_COPY_OUT] = ceil_div(out_tile * 5, totals[lay.T_COPY_OUT_RATE])
-    return max(in_tile, w_tile, out_tile), in_tile
+    return max(in_tile, w_tile, out_tile, regrouped), in_tile
 
 
 @njit(cache=True)
@@ -134,8 +149,8 @@ def conv_cost(
 
     Notes
     -----
-    With ``problem[EXECUTING]`` set, two terms are what runs rather than what the planner
-    believes: the weight load of era 0 and its zero padding.
+    With ``problem[EXECUTING]`` set, some terms are what runs rather than what the planner
+    believes: the weight load of era 0 and its zero padding, and the inputs that arrive.
     """
     era = problem[lay.ERA]
     executing = problem[lay.EXECUTING] == 1
@@ -161,6 +176,7 @@ def conv_cost(
     row_length = lay.ONE
     positions = batch
     in_positions = batch
+    own_positions = batch
     slic_positions = batch
     columns = batch
     kernel_elements = lay.ONE
@@ -181,8 +197,17 @@ def conv_cost(
         if d > 0:
             columns *= field
         positions *= field
-        slic_positions *= field + padding
-        in_positions *= input_range(problem, d, field, kernel)
+        spread = problem[lay.IN_DILATION + d] - 1
+        if problem[lay.TRANSFORMED + d]:
+            spread = 0
+        elif spread > 0 and d == last:
+            spread *= field + pad * problem[lay.KERNEL_DILATION + d] - 1
+        else:
+            spread *= field - 1
+        slic_positions *= field + padding + spread
+        seen = input_range(problem, d, field, kernel)
+        in_positions *= seen
+        own_positions *= own_range(problem, split, d, seen)
         kernel_elements *= kernel
         field_splits *= split[lay.S_FIELD + d]
         kernel_splits *= split[lay.S_KERNEL + d]
@@ -213,7 +238,10 @@ def conv_cost(
     inputs = in_positions * in_chans * groups
     weights = kernel_elements * in_chans * out_chans * groups
     outputs = positions * out_chans * groups
-    cost[lay.C_INPUT] = ceil_div((inputs - inputs // split[lay.S_OUT]) * in_bytes, in_exchange)
+    own = inputs
+    if executing:
+        own = own_positions * in_chans * groups
+    cost[lay.C_INPUT] = ceil_div((inputs - own // split[lay.S_OUT]) * in_bytes, in_exchange)
     cost[lay.C_WEIGHTS] = ceil_div((weights - weights // weight_users) * in_bytes, exchange)
     reduce_bytes = fill_reduction(problem, result_bytes, outputs, depth, in_serial, cost)
     final_outputs = cost[lay.C_OUTPUTS]
@@ -245,7 +273,7 @@ def conv_cost(
         weights_held = ceil_div(totals[lay.T_WEIGHTS], used)
         cost[lay.C_SLICE] = slice_cycles(weights_held, in_bytes, serial, era, executing)
         cost[lay.C_UPDATE] = slice_cycles(final_outputs, result_bytes, out_serial, era, executing)
-        if problem[lay.FULLY_CONNECTED]:
+        if problem[lay.FULLY_CONNECTED] and not problem[lay.JOINT]:
             rearrange_bytes = weights_held * in_bytes
             cost[lay.C_BEFORE] = ceil_div(rearrange_bytes, exchange) + weights_held
     if in_serial > 1:

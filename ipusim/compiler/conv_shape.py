@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from ipusim.errors import ConfigError
 from ipusim.machine import Chip
 
-KINDS = ("conv", "matmul", "fc_inference", "fc_training")
+KINDS = (
+    "conv",
+    "conv_forward",
+    "conv_data_gradient",
+    "conv_weight_gradient",
+    "matmul",
+    "fc_inference",
+    "fc_training",
+    "fc_data_gradient",
+    "fc_weight_gradient",
+)
 _MAX_DIMS = 3
 
 
@@ -19,8 +29,9 @@ class ConvShape:
     Attributes
     ----------
     kind : str
-        "conv"; "matmul" for a product on its own; "fc_inference" or "fc_training" for a layer
-        whose weights are laid out for it.
+        "conv" at inference, "conv_forward" in training, and its two gradients; "matmul" for a
+        product on its own; "fc_inference", "fc_training" and its two gradients for a layer whose
+        weights are laid out for it.
     groups, batch, in_channels, out_channels : int
         For C[g, m, n] = A[g, m, k] B[g, k, n]: groups g, batch n, in_channels k, out_channels m
         (poplibs swaps the operands of products: MatMul.cpp).

@@ -40,12 +40,15 @@ def fill_totals(problem: np.ndarray, vertex: np.ndarray, totals: np.ndarray) -> 
         in_positions *= problem[lay.IN_FIELD + d]
         if d < last:
             positions *= problem[lay.OUT_FIELD + d]
-        if problem[lay.TRANSFORMED + d]:
+        if problem[lay.TRANSFORMED + d] or vertex[lay.METHOD] == lay.SLIC:
+            # The SLIC vertex reads spread inputs with their zeros.
             totals[lay.T_STEP + d] = 1
+        if problem[lay.TRANSFORMED + d]:
             needed_positions *= problem[lay.OUT_FIELD + d]
         else:
             stride, dilation = problem[lay.STRIDE + d], problem[lay.IN_DILATION + d]
-            totals[lay.T_STEP + d] = dilation // _gcd(dilation, stride)
+            if vertex[lay.METHOD] != lay.SLIC:
+                totals[lay.T_STEP + d] = dilation // _gcd(dilation, stride)
             totals[lay.T_STEPS] *= totals[lay.T_STEP + d]
             needed_positions *= problem[lay.WHOLE_IN + d]
             cropped = problem[lay.WHOLE_IN + d] < problem[lay.OUT_FIELD + d]
@@ -77,6 +80,8 @@ def _gcd(a: int, b: int) -> int:
 @njit(cache=True)
 def _field_grain(problem: np.ndarray, vertex: np.ndarray) -> int:
     """Grain of the innermost field dimension (ConvPlan.cpp createPlan, from tag 1.2.0 on)."""
+    if problem[lay.FIELD_GRAIN] > 0:
+        return problem[lay.FIELD_GRAIN]
     width = problem[lay.OUT_FIELD + problem[lay.DIMS] - 1]
     odd = vertex[lay.OUT_CHANS_PER_GROUP] % 2 == 1
     if problem[lay.ERA] != ERA_1_0 and problem[lay.OUT_BYTES] == 2 and odd and width % 2 == 0:
@@ -104,7 +109,7 @@ def _one_by_one(problem: np.ndarray) -> bool:
     dims = problem[lay.DIMS]
     for d in range(dims):
         if not problem[lay.TRANSFORMED + d] and (
-            problem[lay.PADDED + d] or problem[lay.STRIDE + d] != problem[lay.IN_DILATION + d]
+            not problem[lay.COVERED + d] or problem[lay.STRIDE + d] != problem[lay.IN_DILATION + d]
         ):
             return False
     if problem[lay.ERA] == ERA_1_0:
@@ -117,17 +122,11 @@ def _one_by_one(problem: np.ndarray) -> bool:
 
 @njit(cache=True)
 def _possible(problem: np.ndarray, vertex: np.ndarray) -> bool:
-    """Whether strides and dilations suit the vertex (ConvVertexType.cpp)."""
-    dims = problem[lay.DIMS]
+    """Whether strides and dilations suit the vertex (ConvModel.cpp, addMethodConstraints)."""
     if vertex[lay.METHOD] == lay.SLIC:
-        for d in range(dims):
-            if problem[lay.KERNEL_DILATION + d] != 1 or problem[lay.IN_DILATION + d] != 1:
-                return False
-        return problem[lay.STRIDE + dims - 1] <= 2
+        return problem[lay.SLIC_ALLOWED] == 1
     if vertex[lay.METHOD] == lay.OUTER_PRODUCT:
-        for d in range(dims):
-            if problem[lay.STRIDE + d] != 1 or problem[lay.IN_DILATION + d] != 1:
-                return False
+        return problem[lay.OUTER_ALLOWED] == 1
     return True
 
 
@@ -172,6 +171,13 @@ def _fill_copies(
     totals[lay.T_COPY_OUT] = outputs if moved_out or regrouped else 0
     totals[lay.T_MOVE_OUT] = moved_out
     totals[lay.T_COPY_OUT_RATE] = out_rate
+
+    # Training forward passes reckon with the transpose of the weights in the backward pass, whose
+    # blocks are small unless whole conv units' worth of output channels sit together.
+    regroup = problem[lay.REGROUP_WEIGHTS] and out_per % problem[lay.WEIGHTS_PER_UNIT] != 0
+    apart = regroup and copied_weights == 0 and not problem[lay.EXECUTING]
+    totals[lay.T_REGROUP_WEIGHTS] = totals[lay.T_WEIGHTS] if apart else 0
+    totals[lay.T_REGROUP_RATE] = min(memcpy, out_per * out_bytes) * factor
 
     before = (copied_in + copied_weights) * out_bytes
     after = totals[lay.T_COPY_OUT] * out_bytes

@@ -2,170 +2,198 @@
 
 References
 ----------
-poplibs ``lib/poplin/ConvPlan.cpp`` (createPlan) and ``ConvTransforms.cpp``.
+poplibs ``lib/poplin/ConvPlan.cpp`` (createPlan) and ``ConvModel.cpp`` (applyTransform,
+addTransformCycleEstimate).
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
 from ipusim.compiler import conv_layout as lay
+from ipusim.compiler.conv_params import ConvParams, Dim
 from ipusim.compiler.conv_shape import ConvShape, PlannerChip, PlannerRules
 from ipusim.compiler.conv_vertices import ERA_1_0, ERA_2_4
 
 
 def transformed_problems(
     shape: ConvShape, chip: PlannerChip, rules: PlannerRules
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (transform name, problem vector) for every transform worth trying, best first."""
-    if shape.kind != "conv":
-        swapped = replace(shape, batch=shape.out_channels, out_channels=shape.batch)
-        yield "none", _problem(shape, chip, rules, copy_all=False, expand=())
-        yield "swap", _problem(swapped, chip, rules, copy_all=True, expand=())
-        return
-    dims = range(len(shape.field))
-    foldable = [
+) -> Iterator[tuple[str, np.ndarray, tuple[Dim, ...]]]:
+    """Yield (name, problem vector, spatial dimensions) of every transform worth trying.
+
+    Notes
+    -----
+    The name lists, in order: "swap" for exchanged operands (of a product: for those that poplibs
+    does not exchange), "expand" and the dimensions whose kernel moves into the input channels,
+    "flatten" and those whose output moves into the output channels, "combine" and the number of
+    groups merged; "none" if nothing of the kind is done.
+    """
+    whole = ConvParams.of(shape).without_dilation()
+    for swap in (False, True):
+        turned = whole.swapped() if swap else whole
+        for expand in _subsets(_expandable(turned)):
+            expanded = turned.expanded(expand)
+            for flatten in _subsets(_flattenable(expanded)):
+                flattened, free = expanded.outputs_flattened(flatten).flattened()
+                moved = (*expand, *flatten, *free)
+                for factor in (1, *_combine_factors(shape, flattened)):
+                    parts = {"swap": swap, "expand": expand, "flatten": flatten}
+                    problem = _problem(
+                        shape,
+                        turned,
+                        flattened.combined(factor),
+                        chip,
+                        rules,
+                        moved=moved,
+                        **_copies(shape, rules, swap, bool(expand), bool(flatten), factor > 1),
+                    )
+                    yield _name(parts, factor), problem, flattened.dims
+
+
+def defers_dilation(shape: ConvShape) -> bool:
+    """Whether zeros are spread through the output instead of the input (getDilatePostConvDims)."""
+    return any(dim.defers_dilation for dim in ConvParams.of(shape).dims)
+
+
+def _subsets(dims: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    for count in range(len(dims) + 1):
+        yield from itertools.combinations(dims, count)
+
+
+def _name(parts: dict[str, object], factor: int) -> str:
+    words = ["swap"] if parts["swap"] else []
+    for key in ("expand", "flatten"):
+        if parts[key]:
+            words.append(f"{key} {''.join(str(d) for d in parts[key])}")
+    if factor > 1:
+        words.append(f"combine {factor}")
+    return ", ".join(words) or "none"
+
+
+def _expandable(params: ConvParams) -> tuple[int, ...]:
+    """Dimensions whose kernel may move into the input channels (getExpandDimsCandidates)."""
+    return tuple(
         d
-        for d in dims
-        if shape.field[d] >= shape.kernel[d]
-        and (
-            shape.kernel[d] > 1
-            or shape.stride[d] > 1
-            or shape.in_dilation[d] > 1
-            or shape.padding_lower[d]
-            or shape.padding_upper[d]
-        )
-    ]
-    for count in range(len(foldable) + 1):
-        for expand in itertools.combinations(foldable, count):
-            name = "expand " + "".join(str(d) for d in expand) if expand else "none"
-            yield name, _problem(shape, chip, rules, copy_all=False, expand=expand)
-    for factor in _combine_factors(shape):
-        merged = replace(
-            shape,
-            groups=math.ceil(shape.groups / factor),
-            in_channels=shape.in_channels * factor,
-            out_channels=shape.out_channels * factor,
-        )
-        yield (
-            f"combine {factor}",
-            _problem(merged, chip, rules, copy_all=rules.era != ERA_1_0, expand=()),
-        )
-    if shape.pointwise:
-        # Operands swapped and the field flattened into output channels: the transposed product.
-        positions = shape.batch * math.prod(shape.field)
-        transposed = replace(
-            shape,
-            kind="matmul",
-            batch=shape.out_channels,
-            out_channels=positions,
-            field=(1,),
-            kernel=(1,),
-            stride=(1,),
-            padding_lower=(0,),
-            padding_upper=(0,),
-            in_dilation=(1,),
-            kernel_dilation=(1,),
-        )
-        yield "swap", _problem(transposed, chip, rules, copy_all=True, expand=())
+        for d, dim in enumerate(params.dims)
+        if dim.expanding_matters and dim.data.size >= dim.kernel.size
+    )
 
 
-def _combine_factors(shape: ConvShape) -> list[int]:
+def _flattenable(params: ConvParams) -> tuple[int, ...]:
+    """Dimensions whose output may move into the channels (getOutChanFlattenDimsCandidates)."""
+    return tuple(
+        d for d, dim in enumerate(params.dims) if dim.out > 1 and dim.data.size <= dim.kernel.size
+    )
+
+
+def _combine_factors(shape: ConvShape, params: ConvParams) -> list[int]:
     """Factors by which narrow groups are merged (getCombineConvGroupCandidates)."""
     narrow = (1,) if shape.in_bytes == 4 else (1, 2)
-    if shape.groups == 1 or shape.in_channels not in narrow:
+    if params.groups == 1 or params.in_channels not in narrow:
         return []
     load, most = (2, 8) if shape.in_bytes == 4 else (4, 16)
     factors = []
-    factor = load // shape.in_channels
-    while factor <= most // shape.in_channels:
+    factor = load // params.in_channels
+    while factor <= most // params.in_channels:
         factors.append(factor)
         factor *= 2
     return factors
 
 
+def _copies(
+    shape: ConvShape,
+    rules: PlannerRules,
+    swap: bool,
+    expand: bool,
+    flatten: bool,
+    combine: bool,
+) -> dict[str, bool]:
+    """Say which operands are rearranged for a transform, whatever the vertex.
+
+    Tag 1.0.136 did not count the merging of groups.
+    """
+    update = shape.kind == "conv_weight_gradient"
+    combine = combine and rules.era != ERA_1_0
+    # ConvShape has products with their operands exchanged already.
+    swap_out = swap != update
+    return {
+        "copy_input": update
+        or expand
+        or swap
+        or combine
+        or shape.kind in ("fc_data_gradient", "fc_weight_gradient"),
+        "copy_weights": update or expand or flatten or swap or combine,
+        "copy_output": swap_out or flatten or combine or shape.kind == "fc_weight_gradient",
+    }
+
+
 def _problem(
     shape: ConvShape,
+    turned: ConvParams,
+    params: ConvParams,
     chip: PlannerChip,
     rules: PlannerRules,
     *,
-    copy_all: bool,
-    expand: tuple[int, ...],
+    moved: tuple[int, ...],
+    copy_input: bool,
+    copy_weights: bool,
+    copy_output: bool,
 ) -> np.ndarray:
-    """Build the problem vector: dimensions expanded, then batch and free dimensions flattened."""
-    lead = max(0, 2 - len(shape.field))
-    out = [1] * lead + list(shape.out_field)
-    kernel = [1] * lead + list(shape.kernel)
-    field = [1] * lead + list(shape.field)
-    stride = [1] * lead + list(shape.stride)
-    dilation = [1] * lead + list(shape.in_dilation)
-    spread = [1] * lead + list(shape.kernel_dilation)
-    low = [0] * lead + list(shape.padding_lower)
-    high = [0] * lead + list(shape.padding_upper)
-    in_channels = shape.in_channels
-    batch = shape.batch
-    transformed = [False] * len(out)
-    for d in expand:
-        d += lead
-        in_channels *= kernel[d]
-        field[d] = out[d]
-        kernel[d] = stride[d] = dilation[d] = spread[d] = 1
-        low[d] = high[d] = 0
-        transformed[d] = True
-    flat = [
-        d
-        for d in range(len(out))
-        if kernel[d] == stride[d] == dilation[d] == 1 and low[d] == high[d] == 0
-    ]
-    if flat:
-        inner = flat[-1]
-        for d in flat[:-1]:
-            out[inner] *= out[d]
-            field[inner] *= field[d]
-            out[d] = field[d] = 1
-        out[inner] *= batch
-        field[inner] *= batch
-        batch = 1
-        for d in flat:
-            transformed[d] = True
+    """Build the problem vector of transformed parameters.
+
+    Parameters
+    ----------
+    turned : the parameters after an exchange of operands, before anything else.
+    moved : dimensions that were expanded or flattened.
+    """
+    dims = params.dims
     problem = np.zeros(lay.PROBLEM_SIZE, np.int64)
-    problem[lay.GROUPS] = shape.groups
-    problem[lay.BATCH] = batch
-    problem[lay.IN_CHANS] = in_channels
-    problem[lay.OUT_CHANS] = shape.out_channels
-    problem[lay.DIMS] = len(out)
-    for d in range(len(out)):
-        reach = (out[d] - 1) * stride[d] + (kernel[d] - 1) * spread[d] - low[d]
-        problem[lay.OUT_FIELD + d] = out[d]
-        problem[lay.KERNEL + d] = kernel[d]
-        problem[lay.WHOLE_IN + d] = min(field[d] - 1, reach // dilation[d]) + 1
-        problem[lay.STRIDE + d] = stride[d]
-        problem[lay.IN_DILATION + d] = dilation[d]
-        problem[lay.KERNEL_DILATION + d] = spread[d]
-        problem[lay.TRANSFORMED + d] = transformed[d]
-        problem[lay.PADDED + d] = bool(low[d] or high[d])
-        problem[lay.PADDING + d] = low[d] + high[d]
-        problem[lay.IN_FIELD + d] = field[d]
+    problem[lay.GROUPS] = params.groups
+    problem[lay.BATCH] = params.batch
+    problem[lay.IN_CHANS] = params.in_channels
+    problem[lay.OUT_CHANS] = params.out_channels
+    problem[lay.DIMS] = len(dims)
+    plain = True
+    simple_windows = True
+    for d, dim in enumerate(dims):
+        inputs, _, _, covered = dim.uses()
+        problem[lay.OUT_FIELD + d] = dim.out
+        problem[lay.KERNEL + d] = dim.kernel.size
+        problem[lay.WHOLE_IN + d] = inputs[1] - inputs[0]
+        problem[lay.STRIDE + d] = dim.stride
+        problem[lay.IN_DILATION + d] = dim.data.dilation
+        problem[lay.KERNEL_DILATION + d] = dim.kernel.dilation
+        problem[lay.TRANSFORMED + d] = d in moved
+        problem[lay.COVERED + d] = covered
+        problem[lay.PADDING + d] = dim.data.pad_low + dim.data.pad_high
+        problem[lay.IN_FIELD + d] = dim.data.size
+        turned_kernel = dim.kernel.flip or dim.kernel.pad_low or dim.kernel.pad_high
+        if dim.data.flip or turned_kernel or dim.kernel.dilation != 1:
+            simple_windows = False
+        cut_output = dim.cut_low or dim.cut_high or dim.pad_low or dim.pad_high
+        if cut_output or dim.stride != 1 or dim.data.dilation != 1 or dim.data.flip:
+            plain = False
+    problem[lay.SLIC_ALLOWED] = simple_windows and dims[-1].stride <= 2
+    problem[lay.OUTER_ALLOWED] = plain
     problem[lay.IN_BYTES] = shape.in_bytes
     problem[lay.OUT_BYTES] = shape.out_bytes
     problem[lay.INTER_TILE_BYTES] = rules.partials_bytes
     problem[lay.FULLY_CONNECTED] = shape.kind.startswith("fc_")
-    problem[lay.COPY_INPUT] = copy_all or bool(expand)
-    problem[lay.COPY_WEIGHTS] = copy_all or bool(expand)
-    problem[lay.COPY_OUTPUT] = copy_all
+    problem[lay.COPY_INPUT] = copy_input
+    problem[lay.COPY_WEIGHTS] = copy_weights
+    problem[lay.COPY_OUTPUT] = copy_output
+    problem[lay.REGROUP_WEIGHTS] = shape.kind == "conv_forward"
     problem[lay.ERA] = rules.era
     problem[lay.TILES] = chip.tiles
     problem[lay.EXCHANGE_BYTES] = chip.exchange_bytes
     problem[lay.TILES_PER_BUS] = chip.tiles_per_bus
     problem[lay.MEMCPY_BYTES] = chip.memcpy_bytes
     problem[lay.IN_SERIAL_ALLOWED] = rules.era != ERA_1_0
-    problem[lay.VIEW_OUT_CHANS] = shape.out_channels
-    problem[lay.VIEW_IN_CHANS] = shape.in_channels
+    problem[lay.VIEW_OUT_CHANS] = turned.out_channels
+    problem[lay.VIEW_IN_CHANS] = turned.in_channels
     problem[lay.BROADCAST_ALLOWED] = rules.era >= ERA_2_4
     problem[lay.SINGLE_INPUT_BYTES] = -1 if rules.era == ERA_1_0 else chip.single_input_bytes
     problem[lay.WEIGHTS_PER_UNIT] = 16 if shape.in_bytes == 2 else 8

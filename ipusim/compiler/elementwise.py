@@ -127,6 +127,7 @@ def elementwise_step(
                 vertex="popops::BinaryOp1D" + ("InPlace" if in_place else ""),
                 compute_cycles=cycles,
                 exchange_bytes=exchange_bytes,
+                temp_bytes=exchange_bytes,
             )
         ]
     return [
@@ -341,5 +342,6 @@ def scaled_add_steps(
             vertex="popops::ScaledAddSupervisor",
             compute_cycles=cycles,
             exchange_bytes=0 if same_mapping else addend_bytes,
+            temp_bytes=0 if same_mapping else addend_bytes,
         )
     ]

@@ -11,24 +11,22 @@ Tensors that arrive from the host, and parameters, are laid out for their consum
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from ipusim.compiler import elementwise
-from ipusim.compiler.codelets import binary_functions, gather_cycles, unary_functions
+from ipusim.compiler.embedding import gather_steps, update_add_steps
+from ipusim.compiler.embedding_plan import plan_embedding
+from ipusim.compiler.lowering_elementwise import float_dtype, lower_elementwise
+from ipusim.compiler.lowering_norms import lower_loss, lower_norm, lower_softmax
 from ipusim.compiler.lowering_planned import lower_conv, lower_matmul
 from ipusim.compiler.lowering_state import DEFAULT_GROUPING, LoweringState, TensorLayout
-from ipusim.compiler.normalisation import batch_norm_steps, norm_steps
-from ipusim.compiler.pooling import PoolParams, pool_steps
+from ipusim.compiler.pooling import PoolParams, pool_steps, pooled_grouping
 from ipusim.compiler.program import LoweredOp, Program
 from ipusim.compiler.rearrange import cast_steps, rearrange_steps
 from ipusim.compiler.reduction import reduce_steps
-from ipusim.compiler.softmax import softmax_steps
 from ipusim.compiler.stacks import Stack
-from ipusim.compiler.superstep import (
-    Superstep,
-    ceil_div,
-    element_bytes,
-)
+from ipusim.compiler.superstep import GENERATIONS, element_bytes
 from ipusim.machine import Chip
 from ipusim.workload.graph import (
     Cast,
@@ -37,6 +35,7 @@ from ipusim.workload.graph import (
     Gather,
     Graph,
     Layout,
+    Loss,
     MatMul,
     Norm,
     Op,
@@ -45,32 +44,27 @@ from ipusim.workload.graph import (
     Softmax,
 )
 
-# Functions without a vertex of their own: the popops expressions that compute them.
-_COMPOSED: dict[str, tuple[str, ...]] = {
-    "leaky_relu": ("mul", "max"),
-    "prelu": ("mul", "max"),
-    "clip": ("max", "min"),
-    "elu": ("exp", "sub", "max"),
-    "selu": ("exp", "sub", "max", "mul"),
-    "celu": ("exp", "sub", "max"),
-    "softplus": ("exp", "add", "log"),
-    "softsign": ("abs", "add", "div"),
-    "hard_sigmoid": ("mul", "max", "min"),
-    "hard_swish": ("add", "max", "min", "mul"),
-    "mish": ("exp", "add", "log", "tanh", "mul"),
-    "mean": ("add", "mul"),
-    "mod": ("div", "floor", "mul", "sub"),
-    "scale": ("mul",),
-    "scaled_add": ("mul", "add"),  # where it broadcasts; otherwise it has a vertex
-    "reciprocal": ("inverse",),
-    "thresholded_relu": ("greater", "mul"),
+_REDUCTIONS = {
+    "max": "max",
+    "min": "min",
+    "prod": "mul",
+    "sumsquare": "square_add",
+    "l2": "square_add",
 }
-_FALLBACK = "equal"
-"""Vertex that stands for comparisons, logic and selection: one compare per element."""
+"""Vertex function of each reduction; all others add."""
+
+CYCLE_PLANS_ERA = 2
+"""Planner era from which embeddings are planned by cycles instead of memory."""
 
 
 def lower(
-    graph: Graph, chip: Chip, stack: Stack, *, partials: str | None = None, host_dtype: str | None
+    graph: Graph,
+    chip: Chip,
+    stack: Stack,
+    *,
+    partials: str | None = None,
+    host_dtype: str | None,
+    available_memory_proportion: float | None = None,
 ) -> Program:
     """Lower a graph for one micro-batch to a program on one chip.
 
@@ -87,6 +81,8 @@ def lower(
     host_dtype : str or None
         Type in which data arrive from the host; converted on the chip where it differs from the
         graph's. Eight-bit images are also normalised there (one scale, one offset per channel).
+    available_memory_proportion : float, optional
+        Share of tile memory for the temporaries of one operation instead of the stack's default.
 
     Returns
     -------
@@ -97,7 +93,8 @@ def lower(
     ConfigError, UnknownNameError
         If an operation cannot be planned.
     """
-    state = LoweringState(graph, chip, stack, stack.planner_rules(partials), graph.producers())
+    rules = stack.planner_rules(partials, available_memory_proportion)
+    state = LoweringState(graph, chip, stack, rules, graph.producers())
     ops = [op for name in graph.inputs if (op := _lower_input(state, name, host_dtype))]
     for op in graph.ops:
         ops.append(_LOWER[type(op.params)](state, op))
@@ -141,147 +138,36 @@ def _lower_input(state: LoweringState, name: str, host_dtype: str | None) -> Low
     )
 
 
-def _lower_elementwise(state: LoweringState, op: Op) -> LoweredOp:
-    params: Elementwise = op.params
-    layout = state.layout(op.inputs[0])
-    dtype = _float_dtype(state.dtype(op.outputs[0]))
-    tiles = layout.tiles
-    if op.function == "bias_add":
-        channels = state.graph.tensors[op.inputs[1]].elements
-        steps = elementwise.bias_add_steps(
-            params.elements,
-            channels,
-            dtype,
-            state.chip,
-            era=state.era,
-            channel_grouping=layout.grouping,
-            tiles_used=tiles,
-        )
-        return state.finish(op, steps, layout=layout)
-    if _accumulates_product(state, op):
-        # matMulAcc: C is laid out like the product, and IPUModel's gemms want half a cycle per
-        # float16 element, the rate of operands in different memory elements.
-        steps = elementwise.scaled_add_steps(
-            params.elements, dtype, state.chip, era=state.era, constrained=True, tiles_used=tiles
-        )
-        return state.finish(op, steps, layout=layout)
-    steps: list[Superstep] = []
-    elsewhere = sum(not state.layout(name).from_host for name in op.inputs[1:])
-    for count, function in enumerate(_vertices_of(op.function, state.era.estimator)):
-        binary = function in binary_functions(state.era.estimator)
-        moved = count == 0 and params.n_inputs > 1 and elsewhere > 0 and not params.broadcast
-        steps += elementwise.elementwise_step(
-            function,
-            params.elements,
-            dtype,
-            state.chip,
-            era=state.era,
-            n_inputs=2 if binary else 1,
-            broadcast=binary and (params.broadcast or params.n_inputs == 1),
-            in_place=params.in_place_ok,
-            channels=None if params.broadcast else 1,
-            channel_grouping=layout.grouping,
-            exchanged_inputs=int(binary and moved),
-            tiles_used=tiles,
-            name=op.function,
-        )
-    return state.finish(op, steps, layout=layout)
-
-
-def _accumulates_product(state: LoweringState, op: Op) -> bool:
-    """Whether a full matrix from the host is added to a matrix product."""
-    if op.function not in ("add", "scaled_add") or op.params.broadcast or len(op.inputs) != 2:
-        return False
-    producer = state.producers.get(op.inputs[0])
-    return (
-        producer is not None and producer.kind == "matmul" and state.layout(op.inputs[1]).from_host
-    )
-
-
-def _vertices_of(function: str, generation: str) -> tuple[str, ...]:
-    """Return the vertices that compute an elementwise function."""
-    known = (*unary_functions(generation), *binary_functions(generation))
-    canonical = elementwise.codelets.canonical_function(function)
-    if canonical in known:
-        return (canonical,)
-    parts = _COMPOSED.get(function, (_FALLBACK,))
-    return tuple(part if part in known else _FALLBACK for part in parts)
-
-
-def _float_dtype(dtype: str) -> str:
-    """Integers and booleans are charged like the float of their width or the next wider one."""
-    return dtype if dtype in ("float16", "float32") else "float32"
-
-
 def _lower_pool(state: LoweringState, op: Op) -> LoweredOp:
     params: Pool = op.params
-    layout = state.layout(op.inputs[0])
-    steps = pool_steps(
-        PoolParams(
-            kind=params.kind,
-            batch=params.batch,
-            channels=params.channels,
-            field=params.field,
-            kernel=params.kernel,
-            stride=params.stride,
-            padding_lower=params.padding_lower,
-            padding_upper=params.padding_upper,
-            include_padding=params.include_padding,
-        ),
-        _float_dtype(state.dtype(op.outputs[0])),
-        state.chip,
-        era=state.era,
-        channel_grouping=layout.grouping,
+    # A gradient is copied into the layout of the pool's result before it is used.
+    layout = state.layout(op.inputs[-1] if params.backward else op.inputs[0])
+    pool = PoolParams(
+        kind=params.kind,
+        batch=params.batch,
+        channels=params.channels,
+        field=params.field,
+        kernel=params.kernel,
+        stride=params.stride,
+        padding_lower=params.padding_lower,
+        padding_upper=params.padding_upper,
+        include_padding=params.include_padding,
     )
-    return state.finish(op, steps, layout=TensorLayout(grouping=layout.grouping))
-
-
-def _lower_norm(state: LoweringState, op: Op) -> LoweredOp:
-    params: Norm = op.params
-    layout = state.layout(op.inputs[0])
-    dtype = _float_dtype(state.dtype(op.outputs[0]))
+    dtype = float_dtype(state.dtype(op.outputs[0]))
     common = {
         "era": state.era,
+        "backward": params.backward,
         "channel_grouping": layout.grouping,
-        "tiles_used": layout.tiles,
     }
-    if params.kind == "batch" and not params.training:
-        steps = batch_norm_steps(params.elements, params.channels, dtype, state.chip, **common)
-    else:
-        steps = norm_steps(
-            params.kind,
-            params.batch,
-            params.channels,
-            (params.spatial_elements,),
-            dtype,
-            state.chip,
-            groups=params.groups,
-            training=params.training,
-            **common,
-        )
-    return state.finish(op, steps, layout=layout)
-
-
-def _lower_softmax(state: LoweringState, op: Op) -> LoweredOp:
-    params: Softmax = op.params
-    layout = state.layout(op.inputs[0])
-    dtype = _float_dtype(state.dtype(op.outputs[0]))
-    steps = softmax_steps(
-        params.outer,
-        params.length,
-        dtype,
-        state.chip,
-        era=state.era,
-        scaled=False,
-        tiles_used=layout.tiles,
-    )
-    return state.finish(op, steps, layout=layout)
+    steps = pool_steps(pool, dtype, state.chip, **common)
+    grouping = pooled_grouping(pool, dtype, state.chip, **common)
+    return state.finish(op, steps, layout=TensorLayout(grouping=grouping))
 
 
 def _lower_reduce(state: LoweringState, op: Op) -> LoweredOp:
     params: Reduce = op.params
-    dtype = _float_dtype(state.dtype(op.outputs[0]))
-    function = {"max": "max", "min": "min", "prod": "mul"}.get(params.function, "add")
+    dtype = float_dtype(state.dtype(op.outputs[0]))
+    function = _REDUCTIONS.get(params.function, "add")
     steps = reduce_steps(
         (params.outer, params.reduced, params.inner),
         (1,),
@@ -297,6 +183,9 @@ def _lower_layout(state: LoweringState, op: Op) -> LoweredOp:
     params: Layout = op.params
     layout = state.layout(op.inputs[0]) if op.inputs else TensorLayout()
     if not params.moves_data:
+        if sum(state.graph.tensors[name].elements for name in op.inputs[:1]) != params.elements:
+            # Parts of a tensor do not lie where the whole does.
+            layout = replace(layout, mapping="")
         return state.finish(op, [], layout=layout)
     dtype = state.dtype(op.outputs[0])
     grouping = 1 if params.function == "transpose" else layout.grouping
@@ -313,13 +202,32 @@ def _lower_layout(state: LoweringState, op: Op) -> LoweredOp:
 def _lower_gather(state: LoweringState, op: Op) -> LoweredOp:
     params: Gather = op.params
     dtype = state.dtype(op.outputs[0])
-    rows = ceil_div(params.indices, state.chip.tiles)
-    cycles = gather_cycles(rows, params.width, dtype, state.chip, generation=state.era.estimator)
-    moved = rows * params.width * element_bytes(dtype)
-    step = Superstep(
-        name="gather", vertex="popops::MultiSlice", compute_cycles=cycles, exchange_bytes=moved
+    # Planner and vertices of embeddings changed between SDK 2.0 and 2.4.
+    early = state.stack.planner_era < CYCLE_PLANS_ERA
+    era = GENERATIONS[0] if early else state.era
+    plan = plan_embedding(
+        params.rows,
+        params.width,
+        params.indices,
+        dtype,
+        state.chip,
+        goal="memory" if early else "cycles",
+        updates=_is_updated(state, params),
     )
-    return state.finish(op, [step], layout=TensorLayout(), temp_bytes=moved)
+    if params.backward:
+        steps = update_add_steps(
+            plan, params.rows, params.width, dtype, state.chip, era=era, wide_partials=early
+        )
+        # The gradient of a table is laid out like the table.
+        return state.finish(op, steps, layout=TensorLayout())
+    steps = gather_steps(plan, params.rows, dtype, state.chip, era=era)
+    return state.finish(op, steps, layout=TensorLayout())
+
+
+def _is_updated(state: LoweringState, params: Gather) -> bool:
+    """Whether the graph also adds gradients into a table like this one: both share a plan."""
+    wanted = replace(params, backward=True)
+    return any(op.params == wanted for op in state.graph.ops)
 
 
 def _lower_cast(state: LoweringState, op: Op) -> LoweredOp:
@@ -337,12 +245,13 @@ def _lower_cast(state: LoweringState, op: Op) -> LoweredOp:
 _LOWER = {
     Conv: lower_conv,
     MatMul: lower_matmul,
-    Elementwise: _lower_elementwise,
+    Elementwise: lower_elementwise,
     Pool: _lower_pool,
-    Norm: _lower_norm,
-    Softmax: _lower_softmax,
+    Norm: lower_norm,
+    Softmax: lower_softmax,
     Reduce: _lower_reduce,
     Layout: _lower_layout,
     Gather: _lower_gather,
+    Loss: lower_loss,
     Cast: _lower_cast,
 }

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
+from ipusim.compiler import codelets, planner
 from ipusim.compiler import conv_search as cs
-from ipusim.compiler import planner
+from ipusim.compiler.joint_plan import plan_layer
 from ipusim.compiler.lowering_state import LoweringState, TensorLayout
 from ipusim.compiler.program import LoweredOp, Step
-from ipusim.compiler.superstep import ceil_div, copy_cycles, element_bytes
-from ipusim.workload.graph import Conv, Op
+from ipusim.compiler.superstep import (
+    Superstep,
+    ceil_div,
+    copy_cycles,
+    element_bytes,
+    linear_share,
+)
+from ipusim.workload.graph import Conv, MatMul, Op
+
+_CONV_KINDS = {
+    "forward": "conv",
+    "data_gradient": "conv_data_gradient",
+    "weight_gradient": "conv_weight_gradient",
+}
 
 
-def conv_shape(params: Conv, dtype_bytes: int) -> planner.ConvShape:
-    """Return what the planner needs to know of a convolution."""
+def conv_shape(params: Conv, dtype_bytes: int, *, training: bool = False) -> planner.ConvShape:
+    """Return what the planner needs to know of a convolution, in a training graph or not."""
     rank = len(params.field)
+    kind = _CONV_KINDS[params.pass_kind]
     return planner.ConvShape(
-        kind="conv",
+        kind="conv_forward" if training and kind == "conv" else kind,
         groups=params.groups,
         batch=params.batch,
         in_channels=params.in_channels // params.groups,
@@ -24,8 +39,8 @@ def conv_shape(params: Conv, dtype_bytes: int) -> planner.ConvShape:
         field=params.field,
         kernel=params.kernel,
         stride=params.stride,
-        padding_lower=tuple(max(0, pad) for pad in params.padding_lower),
-        padding_upper=tuple(max(0, pad) for pad in params.padding_upper),
+        padding_lower=params.padding_lower,
+        padding_upper=params.padding_upper,
         in_dilation=params.input_dilation or (1,) * rank,
         kernel_dilation=params.dilation,
         in_bytes=dtype_bytes,
@@ -35,34 +50,118 @@ def conv_shape(params: Conv, dtype_bytes: int) -> planner.ConvShape:
 
 def lower_conv(state: LoweringState, op: Op) -> LoweredOp:
     """Plan a convolution and return its supersteps."""
-    shape = conv_shape(op.params, element_bytes(state.dtype(op.outputs[0])))
+    params: Conv = op.params
+    shape = conv_shape(params, element_bytes(state.dtype(op.outputs[0])), training=state.training)
     chosen = planner.plan(shape, state.chip, state.rules)
-    return _lower_planned(state, op, chosen, data=op.inputs[0], weights=op.inputs[1])
+    before: list[Superstep] = []
+    if params.pass_kind == "forward":
+        state.plans[op.inputs[1]] = chosen
+    elif params.pass_kind == "data_gradient":
+        before = _transposed_weights(state, op, chosen, state.plans.get(op.inputs[1], chosen))
+    return _lower_planned(state, op, chosen, data=op.inputs[0], weights=op.inputs[1], before=before)
+
+
+def _transposed_weights(
+    state: LoweringState,
+    op: Op,
+    chosen: planner.Plan,
+    forward: planner.Plan,
+    *,
+    in_place: bool = False,
+) -> list[Superstep]:
+    """Rearrange the forward weights for the data gradient: channels exchanged, field reversed.
+
+    Blocks are transposed where they lie, then sent (poplibs ``lib/poplin/Convolution.cpp``,
+    weightsTransposeChansFlipXY and fullyConnectedWeightTranspose).  With `in_place` they stay on
+    their tiles, as joint plans have it.
+    """
+    weights = state.graph.tensors[op.inputs[1]]
+    share = linear_share(weights.elements, weights.dtype, state.chip)
+    out_per, in_per = forward.out_chans_per_group, forward.in_chans_per_group
+    wanted = chosen.in_chans_per_group
+    block = wanted if out_per % wanted == 0 else out_per
+    steps = []
+    if block > 1:
+        cycles = codelets.transpose_cycles(
+            block, in_per, ceil_div(share.elements, block * in_per), weights.dtype, state.chip
+        )
+        steps.append(
+            Superstep(name="transpose weights", vertex="popops::Transpose1D", compute_cycles=cycles)
+        )
+    if in_place:
+        return steps
+    moved = share.elements * element_bytes(weights.dtype)
+    steps.append(
+        Superstep(
+            name="turn weights",
+            vertex="copy",
+            compute_cycles=0,
+            exchange_bytes=moved,
+            temp_bytes=moved,
+        )
+    )
+    return steps
 
 
 def lower_matmul(state: LoweringState, op: Op) -> LoweredOp:
-    """Plan a matrix product and return its supersteps."""
-    params = op.params
-    fully_connected = bool(params.weights_operand)
-    shape = planner.ConvShape.matmul(
-        params.groups,
-        params.m,
-        params.k,
-        params.n,
-        dtype_bytes=element_bytes(state.dtype(op.outputs[0])),
-        kind="fc_inference" if fully_connected else "matmul",
-    )
-    chosen = planner.plan(shape, state.chip, state.rules)
+    """Plan a matrix product and return its supersteps.
+
+    Layers with stored weights are planned with all their passes in training graphs.
+    """
+    params: MatMul = op.params
+    dtype_bytes = element_bytes(state.dtype(op.outputs[0]))
+    before: list[Superstep] = []
+    joint = False
+    if params.weights_operand and state.training:
+        plans = plan_layer(layer_shape(params, dtype_bytes), state.chip, state.rules)
+        chosen, joint = getattr(plans, params.pass_kind), plans.joint
+        if params.pass_kind == "data_gradient":
+            before = _transposed_weights(state, op, chosen, plans.forward, in_place=joint)
+    else:
+        shape = planner.ConvShape.matmul(
+            params.groups,
+            params.m,
+            params.k,
+            params.n,
+            dtype_bytes=dtype_bytes,
+            kind="fc_inference" if params.weights_operand else "matmul",
+        )
+        chosen = planner.plan(shape, state.chip, state.rules)
     # poplibs swaps the operands of products: B plays the part of the input, A of the weights.
-    return _lower_planned(state, op, chosen, data=op.inputs[1], weights=op.inputs[0])
+    lowered = _lower_planned(
+        state, op, chosen, data=op.inputs[1], weights=op.inputs[0], before=before
+    )
+    if joint and params.pass_kind == "weight_gradient":
+        # The gradient lies where the weights lie.
+        for name in op.outputs:
+            state.layouts[name] = replace(state.layouts[name], from_host=True)
+    return lowered
+
+
+def layer_shape(params: MatMul, dtype_bytes: int) -> planner.ConvShape:
+    """Return the forward product of the layer that a product is a pass of, for `plan_layer`."""
+    m, k, n = params.m, params.k, params.n
+    if params.pass_kind == "data_gradient":
+        k, n = n, k
+    elif params.pass_kind == "weight_gradient":
+        m, k = k, m
+    return planner.ConvShape.matmul(
+        params.groups, m, k, n, dtype_bytes=dtype_bytes, kind="fc_training"
+    )
 
 
 def _lower_planned(
-    state: LoweringState, op: Op, chosen: planner.Plan, *, data: str, weights: str
+    state: LoweringState,
+    op: Op,
+    chosen: planner.Plan,
+    *,
+    data: str,
+    weights: str,
+    before: list[Superstep] | None = None,
 ) -> LoweredOp:
     """Supersteps of a planned operation, in the order in which poplibs runs them."""
     chip, cost = state.chip, chosen.cost
-    steps: list[Step] = []
+    steps: list[Step] = [state.step(op.name, step, None) for step in before or ()]
     in_bytes = element_bytes(state.dtype(data))
 
     def add(
@@ -91,7 +190,8 @@ def _lower_planned(
             )
         )
 
-    if op.kind == "matmul" and op.params.weights_operand and state.stack.regroup_fully_connected:
+    stored = op.kind == "matmul" and op.params.weights_operand
+    if stored and op.params.pass_kind == "forward" and state.stack.regroup_fully_connected:
         operand_bytes = sum(
             ceil_div(state.graph.tensors[name].elements * in_bytes, chip.tiles)
             for name in (data, weights)
@@ -108,13 +208,21 @@ def _lower_planned(
     if cost[cs.C_SLICE]:
         add("slice operands", "popops::DynamicSlice1D", compute=cost[cs.C_SLICE])
     moved = cost[cs.C_MOVE_IN] + cost[cs.C_MOVE_WEIGHTS]
+    copied = cost[cs.C_COPY_IN] + cost[cs.C_COPY_WEIGHTS]
+    if before and op.kind == "matmul":
+        # The weights, which are the input here, have been transposed into their place.
+        moved, copied = cost[cs.C_MOVE_WEIGHTS], cost[cs.C_COPY_WEIGHTS]
+    if moved and op.function == "weight_gradient":
+        # What was innermost is summed over, so blocks are transposed before they are sent.
+        add("transpose operands", "popops::Transpose1D", compute=copied)
+        copied = 0
     if moved:
-        copied = cost[cs.C_COPY_IN] + cost[cs.C_COPY_WEIGHTS]
         add("rearrange operands", "copy", exchange=moved, copy=copied)
     exchange = cost[cs.C_WEIGHTS]
     copied = 0
     layout = state.layout(data)
-    if layout.from_host:
+    arranged = layout.from_host or (moved > 0 and op.function == "weight_gradient")
+    if arranged:
         exchange += cost[cs.C_INPUT]
     else:
         # All inputs lie elsewhere; neighbours that want the same ones share the bus.
@@ -132,7 +240,7 @@ def _lower_planned(
                 copy=copy_cycles(tile_bytes, chip, atom_bytes=atom),
                 repeats=1,
             )
-    if op.kind == "matmul" and not state.layout(weights).from_host:
+    if op.kind == "matmul" and not state.layout(weights).from_host and not arranged:
         copied += copy_cycles(cost[cs.C_WEIGHT_BYTES], chip)
     add(
         "convolve" if op.kind == "conv" else "multiply",
@@ -162,6 +270,18 @@ def _lower_planned(
     grouping = chosen.out_chans_per_group * chosen.conv_groups_per_group
     if cost[cs.C_MOVE_OUT]:
         add("rearrange output", "copy", exchange=cost[cs.C_MOVE_OUT], copy=cost[cs.C_COPY_OUT])
+    if chosen.spreads_output:
+        # Copied with zeros between its elements into a tensor of its own (Convolution.cpp,
+        # convolutionPostprocess).
+        result = state.graph.tensors[op.outputs[0]]
+        element = element_bytes(result.dtype)
+        tile_bytes = ceil_div(result.bytes, chosen.tiles_used)
+        add(
+            "spread output",
+            "copy",
+            copy=copy_cycles(tile_bytes, chip, atom_bytes=element),
+            repeats=1,
+        )
     for name in op.outputs:
         state.layouts[name] = TensorLayout(grouping=grouping, tiles=chosen.tiles_used)
     return LoweredOp(
@@ -174,17 +294,24 @@ def _lower_planned(
         transform=chosen.transform,
         tiles=chosen.tiles_used,
         grouping=grouping,
-        temp_bytes=_temp_bytes(state, op, chosen, from_host=layout.from_host),
+        temp_bytes=_temp_bytes(state, op, chosen, before or [], from_host=arranged),
         interleaved_bytes=chosen.partial_bytes_per_tile if chosen.method == "AMP" else 0,
     )
 
 
-def _temp_bytes(state: LoweringState, op: Op, chosen: planner.Plan, *, from_host: bool) -> int:
+def _temp_bytes(
+    state: LoweringState,
+    op: Op,
+    chosen: planner.Plan,
+    before: list[Superstep],
+    *,
+    from_host: bool,
+) -> int:
     """Bytes of the fullest tile that live during a planned operation only, its output left out.
 
-    While the vertex runs: what was received of inputs and weights, and the partials; while the
-    partials are reduced or cast: the partials and the output. Rearrangements and serial splits
-    need what the planner reckons with (ConvModel.cpp).
+    While the vertex runs: what was received of inputs and weights, its share of weights that were
+    turned before, and the partials; while the partials are reduced or cast: the partials and the
+    output. Rearrangements and serial splits need what the planner reckons with (ConvModel.cpp).
     """
     cost, split = chosen.cost, chosen.split
     output = cost[cs.C_OUTPUTS] * element_bytes(state.dtype(op.outputs[0]))
@@ -195,6 +322,7 @@ def _temp_bytes(state: LoweringState, op: Op, chosen: planner.Plan, *, from_host
     received = weights - weights // users + inputs
     if from_host:
         received -= inputs // split[cs.S_OUT]
+    received += max((step.temp_bytes for step in before), default=0)
     partials = cost[cs.C_PARTIAL_BYTES]
     after = partials if cost[cs.C_REDUCE] else 0
     return max(received + partials - output, after, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ipusim.compiler import planner
 from ipusim.compiler.program import LoweredOp, Step
@@ -29,16 +29,27 @@ class TensorLayout:
         Tiles that hold it; None for a linear mapping over the chip.
     from_host : bool
         Whether it is laid out for its consumer (host inputs and parameters).
+    mapping : str
+        Tensor whose tile mapping it shares, element by element; empty where it has its own.
     """
 
     grouping: int = DEFAULT_GROUPING
     tiles: int | None = None
     from_host: bool = False
+    mapping: str = ""
+
+    def lies_with(self, other: TensorLayout) -> bool:
+        """Whether two tensors need no exchange to be combined element by element."""
+        return self.from_host or other.from_host or self.mapping == other.mapping
 
 
 @dataclass(slots=True)
 class LoweringState:
-    """State of one lowering: where every tensor lies."""
+    """State of one lowering: where every tensor lies.
+
+    ``plans`` holds the forward plan that laid out each weight tensor, ``training`` whether the
+    graph has gradients.
+    """
 
     graph: Graph
     chip: Chip
@@ -46,6 +57,11 @@ class LoweringState:
     rules: planner.PlannerRules
     producers: dict[str, Op]
     layouts: dict[str, TensorLayout] = field(default_factory=dict)
+    plans: dict[str, planner.Plan] = field(default_factory=dict)
+    training: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.training = any(op.phase != "forward" for op in self.graph.ops)
 
     @property
     def era(self) -> Era:
@@ -54,9 +70,9 @@ class LoweringState:
 
     def layout(self, tensor: str) -> TensorLayout:
         """Return where a tensor lies; one that nothing has made yet is spread or from the host."""
-        if tensor in self.layouts:
-            return self.layouts[tensor]
-        return TensorLayout(from_host=self.graph.tensors[tensor].role in HOST_ROLES)
+        host = self.graph.tensors[tensor].role in HOST_ROLES
+        layout = self.layouts.get(tensor, TensorLayout(from_host=host))
+        return layout if layout.mapping else replace(layout, mapping=tensor)
 
     def dtype(self, tensor: str) -> str:
         """Return the element type of a tensor."""

@@ -38,7 +38,8 @@ class Memory:
     tile_bytes, interleaved_offset_bytes : int
         Memory of a tile, and where its interleaved region starts.
     parameter_bytes, code_bytes : int
-        Always live on the fullest tile.
+        Always live on the fullest tile: parameters with what else stays (gradient accumulators,
+        optimiser state), and code.
     points : tuple of LivePoint
         One per operation, in execution order.
     peak_op : str
@@ -90,7 +91,7 @@ class Memory:
         return max(0, self.peak_tile_bytes - self.tile_bytes)
 
 
-def measure(graph: Graph, program: Program, chip: Chip) -> Memory:
+def measure(graph: Graph, program: Program, chip: Chip, *, resident_bytes: int = 0) -> Memory:
     """Follow every tensor from the operation that makes it to the last that reads it.
 
     Parameters
@@ -100,6 +101,9 @@ def measure(graph: Graph, program: Program, chip: Chip) -> Memory:
     program : Program
         Its lowering.
     chip : Chip
+    resident_bytes : int
+        Bytes on the chip that this graph does not name but that stay while it runs, such as the
+        state of an optimiser or micro-batches that wait in a pipeline.
 
     Returns
     -------
@@ -107,8 +111,9 @@ def measure(graph: Graph, program: Program, chip: Chip) -> Memory:
 
     Notes
     -----
-    Parameters are spread evenly over the chip; an activation over the tiles of the operation that
-    made it. Results of in-place operations and views share the memory of their first input.
+    Parameters and states are spread evenly over the chip; an activation over the tiles of the
+    operation that made it. Results of in-place operations and views share the memory of their first
+    input, updated parameters and states that of what they update.
     """
     lowered = {op.name: op for op in program.ops}
     tiles = dict.fromkeys(graph.inputs, chip.tiles)
@@ -121,21 +126,24 @@ def measure(graph: Graph, program: Program, chip: Chip) -> Memory:
         in_place = op.kind == "elementwise" and op.params.in_place_ok
         in_place = in_place and source is not None and len(consumers[source]) == 1
         for name in op.outputs:
+            if graph.tensors[name].alias_of is not None:
+                continue
             tiles[name] = lowered[op.name].tiles
             alias = (shares or in_place) and source in owner
             owner[name] = owner[source] if alias else name
         for name in (*op.inputs, *op.outputs):
             if name in owner:
                 last_use[owner[name]] = index
-    for name in graph.outputs:
-        last_use[owner[name]] = len(graph.ops)
+    for name in (*graph.outputs, *graph.kept):
+        if name in owner:
+            last_use[owner[name]] = len(graph.ops)
     live = {name: _share(graph, name, tiles) for name in graph.inputs}
     spread = {name: graph.tensors[name].bytes for name in graph.inputs}
     points = []
     peak, peak_op, peak_tiles, peak_total = -1, "", 0, 0
     for index, op in enumerate(graph.ops):
         for name in op.outputs:
-            if owner[name] == name:
+            if owner.get(name) == name:
                 live[name] = _share(graph, name, tiles)
                 spread[name] = graph.tensors[name].bytes
         low = lowered[op.name]
@@ -155,7 +163,9 @@ def measure(graph: Graph, program: Program, chip: Chip) -> Memory:
             live.pop(name, None)
             spread.pop(name, None)
     code = CODE_BASE_BYTES + CODE_BYTES_PER_SUPERSTEP * len(program.steps)
-    parameter_bytes = ceil_div(graph.parameter_bytes, chip.tiles)
+    states = sum(tensor.bytes for tensor in graph.with_role("state"))
+    resident = graph.parameter_bytes + states + resident_bytes
+    parameter_bytes = ceil_div(resident, chip.tiles)
     return Memory(
         tile_bytes=chip.bytes_per_tile,
         interleaved_offset_bytes=chip.interleaved_offset_bytes,
@@ -164,7 +174,7 @@ def measure(graph: Graph, program: Program, chip: Chip) -> Memory:
         points=tuple(points),
         peak_op=peak_op,
         peak_tiles=peak_tiles,
-        total_bytes=graph.parameter_bytes + code * chip.tiles + peak_total,
+        total_bytes=resident + code * chip.tiles + peak_total,
     )
 
 

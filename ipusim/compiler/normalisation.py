@@ -8,6 +8,7 @@ ones run in the same compute sets (reduceMany).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from ipusim.compiler.broadcast import vector_outer_cycles
@@ -128,7 +129,7 @@ def _fused_offset(channels: int, dtype: str, chip: ChipLike, era: Era) -> Supers
     )
 
 
-def _row_broadcast(
+def row_broadcast(
     name: str,
     rows: int,
     columns: int,
@@ -271,6 +272,12 @@ def norm_steps(
     )
     steps = _merge(mean, power)
     steps.append(_inverse_deviation(statistics, dtype, chip))
+    if kind == "batch":
+        # Frameworks join the parameters first, as in inference (graphcore/tensorflow
+        # driver/ops/norm_ops.cc, BatchNormalise; graphcore/popart nn/batchnormx.cpp): two passes
+        # over the activations instead of four. The deviation is there already.
+        joined = batch_norm_steps(elements, dtype=dtype, chip=chip, era=era, **per_channel)
+        return steps + joined[1:]
 
     def per_channel_step(function: str, name: str, in_place: bool) -> Superstep:
         return elementwise_step(
@@ -292,7 +299,10 @@ def norm_steps(
     else:
         rows = (statistics, elements // statistics)
         for name in ("subtract mean", "scale to unit variance"):
-            steps.append(_row_broadcast(name, *rows, dtype, chip, era, tiles_used))
+            steps.append(row_broadcast(name, *rows, dtype, chip, era, tiles_used))
     steps.append(per_channel_step("mul", "scale", in_place=False))
+    # The whitened activations are a tensor of their own until they are scaled.
+    whitened = tile_share(elements, dtype, chip, tiles_used).elements * element_bytes(dtype)
+    steps = [replace(step, temp_bytes=step.temp_bytes + whitened) for step in steps]
     steps.append(per_channel_step("add", "offset", in_place=True))
     return steps

@@ -18,17 +18,19 @@ import numpy as np
 
 from ipusim.compiler import conv_search as cs
 from ipusim.compiler.conv_cost import conv_cost
+from ipusim.compiler.conv_params import Dim
 from ipusim.compiler.conv_shape import ConvShape, PlannerChip, PlannerRules
 from ipusim.compiler.conv_totals import fill_totals
-from ipusim.compiler.conv_transforms import transformed_problems
+from ipusim.compiler.conv_transforms import defers_dilation, transformed_problems
 from ipusim.compiler.conv_vertices import ERA_1_0
+from ipusim.compiler.conv_windows import windowed_cycles
 from ipusim.compiler.vertex_types import vertex_types
 from ipusim.machine import Chip
 
 __all__ = ["ConvShape", "Plan", "PlannerRules", "forget_plans", "plan"]
 
-Candidate = tuple[str, np.ndarray, np.ndarray]
-"""Name of a transform, its problem vector and its vertex types."""
+Candidate = tuple[str, np.ndarray, np.ndarray, tuple[Dim, ...]]
+"""Name of a transform, its problem vector, its vertex types and its spatial dimensions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,8 @@ class Plan:
         Partitions that the search looked at.
     within_memory_bound : bool
         False where no plan fitted the bound and poplibs' fallback was taken.
+    spreads_output : bool
+        Whether zeros are spread through the result afterwards, instead of through the input.
     """
 
     method: str
@@ -67,6 +71,7 @@ class Plan:
     cost: tuple[int, ...]
     evaluations: int
     within_memory_bound: bool
+    spreads_output: bool
 
     @property
     def serial_splits(self) -> int:
@@ -139,31 +144,72 @@ def forget_plans() -> None:
 def _plan(shape: ConvShape, chip: PlannerChip, rules: PlannerRules, pruned: bool) -> Plan:
     limit = int(chip.bytes_per_tile * rules.available_memory_proportion)
     candidates = []
-    for transform, problem in transformed_problems(shape, chip, rules):
-        candidates.append((transform, problem, vertex_types(problem, shape, chip, rules)))
+    for transform, problem, dims in transformed_problems(shape, chip, rules):
+        candidates.append((transform, problem, vertex_types(problem, shape, chip, rules), dims))
     found = _best(candidates, limit, False, pruned)
     within = found is not None
     if found is None:
         found = _fall_back(candidates, limit, chip, rules, pruned)
-    problem, vertex = found.problem, found.vertex
+    return executed_plan(
+        found.transform,
+        found.problem,
+        found.vertex,
+        found.split,
+        found.dims,
+        planned_cycles=found.cycles,
+        evaluations=found.evaluations,
+        within_memory_bound=within,
+        spreads_output=defers_dilation(shape),
+    )
+
+
+def executed_plan(
+    transform: str,
+    problem: np.ndarray,
+    vertex: np.ndarray,
+    split: np.ndarray,
+    dims: tuple[Dim, ...],
+    *,
+    planned_cycles: int,
+    evaluations: int,
+    within_memory_bound: bool,
+    spreads_output: bool,
+) -> Plan:
+    """Return a partition as a plan, with the costs of what runs.
+
+    Parameters
+    ----------
+    transform : str
+        Name of the transform that made `problem` and `dims`.
+    problem, vertex, split : numpy.ndarray
+        See `conv_layout`.
+    dims : tuple of Dim
+        Spatial dimensions after the transform.
+    planned_cycles, evaluations, within_memory_bound, spreads_output
+        See `Plan`.
+    """
     problem[cs.EXECUTING] = 1
     totals = np.zeros(cs.TOTALS_SIZE, np.int64)
     cost = np.zeros(cs.COST_SIZE, np.int64)
     fill_totals(problem, vertex, totals)
-    conv_cost(problem, vertex, totals, found.split, cost)
+    conv_cost(problem, vertex, totals, split, cost)
+    computed = windowed_cycles(problem, vertex, totals, split, dims)
+    if computed is not None:
+        cost[cs.C_CALC] = computed
     return Plan(
         method=cs.METHOD_NAMES[vertex[cs.METHOD]],
-        transform=found.transform,
+        transform=transform,
         conv_groups_per_group=int(vertex[cs.CONV_GROUPS_PER_GROUP]),
         in_chans_per_group=int(vertex[cs.IN_CHANS_PER_GROUP]),
         out_chans_per_group=int(vertex[cs.OUT_CHANS_PER_GROUP]),
         units=int(vertex[cs.UNITS]),
         partial_bytes=int(vertex[cs.PARTIAL_BYTES]),
-        split=tuple(int(v) for v in found.split),
-        planned_cycles=found.cycles,
+        split=tuple(int(v) for v in split),
+        planned_cycles=planned_cycles,
         cost=tuple(int(v) for v in cost),
-        evaluations=found.evaluations,
-        within_memory_bound=within,
+        evaluations=evaluations,
+        within_memory_bound=within_memory_bound,
+        spreads_output=spreads_output,
     )
 
 
@@ -192,6 +238,7 @@ class _Found:
     transform: str
     problem: np.ndarray
     vertex: np.ndarray
+    dims: tuple[Dim, ...]
     split: np.ndarray
     cycles: int
     evaluations: int
@@ -213,7 +260,7 @@ def _best(
         # unless the memory bound asks for them.
         if coarse and (best is not None or not pruned):
             continue
-        for transform, problem, vertices in candidates:
+        for transform, problem, vertices, dims in candidates:
             winner, count = cs.search(
                 problem,
                 vertices[:1] if coarse else vertices,
@@ -227,7 +274,7 @@ def _best(
             )
             evaluations += count
             if winner >= 0:
-                best = (transform, problem, vertices[winner])
+                best = (transform, problem, vertices[winner], dims)
     if best is None:
         return None
     return _Found(*best, best_split, int(best_cost[cs.C_TOTAL]), evaluations)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
+from ipusim.compiler.elementwise import elementwise_step
 from ipusim.compiler.pool_plan import PoolParams, PoolPlan, plan_pool
 from ipusim.compiler.pool_vertex import TileSlice, pool_tile_cycles
 from ipusim.compiler.reduction import reduce_steps
@@ -18,12 +19,13 @@ from ipusim.compiler.superstep import (
     ceil_div,
     copy_cycles,
     element_bytes,
+    linear_share,
     parse_era,
     require_float,
     vector_width,
 )
 
-__all__ = ["PoolParams", "PoolPlan", "plan_pool", "pool_steps"]
+__all__ = ["PoolParams", "PoolPlan", "plan_pool", "pool_steps", "pooled_grouping"]
 
 
 def pool_steps(
@@ -55,7 +57,9 @@ def pool_steps(
     Returns
     -------
     list of Superstep
-        A window that covers the field is a reduction (Pooling.cpp, substPoolingWithReduction).
+        A window that covers the field is a reduction (Pooling.cpp, substPoolingWithReduction), and
+        the gradient of its average a broadcast (substPoolingGradientWithBroadcast). Other averages
+        scale the incoming gradient by the elements of each window first (scaleGradient).
 
     Raises
     ------
@@ -66,6 +70,9 @@ def pool_steps(
     era = parse_era(era)
     if params.is_global and not backward:
         return _global_pool_steps(params, dtype, chip, era, channel_grouping)
+    scaled = _scale_gradient_steps(params, dtype, chip, era) if backward else []
+    if params.is_global and scaled:
+        return [*scaled, _broadcast_gradient(params, dtype, chip)]
     plan = plan_pool(
         params, dtype, chip, era=era, backward=backward, channel_grouping=channel_grouping
     )
@@ -103,7 +110,7 @@ def pool_steps(
     if plan.channel_grouping != channel_grouping:
         atom = min(plan.channel_grouping, channel_grouping) * size
         copied = copy_cycles(in_bytes, chip, atom_bytes=atom)
-    steps: list[Superstep] = []
+    steps = scaled
     if is_grad:
         # The incoming gradient is first copied into the layout of the pooled output.
         pooled = ceil_div(params.batch * params.channels * prod(params.out_field), chip.tiles)
@@ -152,3 +159,54 @@ def _global_pool_steps(
     shape = (params.channels // grouping, params.batch, prod(params.field), grouping)
     function = "max" if params.kind == "max" else "add"
     return reduce_steps(shape, (2,), dtype, chip, era=era, function=function)
+
+
+def _scale_gradient_steps(
+    params: PoolParams, dtype: str, chip: ChipLike, era: Era
+) -> list[Superstep]:
+    """Return the step that divides the gradient of an average by its windows' elements."""
+    if params.kind != "average":
+        return []
+    pooled = params.batch * params.channels * prod(params.out_field)
+    return elementwise_step(
+        "mul",
+        pooled,
+        dtype,
+        chip,
+        era=era,
+        n_inputs=2,
+        exchanged_inputs=1,
+        name="scale gradient by window",
+    )
+
+
+def _broadcast_gradient(params: PoolParams, dtype: str, chip: ChipLike) -> Superstep:
+    """Return the copy of one gradient per channel to the whole field it was averaged over."""
+    size = element_bytes(dtype)
+    share = linear_share(params.batch * params.channels * prod(params.field), dtype, chip).elements
+    values = min(params.batch * params.channels, share)
+    return Superstep(
+        name="broadcast gradient",
+        vertex="copy",
+        compute_cycles=0,
+        exchange_bytes=values * size,
+        on_tile_copy_cycles=copy_cycles(share * size, chip),
+    )
+
+
+def pooled_grouping(
+    params: PoolParams,
+    dtype: str,
+    chip: ChipLike,
+    *,
+    era: str | Era,
+    backward: bool = False,
+    channel_grouping: int = 16,
+) -> int:
+    """Return how many channels sit together in the result of a pass (see `pool_steps`)."""
+    if params.is_global and (params.kind == "average" or not backward):
+        return channel_grouping
+    plan = plan_pool(
+        params, dtype, chip, era=era, backward=backward, channel_grouping=channel_grouping
+    )
+    return plan.channel_grouping

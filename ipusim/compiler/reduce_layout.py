@@ -139,9 +139,11 @@ def examine_layout(
 
 def _spread(sizes: tuple[int, ...], reduced: tuple[bool, ...], per_tile: int) -> int:
     """Return over how many tiles the partials of one output lie, at most."""
-    offsets = np.zeros(1, dtype=np.int64)
     outputs = prod(size for size, flag in zip(sizes, reduced, strict=True) if not flag)
     partials = prod(sizes) // outputs
+    if outputs == 1:
+        return ceil_div(partials, per_tile)
+    offsets = np.zeros(1, dtype=np.int64)
     sampled = min(outputs, max(_LEAST_OUTPUTS_EXAMINED, _EXAMINED_ELEMENTS // partials))
     rest = np.arange(sampled, dtype=np.int64) * outputs // sampled
     bases = np.zeros_like(rest)
@@ -154,5 +156,6 @@ def _spread(sizes: tuple[int, ...], reduced: tuple[bool, ...], per_tile: int) ->
             bases += rest % size * stride
             rest //= size
         stride *= size
-    tiles = np.sort((bases[:, None] + offsets[None, :]) // per_tile, axis=1)
+    # Outer dimensions come first in `offsets`, so tiles are in order.
+    tiles = (bases[:, None] + offsets[None, :]) // per_tile
     return int((np.diff(tiles, axis=1) != 0).sum(axis=1).max(initial=0)) + 1

@@ -9,6 +9,7 @@ tags 1.0.136 and sdk/poplar/2.0.0 .. 2.4.0.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import isqrt, prod
 
 from ipusim.compiler.codelets import cast_cycles
@@ -26,11 +27,11 @@ from ipusim.compiler.superstep import (
     Superstep,
     ceil_div,
     element_bytes,
+    largest_part,
     linear_share,
     parse_era,
     require_float,
     require_positive,
-    split_sizes,
     vector_width,
 )
 from ipusim.errors import ConfigError, unknown_name
@@ -149,9 +150,24 @@ def reduce_steps(
     out_dtype = out_dtype or dtype
     _validate(shape, dims, function, (dtype, out_dtype))
     era = parse_era(era)
+    return list(_steps(shape, dims, dtype, chip, era, function, out_dtype, elements_per_tile))
+
+
+@lru_cache(maxsize=4096)
+def _steps(
+    shape: tuple[int, ...],
+    dims: tuple[int, ...],
+    dtype: str,
+    chip: ChipLike,
+    era: Era,
+    function: str,
+    out_dtype: str,
+    elements_per_tile: int | None,
+) -> tuple[Superstep, ...]:
+    """Return the supersteps of a reduction; networks repeat the same ones many times."""
     sizes, reduced = collapse(shape, dims)
     if not any(reduced):
-        return []
+        return ()
     total = prod(sizes)
     share = elements_per_tile or linear_share(total, dtype, chip).elements
     tiles = min(chip.tiles, ceil_div(total, share))
@@ -169,7 +185,8 @@ def reduce_steps(
         local = _worst(layout.patterns, function, (dtype, partials, vertex_out), chip, generation)
         steps = _compute_steps("reduce on tile", local)
         cast_elements = layout.columns_per_tile
-        return steps + _final_cast(cast_after, cast_elements, partials, out_dtype, chip, generation)
+        cast = _final_cast(cast_after, cast_elements, partials, out_dtype, chip, generation)
+        return (*steps, *cast)
     steps: list[Superstep] = []
     stage_dtype = dtype
     if layout.repeats:
@@ -181,13 +198,14 @@ def reduce_steps(
         layout, tiles, outputs, function, (stage_dtype, partials, vertex_out), chip, generation
     )
     cast_elements = _output_elements(outputs, partials, chip)
-    return steps + _final_cast(cast_after, cast_elements, partials, out_dtype, chip, generation)
+    cast = _final_cast(cast_after, cast_elements, partials, out_dtype, chip, generation)
+    return (*steps, *cast)
 
 
 def _output_elements(outputs: int, partials: str, chip: ChipLike) -> int:
     """Return the outputs on the fullest tile (mapping of intermediateToOutput)."""
     width = vector_width(partials, chip)
-    return max(split_sizes(outputs, width, chip.tiles, 4 * width))
+    return largest_part(outputs, width, chip.tiles, 4 * width).elements
 
 
 def _final_cast(
@@ -224,7 +242,7 @@ def _between_tiles(
         grain = grain_size(function, stage_dtype, chip)
         # Narrow partials stay whole; wide ones are cut so that pieces are roughly square.
         least = max(grain, width // grain // max(1, isqrt(data // outputs)) * grain)
-        columns = max(split_sizes(min(width, outputs), grain, chip.tiles, least))
+        columns = largest_part(min(width, outputs), grain, chip.tiles, least).elements
         ideal = max(1, data // chip.tiles)
         pieces = max(1, sources * columns // ideal)
         if sources * columns // pieces < MORE_STAGES_THRESHOLD:

@@ -6,6 +6,8 @@ sdk/poplar/2.4.0 (frameworks ask for the stable form).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ipusim.compiler.broadcast import vector_outer_cycles
 from ipusim.compiler.elementwise import elementwise_step
 from ipusim.compiler.rearrange import cast_steps
@@ -22,6 +24,27 @@ from ipusim.compiler.superstep import (
     tile_share,
     vector_width,
 )
+
+
+def row_step(
+    name: str, length: int, tile_elements: int, dtype: str, chip: ChipLike, era: Era
+) -> Superstep:
+    """Return the step that combines every row of a tile with one value of its own."""
+    tile_rows = ceil_div(tile_elements, length)
+    tile_columns = ceil_div(tile_elements, tile_rows)
+    cycles = vector_outer_cycles(
+        tile_rows,
+        tile_columns,
+        vector_width(dtype, chip),
+        chip,
+        generation=era.estimator,
+    )
+    return Superstep(
+        name=name,
+        vertex="popops::BroadcastVectorOuter",
+        compute_cycles=cycles,
+        exchange_bytes=tile_rows * element_bytes(dtype),
+    )
 
 
 def softmax_steps(
@@ -71,23 +94,9 @@ def softmax_steps(
     era = parse_era(era)
     elements = outer * length
     share = tile_share(elements, dtype, chip, tiles_used)
-    tile_rows = ceil_div(share.elements, length)
-    tile_columns = ceil_div(share.elements, tile_rows)
 
     def with_row_value(name: str) -> Superstep:
-        cycles = vector_outer_cycles(
-            tile_rows,
-            tile_columns,
-            vector_width(dtype, chip),
-            chip,
-            generation=era.estimator,
-        )
-        return Superstep(
-            name=f"softmax, {name}",
-            vertex="popops::BroadcastVectorOuter",
-            compute_cycles=cycles,
-            exchange_bytes=tile_rows * element_bytes(dtype),
-        )
+        return row_step(f"softmax, {name}", length, share.elements, dtype, chip, era)
 
     steps: list[Superstep] = []
     overwrite = in_place
@@ -157,3 +166,96 @@ def softmax_steps(
     steps += cast_steps(outer, "float32", dtype, chip, era=era)
     steps.append(with_row_value("divide by sum"))
     return steps
+
+
+def softmax_gradient_steps(
+    outer: int,
+    length: int,
+    dtype: str,
+    chip: ChipLike,
+    *,
+    era: str | Era,
+    log: bool = False,
+    exchanged_gradient: bool = True,
+    tiles_used: int | None = None,
+) -> list[Superstep]:
+    """Return the supersteps of the gradient of a softmax over the innermost dimension.
+
+    Parameters
+    ----------
+    outer, length : int
+        Number of rows and elements per row.
+    dtype : str
+        "float16" or "float32".
+    chip : Chip
+        The chip.
+    era : str or Era
+        Generation of poplibs.
+    log : bool, optional
+        Whether the result was the logarithm: the gradient less exp(y) times its row sum.
+    exchanged_gradient : bool, optional
+        Whether the incoming gradient lies on other tiles than the result of the forward pass.
+    tiles_used : int, optional
+        Tiles that hold the result of the forward pass; None spreads it linearly.
+
+    Returns
+    -------
+    list of Superstep
+        y g, its row sum, y times that, and their difference in place (popnn NonLinearity.cpp,
+        softmaxInputGradientImpl).
+
+    Raises
+    ------
+    ConfigError, UnknownNameError
+        If a size or type is out of range.
+    """
+    require_float(dtype)
+    require_positive(outer=outer, length=length)
+    era = parse_era(era)
+    elements = outer * length
+    share = tile_share(elements, dtype, chip, tiles_used)
+    tile_bytes = share.elements * element_bytes(dtype)
+    common = {"era": era, "tiles_used": tiles_used}
+    if log:
+        first = elementwise_step(
+            "exp", elements, dtype, chip, name="softmax gradient, exp", **common
+        )
+    else:
+        first = elementwise_step(
+            "mul",
+            elements,
+            dtype,
+            chip,
+            n_inputs=2,
+            exchanged_inputs=int(exchanged_gradient),
+            name="softmax gradient, result times gradient",
+            **common,
+        )
+    total = reduce_steps(
+        (outer, length),
+        (1,),
+        dtype,
+        chip,
+        era=era,
+        function="add",
+        elements_per_tile=None if tiles_used is None else share.elements,
+    )
+    by_row = row_step("softmax gradient, times row sum", length, share.elements, dtype, chip, era)
+    difference = elementwise_step(
+        "sub",
+        elements,
+        dtype,
+        chip,
+        n_inputs=2,
+        in_place=True,
+        exchanged_inputs=int(log and exchanged_gradient),
+        name="softmax gradient, subtract",
+        **common,
+    )
+    # The product with the row sum is a tensor of its own until the difference is taken.
+    return [
+        *first,
+        *total,
+        replace(by_row, temp_bytes=tile_bytes),
+        *(replace(step, temp_bytes=tile_bytes) for step in difference),
+    ]

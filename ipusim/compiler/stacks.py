@@ -75,19 +75,24 @@ class Stack:
     compute_set_cycles: int
     sources: dict[str, str] = field(compare=False, repr=False)
 
-    def planner_rules(self, partials: str | None = None) -> PlannerRules:
+    def planner_rules(
+        self, partials: str | None = None, available_memory_proportion: float | None = None
+    ) -> PlannerRules:
         """Return the rules by which convolutions and products are planned.
 
         Parameters
         ----------
         partials : str, optional
             "half" or "float" instead of the stack's default.
+        available_memory_proportion : float, optional
+            Share of tile memory for temporaries instead of the stack's default.
         """
+        proportion = available_memory_proportion or self.available_memory_proportion
         kind = resolve_name("partials type", partials or self.partials, PARTIALS_BYTES)
         return PlannerRules(
             era=self.planner_era,
             partials_bytes=PARTIALS_BYTES[kind],
-            available_memory_proportion=self.available_memory_proportion,
+            available_memory_proportion=proportion,
         )
 
 

@@ -179,12 +179,31 @@ def split_sizes(total: int, grain: int, max_parts: int, min_part: int = 1) -> li
     if total <= 0:
         return []
     grains = ceil_div(total, grain)
+    parts = _part_count(grains, grain, max_parts, min_part)
+    edges = [min(total, (part * grains // parts) * grain) for part in range(parts + 1)]
+    return [end - begin for begin, end in pairwise(edges)]
+
+
+def _part_count(grains: int, grain: int, max_parts: int, min_part: int) -> int:
     most = ceil_div(grains, max_parts)
     parts_at_min = max(1, grains // ceil_div(min_part, grain))
     most = max(most, ceil_div(grains, parts_at_min))
-    parts = ceil_div(grains, most)
-    edges = [min(total, (part * grains // parts) * grain) for part in range(parts + 1)]
-    return [end - begin for begin, end in pairwise(edges)]
+    return ceil_div(grains, most)
+
+
+def largest_part(total: int, grain: int, max_parts: int, min_part: int = 1) -> TileShare:
+    """Return the number of parts of `split_sizes` and the largest of them, without listing them.
+
+    The last part holds the incomplete grain; it is one of the larger ones, and the only one where
+    one grain is left over.
+    """
+    grains = ceil_div(total, grain)
+    parts = _part_count(grains, grain, max_parts, min_part)
+    whole, left = divmod(grains, parts)
+    if left > 1:
+        return TileShare(parts, (whole + 1) * grain)
+    last = total - (parts - 1) * grains // parts * grain
+    return TileShare(parts, max(last, whole * grain) if parts > 1 else total)
 
 
 def linear_share(
@@ -222,8 +241,7 @@ def linear_share(
             f"A tensor of {elements} elements cannot be spread over tiles: give at least 1."
         )
     grain = vector_width(dtype, chip)
-    sizes = split_sizes(elements, grain, chip.tiles, ceil_div(min_bytes, element_bytes(dtype)))
-    return TileShare(len(sizes), max(sizes))
+    return largest_part(elements, grain, chip.tiles, ceil_div(min_bytes, element_bytes(dtype)))
 
 
 def tile_share(elements: int, dtype: str, chip: ChipLike, tiles_used: int | None) -> TileShare:
@@ -240,8 +258,7 @@ def tile_share(elements: int, dtype: str, chip: ChipLike, tiles_used: int | None
         raise ConfigError(
             f"A tensor cannot be spread over {tiles_used} tiles: use 1 to {chip.tiles}."
         )
-    sizes = split_sizes(elements, vector_width(dtype, chip), tiles_used)
-    return TileShare(len(sizes), max(sizes))
+    return largest_part(elements, vector_width(dtype, chip), tiles_used)
 
 
 def copy_cycles(copied_bytes: int, chip: ChipLike, *, atom_bytes: int | None = None) -> int:

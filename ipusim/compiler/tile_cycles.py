@@ -9,13 +9,8 @@ import numpy as np
 from numba import njit
 
 from ipusim.compiler import conv_layout as lay
-from ipusim.compiler.conv_vertices import (
-    ERA_1_0,
-    WORKERS,
-    amp_1x1_cycles,
-    amp_nx1_cycles,
-    ceil_div,
-)
+from ipusim.compiler.amp_vertices import amp_nx1_cycles
+from ipusim.compiler.conv_vertices import ERA_1_0, WORKERS, amp_1x1_cycles, ceil_div
 from ipusim.compiler.mac_vertices import (
     hmac_cycles,
     outer_product_cycles,
@@ -64,7 +59,7 @@ def tile_cycles(
                 in_grains,
                 out_grains,
                 vertex[lay.OUT_CHANS_PER_GROUP],
-                _weight_load(problem, units),
+                weight_load(problem, units),
                 float_input,
                 float_partials,
                 units,
@@ -80,7 +75,7 @@ def tile_cycles(
             in_grains,
             out_grains,
             vertex[lay.OUT_CHANS_PER_GROUP],
-            _weight_load(problem, units),
+            weight_load(problem, units),
             float_input,
             float_partials,
             units,
@@ -141,7 +136,7 @@ def tile_cycles(
 
 
 @njit(cache=True)
-def _weight_load(problem: np.ndarray, units: int) -> int:
+def weight_load(problem: np.ndarray, units: int) -> int:
     """Cycles to load one set of AMP weights through the 64-bit path: 32 bytes a unit.
 
     The planner of tag 1.0.136 halved the wrong operand and counted a quarter of it

@@ -23,7 +23,7 @@ deduced, not stated; weak: a secondary source; assumed: chosen, no source found;
 measurements; recalled: from memory, to be checked.
 """
 
-FILES = ("chips", "systems", "links", "power")
+FILES = ("chips", "systems", "hosts", "links", "power", "gpus", "gpu_nodes")
 """Names of the files under data/hardware, without their ending."""
 
 Schema = Mapping[str, tuple[type, str]]

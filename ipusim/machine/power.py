@@ -35,6 +35,21 @@ class Energy:
         """Return the energy with the fitted factors on arithmetic and memory traffic."""
         return replace(self, amp_j=amp * self.amp_j, sram_j=sram * self.sram_j)
 
+    def times(self, count: int) -> Energy:
+        """Return the energy of the same activity so many times."""
+        return Energy(
+            amp_j=count * self.amp_j,
+            sram_j=count * self.sram_j,
+            exchange_j=count * self.exchange_j,
+        )
+
+    def __add__(self, other: Energy) -> Energy:
+        return Energy(
+            amp_j=self.amp_j + other.amp_j,
+            sram_j=self.sram_j + other.sram_j,
+            exchange_j=self.exchange_j + other.exchange_j,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerConstants:

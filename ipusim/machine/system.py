@@ -8,6 +8,7 @@ from ipusim.errors import ConfigError, resolve_name
 from ipusim.machine import catalogue
 from ipusim.machine.catalogue import Constant
 from ipusim.machine.chip import Chip, load_chip
+from ipusim.machine.hosts import Host, load_host
 from ipusim.machine.links import Link, load_link, sync_hops
 from ipusim.machine.power import PowerConstants, load_power
 
@@ -18,6 +19,7 @@ _SCHEMA: catalogue.Schema = {
     "topology": (str, "-"),
     "ipu_link": (str, "-"),
     "pair_links": (int, "links"),
+    "rail_links": (int, "links"),
     "ipu_link_domain_ipus": (int, "IPUs"),
     "gw_link": (str, "-"),
     "gw_links_per_machine": (int, "links"),
@@ -27,6 +29,8 @@ _SCHEMA: catalogue.Schema = {
     "buffer_link_bytes_per_s_per_ipu": (float, "B/s"),
     "host_core_bytes_per_s": (float, "B/s"),
     "host_servers": (int, "servers"),
+    "host_servers_max": (int, "servers"),
+    "host": (str, "-"),
     "streaming_memory_bytes_per_machine": (float, "B"),
     "machine_rated_w": (float, "W"),
     "default_stack": (str, "-"),
@@ -50,7 +54,9 @@ class System:
     ipu_link : Link
         One IPU-Link.
     pair_links : int
-        IPU-Links between the two chips of a pair.
+        IPU-Links between the two chips of a pair, a rung of the ladder.
+    rail_links : int
+        IPU-Links between a chip and the next rung on its side, one way along the rail.
     ipu_link_domain_ipus : int
         Chips that reach each other over IPU-Links alone; beyond it traffic takes GW-Links.
     gw_link : Link
@@ -66,8 +72,10 @@ class System:
         Rate at which one chip reads data that the host put into the machine's buffer beforehand.
     host_core_bytes_per_s : float
         Bytes that one host core reads and writes per second when it streams through memory.
-    host_servers : int
-        Host servers; the smallest published number.
+    host_servers, host_servers_max : int
+        Host servers; the smallest and the largest published number.
+    host : Host
+        One of them.
     streaming_memory_bytes_per_machine : float
         Off-chip memory of a machine, 0 where there is none.
     machine_rated_w : float
@@ -87,6 +95,7 @@ class System:
     topology: str
     ipu_link: Link
     pair_links: int
+    rail_links: int
     ipu_link_domain_ipus: int
     gw_link: Link
     gw_links_per_machine: int
@@ -96,6 +105,8 @@ class System:
     buffer_link_bytes_per_s_per_ipu: float
     host_core_bytes_per_s: float
     host_servers: int
+    host_servers_max: int
+    host: Host
     streaming_memory_bytes_per_machine: float
     machine_rated_w: float
     default_stack: str
@@ -184,11 +195,13 @@ def load_system(name: str) -> System:
     chip = load_chip(values.pop("chip"))
     ipu_link = load_link(values.pop("ipu_link"))
     gw_link = load_link(values.pop("gw_link"))
+    host = load_host(values.pop("host"))
     return System(
         name=valid,
         chip=chip,
         ipu_link=ipu_link,
         gw_link=gw_link,
+        host=host,
         power=load_power(chip.name),
         constants=constants,
         **values,

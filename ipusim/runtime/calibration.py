@@ -1,8 +1,9 @@
-"""The few fitted constants: a fixed cost per step and stack, and two factors for power."""
+"""The few fitted constants: a cost per step and stack, two of scale-out, two of power."""
 
 from __future__ import annotations
 
 import tomllib
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,10 +40,30 @@ def _value(section: str, name: str) -> float:
     return float(value)
 
 
-def step_cost_s(stack: str) -> float:
-    """Return the fitted fixed cost per step of a stack, in seconds.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedCosts:
+    """Seconds that the calibrated tier adds; all 0 in the specification tier.
 
-    A stack without an entry has nothing to be fitted on: 0.
+    Attributes
+    ----------
+    step_s : float
+        Fixed cost per step: per batch in inference, per weight update in training.
+    reduction_s : float
+        Latency of a reduction over neighbouring chips within the program (distributed batch norm).
+    collective_s : float
+        Latency of a collective over all replicas, per machine that takes part.
+    """
+
+    step_s: float = 0.0
+    reduction_s: float = 0.0
+    collective_s: float = 0.0
+
+
+def fitted_costs(stack: str) -> FittedCosts:
+    """Return the fitted costs of a stack.
+
+    A stack without an entry has nothing to be fitted on: its cost per step is 0. The two
+    constants of scale-out belong to links and synchronisation and hold for all stacks.
 
     Raises
     ------
@@ -50,7 +71,22 @@ def step_cost_s(stack: str) -> float:
         If the calibration file is missing or damaged.
     """
     known = _tables(paths.data_dir() / FILE).get("step_cost", {})
-    return _value("step_cost", stack) if stack in known else 0.0
+    return FittedCosts(
+        step_s=_value("step_cost", stack) if stack in known else 0.0,
+        reduction_s=_value("scale_out", "reduction_latency"),
+        collective_s=_value("scale_out", "collective_latency"),
+    )
+
+
+def compile_s_per_tile_step() -> float:
+    """Return the fitted seconds that the compiler takes per vertex and tile.
+
+    Raises
+    ------
+    DataError
+        If the calibration file is missing or damaged.
+    """
+    return _value("compile", "tile_step")
 
 
 def power_scales() -> tuple[float, float]:

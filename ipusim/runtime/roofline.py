@@ -6,6 +6,8 @@ from ipusim.compiler.stacks import PARTIALS_BYTES
 from ipusim.runtime.host_io import host_io
 from ipusim.runtime.run_config import RunConfig
 from ipusim.runtime.step import prepare_graph
+from ipusim.runtime.step_result import leading_size
+from ipusim.runtime.training_step import micro_batch_graph
 from ipusim.workload.model import Model
 
 
@@ -22,9 +24,12 @@ def roofline_step_s(model: Model, config: RunConfig) -> tuple[float, int]:
     tuple of float and int
         The largest of: arithmetic at the peak of the data type; every activation and parameter
         moved once through tile memory; every input of a convolution or product received once over
-        the exchange; the host link.
+        the exchange; the host link. A training step is that for every micro-batch, forward and
+        backward, shared evenly by the chips of a replica.
     """
-    graph = prepare_graph(model, config)
+    training = config.training
+    graph = prepare_graph(model, config) if training is None else micro_batch_graph(model, config)
+    times = 1 if training is None else training.gradient_accumulation
     chip = config.system.chip
     dtype = "float32" if config.precision == "32.32" else "float16"
     partials = "float32" if dtype == "float32" or PARTIALS_BYTES[config.partials] == 4 else dtype
@@ -36,11 +41,7 @@ def roofline_step_s(model: Model, config: RunConfig) -> tuple[float, int]:
         if op.kind in ("conv", "matmul")
         for name in op.inputs
     )
-    step = max(
-        compute,
-        moved / chip.sram_bytes_per_s,
-        received / chip.exchange_bytes_per_s,
-        host_io(graph, config).sustained_s,
-    )
-    items = config.micro_batch or graph.tensors[graph.inputs[0]].shape[0]
-    return step, items
+    on_chip = max(compute, moved / chip.sram_bytes_per_s, received / chip.exchange_bytes_per_s)
+    step = times * max(on_chip / config.ipus_per_replica, host_io(graph, config).sustained_s)
+    items = config.micro_batch or leading_size(graph)
+    return step, times * items

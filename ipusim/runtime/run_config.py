@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import operator
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
 from ipusim.compiler.stacks import PARTIALS_BYTES, Stack, load_stack
-from ipusim.errors import ConfigError, resolve_name
+from ipusim.errors import ConfigError, resolve_name, unknown_name
 from ipusim.machine import System, load_system
+from ipusim.runtime.training_options import TrainingOptions, count, make_training_options
 from ipusim.workload.graph import PRECISIONS
 
 MODES = ("inference", "training")
 HOST_DTYPES = ("uint8", "float16", "float32")
 TIERS = ("calibrated", "specification")
-MAX_IO_TILES = 192
+MIN_IO_TILES, MAX_IO_TILES = 32, 192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,7 @@ class RunConfig:
     system : System
     stack : Stack
     mode : str
-        "inference".
+        "inference" or "training".
     micro_batch : int or None
         Items per replica and step; None takes what the model fixes.
     replicas, ipus_per_replica : int
@@ -35,6 +36,8 @@ class RunConfig:
         Storage of activations.weights, "16.16", "16.32" or "32.32".
     partials : str
         "half" or "float".
+    available_memory_proportion : float
+        Share of tile memory that the temporaries of one operation may take.
     host_dtype : str or None
         Type of the data on the host; None means the type of the activations.
     overlap_io : bool
@@ -43,6 +46,8 @@ class RunConfig:
         Those tiles; 0 without overlap.
     batches_in_flight : int
         Batches between request and result; with more than one the host runs ahead.
+    training : TrainingOptions or None
+        What only training has; None in inference.
     """
 
     system: System
@@ -53,26 +58,17 @@ class RunConfig:
     ipus_per_replica: int
     precision: str
     partials: str
+    available_memory_proportion: float
     host_dtype: str | None
     overlap_io: bool
     io_tiles: int
     batches_in_flight: int
+    training: TrainingOptions | None = None
 
     @property
     def active_ipus(self) -> int:
         """Chips that work."""
         return self.replicas * self.ipus_per_replica
-
-
-def _count(name: str, value: Any) -> int:
-    """Return a positive whole number, or say what is wrong with it."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if number < 1 or isinstance(value, bool):
-        raise ConfigError(f"The option {name} is {value!r}: give a whole number, 1 or more.")
-    return number
 
 
 def make_config(
@@ -82,16 +78,22 @@ def make_config(
     micro_batch: int | None = None,
     replicas: int | None = None,
     ipus_per_replica: int = 1,
-    gradient_accumulation: int | None = None,
     precision: str = "16.16",
     partials: str | None = None,
+    available_memory_proportion: float | None = None,
     host_dtype: str | None = None,
     overlap_io: bool | None = None,
     io_tiles: int | None = None,
-    batches_in_flight: int = 1,
+    batches_in_flight: int | None = None,
     stack: str | None = None,
+    **training: Any,
 ) -> RunConfig:
     """Check the options of a run and fill in the defaults.
+
+    Parameters
+    ----------
+    **training
+        Options of `training_options.make_training_options`; they need the mode "training".
 
     Raises
     ------
@@ -103,63 +105,103 @@ def make_config(
     machine = system if isinstance(system, System) else load_system(system)
     profile = load_stack(stack or machine.default_stack)
     mode = resolve_name("mode", mode, MODES)
+    size = count("ipus_per_replica", ipus_per_replica)
+    copies = _replicas(machine, size, replicas)
+    for name in training:
+        if name not in TRAINING_OPTION_NAMES:
+            raise unknown_name("option", name, (*OPTION_NAMES, *TRAINING_OPTION_NAMES))
+    options = None
     if mode == "training":
-        raise ConfigError(
-            "The mode 'training' is not part of this version: use the mode 'inference'."
+        options = make_training_options(
+            system=machine, replicas=copies, ipus_per_replica=size, **training
         )
-    if gradient_accumulation is not None:
-        raise ConfigError(
-            f"The option gradient_accumulation = {gradient_accumulation!r} has no meaning in the "
-            "mode 'inference': leave it out."
-        )
-    if _count("ipus_per_replica", ipus_per_replica) != 1:
-        raise ConfigError(
-            f"A model over {ipus_per_replica} IPUs is not part of this version: use "
-            "ipus_per_replica = 1."
-        )
-    copies = machine.ipus if replicas is None else _count("replicas", replicas)
-    if copies > machine.ipus:
-        raise ConfigError(
-            f"{copies} replicas need {copies} IPUs, but {machine.name} has {machine.ipus}: "
-            f"use 1 to {machine.ipus}."
-        )
-    in_flight = _count("batches_in_flight", batches_in_flight)
-    overlap = bool(overlap_io)
-    if overlap and in_flight < 2:
-        in_flight_text = "overlapped transfers keep at least 2 batches in flight"
-        raise ConfigError(
-            f"The options overlap_io and batches_in_flight = {in_flight} contradict each other, "
-            f"because {in_flight_text}: give 2 or more, or turn the overlap off."
-        )
-    if io_tiles is not None and not overlap:
-        raise ConfigError(
-            f"The option io_tiles = {io_tiles!r} has no meaning without overlapped transfers: "
-            "leave it out, or turn the overlap on."
-        )
-    tiles = 0
-    if overlap:
-        tiles = _count("io_tiles", profile.io_tiles or 32 if io_tiles is None else io_tiles)
-        if tiles > MAX_IO_TILES:
+    else:
+        _refuse_in_inference(size, training)
+    # In training the input pipeline always runs ahead of the chips.
+    in_flight = 2 if options else 1
+    if batches_in_flight is not None:
+        in_flight = count("batches_in_flight", batches_in_flight)
+    proportion = profile.available_memory_proportion
+    if available_memory_proportion is not None:
+        proportion = float(available_memory_proportion)
+        if not 0 < proportion <= 1:
             raise ConfigError(
-                f"The option io_tiles is {tiles}: give 1 to {MAX_IO_TILES} (poptorch allows 32 "
-                "to 192)."
+                f"The option available_memory_proportion is {proportion}: give a share above 0 "
+                "and up to 1."
             )
     return RunConfig(
         system=machine,
         stack=profile,
         mode=mode,
-        micro_batch=None if micro_batch is None else _count("micro_batch", micro_batch),
+        micro_batch=None if micro_batch is None else count("micro_batch", micro_batch),
         replicas=copies,
-        ipus_per_replica=1,
+        ipus_per_replica=size,
         precision=resolve_precision(precision),
         partials=resolve_name("partials type", partials or profile.partials, PARTIALS_BYTES),
+        available_memory_proportion=proportion,
         host_dtype=None
         if host_dtype is None
         else resolve_name("host type", host_dtype, HOST_DTYPES),
-        overlap_io=overlap,
-        io_tiles=tiles,
+        overlap_io=bool(overlap_io),
+        io_tiles=_io_tiles(profile, bool(overlap_io), io_tiles, in_flight),
         batches_in_flight=in_flight,
+        training=options,
     )
+
+
+def _replicas(machine: System, ipus_per_replica: int, replicas: int | None) -> int:
+    """Return the number of replicas; by default as many as the machine holds."""
+    most = machine.ipus // ipus_per_replica
+    if not most:
+        raise ConfigError(
+            f"A replica over {ipus_per_replica} IPUs does not fit {machine.name}, which has "
+            f"{machine.ipus}: use ipus_per_replica = 1 to {machine.ipus}."
+        )
+    copies = most if replicas is None else count("replicas", replicas)
+    if copies > most:
+        raise ConfigError(
+            f"{copies} replicas need {copies * ipus_per_replica} IPUs, but {machine.name} has "
+            f"{machine.ipus}: use 1 to {most}."
+        )
+    return copies
+
+
+def _refuse_in_inference(ipus_per_replica: int, training: dict[str, Any]) -> None:
+    for name, value in training.items():
+        if value is not None:
+            raise ConfigError(
+                f"The option {name} = {value!r} has no meaning in the mode 'inference': leave it "
+                "out, or use the mode 'training'."
+            )
+    if ipus_per_replica != 1:
+        raise ConfigError(
+            f"Inference over {ipus_per_replica} IPUs is not part of this version: use "
+            "ipus_per_replica = 1, or the mode 'training'."
+        )
+
+
+def _io_tiles(profile: Stack, overlap: bool, io_tiles: int | None, in_flight: int) -> int:
+    """Return the tiles that only transfer: 0 without overlap."""
+    if overlap and in_flight < 2:
+        raise ConfigError(
+            f"The options overlap_io and batches_in_flight = {in_flight} contradict each other, "
+            "because overlapped transfers keep at least 2 batches in flight: give 2 or more, or "
+            "turn the overlap off."
+        )
+    if not overlap:
+        if io_tiles is not None:
+            raise ConfigError(
+                f"The option io_tiles = {io_tiles!r} has no meaning without overlapped transfers: "
+                "leave it out, or turn the overlap on."
+            )
+        return 0
+    tiles = count("io_tiles", profile.io_tiles or MIN_IO_TILES if io_tiles is None else io_tiles)
+    if tiles > MAX_IO_TILES:
+        raise ConfigError(
+            f"The option io_tiles is {tiles}: give 1 to {MAX_IO_TILES} (poptorch allows "
+            f"{MIN_IO_TILES} to {MAX_IO_TILES})."
+        )
+    return tiles
 
 
 def resolve_precision(precision: str) -> str:
@@ -176,3 +218,18 @@ def resolve_precision(precision: str) -> str:
             "(storage of activations.weights)."
         )
     return str(precision)
+
+
+OPTION_NAMES = tuple(
+    name
+    for name, parameter in inspect.signature(make_config).parameters.items()
+    if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+)
+"""Options that every run has."""
+
+TRAINING_OPTION_NAMES = tuple(
+    name
+    for name in inspect.signature(make_training_options).parameters
+    if name not in ("system", "replicas", "ipus_per_replica")
+)
+"""Options that only training has."""

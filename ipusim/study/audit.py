@@ -7,8 +7,13 @@ import math
 import numpy as np
 import pandas as pd
 
-from ipusim.errors import DataError
+from ipusim.errors import DataError, unknown_name
 from ipusim.study.published import PublishedRow, load_rows
+
+WORK_TABLES = ("Table 3", "Table 4")
+"""TAMU's tables that print a throughput and the time of the same epoch."""
+WORK_TOLERANCE_PERCENT = 5.0
+"""A row whose work differs by more from the others is inconsistent; rounding explains 1 %."""
 
 
 def _qwant_by_batch() -> dict[int, dict[str, PublishedRow]]:
@@ -191,3 +196,72 @@ def littles_law() -> pd.DataFrame:
             }
         )
     return pd.DataFrame(lines)
+
+
+def tamu_work(table: str) -> pd.DataFrame:
+    """Multiply throughput and time in every row of a table: the images that the row worked through.
+
+    Every row says that it is one epoch, so the product should be the same in all.
+
+    Parameters
+    ----------
+    table : {"Table 3", "Table 4"}
+        Which table of the TAMU study.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per row: row_id, label, throughput (images/s), time (s), their product with the range that
+        rounding allows, the median product of the table, the deviation from it in percent, whether
+        rounding explains it, whether the row is consistent (within 5 %), the time that the printed
+        throughput needs for the median, and the throughput that the printed time gives.
+
+    Raises
+    ------
+    UnknownNameError
+        If the table does not print both.
+    """
+    if table not in WORK_TABLES:
+        raise unknown_name("table", table, WORK_TABLES)
+    rows = load_rows(study="tamu", table=table)
+    times = {row.run.run_id: row for row in rows if row.metric == "epoch_time"}
+    lines = []
+    for row in rows:
+        if row.metric != "throughput" or row.run.run_id not in times:
+            continue
+        time = times[row.run.run_id]
+        slack, slack_s = row.half_last_digit, time.half_last_digit
+        lines.append(
+            {
+                "row_id": row.row_id,
+                "label": row.label,
+                "throughput_images_per_s": row.value,
+                "time_s": time.value,
+                "images": row.value * time.value,
+                "low_images": (row.value - slack) * (time.value - slack_s),
+                "high_images": (row.value + slack) * (time.value + slack_s),
+            }
+        )
+    frame = pd.DataFrame(lines)
+    usual = float(frame["images"].median())
+    frame["usual_images"] = usual
+    frame["work_error_percent"] = 100.0 * (frame["images"] / usual - 1.0)
+    frame["within_rounding"] = (frame["low_images"] <= usual) & (usual <= frame["high_images"])
+    frame["consistent"] = frame["work_error_percent"].abs() <= WORK_TOLERANCE_PERCENT
+    frame["time_should_be_s"] = usual / frame["throughput_images_per_s"]
+    frame["throughput_should_be_images_per_s"] = usual / frame["time_s"]
+    return frame
+
+
+def tamu_corrections() -> pd.DataFrame:
+    """List the rows of Tables 3 and 4 whose throughput and time do not belong together.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Lines of `tamu_work` that are not consistent, the table first.
+    """
+    found = [tamu_work(table).assign(table=table) for table in WORK_TABLES]
+    frame = pd.concat(found, ignore_index=True)
+    frame = frame[~frame["consistent"]]
+    return frame[["table", *(name for name in frame.columns if name != "table")]]

@@ -16,6 +16,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from ipusim import paths
+from ipusim.runtime.calibration import FittedCosts
 from ipusim.study.calibration_file import (
     CALIBRATION_FILE,
     Calibration,
@@ -27,6 +28,12 @@ from ipusim.study.calibration_file import (
 from ipusim.study.outputs import write_text
 from ipusim.study.predictor import Predictor, predict
 from ipusim.study.published import PublishedRow, load_rows
+from ipusim.study.scale_out import (
+    fit_compile,
+    fit_scale_out,
+    scaling_rows,
+    scaling_samples,
+)
 
 FITTING_STUDY = "results"
 """Only the results page is fitted on: its recipes are public. Qwant, TAMU and Argonne never are."""
@@ -35,6 +42,7 @@ POWER_STUDY = "qwant"
 
 _PROBE_S = 1.0
 """A cost beside which everything that runs in parallel is short."""
+_PROBE = FittedCosts(step_s=_PROBE_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +77,8 @@ def fitting_rows() -> tuple[PublishedRow, ...]:
     Returns
     -------
     tuple of PublishedRow
-        Modelled throughput rows of the results page.
+        Modelled inference throughput rows of the results page: in a training step the cost drowns
+        in many micro-batches.
 
     Raises
     ------
@@ -77,7 +86,7 @@ def fitting_rows() -> tuple[PublishedRow, ...]:
         If a data file is missing or damaged.
     """
     rows = load_rows(study=FITTING_STUDY, metric="throughput")
-    return tuple(row for row in rows if not row.run.not_modelled)
+    return tuple(row for row in rows if not row.not_modelled and row.run.mode == "inference")
 
 
 def step_samples(rows: Iterable[PublishedRow], predictor: Predictor) -> tuple[StepSample, ...]:
@@ -99,7 +108,7 @@ def step_samples(rows: Iterable[PublishedRow], predictor: Predictor) -> tuple[St
     for row in rows:
         items = row.run.items_per_step
         free = predict(row.run, "specification", predictor=predictor)
-        loaded = predict(row.run, "calibrated", predictor=predictor, step_cost_s=_PROBE_S)
+        loaded = predict(row.run, "calibrated", predictor=predictor, costs=_PROBE)
         samples.append(
             StepSample(
                 row_id=row.row_id,
@@ -223,10 +232,14 @@ def calibrate(
         If the file cannot be written.
     """
     samples = step_samples(fitting_rows(), predictor)
-    stacks = sorted({row.stack for row in load_rows() if not row.run.not_modelled})
-    costs = {stack: step_cost_for(stack, samples) for stack in stacks}
-    scales = fit_power_scales(predictor) if power else load_calibration().power
-    write_text(
-        path or paths.data_dir() / CALIBRATION_FILE, calibration_text(costs.values(), scales)
+    stacks = sorted({row.stack for row in load_rows() if not row.not_modelled})
+    kept = load_calibration()
+    fitted = Calibration(
+        step_costs={stack: step_cost_for(stack, samples) for stack in stacks},
+        power=fit_power_scales(predictor) if power else kept.power,
+        scale_out=fit_scale_out(scaling_samples(scaling_rows(), predictor)),
+        compile=fit_compile(),
+        gpu=kept.gpu,
     )
-    return Calibration(step_costs=costs, power=scales)
+    write_text(path or paths.data_dir() / CALIBRATION_FILE, calibration_text(fitted))
+    return fitted

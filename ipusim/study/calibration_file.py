@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,23 @@ _HEADER = """\
 #
 # power: two factors, on the energies of arithmetic and of memory traffic in
 # data/hardware/power.toml, by least squares on the power that the rows imply; 1 means none.
+#
+# gpu_kernel_cost: one constant per GPU software stack, seconds that each kernel takes beside its
+# roofline (ipusim.study.gpu_fit). It minimises the mean absolute logarithm of predicted over
+# published time per step; comparisons refit without the row's own model.
+#
+# scale_out: latency of a reduction over neighbouring chips inside the program, and latency of a
+# collective over all replicas for each machine that takes part. Both are fitted on slowdowns
+# against the smallest system of a series, not on levels (ipusim.study.scale_out); comparisons refit
+# the second without the row's own series.
+#
+# compile: seconds per vertex on a tile that the compiler generates (ipusim.runtime.compile_time).
 schema = 1
 """
 _STEP_SOURCE = "least mean absolute relative error of time per step over rows"
+_GPU_SOURCE = "least mean absolute logarithm of predicted over published time per step over rows"
+_SCALE_SOURCE = "slowdown against the smallest system of each series of rows"
+_COMPILE_SOURCE = "least squares of compile times over rows of evidence/ipu_microbench.csv"
 _POWER_SOURCE = "non-negative least squares of dynamic power over rows"
 
 
@@ -46,6 +60,39 @@ class StepCost:
     stack: str
     value_s: float
     rows: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelCost:
+    """A fitted cost per kernel of a GPU software stack, in seconds, and the rows it comes from."""
+
+    stack: str
+    value_s: float
+    rows: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """A fitted time in seconds, and the rows it comes from; 0 without rows."""
+
+    value_s: float = 0.0
+    rows: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleOut:
+    """The two constants of scale-out.
+
+    Attributes
+    ----------
+    reduction : Latency
+        Of a reduction over neighbouring chips.
+    collective : Latency
+        Of a collective over all replicas, per machine.
+    """
+
+    reduction: Latency = Latency()
+    collective: Latency = Latency()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +122,19 @@ class Calibration:
         By stack; any other stack costs 0.
     power : PowerScales
         The factors on dynamic energy.
+    scale_out : ScaleOut
+        The constants of scale-out.
+    compile : Latency
+        Seconds per vertex and tile that is compiled.
+    gpu : dict of str to KernelCost
+        By GPU software stack.
     """
 
     step_costs: dict[str, StepCost]
     power: PowerScales
+    scale_out: ScaleOut = ScaleOut()
+    compile: Latency = Latency()
+    gpu: dict[str, KernelCost] = field(default_factory=dict)
 
 
 def _block(title: str, values: dict[str, str], rows: Iterable[str]) -> str:
@@ -87,15 +143,24 @@ def _block(title: str, values: dict[str, str], rows: Iterable[str]) -> str:
     return "\n".join([*lines, "rows = [", *(f"    {json.dumps(row)}," for row in rows), "]", ""])
 
 
-def calibration_text(costs: Iterable[StepCost], power: PowerScales) -> str:
+def _seconds(title: str, value_s: float, source: str, rows: Iterable[str]) -> str:
+    """Write one fitted time."""
+    values = {
+        "value": f"{value_s:.6e}",
+        "unit": '"s"',
+        "label": '"fitted"',
+        "source": json.dumps(source),
+    }
+    return _block(title, values, rows)
+
+
+def calibration_text(calibration: Calibration) -> str:
     """Write fitted constants as TOML.
 
     Parameters
     ----------
-    costs : iterable of StepCost
-        One per stack.
-    power : PowerScales
-        The factors on dynamic energy.
+    calibration : Calibration
+        All of them.
 
     Returns
     -------
@@ -103,14 +168,18 @@ def calibration_text(costs: Iterable[StepCost], power: PowerScales) -> str:
         The text of ``data/calibration.toml``.
     """
     blocks = [_HEADER]
-    for cost in sorted(costs, key=lambda item: item.stack):
-        values = {
-            "value": f"{cost.value_s:.6e}",
-            "unit": '"s"',
-            "label": '"fitted"',
-            "source": json.dumps(_STEP_SOURCE),
-        }
-        blocks.append(_block(f"step_cost.{json.dumps(cost.stack)}", values, cost.rows))
+    for stack, cost in sorted(calibration.step_costs.items()):
+        blocks.append(
+            _seconds(f"step_cost.{json.dumps(stack)}", cost.value_s, _STEP_SOURCE, cost.rows)
+        )
+    for name in ("reduction", "collective"):
+        fitted: Latency = getattr(calibration.scale_out, name)
+        blocks.append(
+            _seconds(f"scale_out.{name}_latency", fitted.value_s, _SCALE_SOURCE, fitted.rows)
+        )
+    compiled = calibration.compile
+    blocks.append(_seconds("compile.tile_step", compiled.value_s, _COMPILE_SOURCE, compiled.rows))
+    power = calibration.power
     for name, scale in (("amp_scale", power.amp), ("sram_scale", power.sram)):
         values = {
             "value": f"{scale:.4f}",
@@ -119,7 +188,18 @@ def calibration_text(costs: Iterable[StepCost], power: PowerScales) -> str:
             "source": json.dumps(_POWER_SOURCE if power.rows else "not fitted"),
         }
         blocks.append(_block(f"power.{name}", values, power.rows))
+    for stack, kernel in sorted(calibration.gpu.items()):
+        title = f"gpu_kernel_cost.{json.dumps(stack)}"
+        blocks.append(_seconds(title, kernel.value_s, _GPU_SOURCE, kernel.rows))
     return "\n".join(blocks)
+
+
+def _latency(block: dict[str, Any]) -> Latency:
+    return Latency(value_s=float(block["value"]), rows=tuple(block["rows"]))
+
+
+def _kernel_cost(stack: str, block: dict[str, Any]) -> KernelCost:
+    return KernelCost(stack=stack, value_s=float(block["value"]), rows=tuple(block["rows"]))
 
 
 def _step_cost(stack: str, block: dict[str, Any]) -> StepCost:
@@ -159,6 +239,15 @@ def load_calibration(path: Path | None = None) -> Calibration:
             power=PowerScales(
                 amp=float(amp["value"]), sram=float(sram["value"]), rows=tuple(amp["rows"])
             ),
+            scale_out=ScaleOut(
+                reduction=_latency(tables["scale_out"]["reduction_latency"]),
+                collective=_latency(tables["scale_out"]["collective_latency"]),
+            ),
+            compile=_latency(tables["compile"]["tile_step"]),
+            gpu={
+                stack: _kernel_cost(stack, block)
+                for stack, block in tables.get("gpu_kernel_cost", {}).items()
+            },
         )
     except OSError as error:
         raise DataError(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
+from ipusim.runtime.calibration import FittedCosts
 from ipusim.study.calibrate import StepSample, fitting_rows, step_cost_for, step_samples
-from ipusim.study.calibration_file import load_calibration
+from ipusim.study.calibration_file import Calibration, load_calibration
 from ipusim.study.predictor import (
     TIERS,
     Predictor,
@@ -20,6 +22,7 @@ from ipusim.study.predictor import (
 )
 from ipusim.study.published import PublishedRow, load_rows
 from ipusim.study.runs import RunConfiguration
+from ipusim.study.scale_out import ScalingSample, fit_scale_out, scaling_rows, scaling_samples
 
 VERDICT_COLUMNS = (
     "row_id",
@@ -86,23 +89,73 @@ def verdict_of(predicted: float, published: float) -> str:
     return "near" if size <= NEAR_PERCENT else "miss"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """What the constants are fitted on, as `calibrate` and `scale_out` prepare it."""
+
+    steps: tuple[StepSample, ...] = ()
+    scaling: tuple[ScalingSample, ...] = ()
+
+
+def fitting_samples(rows: Iterable[PublishedRow], predictor: Predictor) -> Samples:
+    """Prepare what the rows need: steps of their stacks, scaling only where a row is training.
+
+    Parameters
+    ----------
+    rows : iterable of PublishedRow
+        Rows that will be compared.
+    predictor : Predictor
+        What predicts.
+    """
+    modelled = [row for row in rows if not row.not_modelled]
+    stacks = {row.stack for row in modelled}
+    trained = any(row.run.mode == "training" for row in modelled)
+    return Samples(
+        steps=step_samples((row for row in fitting_rows() if row.stack in stacks), predictor),
+        scaling=scaling_samples(scaling_rows(), predictor) if trained else (),
+    )
+
+
+def left_out_costs(run: RunConfiguration, samples: Samples) -> FittedCosts:
+    """Fit the constants for one run without what it belongs to.
+
+    Parameters
+    ----------
+    run : RunConfiguration
+        Its family is left out of the cost per step, its series out of the collective latency.
+    samples : Samples
+        What there is to fit on.
+    """
+    step = step_cost_for(run.stack or "", samples.steps, without_family=run.family)
+    if run.mode != "training":
+        return FittedCosts(step_s=step.value_s)
+    scale = fit_scale_out(samples.scaling, without_series=run.series)
+    return FittedCosts(
+        step_s=step.value_s,
+        reduction_s=scale.reduction.value_s,
+        collective_s=scale.collective.value_s,
+    )
+
+
 def _predict_tiers(
-    run: RunConfiguration, samples: Sequence[StepSample], predictor: Predictor
+    run: RunConfiguration, samples: Samples, predictor: Predictor
 ) -> dict[str, ReportLike]:
-    """Predict one run at the three tiers; the fitted constant never sees the run's family."""
-    cost = step_cost_for(run.stack or "", samples, without_family=run.family)
-    return {
-        tier: predict(run, tier, predictor=predictor, step_cost_s=cost.value_s) for tier in TIERS
-    }
+    """Predict one run at the three tiers, with constants that it was left out of."""
+    costs = left_out_costs(run, samples)
+    return {tier: predict(run, tier, predictor=predictor, costs=costs) for tier in TIERS}
 
 
 def _predicted_line(
-    row: PublishedRow, reports: dict[str, ReportLike], power_rows: Sequence[str]
+    row: PublishedRow, reports: dict[str, ReportLike], fitted: Calibration
 ) -> dict[str, float | str]:
     """Read the row's metric from the reports of its run and judge it."""
     values = {tier: metric_of(report, row) for tier, report in reports.items()}
     calibrated, low, high = values["calibrated"]
-    in_sample = "the factors on energy were fitted on this row" if row.row_id in power_rows else ""
+    in_sample = ""
+    if row.row_id in fitted.power.rows:
+        in_sample = "the factors on energy were fitted on this row"
+    if row.row_id in fitted.scale_out.reduction.rows:
+        in_sample = "the latency of a reduction was fitted on this row"
     return {
         **{tier: value[0] for tier, value in values.items()},
         "low80": low,
@@ -116,7 +169,7 @@ def _predicted_line(
 def _unmodelled_line(row: PublishedRow) -> dict[str, float | str]:
     """Show a row that no prediction is made for, with the reason."""
     blank = dict.fromkeys((*TIERS, "low80", "high80"), math.nan)
-    note = "; ".join(text for text in (row.run.not_modelled, row.run.note) if text)
+    note = "; ".join(text for text in (row.not_modelled, row.run.note) if text)
     return {**blank, "verdict": "", "status": NOT_MODELLED, "note": note}
 
 
@@ -124,7 +177,7 @@ def verdicts(
     rows: Iterable[PublishedRow] | None = None,
     *,
     predictor: Predictor | None = None,
-    samples: Sequence[StepSample] | None = None,
+    samples: Samples | None = None,
 ) -> pd.DataFrame:
     """Compare published rows with what is predicted for them.
 
@@ -134,8 +187,8 @@ def verdicts(
         By default every published row.
     predictor : Predictor, optional
         By default the real one.
-    samples : sequence of StepSample, optional
-        What the constants are fitted on; by default predicted from `fitting_rows`.
+    samples : Samples, optional
+        What the constants are fitted on; by default from `fitting_samples`.
 
     Returns
     -------
@@ -146,9 +199,8 @@ def verdicts(
     chosen = load_rows() if rows is None else tuple(rows)
     engine = predictor or default_predictor()
     if samples is None:
-        modelled = any(not row.run.not_modelled for row in chosen)
-        samples = step_samples(fitting_rows(), engine) if modelled else ()
-    power_rows = load_calibration().power.rows
+        samples = fitting_samples(chosen, engine)
+    fitted = load_calibration()
     reports: dict[RunConfiguration, dict[str, ReportLike]] = {}
     lines = []
     for row in chosen:
@@ -163,12 +215,12 @@ def verdicts(
             "unit": row.unit,
             "published": row.value,
         }
-        if row.run.not_modelled:
+        if row.not_modelled:
             lines.append({**head, **_unmodelled_line(row)})
             continue
         if row.run not in reports:
             reports[row.run] = _predict_tiers(row.run, samples, engine)
-        lines.append({**head, **_predicted_line(row, reports[row.run], power_rows)})
+        lines.append({**head, **_predicted_line(row, reports[row.run], fitted)})
     return pd.DataFrame(lines, columns=list(VERDICT_COLUMNS))
 
 

@@ -21,29 +21,99 @@ from ipusim.compiler import memory
 from ipusim.compiler.conv_vertices import ERA_3_3, amp_1x1_cycles
 from ipusim.compiler.lowering import lower
 from ipusim.compiler.lowering_planned import conv_shape
-from ipusim.compiler.planner import ConvShape, plan
+from ipusim.compiler.planner import plan
 from ipusim.compiler.stacks import Stack, load_stack
 from ipusim.errors import DataError
 from ipusim.machine import Chip, load_chip
-from ipusim.workload.graph import Conv, Elementwise, Graph, MatMul, Op, Tensor
+from ipusim.study.evidence_graphs import (
+    DTYPES,
+    FULLY_CONNECTED,
+    conv_of,
+    forward_graph,
+    product_of,
+    training_graph,
+)
+from ipusim.workload.graph import Conv
 
 FINGERPRINT_SLACK_BYTES = 64
 """Worst-tile bytes agree with a plan when they exceed region start and partials by no more."""
 
 _CHIPS = {"mk1": "GC2", "mk2": "GC200"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Suite:
+    """Rows of the IPUModel table that are compared together.
+
+    ``counts_code`` says whether memory figures contain code and stack.  The tool for fully
+    connected layers runs without compiled IPU code; its smallest layers of 2021-03 take less than
+    600 bytes a tile in all, those of 2020-02 4 kB more than their data.
+    """
+
+    operation: str
+    snapshot: str
+    target: str
+    kinds: tuple[str, ...]
+    stack: str
+    dtype: str = "half"
+    counts_code: bool = True
+
+    @property
+    def training(self) -> bool:
+        """Whether the rows sum forward, data gradient and weight gradient with update."""
+        return self.operation.endswith("three passes")
+
+    def holds(self, record: dict[str, str]) -> bool:
+        """Whether a row of the table is one of these."""
+        return (
+            record["snapshot"] == self.snapshot
+            and record["target"] == self.target
+            and record["op_kind"] in self.kinds
+            and record["input_dtype"] == self.dtype
+        )
+
+
 _SUITES = (
-    ("gemm, forward", "2021-03", "mk2", ("gemm",), "sdk-2.0"),
-    ("gemm, forward", "2021-03", "mk1", ("gemm",), "sdk-2.0"),
-    ("gemm, forward", "sdk_1.0.136", "mk1", ("gemm",), "sdk-1.0"),
-    (
-        "fully connected, forward",
-        "2020-02-03_fc_fwd",
-        "mk1",
-        ("fully_connected", "fully_connected_grouped"),
-        "sdk-1.0",
+    *(
+        _Suite(
+            operation="gemm, forward",
+            snapshot=snapshot,
+            target=target,
+            kinds=("gemm",),
+            stack=stack,
+        )
+        for snapshot, target, stack in (
+            ("2021-03", "mk2", "sdk-2.0"),
+            ("2021-03", "mk1", "sdk-2.0"),
+            ("sdk_1.0.136", "mk1", "sdk-1.0"),
+        )
+    ),
+    _Suite(
+        operation="fully connected, forward",
+        snapshot="2020-02-03_fc_fwd",
+        target="mk1",
+        kinds=FULLY_CONNECTED,
+        stack="sdk-1.0",
+    ),
+    *(
+        _Suite(
+            operation=f"{title}, three passes",
+            snapshot="2021-03",
+            target=target,
+            kinds=kinds,
+            stack="sdk-2.0",
+            dtype=dtype,
+            counts_code=kinds[0] == "conv",
+        )
+        for title, kinds, dtype in (
+            ("convolution", ("conv", "conv_depthwise"), "half"),
+            ("fully connected", ("fully_connected",), "half"),
+            ("fully connected, float", ("fully_connected",), "float"),
+            ("grouped fully connected", ("fully_connected_grouped",), "half"),
+        )
+        for target in ("mk2", "mk1")
     ),
 )
-_FC_OPS = ("fully_connected", "fully_connected_grouped")
 _MK1_CASE = re.compile(
     r"Conv(?P<stage>\d)_\d: k=(?P<kernel>\d)x\d in=(?P<field>\d+)x\d+ Cin=(?P<cin>\d+) "
     r"Cout=(?P<cout>\d+) stride=1 groups=(?P<groups>\d+)"
@@ -102,112 +172,41 @@ def vertices_table() -> pd.DataFrame:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Product:
-    """One matrix product of the IPUModel table."""
-
-    groups: int
-    m: int
-    k: int
-    n: int
-    dtype: str
-    fully_connected: bool
-
-    def graph(self) -> Graph:
-        """Build D = A B + C for a gemm, D = A B with stored B for a fully connected layer."""
-        shapes = {
-            "a": (self.groups, self.m, self.k),
-            "b": (self.groups, self.k, self.n),
-            "d": (self.groups, self.m, self.n),
-        }
-        roles = {"a": "input", "b": "parameter" if self.fully_connected else "input"}
-        tensors = {
-            name: Tensor(
-                name=name, shape=shape, dtype=self.dtype, role=roles.get(name, "activation")
-            )
-            for name, shape in shapes.items()
-        }
-        product = MatMul(
-            groups=self.groups,
-            m=self.m,
-            k=self.k,
-            n=self.n,
-            weights_operand=self.fully_connected,
-        )
-        ops = [Op(name="product", params=product, inputs=("a", "b"), outputs=("d",))]
-        inputs = ["a"] if self.fully_connected else ["a", "b"]
-        output = "d"
-        if not self.fully_connected:
-            for name, role in (("c", "input"), ("e", "activation")):
-                tensors[name] = Tensor(name=name, shape=shapes["d"], dtype=self.dtype, role=role)
-            addition = Elementwise(
-                function="scaled_add",
-                n_inputs=2,
-                elements=self.groups * self.m * self.n,
-                in_place_ok=True,
-            )
-            ops.append(Op(name="add", params=addition, inputs=("d", "c"), outputs=("e",)))
-            inputs.append("c")
-            output = "e"
-        return Graph(
-            name="product",
-            tensors=tensors,
-            ops=tuple(ops),
-            inputs=tuple(inputs),
-            outputs=(output,),
-        )
-
-
 def operation_rows() -> pd.DataFrame:
-    """Return every matrix product of the IPUModel table beside its prediction.
+    """Return every compared row of the IPUModel table beside its prediction.
 
     Returns
     -------
     pandas.DataFrame
         Columns operation, snapshot, chip, name, published_cycles, predicted_cycles,
         error_percent, memory_error_percent, fingerprint (True where the worst tile's bytes are
-        those of the predicted plan, None where the table has none), plan.
+        those of the predicted plans, None where the table has none), plan.
     """
     rows = []
     records = _records("ipumodel_layers_dev.csv")
-    for title, snapshot, target, kinds, stack_name in _SUITES:
-        chip, stack = load_chip(_CHIPS[target]), load_stack(stack_name)
-        for record in records:
-            wanted = record["snapshot"] == snapshot and record["target"] == target
-            if not wanted or record["op_kind"] not in kinds:
-                continue
-            rows.append(
-                {"operation": title, "snapshot": snapshot, "chip": chip.name}
-                | _compare(record, chip, stack)
-            )
+    for suite in _SUITES:
+        chip, stack = load_chip(_CHIPS[suite.target]), load_stack(suite.stack)
+        rows += [
+            {"operation": suite.operation, "snapshot": suite.snapshot, "chip": chip.name}
+            | _compare(record, suite, chip, stack)
+            for record in records
+            if suite.holds(record)
+        ]
     return pd.DataFrame(rows)
 
 
-def _compare(record: dict[str, str], chip: Chip, stack: Stack) -> dict[str, object]:
-    product = _Product(
-        groups=int(record["matmul_groups"]),
-        m=int(record["m"]),
-        k=int(record["k"]),
-        n=int(record["n"]),
-        dtype="float16" if record["input_dtype"] == "half" else "float32",
-        fully_connected=record["op_kind"] in _FC_OPS,
-    )
-    graph = product.graph()
+def _compare(record: dict[str, str], suite: _Suite, chip: Chip, stack: Stack) -> dict[str, object]:
+    layer = conv_of(record) if record["op_kind"].startswith("conv") else product_of(record)
+    build = training_graph if suite.training else forward_graph
+    graph = build(layer, DTYPES[record["input_dtype"]])
     program = lower(graph, chip, stack, partials=record["partials_dtype"], host_dtype=None)
-    used = memory.measure(graph, program, chip)
-    shape = ConvShape.matmul(
-        product.groups,
-        product.m,
-        product.k,
-        product.n,
-        dtype_bytes=2 if product.dtype == "float16" else 4,
-        kind="fc_inference" if product.fully_connected else "matmul",
-    )
-    chosen = plan(shape, chip, stack.planner_rules(record["partials_dtype"]))
+    used = memory.measure(graph, program, chip).total_bytes
+    if not suite.counts_code:
+        used -= memory.CODE_BASE_BYTES * chip.tiles
     fingerprint = None
     if record["max_tile_memory_bytes"]:
         partials = int(record["max_tile_memory_bytes"]) - chip.interleaved_offset_bytes
-        slack = partials - chosen.partial_bytes_per_tile
+        slack = partials - max(op.interleaved_bytes for op in program.ops)
         fingerprint = 0 <= slack <= FINGERPRINT_SLACK_BYTES
     published = int(record["cycles"])
     return {
@@ -215,10 +214,9 @@ def _compare(record: dict[str, str], chip: Chip, stack: Stack) -> dict[str, obje
         "published_cycles": published,
         "predicted_cycles": program.cycles,
         "error_percent": 100.0 * (program.cycles / published - 1.0),
-        "memory_error_percent": 100.0
-        * (used.total_bytes / int(record["total_memory_bytes"]) - 1.0),
+        "memory_error_percent": 100.0 * (used / int(record["total_memory_bytes"]) - 1.0),
         "fingerprint": fingerprint,
-        "plan": chosen.describe(),
+        "plan": "; ".join(op.plan for op in program.ops if op.plan),
     }
 
 
@@ -285,7 +283,7 @@ def mk1_layer_rows() -> pd.DataFrame:
             padding_upper=pad,
             dilation=(1, 1),
         )
-        graph = _conv_graph(params)
+        graph = forward_graph(params, "float16")
         program = lower(graph, chip, stack, host_dtype=None)
         measured = 2 * params.macs / (float(record["value"]) * 1e12)
         predicted = program.cycles / chip.clock_hz
@@ -303,32 +301,6 @@ def mk1_layer_rows() -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
-
-
-def _conv_graph(params: Conv) -> Graph:
-    """Build a graph of one convolution whose input comes from the host."""
-    channels = params.in_channels // params.groups
-    tensors = {
-        "x": Tensor(
-            name="x",
-            shape=(params.batch, params.in_channels, *params.field),
-            dtype="float16",
-            role="input",
-        ),
-        "w": Tensor(
-            name="w",
-            shape=(params.out_channels, channels, *params.kernel),
-            dtype="float16",
-            role="parameter",
-        ),
-        "y": Tensor(
-            name="y",
-            shape=(params.batch, params.out_channels, *params.out_field),
-            dtype="float16",
-        ),
-    }
-    conv = Op(name="conv", params=params, inputs=("x", "w"), outputs=("y",))
-    return Graph(name="conv", tensors=tensors, ops=(conv,), inputs=("x",), outputs=("y",))
 
 
 def mk1_layers_table() -> pd.DataFrame:

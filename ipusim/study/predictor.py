@@ -6,6 +6,8 @@ import math
 from typing import Any, Protocol, SupportsFloat
 
 from ipusim.errors import StudyError
+from ipusim.runtime.calibration import FittedCosts
+from ipusim.runtime.compile_time import first_epoch_items_per_s
 from ipusim.study.published import PublishedRow
 from ipusim.study.runs import RunConfiguration
 
@@ -27,7 +29,7 @@ class Predictor(Protocol):
     """The two entry points of `ipusim.api` that make predictions."""
 
     def simulate(self, model: str, **options: Any) -> ReportLike:
-        """Predict a run; `tier` and `step_cost_s` are among the options."""
+        """Predict a run; `tier` and `costs` are among the options."""
 
     def roofline(self, model: str, **options: Any) -> ReportLike:
         """Bound a run by peak arithmetic and memory rates alone."""
@@ -51,7 +53,7 @@ def predict(
     tier: str,
     *,
     predictor: Predictor,
-    step_cost_s: float | None = None,
+    costs: FittedCosts | None = None,
 ) -> ReportLike:
     """Predict one run at one tier.
 
@@ -63,8 +65,8 @@ def predict(
         One of `TIERS`.
     predictor : Predictor
         What predicts.
-    step_cost_s : float, optional
-        Fixed cost per step, in seconds; only the calibrated tier uses it, and None leaves it to
+    costs : FittedCosts, optional
+        Fitted costs; only the calibrated tier uses them, and None leaves them to
         ``data/calibration.toml``.
 
     Returns
@@ -86,7 +88,7 @@ def predict(
     if tier == "specification":
         return predictor.simulate(run.model, tier=tier, **run.options())
     if tier == "calibrated":
-        return predictor.simulate(run.model, tier=tier, step_cost_s=step_cost_s, **run.options())
+        return predictor.simulate(run.model, tier=tier, costs=costs, **run.options())
     raise StudyError(f"Unknown tier {tier!r}: use one of {', '.join(TIERS)}.")
 
 
@@ -118,6 +120,18 @@ def metric_of(report: ReportLike, row: PublishedRow) -> tuple[float, float, floa
         power = getattr(report, "power", None)
         watts = math.nan if power is None else float(power)
         return float(report.throughput) / watts, math.nan, math.nan
+    if row.metric == "epoch_time":
+        value, low, high = _bounded(report.throughput, 1.0)
+        return tuple(row.run.epoch_items / rate for rate in (value, high, low))
+    if row.metric == "throughput_epoch1":
+        # Only a simulated report knows its program; the roofline has nothing to compile.
+        compiling = getattr(report, "compile_s", math.nan)
+        items = row.run.epoch_items
+        return (
+            first_epoch_items_per_s(items, float(report.throughput), compiling),
+            math.nan,
+            math.nan,
+        )
     raise StudyError(
         f"No prediction has the metric {row.metric!r} of row {row.row_id!r}: "
         "give a reason in the not_modelled column of data/runs/configurations.csv."

@@ -15,6 +15,9 @@ from ipusim.errors import DataError, unknown_name
 from ipusim.study.records import number_cell, read_records
 from ipusim.study.runs import RunConfiguration, load_runs
 
+EPOCH_METRICS = ("epoch_time", "throughput_epoch1")
+"""Metrics that need the number of items in an epoch."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedRow:
@@ -71,6 +74,13 @@ class PublishedRow:
     def stack(self) -> str:
         """Software stack of the run; empty when it is not known."""
         return self.run.stack or ""
+
+    @property
+    def not_modelled(self) -> str:
+        """Why no prediction is made; empty when one is made."""
+        if self.run.not_modelled or self.metric not in EPOCH_METRICS or self.run.epoch_items:
+            return self.run.not_modelled
+        return "how many items an epoch has is not stated, and the time follows from that alone"
 
     @property
     def half_last_digit(self) -> float:

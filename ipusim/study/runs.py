@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from ipusim import paths
 from ipusim.errors import DataError, unknown_name
 from ipusim.study.records import number_cell, read_records
+from ipusim.workload.training import RECOMPUTE_MODES
 
 CONFIGURATIONS_FILE = "configurations.csv"
 
@@ -25,6 +27,19 @@ _OPTION_FIELDS = (
     "overlap_io",
     "io_tiles",
     "batches_in_flight",
+    "available_memory_proportion",
+    "optimizer",
+    "recompute",
+    "batch_norm_span",
+    "merge_gradients_bytes",
+    "pipeline_splits",
+    "schedule",
+    "framework",
+    "instances",
+    "host_servers",
+    "loader_workers",
+    "dataset",
+    "loss",
     "stack",
 )
 _INTEGER_FIELDS = (
@@ -34,8 +49,27 @@ _INTEGER_FIELDS = (
     "gradient_accumulation",
     "io_tiles",
     "batches_in_flight",
+    "batch_norm_span",
+    "merge_gradients_bytes",
+    "instances",
+    "host_servers",
+    "loader_workers",
+    "epoch_items",
 )
-_TEXT_FIELDS = ("system", "mode", "precision", "partials", "host_dtype", "stack")
+_MAY_BE_ZERO = ("merge_gradients_bytes",)
+_TEXT_FIELDS = (
+    "system",
+    "mode",
+    "precision",
+    "partials",
+    "host_dtype",
+    "optimizer",
+    "schedule",
+    "framework",
+    "dataset",
+    "loss",
+    "stack",
+)
 _TRUTH = {"true": True, "false": False, "": None}
 
 
@@ -59,6 +93,20 @@ class RunConfiguration:
         Counts.
     overlap_io : bool or None
         Whether host transfers run beside compute.
+    available_memory_proportion : float or None
+        Share of tile memory for temporaries.
+    optimizer, schedule, framework, dataset, loss : str or None
+        Names of training options.
+    recompute : str or tuple of str or None
+        "auto", "none", or the operators whose results are kept.
+    batch_norm_span, merge_gradients_bytes, instances, host_servers, loader_workers : int or None
+        Counts of training options.
+    pipeline_splits : tuple of str or None
+        Operators that end a stage.
+    epoch_items : int or None
+        Items of an epoch, where a published number depends on them.
+    series : str
+        Runs that differ in the number of chips only share a name; empty for others.
     confidence : str
         How well the recipe is known.
     assumed : tuple of str
@@ -86,14 +134,29 @@ class RunConfiguration:
     overlap_io: bool | None
     io_tiles: int | None
     batches_in_flight: int | None
+    available_memory_proportion: float | None
+    optimizer: str | None
+    recompute: str | tuple[str, ...] | None
+    batch_norm_span: int | None
+    merge_gradients_bytes: int | None
+    pipeline_splits: tuple[str, ...] | None
+    schedule: str | None
+    framework: str | None
+    instances: int | None
+    host_servers: int | None
+    loader_workers: int | None
+    dataset: str | None
+    loss: str | None
     stack: str | None
+    epoch_items: int | None
+    series: str
     confidence: str
     assumed: tuple[str, ...]
     source: str
     not_modelled: str
     note: str
 
-    def options(self) -> dict[str, str | int | bool]:
+    def options(self) -> dict[str, Any]:
         """Return the keyword arguments of `ipusim.simulate`, unknown ones left to the defaults."""
         values = {name: getattr(self, name) for name in _OPTION_FIELDS}
         return {name: value for name, value in values.items() if value is not None}
@@ -132,16 +195,26 @@ def _parse(record: dict[str, str], path: Path) -> RunConfiguration:
         for name in _INTEGER_FIELDS
     }
     for name, value in integers.items():
-        if value is not None and value < 1:
+        least = 0 if name in _MAY_BE_ZERO else 1
+        if value is not None and value < least:
             raise DataError(
                 f"The cell {name!r} of row {record['run_id']!r} in {path.name} is {value}, "
-                "below 1: correct it."
+                f"below {least}: correct it."
             )
+    share = record["available_memory_proportion"]
+    splits, kept = record["pipeline_splits"].split(), record["recompute"].split()
+    one_word = len(kept) == 1 and kept[0] in RECOMPUTE_MODES
     return RunConfiguration(
         run_id=record["run_id"],
         family=record["family"],
         model=record["model"] or None,
         overlap_io=_TRUTH[record["overlap_io"]],
+        available_memory_proportion=(
+            number_cell(record, "available_memory_proportion", path, float) if share else None
+        ),
+        recompute=(kept[0] if one_word else tuple(kept)) if kept else None,
+        pipeline_splits=tuple(splits) or None,
+        series=record["series"],
         confidence=record["confidence"],
         assumed=tuple(record["assumed"].split()),
         source=record["source"],
@@ -155,7 +228,7 @@ def _parse(record: dict[str, str], path: Path) -> RunConfiguration:
 @lru_cache(maxsize=4)
 def _load(path: Path) -> dict[str, RunConfiguration]:
     columns = ("run_id", "family", "model", "confidence", "assumed", "source", "not_modelled")
-    records = read_records(path, (*columns, "note", *_OPTION_FIELDS))
+    records = read_records(path, (*columns, "note", "epoch_items", "series", *_OPTION_FIELDS))
     runs: dict[str, RunConfiguration] = {}
     for record in records:
         run = _parse(record, path)

@@ -1,4 +1,4 @@
-"""Folding of inference batch norm into the convolution before it.
+"""What inference leaves out: dropout, and batch norm, folded into the convolution before it.
 
 ``scale * (conv(x) - mean) / sqrt(var + eps) + shift`` is the same convolution with scaled weights
 plus one bias per channel, so an inference compiler computes the new weights once, ahead of time.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ipusim.workload.graph import Conv, Elementwise, Graph, Norm, Op, Tensor
+from ipusim.workload.graph import Conv, Elementwise, Graph, Layout, Norm, Op, Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +18,35 @@ class _Match:
     conv: Op
     bias_add: Op | None
     norm: Op
+
+
+def drop_dropout(graph: Graph) -> Graph:
+    """Leave out every dropout, which hands on its input unchanged outside training.
+
+    Parameters
+    ----------
+    graph : Graph
+
+    Returns
+    -------
+    Graph
+        Same inputs, outputs, parameters and MACs; readers of a dropout read what it read. A
+        dropout that computes an output of the graph becomes a view, so that the output keeps
+        its name.
+    """
+    stands_for: dict[str, str] = {}
+    ops: list[Op] = []
+    for op in graph.ops:
+        op = replace(op, inputs=tuple(stands_for.get(name, name) for name in op.inputs))
+        if not isinstance(op.params, Elementwise) or op.function != "dropout":
+            ops.append(op)
+        elif op.outputs[0] in graph.outputs:
+            view = Layout(function="identity", elements=op.params.elements, moves_data=False)
+            ops.append(replace(op, params=view))
+        else:
+            stands_for[op.outputs[0]] = op.inputs[0]
+    tensors = {name: t for name, t in graph.tensors.items() if name not in stands_for}
+    return replace(graph, ops=tuple(ops), tensors=tensors).validate()
 
 
 def fold_batch_norm(graph: Graph) -> Graph:

@@ -156,6 +156,8 @@ class Graph:
         In topological order.
     inputs, outputs : tuple of str
         Names of the tensors exchanged with the host, in order.
+    kept : tuple of str
+        Computed tensors that stay on the chip for the program that runs next.
     """
 
     name: str
@@ -163,10 +165,11 @@ class Graph:
     ops: tuple[Op, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    kept: tuple[str, ...] = ()
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of one forward pass of the whole micro-batch."""
+        """Multiply-accumulates of one pass of the whole micro-batch."""
         return sum(op.macs for op in self.ops)
 
     @property

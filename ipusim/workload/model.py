@@ -44,12 +44,18 @@ class Model:
         32-bit floating-point storage.
     source : str
         Where the definition comes from.
+    note : str
+        What a reader of its results must know, for example that the architecture is assumed.
+    loss : str
+        What it is trained with, "cross_entropy" or "mean_squared"; empty if the model does not say.
     """
 
     name: str
     family: str
     build: Callable[[int | None], Graph]
     source: str = ""
+    note: str = ""
+    loss: str = ""
 
     def graph(self, micro_batch: int | None = None, precision: str = "16.16") -> Graph:
         """Build the validated graph.

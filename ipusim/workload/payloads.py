@@ -176,13 +176,18 @@ class Conv(Work):
     def macs(self) -> int:
         """Multiply-accumulates: per output element, or per input element when transposed.
 
-        A data gradient counts per element of the incoming gradient, and so as much as its forward
-        convolution.
+        A gradient counts as much as its forward convolution: kernel taps times the elements of the
+        incoming gradient, or of the forward input where the forward convolution is transposed (its
+        input dilation is the stride of its data gradient).
         """
-        per_input = self.is_transposed or self.pass_kind == "data_gradient"
-        field = self.field if per_input else self.out_field
         channels = self.in_channels * self.out_channels // self.groups
-        return self.batch * prod(field) * prod(self.kernel) * channels
+        positions, taps = self.out_field, self.kernel
+        if self.pass_kind == "data_gradient":
+            positions = self.out_field if max(self.stride) > 1 else self.field
+        elif self.is_transposed:
+            positions = self.field
+            taps = self.out_field if self.pass_kind == "weight_gradient" else self.kernel
+        return self.batch * prod(positions) * prod(taps) * channels
 
     @property
     def weights(self) -> int:
@@ -325,8 +330,9 @@ class Norm(Work):
     groups of channels of each sample. Inputs of those, and of "batch" with ``training``, are
     (data, scale, bias).
 
-    With ``backward`` the inputs are (incoming gradient, data, scale) and the outputs the gradients
-    of (data, scale, bias). ``replica_span`` replicas share the statistics of a training batch norm
+    In a training graph a norm writes its mean and deviation as a second output. With ``backward``
+    the inputs are (incoming gradient, data, scale, statistics) and the outputs the gradients of
+    (data, scale, bias). ``replica_span`` replicas share the statistics of a training batch norm
     (distributed batch norm).
     """
 
@@ -354,6 +360,17 @@ class Norm(Work):
         return self.batch * self.channels * self.spatial_elements
 
     @property
+    def statistics(self) -> int:
+        """Number of means: one per channel, row, group of a sample, or channel of a sample."""
+        per_kind = {
+            "batch": self.channels,
+            "layer": self.batch,
+            "group": self.batch * self.groups,
+            "instance": self.batch * self.channels,
+        }
+        return per_kind[self.kind]
+
+    @property
     def flops(self) -> int:
         """Two per element for a stored normalisation, eight when statistics are computed."""
         if self.kind == "batch" and not self.training:
@@ -363,13 +380,17 @@ class Norm(Work):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Softmax(Work):
-    """Softmax of ``outer`` rows of ``length`` elements; ``log`` for its logarithm."""
+    """Softmax of ``outer`` rows of ``length`` elements; ``log`` for its logarithm.
+
+    With ``backward`` the inputs are (incoming gradient, result of the forward pass).
+    """
 
     KIND: ClassVar[str] = "softmax"
 
     outer: int
     length: int
     log: bool = False
+    backward: bool = False
 
     @property
     def flops(self) -> int:

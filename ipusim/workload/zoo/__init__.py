@@ -8,27 +8,67 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 from ipusim.errors import resolve_name
 from ipusim.workload.model import Model
-from ipusim.workload.zoo.resnet import resnet18, resnet34, resnet50, resnet101, resnet152
+from ipusim.workload.zoo.autoencoder import tamu_autoencoder
+from ipusim.workload.zoo.bert import bert_base_squad, bert_large_squad
+from ipusim.workload.zoo.braggnn import braggnn
+from ipusim.workload.zoo.efficientnet import (
+    efficientnet_b0,
+    efficientnet_b0_g16_gn,
+    efficientnet_b4,
+    efficientnet_b4_g16_gn,
+    efficientnet_b7,
+)
+from ipusim.workload.zoo.gpt2 import gpt2_large, gpt2_medium, gpt2_small
+from ipusim.workload.zoo.mobilenet import mobilenet_v3_large, mobilenet_v3_small
+from ipusim.workload.zoo.resnet import (
+    resnet18,
+    resnet34,
+    resnet50,
+    resnet50_gn,
+    resnet101,
+    resnet152,
+)
 from ipusim.workload.zoo.resnext import (
     resnext50_32x4d,
     resnext101_32x4d,
+    resnext101_32x4d_gn,
     resnext101_32x8d,
 )
+from ipusim.workload.zoo.vit import vit_base_16, vit_large_16
 
 __all__ = [
+    "bert_base_squad",
+    "bert_large_squad",
+    "braggnn",
+    "efficientnet_b0",
+    "efficientnet_b0_g16_gn",
+    "efficientnet_b4",
+    "efficientnet_b4_g16_gn",
+    "efficientnet_b7",
+    "gpt2_large",
+    "gpt2_medium",
+    "gpt2_small",
     "load",
+    "mobilenet_v3_large",
+    "mobilenet_v3_small",
     "names",
     "resnet18",
     "resnet34",
     "resnet50",
+    "resnet50_gn",
     "resnet101",
     "resnet152",
     "resnext50_32x4d",
     "resnext101_32x4d",
+    "resnext101_32x4d_gn",
     "resnext101_32x8d",
+    "tamu_autoencoder",
+    "vit_base_16",
+    "vit_large_16",
 ]
 
 _REGISTRY: dict[str, Callable[[], Model]] = {
@@ -37,17 +77,35 @@ _REGISTRY: dict[str, Callable[[], Model]] = {
         resnet18,
         resnet34,
         resnet50,
+        resnet50_gn,
         resnet101,
         resnet152,
         resnext50_32x4d,
         resnext101_32x4d,
+        resnext101_32x4d_gn,
         resnext101_32x8d,
+        efficientnet_b0,
+        efficientnet_b0_g16_gn,
+        efficientnet_b4,
+        efficientnet_b4_g16_gn,
+        efficientnet_b7,
+        mobilenet_v3_small,
+        mobilenet_v3_large,
+        vit_base_16,
+        vit_large_16,
+        bert_base_squad,
+        bert_large_squad,
+        gpt2_small,
+        gpt2_medium,
+        gpt2_large,
+        tamu_autoencoder,
+        braggnn,
     )
 }
 
 
 def names() -> tuple[str, ...]:
-    """Return the names that `load` accepts, smallest family first."""
+    """Return the names that `load` accepts, family by family."""
     return tuple(_REGISTRY)
 
 
@@ -59,4 +117,9 @@ def load(name: str) -> Model:
     UnknownNameError
         If no network has this name; the message gives the nearest one.
     """
-    return _REGISTRY[resolve_name("model", name, _REGISTRY)]()
+    return _make(resolve_name("model", name, _REGISTRY))
+
+
+@cache
+def _make(name: str) -> Model:
+    return _REGISTRY[name]()

@@ -13,12 +13,15 @@ from functools import partial
 from ipusim.workload.builder import GraphBuilder
 from ipusim.workload.graph import Graph
 from ipusim.workload.model import Model
+from ipusim.workload.zoo.blocks import normalise
 
 IMAGE_SIZE = 224
 IMAGE_CHANNELS = 3
 CLASSES = 1000
 STAGE_CHANNELS = (64, 128, 256, 512)
 BOTTLENECK_EXPANSION = 4
+NORM_GROUPS = 32
+"""Groups of a group norm, the default of Wu and He (arXiv 1803.08494)."""
 
 SOURCE_V15 = "arXiv 1512.03385 with the stride in the 3x3 convolution, as in torchvision"
 
@@ -28,7 +31,8 @@ class Topology:
     """What distinguishes one residual network from another.
 
     ``base_width`` is the channels per group at the first stage, before the groups are counted
-    (64 in a plain ResNet, 4 in a 32x4d ResNeXt).
+    (64 in a plain ResNet, 4 in a 32x4d ResNeXt). ``norm_groups`` groups are normalised per image
+    instead of the batch; 0 is batch norm.
     """
 
     name: str
@@ -36,6 +40,7 @@ class Topology:
     bottleneck: bool
     groups: int = 1
     base_width: int = 64
+    norm_groups: int = 0
 
 
 def _conv_norm(
@@ -45,6 +50,7 @@ def _conv_norm(
     number: int,
     channels: int,
     kernel: int,
+    topology: Topology,
     *,
     stride: int = 1,
     groups: int = 1,
@@ -58,21 +64,25 @@ def _conv_norm(
         padding=kernel // 2,
         groups=groups,
     )
-    return g.batch_norm(f"{prefix}.bn{number}", y)
+    return normalise(g, f"{prefix}.bn{number}", y, topology.norm_groups)
 
 
-def _shortcut(g: GraphBuilder, x: str, prefix: str, channels: int, stride: int) -> str:
+def _shortcut(
+    g: GraphBuilder, x: str, prefix: str, channels: int, stride: int, topology: Topology
+) -> str:
     if stride == 1 and g.shape(x)[1] == channels:
         return x
     y = g.conv(f"{prefix}.downsample.0", x, channels, 1, stride=stride)
-    return g.batch_norm(f"{prefix}.downsample.1", y)
+    return normalise(g, f"{prefix}.downsample.1", y, topology.norm_groups)
 
 
-def _basic_block(g: GraphBuilder, x: str, prefix: str, channels: int, stride: int) -> str:
-    y = _conv_norm(g, x, prefix, 1, channels, 3, stride=stride)
+def _basic_block(
+    g: GraphBuilder, x: str, prefix: str, channels: int, stride: int, topology: Topology
+) -> str:
+    y = _conv_norm(g, x, prefix, 1, channels, 3, topology, stride=stride)
     y = g.elementwise(f"{prefix}.relu1", "relu", y)
-    y = _conv_norm(g, y, prefix, 2, channels, 3)
-    skip = _shortcut(g, x, prefix, channels, stride)
+    y = _conv_norm(g, y, prefix, 2, channels, 3, topology)
+    skip = _shortcut(g, x, prefix, channels, stride, topology)
     y = g.elementwise(f"{prefix}.add", "add", y, skip)
     return g.elementwise(f"{prefix}.relu2", "relu", y)
 
@@ -81,12 +91,12 @@ def _bottleneck_block(
     g: GraphBuilder, x: str, prefix: str, channels: int, stride: int, topology: Topology
 ) -> str:
     width = channels * topology.base_width // 64 * topology.groups
-    y = _conv_norm(g, x, prefix, 1, width, 1)
+    y = _conv_norm(g, x, prefix, 1, width, 1, topology)
     y = g.elementwise(f"{prefix}.relu1", "relu", y)
-    y = _conv_norm(g, y, prefix, 2, width, 3, stride=stride, groups=topology.groups)
+    y = _conv_norm(g, y, prefix, 2, width, 3, topology, stride=stride, groups=topology.groups)
     y = g.elementwise(f"{prefix}.relu2", "relu", y)
-    y = _conv_norm(g, y, prefix, 3, channels * BOTTLENECK_EXPANSION, 1)
-    skip = _shortcut(g, x, prefix, channels * BOTTLENECK_EXPANSION, stride)
+    y = _conv_norm(g, y, prefix, 3, channels * BOTTLENECK_EXPANSION, 1, topology)
+    skip = _shortcut(g, x, prefix, channels * BOTTLENECK_EXPANSION, stride, topology)
     y = g.elementwise(f"{prefix}.add", "add", y, skip)
     return g.elementwise(f"{prefix}.relu3", "relu", y)
 
@@ -103,13 +113,13 @@ def build_residual(micro_batch: int | None, *, topology: Topology) -> Graph:
     Returns
     -------
     Graph
-        From an image (N, 3, 224, 224) to class scores (N, 1000), 32-bit storage, batch norm
+        From an image (N, 3, 224, 224) to class scores (N, 1000), 32-bit storage, normalisation
         as separate operators.
     """
     g = GraphBuilder(topology.name)
     x = g.input("images", (micro_batch or 1, IMAGE_CHANNELS, IMAGE_SIZE, IMAGE_SIZE))
     x = g.conv("conv1", x, STAGE_CHANNELS[0], 7, stride=2, padding=3)
-    x = g.batch_norm("bn1", x)
+    x = normalise(g, "bn1", x, topology.norm_groups)
     x = g.elementwise("relu", "relu", x)
     x = g.max_pool("maxpool", x, 3, stride=2, padding=1)
     for stage, (channels, blocks) in enumerate(
@@ -118,10 +128,8 @@ def build_residual(micro_batch: int | None, *, topology: Topology) -> Graph:
         for block in range(blocks):
             stride = 2 if stage > 1 and block == 0 else 1
             prefix = f"layer{stage}.{block}"
-            if topology.bottleneck:
-                x = _bottleneck_block(g, x, prefix, channels, stride, topology)
-            else:
-                x = _basic_block(g, x, prefix, channels, stride)
+            add_block = _bottleneck_block if topology.bottleneck else _basic_block
+            x = add_block(g, x, prefix, channels, stride, topology)
     x = g.global_average_pool("avgpool", x)
     x = g.flatten("flatten", x)
     return g.finish(g.linear("fc", x, CLASSES))
@@ -134,11 +142,14 @@ def residual_model(topology: Topology, family: str, source: str) -> Model:
         family=family,
         build=partial(build_residual, topology=topology),
         source=source,
+        loss="cross_entropy",
     )
 
 
-def _resnet(name: str, blocks: tuple[int, int, int, int], bottleneck: bool) -> Model:
-    topology = Topology(name=name, blocks=blocks, bottleneck=bottleneck)
+def _resnet(
+    name: str, blocks: tuple[int, int, int, int], bottleneck: bool, norm_groups: int = 0
+) -> Model:
+    topology = Topology(name=name, blocks=blocks, bottleneck=bottleneck, norm_groups=norm_groups)
     return residual_model(topology, "resnet", SOURCE_V15)
 
 
@@ -155,6 +166,11 @@ def resnet34() -> Model:
 def resnet50() -> Model:
     """ResNet-50 v1.5: 25,557,032 parameters, 4.09 GMAC per image."""
     return _resnet("resnet50", (3, 4, 6, 3), bottleneck=True)
+
+
+def resnet50_gn() -> Model:
+    """ResNet-50 v1.5 with a group norm of 32 groups (arXiv 1803.08494): same parameters, MACs."""
+    return _resnet("resnet50_gn", (3, 4, 6, 3), bottleneck=True, norm_groups=NORM_GROUPS)
 
 
 def resnet101() -> Model:

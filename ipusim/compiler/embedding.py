@@ -1,0 +1,248 @@
+"""Lookups in a table of rows, and the addition of gradients into it.
+
+Sources: poplibs lib/popops/DynamicSlice.cpp (multiSlicePlanned, generatePlannedMultiUpdateOp) and
+lib/popops/PerformanceEstimation.cpp, tags sdk/poplar/2.0.0 and sdk/poplar/2.4.0. Indices are taken
+to be spread evenly over the table, as the planner takes them; IPUModel instead charges every index
+as if one worker of each tile found it ("worst").
+"""
+
+from __future__ import annotations
+
+from ipusim.compiler.codelets import cast_cycles, fill_cycles
+from ipusim.compiler.elementwise import scaled_add_steps
+from ipusim.compiler.embedding_plan import INDEX_BYTES, EmbeddingPlan
+from ipusim.compiler.rearrange import fill_steps
+from ipusim.compiler.reduce_vertices import Region, tile_reduction
+from ipusim.compiler.superstep import (
+    ChipLike,
+    Era,
+    Superstep,
+    ceil_div,
+    element_bytes,
+    parse_era,
+)
+from ipusim.compiler.training_vertices import multi_slice_cycles, multi_update_add_cycles
+from ipusim.errors import unknown_name
+
+INDEX_DISTRIBUTIONS = ("uniform", "worst")
+_REARRANGED_FROM_SPLIT = 4
+"""From this many parts of the rows on, gradients are first brought into the plan's layout."""
+
+
+def _hits(looked_at: int, part: int, rows: int, distribution: str) -> int:
+    """Return how many of some indices fall into a part of the table."""
+    if distribution not in INDEX_DISTRIBUTIONS:
+        raise unknown_name("distribution of indices", distribution, INDEX_DISTRIBUTIONS)
+    if distribution == "worst":
+        return looked_at
+    return min(looked_at, ceil_div(looked_at * part, rows))
+
+
+def gather_steps(
+    plan: EmbeddingPlan,
+    rows: int,
+    dtype: str,
+    chip: ChipLike,
+    *,
+    era: str | Era,
+    distribution: str = "uniform",
+) -> list[Superstep]:
+    """Return the supersteps of looking rows up in a table that lies as planned.
+
+    Parameters
+    ----------
+    plan : EmbeddingPlan
+        The split.
+    rows : int
+        Rows of the table.
+    dtype : str
+        Type of the table.
+    chip : Chip
+        The chip.
+    era : str or Era
+        Generation of poplibs.
+    distribution : {"uniform", "worst"}, optional
+        Where the indices fall.
+
+    Returns
+    -------
+    list of Superstep
+        Each tile copies the rows that it holds; where the table's rows are split, a second step
+        picks the one candidate that is right. Split indices need the table on several tiles.
+    """
+    era = parse_era(era)
+    size = element_bytes(dtype)
+    row_bytes = plan.width * size
+    table_bytes = plan.rows * row_bytes
+    received = plan.indices * INDEX_BYTES
+    temporary = received
+    if plan.index_split > 1:
+        received += table_bytes - table_bytes // plan.index_split
+        temporary += table_bytes
+    per_worker = ceil_div(plan.indices, chip.workers)
+    first = multi_slice_cycles(
+        per_worker,
+        _hits(per_worker, plan.rows, rows, distribution),
+        plan.width,
+        dtype,
+        chip,
+        generation=era.estimator,
+    )
+    candidates = plan.indices * row_bytes if plan.row_split > 1 else 0
+    steps = [
+        Superstep(
+            name="gather",
+            vertex="popops::MultiSlice",
+            compute_cycles=first,
+            exchange_bytes=received,
+            temp_bytes=temporary + candidates,
+        )
+    ]
+    if plan.row_split == 1:
+        return steps
+    chosen = ceil_div(plan.indices, plan.row_split)
+    arriving = plan.row_split * chosen * row_bytes
+    per_worker = ceil_div(chosen, chip.workers)
+    second = multi_slice_cycles(
+        per_worker, per_worker, plan.width, dtype, chip, generation=era.estimator
+    )
+    steps.append(
+        Superstep(
+            name="gather, choose candidates",
+            vertex="popops::MultiSlice",
+            compute_cycles=second,
+            exchange_bytes=arriving + chosen * INDEX_BYTES,
+            temp_bytes=candidates + arriving,
+        )
+    )
+    return steps
+
+
+def update_add_steps(
+    plan: EmbeddingPlan,
+    rows: int,
+    width: int,
+    dtype: str,
+    chip: ChipLike,
+    *,
+    era: str | Era,
+    zero_first: bool = True,
+    wide_partials: bool = False,
+    distribution: str = "uniform",
+) -> list[Superstep]:
+    """Return the supersteps of adding rows of gradients into a table.
+
+    Parameters
+    ----------
+    plan : EmbeddingPlan
+        The split.
+    rows, width : int
+        Rows of the table and elements of a row.
+    dtype : str
+        "float16" or "float32".
+    chip : Chip
+        The chip.
+    era : str or Era
+        Generation of poplibs.
+    zero_first : bool, optional
+        Whether the table is a fresh tensor of zeros.
+    wide_partials : bool, optional
+        Whether split indices accumulate in float32 (up to sdk/poplar/2.0.0 always).
+    distribution : {"uniform", "worst"}, optional
+        Where the indices fall.
+
+    Returns
+    -------
+    list of Superstep
+        Every tile looks at all its indices and adds the rows that fall into its part of the table.
+        Split indices fill partial tables of zeros, which are summed and added.
+    """
+    era = parse_era(era)
+    size = element_bytes(dtype)
+    steps = fill_steps(rows * width, dtype, chip, era=era) if zero_first else []
+    several = plan.index_split > 1
+    partial_dtype = "float32" if several and wide_partials else dtype
+    own = ceil_div(plan.indices, plan.row_split) * plan.width
+    if plan.row_split >= _REARRANGED_FROM_SPLIT or partial_dtype != dtype:
+        steps.append(
+            Superstep(
+                name="rearrange gradients",
+                vertex="copy",
+                compute_cycles=0,
+                exchange_bytes=own * size,
+                temp_bytes=own * size,
+            )
+        )
+    if partial_dtype != dtype:
+        steps.append(
+            Superstep(
+                name="cast gradients",
+                vertex="popops::Cast1D",
+                compute_cycles=cast_cycles(
+                    own, dtype, partial_dtype, chip, generation=era.estimator
+                ),
+            )
+        )
+    partials = plan.rows * plan.width
+    partial_bytes = partials * element_bytes(partial_dtype) if several else 0
+    if several:
+        steps.append(
+            Superstep(
+                name="zero partial tables",
+                vertex="popops::Fill",
+                compute_cycles=fill_cycles(partials, partial_dtype, chip, generation=era.estimator),
+                temp_bytes=partial_bytes,
+            )
+        )
+    rows_bytes = plan.indices * plan.width * element_bytes(partial_dtype)
+    received = plan.indices * INDEX_BYTES + rows_bytes
+    # The early vertex runs on one worker; later ones divide the rows of the table.
+    own_rows = plan.rows if era.estimator == "2020-01" else ceil_div(plan.rows, chip.workers)
+    steps.append(
+        Superstep(
+            name="add rows",
+            vertex="popops::ScaledMultiUpdateOp",
+            compute_cycles=multi_update_add_cycles(
+                plan.indices,
+                _hits(plan.indices, own_rows, rows, distribution),
+                plan.width,
+                partial_dtype,
+                chip,
+                generation=era.estimator,
+            ),
+            exchange_bytes=received,
+            temp_bytes=received + partial_bytes,
+        )
+    )
+    if not several:
+        return steps
+    outputs = ceil_div(partials, plan.index_split)
+    arriving = outputs * plan.index_split * element_bytes(partial_dtype)
+    compute = tile_reduction(
+        [Region(outputs, 1, plan.index_split)],
+        "add",
+        dtype=partial_dtype,
+        partials=partial_dtype,
+        out_dtype=partial_dtype,
+        chip=chip,
+        generation=era.estimator,
+        pieces=plan.index_split,
+    )
+    steps += [
+        Superstep(
+            name="sum partial tables",
+            vertex="popops::Reduce",
+            compute_cycles=cycles,
+            exchange_bytes=arriving if index == 0 else 0,
+            temp_bytes=partial_bytes + arriving,
+        )
+        for index, cycles in enumerate(compute)
+    ]
+    return steps + scaled_add_steps(
+        rows * width,
+        dtype,
+        chip,
+        era=era,
+        addend_dtype=partial_dtype,
+        constrained=True,
+    )

@@ -1,0 +1,252 @@
+"""How popops splits lookups in a table, and updates of it, over the tiles.
+
+Source: poplibs lib/popops/DynamicSlice.cpp, embedding::plan. Elements of a row, rows of the table
+and indices can each be split. Up to tag sdk/poplar/2.0.0 the plan that needs least memory wins,
+what stays counting tenfold; at tag sdk/poplar/2.4.0 the one that takes the fewest cycles, with a
+fee for tables that are not spread evenly. All splits are weighed at once, as numpy arrays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from ipusim.compiler.superstep import ChipLike, ceil_div, element_bytes, require_positive
+
+GOALS = ("memory", "cycles")
+INDEX_BYTES = 4
+_MIN_INDICES_PER_TILE = 32
+_STORE_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingPlan:
+    """A split of lookups and updates.
+
+    Attributes
+    ----------
+    width_split, row_split, index_split : int
+        Parts of the elements of a row, of the rows of the table and of the indices.
+    width, rows, indices : int
+        The largest part of each on one tile; widths in elements.
+    """
+
+    width_split: int
+    row_split: int
+    index_split: int
+    width: int
+    rows: int
+    indices: int
+
+    @property
+    def tiles(self) -> int:
+        """Tiles that take part."""
+        return self.width_split * self.row_split * self.index_split
+
+
+@dataclass(frozen=True, slots=True)
+class _Splits:
+    """All splits that fit, as arrays (int64), and the parts that they leave."""
+
+    width_split: np.ndarray
+    row_split: np.ndarray
+    index_split: np.ndarray
+    grains: np.ndarray
+    rows: np.ndarray
+    indices: np.ndarray
+    grain_elements: int
+
+
+def _ceil(numerator: np.ndarray, denominator: np.ndarray | int) -> np.ndarray:
+    return -(-numerator // denominator)
+
+
+def _distinct(size: int, most: int) -> list[int]:
+    """Return the smallest split for each part size, up to `most` parts."""
+    splits: list[int] = []
+    last = 0
+    for split in range(1, min(size, most) + 1):
+        part = ceil_div(size, split)
+        if part != last:
+            splits.append(split)
+            last = part
+    return splits
+
+
+def _all_splits(rows: int, grains: int, indices: int, tiles: int, grain_elements: int) -> _Splits:
+    """List every split of rows, grains of a row and indices over at most `tiles` tiles."""
+    found = []
+    index_splits = np.array(_distinct(indices, tiles), dtype=np.int64)
+    row_splits = _distinct(rows, min(tiles, ceil_div(rows, 2)))
+    for width_split in _distinct(grains, tiles):
+        for row_split in row_splits:
+            most = tiles // (width_split * row_split)
+            if not most:
+                break
+            fitting = index_splits[index_splits <= most]
+            columns = np.empty((3, len(fitting)), dtype=np.int64)
+            columns[0], columns[1], columns[2] = width_split, row_split, fitting
+            found.append(columns)
+    width_split, row_split, index_split = np.concatenate(found, axis=1)
+    return _Splits(
+        width_split,
+        row_split,
+        index_split,
+        _ceil(np.full_like(width_split, grains), width_split),
+        _ceil(np.full_like(row_split, rows), row_split),
+        _ceil(np.full_like(index_split, indices), index_split),
+        grain_elements,
+    )
+
+
+def _memory_goal(
+    splits: _Splits, indices: int, size: int, tiles: int, *, updates: bool
+) -> np.ndarray:
+    """Bytes of a tile that the plan of tag sdk/poplar/2.0.0 minimises."""
+    grain_bytes = splits.grain_elements * size
+    table = splits.grains * splits.rows
+    rows_split, indices_split = splits.row_split > 1, splits.index_split > 1
+    second = _ceil(splits.indices, splits.row_split)
+    output = second * splits.grains * grain_bytes
+    index_storage = max(min(indices, _MIN_INDICES_PER_TILE), ceil_div(indices, tiles))
+    index_code = _ceil(splits.indices, index_storage)
+    code = 4 * (indices_split * splits.index_split + 2 * index_code + rows_split * splits.row_split)
+    first_output = rows_split * splits.indices * splits.grains * grain_bytes
+    temporary = np.maximum(
+        indices_split * table * grain_bytes + first_output + splits.indices * INDEX_BYTES,
+        first_output
+        + rows_split * splits.row_split * second * splits.grains * grain_bytes
+        + second * INDEX_BYTES,
+    )
+    if updates:
+        wide = element_bytes("float32")
+        elements = splits.grains * splits.grain_elements
+        cast = (size != wide) * second * splits.grains * wide
+        updated = rows_split * splits.indices * elements * wide
+        partials = indices_split * splits.rows * elements * wide
+        update = np.maximum(
+            np.maximum(cast + updated, updated + partials + splits.indices * INDEX_BYTES),
+            indices_split * partials * 2,
+        )
+        temporary = np.maximum(temporary, update)
+        code = code + 4 * (index_code + indices_split * splits.index_split)
+    storage = _ceil(table, splits.index_split) * grain_bytes
+    kept = storage + output + index_storage * INDEX_BYTES + code
+    return 10 * kept + temporary
+
+
+def _cycle_goal(
+    splits: _Splits, rows: int, grains: int, size: int, chip: ChipLike, *, updates: bool
+) -> np.ndarray:
+    """Cycles that the plan of tag sdk/poplar/2.4.0 minimises; indices are taken as uniform."""
+    grain_bytes = splits.grain_elements * size
+    workers, rate = chip.workers, chip.exchange_bytes_per_cycle
+    elements = splits.grains * splits.grain_elements
+    table_bytes = splits.grains * splits.rows * grain_bytes
+    # A table that is not spread evenly is taken to be brought into place first.
+    uneven = table_bytes - ceil_div(rows * grains, chip.tiles) * grain_bytes
+    rows_split, indices_split = splits.row_split > 1, splits.index_split > 1
+
+    def sliced(width: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+        per_worker = _ceil(offsets, workers)
+        hits = _ceil(per_worker * splits.rows, rows)
+        per_vector, vector = 2, (2 if size == 2 else max(1, chip.data_path_bytes // size))
+        copied = 19 + per_vector * _ceil(width, vector)
+        return workers * (19 + hits * copied + (per_worker - hits) * 8)
+
+    second = _ceil(splits.indices, splits.row_split)
+    total = _ceil(np.maximum(indices_split * table_bytes, uneven), rate)
+    total = total + sliced(elements, splits.indices)
+    total = total + rows_split * (
+        _ceil(splits.row_split * second * splits.grains * grain_bytes, rate)
+        + sliced(splits.grains, second)
+    )
+    if not updates:
+        return total
+    per_worker = _ceil(splits.rows, workers)
+    hits = _ceil(splits.indices * per_worker, rows)
+    per_row = (11 if size == 4 else 13) + 3 * (elements * size // _STORE_BYTES - 1)
+    partials = splits.rows * elements
+    reduced = _ceil(partials, splits.index_split)
+    vectors = _ceil(_ceil(reduced, 2), workers)
+    stored = _ceil(splits.grains * splits.rows, splits.index_split) * splits.grain_elements
+    total = total + 2 * _ceil(uneven, rate)
+    total = total + rows_split * _ceil(splits.indices * elements * size, rate)
+    total = total + workers * (37 + per_row * hits + 5 * (splits.indices - hits))
+    return total + indices_split * (
+        workers * (26 + _ceil(_ceil(partials, 2), workers))
+        + _ceil(splits.index_split * reduced * 4, rate)
+        + workers * (24 + vectors * (6 + splits.index_split))
+        + workers * (19 + 2 * _ceil(_ceil(stored, 2), workers))
+    )
+
+
+@lru_cache(maxsize=256)
+def _plan(
+    rows: int,
+    width: int,
+    indices: int,
+    size: int,
+    chip: ChipLike,
+    goal: str,
+    updates: bool,
+) -> EmbeddingPlan:
+    grain_bytes = _STORE_BYTES if goal == "memory" else chip.data_path_bytes
+    grain_elements = max(1, grain_bytes // size)
+    grains = ceil_div(width, grain_elements)
+    splits = _all_splits(rows, grains, indices, chip.tiles, grain_elements)
+    if goal == "memory":
+        costs = _memory_goal(splits, indices, size, chip.tiles, updates=updates)
+    else:
+        costs = _cycle_goal(splits, rows, grains, size, chip, updates=updates)
+    best = int(np.argmin(costs))
+    return EmbeddingPlan(
+        width_split=int(splits.width_split[best]),
+        row_split=int(splits.row_split[best]),
+        index_split=int(splits.index_split[best]),
+        width=min(width, int(splits.grains[best]) * grain_elements),
+        rows=int(splits.rows[best]),
+        indices=int(splits.indices[best]),
+    )
+
+
+def plan_embedding(
+    rows: int,
+    width: int,
+    indices: int,
+    dtype: str,
+    chip: ChipLike,
+    *,
+    goal: str,
+    updates: bool = True,
+) -> EmbeddingPlan:
+    """Return the split of lookups of `indices` rows of a table, and of its updates.
+
+    Parameters
+    ----------
+    rows, width : int
+        Rows of the table and elements of a row.
+    indices : int
+        Rows that are looked up or added.
+    dtype : str
+        Type of the table.
+    chip : Chip
+        The chip.
+    goal : {"memory", "cycles"}
+        What the plan minimises.
+    updates : bool, optional
+        Whether the same plan serves updates.
+
+    Returns
+    -------
+    EmbeddingPlan
+
+    Raises
+    ------
+    ConfigError
+        If a size is not positive.
+    """
+    require_positive(rows=rows, width=width, indices=indices)
+    return _plan(rows, width, indices, element_bytes(dtype), chip, goal, updates)

@@ -1,0 +1,148 @@
+"""Losses with their gradient as the series of operations that popnn emits.
+
+Source: poplibs lib/popnn/Loss.cpp (calcLoss) and lib/popops/Encoding.cpp (encodeOneHot), tags
+1.0.136 and sdk/poplar/2.4.0; the mean over the rows is one more reduction, which frameworks add.
+"""
+
+from __future__ import annotations
+
+from ipusim.compiler.elementwise import elementwise_step
+from ipusim.compiler.rearrange import cast_steps, fill_steps
+from ipusim.compiler.reduction import reduce_steps
+from ipusim.compiler.softmax import row_step, softmax_steps
+from ipusim.compiler.superstep import (
+    ChipLike,
+    Era,
+    Superstep,
+    ceil_div,
+    element_bytes,
+    parse_era,
+    require_float,
+    require_positive,
+    tile_share,
+    vector_width,
+)
+from ipusim.compiler.training_vertices import loss_transform_cycles, one_hot_cycles
+from ipusim.errors import unknown_name
+
+LOSS_KINDS = ("cross_entropy", "mean_squared")
+_MIN_GRAINS_PER_TILE = 4
+
+
+def loss_steps(
+    kind: str,
+    rows: int,
+    classes: int,
+    dtype: str,
+    chip: ChipLike,
+    *,
+    era: str | Era,
+    tiles_used: int | None = None,
+) -> list[Superstep]:
+    """Return the supersteps of a loss, its gradient and the mean over all rows.
+
+    Parameters
+    ----------
+    kind : str
+        "cross_entropy" (softmax included, integer targets) or "mean_squared".
+    rows, classes : int
+        Rows of predictions and values per row.
+    dtype : str
+        "float16" or "float32".
+    chip : Chip
+        The chip.
+    era : str or Era
+        Generation of poplibs.
+    tiles_used : int, optional
+        Tiles that hold the predictions; None spreads them linearly.
+
+    Returns
+    -------
+    list of Superstep
+        For a cross entropy: softmax, the targets one-hot (zero, one vertex, copy to the
+        predictions' tiles), loss and gradient per element, the gradient of rows without a label
+        masked, the sum per row. For a mean squared error: loss and gradient per element with the
+        targets brought to the predictions' tiles, the sum per row.
+
+    Raises
+    ------
+    ConfigError, UnknownNameError
+        If an argument is out of range.
+    """
+    if kind not in LOSS_KINDS:
+        raise unknown_name("loss", kind, LOSS_KINDS)
+    require_float(dtype)
+    require_positive(rows=rows, classes=classes)
+    era = parse_era(era)
+    elements = rows * classes
+    share = tile_share(elements, dtype, chip, tiles_used)
+    tile_bytes = share.elements * element_bytes(dtype)
+    steps: list[Superstep] = []
+    if kind == "cross_entropy":
+        steps += softmax_steps(rows, classes, dtype, chip, era=era, tiles_used=tiles_used)
+        steps += _one_hot_steps(rows, classes, dtype, chip, era)
+    # The loss of every element and the targets; for a cross entropy the probabilities too.
+    temporaries = 3 if kind == "cross_entropy" else 2
+    steps.append(
+        Superstep(
+            name="loss and gradient",
+            vertex="popnn::Loss" + ("CrossEntropy" if kind == "cross_entropy" else "SumSquared"),
+            compute_cycles=loss_transform_cycles(kind, share.elements, dtype, chip),
+            exchange_bytes=tile_bytes,
+            temp_bytes=temporaries * tile_bytes,
+        )
+    )
+    if kind == "cross_entropy" and rows > 1:
+        steps += _mask_steps(rows, classes, share.elements, dtype, chip, era)
+    sums = None if tiles_used is None else share.elements
+    steps += reduce_steps(
+        (rows, classes), (1,), dtype, chip, era=era, function="add", elements_per_tile=sums
+    )
+    steps += reduce_steps((rows,), (0,), dtype, chip, era=era, function="add")
+    return steps
+
+
+def _one_hot_steps(
+    rows: int, classes: int, dtype: str, chip: ChipLike, era: Era
+) -> list[Superstep]:
+    """Return the steps that write the targets as rows of zeros and a one."""
+    grain = vector_width(dtype, chip)
+    index_grains = ceil_div(ceil_div(rows, grain), chip.tiles)
+    groups = ceil_div(ceil_div(rows, grain), index_grains)
+    row_parts = max(chip.tiles // groups, 1)
+    row_grains = max(ceil_div(ceil_div(classes, grain), row_parts), _MIN_GRAINS_PER_TILE)
+    indices = min(rows, index_grains * grain)
+    vertices = groups * ceil_div(classes, row_grains * grain)
+    per_tile = ceil_div(vertices, chip.tiles)
+    zero = fill_steps(rows * classes, dtype, chip, era=era)
+    return [
+        *zero,
+        Superstep(
+            name="one-hot targets",
+            vertex="popops::EncodeOneHot",
+            compute_cycles=per_tile * one_hot_cycles(indices, dtype),
+            exchange_bytes=per_tile * indices * element_bytes("int32"),
+        ),
+    ]
+
+
+def _mask_steps(
+    rows: int, classes: int, tile_elements: int, dtype: str, chip: ChipLike, era: Era
+) -> list[Superstep]:
+    """Return the steps that zero the gradient of rows whose target means none."""
+    compare = elementwise_step(
+        "equal",
+        rows,
+        "float32",
+        chip,
+        era=era,
+        n_inputs=2,
+        broadcast=True,
+        channels=1,
+        name="rows with a label",
+    )
+    return [
+        *compare,
+        *cast_steps(rows, "bool", dtype, chip, era=era),
+        row_step("mask gradient", classes, tile_elements, dtype, chip, era),
+    ]

@@ -1,0 +1,95 @@
+"""The servers that feed the chips: cores, NUMA nodes, and how fast one core prepares images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ipusim.errors import resolve_name
+from ipusim.machine import catalogue
+from ipusim.machine.catalogue import Constant
+
+_SCHEMA: catalogue.Schema = {
+    "cores": (int, "cores"),
+    "numa_nodes": (int, "nodes"),
+    "remote_distance": (float, "ratio"),
+    "memory_stall_share": (float, "ratio"),
+    "decoded_images_per_s_per_core": (float, "images/s"),
+    "worker_process_efficiency": (float, "ratio"),
+    "service_processes": (int, "processes"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One host server.
+
+    Attributes
+    ----------
+    name : str
+        One of `host_names`.
+    cores, numa_nodes : int
+        Physical cores, and NUMA nodes that share them evenly.
+    remote_distance : float
+        Mean time of a memory access from a process that runs on any node, over that of an access
+        within the node.
+    memory_stall_share : float
+        Share of the time that image decoding waits for memory when all of it is local.
+    decoded_images_per_s_per_core : float
+        JPEG images that one core decodes, crops and resizes per second with all cores busy.
+    worker_process_efficiency : float
+        Share of that rate that is left when the images pass from a worker process to the loader.
+    service_processes : int
+        Busy processes of an instance beside its workers.
+    constants : dict of str to Constant
+        The same values with unit, source and label.
+    """
+
+    name: str
+    cores: int
+    numa_nodes: int
+    remote_distance: float
+    memory_stall_share: float
+    decoded_images_per_s_per_core: float
+    worker_process_efficiency: float
+    service_processes: int
+    constants: dict[str, Constant] = field(compare=False, repr=False)
+
+    @property
+    def cores_per_node(self) -> int:
+        """Cores of one NUMA node."""
+        return self.cores // self.numa_nodes
+
+    @property
+    def swapping_slowdown(self) -> float:
+        """Factor on the time of image decoding in processes that are swapped among the nodes."""
+        return 1 + self.memory_stall_share * (self.remote_distance - 1)
+
+
+def host_names() -> tuple[str, ...]:
+    """Return the names of all host servers, in file order."""
+    return catalogue.table_names("hosts")
+
+
+def load_host(name: str) -> Host:
+    """Return one host server.
+
+    Parameters
+    ----------
+    name : str
+        Its name, in any case, with or without spaces and hyphens.
+
+    Returns
+    -------
+    Host
+        With the values of data/hardware/hosts.toml.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such server.
+    DataError
+        If the data file is missing or corrupt.
+    """
+    valid = resolve_name("host", name, host_names(), catalogue.table_aliases("hosts"))
+    constants = catalogue.read_table("hosts", valid, _SCHEMA)
+    return Host(name=valid, constants=constants, **catalogue.values(constants, _SCHEMA))

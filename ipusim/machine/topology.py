@@ -1,0 +1,203 @@
+"""Rings and routes over the links of a system: what a collective or a stage-to-stage copy uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ipusim.errors import ConfigError
+from ipusim.machine.system import System
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ring:
+    """Members that pass data to their neighbours, step by step.
+
+    Attributes
+    ----------
+    members : int
+        Members, at least 1.
+    directions : int
+        2 where data can go round both ways at once, else 1.
+    bytes_per_s : float
+        Payload that a member sends per second in one direction.
+    step_latency_s : float
+        Sync and link latency of one step.
+    """
+
+    members: int
+    directions: int
+    bytes_per_s: float
+    step_latency_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """The way from one chip to another.
+
+    Attributes
+    ----------
+    hops : int
+        Links crossed one after the other; 0 within a chip.
+    bytes_per_s : float
+        Payload per second and direction of the narrowest hop.
+    latency_s : float
+        Time of an empty transfer, without the sync before it.
+    """
+
+    hops: int
+    bytes_per_s: float
+    latency_s: float
+
+
+def sync_s(system: System, ipus: int) -> float:
+    """Return the time of a sync over `ipus` chips inside the chips and between them.
+
+    Parameters
+    ----------
+    system : System
+    ipus : int
+        Chips in the sync group, at least 1.
+
+    Returns
+    -------
+    float
+        Seconds: the multi-chip sync of the chip's description, or the hops of the ladder where
+        these take longer.
+    """
+    on_chip = system.chip.seconds(system.chip.global_sync_cycles)
+    return max(on_chip, system.global_sync_s(ipus))
+
+
+def replica_rings(system: System, replicas: int, ipus_per_replica: int = 1) -> tuple[Ring, ...]:
+    """Return the rings of a collective over replicas, innermost first.
+
+    Parameters
+    ----------
+    system : System
+    replicas : int
+        Replicas that take part, neighbours of each other.
+    ipus_per_replica : int
+        Chips of one replica.
+
+    Returns
+    -------
+    tuple of Ring
+        One ring over IPU-Links, and a second one over GW-Links where the replicas reach beyond
+        the chips that IPU-Links join. A single replica has no ring.
+
+    Raises
+    ------
+    ConfigError
+        If the replicas do not fit the system, or fill its racks unevenly.
+
+    Notes
+    -----
+    Replicas of one chip lie on a ring along the periphery of the ladder, up one rail and down the
+    other, so a rail is the narrowest part; two of them share a rung (poplibs
+    lib/popops/TensorCollectives.cpp, tag sdk/poplar/2.0.0, createRing; Poplar user guide, GCL:
+    peripheral ring). Replicas of more chips exchange chip by chip along the rail, in a closed ring
+    where a torus is filled and otherwise up and back along a line, which leaves one direction.
+    A tensor lives on one chip of a replica, and tensors are reduced one after the other, so the
+    other chips of a replica leave the links free. [inferred: collectives are steps of one program]
+    """
+    if replicas < 1 or ipus_per_replica < 1:
+        raise ConfigError(
+            f"A collective over {replicas} replicas of {ipus_per_replica} IPUs is impossible: use "
+            "1 or more of each."
+        )
+    used = replicas * ipus_per_replica
+    if used > system.ipus:
+        raise ConfigError(
+            f"{replicas} replicas of {ipus_per_replica} IPUs need {used} IPUs, but {system.name} "
+            f"has {system.ipus}: use at most {system.ipus // ipus_per_replica} replicas."
+        )
+    domain = system.ipu_link_domain_ipus
+    if ipus_per_replica > domain:
+        raise ConfigError(
+            f"A replica of {ipus_per_replica} IPUs does not fit the {domain} IPUs that IPU-Links "
+            f"join in {system.name}: use at most {domain}."
+        )
+    within = min(replicas, domain // ipus_per_replica)
+    if replicas % within:
+        raise ConfigError(
+            f"{replicas} replicas do not fill groups of {within}, as many as IPU-Links join in "
+            f"{system.name}: use a multiple of {within}."
+        )
+    rings = []
+    if within > 1:
+        rings.append(_ipu_link_ring(system, within, ipus_per_replica))
+    if replicas > within:
+        rings.append(_gw_link_ring(system, replicas // within, ipus_per_replica))
+    return tuple(rings)
+
+
+def _ipu_link_ring(system: System, members: int, ipus_per_replica: int) -> Ring:
+    """Return the ring over IPU-Links."""
+    one_chip = ipus_per_replica == 1
+    on_rung = one_chip and members == 2
+    links = system.pair_links if on_rung else system.rail_links
+    ipus = members * ipus_per_replica
+    closed = system.topology == "torus" and ipus == system.ipu_link_domain_ipus
+    both_ways = not on_rung and (one_chip or closed)
+    hops = max(1, ipus_per_replica // 2)
+    return Ring(
+        members=members,
+        directions=2 if both_ways else 1,
+        bytes_per_s=links * system.ipu_link.effective_bytes_per_s,
+        step_latency_s=sync_s(system, ipus) + hops * system.ipu_link.latency_s,
+    )
+
+
+def _gw_link_ring(system: System, members: int, ipus_per_replica: int) -> Ring:
+    """Return the ring over GW-Links; the active chips of a machine share its links."""
+    sharing = max(1, system.ipus_per_machine // ipus_per_replica)
+    rate = system.gw_links_per_machine * system.gw_link.effective_bytes_per_s / sharing
+    return Ring(
+        members=members,
+        directions=1,
+        bytes_per_s=rate,
+        step_latency_s=system.gw_link.sync_s_per_hop + system.gw_link.latency_s,
+    )
+
+
+def route(system: System, source: int, target: int) -> Route:
+    """Return the way from chip `source` to chip `target`.
+
+    Chips 0 and 1 form the first rung of the ladder, 2 and 3 the next; traffic crosses the rung
+    first and then follows the rail (poplibs lib/poplibs_test/Util.cpp, tag sdk/poplar/2.0.0).
+
+    Parameters
+    ----------
+    system : System
+    source, target : int
+        Chips, 0 to ``system.ipus - 1``.
+
+    Returns
+    -------
+    Route
+
+    Raises
+    ------
+    ConfigError
+        If a chip does not exist.
+    """
+    for chip in (source, target):
+        if not 0 <= chip < system.ipus:
+            raise ConfigError(
+                f"The IPU {chip} does not exist on {system.name}: use 0 to {system.ipus - 1}."
+            )
+    domain = system.ipu_link_domain_ipus
+    if source // domain != target // domain:
+        gateway = _gw_link_ring(system, 2, system.ipus_per_machine)
+        return Route(hops=1, bytes_per_s=gateway.bytes_per_s, latency_s=system.gw_link.latency_s)
+    rungs = abs(source // 2 - target // 2)
+    if system.topology == "torus":
+        rungs = min(rungs, domain // 2 - rungs)
+    crossing = int(source % 2 != target % 2)
+    hops = rungs + crossing
+    links = system.rail_links if rungs else system.pair_links
+    return Route(
+        hops=hops,
+        bytes_per_s=links * system.ipu_link.effective_bytes_per_s,
+        latency_s=hops * system.ipu_link.latency_s,
+    )

@@ -1,0 +1,122 @@
+"""Which arithmetic a run uses: storage, partials, rounding, and its stream of random bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ipusim.errors import ConfigError
+from ipusim.numerics.amp import PASS_DEPTH, SLICE_PASSES
+from ipusim.numerics.rounding import NEAREST, NONE, STOCHASTIC, round_in_place, stream_key
+from ipusim.workload.graph import PRECISIONS
+
+PARTIALS = ("half", "float")
+"""Storage of partial sums, named as in `ipusim.simulate`."""
+
+_DEFAULT_PARTIALS = {"16.16": "half", "16.32": "float", "32.32": "float"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArithmeticOptions:
+    """Choice of arithmetic.
+
+    Attributes
+    ----------
+    precision : {"16.16", "16.32", "32.32"}
+        Storage of activations and of weights. With "16.32" training keeps single-precision master
+        weights and computes with their half-precision copies; "32.32" is the fp32 reference.
+    partials : {"half", "float"} or None
+        Storage of partial sums; None takes half for "16.16" and float otherwise, as the chip's
+        FP16.16 and FP16.32 modes are named.
+    stochastic_rounding : bool
+        Whether every result that is stored as half, partials included, is rounded stochastically
+        (one switch per tile on the IPU); otherwise to the nearest.
+    seed : int
+        Of the random bits.
+    """
+
+    precision: str = "16.16"
+    partials: str | None = None
+    stochastic_rounding: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise ConfigError(
+                f"Precision {self.precision!r} is unknown; choose one of {', '.join(PRECISIONS)}."
+            )
+        if self.partials not in (None, *PARTIALS):
+            raise ConfigError(
+                f"Partials {self.partials!r} are unknown; choose one of {', '.join(PARTIALS)}."
+            )
+        if self.partials == "half" and self.precision == "32.32":
+            raise ConfigError(
+                "Partials 'half' need half operands; choose 'float' or precision '16.16'."
+            )
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int | np.integer):
+            raise ConfigError(f"Seed {self.seed!r} must be a whole number.")
+
+    @property
+    def half(self) -> bool:
+        """Whether activations are stored as half."""
+        return self.precision != "32.32"
+
+    @property
+    def master_weights(self) -> bool:
+        """Whether weights are stored in single precision."""
+        return self.precision != "16.16"
+
+    @property
+    def half_partials(self) -> bool:
+        """Whether partial sums are stored as half."""
+        return (self.partials or _DEFAULT_PARTIALS[self.precision]) == "half"
+
+    def describe(self) -> str:
+        """Return a short label, for example "16.16, half partials, stochastic rounding"."""
+        if not self.half:
+            return self.precision
+        rounding = "stochastic rounding" if self.stochastic_rounding else "nearest rounding"
+        return f"{self.precision}, {'half' if self.half_partials else 'float'} partials, {rounding}"
+
+
+class Arithmetic:
+    """Rounds what one pass through a network stores.
+
+    Every call that may round takes the next stream of random bits, so a result depends on the
+    seed, the step and the order of operations only.
+    """
+
+    def __init__(self, options: ArithmeticOptions, step: int = 0) -> None:
+        self.options = options
+        self.step = step
+        self._calls = 0
+        half_mode = STOCHASTIC if options.stochastic_rounding else NEAREST
+        self.storage_mode = half_mode if options.half else NONE
+        self.partials_mode = half_mode if options.half_partials else NONE
+
+    def next_key(self) -> tuple[np.uint32, np.uint32]:
+        """Return the next stream."""
+        self._calls += 1
+        return stream_key(self.options.seed, self.step, self._calls)
+
+    def store(self, values: np.ndarray) -> np.ndarray:
+        """Round floating-point values in place to the storage of activations; return them.
+
+        A view or another type is copied first.
+        """
+        if values.dtype != np.float32 or not values.flags.c_contiguous:
+            values = np.ascontiguousarray(values, np.float32)
+        if not values.flags.writeable:
+            values = values.copy()
+        return round_in_place(values, self.storage_mode, self.next_key())
+
+    def store_sums(self, sums: np.ndarray, depth: int) -> np.ndarray:
+        """Store sums of `depth` products, which are halves already if their partials were."""
+        if self.partials_mode != NONE and depth <= SLICE_PASSES * PASS_DEPTH:
+            return sums
+        return self.store(sums)
+
+    def copy(self, values: np.ndarray) -> np.ndarray:
+        """Return a copy rounded to the storage of activations."""
+        return self.store(np.array(values, np.float32, order="C"))

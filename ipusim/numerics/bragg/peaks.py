@@ -1,0 +1,259 @@
+"""Synthetic Bragg peaks on a pixel detector, with known centres.
+
+The frames on which BraggNN was trained are not public, so this module makes peaks of the same kind:
+two-dimensional pseudo-Voigt spots (the shape to which the published labels were fitted), turned and
+stretched, on a sloping background, with neighbours, counting and read-out noise, and saturation at
+the full scale of a 14-bit detector. Frames are reduced as far-field diffraction frames are before
+peaks are searched: a background estimate is subtracted and what remains below a threshold is zero.
+
+All ranges are assumptions of this project, chosen to look like the published example patches; none
+is fitted to a published error. Everything follows from one seed; pixel values are whole counts, so
+that platforms agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ipusim.errors import ConfigError
+
+CROP_SIZE = 15
+"""Side of a crop in pixels: an 11 x 11 patch and two pixels of margin on every side."""
+FULL_SCALE = 16383
+"""Largest count of a 14-bit detector."""
+
+_LN2 = float(np.log(2))
+_CHUNK = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakOptions:
+    """Distributions from which peaks are drawn.
+
+    Attributes
+    ----------
+    height : tuple of float
+        Median and logarithmic standard deviation of the peak height, in counts (log-normal).
+    half_width : tuple of float
+        Smallest and largest half width at half maximum along either axis, in pixels.
+    neighbour_share : float
+        Share of crops with a second peak.
+    neighbour_distance : tuple of float
+        Smallest and largest distance of that peak, in pixels.
+    background : tuple of float
+        Smallest and largest level, in counts; it slopes by up to a fifth across a crop.
+    read_noise : float
+        Standard deviation in counts.
+    threshold_sigmas : float
+        Pixels less than this many standard deviations above the background become zero.
+    """
+
+    height: tuple[float, float] = (600.0, 1.4)
+    half_width: tuple[float, float] = (0.8, 2.2)
+    neighbour_share: float = 0.25
+    neighbour_distance: tuple[float, float] = (5.0, 10.0)
+    background: tuple[float, float] = (50.0, 200.0)
+    read_noise: float = 6.0
+    threshold_sigmas: float = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peaks:
+    """Simulated crops.
+
+    Attributes
+    ----------
+    crops : numpy.ndarray
+        float32 (count, 15, 15), counts above the background; the detected pixel is in the middle.
+    centres : numpy.ndarray
+        float64 (count, 2), true centre in pixels of the crop, column first.
+    heights : numpy.ndarray
+        float64 (count,), counts above the background before saturation.
+    saturated, neighbours : numpy.ndarray
+        bool (count,), whether a pixel is at full scale, whether a second peak was added.
+    """
+
+    crops: np.ndarray
+    centres: np.ndarray
+    heights: np.ndarray
+    saturated: np.ndarray
+    neighbours: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.crops)
+
+    def part(self, start: int, stop: int) -> Peaks:
+        """Return consecutive peaks."""
+        chosen = slice(start, stop)
+        return Peaks(
+            crops=self.crops[chosen],
+            centres=self.centres[chosen],
+            heights=self.heights[chosen],
+            saturated=self.saturated[chosen],
+            neighbours=self.neighbours[chosen],
+        )
+
+
+def pseudo_voigt(
+    columns: np.ndarray,
+    rows: np.ndarray,
+    *,
+    height: np.ndarray,
+    column: np.ndarray,
+    row: np.ndarray,
+    width_a: np.ndarray,
+    width_b: np.ndarray,
+    angle: np.ndarray,
+    mixing: np.ndarray,
+) -> np.ndarray:
+    """Two-dimensional pseudo-Voigt: a Lorentzian and a Gaussian of the same half widths, mixed.
+
+    Parameters
+    ----------
+    columns, rows : numpy.ndarray
+        Pixel coordinates.
+    height, column, row
+        Height and centre.
+    width_a, width_b, angle
+        Half widths at half maximum along the axes of the peak, in pixels, and their turn in rad.
+    mixing
+        Share of the Lorentzian, 0 to 1.
+
+    Returns
+    -------
+    numpy.ndarray
+        Value at every pixel, broadcast over all arguments.
+    """
+    across, down = columns - column, rows - row
+    cosine, sine = np.cos(angle), np.sin(angle)
+    a = (cosine * across + sine * down) / width_a
+    b = (cosine * down - sine * across) / width_b
+    square = a * a + b * b
+    return height * (mixing / (1 + square) + (1 - mixing) * np.exp(-_LN2 * square))
+
+
+def simulate_peaks(count: int, seed: int, options: PeakOptions | None = None) -> Peaks:
+    """Draw crops around detected peaks.
+
+    A detector finds the brightest pixel (of the mean over 3 x 3, so that flat saturated tops do no
+    harm) and crops around it; as in the published preparation, a crop whose true centre is a pixel
+    or more from the detected one is not used and drawn anew.
+
+    Parameters
+    ----------
+    count : int
+        Number of crops, at least 1.
+    seed : int
+    options : PeakOptions, optional
+
+    Returns
+    -------
+    Peaks
+
+    Raises
+    ------
+    ConfigError
+        If the count is not positive.
+    """
+    if count < 1:
+        raise ConfigError(f"The number of peaks is {count}, which must be at least 1.")
+    options = options or PeakOptions()
+    parts: list[Peaks] = []
+    found = 0
+    for batch in range(1 + 10 * (count // _CHUNK + 1)):
+        part = _draw(_CHUNK, np.random.default_rng([seed, batch, 0xB4A6]), options)
+        parts.append(part)
+        found += len(part)
+        if found >= count:
+            break
+    else:
+        raise ConfigError(
+            f"Only {found} of {count} peaks were found near their brightest pixel; choose fewer "
+            "neighbours or higher peaks."
+        )
+    fields = ("crops", "centres", "heights", "saturated", "neighbours")
+    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in fields}
+    return Peaks(**joined).part(0, count)
+
+
+def _draw(count: int, generator: np.random.Generator, options: PeakOptions) -> Peaks:
+    margin = 2  # of the field that is searched for the brightest pixel
+    size = CROP_SIZE + 2 * margin
+    middle = size // 2
+    pixels = np.arange(size, dtype=float)
+    columns, rows = pixels[None, None, :], pixels[None, :, None]
+
+    def uniform(low: float, high: float) -> np.ndarray:
+        return generator.uniform(low, high, count)[:, None, None]
+
+    def shape() -> dict[str, np.ndarray]:
+        return {
+            "width_a": uniform(*options.half_width),
+            "width_b": uniform(*options.half_width),
+            "angle": uniform(0, np.pi),
+            "mixing": uniform(0, 1),
+        }
+
+    height = options.height[0] * np.exp(options.height[1] * generator.standard_normal(count))
+    height = height[:, None, None]
+    column, row = uniform(middle - 0.5, middle + 0.5), uniform(middle - 0.5, middle + 0.5)
+    signal = pseudo_voigt(columns, rows, height=height, column=column, row=row, **shape())
+    second = generator.random(count) < options.neighbour_share
+    distance, direction = uniform(*options.neighbour_distance), uniform(0, 2 * np.pi)
+    other = pseudo_voigt(
+        columns,
+        rows,
+        height=height * uniform(0.2, 1.0) * second[:, None, None],
+        column=column + distance * np.cos(direction),
+        row=row + distance * np.sin(direction),
+        **shape(),
+    )
+    level = uniform(*options.background)
+    slope_x, slope_y = uniform(-0.1, 0.1), uniform(-0.1, 0.1)
+    background = level * (1 + (slope_x * (columns - middle) + slope_y * (rows - middle)) / middle)
+    counts = generator.poisson(signal + other + background).astype(float)
+    counts = np.rint(counts + options.read_noise * generator.standard_normal(counts.shape))
+    counts = np.clip(counts, 0, FULL_SCALE)
+    # The background estimate is a level, as a median over frames gives it.
+    estimate = np.rint(level)
+    noise = np.sqrt(level + options.read_noise**2)
+    reduced = counts - estimate
+    reduced[reduced < options.threshold_sigmas * noise] = 0
+    return _crop(reduced, counts, column, row, height, second, margin)
+
+
+def _crop(
+    reduced: np.ndarray,
+    counts: np.ndarray,
+    column: np.ndarray,
+    row: np.ndarray,
+    height: np.ndarray,
+    second: np.ndarray,
+    margin: int,
+) -> Peaks:
+    """Centre crops on the detected pixel and drop those that found something else."""
+    count, size, _ = reduced.shape
+    windows = np.lib.stride_tricks.sliding_window_view(reduced, (3, 3), axis=(1, 2))
+    smooth = windows.sum(axis=(3, 4))  # of whole counts, so exact
+    reach = size // 2 - 1
+    near = smooth[:, reach - margin : reach + margin + 1, reach - margin : reach + margin + 1]
+    brightest = near.reshape(count, -1).argmax(axis=1)
+    found_row = brightest // (2 * margin + 1)
+    found_column = brightest % (2 * margin + 1)
+    every = np.lib.stride_tricks.sliding_window_view(reduced, (CROP_SIZE, CROP_SIZE), axis=(1, 2))
+    raw = np.lib.stride_tricks.sliding_window_view(counts, (CROP_SIZE, CROP_SIZE), axis=(1, 2))
+    index = np.arange(count)
+    crops = every[index, found_row, found_column].astype(np.float32)
+    full = (raw[index, found_row, found_column] >= FULL_SCALE).any(axis=(1, 2))
+    centres = np.stack([column[:, 0, 0] - found_column, row[:, 0, 0] - found_row], axis=1)
+    middle = CROP_SIZE // 2
+    kept = (np.abs(centres - middle) < 1).all(axis=1) & (crops[:, middle, middle] > 0)
+    return Peaks(
+        crops=crops[kept],
+        centres=centres[kept],
+        heights=height[kept, 0, 0],
+        saturated=full[kept],
+        neighbours=second[kept],
+    )

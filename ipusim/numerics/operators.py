@@ -1,0 +1,65 @@
+"""What an operator is to the executor, and the table of those with arithmetic of their own.
+
+A forward function takes the node, its input arrays (None where left out) and the arithmetic, and
+returns the outputs. A gradient function takes an `Applied` and returns one gradient per input, or
+None for inputs that have none or do not need one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ipusim.numerics.arithmetic import Arithmetic
+from ipusim.numerics.program import Node
+
+Arrays = Sequence[np.ndarray | None]
+Forward = Callable[[Node, Arrays, Arithmetic], list[np.ndarray]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """An operator after its forward pass, with the gradients of its outputs.
+
+    ``wanted`` says which inputs need a gradient.
+    """
+
+    node: Node
+    inputs: Arrays
+    outputs: Sequence[np.ndarray]
+    gradients: Sequence[np.ndarray | None]
+    wanted: Sequence[bool]
+    arithmetic: Arithmetic
+
+
+Backward = Callable[[Applied], list[np.ndarray | None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """Forward function and, where there is one, gradient."""
+
+    forward: Forward
+    backward: Backward | None = None
+
+
+def reduce_to_shape(
+    gradient: np.ndarray, shape: tuple[int, ...], arithmetic: Arithmetic
+) -> np.ndarray:
+    """Sum a gradient over the axes along which an operand was repeated, and store it.
+
+    The sum is single precision, added up in double and rounded once more when stored, as popops
+    reduces halves in floats (``lib/popops/reduction``).
+    """
+    if gradient.shape == tuple(shape):
+        return gradient
+    lead = gradient.ndim - len(shape)
+    axes = tuple(range(lead)) + tuple(
+        lead + axis
+        for axis, size in enumerate(shape)
+        if size == 1 and gradient.shape[lead + axis] != 1
+    )
+    summed = gradient.sum(axis=axes, dtype=np.float64, keepdims=True)
+    return arithmetic.store(summed.reshape(shape))

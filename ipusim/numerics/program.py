@@ -1,0 +1,128 @@
+"""What numerics executes: operators by ONNX name, with every attribute and every weight."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ipusim.errors import WorkloadError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One operator.
+
+    ``op`` is an ONNX operator type, or one of the internal "BiasAdd" (attribute ``axis``) and
+    "Product" (attributes ``groups``, ``m``, ``k``, ``n``, ``flip_a``, ``flip_b``, ``shape``).
+    Inputs that are left out are "".
+    """
+
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, object] = field(default_factory=dict)
+    opset: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """Operators in the order in which they run.
+
+    Attributes
+    ----------
+    name : str
+    nodes : tuple of Node
+    inputs, outputs : tuple of str
+    input_shapes : mapping of str to tuple
+        Expected shapes; None where any size will do.
+    floating : frozenset of str
+        Inputs that hold floating-point numbers.
+    parameters : mapping of str to tuple
+        Shapes of the weights that must be given or drawn.
+    values : mapping of str to numpy.ndarray
+        Weights and constants that are known.
+    may_draw : bool
+        Whether random weights make sense: for a definition of the zoo they do, for a file whose
+        weights were left behind they do not.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    input_shapes: Mapping[str, tuple[int | None, ...]]
+    floating: frozenset[str]
+    parameters: Mapping[str, tuple[int, ...]]
+    values: Mapping[str, np.ndarray]
+    may_draw: bool = False
+
+    def check_inputs(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the inputs as arrays of the types that numerics computes with.
+
+        Raises
+        ------
+        WorkloadError
+            If one is missing, unknown, of another shape, or holds NaN or infinity.
+        """
+        for name in inputs:
+            if name not in self.inputs:
+                raise WorkloadError(
+                    f"Input {name!r} is unknown to {self.name!r}; its inputs are "
+                    f"{', '.join(self.inputs)}."
+                )
+        checked = {}
+        for name in self.inputs:
+            if name not in inputs:
+                raise WorkloadError(f"Input {name!r} of {self.name!r} is missing; give an array.")
+            array = np.asarray(inputs[name])
+            expected = self.input_shapes[name]
+            if len(expected) != array.ndim or any(
+                want not in (None, size) for want, size in zip(expected, array.shape, strict=True)
+            ):
+                shown = tuple("batch" if size is None else size for size in expected)
+                raise WorkloadError(
+                    f"Input {name!r} has shape {array.shape}, where {self.name!r} expects {shown}."
+                )
+            if array.dtype.kind not in "fiub":
+                raise WorkloadError(
+                    f"Input {name!r} has element type {array.dtype}, which must be a number."
+                )
+            if name in self.floating:
+                array = array.astype(np.float32)
+                if not np.isfinite(array).all():
+                    raise WorkloadError(
+                        f"Input {name!r} holds NaN or infinity; remove or replace such values."
+                    )
+            checked[name] = array
+        return checked
+
+    def check_weights(self, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return all weights and constants, those given taking the place of known ones.
+
+        Raises
+        ------
+        WorkloadError
+            If a name is unknown, a shape differs or a parameter is missing.
+        """
+        shapes = {name: array.shape for name, array in self.values.items()}
+        shapes.update(self.parameters)
+        merged = dict(self.values)
+        for name, given in weights.items():
+            if name not in shapes:
+                raise WorkloadError(f"Weight {name!r} is unknown to {self.name!r}; leave it out.")
+            array = np.asarray(given)
+            if array.shape != tuple(shapes[name]):
+                raise WorkloadError(
+                    f"Weight {name!r} has shape {array.shape}, which must be {tuple(shapes[name])}."
+                )
+            merged[name] = array
+        for name in self.parameters:
+            if name not in merged:
+                raise WorkloadError(
+                    f"Weight {name!r} of {self.name!r} has no values; give them with weights=, or "
+                    "pass the ONNX file itself."
+                )
+        return merged

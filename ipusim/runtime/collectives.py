@@ -1,0 +1,310 @@
+"""Reductions over replicas: all-reduce as reduce-scatter and all-gather over rings of links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ipusim.errors import ConfigError
+from ipusim.machine.system import System
+from ipusim.machine.topology import Ring, replica_rings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """Cost of one or more collectives that run one after the other.
+
+    Attributes
+    ----------
+    collectives : int
+        How many.
+    bytes : int
+        Bytes that the chip which holds a tensor sends, over all tensors.
+    transfer_s : float
+        Seconds that the links carry data.
+    latency_s : float
+        Seconds of syncs and empty links, plus the calibrated latency.
+    """
+
+    collectives: int
+    bytes: int
+    transfer_s: float
+    latency_s: float
+
+    @property
+    def seconds(self) -> float:
+        """Transfer and latency."""
+        return self.transfer_s + self.latency_s
+
+
+NOTHING = Collective(collectives=0, bytes=0, transfer_s=0.0, latency_s=0.0)
+"""What a single replica needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """One pass round the rings: bytes sent, seconds of data, seconds of latency."""
+
+    bytes: int
+    transfer_s: float
+    latency_s: float
+
+    def __add__(self, other: _Pass) -> _Pass:
+        return _Pass(
+            self.bytes + other.bytes,
+            self.transfer_s + other.transfer_s,
+            self.latency_s + other.latency_s,
+        )
+
+
+def merged_sizes(tensor_bytes: Sequence[int], merge_bytes: int | None) -> tuple[int, ...]:
+    """Join tensors, in their order, into buffers for one collective each.
+
+    Parameters
+    ----------
+    tensor_bytes : sequence of int
+        Size of each tensor.
+    merge_bytes : int or None
+        Largest buffer, at least 1; a larger tensor stays alone. None joins nothing.
+
+    Returns
+    -------
+    tuple of int
+        Bytes of each collective; empty tensors need none.
+
+    Raises
+    ------
+    ConfigError
+        If a size is out of range.
+    """
+    if any(size < 0 for size in tensor_bytes):
+        raise ConfigError(
+            f"A tensor of {min(tensor_bytes)} bytes cannot be reduced: give 0 or more."
+        )
+    if merge_bytes is not None and merge_bytes < 1:
+        raise ConfigError(
+            f"Buffers of {merge_bytes} bytes for merged gradients are impossible: give 1 or more, "
+            "or None to merge nothing."
+        )
+    sizes = [size for size in tensor_bytes if size]
+    if merge_bytes is None:
+        return tuple(sizes)
+    buffers: list[int] = []
+    for size in sizes:
+        if buffers and buffers[-1] + size <= merge_bytes:
+            buffers[-1] += size
+        else:
+            buffers.append(size)
+    return tuple(buffers)
+
+
+def _ring_pass(ring: Ring, size: int) -> tuple[_Pass, int]:
+    """Cost of reducing or gathering `size` bytes round one ring, and the bytes left per member.
+
+    Two ways, the quicker is taken, as the library does (poplibs
+    lib/popops/ReplicatedCollectives.cpp, tag 1.0.136): halves of each fragment go round in both
+    directions, members - 1 steps; or whole fragments go half way round and meet, fewer steps
+    with more data each. Either way a member sends members - 1 fragments.
+    """
+    fragment = -(-size // ring.members)
+    sent = (ring.members - 1) * fragment
+    steps = ring.members - 1
+    around = fragment if ring.directions == 1 else -(-fragment // 2)
+    ways = [(steps * around / ring.bytes_per_s, steps * ring.step_latency_s)]
+    if ring.directions == 2:
+        half = ring.members // 2
+        ways.append((half * fragment / ring.bytes_per_s, half * ring.step_latency_s))
+    transfer, latency = min(ways, key=sum)
+    return _Pass(sent, transfer, latency), fragment
+
+
+def _one_pass(rings: Sequence[Ring], size: int) -> _Pass:
+    """Reduce-scatter or all-gather of `size` bytes: inner ring whole, outer rings its fragment.
+
+    The two cost the same: the order of the rings and of the steps is reversed.
+    """
+    total = _Pass(0, 0.0, 0.0)
+    for ring in rings:
+        one, size = _ring_pass(ring, size)
+        total += one
+    return total
+
+
+def _both_passes(rings: Sequence[Ring], size: int) -> _Pass:
+    one = _one_pass(rings, size)
+    return one + one
+
+
+def _run(
+    system: System,
+    replicas: int,
+    ipus_per_replica: int,
+    sizes: Sequence[int],
+    passes: Callable[[Sequence[Ring], int], _Pass],
+    latency_per_collective_s: float,
+) -> Collective:
+    """Add up collectives over the same replicas; equal sizes are costed once."""
+    _check_latency(latency_per_collective_s)
+    rings = replica_rings(system, replicas, ipus_per_replica)
+    if not rings or not sizes:
+        return NOTHING
+    known = {size: passes(rings, size) for size in set(sizes)}
+    machines = -(-replicas * ipus_per_replica // system.ipus_per_machine)
+    calibrated = latency_per_collective_s * machines if machines > 1 else 0.0
+    return Collective(
+        collectives=len(sizes),
+        bytes=sum(known[size].bytes for size in sizes),
+        transfer_s=sum(known[size].transfer_s for size in sizes),
+        latency_s=sum(known[size].latency_s for size in sizes) + len(sizes) * calibrated,
+    )
+
+
+def _check_latency(latency_s: float) -> None:
+    if not 0 <= latency_s < float("inf"):
+        raise ConfigError(
+            f"A latency of {latency_s} seconds is impossible: give a finite number, 0 or more."
+        )
+
+
+def all_reduce(
+    system: System,
+    replicas: int,
+    ipus_per_replica: int,
+    tensor_bytes: Sequence[int],
+    merge_bytes: int | None = None,
+    latency_per_collective_s: float = 0.0,
+) -> Collective:
+    """Sum tensors over all replicas and leave the sums on each.
+
+    Parameters
+    ----------
+    system : System
+    replicas, ipus_per_replica : int
+        Replicas that take part, and chips of each.
+    tensor_bytes : sequence of int
+        Size of each tensor of one replica.
+    merge_bytes : int or None
+        Tensors are joined into collectives of up to so many bytes; None reduces each on its own.
+    latency_per_collective_s : float
+        Calibrated latency of a collective for each machine that takes part; it does not apply
+        inside one machine. 0 leaves the latencies of syncs and links alone.
+
+    Returns
+    -------
+    Collective
+        Of ``2 (n - 1) / n`` times the bytes of the tensors, n the replicas, rounded up to whole
+        bytes per fragment. The time to compute it does not depend on the replicas.
+
+    Raises
+    ------
+    ConfigError
+        If the replicas do not fit the system or a size is out of range.
+
+    Notes
+    -----
+    Adding the fragments on the chip is left out: each of a chip's tiles adds its share of a
+    fragment in a few per cent of the time that the links need for it.
+    """
+    sizes = merged_sizes(tensor_bytes, merge_bytes)
+    return _run(system, replicas, ipus_per_replica, sizes, _both_passes, latency_per_collective_s)
+
+
+def reduce_scatter(
+    system: System,
+    replicas: int,
+    ipus_per_replica: int,
+    tensor_bytes: Sequence[int],
+    merge_bytes: int | None = None,
+    latency_per_collective_s: float = 0.0,
+) -> Collective:
+    """Sum tensors over all replicas and leave each replica its part of the sums.
+
+    Parameters
+    ----------
+    system, replicas, ipus_per_replica, tensor_bytes, merge_bytes, latency_per_collective_s
+        As for `all_reduce`.
+
+    Returns
+    -------
+    Collective
+
+    Raises
+    ------
+    ConfigError
+        If the replicas do not fit the system or a size is out of range.
+    """
+    sizes = merged_sizes(tensor_bytes, merge_bytes)
+    return _run(system, replicas, ipus_per_replica, sizes, _one_pass, latency_per_collective_s)
+
+
+def all_gather(
+    system: System,
+    replicas: int,
+    ipus_per_replica: int,
+    tensor_bytes: Sequence[int],
+    merge_bytes: int | None = None,
+    latency_per_collective_s: float = 0.0,
+) -> Collective:
+    """Bring the parts of tensors that are spread over the replicas together on each.
+
+    Parameters
+    ----------
+    system, replicas, ipus_per_replica, tensor_bytes, merge_bytes, latency_per_collective_s
+        As for `all_reduce`; `tensor_bytes` are the sizes of the whole tensors.
+
+    Returns
+    -------
+    Collective
+
+    Raises
+    ------
+    ConfigError
+        If the replicas do not fit the system or a size is out of range.
+    """
+    sizes = merged_sizes(tensor_bytes, merge_bytes)
+    return _run(system, replicas, ipus_per_replica, sizes, _one_pass, latency_per_collective_s)
+
+
+def cross_ipu_reductions(
+    system: System,
+    span: int,
+    count: int,
+    bytes_each: int,
+    latency_per_reduction_s: float = 0.0,
+    ipus_per_replica: int = 1,
+) -> Collective:
+    """Return the cost of small all-reduces over neighbouring replicas (distributed batch norm).
+
+    Parameters
+    ----------
+    system : System
+    span : int
+        Neighbouring replicas that share a statistic; 1 needs no reduction.
+    count : int
+        Reductions, one after the other.
+    bytes_each : int
+        Bytes of one reduction.
+    latency_per_reduction_s : float
+        Calibrated latency of each, on top of syncs and links.
+    ipus_per_replica : int
+        Chips of one replica.
+
+    Returns
+    -------
+    Collective
+
+    Raises
+    ------
+    ConfigError
+        If the replicas do not fit the system or a number is out of range.
+    """
+    if count < 0:
+        raise ConfigError(f"{count} reductions over replicas are impossible: give 0 or more.")
+    _check_latency(latency_per_reduction_s)
+    one = all_reduce(system, span, ipus_per_replica, [bytes_each])
+    return Collective(
+        collectives=count * one.collectives,
+        bytes=count * one.bytes,
+        transfer_s=count * one.transfer_s,
+        latency_s=count * (one.latency_s + one.collectives * latency_per_reduction_s),
+    )

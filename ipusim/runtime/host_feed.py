@@ -1,0 +1,139 @@
+"""What the host can feed: items per second that its processes decode, prepare and pass on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ipusim.errors import ConfigError, resolve_name
+from ipusim.machine.system import System
+
+DATASETS = ("imagenet_jpeg", "generated", "tokens", "memory")
+"""JPEG images decoded, cropped and resized to uint8; data made once on the host or the chip;
+token ids read as they are; ready items copied from host memory."""
+
+LOADERS = ("processes", "threads")
+"""How an instance prepares data: worker processes (PyTorch) or a thread pool (TensorFlow)."""
+
+WORKERS_PER_INSTANCE = 14
+"""Worker processes of the published recipe: one NUMA node of 16 cores less 2 service processes
+(graphcore/examples applications/pytorch/cnns/train/rn50_pod16.sh)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFeed:
+    """Rate at which the host servers can feed the chips.
+
+    Attributes
+    ----------
+    items_per_s : float
+        Items of all instances together; infinite where the host prepares nothing.
+    busy_cores : float
+        Cores that prepare items.
+    processes : int
+        Busy processes or threads on all servers, services included.
+    bound : bool
+        Whether every instance has NUMA nodes of its own.
+    slowdown : float
+        Factor on the time per item because processes are swapped among the nodes; 1 if bound.
+    """
+
+    items_per_s: float
+    busy_cores: float
+    processes: int
+    bound: bool
+    slowdown: float
+
+
+def host_feed(
+    system: System,
+    instances: int,
+    dataset: str,
+    *,
+    workers_per_instance: int = WORKERS_PER_INSTANCE,
+    item_bytes: int | None = None,
+    loader: str = "processes",
+    servers: int | None = None,
+) -> HostFeed:
+    """Return the rate at which `instances` host processes can feed the system.
+
+    Parameters
+    ----------
+    system : System
+    instances : int
+        Processes started by ``poprun --num-instances``, spread evenly over the servers.
+    dataset : str
+        One of `DATASETS`.
+    workers_per_instance : int
+        Worker processes of each; a thread pool uses every core that its instance has instead.
+    item_bytes : int, optional
+        Bytes of one item; needed for "memory" alone.
+    loader : str
+        One of `LOADERS`.
+    servers : int, optional
+        Host servers, by default as few as give every instance a NUMA node of its own, within the
+        numbers that the system is published with.
+
+    Returns
+    -------
+    HostFeed
+
+    Raises
+    ------
+    ConfigError
+        If a count is out of range or the item size is missing.
+    UnknownNameError
+        If the data set or the loader does not exist.
+
+    Notes
+    -----
+    With at most one instance per NUMA node an instance owns whole nodes, and its memory is local.
+    With more, the instances share the nodes and are swapped among them (TAMU PEARC 2022, section
+    3.1): every busy process gets an equal share of the cores, and memory accesses go to any node,
+    which stretches the part of the work that waits for memory by the mean NUMA distance.
+    Hyper-threads are taken to add nothing. [assumed: decoding keeps a core's units busy]
+    """
+    dataset = resolve_name("data set", dataset, DATASETS)
+    loader = resolve_name("loader", loader, LOADERS)
+    host = system.host
+    if servers is None:
+        wanted = -(-instances // host.numa_nodes)
+        machines = min(max(wanted, system.host_servers), system.host_servers_max)
+    else:
+        machines = servers
+    for what, count in (
+        ("instances", instances),
+        ("workers per instance", workers_per_instance),
+        ("host servers", machines),
+    ):
+        if count < 1:
+            raise ConfigError(f"{count} {what} cannot feed {system.name}: use 1 or more.")
+    if dataset == "memory" and (item_bytes is None or item_bytes < 1):
+        raise ConfigError(
+            f"Items of {item_bytes} bytes cannot be copied from memory: give item_bytes, 1 or more."
+        )
+
+    cores, nodes = machines * host.cores, machines * host.numa_nodes
+    bound = instances <= nodes
+    own_cores = nodes // instances * host.cores_per_node if bound else cores / instances
+    if loader == "threads":
+        workers = max(1, math.floor(own_cores) - host.service_processes)
+    else:
+        workers = workers_per_instance
+    processes = workers + host.service_processes
+    working = instances * workers * min(1.0, own_cores / processes)
+    slowdown = 1.0 if bound else host.swapping_slowdown
+    if dataset in ("generated", "tokens"):
+        rate = math.inf
+    elif dataset == "memory":
+        rate = working * system.host_core_bytes_per_s / (2 * item_bytes) / slowdown
+    else:
+        efficiency = host.worker_process_efficiency if loader == "processes" else 1.0
+        rate = working * host.decoded_images_per_s_per_core * efficiency / slowdown
+    return HostFeed(
+        items_per_s=rate,
+        busy_cores=working,
+        processes=instances * processes,
+        bound=bound,
+        slowdown=slowdown,
+    )

@@ -1,0 +1,294 @@
+"""Time of a pipelined step: schedules, fill and drain, micro-batches in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ipusim.errors import ConfigError, resolve_name
+
+SCHEDULES = ("grouped", "sequential", "interleaved")
+FRAMEWORKS = ("popart", "tensorflow")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineTime:
+    """Time of the micro-batches of one weight update.
+
+    Attributes
+    ----------
+    fill_s, steady_s, drain_s : float
+        Until every stage works, while all do, and until the last micro-batch has left.
+    bubble_share : float
+        Share of the time in which the busiest chip does not compute: fill, drain, waiting for
+        slower chips, transfers.
+    steps : int
+        Pipeline steps, each ended by the copies between stages.
+    """
+
+    fill_s: float
+    steady_s: float
+    drain_s: float
+    bubble_share: float
+    steps: int
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.fill_s + self.steady_s + self.drain_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """When stages run: micro-batch k of a period starts `offsets[k]` steps into it."""
+
+    ipus: tuple[int, ...]
+    seconds: tuple[float, ...]
+    period: int
+    offsets: tuple[int, ...]
+
+    @property
+    def slots(self) -> int:
+        """Steps that one micro-batch needs."""
+        return len(self.ipus)
+
+    def step_s(self, step: int, periods: int, transfer_s: float) -> float:
+        """Seconds of one step: the chip with most to do, then the copies where there are any."""
+        load: dict[int, float] = {}
+        copies = False
+        for offset in self.offsets:
+            for slot, ipu in enumerate(self.ipus):
+                begun, late = divmod(step - offset - slot, self.period)
+                if late == 0 and 0 <= begun < periods:
+                    load[ipu] = load.get(ipu, 0.0) + self.seconds[slot]
+                    copies |= slot + 1 < self.slots and self.ipus[slot + 1] != ipu
+        return max(load.values(), default=0.0) + copies * transfer_s
+
+
+def _order(
+    forward: Sequence[float],
+    backward: Sequence[float],
+    ipus: Sequence[int],
+    schedule: str,
+    framework: str,
+) -> _Order:
+    """Return the slots of one micro-batch, and how micro-batches follow each other.
+
+    Notes
+    -----
+    PopART merges the forward and the backward half of the last stage into one slot: 2 P - 1
+    slots (graphcore/popart willow/src/ir.cpp, getMaxPipelineStage). TensorFlow keeps 2 P slots;
+    grouped starts a micro-batch at every step, interleaved at the rotations of the slots in which
+    no chip is used twice, sequential when the one before has left (graphcore/tensorflow
+    pipeline_visitor_utils.h, ScheduleOffsets).
+    """
+    merged = schedule == "grouped" and framework == "popart"
+    slot_ipus = [*ipus, *reversed(ipus)]
+    seconds = [*forward, *reversed(backward)]
+    if merged:
+        last = len(ipus) - 1
+        seconds[last] += seconds.pop(last + 1)
+        slot_ipus.pop(last + 1)
+    if schedule == "grouped":
+        period, offsets = 1, (0,)
+    elif schedule == "sequential":
+        period, offsets = len(slot_ipus), (0,)
+    else:
+        period, offsets = len(slot_ipus), _rotations(slot_ipus)
+    return _Order(tuple(slot_ipus), tuple(seconds), period, offsets)
+
+
+def _rotations(slot_ipus: Sequence[int]) -> tuple[int, ...]:
+    """Return the rotations of the slots, smallest first, that never meet on a chip."""
+    size = len(slot_ipus)
+    chosen: list[int] = []
+    for shift in range(size):
+        if all(
+            slot_ipus[(slot - shift) % size] != slot_ipus[(slot - other) % size]
+            for other in chosen
+            for slot in range(size)
+        ):
+            chosen.append(shift)
+    return tuple(chosen)
+
+
+def accumulation_rule(stages: int, schedule: str, framework: str = "popart") -> tuple[int, int]:
+    """Return the least gradient accumulation of a pipeline, and what it must be a multiple of.
+
+    Parameters
+    ----------
+    stages : int
+        Forward stages, one per chip.
+    schedule : str
+        One of `SCHEDULES`.
+    framework : str
+        One of `FRAMEWORKS`; only "grouped" depends on it.
+
+    Returns
+    -------
+    tuple of int and int
+        PopART and PopTorch: enough micro-batches to fill the pipeline, 2 P - 1 (graphcore/popart
+        willow/src/transforms/pipeline.cpp). TensorFlow: a multiple of the micro-batches in flight,
+        2 P grouped and P interleaved (graphcore/tensorflow pipeline_visitor.cc,
+        VerifyPipelineArguments). One stage, or sequential: no rule.
+
+    Raises
+    ------
+    UnknownNameError
+        If the schedule or the framework does not exist.
+    """
+    schedule = resolve_name("pipeline schedule", schedule, SCHEDULES)
+    framework = resolve_name("framework", framework, FRAMEWORKS)
+    if stages == 1 or schedule == "sequential":
+        return 1, 1
+    if schedule == "interleaved":
+        return stages, stages
+    return (2 * stages - 1, 1) if framework == "popart" else (2 * stages, 2 * stages)
+
+
+def micro_batches_in_flight(
+    stages: int, schedule: str, framework: str = "popart"
+) -> tuple[int, ...]:
+    """Return, for each stage, how many micro-batches its stored activations belong to.
+
+    Parameters
+    ----------
+    stages : int
+        Forward stages, one per chip.
+    schedule, framework : str
+        As for `accumulation_rule`.
+
+    Returns
+    -------
+    tuple of int
+        From the forward pass of a micro-batch on the stage to its backward pass there, both
+        counted: grouped 2 (P - s) - 1 with PopART and 2 (P - s) with TensorFlow, interleaved
+        P - s, sequential or with a single stage 1, for stage s of P.
+
+    Raises
+    ------
+    UnknownNameError
+        If the schedule or the framework does not exist.
+    """
+    schedule = resolve_name("pipeline schedule", schedule, SCHEDULES)
+    framework = resolve_name("framework", framework, FRAMEWORKS)
+    left = range(stages, 0, -1)
+    if stages == 1 or schedule == "sequential":
+        return (1,) * stages
+    if schedule == "interleaved":
+        return tuple(left)
+    return tuple(2 * rest - (framework == "popart") for rest in left)
+
+
+def _check_accumulation(count: int, stages: int, schedule: str, framework: str) -> None:
+    least, multiple = accumulation_rule(stages, schedule, framework)
+    if count >= least and count % multiple == 0:
+        return
+    valid = f"{least} or more" if multiple == 1 else f"a multiple of {multiple}"
+    raise ConfigError(
+        f"A gradient accumulation of {count} does not fill a {schedule} pipeline of {stages} "
+        f"stages: use {valid}."
+    )
+
+
+def pipeline_step(
+    stage_forward_s: Sequence[float],
+    stage_backward_s: Sequence[float],
+    gradient_accumulation: int,
+    schedule: str = "grouped",
+    transfer_s: float = 0.0,
+    *,
+    framework: str = "popart",
+    stage_ipus: Sequence[int] | None = None,
+) -> PipelineTime:
+    """Return the time of all micro-batches of one weight update.
+
+    Parameters
+    ----------
+    stage_forward_s, stage_backward_s : sequence of float
+        Seconds of each stage for one micro-batch; recomputation belongs to the backward pass.
+    gradient_accumulation : int
+        Micro-batches.
+    schedule : str
+        One of `SCHEDULES`.
+    transfer_s : float
+        Copies between stages; they end every step in which a stage hands over to another chip.
+    framework : str
+        One of `FRAMEWORKS`.
+    stage_ipus : sequence of int, optional
+        Chip of each stage; a chip of its own by default.
+
+    Returns
+    -------
+    PipelineTime
+        Balanced stages on chips of their own, grouped, without transfers: a bubble share of
+        ``(P - 1) / (GA + P - 1)``. The time to compute it does not depend on the accumulation.
+
+    Raises
+    ------
+    ConfigError
+        If the lists do not match, a time is negative, or the accumulation does not fill the
+        pipeline.
+    UnknownNameError
+        If the schedule or the framework does not exist.
+
+    Notes
+    -----
+    All chips end a step together, with the copies between stages; within a step a chip runs its
+    stages one after the other. In an interleaved pipeline a step holds one stage of a chip only,
+    so forward stages wait for backward stages on other chips.
+    """
+    schedule = resolve_name("pipeline schedule", schedule, SCHEDULES)
+    framework = resolve_name("framework", framework, FRAMEWORKS)
+    stages = len(stage_forward_s)
+    ipus = tuple(range(stages)) if stage_ipus is None else tuple(stage_ipus)
+    if not stages or not stages == len(stage_backward_s) == len(ipus):
+        raise ConfigError(
+            f"A pipeline with {stages} forward stages, {len(stage_backward_s)} backward stages "
+            f"and {len(ipus)} IPUs is impossible: give as many of each, 1 or more."
+        )
+    least = min(*stage_forward_s, *stage_backward_s, transfer_s)
+    if least < 0:
+        raise ConfigError(f"A stage or transfer of {least} seconds is impossible: give 0 or more.")
+    _check_accumulation(gradient_accumulation, stages, schedule, framework)
+
+    if stages == 1:
+        schedule = "sequential"  # nothing overlaps with a single stage
+    order = _order(stage_forward_s, stage_backward_s, ipus, schedule, framework)
+    periods = gradient_accumulation // len(order.offsets)
+    if periods * len(order.offsets) != gradient_accumulation:
+        raise ConfigError(
+            f"A gradient accumulation of {gradient_accumulation} does not fit the "
+            f"{len(order.offsets)} micro-batches in flight on these IPUs: use a multiple of "
+            f"{len(order.offsets)}."
+        )
+    full = max(order.offsets) + order.slots - 1  # from this step on every slot is taken
+    entered = periods * order.period  # from this step on no micro-batch begins
+    steps = entered - order.period + max(order.offsets) + order.slots
+
+    def spent(first: int, stop: int) -> float:
+        return sum(order.step_s(step, periods, transfer_s) for step in range(first, stop))
+
+    rounds, rest = divmod(max(0, entered - full), order.period)
+    fill = spent(0, full)
+    steady = rounds * spent(full, full + order.period) + spent(entered - rest, entered)
+    drain = spent(max(full, entered), steps)
+    total = fill + steady + drain
+    busiest = max(
+        sum(
+            forward + backward
+            for forward, backward, other in zip(
+                stage_forward_s, stage_backward_s, ipus, strict=True
+            )
+            if other == ipu
+        )
+        for ipu in set(ipus)
+    )
+    share = 1 - gradient_accumulation * busiest / total if total else 0.0
+    return PipelineTime(
+        fill_s=fill,
+        steady_s=steady,
+        drain_s=drain,
+        bubble_share=max(0.0, share),
+        steps=steps,
+    )

@@ -1,0 +1,283 @@
+"""One training step: micro-batches, the reduction of gradients over replicas, the weight update.
+
+Every replica does the same, so one is simulated; only collectives and the host see how many there
+are.  A replica over several chips is a pipeline (`replica_pipeline`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ipusim.compiler import memory
+from ipusim.compiler.lowering import lower
+from ipusim.compiler.program import Program
+from ipusim.compiler.stacks import Stack
+from ipusim.machine import Chip
+from ipusim.runtime.calibration import FittedCosts
+from ipusim.runtime.collectives import all_reduce, cross_ipu_reductions
+from ipusim.runtime.host_feed import host_feed
+from ipusim.runtime.host_io import host_io
+from ipusim.runtime.replica_pipeline import Beside, Replica, pipelined_replica
+from ipusim.runtime.run_config import RunConfig
+from ipusim.runtime.step_result import (
+    StepResult,
+    compute_chip,
+    leading_size,
+    program_energy,
+    static_power_w,
+)
+from ipusim.workload.graph import Graph, Norm
+from ipusim.workload.model import Model
+from ipusim.workload.optimizers import state_bytes
+from ipusim.workload.training import TrainingGraphs, training_graphs
+
+STATISTICS_BYTES = 8
+"""Per channel: mean and mean square, or two sums of the gradient, in 32 bits (poplin Norms.cpp)."""
+
+LOADERS = {"popart": "processes", "tensorflow": "threads"}
+"""How the data loaders of the frameworks prepare items (`host_feed.LOADERS`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Lowered:
+    """The programs of a training step."""
+
+    graphs: TrainingGraphs
+    program: Program
+    update: Program
+
+
+@lru_cache(maxsize=64)
+def _graphs(
+    model: Model,
+    micro_batch: int | None,
+    precision: str,
+    loss: str,
+    optimizer: str,
+    accumulates: bool,
+    recompute: str | tuple[str, ...],
+    batch_norm_span: int,
+) -> TrainingGraphs:
+    """Derive the graphs of a step; runs that differ only in scale share them."""
+    return training_graphs(
+        model.graph(micro_batch, precision=precision),
+        loss=loss,
+        optimizer=optimizer,
+        gradient_accumulation=2 if accumulates else 1,
+        recompute=recompute,
+        batch_norm_span=batch_norm_span,
+    )
+
+
+@lru_cache(maxsize=64)
+def _programs(
+    graph_key: tuple[object, ...],
+    chip: Chip,
+    stack: Stack,
+    partials: str,
+    available_memory_proportion: float,
+    host_dtype: str | None,
+) -> tuple[Program, Program]:
+    """Lower the micro-batch and the update; the most expensive part of a simulation."""
+    graphs = _graphs(*graph_key)
+    options = {
+        "partials": partials,
+        "available_memory_proportion": available_memory_proportion,
+    }
+    return (
+        lower(graphs.micro_batch, chip, stack, host_dtype=host_dtype, **options),
+        lower(graphs.update, chip, stack, host_dtype=None, **options),
+    )
+
+
+def _graph_key(model: Model, config: RunConfig) -> tuple[object, ...]:
+    options = config.training
+    return (
+        model,
+        config.micro_batch,
+        config.precision,
+        options.loss or model.loss,
+        options.optimizer,
+        options.gradient_accumulation > 1,
+        options.recompute,
+        options.batch_norm_span,
+    )
+
+
+def _lower(model: Model, config: RunConfig, chip: Chip) -> _Lowered:
+    key = _graph_key(model, config)
+    program, update = _programs(
+        key,
+        chip,
+        config.stack,
+        config.partials,
+        config.available_memory_proportion,
+        config.host_dtype,
+    )
+    return _Lowered(_graphs(*key), program, update)
+
+
+def micro_batch_graph(model: Model, config: RunConfig) -> Graph:
+    """Return the graph that one micro-batch of a training run computes."""
+    return _graphs(*_graph_key(model, config)).micro_batch
+
+
+def training_step(
+    model: Model, config: RunConfig, *, costs: FittedCosts, calibrated: bool
+) -> StepResult:
+    """Simulate one training step.
+
+    Parameters
+    ----------
+    model : Model
+    config : RunConfig
+        In the mode "training".
+    costs : FittedCosts
+        Fitted costs; zeros in the specification tier.
+    calibrated : bool
+        Whether the fitted factors on energy apply.
+
+    Returns
+    -------
+    StepResult
+        ``items`` counts all micro-batches of a step; ``latency_s`` is the step.
+
+    Raises
+    ------
+    ConfigError
+        If the model has no loss or the pipeline more stages than operators.
+    WorkloadError
+        If an operator has no gradient.
+    """
+    options = config.training
+    chip = compute_chip(config)
+    lowered = _lower(model, config, chip)
+    graph, program = lowered.graphs.micro_batch, lowered.program
+    items = config.micro_batch or leading_size(graph)
+    accumulation = options.gradient_accumulation
+    io = host_io(graph, config)
+    reductions = _norm_reductions(graph, config, costs)
+    state = state_bytes(lowered.graphs.update)
+    on_chip = state if options.optimizer_state == "on_chip" else 0
+    beside = Beside(
+        transfers_s=io.exposed_s,
+        host_work_s=io.work_s,
+        reductions_s=reductions,
+    )
+    replica = _replica(lowered, chip, config, on_chip, beside)
+    parts = {
+        **replica.parts_s,
+        "gradient all-reduce": _all_reduce_s(lowered.graphs, replica, config, costs),
+        "weight update": replica.update_s,
+        "optimiser state": _off_chip_s(state - on_chip, config),
+        "fixed": costs.step_s,
+    }
+    feed = host_feed(
+        config.system,
+        options.instances,
+        options.dataset,
+        workers_per_instance=options.loader_workers,
+        loader=LOADERS[options.framework],
+        servers=options.host_servers,
+    )
+    samples = accumulation * items * config.replicas
+    busy = sum(parts.values())
+    step = max(busy, accumulation * io.sustained_s, samples / feed.items_per_s)
+    parts["waiting for the host"] = step - busy
+    energy = program_energy(program, config, calibrated=calibrated).times(accumulation)
+    energy += program_energy(lowered.update, config, calibrated=calibrated)
+    static = static_power_w(config.system, config.active_ipus)
+    return StepResult(
+        items=accumulation * items,
+        graph=graph,
+        program=program,
+        update=lowered.update,
+        memory=replica.memory,
+        stages=replica.stages,
+        pipeline=replica.pipeline,
+        io=io,
+        parts_s={name: seconds for name, seconds in parts.items() if seconds},
+        device_s=program.cycles / chip.clock_hz,
+        fixed_s=costs.step_s,
+        step_s=step,
+        latency_s=step,
+        throughput_items_per_s=samples / step,
+        energy=energy,
+        static_w=static,
+        power_w=static + config.replicas * energy.total_j / step,
+    )
+
+
+def _replica(
+    lowered: _Lowered, chip: Chip, config: RunConfig, resident_bytes: int, beside: Beside
+) -> Replica:
+    """Return what the chips of one replica do in a step."""
+    graph, program = lowered.graphs.micro_batch, lowered.program
+    if config.ipus_per_replica > 1:
+        return pipelined_replica(
+            graph,
+            program,
+            (lowered.graphs.update, lowered.update),
+            chip=chip,
+            config=config,
+            resident_bytes=resident_bytes,
+            beside=beside,
+        )
+    times = config.training.gradient_accumulation
+    return Replica(
+        parts_s={"device": times * program.cycles / chip.clock_hz, **beside.parts_s(times)},
+        update_s=lowered.update.cycles / chip.clock_hz,
+        parameters=(tuple(lowered.graphs.gradient_bytes),),
+        memory=memory.measure(graph, program, chip, resident_bytes=resident_bytes),
+    )
+
+
+def _all_reduce_s(
+    graphs: TrainingGraphs, replica: Replica, config: RunConfig, costs: FittedCosts
+) -> float:
+    """Seconds to add up gradients over replicas; the chips of a pipeline do so at the same time.
+
+    [A] Each chip reduces its own tensors, over links to its own twins in other replicas.
+    """
+    sizes = graphs.gradient_bytes
+    return max(
+        all_reduce(
+            config.system,
+            config.replicas,
+            config.ipus_per_replica,
+            [sizes[name] for name in parameters if name in sizes],
+            config.training.merge_gradients_bytes or None,
+            costs.collective_s,
+        ).seconds
+        for parameters in replica.parameters
+    )
+
+
+def _norm_reductions(graph: Graph, config: RunConfig, costs: FittedCosts) -> float:
+    """Seconds per micro-batch of reductions for norms whose statistics replicas share."""
+    total = 0.0
+    sizes: dict[int, int] = {}
+    for op in graph.ops:
+        if isinstance(op.params, Norm) and op.params.replica_span > 1:
+            size = STATISTICS_BYTES * op.params.channels
+            sizes[size] = sizes.get(size, 0) + 1
+    for size, count in sizes.items():
+        total += cross_ipu_reductions(
+            config.system,
+            config.training.batch_norm_span,
+            count,
+            size,
+            costs.reduction_s,
+            config.ipus_per_replica,
+        ).seconds
+    return total
+
+
+def _off_chip_s(state_bytes: int, config: RunConfig) -> float:
+    """Seconds to read and write optimiser state in the Streaming Memory of the machines.
+
+    Every chip of a replica moves its own share at the rate of its link to the machine's memory.
+    """
+    share = state_bytes / config.ipus_per_replica
+    return 2 * share / config.system.buffer_link_bytes_per_s_per_ipu

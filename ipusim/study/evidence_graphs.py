@@ -1,0 +1,151 @@
+"""The small graphs behind single operations of the IPUModel table: one layer, one pass or three."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ipusim.workload.gradients import (
+    conv_data_gradient,
+    conv_weight_gradient,
+    matmul_data_gradient,
+    matmul_weight_gradient,
+)
+from ipusim.workload.graph import Conv, Elementwise, Graph, Layout, MatMul, Op, Tensor
+
+DTYPES = {"half": "float16", "float": "float32"}
+"""Element types by the name that the table gives them."""
+
+FULLY_CONNECTED = ("fully_connected", "fully_connected_grouped")
+_ROLES = {"x": "input", "w": "parameter", "dy": "input"}
+_ALIASES = {"updated": "w"}
+
+
+def product_of(record: dict[str, str]) -> MatMul:
+    """Return the matrix product of a row; that of a fully connected layer has stored weights."""
+    return MatMul(
+        groups=int(record["matmul_groups"]),
+        m=int(record["m"]),
+        k=int(record["k"]),
+        n=int(record["n"]),
+        weights_operand=record["op_kind"] in FULLY_CONNECTED,
+    )
+
+
+def conv_of(record: dict[str, str]) -> Conv:
+    """Return the convolution of a row."""
+
+    def each(name: str) -> tuple[int, ...]:
+        return tuple(int(size) for size in record[name].split("x"))
+
+    return Conv(
+        batch=int(record["batch"]),
+        in_channels=int(record["in_channels"]),
+        out_channels=int(record["out_channels"]),
+        groups=int(record["conv_groups"]),
+        field=each("field"),
+        kernel=each("kernel"),
+        stride=each("stride"),
+        padding_lower=each("padding_lower"),
+        padding_upper=each("padding_upper"),
+        dilation=each("dilation"),
+    )
+
+
+def forward_graph(layer: Conv | MatMul, dtype: str) -> Graph:
+    """Build one forward pass whose data come from the host.
+
+    A product without stored weights is a gemm, D = A B + C.
+    """
+    shapes = _shapes(layer)
+    roles = dict(_ROLES)
+    gemm = isinstance(layer, MatMul) and not layer.weights_operand
+    if gemm:
+        roles["w"] = "input"
+    names = ["x", "w", "y", *(("c", "z") if gemm else ())]
+    shapes |= {"c": shapes["y"], "z": shapes["y"]}
+    roles["c"] = "input"
+    ops = [Op(name="forward", params=layer, inputs=("x", "w"), outputs=("y",))]
+    if gemm:
+        ops.append(_scaled_add("y", "c", "z", layer.groups * layer.m * layer.n, "forward"))
+    inputs = tuple(name for name in names if roles.get(name) == "input")
+    return _graph(shapes, roles, names, ops, inputs, (names[-1],), dtype)
+
+
+def training_graph(layer: Conv | MatMul, dtype: str) -> Graph:
+    """Build the three passes of one layer and the addition of the gradient to the weights.
+
+    Notes
+    -----
+    Where data gradient and forward convolution are equal, the table's tool runs both with the same
+    code; its arguments are then copied for each call, in the layout that they have already.
+    """
+    convolution = isinstance(layer, Conv)
+    back = conv_data_gradient(layer) if convolution else matmul_data_gradient(layer)
+    update = conv_weight_gradient(layer) if convolution else matmul_weight_gradient(layer)
+    shapes = _shapes(layer)
+    shapes |= {"dx": shapes["x"], "dw": shapes["w"], "updated": shapes["w"]}
+    names = ["x", "w", "dy", "y", "dx", "dw", "updated"]
+    ops: list[Op] = []
+    if convolution and replace(back, pass_kind="forward") == layer:
+        for source in ("x", "dy"):
+            target = f"{source} argument"
+            shapes[target] = shapes[source]
+            names.append(target)
+            copy = Layout(function="copy", elements=_elements(shapes[source]), moves_data=True)
+            ops.append(Op(name=f"copy {source}", params=copy, inputs=(source,), outputs=(target,)))
+    ops += [
+        Op(name="forward", params=layer, inputs=("x", "w"), outputs=("y",)),
+        Op(
+            name="data gradient",
+            params=back,
+            inputs=("dy", "w"),
+            outputs=("dx",),
+            phase="backward",
+        ),
+        Op(
+            name="weight gradient",
+            params=update,
+            inputs=("x", "dy"),
+            outputs=("dw",),
+            phase="backward",
+        ),
+        _scaled_add("w", "dw", "updated", _elements(shapes["w"]), "update"),
+    ]
+    return _graph(shapes, _ROLES, names, ops, ("x", "dy"), ("y", "dx", "updated"), dtype)
+
+
+def _shapes(layer: Conv | MatMul) -> dict[str, tuple[int, ...]]:
+    if isinstance(layer, MatMul):
+        data = (layer.groups, layer.m, layer.k)
+        weights = (layer.groups, layer.k, layer.n)
+        result = (layer.groups, layer.m, layer.n)
+    else:
+        data = (layer.batch, layer.in_channels, *layer.field)
+        weights = (layer.out_channels, layer.in_channels // layer.groups, *layer.kernel)
+        result = (layer.batch, layer.out_channels, *layer.out_field)
+    return {"x": data, "w": weights, "y": result, "dy": result}
+
+
+def _elements(shape: tuple[int, ...]) -> int:
+    return Tensor(name="shape", shape=shape).elements
+
+
+def _scaled_add(target: str, other: str, result: str, elements: int, phase: str) -> Op:
+    addition = Elementwise(function="scaled_add", n_inputs=2, elements=elements, in_place_ok=True)
+    return Op(name="add", params=addition, inputs=(target, other), outputs=(result,), phase=phase)
+
+
+def _graph(
+    shapes: dict[str, tuple[int, ...]],
+    roles: dict[str, str],
+    names: list[str],
+    ops: list[Op],
+    inputs: tuple[str, ...],
+    outputs: tuple[str, ...],
+    dtype: str,
+) -> Graph:
+    tensors = {
+        name: Tensor(name=name, shape=shapes[name], dtype=dtype, role=roles.get(name, "activation"))
+        for name in names
+    }
+    return Graph(name="layer", tensors=tensors, ops=tuple(ops), inputs=inputs, outputs=outputs)

@@ -1,0 +1,173 @@
+"""Published GPU rows against their predictions, each with a constant that never saw its model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+
+from ipusim.errors import StudyError
+from ipusim.study.gpu_fit import GpuSample, fit_kernel_cost, gpu_samples
+from ipusim.study.gpu_rows import GpuRow, load_gpu_rows, modelled_gpu_rows
+
+GPU_COLUMNS = (
+    "row_id",
+    "network",
+    "model",
+    "task",
+    "gpu",
+    "gpus",
+    "framework",
+    "stack",
+    "mode",
+    "precision",
+    "batch",
+    "unit",
+    "published",
+    "specification",
+    "predicted",
+    "error_percent",
+    "fitted_rows",
+    "left_out",
+    "flag",
+)
+
+
+@lru_cache(maxsize=1)
+def _samples() -> tuple[GpuSample, ...]:
+    """Return the samples of every modelled row; they take seconds to predict."""
+    return gpu_samples(modelled_gpu_rows())
+
+
+def _line(row: GpuRow) -> dict[str, object]:
+    return {
+        "row_id": row.row_id,
+        "network": row.network,
+        "model": row.model,
+        "task": row.task,
+        "gpu": row.options.get("gpu", row.gpu),
+        "gpus": row.gpus,
+        "framework": row.framework,
+        "stack": row.stack,
+        "mode": row.options.get("mode", ""),
+        "precision": row.options.get("precision", row.printed_precision),
+        "batch": row.batch,
+        "unit": row.unit,
+        "published": row.published,
+        "left_out": row.left_out,
+        "flag": row.flag,
+    }
+
+
+def gpu_compare(samples: Sequence[GpuSample] | None = None) -> pd.DataFrame:
+    """Compare every published GPU row with what is predicted for it.
+
+    Parameters
+    ----------
+    samples : sequence of GpuSample, optional
+        What the constants are fitted on; by default predicted from every modelled row.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One line per row, columns `GPU_COLUMNS`: ``specification`` has nothing fitted,
+        ``predicted`` the constant of the row's stack fitted without the row's own model
+        (``fitted_rows`` says on how many rows; 0 leaves the constant at 0). Values in ``unit`` per
+        second of all boards. Rows that nothing is predicted for say why in ``left_out``.
+    """
+    known = _samples() if samples is None else tuple(samples)
+    by_id = {item.row_id: item for item in known}
+    costs = {
+        key: fit_kernel_cost(key[0], known, without_network=key[1])
+        for key in {(item.stack, item.network) for item in known}
+    }
+    lines = []
+    for row in load_gpu_rows():
+        line = _line(row)
+        sample = by_id.get(row.row_id)
+        if sample is not None:
+            items = row.gpus * row.batch
+            cost = costs[sample.stack, sample.network]
+            predicted = items / sample.step_s(cost.value_s)
+            line |= {
+                "specification": items / sample.step_s(0.0),
+                "predicted": predicted,
+                "error_percent": 100.0 * (predicted / row.published - 1.0),
+                "fitted_rows": len(cost.rows),
+            }
+        lines.append(line)
+    frame = pd.DataFrame(lines, columns=list(GPU_COLUMNS))
+    return frame.astype({"fitted_rows": "Int64"})
+
+
+def gpu_summary(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
+    """Summarise the errors of predicted GPU rows.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `gpu_compare`.
+    by : sequence of str
+        Columns to group by first, for example ``("network", "mode")``.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per group: rows; median, mean and maximum absolute error and mean signed error in percent,
+        leave one model out; the median without any constant.
+    """
+    used = frame[frame["left_out"] == ""]
+    groups = used.groupby(list(by), sort=True) if by else [((), used)]
+    lines = []
+    for key, group in groups:
+        error = group["error_percent"].to_numpy(dtype=np.float64)
+        free = 100.0 * (group["specification"] / group["published"] - 1.0).abs()
+        lines.append(
+            {
+                **dict(zip(by, key, strict=True)),
+                "rows": len(group),
+                "median_abs_error_percent": float(np.median(np.abs(error))),
+                "mean_abs_error_percent": float(np.mean(np.abs(error))),
+                "max_abs_error_percent": float(np.max(np.abs(error))),
+                "bias_percent": float(np.mean(error)),
+                "specification_median_abs_error_percent": float(free.median()),
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def conformal_ratios(frame: pd.DataFrame, coverage: float = 0.8) -> tuple[float, float]:
+    """Return the factors on a prediction between which a new measurement is expected.
+
+    Split-conformal quantiles of published over predicted, leave one model out: with n rows the
+    ends are the order statistics floor((n + 1) a) and ceil((n + 1) (1 - a)), a = (1 - coverage) / 2
+    (Lei et al. 2018, arXiv:1604.04173, one-sided on either side).
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        The rows of `gpu_compare` to learn from; those left out are ignored.
+    coverage : float
+        Share of measurements inside, above 0 and below 1.
+
+    Raises
+    ------
+    StudyError
+        If the coverage is out of range, or there are too few rows for it.
+    """
+    if not 0 < coverage < 1:
+        raise StudyError(f"Coverage {coverage!r} must lie between 0 and 1.")
+    used = frame[frame["left_out"] == ""]
+    ratios = np.sort((used["published"] / used["predicted"]).to_numpy(dtype=np.float64))
+    tail = round((1.0 - coverage) / 2.0, 12)  # so that 0.8 leaves 0.1 and not a bit less
+    low = math.floor((ratios.size + 1) * tail)
+    high = math.ceil((ratios.size + 1) * (1.0 - tail))
+    if low < 1 or high > ratios.size:
+        raise StudyError(
+            f"{ratios.size} rows are too few for an interval of {coverage:.0%}: "
+            f"use at least {math.ceil(1.0 / tail) - 1} rows."
+        )
+    return float(ratios[low - 1]), float(ratios[high - 1])

@@ -1,0 +1,226 @@
+"""Fitting the two constants of scale-out, and the one of compilation.
+
+Slowdowns are fitted, not levels: how much longer a replica takes per item than on the smallest
+system of its series. Levels miss for reasons of their own, and must not leak into these constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from ipusim import paths
+from ipusim.machine import load_chip
+from ipusim.runtime.calibration import FittedCosts
+from ipusim.runtime.compile_time import fit_s_per_tile_step
+from ipusim.study.calibration_file import Latency, ScaleOut
+from ipusim.study.predictor import Predictor, predict
+from ipusim.study.published import PublishedRow, load_rows
+from ipusim.study.records import read_records
+
+_PROBE_S = 1.0
+"""A latency beside which everything that runs in parallel is short."""
+
+_COLLECTIVE_GRID_S = np.arange(0, 401) * 1e-6
+"""Candidates: a microsecond is finer than the rows can tell apart."""
+
+STENCIL_SUPERSTEPS = 12
+"""Supersteps of the stencil program whose compile times were published (its source is public:
+thorbenlouw/lbm-graphcore, GaussianBlurLowLevel.cpp)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingSample:
+    """One published throughput of a series beside the step that is predicted for it.
+
+    A step takes max(floor_s, base_s + reductions x r + collectives x c) seconds.
+
+    Attributes
+    ----------
+    row_id, series : str
+    ipus : int
+        Chips in use.
+    floor_s, base_s : float
+        What runs beside the chips; what does not depend on the constants.
+    reductions, collectives : float
+        How often each latency is paid in a step, collectives times machines.
+    published_s : float
+        Seconds per step that the published throughput implies.
+    """
+
+    row_id: str
+    series: str
+    ipus: int
+    floor_s: float
+    base_s: float
+    reductions: float
+    collectives: float
+    published_s: float
+
+    def step_s(self, reduction_s: float, collective_s: float) -> float:
+        """Return the predicted step, in seconds."""
+        busy = self.base_s + self.reductions * reduction_s + self.collectives * collective_s
+        return max(self.floor_s, busy)
+
+
+def scaling_rows() -> tuple[PublishedRow, ...]:
+    """Return the modelled throughput rows that belong to a series.
+
+    Raises
+    ------
+    DataError
+        If a data file is missing or damaged.
+    """
+    rows = load_rows(metric="throughput")
+    return tuple(row for row in rows if row.run.series and not row.not_modelled)
+
+
+def scaling_samples(
+    rows: Iterable[PublishedRow], predictor: Predictor
+) -> tuple[ScalingSample, ...]:
+    """Predict how each row's step depends on the two latencies.
+
+    Parameters
+    ----------
+    rows : iterable of PublishedRow
+    predictor : Predictor
+        What predicts.
+
+    Returns
+    -------
+    tuple of ScalingSample
+        One per row, in the same order.
+    """
+    samples = []
+    for row in rows:
+        run, items = row.run, row.run.items_per_step
+
+        def step_s(reduction_s: float, collective_s: float, run=run, items=items) -> float:
+            costs = FittedCosts(reduction_s=reduction_s, collective_s=collective_s)
+            report = predict(run, "calibrated", predictor=predictor, costs=costs)
+            return items / float(report.throughput)
+
+        free, both = step_s(0.0, 0.0), step_s(_PROBE_S, _PROBE_S)
+        reduced, collected = step_s(_PROBE_S, 0.0), step_s(0.0, _PROBE_S)
+        # Where a latency is not paid at all the probe changes nothing, and the step may be bounded
+        # from beside: then the busy time is known to be no more than the step.
+        base = reduced + collected - both
+        samples.append(
+            ScalingSample(
+                row_id=row.row_id,
+                series=run.series,
+                ipus=(run.replicas or 1) * (run.ipus_per_replica or 1),
+                floor_s=free,
+                base_s=base,
+                reductions=(both - collected) / _PROBE_S,
+                collectives=(both - reduced) / _PROBE_S,
+                published_s=items / row.value,
+            )
+        )
+    return tuple(samples)
+
+
+def slowdown_errors(
+    samples: Sequence[ScalingSample], reduction_s: float, collective_s: float
+) -> dict[str, float]:
+    """Return predicted over published slowdown, less 1, of every row but the smallest of a series.
+
+    Parameters
+    ----------
+    samples : sequence of ScalingSample
+    reduction_s, collective_s : float
+        The two constants.
+
+    Returns
+    -------
+    dict of str to float
+        By row identifier.
+    """
+    errors = {}
+    for group in _by_series(samples):
+        smallest = group[0]
+        for sample in group[1:]:
+            predicted = sample.step_s(reduction_s, collective_s) / smallest.step_s(
+                reduction_s, collective_s
+            )
+            published = sample.published_s / smallest.published_s
+            # The items of a step may differ along a series; that factor is in both and cancels.
+            errors[sample.row_id] = predicted / published - 1.0
+    return errors
+
+
+def _by_series(samples: Sequence[ScalingSample]) -> list[list[ScalingSample]]:
+    groups: dict[str, list[ScalingSample]] = {}
+    for sample in samples:
+        groups.setdefault(sample.series, []).append(sample)
+    return [sorted(group, key=lambda item: item.ipus) for group in groups.values()]
+
+
+def fit_scale_out(
+    samples: Sequence[ScalingSample], *, without_series: str | None = None
+) -> ScaleOut:
+    """Fit both constants.
+
+    Parameters
+    ----------
+    samples : sequence of ScalingSample
+    without_series : str, optional
+        Series to leave out of the fit of the collective latency.
+
+    Returns
+    -------
+    ScaleOut
+        The latency of a reduction from the pairs of neighbours in a series of which only the
+        larger one pays it; the latency of a collective, in whole microseconds, as the one with the
+        least sum of absolute slowdown errors. Each 0 where no row tells.
+    """
+    pairs = [
+        (one, two)
+        for group in _by_series(samples)
+        for one, two in pairwise(group)
+        if not one.reductions and two.reductions
+    ]
+    latencies = [
+        (one.step_s(0, 0) * two.published_s / one.published_s - two.base_s) / two.reductions
+        for one, two in pairs
+    ]
+    reduction_s = round(max(0.0, float(np.median(latencies))), 8) if latencies else 0.0
+    used = [item for item in samples if item.series != without_series]
+    paying = {item.series for item in used if item.collectives}
+    used = [item for item in used if item.series in paying]
+    collective_s = 0.0
+    if used:
+        collective_s = min(
+            _COLLECTIVE_GRID_S,
+            key=lambda value: sum(map(abs, slowdown_errors(used, reduction_s, value).values())),
+        )
+    return ScaleOut(
+        reduction=Latency(value_s=reduction_s, rows=tuple(two.row_id for _, two in pairs)),
+        collective=Latency(
+            value_s=round(float(collective_s), 6), rows=tuple(item.row_id for item in used)
+        ),
+    )
+
+
+def fit_compile() -> Latency:
+    """Fit the seconds per compiled vertex and tile on the published compile times of a stencil.
+
+    Raises
+    ------
+    DataError
+        If the evidence file is missing.
+    """
+    path = paths.data_dir() / "evidence" / "ipu_microbench.csv"
+    columns = ("metric", "size", "value")
+    records = [row for row in read_records(path, columns) if row["metric"] == "compile_time"]
+    tiles = load_chip("GC2").tiles
+    ipus = [int(record["size"].split()[0]) for record in records]
+    value = fit_s_per_tile_step(
+        [float(record["value"]) for record in records],
+        [count * tiles * STENCIL_SUPERSTEPS for count in ipus],
+    )
+    rows = tuple(f"compile time on {count} IPUs" for count in ipus)
+    return Latency(value_s=value, rows=rows)

@@ -1,0 +1,204 @@
+"""Weight updates as operator graphs: what each optimiser computes for every parameter.
+
+Sources of the operations: PopART's optimisers (lib popart: sgd0/1/2, adam, lamb patterns) and the
+published rules: momentum SGD; Adam, Kingma and Ba 2014, arXiv:1412.6980; AdamW, Loshchilov and
+Hutter 2017, arXiv:1711.05101; LAMB, You et al. 2019, arXiv:1904.00962; LARS, You et al. 2017,
+arXiv:1708.03888; RMSprop, Tieleman and Hinton 2012.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ipusim.errors import resolve_name
+from ipusim.workload.graph import Elementwise, Graph, Op, Payload, Reduce, Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimizer:
+    """One rule.
+
+    Attributes
+    ----------
+    name : str
+    states : tuple of str
+        Tensors of the size of the parameter that are kept from step to step.
+    wide_states : bool
+        Whether they are stored in 32 bits whatever the parameter's type.
+    steps : tuple of tuple
+        Elementwise functions in order: (function, written tensor, read tensors). "w" is the
+        parameter, "g" the gradient, "t0", "t1" temporaries, others are states. A function
+        "norm" writes one number.
+    decays_weights : bool
+        Whether weights (not vectors) are also added to the gradient, or to the update.
+    """
+
+    name: str
+    states: tuple[str, ...]
+    steps: tuple[tuple[str, str, tuple[str, ...]], ...]
+    wide_states: bool = False
+    decays_weights: bool = False
+
+
+_DECAY = ("scaled_add", "g", ("g", "w"))
+_MOMENTS = (
+    ("scaled_add", "m", ("m", "g")),
+    ("square", "t0", ("g",)),
+    ("scaled_add", "v", ("v", "t0")),
+    ("sqrt", "t0", ("v",)),
+    ("div", "t1", ("m", "t0")),
+)
+_TRUST_RATIO = (("norm", "n0", ("w",)), ("norm", "n1", ("t1",)), ("div", "n0", ("n0", "n1")))
+
+OPTIMIZERS: dict[str, Optimizer] = {
+    rule.name: rule
+    for rule in (
+        Optimizer(name="sgd", states=(), steps=(("scaled_add", "w", ("w", "g")),)),
+        Optimizer(
+            name="sgd_momentum",
+            states=("m",),
+            steps=(("scaled_add", "m", ("m", "g")), ("scaled_add", "w", ("w", "m"))),
+            decays_weights=True,
+        ),
+        Optimizer(
+            name="rmsprop",
+            states=("v", "m"),
+            steps=(
+                ("square", "t0", ("g",)),
+                ("scaled_add", "v", ("v", "t0")),
+                ("sqrt", "t0", ("v",)),
+                ("div", "t1", ("g", "t0")),
+                ("scaled_add", "m", ("m", "t1")),
+                ("scaled_add", "w", ("w", "m")),
+            ),
+            decays_weights=True,
+        ),
+        Optimizer(
+            name="lars",
+            states=("m",),
+            steps=(
+                ("norm", "n0", ("w",)),
+                ("norm", "n1", ("g",)),
+                ("div", "n0", ("n0", "n1")),
+                ("scaled_add", "m", ("m", "g")),
+                ("scaled_add", "w", ("w", "m")),
+            ),
+            decays_weights=True,
+        ),
+        Optimizer(
+            name="adam",
+            states=("m", "v"),
+            wide_states=True,
+            steps=(*_MOMENTS, ("scaled_add", "w", ("w", "t1"))),
+        ),
+        Optimizer(
+            name="adamw",
+            states=("m", "v"),
+            wide_states=True,
+            decays_weights=True,
+            steps=(*_MOMENTS, ("scaled_add", "w", ("w", "t1"))),
+        ),
+        Optimizer(
+            name="lamb",
+            states=("m", "v"),
+            wide_states=True,
+            decays_weights=True,
+            steps=(*_MOMENTS, *_TRUST_RATIO, ("scaled_add", "w", ("w", "t1"))),
+        ),
+    )
+}
+"""Every rule by name."""
+
+
+def update_graph(forward: Graph, gradients: Mapping[str, Tensor], optimizer: str) -> Graph:
+    """Return the graph that updates every parameter that has a gradient.
+
+    Parameters
+    ----------
+    forward : Graph
+        Names and types of the parameters.
+    gradients : mapping of str to Tensor
+        Parameter to the tensor of its gradient, which an accumulator of the parameter's type may
+        hold.
+    optimizer : str
+        One of `OPTIMIZERS`.
+
+    Returns
+    -------
+    Graph
+        Without inputs and outputs; optimiser states have the role "state" and are named
+        ``<parameter>.<state>``.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such optimiser.
+    """
+    rule = OPTIMIZERS[resolve_name("optimizer", optimizer, OPTIMIZERS)]
+    tensors: dict[str, Tensor] = {}
+    ops: list[Op] = []
+    for name in gradients:
+        _update_parameter(forward.tensors[name], rule, tensors, ops)
+    return Graph(
+        name=f"{forward.name}, {rule.name}",
+        tensors=tensors,
+        ops=tuple(ops),
+        inputs=(),
+        outputs=(),
+    ).validate()
+
+
+def state_bytes(graph: Graph) -> int:
+    """Return the bytes that an update graph keeps from step to step, gradients left out."""
+    return sum(t.bytes for t in graph.with_role("state") if not t.name.endswith(".gradient"))
+
+
+def _update_parameter(
+    parameter: Tensor, rule: Optimizer, tensors: dict[str, Tensor], ops: list[Op]
+) -> None:
+    name = parameter.name
+    wide = "float32" if rule.wide_states else parameter.dtype
+    stored = {
+        "w": replace(parameter, alias_of=None),
+        "g": replace(parameter, name=f"{name}.gradient", role="state", alias_of=None),
+    }
+    for state in rule.states:
+        stored[state] = Tensor(
+            name=f"{name}.{state}", shape=parameter.shape, dtype=wide, role="state"
+        )
+    tensors.update({tensor.name: tensor for tensor in stored.values()})
+    current = dict(stored)
+    decays = rule.decays_weights and len(parameter.shape) > 1
+    for count, (function, target, sources) in enumerate((*((_DECAY,) * decays), *rule.steps)):
+        read = tuple(current[source] for source in sources)
+        output = f"{name}.update{count}"
+        in_place = target in stored or target == sources[0]
+        like = current.get(target, read[0])
+        scalar = target.startswith("n")
+        tensors[output] = Tensor(
+            name=output,
+            shape=(1,) if scalar else like.shape,
+            dtype=like.dtype if target in stored else wide,
+            alias_of=stored[target].name if target in stored else None,
+        )
+        ops.append(
+            Op(
+                name=output,
+                params=_payload(function, read, in_place=in_place),
+                inputs=tuple(tensor.name for tensor in read),
+                outputs=(output,),
+                phase="update",
+                source=name,
+            )
+        )
+        current[target] = tensors[output]
+
+
+def _payload(function: str, read: tuple[Tensor, ...], *, in_place: bool) -> Payload:
+    elements = read[0].elements
+    if function == "norm":
+        return Reduce(function="sumsquare", outer=1, reduced=elements, inner=1)
+    return Elementwise(
+        function=function, n_inputs=len(read), elements=elements, in_place_ok=in_place
+    )

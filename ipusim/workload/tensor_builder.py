@@ -1,0 +1,206 @@
+"""Assembling graphs operator by operator: tensors, elementwise functions, changes of layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+from ipusim.errors import WorkloadError
+from ipusim.workload.graph import Cast, Elementwise, Graph, Layout, Op, Payload, Tensor
+
+
+class TensorBuilder:
+    """Collects tensors and operators; `finish` makes the immutable graph.
+
+    Methods that add an operator take its name and those of the tensors that it reads, and return
+    the name of the tensor that it writes, ``<name>.out``.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.tensors: dict[str, Tensor] = {}
+        self.ops: list[Op] = []
+        self.inputs: list[str] = []
+        self._op_names: set[str] = set()
+
+    def add_tensor(self, tensor: Tensor) -> str:
+        """Add a tensor whose name must be new; return its name."""
+        if tensor.name in self.tensors:
+            raise WorkloadError(f"Graph {self.name!r} already has a tensor {tensor.name!r}.")
+        self.tensors[tensor.name] = tensor
+        return tensor.name
+
+    def input(self, name: str, shape: tuple[int, ...], dtype: str = "float32") -> str:
+        """Add a tensor that the host sends."""
+        self.inputs.append(name)
+        return self.add_tensor(Tensor(name=name, shape=shape, dtype=dtype, role="input"))
+
+    def parameter(
+        self, name: str, shape: tuple[int, ...], role: str = "parameter", dtype: str = "float32"
+    ) -> str:
+        """Add learnt weights, or with role "constant" stored statistics and fixed indices."""
+        return self.add_tensor(Tensor(name=name, shape=shape, dtype=dtype, role=role))
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor added before."""
+        return self.tensors[name].shape
+
+    def add_op(self, name: str, params: Payload, inputs: tuple[str, ...], *outputs: str) -> None:
+        """Add an operator whose tensors exist; a name already taken gets a numeric suffix."""
+        unique, count = name, 2
+        while unique in self._op_names:
+            unique, count = f"{name}_{count}", count + 1
+        self._op_names.add(unique)
+        self.ops.append(Op(name=unique, params=params, inputs=inputs, outputs=outputs))
+
+    def apply(
+        self, name: str, params: Payload, inputs: tuple[str, ...], shape: tuple[int, ...]
+    ) -> str:
+        """Add an operator and its only output, named ``<name>.out``; return the output."""
+        dtype = self.tensors[inputs[0]].dtype
+        output = self.add_tensor(Tensor(name=f"{name}.out", shape=shape, dtype=dtype))
+        self.add_op(name, params, inputs, output)
+        return output
+
+    def elementwise(self, name: str, function: str, *inputs: str) -> str:
+        """Add an elementwise function; the first tensor has the shape of the result.
+
+        Further tensors may be smaller: missing leading axes, and axes of size 1, are repeated. A
+        function of two operands that is given one tensor takes a constant for the other.
+
+        Raises
+        ------
+        WorkloadError
+            If a further tensor cannot be repeated to the shape of the first.
+        """
+        shape = self.shape(inputs[0])
+        others = [self.shape(other) for other in inputs[1:]]
+        for other in others:
+            aligned = zip(reversed(other), reversed(shape), strict=False)
+            if len(other) > len(shape) or any(size not in (1, full) for size, full in aligned):
+                raise WorkloadError(
+                    f"Operator {name!r} cannot repeat a tensor of shape {other} to {shape}; each "
+                    "axis must have the same size or 1."
+                )
+        params = Elementwise(
+            function=function,
+            n_inputs=len(inputs),
+            elements=prod(shape),
+            broadcast=any(other != shape for other in others),
+            in_place_ok=self.tensors[inputs[0]].role not in ("parameter", "constant"),
+        )
+        return self.apply(name, params, inputs, shape)
+
+    def flatten(self, name: str, x: str) -> str:
+        """Flatten everything after the batch."""
+        batch, *rest = self.shape(x)
+        return self._layout(name, "flatten", x, (batch, prod(rest)), moves_data=False)
+
+    def reshape(self, name: str, x: str, shape: tuple[int, ...]) -> str:
+        """Add a view of the same elements in another shape."""
+        return self._layout(name, "reshape", x, shape, moves_data=False)
+
+    def transpose(self, name: str, x: str, order: tuple[int, ...]) -> str:
+        """Add a change of the order of the axes; a view where only axes of size 1 move."""
+        shape = self.shape(x)
+        kept = [axis for axis in order if shape[axis] > 1]
+        result = tuple(shape[axis] for axis in order)
+        return self._layout(name, "transpose", x, result, moves_data=kept != sorted(kept))
+
+    def narrow(self, name: str, x: str, *, axis: int, size: int) -> str:
+        """Add a view of the first `size` elements along one axis."""
+        shape = self.shape(x)
+        result = (*shape[:axis], size, *shape[axis + 1 :])
+        return self._layout(name, "slice", x, result, moves_data=False)
+
+    def expand(self, name: str, x: str, shape: tuple[int, ...]) -> str:
+        """Add a view that repeats a tensor along axes of size 1."""
+        return self._layout(name, "expand", x, shape, moves_data=False)
+
+    def concat(self, name: str, *inputs: str, axis: int) -> str:
+        """Add the concatenation of tensors along one axis."""
+        shape = self.shape(inputs[0])
+        size = sum(self.shape(x)[axis] for x in inputs)
+        result = (*shape[:axis], size, *shape[axis + 1 :])
+        params = Layout(function="concat", elements=prod(result), moves_data=True)
+        return self.apply(name, params, inputs, result)
+
+    def unstack(self, name: str, x: str) -> tuple[str, ...]:
+        """Add views of the slices of a tensor along its first axis, which they no longer have."""
+        parts, *shape = self.shape(x)
+        dtype = self.tensors[x].dtype
+        outputs = tuple(
+            self.add_tensor(Tensor(name=f"{name}.out{part}", shape=tuple(shape), dtype=dtype))
+            for part in range(parts)
+        )
+        params = Layout(function="split", elements=prod(self.shape(x)), moves_data=False)
+        self.add_op(name, params, (x,), *outputs)
+        return outputs
+
+    def _layout(
+        self, name: str, function: str, x: str, shape: tuple[int, ...], *, moves_data: bool
+    ) -> str:
+        params = Layout(function=function, elements=prod(shape), moves_data=moves_data)
+        return self.apply(name, params, (x,), shape)
+
+    def cast(self, name: str, x: str, to: str) -> str:
+        """Add a conversion to another element type."""
+        tensor = self.tensors[x]
+        output = self.add_tensor(Tensor(name=f"{name}.out", shape=tensor.shape, dtype=to))
+        self.add_op(name, Cast(to=to, elements=tensor.elements), (x,), output)
+        return output
+
+    def finish(self, *outputs: str) -> Graph:
+        """Return the validated graph; computed outputs get the role "output"."""
+        tensors = dict(self.tensors)
+        for name in outputs:
+            tensor = tensors[name]
+            if tensor.role == "activation":
+                tensors[name] = Tensor(
+                    name=name, shape=tensor.shape, dtype=tensor.dtype, role="output"
+                )
+        available = [
+            t.name for t in tensors.values() if t.role in ("input", "parameter", "constant")
+        ]
+        return Graph(
+            name=self.name,
+            tensors=tensors,
+            ops=topological_order(self.ops, available),
+            inputs=tuple(self.inputs),
+            outputs=tuple(outputs),
+        ).validate()
+
+
+def topological_order(ops: Iterable[Op], available: Iterable[str]) -> tuple[Op, ...]:
+    """Order operators so that each runs after those it reads from, keeping ties as given.
+
+    Parameters
+    ----------
+    ops : iterable of Op
+    available : iterable of str
+        Tensors that exist before the first operator: inputs, parameters and constants.
+
+    Raises
+    ------
+    WorkloadError
+        If operators wait for each other or for a tensor that nothing provides.
+    """
+    ready = set(available)
+    waiting = list(ops)
+    ordered: list[Op] = []
+    while waiting:
+        blocked: list[Op] = []
+        for op in waiting:
+            if ready.issuperset(op.inputs):
+                ready.update(op.outputs)
+                ordered.append(op)
+            else:
+                blocked.append(op)
+        if len(blocked) == len(waiting):
+            missing = next(name for name in blocked[0].inputs if name not in ready)
+            raise WorkloadError(
+                f"Operator {blocked[0].name!r} reads {missing!r}, which no operator can provide "
+                "first."
+            )
+        waiting = blocked
+    return tuple(ordered)

@@ -1,0 +1,387 @@
+"""From a forward graph to the two graphs of a training step.
+
+One runs per micro-batch: forward, loss, backward, and the addition of the gradients to
+accumulators. The other runs once per step and updates the weights. Between checkpoints, forward
+operators are computed a second time in the backward pass instead of keeping their results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import isqrt
+
+from ipusim.errors import ConfigError, WorkloadError, unknown_name
+from ipusim.workload.autodiff import Tape, backward_ops, tensors_with_gradient
+from ipusim.workload.graph import (
+    Cast,
+    Conv,
+    Elementwise,
+    Graph,
+    Loss,
+    MatMul,
+    Norm,
+    Op,
+    Softmax,
+    Tensor,
+)
+from ipusim.workload.optimizers import update_graph
+from ipusim.workload.payloads import LOSSES
+
+RECOMPUTE_MODES = ("none", "auto")
+"""Keep everything; or choose checkpoints so that segments and checkpoints take like memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingGraphs:
+    """What a replica runs in one training step.
+
+    Attributes
+    ----------
+    micro_batch : Graph
+        Forward, recomputation, backward and accumulation of one micro-batch. ``kept`` names the
+        gradients where nothing is accumulated.
+    update : Graph
+        The optimiser: reads gradients (role "state") and writes parameters and its own state.
+    gradient_bytes : dict of str to int
+        Bytes of the gradient of each parameter; what replicas add up.
+    """
+
+    micro_batch: Graph
+    update: Graph
+    gradient_bytes: dict[str, int]
+
+
+def training_graphs(
+    graph: Graph,
+    *,
+    loss: str,
+    optimizer: str = "sgd_momentum",
+    gradient_accumulation: int = 1,
+    recompute: str | Sequence[str] = "none",
+    batch_norm_span: int = 1,
+) -> TrainingGraphs:
+    """Derive what a training step runs from a forward graph.
+
+    Parameters
+    ----------
+    graph : Graph
+        Forward graph of one micro-batch, in the storage types of the run.
+    loss : {"cross_entropy", "mean_squared"}
+        Applied to every output; each gets an input of targets.
+    optimizer : str
+        One of `optimizers.OPTIMIZERS`.
+    gradient_accumulation : int
+        Micro-batches per update; from 2 on gradients are added to accumulators.
+    recompute : {"none", "auto"} or sequence of str
+        What to keep for the backward pass: everything; what separates about as many segments as
+        each has convolutions and products; or the tensors that cross the places after the named
+        forward operators.
+    batch_norm_span : int
+        Replicas that share the statistics of a batch norm.
+
+    Returns
+    -------
+    TrainingGraphs
+
+    Raises
+    ------
+    ConfigError
+        If there is no such loss or optimiser, or the model has none.
+    UnknownNameError
+        If a checkpoint names no operator.
+    WorkloadError
+        If an operator that a parameter depends on has no gradient, or there is no parameter.
+    """
+    if not graph.parameters:
+        raise WorkloadError(
+            f"Model {graph.name!r} has no parameters, so nothing can be trained: use the mode "
+            "'inference'."
+        )
+    forward = _with_loss(_training_mode(_with_weight_casts(graph), batch_norm_span), loss)
+    segments = _segments(forward, recompute)
+    tensors, ops, gradients = _differentiate(forward, segments)
+    ops, tensors, kept = _accumulate(
+        forward, ops, tensors, gradients, accumulate=gradient_accumulation > 1
+    )
+    micro_batch = replace(forward, tensors=tensors, ops=tuple(ops), kept=kept).validate()
+    shapes = {name: tensors[gradient] for name, gradient in gradients.items()}
+    return TrainingGraphs(
+        micro_batch=micro_batch,
+        update=update_graph(graph, shapes, optimizer),
+        gradient_bytes={name: tensor.bytes for name, tensor in shapes.items()},
+    )
+
+
+def _with_weight_casts(graph: Graph) -> Graph:
+    """Convert weights to the type of the activations where the master copy is wider."""
+    tensors, ops = dict(graph.tensors), []
+    for op in graph.ops:
+        dtype = tensors[op.outputs[0]].dtype
+        inputs = list(op.inputs)
+        for index, name in enumerate(op.inputs):
+            tensor = tensors[name]
+            planned = isinstance(op.params, Conv | MatMul) and tensor.role == "parameter"
+            if not planned or tensor.dtype == dtype:
+                continue
+            inputs[index] = f"{op.name}.weight_cast.out"
+            tensors[inputs[index]] = Tensor(name=inputs[index], shape=tensor.shape, dtype=dtype)
+            ops.append(
+                Op(
+                    name=f"{op.name}.weight_cast",
+                    params=Cast(to=dtype, elements=tensor.elements),
+                    inputs=(name,),
+                    outputs=(inputs[index],),
+                )
+            )
+        ops.append(replace(op, inputs=tuple(inputs)))
+    return replace(graph, tensors=tensors, ops=tuple(ops))
+
+
+def _training_mode(graph: Graph, batch_norm_span: int) -> Graph:
+    """Let norms hand their statistics to the gradient; batch norms also move the running ones."""
+    tensors, ops = dict(graph.tensors), []
+    for op in graph.ops:
+        if not isinstance(op.params, Norm):
+            ops.append(op)
+            continue
+        params = op.params
+        if params.kind == "batch":
+            params = replace(params, training=True, replica_span=batch_norm_span)
+        statistics = f"{op.name}.statistics"
+        tensors[statistics] = Tensor(name=statistics, shape=(2, params.statistics), dtype="float32")
+        outputs = (*op.outputs, statistics)
+        ops.append(replace(op, params=params, inputs=op.inputs[:3], outputs=outputs))
+        for name in op.inputs[3:]:
+            tensors[name] = replace(tensors[name], role="state")
+            ops.append(_moving_average(op, tensors, name))
+    return replace(graph, tensors=tensors, ops=tuple(ops))
+
+
+def _moving_average(op: Op, tensors: dict[str, Tensor], name: str) -> Op:
+    """Return the update of one running statistic; what it adds is as small as the scale."""
+    output = f"{name}.moved"
+    tensors[output] = replace(tensors[name], name=output, role="activation", alias_of=name)
+    params = Elementwise(
+        function="scaled_add", n_inputs=2, elements=tensors[name].elements, in_place_ok=True
+    )
+    return Op(
+        name=output, params=params, inputs=(name, op.inputs[1]), outputs=(output,), source=op.name
+    )
+
+
+def _with_loss(graph: Graph, loss: str) -> Graph:
+    """Append the loss of every output, with an input for its targets."""
+    if loss not in LOSSES:
+        named = f"the loss {loss!r} does not exist" if loss else "it names no loss"
+        raise ConfigError(
+            f"Model {graph.name!r} cannot be trained because {named}: give loss = "
+            f"{' or '.join(LOSSES)}."
+        )
+    tensors, ops, inputs, outputs = dict(graph.tensors), list(graph.ops), list(graph.inputs), []
+    producers = graph.producers()
+    for name in graph.outputs:
+        last = producers.get(name)
+        if loss == "cross_entropy" and last is not None and isinstance(last.params, Softmax):
+            # The loss takes the softmax itself.
+            ops.remove(last)
+            del tensors[name]
+            name = last.inputs[0]
+        prediction = tensors[name]
+        if prediction.role == "output":
+            prediction = tensors[name] = replace(prediction, role="activation")
+        classes = prediction.shape[-1] if prediction.shape else 1
+        rows = prediction.elements // classes
+        target = f"{name}.target"
+        cross_entropy = loss == "cross_entropy"
+        tensors[target] = Tensor(
+            name=target,
+            shape=prediction.shape[:-1] if cross_entropy else prediction.shape,
+            dtype="int32" if cross_entropy else prediction.dtype,
+            role="input",
+        )
+        result, gradient = f"{name}.loss", f"{name}.loss_gradient"
+        tensors[result] = Tensor(name=result, shape=(rows,), dtype="float32", role="output")
+        tensors[gradient] = Tensor(name=gradient, shape=prediction.shape, dtype=prediction.dtype)
+        ops.append(
+            Op(
+                name=result,
+                params=Loss(kind=loss, rows=rows, classes=classes),
+                inputs=(name, target),
+                outputs=(result, gradient),
+            )
+        )
+        inputs.append(target)
+        outputs.append(result)
+    return replace(
+        graph, tensors=tensors, ops=tuple(ops), inputs=tuple(inputs), outputs=tuple(outputs)
+    )
+
+
+def _segments(graph: Graph, recompute: str | Sequence[str]) -> list[list[Op]]:
+    """Cut the forward operators at the checkpoints."""
+    if isinstance(recompute, str):
+        if recompute not in RECOMPUTE_MODES:
+            raise ConfigError(
+                f"The option recompute is {recompute!r}: use {', '.join(RECOMPUTE_MODES)} or the "
+                "names of operators after which to keep results."
+            )
+        if recompute == "none":
+            return [list(graph.ops)]
+        checkpoints = _automatic_checkpoints(graph)
+    else:
+        checkpoints = tuple(recompute)
+    names = [op.name for op in graph.ops]
+    for name in checkpoints:
+        if name not in names:
+            raise unknown_name("operator", name, names)
+    cuts = sorted(names.index(name) + 1 for name in checkpoints)
+    bounds = [0, *cuts, len(names)]
+    parts = [list(graph.ops[low:high]) for low, high in pairwise(bounds)]
+    return [part for part in parts if part]
+
+
+def _automatic_checkpoints(graph: Graph) -> tuple[str, ...]:
+    """Choose about as many segments as each has planned operators, at narrow places.
+
+    The classic rule of Chen et al. 2016, arXiv:1604.06174: with n layers, sqrt(n) segments.
+    """
+    planned = [i for i, op in enumerate(graph.ops) if isinstance(op.params, Conv | MatMul)]
+    count = isqrt(len(planned))
+    crossing = _crossing_bytes(graph)
+    chosen = []
+    for part in range(1, count):
+        low = planned[len(planned) * part // count]
+        high = planned[min(len(planned) * (part + 1) // count, len(planned) - 1)]
+        best = min(range(low, max(low + 1, high)), key=lambda index: crossing[index])
+        chosen.append(graph.ops[best].name)
+    return tuple(dict.fromkeys(chosen))
+
+
+def _crossing_bytes(graph: Graph) -> list[int]:
+    """Bytes of activations that are live after each operator."""
+    last = {name: index for index, op in enumerate(graph.ops) for name in op.inputs}
+    live, result = 0, []
+    sizes = {t.name: t.bytes for t in graph.tensors.values() if t.role == "activation"}
+    ends: dict[int, int] = {}
+    for index, op in enumerate(graph.ops):
+        for name in op.outputs:
+            if name in last and name in sizes:
+                live += sizes[name]
+                ends[last[name]] = ends.get(last[name], 0) + sizes[name]
+        live -= ends.get(index, 0)
+        result.append(live)
+    return result
+
+
+def _differentiate(
+    forward: Graph, segments: list[list[Op]]
+) -> tuple[dict[str, Tensor], list[Op], dict[str, str]]:
+    """Return all tensors, all operators in order, and the gradient of each parameter."""
+    tape = Tape(graph=forward, wanted=tensors_with_gradient(forward))
+    for op in forward.ops:
+        if isinstance(op.params, Loss):
+            tape.contribute(op.inputs[0], op.outputs[1])
+    home = {name: i for i, part in enumerate(segments) for op in part for name in op.outputs}
+    crossing = {
+        name
+        for i, part in enumerate(segments)
+        for op in part
+        for name in op.inputs
+        if home.get(name, i) != i
+    }
+    ops = list(forward.ops)
+    for index in reversed(range(len(segments))):
+        start = len(tape.ops)
+        forward_part = [op for op in segments[index] if not isinstance(op.params, Loss)]
+        backward_ops(tape, forward_part)
+        backward = tape.ops[start:]
+        if index < len(segments) - 1:
+            backward = _recomputed(tape, forward_part, backward, crossing)
+        ops += backward
+    gradients = {}
+    for tensor in forward.with_role("parameter"):
+        start = len(tape.ops)
+        source = next(op for op in forward.ops if tensor.name in op.inputs)
+        total = tape.total(tensor.name, source)
+        ops += tape.ops[start:]
+        if total is not None:
+            gradients[tensor.name] = total
+    return {**forward.tensors, **tape.tensors}, ops, gradients
+
+
+def _recomputed(
+    tape: Tape, forward: list[Op], backward: list[Op], crossing: Iterable[str]
+) -> list[Op]:
+    """Put before a backward segment the forward operators whose results it needs again."""
+    made = {name: op for op in forward for name in op.outputs if name not in crossing}
+    wanted = {name for op in backward for name in op.inputs if name in made}
+    again: set[str] = set()
+    for op in reversed(forward):
+        if wanted.intersection(op.outputs):
+            again.add(op.name)
+            wanted.update(name for name in op.inputs if name in made)
+    clones = {name: f"{name}.again" for op in forward if op.name in again for name in op.outputs}
+    for name, clone in clones.items():
+        tape.tensors[clone] = replace(tape.graph.tensors[name], name=clone)
+    # What crosses a boundary was kept: the backward pass reads the kept tensor.
+    renamed = {name: clone for name, clone in clones.items() if name in made}
+
+    def reads(op: Op) -> tuple[str, ...]:
+        return tuple(renamed.get(name, name) for name in op.inputs)
+
+    second = [
+        replace(
+            op,
+            name=f"{op.name}.again",
+            inputs=reads(op),
+            outputs=tuple(clones[name] for name in op.outputs),
+            phase="recompute",
+            source=op.name,
+        )
+        for op in forward
+        if op.name in again
+    ]
+    return [*second, *(replace(op, inputs=reads(op)) for op in backward)]
+
+
+def _accumulate(
+    forward: Graph,
+    ops: list[Op],
+    tensors: dict[str, Tensor],
+    gradients: dict[str, str],
+    *,
+    accumulate: bool,
+) -> tuple[list[Op], dict[str, Tensor], tuple[str, ...]]:
+    """Add each gradient to its accumulator as soon as it is complete."""
+    if not accumulate:
+        return ops, tensors, tuple(dict.fromkeys(gradients.values()))
+    tensors = dict(tensors)
+    owners: dict[str, list[str]] = {}
+    for parameter, gradient in gradients.items():
+        owners.setdefault(gradient, []).append(parameter)
+    result: list[Op] = []
+    for op in ops:
+        result.append(op)
+        for gradient in op.outputs:
+            for parameter in owners.get(gradient, ()):
+                result.append(_add_to_accumulator(op, tensors, parameter, gradient))
+    return result, tensors, ()
+
+
+def _add_to_accumulator(op: Op, tensors: dict[str, Tensor], parameter: str, gradient: str) -> Op:
+    stored = tensors[parameter]
+    name, output = f"{parameter}.accumulator", f"{parameter}.accumulated"
+    tensors[name] = replace(stored, name=name, role="state", alias_of=None)
+    tensors[output] = replace(stored, name=output, role="activation", alias_of=name)
+    return Op(
+        name=output,
+        params=Elementwise(
+            function="scaled_add", n_inputs=2, elements=stored.elements, in_place_ok=True
+        ),
+        inputs=(name, gradient),
+        outputs=(output,),
+        phase="backward",
+        source=op.source or op.name,
+    )

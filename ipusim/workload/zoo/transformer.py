@@ -1,0 +1,134 @@
+"""Blocks of transformers: attention with heads, feed-forward layers, the additive mask.
+
+Vaswani et al. (arXiv 1706.03762). Activations are (items x tokens, features) matrices, which
+products read without a change of layout; heads are taken apart and put together by one transpose
+each. Query, key and value come from one product, as in ViT and GPT-2 and as Graphcore runs BERT
+(graphcore/examples, nlp/bert/pytorch/bert_fused_attention.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ipusim.errors import WorkloadError
+from ipusim.workload.builder import GraphBuilder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Sizes of a transformer for one micro-batch.
+
+    Attributes
+    ----------
+    batch, tokens : int
+        Items per pass and tokens of each.
+    hidden, heads, feed_forward : int
+        Features of a token, heads that share them, features inside the feed-forward layers.
+    dropout : bool
+        Whether attention and the end of each half of a layer drop elements in training.
+    """
+
+    batch: int
+    tokens: int
+    hidden: int
+    heads: int
+    feed_forward: int
+    dropout: bool = True
+
+    def __post_init__(self) -> None:
+        if self.hidden % self.heads:
+            raise WorkloadError(
+                f"Hidden size {self.hidden} of a transformer must be a multiple of its "
+                f"{self.heads} heads."
+            )
+
+    @property
+    def rows(self) -> int:
+        """Rows of the activations: one per item and token."""
+        return self.batch * self.tokens
+
+
+def drop(g: GraphBuilder, name: str, x: str, shape: Shape) -> str:
+    """Add a dropout, if the network has any."""
+    return g.elementwise(name, "dropout", x) if shape.dropout else x
+
+
+def additive_mask(g: GraphBuilder, prefix: str, mask: str) -> str:
+    """Turn a 0/1 mask (N, tokens) into what is added to the scores: 0, or a large negative value.
+
+    Returns
+    -------
+    str
+        A tensor (N, 1, 1, tokens), the same for all heads and queries.
+    """
+    batch, tokens = g.shape(mask)
+    y = g.cast(f"{prefix}.cast", mask, "float32")
+    y = g.elementwise(f"{prefix}.invert", "sub", y)
+    y = g.elementwise(f"{prefix}.scale", "scale", y)
+    return g.reshape(f"{prefix}.reshape", y, (batch, 1, 1, tokens))
+
+
+def attention(
+    g: GraphBuilder, prefix: str, x: str, shape: Shape, *, mask: str | None = None
+) -> str:
+    """Add multi-head self-attention: (N x T, H) to (N x T, H), the output product included.
+
+    Parameters
+    ----------
+    g : GraphBuilder
+    prefix : str
+        Of all names.
+    x : str
+        Activations.
+    shape : Shape
+    mask : str, optional
+        Tensor added to the scores (N, heads, T, T).
+    """
+    size = shape.hidden // shape.heads
+    qkv = g.linear(f"{prefix}.qkv", x, 3 * shape.hidden)
+    heads = (shape.batch, shape.tokens, 3, shape.heads, size)
+    qkv = g.reshape(f"{prefix}.split_heads", qkv, heads)
+    qkv = g.transpose(f"{prefix}.heads_first", qkv, (2, 0, 3, 1, 4))
+    query, key, value = g.unstack(f"{prefix}.split", qkv)
+    scores = g.matmul(f"{prefix}.scores", query, key, transpose_b=True)
+    scores = g.elementwise(f"{prefix}.scale", "scale", scores)
+    if mask is not None:
+        scores = g.elementwise(f"{prefix}.mask", "add", scores, mask)
+    weights = drop(g, f"{prefix}.dropout", g.softmax(f"{prefix}.softmax", scores), shape)
+    y = g.matmul(f"{prefix}.context", weights, value)
+    y = g.transpose(f"{prefix}.tokens_first", y, (0, 2, 1, 3))
+    y = g.reshape(f"{prefix}.merge_heads", y, (shape.rows, shape.hidden))
+    y = g.linear(f"{prefix}.output", y, shape.hidden)
+    return drop(g, f"{prefix}.output.dropout", y, shape)
+
+
+def feed_forward(g: GraphBuilder, prefix: str, x: str, shape: Shape) -> str:
+    """Add two dense layers with a GELU between them."""
+    y = g.linear(f"{prefix}.intermediate", x, shape.feed_forward)
+    y = g.elementwise(f"{prefix}.gelu", "gelu", y)
+    y = g.linear(f"{prefix}.output", y, shape.hidden)
+    return drop(g, f"{prefix}.output.dropout", y, shape)
+
+
+def post_norm_layer(
+    g: GraphBuilder, prefix: str, x: str, shape: Shape, *, mask: str | None = None
+) -> str:
+    """Add a layer that normalises after each residual addition, as the original and BERT do."""
+    y = attention(g, f"{prefix}.attention", x, shape, mask=mask)
+    x = g.elementwise(f"{prefix}.attention.add", "add", y, x)
+    x = g.layer_norm(f"{prefix}.attention.norm", x)
+    y = feed_forward(g, f"{prefix}.mlp", x, shape)
+    x = g.elementwise(f"{prefix}.mlp.add", "add", y, x)
+    return g.layer_norm(f"{prefix}.mlp.norm", x)
+
+
+def pre_norm_layer(
+    g: GraphBuilder, prefix: str, x: str, shape: Shape, *, mask: str | None = None
+) -> str:
+    """Add a layer that normalises before each half, as ViT and GPT-2 do."""
+    y = g.layer_norm(f"{prefix}.attention.norm", x)
+    y = attention(g, f"{prefix}.attention", y, shape, mask=mask)
+    x = g.elementwise(f"{prefix}.attention.add", "add", y, x)
+    y = g.layer_norm(f"{prefix}.mlp.norm", x)
+    y = feed_forward(g, f"{prefix}.mlp", y, shape)
+    return g.elementwise(f"{prefix}.mlp.add", "add", y, x)

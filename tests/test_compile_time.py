@@ -1,0 +1,103 @@
+"""Compile time: what is distinct in a program, the calibrated cost, the first epoch."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+
+import pytest
+
+from ipusim import paths
+from ipusim.compiler.program import LoweredOp, Program, Step
+from ipusim.errors import ConfigError
+from ipusim.runtime.compile_time import (
+    CompiledCode,
+    compile_s,
+    compiled_code,
+    first_epoch_items_per_s,
+    fit_s_per_tile_step,
+)
+
+STENCIL_VERTICES_PER_TILE = 12  # two compute sets of six workers, thorbenlouw/lbm-graphcore
+GC2_TILES = 1216
+
+
+def step(op: str, **changes) -> Step:
+    plain = {
+        "op": op, "name": "compute", "vertex": "AMP", "sync_cycles": 1, "exchange_cycles": 2,
+        "copy_cycles": 3, "compute_cycles": 4, "exchange_bytes": 5, "tiles": 100,
+    }  # fmt: skip
+    return Step(**{**plain, **changes})
+
+
+def operation(name: str, *steps: Step) -> LoweredOp:
+    return LoweredOp(
+        name=name, kind="conv", function="", steps=steps, macs=1, plan="p", transform="", tiles=100,
+        grouping=8, temp_bytes=0,
+    )  # fmt: skip
+
+
+def test_repeated_operations_are_compiled_once():
+    first = operation("a", step("a"), step("a", name="reduce", tiles=10))
+    again = operation("b", step("b"), step("b", name="reduce", tiles=10))
+    other = operation("c", step("c", compute_cycles=9))
+    empty = operation("d")
+    code = compiled_code(Program((first, again)), Program((other, empty)))
+    assert code == CompiledCode(operations=2, supersteps=3, tile_steps=210)
+
+
+def test_repeats_of_a_loop_are_compiled_once():
+    body = operation("a", step("a", repeats=16))
+    assert compiled_code(Program((body,))).tile_steps == 100
+
+
+def test_plans_tell_operations_apart():
+    first = operation("a", step("a"))
+    other = replace(first, plan="q")
+    assert compiled_code(Program((first, other))).operations == 2
+
+
+def test_time_is_proportional():
+    code = CompiledCode(operations=1, supersteps=2, tile_steps=1000)
+    assert compile_s(code, 1e-3) == pytest.approx(1.0)
+    assert compile_s(code, 1e-3, ipus_per_replica=4) == pytest.approx(4.0)
+    assert compile_s(code, 0.0) == 0
+
+
+def test_measured_compile_times_are_proportional_to_tiles():
+    with (paths.data_dir() / "evidence" / "ipu_microbench.csv").open(encoding="utf-8") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["metric"] == "compile_time"]
+    times = [float(row["value"]) for row in rows]
+    steps = [int(row["size"].split()[0]) * GC2_TILES * STENCIL_VERTICES_PER_TILE for row in rows]
+    assert len(rows) == 5
+    fitted = fit_s_per_tile_step(times, steps)
+    assert 3e-4 < fitted < 4e-4
+    for time, count in zip(times, steps, strict=True):
+        assert fitted * count == pytest.approx(time, rel=0.12)
+
+
+def test_fit_recovers_its_constant():
+    assert fit_s_per_tile_step([2.0, 4.0, 10.0], [10, 20, 50]) == pytest.approx(0.2)
+
+
+def test_first_epoch():
+    assert first_epoch_items_per_s(1000, 100, 0) == pytest.approx(100)
+    assert first_epoch_items_per_s(1000, 100, 10) == pytest.approx(50)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: compile_s(CompiledCode(operations=0, supersteps=0, tile_steps=0), -1.0),
+        lambda: compile_s(CompiledCode(operations=0, supersteps=0, tile_steps=0), 1.0, 0),
+        lambda: fit_s_per_tile_step([1.0], [1, 2]),
+        lambda: fit_s_per_tile_step([], []),
+        lambda: first_epoch_items_per_s(0, 1, 1),
+        lambda: first_epoch_items_per_s(1, 0, 1),
+        lambda: first_epoch_items_per_s(1, 1, -1),
+    ],
+)
+def test_bad_input_gets_one_sentence(call):
+    with pytest.raises(ConfigError) as caught:
+        call()
+    assert str(caught.value).endswith(".") and "\n" not in str(caught.value)

@@ -1,0 +1,103 @@
+"""What the host can feed: instances against NUMA nodes, kinds of data, bad input."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipusim.errors import IpuSimError
+from ipusim.machine import load_host, load_system
+from ipusim.runtime.host_feed import DATASETS, LOADERS, host_feed
+
+POD16 = load_system("IPU-POD16")
+POD64 = load_system("IPU-POD64")
+HOST = load_host("Dell R6525")
+
+
+def rate(instances: int, **options) -> float:
+    return host_feed(POD16, instances, "imagenet_jpeg", **options).items_per_s
+
+
+def test_workers_on_nodes_of_their_own_add_up():
+    one = HOST.decoded_images_per_s_per_core * HOST.worker_process_efficiency
+    for instances in (1, 2, 4, 8):
+        found = host_feed(POD16, instances, "imagenet_jpeg")
+        assert found.bound and found.slowdown == 1
+        assert found.items_per_s == pytest.approx(instances * 14 * one)
+
+
+def test_the_recipe_fills_the_server():
+    assert host_feed(POD16, 8, "imagenet_jpeg").processes == HOST.cores == 128
+
+
+def test_more_instances_than_nodes_are_swapped_and_lose():
+    shared = host_feed(POD16, 16, "imagenet_jpeg")
+    assert not shared.bound
+    assert shared.busy_cores <= HOST.cores
+    assert shared.items_per_s < rate(8)
+    assert shared.slowdown == pytest.approx(1 + 0.256 * 1.175)
+
+
+def test_servers_grow_with_instances_within_what_is_published():
+    assert host_feed(POD64, 8, "imagenet_jpeg").bound
+    assert host_feed(POD64, 32, "imagenet_jpeg").items_per_s == pytest.approx(4 * rate(8))
+    assert not host_feed(POD64, 33, "imagenet_jpeg").bound
+    assert not host_feed(POD64, 32, "imagenet_jpeg", servers=1).bound
+
+
+def test_threads_need_no_passing_on():
+    threads = host_feed(POD16, 8, "imagenet_jpeg", loader="threads")
+    assert threads.items_per_s == pytest.approx(8 * 14 * HOST.decoded_images_per_s_per_core)
+    assert host_feed(POD16, 1, "imagenet_jpeg", loader="threads").busy_cores == 126
+
+
+def test_data_without_preparation_is_unlimited():
+    assert host_feed(POD16, 1, "generated").items_per_s == math.inf
+    assert host_feed(POD16, 16, "Tokens").items_per_s == math.inf
+
+
+def test_memory_is_bound_by_copies():
+    found = host_feed(POD16, 1, "memory", workers_per_instance=1, item_bytes=150_528)
+    assert found.items_per_s == pytest.approx(POD16.host_core_bytes_per_s / (2 * 150_528))
+
+
+@given(st.integers(1, 64), st.integers(1, 64), st.sampled_from(LOADERS))
+def test_no_more_cores_work_than_there_are(instances, workers, loader):
+    found = host_feed(
+        POD16, instances, "imagenet_jpeg", workers_per_instance=workers, loader=loader
+    )
+    assert 0 < found.busy_cores <= HOST.cores
+    assert 0 < found.items_per_s <= HOST.cores * HOST.decoded_images_per_s_per_core
+
+
+@given(st.integers(1, 8), st.integers(1, 40))
+def test_more_workers_never_feed_less_while_cores_are_free(instances, workers):
+    if workers + 1 + HOST.service_processes <= HOST.cores_per_node:
+        more = rate(instances, workers_per_instance=workers + 1)
+        assert more > rate(instances, workers_per_instance=workers)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((0, "generated"), {}, "0 instances"),
+        ((1, "generated"), {"workers_per_instance": 0}, "0 workers per instance"),
+        ((1, "generated"), {"servers": 0}, "0 host servers"),
+        ((1, "memory"), {}, "give item_bytes"),
+        ((1, "memory"), {"item_bytes": 0}, "Items of 0 bytes"),
+        ((1, "imagenet"), {}, "imagenet_jpeg"),
+        ((1, "generated"), {"loader": "thread"}, "'threads'"),
+    ],
+)
+def test_bad_input_gets_one_sentence(arguments, options, message):
+    with pytest.raises(IpuSimError) as caught:
+        host_feed(POD16, *arguments, **options)
+    text = str(caught.value)
+    assert message in text and text.endswith((".", "?")) and "\n" not in text
+
+
+def test_data_sets_are_named():
+    assert DATASETS == ("imagenet_jpeg", "generated", "tokens", "memory")

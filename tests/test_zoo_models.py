@@ -1,0 +1,192 @@
+"""What makes each newer network of the zoo what it is, counted independently."""
+
+from __future__ import annotations
+
+import pytest
+
+import ipusim
+from ipusim.errors import WorkloadError
+from ipusim.workload import zoo
+from ipusim.workload.graph import Conv, Gather, Graph, MatMul, Norm, Softmax
+from ipusim.workload.zoo import autoencoder, bert
+from ipusim.workload.zoo.blocks import round_channels
+from ipusim.workload.zoo.transformer import Shape
+
+
+def _payloads(graph: Graph, kind: type) -> list:
+    return [op.params for op in graph.ops if isinstance(op.params, kind)]
+
+
+@pytest.mark.parametrize(
+    ("channels", "rounded"), [(32 * 1.4, 48), (16 * 1.4, 24), (320 * 1.4, 448), (18, 24), (3, 8)]
+)
+def test_channels_round_to_eight_without_losing_a_tenth(channels, rounded):
+    assert round_channels(channels) == rounded
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks", "head"), [("efficientnet_b0", 16, 1280), ("efficientnet_b4", 32, 1792)]
+)
+def test_efficientnet_is_depthwise(name, blocks, head):
+    graph = zoo.load(name).graph()
+    depthwise = [p for p in _payloads(graph, Conv) if p.groups > 1]
+    assert len(depthwise) == blocks
+    assert all(p.groups == p.in_channels == p.out_channels for p in depthwise)
+    assert graph.tensors["classifier.weight"].shape == (1000, head)
+    gates = [op for op in graph.ops if op.name.endswith("se.scale")]
+    assert len(gates) == blocks
+    assert all(op.function == "mul" and op.params.broadcast for op in gates)
+
+
+@pytest.mark.parametrize("name", ["efficientnet_b0_g16_gn", "efficientnet_b4_g16_gn"])
+def test_g16_filters_groups_of_sixteen(name):
+    graph = zoo.load(name).graph()
+    filters = [op for op in graph.ops if op.name.endswith("conv_dw")]
+    sizes = [op.params.in_channels // op.params.groups for op in filters]
+    # B4's second block filters 24 channels, which 16 does not divide.
+    assert sizes == [16] * len(sizes) if "b0" in name else sizes[1] == 8
+    assert sum(size != 16 for size in sizes) == ("b4" in name)
+    assert {(p.kind, p.groups) for p in _payloads(graph, Norm)} == {("group", 4)}
+    expand = [op.params for op in graph.ops if op.name.endswith("conv_pw")]
+    assert {p.out_channels / p.in_channels for p in expand} == {4}
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks", "gated", "hard"),
+    [("mobilenet_v3_small", 11, 9, 2 * 8 + 3), ("mobilenet_v3_large", 15, 8, 2 * 9 + 3)],
+)
+def test_mobilenet_gates(name, blocks, gated, hard):
+    graph = zoo.load(name).graph()
+    assert sum(op.name.endswith("conv_dw") for op in graph.ops) == blocks
+    assert sum(op.function == "hard_sigmoid" for op in graph.ops) == gated
+    assert sum(op.function == "hard_swish" for op in graph.ops) == hard
+
+
+def test_bert_for_squad():
+    graph = zoo.bert_base_squad().graph(2)
+    # Hugging Face's BertForQuestionAnswering has no pooler: 109,482,240 - 768 * 769 + 2 * 769.
+    assert graph.parameters == 109_482_240 - 768 * 769 + 2 * 769
+    assert graph.macs == 2 * (35_332_816_896 + 384 * 768 * 2)
+    assert graph.tensors[graph.outputs[0]].shape == (2, 2, 384)
+    assert [graph.tensors[name].shape for name in graph.inputs] == [(2, 384)] * 3
+    assert {graph.tensors[name].dtype for name in graph.inputs} == {"int32"}
+    assert _payloads(graph, Softmax) == [Softmax(outer=2 * 12 * 384, length=384)] * 12
+    assert {(p.kind, p.batch, p.channels) for p in _payloads(graph, Norm)} == {
+        ("layer", 2 * 384, 768)
+    }
+    assert [(p.rows, p.indices) for p in _payloads(graph, Gather)] == [
+        (30522, 768),
+        (2, 768),
+        (512, 384),
+    ]
+
+
+def test_bert_large_for_squad():
+    graph = zoo.bert_large_squad().graph()
+    assert graph.parameters == 335_141_888 - 1024 * 1025 + 2 * 1025
+    assert graph.macs == 123_211_874_304 + 384 * 1024 * 2
+
+
+def test_vision_transformer_reads_patches_and_one_class_token():
+    graph = zoo.vit_base_16().graph(2)
+    patches = next(op.params for op in graph.ops if op.kind == "conv")
+    assert patches.out_field == (14, 14)
+    assert graph.tensors["cls_token.concat.out"].shape == (2, 197, 768)
+    assert not any(op.function == "dropout" for op in graph.ops)
+    assert {(p.groups, p.m, p.k, p.n) for p in _payloads(graph, MatMul)} == {
+        (1, 394, 768, 3 * 768),
+        (24, 197, 64, 197),
+        (24, 197, 197, 64),
+        (1, 394, 768, 768),
+        (1, 394, 768, 3072),
+        (1, 394, 3072, 768),
+        (1, 2, 768, 1000),
+    }
+
+
+def test_gpt2_shares_its_first_and_last_weights():
+    graph = zoo.gpt2_small(sequence_length=128).graph(2)
+    assert [op.kind for op in graph.consumers()["wte.weight"]] == ["gather", "matmul"]
+    assert graph.tensors[graph.outputs[0]].shape == (2, 128, 50257)
+    masks = [op for op in graph.ops if op.name.endswith("attention.mask")]
+    assert len(masks) == 12
+    assert all("causal_mask" in op.inputs for op in masks)
+    with pytest.raises(WorkloadError, match="at most 1024"):
+        zoo.gpt2_small(sequence_length=1025)
+
+
+def test_attention_products_have_the_shapes_of_their_heads():
+    graph = zoo.bert_base_squad().graph(2)
+    by_name = {op.name: op for op in graph.ops}
+    prefix = "encoder.layer.0.attention"
+    scores, context = by_name[f"{prefix}.scores"], by_name[f"{prefix}.context"]
+    shape = {"groups": 2 * 12, "weights_operand": False}
+    assert scores.params == MatMul(m=384, k=64, n=384, transpose_b=True, **shape)
+    assert context.params == MatMul(m=384, k=384, n=64, **shape)
+    heads = [graph.tensors[name].shape for name in (*scores.inputs, *context.inputs)]
+    assert heads == [(2, 12, 384, 64), (2, 12, 384, 64), (2, 12, 384, 384), (2, 12, 384, 64)]
+    assert by_name[f"{prefix}.mask"].params.broadcast
+    moved = [op.name for op in graph.ops if op.kind == "layout" and op.params.moves_data]
+    assert len(moved) == 2 * 12 + 1  # heads apart and together; start and end scores apart
+
+
+def test_bert_for_pretraining_shares_the_word_embedding():
+    topology = bert.large("pretraining", 128, "pretraining")
+    graph = bert.bert_model(topology).graph(2)
+    # Hugging Face's BertForPreTraining of bert-large-uncased.
+    assert graph.parameters == 336_226_108
+    outputs = [graph.tensors[name].shape for name in graph.outputs]
+    assert outputs == [(2 * 20, 30522), (2, 2)]
+    readers = graph.consumers()["embeddings.word_embeddings.weight"]
+    assert [op.kind for op in readers] == ["gather", "matmul"]
+
+
+def test_a_bert_that_cannot_be_is_refused():
+    with pytest.raises(WorkloadError, match="at most 512"):
+        bert.base("long", 513, "none")
+    with pytest.raises(WorkloadError, match="one of none, question_answering, pretraining"):
+        bert.base("headless", 128, "translation")
+    with pytest.raises(WorkloadError, match="multiple of its 5 heads"):
+        Shape(batch=1, tokens=8, hidden=64, heads=5, feed_forward=128)
+
+
+def test_the_autoencoder_fits_ten_images_and_not_many_more():
+    options = {
+        "system": "IPU-POD16",
+        "mode": "training",
+        "replicas": 1,
+        "precision": "32.32",
+        "partials": "float",
+        "host_dtype": "float32",
+        "optimizer": "adam",
+        "framework": "tensorflow",
+        "stack": "sdk-2.4",
+    }
+    fits = [ipusim.simulate("tamu_autoencoder", micro_batch=n, **options).fits for n in (10, 12)]
+    assert fits == [True, False]  # the paper: 10 is the most
+    assert "ssumed" in zoo.tamu_autoencoder().note
+
+
+def test_the_autoencoder_has_one_bottleneck_and_mirrors():
+    graph = zoo.tamu_autoencoder().graph(10)
+    assert graph.tensors[graph.inputs[0]].shape == (10, 1, 28, 28)
+    assert graph.tensors[graph.outputs[0]].shape == (10, 1, 28, 28)
+    sizes = {op.name: graph.tensors[op.outputs[0]].elements for op in graph.ops}
+    assert min(sizes, key=sizes.get).startswith("code")
+    assert sizes["code"] == 10 * 768
+    enlarge = [op.params for op in graph.ops if op.kind == "conv" and op.params.is_transposed]
+    assert [(p.field, p.out_field, p.out_channels) for p in enlarge] == [
+        ((7, 7), (14, 14), 256),
+        ((14, 14), (28, 28), 128),
+    ]
+    blocks = [op.name.rsplit(".", 1)[0] for op in graph.ops if op.name.endswith("conv2")]
+    encoder = [name.removeprefix("encoder.") for name in blocks if name.startswith("encoder")]
+    decoder = [name.removeprefix("decoder.") for name in blocks if name.startswith("decoder")]
+    assert sorted(encoder) == sorted(decoder)
+
+
+def test_widths_of_the_autoencoder_are_one_argument_away():
+    narrow = autoencoder.Topology(channels=(64, 128), blocks=(2, 1), code_features=8)
+    graph = zoo.tamu_autoencoder(narrow).graph()
+    assert graph.tensors["code.out"].shape == (1, 8)
+    assert sum(op.name.endswith("conv2") for op in graph.ops) == 6
