@@ -42,7 +42,11 @@ EXAMPLE = (
     "float32",
 )
 _BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(\n<!-- end \2 -->)", re.DOTALL)
-_METRIC_NAMES = {"latency": "latency", "throughput": "throughput", "efficiency": "images/s/W"}
+_METRIC_NAMES = {
+    "efficiency": "images/s/W",
+    "throughput_epoch1": "first epoch",
+    "epoch_time": "time of an epoch",
+}
 
 
 def example_block() -> str:
@@ -69,13 +73,14 @@ def accuracy_block(frame: pd.DataFrame) -> str:
         "| published | rows | roofline | nothing fitted | calibrated | bias | hits | largest |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    summary = tier_summary(frame, by=("system", "metric"))
-    for (system, metric), group in summary.groupby(["system", "metric"], sort=False):
+    keys = ["system", "mode", "metric"]
+    summary = tier_summary(frame, by=keys)
+    for (system, mode, metric), group in summary.groupby(keys, sort=False):
         tiers = group.set_index("tier")
         best = tiers.loc["calibrated"]
         medians = [tiers.loc[tier, "median_abs_error_percent"] for tier in tiers.index]
         cells = [
-            f"{system}, {_METRIC_NAMES.get(metric, metric)}",
+            f"{system}, {mode}, {_METRIC_NAMES.get(metric, metric)}",
             str(int(best["rows"])),
             *map(_cell, medians),
             format_percent(best["bias_percent"]),

@@ -110,6 +110,17 @@ def run_benchmarks() -> pd.DataFrame:
     rows.append(("plan ResNet-50, GC200, micro-batch 64", 1e3 * best_of(task, 2), "ms", None))
     again = best_of(lambda: api.simulate("resnext101_32x4d", system="C2", micro_batch=4))
     rows.append(("simulate ResNeXt-101 again, plans remembered", 1e3 * again, "ms", None))
+    training_options = {
+        "system": "IPU-POD256",
+        "mode": "training",
+        "micro_batch": 20,
+        "gradient_accumulation": 2,
+        "recompute": "auto",
+        "host_dtype": "uint8",
+    }
+    api.simulate("resnet50", **training_options)
+    again = best_of(lambda: api.simulate("resnet50", **training_options))
+    rows.append(("training step of ResNet-50 on 256 replicas again", again, "s", 1))
     fresh_process()
     cpu, peak = fresh_process()
     rows.append(("simulate ResNeXt-101 in a fresh process, CPU", cpu, "s", 2))

@@ -209,15 +209,23 @@ def reproduce(
 @click.option("--record", is_flag=True, help="Record the counts as those that must not fall.")
 def validate(rows: bool, record: bool) -> int:
     """Print the three-tier validation tables; fail when a recorded count of hits falls."""
-    from ipusim.study import evidence, validate
+    from ipusim.study import evidence, evidence_pooling, gpu_compare, scale_out, validate
     from ipusim.study.compare import verdicts
+    from ipusim.study.predictor import default_predictor
 
     frame = verdicts()
     tables = validate.validation_tables(frame, rows=rows)
     tables += [_as_table(evidence.vertices_table(), "Vertices measured on silicon")]
     tables += [_as_table(evidence.operations_table(), "Operations against Graphcore's IPUModel")]
+    title = "Pooling, reductions and embeddings against Graphcore's IPUModel"
+    tables += [_as_table(evidence_pooling.pooling_table(), title)]
     title = "Grouped convolutions measured on one GC2 (Jia et al. 2019), by network stage"
     tables += [_as_table(evidence.mk1_layers_table(), title)]
+    samples = scale_out.scaling_samples(scale_out.scaling_rows(), default_predictor())
+    title = "Scaling apart from level: slowdown against the smallest system of each series"
+    tables += [_as_table(scale_out.scaling_table(samples), title)]
+    title = "GPU model, leave one model out"
+    tables += [_as_table(gpu_compare.gpu_summary(gpu_compare.gpu_compare(), by=("mode",)), title)]
     click.echo("\n\n".join(repr(table) for table in tables))
     if record:
         click.echo(f"\nrecorded: {_shown(validate.record_expected(frame))}")
@@ -230,14 +238,23 @@ def validate(rows: bool, record: bool) -> int:
 
 @cli.command()
 @click.option("--power", is_flag=True, help="Also fit the factors on dynamic energy.")
-def calibrate(power: bool) -> None:
-    """Fit the cost per step of every software stack and write data/calibration.toml."""
+@click.option("--gpu", is_flag=True, help="Also fit the cost per kernel of GPU software stacks.")
+def calibrate(power: bool, gpu: bool) -> None:
+    """Fit the constants of stacks and scale-out and write data/calibration.toml."""
     from ipusim.study.calibrate import calibrate as fit
     from ipusim.study.predictor import default_predictor
 
     fitted = fit(predictor=default_predictor(), power=power)
     for cost in fitted.step_costs.values():
         click.echo(f"{cost.stack}: {1e6 * cost.value_s:.1f} us ({len(cost.rows)} rows)")
+    for name in ("reduction", "collective"):
+        latency = getattr(fitted.scale_out, name)
+        click.echo(f"{name}: {1e6 * latency.value_s:.2f} us ({len(latency.rows)} rows)")
+    if gpu:
+        from ipusim.study.gpu_fit import calibrate_gpu
+
+        for kernel in calibrate_gpu().values():
+            click.echo(f"{kernel.stack}: {1e6 * kernel.value_s:.1f} us per kernel")
     scales = fitted.power
     click.echo(f"amp x {scales.amp:.4g}, sram x {scales.sram:.4g} ({len(scales.rows)} rows)")
 

@@ -188,8 +188,11 @@ def test_every_cell_runs_in_the_browser(notebook: Path, lab: Lab, page: Page) ->
     )
     try:
         page.goto(f"{lab.url}/lab/tree/{notebook.name}?token={lab.token}")
+        # Lab scrolls a long notebook to where it was left: its first cell need not be in view.
         page.wait_for_selector(
-            ".jp-NotebookPanel .jp-Notebook .jp-Cell", timeout=START_SECONDS * 1000
+            ".jp-NotebookPanel .jp-Notebook .jp-Cell",
+            state="attached",
+            timeout=START_SECONDS * 1000,
         )
         page.wait_for_function(KERNEL_IDLE, timeout=START_SECONDS * 1000)
         page.set_default_timeout(RUN_SECONDS * 1000)

@@ -14,6 +14,7 @@ from ipusim.study import qwant_assumptions as assumptions
 from ipusim.study.compare import Samples, verdicts
 from ipusim.study.show import show_figure, show_table
 from ipusim.study.tables import Table
+from ipusim.study.verdict_views import verdict_table
 
 BATCHES = [2, 12]
 VIEWS = {
@@ -216,7 +217,7 @@ def test_power_audit_keeps_batches_that_were_not_predicted(frame):
 
 
 def test_verdict_and_summary_tables(frame):
-    table = qwant_views.verdict_table(frame)
+    table = verdict_table(frame)
     assert len(table.cells) == 8
     unpublished = [line for line in table.cells if line[0].endswith("batch14")]
     assert all(line[2] == "-" and line[7] == "" for line in unpublished)

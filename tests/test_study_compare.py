@@ -208,8 +208,9 @@ def test_committed_calibration_can_be_read():
 
 def test_columns_and_rows(frame):
     assert tuple(frame.columns) == (
-        "row_id", "study", "table", "family", "system", "stack", "metric", "unit", "published",
-        "roofline", "specification", "calibrated", "low80", "high80", "verdict", "status", "note",
+        "row_id", "study", "table", "family", "system", "stack", "mode", "metric", "unit",
+        "published", "roofline", "specification", "calibrated", "low80", "high80", "verdict",
+        "status", "note",
     )  # fmt: skip
     assert list(frame["row_id"]) == [row.row_id for row in load_rows()]
     assert set(frame["status"]) == {"predicted", "not_modelled"}

@@ -9,6 +9,7 @@ import pytest
 from ipusim import paths
 from ipusim.errors import DataError, UnknownNameError
 from ipusim.machine.system import load_system
+from ipusim.runtime.run_config import OPTION_NAMES, TRAINING_OPTION_NAMES
 from ipusim.study.published import load_claims, load_row, load_rows, rows_frame
 from ipusim.study.runs import load_run, load_runs
 
@@ -103,13 +104,32 @@ def test_all_resnet_and_resnext_inference_rows_are_modelled():
 
 
 @pytest.mark.parametrize("run", modelled_runs(), ids=lambda run: run.run_id)
-def test_modelled_runs_are_complete_and_use_every_ipu(run):
+def test_modelled_runs_are_complete(run):
     options = run.options()
-    assert set(options) <= SIMULATE_OPTIONS
-    missing = SIMULATE_OPTIONS - set(options) - {"gradient_accumulation", "partials", "io_tiles"}
-    assert (run.io_tiles is not None) == run.overlap_io
-    assert not missing
-    assert run.replicas * run.ipus_per_replica == load_system(run.system).ipus
+    given = set(options)
+    assert (run.io_tiles is not None) == bool(run.overlap_io)
+    ipus = run.replicas * run.ipus_per_replica
+    if run.mode == "inference":
+        assert given <= SIMULATE_OPTIONS
+        optional = {"gradient_accumulation", "partials", "io_tiles"}
+        assert not SIMULATE_OPTIONS - given - optional
+        assert ipus == load_system(run.system).ipus
+        return
+    assert given <= {*OPTION_NAMES, *TRAINING_OPTION_NAMES}
+    needed = {"micro_batch", "gradient_accumulation", "optimizer", "framework", "dataset", "stack"}
+    assert needed <= given
+    assert ipus <= load_system(run.system).ipus
+    if "instances" in given:
+        assert run.replicas % run.instances == 0
+    # What is not known at the tag of the recipe is marked.
+    assert set(run.assumed) <= {*given, "model"}
+
+
+def test_a_pipelined_run_names_its_cuts():
+    piped = [run for run in modelled_runs() if run.ipus_per_replica > 1]
+    assert piped
+    for run in piped:
+        assert len(run.pipeline_splits) == run.ipus_per_replica - 1
 
 
 @pytest.mark.parametrize(("number", "printed", "real"), [("058", 16, 8), ("059", 32, 16)])

@@ -25,6 +25,7 @@ from ipusim.study import (
 from ipusim.study.catalogue import select_studies, study_parameters
 from ipusim.study.compare import NOT_MODELLED, PREDICTED, VERDICT_COLUMNS, verdict_of
 from ipusim.study.runs import load_run
+from ipusim.study.verdict_views import verdict_table
 
 TOO_SLOW = 0.95
 PARAMETERS = {
@@ -379,7 +380,7 @@ def test_two_rows_need_a_correction():
 
 
 def test_verdict_and_summary_tables(frame):
-    assert len(tamu_views.verdict_table(frame).cells) == len(frame)
+    assert len(verdict_table(frame).cells) == len(frame)
     data = tamu_views.summary_table(frame).frame
     assert (data["rows"] > 0).all()
     assert "results page" in set(data["source"])

@@ -6,14 +6,18 @@ from collections import Counter
 from dataclasses import replace
 from math import prod
 
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import helper
+from onnx_single_op import make_model
 
 from ipusim.errors import ConfigError, UnknownNameError, WorkloadError
 from ipusim.workload import zoo
 from ipusim.workload.builder import GraphBuilder
 from ipusim.workload.graph import Elementwise, Graph, Layout, Pool, Reduce
+from ipusim.workload.onnx_import import from_onnx
 from ipusim.workload.optimizers import OPTIMIZERS, state_bytes
 from ipusim.workload.training import training_graphs
 
@@ -253,3 +257,25 @@ def test_a_model_without_parameters_cannot_be_trained() -> None:
     graph = g.finish(g.elementwise("relu", "relu", g.input("x", (2, 4))))
     with pytest.raises(WorkloadError, match="no parameters"):
         trained(graph)
+
+
+def test_gradients_of_an_onnx_model_have_the_shapes_that_onnx_infers():
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], name="c1", strides=[2, 2], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["b"], name="r1"),
+        helper.make_node("Conv", ["b", "w2"], ["c"], name="c2", group=4),
+        helper.make_node("Flatten", ["c"], ["d"], name="f"),
+        helper.make_node("Gemm", ["d", "w3"], ["y"], name="g"),
+    ]
+    weights = {"w1": (8, 3, 3, 3), "w2": (8, 2, 3, 3), "w3": (8 * 6 * 6, 5)}
+    file = make_model(nodes, {"x": (2, 3, 16, 16)}, ["y"], weights)
+    inferred = {
+        value.name: tuple(d.dim_value for d in value.type.tensor_type.shape.dim)
+        for value in onnx.shape_inference.infer_shapes(file).graph.value_info
+    }
+    micro = trained(from_onnx(file).graph(), loss="cross_entropy").micro_batch
+    for op, tensor in (("r1", "a"), ("c2", "b"), ("f", "c"), ("g", "d")):
+        backward = [o for o in micro.ops if o.source == op and o.phase == "backward"]
+        shapes = {micro.tensors[name].shape for o in backward for name in o.outputs}
+        assert inferred[tensor] in shapes, op
+    assert micro.tensors["c2.weight_gradient"].shape == weights["w2"]

@@ -38,7 +38,7 @@ schema = 1
 """
 _STEP_SOURCE = "least mean absolute relative error of time per step over rows"
 _GPU_SOURCE = "least mean absolute logarithm of predicted over published time per step over rows"
-_SCALE_SOURCE = "slowdown against the smallest system of each series of rows"
+_SCALE_SOURCE = "median of what makes the slowdown of one of the rows exact"
 _COMPILE_SOURCE = "least squares of compile times over rows of evidence/ipu_microbench.csv"
 _POWER_SOURCE = "non-negative least squares of dynamic power over rows"
 

@@ -13,6 +13,7 @@ from ipusim.study.compare import tier_summary, with_errors
 from ipusim.study.published import load_rows
 from ipusim.study.qwant import MODEL, PUBLISHED_SYSTEM, check_parameters, machine_rows, power_frame
 from ipusim.study.tables import Table
+from ipusim.study.verdict_views import errors_table
 
 _MOST_MICRO_BATCH = 64
 
@@ -166,34 +167,6 @@ def machine_table(frame: pd.DataFrame) -> Table:
     )
 
 
-def verdict_table(frame: pd.DataFrame) -> Table:
-    """Show every row with its prediction and the verdict of the one global rule.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.compare.verdicts`.
-
-    Returns
-    -------
-    Table
-        Row, unit, published, the three tiers, error of the calibrated one, verdict, note; with the
-        80 % interval where there is one.
-    """
-    columns = {
-        "row_id": "row",
-        "unit": "unit",
-        "published": "published",
-        "roofline": "roofline",
-        "specification": "specification",
-        "calibrated": "calibrated",
-    }
-    if frame["low80"].notna().any():
-        columns |= {"low80": "low 80 %", "high80": "high 80 %"}
-    columns |= {"calibrated_error_percent": "error %", "verdict": "verdict", "note": "note"}
-    return Table(with_errors(frame), caption="Verdicts", columns=columns)
-
-
 def summary_table(frame: pd.DataFrame) -> Table:
     """Count the verdicts per metric and tier, and show the size of the errors.
 
@@ -209,19 +182,4 @@ def summary_table(frame: pd.DataFrame) -> Table:
         without a value are left out.
     """
     summary = tier_summary(frame, by=("system", "metric"))
-    return Table(
-        summary[summary["rows"] > 0],
-        caption="Errors by tier, in % of the published value",
-        columns={
-            "system": "system",
-            "metric": "metric",
-            "tier": "tier",
-            "rows": "rows",
-            "median_abs_error_percent": "median",
-            "max_abs_error_percent": "largest",
-            "bias_percent": "bias",
-            "hit": "hit",
-            "near": "near",
-            "miss": "miss",
-        },
-    )
+    return errors_table(summary, {"system": "system", "metric": "metric"})

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 
 from ipusim import paths
 from ipusim.machine import load_chip
@@ -24,8 +25,8 @@ from ipusim.study.records import read_records
 _PROBE_S = 1.0
 """A latency beside which everything that runs in parallel is short."""
 
-_COLLECTIVE_GRID_S = np.arange(0, 401) * 1e-6
-"""Candidates: a microsecond is finer than the rows can tell apart."""
+_TOLERANCE = 1e-6
+"""Rounding of a busy time that was recovered from steps with and without a probe."""
 
 STENCIL_SUPERSTEPS = 12
 """Supersteps of the stencil program whose compile times were published (its source is public:
@@ -41,8 +42,8 @@ class ScalingSample:
     Attributes
     ----------
     row_id, series : str
-    ipus : int
-        Chips in use.
+    ipus, items : int
+        Chips in use, and items of all of them per step.
     floor_s, base_s : float
         What runs beside the chips; what does not depend on the constants.
     reductions, collectives : float
@@ -54,11 +55,17 @@ class ScalingSample:
     row_id: str
     series: str
     ipus: int
+    items: int
     floor_s: float
     base_s: float
     reductions: float
     collectives: float
     published_s: float
+
+    @property
+    def held_by_host(self) -> bool:
+        """Whether the host and not the chips sets the predicted step, without any latency."""
+        return self.floor_s > self.base_s * (1 + _TOLERANCE)
 
     def step_s(self, reduction_s: float, collective_s: float) -> float:
         """Return the predicted step, in seconds."""
@@ -113,6 +120,7 @@ def scaling_samples(
                 row_id=row.row_id,
                 series=run.series,
                 ipus=(run.replicas or 1) * (run.ipus_per_replica or 1),
+                items=items,
                 floor_s=free,
                 base_s=base,
                 reductions=(both - collected) / _PROBE_S,
@@ -152,6 +160,46 @@ def slowdown_errors(
     return errors
 
 
+def scaling_table(samples: Sequence[ScalingSample]) -> pd.DataFrame:
+    """Compare slowdowns: how much longer a chip takes per item than in the smallest system.
+
+    Parameters
+    ----------
+    samples : sequence of ScalingSample
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per sample but the smallest of its series: series, row_id, ipus, published and
+        predicted slowdown, its error in percent with the constants of all rows, and with the
+        collective latency fitted without the row's own series.
+    """
+    fitted = fit_scale_out(samples)
+    constants = fitted.reduction.value_s, fitted.collective.value_s
+    errors = slowdown_errors(samples, *constants)
+    rows = []
+    for group in _by_series(samples):
+        left_out = fit_scale_out(samples, without_series=group[0].series)
+        own = slowdown_errors(group, left_out.reduction.value_s, left_out.collective.value_s)
+        smallest = group[0]
+        for sample in group[1:]:
+            # Items per step cancel against the published ratio, which is of items per second.
+            published = sample.published_s / smallest.published_s
+            work = sample.items / smallest.items * smallest.ipus / sample.ipus
+            rows.append(
+                {
+                    "series": sample.series,
+                    "row_id": sample.row_id,
+                    "ipus": sample.ipus,
+                    "published_slowdown": published / work,
+                    "predicted_slowdown": published / work * (1 + errors[sample.row_id]),
+                    "error_percent": 100 * errors[sample.row_id],
+                    "left_out_error_percent": 100 * own[sample.row_id],
+                }
+            )
+    return pd.DataFrame(rows)
+
+
 def _by_series(samples: Sequence[ScalingSample]) -> list[list[ScalingSample]]:
     groups: dict[str, list[ScalingSample]] = {}
     for sample in samples:
@@ -162,7 +210,7 @@ def _by_series(samples: Sequence[ScalingSample]) -> list[list[ScalingSample]]:
 def fit_scale_out(
     samples: Sequence[ScalingSample], *, without_series: str | None = None
 ) -> ScaleOut:
-    """Fit both constants.
+    """Fit both constants: each is the median of those that make one row exact.
 
     Parameters
     ----------
@@ -174,35 +222,48 @@ def fit_scale_out(
     -------
     ScaleOut
         The latency of a reduction from the pairs of neighbours in a series of which only the
-        larger one pays it; the latency of a collective, in whole microseconds, as the one with the
-        least sum of absolute slowdown errors. Each 0 where no row tells.
+        larger one pays it; the latency of a collective from all rows that pay more of it than the
+        smallest of their series, unless the host holds them. Each 0 where no row tells.
     """
-    pairs = [
-        (one, two)
+    reductions = {
+        two.row_id: _exact_reduction_s(one, two)
         for group in _by_series(samples)
         for one, two in pairwise(group)
         if not one.reductions and two.reductions
-    ]
-    latencies = [
-        (one.step_s(0, 0) * two.published_s / one.published_s - two.base_s) / two.reductions
-        for one, two in pairs
-    ]
-    reduction_s = round(max(0.0, float(np.median(latencies))), 8) if latencies else 0.0
-    used = [item for item in samples if item.series != without_series]
-    paying = {item.series for item in used if item.collectives}
-    used = [item for item in used if item.series in paying]
-    collective_s = 0.0
-    if used:
-        collective_s = min(
-            _COLLECTIVE_GRID_S,
-            key=lambda value: sum(map(abs, slowdown_errors(used, reduction_s, value).values())),
-        )
+    }
+    reduction_s = _median(reductions.values(), digits=8)
+    collectives = {
+        sample.row_id: _exact_collective_s(group[0], sample, reduction_s)
+        for group in _by_series(samples)
+        for sample in group[1:]
+        if sample.series != without_series
+        and sample.collectives > group[0].collectives
+        and not sample.held_by_host
+    }
     return ScaleOut(
-        reduction=Latency(value_s=reduction_s, rows=tuple(two.row_id for _, two in pairs)),
+        reduction=Latency(value_s=reduction_s, rows=tuple(reductions)),
         collective=Latency(
-            value_s=round(float(collective_s), 6), rows=tuple(item.row_id for item in used)
+            value_s=_median(collectives.values(), digits=7), rows=tuple(collectives)
         ),
     )
+
+
+def _median(values: Iterable[float], *, digits: int) -> float:
+    """Median of latencies in seconds, none below 0; 0 for none."""
+    known = [max(0.0, value) for value in values]
+    return round(float(np.median(known)), digits) if known else 0.0
+
+
+def _exact_reduction_s(one: ScalingSample, two: ScalingSample) -> float:
+    ratio = two.published_s / one.published_s
+    return (ratio * one.step_s(0.0, 0.0) - two.base_s) / two.reductions
+
+
+def _exact_collective_s(one: ScalingSample, two: ScalingSample, reduction_s: float) -> float:
+    ratio = two.published_s / one.published_s
+    known_one = one.base_s + one.reductions * reduction_s
+    known_two = two.base_s + two.reductions * reduction_s
+    return (ratio * known_one - known_two) / (two.collectives - ratio * one.collectives)
 
 
 def fit_compile() -> Latency:

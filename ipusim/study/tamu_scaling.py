@@ -10,9 +10,12 @@ import pandas as pd
 
 from ipusim.machine.system import load_system
 from ipusim.study.compare import error_percent
-from ipusim.study.predictor import Predictor
+from ipusim.study.predictor import Predictor, default_predictor
 from ipusim.study.published import PublishedRow
 from ipusim.study.runs import RunConfiguration, load_runs
+from ipusim.study.scale_out import scaling_rows as all_scaling_rows
+from ipusim.study.scale_out import scaling_samples
+from ipusim.study.scale_out import scaling_table as fitted_scaling
 from ipusim.study.tables import Table
 from ipusim.study.tamu import (
     PYTORCH_SERIES,
@@ -31,6 +34,9 @@ SERIES_NAMES = {
     RESULTS_SERIES: "results page, TensorFlow",
     PYTORCH_SERIES: "TAMU Table 1, PyTorch",
 }
+
+OTHER_SERIES_NAMES = {"results-resnet50-pytorch-classic": "results page, PyTorch"}
+"""Series that the latencies are fitted on but that the study does not show."""
 
 
 def _scaled_runs(series: str) -> list[RunConfiguration]:
@@ -190,6 +196,38 @@ def _alone(
         if row.run.series == own and ipus_of(row.run) == 1:
             return row.value, predicted[row.row_id]
     return math.nan, math.nan
+
+
+def constants_table(predictor: Predictor | None = None) -> Table:
+    """Show what the two fitted latencies of scale-out explain, with and without the own series.
+
+    Parameters
+    ----------
+    predictor : Predictor, optional
+        By default the real one.
+
+    Returns
+    -------
+    Table
+        Per row of a series: slowdown against the smallest system of that series, published and with
+        the latencies fitted on all rows; its error, and the error with the latency of a collective
+        fitted on the other series.
+    """
+    samples = scaling_samples(all_scaling_rows(), predictor or default_predictor())
+    frame = fitted_scaling(samples)
+    return Table(
+        frame.assign(series=frame["series"].map(SERIES_NAMES | OTHER_SERIES_NAMES)),
+        caption="Slowdown against the smallest system of each series: the latencies fitted on all "
+        "rows, and left out",
+        columns={
+            "series": "series",
+            "ipus": "IPUs",
+            "published_slowdown": "published",
+            "predicted_slowdown": "all rows",
+            "error_percent": "error %",
+            "left_out_error_percent": "left out %",
+        },
+    )
 
 
 def of_series(frame: pd.DataFrame, series: str) -> pd.DataFrame:

@@ -7,10 +7,11 @@ from typing import Any
 import pandas as pd
 
 from ipusim.errors import unknown_name
-from ipusim.study.compare import tier_summary, with_errors
+from ipusim.study.compare import tier_summary
 from ipusim.study.runs import load_run
 from ipusim.study.tables import Table
 from ipusim.study.tamu import STUDY, table_frame
+from ipusim.study.verdict_views import errors_table
 
 RUNS = {
     "Table 1": "tamu.table1.05",
@@ -157,34 +158,6 @@ def _plain(value: Any) -> str:
     return str(value)
 
 
-def verdict_table(frame: pd.DataFrame) -> Table:
-    """Show every row with its prediction and the verdict of the one global rule.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.compare.verdicts`.
-
-    Returns
-    -------
-    Table
-        Row, unit, published, the three tiers, error of the calibrated one, verdict, note; with the
-        80 % interval where there is one.
-    """
-    columns = {
-        "row_id": "row",
-        "unit": "unit",
-        "published": "published",
-        "roofline": "roofline",
-        "specification": "specification",
-        "calibrated": "calibrated",
-    }
-    if frame["low80"].notna().any():
-        columns |= {"low80": "low 80 %", "high80": "high 80 %"}
-    columns |= {"calibrated_error_percent": "error %", "verdict": "verdict", "note": "note"}
-    return Table(with_errors(frame), caption="Verdicts", columns=columns)
-
-
 def summary_table(frame: pd.DataFrame) -> Table:
     """Count the verdicts per table and tier, and show the size of the errors.
 
@@ -201,32 +174,11 @@ def summary_table(frame: pd.DataFrame) -> Table:
     """
     summary = tier_summary(frame, by=("study", "table", "metric"))
     names = {STUDY: "TAMU", "results": "results page"}
-    shown = summary[summary["rows"] > 0].assign(
-        source=[
-            f"{names.get(study, study)} {table if study == STUDY else ''}".strip()
-            for study, table in zip(
-                summary.loc[summary["rows"] > 0, "study"],
-                summary.loc[summary["rows"] > 0, "table"],
-                strict=True,
-            )
-        ]
-    )
-    return Table(
-        shown,
-        caption="Errors by tier, in % of the published value",
-        columns={
-            "source": "table",
-            "metric": "metric",
-            "tier": "tier",
-            "rows": "rows",
-            "median_abs_error_percent": "median",
-            "max_abs_error_percent": "largest",
-            "bias_percent": "bias",
-            "hit": "hit",
-            "near": "near",
-            "miss": "miss",
-        },
-    )
+    source = [
+        f"{names.get(study, study)} {table if study == STUDY else ''}".strip()
+        for study, table in zip(summary["study"], summary["table"], strict=True)
+    ]
+    return errors_table(summary.assign(source=source), {"source": "table", "metric": "metric"})
 
 
 def corrections_table(frame: pd.DataFrame) -> Table:

@@ -171,7 +171,7 @@ def validation_tables(frame: pd.DataFrame, *, rows: bool = False) -> list[Table]
         tables.append(Table(predicted, caption="Every predicted row", columns=shown))
     tables.append(
         Table(
-            tier_summary(frame, by=("study", "metric", "system")),
+            tier_summary(frame, by=("study", "mode", "metric", "system")),
             caption="Errors by study, metric and system",
         )
     )

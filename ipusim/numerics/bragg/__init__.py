@@ -27,6 +27,7 @@ from ipusim.numerics.bragg.pseudo_voigt import fit_centres
 from ipusim.numerics.bragg.training import (
     FULL,
     QUICK,
+    STANDARD,
     Schedule,
     TrainedBragg,
     TrainingOptions,
@@ -38,6 +39,7 @@ __all__ = [
     "ARITHMETICS",
     "FULL",
     "QUICK",
+    "STANDARD",
     "PeakOptions",
     "Peaks",
     "Schedule",

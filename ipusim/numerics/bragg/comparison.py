@@ -12,13 +12,14 @@ from ipusim.numerics.bragg.peaks import PeakOptions, Peaks, simulate_peaks
 from ipusim.numerics.bragg.training import (
     FULL,
     QUICK,
+    STANDARD,
     Schedule,
     TrainedBragg,
     TrainingOptions,
     train_bragg,
 )
 
-SCHEDULES = {"quick": QUICK, "full": FULL}
+SCHEDULES = {"quick": QUICK, "standard": STANDARD, "full": FULL}
 
 ARITHMETICS = (
     ArithmeticOptions(precision="32.32"),
@@ -37,7 +38,7 @@ def named_schedule(name: str) -> Schedule:
     Raises
     ------
     UnknownNameError
-        If it is neither "quick" nor "full".
+        If it is not one of "quick", "standard" and "full".
     """
     return SCHEDULES[resolve_name("schedule", name, SCHEDULES)]
 
@@ -86,6 +87,6 @@ def train_in_each(
         path = None
         if folder is not None:
             label = re.sub(r"[^a-z0-9.]+", "-", arithmetic.describe())
-            path = Path(folder) / f"braggnn-{label}-{schedule.steps}.npz"
+            path = Path(folder) / f"braggnn-{label}-{schedule.steps}-steps-seed-{seed}.npz"
         trained.append(train_bragg(peaks, options, checkpoint=path, progress=progress))
     return trained
