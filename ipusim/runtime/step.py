@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
+
 from ipusim.compiler import memory
 from ipusim.compiler.lowering import lower
+from ipusim.compiler.program import Program
+from ipusim.compiler.stacks import Stack
 from ipusim.errors import ConfigError, resolve_name
+from ipusim.machine import Chip
 from ipusim.runtime.calibration import FittedCosts, fitted_costs
 from ipusim.runtime.host_io import host_io
 from ipusim.runtime.run_config import TIERS, RunConfig
@@ -26,8 +32,44 @@ MAX_COST_S = 1e6
 
 def prepare_graph(model: Model, config: RunConfig) -> Graph:
     """Return the graph that the stack would compile for one micro-batch of inference."""
-    graph = drop_dropout(model.graph(config.micro_batch, precision=config.precision))
-    return fold_batch_norm(graph) if config.stack.fold_batch_norm else graph
+    return _prepared(model, config.stack, config.micro_batch, config.precision)
+
+
+def _prepared(model: Model, stack: Stack, micro_batch: int | None, precision: str) -> Graph:
+    graph = drop_dropout(model.graph(micro_batch, precision=precision))
+    return fold_batch_norm(graph) if stack.fold_batch_norm else graph
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """What is the same in every run of a graph on a chip: nothing of it depends on a tier."""
+
+    graph: Graph
+    program: Program
+    memory: memory.Memory
+
+
+@lru_cache(maxsize=64)
+def _compiled(
+    model: Model,
+    chip: Chip,
+    stack: Stack,
+    micro_batch: int | None,
+    precision: str,
+    partials: str,
+    available_memory_proportion: float,
+    host_dtype: str | None,
+) -> _Compiled:
+    graph = _prepared(model, stack, micro_batch, precision)
+    program = lower(
+        graph,
+        chip,
+        stack,
+        partials=partials,
+        host_dtype=host_dtype,
+        available_memory_proportion=available_memory_proportion,
+    )
+    return _Compiled(graph, program, memory.measure(graph, program, chip))
 
 
 def run_step(
@@ -73,16 +115,18 @@ def run_step(
 def _inference_step(
     model: Model, config: RunConfig, *, costs: FittedCosts, calibrated: bool
 ) -> StepResult:
-    graph = prepare_graph(model, config)
     chip = compute_chip(config)
-    program = lower(
-        graph,
+    compiled = _compiled(
+        model,
         chip,
         config.stack,
-        partials=config.partials,
-        host_dtype=config.host_dtype,
-        available_memory_proportion=config.available_memory_proportion,
+        config.micro_batch,
+        config.precision,
+        config.partials,
+        config.available_memory_proportion,
+        config.host_dtype,
     )
+    graph, program = compiled.graph, compiled.program
     io = host_io(graph, config)
     device = program.cycles / chip.clock_hz
     # Overlapped transfers hide the fixed cost as well: host and chip then run side by side.
@@ -100,7 +144,7 @@ def _inference_step(
         items=items,
         graph=graph,
         program=program,
-        memory=memory.measure(graph, program, chip),
+        memory=compiled.memory,
         io=io,
         parts_s=parts,
         device_s=device,
