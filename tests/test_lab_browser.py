@@ -200,14 +200,11 @@ def test_every_cell_runs_in_the_browser(notebook: Path, lab: Lab, page: Page) ->
         counts = page.evaluate(COUNTS)
         SCREENS.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=SCREENS / f"{notebook.stem}.png")
-        errors = page.locator('[data-mime-type="application/vnd.jupyter.error"]')
-        shown = [text.strip()[-400:] for text in errors.all_inner_texts()]
         pictures = page.locator(".jp-OutputArea-output :is(img, svg)").count()
         tables = page.locator(".jp-OutputArea-output table").count()
     finally:
         lab.call(f"sessions/{session['id']}", "DELETE")
 
-    assert not shown
     assert counts, "the notebook has no code cell"
     assert counts == list(range(1, len(counts) + 1))
     assert pictures >= 1
@@ -218,3 +215,5 @@ def test_every_cell_runs_in_the_browser(notebook: Path, lab: Lab, page: Page) ->
     saved = lab.call(f"contents/{notebook.name}")["content"]["cells"]
     executed = [cell["execution_count"] for cell in saved if cell["cell_type"] == "code"]
     assert executed == counts
+    outputs = [output for cell in saved for output in cell.get("outputs", [])]
+    assert not [output for output in outputs if output["output_type"] == "error"]

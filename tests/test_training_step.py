@@ -8,6 +8,7 @@ import pytest
 
 import ipusim
 from ipusim.errors import IpuSimError
+from ipusim.machine.system import load_system
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.workload import zoo
 from ipusim.workload.builder import GraphBuilder
@@ -52,6 +53,14 @@ def test_accumulation_repeats_the_micro_batch_and_not_the_update(report):
     parts = report.result.parts_s
     assert more == pytest.approx(parts["device"] + parts["transfers"])
     assert twice.result.update.cycles == report.result.update.cycles
+
+
+def test_the_fixed_cost_is_paid_once_per_update(report):
+    costs = FittedCosts(step_s=1e-3)
+    for accumulation in (8, 16):
+        options = {"gradient_accumulation": accumulation}
+        dear = run(tier="calibrated", costs=costs, **options)
+        assert dear.result.step_s - run(**options).result.step_s == pytest.approx(1e-3)
 
 
 def test_replicas_only_add_collectives(report):
@@ -113,7 +122,9 @@ def test_recomputation_trades_cycles_for_memory():
 def test_optimiser_state_off_the_chip_frees_memory_and_takes_time():
     on, off = (run(optimizer="adam", optimizer_state=place) for place in ("on_chip", "off_chip"))
     state = 2 * 4 * 11_689_512
-    assert off.result.parts_s["optimiser state"] > 0
+    # Read and written once per update, at the rate of the chip's link to the machine's memory.
+    rate = load_system("IPU-POD16").buffer_link_bytes_per_s_per_ipu
+    assert off.result.parts_s["optimiser state"] == pytest.approx(2 * state / rate)
     freed = on.result.memory.parameter_bytes - off.result.memory.parameter_bytes
     assert freed == pytest.approx(state / 1472, abs=2)
 
