@@ -97,8 +97,8 @@ def replica_rings(system: System, replicas: int, ipus_per_replica: int = 1) -> t
     lib/popops/TensorCollectives.cpp, tag sdk/poplar/2.0.0, createRing; Poplar user guide, GCL:
     peripheral ring). Replicas of more chips exchange chip by chip along the rail, in a closed ring
     where a torus is filled and otherwise up and back along a line, which leaves one direction.
-    A tensor lives on one chip of a replica, and tensors are reduced one after the other, so the
-    other chips of a replica leave the links free. [inferred: collectives are steps of one program]
+    A tensor lives on one chip of a replica and is reduced over links to the same chip of other
+    replicas, which it has to itself. [inferred]
     """
     if replicas < 1 or ipus_per_replica < 1:
         raise ConfigError(
