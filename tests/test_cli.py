@@ -40,7 +40,7 @@ def api(monkeypatch):
     def simulate(model, **options):
         if model == "resnet5":
             raise UnknownNameError("Unknown model 'resnet5': did you mean 'resnet50'?")
-        if options.get("gradient_accumulation"):
+        if options.get("gradient_accumulation") and options["mode"] == "inference":
             raise ConfigError("Inference has no gradient accumulation:\n  drop the option.")
         return Report({"model": model, **options})
 
@@ -71,6 +71,43 @@ def assert_one_sentence(code, out, err):
 
 def test_simulate_prints_the_report(capsys, api):
     assert run(capsys, "simulate", "resnet50") == (0, "latency 1.000 ms\n", "")
+
+
+def test_simulate_passes_options_of_training(capsys, api):
+    code, out, _ = run(
+        capsys, "simulate", "resnet50", "--mode", "training", "--gradient-accumulation", "8",
+        "--optimizer", "lars", "--recompute", "layer1.2.add", "--recompute", "layer2.3.add",
+        "--batch-norm-span", "2", "--pipeline-splits", "layer2.3.add", "--merge-gradients-bytes",
+        "0", "--instances", "4", "--dataset", "imagenet_jpeg", "--json",
+    )  # fmt: skip
+    assert code == 0
+    assert json.loads(out)["options"] == {
+        "model": "resnet50", "system": "IPU-M2000", "mode": "training", "gradient_accumulation": 8,
+        "optimizer": "lars", "recompute": ["layer1.2.add", "layer2.3.add"], "batch_norm_span": 2,
+        "pipeline_splits": ["layer2.3.add"], "merge_gradients_bytes": 0, "instances": 4,
+        "dataset": "imagenet_jpeg",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["none", "auto"])
+def test_recomputation_may_be_one_word(capsys, api, mode):
+    _, out, _ = run(capsys, "simulate", "m", "--mode", "training", "--recompute", mode, "--json")
+    assert json.loads(out)["options"]["recompute"] == mode
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("resnet18", "--gradient-accumulation", "4"), "use the mode 'training'"),
+        (("resnet18", "--mode", "training", "--replicas", "9"), "has 4"),
+        (("resnet18", "--mode", "training", "--optimizer", "adamm"), "'adam'"),
+        (("resnet18", "--mode", "training", "--recompute", "layer9"), "layer"),
+    ],
+)
+def test_bad_training_options_end_with_one_sentence(capsys, arguments, says):
+    code, out, err = run(capsys, "simulate", *arguments)
+    assert_one_sentence(code, out, err)
+    assert says in err
 
 
 def test_simulate_passes_every_option_by_its_python_name(capsys, api):
