@@ -7,7 +7,9 @@ import json
 import subprocess
 import sys
 
+import onnx
 import pytest
+from onnx_single_op import single
 
 import ipusim
 from ipusim.compiler.stacks import load_stack, stack_names, stack_table
@@ -97,6 +99,17 @@ def test_fixed_cost_is_the_only_difference_between_the_tiers():
     assert fitted.result.step_s - plain.result.step_s == pytest.approx(cost)
     assert fitted.cycles_per_step == plain.cycles_per_step
     assert calibration.fitted_costs("no such stack").step_s == 0
+
+
+def test_files_of_one_name_are_told_apart(tmp_path):
+    macs = []
+    for folder, channels in (("a", 4), ("b", 64)):
+        path = tmp_path / folder / "model.onnx"
+        path.parent.mkdir()
+        weights = {"w": (channels, 3, 3, 3)}
+        onnx.save(single("Conv", {"x": (1, 3, 32, 32)}, weights), path)
+        macs.append(ipusim.simulate(str(path), system="C2").result.program.macs)
+    assert macs[1] == 16 * macs[0]
 
 
 def test_latency_is_queue_depth_times_step():

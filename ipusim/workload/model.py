@@ -29,9 +29,12 @@ def check_micro_batch(micro_batch: object) -> int:
     return size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Model:
     """A network that can be built for any micro-batch.
+
+    Models are told apart by identity: what they build cannot be compared, and results of one are
+    remembered under it.
 
     Attributes
     ----------
