@@ -33,18 +33,40 @@ def vertex_types(
     -----
     Order: padded peak rate, then padding, then partial size (sortConvVertexTypeCandidates).
     """
-    in_chans, out_chans = int(problem[lay.IN_CHANS]), int(problem[lay.OUT_CHANS])
     kernel = problem[lay.KERNEL : lay.KERNEL + problem[lay.DIMS]].tolist()
-    one_element = max(kernel) == 1
-    partials = 4 if shape.in_bytes == 4 else rules.partials_bytes
+    return _sorted_types(
+        int(problem[lay.IN_CHANS]),
+        int(problem[lay.OUT_CHANS]),
+        max(kernel) == 1,
+        shape.in_bytes,
+        shape.out_bytes,
+        shape.kind,
+        chip,
+        rules,
+    )
+
+
+@lru_cache(maxsize=16384)
+def _sorted_types(
+    in_chans: int,
+    out_chans: int,
+    one_element: bool,
+    in_bytes: int,
+    out_bytes: int,
+    kind: str,
+    chip: PlannerChip,
+    rules: PlannerRules,
+) -> np.ndarray:
+    """List and sort the vertex types of one size of channels; shared, so not to be written to."""
+    partials = 4 if in_bytes == 4 else rules.partials_bytes
     rows: list[Row] = []
-    if one_element and shape.out_bytes < partials:
-        rows += _amp_without_reduction(in_chans, shape.in_bytes, shape.kind, chip, rules)
-    rows += _amp_types(shape.in_bytes, partials, shape.kind, chip, rules)
-    rows += _grouped_types(shape.in_bytes, partials, shape.kind, chip, rules)
-    rows += _outer_product(in_chans == 1 and one_element, shape.in_bytes, partials, rules)
+    if one_element and out_bytes < partials:
+        rows += _amp_without_reduction(in_chans, in_bytes, kind, chip, rules)
+    rows += _amp_types(in_bytes, partials, kind, chip, rules)
+    rows += _grouped_types(in_bytes, partials, kind, chip, rules)
+    rows += _outer_product(in_chans == 1 and one_element, in_bytes, partials, rules)
     types = np.concatenate(
-        (np.array(rows, np.int64), _hmac_types(in_chans, shape.in_bytes, partials, rules))
+        (np.array(rows, np.int64), _hmac_types(in_chans, in_bytes, partials, rules))
     )
     in_per, out_per = types[:, lay.IN_CHANS_PER_GROUP], types[:, lay.OUT_CHANS_PER_GROUP]
     padded = -(-in_chans // in_per) * in_per * (-(-out_chans // out_per) * out_per)
