@@ -2,7 +2,8 @@
 
 Numba looks only at the file that holds a kernel; one that calls kernels of other modules would keep
 its old code after these changed, and compute wrong numbers without a word. So the directory is
-named after a digest of all sources.
+named after a digest of all sources. Numba reads that name where a kernel is declared, so modules of
+kernels take `njit` from here and not from numba.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ import os
 from pathlib import Path
 
 import numba
+from numba import njit
+
+__all__ = ["KERNEL_STAGES", "njit", "source_digest", "use_keyed_cache"]
 
 KERNEL_STAGES = ("compiler", "numerics")
 """Packages that hold kernels."""
@@ -42,3 +46,6 @@ def use_keyed_cache() -> None:
     except OSError:
         return
     numba.config.CACHE_DIR = str(directory)
+
+
+use_keyed_cache()

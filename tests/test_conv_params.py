@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ipusim.compiler import conv_layout as lay
@@ -68,7 +68,6 @@ def dims(draw):
     )
 
 
-@settings(deadline=None)
 @given(dims())
 def test_canonical_and_swapped_compute_the_same(dim):
     rng = np.random.default_rng(3)
@@ -100,7 +99,6 @@ def test_deferred_dilation_computes_the_same(size, step, low, high):
     np.testing.assert_allclose(spread, slide(dim, data, kernel))
 
 
-@settings(deadline=None)
 @given(dims())
 def test_work_lists_hold_what_is_computed(dim):
     dim = canonical(dim)

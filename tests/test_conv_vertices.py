@@ -175,7 +175,6 @@ def test_reduction_by_hand():
 # --- always ---------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(rows, lengths, st.integers(0, WORKERS - 1))
 def test_shares_of_the_workers_cover_the_positions(n_rows, length, worker):
     total = n_rows * length
@@ -195,7 +194,6 @@ def test_distinct_workers_have_every_share(n_rows, length):
     assert kept == every
 
 
-@settings(deadline=None)
 @given(lengths, number_types(), st.sampled_from([8, 16]), eras)
 def test_amp_grows_with_positions(length, types, units, era):
     # Below three positions a worker, a later stack's vertex may be slower than at three.
@@ -207,7 +205,6 @@ def test_amp_grows_with_positions(length, types, units, era):
     assert amp_nx1(1, length, types=types, era=era) <= amp_nx1(1, longer, types=types, era=era)
 
 
-@settings(deadline=None)
 @given(rows, lengths, number_types(), eras, counts, counts, counts)
 def test_vertices_grow_with_every_count_of_groups(
     n_rows, length, types, era, conv_groups, in_groups, out_groups
@@ -222,7 +219,6 @@ def test_vertices_grow_with_every_count_of_groups(
         assert few < amp_1x1(length, types=types, era=era, groups=more)
 
 
-@settings(deadline=None)
 @given(rows, lengths, number_types(), eras)
 def test_one_long_row_is_never_slower_than_several(n_rows, length, types, era):
     positions = n_rows * length
@@ -232,7 +228,6 @@ def test_one_long_row_is_never_slower_than_several(n_rows, length, types, era):
     assert hmac(1, positions, types=types, era=era) <= hmac(n_rows, length, types=types, era=era)
 
 
-@settings(deadline=None)
 @given(rows, lengths, st.integers(1, 4), st.sampled_from([2, 4]), late_eras)
 def test_slic_grows_with_kernels_and_groups(n_rows, length, sub_kernels, chains, era):
     less = slic(n_rows, length, sub_kernels=sub_kernels, chains=chains, era=era)
@@ -242,7 +237,6 @@ def test_slic_grows_with_kernels_and_groups(n_rows, length, sub_kernels, chains,
     assert less < wider
 
 
-@settings(deadline=None)
 @given(rows, lengths, number_types(), eras)
 def test_no_vertex_beats_its_multipliers(n_rows, length, types, era):
     positions = n_rows * length
@@ -269,7 +263,7 @@ def test_stages_of_a_reduction_get_smaller(depth):
     assert (second == 1) == (depth < 125)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(rows, lengths, number_types(), eras, counts, counts, counts, st.data())
 def test_compiled_equals_python(n_rows, length, types, era, groups, ins, outs, data):
     late = max(era, ERA_2_0)

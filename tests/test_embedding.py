@@ -68,7 +68,7 @@ def test_the_worst_case_finds_every_index_on_one_worker():
         gather_steps(WHOLE, 1000, "float16", MK2, distribution="unifrom", **MODERN)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     rows=st.integers(1, 40000),
     width=st.integers(1, 1024),

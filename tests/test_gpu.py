@@ -204,7 +204,7 @@ def test_operands_come_from_the_level_2_cache():
     k=st.integers(1, 4096),
     groups=st.integers(1, 64),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_products_never_beat_the_peak(m, n, k, groups):
     seconds = matmul_s(m, n, k, groups, **BOARD, **AMPLE)
     assert seconds >= 2 * m * n * k * groups / 4e9 * (1 - 1e-9)
@@ -217,7 +217,7 @@ def test_products_never_beat_the_peak(m, n, k, groups):
     factor=st.integers(2, 8),
     name=st.sampled_from(["resnet50", "efficientnet_b0", "bert_base_squad"]),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_a_better_board_is_never_slower(field, factor, name):
     found = kernels(name, 4)
     better = replace(A100, **{field: factor * getattr(A100, field)})

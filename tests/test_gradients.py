@@ -110,7 +110,7 @@ def arrays(conv: Conv):
     return data, weights, incoming
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(convolutions())
 def test_gradients_are_those_of_the_forward_sum(conv):
     data, weights, incoming = arrays(conv)
@@ -129,7 +129,7 @@ def test_gradients_are_those_of_the_forward_sum(conv):
             assert gradient[place] == pytest.approx(moved - base, abs=1e-9)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(convolutions(dims=(1, 2, 3)))
 def test_fields_and_work_are_exact(conv):
     back, update = conv_data_gradient(conv), conv_weight_gradient(conv)

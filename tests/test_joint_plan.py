@@ -31,7 +31,7 @@ def layer(m: int, k: int, n: int, dtype_bytes: int = 2) -> ConvShape:
     return ConvShape.matmul(1, m, k, n, dtype_bytes=dtype_bytes, kind="fc_training")
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(*[st.integers(1, 40)] * 3, st.sampled_from([1, 2, 3]))
 def test_layers_cost_no_more_than_three_plans(m, k, n, era):
     shape, few = layer(m, k, n), replace(CHIP, tiles=24)

@@ -24,7 +24,7 @@ def test_the_digest_follows_the_sources(tmp_path, monkeypatch):
 
 
 def test_kernels_go_to_a_directory_of_their_own(tmp_path):
-    code = "import ipusim.compiler, numba; print(numba.config.CACHE_DIR)"
+    code = "import ipusim.compiler.tile_cycles, numba; print(numba.config.CACHE_DIR)"
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True

@@ -80,7 +80,7 @@ def test_gradient_of_log_softmax_takes_the_exponent_of_the_result():
     assert steps[-1].exchange_bytes == 768
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     kind=st.sampled_from(LOSS_KINDS),
     rows=st.integers(1, 64),

@@ -76,7 +76,7 @@ def test_two_tensors_live_beside_inputs_and_result():
     assert forward[-1].temp_bytes == 0
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     kind=st.sampled_from(("batch", "layer", "group", "instance")),
     batch=st.integers(1, 8),

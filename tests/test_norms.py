@@ -102,7 +102,7 @@ def test_float_softmax_has_no_cast():
     assert "cast" not in [step.name for step in steps]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     outer=st.integers(1, 3000),
     length=st.integers(2, 1000),

@@ -452,7 +452,7 @@ def test_bad_models(model, message):
     assert "\n" not in str(caught.value)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_damaged_bytes_never_escape_as_other_errors(tmp_path_factory, data):
     content = bytearray(_attention().SerializeToString())

@@ -14,7 +14,7 @@ from onnx_single_op import runtime_shapes, single
 from ipusim.workload.graph import Conv, Graph, MatMul
 from ipusim.workload.onnx_import import from_onnx
 
-FEW = settings(max_examples=40, deadline=None)
+FEW = settings(max_examples=40)
 
 
 def _only(graph: Graph, kind: str):

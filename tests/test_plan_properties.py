@@ -39,7 +39,7 @@ def convolutions(draw, largest=256):
 targets = st.sampled_from([(chip, stack) for chip, names in STACKS.items() for stack in names])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(convolutions(), targets)
 def test_more_temporary_memory_never_makes_a_plan_slower(conv, target):
     chip, rules = load_chip(target[0]), load_stack(target[1]).planner_rules()
@@ -52,7 +52,7 @@ def test_more_temporary_memory_never_makes_a_plan_slower(conv, target):
     assert cycles == sorted(cycles, reverse=True)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(convolutions(largest=24), targets)
 def test_pruned_equals_exhaustive(conv, target):
     small = replace(load_chip(target[0]), tiles=16)
@@ -63,7 +63,7 @@ def test_pruned_equals_exhaustive(conv, target):
     assert every.planned_cycles <= 1.001 * pruned.planned_cycles
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(convolutions(), targets)
 def test_same_input_same_plan(conv, target):
     chip, rules = load_chip(target[0]), load_stack(target[1]).planner_rules()

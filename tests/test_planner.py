@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ipusim import paths
+from ipusim.compiler import conv_layout as lay
 from ipusim.compiler import conv_search as cs
 from ipusim.compiler.conv_bounds import arithmetic_floor, bytes_floor, cycles_floor
 from ipusim.compiler.conv_cost import conv_cost, input_range, kernel_padding, kernel_zeros
@@ -139,13 +140,13 @@ def assert_pruned_equals_exhaustive(shape, chip, rules):
         every.planned_cycles,
         every.within_memory_bound,
     )
-    best, temp_bytes = (cs.C_TOTAL, cs.C_TEMP_BYTES)
+    best, temp_bytes = (lay.C_TOTAL, lay.C_TEMP_BYTES)
     if rules.era:  # of era 0 the plan holds what runs, which differs from what was planned
         assert pruned.cost[best] == every.cost[best]
     assert pruned.cost[temp_bytes] == every.cost[temp_bytes] or not rules.era
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.one_of(convolutions(channels=20, size=6), products()), chips, all_rules, st.data())
 def test_pruned_equals_exhaustive(shape, chip, rules, data):
     tiles = data.draw(st.sampled_from([5, 12, 24]))
@@ -162,7 +163,7 @@ def test_pruned_equals_exhaustive_where_inputs_are_broadcast_once(era):
                         padding_lower=(0, 0), padding_upper=(0, 0))  # fmt: skip
     rules = PlannerRules(era=era, partials_bytes=2, available_memory_proportion=0.6)
     chip = replace(CHIPS["GC200"], tiles=8, bytes_per_tile=1 << 14)
-    assert plan(shape, chip, rules).split[cs.S_BROADCAST] == 1
+    assert plan(shape, chip, rules).split[lay.S_BROADCAST] == 1
     assert_pruned_equals_exhaustive(shape, chip, rules)
 
 
@@ -210,93 +211,93 @@ def partitions(draw):
     _, problem, _ = draw(st.sampled_from(problems))
     vertices = vertex_types(problem, shape, chip, rules)
     vertex = vertices[draw(st.integers(0, len(vertices) - 1))]
-    totals = np.zeros(cs.TOTALS_SIZE, np.int64)
-    split = np.ones(cs.SPLIT_SIZE, np.int64)
-    split[cs.S_BROADCAST] = 0
+    totals = np.zeros(lay.TOTALS_SIZE, np.int64)
+    split = np.ones(lay.SPLIT_SIZE, np.int64)
+    split[lay.S_BROADCAST] = 0
     if not fill_totals(problem, vertex, totals):
         return None
-    last = problem[cs.DIMS] - 1
-    one_in = vertex[cs.METHOD] in (cs.SLIC, cs.OUTER_PRODUCT)
-    one_out = vertex[cs.METHOD] in (cs.SLIC, cs.VMAC)
-    outer = vertex[cs.METHOD] == cs.OUTER_PRODUCT
+    last = problem[lay.DIMS] - 1
+    one_in = vertex[lay.METHOD] in (lay.SLIC, lay.OUTER_PRODUCT)
+    one_out = vertex[lay.METHOD] in (lay.SLIC, lay.VMAC)
+    outer = vertex[lay.METHOD] == lay.OUTER_PRODUCT
     sizes = {
-        cs.S_GROUP: (totals[cs.T_GROUP_GRAINS], False),
-        cs.S_BATCH: (problem[cs.BATCH], outer),
-        cs.S_IN: (totals[cs.T_IN_GRAINS], one_in),
-        cs.S_OUT: (totals[cs.T_OUT_GRAINS], one_out),
-        cs.S_FIELD + last: (totals[cs.T_LAST_GRAINS], False),
+        lay.S_GROUP: (totals[lay.T_GROUP_GRAINS], False),
+        lay.S_BATCH: (problem[lay.BATCH], outer),
+        lay.S_IN: (totals[lay.T_IN_GRAINS], one_in),
+        lay.S_OUT: (totals[lay.T_OUT_GRAINS], one_out),
+        lay.S_FIELD + last: (totals[lay.T_LAST_GRAINS], False),
     }
     for d in range(last):
-        sizes[cs.S_FIELD + d] = (problem[cs.OUT_FIELD + d], outer)
-        sizes[cs.S_KERNEL + d] = (problem[cs.KERNEL + d], outer)
+        sizes[lay.S_FIELD + d] = (problem[lay.OUT_FIELD + d], outer)
+        sizes[lay.S_KERNEL + d] = (problem[lay.KERNEL + d], outer)
     for place, (size, whole) in sizes.items():
         split[place] = size if whole else draw(st.integers(1, min(int(size), 50)))
-    serial = draw(st.sampled_from([cs.S_IN_SERIAL, cs.S_OUT_SERIAL]))
-    grains = totals[cs.T_IN_GRAINS if serial == cs.S_IN_SERIAL else cs.T_OUT_GRAINS]
-    allowed = serial == cs.S_OUT_SERIAL or problem[cs.IN_SERIAL_ALLOWED]
-    parallel = split[cs.S_IN if serial == cs.S_IN_SERIAL else cs.S_OUT]
+    serial = draw(st.sampled_from([lay.S_IN_SERIAL, lay.S_OUT_SERIAL]))
+    grains = totals[lay.T_IN_GRAINS if serial == lay.S_IN_SERIAL else lay.T_OUT_GRAINS]
+    allowed = serial == lay.S_OUT_SERIAL or problem[lay.IN_SERIAL_ALLOWED]
+    parallel = split[lay.S_IN if serial == lay.S_IN_SERIAL else lay.S_OUT]
     if allowed:
         split[serial] = draw(st.integers(1, max(1, int(grains // parallel))))
-    if split[cs.S_OUT_SERIAL] > 1 and problem[cs.BROADCAST_ALLOWED]:
-        split[cs.S_BROADCAST] = draw(st.integers(0, 1))
+    if split[lay.S_OUT_SERIAL] > 1 and problem[lay.BROADCAST_ALLOWED]:
+        split[lay.S_BROADCAST] = draw(st.integers(0, 1))
     return problem, vertex, totals, split
 
 
 def part_of(problem, vertex, totals, split):
     """Return what one tile gets, indexed by the P_ constants."""
-    part = np.zeros(cs.PART_SIZE, np.int64)
-    dims = int(problem[cs.DIMS])
-    in_serial, out_serial = split[cs.S_IN_SERIAL], split[cs.S_OUT_SERIAL]
-    part[cs.P_GROUP_GRAINS] = -(-totals[cs.T_GROUP_GRAINS] // split[cs.S_GROUP])
-    part[cs.P_IN_GRAINS] = -(-totals[cs.T_IN_GRAINS] // (split[cs.S_IN] * in_serial))
-    part[cs.P_OUT_GRAINS] = -(-totals[cs.T_OUT_GRAINS] // (split[cs.S_OUT] * out_serial))
-    kernel = [int(-(-problem[cs.KERNEL + d] // split[cs.S_KERNEL + d])) for d in range(dims)]
-    sizes = [int(problem[cs.OUT_FIELD + d]) for d in range(dims)]
-    field = [-(-size // int(split[cs.S_FIELD + d])) for d, size in enumerate(sizes)]
-    grain = int(totals[cs.T_FIELD_GRAIN])
-    last_split = int(split[cs.S_FIELD + dims - 1])
-    field[-1] = -(-int(totals[cs.T_LAST_GRAINS]) // last_split) * grain
-    batch = int(-(-problem[cs.BATCH] // split[cs.S_BATCH]))
-    part[cs.P_KERNEL_OUTER] = kernel[0]
-    part[cs.P_KERNEL_ELEMENTS] = math.prod(kernel)
-    part[cs.P_POSITIONS] = batch * math.prod(field)
-    part[cs.P_IN_POSITIONS] = batch * math.prod(
+    part = np.zeros(lay.PART_SIZE, np.int64)
+    dims = int(problem[lay.DIMS])
+    in_serial, out_serial = split[lay.S_IN_SERIAL], split[lay.S_OUT_SERIAL]
+    part[lay.P_GROUP_GRAINS] = -(-totals[lay.T_GROUP_GRAINS] // split[lay.S_GROUP])
+    part[lay.P_IN_GRAINS] = -(-totals[lay.T_IN_GRAINS] // (split[lay.S_IN] * in_serial))
+    part[lay.P_OUT_GRAINS] = -(-totals[lay.T_OUT_GRAINS] // (split[lay.S_OUT] * out_serial))
+    kernel = [int(-(-problem[lay.KERNEL + d] // split[lay.S_KERNEL + d])) for d in range(dims)]
+    sizes = [int(problem[lay.OUT_FIELD + d]) for d in range(dims)]
+    field = [-(-size // int(split[lay.S_FIELD + d])) for d, size in enumerate(sizes)]
+    grain = int(totals[lay.T_FIELD_GRAIN])
+    last_split = int(split[lay.S_FIELD + dims - 1])
+    field[-1] = -(-int(totals[lay.T_LAST_GRAINS]) // last_split) * grain
+    batch = int(-(-problem[lay.BATCH] // split[lay.S_BATCH]))
+    part[lay.P_KERNEL_OUTER] = kernel[0]
+    part[lay.P_KERNEL_ELEMENTS] = math.prod(kernel)
+    part[lay.P_POSITIONS] = batch * math.prod(field)
+    part[lay.P_IN_POSITIONS] = batch * math.prod(
         input_range(problem, d, field[d], kernel[d]) for d in range(dims)
     )
-    users = math.prod(int(v) for v in split[cs.S_BATCH : cs.S_KERNEL])
-    part[cs.P_WEIGHT_USERS] = users
-    part[cs.P_DEPTH] = split[cs.S_IN] * math.prod(int(v) for v in split[cs.S_KERNEL : cs.S_IN])
-    part[cs.P_TILES_USED] = users * split[cs.S_GROUP] * split[cs.S_OUT] * part[cs.P_DEPTH]
-    padding = kernel_padding(problem, vertex, totals, split[cs.S_KERNEL])
-    part[cs.P_KERNEL_ZEROS] = kernel_zeros(
-        problem, vertex, padding, kernel[0], int(part[cs.P_KERNEL_ELEMENTS])
+    users = math.prod(int(v) for v in split[lay.S_BATCH : lay.S_KERNEL])
+    part[lay.P_WEIGHT_USERS] = users
+    part[lay.P_DEPTH] = split[lay.S_IN] * math.prod(int(v) for v in split[lay.S_KERNEL : lay.S_IN])
+    part[lay.P_TILES_USED] = users * split[lay.S_GROUP] * split[lay.S_OUT] * part[lay.P_DEPTH]
+    padding = kernel_padding(problem, vertex, totals, split[lay.S_KERNEL])
+    part[lay.P_KERNEL_ZEROS] = kernel_zeros(
+        problem, vertex, padding, kernel[0], int(part[lay.P_KERNEL_ELEMENTS])
     )
     return part
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.filter_too_much])
 @given(partitions().filter(bool), st.data())
 def test_floors_never_exceed_the_cost(partition, data):
     problem, vertex, totals, split = partition
-    cost = np.zeros(cs.COST_SIZE, np.int64)
+    cost = np.zeros(lay.COST_SIZE, np.int64)
     if not conv_cost(problem, vertex, totals, split, cost):
         return
     part = part_of(problem, vertex, totals, split)
-    assert part[cs.P_TILES_USED] == cost[cs.C_TILES_USED]
-    assert bytes_floor(problem, vertex, part) <= cost[cs.C_TEMP_BYTES]
-    used = cost[cs.C_TILES_USED]
-    assert arithmetic_floor(problem, vertex, totals) // used <= cost[cs.C_TOTAL]
-    assert cycles_floor(problem, vertex, totals, split, part) <= cost[cs.C_TOTAL]
+    assert part[lay.P_TILES_USED] == cost[lay.C_TILES_USED]
+    assert bytes_floor(problem, vertex, part) <= cost[lay.C_TEMP_BYTES]
+    used = cost[lay.C_TILES_USED]
+    assert arithmetic_floor(problem, vertex, totals) // used <= cost[lay.C_TOTAL]
+    assert cycles_floor(problem, vertex, totals, split, part) <= cost[lay.C_TOTAL]
     # The search asks with less work, fewer users of the weights and more tiles.
-    part[cs.P_POSITIONS] = data.draw(st.integers(1, int(part[cs.P_POSITIONS])))
-    part[cs.P_IN_POSITIONS] = data.draw(st.integers(0, int(part[cs.P_IN_POSITIONS])))
-    part[cs.P_WEIGHT_USERS] = data.draw(st.integers(1, int(part[cs.P_WEIGHT_USERS])))
-    part[cs.P_TILES_USED] *= data.draw(st.integers(1, 9))
-    assert bytes_floor(problem, vertex, part) <= cost[cs.C_TEMP_BYTES]
-    assert cycles_floor(problem, vertex, totals, split, part) <= cost[cs.C_TOTAL]
+    part[lay.P_POSITIONS] = data.draw(st.integers(1, int(part[lay.P_POSITIONS])))
+    part[lay.P_IN_POSITIONS] = data.draw(st.integers(0, int(part[lay.P_IN_POSITIONS])))
+    part[lay.P_WEIGHT_USERS] = data.draw(st.integers(1, int(part[lay.P_WEIGHT_USERS])))
+    part[lay.P_TILES_USED] *= data.draw(st.integers(1, 9))
+    assert bytes_floor(problem, vertex, part) <= cost[lay.C_TEMP_BYTES]
+    assert cycles_floor(problem, vertex, totals, split, part) <= cost[lay.C_TOTAL]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(partitions().filter(bool))
 def test_no_form_of_the_field_beats_its_floor(partition):
     problem, vertex, totals, split = partition
@@ -304,25 +305,27 @@ def test_no_form_of_the_field_beats_its_floor(partition):
     of_part = [
         int(part[place])
         for place in (
-            cs.P_KERNEL_OUTER,
-            cs.P_KERNEL_ELEMENTS,
-            cs.P_GROUP_GRAINS,
-            cs.P_IN_GRAINS,
-            cs.P_OUT_GRAINS,
+            lay.P_KERNEL_OUTER,
+            lay.P_KERNEL_ELEMENTS,
+            lay.P_GROUP_GRAINS,
+            lay.P_IN_GRAINS,
+            lay.P_OUT_GRAINS,
         )
     ]
-    steps = int(totals[cs.T_STEPS])
-    one_row = problem[cs.ERA] != 0 and totals[cs.T_ONE_BY_ONE] and part[cs.P_KERNEL_ELEMENTS] == 1
+    steps = int(totals[lay.T_STEPS])
+    one_row = (
+        problem[lay.ERA] != 0 and totals[lay.T_ONE_BY_ONE] and part[lay.P_KERNEL_ELEMENTS] == 1
+    )
     floors = []
     for positions in range(1, 60):
-        part[cs.P_POSITIONS] = positions
+        part[lay.P_POSITIONS] = positions
         floors.append(tile_cycles_floor(problem, vertex, totals, part))
     for rows in range(1, 2 if one_row else 8):
         for length in range(1, 60 // rows):
             positions = rows * length
-            if vertex[cs.METHOD] == cs.VMAC and positions % problem[cs.BATCH]:
+            if vertex[lay.METHOD] == lay.VMAC and positions % problem[lay.BATCH]:
                 continue
-            batch = math.gcd(int(problem[cs.BATCH]), positions)
+            batch = math.gcd(int(problem[lay.BATCH]), positions)
             cycles = tile_cycles(problem, vertex, totals, rows, -(-length // steps), positions,
                                  batch, *of_part)  # fmt: skip
             if cycles >= 0:
@@ -332,7 +335,7 @@ def test_no_form_of_the_field_beats_its_floor(partition):
 # --- memory ---------------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(convolutions(channels=300, size=30, groups=(1, 4)), chips, st.integers(0, 3))
 def test_more_temporary_memory_never_makes_a_plan_slower(shape, chip, era):
     # Where nothing fits, poplibs doubles the bound (or, in era 0, minimises memory instead), so a
@@ -385,18 +388,18 @@ def test_serial_splits_appear_where_memory_is_short():
 # --- plans are sound and repeatable ---------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.one_of(convolutions(channels=300, size=40), products(600)), chips, all_rules)
 def test_a_plan_stays_within_chip_and_shape(shape, chip, rules):
     found = plan(shape, chip, rules)
-    parallel = [v for place, v in enumerate(found.split[: cs.S_OUT_SERIAL])
-                if place != cs.S_IN_SERIAL]  # fmt: skip
+    parallel = [v for place, v in enumerate(found.split[: lay.S_OUT_SERIAL])
+                if place != lay.S_IN_SERIAL]  # fmt: skip
     assert math.prod(parallel) == found.tiles_used <= chip.tiles
-    assert min(found.split[: cs.S_BROADCAST]) >= 1
-    assert min(found.split[cs.S_IN_SERIAL], found.split[cs.S_OUT_SERIAL]) == 1
-    assert found.serial_splits == found.split[cs.S_IN_SERIAL] * found.split[cs.S_OUT_SERIAL]
-    assert rules.era > 0 or found.split[cs.S_IN_SERIAL] == 1
-    assert found.reduction_depth == found.split[cs.S_IN] * math.prod(found.split[5:8])
+    assert min(found.split[: lay.S_BROADCAST]) >= 1
+    assert min(found.split[lay.S_IN_SERIAL], found.split[lay.S_OUT_SERIAL]) == 1
+    assert found.serial_splits == found.split[lay.S_IN_SERIAL] * found.split[lay.S_OUT_SERIAL]
+    assert rules.era > 0 or found.split[lay.S_IN_SERIAL] == 1
+    assert found.reduction_depth == found.split[lay.S_IN] * math.prod(found.split[5:8])
     assert found.planned_cycles > 0
     assert all(isinstance(value, int) for value in found.cost)
     assert found.evaluations > 0
@@ -468,7 +471,7 @@ def methods(shape, chip, rules):
     key = PlannerChip.of(CHIPS[chip])
     (_, problem, _), *_ = transformed_problems(shape, key, rules)
     rows = vertex_types(problem, shape, key, rules)
-    return rows, {cs.METHOD_NAMES[row[cs.METHOD]] for row in rows}
+    return rows, {lay.METHOD_NAMES[row[lay.METHOD]] for row in rows}
 
 
 def test_vertex_types_follow_the_stack():
@@ -477,7 +480,7 @@ def test_vertex_types_follow_the_stack():
     rows, new = methods(small_shape(), "GC200", RULES["GC200"])
     assert new == {"AMP", "HMAC", "SLIC", "VMAC", "OUTER_PRODUCT"}
     assert len({tuple(row) for row in rows}) == len(rows)
-    assert tuple(rows[0][: cs.PARTIAL_BYTES]) == (cs.AMP, 1, 16, 16, 16)
+    assert tuple(rows[0][: lay.PARTIAL_BYTES]) == (lay.AMP, 1, 16, 16, 16)
     product = ConvShape.matmul(1, 8, 8, 8, dtype_bytes=2, kind="fc_inference")
     assert "SLIC" not in methods(product, "GC200", RULES["GC200"])[1]
     floats = small_shape(in_bytes=4, out_bytes=4)
@@ -487,7 +490,7 @@ def test_vertex_types_follow_the_stack():
 @given(st.integers(1, 600))
 def test_hmac_groupings_are_the_least_for_their_count(in_channels):
     rows, _ = methods(small_shape(in_channels=in_channels), "GC2", RULES["GC2"])
-    groupings = sorted(int(row[2]) for row in rows if row[cs.METHOD] == cs.HMAC)
+    groupings = sorted(int(row[2]) for row in rows if row[lay.METHOD] == lay.HMAC)
     rounded = -(-in_channels // 2) * 2
     counts = {-(-rounded // size): size for size in range(rounded, 0, -2)}
     assert groupings == sorted(counts.values())
@@ -501,8 +504,8 @@ def test_transforms():
     assert names[4:] == ["swap", *(f"swap, flatten {dims}" for dims in ("0", "1", "01"))]
     found = {name: problem for name, problem, _ in transformed_problems(small_shape(), key, rules)}
     expanded = found["expand 01"]
-    assert expanded[cs.IN_CHANS] == 9 * 32
-    assert expanded[cs.OUT_FIELD : cs.OUT_FIELD + 2].tolist() == [1, 2 * 10 * 10]
+    assert expanded[lay.IN_CHANS] == 9 * 32
+    assert expanded[lay.OUT_FIELD : lay.OUT_FIELD + 2].tolist() == [1, 2 * 10 * 10]
     depthwise = small_shape(groups=32, in_channels=1, out_channels=1)
     names = [name for name, _, _ in transformed_problems(depthwise, key, rules)]
     assert [name for name in names if name.startswith("combine")] == [

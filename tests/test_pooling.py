@@ -110,7 +110,7 @@ def test_max_pool_gradient_copies_the_incoming_gradient():
     assert [step.vertex for step in steps] == ["copy", "popnn::MaxPoolingGrad"]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     batch=st.integers(1, 4),
     groups=st.integers(1, 8),

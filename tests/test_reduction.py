@@ -109,7 +109,7 @@ def test_nothing_to_reduce():
     assert reduce_steps((16, 1, 4), (1,), "float16", MK1, era="2021-11") == []
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     outer=st.integers(1, 300),
     reduced=st.integers(2, 300),

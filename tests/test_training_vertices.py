@@ -136,7 +136,7 @@ def test_lookups_skip_rows_that_lie_elsewhere():
     assert found == 6 * (19 + 4 * (19 + 2 * 16) + 6 * 8)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     vectors=st.integers(1, 4000),
     more=st.integers(0, 500),

@@ -6,7 +6,6 @@ The formulas restate poplibs ``lib/poplin/PerformanceEstimation.hpp`` (MIT).
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from ipusim.compiler.conv_vertices import (
     ERA_1_0,
@@ -18,6 +17,7 @@ from ipusim.compiler.conv_vertices import (
     worker_share,
     zero_partials_cycles,
 )
+from ipusim.kernel_cache import njit
 
 
 @njit(cache=True)

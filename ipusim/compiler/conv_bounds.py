@@ -7,13 +7,13 @@ work that a partly chosen split leaves to one tile.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from ipusim.compiler import conv_layout as lay
 from ipusim.compiler.conv_cost import slice_cycles
 from ipusim.compiler.conv_reduce import reduction_floor
 from ipusim.compiler.conv_vertices import ERA_1_0, ceil_div
 from ipusim.compiler.tile_cycles import tile_cycles_floor
+from ipusim.kernel_cache import njit
 
 
 @njit(cache=True)

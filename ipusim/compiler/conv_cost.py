@@ -11,12 +11,12 @@ poplibs ``lib/poplin/ConvModel.cpp`` (addEstimates and what it calls), tags 2.0.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from ipusim.compiler import conv_layout as lay
 from ipusim.compiler.conv_reduce import cast_cycles, fill_reduction
 from ipusim.compiler.conv_vertices import ERA_1_0, ERA_2_0, ERA_2_4, ceil_div
 from ipusim.compiler.tile_cycles import tile_cycles
+from ipusim.kernel_cache import njit
 
 
 @njit(cache=True)

@@ -9,7 +9,6 @@ vertices are those of ``lib/popops``, which `reduce_vertices` models for operati
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from ipusim.compiler.conv_layout import (
     C_OUTPUTS,
@@ -23,6 +22,7 @@ from ipusim.compiler.conv_layout import (
     SINGLE_INPUT_BYTES,
 )
 from ipusim.compiler.conv_vertices import ERA_1_0, WORKERS, ceil_div
+from ipusim.kernel_cache import njit
 
 
 @njit(cache=True)

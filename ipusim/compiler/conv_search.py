@@ -4,20 +4,19 @@
 gives its share (poplibs ``lib/popsolver/Model.cpp``, ceildivConstrainDivisor), and skipped with
 all that it contains where a floor of `conv_bounds` exceeds the best cost so far.
 
-The vectors are those of `conv_layout`, whose index constants this module passes on.
+The vectors are those of `conv_layout`.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from ipusim.compiler import conv_layout as lay
 from ipusim.compiler.conv_bounds import arithmetic_floor, bytes_floor, cycles_floor, serial_floor
 from ipusim.compiler.conv_cost import conv_cost, input_range, kernel_padding, kernel_zeros
-from ipusim.compiler.conv_layout import *  # noqa: F403 (the interface of this module)
 from ipusim.compiler.conv_totals import fill_totals
 from ipusim.compiler.conv_vertices import WORKERS, ceil_div
+from ipusim.kernel_cache import njit
 
 # --- state of a search ----------------------------------------------------------------------
 TEMP_LIMIT, MINIMISE_MEMORY, PRUNED, COARSE, EVALUATIONS, ARITHMETIC = 0, 1, 2, 3, 4, 5

@@ -6,10 +6,10 @@ The vectors are those of `conv_layout`.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from ipusim.compiler import conv_layout as lay
 from ipusim.compiler.conv_vertices import ERA_1_0, ceil_div
+from ipusim.kernel_cache import njit
 
 
 @njit(cache=True)

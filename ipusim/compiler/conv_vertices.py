@@ -18,7 +18,7 @@ worker's instruction count is multiplied by six to give tile cycles.
 
 from __future__ import annotations
 
-from numba import njit
+from ipusim.kernel_cache import njit
 
 ERA_1_0 = 0
 ERA_2_0 = 1

@@ -6,12 +6,12 @@ The vectors are those of `conv_layout`, one row each for forward, data gradient 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from ipusim.compiler import conv_layout as lay
 from ipusim.compiler.conv_cost import conv_cost
 from ipusim.compiler.conv_search import next_split
 from ipusim.compiler.conv_totals import fill_totals
+from ipusim.kernel_cache import njit
 
 
 @njit(cache=True)

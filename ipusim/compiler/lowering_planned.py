@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import prod
 
 from ipusim.compiler import codelets, planner
-from ipusim.compiler import conv_search as cs
+from ipusim.compiler import conv_layout as lay
 from ipusim.compiler.joint_plan import plan_layer
 from ipusim.compiler.lowering_state import LoweringState, TensorLayout
 from ipusim.compiler.program import LoweredOp, Step
@@ -203,33 +203,33 @@ def _lower_planned(
             copy=copy_cycles(operand_bytes, chip, atom_bytes=chip.memcpy_bytes_per_cycle),
             repeats=1,
         )
-    if cost[cs.C_BEFORE]:
-        add("arrange for slices", "copy", copy=cost[cs.C_BEFORE], repeats=1)
-    if cost[cs.C_SLICE]:
-        add("slice operands", "popops::DynamicSlice1D", compute=cost[cs.C_SLICE])
-    moved = cost[cs.C_MOVE_IN] + cost[cs.C_MOVE_WEIGHTS]
-    copied = cost[cs.C_COPY_IN] + cost[cs.C_COPY_WEIGHTS]
+    if cost[lay.C_BEFORE]:
+        add("arrange for slices", "copy", copy=cost[lay.C_BEFORE], repeats=1)
+    if cost[lay.C_SLICE]:
+        add("slice operands", "popops::DynamicSlice1D", compute=cost[lay.C_SLICE])
+    moved = cost[lay.C_MOVE_IN] + cost[lay.C_MOVE_WEIGHTS]
+    copied = cost[lay.C_COPY_IN] + cost[lay.C_COPY_WEIGHTS]
     if before and op.kind == "matmul":
         # The weights, which are the input here, have been transposed into their place.
-        moved, copied = cost[cs.C_MOVE_WEIGHTS], cost[cs.C_COPY_WEIGHTS]
+        moved, copied = cost[lay.C_MOVE_WEIGHTS], cost[lay.C_COPY_WEIGHTS]
     if moved and op.function == "weight_gradient":
         # What was innermost is summed over, so blocks are transposed before they are sent.
         add("transpose operands", "popops::Transpose1D", compute=copied)
         copied = 0
     if moved:
         add("rearrange operands", "copy", exchange=moved, copy=copied)
-    exchange = cost[cs.C_WEIGHTS]
+    exchange = cost[lay.C_WEIGHTS]
     copied = 0
     layout = state.layout(data)
     arranged = layout.from_host or (moved > 0 and op.function == "weight_gradient")
     if arranged:
-        exchange += cost[cs.C_INPUT]
+        exchange += cost[lay.C_INPUT]
     else:
         # All inputs lie elsewhere; neighbours that want the same ones share the bus.
-        paired = chosen.split[cs.S_OUT] % chip.tiles_per_exchange_bus == 0
+        paired = chosen.split[lay.S_OUT] % chip.tiles_per_exchange_bus == 0
         width = chip.exchange_bytes_per_cycle * (chip.tiles_per_exchange_bus if paired else 1)
-        exchange += ceil_div(cost[cs.C_INPUT_BYTES], width)
-        copied += copy_cycles(cost[cs.C_INPUT_BYTES], chip)
+        exchange += ceil_div(cost[lay.C_INPUT_BYTES], width)
+        copied += copy_cycles(cost[lay.C_INPUT_BYTES], chip)
         regroup = chosen.in_chans_per_group * chosen.conv_groups_per_group
         if layout.grouping != regroup and not moved and op.kind == "conv":
             tile_bytes = ceil_div(state.graph.tensors[data].bytes, chip.tiles)
@@ -241,35 +241,37 @@ def _lower_planned(
                 repeats=1,
             )
     if op.kind == "matmul" and not state.layout(weights).from_host and not arranged:
-        copied += copy_cycles(cost[cs.C_WEIGHT_BYTES], chip)
+        copied += copy_cycles(cost[lay.C_WEIGHT_BYTES], chip)
     add(
         "convolve" if op.kind == "conv" else "multiply",
         f"poplin::{chosen.method}",
-        exchange=exchange + cost[cs.C_TILE_TRANSFORM],
+        exchange=exchange + cost[lay.C_TILE_TRANSFORM],
         copy=copied,
-        compute=cost[cs.C_CALC],
+        compute=cost[lay.C_CALC],
     )
     if chosen.reduction_depth > 1:
         # Each tile keeps its own share of the partials that it reduces.
         depth = chosen.reduction_depth
-        first = cost[cs.C_REDUCE_FIRST] * (depth - 1) // depth
-        for stage in range(cost[cs.C_STAGES]):
-            share = cost[cs.C_REDUCE] // cost[cs.C_STAGES]
+        first = cost[lay.C_REDUCE_FIRST] * (depth - 1) // depth
+        for stage in range(cost[lay.C_STAGES]):
+            share = cost[lay.C_REDUCE] // cost[lay.C_STAGES]
             if stage == 0:
-                share += cost[cs.C_REDUCE] % cost[cs.C_STAGES]
-            moved_here = first if stage == 0 else cost[cs.C_REDUCE_REST] // (cost[cs.C_STAGES] - 1)
+                share += cost[lay.C_REDUCE] % cost[lay.C_STAGES]
+            moved_here = (
+                first if stage == 0 else cost[lay.C_REDUCE_REST] // (cost[lay.C_STAGES] - 1)
+            )
             add("reduce partials", "poplin::ReduceAdd", exchange=moved_here, compute=share)
-    elif cost[cs.C_REDUCE]:
-        add("cast partials", "popops::Cast1D", compute=cost[cs.C_REDUCE])
-    if cost[cs.C_ADD]:
-        add("accumulate", "popops::BinaryOp1DInPlace", compute=cost[cs.C_ADD])
-    if cost[cs.C_UPDATE]:
-        add("write slice", "popops::DynamicUpdateSlice1D", compute=cost[cs.C_UPDATE])
-    if cost[cs.C_AFTER]:
-        add("cast result", "popops::Cast1D", compute=cost[cs.C_AFTER], repeats=1)
+    elif cost[lay.C_REDUCE]:
+        add("cast partials", "popops::Cast1D", compute=cost[lay.C_REDUCE])
+    if cost[lay.C_ADD]:
+        add("accumulate", "popops::BinaryOp1DInPlace", compute=cost[lay.C_ADD])
+    if cost[lay.C_UPDATE]:
+        add("write slice", "popops::DynamicUpdateSlice1D", compute=cost[lay.C_UPDATE])
+    if cost[lay.C_AFTER]:
+        add("cast result", "popops::Cast1D", compute=cost[lay.C_AFTER], repeats=1)
     grouping = chosen.out_chans_per_group * chosen.conv_groups_per_group
-    if cost[cs.C_MOVE_OUT]:
-        add("rearrange output", "copy", exchange=cost[cs.C_MOVE_OUT], copy=cost[cs.C_COPY_OUT])
+    if cost[lay.C_MOVE_OUT]:
+        add("rearrange output", "copy", exchange=cost[lay.C_MOVE_OUT], copy=cost[lay.C_COPY_OUT])
     if chosen.spreads_output:
         # Copied with zeros between its elements into a tensor of its own (Convolution.cpp,
         # convolutionPostprocess).
@@ -314,15 +316,15 @@ def _temp_bytes(
     output. Rearrangements and serial splits need what the planner reckons with (ConvModel.cpp).
     """
     cost, split = chosen.cost, chosen.split
-    output = cost[cs.C_OUTPUTS] * element_bytes(state.dtype(op.outputs[0]))
-    if chosen.serial_splits > 1 or cost[cs.C_MOVE_IN] or cost[cs.C_MOVE_WEIGHTS]:
+    output = cost[lay.C_OUTPUTS] * element_bytes(state.dtype(op.outputs[0]))
+    if chosen.serial_splits > 1 or cost[lay.C_MOVE_IN] or cost[lay.C_MOVE_WEIGHTS]:
         return max(0, chosen.temp_bytes - output)
-    users = split[cs.S_BATCH] * prod(split[cs.S_FIELD : cs.S_KERNEL])
-    inputs, weights = cost[cs.C_INPUT_BYTES], cost[cs.C_WEIGHT_BYTES]
+    users = split[lay.S_BATCH] * prod(split[lay.S_FIELD : lay.S_KERNEL])
+    inputs, weights = cost[lay.C_INPUT_BYTES], cost[lay.C_WEIGHT_BYTES]
     received = weights - weights // users + inputs
     if from_host:
-        received -= inputs // split[cs.S_OUT]
+        received -= inputs // split[lay.S_OUT]
     received += max((step.temp_bytes for step in before), default=0)
-    partials = cost[cs.C_PARTIAL_BYTES]
-    after = partials if cost[cs.C_REDUCE] else 0
+    partials = cost[lay.C_PARTIAL_BYTES]
+    after = partials if cost[lay.C_REDUCE] else 0
     return max(received + partials - output, after, 0)

@@ -6,8 +6,6 @@ The formulas restate poplibs ``lib/poplin/PerformanceEstimation.hpp`` (MIT) by e
 
 from __future__ import annotations
 
-from numba import njit
-
 from ipusim.compiler.conv_vertices import (
     ERA_1_0,
     ERA_2_0,
@@ -19,6 +17,7 @@ from ipusim.compiler.conv_vertices import (
     worker_share,
     zero_partials_cycles,
 )
+from ipusim.kernel_cache import njit
 
 
 @njit(cache=True)

@@ -17,7 +17,7 @@ from ipusim.compiler.elementwise import (
     elementwise_step,
     scaled_add_steps,
 )
-from ipusim.compiler.normalisation import NORM_KINDS, row_broadcast
+from ipusim.compiler.normalisation import row_broadcast, statistics_count
 from ipusim.compiler.rearrange import rearrange_steps
 from ipusim.compiler.reduction import reduce_steps
 from ipusim.compiler.superstep import (
@@ -27,10 +27,8 @@ from ipusim.compiler.superstep import (
     element_bytes,
     parse_era,
     require_float,
-    require_positive,
     tile_share,
 )
-from ipusim.errors import ConfigError, unknown_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,20 +151,8 @@ def norm_gradient_steps(
     ConfigError, UnknownNameError
         If an argument is out of range.
     """
-    if kind not in NORM_KINDS:
-        raise unknown_name("normalisation", kind, NORM_KINDS)
+    statistics = statistics_count(kind, batch, channels, groups)
     require_float(dtype)
-    require_positive(batch=batch, channels=channels, groups=groups)
-    if channels % groups:
-        raise ConfigError(
-            f"{groups} groups do not divide {channels} channels: give a divisor of {channels}."
-        )
-    statistics = {
-        "batch": channels,
-        "layer": batch,
-        "group": batch * groups,
-        "instance": batch * channels,
-    }[kind]
     acts = _Activations(
         kind=kind,
         elements=batch * channels * prod(spatial),

@@ -32,6 +32,37 @@ from ipusim.errors import ConfigError, unknown_name
 NORM_KINDS = ("batch", "layer", "group", "instance")
 
 
+def statistics_count(kind: str, batch: int, channels: int, groups: int) -> int:
+    """Return how many means a normalisation computes, after a check of its sizes.
+
+    Parameters
+    ----------
+    kind : str
+        One of `NORM_KINDS`.
+    batch, channels, groups : int
+        Batch size (tokens for layer norm), channels, and channel groups of group norm.
+
+    Raises
+    ------
+    ConfigError, UnknownNameError
+        If an argument is out of range.
+    """
+    if kind not in NORM_KINDS:
+        raise unknown_name("normalisation", kind, NORM_KINDS)
+    require_positive(batch=batch, channels=channels, groups=groups)
+    if channels % groups:
+        raise ConfigError(
+            f"{groups} groups do not divide {channels} channels: give a divisor of {channels}."
+        )
+    per_kind = {
+        "batch": channels,
+        "layer": batch,
+        "group": batch * groups,
+        "instance": batch * channels,
+    }
+    return per_kind[kind]
+
+
 def batch_norm_steps(
     elements: int,
     channels: int,
@@ -237,14 +268,8 @@ def norm_steps(
     ConfigError, UnknownNameError
         If an argument is out of range.
     """
-    if kind not in NORM_KINDS:
-        raise unknown_name("normalisation", kind, NORM_KINDS)
+    statistics = statistics_count(kind, batch, channels, groups)
     require_float(dtype)
-    require_positive(batch=batch, channels=channels, groups=groups)
-    if channels % groups:
-        raise ConfigError(
-            f"{groups} groups do not divide {channels} channels: give a divisor of {channels}."
-        )
     era = parse_era(era)
     field = prod(spatial)
     elements = batch * channels * field
@@ -255,20 +280,14 @@ def norm_steps(
     }
     if kind == "batch" and not training:
         return batch_norm_steps(elements, dtype=dtype, chip=chip, era=era, **per_channel)
-    if kind == "instance":
-        groups = channels
     if kind == "batch":
         grouping = channel_grouping if channels % channel_grouping == 0 else 1
         shape = (channels // grouping, batch * field, grouping)
-        dims: tuple[int, ...] = (1,)
-        statistics = channels
     else:
-        shape = (batch * groups, elements // (batch * groups))
-        dims = (1,)
-        statistics = batch * groups
-    mean = reduce_steps(shape, dims, dtype, chip, era=era, function="add")
+        shape = (statistics, elements // statistics)
+    mean = reduce_steps(shape, (1,), dtype, chip, era=era, function="add")
     power = reduce_steps(
-        shape, dims, dtype, chip, era=era, function="square_add", out_dtype="float32"
+        shape, (1,), dtype, chip, era=era, function="square_add", out_dtype="float32"
     )
     steps = _merge(mean, power)
     steps.append(_inverse_deviation(statistics, dtype, chip))
@@ -293,13 +312,8 @@ def norm_steps(
             **per_channel,
         )[0]
 
-    if kind == "batch":
-        steps.append(per_channel_step("sub", "subtract mean", in_place=False))
-        steps.append(per_channel_step("mul", "scale to unit variance", in_place=True))
-    else:
-        rows = (statistics, elements // statistics)
-        for name in ("subtract mean", "scale to unit variance"):
-            steps.append(row_broadcast(name, *rows, dtype, chip, era, tiles_used))
+    for name in ("subtract mean", "scale to unit variance"):
+        steps.append(row_broadcast(name, *shape, dtype, chip, era, tiles_used))
     steps.append(per_channel_step("mul", "scale", in_place=False))
     # The whitened activations are a tensor of their own until they are scaled.
     whitened = tile_share(elements, dtype, chip, tiles_used).elements * element_bytes(dtype)

@@ -16,6 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from ipusim.compiler import conv_layout as lay
 from ipusim.compiler import conv_search as cs
 from ipusim.compiler.conv_cost import conv_cost
 from ipusim.compiler.conv_params import Dim
@@ -46,11 +47,11 @@ class Plan:
     conv_groups_per_group, in_chans_per_group, out_chans_per_group, units : int
         Grouping of the vertex, and the convolution units or chains that it uses.
     split : tuple of int
-        Partition, indexed by the S_ constants of `conv_search`.
+        Partition, indexed by the S_ constants of `conv_layout`.
     planned_cycles : int
         The planner's own objective.
     cost : tuple of int
-        Terms of what runs, indexed by the C_ constants of `conv_search`.
+        Terms of what runs, indexed by the C_ constants of `conv_layout`.
     evaluations : int
         Partitions that the search looked at.
     within_memory_bound : bool
@@ -76,27 +77,27 @@ class Plan:
     @property
     def serial_splits(self) -> int:
         """How many times the loop over serial parts runs."""
-        return self.cost[cs.C_SERIAL]
+        return self.cost[lay.C_SERIAL]
 
     @property
     def tiles_used(self) -> int:
         """Tiles that take part."""
-        return self.cost[cs.C_TILES_USED]
+        return self.cost[lay.C_TILES_USED]
 
     @property
     def reduction_depth(self) -> int:
         """Partials that are summed over tiles for one output."""
-        return self.cost[cs.C_DEPTH]
+        return self.cost[lay.C_DEPTH]
 
     @property
     def temp_bytes(self) -> int:
         """Temporary bytes of the fullest tile."""
-        return self.cost[cs.C_TEMP_BYTES]
+        return self.cost[lay.C_TEMP_BYTES]
 
     @property
     def partial_bytes_per_tile(self) -> int:
         """Bytes of the partials tensor on the fullest tile."""
-        return self.cost[cs.C_PARTIAL_BYTES]
+        return self.cost[lay.C_PARTIAL_BYTES]
 
     def describe(self) -> str:
         """Return the plan in one line, splits that are 1 left out."""
@@ -107,7 +108,7 @@ class Plan:
         )
         vertex = self.method
         if self.method == "AMP":
-            vertex = "AMP 1x1" if self.cost[cs.C_ONE_BY_ONE] else "AMP nx1"
+            vertex = "AMP 1x1" if self.cost[lay.C_ONE_BY_ONE] else "AMP nx1"
         return f"{vertex} {grouping} / {' '.join(parts) or 'one tile'}"
 
 
@@ -188,22 +189,22 @@ def executed_plan(
     planned_cycles, evaluations, within_memory_bound, spreads_output
         See `Plan`.
     """
-    problem[cs.EXECUTING] = 1
-    totals = np.zeros(cs.TOTALS_SIZE, np.int64)
-    cost = np.zeros(cs.COST_SIZE, np.int64)
+    problem[lay.EXECUTING] = 1
+    totals = np.zeros(lay.TOTALS_SIZE, np.int64)
+    cost = np.zeros(lay.COST_SIZE, np.int64)
     fill_totals(problem, vertex, totals)
     conv_cost(problem, vertex, totals, split, cost)
     computed = windowed_cycles(problem, vertex, totals, split, dims)
     if computed is not None:
-        cost[cs.C_CALC] = computed
+        cost[lay.C_CALC] = computed
     return Plan(
-        method=cs.METHOD_NAMES[vertex[cs.METHOD]],
+        method=lay.METHOD_NAMES[vertex[lay.METHOD]],
         transform=transform,
-        conv_groups_per_group=int(vertex[cs.CONV_GROUPS_PER_GROUP]),
-        in_chans_per_group=int(vertex[cs.IN_CHANS_PER_GROUP]),
-        out_chans_per_group=int(vertex[cs.OUT_CHANS_PER_GROUP]),
-        units=int(vertex[cs.UNITS]),
-        partial_bytes=int(vertex[cs.PARTIAL_BYTES]),
+        conv_groups_per_group=int(vertex[lay.CONV_GROUPS_PER_GROUP]),
+        in_chans_per_group=int(vertex[lay.IN_CHANS_PER_GROUP]),
+        out_chans_per_group=int(vertex[lay.OUT_CHANS_PER_GROUP]),
+        units=int(vertex[lay.UNITS]),
+        partial_bytes=int(vertex[lay.PARTIAL_BYTES]),
         split=tuple(int(v) for v in split),
         planned_cycles=planned_cycles,
         cost=tuple(int(v) for v in cost),
@@ -222,13 +223,13 @@ def _fall_back(
 ) -> _Found:
     """Find a plan where none is within `limit`; the HMAC vertex can always do it."""
     if rules.era == ERA_1_0:
-        return _best(candidates, int(cs.UNBOUNDED), True, pruned)
+        return _best(candidates, int(lay.UNBOUNDED), True, pruned)
     while limit < 2 * chip.bytes_per_tile:
         limit *= 2
         found = _best(candidates, limit, False, pruned)
         if found is not None:
             return found
-    return _best(candidates, int(cs.UNBOUNDED), False, pruned)
+    return _best(candidates, int(lay.UNBOUNDED), False, pruned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,8 +252,8 @@ def _best(
     pruned: bool,
 ) -> _Found | None:
     """Search all candidates with one shared best cost; None if nothing is within `limit`."""
-    best_cost = np.full(cs.COST_SIZE, cs.UNBOUNDED, np.int64)
-    best_split = np.ones(cs.SPLIT_SIZE, np.int64)
+    best_cost = np.full(lay.COST_SIZE, lay.UNBOUNDED, np.int64)
+    best_split = np.ones(lay.SPLIT_SIZE, np.int64)
     best = None
     evaluations = 0
     for serial, coarse in ((False, True), (False, False), (True, True), (True, False)):
@@ -277,4 +278,4 @@ def _best(
                 best = (transform, problem, vertices[winner], dims)
     if best is None:
         return None
-    return _Found(*best, best_split, int(best_cost[cs.C_TOTAL]), evaluations)
+    return _Found(*best, best_split, int(best_cost[lay.C_TOTAL]), evaluations)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from ipusim import paths
 from ipusim.compiler.planner import PlannerRules
 from ipusim.errors import DataError, resolve_name
+from ipusim.tables import read_tables
 
 FILE = "stacks.toml"
 
@@ -96,23 +93,9 @@ class Stack:
         )
 
 
-@cache
-def _tables(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(
-            f"The data file {path.name} cannot be read ({error.strerror}): restore it."
-        ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"The data file {path.name} is not valid TOML ({error}): restore it."
-        ) from error
-
-
 def stack_names() -> tuple[str, ...]:
     """Return the names that `load_stack` accepts, oldest first."""
-    return tuple(_tables(paths.data_dir() / FILE))
+    return tuple(read_tables(FILE))
 
 
 def load_stack(name: str) -> Stack:
@@ -134,7 +117,7 @@ def load_stack(name: str) -> Stack:
     DataError
         If the data file is missing or corrupt.
     """
-    tables = _tables(paths.data_dir() / FILE)
+    tables = read_tables(FILE)
     aliases = {
         alias: stack for stack, table in tables.items() for alias in table.get("aliases", [])
     }

@@ -6,7 +6,6 @@ The vectors are those of `conv_layout`.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from ipusim.compiler import conv_layout as lay
 from ipusim.compiler.amp_vertices import amp_nx1_cycles
@@ -17,6 +16,7 @@ from ipusim.compiler.mac_vertices import (
     slic_cycles,
     vmac_cycles,
 )
+from ipusim.kernel_cache import njit
 
 
 @njit(cache=True)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipusim import paths
 from ipusim.errors import DataError
+from ipusim.tables import read_tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,34 +49,19 @@ class Constant:
     label: str
 
 
-def _file(stem: str) -> Path:
-    return paths.data_dir() / "hardware" / f"{stem}.toml"
-
-
-@cache
-def _parse(path: Path) -> dict[str, Any]:
-    """Return the parsed file; a file is read once per process."""
-    name = f"{path.parent.name}/{path.name}"
-    try:
-        with path.open("rb") as stream:
-            return tomllib.load(stream)
-    except OSError as error:
-        raise DataError(
-            f"The data file {name} cannot be read ({error.strerror}): restore it."
-        ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"The data file {name} is not valid TOML ({error}): restore it.") from error
+def _tables(stem: str) -> dict[str, Any]:
+    return read_tables(f"hardware/{stem}.toml")
 
 
 def table_names(stem: str) -> tuple[str, ...]:
     """Return the names of the tables of one file, in file order."""
-    return tuple(_parse(_file(stem)))
+    return tuple(_tables(stem))
 
 
 def table_aliases(stem: str) -> dict[str, str]:
     """Return the other spellings that a file lists, each with the name that it stands for."""
     aliases: dict[str, str] = {}
-    for name, table in _parse(_file(stem)).items():
+    for name, table in _tables(stem).items():
         listed = table.get("aliases", []) if isinstance(table, dict) else []
         aliases.update(dict.fromkeys(listed, name))
     return aliases
@@ -126,7 +108,7 @@ def read_table(stem: str, name: str, schema: Schema) -> dict[str, Constant]:
     DataError
         If the file is missing or corrupt, or a key is missing or has a wrong type, unit or range.
     """
-    table = _parse(_file(stem)).get(name)
+    table = _tables(stem).get(name)
     if not isinstance(table, dict):
         raise DataError(f"The data file hardware/{stem}.toml has no table {name!r}: restore it.")
     constants = {}
@@ -175,7 +157,7 @@ def hardware_table() -> pd.DataFrame:
 
     rows = []
     for stem in FILES:
-        for subject, table in _parse(_file(stem)).items():
+        for subject, table in _tables(stem).items():
             for key, entry in table.items():
                 if key == "aliases":
                     continue

@@ -5,11 +5,7 @@
 >>> outputs = numerics.run("braggnn", np.zeros((1, 1, 11, 11)), precision="16.16")
 """
 
-from ipusim.kernel_cache import use_keyed_cache
-
-use_keyed_cache()  # before any module of this package compiles a kernel
-
-from ipusim.numerics.arithmetic import PARTIALS, Arithmetic, ArithmeticOptions  # noqa: E402
-from ipusim.numerics.network import gradients, load_program, run  # noqa: E402
+from ipusim.numerics.arithmetic import PARTIALS, Arithmetic, ArithmeticOptions
+from ipusim.numerics.network import gradients, load_program, run
 
 __all__ = ["PARTIALS", "Arithmetic", "ArithmeticOptions", "gradients", "load_program", "run"]

@@ -17,8 +17,8 @@ partials are rounded once per pass. What the portable form leaves open and this 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from ipusim.kernel_cache import njit
 from ipusim.numerics.rounding import (
     NEAREST,
     STOCHASTIC,

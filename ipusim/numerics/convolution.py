@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-from numba import njit
 
 from ipusim.errors import WorkloadError
+from ipusim.kernel_cache import njit
 from ipusim.numerics.amp import PASS_DEPTH, SLICE_PASSES, accumulate, padded, product
 from ipusim.numerics.rounding import random_bits
 from ipusim.numerics.threads import over_ranges, writable

@@ -8,8 +8,8 @@ within 2 units in the last place.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from ipusim.kernel_cache import njit
 from ipusim.numerics.rounding import bits_float
 from ipusim.numerics.threads import over_ranges
 

@@ -22,6 +22,7 @@ from ipusim.workload.onnx_context import DTYPES, attributes
 from ipusim.workload.onnx_reader import OnnxContents, read_onnx
 
 _EVALUATION_ERRORS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
+"""What onnx's reference evaluator raises, operator by operator, for operands it cannot take."""
 
 
 def program_of_onnx(source: str | PathLike[str] | onnx.ModelProto) -> Program:

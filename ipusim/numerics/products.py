@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from ipusim.kernel_cache import njit
 from ipusim.numerics.amp import padded, product
 from ipusim.numerics.threads import over_ranges, writable
 

@@ -13,9 +13,10 @@ nor on the machine. All kernels use integer operations and IEEE additions and mu
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from ipusim.kernel_cache import njit
 from ipusim.numerics.threads import over_ranges
 
 NONE, NEAREST, STOCHASTIC = 0, 1, 2

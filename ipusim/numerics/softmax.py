@@ -8,8 +8,8 @@ and a subtraction, each stored in the type of the data.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from ipusim.kernel_cache import njit
 from ipusim.numerics.arithmetic import Arithmetic
 from ipusim.numerics.exponential import exponential
 from ipusim.numerics.rounding import (

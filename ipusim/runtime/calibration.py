@@ -1,41 +1,31 @@
-"""The few fitted constants: a cost per step and stack, two of scale-out, two of power."""
+"""The few fitted constants: costs per step, GPU kernel and compiled vertex; scale-out; power."""
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from ipusim import paths
 from ipusim.errors import DataError
+from ipusim.tables import read_tables
 
 FILE = "calibration.toml"
+_REMEDY = "run 'ipusim calibrate'"
+_KERNEL_COST = "gpu_kernel_cost"
 
 
-@cache
-def _tables(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(
-            f"{path.name} cannot be read ({error.strerror}): run 'ipusim calibrate'."
-        ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{path.name} is not valid TOML ({error}): run 'ipusim calibrate'."
-        ) from error
+def _tables() -> dict[str, Any]:
+    return read_tables(FILE, remedy=_REMEDY)
 
 
-def _value(section: str, name: str) -> float:
-    tables = _tables(paths.data_dir() / FILE)
-    entry = tables.get(section, {}).get(name)
+def _value(
+    section: str, name: str, *, what: str = "number of seconds", below: float = 1e9
+) -> float:
+    entry = _tables().get(section, {}).get(name)
     value = entry.get("value") if isinstance(entry, dict) else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < below:
         raise DataError(
-            f"The entry {section}.{name} of {FILE} is missing or not a number of 0 or more: "
-            "run 'ipusim calibrate'."
+            f"The entry {section}.{name} of {FILE} is missing or not a {what} from 0 to {below:g}: "
+            f"{_REMEDY}."
         )
     return float(value)
 
@@ -70,7 +60,7 @@ def fitted_costs(stack: str) -> FittedCosts:
     DataError
         If the calibration file is missing or damaged.
     """
-    known = _tables(paths.data_dir() / FILE).get("step_cost", {})
+    known = _tables().get("step_cost", {})
     return FittedCosts(
         step_s=_value("step_cost", stack) if stack in known else 0.0,
         reduction_s=_value("scale_out", "reduction_latency"),
@@ -97,4 +87,28 @@ def power_scales() -> tuple[float, float]:
     DataError
         If the calibration file is missing or damaged.
     """
-    return _value("power", "amp_scale"), _value("power", "sram_scale")
+    return _value("power", "amp_scale", what="factor"), _value("power", "sram_scale", what="factor")
+
+
+def kernel_cost_s(stack: str) -> float:
+    """Return the fitted cost of a GPU stack per kernel that the host starts, in seconds.
+
+    Parameters
+    ----------
+    stack : str
+        Name of the stack, as in the data file.
+
+    Returns
+    -------
+    float
+        0 for a stack that has no row to be fitted on.
+
+    Raises
+    ------
+    DataError
+        If the calibration file is missing or damaged.
+    """
+    section = _tables().get(_KERNEL_COST)
+    if not isinstance(section, dict):
+        raise DataError(f"{FILE} has no section {_KERNEL_COST!r}: {_REMEDY}.")
+    return _value(_KERNEL_COST, stack, below=1) if stack in section else 0.0

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from ipusim import paths
 from ipusim.errors import DataError, resolve_name
 from ipusim.machine.gpu import GPU_PRECISIONS
-from ipusim.runtime.calibration import FILE as CALIBRATION_FILE
+from ipusim.tables import read_tables
 
-FILE = Path("gpu") / "stacks.toml"
-CALIBRATION_SECTION = "gpu_kernel_cost"
+FILE = "gpu/stacks.toml"
 
 _PROPERTIES: dict[str, type] = {
     "transposed_precisions": list,
@@ -62,21 +57,9 @@ class GpuStack:
     sources: dict[str, str] = field(compare=False, repr=False)
 
 
-@cache
-def _tables(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(
-            f"The data file {FILE} cannot be read ({error.strerror}): restore it."
-        ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"The data file {FILE} is not valid TOML ({error}): restore it.") from error
-
-
 def gpu_stack_names() -> tuple[str, ...]:
     """Return the names that `load_gpu_stack` accepts, in file order."""
-    return tuple(_tables(paths.data_dir() / FILE))
+    return tuple(read_tables(FILE))
 
 
 def load_gpu_stack(name: str) -> GpuStack:
@@ -94,7 +77,7 @@ def load_gpu_stack(name: str) -> GpuStack:
     DataError
         If the data file is missing or corrupt.
     """
-    tables = _tables(paths.data_dir() / FILE)
+    tables = read_tables(FILE)
     aliases = {alias: key for key, table in tables.items() for alias in table.get("aliases", [])}
     valid = resolve_name("GPU software stack", name, tables, aliases)
     values: dict[str, Any] = {}
@@ -136,46 +119,3 @@ def gpu_stack_table() -> list[dict[str, object]]:
         for stack in map(load_gpu_stack, gpu_stack_names())
         for key in _PROPERTIES
     ]
-
-
-@cache
-def _fitted(path: Path) -> dict[str, Any]:
-    try:
-        section = tomllib.loads(path.read_text(encoding="utf-8")).get(CALIBRATION_SECTION)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path.name} cannot be read ({error}): run 'ipusim calibrate'.") from error
-    if not isinstance(section, dict):
-        raise DataError(
-            f"{path.name} has no section {CALIBRATION_SECTION!r}: run 'ipusim calibrate'."
-        )
-    return section
-
-
-def kernel_cost_s(stack: str) -> float:
-    """Return the fitted cost of a stack per kernel that the host starts, in seconds.
-
-    Parameters
-    ----------
-    stack : str
-        Name of the stack, as in the data file.
-
-    Returns
-    -------
-    float
-        0 for a stack that has no row to be fitted on.
-
-    Raises
-    ------
-    DataError
-        If the calibration file is missing or damaged.
-    """
-    entry = _fitted(paths.data_dir() / CALIBRATION_FILE).get(stack)
-    if entry is None:
-        return 0.0
-    value = entry.get("value") if isinstance(entry, dict) else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise DataError(
-            f"The entry {CALIBRATION_SECTION}.{stack} of {CALIBRATION_FILE} is not a number of "
-            "seconds from 0 to 1: run 'ipusim calibrate'."
-        )
-    return float(value)

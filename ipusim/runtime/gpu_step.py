@@ -25,9 +25,10 @@ from ipusim.machine.gpu import (
     load_gpu,
     load_gpu_node,
 )
+from ipusim.runtime.calibration import kernel_cost_s
 from ipusim.runtime.gpu_kernels import step_kernels
 from ipusim.runtime.gpu_roofline import DeviceTime, device_time
-from ipusim.runtime.gpu_stacks import GpuStack, kernel_cost_s, load_gpu_stack
+from ipusim.runtime.gpu_stacks import GpuStack, load_gpu_stack
 from ipusim.workload import zoo
 from ipusim.workload.model import Model, check_micro_batch
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from ipusim import paths
 from ipusim.errors import DataError
+from ipusim.runtime.calibration import FILE as CALIBRATION_FILE
 
-CALIBRATION_FILE = "calibration.toml"
 _HEADER = """\
 # Written by `ipusim calibrate`; do not edit by hand.
 #

@@ -8,22 +8,18 @@ older than the stack modelled here, and nobody has explained its second stage.
 
 from __future__ import annotations
 
-import csv
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from ipusim import paths
 from ipusim.compiler import memory
 from ipusim.compiler.conv_vertices import ERA_3_3, amp_1x1_cycles
 from ipusim.compiler.lowering import lower
 from ipusim.compiler.lowering_planned import conv_shape
 from ipusim.compiler.planner import plan
 from ipusim.compiler.stacks import Stack, load_stack
-from ipusim.errors import DataError
 from ipusim.machine import Chip, load_chip
 from ipusim.study.evidence_graphs import (
     DTYPES,
@@ -33,6 +29,7 @@ from ipusim.study.evidence_graphs import (
     product_of,
     training_graph,
 )
+from ipusim.study.records import evidence_records
 from ipusim.workload.graph import Conv
 
 FINGERPRINT_SLACK_BYTES = 64
@@ -120,17 +117,6 @@ _MK1_CASE = re.compile(
 )
 
 
-def _records(name: str) -> list[dict[str, str]]:
-    path: Path = paths.data_dir() / "evidence" / name
-    try:
-        with path.open(encoding="utf-8", newline="") as stream:
-            return list(csv.DictReader(stream))
-    except OSError as error:
-        raise DataError(
-            f"The data file evidence/{name} cannot be read ({error.strerror}): restore it."
-        ) from error
-
-
 def vertex_rows() -> pd.DataFrame:
     """Return the AMP 1x1 vertex against every measured size.
 
@@ -140,7 +126,7 @@ def vertex_rows() -> pd.DataFrame:
         Columns size (rows of the product), measured_cycles, predicted_cycles, error_percent.
     """
     rows = []
-    for record in _records("ipu_microbench.csv"):
+    for record in evidence_records("ipu_microbench.csv"):
         if "ConvPartial1x1 AMP" not in record["operation"] or record["metric"] != "cycles":
             continue
         size = int(record["size"].removeprefix("N="))
@@ -183,7 +169,7 @@ def operation_rows() -> pd.DataFrame:
         those of the predicted plans, None where the table has none), plan.
     """
     rows = []
-    records = _records("ipumodel_layers_dev.csv")
+    records = evidence_records("ipumodel_layers_dev.csv")
     for suite in _SUITES:
         chip, stack = load_chip(_CHIPS[suite.target]), load_stack(suite.stack)
         rows += [
@@ -265,7 +251,7 @@ def mk1_layer_rows() -> pd.DataFrame:
     """
     chip, stack = load_chip("GC2"), load_stack("sdk-1.0")
     rows = []
-    for record in _records("mk1_microbench.csv"):
+    for record in evidence_records("mk1_microbench.csv"):
         case = _MK1_CASE.search(record["case"])
         if record["operation"] != "conv fwd" or case is None:
             continue

@@ -7,22 +7,20 @@ addition of gradients into the table. Single operations start in the layout that
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
-from ipusim import paths
 from ipusim.compiler.embedding import gather_steps, update_add_steps
 from ipusim.compiler.embedding_plan import plan_embedding
 from ipusim.compiler.pooling import PoolParams, pool_steps, pooled_grouping
 from ipusim.compiler.reduction import reduce_steps
 from ipusim.compiler.stacks import Stack, load_stack
 from ipusim.compiler.superstep import Superstep
-from ipusim.errors import DataError
 from ipusim.machine import Chip, load_chip
+from ipusim.study.records import evidence_records
 
 _FILE = "ipumodel_layers_dev.csv"
 _CHIPS = {"mk1": "GC2", "mk2": "GC200"}
@@ -30,17 +28,6 @@ _DTYPES = {"half": "float16", "float": "float32"}
 _STACKS = {"2021-03": "sdk-2.0", "2020-03": "sdk-1.0"}
 _EARLY_ESTIMATORS = {"2020-03": "2020-01"}
 """The IPUModel of early 2020 estimates with the formulas of its day; stacks model silicon."""
-
-
-def _records() -> list[dict[str, str]]:
-    path = paths.data_dir() / "evidence" / _FILE
-    try:
-        with path.open(encoding="utf-8", newline="") as stream:
-            return list(csv.DictReader(stream))
-    except OSError as error:
-        raise DataError(
-            f"The data file evidence/{_FILE} cannot be read ({error.strerror}): restore it."
-        ) from error
 
 
 def _sizes(text: str) -> tuple[int, ...]:
@@ -121,7 +108,7 @@ def pooling_rows() -> pd.DataFrame:
     DataError
         If the evidence file cannot be read.
     """
-    records = _records()
+    records = evidence_records(_FILE)
     rows = []
     for title, kind, steps_of, snapshots in _SUITES:
         for snapshot in snapshots:

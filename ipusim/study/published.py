@@ -214,7 +214,6 @@ _TABLES = (
 )
 
 QWANT_FILE = "qwant_c2_resnext101.csv"
-PLACEHOLDER_FLAG = "PLACEHOLDER_ZERO"
 _SPELLED = {
     "batch_size": "batch",
     "micro_batch_size": "micro-batch",

@@ -6,6 +6,7 @@ import csv
 from collections.abc import Iterable
 from pathlib import Path
 
+from ipusim import paths
 from ipusim.errors import DataError
 
 
@@ -60,6 +61,11 @@ def read_records(path: Path, required: Iterable[str] = ()) -> list[dict[str, str
                 f"{len(header)}: restore it from the repository."
             )
     return [dict(zip(header, line, strict=True)) for line in body]
+
+
+def evidence_records(name: str, required: Iterable[str] = ()) -> list[dict[str, str]]:
+    """Read a file of data/evidence, as `read_records` does and with its errors."""
+    return read_records(paths.data_dir() / "evidence" / name, required)
 
 
 def number_cell(record: dict[str, str], column: str, path: Path, kind: type = float) -> float | int:

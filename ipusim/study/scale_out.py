@@ -13,14 +13,14 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from ipusim import paths
 from ipusim.machine import load_chip
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.compile_time import fit_s_per_tile_step
 from ipusim.study.calibration_file import Latency, ScaleOut
 from ipusim.study.predictor import Predictor, predict
 from ipusim.study.published import PublishedRow, load_rows
-from ipusim.study.records import read_records
+from ipusim.study.records import evidence_records
+from ipusim.study.runs import RunConfiguration
 
 _PROBE_S = 1.0
 """A latency beside which everything that runs in parallel is short."""
@@ -85,6 +85,14 @@ def scaling_rows() -> tuple[PublishedRow, ...]:
     return tuple(row for row in rows if row.run.series and not row.not_modelled)
 
 
+def _step_s(
+    run: RunConfiguration, predictor: Predictor, reduction_s: float, collective_s: float
+) -> float:
+    costs = FittedCosts(reduction_s=reduction_s, collective_s=collective_s)
+    report = predict(run, "calibrated", predictor=predictor, costs=costs)
+    return run.items_per_step / float(report.throughput)
+
+
 def scaling_samples(
     rows: Iterable[PublishedRow], predictor: Predictor
 ) -> tuple[ScalingSample, ...]:
@@ -104,14 +112,10 @@ def scaling_samples(
     samples = []
     for row in rows:
         run, items = row.run, row.run.items_per_step
-
-        def step_s(reduction_s: float, collective_s: float, run=run, items=items) -> float:
-            costs = FittedCosts(reduction_s=reduction_s, collective_s=collective_s)
-            report = predict(run, "calibrated", predictor=predictor, costs=costs)
-            return items / float(report.throughput)
-
-        free, both = step_s(0.0, 0.0), step_s(_PROBE_S, _PROBE_S)
-        reduced, collected = step_s(_PROBE_S, 0.0), step_s(0.0, _PROBE_S)
+        free = _step_s(run, predictor, 0.0, 0.0)
+        both = _step_s(run, predictor, _PROBE_S, _PROBE_S)
+        reduced = _step_s(run, predictor, _PROBE_S, 0.0)
+        collected = _step_s(run, predictor, 0.0, _PROBE_S)
         # Where a latency is not paid at all the probe changes nothing, and the step may be bounded
         # from beside: then the busy time is known to be no more than the step.
         base = reduced + collected - both
@@ -274,9 +278,8 @@ def fit_compile() -> Latency:
     DataError
         If the evidence file is missing.
     """
-    path = paths.data_dir() / "evidence" / "ipu_microbench.csv"
-    columns = ("metric", "size", "value")
-    records = [row for row in read_records(path, columns) if row["metric"] == "compile_time"]
+    rows_read = evidence_records("ipu_microbench.csv", ("metric", "size", "value"))
+    records = [row for row in rows_read if row["metric"] == "compile_time"]
     tiles = load_chip("GC2").tiles
     ipus = [int(record["size"].split()[0]) for record in records]
     value = fit_s_per_tile_step(

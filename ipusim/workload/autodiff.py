@@ -53,8 +53,6 @@ FROM_INPUT = (
 LINEAR = ("dropout", "neg", "scale")
 """Functions of one operand whose gradient is the same function of the incoming gradient."""
 
-NO_GRADIENT_ROLES = ("input", "constant", "state")
-
 
 @dataclass(slots=True)
 class Tape:

@@ -10,9 +10,9 @@ size, column first.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from ipusim.errors import ConfigError, DataError
+from ipusim.kernel_cache import njit
 from ipusim.numerics.bragg.peaks import CROP_SIZE, Peaks
 from ipusim.numerics.threads import over_ranges
 
