@@ -73,7 +73,7 @@ class System:
     host_core_bytes_per_s : float
         Bytes that one host core reads and writes per second when it streams through memory.
     host_servers, host_servers_max : int
-        Host servers; the smallest and the largest published number.
+        Host servers; the smallest and the largest number that the system is sold with.
     host : Host
         One of them.
     streaming_memory_bytes_per_machine : float

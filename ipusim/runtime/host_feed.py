@@ -16,7 +16,7 @@ LOADERS = ("processes", "threads")
 """How an instance prepares data: worker processes (PyTorch) or a thread pool (TensorFlow)."""
 
 WORKERS_PER_INSTANCE = 14
-"""Worker processes of the published recipe: one NUMA node of 16 cores less 2 service processes
+"""Worker processes of the vendor script: one NUMA node of 16 cores less 2 service processes
 (graphcore/examples applications/pytorch/cnns/train/rn50_pod16.sh)."""
 
 

@@ -47,8 +47,8 @@ class TrainingOptions:
     instances : int
         Host processes that feed the replicas (``poprun --num-instances``).
     host_servers : int or None
-        Servers that they run on; None takes as few as give each a NUMA node, within the system's
-        published numbers.
+        Servers that they run on; None takes as few as give each a NUMA node, within the
+        numbers that the system is sold with.
     loader_workers : int
         Worker processes of each, where the framework loads data with processes.
     dataset : str

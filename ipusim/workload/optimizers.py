@@ -1,7 +1,7 @@
 """Weight updates as operator graphs: what each optimiser computes for every parameter.
 
 Sources of the operations: PopART's optimisers (lib popart: sgd0/1/2, adam, lamb patterns) and the
-published rules: momentum SGD; Adam, Kingma and Ba 2014, arXiv:1412.6980; AdamW, Loshchilov and
+original papers: momentum SGD; Adam, Kingma and Ba 2014, arXiv:1412.6980; AdamW, Loshchilov and
 Hutter 2017, arXiv:1711.05101; LAMB, You et al. 2019, arXiv:1904.00962; LARS, You et al. 2017,
 arXiv:1708.03888; RMSprop, Tieleman and Hinton 2012.
 """

@@ -14,7 +14,7 @@ from ipusim.numerics.bragg.pseudo_voigt import centroids, fit_centres
 from ipusim.numerics.bragg.training import TrainedBragg, predict_centres
 
 PERCENTILES = (50.0, 75.0, 95.0, 99.5)
-"""Those that the published code prints."""
+"""Those that the authors' code prints."""
 
 
 def errors_px(predicted: np.ndarray, centres: np.ndarray) -> np.ndarray:

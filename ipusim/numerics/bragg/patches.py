@@ -1,6 +1,6 @@
 """From crops to what BraggNN sees: shift, crop, keep one component, scale.
 
-The preparation of the published code (github lzhengchun/BraggNN at 0d3fdc3, ``dataset.py``): an
+The preparation of the authors' code (github lzhengchun/BraggNN at 0d3fdc3, ``dataset.py``): an
 11 x 11 patch around the detected pixel, moved by a random whole number of pixels in training; of
 the connected pixels above zero only the component whose brightest pixel is nearest to the labelled
 centre is kept; values are scaled to 0..1; the target is the centre inside the patch divided by its

@@ -1,7 +1,7 @@
 """BraggNN: the centre of a Bragg peak from an 11 x 11 patch of a detector frame.
 
 Liu et al., "BraggNN: fast X-ray Bragg peak analysis using deep learning" (IUCrJ 9, 2022, 104-113;
-arXiv 2008.08198), with the layers of its published code (github lzhengchun/BraggNN, 0d3fdc3,
+arXiv 2008.08198), with the layers of its authors' code (github lzhengchun/BraggNN, 0d3fdc3,
 ``model.py`` with ``fcsz=16_8_4_2``): a convolution without activation, a non-local block, two
 convolutions and five dense layers. Names follow that code.
 """
