@@ -116,7 +116,7 @@ def step_samples(rows: Iterable[PublishedRow], predictor: Predictor) -> tuple[St
                 stack=row.stack,
                 floor_s=items / float(free.throughput),
                 base_s=items / float(loaded.throughput) - _PROBE_S,
-                published_s=items / row.value,
+                published_s=row.run.step_s_at(row.value),
             )
         )
     return tuple(samples)

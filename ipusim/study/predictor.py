@@ -113,7 +113,7 @@ def metric_of(report: ReportLike, row: PublishedRow) -> tuple[float, float, floa
         If reports do not hold that metric.
     """
     if row.metric == "throughput":
-        return _bounded(report.throughput, 1.0)
+        return _bounded(report.throughput, row.run.reported_per_item)
     if row.metric == "latency":
         return _bounded(report.latency, _SCALE[row.unit])
     if row.metric == "efficiency":

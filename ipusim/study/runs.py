@@ -29,6 +29,7 @@ _OPTION_FIELDS = (
     "batches_in_flight",
     "available_memory_proportion",
     "optimizer",
+    "optimizer_state",
     "recompute",
     "batch_norm_span",
     "merge_gradients_bytes",
@@ -64,12 +65,14 @@ _TEXT_FIELDS = (
     "partials",
     "host_dtype",
     "optimizer",
+    "optimizer_state",
     "schedule",
     "framework",
     "dataset",
     "loss",
     "stack",
 )
+_TRUTH_FIELDS = ("overlap_io", "replicated_tensor_sharding")
 _TRUTH = {"true": True, "false": False, "": None}
 
 
@@ -95,7 +98,7 @@ class RunConfiguration:
         Whether host transfers run beside compute.
     available_memory_proportion : float or None
         Share of tile memory for temporaries.
-    optimizer, schedule, framework, dataset, loss : str or None
+    optimizer, optimizer_state, schedule, framework, dataset, loss : str or None
         Names of training options.
     recompute : str or tuple of str or None
         "auto", "none", or the operators whose results are kept.
@@ -103,8 +106,15 @@ class RunConfiguration:
         Counts of training options.
     pipeline_splits : tuple of str or None
         Operators that end a stage.
+    stage_ipus : tuple of int or None
+        Chip of each pipeline stage, where a chip has more than one.
+    replicated_tensor_sharding : bool or None
+        Whether replicas share the optimiser state among them.
     epoch_items : int or None
         Items of an epoch, where a published number depends on them.
+    reported_per_item : float
+        What the published throughput counts per item of a micro-batch: 1 unless an item is, say, a
+        pack of sequences.
     series : str
         Runs that differ in the number of chips only share a name; empty for others.
     confidence : str
@@ -136,6 +146,7 @@ class RunConfiguration:
     batches_in_flight: int | None
     available_memory_proportion: float | None
     optimizer: str | None
+    optimizer_state: str | None
     recompute: str | tuple[str, ...] | None
     batch_norm_span: int | None
     merge_gradients_bytes: int | None
@@ -148,7 +159,10 @@ class RunConfiguration:
     dataset: str | None
     loss: str | None
     stack: str | None
+    stage_ipus: tuple[int, ...] | None
+    replicated_tensor_sharding: bool | None
     epoch_items: int | None
+    reported_per_item: float
     series: str
     confidence: str
     assumed: tuple[str, ...]
@@ -177,14 +191,25 @@ class RunConfiguration:
             )
         return self.micro_batch * self.replicas * (self.gradient_accumulation or 1)
 
+    def step_s_at(self, reported_per_s: float) -> float:
+        """Return the seconds per step of the whole system at a throughput as it is published.
+
+        Raises
+        ------
+        DataError
+            As `items_per_step`.
+        """
+        return self.items_per_step * self.reported_per_item / reported_per_s
+
 
 def _parse(record: dict[str, str], path: Path) -> RunConfiguration:
     """Turn one line of the file into a configuration."""
-    if record["overlap_io"] not in _TRUTH:
-        raise DataError(
-            f"The cell 'overlap_io' of row {record['run_id']!r} in {path.name} is "
-            f"{record['overlap_io']!r} instead of true, false or empty: correct it."
-        )
+    for name in _TRUTH_FIELDS:
+        if record[name] not in _TRUTH:
+            raise DataError(
+                f"The cell {name!r} of row {record['run_id']!r} in {path.name} is "
+                f"{record[name]!r} instead of true, false or empty: correct it."
+            )
     if not record["model"] and not record["not_modelled"]:
         raise DataError(
             f"Row {record['run_id']!r} of {path.name} names neither a model nor a reason why it is "
@@ -208,7 +233,6 @@ def _parse(record: dict[str, str], path: Path) -> RunConfiguration:
         run_id=record["run_id"],
         family=record["family"],
         model=record["model"] or None,
-        overlap_io=_TRUTH[record["overlap_io"]],
         available_memory_proportion=(
             number_cell(record, "available_memory_proportion", path, float) if share else None
         ),
@@ -220,15 +244,41 @@ def _parse(record: dict[str, str], path: Path) -> RunConfiguration:
         source=record["source"],
         not_modelled=record["not_modelled"],
         note=record["note"],
+        stage_ipus=_stage_ipus(record, path),
+        reported_per_item=_reported_per_item(record, path),
+        **{name: _TRUTH[record[name]] for name in _TRUTH_FIELDS},
         **integers,
         **{name: record[name] or None for name in _TEXT_FIELDS},
     )
 
 
+def _stage_ipus(record: dict[str, str], path: Path) -> tuple[int, ...] | None:
+    chips = record["stage_ipus"].split()
+    if not all(chip.isdecimal() for chip in chips):
+        raise DataError(
+            f"The cell 'stage_ipus' of row {record['run_id']!r} in {path.name} is "
+            f"{record['stage_ipus']!r}: give the number of a chip for each stage, such as 0 1 0."
+        )
+    return tuple(int(chip) for chip in chips) or None
+
+
+def _reported_per_item(record: dict[str, str], path: Path) -> float:
+    if not record["reported_per_item"]:
+        return 1.0
+    value = float(number_cell(record, "reported_per_item", path, float))
+    if value <= 0:
+        raise DataError(
+            f"The cell 'reported_per_item' of row {record['run_id']!r} in {path.name} is {value}: "
+            "give a number above 0."
+        )
+    return value
+
+
 @lru_cache(maxsize=4)
 def _load(path: Path) -> dict[str, RunConfiguration]:
     columns = ("run_id", "family", "model", "confidence", "assumed", "source", "not_modelled")
-    records = read_records(path, (*columns, "note", "epoch_items", "series", *_OPTION_FIELDS))
+    extra = ("note", "series", "epoch_items", "reported_per_item", "stage_ipus", *_TRUTH_FIELDS)
+    records = read_records(path, tuple(dict.fromkeys((*columns, *extra, *_OPTION_FIELDS))))
     runs: dict[str, RunConfiguration] = {}
     for record in records:
         run = _parse(record, path)

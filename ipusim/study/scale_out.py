@@ -129,7 +129,7 @@ def scaling_samples(
                 base_s=base,
                 reductions=(both - collected) / _PROBE_S,
                 collectives=(both - reduced) / _PROBE_S,
-                published_s=items / row.value,
+                published_s=run.step_s_at(row.value),
             )
         )
     return tuple(samples)
