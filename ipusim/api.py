@@ -80,9 +80,9 @@ def simulate(
         Fitted costs instead of those in data/calibration.toml.
     **options
         For every run: partials ("half" or "float"), available_memory_proportion, host_dtype
-        ("uint8", "float16" or "float32"), overlap_io, io_tiles, batches_in_flight. For training:
-        gradient_accumulation, loss, optimizer, optimizer_state, recompute, batch_norm_span,
-        merge_gradients_bytes, pipeline_splits, schedule, framework, instances, host_servers,
+        ("uint8", "float16" or "float32"), overlap_io, io_tiles, batches_in_flight, instances. For
+        training: gradient_accumulation, loss, optimizer, optimizer_state, recompute,
+        batch_norm_span, merge_gradients_bytes, pipeline_splits, schedule, framework, host_servers,
         loader_workers, dataset, as described at `ipusim.runtime.training_options.TrainingOptions`.
 
     Returns

@@ -66,7 +66,11 @@ _TRAINING_OPTIONS = (
     ),
     click.option("--schedule", help="grouped (default), sequential or interleaved."),
     click.option("--framework", help="popart (default) or tensorflow."),
-    click.option("--instances", type=COUNT, help="Host processes; by default by replica and node."),
+    click.option(
+        "--instances",
+        type=COUNT,
+        help="Host processes, in inference too; by default by replica and node in training.",
+    ),
     click.option("--host-servers", type=COUNT, help="Servers that they run on."),
     click.option("--loader-workers", type=COUNT, help="Worker processes of each; default 14."),
     click.option("--dataset", help="generated (default), imagenet_jpeg, tokens or memory."),

@@ -50,6 +50,8 @@ def report():
         ({"overlap_io": True}, "give 2 or more"),
         ({"io_tiles": 32}, "turn the overlap on"),
         ({"overlap_io": True, "batches_in_flight": 2, "io_tiles": 500}, "give 1 to 192"),
+        ({"instances": 3}, "instances = 3 does not divide 2 replicas"),
+        ({"instances": 0}, "instances is 0"),
         ({"system": "IPU-M200"}, "IPU-M2000"),
         ({"stack": "sdk-9"}, "sdk-"),
         ({"tier": "best"}, "calibrated"),
@@ -127,6 +129,44 @@ def test_overlap_hides_transfers_behind_compute():
     assert beside.result.step_s >= beside.result.device_s
     assert beside.result.io.exposed_s < serial.result.io.exposed_s
     assert beside.result.step_s < serial.result.step_s
+
+
+def test_one_buffer_is_filled_after_it_was_read():
+    # ResNet-18 outruns the network card: every step reads the buffer, then waits for the next fill.
+    options = {"system": "IPU-M2000", "micro_batch": 32, "host_dtype": "float32", "replicas": 4}
+    result = ipusim.simulate(
+        "resnet18", tier="specification", batches_in_flight=2, **options
+    ).result
+    bytes_per_chip = 32 * 4 * 150528
+    fill, read = bytes_per_chip / (12.5e9 / 4), bytes_per_chip / 8e9
+    assert result.device_s < fill
+    # Besides: two empty transfers, and the scores on their way back.
+    assert result.step_s == pytest.approx(fill + read, rel=0.01)
+    assert result.step_s > fill + read
+
+
+def test_host_processes_bound_what_the_chips_get():
+    options = {"system": "IPU-M2000", "micro_batch": 16, "host_dtype": "uint8", "replicas": 4}
+    options |= {"overlap_io": True, "batches_in_flight": 5, "tier": "specification"}
+    rates = {
+        n: ipusim.simulate("resnet18", instances=n, **options).throughput.value
+        for n in (None, 4, 2, 1)
+    }
+    # Each process reads and writes every byte twice at 12 GB/s.
+    assert rates[1] <= 3e9 / 150528
+    assert rates[2] / rates[1] > 1.9
+    assert rates[4] <= rates[None]
+    assert rates[4] > rates[2]
+
+
+def test_one_batch_in_flight_waits_for_the_host_process():
+    options = {"system": "IPU-M2000", "micro_batch": 2, "host_dtype": "uint8", "replicas": 4}
+    steps = {n: ipusim.simulate("resnet18", instances=n, **options).result for n in (None, 4, 2)}
+    once = 2 * 2 * 2 * 150528 / 12e9
+    assert steps[None].io.work_s == 0
+    assert steps[4].io.work_s == pytest.approx(once)
+    assert steps[2].io.work_s == pytest.approx(2 * once)
+    assert steps[2].step_s - steps[None].step_s == pytest.approx(2 * once)
 
 
 def test_bytes_from_the_host_follow_the_host_type():

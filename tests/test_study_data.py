@@ -16,7 +16,10 @@ from ipusim.study.runs import load_run, load_runs
 SIMULATE_OPTIONS = {
     "system", "mode", "micro_batch", "replicas", "ipus_per_replica", "gradient_accumulation",
     "precision", "partials", "host_dtype", "overlap_io", "io_tiles", "batches_in_flight", "stack",
+    "instances",
 }  # fmt: skip
+
+CONVOLUTIONAL = ("resnet", "resnext", "efficientnet")
 
 
 def modelled_runs():
@@ -96,11 +99,11 @@ def test_qwant_runs_are_as_the_report_says(micro_batch):
     assert set(run.assumed) == {"host_dtype", "overlap_io"}
 
 
-def test_all_resnet_and_resnext_inference_rows_are_modelled():
+def test_all_convolutional_inference_rows_are_modelled():
     rows = [row for row in load_rows(metric="throughput") if "inference" in row.table]
-    expected = {row.row_id for row in rows if row.family in ("resnet", "resnext")}
-    assert {row.row_id for row in rows if not row.run.not_modelled} == expected
-    assert len(expected) == 27
+    convolutional = [row for row in rows if row.family in CONVOLUTIONAL]
+    assert all(not row.run.not_modelled for row in convolutional)
+    assert len(convolutional) == 59
 
 
 @pytest.mark.parametrize("run", modelled_runs(), ids=lambda run: run.run_id)
@@ -111,7 +114,7 @@ def test_modelled_runs_are_complete(run):
     ipus = run.replicas * run.ipus_per_replica
     if run.mode == "inference":
         assert given <= SIMULATE_OPTIONS
-        optional = {"gradient_accumulation", "partials", "io_tiles"}
+        optional = {"gradient_accumulation", "partials", "io_tiles", "instances"}
         assert not SIMULATE_OPTIONS - given - optional
         assert ipus == load_system(run.system).ipus
         return

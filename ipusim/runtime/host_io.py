@@ -8,8 +8,10 @@ from ipusim.runtime.run_config import RunConfig
 from ipusim.workload.graph import DTYPE_BYTES, Graph
 
 HOST_PASSES = 2
-"""Passes over the input on the host where it works inside the step: normalise, and copy into the
-stream buffer (Qwant report 2020, section 3.1.2: latency contains pre-processing)."""
+"""Passes over the input in the thread of the host that hands it over: prepare (normalise, collect
+the samples of a call), and copy into the stream buffer (Qwant report 2020, section 3.1.2: latency
+contains pre-processing; [A] for later stacks, taken after seeing that three networks on machines
+fed by two processes all stop at the same bytes per second)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,7 @@ class HostIo:
     exposed_s : float
         Seconds of transfer that nothing hides.
     sustained_s : float
-        Seconds between two steps that the host link needs at least, however deep the queue.
+        Seconds between two steps that host and link need at least, however deep the queue.
     """
 
     input_bytes: int
@@ -55,6 +57,11 @@ def host_io(graph: Graph, config: RunConfig) -> HostIo:
     the chip waits only to read that; the link still bounds the rate of steps. Overlapped: the
     transfer runs on tiles of its own and only bounds the rate. Each waited-for direction pays the
     latency of an empty transfer (Jia et al. 2019, JIA-172).
+
+    Where the number of host processes is known, each makes `HOST_PASSES` over the batches of its
+    replicas, one after the other. With one batch in flight that is waited for: the callback that
+    fills the stream runs when the chip asks. Otherwise it bounds the rate like the link, into whose
+    buffer it writes.
     """
     system = config.system
     inputs = 0
@@ -67,9 +74,14 @@ def host_io(graph: Graph, config: RunConfig) -> HostIo:
     outputs = graph.output_bytes
     link = system.host_bytes_per_s(config.active_ipus)
     sustained = max(inputs, outputs) / link
+    handed = inputs * (config.replicas // config.instances if config.instances else 1)
+    handing = HOST_PASSES * 2 * handed / system.host_core_bytes_per_s
     work = 0.0
-    if config.stack.host_work_in_step and config.host_dtype in ("float16", "float32"):
-        work = HOST_PASSES * 2 * inputs / system.host_core_bytes_per_s
+    prepared = config.stack.host_work_in_step and config.host_dtype in ("float16", "float32")
+    if prepared or (config.instances and config.batches_in_flight == 1):
+        work = handing
+    elif config.instances:
+        sustained = max(sustained, handing)
     if config.overlap_io:
         exposed = 0.0
     else:

@@ -9,7 +9,12 @@ from typing import Any
 from ipusim.compiler.stacks import PARTIALS_BYTES, Stack, load_stack
 from ipusim.errors import ConfigError, resolve_name, unknown_name
 from ipusim.machine import System, load_system
-from ipusim.runtime.training_options import TrainingOptions, count, make_training_options
+from ipusim.runtime.training_options import (
+    TrainingOptions,
+    check_instances,
+    count,
+    make_training_options,
+)
 from ipusim.workload.graph import PRECISIONS
 
 MODES = ("inference", "training")
@@ -46,6 +51,9 @@ class RunConfig:
         Those tiles; 0 without overlap.
     batches_in_flight : int
         Batches between request and result; with more than one the host runs ahead.
+    instances : int or None
+        Host processes that feed the replicas in inference; None leaves their rate out of account.
+        Those of training are among `training`.
     training : TrainingOptions or None
         What only training has; None in inference.
     """
@@ -63,6 +71,7 @@ class RunConfig:
     overlap_io: bool
     io_tiles: int
     batches_in_flight: int
+    instances: int | None = None
     training: TrainingOptions | None = None
 
     @property
@@ -85,6 +94,7 @@ def make_config(
     overlap_io: bool | None = None,
     io_tiles: int | None = None,
     batches_in_flight: int | None = None,
+    instances: int | None = None,
     stack: str | None = None,
     **training: Any,
 ) -> RunConfig:
@@ -113,10 +123,15 @@ def make_config(
     options = None
     if mode == "training":
         options = make_training_options(
-            system=machine, replicas=copies, ipus_per_replica=size, **training
+            system=machine,
+            replicas=copies,
+            ipus_per_replica=size,
+            instances=instances,
+            **training,
         )
     else:
         _refuse_in_inference(size, training)
+        instances = None if instances is None else check_instances(copies, instances)
     # In training the input pipeline always runs ahead of the chips.
     in_flight = 2 if options else 1
     if batches_in_flight is not None:
@@ -145,6 +160,7 @@ def make_config(
         overlap_io=bool(overlap_io),
         io_tiles=_io_tiles(profile, bool(overlap_io), io_tiles, in_flight),
         batches_in_flight=in_flight,
+        instances=None if options else instances,
         training=options,
     )
 
@@ -230,6 +246,6 @@ OPTION_NAMES = tuple(
 TRAINING_OPTION_NAMES = tuple(
     name
     for name in inspect.signature(make_training_options).parameters
-    if name not in ("system", "replicas", "ipus_per_replica")
+    if name not in ("system", "replicas", "ipus_per_replica", "instances")
 )
 """Options that only training has."""

@@ -135,7 +135,11 @@ def _inference_step(
         step = max(device, io.work_s + io.sustained_s + costs.step_s)
     else:
         parts |= {"transfers": io.exposed_s, "host work": io.work_s, "fixed": costs.step_s}
-        step = max(sum(parts.values()), io.sustained_s)
+        step = sum(parts.values())
+        if config.batches_in_flight > 1:
+            # The buffer holds one batch (defaultBufferingDepth 1 of PopART, prefetch_depth 1 of
+            # TensorFlow): the host refills it once the chip has read it.
+            step = max(step, io.exposed_s + io.sustained_s)
     parts["waiting for the host"] = step - sum(parts.values())
     items = config.micro_batch or leading_size(graph)
     energy = program_energy(program, config, calibrated=calibrated)

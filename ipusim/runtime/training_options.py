@@ -163,6 +163,17 @@ def _instances(system: System, replicas: int, instances: int | None) -> int:
     if instances is None:
         nodes = system.host.numa_nodes * system.host_servers
         return max(n for n in range(1, min(replicas, nodes) + 1) if replicas % n == 0)
+    return check_instances(replicas, instances)
+
+
+def check_instances(replicas: int, instances: int) -> int:
+    """Return the number of host processes, each of which feeds as many replicas.
+
+    Raises
+    ------
+    ConfigError
+        If the replicas cannot be shared out evenly.
+    """
     processes = count("instances", instances)
     if replicas % processes:
         raise ConfigError(
