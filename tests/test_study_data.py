@@ -16,7 +16,7 @@ from ipusim.study.runs import load_run, load_runs
 SIMULATE_OPTIONS = {
     "system", "mode", "micro_batch", "replicas", "ipus_per_replica", "gradient_accumulation",
     "precision", "partials", "host_dtype", "overlap_io", "io_tiles", "batches_in_flight", "stack",
-    "instances",
+    "instances", "available_memory_proportion",
 }  # fmt: skip
 
 CONVOLUTIONAL = ("resnet", "resnext", "efficientnet")
@@ -115,6 +115,9 @@ def test_modelled_runs_are_complete(run):
     if run.mode == "inference":
         assert given <= SIMULATE_OPTIONS
         optional = {"gradient_accumulation", "partials", "io_tiles", "instances"}
+        optional.add("available_memory_proportion")
+        if run.family in ("bert", "gpt2"):
+            optional.add("host_dtype")  # token numbers are what they are
         assert not SIMULATE_OPTIONS - given - optional
         assert ipus == load_system(run.system).ipus
         return

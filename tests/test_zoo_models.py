@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import ipusim
 from ipusim.errors import WorkloadError
 from ipusim.workload import zoo
 from ipusim.workload.graph import Conv, Gather, Graph, MatMul, Norm, Softmax
-from ipusim.workload.zoo import autoencoder, bert
+from ipusim.workload.zoo import autoencoder, bert, gpt2, group_bert
 from ipusim.workload.zoo.blocks import round_channels
 from ipusim.workload.zoo.transformer import Shape
 
@@ -141,7 +143,74 @@ def test_bert_for_pretraining_shares_the_word_embedding():
     assert [op.kind for op in readers] == ["gather", "matmul"]
 
 
+BODY = {  # parameters, and multiply-accumulates of the encoder at 128, 384 and 512 tokens
+    "base": (109_482_240, {128: 11_173_625_856, 384: 35_332_816_896, 512: 48_318_382_080}),
+    "large": (335_141_888, {128: 39_460_012_032, 384: 123_211_874_304, 512: 167_503_724_544}),
+}
+
+
+@pytest.mark.parametrize("name", sorted(bert.MODELS))
+def test_heads_add_their_own_products_to_the_body(name):
+    graph = zoo.load(name).graph(3)
+    size, tokens = name.split("_")[1], int(re.search(r"sl(\d+)", name)[1])
+    hidden = {"base": 768, "large": 1024}[size]
+    parameters, body = BODY[size]
+    if "squad" in name:
+        assert graph.parameters == parameters - hidden * (hidden + 1) + 2 * (hidden + 1)
+        assert graph.macs == 3 * (body[tokens] + tokens * hidden * 2)
+        return
+    masked, packed = {128: 20, 384: 56, 512: 76}[tokens], 3 if "packed" in name else 1
+    # Dense layer, norm and bias of the vocabulary; the next sentence.
+    extra = hidden * (hidden + 1) + 2 * hidden + 30522 + 2 * (hidden + 1)
+    assert graph.parameters == parameters + extra
+    head = masked * hidden * (hidden + 30522) + packed * hidden * (hidden + 2)
+    assert graph.macs == 3 * (body[tokens] + head)
+    dropped = sum(op.name.endswith("attention.dropout") for op in graph.ops)
+    layers = {"base": 12, "large": 24}[size]
+    assert dropped == layers * name.endswith("attention_dropout")
+
+
+def test_a_pack_masks_tokens_of_other_sequences():
+    graph = zoo.load("bert_large_packed_pretraining_sl128").graph(2)
+    assert graph.tensors["attention_mask.reshape.out"].shape == (2, 1, 128, 128)
+    assert graph.tensors[graph.outputs[1]].shape == (2 * 3, 2)
+    plain = zoo.load("bert_large_pretraining_sl128").graph(2)
+    assert plain.tensors["attention_mask.reshape.out"].shape == (2, 1, 1, 128)
+
+
+@pytest.mark.parametrize("name", sorted(group_bert.MODELS))
+def test_group_bert_counts(name):
+    graph = zoo.load(name).graph(2)
+    tokens, h = int(name.rsplit("sl", 1)[1]), 768
+    # Gate, values, filter of 16 channels and 7 taps with its norm, output.
+    module = 3 * h * (h + 1) + 7 * 16 * h + 2 * h
+    # Wide layer, product back in 4 groups, mixer.
+    feed_forward = 4 * h * (h + 1) + h * h + h + h * (h + 1)
+    attention = 4 * h * (h + 1)
+    layer = module + 2 * feed_forward + attention + 4 * 2 * h
+    embeddings = (30522 + 512 + 2) * h + 2 * h
+    head = h * (h + 1) + 2 * h + 30522 + h * (h + 1) + 2 * (h + 1)
+    assert graph.parameters == 12 * layer + 2 * h + embeddings + head
+    macs = tokens * (3 * h * h + 7 * 16 * h + 2 * (4 + 1 + 1) * h * h + 4 * h * h)
+    macs += 2 * tokens * tokens * h
+    masked = bert.MASKED_TOKENS[tokens]
+    assert graph.macs == 2 * (12 * macs + masked * h * (h + 30522) + h * (h + 2))
+    grouped = {(p.groups, p.kernel) for p in _payloads(graph, Conv)}
+    assert grouped == {(48, (7,)), (4, (1,))}
+    assert not any(op.function == "dropout" for op in graph.ops)
+
+
+@pytest.mark.parametrize("name", sorted(gpt2.MODELS))
+def test_shorter_gpt2_is_named_after_its_length(name):
+    size, tokens = name.split("_")[1], int(name.rsplit("sl", 1)[1])
+    graph = zoo.load(name).graph(1)
+    assert graph.tensors["input_ids"].shape == (1, tokens)
+    assert graph.parameters == zoo.load(f"gpt2_{size}").graph(1).parameters
+
+
 def test_a_bert_that_cannot_be_is_refused():
+    with pytest.raises(WorkloadError, match="use 1 to 128"):
+        bert.base("many", 128, "pretraining", masked_tokens=129)
     with pytest.raises(WorkloadError, match="at most 512"):
         bert.base("long", 513, "none")
     with pytest.raises(WorkloadError, match="one of none, question_answering, pretraining"):

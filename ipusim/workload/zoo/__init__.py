@@ -12,6 +12,7 @@ from functools import cache
 
 from ipusim.errors import resolve_name
 from ipusim.workload.model import Model
+from ipusim.workload.zoo import bert, gpt2, group_bert
 from ipusim.workload.zoo.autoencoder import tamu_autoencoder
 from ipusim.workload.zoo.bert import bert_base_squad, bert_large_squad
 from ipusim.workload.zoo.braggnn import braggnn
@@ -102,6 +103,7 @@ _REGISTRY: dict[str, Callable[[], Model]] = {
         braggnn,
     )
 }
+_REGISTRY |= bert.MODELS | group_bert.MODELS | gpt2.MODELS
 
 
 def names() -> tuple[str, ...]:

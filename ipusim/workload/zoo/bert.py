@@ -7,14 +7,22 @@ as one tensor (`transformer`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.builder import GraphBuilder
 from ipusim.workload.graph import Graph
 from ipusim.workload.model import Model
-from ipusim.workload.zoo.transformer import Shape, additive_mask, drop, post_norm_layer
+from ipusim.workload.zoo.transformer import (
+    Shape,
+    additive_mask,
+    drop,
+    packed_mask,
+    post_norm_layer,
+)
 
 VOCABULARY = 30522
 POSITIONS = 512
@@ -42,6 +50,11 @@ class Topology:
     masked_tokens : int
         Tokens per item that the language-model head predicts in pre-training.
     vocabulary : int
+    packed : int
+        Sequences that an item may hold; above 1 tokens attend only to their own sequence, and each
+        sequence has a first token.
+    dropout, attention_dropout : bool
+        Whether training drops elements at all, and attention weights among them.
     """
 
     name: str
@@ -53,6 +66,9 @@ class Topology:
     head: str = "none"
     masked_tokens: int = 20
     vocabulary: int = VOCABULARY
+    packed: int = 1
+    dropout: bool = True
+    attention_dropout: bool = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.sequence_length <= POSITIONS:
@@ -64,23 +80,42 @@ class Topology:
             raise WorkloadError(
                 f"Head {self.head!r} of {self.name!r} must be one of {', '.join(HEADS)}."
             )
+        for what, number in (("masked tokens", self.masked_tokens), ("sequences", self.packed)):
+            if not 1 <= number <= self.sequence_length:
+                raise WorkloadError(
+                    f"{number} {what} per item of {self.name!r} are impossible: use 1 to "
+                    f"{self.sequence_length}, the sequence length."
+                )
 
 
-def build(micro_batch: int | None, *, topology: Topology) -> Graph:
+Encoder = Callable[[GraphBuilder, str, Shape, str], str]
+"""Adds all layers: builder, activations (N x T, H), shape, mask; returns what the heads read."""
+
+
+def encoder(g: GraphBuilder, x: str, shape: Shape, mask: str, *, layers: int) -> str:
+    """Add the layers of BERT."""
+    for layer in range(layers):
+        x = post_norm_layer(g, f"encoder.layer.{layer}", x, shape, mask=mask)
+    return x
+
+
+def build(micro_batch: int | None, *, topology: Topology, layers: Encoder | None = None) -> Graph:
     """Build the forward graph from token numbers (N, T) to what the head computes.
 
     Parameters
     ----------
     micro_batch : int or None
-        Sequences per pass; None means 1.
+        Items per pass; None means 1.
     topology : Topology
+    layers : callable, optional
+        Adds other layers than BERT's.
 
     Returns
     -------
     Graph
         Outputs: with no head the tokens (N x T, H) and the pooled (N, H); for question answering
         scores (N, 2, T) of start and end; for pre-training scores of the masked tokens
-        (N x masked, vocabulary) and of the next sentence (N, 2).
+        (N x masked, vocabulary) and of the next sentence (N x sequences, 2).
     """
     g = GraphBuilder(topology.name)
     shape = Shape(
@@ -89,13 +124,14 @@ def build(micro_batch: int | None, *, topology: Topology) -> Graph:
         hidden=topology.hidden,
         heads=topology.heads,
         feed_forward=topology.feed_forward,
+        dropout=topology.dropout,
+        attention_dropout=topology.attention_dropout,
     )
     x, mask = _embed(g, topology, shape)
-    for layer in range(topology.layers):
-        x = post_norm_layer(g, f"encoder.layer.{layer}", x, shape, mask=mask)
+    x = (layers or partial(encoder, layers=topology.layers))(g, x, shape, mask)
     if topology.head == "question_answering":
         return g.finish(_question_answering(g, x, shape))
-    pooled = _pool(g, x, shape)
+    pooled = _pool(g, x, topology, shape)
     if topology.head == "none":
         return g.finish(x, pooled)
     masked = _masked_language_model(g, x, topology, shape)
@@ -107,7 +143,8 @@ def _embed(g: GraphBuilder, topology: Topology, shape: Shape) -> tuple[str, str]
     size = (shape.batch, shape.tokens)
     tokens = g.input("input_ids", size, "int32")
     types = g.input("token_type_ids", size, "int32")
-    mask = additive_mask(g, "attention_mask", g.input("attention_mask", size, "int32"))
+    add_mask = additive_mask if topology.packed == 1 else packed_mask
+    mask = add_mask(g, "attention_mask", g.input("attention_mask", size, "int32"))
     positions = g.parameter("embeddings.position_ids", (shape.tokens,), "constant", "int32")
     looked_up = {}
     for name, rows, indices in (
@@ -131,10 +168,11 @@ def _question_answering(g: GraphBuilder, x: str, shape: Shape) -> str:
     return g.transpose("qa_outputs.ends_first", y, (0, 2, 1))
 
 
-def _pool(g: GraphBuilder, x: str, shape: Shape) -> str:
+def _pool(g: GraphBuilder, x: str, topology: Topology, shape: Shape) -> str:
+    """Dense layer on the first token of each sequence; a pack has them all in one place."""
     y = g.reshape("pooler.items", x, (shape.batch, shape.tokens, shape.hidden))
-    y = g.narrow("pooler.first_token", y, axis=1, size=1)
-    y = g.reshape("pooler.rows", y, (shape.batch, shape.hidden))
+    y = g.narrow("pooler.first_token", y, axis=1, size=topology.packed)
+    y = g.reshape("pooler.rows", y, (shape.batch * topology.packed, shape.hidden))
     return g.elementwise("pooler.tanh", "tanh", g.linear("pooler.dense", y, shape.hidden))
 
 
@@ -162,8 +200,11 @@ def bert_model(topology: Topology) -> Model:
     )
 
 
-def base(name: str, sequence_length: int, head: str) -> Topology:
-    """Return the topology of a BERT-Base: 12 layers of 768 features."""
+def base(name: str, sequence_length: int, head: str, **options: Any) -> Topology:
+    """Return the topology of a BERT-Base: 12 layers of 768 features.
+
+    Further options are those of `Topology`.
+    """
     return Topology(
         name=name,
         layers=12,
@@ -172,11 +213,15 @@ def base(name: str, sequence_length: int, head: str) -> Topology:
         feed_forward=3072,
         sequence_length=sequence_length,
         head=head,
+        **options,
     )
 
 
-def large(name: str, sequence_length: int, head: str) -> Topology:
-    """Return the topology of a BERT-Large: 24 layers of 1024 features."""
+def large(name: str, sequence_length: int, head: str, **options: Any) -> Topology:
+    """Return the topology of a BERT-Large: 24 layers of 1024 features.
+
+    Further options are those of `Topology`.
+    """
     return Topology(
         name=name,
         layers=24,
@@ -185,6 +230,7 @@ def large(name: str, sequence_length: int, head: str) -> Topology:
         feed_forward=4096,
         sequence_length=sequence_length,
         head=head,
+        **options,
     )
 
 
@@ -196,3 +242,37 @@ def bert_base_squad() -> Model:
 def bert_large_squad() -> Model:
     """BERT-Large for SQuAD, 384 tokens: 334,094,338 parameters, 123 GMAC per sequence."""
     return bert_model(large("bert_large_squad", 384, "question_answering"))
+
+
+MASKED_TOKENS = {128: 20, 384: 56, 512: 76}
+"""Tokens to predict by sequence length, in pre-training on Wikipedia (graphcore/examples,
+nlp/bert/pytorch/configs_pretraining.yml; a seventh of the tokens, at most)."""
+
+MOST_PACKED = 3
+"""Sequences per pack (``max_sequences_per_pack`` there)."""
+
+
+def _pretraining(make: Callable[..., Topology], length: int, **options: Any) -> Topology:
+    """Return a topology for pre-training, named after size, length and what is unusual."""
+    packed = "packed_" if options.get("packed", 1) > 1 else ""
+    suffix = "_attention_dropout" if options.get("attention_dropout") else ""
+    return make(
+        f"bert_{make.__name__}_{packed}pretraining_sl{length}{suffix}",
+        length,
+        "pretraining",
+        masked_tokens=MASKED_TOKENS[length],
+        **{"attention_dropout": False} | options,
+    )
+
+
+MODELS: dict[str, Callable[[], Model]] = {
+    topology.name: partial(bert_model, topology)
+    for topology in (
+        base("bert_base_squad_sl128", 128, "question_answering"),
+        large("bert_large_squad_sl128", 128, "question_answering"),
+        *(_pretraining(make, length) for make in (base, large) for length in MASKED_TOKENS),
+        *(_pretraining(base, length, attention_dropout=True) for length in (128, 384)),
+        *(_pretraining(large, length, packed=MOST_PACKED) for length in (128, 512)),
+    )
+}
+"""Further ones by name: pre-training drops no attention weights unless the name says so."""

@@ -6,6 +6,7 @@ Radford et al. (2019), with the parameters and shapes of Hugging Face transforme
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -76,28 +77,35 @@ def _model(topology: Topology) -> Model:
     )
 
 
+def _topology(size: str, layers: int, hidden: int, heads: int, sequence_length: int) -> Topology:
+    """Return a topology, named after its length where that is not the longest."""
+    suffix = "" if sequence_length == POSITIONS else f"_sl{sequence_length}"
+    return Topology(
+        name=f"gpt2_{size}{suffix}",
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        sequence_length=sequence_length,
+    )
+
+
 def gpt2_small(sequence_length: int = POSITIONS) -> Model:
     """GPT-2 small: 124,439,808 parameters, 146 GMAC per sequence of 1024 tokens."""
-    return _model(
-        Topology(
-            name="gpt2_small", layers=12, hidden=768, heads=12, sequence_length=sequence_length
-        )
-    )
+    return _model(_topology("small", 12, 768, 12, sequence_length))
 
 
 def gpt2_medium(sequence_length: int = POSITIONS) -> Model:
     """GPT-2 medium: 354,823,168 parameters, 413 GMAC per sequence of 1024 tokens."""
-    return _model(
-        Topology(
-            name="gpt2_medium", layers=24, hidden=1024, heads=16, sequence_length=sequence_length
-        )
-    )
+    return _model(_topology("medium", 24, 1024, 16, sequence_length))
 
 
 def gpt2_large(sequence_length: int = POSITIONS) -> Model:
     """GPT-2 large: 774,030,080 parameters, 887 GMAC per sequence of 1024 tokens."""
-    return _model(
-        Topology(
-            name="gpt2_large", layers=36, hidden=1280, heads=20, sequence_length=sequence_length
-        )
-    )
+    return _model(_topology("large", 36, 1280, 20, sequence_length))
+
+
+MODELS: dict[str, Callable[[], Model]] = {
+    "gpt2_medium_sl128": partial(gpt2_medium, 128),
+    "gpt2_large_sl512": partial(gpt2_large, 512),
+}
+"""Shorter ones by name."""

@@ -25,7 +25,9 @@ class Shape:
     hidden, heads, feed_forward : int
         Features of a token, heads that share them, features inside the feed-forward layers.
     dropout : bool
-        Whether attention and the end of each half of a layer drop elements in training.
+        Whether the network drops elements in training, at the end of each half of a layer.
+    attention_dropout : bool
+        Whether it also drops attention weights.
     """
 
     batch: int
@@ -34,6 +36,7 @@ class Shape:
     heads: int
     feed_forward: int
     dropout: bool = True
+    attention_dropout: bool = True
 
     def __post_init__(self) -> None:
         if self.hidden % self.heads:
@@ -68,6 +71,27 @@ def additive_mask(g: GraphBuilder, prefix: str, mask: str) -> str:
     return g.reshape(f"{prefix}.reshape", y, (batch, 1, 1, tokens))
 
 
+def packed_mask(g: GraphBuilder, prefix: str, sequences: str) -> str:
+    """Turn the number of each token's sequence (N, tokens) into what is added to the scores.
+
+    Returns
+    -------
+    str
+        A tensor (N, 1, tokens, tokens): 0 between tokens of one sequence of a pack, a large
+        negative value elsewhere.
+    """
+    batch, tokens = g.shape(sequences)
+    size = (batch, tokens, tokens)
+    rows = g.expand(
+        f"{prefix}.rows", g.reshape(f"{prefix}.column", sequences, (batch, tokens, 1)), size
+    )
+    row = g.reshape(f"{prefix}.row", sequences, (batch, 1, tokens))
+    y = g.cast(f"{prefix}.cast", g.elementwise(f"{prefix}.equal", "equal", rows, row), "float32")
+    y = g.elementwise(f"{prefix}.invert", "sub", y)
+    y = g.elementwise(f"{prefix}.scale", "scale", y)
+    return g.reshape(f"{prefix}.reshape", y, (batch, 1, tokens, tokens))
+
+
 def attention(
     g: GraphBuilder, prefix: str, x: str, shape: Shape, *, mask: str | None = None
 ) -> str:
@@ -94,7 +118,9 @@ def attention(
     scores = g.elementwise(f"{prefix}.scale", "scale", scores)
     if mask is not None:
         scores = g.elementwise(f"{prefix}.mask", "add", scores, mask)
-    weights = drop(g, f"{prefix}.dropout", g.softmax(f"{prefix}.softmax", scores), shape)
+    weights = g.softmax(f"{prefix}.softmax", scores)
+    if shape.attention_dropout:
+        weights = drop(g, f"{prefix}.dropout", weights, shape)
     y = g.matmul(f"{prefix}.context", weights, value)
     y = g.transpose(f"{prefix}.tokens_first", y, (0, 2, 1, 3))
     y = g.reshape(f"{prefix}.merge_heads", y, (shape.rows, shape.hidden))
