@@ -39,7 +39,8 @@ class FakeReport:
 class FakePredictor:
     """step = fixed + per item x micro-batch (+ step cost when calibrated); roofline is half.
 
-    Where transfers overlap, the cost runs beside the device: step = max(device, transfer + cost).
+    Where transfers overlap, the cost runs beside the device: step = max(device, transfer + cost),
+    in inference.
     A training step is that for every accumulated micro-batch, plus the two latencies of scale-out.
     """
 
@@ -72,7 +73,7 @@ class FakePredictor:
                 machines = options["replicas"] / IPUS_PER_MACHINE
                 cost_s += accumulation * REDUCTIONS * given.reduction_s * shared
                 cost_s += machines * given.collective_s * (machines > 1)
-        overlap = options.get("overlap_io", False)
+        overlap = options.get("overlap_io", False) and options.get("mode") != "training"
         step_s = max(device_s, OVERLAPPED_TRANSFER_S + cost_s) if overlap else device_s + cost_s
         return self._report(step_s, options, power=True)
 
