@@ -215,9 +215,10 @@ def validate(rows: bool, record: bool) -> int:
     """Print the three-tier validation tables; fail when a recorded count of hits falls."""
     from ipusim.study import evidence, evidence_pooling, gpu_compare, scale_out, validate
     from ipusim.study.compare import verdicts
-    from ipusim.study.predictor import default_predictor
+    from ipusim.study.pooled import PooledPredictor, available_cores
 
-    frame = verdicts()
+    predictor = PooledPredictor(available_cores())
+    frame = verdicts(predictor=predictor)
     tables = validate.validation_tables(frame, rows=rows)
     tables += [_as_table(evidence.vertices_table(), "Vertices measured on silicon")]
     tables += [_as_table(evidence.operations_table(), "Operations against Graphcore's IPUModel")]
@@ -225,7 +226,7 @@ def validate(rows: bool, record: bool) -> int:
     tables += [_as_table(evidence_pooling.pooling_table(), title)]
     title = "Grouped convolutions measured on one GC2 (Jia et al. 2019), by network stage"
     tables += [_as_table(evidence.mk1_layers_table(), title)]
-    samples = scale_out.scaling_samples(scale_out.scaling_rows(), default_predictor())
+    samples = scale_out.scaling_samples(scale_out.scaling_rows(), predictor)
     title = "Scaling apart from level: slowdown against the smallest system of each series"
     tables += [_as_table(scale_out.scaling_table(samples), title)]
     title = "GPU model, leave one model out"
@@ -246,9 +247,9 @@ def validate(rows: bool, record: bool) -> int:
 def calibrate(power: bool, gpu: bool) -> None:
     """Fit the constants of stacks and scale-out and write data/calibration.toml."""
     from ipusim.study.calibrate import calibrate as fit
-    from ipusim.study.predictor import default_predictor
+    from ipusim.study.pooled import PooledPredictor, available_cores
 
-    fitted = fit(predictor=default_predictor(), power=power)
+    fitted = fit(predictor=PooledPredictor(available_cores()), power=power)
     for cost in fitted.step_costs.values():
         click.echo(f"{cost.stack}: {1e6 * cost.value_s:.1f} us ({len(cost.rows)} rows)")
     for name in ("reduction", "collective"):

@@ -137,6 +137,9 @@ def measure(graph: Graph, program: Program, chip: Chip, *, resident_bytes: int =
     for name in (*graph.outputs, *graph.kept):
         if name in owner:
             last_use[owner[name]] = len(graph.ops)
+    expiring: dict[int, list[str]] = {}
+    for name, index in last_use.items():
+        expiring.setdefault(index, []).append(name)
     live = {name: _share(graph, name, tiles) for name in graph.inputs}
     spread = {name: graph.tensors[name].bytes for name in graph.inputs}
     points = []
@@ -159,7 +162,7 @@ def measure(graph: Graph, program: Program, chip: Chip, *, resident_bytes: int =
             # Where a program does not fit, gaps no longer matter: the live bytes decide.
             peak = point.activation_bytes + point.temp_bytes
             peak_op, peak_tiles = op.name, low.tiles
-        for name in [name for name, last in last_use.items() if last == index]:
+        for name in expiring.get(index, ()):
             live.pop(name, None)
             spread.pop(name, None)
     code = CODE_BASE_BYTES + CODE_BYTES_PER_SUPERSTEP * len(program.steps)

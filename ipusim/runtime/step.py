@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ipusim.compiler import memory
-from ipusim.compiler.lowering import lower
 from ipusim.compiler.program import Program
+from ipusim.compiler.program_cache import lower_kept
 from ipusim.compiler.stacks import Stack
 from ipusim.errors import ConfigError, resolve_name
 from ipusim.machine import Chip
@@ -61,7 +61,7 @@ def _compiled(
     host_dtype: str | None,
 ) -> _Compiled:
     graph = _prepared(model, stack, micro_batch, precision)
-    program = lower(
+    program = lower_kept(
         graph,
         chip,
         stack,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ipusim.compiler import memory
-from ipusim.compiler.lowering import lower
 from ipusim.compiler.program import Program
+from ipusim.compiler.program_cache import lower_kept
 from ipusim.compiler.stacks import Stack
 from ipusim.machine import Chip
 from ipusim.runtime.calibration import FittedCosts
@@ -86,8 +86,8 @@ def _programs(
         "available_memory_proportion": available_memory_proportion,
     }
     return (
-        lower(graphs.micro_batch, chip, stack, host_dtype=host_dtype, **options),
-        lower(graphs.update, chip, stack, host_dtype=None, **options),
+        lower_kept(graphs.micro_batch, chip, stack, host_dtype=host_dtype, **options),
+        lower_kept(graphs.update, chip, stack, host_dtype=None, **options),
     )
 
 

@@ -26,7 +26,8 @@ from ipusim.study.calibration_file import (
     load_calibration,
 )
 from ipusim.study.outputs import write_text
-from ipusim.study.predictor import Predictor, predict
+from ipusim.study.pooled import prepare
+from ipusim.study.predictor import Predictor, Request, predict, request_for
 from ipusim.study.published import PublishedRow, load_rows
 from ipusim.study.scale_out import (
     fit_compile,
@@ -89,6 +90,17 @@ def fitting_rows() -> tuple[PublishedRow, ...]:
     return tuple(row for row in rows if not row.not_modelled and row.run.mode == "inference")
 
 
+def step_requests(rows: Iterable[PublishedRow]) -> list[Request]:
+    """Return what `step_samples` asks for: every row without a cost and with a large one."""
+    asked = []
+    for row in rows:
+        asked += [
+            request_for(row.run, "specification"),
+            request_for(row.run, "calibrated", costs=_PROBE),
+        ]
+    return asked
+
+
 def step_samples(rows: Iterable[PublishedRow], predictor: Predictor) -> tuple[StepSample, ...]:
     """Predict how each row's step depends on the cost.
 
@@ -104,6 +116,8 @@ def step_samples(rows: Iterable[PublishedRow], predictor: Predictor) -> tuple[St
     tuple of StepSample
         One per row, in the same order.
     """
+    rows = tuple(rows)
+    prepare(predictor, step_requests(rows))
     samples = []
     for row in rows:
         items = row.run.items_per_step

@@ -10,19 +10,32 @@ import numpy as np
 import pandas as pd
 
 from ipusim.runtime.calibration import FittedCosts
-from ipusim.study.calibrate import StepSample, fitting_rows, step_cost_for, step_samples
+from ipusim.study.calibrate import (
+    StepSample,
+    fitting_rows,
+    step_cost_for,
+    step_requests,
+    step_samples,
+)
 from ipusim.study.calibration_file import Calibration, load_calibration
+from ipusim.study.pooled import PooledPredictor, prepare
 from ipusim.study.predictor import (
     TIERS,
     Predictor,
     ReportLike,
-    default_predictor,
     metric_of,
     predict,
+    request_for,
 )
 from ipusim.study.published import PublishedRow, load_rows
 from ipusim.study.runs import RunConfiguration
-from ipusim.study.scale_out import ScalingSample, fit_scale_out, scaling_rows, scaling_samples
+from ipusim.study.scale_out import (
+    ScalingSample,
+    fit_scale_out,
+    scaling_requests,
+    scaling_rows,
+    scaling_samples,
+)
 
 VERDICT_COLUMNS = (
     "row_id",
@@ -111,9 +124,11 @@ def fitting_samples(rows: Iterable[PublishedRow], predictor: Predictor) -> Sampl
     modelled = [row for row in rows if not row.not_modelled]
     stacks = {row.stack for row in modelled}
     trained = any(row.run.mode == "training" for row in modelled)
+    stepping = tuple(row for row in fitting_rows() if row.stack in stacks)
+    scaling = scaling_rows() if trained else ()
+    prepare(predictor, [*step_requests(stepping), *scaling_requests(scaling)])
     return Samples(
-        steps=step_samples((row for row in fitting_rows() if row.stack in stacks), predictor),
-        scaling=scaling_samples(scaling_rows(), predictor) if trained else (),
+        steps=step_samples(stepping, predictor), scaling=scaling_samples(scaling, predictor)
     )
 
 
@@ -139,11 +154,18 @@ def left_out_costs(run: RunConfiguration, samples: Samples) -> FittedCosts:
 
 
 def _predict_tiers(
-    run: RunConfiguration, samples: Samples, predictor: Predictor
-) -> dict[str, ReportLike]:
-    """Predict one run at the three tiers, with constants that it was left out of."""
-    costs = left_out_costs(run, samples)
-    return {tier: predict(run, tier, predictor=predictor, costs=costs) for tier in TIERS}
+    runs: Iterable[RunConfiguration], samples: Samples, predictor: Predictor
+) -> dict[RunConfiguration, dict[str, ReportLike]]:
+    """Predict runs at the three tiers, with constants that each was left out of."""
+    costs = {run: left_out_costs(run, samples) for run in runs}
+    wanted = [
+        request_for(run, tier, costs=chosen) for run, chosen in costs.items() for tier in TIERS
+    ]
+    prepare(predictor, wanted)
+    return {
+        run: {tier: predict(run, tier, predictor=predictor, costs=chosen) for tier in TIERS}
+        for run, chosen in costs.items()
+    }
 
 
 def _predicted_line(
@@ -179,6 +201,7 @@ def verdicts(
     *,
     predictor: Predictor | None = None,
     samples: Samples | None = None,
+    jobs: int = 1,
 ) -> pd.DataFrame:
     """Compare published rows with what is predicted for them.
 
@@ -190,6 +213,8 @@ def verdicts(
         By default the real one.
     samples : Samples, optional
         What the constants are fitted on; by default from `fitting_samples`.
+    jobs : int
+        Worker processes of the real predictor.
 
     Returns
     -------
@@ -198,11 +223,12 @@ def verdicts(
         the calibrated tier, whose constant is fitted without the row's own model family.
     """
     chosen = load_rows() if rows is None else tuple(rows)
-    engine = predictor or default_predictor()
+    engine = predictor or PooledPredictor(jobs)
     if samples is None:
         samples = fitting_samples(chosen, engine)
     fitted = load_calibration()
-    reports: dict[RunConfiguration, dict[str, ReportLike]] = {}
+    modelled = dict.fromkeys(row.run for row in chosen if not row.not_modelled)
+    reports = _predict_tiers(modelled, samples, engine)
     lines = []
     for row in chosen:
         head = {
@@ -220,8 +246,6 @@ def verdicts(
         if row.not_modelled:
             lines.append({**head, **_unmodelled_line(row)})
             continue
-        if row.run not in reports:
-            reports[row.run] = _predict_tiers(row.run, samples, engine)
         lines.append({**head, **_predicted_line(row, reports[row.run], fitted)})
     return pd.DataFrame(lines, columns=list(VERDICT_COLUMNS))
 

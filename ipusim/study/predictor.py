@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from typing import Any, Protocol, SupportsFloat
 
 from ipusim.errors import StudyError
@@ -35,6 +36,32 @@ class Predictor(Protocol):
         """Bound a run by peak arithmetic and memory rates alone."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a predictor is asked.
+
+    Attributes
+    ----------
+    entry : str
+        ``"simulate"`` or ``"roofline"``.
+    model : str
+        Name in the zoo.
+    options : dict
+        Keyword arguments.
+    key : tuple
+        The same for the same question.
+    """
+
+    entry: str
+    model: str
+    options: dict[str, Any]
+    key: tuple[Any, ...] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        key = (self.entry, self.model, *sorted(self.options.items(), key=lambda item: item[0]))
+        object.__setattr__(self, "key", key)
+
+
 def default_predictor() -> Predictor:
     """Return the real predicting stages.
 
@@ -48,6 +75,44 @@ def default_predictor() -> Predictor:
     return api
 
 
+def request_for(run: RunConfiguration, tier: str, *, costs: FittedCosts | None = None) -> Request:
+    """Return what to ask for one run at one tier.
+
+    Parameters
+    ----------
+    run : RunConfiguration
+        A run whose model is in the zoo.
+    tier : str
+        One of `TIERS`.
+    costs : FittedCosts, optional
+        Fitted costs; only the calibrated tier uses them, and None leaves them to
+        ``data/calibration.toml``.
+
+    Returns
+    -------
+    Request
+        Nothing of it depends on what was published.
+
+    Raises
+    ------
+    StudyError
+        If the run is not modelled, or the tier does not exist.
+    """
+    if run.not_modelled or run.model is None:
+        raise StudyError(
+            f"Run {run.run_id!r} is not modelled ({run.not_modelled}): choose another row."
+        )
+    if tier not in TIERS:
+        raise StudyError(f"Unknown tier {tier!r}: use one of {', '.join(TIERS)}.")
+    options = run.options()
+    if tier == "roofline":
+        return Request(entry=tier, model=run.model, options=options)
+    options["tier"] = tier
+    if tier == "calibrated":
+        options["costs"] = costs
+    return Request(entry="simulate", model=run.model, options=options)
+
+
 def predict(
     run: RunConfiguration,
     tier: str,
@@ -59,15 +124,10 @@ def predict(
 
     Parameters
     ----------
-    run : RunConfiguration
-        A run whose model is in the zoo.
-    tier : str
-        One of `TIERS`.
+    run, tier, costs
+        As for `request_for`.
     predictor : Predictor
         What predicts.
-    costs : FittedCosts, optional
-        Fitted costs; only the calibrated tier uses them, and None leaves them to
-        ``data/calibration.toml``.
 
     Returns
     -------
@@ -79,17 +139,9 @@ def predict(
     StudyError
         If the run is not modelled, or the tier does not exist.
     """
-    if run.not_modelled or run.model is None:
-        raise StudyError(
-            f"Run {run.run_id!r} is not modelled ({run.not_modelled}): choose another row."
-        )
-    if tier == "roofline":
-        return predictor.roofline(run.model, **run.options())
-    if tier == "specification":
-        return predictor.simulate(run.model, tier=tier, **run.options())
-    if tier == "calibrated":
-        return predictor.simulate(run.model, tier=tier, costs=costs, **run.options())
-    raise StudyError(f"Unknown tier {tier!r}: use one of {', '.join(TIERS)}.")
+    asked = request_for(run, tier, costs=costs)
+    entry = predictor.roofline if asked.entry == "roofline" else predictor.simulate
+    return entry(asked.model, **asked.options)
 
 
 def metric_of(report: ReportLike, row: PublishedRow) -> tuple[float, float, float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,8 @@ from ipusim.machine import load_chip
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.compile_time import fit_s_per_tile_step
 from ipusim.study.calibration_file import Latency, ScaleOut
-from ipusim.study.predictor import Predictor, predict
+from ipusim.study.pooled import prepare
+from ipusim.study.predictor import Predictor, Request, predict, request_for
 from ipusim.study.published import PublishedRow, load_rows
 from ipusim.study.records import evidence_records
 from ipusim.study.runs import RunConfiguration
@@ -85,10 +86,19 @@ def scaling_rows() -> tuple[PublishedRow, ...]:
     return tuple(row for row in rows if row.run.series and not row.not_modelled)
 
 
-def _step_s(
-    run: RunConfiguration, predictor: Predictor, reduction_s: float, collective_s: float
-) -> float:
-    costs = FittedCosts(reduction_s=reduction_s, collective_s=collective_s)
+def _costs(reduced: bool, collected: bool) -> FittedCosts:
+    return FittedCosts(reduction_s=_PROBE_S * reduced, collective_s=_PROBE_S * collected)
+
+
+_PROBES = tuple(_costs(*both) for both in product((False, True), repeat=2))
+
+
+def scaling_requests(rows: Iterable[PublishedRow]) -> list[Request]:
+    """Return what `scaling_samples` asks for: every row with and without each latency."""
+    return [request_for(row.run, "calibrated", costs=costs) for row in rows for costs in _PROBES]
+
+
+def _step_s(run: RunConfiguration, predictor: Predictor, costs: FittedCosts) -> float:
     report = predict(run, "calibrated", predictor=predictor, costs=costs)
     return run.items_per_step / float(report.throughput)
 
@@ -109,13 +119,12 @@ def scaling_samples(
     tuple of ScalingSample
         One per row, in the same order.
     """
+    rows = tuple(rows)
+    prepare(predictor, scaling_requests(rows))
     samples = []
     for row in rows:
         run, items = row.run, row.run.items_per_step
-        free = _step_s(run, predictor, 0.0, 0.0)
-        both = _step_s(run, predictor, _PROBE_S, _PROBE_S)
-        reduced = _step_s(run, predictor, _PROBE_S, 0.0)
-        collected = _step_s(run, predictor, 0.0, _PROBE_S)
+        free, collected, reduced, both = (_step_s(run, predictor, costs) for costs in _PROBES)
         # Where a latency is not paid at all the probe changes nothing, and the step may be bounded
         # from beside: then the busy time is known to be no more than the step.
         base = reduced + collected - both

@@ -1,0 +1,103 @@
+"""Lowered programs kept on disk, apart for every state of the sources that make them.
+
+Lowering is the larger part of a simulation and gives the same program for the same input, so a
+comparison of hundreds of runs need not repeat it. A program is found by a digest of everything that
+`lower` reads: the graph, the chip, the stack, the options, and the sources of the compiler, the
+machine and the operators. Nothing is kept unless `keep_programs` was called: a program that is
+being changed must not be answered from memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ipusim.compiler.lowering import lower
+from ipusim.compiler.program import Program
+from ipusim.compiler.stacks import Stack
+from ipusim.kernel_cache import cache_folder, source_digest
+from ipusim.machine import Chip
+from ipusim.workload.graph import Graph
+
+SOURCES = ("compiler", "machine", "workload/graph.py", "workload/payloads.py", "errors.py")
+"""What the program of a given graph depends on."""
+
+_KEEPS: ContextVar[bool] = ContextVar("keeps_programs", default=False)
+
+
+@contextmanager
+def keep_programs() -> Iterator[None]:
+    """Within this context, programs are read from disk where they are known and kept there."""
+    token = _KEEPS.set(True)
+    try:
+        yield
+    finally:
+        _KEEPS.reset(token)
+
+
+def lower_kept(graph: Graph, chip: Chip, stack: Stack, **options: Any) -> Program:
+    """Lower a graph, or read the program that the same input gave before.
+
+    Parameters
+    ----------
+    graph, chip, stack, **options
+        As for `ipusim.compiler.lowering.lower`.
+
+    Returns
+    -------
+    Program
+        The same, byte for byte, as without this module.
+
+    Raises
+    ------
+    ConfigError, UnknownNameError
+        As `lower`.
+    """
+    if not _KEEPS.get():
+        return lower(graph, chip, stack, **options)
+    text = repr((graph, chip, stack, sorted(options.items())))
+    path = _folder() / hashlib.sha256(text.encode()).hexdigest()
+    known = _read(path)
+    if known is not None:
+        return known
+    program = lower(graph, chip, stack, **options)
+    _write(path, program)
+    return program
+
+
+@cache
+def _folder() -> Path:
+    return cache_folder("programs") / source_digest(SOURCES)
+
+
+def _read(path: Path) -> Program | None:
+    """Return a kept program; none where the file is missing or damaged."""
+    try:
+        program = pickle.loads(zlib.decompress(path.read_bytes()))
+    except (OSError, zlib.error, pickle.UnpicklingError, EOFError, AttributeError, ValueError):
+        return None
+    return program if isinstance(program, Program) else None
+
+
+def _write(path: Path, program: Program) -> None:
+    """Keep a program whole or not at all; a full or closed disk is no reason to fail."""
+    content = zlib.compress(pickle.dumps(Program(program.ops), protocol=5), 1)
+    temporary = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+        Path(temporary).replace(path)
+    except OSError:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
