@@ -6,6 +6,9 @@ STAMP := $(VENV)/.installed
 NOTEBOOKS = $(wildcard notebooks/*.ipynb)
 CANDIDATES := python3 python3.11 python3.12 python3.13 python3.14 python
 
+# A file of tests, or a notebook, stays with one worker: fixtures and kernels are made once for it.
+PARALLEL := -n auto --dist loadfile
+
 export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
 
 .PHONY: help reproduce test test-slow lint lab bench clean
@@ -43,8 +46,8 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest -m "not slow"
-	$(BIN)/python -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=300 \
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
+	$(BIN)/python -m pytest $(PARALLEL) --nbval-lax --nbval-current-env --nbval-cell-timeout=300 \
 	  --nbval-sanitize-with tests/nbval_sanitize.cfg $(NOTEBOOKS)
 
 test-slow: $(STAMP)
