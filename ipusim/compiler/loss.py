@@ -25,7 +25,7 @@ from ipusim.compiler.superstep import (
 from ipusim.compiler.training_vertices import loss_transform_cycles, one_hot_cycles
 from ipusim.errors import unknown_name
 
-LOSS_KINDS = ("cross_entropy", "mean_squared")
+LOSS_KINDS = ("cross_entropy", "mean_squared", "identity")
 _MIN_GRAINS_PER_TILE = 4
 
 
@@ -44,7 +44,8 @@ def loss_steps(
     Parameters
     ----------
     kind : str
-        "cross_entropy" (softmax included, integer targets) or "mean_squared".
+        "cross_entropy" (softmax included, integer targets), "mean_squared", or "identity" of a
+        network that computed the loss itself.
     rows, classes : int
         Rows of predictions and values per row.
     dtype : str
@@ -62,7 +63,8 @@ def loss_steps(
         For a cross entropy: softmax, the targets one-hot (zero, one vertex, copy to the
         predictions' tiles), loss and gradient per element, the gradient of rows without a label
         masked, the sum per row. For a mean squared error: loss and gradient per element with the
-        targets brought to the predictions' tiles, the sum per row.
+        targets brought to the predictions' tiles, the sum per row. For the identity: the sum, and
+        the gradient filled in (PopART popx/op/identitylossx.cpp).
 
     Raises
     ------
@@ -75,6 +77,11 @@ def loss_steps(
     require_positive(rows=rows, classes=classes)
     era = parse_era(era)
     elements = rows * classes
+    if kind == "identity":
+        return [
+            *reduce_steps((elements,), (0,), dtype, chip, era=era, function="add"),
+            *fill_steps(elements, dtype, chip, era=era),
+        ]
     share = tile_share(elements, dtype, chip, tiles_used)
     tile_bytes = share.elements * element_bytes(dtype)
     steps: list[Superstep] = []

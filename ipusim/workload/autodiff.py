@@ -42,6 +42,7 @@ FROM_OUTPUT = ("relu", "sigmoid", "tanh", "sqrt", "elu", "leaky_relu")
 FROM_INPUT = (
     "abs",
     "clip",
+    "erf",
     "gelu",
     "hard_sigmoid",
     "hard_swish",
@@ -136,10 +137,11 @@ class Tape:
             return parts[0]
         result, tensor = parts[0], self.graph.tensors[name]
         made = {output: op.source for op in self.ops for output in op.outputs}
+        part_of = "" if name == source.outputs[0] else f"{name.rpartition('.')[2]}."
         for count, part in enumerate(parts[1:], start=1):
             result = self.emit(
                 source,
-                f"gradient_sum{count}",
+                f"{part_of}gradient_sum{count}",
                 _binary("add", tensor.elements, in_place=True),
                 (result, part),
                 tensor,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from ipusim.workload.graph import Conv, Elementwise, Gather, MatMul, Norm, Pool, Softmax
+from ipusim.workload.graph import Conv, Elementwise, Gather, MatMul, Norm, Pool, Reduce, Softmax
 from ipusim.workload.tensor_builder import TensorBuilder
 
 
@@ -160,10 +160,11 @@ class GraphBuilder(TensorBuilder):
         params = Gather(rows=rows, width=width, indices=count)
         return self.apply(name, params, (table, indices), (count, width))
 
-    def softmax(self, name: str, x: str) -> str:
-        """Add a softmax over the last axis."""
+    def softmax(self, name: str, x: str, *, log: bool = False) -> str:
+        """Add a softmax over the last axis, or its logarithm."""
         *rows, length = self.shape(x)
-        return self.apply(name, Softmax(outer=prod(rows), length=length), (x,), self.shape(x))
+        params = Softmax(outer=prod(rows), length=length, log=log)
+        return self.apply(name, params, (x,), self.shape(x))
 
     def matmul(self, name: str, a: str, b: str, *, transpose_b: bool = False) -> str:
         """Add the product of two activations, or of one and a parameter; leading axes are groups.
@@ -182,12 +183,23 @@ class GraphBuilder(TensorBuilder):
         )
         return self.apply(name, params, (a, b), (*groups, m, n))
 
-    def linear(self, name: str, x: str, out_features: int) -> str:
-        """Add a fully connected layer with bias to a (batch, features) tensor."""
+    def reduce(self, name: str, function: str, x: str, *, axis: int) -> str:
+        """Add a reduction over one axis, which the result no longer has."""
+        shape = self.shape(x)
+        params = Reduce(
+            function=function,
+            outer=prod(shape[:axis]),
+            reduced=shape[axis],
+            inner=prod(shape[axis + 1 :]),
+        )
+        return self.apply(name, params, (x,), (*shape[:axis], *shape[axis + 1 :]))
+
+    def linear(self, name: str, x: str, out_features: int, *, bias: bool = True) -> str:
+        """Add a fully connected layer to a (batch, features) tensor."""
         batch, in_features = self.shape(x)
         params = MatMul(
             m=batch, k=in_features, n=out_features, weights_operand=True, transpose_b=True
         )
         weight = self.parameter(f"{name}.weight", (out_features, in_features))
         y = self.apply(name, params, (x, weight), (batch, out_features))
-        return self.bias(name, y, out_features)
+        return self.bias(name, y, out_features) if bias else y

@@ -462,7 +462,9 @@ class Loss(Work):
 
     Inputs are (predictions, targets), outputs (loss of each row, gradient of the predictions).
     "cross_entropy" takes the softmax of the predictions first and integer targets, "mean_squared"
-    targets of the predictions' shape.
+    targets of the predictions' shape. "identity" is for networks that compute their loss
+    themselves: the result is the loss, its gradient 1, and there are no targets (PopTorch's
+    identity_loss).
     """
 
     KIND: ClassVar[str] = "loss"
@@ -479,11 +481,13 @@ class Loss(Work):
     @property
     def flops(self) -> int:
         """Softmax and subtraction, or subtraction and square."""
-        per_element = SOFTMAX_FLOPS_PER_ELEMENT + 1 if self.kind == "cross_entropy" else 2
+        per_element = {"cross_entropy": SOFTMAX_FLOPS_PER_ELEMENT + 1, "mean_squared": 2}.get(
+            self.kind, 1
+        )
         return per_element * self.rows * self.classes
 
 
-LOSSES = ("cross_entropy", "mean_squared")
+LOSSES = ("cross_entropy", "mean_squared", "identity")
 """Losses that `Loss` knows."""
 
 Payload = (

@@ -22,6 +22,8 @@ class TensorBuilder:
         self.ops: list[Op] = []
         self.inputs: list[str] = []
         self._op_names: set[str] = set()
+        self._shared: dict[str, str] = {}
+        self._frozen: tuple[str, ...] = ()
 
     def add_tensor(self, tensor: Tensor) -> str:
         """Add a tensor whose name must be new; return its name."""
@@ -38,8 +40,29 @@ class TensorBuilder:
     def parameter(
         self, name: str, shape: tuple[int, ...], role: str = "parameter", dtype: str = "float32"
     ) -> str:
-        """Add learnt weights, or with role "constant" stored statistics and fixed indices."""
+        """Add learnt weights, or with role "constant" stored statistics and fixed indices.
+
+        A name in a shared or frozen part of the network means another tensor or role (`share`,
+        `freeze`).
+        """
+        if role == "parameter":
+            for prefix, source in self._shared.items():
+                if name.startswith(prefix):
+                    return source + name.removeprefix(prefix)
+            if name.startswith(self._frozen):
+                role = "constant"
         return self.add_tensor(Tensor(name=name, shape=shape, dtype=dtype, role=role))
+
+    def share(self, prefix: str, source: str) -> None:
+        """Let layers whose names begin with `prefix` use the weights of those with `source`.
+
+        Those must have been added before.
+        """
+        self._shared[prefix] = source
+
+    def freeze(self, prefix: str) -> None:
+        """Let layers whose names begin with `prefix` have fixed weights, which nothing trains."""
+        self._frozen = (*self._frozen, prefix)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a tensor added before."""
@@ -113,6 +136,20 @@ class TensorBuilder:
         result = (*shape[:axis], size, *shape[axis + 1 :])
         return self._layout(name, "slice", x, result, moves_data=False)
 
+    def roll(self, name: str, x: str) -> str:
+        """Add a cyclic shift along some axes, copied into new memory."""
+        return self._layout(name, "roll", x, self.shape(x), moves_data=True)
+
+    def copy(self, name: str, x: str) -> str:
+        """Add a copy into a tensor spread evenly over the chip."""
+        return self._layout(name, "copy", x, self.shape(x), moves_data=True)
+
+    def pad(self, name: str, x: str, *, axis: int, size: int) -> str:
+        """Add zeros after the end of one axis, up to `size` elements."""
+        shape = self.shape(x)
+        result = (*shape[:axis], size, *shape[axis + 1 :])
+        return self._layout(name, "pad", x, result, moves_data=True)
+
     def expand(self, name: str, x: str, shape: tuple[int, ...]) -> str:
         """Add a view that repeats a tensor along axes of size 1."""
         return self._layout(name, "expand", x, shape, moves_data=False)
@@ -134,6 +171,33 @@ class TensorBuilder:
             for part in range(parts)
         )
         params = Layout(function="split", elements=prod(self.shape(x)), moves_data=False)
+        self.add_op(name, params, (x,), *outputs)
+        return outputs
+
+    def split(self, name: str, x: str, sizes: tuple[int, ...], *, axis: int) -> tuple[str, ...]:
+        """Add views of the parts of a tensor along one axis.
+
+        Raises
+        ------
+        WorkloadError
+            If the parts are not as long together as the axis.
+        """
+        shape = self.shape(x)
+        if sum(sizes) != shape[axis]:
+            raise WorkloadError(
+                f"Operator {name!r} cannot split {shape[axis]} elements into parts of {sizes}."
+            )
+        outputs = tuple(
+            self.add_tensor(
+                Tensor(
+                    name=f"{name}.out{part}",
+                    shape=(*shape[:axis], size, *shape[axis + 1 :]),
+                    dtype=self.tensors[x].dtype,
+                )
+            )
+            for part, size in enumerate(sizes)
+        )
+        params = Layout(function="split", elements=prod(shape), moves_data=False)
         self.add_op(name, params, (x,), *outputs)
         return outputs
 

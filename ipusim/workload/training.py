@@ -68,8 +68,9 @@ def training_graphs(
     ----------
     graph : Graph
         Forward graph of one micro-batch, in the storage types of the run.
-    loss : {"cross_entropy", "mean_squared"}
-        Applied to every output; each gets an input of targets.
+    loss : {"cross_entropy", "mean_squared", "identity"}
+        Applied to every output; each gets an input of targets, unless it is the loss itself
+        ("identity", which passes over outputs that no parameter influences).
     optimizer : str
         One of `optimizers.OPTIMIZERS`.
     gradient_accumulation : int
@@ -181,7 +182,11 @@ def _with_loss(graph: Graph, loss: str) -> Graph:
         )
     tensors, ops, inputs, outputs = dict(graph.tensors), list(graph.ops), list(graph.inputs), []
     producers = graph.producers()
+    trained = tensors_with_gradient(graph)
     for name in graph.outputs:
+        if loss == "identity" and name not in trained:
+            outputs.append(name)  # not a loss, but something else that the host asked for
+            continue
         last = producers.get(name)
         if loss == "cross_entropy" and last is not None and isinstance(last.params, Softmax):
             # The loss takes the softmax itself.
@@ -193,14 +198,12 @@ def _with_loss(graph: Graph, loss: str) -> Graph:
             prediction = tensors[name] = replace(prediction, role="activation")
         classes = prediction.shape[-1] if prediction.shape else 1
         rows = prediction.elements // classes
-        target = f"{name}.target"
-        cross_entropy = loss == "cross_entropy"
-        tensors[target] = Tensor(
-            name=target,
-            shape=prediction.shape[:-1] if cross_entropy else prediction.shape,
-            dtype="int32" if cross_entropy else prediction.dtype,
-            role="input",
-        )
+        if loss == "identity":
+            targets: tuple[str, ...] = ()
+        else:
+            target = _target(f"{name}.target", prediction, loss)
+            tensors[target.name] = target
+            targets = (target.name,)
         result, gradient = f"{name}.loss", f"{name}.loss_gradient"
         tensors[result] = Tensor(name=result, shape=(rows,), dtype="float32", role="output")
         tensors[gradient] = Tensor(name=gradient, shape=prediction.shape, dtype=prediction.dtype)
@@ -208,15 +211,22 @@ def _with_loss(graph: Graph, loss: str) -> Graph:
             Op(
                 name=result,
                 params=Loss(kind=loss, rows=rows, classes=classes),
-                inputs=(name, target),
+                inputs=(name, *targets),
                 outputs=(result, gradient),
             )
         )
-        inputs.append(target)
+        inputs.extend(targets)
         outputs.append(result)
     return replace(
         graph, tensors=tensors, ops=tuple(ops), inputs=tuple(inputs), outputs=tuple(outputs)
     )
+
+
+def _target(name: str, prediction: Tensor, loss: str) -> Tensor:
+    """Return the input that a prediction is compared with: classes, or values of its shape."""
+    if loss == "cross_entropy":
+        return Tensor(name=name, shape=prediction.shape[:-1], dtype="int32", role="input")
+    return replace(prediction, name=name, role="input")
 
 
 def _segments(graph: Graph, recompute: str | Sequence[str]) -> list[list[Op]]:

@@ -16,6 +16,8 @@ from ipusim.workload.zoo import bert, gpt2, group_bert
 from ipusim.workload.zoo.autoencoder import tamu_autoencoder
 from ipusim.workload.zoo.bert import bert_base_squad, bert_large_squad
 from ipusim.workload.zoo.braggnn import braggnn
+from ipusim.workload.zoo.clip import clip_vit_base_32
+from ipusim.workload.zoo.dino import dino_vit_base_16
 from ipusim.workload.zoo.efficientnet import (
     efficientnet_b0,
     efficientnet_b0_g16_gn,
@@ -23,7 +25,10 @@ from ipusim.workload.zoo.efficientnet import (
     efficientnet_b4_g16_gn,
     efficientnet_b7,
 )
+from ipusim.workload.zoo.frozen_in_time import frozen_in_time
 from ipusim.workload.zoo.gpt2 import gpt2_large, gpt2_medium, gpt2_small
+from ipusim.workload.zoo.mae import mae_vit_base_16
+from ipusim.workload.zoo.mini_dalle import mini_dalle
 from ipusim.workload.zoo.mobilenet import mobilenet_v3_large, mobilenet_v3_small
 from ipusim.workload.zoo.resnet import (
     resnet18,
@@ -39,21 +44,39 @@ from ipusim.workload.zoo.resnext import (
     resnext101_32x4d_gn,
     resnext101_32x8d,
 )
-from ipusim.workload.zoo.vit import vit_base_16, vit_large_16
+from ipusim.workload.zoo.swin import (
+    swin_base,
+    swin_base_padded,
+    swin_large,
+    swin_large_padded,
+    swin_tiny,
+    swin_tiny_padded,
+)
+from ipusim.workload.zoo.vit import (
+    vit_base_16,
+    vit_base_16_finetuning,
+    vit_base_16_pretraining,
+    vit_large_16,
+)
 
 __all__ = [
     "bert_base_squad",
     "bert_large_squad",
     "braggnn",
+    "clip_vit_base_32",
+    "dino_vit_base_16",
     "efficientnet_b0",
     "efficientnet_b0_g16_gn",
     "efficientnet_b4",
     "efficientnet_b4_g16_gn",
     "efficientnet_b7",
+    "frozen_in_time",
     "gpt2_large",
     "gpt2_medium",
     "gpt2_small",
     "load",
+    "mae_vit_base_16",
+    "mini_dalle",
     "mobilenet_v3_large",
     "mobilenet_v3_small",
     "names",
@@ -67,8 +90,16 @@ __all__ = [
     "resnext101_32x4d",
     "resnext101_32x4d_gn",
     "resnext101_32x8d",
+    "swin_base",
+    "swin_base_padded",
+    "swin_large",
+    "swin_large_padded",
+    "swin_tiny",
+    "swin_tiny_padded",
     "tamu_autoencoder",
     "vit_base_16",
+    "vit_base_16_finetuning",
+    "vit_base_16_pretraining",
     "vit_large_16",
 ]
 
@@ -94,6 +125,19 @@ _REGISTRY: dict[str, Callable[[], Model]] = {
         mobilenet_v3_large,
         vit_base_16,
         vit_large_16,
+        vit_base_16_pretraining,
+        vit_base_16_finetuning,
+        swin_tiny,
+        swin_base,
+        swin_large,
+        swin_tiny_padded,
+        swin_base_padded,
+        swin_large_padded,
+        dino_vit_base_16,
+        mae_vit_base_16,
+        clip_vit_base_32,
+        frozen_in_time,
+        mini_dalle,
         bert_base_squad,
         bert_large_squad,
         gpt2_small,

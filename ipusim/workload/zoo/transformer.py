@@ -3,7 +3,7 @@
 Vaswani et al. (arXiv 1706.03762). Activations are (items x tokens, features) matrices, which
 products read without a change of layout; heads are taken apart and put together by one transpose
 each. Query, key and value come from one product, as in ViT and GPT-2 and as Graphcore runs BERT
-(graphcore/examples, nlp/bert/pytorch/bert_fused_attention.py).
+(graphcore/examples, nlp/bert/pytorch/bert_fused_attention.py), or from three.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.builder import GraphBuilder
+
+ACTIVATIONS = ("gelu", "erf_gelu", "quick_gelu")
+"""GELU by its tanh approximation, which has a vertex, by the error function, by a sigmoid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +28,22 @@ class Shape:
     hidden, heads, feed_forward : int
         Features of a token, heads that share them, features inside the feed-forward layers.
     dropout : bool
+<<<<<<< HEAD
         Whether the network drops elements in training, at the end of each half of a layer.
     attention_dropout : bool
         Whether it also drops attention weights.
+=======
+        Whether attention and the end of each half of a layer drop elements in training.
+    attention_dropout, inner_dropout : bool
+        Whether, with dropout, the attention weights drop elements, and the feed-forward layers
+        also after the activation.
+    stochastic_depth : bool
+        Whether training drops whole halves of a layer, for each item apart (arXiv 1603.09382).
+    fused_query_key_value : bool
+        Whether query, key and value come from one product.
+    activation : str
+        One of `ACTIVATIONS`.
+>>>>>>> ce73565 (Swin, DINO, MAE, CLIP, Frozen in Time and mini DALL-E in the zoo; ViT as it was trained)
     """
 
     batch: int
@@ -37,8 +53,20 @@ class Shape:
     feed_forward: int
     dropout: bool = True
     attention_dropout: bool = True
+<<<<<<< HEAD
+=======
+    inner_dropout: bool = False
+    stochastic_depth: bool = False
+    fused_query_key_value: bool = True
+    activation: str = "gelu"
+>>>>>>> ce73565 (Swin, DINO, MAE, CLIP, Frozen in Time and mini DALL-E in the zoo; ViT as it was trained)
 
     def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS:
+            raise WorkloadError(
+                f"Activation {self.activation!r} of a transformer must be one of "
+                f"{', '.join(ACTIVATIONS)}."
+            )
         if self.hidden % self.heads:
             raise WorkloadError(
                 f"Hidden size {self.hidden} of a transformer must be a multiple of its "
@@ -71,6 +99,7 @@ def additive_mask(g: GraphBuilder, prefix: str, mask: str) -> str:
     return g.reshape(f"{prefix}.reshape", y, (batch, 1, 1, tokens))
 
 
+<<<<<<< HEAD
 def packed_mask(g: GraphBuilder, prefix: str, sequences: str) -> str:
     """Turn the number of each token's sequence (N, tokens) into what is added to the scores.
 
@@ -90,6 +119,63 @@ def packed_mask(g: GraphBuilder, prefix: str, sequences: str) -> str:
     y = g.elementwise(f"{prefix}.invert", "sub", y)
     y = g.elementwise(f"{prefix}.scale", "scale", y)
     return g.reshape(f"{prefix}.reshape", y, (batch, 1, tokens, tokens))
+=======
+def drop_path(g: GraphBuilder, name: str, x: str, shape: Shape) -> str:
+    """Add stochastic depth to rows (N x T, H), if the network has any.
+
+    The kept items are scaled, and all are multiplied by a random 0 or 1 of their own, as in timm.
+    """
+    if not shape.stochastic_depth:
+        return x
+    y = g.reshape(f"{name}.items", x, (shape.batch, shape.tokens, shape.hidden))
+    y = g.elementwise(f"{name}.scale", "scale", y)
+    ones = g.parameter(f"{name}.ones", (shape.batch, 1, 1), "constant")
+    y = g.elementwise(f"{name}.mask", "mul", y, g.elementwise(f"{name}.draw", "dropout", ones))
+    return g.reshape(f"{name}.rows", y, g.shape(x))
+
+
+def activate(g: GraphBuilder, name: str, x: str, activation: str) -> str:
+    """Add one of `ACTIVATIONS`, as the operators that a framework writes it with."""
+    if activation == "gelu":
+        return g.elementwise(name, "gelu", x)
+    y = g.elementwise(f"{name}.scale", "scale", x)
+    if activation == "quick_gelu":
+        y = g.elementwise(f"{name}.sigmoid", "sigmoid", y)
+    else:
+        y = g.elementwise(f"{name}.erf", "erf", y)
+        y = g.elementwise(f"{name}.shift", "add", y)
+        y = g.elementwise(f"{name}.half", "scale", y)
+    return g.elementwise(name, "mul", x, y)
+
+
+def query_key_value(g: GraphBuilder, prefix: str, x: str, shape: Shape) -> tuple[str, ...]:
+    """Add the products that make query, key and value: (N x T, H) to three (N, heads, T, size)."""
+    size = shape.hidden // shape.heads
+    if not shape.fused_query_key_value:
+        return tuple(
+            split_heads(g, f"{prefix}.{part}", g.linear(f"{prefix}.{part}", x, shape.hidden), shape)
+            for part in ("query", "key", "value")
+        )
+    qkv = g.linear(f"{prefix}.qkv", x, 3 * shape.hidden)
+    heads = (shape.batch, shape.tokens, 3, shape.heads, size)
+    qkv = g.reshape(f"{prefix}.split_heads", qkv, heads)
+    qkv = g.transpose(f"{prefix}.heads_first", qkv, (2, 0, 3, 1, 4))
+    return g.unstack(f"{prefix}.split", qkv)
+
+
+def split_heads(g: GraphBuilder, prefix: str, x: str, shape: Shape) -> str:
+    """Take the heads of (N x T, H) apart: (N, heads, T, size)."""
+    size = g.shape(x)[-1] // shape.heads
+    y = g.reshape(f"{prefix}.split_heads", x, (shape.batch, shape.tokens, shape.heads, size))
+    return g.transpose(f"{prefix}.heads_first", y, (0, 2, 1, 3))
+
+
+def merge_heads(g: GraphBuilder, prefix: str, x: str) -> str:
+    """Put heads together again: (N, heads, T, size) to (N x T, heads x size)."""
+    batch, heads, tokens, size = g.shape(x)
+    y = g.transpose(f"{prefix}.tokens_first", x, (0, 2, 1, 3))
+    return g.reshape(f"{prefix}.merge_heads", y, (batch * tokens, heads * size))
+>>>>>>> ce73565 (Swin, DINO, MAE, CLIP, Frozen in Time and mini DALL-E in the zoo; ViT as it was trained)
 
 
 def attention(
@@ -108,12 +194,7 @@ def attention(
     mask : str, optional
         Tensor added to the scores (N, heads, T, T).
     """
-    size = shape.hidden // shape.heads
-    qkv = g.linear(f"{prefix}.qkv", x, 3 * shape.hidden)
-    heads = (shape.batch, shape.tokens, 3, shape.heads, size)
-    qkv = g.reshape(f"{prefix}.split_heads", qkv, heads)
-    qkv = g.transpose(f"{prefix}.heads_first", qkv, (2, 0, 3, 1, 4))
-    query, key, value = g.unstack(f"{prefix}.split", qkv)
+    query, key, value = query_key_value(g, prefix, x, shape)
     scores = g.matmul(f"{prefix}.scores", query, key, transpose_b=True)
     scores = g.elementwise(f"{prefix}.scale", "scale", scores)
     if mask is not None:
@@ -121,9 +202,13 @@ def attention(
     weights = g.softmax(f"{prefix}.softmax", scores)
     if shape.attention_dropout:
         weights = drop(g, f"{prefix}.dropout", weights, shape)
+<<<<<<< HEAD
     y = g.matmul(f"{prefix}.context", weights, value)
     y = g.transpose(f"{prefix}.tokens_first", y, (0, 2, 1, 3))
     y = g.reshape(f"{prefix}.merge_heads", y, (shape.rows, shape.hidden))
+=======
+    y = merge_heads(g, prefix, g.matmul(f"{prefix}.context", weights, value))
+>>>>>>> ce73565 (Swin, DINO, MAE, CLIP, Frozen in Time and mini DALL-E in the zoo; ViT as it was trained)
     y = g.linear(f"{prefix}.output", y, shape.hidden)
     return drop(g, f"{prefix}.output.dropout", y, shape)
 
@@ -131,7 +216,9 @@ def attention(
 def feed_forward(g: GraphBuilder, prefix: str, x: str, shape: Shape) -> str:
     """Add two dense layers with a GELU between them."""
     y = g.linear(f"{prefix}.intermediate", x, shape.feed_forward)
-    y = g.elementwise(f"{prefix}.gelu", "gelu", y)
+    y = activate(g, f"{prefix}.gelu", y, shape.activation)
+    if shape.inner_dropout:
+        y = drop(g, f"{prefix}.intermediate.dropout", y, shape)
     y = g.linear(f"{prefix}.output", y, shape.hidden)
     return drop(g, f"{prefix}.output.dropout", y, shape)
 
@@ -154,7 +241,9 @@ def pre_norm_layer(
     """Add a layer that normalises before each half, as ViT and GPT-2 do."""
     y = g.layer_norm(f"{prefix}.attention.norm", x)
     y = attention(g, f"{prefix}.attention", y, shape, mask=mask)
+    y = drop_path(g, f"{prefix}.attention.drop_path", y, shape)
     x = g.elementwise(f"{prefix}.attention.add", "add", y, x)
     y = g.layer_norm(f"{prefix}.mlp.norm", x)
     y = feed_forward(g, f"{prefix}.mlp", y, shape)
+    y = drop_path(g, f"{prefix}.mlp.drop_path", y, shape)
     return g.elementwise(f"{prefix}.mlp.add", "add", y, x)
