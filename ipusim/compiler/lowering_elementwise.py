@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import gcd
 
 from ipusim.compiler import elementwise
 from ipusim.compiler.codelets import binary_functions
@@ -182,13 +183,18 @@ def _series(state: LoweringState, op: Op, layout: TensorLayout, dtype: str) -> l
             n_inputs=2 if binary else 1,
             broadcast=binary and (params.broadcast or params.n_inputs == 1),
             in_place=params.in_place_ok,
-            channels=None if params.broadcast else 1,
-            channel_grouping=layout.grouping,
+            channels=None if params.broadcast and not _repeats_one(state, op) else 1,
+            channel_grouping=gcd(layout.grouping, params.elements),
             exchanged_inputs=int(binary and moved),
             tiles_used=layout.tiles,
             name=op.function,
         )
     return steps
+
+
+def _repeats_one(state: LoweringState, op: Op) -> bool:
+    """Whether the operand that is repeated over the result is a single number."""
+    return min(state.graph.tensors[name].elements for name in op.inputs) == 1
 
 
 def _casts(state: LoweringState, op: Op, layout: TensorLayout, dtype: str) -> list[Superstep]:

@@ -28,11 +28,6 @@ class Shape:
     hidden, heads, feed_forward : int
         Features of a token, heads that share them, features inside the feed-forward layers.
     dropout : bool
-<<<<<<< HEAD
-        Whether the network drops elements in training, at the end of each half of a layer.
-    attention_dropout : bool
-        Whether it also drops attention weights.
-=======
         Whether attention and the end of each half of a layer drop elements in training.
     attention_dropout, inner_dropout : bool
         Whether, with dropout, the attention weights drop elements, and the feed-forward layers
@@ -43,7 +38,6 @@ class Shape:
         Whether query, key and value come from one product.
     activation : str
         One of `ACTIVATIONS`.
->>>>>>> ce73565 (Swin, DINO, MAE, CLIP, Frozen in Time and mini DALL-E in the zoo; ViT as it was trained)
     """
 
     batch: int
@@ -53,13 +47,10 @@ class Shape:
     feed_forward: int
     dropout: bool = True
     attention_dropout: bool = True
-<<<<<<< HEAD
-=======
     inner_dropout: bool = False
     stochastic_depth: bool = False
     fused_query_key_value: bool = True
     activation: str = "gelu"
->>>>>>> ce73565 (Swin, DINO, MAE, CLIP, Frozen in Time and mini DALL-E in the zoo; ViT as it was trained)
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
@@ -99,7 +90,6 @@ def additive_mask(g: GraphBuilder, prefix: str, mask: str) -> str:
     return g.reshape(f"{prefix}.reshape", y, (batch, 1, 1, tokens))
 
 
-<<<<<<< HEAD
 def packed_mask(g: GraphBuilder, prefix: str, sequences: str) -> str:
     """Turn the number of each token's sequence (N, tokens) into what is added to the scores.
 
@@ -119,7 +109,8 @@ def packed_mask(g: GraphBuilder, prefix: str, sequences: str) -> str:
     y = g.elementwise(f"{prefix}.invert", "sub", y)
     y = g.elementwise(f"{prefix}.scale", "scale", y)
     return g.reshape(f"{prefix}.reshape", y, (batch, 1, tokens, tokens))
-=======
+
+
 def drop_path(g: GraphBuilder, name: str, x: str, shape: Shape) -> str:
     """Add stochastic depth to rows (N x T, H), if the network has any.
 
@@ -175,7 +166,6 @@ def merge_heads(g: GraphBuilder, prefix: str, x: str) -> str:
     batch, heads, tokens, size = g.shape(x)
     y = g.transpose(f"{prefix}.tokens_first", x, (0, 2, 1, 3))
     return g.reshape(f"{prefix}.merge_heads", y, (batch * tokens, heads * size))
->>>>>>> ce73565 (Swin, DINO, MAE, CLIP, Frozen in Time and mini DALL-E in the zoo; ViT as it was trained)
 
 
 def attention(
@@ -202,13 +192,7 @@ def attention(
     weights = g.softmax(f"{prefix}.softmax", scores)
     if shape.attention_dropout:
         weights = drop(g, f"{prefix}.dropout", weights, shape)
-<<<<<<< HEAD
-    y = g.matmul(f"{prefix}.context", weights, value)
-    y = g.transpose(f"{prefix}.tokens_first", y, (0, 2, 1, 3))
-    y = g.reshape(f"{prefix}.merge_heads", y, (shape.rows, shape.hidden))
-=======
     y = merge_heads(g, prefix, g.matmul(f"{prefix}.context", weights, value))
->>>>>>> ce73565 (Swin, DINO, MAE, CLIP, Frozen in Time and mini DALL-E in the zoo; ViT as it was trained)
     y = g.linear(f"{prefix}.output", y, shape.hidden)
     return drop(g, f"{prefix}.output.dropout", y, shape)
 
