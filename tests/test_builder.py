@@ -7,8 +7,9 @@ from onnx_single_op import single
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.builder import GraphBuilder
-from ipusim.workload.graph import Gather, Layout, MatMul, Norm
+from ipusim.workload.graph import Gather, Layout, MatMul, Norm, Reduce
 from ipusim.workload.onnx_import import from_onnx
+from ipusim.workload.training import training_graphs
 
 
 @pytest.mark.parametrize(
@@ -82,3 +83,55 @@ def test_products_and_lookups():
     assert g.tensors[g.cast("cast", indices, "float32")].dtype == "float32"
     assert g.shape(g.softmax("softmax", a)) == (2, 3, 5, 4)
     assert g.ops[-1].params.outer == 30
+
+
+def test_shifts_copies_and_parts():
+    g = GraphBuilder("parts")
+    x = g.input("x", (2, 6, 4))
+    assert g.shape(g.roll("roll", x)) == (2, 6, 4)
+    assert g.ops[-1].params == Layout(function="roll", elements=48, moves_data=True)
+    assert g.shape(g.copy("copy", x)) == (2, 6, 4)
+    assert g.shape(g.pad("pad", x, axis=1, size=8)) == (2, 8, 4)
+    assert g.ops[-1].params == Layout(function="pad", elements=64, moves_data=True)
+    assert [g.shape(part) for part in g.split("split", x, (1, 5), axis=1)] == [(2, 1, 4), (2, 5, 4)]
+    with pytest.raises(WorkloadError, match=r"cannot split 6 elements into parts of \(2, 3\)"):
+        g.split("uneven", x, (2, 3), axis=1)
+    assert g.shape(g.reduce("mean", "mean", x, axis=1)) == (2, 4)
+    assert g.ops[-1].params == Reduce(function="mean", outer=2, reduced=6, inner=4)
+    assert g.softmax("log", x, log=True) and g.ops[-1].params.log
+
+
+def test_shared_and_frozen_weights():
+    g = GraphBuilder("shared")
+    x = g.input("x", (2, 8))
+    g.share("again.", "first.")
+    g.freeze("fixed.")
+    for name in ("first.fc", "again.fc", "fixed.fc"):
+        x = g.linear(name, x, 8)
+    graph = g.finish(x)
+    weights = [op.inputs[1] for op in graph.ops if op.kind == "matmul"]
+    assert weights == ["first.fc.weight", "first.fc.weight", "fixed.fc.weight"]
+    assert graph.parameters == 8 * 8 + 8
+    assert graph.tensors["fixed.fc.bias"].role == "constant"
+    micro = training_graphs(graph, loss="mean_squared").micro_batch
+    names = [op.name for op in micro.ops if op.phase == "backward"]
+    assert "first.fc.weight.gradient_sum1" in names
+    assert "first.fc.bias_add.bias.gradient_sum1" in names
+    assert "fixed.fc.data_gradient" in names
+    assert "fixed.fc.weight_gradient" not in names
+
+
+def test_moves_go_back_as_moves():
+    g = GraphBuilder("moves")
+    x = g.reshape("rows", g.linear("fc", g.input("x", (4, 8)), 8), (2, 2, 8))
+    x = g.pad("pad", g.copy("copy", g.roll("roll", x)), axis=1, size=4)
+    first, rest = g.split("split", x, (1, 3), axis=1)
+    graph = g.finish(g.concat("concat", rest, first, rest, axis=1))
+    micro = training_graphs(graph, loss="mean_squared").micro_batch
+    back = {op.source: op.params for op in micro.ops if op.phase == "backward"}
+    assert back["split"] == Layout(function="concat", elements=64, moves_data=True)
+    assert back["pad"] == Layout(function="slice", elements=32, moves_data=False)
+    assert back["copy"] == Layout(function="copy", elements=32, moves_data=True)
+    assert back["roll"] == Layout(function="roll", elements=32, moves_data=True)
+    sums = [op.name for op in micro.ops if ".gradient_sum" in op.name]
+    assert sums == ["split.out1.gradient_sum1"]  # read twice

@@ -45,6 +45,14 @@ def test_mean_squared_error_needs_no_one_hot_targets():
     assert steps[0].compute_cycles == 6 * (22 + 6 * 4)
 
 
+def test_a_network_that_computes_its_loss_needs_only_a_sum_and_ones():
+    steps = loss_steps("identity", 16, 1000, "float16", MK2, era="2021-11")
+    assert steps[-1].name == "fill"
+    assert all("reduce" in step.name for step in steps[:-1])
+    one = loss_steps("identity", 1, 1, "float16", MK2, era="2021-11")
+    assert sum(s.compute_cycles for s in one) < sum(s.compute_cycles for s in steps)
+
+
 def test_one_hot_vertex_by_hand():
     # 16 rows are four grains on one tile each; 1000 classes are 250 grains, 368 tiles a group, but
     # at least four grains a tile: 63 x 4 vertices, one to a tile, four rows each.
@@ -94,7 +102,7 @@ def test_losses_are_positive_and_repeatable(kind, rows, classes, dtype, era):
     assert all(isinstance(step.compute_cycles, int) and step.compute_cycles > 0 for step in steps)
 
 
-@pytest.mark.parametrize("kind", LOSS_KINDS)
+@pytest.mark.parametrize("kind", ["cross_entropy", "mean_squared"])
 def test_more_rows_cost_more(kind):
     totals = [
         sum(

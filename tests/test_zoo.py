@@ -22,11 +22,16 @@ def _facts() -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-FACTS = _facts()
+TWO_TOWERS = ("clip", "dino", "frozen", "mae", "mini")
+"""Networks of several parts, whose facts count some of them (`test_zoo_vision`)."""
+FACTS = [fact for fact in _facts() if not fact["model"].startswith(TWO_TOWERS)]
+AS_RUN = ("vit_base_16_pretraining", "vit_base_16_finetuning")
+PADDED = ("swin_tiny_padded", "swin_base_padded", "swin_large_padded")
 
 
 IMAGE_SIZES = {"efficientnet_b4": 380, "efficientnet_b4_g16_gn": 380, "efficientnet_b7": 600}
 _NO_IMAGES = ("bert", "braggnn", "gpt2", "group-bert", "tamu-autoencoder")
+_NO_CLASSES = ("clip", "dall-e", "dino", "frozen-in-time", "mae")
 HEADED = ("bert_base_squad", "bert_large_squad", *bert.MODELS, *group_bert.MODELS, *gpt2.MODELS)
 SAME_COUNTS = {"resnet50_gn": "resnet50", "resnext101_32x4d_gn": "resnext101_32x4d"}
 RESIDUAL = [name for name in zoo.names() if name.startswith("resn")]
@@ -63,7 +68,9 @@ def test_resnext101_32x8d_equals_what_torchvision_documents():
 def test_every_network_is_checked():
     elsewhere = {"resnext101_32x8d", *HEADED, *SAME_COUNTS}
     facts = {fact["model"] for fact in FACTS} - {"bert_base", "bert_large"}
-    assert facts | elsewhere | {"tamu_autoencoder"} == set(zoo.names())
+    several = {name for name in zoo.names() if name.startswith(TWO_TOWERS)}
+    as_run = {"tamu_autoencoder", *AS_RUN, *PADDED}
+    assert facts | elsewhere | several | as_run == set(zoo.names())
 
 
 @pytest.mark.parametrize("name", zoo.names())
@@ -74,13 +81,20 @@ def test_names_and_sources(name):
     assert model.source
     assert bool(model.note) == (name == "tamu_autoencoder")
     regression = model.family in ("braggnn", "tamu-autoencoder")
-    assert model.loss == ("mean_squared" if regression else "cross_entropy")
-    assert graph.tensors[graph.inputs[0]].shape[0] == 2
-    assert graph.tensors[graph.outputs[0]].shape[0] % 2 == 0
+    if model.family in ("dino", "mae"):
+        assert model.loss == "identity"
+        assert graph.tensors[graph.outputs[0]].elements == 1
+    else:
+        assert model.loss == ("mean_squared" if regression else "cross_entropy")
+        assert graph.tensors[graph.outputs[0]].shape[0] % 2 == 0
+    assert graph.tensors[graph.inputs[0]].shape[0] % 2 == 0
     assert {graph.tensors[x].role for x in graph.outputs} == {"output"}
 
 
-@pytest.mark.parametrize("name", [n for n in zoo.names() if zoo.load(n).family not in _NO_IMAGES])
+@pytest.mark.parametrize(
+    "name",
+    [n for n in zoo.names() if zoo.load(n).family not in (*_NO_IMAGES, *_NO_CLASSES)],
+)
 def test_classifiers(name):
     graph = zoo.load(name).graph(2)
     size = IMAGE_SIZES.get(name, 224)

@@ -25,10 +25,10 @@ from ipusim.workload.zoo.efficientnet import (
     efficientnet_b4_g16_gn,
     efficientnet_b7,
 )
-from ipusim.workload.zoo.frozen_in_time import frozen_in_time
+from ipusim.workload.zoo.frozen_in_time import frozen_in_time_1_frame
 from ipusim.workload.zoo.gpt2 import gpt2_large, gpt2_medium, gpt2_small
 from ipusim.workload.zoo.mae import mae_vit_base_16
-from ipusim.workload.zoo.mini_dalle import mini_dalle
+from ipusim.workload.zoo.mini_dalle import mini_dalle_l16
 from ipusim.workload.zoo.mobilenet import mobilenet_v3_large, mobilenet_v3_small
 from ipusim.workload.zoo.resnet import (
     resnet18,
@@ -70,13 +70,13 @@ __all__ = [
     "efficientnet_b4",
     "efficientnet_b4_g16_gn",
     "efficientnet_b7",
-    "frozen_in_time",
+    "frozen_in_time_1_frame",
     "gpt2_large",
     "gpt2_medium",
     "gpt2_small",
     "load",
     "mae_vit_base_16",
-    "mini_dalle",
+    "mini_dalle_l16",
     "mobilenet_v3_large",
     "mobilenet_v3_small",
     "names",
@@ -136,8 +136,8 @@ _REGISTRY: dict[str, Callable[[], Model]] = {
         dino_vit_base_16,
         mae_vit_base_16,
         clip_vit_base_32,
-        frozen_in_time,
-        mini_dalle,
+        frozen_in_time_1_frame,
+        mini_dalle_l16,
         bert_base_squad,
         bert_large_squad,
         gpt2_small,

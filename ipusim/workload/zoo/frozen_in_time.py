@@ -225,9 +225,9 @@ def _attend(g: GraphBuilder, name: str, query: str, key: str, value: str) -> str
     return g.matmul(f"{name}.context", g.softmax(f"{name}.softmax", scores), value)
 
 
-def frozen_in_time() -> Model:
+def frozen_in_time_1_frame() -> Model:
     """Frozen in Time on clips of one frame: 8.7 GMAC per pair, time attention included."""
-    topology = Topology(name="frozen_in_time")
+    topology = Topology(name="frozen_in_time_1_frame")
     return Model(
         name=topology.name,
         family="frozen-in-time",

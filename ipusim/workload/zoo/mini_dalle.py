@@ -225,10 +225,10 @@ def _lines(g: GraphBuilder, name: str, x: str, kind: str) -> str:
     return g.transpose(f"{name}.columns", y, (0, 1, 3, 2, 4)) if kind == "column" else y
 
 
-def mini_dalle() -> Model:
+def mini_dalle_l16() -> Model:
     """Mini DALL-E of 16 layers, with the words of its tokeniser (553 + 7635 + 4, and 80)."""
     topology = Topology(
-        name="mini_dalle",
+        name="mini_dalle_l16",
         layers=16,
         hidden=512,
         heads=16,
