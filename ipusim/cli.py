@@ -213,7 +213,14 @@ def reproduce(
 @click.option("--record", is_flag=True, help="Record the counts as those that must not fall.")
 def validate(rows: bool, record: bool) -> int:
     """Print the three-tier validation tables; fail when a recorded count of hits falls."""
-    from ipusim.study import evidence, evidence_pooling, gpu_compare, scale_out, validate
+    from ipusim.study import (
+        evidence,
+        evidence_pooling,
+        evidence_recurrent,
+        gpu_compare,
+        scale_out,
+        validate,
+    )
     from ipusim.study.compare import verdicts
     from ipusim.study.pooled import PooledPredictor, available_cores
 
@@ -224,6 +231,8 @@ def validate(rows: bool, record: bool) -> int:
     tables += [_as_table(evidence.operations_table(), "Operations against Graphcore's IPUModel")]
     title = "Pooling, reductions and embeddings against Graphcore's IPUModel"
     tables += [_as_table(evidence_pooling.pooling_table(), title)]
+    title = "Recurrent layers against Graphcore's IPUModel"
+    tables += [_as_table(evidence_recurrent.recurrent_table(), title)]
     title = "Grouped convolutions measured on one GC2 (Jia et al. 2019), by network stage"
     tables += [_as_table(evidence.mk1_layers_table(), title)]
     samples = scale_out.scaling_samples(scale_out.scaling_rows(), predictor)

@@ -164,6 +164,9 @@ BINARY_PROLOGUE = {
 }
 BINARY_IN_PLACE_PROLOGUE = {"2020-01": 13, "2021-11": 58}
 SCALAR_BROADCAST_PROLOGUE = 20
+# Worker vertices of several regions, the same at all tags.
+BINARY_2D_PROLOGUE = 5
+OTHER_2D_PROLOGUE = 20
 
 # Names under which workloads know the same functions.
 SYNONYMS = {

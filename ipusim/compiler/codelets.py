@@ -135,6 +135,54 @@ def binary_cycles(
     return chip.workers * (prologue + loops) + tables.SUPERVISOR_CYCLES[generation]
 
 
+def regions_cycles(
+    function: str,
+    elements: int,
+    dtype: str,
+    chip: ChipLike,
+    *,
+    in_place: bool,
+    generation: str,
+) -> int:
+    """Return the cycles of a function of several regions of one tile, one vertex per worker.
+
+    Parameters
+    ----------
+    function : str
+        A function of one operand, or of two of the same shape.
+    elements : int
+        Elements of all regions; workers share them in whole vectors, two at least.
+    dtype, chip, in_place, generation
+        As in `unary_cycles`.
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    UnknownNameError
+        If the function has no vertex in that generation.
+
+    Notes
+    -----
+    Sources: UnaryOp2D, UnaryOp2DInPlace, BinaryOp2D, BinaryOp2DInPlace.
+    """
+    function = canonical_function(function)
+    binary = function in tables.BINARY[generation]
+    table = tables.BINARY[generation] if binary else tables.UNARY[generation]
+    if in_place and not binary:
+        table = table | tables.UNARY_IN_PLACE[generation]
+    if function not in table:
+        known = sorted({*tables.BINARY[generation], *tables.UNARY[generation]})
+        raise unknown_name("elementwise function", function, known)
+    cycles, per_loop = _loop(table, function, dtype)
+    vectors = ceil_div(elements, vector_width(dtype, chip))
+    share = min(vectors, max(2, ceil_div(vectors, chip.workers))) * vector_width(dtype, chip)
+    prologue = tables.BINARY_2D_PROLOGUE if binary and not in_place else tables.OTHER_2D_PROLOGUE
+    return chip.workers * (prologue + cycles * ceil_div(share, per_loop))
+
+
 def scalar_broadcast_cycles(
     function: str, elements: int, dtype: str, chip: ChipLike, *, generation: str
 ) -> int:

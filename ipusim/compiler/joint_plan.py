@@ -111,8 +111,9 @@ def _joint(
     splits = np.ones((3, lay.SPLIT_SIZE), np.int64)
     winner = None
     evaluations = 0
+    updates = vertex_types(base[2], pass_shapes(shape)[2], chip, rules)
     for vertex in vertex_types(base[0], shape, chip, rules):
-        gradients = _gradient_vertices(vertex)
+        gradients = _gradient_vertices(vertex, updates)
         if gradients is None:
             continue
         problems = base.copy()
@@ -141,15 +142,22 @@ def _joint(
     ]
 
 
-def _gradient_vertices(vertex: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+def _gradient_vertices(
+    vertex: np.ndarray, updates: np.ndarray
+) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the vertices of the two gradients that go with a forward vertex, if there are any.
 
     The forward grouping of inputs is that of the weight gradient's outputs, and the forward
-    grouping of outputs that of its inputs.
+    grouping of outputs that of its inputs; of the types `updates` that have these groupings the
+    most promising is taken, which sums in half precision where nothing is reduced afterwards
+    (ConvModel.cpp, getFullyConnectedWuConvVertexType).
     """
     in_per, out_per = vertex[lay.IN_CHANS_PER_GROUP], vertex[lay.OUT_CHANS_PER_GROUP]
     if vertex[lay.METHOD] != lay.AMP or in_per % vertex[lay.UNITS] != 0:
         return None
-    update = vertex.copy()
-    update[lay.IN_CHANS_PER_GROUP], update[lay.OUT_CHANS_PER_GROUP] = out_per, in_per
-    return vertex.copy(), update
+    fitting = updates[
+        (updates[:, lay.METHOD] == lay.AMP)
+        & (updates[:, lay.IN_CHANS_PER_GROUP] == out_per)
+        & (updates[:, lay.OUT_CHANS_PER_GROUP] == in_per)
+    ]
+    return (vertex.copy(), fitting[0]) if len(fitting) else None

@@ -20,6 +20,7 @@ from ipusim.compiler.embedding_plan import plan_embedding
 from ipusim.compiler.lowering_elementwise import float_dtype, lower_elementwise
 from ipusim.compiler.lowering_norms import lower_loss, lower_norm, lower_softmax
 from ipusim.compiler.lowering_planned import lower_conv, lower_matmul
+from ipusim.compiler.lowering_recurrent import lower_recurrent
 from ipusim.compiler.lowering_state import DEFAULT_GROUPING, LoweringState, TensorLayout
 from ipusim.compiler.pooling import PoolParams, pool_steps, pooled_grouping
 from ipusim.compiler.program import LoweredOp, Program
@@ -40,6 +41,7 @@ from ipusim.workload.graph import (
     Norm,
     Op,
     Pool,
+    Recurrent,
     Reduce,
     Softmax,
 )
@@ -249,6 +251,7 @@ _LOWER = {
     Pool: _lower_pool,
     Norm: lower_norm,
     Softmax: lower_softmax,
+    Recurrent: lower_recurrent,
     Reduce: _lower_reduce,
     Layout: _lower_layout,
     Gather: _lower_gather,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from ipusim.compiler import codelets, planner
@@ -103,35 +103,65 @@ def _transposed_weights(
     return steps
 
 
-def lower_matmul(state: LoweringState, op: Op) -> LoweredOp:
-    """Plan a matrix product and return its supersteps.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedProduct:
+    """A planned product: its plan, what is done to its weights before, whether passes share plans.
 
-    Layers with stored weights are planned with all their passes in training graphs.
+    Attributes
+    ----------
+    chosen : planner.Plan
+    before : list of Superstep
+        Transposition of the weights, where the product is a data gradient.
+    joint : bool
+        Whether one partition serves all passes of the layer.
     """
+
+    chosen: planner.Plan
+    before: list[Superstep]
+    joint: bool
+
+
+def plan_product(state: LoweringState, op: Op) -> PlannedProduct:
+    """Plan a matrix product; layers with stored weights with all their passes when training."""
     params: MatMul = op.params
     dtype_bytes = element_bytes(state.dtype(op.outputs[0]))
-    before: list[Superstep] = []
-    joint = False
     if params.weights_operand and state.training:
         plans = plan_layer(layer_shape(params, dtype_bytes), state.chip, state.rules)
-        chosen, joint = getattr(plans, params.pass_kind), plans.joint
+        chosen = getattr(plans, params.pass_kind)
+        before: list[Superstep] = []
         if params.pass_kind == "data_gradient":
-            before = _transposed_weights(state, op, chosen, plans.forward, in_place=joint)
-    else:
-        shape = planner.ConvShape.matmul(
-            params.groups,
-            params.m,
-            params.k,
-            params.n,
-            dtype_bytes=dtype_bytes,
-            kind="fc_inference" if params.weights_operand else "matmul",
-        )
-        chosen = planner.plan(shape, state.chip, state.rules)
+            before = _transposed_weights(state, op, chosen, plans.forward, in_place=plans.joint)
+        return PlannedProduct(chosen=chosen, before=before, joint=plans.joint)
+    shape = planner.ConvShape.matmul(
+        params.groups,
+        params.m,
+        params.k,
+        params.n,
+        dtype_bytes=dtype_bytes,
+        kind="fc_inference" if params.weights_operand else "matmul",
+    )
+    return PlannedProduct(
+        chosen=planner.plan(shape, state.chip, state.rules), before=[], joint=False
+    )
+
+
+def lower_matmul(state: LoweringState, op: Op) -> LoweredOp:
+    """Plan a matrix product and return its supersteps."""
+    return lower_product(state, op, plan_product(state, op))
+
+
+def lower_product(state: LoweringState, op: Op, planned: PlannedProduct) -> LoweredOp:
+    """Return the supersteps of a planned product, those of its weights' transposition first."""
     # poplibs swaps the operands of products: B plays the part of the input, A of the weights.
     lowered = _lower_planned(
-        state, op, chosen, data=op.inputs[1], weights=op.inputs[0], before=before
+        state,
+        op,
+        planned.chosen,
+        data=op.inputs[1],
+        weights=op.inputs[0],
+        before=planned.before,
     )
-    if joint and params.pass_kind == "weight_gradient":
+    if planned.joint and op.params.pass_kind == "weight_gradient":
         # The gradient lies where the weights lie.
         for name in op.outputs:
             state.layouts[name] = replace(state.layouts[name], from_host=True)

@@ -23,6 +23,7 @@ from ipusim.workload.payloads import (
     Norm,
     Softmax,
 )
+from ipusim.workload.sequences import Recurrent
 
 GPU_MODES = ("training", "inference")
 
@@ -164,6 +165,29 @@ class _Counter:
                 op=op.name, phase=phase, bytes=moved, m=rows, n=columns, k=depth, groups=groups
             )
 
+    def recurrent(self, op: Op, params: Recurrent) -> Iterator[Kernel]:
+        """Yield the products of a recurrent layer.
+
+        With the input all at once, with the state by step; the rest of a cell is part of the
+        latter's kernel (Appleyard et al. 2016, arXiv 1604.01946).
+        """
+        rows, columns = params.steps * params.batch, params.gates * params.hidden
+        yield from self.cast(op, columns * (params.features + params.hidden))
+        whole = [("forward", rows, columns, params.features)]
+        stepwise = [("forward", params.batch, columns, params.hidden)]
+        if self.training:
+            whole += [
+                ("backward", rows, params.features, columns),
+                ("backward", params.features, columns, rows),
+                ("backward", params.hidden, columns, rows),
+            ]
+            stepwise.append(("backward", params.batch, params.hidden, columns))
+        for times, shapes in ((1, whole), (params.steps, stepwise)):
+            for phase, m, n, k in shapes:
+                moved = self.size * (m * k + k * n + m * n)
+                for _ in range(times):
+                    yield Kernel(op=op.name, phase=phase, bytes=moved, m=m, n=n, k=k)
+
     def joined(self, op: Op) -> int:
         """Return the elements that an elementwise operator need not read when it is fused.
 
@@ -242,6 +266,8 @@ class _Counter:
                 yield from self.conv(op, params)
             elif isinstance(params, MatMul):
                 yield from self.matmul(op, params)
+            elif isinstance(params, Recurrent):
+                yield from self.recurrent(op, params)
             elif isinstance(params, Elementwise):
                 yield from self.elementwise(op, params)
             elif isinstance(params, Norm):

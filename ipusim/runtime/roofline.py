@@ -38,7 +38,7 @@ def roofline_step_s(model: Model, config: RunConfig) -> tuple[float, int]:
     received = sum(
         graph.tensors[name].bytes
         for op in graph.ops
-        if op.kind in ("conv", "matmul")
+        if op.kind in ("conv", "matmul", "recurrent")
         for name in op.inputs
     )
     on_chip = max(compute, moved / chip.sram_bytes_per_s, received / chip.exchange_bytes_per_s)

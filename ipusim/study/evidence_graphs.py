@@ -10,7 +10,16 @@ from ipusim.workload.gradients import (
     matmul_data_gradient,
     matmul_weight_gradient,
 )
-from ipusim.workload.graph import Conv, Elementwise, Graph, Layout, MatMul, Op, Tensor
+from ipusim.workload.graph import (
+    Conv,
+    Elementwise,
+    Graph,
+    Layout,
+    MatMul,
+    Op,
+    Recurrent,
+    Tensor,
+)
 
 DTYPES = {"half": "float16", "float": "float32"}
 """Element types by the name that the table gives them."""
@@ -112,6 +121,51 @@ def training_graph(layer: Conv | MatMul, dtype: str) -> Graph:
         _scaled_add("w", "dw", "updated", _elements(shapes["w"]), "update"),
     ]
     return _graph(shapes, _ROLES, names, ops, ("x", "dy"), ("y", "dx", "updated"), dtype)
+
+
+def recurrent_of(record: dict[str, str]) -> Recurrent:
+    """Return the recurrent layer of a row; those named as training rows keep intermediates."""
+    return Recurrent(
+        kind=record["op_kind"],
+        steps=int(record["timesteps"]),
+        batch=int(record["batch"]),
+        features=int(record["input_size"]),
+        hidden=int(record["hidden_size"]),
+        training=record["passes"] != "fwd",
+    )
+
+
+def recurrent_graph(layer: Recurrent, dtype: str) -> Graph:
+    """Build a recurrent layer: forward, and where it trains the gradients, without an update."""
+    columns = layer.gates * layer.hidden
+    state = (layer.steps, layer.batch, layer.hidden)
+    shapes = {
+        "x": (layer.steps, layer.batch, layer.features),
+        "w": (layer.features, columns),
+        "r": (layer.hidden, columns),
+        "b": (columns,),
+        "dy": state,
+        "y": state,
+        "kept": (layer.steps, layer.saved, layer.batch, layer.hidden),
+    }
+    shapes |= {f"d{name}": shapes[name] for name in ("x", "w", "r", "b")}
+    roles = dict.fromkeys(("x", "dy"), "input") | dict.fromkeys(("w", "r", "b"), "parameter")
+    inputs = ("x", "w", "r", "b")
+    if not layer.training:
+        ops = [Op(name="forward", params=layer, inputs=inputs, outputs=("y",))]
+        return _graph(shapes, roles, [*inputs, "y"], ops, ("x",), ("y",), dtype)
+    gradients = ("dx", "dw", "dr", "db")
+    ops = [
+        Op(name="forward", params=layer, inputs=inputs, outputs=("y", "kept")),
+        Op(
+            name="gradient",
+            params=replace(layer, backward=True),
+            inputs=("dy", "x", "w", "r", "y", "kept"),
+            outputs=gradients,
+            phase="backward",
+        ),
+    ]
+    return _graph(shapes, roles, list(shapes), ops, ("x", "dy"), ("y", *gradients), dtype)
 
 
 def _shapes(layer: Conv | MatMul) -> dict[str, tuple[int, ...]]:

@@ -31,6 +31,7 @@ from ipusim.workload.graph import (
     Op,
     Payload,
     Pool,
+    Recurrent,
     Reduce,
     Softmax,
     Tensor,
@@ -418,6 +419,29 @@ def _gather(tape: Tape, op: Op, incoming: list[str | None]) -> None:
     tape.contribute(table, result)
 
 
+def _recurrent(tape: Tape, op: Op, incoming: list[str | None]) -> None:
+    params: Recurrent = op.params
+    gradient, *others = incoming
+    x, *weights = op.inputs[:4]
+    if gradient is None or any(others) or any(tape.wants(name) for name in op.inputs[4:]):
+        # Gradients of final cell states and of computed initial states are not passed on.
+        raise _no_gradient(op)
+    computed = tape.graph.tensors[op.outputs[0]].dtype
+    wanted = [x, *weights] if tape.wants(x) else weights
+    outputs = tuple(
+        tape.new_tensor(
+            f"{op.name}.gradient{index}", replace(tape.graph.tensors[name], dtype=computed)
+        )
+        for index, name in enumerate(wanted)
+    )
+    back = replace(params, backward=True, input_gradient=tape.wants(x))
+    inputs = (gradient, *op.inputs[:3], op.outputs[0], op.outputs[-1])
+    tape.append(op, "gradient", back, inputs, outputs)
+    for name, output in zip(wanted, outputs, strict=True):
+        if tape.wants(name):
+            tape.contribute(name, output)
+
+
 def _cast(tape: Tape, op: Op, incoming: list[str | None]) -> None:
     tensor = tape.graph.tensors[op.inputs[0]]
     params = Cast(to=tensor.dtype, elements=tensor.elements)
@@ -434,5 +458,6 @@ _RULES: Mapping[type, Callable[[Tape, Op, list[str | None]], None]] = {
     Reduce: _reduce,
     Layout: _layout,
     Gather: _gather,
+    Recurrent: _recurrent,
     Cast: _cast,
 }

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from math import prod
 
-from ipusim.workload.graph import Conv, Elementwise, Gather, MatMul, Norm, Pool, Reduce, Softmax
+from ipusim.workload.graph import (
+    Conv,
+    Elementwise,
+    Gather,
+    MatMul,
+    Norm,
+    Pool,
+    Recurrent,
+    Reduce,
+    Softmax,
+)
 from ipusim.workload.tensor_builder import TensorBuilder
 
 
@@ -193,6 +203,32 @@ class GraphBuilder(TensorBuilder):
             inner=prod(shape[axis + 1 :]),
         )
         return self.apply(name, params, (x,), (*shape[:axis], *shape[axis + 1 :]))
+
+    def recurrent(
+        self, name: str, x: str, hidden: int, *, kind: str = "lstm", sequence: bool = True
+    ) -> str:
+        """Add an LSTM or GRU layer to a (steps, batch, features) tensor.
+
+        The result is (steps, batch, hidden), or (batch, hidden) of the last step where `sequence`
+        is False. There is one bias per gate and unit.
+        """
+        steps, batch, features = self.shape(x)
+        params = Recurrent(
+            kind=kind,
+            steps=steps,
+            batch=batch,
+            features=features,
+            hidden=hidden,
+            sequence=sequence,
+        )
+        columns = params.gates * hidden
+        weights = (
+            self.parameter(f"{name}.weight_ih", (features, columns)),
+            self.parameter(f"{name}.weight_hh", (hidden, columns)),
+            self.parameter(f"{name}.bias", (columns,)),
+        )
+        shape = (steps, batch, hidden) if sequence else (batch, hidden)
+        return self.apply(name, params, (x, *weights), shape)
 
     def linear(self, name: str, x: str, out_features: int, *, bias: bool = True) -> str:
         """Add a fully connected layer to a (batch, features) tensor."""

@@ -20,11 +20,12 @@ from ipusim.workload.payloads import (
     Loss,
     MatMul,
     Norm,
-    Payload,
     Pool,
     Reduce,
     Softmax,
 )
+from ipusim.workload.payloads import Payload as TensorPayload
+from ipusim.workload.sequences import Recurrent
 
 __all__ = [
     "DTYPE_BYTES",
@@ -41,10 +42,13 @@ __all__ = [
     "Op",
     "Payload",
     "Pool",
+    "Recurrent",
     "Reduce",
     "Softmax",
     "Tensor",
 ]
+
+Payload = TensorPayload | Recurrent
 
 DTYPE_BYTES = {"float16": 2, "float32": 4, "int32": 4, "int64": 8, "uint8": 1, "bool": 1}
 """Bytes per element of every element type a tensor may have."""
@@ -126,7 +130,7 @@ class Op:
         """What distinguishes ops of one kind: "relu", "max", "batch", "reshape", ...; or ""."""
         if isinstance(self.params, (Elementwise, Reduce, Layout)):
             return self.params.function
-        if isinstance(self.params, (Pool, Norm, Loss)):
+        if isinstance(self.params, (Pool, Norm, Loss, Recurrent)):
             return self.params.kind
         if isinstance(self.params, (Conv, MatMul)) and self.params.pass_kind != "forward":
             return self.params.pass_kind
@@ -344,6 +348,8 @@ def _check_shapes(op: Op, tensors: Mapping[str, Tensor]) -> None:
                 f"Operator {op.name!r} declares {payload.n_inputs} inputs but reads "
                 f"{len(op.inputs)}."
             )
+    elif isinstance(payload, Recurrent):
+        names, counts = _recurrent_sizes(op, payload)
     else:
         return
     for name, count in zip(names, counts, strict=True):
@@ -352,3 +358,15 @@ def _check_shapes(op: Op, tensors: Mapping[str, Tensor]) -> None:
                 f"Operator {op.name!r} expects {count} elements in {name!r}, which has shape "
                 f"{tensors[name].shape}."
             )
+
+
+def _recurrent_sizes(op: Op, payload: Recurrent) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Return tensors of a recurrent layer and the elements that they must have."""
+    per_step = payload.batch * payload.hidden
+    sequence = payload.steps * payload.batch * payload.features
+    weights = payload.gates * payload.hidden * payload.features
+    again = payload.gates * payload.hidden * payload.hidden
+    result = payload.steps * per_step if payload.sequence else per_step
+    if payload.backward:
+        return (op.inputs[0], *op.inputs[1:4]), (result, sequence, weights, again)
+    return (*op.inputs[:3], op.outputs[0]), (sequence, weights, again, result)

@@ -13,9 +13,10 @@ from ipusim.workload.onnx_context import ImportContext, Value
 from ipusim.workload.onnx_layout_ops import LAYOUT_HANDLERS
 from ipusim.workload.onnx_ops import COMPUTE_HANDLERS
 from ipusim.workload.onnx_reader import OnnxContents
+from ipusim.workload.onnx_recurrent_ops import RECURRENT_HANDLERS
 from ipusim.workload.onnx_window_ops import WINDOW_HANDLERS
 
-HANDLERS = COMPUTE_HANDLERS | WINDOW_HANDLERS | LAYOUT_HANDLERS
+HANDLERS = COMPUTE_HANDLERS | WINDOW_HANDLERS | LAYOUT_HANDLERS | RECURRENT_HANDLERS
 """Operators that may depend on the data; any other one only where all its inputs are constant."""
 
 _CONTROL_FLOW = ("If", "Loop", "Scan", "SequenceMap")

@@ -54,7 +54,8 @@ def windowed_field(
     )
 
 
-def _check_positive(payload: object, **values: int) -> None:
+def check_positive(payload: object, **values: int) -> None:
+    """Raise `WorkloadError` for the first value below 1."""
     for name, value in values.items():
         if value < 1:
             kind = type(payload).__name__
@@ -125,7 +126,7 @@ class Conv(Work):
     def __post_init__(self) -> None:
         rank = len(self.field)
         _check_pass(self, self.pass_kind)
-        _check_positive(
+        check_positive(
             self,
             batch=self.batch,
             in_channels=self.in_channels,
@@ -144,8 +145,8 @@ class Conv(Work):
         )
         if self.input_dilation:
             _check_ranks(self, rank, input_dilation=self.input_dilation)
-        _check_positive(self, stride=min(self.stride), dilation=min(self.dilation))
-        _check_positive(self, kernel=min(self.kernel), field=min(self.field))
+        check_positive(self, stride=min(self.stride), dilation=min(self.dilation))
+        check_positive(self, kernel=min(self.kernel), field=min(self.field))
         if self.in_channels % self.groups or self.out_channels % self.groups:
             raise WorkloadError(
                 f"Conv has {self.in_channels} input and {self.out_channels} output channels, "
@@ -223,7 +224,7 @@ class MatMul(Work):
 
     def __post_init__(self) -> None:
         _check_pass(self, self.pass_kind)
-        _check_positive(self, groups=self.groups, m=self.m, k=self.k, n=self.n)
+        check_positive(self, groups=self.groups, m=self.m, k=self.k, n=self.n)
 
     @property
     def macs(self) -> int:
@@ -255,7 +256,7 @@ class Elementwise(Work):
     in_place_ok: bool = False
 
     def __post_init__(self) -> None:
-        _check_positive(self, n_inputs=self.n_inputs)
+        check_positive(self, n_inputs=self.n_inputs)
 
     @property
     def flops(self) -> int:
@@ -291,7 +292,7 @@ class Pool(Work):
         if self.kind not in ("max", "average"):
             raise WorkloadError(f"Pool kind {self.kind!r} must be 'max' or 'average'.")
         rank = len(self.field)
-        _check_positive(self, batch=self.batch, channels=self.channels, rank=rank)
+        check_positive(self, batch=self.batch, channels=self.channels, rank=rank)
         _check_ranks(
             self,
             rank,
@@ -300,7 +301,7 @@ class Pool(Work):
             padding_lower=self.padding_lower,
             padding_upper=self.padding_upper,
         )
-        _check_positive(self, stride=min(self.stride), kernel=min(self.kernel))
+        check_positive(self, stride=min(self.stride), kernel=min(self.kernel))
 
     @property
     def out_field(self) -> tuple[int, ...]:
@@ -352,7 +353,7 @@ class Norm(Work):
             raise WorkloadError(
                 f"Norm kind {self.kind!r} must be 'batch', 'layer', 'group' or 'instance'."
             )
-        _check_positive(self, groups=self.groups, replica_span=self.replica_span)
+        check_positive(self, groups=self.groups, replica_span=self.replica_span)
 
     @property
     def elements(self) -> int:
@@ -476,7 +477,7 @@ class Loss(Work):
     def __post_init__(self) -> None:
         if self.kind not in LOSSES:
             raise WorkloadError(f"Loss kind {self.kind!r} must be one of {', '.join(LOSSES)}.")
-        _check_positive(self, rows=self.rows, classes=self.classes)
+        check_positive(self, rows=self.rows, classes=self.classes)
 
     @property
     def flops(self) -> int:

@@ -23,6 +23,7 @@ from ipusim.workload.graph import (
     MatMul,
     Norm,
     Op,
+    Recurrent,
     Softmax,
     Tensor,
 )
@@ -31,6 +32,9 @@ from ipusim.workload.payloads import LOSSES
 
 RECOMPUTE_MODES = ("none", "auto")
 """Keep everything; or choose checkpoints so that segments and checkpoints take like memory."""
+
+
+_PLANNED = Conv | MatMul | Recurrent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,14 +127,15 @@ def _with_weight_casts(graph: Graph) -> Graph:
         inputs = list(op.inputs)
         for index, name in enumerate(op.inputs):
             tensor = tensors[name]
-            planned = isinstance(op.params, Conv | MatMul) and tensor.role == "parameter"
+            planned = isinstance(op.params, _PLANNED) and tensor.role == "parameter"
             if not planned or tensor.dtype == dtype:
                 continue
-            inputs[index] = f"{op.name}.weight_cast.out"
+            cast = f"{op.name}.weight_cast" + (str(index) if index > 1 else "")
+            inputs[index] = f"{cast}.out"
             tensors[inputs[index]] = Tensor(name=inputs[index], shape=tensor.shape, dtype=dtype)
             ops.append(
                 Op(
-                    name=f"{op.name}.weight_cast",
+                    name=cast,
                     params=Cast(to=dtype, elements=tensor.elements),
                     inputs=(name,),
                     outputs=(inputs[index],),
@@ -141,9 +146,15 @@ def _with_weight_casts(graph: Graph) -> Graph:
 
 
 def _training_mode(graph: Graph, batch_norm_span: int) -> Graph:
-    """Let norms hand their statistics to the gradient; batch norms also move the running ones."""
+    """Let norms and recurrent layers hand what they keep to the gradient.
+
+    Batch norms also move the running statistics.
+    """
     tensors, ops = dict(graph.tensors), []
     for op in graph.ops:
+        if isinstance(op.params, Recurrent):
+            ops.append(_keeping(op, tensors))
+            continue
         if not isinstance(op.params, Norm):
             ops.append(op)
             continue
@@ -158,6 +169,15 @@ def _training_mode(graph: Graph, batch_norm_span: int) -> Graph:
             tensors[name] = replace(tensors[name], role="state")
             ops.append(_moving_average(op, tensors, name))
     return replace(graph, tensors=tensors, ops=tuple(ops))
+
+
+def _keeping(op: Op, tensors: dict[str, Tensor]) -> Op:
+    """Return a recurrent layer that keeps what its gradient reads of every step."""
+    params = replace(op.params, training=True)
+    kept = f"{op.name}.kept"
+    shape = (params.steps, params.saved, params.batch, params.hidden)
+    tensors[kept] = Tensor(name=kept, shape=shape, dtype=tensors[op.outputs[0]].dtype)
+    return replace(op, params=params, outputs=(*op.outputs, kept))
 
 
 def _moving_average(op: Op, tensors: dict[str, Tensor], name: str) -> Op:
@@ -257,7 +277,7 @@ def _automatic_checkpoints(graph: Graph) -> tuple[str, ...]:
 
     The classic rule of Chen et al. 2016, arXiv:1604.06174: with n layers, sqrt(n) segments.
     """
-    planned = [i for i, op in enumerate(graph.ops) if isinstance(op.params, Conv | MatMul)]
+    planned = [i for i, op in enumerate(graph.ops) if isinstance(op.params, _PLANNED)]
     count = isqrt(len(planned))
     crossing = _crossing_bytes(graph)
     chosen = []

@@ -1,0 +1,102 @@
+"""What operators on whole sequences do: recurrent layers.
+
+Like those of `payloads`, the payloads here know their own work; a recurrent layer is one operator
+however long its sequence, because it runs as a loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ipusim.errors import WorkloadError
+from ipusim.workload.payloads import Work, check_positive
+
+GATES = {"lstm": 4, "gru": 3}
+"""Gates of a cell, the candidate counted as one: products of this many times the hidden size."""
+
+ELEMENTWISE_FLOPS = {"lstm": 13, "gru": 10}
+"""Per step and hidden element. LSTM: 4 biases, 5 non-linearities, 3 products, 1 sum; GRU: 3 biases,
+3 non-linearities, the reset, and 3 to blend candidate and state."""
+
+_SAVED = {"lstm": 6, "gru": 3}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurrent(Work):
+    """One LSTM or GRU layer over ``steps`` steps of ``batch`` sequences, in one direction.
+
+    Inputs are (sequence, input weights, recurrent weights, bias) and, optionally, the initial
+    output and the initial cell state; shapes (steps, batch, features), (features, gates * hidden),
+    (hidden, gates * hidden), (gates * hidden,), (batch, hidden). Outputs are the outputs of all
+    steps, (steps, batch, hidden), or with ``sequence`` False that of the last, (batch, hidden);
+    then the final cell state of an LSTM where somebody wants it; then, with ``training``, what the
+    gradient needs of every step.
+
+    With ``backward`` the inputs are (incoming gradient, sequence, input weights, recurrent weights,
+    outputs, what was kept) and the outputs the gradients of (sequence, input weights, recurrent
+    weights, bias), without the first where ``input_gradient`` is False.
+
+    ``reset_after`` is the form of GRU that multiplies by the reset gate after the product.
+    ``input_product_first`` takes the products of all steps with the input weights in one go before
+    the loop instead of one in each step (poplibs' LSTM option ``preCalcWeights``). A ``reverse``
+    layer starts from the last step.
+    """
+
+    KIND: ClassVar[str] = "recurrent"
+
+    kind: str
+    steps: int
+    batch: int
+    features: int
+    hidden: int
+    sequence: bool = True
+    reverse: bool = False
+    reset_after: bool = False
+    input_product_first: bool = False
+    training: bool = False
+    backward: bool = False
+    input_gradient: bool = True
+
+    def __post_init__(self) -> None:
+        if self.kind not in GATES:
+            raise WorkloadError(f"Recurrent kind {self.kind!r} must be one of {', '.join(GATES)}.")
+        check_positive(
+            self, steps=self.steps, batch=self.batch, features=self.features, hidden=self.hidden
+        )
+        for option, kind in (("reset_after", "gru"), ("input_product_first", "lstm")):
+            if getattr(self, option) and self.kind != kind:
+                raise WorkloadError(
+                    f"Recurrent has {option} = True, which a layer of kind {self.kind!r} has not: "
+                    f"use it with {kind!r}."
+                )
+
+    @property
+    def gates(self) -> int:
+        """Gates of the cell."""
+        return GATES[self.kind]
+
+    @property
+    def saved(self) -> int:
+        """Tensors of (batch, hidden) that every step of a training layer keeps.
+
+        Those of poplibs without recomputation (``lib/popnn/Lstm.cpp``, ``Gru.cpp``,
+        getNumFwdIntermediatesToSave): the gates with the LSTM's hyperbolic tangent and previous
+        cell state, one more for a GRU that resets after, one more where outputs are not kept.
+        """
+        return _SAVED[self.kind] + self.reset_after + (not self.sequence)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates: each gate reads input and state; a gradient takes two passes."""
+        read = self.features + self.hidden
+        per_step = self.gates * self.hidden * read
+        if self.backward:
+            passed_on = read if self.input_gradient else self.hidden
+            per_step += self.gates * self.hidden * passed_on
+        return self.steps * self.batch * per_step
+
+    @property
+    def flops(self) -> int:
+        """Two per multiply-accumulate, and the elementwise part of the cell."""
+        return 2 * self.macs + ELEMENTWISE_FLOPS[self.kind] * self.steps * self.batch * self.hidden
