@@ -83,7 +83,8 @@ def simulate(
         ("uint8", "float16" or "float32"), overlap_io, io_tiles, batches_in_flight, instances. For
         training: gradient_accumulation, loss, optimizer, optimizer_state, recompute,
         batch_norm_span, merge_gradients_bytes, pipeline_splits, schedule, framework, host_servers,
-        loader_workers, dataset, as described at `ipusim.runtime.training_options.TrainingOptions`.
+        loader_workers, dataset, loader_item_s, as described at
+        `ipusim.runtime.training_options.TrainingOptions`.
 
     Returns
     -------

@@ -100,4 +100,4 @@ def test_bad_input_gets_one_sentence(arguments, options, message):
 
 
 def test_data_sets_are_named():
-    assert DATASETS == ("imagenet_jpeg", "generated", "tokens", "memory")
+    assert DATASETS == ("imagenet_jpeg", "generated", "tokens", "memory", "prepared")

@@ -69,7 +69,7 @@ def table_aliases(stem: str) -> dict[str, str]:
 
 def _constant(file: str, table: str, key: str, entry: object) -> Constant:
     """Check one entry and return it as a `Constant`."""
-    where = f"{key!r} of {table!r} in hardware/{file}.toml"
+    where = f"{key!r} of {table!r} in {file}"
     if not isinstance(entry, dict):
         raise DataError(f"The key {where} must be a table with value, unit, source and label.")
     for field in ("value", "unit", "source", "label"):
@@ -108,15 +108,29 @@ def read_table(stem: str, name: str, schema: Schema) -> dict[str, Constant]:
     DataError
         If the file is missing or corrupt, or a key is missing or has a wrong type, unit or range.
     """
-    table = _tables(stem).get(name)
+    return constants_of(_tables(stem).get(name), name, f"hardware/{stem}.toml", schema)
+
+
+def constants_of(table: object, name: str, file: str, schema: Schema) -> dict[str, Constant]:
+    """Check one table of constants against its schema, wherever below the data folder it stands.
+
+    Parameters
+    ----------
+    table : object
+        What was read.
+    name, file : str
+        The table and its file, for messages.
+    schema : mapping
+        As for `read_table`, whose result and errors these are.
+    """
     if not isinstance(table, dict):
-        raise DataError(f"The data file hardware/{stem}.toml has no table {name!r}: restore it.")
+        raise DataError(f"The data file {file} has no table {name!r}: restore it.")
     constants = {}
     for key, (kind, unit) in schema.items():
-        where = f"{key!r} of {name!r} in hardware/{stem}.toml"
+        where = f"{key!r} of {name!r} in {file}"
         if key not in table:
             raise DataError(f"The key {where} is missing: add it.")
-        constant = _constant(stem, name, key, table[key])
+        constant = _constant(file, name, key, table[key])
         accepted = (int, float) if kind is float else (kind,)
         if not isinstance(constant.value, accepted):
             raise DataError(
@@ -161,7 +175,7 @@ def hardware_table() -> pd.DataFrame:
             for key, entry in table.items():
                 if key == "aliases":
                     continue
-                constant = _constant(stem, subject, key, entry)
+                constant = _constant(f"hardware/{stem}.toml", subject, key, entry)
                 rows.append(
                     {
                         "file": f"hardware/{stem}.toml",

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from ipusim.errors import ConfigError, resolve_name
 from ipusim.machine.system import System
 
-DATASETS = ("imagenet_jpeg", "generated", "tokens", "memory")
+DATASETS = ("imagenet_jpeg", "generated", "tokens", "memory", "prepared")
 """JPEG images decoded, cropped and resized to uint8; data made once on the host or the chip;
-token ids read as they are; ready items copied from host memory."""
+token ids read as they are; ready items copied from host memory; items that a worker prepares in a
+time that the caller states."""
 
 LOADERS = ("processes", "threads")
 """How an instance prepares data: worker processes (PyTorch) or a thread pool (TensorFlow)."""
@@ -52,6 +53,7 @@ def host_feed(
     *,
     workers_per_instance: int = WORKERS_PER_INSTANCE,
     item_bytes: int | None = None,
+    item_s: float | None = None,
     loader: str = "processes",
     servers: int | None = None,
 ) -> HostFeed:
@@ -68,6 +70,9 @@ def host_feed(
         Worker processes of each; a thread pool uses every core that its instance has instead.
     item_bytes : int, optional
         Bytes of one item; needed for "memory" alone.
+    item_s : float, optional
+        Seconds of one worker per item, all that its process does included; needed for "prepared"
+        alone.
     loader : str
         One of `LOADERS`.
     servers : int, optional
@@ -112,6 +117,10 @@ def host_feed(
         raise ConfigError(
             f"Items of {item_bytes} bytes cannot be copied from memory: give item_bytes, 1 or more."
         )
+    if dataset == "prepared" and not (item_s and math.isfinite(item_s) and item_s > 0):
+        raise ConfigError(
+            f"Items that take {item_s} seconds cannot be prepared: give loader_item_s, above 0."
+        )
 
     cores, nodes = machines * host.cores, machines * host.numa_nodes
     bound = instances <= nodes
@@ -125,6 +134,8 @@ def host_feed(
     slowdown = 1.0 if bound else host.swapping_slowdown
     if dataset in ("generated", "tokens"):
         rate = math.inf
+    elif dataset == "prepared":
+        rate = working / item_s / slowdown
     elif dataset == "memory":
         rate = working * system.host_core_bytes_per_s / (2 * item_bytes) / slowdown
     else:

@@ -178,6 +178,8 @@ def training_step(
         options.instances,
         options.dataset,
         workers_per_instance=options.loader_workers,
+        item_bytes=io.input_bytes // items,
+        item_s=options.loader_item_s,
         loader=LOADERS[options.framework],
         servers=options.host_servers,
     )

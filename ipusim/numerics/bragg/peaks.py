@@ -7,8 +7,8 @@ the full scale of a 14-bit detector. Frames are reduced as far-field diffraction
 peaks are searched: a background estimate is subtracted and what remains below a threshold is zero.
 
 All ranges are assumptions of this project, chosen to look like the published example patches; none
-is fitted to a published error. Everything follows from one seed; pixel values are whole counts, so
-that platforms agree.
+is fitted to a published error. Everything follows from one seed; expected counts are rounded before
+counts are drawn and pixel values are whole, so that platforms agree.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ FULL_SCALE = 16383
 
 _LN2 = float(np.log(2))
 _CHUNK = 4096
+_COUNT_STEP = 2.0**-10  # of the expected counts of a pixel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +214,9 @@ def _draw(count: int, generator: np.random.Generator, options: PeakOptions) -> P
     level = uniform(*options.background)
     slope_x, slope_y = uniform(-0.1, 0.1), uniform(-0.1, 0.1)
     background = level * (1 + (slope_x * (columns - middle) + slope_y * (rows - middle)) / middle)
-    counts = generator.poisson(signal + other + background).astype(float)
+    # Whole steps: mathematics libraries differ in the last bits, and drawn counts must not.
+    expected = np.rint((signal + other + background) / _COUNT_STEP) * _COUNT_STEP
+    counts = generator.poisson(expected).astype(float)
     counts = np.rint(counts + options.read_noise * generator.standard_normal(counts.shape))
     counts = np.clip(counts, 0, FULL_SCALE)
     # The background estimate is a level, as a median over frames gives it.

@@ -83,20 +83,20 @@ FULL = Schedule(
 )
 """The published one: 500 epochs of 108 steps, Adam at a constant 3e-4 (lzhengchun/BraggNN).
 
-Some six hours per run on two cores.
+Eight to ten hours of one core per run.
 """
 
 QUICK = Schedule(
     train_peaks=12_000,
     test_peaks=2_000,
-    batch=32,
-    steps=600,
+    batch=24,
+    steps=400,
     learning_rate=4e-3,
     final_learning_rate=1e-5,
 )
-"""Small batches and a high, falling learning rate: some 20 s per run on two cores.
+"""Small batches and a high, falling learning rate: some 10 s of one core per run.
 
-It is short enough that runs which differ in anything, seeds or rounding, end some 10 % apart.
+It is so short that runs which differ in anything, seeds or rounding, end 10 to 20 % apart.
 """
 
 STANDARD = Schedule(
@@ -107,7 +107,7 @@ STANDARD = Schedule(
     learning_rate=3e-3,
     final_learning_rate=1e-5,
 )
-"""Minutes per run on two cores, and long enough to compare arithmetics within a few percent."""
+"""Three to five minutes of one core per run; it compares arithmetics within a few percent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from ipusim.workload.model import Model
 from ipusim.workload.zoo import bert, gpt2, group_bert
 from ipusim.workload.zoo.autoencoder import tamu_autoencoder
 from ipusim.workload.zoo.bert import bert_base_squad, bert_large_squad
-from ipusim.workload.zoo.braggnn import braggnn
+from ipusim.workload.zoo.braggnn import braggnn, braggnn_prepared, braggnn_scaled
 from ipusim.workload.zoo.clip import clip_vit_base_32
 from ipusim.workload.zoo.dino import dino_vit_base_16
 from ipusim.workload.zoo.efficientnet import (
@@ -63,6 +63,8 @@ __all__ = [
     "bert_base_squad",
     "bert_large_squad",
     "braggnn",
+    "braggnn_prepared",
+    "braggnn_scaled",
     "clip_vit_base_32",
     "dino_vit_base_16",
     "efficientnet_b0",
@@ -145,6 +147,8 @@ _REGISTRY: dict[str, Callable[[], Model]] = {
         gpt2_large,
         tamu_autoencoder,
         braggnn,
+        braggnn_scaled,
+        braggnn_prepared,
     )
 }
 _REGISTRY |= bert.MODELS | group_bert.MODELS | gpt2.MODELS

@@ -8,11 +8,16 @@ convolutions and five dense layers. Names follow that code.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import prod
+
 from ipusim.workload.builder import GraphBuilder
-from ipusim.workload.graph import Graph, MatMul
+from ipusim.workload.graph import Graph, MatMul, Reduce
 from ipusim.workload.model import Model
 
 PATCH_SIZE = 11
+CROP_SIZE = 15
+"""Side of a stored crop: a patch, and two pixels on every side to shift it in."""
 CONV_CHANNELS = (64, 32, 8)
 DENSE_UNITS = (16, 8, 4, 2)
 COORDINATES = 2
@@ -45,6 +50,37 @@ def _non_local_block(g: GraphBuilder, name: str, x: str) -> str:
     return g.elementwise(f"{name}.residual", "add", out, x)
 
 
+def _shift_and_crop(g: GraphBuilder, crops: str) -> str:
+    """Move each patch by random whole pixels and cut it out of its crop.
+
+    The port (github daman-khaira/BraggNN_IPU at 3de617c, ``model.py``) draws the shifts on the
+    chip, adds them to the positions of the pixels and looks the pixels up one by one in all crops
+    of the batch. Drawing random numbers costs what dropping out does.
+    """
+    batch, channels, *_ = g.shape(crops)
+    pixels = PATCH_SIZE**2
+    drawn = g.elementwise("shift.draw", "dropout", g.input("peaks", (batch, COORDINATES)))
+    corners = g.cast("shift.whole", drawn, "int32")
+    corner = g.narrow("shift.corner", corners, axis=1, size=1)
+    places = g.parameter("shift.places", (1, pixels), role="constant", dtype="int32")
+    repeated = g.expand("shift.repeat", corner, (batch, pixels))
+    indices = g.elementwise("shift.index", "add", repeated, places)
+    table = g.reshape("crop.table", crops, (prod(g.shape(crops)), 1))
+    cut = g.gather("crop", table, g.reshape("crop.indices", indices, (batch * pixels,)))
+    return g.reshape("crop.patches", cut, (batch, channels, PATCH_SIZE, PATCH_SIZE))
+
+
+def _scale(g: GraphBuilder, x: str) -> str:
+    """Scale each patch to 0..1: subtract its minimum, divide by what is then its maximum."""
+    shape = g.shape(x)
+    rows = g.reshape("scale.rows", x, (shape[0], prod(shape[1:])))
+    for extreme, function in (("min", "sub"), ("max", "div")):
+        work = Reduce(function=extreme, outer=shape[0], reduced=prod(shape[1:]), inner=1)
+        found = g.apply(f"scale.{extreme}", work, (rows,), (shape[0], 1))
+        rows = g.elementwise(f"scale.{function}", function, rows, found)
+    return g.reshape("scale.patches", rows, shape)
+
+
 def build_braggnn(micro_batch: int | None) -> Graph:
     """Build the forward graph.
 
@@ -59,7 +95,29 @@ def build_braggnn(micro_batch: int | None) -> Graph:
         From patches (N, 1, 11, 11) to centres (N, 2), column first, as fractions of the patch.
     """
     g = GraphBuilder("braggnn")
-    x = g.input("patches", (micro_batch or 1, 1, PATCH_SIZE, PATCH_SIZE))
+    return _network(g, g.input("patches", (micro_batch or 1, 1, PATCH_SIZE, PATCH_SIZE)))
+
+
+def build_braggnn_scaled(micro_batch: int | None) -> Graph:
+    """Build the forward graph that scales its patches itself; arguments as `build_braggnn`."""
+    g = GraphBuilder("braggnn_scaled")
+    patches = g.input("patches", (micro_batch or 1, 1, PATCH_SIZE, PATCH_SIZE))
+    return _network(g, _scale(g, patches))
+
+
+def build_braggnn_prepared(micro_batch: int | None) -> Graph:
+    """Build the forward graph that shifts, crops and scales.
+
+    Inputs are crops (N, 1, 15, 15), and positions of peaks (N, 2) in them; the shift of the
+    targets, 2 numbers per patch, is left out.
+    """
+    g = GraphBuilder("braggnn_prepared")
+    crops = g.input("crops", (micro_batch or 1, 1, CROP_SIZE, CROP_SIZE))
+    return _network(g, _scale(g, _shift_and_crop(g, crops)))
+
+
+def _network(g: GraphBuilder, x: str) -> Graph:
+    """Add the layers to patches and finish the graph."""
     x = g.conv("cnn_layers_1", x, CONV_CHANNELS[0], 3, bias=True)
     x = _non_local_block(g, "nlb", x)
     x = g.elementwise("nlb.activation", "leaky_relu", x)
@@ -80,5 +138,25 @@ def braggnn() -> Model:
         family="braggnn",
         build=build_braggnn,
         source="arXiv 2008.08198; github lzhengchun/BraggNN at 0d3fdc3, fcsz=16_8_4_2",
+        loss="mean_squared",
+    )
+
+
+def braggnn_scaled() -> Model:
+    """BraggNN that scales its patches on the chip."""
+    return _variant("braggnn_scaled", build_braggnn_scaled, "96c601b")
+
+
+def braggnn_prepared() -> Model:
+    """BraggNN that shifts, crops and scales on the chip: the final dataflow of the port."""
+    return _variant("braggnn_prepared", build_braggnn_prepared, "3de617c")
+
+
+def _variant(name: str, build: Callable[[int | None], Graph], commit: str) -> Model:
+    return Model(
+        name=name,
+        family="braggnn",
+        build=build,
+        source=f"github daman-khaira/BraggNN_IPU at {commit}, model.py",
         loss="mean_squared",
     )
