@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -152,8 +153,9 @@ def sweep(model: str | Model, *, progress: bool | None = None, **options: Any) -
     Returns
     -------
     pandas.DataFrame
-        One row per combination: the swept options, latency (ms), throughput (items/s), power (W),
-        cycles per step, whether it fits, bytes on the fullest tile.
+        One row per combination: the swept options, latency (ms) and throughput (items/s) with
+        their 80 % intervals (NaN where there is none), power (W), cycles per step, whether it fits,
+        bytes on the fullest tile.
     """
     import pandas as pd
     from tqdm.auto import tqdm
@@ -172,7 +174,11 @@ def sweep(model: str | Model, *, progress: bool | None = None, **options: Any) -
                 "system": report.system,
                 **{name: value for name, value in chosen.items() if name != "system"},
                 "latency_ms": 1e3 * report.latency.value,
+                "latency_low80_ms": _scaled(report.latency.low80, 1e3),
+                "latency_high80_ms": _scaled(report.latency.high80, 1e3),
                 "throughput_items_per_s": report.throughput.value,
+                "throughput_low80_items_per_s": _scaled(report.throughput.low80),
+                "throughput_high80_items_per_s": _scaled(report.throughput.high80),
                 "power_w": report.power.value,
                 "cycles_per_step": report.cycles_per_step,
                 "fits": report.fits,
@@ -180,6 +186,10 @@ def sweep(model: str | Model, *, progress: bool | None = None, **options: Any) -
             }
         )
     return pd.DataFrame(rows)
+
+
+def _scaled(end: float | None, scale: float = 1.0) -> float:
+    return math.nan if end is None else scale * end
 
 
 def _as_list(value: Any) -> list[Any]:

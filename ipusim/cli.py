@@ -221,12 +221,15 @@ def validate(rows: bool, record: bool) -> int:
         scale_out,
         validate,
     )
+    from ipusim.study import intervals as study_intervals
     from ipusim.study.compare import verdicts
     from ipusim.study.pooled import PooledPredictor, available_cores
 
     predictor = PooledPredictor(available_cores())
     frame = verdicts(predictor=predictor)
     tables = validate.validation_tables(frame, rows=rows)
+    title = "80 % intervals: published values inside, each interval from other families"
+    tables += [_as_table(study_intervals.coverage_table(frame), title)]
     tables += [_as_table(evidence.vertices_table(), "Vertices measured on silicon")]
     tables += [_as_table(evidence.operations_table(), "Operations against Graphcore's IPUModel")]
     title = "Pooling, reductions and embeddings against Graphcore's IPUModel"
@@ -241,6 +244,12 @@ def validate(rows: bool, record: bool) -> int:
     title = "GPU model, leave one model out"
     tables += [_as_table(gpu_compare.gpu_summary(gpu_compare.gpu_compare(), by=("mode",)), title)]
     click.echo("\n\n".join(repr(table) for table in tables))
+    stale = study_intervals.stale_kinds(frame)
+    if stale:
+        click.echo(
+            f"\nThe intervals of {', '.join(stale)} are not those of these rows: "
+            "run 'ipusim calibrate'."
+        )
     if record:
         click.echo(f"\nrecorded: {_shown(validate.record_expected(frame))}")
         return EXIT_OK
@@ -254,11 +263,13 @@ def validate(rows: bool, record: bool) -> int:
 @click.option("--power", is_flag=True, help="Also fit the factors on dynamic energy.")
 @click.option("--gpu", is_flag=True, help="Also fit the cost per kernel of GPU software stacks.")
 def calibrate(power: bool, gpu: bool) -> None:
-    """Fit the constants of stacks and scale-out and write data/calibration.toml."""
+    """Fit the constants of stacks and scale-out, and the intervals; write data/calibration.toml."""
     from ipusim.study.calibrate import calibrate as fit
+    from ipusim.study.intervals import calibrate_intervals
     from ipusim.study.pooled import PooledPredictor, available_cores
 
-    fitted = fit(predictor=PooledPredictor(available_cores()), power=power)
+    predictor = PooledPredictor(available_cores())
+    fitted = fit(predictor=predictor, power=power)
     for cost in fitted.step_costs.values():
         click.echo(f"{cost.stack}: {1e6 * cost.value_s:.1f} us ({len(cost.rows)} rows)")
     for name in ("reduction", "collective"):
@@ -269,6 +280,11 @@ def calibrate(power: bool, gpu: bool) -> None:
 
         for kernel in calibrate_gpu().values():
             click.echo(f"{kernel.stack}: {1e6 * kernel.value_s:.1f} us per kernel")
+    for interval in calibrate_intervals(predictor).values():
+        click.echo(
+            f"80 % interval of {interval.kind}: x {interval.low:.3f} to x {interval.high:.3f} "
+            f"({len(interval.rows)} rows)"
+        )
     scales = fitted.power
     click.echo(f"amp x {scales.amp:.4g}, sram x {scales.sram:.4g} ({len(scales.rows)} rows)")
 

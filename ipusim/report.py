@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipusim.runtime.calibration import compile_s_per_tile_step
+from ipusim.runtime.calibration import compile_s_per_tile_step, interval80, run_kind
 from ipusim.runtime.compile_time import compile_s, compiled_code
 from ipusim.runtime.run_config import RunConfig
 from ipusim.runtime.step import StepResult
@@ -79,18 +79,38 @@ class Report:
         return self.config.stack.name
 
     @property
+    def kind(self) -> str:
+        """Kind of run, by which intervals are taken."""
+        config = self.config
+        return run_kind(config.mode, config.active_ipus, config.system.ipus_per_machine)
+
+    @cached_property
+    def interval80(self) -> tuple[float, float] | None:
+        """Factors on a predicted time between which 80 % of measurements are expected.
+
+        They come from the errors that published runs of this kind were predicted with, each without
+        its own model family. None where nothing is calibrated.
+        """
+        return interval80(self.kind) if self.tier == "calibrated" else None
+
+    @property
     def latency(self) -> Estimate:
         """Seconds from request to result; in training, of a step from update to update."""
-        return Estimate(self.result.latency_s, unit="s")
+        value = self.result.latency_s
+        low, high = (None, None) if self.interval80 is None else self.interval80
+        return Estimate(value, _times(value, low), _times(value, high), unit="s")
 
     @property
     def throughput(self) -> Estimate:
         """Items per second of all replicas."""
-        return Estimate(self.result.throughput_items_per_s, unit="items/s")
+        value = self.result.throughput_items_per_s
+        low, high = (None, None) if self.interval80 is None else self.interval80
+        slow, fast = (None if end is None else 1.0 / end for end in (high, low))
+        return Estimate(value, _times(value, slow), _times(value, fast), unit="items/s")
 
     @property
     def power(self) -> Estimate:
-        """Watts of the cards or machines in use, hosts left out."""
+        """Watts of the cards or machines in use, hosts left out; no interval is known."""
         return Estimate(self.result.power_w, unit="W")
 
     @property
@@ -322,8 +342,14 @@ class Report:
             "peak_tile_bytes": self.peak_tile_bytes,
             "tile_bytes": self.tile_bytes,
             "supersteps": self.supersteps,
-            "interval80": None,
+            "interval80": self._interval_dict(),
         }
+
+    def _interval_dict(self) -> dict[str, list[float]] | None:
+        if self.interval80 is None:
+            return None
+        known = {"latency_s": self.latency, "throughput_items_per_s": self.throughput}
+        return {name: [item.low80, item.high80] for name, item in known.items()}
 
     def _lines(self) -> list[tuple[str, str]]:
         """Return the summary as (what, value) pairs."""
@@ -341,8 +367,11 @@ class Report:
                 f"{self.system} ({config.replicas} x {self._replica_text()}), {self.stack}, "
                 f"{config.partials} partials",
             ),
-            ("latency", f"{1e3 * result.latency_s:.4g} ms"),
-            ("throughput", f"{result.throughput_items_per_s:,.1f} items/s"),
+            ("latency", f"{1e3 * result.latency_s:.4g} ms" + _ends(self.latency, 1e3)),
+            (
+                "throughput",
+                f"{result.throughput_items_per_s:,.1f} items/s" + _ends(self.throughput, 1.0),
+            ),
             ("power", f"{result.power_w:.4g} W"),
             ("fits", fit),
             (
@@ -396,6 +425,17 @@ class Report:
         phases = _bars("Device time by phase", shares[: len(_PHASES)])
         kinds = _bars("Device time by operation, the largest", shares[len(_PHASES) :])
         return f"<table>{cells}</table>{phases}{kinds}"
+
+
+def _times(value: float, factor: float | None) -> float | None:
+    return None if factor is None else value * factor
+
+
+def _ends(estimate: Estimate, scale: float) -> str:
+    """Return the interval of an estimate as text; nothing where there is none."""
+    if estimate.low80 is None or estimate.high80 is None:
+        return ""
+    return f" (80 % interval {scale * estimate.low80:,.4g} to {scale * estimate.high80:,.4g})"
 
 
 def _bars(caption: str, shares: list[tuple[str, float]]) -> str:

@@ -284,7 +284,8 @@ def validated(monkeypatch, tmp_path):
     evidence.mk1_layers_table = lambda: pd.DataFrame({"stage": [5], "median": [9.0]})
     monkeypatch.setitem(sys.modules, "ipusim.study.evidence", evidence)
     monkeypatch.setattr("ipusim.study.evidence", evidence, raising=False)
-    monkeypatch.setattr("ipusim.study.compare.verdicts", lambda: frame)
+    monkeypatch.setattr("ipusim.study.compare.verdicts", lambda *, predictor: frame)
+    monkeypatch.setattr("ipusim.study.scale_out.scaling_samples", lambda rows, predictor: ())
     monkeypatch.setattr(validate, "expected_path", lambda: tmp_path / "validate.json")
     return frame, tmp_path / "validate.json"
 
@@ -292,7 +293,7 @@ def validated(monkeypatch, tmp_path):
 def test_validate_prints_all_tiers_and_the_evidence(capsys, validated):
     code, out, err = run(capsys, "validate", "--record")
     assert (code, err) == (0, "")
-    for text in ("roofline", "specification", "calibrated", "gemm", "AMP 1x1"):
+    for text in ("roofline", "specification", "calibrated", "gemm", "AMP 1x1", "80 % intervals"):
         assert text in out
     code, out, err = run(capsys, "validate", "--rows")
     assert (code, err) == (0, "")

@@ -25,6 +25,7 @@ from ipusim.study.calibrate import (
 )
 from ipusim.study.calibration_file import (
     Calibration,
+    Interval,
     PowerScales,
     calibration_text,
     load_calibration,
@@ -208,9 +209,9 @@ def test_committed_calibration_can_be_read():
 
 def test_columns_and_rows(frame):
     assert tuple(frame.columns) == (
-        "row_id", "study", "table", "family", "system", "stack", "mode", "metric", "unit",
-        "published", "roofline", "specification", "calibrated", "low80", "high80", "verdict",
-        "status", "note",
+        "row_id", "study", "table", "family", "system", "stack", "mode", "kind",
+        "metric", "unit", "published", "roofline", "specification", "calibrated", "low80", "high80",
+        "verdict", "status", "note",
     )  # fmt: skip
     assert list(frame["row_id"]) == [row.row_id for row in load_rows()]
     assert set(frame["status"]) == {"predicted", "not_modelled"}
@@ -253,7 +254,35 @@ def test_calibrated_tier_leaves_the_own_family_out(frame):
     step_s = DEVICE_S_FIXED + DEVICE_S_PER_ITEM["resnext101_32x4d"] + cost.value_s
     got = frame.set_index("row_id").loc[row.row_id]
     assert got["calibrated"] == pytest.approx(4 / step_s)
-    assert got["low80"] == pytest.approx(0.9 * got["calibrated"])
+
+
+def test_an_interval_comes_from_other_families_and_is_one_of_time(monkeypatch):
+    interval = Interval(
+        kind="inference", low=0.8, high=1.25, rows=(), without={"resnext": (0.5, 2.5)}
+    )
+    fitted = Calibration(step_costs={}, power=PowerScales(), intervals={interval.kind: interval})
+    monkeypatch.setattr(compare, "load_calibration", lambda: fitted)
+    ids = ("qwant.table1.batch2", "qwant.table2.batch2", "qwant.table3.batch2",
+           "results.inference.049", "results.inference.049.latency")  # fmt: skip
+    rows = [load_row(row_id) for row_id in ids]
+    frame = compare.verdicts(rows, predictor=FakePredictor(), samples=Samples())
+    low, high = (frame[end] / frame["calibrated"] for end in ("low80", "high80"))
+    # slower by 2.5 is a latency of 2.5 and a throughput of 0.4 times the predicted one
+    assert list(low[[0, 1, 3, 4]]) == pytest.approx([0.5, 0.4, 0.8, 0.8])
+    assert list(high[[0, 1, 3, 4]]) == pytest.approx([2.5, 2.0, 1.25, 1.25])
+    assert math.isnan(low[2])  # efficiency needs power, which nothing was left out of
+    assert set(frame["kind"]) == {"inference"}
+
+
+def test_a_run_is_of_one_kind():
+    kinds = {
+        "results.inference.049": "inference",
+        "tamu.table3.06": "single-machine training",
+        "tamu.table3.11": "scale-out training",
+        "results.mlperf.01": "time to train",
+    }
+    for row_id, kind in kinds.items():
+        assert compare.kind_of(load_row(row_id)) == kind
 
 
 def test_published_values_do_not_reach_the_predictor():

@@ -11,6 +11,10 @@ from ipusim.tables import read_tables
 FILE = "calibration.toml"
 _REMEDY = "run 'ipusim calibrate'"
 _KERNEL_COST = "gpu_kernel_cost"
+_INTERVAL = "interval"
+
+INTERVAL_KINDS = ("inference", "single-machine training", "scale-out training", "time to train")
+"""Kinds of prediction that miss by different amounts, and for different reasons."""
 
 
 def _tables() -> dict[str, Any]:
@@ -77,6 +81,54 @@ def compile_s_per_tile_step() -> float:
         If the calibration file is missing or damaged.
     """
     return _value("compile", "tile_step")
+
+
+def run_kind(mode: str, active_ipus: int, ipus_per_machine: int) -> str:
+    """Return which of `INTERVAL_KINDS` a run belongs to.
+
+    Parameters
+    ----------
+    mode : str
+        "inference" or "training".
+    active_ipus, ipus_per_machine : int
+        Chips that work; chips that share a machine.
+    """
+    if mode == "inference":
+        return INTERVAL_KINDS[0]
+    return INTERVAL_KINDS[1 if active_ipus <= ipus_per_machine else 2]
+
+
+def interval80(kind: str) -> tuple[float, float] | None:
+    """Return the factors on a predicted time between which 80 % of measurements are expected.
+
+    Parameters
+    ----------
+    kind : str
+        One of `INTERVAL_KINDS`.
+
+    Returns
+    -------
+    tuple of float or None
+        None for a kind that has no rows to be fitted on.
+
+    Raises
+    ------
+    DataError
+        If the calibration file is missing or damaged.
+    """
+    entry = _tables().get(_INTERVAL, {}).get(kind)
+    if entry is None:
+        return None
+    try:
+        low, high = float(entry["low"]), float(entry["high"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"The entry interval.{kind} of {FILE} is damaged: {_REMEDY}.") from error
+    if not 0 < low <= high:
+        raise DataError(
+            f"The entry interval.{kind} of {FILE} goes from {low:g} to {high:g} instead of upwards "
+            f"from above 0: {_REMEDY}."
+        )
+    return low, high
 
 
 def power_scales() -> tuple[float, float]:

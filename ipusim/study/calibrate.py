@@ -254,6 +254,7 @@ def calibrate(
         scale_out=fit_scale_out(scaling_samples(scaling_rows(), predictor)),
         compile=fit_compile(),
         gpu=kept.gpu,
+        intervals=kept.intervals,
     )
     write_text(path or paths.data_dir() / CALIBRATION_FILE, calibration_text(fitted))
     return fitted

@@ -33,6 +33,9 @@ _HEADER = """\
 # against the smallest system of a series, not on levels (ipusim.study.scale_out); comparisons refit
 # the second without the row's own series.
 #
+# interval: factors on a predicted time between which 80 % of published times are expected, by kind
+# of run (ipusim.study.intervals); `without` holds what each family gets, its own rows left out.
+#
 # compile: seconds per vertex on a tile that the compiler generates (ipusim.runtime.compile_time).
 schema = 1
 """
@@ -40,6 +43,7 @@ _STEP_SOURCE = "least mean absolute relative error of time per step over rows"
 _GPU_SOURCE = "least mean absolute logarithm of predicted over published time per step over rows"
 _SCALE_SOURCE = "median of what makes the slowdown of one of the rows exact"
 _COMPILE_SOURCE = "least squares of compile times over rows of evidence/ipu_microbench.csv"
+_INTERVAL_SOURCE = "order statistics of published over predicted time, family left out, over rows"
 _POWER_SOURCE = "non-negative least squares of dynamic power over rows"
 
 
@@ -113,6 +117,33 @@ class PowerScales:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """An 80 % interval of a predicted time.
+
+    Attributes
+    ----------
+    kind : str
+        Kind of run.
+    low, high : float
+        Factors on the predicted time.
+    rows : tuple of str
+        The rows whose errors it comes from.
+    without : dict of str to tuple of float
+        By family: the same without its rows.
+    """
+
+    kind: str
+    low: float
+    high: float
+    rows: tuple[str, ...]
+    without: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def ratios(self, family: str) -> tuple[float, float]:
+        """Return the factors for a family; of one that is not among the rows, those of all."""
+        return self.without.get(family, (self.low, self.high))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """Everything that is fitted.
 
@@ -128,6 +159,8 @@ class Calibration:
         Seconds per vertex and tile that is compiled.
     gpu : dict of str to KernelCost
         By GPU software stack.
+    intervals : dict of str to Interval
+        By kind of run; a kind that is missing has none.
     """
 
     step_costs: dict[str, StepCost]
@@ -135,6 +168,7 @@ class Calibration:
     scale_out: ScaleOut = ScaleOut()
     compile: Latency = Latency()
     gpu: dict[str, KernelCost] = field(default_factory=dict)
+    intervals: dict[str, Interval] = field(default_factory=dict)
 
 
 def _block(title: str, values: dict[str, str], rows: Iterable[str]) -> str:
@@ -191,7 +225,35 @@ def calibration_text(calibration: Calibration) -> str:
     for stack, kernel in sorted(calibration.gpu.items()):
         title = f"gpu_kernel_cost.{json.dumps(stack)}"
         blocks.append(_seconds(title, kernel.value_s, _GPU_SOURCE, kernel.rows))
+    blocks += [_interval_text(interval) for interval in calibration.intervals.values()]
     return "\n".join(blocks)
+
+
+def _interval_text(interval: Interval) -> str:
+    title = f"interval.{json.dumps(interval.kind)}"
+    values = {
+        "low": f"{interval.low:.4f}",
+        "high": f"{interval.high:.4f}",
+        "unit": '"-"',
+        "label": '"fitted"',
+        "source": json.dumps(_INTERVAL_SOURCE),
+    }
+    lines = [_block(title, values, interval.rows), f"[{title}.without]"]
+    lines += [
+        f"{json.dumps(family)} = [{low:.4f}, {high:.4f}]"
+        for family, (low, high) in interval.without.items()
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _interval(kind: str, block: dict[str, Any]) -> Interval:
+    return Interval(
+        kind=kind,
+        low=float(block["low"]),
+        high=float(block["high"]),
+        rows=tuple(block["rows"]),
+        without={family: (low, high) for family, (low, high) in block["without"].items()},
+    )
 
 
 def _latency(block: dict[str, Any]) -> Latency:
@@ -247,6 +309,9 @@ def load_calibration(path: Path | None = None) -> Calibration:
             gpu={
                 stack: _kernel_cost(stack, block)
                 for stack, block in tables.get("gpu_kernel_cost", {}).items()
+            },
+            intervals={
+                kind: _interval(kind, block) for kind, block in tables.get("interval", {}).items()
             },
         )
     except OSError as error:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ipusim.runtime.calibration import FittedCosts
+from ipusim.machine import load_system
+from ipusim.runtime.calibration import INTERVAL_KINDS, FittedCosts, run_kind
 from ipusim.study.calibrate import (
     StepSample,
     fitting_rows,
@@ -45,6 +46,7 @@ VERDICT_COLUMNS = (
     "system",
     "stack",
     "mode",
+    "kind",
     "metric",
     "unit",
     "published",
@@ -59,6 +61,9 @@ VERDICT_COLUMNS = (
 )
 HIT_PERCENT = 10.0
 NEAR_PERCENT = 25.0
+RATE_METRICS = ("throughput",)
+TIME_METRICS = ("latency", "epoch_time", "time_to_train", "time_to_result")
+"""Metrics whose error is one of time, so that they have an interval."""
 PREDICTED = "predicted"
 NOT_MODELLED = "not_modelled"
 
@@ -101,6 +106,51 @@ def verdict_of(predicted: float, published: float) -> str:
     if size <= HIT_PERCENT:
         return "hit"
     return "near" if size <= NEAR_PERCENT else "miss"
+
+
+def time_ratio(metric: str, published: float, predicted: float) -> float:
+    """Return published over predicted time; NaN for a metric that is no matter of time alone."""
+    if metric in TIME_METRICS:
+        return published / predicted
+    return predicted / published if metric in RATE_METRICS else math.nan
+
+
+def kind_of(row: PublishedRow) -> str:
+    """Return the kind of prediction that a row is of; empty for a run that is not modelled."""
+    run = row.run
+    if row.metric.startswith("time_to"):
+        return INTERVAL_KINDS[-1]
+    if row.not_modelled or run.mode is None or run.system is None:
+        return ""
+    chips = (run.replicas or 1) * (run.ipus_per_replica or 1)
+    return run_kind(run.mode, chips, load_system(run.system).ipus_per_machine)
+
+
+def interval_of(row: PublishedRow, predicted: float, fitted: Calibration) -> tuple[float, float]:
+    """Return the 80 % interval of a prediction, from the errors of other families.
+
+    Parameters
+    ----------
+    row : PublishedRow
+        What is predicted.
+    predicted : float
+        In the row's unit.
+    fitted : Calibration
+        Holds the intervals.
+
+    Returns
+    -------
+    tuple of float
+        In the row's unit; NaN for a metric without an interval: nothing was left out of the fit of
+        power, and no compile time but the fitted ones is published.
+    """
+    interval = fitted.intervals.get(kind_of(row))
+    if interval is None:
+        return math.nan, math.nan
+    low, high = interval.ratios(row.family)
+    if row.metric in TIME_METRICS:
+        return low * predicted, high * predicted
+    return (predicted / high, predicted / low) if row.metric in RATE_METRICS else (math.nan,) * 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,14 +223,15 @@ def _predicted_line(
 ) -> dict[str, float | str]:
     """Read the row's metric from the reports of its run and judge it."""
     values = {tier: metric_of(report, row) for tier, report in reports.items()}
-    calibrated, low, high = values["calibrated"]
+    calibrated = values["calibrated"]
+    low, high = interval_of(row, calibrated, fitted)
     in_sample = ""
     if row.row_id in fitted.power.rows:
         in_sample = "the factors on energy were fitted on this row"
     if row.row_id in fitted.scale_out.reduction.rows:
         in_sample = "the latency of a reduction was fitted on this row"
     return {
-        **{tier: value[0] for tier, value in values.items()},
+        **values,
         "low80": low,
         "high80": high,
         "verdict": verdict_of(calibrated, row.value),
@@ -220,7 +271,8 @@ def verdicts(
     -------
     pandas.DataFrame
         One line per row, columns `VERDICT_COLUMNS`; values in the row's unit. The verdict judges
-        the calibrated tier, whose constant is fitted without the row's own model family.
+        the calibrated tier, whose constants are fitted without the row's own model family; so is
+        its 80 % interval, which ``data/calibration.toml`` holds (`ipusim.study.intervals`).
     """
     chosen = load_rows() if rows is None else tuple(rows)
     engine = predictor or PooledPredictor(jobs)
@@ -239,6 +291,7 @@ def verdicts(
             "system": row.system,
             "stack": row.stack,
             "mode": row.run.mode or "",
+            "kind": kind_of(row),
             "metric": row.metric,
             "unit": row.unit,
             "published": row.value,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 import pandas as pd
 
-from ipusim.errors import StudyError
+from ipusim.study.conformal import conformal_bounds
 from ipusim.study.gpu_fit import GpuSample, fit_kernel_cost, gpu_samples
 from ipusim.study.gpu_rows import GpuRow, load_gpu_rows, modelled_gpu_rows
 
@@ -142,9 +141,7 @@ def gpu_summary(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
 def conformal_ratios(frame: pd.DataFrame, coverage: float = 0.8) -> tuple[float, float]:
     """Return the factors on a prediction between which a new measurement is expected.
 
-    Split-conformal quantiles of published over predicted, leave one model out: with n rows the
-    ends are the order statistics floor((n + 1) a) and ceil((n + 1) (1 - a)), a = (1 - coverage) / 2
-    (Lei et al. 2018, arXiv:1604.04173, one-sided on either side).
+    `ipusim.study.conformal.conformal_bounds` of published over predicted, leave one model out.
 
     Parameters
     ----------
@@ -158,16 +155,5 @@ def conformal_ratios(frame: pd.DataFrame, coverage: float = 0.8) -> tuple[float,
     StudyError
         If the coverage is out of range, or there are too few rows for it.
     """
-    if not 0 < coverage < 1:
-        raise StudyError(f"Coverage {coverage!r} must lie between 0 and 1.")
     used = frame[frame["left_out"] == ""]
-    ratios = np.sort((used["published"] / used["predicted"]).to_numpy(dtype=np.float64))
-    tail = round((1.0 - coverage) / 2.0, 12)  # so that 0.8 leaves 0.1 and not a bit less
-    low = math.floor((ratios.size + 1) * tail)
-    high = math.ceil((ratios.size + 1) * (1.0 - tail))
-    if low < 1 or high > ratios.size:
-        raise StudyError(
-            f"{ratios.size} rows are too few for an interval of {coverage:.0%}: "
-            f"use at least {math.ceil(1.0 / tail) - 1} rows."
-        )
-    return float(ratios[low - 1]), float(ratios[high - 1])
+    return conformal_bounds(used["published"] / used["predicted"], coverage)

@@ -144,7 +144,7 @@ def predict(
     return entry(asked.model, **asked.options)
 
 
-def metric_of(report: ReportLike, row: PublishedRow) -> tuple[float, float, float]:
+def metric_of(report: ReportLike, row: PublishedRow) -> float:
     """Read the metric of a published row from a report, in the row's unit.
 
     Parameters
@@ -156,42 +156,29 @@ def metric_of(report: ReportLike, row: PublishedRow) -> tuple[float, float, floa
 
     Returns
     -------
-    tuple of float
-        The value and the ends of its 80 % interval; NaN where the report gives none.
+    float
+        NaN where the report does not hold what the metric needs.
 
     Raises
     ------
     StudyError
         If reports do not hold that metric.
     """
+    rate = float(report.throughput)
     if row.metric == "throughput":
-        return _bounded(report.throughput, row.run.reported_per_item)
+        return rate * row.run.reported_per_item
     if row.metric == "latency":
-        return _bounded(report.latency, _SCALE[row.unit])
+        return float(report.latency) * _SCALE[row.unit]
     if row.metric == "efficiency":
         power = getattr(report, "power", None)
-        watts = math.nan if power is None else float(power)
-        return float(report.throughput) / watts, math.nan, math.nan
+        return rate / (math.nan if power is None else float(power))
     if row.metric == "epoch_time":
-        value, low, high = _bounded(report.throughput, 1.0)
-        return tuple(row.run.epoch_items / rate for rate in (value, high, low))
+        return row.run.epoch_items / rate
     if row.metric == "throughput_epoch1":
         # Only a simulated report knows its program; the roofline has nothing to compile.
         compiling = getattr(report, "compile_s", math.nan)
-        items = row.run.epoch_items
-        return (
-            first_epoch_items_per_s(items, float(report.throughput), compiling),
-            math.nan,
-            math.nan,
-        )
+        return first_epoch_items_per_s(row.run.epoch_items, rate, compiling)
     raise StudyError(
         f"No prediction has the metric {row.metric!r} of row {row.row_id!r}: "
         "give a reason in the not_modelled column of data/runs/configurations.csv."
     )
-
-
-def _bounded(estimate: SupportsFloat, scale: float) -> tuple[float, float, float]:
-    """Return value, low80 and high80 of an estimate; a plain number has no interval."""
-    ends = (getattr(estimate, "low80", None), getattr(estimate, "high80", None))
-    low, high = (math.nan if end is None else float(end) * scale for end in ends)
-    return float(estimate) * scale, low, high
