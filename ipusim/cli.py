@@ -49,7 +49,10 @@ def cli() -> None:
 
 _TRAINING_OPTIONS = (
     click.option("--gradient-accumulation", type=COUNT, help="Micro-batches per weight update."),
-    click.option("--loss", help="cross_entropy or mean_squared; default: the model's own."),
+    click.option(
+        "--loss",
+        help="cross_entropy, binary_cross_entropy or mean_squared; default: the model's own.",
+    ),
     click.option("--optimizer", help="sgd, sgd_momentum (default), rmsprop, lars, adam, ..."),
     click.option("--optimizer-state", help="on_chip (default) or off_chip."),
     click.option(

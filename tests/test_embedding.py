@@ -1,5 +1,7 @@
 """Embeddings: plans, what a tile looks at, costs by hand."""
 
+from fractions import Fraction
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -102,3 +104,39 @@ def test_more_indices_cost_more(goal):
 def test_bad_sizes_are_refused():
     with pytest.raises(ConfigError, match="indices is 0"):
         plan_embedding(10, 10, 0, "float16", MK2, goal="cycles")
+
+
+def test_groups_take_turns_on_a_tile():
+    one = plan_embedding(24, 300, 50, "float16", MK2, goal="cycles")
+    few = plan_embedding(24, 300, 50, "float16", MK2, goal="cycles", groups=4)
+    assert few.group_split * few.groups >= 4
+    assert few.tiles <= MK2.tiles
+    many = plan_embedding(24, 300, 50, "float16", MK2, goal="cycles", groups=2 * MK2.tiles)
+    assert many.groups == 2
+    (single,) = gather_steps(
+        plan_embedding(24, 300, 50, "float16", MK2, goal="cycles", groups=MK2.tiles),
+        24, "float16", MK2, **MODERN,
+    )  # fmt: skip
+    (double,) = gather_steps(many, 24, "float16", MK2, **MODERN)
+    assert double.compute_cycles == 2 * single.compute_cycles
+    assert double.exchange_bytes == 2 * single.exchange_bytes
+    assert one.groups == one.group_split == 1
+
+
+def test_one_row_that_many_indices_hit_keeps_its_tile_busy():
+    # 24 of 60 fall on one row: the worker that has it adds them and its share of the other 36.
+    share = Fraction(24, 60)
+    *_, add = update_add_steps(ROWS_SPLIT, 1000, 1024, "float16", MK2, hottest=share, **MODERN)
+    hits = 24 + 2
+    assert add.compute_cycles == 6 * (37 + hits * (13 + 7 * 3) + (60 - hits) * 5)
+    # Four of a worker's ten lookups go there, and a quarter of the other six.
+    first, _ = gather_steps(ROWS_SPLIT, 1000, "float16", MK2, hottest=share, **MODERN)
+    assert first.compute_cycles == 6 * (19 + 6 * (19 + 16) + 4 * 8)
+
+
+def test_a_computed_table_is_brought_into_place():
+    kept = gather_steps(WHOLE, 1000, "float16", MK2, **MODERN)
+    moved = gather_steps(WHOLE, 1000, "float16", MK2, table_elsewhere=True, **MODERN)
+    assert moved[1:] == kept
+    assert moved[0].exchange_bytes == 1000 * 16 * 2
+    assert moved[0].on_tile_copy_cycles == 1000 * 32 // MK2.memcpy_bytes_per_cycle

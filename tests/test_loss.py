@@ -119,3 +119,10 @@ def test_bad_input_is_refused():
         loss_steps("hinge", 4, 10, "float16", MK2, era="2021-11")
     with pytest.raises(ConfigError, match="rows is 0"):
         loss_steps("mean_squared", 0, 10, "float16", MK2, era="2021-11")
+
+
+def test_binary_cross_entropy_takes_the_sigmoid_first():
+    steps = loss_steps("binary_cross_entropy", 400, 1, "float16", MK2, era="2021-11")
+    names = [step.name for step in steps]
+    assert names[:2] == ["sigmoid", "loss and gradient"]
+    assert not {"one-hot targets", "mask gradient"} & set(names)

@@ -226,7 +226,7 @@ def test_softmax_gather_and_sums():
         ),
         op(
             "gather.gradient",
-            Gather(rows=1000, width=256, indices=384, backward=True),
+            Gather(rows=1000, width=256, indices=384, function="add"),
             ("dy", "ids"),
             ("dtable",),
             "backward",

@@ -53,7 +53,7 @@ def test_backward_macs_are_twice_the_forward_ones_except_where_the_input_is_data
     graphs = trained(graph, loss=model.loss)
     # Counted on the forward graph alone: an operand gets a gradient unless nothing that is trained
     # went into it.
-    data = {*graph.inputs, *(tensor.name for tensor in graph.with_role("constant"))}
+    data = {t.name for t in graph.tensors.values() if t.role in ("input", "constant", "state")}
     for op in graph.ops:
         weights = [n for n in op.inputs if graph.tensors[n].role == "parameter"]
         if not weights and data.issuperset(op.inputs):

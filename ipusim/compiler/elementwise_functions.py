@@ -85,6 +85,7 @@ EXPRESSIONS: dict[str, Expression] = {
     "erf_grad": Expression(
         operations=5, slow=("exp",)
     ),  # exp of the negated square, factor, gradient
+    "cos_grad": Expression(operations=3, slow=("sin",)),  # sine, negate, multiply
     "softplus_grad": Expression(operations=2, slow=("sigmoid",)),
     "softsign_grad": Expression(operations=4, slow=("div",)),
     "mish_grad": Expression(operations=11, slow=("exp", "log", "tanh", "sigmoid")),

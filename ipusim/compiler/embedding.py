@@ -8,6 +8,9 @@ as if one worker of each tile found it ("worst").
 
 from __future__ import annotations
 
+from fractions import Fraction
+from math import ceil
+
 from ipusim.compiler.codelets import cast_cycles, fill_cycles
 from ipusim.compiler.elementwise import scaled_add_steps
 from ipusim.compiler.embedding_plan import INDEX_BYTES, EmbeddingPlan
@@ -18,24 +21,32 @@ from ipusim.compiler.superstep import (
     Era,
     Superstep,
     ceil_div,
+    copy_cycles,
     element_bytes,
     parse_era,
 )
 from ipusim.compiler.training_vertices import multi_slice_cycles, multi_update_add_cycles
 from ipusim.errors import unknown_name
 
+_EVEN = Fraction(0)
 INDEX_DISTRIBUTIONS = ("uniform", "worst")
 _REARRANGED_FROM_SPLIT = 4
 """From this many parts of the rows on, gradients are first brought into the plan's layout."""
 
 
-def _hits(looked_at: int, part: int, rows: int, distribution: str) -> int:
-    """Return how many of some indices fall into a part of the table."""
+def _hits(
+    looked_at: int, part: int, rows: int, distribution: str, hottest: Fraction = _EVEN
+) -> int:
+    """Return how many of some indices fall into the part of the table that is hit most.
+
+    A share `hottest` of them falls on one row, the rest evenly.
+    """
     if distribution not in INDEX_DISTRIBUTIONS:
         raise unknown_name("distribution of indices", distribution, INDEX_DISTRIBUTIONS)
     if distribution == "worst":
         return looked_at
-    return min(looked_at, ceil_div(looked_at * part, rows))
+    same = min(looked_at, ceil(looked_at * hottest))
+    return min(looked_at, same + ceil_div((looked_at - same) * part, rows))
 
 
 def gather_steps(
@@ -46,8 +57,10 @@ def gather_steps(
     *,
     era: str | Era,
     distribution: str = "uniform",
+    hottest: Fraction = _EVEN,
+    table_elsewhere: bool = False,
 ) -> list[Superstep]:
-    """Return the supersteps of looking rows up in a table that lies as planned.
+    """Return the supersteps of looking rows up in a table.
 
     Parameters
     ----------
@@ -63,10 +76,15 @@ def gather_steps(
         Generation of poplibs.
     distribution : {"uniform", "worst"}, optional
         Where the indices fall.
+    hottest : Fraction, optional
+        Share of the indices that falls on one row; the rest is spread as `distribution` says.
+    table_elsewhere : bool, optional
+        Whether the table does not lie as planned, because an operation computed it.
 
     Returns
     -------
     list of Superstep
+        A table that lies elsewhere is first copied into place (multiSlice, regroupBaseTensor).
         Each tile copies the rows that it holds; where the table's rows are split, a second step
         picks the one candidate that is right. Split indices need the table on several tiles.
     """
@@ -82,22 +100,23 @@ def gather_steps(
     per_worker = ceil_div(plan.indices, chip.workers)
     first = multi_slice_cycles(
         per_worker,
-        _hits(per_worker, plan.rows, rows, distribution),
+        _hits(per_worker, plan.rows, rows, distribution, hottest),
         plan.width,
         dtype,
         chip,
         generation=era.estimator,
     )
     candidates = plan.indices * row_bytes if plan.row_split > 1 else 0
-    steps = [
+    steps = _table_into_place(plan, dtype, chip) if table_elsewhere else []
+    steps.append(
         Superstep(
             name="gather",
             vertex="popops::MultiSlice",
-            compute_cycles=first,
-            exchange_bytes=received,
-            temp_bytes=temporary + candidates,
+            compute_cycles=plan.groups * first,
+            exchange_bytes=plan.groups * received,
+            temp_bytes=plan.groups * (temporary + candidates),
         )
-    ]
+    )
     if plan.row_split == 1:
         return steps
     chosen = ceil_div(plan.indices, plan.row_split)
@@ -110,12 +129,27 @@ def gather_steps(
         Superstep(
             name="gather, choose candidates",
             vertex="popops::MultiSlice",
-            compute_cycles=second,
-            exchange_bytes=arriving + chosen * INDEX_BYTES,
-            temp_bytes=candidates + arriving,
+            compute_cycles=plan.groups * second,
+            exchange_bytes=plan.groups * (arriving + chosen * INDEX_BYTES),
+            temp_bytes=plan.groups * (candidates + arriving),
         )
     )
     return steps
+
+
+def _table_into_place(plan: EmbeddingPlan, dtype: str, chip: ChipLike) -> list[Superstep]:
+    """Return the copy of a table from where an operation left it to where the plan wants it."""
+    own = ceil_div(plan.groups * plan.rows * plan.width, plan.index_split) * element_bytes(dtype)
+    return [
+        Superstep(
+            name="bring table into place",
+            vertex="copy",
+            compute_cycles=0,
+            exchange_bytes=own,
+            on_tile_copy_cycles=copy_cycles(own, chip),
+            temp_bytes=own,
+        )
+    ]
 
 
 def update_add_steps(
@@ -129,8 +163,9 @@ def update_add_steps(
     zero_first: bool = True,
     wide_partials: bool = False,
     distribution: str = "uniform",
+    hottest: Fraction = _EVEN,
 ) -> list[Superstep]:
-    """Return the supersteps of adding rows of gradients into a table.
+    """Return the supersteps of adding rows into a table, gradients or messages of neighbours.
 
     Parameters
     ----------
@@ -150,6 +185,8 @@ def update_add_steps(
         Whether split indices accumulate in float32 (up to sdk/poplar/2.0.0 always).
     distribution : {"uniform", "worst"}, optional
         Where the indices fall.
+    hottest : Fraction, optional
+        Share of the indices that falls on one row; the rest is spread as `distribution` says.
 
     Returns
     -------
@@ -159,10 +196,11 @@ def update_add_steps(
     """
     era = parse_era(era)
     size = element_bytes(dtype)
-    steps = fill_steps(rows * width, dtype, chip, era=era) if zero_first else []
+    elements = plan.group_split * plan.groups * rows * width
+    steps = fill_steps(elements, dtype, chip, era=era) if zero_first else []
     several = plan.index_split > 1
     partial_dtype = "float32" if several and wide_partials else dtype
-    own = ceil_div(plan.indices, plan.row_split) * plan.width
+    own = plan.groups * ceil_div(plan.indices, plan.row_split) * plan.width
     if plan.row_split >= _REARRANGED_FROM_SPLIT or partial_dtype != dtype:
         steps.append(
             Superstep(
@@ -183,7 +221,7 @@ def update_add_steps(
                 ),
             )
         )
-    partials = plan.rows * plan.width
+    partials = plan.groups * plan.rows * plan.width
     partial_bytes = partials * element_bytes(partial_dtype) if several else 0
     if several:
         steps.append(
@@ -194,17 +232,18 @@ def update_add_steps(
                 temp_bytes=partial_bytes,
             )
         )
-    rows_bytes = plan.indices * plan.width * element_bytes(partial_dtype)
-    received = plan.indices * INDEX_BYTES + rows_bytes
+    row_bytes = plan.width * element_bytes(partial_dtype)
+    received = plan.groups * plan.indices * (INDEX_BYTES + row_bytes)
     # The early vertex runs on one worker; later ones divide the rows of the table.
     own_rows = plan.rows if era.estimator == "2020-01" else ceil_div(plan.rows, chip.workers)
     steps.append(
         Superstep(
             name="add rows",
             vertex="popops::ScaledMultiUpdateOp",
-            compute_cycles=multi_update_add_cycles(
+            compute_cycles=plan.groups
+            * multi_update_add_cycles(
                 plan.indices,
-                _hits(plan.indices, own_rows, rows, distribution),
+                _hits(plan.indices, own_rows, rows, distribution, hottest),
                 plan.width,
                 partial_dtype,
                 chip,
@@ -239,7 +278,7 @@ def update_add_steps(
         for index, cycles in enumerate(compute)
     ]
     return steps + scaled_add_steps(
-        rows * width,
+        elements,
         dtype,
         chip,
         era=era,

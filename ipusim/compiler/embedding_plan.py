@@ -3,7 +3,9 @@
 Source: poplibs lib/popops/DynamicSlice.cpp, embedding::plan. Elements of a row, rows of the table
 and indices can each be split. Up to tag sdk/poplar/2.0.0 the plan that needs least memory wins,
 what stays counting tenfold; at tag sdk/poplar/2.4.0 the one that takes the fewest cycles, with a
-fee for tables that are not spread evenly. All splits are weighed at once, as numpy arrays.
+fee for tables that are not spread evenly. All splits are weighed at once, as numpy arrays. Several
+tables of one size with indices of their own form groups, which tag sdk/poplar/3.0.0 shares out
+over the tiles before anything else; those of one tile take their turns.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ class EmbeddingPlan:
         Parts of the elements of a row, of the rows of the table and of the indices.
     width, rows, indices : int
         The largest part of each on one tile; widths in elements.
+    group_split, groups : int
+        Parts of the groups, and the most groups on one tile.
     """
 
     width_split: int
@@ -39,11 +43,13 @@ class EmbeddingPlan:
     width: int
     rows: int
     indices: int
+    group_split: int = 1
+    groups: int = 1
 
     @property
     def tiles(self) -> int:
         """Tiles that take part."""
-        return self.width_split * self.row_split * self.index_split
+        return self.group_split * self.width_split * self.row_split * self.index_split
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +144,7 @@ def _memory_goal(
 
 
 def _cycle_goal(
-    splits: _Splits, rows: int, grains: int, size: int, chip: ChipLike, *, updates: bool
+    splits: _Splits, rows: int, grains: int, size: int, tiles: int, chip: ChipLike, *, updates: bool
 ) -> np.ndarray:
     """Cycles that the plan of tag sdk/poplar/2.4.0 minimises; indices are taken as uniform."""
     grain_bytes = splits.grain_elements * size
@@ -146,7 +152,7 @@ def _cycle_goal(
     elements = splits.grains * splits.grain_elements
     table_bytes = splits.grains * splits.rows * grain_bytes
     # A table that is not spread evenly is taken to be brought into place first.
-    uneven = table_bytes - ceil_div(rows * grains, chip.tiles) * grain_bytes
+    uneven = table_bytes - ceil_div(rows * grains, tiles) * grain_bytes
     rows_split, indices_split = splits.row_split > 1, splits.index_split > 1
 
     def sliced(width: np.ndarray, offsets: np.ndarray) -> np.ndarray:
@@ -192,17 +198,25 @@ def _plan(
     chip: ChipLike,
     goal: str,
     updates: bool,
+    groups: int,
 ) -> EmbeddingPlan:
     grain_bytes = _STORE_BYTES if goal == "memory" else chip.data_path_bytes
     grain_elements = max(1, grain_bytes // size)
     grains = ceil_div(width, grain_elements)
-    splits = _all_splits(rows, grains, indices, chip.tiles, grain_elements)
-    if goal == "memory":
-        costs = _memory_goal(splits, indices, size, chip.tiles, updates=updates)
-    else:
-        costs = _cycle_goal(splits, rows, grains, size, chip, updates=updates)
-    best = int(np.argmin(costs))
+    found = []
+    for group_split in _distinct(groups, chip.tiles):
+        tiles, per_tile = chip.tiles // group_split, ceil_div(groups, group_split)
+        splits = _all_splits(rows, grains, indices, tiles, grain_elements)
+        if goal == "memory":
+            costs = _memory_goal(splits, indices, size, tiles, updates=updates)
+        else:
+            costs = _cycle_goal(splits, rows, grains, size, tiles, chip, updates=updates)
+        best = int(np.argmin(costs))
+        found.append((per_tile * int(costs[best]), group_split, per_tile, splits, best))
+    _, group_split, per_tile, splits, best = min(found, key=lambda option: option[:2])
     return EmbeddingPlan(
+        group_split=group_split,
+        groups=per_tile,
         width_split=int(splits.width_split[best]),
         row_split=int(splits.row_split[best]),
         index_split=int(splits.index_split[best]),
@@ -221,6 +235,7 @@ def plan_embedding(
     *,
     goal: str,
     updates: bool = True,
+    groups: int = 1,
 ) -> EmbeddingPlan:
     """Return the split of lookups of `indices` rows of a table, and of its updates.
 
@@ -238,6 +253,8 @@ def plan_embedding(
         What the plan minimises.
     updates : bool, optional
         Whether the same plan serves updates.
+    groups : int, optional
+        Tables of that size, each with so many indices.
 
     Returns
     -------
@@ -248,5 +265,5 @@ def plan_embedding(
     ConfigError
         If a size is not positive.
     """
-    require_positive(rows=rows, width=width, indices=indices)
-    return _plan(rows, width, indices, element_bytes(dtype), chip, goal, updates)
+    require_positive(rows=rows, width=width, indices=indices, groups=groups)
+    return _plan(rows, width, indices, element_bytes(dtype), chip, goal, updates, groups)

@@ -25,7 +25,7 @@ from ipusim.compiler.superstep import (
 from ipusim.compiler.training_vertices import loss_transform_cycles, one_hot_cycles
 from ipusim.errors import unknown_name
 
-LOSS_KINDS = ("cross_entropy", "mean_squared", "identity")
+LOSS_KINDS = ("cross_entropy", "binary_cross_entropy", "mean_squared", "identity")
 _MIN_GRAINS_PER_TILE = 4
 
 
@@ -44,8 +44,9 @@ def loss_steps(
     Parameters
     ----------
     kind : str
-        "cross_entropy" (softmax included, integer targets), "mean_squared", or "identity" of a
-        network that computed the loss itself.
+        "cross_entropy" (softmax included, integer targets), "binary_cross_entropy" (sigmoid
+        included, a target per value), "mean_squared", or "identity" of a network that computed the
+        loss itself.
     rows, classes : int
         Rows of predictions and values per row.
     dtype : str
@@ -63,8 +64,10 @@ def loss_steps(
         For a cross entropy: softmax, the targets one-hot (zero, one vertex, copy to the
         predictions' tiles), loss and gradient per element, the gradient of rows without a label
         masked, the sum per row. For a mean squared error: loss and gradient per element with the
-        targets brought to the predictions' tiles, the sum per row. For the identity: the sum, and
-        the gradient filled in (PopART popx/op/identitylossx.cpp).
+        targets brought to the predictions' tiles, the sum per row; for a binary cross entropy the
+        same after a sigmoid, with the vertex that takes logarithms of probabilities [inferred:
+        frameworks write it as one fused expression of as many operations]. For the identity: the
+        sum, and the gradient filled in (PopART popx/op/identitylossx.cpp).
 
     Raises
     ------
@@ -88,13 +91,16 @@ def loss_steps(
     if kind == "cross_entropy":
         steps += softmax_steps(rows, classes, dtype, chip, era=era, tiles_used=tiles_used)
         steps += _one_hot_steps(rows, classes, dtype, chip, era)
+    elif kind == "binary_cross_entropy":
+        steps += elementwise_step("sigmoid", elements, dtype, chip, era=era, tiles_used=tiles_used)
     # The loss of every element and the targets; for a cross entropy the probabilities too.
-    temporaries = 3 if kind == "cross_entropy" else 2
+    temporaries = 2 if kind == "mean_squared" else 3
+    transform = "mean_squared" if kind == "mean_squared" else "cross_entropy"
     steps.append(
         Superstep(
             name="loss and gradient",
-            vertex="popnn::Loss" + ("CrossEntropy" if kind == "cross_entropy" else "SumSquared"),
-            compute_cycles=loss_transform_cycles(kind, share.elements, dtype, chip),
+            vertex="popnn::Loss" + ("SumSquared" if kind == "mean_squared" else "CrossEntropy"),
+            compute_cycles=loss_transform_cycles(transform, share.elements, dtype, chip),
             exchange_bytes=tile_bytes,
             temp_bytes=temporaries * tile_bytes,
         )

@@ -12,6 +12,7 @@ Tensors that arrive from the host, and parameters, are laid out for their consum
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 
 from ipusim.compiler import elementwise
@@ -26,6 +27,7 @@ from ipusim.compiler.pooling import PoolParams, pool_steps, pooled_grouping
 from ipusim.compiler.program import LoweredOp, Program
 from ipusim.compiler.rearrange import cast_steps, rearrange_steps
 from ipusim.compiler.reduction import reduce_steps
+from ipusim.compiler.sorting import sort_steps
 from ipusim.compiler.stacks import Stack
 from ipusim.compiler.superstep import GENERATIONS, element_bytes
 from ipusim.machine import Chip
@@ -44,6 +46,7 @@ from ipusim.workload.graph import (
     Recurrent,
     Reduce,
     Softmax,
+    Sort,
 )
 
 _REDUCTIONS = {
@@ -203,7 +206,7 @@ def _lower_layout(state: LoweringState, op: Op) -> LoweredOp:
 
 def _lower_gather(state: LoweringState, op: Op) -> LoweredOp:
     params: Gather = op.params
-    dtype = state.dtype(op.outputs[0])
+    dtype = float_dtype(state.dtype(op.outputs[0]))
     # Planner and vertices of embeddings changed between SDK 2.0 and 2.4.
     early = state.stack.planner_era < CYCLE_PLANS_ERA
     era = GENERATIONS[0] if early else state.era
@@ -215,21 +218,40 @@ def _lower_gather(state: LoweringState, op: Op) -> LoweredOp:
         state.chip,
         goal="memory" if early else "cycles",
         updates=_is_updated(state, params),
+        groups=params.groups,
     )
-    if params.backward:
-        steps = update_add_steps(
-            plan, params.rows, params.width, dtype, state.chip, era=era, wide_partials=early
+    common = {"era": era, "hottest": Fraction(params.hottest, params.indices)}
+    if params.function == "lookup":
+        # Tables that an operation computes lie as that operation left them.
+        elsewhere = not early and not state.layout(op.inputs[0]).from_host
+        steps = gather_steps(
+            plan, params.rows, dtype, state.chip, table_elsewhere=elsewhere, **common
         )
-        # The gradient of a table is laid out like the table.
         return state.finish(op, steps, layout=TensorLayout())
-    steps = gather_steps(plan, params.rows, dtype, state.chip, era=era)
+    # A sum starts from zeros, laid out as planned; rows are written where they are stored.
+    steps = update_add_steps(
+        plan,
+        params.rows,
+        params.width,
+        dtype,
+        state.chip,
+        wide_partials=early,
+        zero_first=params.function == "add",
+        **common,
+    )
     return state.finish(op, steps, layout=TensorLayout())
 
 
 def _is_updated(state: LoweringState, params: Gather) -> bool:
-    """Whether the graph also adds gradients into a table like this one: both share a plan."""
-    wanted = replace(params, backward=True)
-    return any(op.params == wanted for op in state.graph.ops)
+    """Whether the graph also changes a table like this one: both share a plan."""
+    changes = [replace(params, function=function) for function in ("add", "write")]
+    return any(op.params in changes for op in state.graph.ops)
+
+
+def _lower_sort(state: LoweringState, op: Op) -> LoweredOp:
+    params: Sort = op.params
+    steps = sort_steps(params.outer, params.length, state.dtype(op.outputs[0]), state.chip)
+    return state.finish(op, steps, layout=TensorLayout())
 
 
 def _lower_cast(state: LoweringState, op: Op) -> LoweredOp:
@@ -255,6 +277,7 @@ _LOWER = {
     Reduce: _lower_reduce,
     Layout: _lower_layout,
     Gather: _lower_gather,
+    Sort: _lower_sort,
     Loss: lower_loss,
     Cast: _lower_cast,
 }

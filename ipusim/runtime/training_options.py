@@ -27,7 +27,7 @@ class TrainingOptions:
     gradient_accumulation : int
         Micro-batches per weight update.
     loss : str or None
-        "cross_entropy", "mean_squared" or "identity"; None takes the model's own.
+        One of `payloads.LOSSES`; None takes the model's own.
     optimizer : str
         One of `ipusim.workload.optimizers.OPTIMIZERS`.
     optimizer_state : str

@@ -34,6 +34,7 @@ from ipusim.workload.graph import (
     Recurrent,
     Reduce,
     Softmax,
+    Sort,
     Tensor,
 )
 
@@ -43,11 +44,13 @@ FROM_OUTPUT = ("relu", "sigmoid", "tanh", "sqrt", "elu", "leaky_relu")
 FROM_INPUT = (
     "abs",
     "clip",
+    "cos",
     "erf",
     "gelu",
     "hard_sigmoid",
     "hard_swish",
     "log",
+    "softplus",
     "swish",
 )
 """Functions whose gradient is computed from the input."""
@@ -250,7 +253,7 @@ def _elementwise(tape: Tape, op: Op, incoming: list[str | None]) -> None:
             _reduced(tape, op, name, gradient, f"gradient{index}")
     elif function == "sub":
         _reduced(tape, op, x, gradient, "gradient0")
-        if tape.wants(op.inputs[1]):
+        if params.n_inputs > 1 and tape.wants(op.inputs[1]):
             negative = _unary(tape, op, "neg", gradient, "negative")
             _reduced(tape, op, op.inputs[1], negative, "gradient1")
     elif function == "mul" and params.n_inputs == 2:
@@ -368,14 +371,34 @@ def _softmax(tape: Tape, op: Op, incoming: list[str | None]) -> None:
 
 def _reduce(tape: Tape, op: Op, incoming: list[str | None]) -> None:
     params: Reduce = op.params
+    (gradient,) = incoming
+    if params.function in ("max", "min"):
+        tape.contribute(op.inputs[0], _shared_by_equals(tape, op, gradient))
+        return
     if params.function not in ("sum", "mean"):
         raise _no_gradient(op)
-    (gradient,) = incoming
     if params.function == "mean":
         gradient = _unary(tape, op, "scale", gradient, "scaled")
     tensor = tape.graph.tensors[op.inputs[0]]
     spread = Layout(function="expand", elements=tensor.elements, moves_data=False)
     tape.contribute(op.inputs[0], tape.emit(op, "gradient", spread, (gradient,), tensor))
+
+
+def _shared_by_equals(tape: Tape, op: Op, gradient: str) -> str:
+    """Return the gradient of a maximum: elements equal to it share it (TensorFlow's rule)."""
+    params: Reduce = op.params
+    whole, part = (tape.graph.tensors[name] for name in (op.inputs[0], op.outputs[0]))
+
+    def spread(suffix: str, function: str, inputs: tuple[str, ...]) -> str:
+        work = Elementwise(
+            function=function, n_inputs=2, elements=whole.elements, broadcast=True, in_place_ok=True
+        )
+        return tape.emit(op, suffix, work, inputs, whole)
+
+    equal = spread("equal", "equal", (whole.name, part.name))
+    count = tape.emit(op, "count", replace(params, function="sum"), (equal,), part)
+    share = tape.emit(op, "share", _binary("div", part.elements), (gradient, count), part)
+    return spread("gradient", "mul", (equal, share))
 
 
 VIEWS_BACK = ("concat", "pad")
@@ -410,13 +433,22 @@ def _layout(tape: Tape, op: Op, incoming: list[str | None]) -> None:
         tape.contribute(name, tape.emit(op, suffix, back, present, tensor))
 
 
+_GATHERS_BACK = {"lookup": "add", "add": "lookup"}
+"""A lookup sends gradients back by adding them up, a sum by looking them up."""
+
+
 def _gather(tape: Tape, op: Op, incoming: list[str | None]) -> None:
-    table = op.inputs[0]
-    like = replace(tape.graph.tensors[table], dtype=tape.graph.tensors[op.outputs[0]].dtype)
-    result = tape.emit(
-        op, "gradient", replace(op.params, backward=True), (incoming[0], *op.inputs[1:]), like
-    )
-    tape.contribute(table, result)
+    params: Gather = op.params
+    if params.function not in _GATHERS_BACK:
+        raise _no_gradient(op)
+    operand, indices = op.inputs
+    like = replace(tape.graph.tensors[operand], dtype=tape.graph.tensors[op.outputs[0]].dtype)
+    back = replace(params, function=_GATHERS_BACK[params.function])
+    tape.contribute(operand, tape.emit(op, "gradient", back, (incoming[0], indices), like))
+
+
+def _sort(_tape: Tape, op: Op, _incoming: list[str | None]) -> None:
+    raise _no_gradient(op)
 
 
 def _recurrent(tape: Tape, op: Op, incoming: list[str | None]) -> None:
@@ -459,5 +491,6 @@ _RULES: Mapping[type, Callable[[Tape, Op, list[str | None]], None]] = {
     Layout: _layout,
     Gather: _gather,
     Recurrent: _recurrent,
+    Sort: _sort,
     Cast: _cast,
 }

@@ -14,6 +14,7 @@ from ipusim.workload.graph import (
     Recurrent,
     Reduce,
     Softmax,
+    Tensor,
 )
 from ipusim.workload.tensor_builder import TensorBuilder
 
@@ -163,12 +164,43 @@ class GraphBuilder(TensorBuilder):
         )
         return self.apply(name, params, (x,), (batch, channels, *(1,) * rank))
 
-    def gather(self, name: str, table: str, indices: str) -> str:
-        """Add a lookup of rows of a (rows, width) table; the result is (indices, width)."""
+    def gather(self, name: str, table: str, indices: str, *, hottest: int = 0) -> str:
+        """Add a lookup of rows of a (rows, width) table; the result is (indices, width).
+
+        A table (groups, rows, width) takes indices (groups, count) and gives (groups, count,
+        width): each group looks up in its own rows.
+        """
+        *groups, rows, width = self.shape(table)
+        count = prod(self.shape(indices)) // prod(groups)
+        params = Gather(rows=rows, width=width, indices=count, groups=prod(groups), hottest=hottest)
+        return self.apply(name, params, (table, indices), (*groups, count, width))
+
+    def scatter_add(
+        self, name: str, updates: str, indices: str, rows: int, *, hottest: int = 0
+    ) -> str:
+        """Add the sum of (count, width) updates by index, (rows, width); with groups in front."""
+        *groups, count, width = self.shape(updates)
+        params = Gather(
+            rows=rows,
+            width=width,
+            indices=count,
+            groups=prod(groups),
+            hottest=hottest,
+            function="add",
+        )
+        return self.apply(name, params, (updates, indices), (*groups, rows, width))
+
+    def write_rows(self, name: str, table: str, updates: str, indices: str) -> str:
+        """Write (count, width) rows into a stored (rows, width) table; the result is the table."""
         rows, width = self.shape(table)
         count = prod(self.shape(indices))
-        params = Gather(rows=rows, width=width, indices=count)
-        return self.apply(name, params, (table, indices), (count, width))
+        stored = self.tensors[table]
+        output = self.add_tensor(
+            Tensor(name=f"{name}.out", shape=stored.shape, dtype=stored.dtype, alias_of=table)
+        )
+        params = Gather(rows=rows, width=width, indices=count, function="write")
+        self.add_op(name, params, (table, updates, indices), output)
+        return output
 
     def softmax(self, name: str, x: str, *, log: bool = False) -> str:
         """Add a softmax over the last axis, or its logarithm."""

@@ -23,6 +23,7 @@ from ipusim.workload.payloads import (
     Pool,
     Reduce,
     Softmax,
+    Sort,
 )
 from ipusim.workload.payloads import Payload as TensorPayload
 from ipusim.workload.sequences import Recurrent
@@ -45,6 +46,7 @@ __all__ = [
     "Recurrent",
     "Reduce",
     "Softmax",
+    "Sort",
     "Tensor",
 ]
 
@@ -129,6 +131,8 @@ class Op:
     def function(self) -> str:
         """What distinguishes ops of one kind: "relu", "max", "batch", "reshape", ...; or ""."""
         if isinstance(self.params, (Elementwise, Reduce, Layout)):
+            return self.params.function
+        if isinstance(self.params, Gather) and self.params.function != "lookup":
             return self.params.function
         if isinstance(self.params, (Pool, Norm, Loss, Recurrent)):
             return self.params.kind

@@ -50,8 +50,8 @@ class Model:
     note : str
         What a reader of its results must know, for example that the architecture is assumed.
     loss : str
-        What it is trained with, "cross_entropy", "mean_squared" or "identity" (it
-        computes its own); empty if the model does not say.
+        What it is trained with, one of `payloads.LOSSES` ("identity": it computes its own); empty
+        if the model does not say.
     """
 
     name: str

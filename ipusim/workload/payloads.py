@@ -434,9 +434,20 @@ class Layout(Work):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gather(Work):
-    """Lookup of ``indices`` rows in a table of ``rows`` rows of ``width`` elements.
+    """Rows of a table chosen by index: ``indices`` of ``rows`` rows of ``width`` elements.
 
-    With ``backward``, the addition of ``indices`` rows of gradients into a table of that size.
+    Attributes
+    ----------
+    function : {"lookup", "add", "write"}
+        "lookup" reads (table, indices); "add" sums (updates, indices) into a table of zeros, which
+        is the gradient of a lookup and how a graph network aggregates neighbours; "write" puts
+        (table, updates, indices) into a table that stays.
+    groups : int
+        Tables, each with as many indices of its own (a batch of small graphs). Rows and indices
+        are those of one group.
+    hottest : int
+        How many of a group's indices fall on one and the same row, beyond an even spread: padding
+        that points to a spare row, or the hub of a graph. One tile has to serve them all.
     """
 
     KIND: ClassVar[str] = "gather"
@@ -444,7 +455,49 @@ class Gather(Work):
     rows: int
     width: int
     indices: int
-    backward: bool = False
+    function: str = "lookup"
+    groups: int = 1
+    hottest: int = 0
+
+    def __post_init__(self) -> None:
+        if self.function not in GATHERS:
+            raise WorkloadError(
+                f"Gather function {self.function!r} must be one of {', '.join(GATHERS)}."
+            )
+        check_positive(self, groups=self.groups)
+        if not 0 <= self.hottest <= self.indices:
+            raise WorkloadError(
+                f"Gather has hottest = {self.hottest}, which must be 0 to {self.indices}, its "
+                "indices."
+            )
+
+    @property
+    def flops(self) -> int:
+        """One addition per element that is added."""
+        added = self.groups * self.indices * self.width
+        return added if self.function == "add" else 0
+
+
+GATHERS = ("lookup", "add", "write")
+"""What `Gather` does with the rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sort(Work):
+    """Sorting of ``outer`` rows of ``length`` elements, each by itself."""
+
+    KIND: ClassVar[str] = "sort"
+
+    outer: int
+    length: int
+
+    def __post_init__(self) -> None:
+        check_positive(self, outer=self.outer, length=self.length)
+
+    @property
+    def flops(self) -> int:
+        """One comparison per element and merge of a sort by merging."""
+        return self.outer * self.length * (self.length - 1).bit_length()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -462,10 +515,10 @@ class Loss(Work):
     """Mean loss of ``rows`` rows of ``classes`` values, and its gradient in the same op.
 
     Inputs are (predictions, targets), outputs (loss of each row, gradient of the predictions).
-    "cross_entropy" takes the softmax of the predictions first and integer targets, "mean_squared"
-    targets of the predictions' shape. "identity" is for networks that compute their loss
-    themselves: the result is the loss, its gradient 1, and there are no targets (PopTorch's
-    identity_loss).
+    "cross_entropy" takes the softmax of the predictions first and integer targets,
+    "binary_cross_entropy" the sigmoid and targets of the predictions' shape, "mean_squared" such
+    targets too. "identity" is for networks that compute their loss themselves: the result is the
+    loss, its gradient 1, and there are no targets (PopTorch's identity_loss).
     """
 
     KIND: ClassVar[str] = "loss"
@@ -481,16 +534,27 @@ class Loss(Work):
 
     @property
     def flops(self) -> int:
-        """Softmax and subtraction, or subtraction and square."""
-        per_element = {"cross_entropy": SOFTMAX_FLOPS_PER_ELEMENT + 1, "mean_squared": 2}.get(
-            self.kind, 1
+        """Softmax or sigmoid and subtraction, or subtraction and square."""
+        per_element = {"identity": 1, "mean_squared": 2}.get(
+            self.kind, SOFTMAX_FLOPS_PER_ELEMENT + 1
         )
         return per_element * self.rows * self.classes
 
 
-LOSSES = ("cross_entropy", "mean_squared", "identity")
+LOSSES = ("cross_entropy", "binary_cross_entropy", "mean_squared", "identity")
 """Losses that `Loss` knows."""
 
 Payload = (
-    Conv | MatMul | Elementwise | Pool | Norm | Softmax | Reduce | Layout | Gather | Cast | Loss
+    Conv
+    | MatMul
+    | Elementwise
+    | Pool
+    | Norm
+    | Softmax
+    | Reduce
+    | Layout
+    | Gather
+    | Sort
+    | Cast
+    | Loss
 )

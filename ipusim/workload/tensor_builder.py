@@ -6,7 +6,16 @@ from collections.abc import Iterable
 from math import prod
 
 from ipusim.errors import WorkloadError
-from ipusim.workload.graph import Cast, Elementwise, Graph, Layout, Op, Payload, Tensor
+from ipusim.workload.graph import (
+    Cast,
+    Elementwise,
+    Graph,
+    Layout,
+    Op,
+    Payload,
+    Sort,
+    Tensor,
+)
 
 
 class TensorBuilder:
@@ -40,8 +49,9 @@ class TensorBuilder:
     def parameter(
         self, name: str, shape: tuple[int, ...], role: str = "parameter", dtype: str = "float32"
     ) -> str:
-        """Add learnt weights, or with role "constant" stored statistics and fixed indices.
+        """Add learnt weights, or with another role what else is stored.
 
+        "constant": statistics and fixed indices; "state": what one step leaves for the next.
         A name in a shared or frozen part of the network means another tensor or role (`share`,
         `freeze`).
         """
@@ -207,6 +217,11 @@ class TensorBuilder:
         params = Layout(function=function, elements=prod(shape), moves_data=moves_data)
         return self.apply(name, params, (x,), shape)
 
+    def sort(self, name: str, x: str) -> str:
+        """Add a sort of the last axis."""
+        *rows, length = self.shape(x)
+        return self.apply(name, Sort(outer=prod(rows), length=length), (x,), self.shape(x))
+
     def cast(self, name: str, x: str, to: str) -> str:
         """Add a conversion to another element type."""
         tensor = self.tensors[x]
@@ -223,9 +238,8 @@ class TensorBuilder:
                 tensors[name] = Tensor(
                     name=name, shape=tensor.shape, dtype=tensor.dtype, role="output"
                 )
-        available = [
-            t.name for t in tensors.values() if t.role in ("input", "parameter", "constant")
-        ]
+        stored = ("input", "parameter", "constant", "state")
+        available = [t.name for t in tensors.values() if t.role in stored]
         return Graph(
             name=self.name,
             tensors=tensors,

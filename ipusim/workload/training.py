@@ -72,7 +72,7 @@ def training_graphs(
     ----------
     graph : Graph
         Forward graph of one micro-batch, in the storage types of the run.
-    loss : {"cross_entropy", "mean_squared", "identity"}
+    loss : {"cross_entropy", "binary_cross_entropy", "mean_squared", "identity"}
         Applied to every output; each gets an input of targets, unless it is the loss itself
         ("identity", which passes over outputs that no parameter influences).
     optimizer : str

@@ -17,6 +17,7 @@ from ipusim.workload.zoo.autoencoder import tamu_autoencoder
 from ipusim.workload.zoo.bert import bert_base_squad, bert_large_squad
 from ipusim.workload.zoo.braggnn import braggnn, braggnn_prepared, braggnn_scaled
 from ipusim.workload.zoo.clip import clip_vit_base_32
+from ipusim.workload.zoo.cookienetae import cookienetae
 from ipusim.workload.zoo.dino import dino_vit_base_16
 from ipusim.workload.zoo.efficientnet import (
     efficientnet_b0,
@@ -26,8 +27,10 @@ from ipusim.workload.zoo.efficientnet import (
     efficientnet_b7,
 )
 from ipusim.workload.zoo.frozen_in_time import frozen_in_time_1_frame
+from ipusim.workload.zoo.gin import gin_molhiv
 from ipusim.workload.zoo.gpt2 import gpt2_large, gpt2_medium, gpt2_small
 from ipusim.workload.zoo.mae import mae_vit_base_16
+from ipusim.workload.zoo.mcmc import mcmc_bnn
 from ipusim.workload.zoo.mini_dalle import mini_dalle_l16
 from ipusim.workload.zoo.mobilenet import mobilenet_v3_large, mobilenet_v3_small
 from ipusim.workload.zoo.resnet import (
@@ -44,6 +47,7 @@ from ipusim.workload.zoo.resnext import (
     resnext101_32x4d_gn,
     resnext101_32x8d,
 )
+from ipusim.workload.zoo.schnet import schnet
 from ipusim.workload.zoo.swin import (
     swin_base,
     swin_base_padded,
@@ -52,6 +56,8 @@ from ipusim.workload.zoo.swin import (
     swin_tiny,
     swin_tiny_padded,
 )
+from ipusim.workload.zoo.tgn import tgn_pytorch, tgn_tensorflow
+from ipusim.workload.zoo.uno import uno
 from ipusim.workload.zoo.vit import (
     vit_base_16,
     vit_base_16_finetuning,
@@ -66,6 +72,7 @@ __all__ = [
     "braggnn_prepared",
     "braggnn_scaled",
     "clip_vit_base_32",
+    "cookienetae",
     "dino_vit_base_16",
     "efficientnet_b0",
     "efficientnet_b0_g16_gn",
@@ -73,11 +80,13 @@ __all__ = [
     "efficientnet_b4_g16_gn",
     "efficientnet_b7",
     "frozen_in_time_1_frame",
+    "gin_molhiv",
     "gpt2_large",
     "gpt2_medium",
     "gpt2_small",
     "load",
     "mae_vit_base_16",
+    "mcmc_bnn",
     "mini_dalle_l16",
     "mobilenet_v3_large",
     "mobilenet_v3_small",
@@ -92,6 +101,7 @@ __all__ = [
     "resnext101_32x4d",
     "resnext101_32x4d_gn",
     "resnext101_32x8d",
+    "schnet",
     "swin_base",
     "swin_base_padded",
     "swin_large",
@@ -99,6 +109,9 @@ __all__ = [
     "swin_tiny",
     "swin_tiny_padded",
     "tamu_autoencoder",
+    "tgn_pytorch",
+    "tgn_tensorflow",
+    "uno",
     "vit_base_16",
     "vit_base_16_finetuning",
     "vit_base_16_pretraining",
@@ -149,6 +162,13 @@ _REGISTRY: dict[str, Callable[[], Model]] = {
         braggnn,
         braggnn_scaled,
         braggnn_prepared,
+        cookienetae,
+        uno,
+        schnet,
+        tgn_tensorflow,
+        tgn_pytorch,
+        gin_molhiv,
+        mcmc_bnn,
     )
 }
 _REGISTRY |= bert.MODELS | group_bert.MODELS | gpt2.MODELS
