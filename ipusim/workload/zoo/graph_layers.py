@@ -70,12 +70,8 @@ def gru_cell(g: GraphBuilder, name: str, hidden: str, x: str) -> str:
     PyTorch's form, which resets the candidate after its product; three gates per product.
     """
     size = g.shape(hidden)[-1]
-    of_input, of_hidden = (
-        g.split(
-            f"{name}.{part}_gates", g.linear(f"{name}.{part}", rows, 3 * size), (size,) * 3, axis=1
-        )
-        for part, rows in (("input", x), ("hidden", hidden))
-    )
+    of_input = _gates(g, f"{name}.input", x, size)
+    of_hidden = _gates(g, f"{name}.hidden", hidden, size)
     reset, update = (
         g.elementwise(
             f"{name}.{gate}",
