@@ -13,7 +13,7 @@ from ipusim.paths import data_dir
 from ipusim.workload import zoo
 from ipusim.workload.graph import Conv, Graph, MatMul
 from ipusim.workload.model import Model
-from ipusim.workload.zoo import bert, gpt2, group_bert
+from ipusim.workload.zoo import bert, gpt2, group_bert, yolo
 
 
 def _facts() -> list[dict[str, str]]:
@@ -30,8 +30,9 @@ PADDED = ("swin_tiny_padded", "swin_base_padded", "swin_large_padded")
 
 
 IMAGE_SIZES = {"efficientnet_b4": 380, "efficientnet_b4_g16_gn": 380, "efficientnet_b7": 600}
+DETECTORS = ("efficientdet", "yolo")
 _NO_IMAGES = ("bert", "braggnn", "gpt2", "group-bert", "tamu-autoencoder")
-_NO_CLASSES = ("clip", "dall-e", "dino", "frozen-in-time", "mae")
+_NO_CLASSES = ("clip", "dall-e", "dino", "frozen-in-time", "mae", "unet", *DETECTORS)
 _NO_IMAGES += ("cookienetae", "mcmc", "mpnn", "schnet", "tgn", "uno")
 GRAPHS = ("gin_molhiv", "mcmc_bnn", "tgn_pytorch", "tgn_tensorflow")
 """Counted in test_zoo_graphs.py: with a spare node counts are not proportional to the batch."""
@@ -72,7 +73,7 @@ def test_resnext101_32x8d_equals_what_torchvision_documents():
 
 
 def test_every_network_is_checked():
-    elsewhere = {"resnext101_32x8d", *HEADED, *SAME_COUNTS, *GRAPHS}
+    elsewhere = {"resnext101_32x8d", *HEADED, *SAME_COUNTS, *GRAPHS, *yolo.MODELS}
     facts = {fact["model"] for fact in FACTS} - {"bert_base", "bert_large"}
     several = {name for name in zoo.names() if name.startswith(TWO_TOWERS)}
     variants = {"braggnn_prepared", "braggnn_scaled"}  # beside braggnn in test_bragg_dataflow
@@ -86,13 +87,14 @@ def test_names_and_sources(name):
     graph = model.graph(2)
     assert model.name == graph.name == name
     assert model.source
-    assert bool(model.note) == (name in NOTED)
+    assert bool(model.note) == (name in NOTED or model.family in DETECTORS)
     regression, binary = model.family in REGRESSIONS, model.family in BINARY
     if model.family in ("dino", "mae"):
         assert model.loss == "identity"
         assert graph.tensors[graph.outputs[0]].elements == 1
     else:
-        expected = "mean_squared" if regression else "cross_entropy"
+        trained = "" if model.family in DETECTORS else "cross_entropy"
+        expected = "mean_squared" if regression else trained
         assert model.loss == ("binary_cross_entropy" if binary else expected)
         assert graph.tensors[graph.outputs[0]].shape[0] % 2 == 0
     if graph.inputs:

@@ -259,3 +259,35 @@ def test_widths_of_the_autoencoder_are_one_argument_away():
     graph = zoo.tamu_autoencoder(narrow).graph()
     assert graph.tensors["code.out"].shape == (1, 8)
     assert sum(op.name.endswith("conv2") for op in graph.ops) == 6
+
+
+def test_unet_crops_its_skips_to_the_decoder():
+    graph = zoo.unet_medical().graph(2)
+    crops = [graph.tensors[op.outputs[0]].shape for op in graph.ops if op.name.endswith("crop")]
+    # graphcore/examples applications/tensorflow2/unet/model.py, crop_sizes.
+    assert [shape[2] for shape in crops] == [392, 200, 104, 56]
+    convolutions = [p for p in _payloads(graph, Conv) if p.kernel == (3, 3)]
+    assert all(p.padding_lower == p.padding_upper == (0, 0) for p in convolutions)
+    assert graph.tensors[graph.outputs[0]].shape == (2 * 388 * 388, 2)
+    joined = [op for op in graph.ops if op.function == "concat"]
+    assert all(not op.params.moves_data and len(op.inputs) == 2 for op in joined)
+
+
+def test_yolo_p5_is_the_published_network():
+    graph = zoo.load("yolo_v4_p5_896").graph()
+    # arXiv 2011.08036, table of YOLOv4-P5 at 896: 70.8 M parameters, 166 G operations.
+    assert round(graph.parameters / 1e6, 1) == 70.8
+    assert graph.macs / 1e9 == pytest.approx(166, rel=0.02)
+    heads = [op.params for op in graph.ops if op.name.endswith("detect")]
+    assert [(p.out_channels, p.field[0]) for p in heads] == [(340, 112), (340, 56), (340, 28)]
+    boxes = graph.tensors["heads.cat.out"].shape
+    assert boxes == (1, 4 * (112**2 + 56**2 + 28**2), 85)
+    # Mish follows every batch norm, of the two halves of each backbone block together.
+    functions = [op.function for op in graph.ops if op.kind == "elementwise"]
+    assert functions.count("mish") == 160 - 5 and "relu" not in functions
+
+
+def test_yolo_costs_scale_with_the_field():
+    small, large = (zoo.load(f"yolo_v4_p5_{size}").graph() for size in (416, 896))
+    assert small.parameters == large.parameters
+    assert large.macs * 13**2 == small.macs * 28**2

@@ -112,12 +112,12 @@ def measure(graph: Graph, program: Program, chip: Chip, *, resident_bytes: int =
     Notes
     -----
     Parameters and states are spread evenly over the chip; an activation over the tiles of the
-    operation that made it. Results of in-place operations and views share the memory of their first
-    input, updated parameters and states that of what they update.
+    operation that made it. Results of in-place operations share the memory of their first input,
+    views that of all inputs, updated parameters and states that of what they update.
     """
     lowered = {op.name: op for op in program.ops}
     tiles = dict.fromkeys(graph.inputs, chip.tiles)
-    owner: dict[str, str] = {name: name for name in graph.inputs}
+    owners: dict[str, tuple[str, ...]] = {name: (name,) for name in graph.inputs}
     consumers = graph.consumers()
     last_use: dict[str, int] = {}
     for index, op in enumerate(graph.ops):
@@ -129,14 +129,13 @@ def measure(graph: Graph, program: Program, chip: Chip, *, resident_bytes: int =
             if graph.tensors[name].alias_of is not None:
                 continue
             tiles[name] = lowered[op.name].tiles
-            alias = (shares or in_place) and source in owner
-            owner[name] = owner[source] if alias else name
+            shared = op.inputs if shares else op.inputs[:in_place]
+            places = (place for part in shared for place in owners.get(part, ()))
+            owners[name] = tuple(dict.fromkeys(places)) or (name,)
         for name in (*op.inputs, *op.outputs):
-            if name in owner:
-                last_use[owner[name]] = index
+            last_use.update(dict.fromkeys(owners.get(name, ()), index))
     for name in (*graph.outputs, *graph.kept):
-        if name in owner:
-            last_use[owner[name]] = len(graph.ops)
+        last_use.update(dict.fromkeys(owners.get(name, ()), len(graph.ops)))
     expiring: dict[int, list[str]] = {}
     for name, index in last_use.items():
         expiring.setdefault(index, []).append(name)
@@ -146,7 +145,7 @@ def measure(graph: Graph, program: Program, chip: Chip, *, resident_bytes: int =
     peak, peak_op, peak_tiles, peak_total = -1, "", 0, 0
     for index, op in enumerate(graph.ops):
         for name in op.outputs:
-            if owner.get(name) == name:
+            if owners.get(name) == (name,):
                 live[name] = _share(graph, name, tiles)
                 spread[name] = graph.tensors[name].bytes
         low = lowered[op.name]

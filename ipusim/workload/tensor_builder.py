@@ -164,12 +164,31 @@ class TensorBuilder:
         """Add a view that repeats a tensor along axes of size 1."""
         return self._layout(name, "expand", x, shape, moves_data=False)
 
-    def concat(self, name: str, *inputs: str, axis: int) -> str:
-        """Add the concatenation of tensors along one axis."""
+    def crop(self, name: str, x: str, field: tuple[int, ...]) -> str:
+        """Add a view of the middle of an NCHW tensor's field."""
+        result = (*self.shape(x)[:2], *field)
+        return self._layout(name, "slice", x, result, moves_data=False)
+
+    def resize(self, name: str, x: str, factor: int) -> str:
+        """Add a view of an NCHW tensor that repeats each position `factor` times along each axis.
+
+        Poplar's upsampling to the nearest element is a view (graphcore/popart
+        willow/src/popx/op/resizex.cpp): what reads it fetches the repeats.
+        """
+        batch, channels, *field = self.shape(x)
+        result = (batch, channels, *(factor * size for size in field))
+        return self._layout(name, "resize", x, result, moves_data=False)
+
+    def concat(self, name: str, *inputs: str, axis: int, view: bool = False) -> str:
+        """Add the concatenation of tensors along one axis.
+
+        With `view` the parts stay where they lie and what reads the result fetches them from
+        there, as frameworks do where nothing overwrites a part (poplar::concat).
+        """
         shape = self.shape(inputs[0])
         size = sum(self.shape(x)[axis] for x in inputs)
         result = (*shape[:axis], size, *shape[axis + 1 :])
-        params = Layout(function="concat", elements=prod(result), moves_data=True)
+        params = Layout(function="concat", elements=prod(result), moves_data=not view)
         return self.apply(name, params, inputs, result)
 
     def unstack(self, name: str, x: str) -> tuple[str, ...]:

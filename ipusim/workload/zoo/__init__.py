@@ -12,7 +12,7 @@ from functools import cache
 
 from ipusim.errors import resolve_name
 from ipusim.workload.model import Model
-from ipusim.workload.zoo import bert, gpt2, group_bert
+from ipusim.workload.zoo import bert, efficientdet, gpt2, group_bert, yolo
 from ipusim.workload.zoo.autoencoder import tamu_autoencoder
 from ipusim.workload.zoo.bert import bert_base_squad, bert_large_squad
 from ipusim.workload.zoo.braggnn import braggnn, braggnn_prepared, braggnn_scaled
@@ -57,6 +57,7 @@ from ipusim.workload.zoo.swin import (
     swin_tiny_padded,
 )
 from ipusim.workload.zoo.tgn import tgn_pytorch, tgn_tensorflow
+from ipusim.workload.zoo.unet import unet_medical
 from ipusim.workload.zoo.uno import uno
 from ipusim.workload.zoo.vit import (
     vit_base_16,
@@ -111,6 +112,7 @@ __all__ = [
     "tamu_autoencoder",
     "tgn_pytorch",
     "tgn_tensorflow",
+    "unet_medical",
     "uno",
     "vit_base_16",
     "vit_base_16_finetuning",
@@ -153,6 +155,7 @@ _REGISTRY: dict[str, Callable[[], Model]] = {
         clip_vit_base_32,
         frozen_in_time_1_frame,
         mini_dalle_l16,
+        unet_medical,
         bert_base_squad,
         bert_large_squad,
         gpt2_small,
@@ -171,7 +174,7 @@ _REGISTRY: dict[str, Callable[[], Model]] = {
         mcmc_bnn,
     )
 }
-_REGISTRY |= bert.MODELS | group_bert.MODELS | gpt2.MODELS
+_REGISTRY |= bert.MODELS | group_bert.MODELS | gpt2.MODELS | yolo.MODELS | efficientdet.MODELS
 
 
 def names() -> tuple[str, ...]:

@@ -69,16 +69,25 @@ def build(micro_batch: int | None, *, topology: Topology) -> Graph:
         Images per pass; None means 1.
     topology : Topology
     """
-
-    def scaled(channels: int) -> int:
-        return round_channels(channels * topology.width)
-
     g = GraphBuilder(topology.name)
     size = topology.image_size
-    x = g.input("images", (micro_batch or 1, 3, size, size))
-    x = g.conv("conv_stem", x, scaled(STEM_CHANNELS), 3, stride=2, padding=1)
+    x = backbone(g, g.input("images", (micro_batch or 1, 3, size, size)), topology)[-1]
+    x = g.conv("conv_head", x, _scaled(HEAD_CHANNELS, topology), 1)
+    x = normalise(g, "bn2", x, topology.norm_groups)
+    x = g.elementwise("act2", "swish", x)
+    return g.finish(classify(g, x, CLASSES))
+
+
+def _scaled(channels: int, topology: Topology) -> int:
+    return round_channels(channels * topology.width)
+
+
+def backbone(g: GraphBuilder, images: str, topology: Topology) -> tuple[str, ...]:
+    """Add the network without its head; the results of the stages, first to last."""
+    x = g.conv("conv_stem", images, _scaled(STEM_CHANNELS, topology), 3, stride=2, padding=1)
     x = normalise(g, "bn1", x, topology.norm_groups)
     x = g.elementwise("act1", "swish", x)
+    results: list[str] = []
     for stage, (kernel, first_stride, channels, blocks, expands) in enumerate(STAGES):
         for number in range(ceil(blocks * topology.depth)):
             before = g.shape(x)[1]
@@ -86,7 +95,7 @@ def build(micro_batch: int | None, *, topology: Topology) -> Graph:
                 kernel=kernel,
                 stride=first_stride if number == 0 else 1,
                 expanded=before * topology.expansion if expands else before,
-                channels=scaled(channels),
+                channels=_scaled(channels, topology),
                 squeezed=int(before * SQUEEZE_RATIO),
                 activation="swish",
                 squeeze_activation="swish",
@@ -95,10 +104,8 @@ def build(micro_batch: int | None, *, topology: Topology) -> Graph:
                 norm_groups=topology.norm_groups,
             )
             x = inverted_residual(g, f"blocks.{stage}.{number}", x, block)
-    x = g.conv("conv_head", x, scaled(HEAD_CHANNELS), 1)
-    x = normalise(g, "bn2", x, topology.norm_groups)
-    x = g.elementwise("act2", "swish", x)
-    return g.finish(classify(g, x, CLASSES))
+        results.append(x)
+    return tuple(results)
 
 
 def _model(topology: Topology, source: str = SOURCE) -> Model:

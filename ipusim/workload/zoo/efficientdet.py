@@ -1,0 +1,203 @@
+"""EfficientDet: an EfficientNet, a pyramid of features that runs both ways, and two shared heads.
+
+Tan, Pang and Le (arXiv 1911.09070) as in google/automl, whose code Graphcore runs
+(graphcore/examples vision/efficientdet/tensorflow2, v3.3.0): every input of a pyramid node has its
+own 1x1 convolution where its channels differ, nodes add their inputs by normalised weights, and
+the heads share convolutions among the levels but not batch norms. Padding is symmetric; the shapes
+are the same.
+
+The scores and the class of each box are here, the loop of non-maximum suppression is not: it ends
+when no score is above its threshold, which depends on the data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from ipusim.workload.builder import GraphBuilder
+from ipusim.workload.graph import Graph, Reduce
+from ipusim.workload.model import Model
+from ipusim.workload.zoo import efficientnet
+
+CLASSES = 90
+ANCHORS = 9
+LEVELS = 5
+"""Levels of the pyramid, from a stride of 8 pixels on."""
+BACKBONE_STAGES = (2, 4, 6)
+"""Stages of the backbone that feed the first levels."""
+SOURCE = "arXiv 1911.09070, as in google/automl and graphcore/examples vision/efficientdet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """Sizes of one EfficientDet.
+
+    Attributes
+    ----------
+    width, depth : float
+        Scaling of the backbone.
+    image_size : int
+        Pixels.
+    channels, cells : int
+        Of the pyramid.
+    repeats : int
+        Convolutions of a head before its last.
+    """
+
+    name: str
+    width: float
+    depth: float
+    image_size: int
+    channels: int
+    cells: int
+    repeats: int
+
+
+TOPOLOGIES = {
+    topology.name: topology
+    for topology in (
+        Topology(
+            name=f"efficientdet_d{number}",
+            width=width,
+            depth=depth,
+            image_size=size,
+            channels=channels,
+            cells=cells,
+            repeats=repeats,
+        )
+        for number, (width, depth, size, channels, cells, repeats) in enumerate(
+            (
+                (1.0, 1.0, 512, 64, 3, 3),
+                (1.0, 1.1, 640, 88, 4, 3),
+                (1.1, 1.2, 768, 112, 5, 3),
+                (1.2, 1.4, 896, 160, 6, 4),
+                (1.4, 1.8, 1024, 224, 7, 4),
+            )
+        )
+    )
+}
+
+
+def build(micro_batch: int | None, *, topology: Topology) -> Graph:
+    """Build the forward graph from an image (N, 3, S, S) to boxes, their best scores and classes.
+
+    Parameters
+    ----------
+    micro_batch : int or None
+        Images per pass; None means 1.
+    topology : Topology
+    """
+    g = GraphBuilder(topology.name)
+    size = topology.image_size
+    images = g.input("images", (micro_batch or 1, 3, size, size))
+    trunk = efficientnet.Topology(
+        name=topology.name, width=topology.width, depth=topology.depth, image_size=size
+    )
+    stages = efficientnet.backbone(g, images, trunk)
+    features = [stages[stage] for stage in BACKBONE_STAGES]
+    for level in range(len(features), LEVELS):
+        features.append(_resample(g, f"resample.{level}", features[-1], topology.channels, -1))
+    for cell in range(topology.cells):
+        features = _cell(g, f"fpn.{cell}", features, topology.channels)
+    scores, boxes = (
+        [_head(g, name, level, x, outputs, topology.repeats) for level, x in enumerate(features)]
+        for name, outputs in (("class_net", CLASSES), ("box_net", 4))
+    )
+    return g.finish(*_best(g, scores), g.concat("boxes", *boxes, axis=1))
+
+
+def _resample(g: GraphBuilder, prefix: str, x: str, channels: int, finer: int) -> str:
+    """Change the channels where they differ; then halve, keep or double the field (-1, 0, 1)."""
+    if g.shape(x)[1] != channels:
+        x = g.conv(f"{prefix}.conv", x, channels, 1, bias=True)
+        x = g.batch_norm(f"{prefix}.bn", x)
+    if finer < 0:
+        return g.max_pool(f"{prefix}.pool", x, 3, stride=2, padding=1)
+    return g.resize(f"{prefix}.up", x, 2) if finer else x
+
+
+def _cell(g: GraphBuilder, prefix: str, features: list[str], channels: int) -> list[str]:
+    """Add one cell of the pyramid: a way down the levels, then one up."""
+    last = LEVELS - 1
+    down = list(features)
+    for level in range(last - 1, -1, -1):
+        inputs = ((features[level], 0), (down[level + 1], 1))
+        down[level] = _node(g, f"{prefix}.down.{level}", inputs, channels)
+    up = list(down)
+    for level in range(1, LEVELS):
+        # The top level has no node on the way down.
+        own = (features[level],) if level == last else (features[level], down[level])
+        inputs = (*((x, 0) for x in own), (up[level - 1], -1))
+        up[level] = _node(g, f"{prefix}.up.{level}", inputs, channels)
+    return up
+
+
+def _node(g: GraphBuilder, prefix: str, inputs: tuple[tuple[str, int], ...], channels: int) -> str:
+    """Add a node: inputs weighted by ReLU(w) / (sum + epsilon), Swish, a separable convolution."""
+    weights = []
+    for number in range(len(inputs)):
+        weight = g.parameter(f"{prefix}.weight.{number}", (1,))
+        weights.append(g.elementwise(f"{prefix}.weight.{number}.relu", "relu", weight))
+    total = weights[0]
+    for number, weight in enumerate(weights[1:]):
+        total = g.elementwise(f"{prefix}.total.{number}", "add", total, weight)
+    total = g.elementwise(f"{prefix}.total.epsilon", "add", total)
+    merged = ""
+    for number, ((x, finer), weight) in enumerate(zip(inputs, weights, strict=True)):
+        x = _resample(g, f"{prefix}.resample.{number}", x, channels, finer)
+        x = g.elementwise(f"{prefix}.scale.{number}", "mul", x, weight)
+        x = g.elementwise(f"{prefix}.share.{number}", "div", x, total)
+        merged = g.elementwise(f"{prefix}.add.{number}", "add", merged, x) if merged else x
+    x = g.elementwise(f"{prefix}.act", "swish", merged)
+    return g.batch_norm(f"{prefix}.bn", _separable(g, f"{prefix}.conv", x, channels))
+
+
+def _separable(g: GraphBuilder, name: str, x: str, channels: int) -> str:
+    """Add a depthwise 3x3 convolution and a 1x1 convolution with bias."""
+    before = g.shape(x)[1]
+    x = g.conv(f"{name}.dw", x, before, 3, padding=1, groups=before)
+    return g.conv(f"{name}.pw", x, channels, 1, bias=True)
+
+
+def _head(g: GraphBuilder, net: str, level: int, x: str, outputs: int, repeats: int) -> str:
+    """Add one head on one level; the result is (N, boxes, outputs)."""
+    channels = g.shape(x)[1]
+    layers = [*(f"{number}.conv" for number in range(repeats)), "predict"]
+    if level:
+        for layer in layers:
+            g.share(f"{net}.{level}.{layer}.", f"{net}.0.{layer}.")
+    for number in range(repeats):
+        prefix = f"{net}.{level}.{number}"
+        x = g.batch_norm(f"{prefix}.bn", _separable(g, f"{prefix}.conv", x, channels))
+        x = g.elementwise(f"{prefix}.act", "swish", x)
+    x = _separable(g, f"{net}.{level}.predict", x, ANCHORS * outputs)
+    batch, _, rows, columns = g.shape(x)
+    # Channels are innermost in memory, and a box's numbers lie together in them.
+    return g.reshape(f"{net}.{level}.rows", x, (batch, ANCHORS * rows * columns, outputs))
+
+
+def _best(g: GraphBuilder, scores: list[str]) -> tuple[str, ...]:
+    """Add the largest score of each box and its class."""
+    x = g.concat("scores", *scores, axis=1)
+    batch, boxes, classes = g.shape(x)
+    results = []
+    for name in ("classes", "best"):
+        # The argument of a maximum is found by as many comparisons as the maximum.
+        params = Reduce(function="max", outer=batch * boxes, reduced=classes, inner=1)
+        results.append(g.apply(name, params, (x,), (batch, boxes)))
+    return (g.elementwise("probabilities", "sigmoid", results[1]), results[0])
+
+
+def _model(topology: Topology) -> Model:
+    return Model(
+        name=topology.name,
+        family="efficientdet",
+        build=partial(build, topology=topology),
+        source=SOURCE,
+        note="The loop of non-maximum suppression is left out.",
+    )
+
+
+MODELS = {name: partial(_model, topology) for name, topology in TOPOLOGIES.items()}
+"""Constructors by name: EfficientDet-D0 to D4."""
