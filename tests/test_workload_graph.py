@@ -23,6 +23,7 @@ from ipusim.workload.graph import (
     Pool,
     Softmax,
     Tensor,
+    arriving_dtype,
 )
 from ipusim.workload.tensor_builder import topological_order
 
@@ -345,3 +346,14 @@ def test_dropout_of_a_zoo_network(name):
     assert len(dropped.ops) == len(graph.ops) - count
     assert (dropped.parameters, dropped.macs) == (graph.parameters, graph.macs)
     assert dropped.outputs == graph.outputs
+
+
+def test_only_images_arrive_as_bytes():
+    images = Tensor(name="images", shape=(2, 3, 8, 8), role="input")
+    vector = Tensor(name="share", shape=(2, 1), role="input")
+    tokens = Tensor(name="tokens", shape=(2, 3, 8, 8), dtype="int32", role="input")
+    assert arriving_dtype(images, "uint8") == "uint8"
+    assert arriving_dtype(vector, "uint8") == "float32"
+    assert arriving_dtype(vector, "float16") == "float16"
+    assert arriving_dtype(images, None) == "float32"
+    assert arriving_dtype(tokens, "uint8") == "int32"

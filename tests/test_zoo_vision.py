@@ -222,7 +222,7 @@ def test_vit_as_it_was_trained():
     assert len(dropped) == 1 + 12 * 2
     assert {op.params.n for op in pretraining.ops if op.name.endswith("attention.query")} == {768}
     mixing = [op for op in pretraining.ops if op.name.startswith("mixup.")]
-    assert [op.function for op in mixing] == ["mul", "roll", "sub", "mul", "add"]
+    assert [op.function for op in mixing] == ["reshape", "mul", "roll", "sub", "mul", "add"]
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ from ipusim.workload.graph import (
     Reduce,
     Softmax,
     Sort,
+    arriving_dtype,
 )
 
 _REDUCTIONS = {
@@ -108,13 +109,13 @@ def lower(
 
 def _lower_input(state: LoweringState, name: str, host_dtype: str | None) -> LoweredOp | None:
     tensor = state.graph.tensors[name]
-    floating = tensor.dtype in ("float16", "float32")
-    if host_dtype is None or not floating or host_dtype == tensor.dtype:
+    sent = arriving_dtype(tensor, host_dtype)
+    if sent == tensor.dtype:
         return None
     share = partial(cast_steps, tensor.elements, chip=state.chip, era=state.era)
-    steps = share(from_dtype=host_dtype, to_dtype=tensor.dtype)
-    if host_dtype == "uint8":
-        channels = tensor.shape[1] if len(tensor.shape) > 1 else 1
+    steps = share(from_dtype=sent, to_dtype=tensor.dtype)
+    if sent == "uint8":
+        channels = tensor.shape[1]
         for function in ("mul", "add"):
             steps += elementwise.elementwise_step(
                 function,
@@ -132,7 +133,7 @@ def _lower_input(state: LoweringState, name: str, host_dtype: str | None) -> Low
     return LoweredOp(
         name=name,
         kind="input",
-        function=f"from {host_dtype}",
+        function=f"from {sent}",
         steps=tuple(state.step(name, step, None) for step in steps),
         macs=0,
         plan="",

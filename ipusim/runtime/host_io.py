@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ipusim.runtime.run_config import RunConfig
-from ipusim.workload.graph import DTYPE_BYTES, Graph
+from ipusim.workload.graph import DTYPE_BYTES, Graph, arriving_dtype
 
 HOST_PASSES = 2
 """Passes over the input in the thread of the host that hands it over: prepare (normalise, collect
@@ -67,10 +67,7 @@ def host_io(graph: Graph, config: RunConfig) -> HostIo:
     inputs = 0
     for name in graph.inputs:
         tensor = graph.tensors[name]
-        size = DTYPE_BYTES[tensor.dtype]
-        if config.host_dtype is not None and tensor.dtype in ("float16", "float32"):
-            size = DTYPE_BYTES[config.host_dtype]
-        inputs += tensor.elements * size
+        inputs += tensor.elements * DTYPE_BYTES[arriving_dtype(tensor, config.host_dtype)]
     outputs = graph.output_bytes
     link = system.host_bytes_per_s(config.active_ipus)
     sustained = max(inputs, outputs) / link

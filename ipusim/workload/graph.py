@@ -48,6 +48,7 @@ __all__ = [
     "Softmax",
     "Sort",
     "Tensor",
+    "arriving_dtype",
 ]
 
 Payload = TensorPayload | Recurrent
@@ -70,6 +71,9 @@ PRECISIONS = {
 """Name -> (storage of activations, storage of weights), as Graphcore's results page defines it."""
 
 FLOAT_DTYPES = ("float16", "float32")
+
+IMAGE_RANK = 4
+"""Least number of axes of images: items, channels and two of the field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +109,18 @@ class Tensor:
     def bytes(self) -> int:
         """Size in bytes."""
         return self.elements * DTYPE_BYTES[self.dtype]
+
+
+def arriving_dtype(tensor: Tensor, host_dtype: str | None) -> str:
+    """Return the type in which the host sends a tensor, where it has data of type `host_dtype`.
+
+    Only floating-point tensors follow the host's type, and only images (items, channels, field)
+    are sent as bytes.
+    """
+    floating = tensor.dtype in FLOAT_DTYPES
+    if not host_dtype or not floating or (host_dtype == "uint8" and len(tensor.shape) < IMAGE_RANK):
+        return tensor.dtype
+    return host_dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,7 +100,8 @@ def first_token(g: GraphBuilder, prefix: str, x: str, batch: int) -> str:
 
 def mix_images(g: GraphBuilder, images: str) -> str:
     """Mix each image with the one before it in the batch, by a share that the host sends."""
-    share = g.input("mixup.share", (g.shape(images)[0], 1, 1, 1))
+    batch = g.shape(images)[0]
+    share = g.reshape("mixup.column", g.input("mixup.share", (batch, 1)), (batch, 1, 1, 1))
     own = g.elementwise("mixup.own", "mul", images, share)
     others = g.roll("mixup.roll", images)
     rest = g.elementwise("mixup.rest", "sub", share)
