@@ -70,7 +70,7 @@ def simulate(
     replicas : int, optional
         Copies of the model; by default as many as the system holds.
     ipus_per_replica : int
-        Chips of a copy; above 1 they form a pipeline, in training only.
+        Chips of a copy; above 1 the model is cut into stages.
     precision : {"16.16", "16.32", "32.32"}
         Storage of activations.weights.
     stack : str, optional
@@ -82,9 +82,12 @@ def simulate(
     **options
         For every run: partials ("half" or "float"), available_memory_proportion, host_dtype
         ("uint8", "float16" or "float32"), overlap_io, io_tiles, batches_in_flight, instances. For
-        training: gradient_accumulation, loss, optimizer, optimizer_state, recompute,
-        batch_norm_span, merge_gradients_bytes, pipeline_splits, schedule, framework, host_servers,
-        loader_workers, dataset, loader_item_s, as described at
+        replicas over several chips: pipeline_splits, stage_ipus (chip of each stage) and schedule
+        ("grouped": all stages at once; "sequential": one after another, PopTorch's sharded
+        execution; "interleaved", in training). For training: gradient_accumulation, loss,
+        optimizer, optimizer_state, replicated_tensor_sharding, recompute, batch_norm_span,
+        merge_gradients_bytes, framework, host_servers, loader_workers, dataset, loader_item_s,
+        as described at
         `ipusim.runtime.training_options.TrainingOptions`.
 
     Returns

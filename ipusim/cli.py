@@ -56,6 +56,11 @@ _TRAINING_OPTIONS = (
     click.option("--optimizer", help="sgd, sgd_momentum (default), rmsprop, lars, adam, ..."),
     click.option("--optimizer-state", help="on_chip (default) or off_chip."),
     click.option(
+        "--replicated-tensor-sharding/--no-replicated-tensor-sharding",
+        default=None,
+        help="Each replica updates a part of every weight, or all of it.",
+    ),
+    click.option(
         "--recompute",
         multiple=True,
         help="none (default), auto, or an operator whose result is kept; may be repeated.",
@@ -64,10 +69,6 @@ _TRAINING_OPTIONS = (
     click.option(
         "--merge-gradients-bytes", type=int, help="Largest collective; 0 (default) merges none."
     ),
-    click.option(
-        "--pipeline-splits", multiple=True, help="Operator that ends a stage; may be repeated."
-    ),
-    click.option("--schedule", help="grouped (default), sequential or interleaved."),
     click.option("--framework", help="popart (default) or tensorflow."),
     click.option(
         "--instances",
@@ -100,6 +101,16 @@ def _training_options(command: Any) -> Any:
 @click.option("--micro-batch", type=COUNT, help="Items per replica and step.")
 @click.option("--replicas", type=COUNT, help="Copies of the model; by default as many as fit.")
 @click.option("--ipus-per-replica", type=COUNT, help="IPUs that share one copy; default 1.")
+@click.option(
+    "--pipeline-splits", multiple=True, help="Operator that ends a stage; may be repeated."
+)
+@click.option(
+    "--stage-ipus", type=int, multiple=True, help="IPU of the next stage; once for every stage."
+)
+@click.option(
+    "--schedule",
+    help="Stages all at once: grouped (default), interleaved; one after another: sequential.",
+)
 @click.option(
     "--precision",
     type=click.Choice(["16.16", "16.32", "32.32"]),

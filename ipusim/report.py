@@ -147,13 +147,14 @@ class Report:
 
     @cached_property
     def stages(self) -> pd.DataFrame:
-        """One row per chip of a pipelined replica: its times and memory; empty for one chip."""
+        """One row per stage of a replica over several chips: times, memory; empty for one chip."""
         import pandas as pd
 
         return pd.DataFrame(
             [
                 {
                     "stage": index,
+                    "ipu": stage.ipu,
                     "first_op": stage.first_op,
                     "forward_ms": 1e3 * stage.forward_s,
                     "backward_ms": 1e3 * stage.backward_s,
@@ -394,8 +395,12 @@ class Report:
         )
 
     def _replica_text(self) -> str:
-        size = self.config.ipus_per_replica
-        return self.chip if size == 1 else f"pipeline of {size} {self.chip}"
+        size, placement = self.config.ipus_per_replica, self.config.placement
+        if size == 1:
+            return self.chip
+        how = "a pipeline over" if placement.schedule != "sequential" else "stages in turn on"
+        stages = "" if placement.stages == size else f", {placement.stages} stages"
+        return f"{how} {size} {self.chip}{stages}"
 
     def _where(self) -> list[tuple[str, float]]:
         """Return where device time goes: phases, then the heaviest kinds of operation."""

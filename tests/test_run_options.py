@@ -39,7 +39,7 @@ def report():
         ({"micro_batch": True}, "micro_batch is True"),
         ({"replicas": 3}, "use 1 to 2"),
         ({"replicas": 0}, "replicas is 0"),
-        ({"ipus_per_replica": 2}, "ipus_per_replica = 1"),
+        ({"ipus_per_replica": 2, "pipeline_splits": ["conv1", "fc"]}, "give 1 splits"),
         ({"gradient_accumulation": 4}, "leave it out"),
         ({"gradient_accumulatoin": 4}, "gradient_accumulation"),
         ({"available_memory_proportion": 1.5}, "above 0 and up to 1"),

@@ -106,6 +106,12 @@ def test_all_convolutional_inference_rows_are_modelled():
     assert len(convolutional) == 59
 
 
+def test_all_language_rows_are_modelled():
+    families = ("bert", "group-bert", "gpt2")
+    rows = [row for row in load_rows(metric="throughput") if row.study == "results"]
+    assert not [row.row_id for row in rows if row.family in families and row.not_modelled]
+
+
 @pytest.mark.parametrize("run", modelled_runs(), ids=lambda run: run.run_id)
 def test_modelled_runs_are_complete(run):
     options = run.options()
@@ -113,7 +119,9 @@ def test_modelled_runs_are_complete(run):
     assert (run.io_tiles is not None) == bool(run.overlap_io)
     ipus = run.replicas * run.ipus_per_replica
     if run.mode == "inference":
-        assert given <= SIMULATE_OPTIONS
+        placed = {"pipeline_splits", "stage_ipus", "schedule"}
+        assert given <= SIMULATE_OPTIONS | placed
+        assert (placed <= given) == (run.ipus_per_replica > 1)
         optional = {"gradient_accumulation", "partials", "io_tiles", "instances"}
         optional.add("available_memory_proportion")
         if run.family in ("bert", "gpt2"):
@@ -128,14 +136,16 @@ def test_modelled_runs_are_complete(run):
     if "instances" in given:
         assert run.replicas % run.instances == 0
     # What is not known at the tag of the recipe is marked.
-    assert set(run.assumed) <= {*given, "model"}
+    assert set(run.assumed) <= {*given, "model", "reported_per_item"}
 
 
 def test_a_pipelined_run_names_its_cuts():
     piped = [run for run in modelled_runs() if run.ipus_per_replica > 1]
     assert piped
     for run in piped:
-        assert len(run.pipeline_splits) == run.ipus_per_replica - 1
+        stages = run.stage_ipus or range(run.ipus_per_replica)
+        assert len(run.pipeline_splits) == len(stages) - 1
+        assert set(stages) == set(range(run.ipus_per_replica))
 
 
 @pytest.mark.parametrize(("number", "printed", "real"), [("058", 16, 8), ("059", 32, 16)])

@@ -201,11 +201,16 @@ def test_group_bert_counts(name):
 
 
 @pytest.mark.parametrize("name", sorted(gpt2.MODELS))
-def test_shorter_gpt2_is_named_after_its_length(name):
-    size, tokens = name.split("_")[1], int(name.rsplit("sl", 1)[1])
-    graph = zoo.load(name).graph(1)
-    assert graph.tensors["input_ids"].shape == (1, tokens)
-    assert graph.parameters == zoo.load(f"gpt2_{size}").graph(1).parameters
+def test_gpt2_as_run_has_a_padded_vocabulary(name):
+    size, tokens = name.split("_")[1], int(re.search(r"sl(\d+)", name)[1])
+    graph, plain = zoo.load(name).graph(2), zoo.load(f"gpt2_{size}").graph(2)
+    assert graph.tensors["input_ids"].shape == (2, tokens)
+    hidden = {"small": 768, "medium": 1024, "large": 1280}[size]
+    assert graph.parameters - plain.parameters == (50272 - 50257) * hidden
+    result = graph.tensors[graph.outputs[0]]
+    chosen = name.endswith("argmax")
+    assert result.shape == ((2, tokens) if chosen else (2, tokens, 50272))
+    assert result.dtype == ("int32" if chosen else "float16")
 
 
 def test_a_bert_that_cannot_be_is_refused():

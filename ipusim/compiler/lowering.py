@@ -52,6 +52,7 @@ from ipusim.workload.graph import (
 
 _REDUCTIONS = {
     "max": "max",
+    "argmax": "max",
     "min": "min",
     "prod": "mul",
     "sumsquare": "square_add",
@@ -172,7 +173,7 @@ def _lower_pool(state: LoweringState, op: Op) -> LoweredOp:
 
 def _lower_reduce(state: LoweringState, op: Op) -> LoweredOp:
     params: Reduce = op.params
-    dtype = float_dtype(state.dtype(op.outputs[0]))
+    dtype = float_dtype(state.dtype(op.inputs[0]))
     function = _REDUCTIONS.get(params.function, "add")
     steps = reduce_steps(
         (params.outer, params.reduced, params.inner),

@@ -270,7 +270,7 @@ def _lower_planned(
                 copy=copy_cycles(tile_bytes, chip, atom_bytes=atom),
                 repeats=1,
             )
-    if op.kind == "matmul" and not state.layout(weights).from_host:
+    if op.kind == "matmul" and not state.layout(weights).from_host and not cost[lay.C_MOVE_WEIGHTS]:
         # Activations come from another plan, whether or not B was laid out for this one.
         copied += copy_cycles(cost[lay.C_WEIGHT_BYTES], chip)
     add(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ipusim.compiler.stacks import PARTIALS_BYTES, Stack, load_stack
 from ipusim.errors import ConfigError, resolve_name, unknown_name
 from ipusim.machine import System, load_system
+from ipusim.runtime.placement import Placement, make_placement
 from ipusim.runtime.training_options import (
     TrainingOptions,
     check_instances,
@@ -37,6 +39,8 @@ class RunConfig:
         Items per replica and step; None takes what the model fixes.
     replicas, ipus_per_replica : int
         Copies of the model, and chips of each.
+    placement : Placement
+        How a copy lies on its chips.
     precision : str
         Storage of activations.weights, "16.16", "16.32" or "32.32".
     partials : str
@@ -64,6 +68,7 @@ class RunConfig:
     micro_batch: int | None
     replicas: int
     ipus_per_replica: int
+    placement: Placement
     precision: str
     partials: str
     available_memory_proportion: float
@@ -87,6 +92,9 @@ def make_config(
     micro_batch: int | None = None,
     replicas: int | None = None,
     ipus_per_replica: int = 1,
+    pipeline_splits: Sequence[str] | None = None,
+    stage_ipus: Sequence[int] | None = None,
+    schedule: str | None = None,
     precision: str = "16.16",
     partials: str | None = None,
     available_memory_proportion: float | None = None,
@@ -125,12 +133,11 @@ def make_config(
         options = make_training_options(
             system=machine,
             replicas=copies,
-            ipus_per_replica=size,
             instances=instances,
             **training,
         )
     else:
-        _refuse_in_inference(size, training)
+        _refuse_in_inference(training)
         instances = None if instances is None else check_instances(copies, instances)
     # In training the input pipeline always runs ahead of the chips.
     in_flight = 2 if options else 1
@@ -151,6 +158,9 @@ def make_config(
         micro_batch=None if micro_batch is None else count("micro_batch", micro_batch),
         replicas=copies,
         ipus_per_replica=size,
+        placement=make_placement(
+            size, pipeline_splits=pipeline_splits, stage_ipus=stage_ipus, schedule=schedule
+        ),
         precision=resolve_precision(precision),
         partials=resolve_name("partials type", partials or profile.partials, PARTIALS_BYTES),
         available_memory_proportion=proportion,
@@ -182,18 +192,13 @@ def _replicas(machine: System, ipus_per_replica: int, replicas: int | None) -> i
     return copies
 
 
-def _refuse_in_inference(ipus_per_replica: int, training: dict[str, Any]) -> None:
+def _refuse_in_inference(training: dict[str, Any]) -> None:
     for name, value in training.items():
         if value is not None:
             raise ConfigError(
                 f"The option {name} = {value!r} has no meaning in the mode 'inference': leave it "
                 "out, or use the mode 'training'."
             )
-    if ipus_per_replica != 1:
-        raise ConfigError(
-            f"Inference over {ipus_per_replica} IPUs is not part of this version: use "
-            "ipus_per_replica = 1, or the mode 'training'."
-        )
 
 
 def _io_tiles(profile: Stack, overlap: bool, io_tiles: int | None, in_flight: int) -> int:
@@ -246,6 +251,6 @@ OPTION_NAMES = tuple(
 TRAINING_OPTION_NAMES = tuple(
     name
     for name in inspect.signature(make_training_options).parameters
-    if name not in ("system", "replicas", "ipus_per_replica", "instances")
+    if name not in ("system", "replicas", "instances")
 )
 """Options that only training has."""

@@ -13,6 +13,8 @@ from ipusim.errors import ConfigError, resolve_name
 from ipusim.machine import Chip
 from ipusim.runtime.calibration import FittedCosts, fitted_costs
 from ipusim.runtime.host_io import host_io
+from ipusim.runtime.inference_stages import shared_inference
+from ipusim.runtime.partitioned import Stage
 from ipusim.runtime.run_config import TIERS, RunConfig
 from ipusim.runtime.step_result import (
     StepResult,
@@ -128,11 +130,16 @@ def _inference_step(
     )
     graph, program = compiled.graph, compiled.program
     io = host_io(graph, config)
-    device = program.cycles / chip.clock_hz
+    # What runs one after the other between two batches on a chip, without the host.
+    parts, used, delay = {"device": program.cycles / chip.clock_hz}, compiled.memory, 0
+    stages: tuple[Stage, ...] = ()
+    if config.ipus_per_replica > 1:
+        shared = shared_inference(graph, program, chip, config)
+        parts, used, delay, stages = shared.parts_s, shared.memory, shared.delay, shared.stages
     # Overlapped transfers hide the fixed cost as well: host and chip then run side by side.
-    parts = {"device": device}
+    busy = sum(parts.values())
     if config.overlap_io:
-        step = max(device, io.work_s + io.sustained_s + costs.step_s)
+        step = max(busy, io.work_s + io.sustained_s + costs.step_s)
     else:
         parts |= {"transfers": io.exposed_s, "host work": io.work_s, "fixed": costs.step_s}
         step = sum(parts.values())
@@ -148,13 +155,14 @@ def _inference_step(
         items=items,
         graph=graph,
         program=program,
-        memory=compiled.memory,
+        memory=used,
+        stages=stages,
         io=io,
         parts_s=parts,
-        device_s=device,
+        device_s=program.cycles / chip.clock_hz,
         fixed_s=costs.step_s,
         step_s=step,
-        latency_s=config.batches_in_flight * step,
+        latency_s=(config.batches_in_flight + delay) * step,
         throughput_items_per_s=config.replicas * items / step,
         energy=energy,
         static_w=static,

@@ -12,8 +12,8 @@ from ipusim.machine.power import Energy
 from ipusim.machine.system import System
 from ipusim.runtime import calibration
 from ipusim.runtime.host_io import HostIo
+from ipusim.runtime.partitioned import Stage
 from ipusim.runtime.pipeline import PipelineTime
-from ipusim.runtime.replica_pipeline import Stage
 from ipusim.runtime.run_config import RunConfig
 from ipusim.workload.graph import Graph
 
@@ -35,7 +35,7 @@ class StepResult:
     update : Program or None
         The weight update of a training step.
     stages : tuple of Stage
-        Chips of a pipelined replica; empty where a replica is one chip.
+        Of a replica over several chips; empty where it is one chip.
     pipeline : PipelineTime or None
         Fill, steady part and drain of a pipelined step.
     parts_s : mapping of str to float

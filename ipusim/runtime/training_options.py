@@ -10,7 +10,7 @@ from typing import Any
 from ipusim.errors import ConfigError, resolve_name
 from ipusim.machine import System
 from ipusim.runtime.host_feed import DATASETS, WORKERS_PER_INSTANCE
-from ipusim.runtime.pipeline import FRAMEWORKS, SCHEDULES
+from ipusim.runtime.pipeline import FRAMEWORKS
 from ipusim.workload.optimizers import OPTIMIZERS
 from ipusim.workload.payloads import LOSSES
 from ipusim.workload.training import RECOMPUTE_MODES
@@ -32,16 +32,14 @@ class TrainingOptions:
         One of `ipusim.workload.optimizers.OPTIMIZERS`.
     optimizer_state : str
         "on_chip", or "off_chip" for Streaming Memory.
+    replicated_tensor_sharding : bool
+        Whether each replica updates a part of every weight and keeps the state of that part only.
     recompute : str or tuple of str
         "none", "auto", or the operators after which results are kept.
     batch_norm_span : int
         Replicas that share batch-norm statistics.
     merge_gradients_bytes : int
         Gradients are joined into collectives of up to so many bytes; 0 reduces each on its own.
-    pipeline_splits : tuple of str
-        Forward operators after which the next IPU takes over; empty balances automatically.
-    schedule : str
-        "grouped", "sequential" or "interleaved".
     framework : str
         "popart" (PyTorch too) or "tensorflow": whose rules the pipeline follows.
     instances : int
@@ -61,11 +59,10 @@ class TrainingOptions:
     loss: str | None
     optimizer: str
     optimizer_state: str
+    replicated_tensor_sharding: bool
     recompute: str | tuple[str, ...]
     batch_norm_span: int
     merge_gradients_bytes: int
-    pipeline_splits: tuple[str, ...]
-    schedule: str
     framework: str
     instances: int
     host_servers: int | None
@@ -95,16 +92,14 @@ def make_training_options(
     *,
     system: System,
     replicas: int,
-    ipus_per_replica: int,
     gradient_accumulation: int | None = None,
     loss: str | None = None,
     optimizer: str | None = None,
     optimizer_state: str | None = None,
+    replicated_tensor_sharding: bool | None = None,
     recompute: str | Sequence[str] | None = None,
     batch_norm_span: int | None = None,
     merge_gradients_bytes: int | None = None,
-    pipeline_splits: Sequence[str] | None = None,
-    schedule: str | None = None,
     framework: str | None = None,
     instances: int | None = None,
     host_servers: int | None = None,
@@ -128,12 +123,6 @@ def make_training_options(
             "divisor of the replicas."
         )
     processes = _instances(system, replicas, instances)
-    splits = tuple(pipeline_splits or ())
-    if splits and len(splits) != ipus_per_replica - 1:
-        raise ConfigError(
-            f"{len(splits)} pipeline splits make {len(splits) + 1} stages, but a replica has "
-            f"{ipus_per_replica} IPUs: give {ipus_per_replica - 1} splits."
-        )
     if isinstance(recompute, str) or recompute is None:
         kept: str | tuple[str, ...] = resolve_name(
             "recompute mode", recompute or "none", RECOMPUTE_MODES
@@ -149,11 +138,10 @@ def make_training_options(
         optimizer_state=resolve_name(
             "place of the optimiser state", optimizer_state or "on_chip", STATE_PLACES
         ),
+        replicated_tensor_sharding=bool(replicated_tensor_sharding) and replicas > 1,
         recompute=kept,
         batch_norm_span=span,
         merge_gradients_bytes=count("merge_gradients_bytes", merged, least=0),
-        pipeline_splits=splits,
-        schedule=resolve_name("schedule", schedule or "grouped", SCHEDULES),
         framework=resolve_name("framework", framework or "popart", FRAMEWORKS),
         instances=processes,
         host_servers=None if host_servers is None else count("host_servers", host_servers),

@@ -6,6 +6,7 @@ are.  A replica over several chips is a pipeline (`replica_pipeline`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -15,7 +16,13 @@ from ipusim.compiler.program_cache import lower_kept
 from ipusim.compiler.stacks import Stack
 from ipusim.machine import Chip
 from ipusim.runtime.calibration import FittedCosts
-from ipusim.runtime.collectives import all_reduce, cross_ipu_reductions
+from ipusim.runtime.collectives import (
+    Collective,
+    all_gather,
+    all_reduce,
+    cross_ipu_reductions,
+    reduce_scatter,
+)
 from ipusim.runtime.host_feed import host_feed
 from ipusim.runtime.host_io import host_io
 from ipusim.runtime.replica_pipeline import Beside, Replica, pipelined_replica
@@ -29,11 +36,14 @@ from ipusim.runtime.step_result import (
 )
 from ipusim.workload.graph import Graph, Norm
 from ipusim.workload.model import Model
-from ipusim.workload.optimizers import state_bytes
+from ipusim.workload.optimizers import norms_per_parameter, state_bytes
 from ipusim.workload.training import TrainingGraphs, training_graphs
 
 STATISTICS_BYTES = 8
 """Per channel: mean and mean square, or two sums of the gradient, in 32 bits (poplin Norms.cpp)."""
+
+NORM_BYTES = 4
+"""A sum of squares."""
 
 LOADERS = {"popart": "processes", "tensorflow": "threads"}
 """How the data loaders of the frameworks prepare items (`host_feed.LOADERS`)."""
@@ -58,6 +68,7 @@ def _graphs(
     accumulates: bool,
     recompute: str | tuple[str, ...],
     batch_norm_span: int,
+    shards: int,
 ) -> TrainingGraphs:
     """Derive the graphs of a step; runs that differ only in scale share them."""
     return training_graphs(
@@ -67,6 +78,7 @@ def _graphs(
         gradient_accumulation=2 if accumulates else 1,
         recompute=recompute,
         batch_norm_span=batch_norm_span,
+        shards=shards,
     )
 
 
@@ -102,6 +114,7 @@ def _graph_key(model: Model, config: RunConfig) -> tuple[object, ...]:
         options.gradient_accumulation > 1,
         options.recompute,
         options.batch_norm_span,
+        config.replicas if options.replicated_tensor_sharding else 1,
     )
 
 
@@ -168,7 +181,7 @@ def training_step(
     replica = _replica(lowered, chip, config, on_chip, beside)
     parts = {
         **replica.parts_s,
-        "gradient all-reduce": _all_reduce_s(lowered.graphs, replica, config, costs),
+        **_collectives_s(lowered.graphs, replica, config, costs),
         "weight update": replica.update_s,
         "optimiser state": _off_chip_s(state - on_chip, config),
         "fixed": costs.step_s,
@@ -235,25 +248,43 @@ def _replica(
     )
 
 
-def _all_reduce_s(
+def _collectives_s(
     graphs: TrainingGraphs, replica: Replica, config: RunConfig, costs: FittedCosts
-) -> float:
-    """Seconds to add up gradients over replicas; the chips of a pipeline do so at the same time.
+) -> dict[str, float]:
+    """Seconds of what replicas exchange for an update; the chips of a replica do so side by side.
 
-    [A] Each chip reduces its own tensors, over links to its own twins in other replicas.
+    Either gradients are added up on all of them; or each gets its part of the sums, updates its
+    part of the weights, and all parts are gathered, with the sums of squares that some rules need
+    of a whole weight added up in between (PopART, replicated tensor sharding).
+
+    [A] Each chip exchanges its own tensors, over links to its own twins in other replicas.
     """
+    options = config.training
     sizes = graphs.gradient_bytes
-    return max(
-        all_reduce(
-            config.system,
-            config.replicas,
-            config.ipus_per_replica,
-            [sizes[name] for name in parameters if name in sizes],
-            config.training.merge_gradients_bytes or None,
-            costs.collective_s,
-        ).seconds
-        for parameters in replica.parameters
-    )
+    held = [[name for name in chip if name in sizes] for chip in replica.parameters]
+
+    def longest(collective: Callable[..., Collective], tensors: list[list[int]]) -> float:
+        return max(
+            collective(
+                config.system,
+                config.replicas,
+                config.ipus_per_replica,
+                of_chip,
+                options.merge_gradients_bytes or None,
+                costs.collective_s,
+            ).seconds
+            for of_chip in tensors
+        )
+
+    gradients = [[sizes[name] for name in chip] for chip in held]
+    if not options.replicated_tensor_sharding:
+        return {"gradient all-reduce": longest(all_reduce, gradients)}
+    norms = norms_per_parameter(options.optimizer)
+    return {
+        "gradient reduce-scatter": longest(reduce_scatter, gradients),
+        "norm all-reduce": longest(all_reduce, [norms * len(chip) * [NORM_BYTES] for chip in held]),
+        "weight all-gather": longest(all_gather, gradients),
+    }
 
 
 def _norm_reductions(graph: Graph, config: RunConfig, costs: FittedCosts) -> float:

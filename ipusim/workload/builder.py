@@ -202,6 +202,14 @@ class GraphBuilder(TensorBuilder):
         self.add_op(name, params, (table, updates, indices), output)
         return output
 
+    def argmax(self, name: str, x: str) -> str:
+        """Add the position of the largest element along the last axis, in 32-bit integers."""
+        *rows, length = self.shape(x)
+        params = Reduce(function="argmax", outer=prod(rows), reduced=length, inner=1)
+        output = self.add_tensor(Tensor(name=f"{name}.out", shape=tuple(rows), dtype="int32"))
+        self.add_op(name, params, (x,), output)
+        return output
+
     def softmax(self, name: str, x: str, *, log: bool = False) -> str:
         """Add a softmax over the last axis, or its logarithm."""
         *rows, length = self.shape(x)

@@ -111,7 +111,9 @@ OPTIMIZERS: dict[str, Optimizer] = {
 """Every rule by name."""
 
 
-def update_graph(forward: Graph, gradients: Mapping[str, Tensor], optimizer: str) -> Graph:
+def update_graph(
+    forward: Graph, gradients: Mapping[str, Tensor], optimizer: str, *, shards: int = 1
+) -> Graph:
     """Return the graph that updates every parameter that has a gradient.
 
     Parameters
@@ -123,12 +125,14 @@ def update_graph(forward: Graph, gradients: Mapping[str, Tensor], optimizer: str
         hold.
     optimizer : str
         One of `OPTIMIZERS`.
+    shards : int
+        Replicas that each update their part of every parameter; the last part may be padded.
 
     Returns
     -------
     Graph
-        Without inputs and outputs; optimiser states have the role "state" and are named
-        ``<parameter>.<state>``.
+        Of one part. Without inputs and outputs; optimiser states have the role "state" and are
+        named ``<parameter>.<state>``.
 
     Raises
     ------
@@ -139,7 +143,7 @@ def update_graph(forward: Graph, gradients: Mapping[str, Tensor], optimizer: str
     tensors: dict[str, Tensor] = {}
     ops: list[Op] = []
     for name in gradients:
-        _update_parameter(forward.tensors[name], rule, tensors, ops)
+        _update_parameter(forward.tensors[name], rule, shards, tensors, ops)
     return Graph(
         name=f"{forward.name}, {rule.name}",
         tensors=tensors,
@@ -154,10 +158,18 @@ def state_bytes(graph: Graph) -> int:
     return sum(t.bytes for t in graph.with_role("state") if not t.name.endswith(".gradient"))
 
 
+def norms_per_parameter(optimizer: str) -> int:
+    """Return how many sums over a whole parameter a rule needs; shards must add theirs up."""
+    return sum(function == "norm" for function, _, _ in OPTIMIZERS[optimizer].steps)
+
+
 def _update_parameter(
-    parameter: Tensor, rule: Optimizer, tensors: dict[str, Tensor], ops: list[Op]
+    whole: Tensor, rule: Optimizer, shards: int, tensors: dict[str, Tensor], ops: list[Op]
 ) -> None:
-    name = parameter.name
+    name = whole.name
+    parameter = whole
+    if shards > 1:
+        parameter = replace(whole, shape=(-(-whole.elements // shards),))
     wide = "float32" if rule.wide_states else parameter.dtype
     stored = {
         "w": replace(parameter, alias_of=None),
@@ -169,7 +181,7 @@ def _update_parameter(
         )
     tensors.update({tensor.name: tensor for tensor in stored.values()})
     current = dict(stored)
-    decays = rule.decays_weights and len(parameter.shape) > 1
+    decays = rule.decays_weights and len(whole.shape) > 1
     for count, (function, target, sources) in enumerate((*((_DECAY,) * decays), *rule.steps)):
         read = tuple(current[source] for source in sources)
         output = f"{name}.update{count}"

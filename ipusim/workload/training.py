@@ -65,6 +65,7 @@ def training_graphs(
     gradient_accumulation: int = 1,
     recompute: str | Sequence[str] = "none",
     batch_norm_span: int = 1,
+    shards: int = 1,
 ) -> TrainingGraphs:
     """Derive what a training step runs from a forward graph.
 
@@ -85,6 +86,8 @@ def training_graphs(
         forward operators.
     batch_norm_span : int
         Replicas that share the statistics of a batch norm.
+    shards : int
+        Replicas that share a weight update, each with a part of every parameter.
 
     Returns
     -------
@@ -114,7 +117,7 @@ def training_graphs(
     shapes = {name: tensors[gradient] for name, gradient in gradients.items()}
     return TrainingGraphs(
         micro_batch=micro_batch,
-        update=update_graph(graph, shapes, optimizer),
+        update=update_graph(graph, shapes, optimizer, shards=shards),
         gradient_bytes={name: tensor.bytes for name, tensor in shapes.items()},
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.builder import GraphBuilder
@@ -23,13 +24,19 @@ SOURCE = "Radford et al. 2019, as in Hugging Face transformers"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """What distinguishes one GPT-2 from another; ``sequence_length`` in tokens, at most 1024."""
+    """What distinguishes one GPT-2 from another.
+
+    ``sequence_length`` in tokens, at most 1024; with ``argmax`` the result is the likeliest token
+    at each position instead of all scores.
+    """
 
     name: str
     layers: int
     hidden: int
     heads: int
     sequence_length: int = POSITIONS
+    argmax: bool = False
+    vocabulary: int = VOCABULARY
 
     def __post_init__(self) -> None:
         if not 1 <= self.sequence_length <= POSITIONS:
@@ -40,7 +47,7 @@ class Topology:
 
 
 def build(micro_batch: int | None, *, topology: Topology) -> Graph:
-    """Build the forward graph from token numbers (N, T) to scores (N, T, vocabulary).
+    """Build the forward graph from token numbers (N, T) to scores (N, T, vocabulary) or tokens.
 
     Parameters
     ----------
@@ -55,16 +62,17 @@ def build(micro_batch: int | None, *, topology: Topology) -> Graph:
     )
     ids = g.input("input_ids", (batch, tokens), "int32")
     positions = g.parameter("position_ids", (tokens,), "constant", "int32")
-    words = g.parameter("wte.weight", (VOCABULARY, hidden))
-    places = g.gather("wpe", g.parameter("wpe.weight", (POSITIONS, hidden)), positions)
+    words = g.parameter("wte.weight", (topology.vocabulary, hidden))
     x = g.reshape("wte.items", g.gather("wte", words, ids), (batch, tokens, hidden))
+    places = g.gather("wpe", g.parameter("wpe.weight", (POSITIONS, hidden)), positions)
     x = g.reshape("wpe.rows", g.elementwise("wpe.add", "add", x, places), (shape.rows, hidden))
     x = drop(g, "drop", x, shape)
     causal = g.parameter("causal_mask", (1, 1, tokens, tokens), "constant")
     for layer in range(topology.layers):
         x = pre_norm_layer(g, f"h.{layer}", x, shape, mask=causal)
     x = g.matmul("lm_head", g.layer_norm("ln_f", x), words, transpose_b=True)
-    return g.finish(g.reshape("lm_head.items", x, (batch, tokens, VOCABULARY)))
+    x = g.reshape("lm_head.items", x, (batch, tokens, topology.vocabulary))
+    return g.finish(g.argmax("argmax", x) if topology.argmax else x)
 
 
 def _model(topology: Topology) -> Model:
@@ -73,39 +81,59 @@ def _model(topology: Topology) -> Model:
         family="gpt2",
         build=partial(build, topology=topology),
         source=SOURCE,
-        loss="cross_entropy",
+        loss="" if topology.argmax else "cross_entropy",
     )
 
 
-def _topology(size: str, layers: int, hidden: int, heads: int, sequence_length: int) -> Topology:
-    """Return a topology, named after its length where that is not the longest."""
-    suffix = "" if sequence_length == POSITIONS else f"_sl{sequence_length}"
-    return Topology(
-        name=f"gpt2_{size}{suffix}",
+_SIZES = {"small": (12, 768, 12), "medium": (24, 1024, 16), "large": (36, 1280, 20)}
+"""Layers, features and heads."""
+
+PADDED_VOCABULARY = 50272
+"""A multiple of 32, as Graphcore runs it (graphcore/examples, nlp/gpt2/pytorch/config)."""
+
+
+def _sized(size: str, sequence_length: int, *, name: str = "", **options: Any) -> Model:
+    """Return a model; further options are those of `Topology`."""
+    layers, hidden, heads = _SIZES[size]
+    topology = Topology(
+        name=name or f"gpt2_{size}",
         layers=layers,
         hidden=hidden,
         heads=heads,
         sequence_length=sequence_length,
+        **options,
     )
+    return _model(topology)
 
 
 def gpt2_small(sequence_length: int = POSITIONS) -> Model:
     """GPT-2 small: 124,439,808 parameters, 146 GMAC per sequence of 1024 tokens."""
-    return _model(_topology("small", 12, 768, 12, sequence_length))
+    return _sized("small", sequence_length)
 
 
 def gpt2_medium(sequence_length: int = POSITIONS) -> Model:
     """GPT-2 medium: 354,823,168 parameters, 413 GMAC per sequence of 1024 tokens."""
-    return _model(_topology("medium", 24, 1024, 16, sequence_length))
+    return _sized("medium", sequence_length)
 
 
 def gpt2_large(sequence_length: int = POSITIONS) -> Model:
     """GPT-2 large: 774,030,080 parameters, 887 GMAC per sequence of 1024 tokens."""
-    return _model(_topology("large", 36, 1280, 20, sequence_length))
+    return _sized("large", sequence_length)
 
 
-MODELS: dict[str, Callable[[], Model]] = {
-    "gpt2_medium_sl128": partial(gpt2_medium, 128),
-    "gpt2_large_sl512": partial(gpt2_large, 512),
-}
-"""Shorter ones by name."""
+def _padded(size: str, sequence_length: int, *, argmax: bool = False) -> tuple[str, partial[Model]]:
+    """Return name and maker of a model with the padded vocabulary."""
+    name = f"gpt2_{size}_padded_sl{sequence_length}{'_argmax' if argmax else ''}"
+    options = {"name": name, "vocabulary": PADDED_VOCABULARY, "argmax": argmax}
+    return name, partial(_sized, size, sequence_length, **options)
+
+
+MODELS: dict[str, Callable[[], Model]] = dict(
+    (
+        _padded("medium", 128),
+        _padded("large", 512),
+        *(_padded(size, POSITIONS) for size in _SIZES),
+        *(_padded(size, POSITIONS, argmax=True) for size in _SIZES),
+    )
+)
+"""Those with a padded vocabulary by name, some of which hand back tokens instead of scores."""

@@ -1,0 +1,219 @@
+"""A graph cut into stages: who computes what, what changes chips, what each chip must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ipusim.compiler import memory
+from ipusim.compiler.program import LoweredOp, Program
+from ipusim.machine import Chip
+from ipusim.runtime.placement import Placement
+from ipusim.runtime.stages import Partition, balance, split_after
+from ipusim.workload.graph import Graph, Op
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One stage of a replica over several chips.
+
+    Attributes
+    ----------
+    ipu : int
+        Chip that runs it.
+    first_op : str
+        Forward operator that it begins with.
+    forward_s, backward_s : float
+        Device seconds per micro-batch; recomputation counts as backward.
+    in_flight : int
+        Micro-batches whose stored activations it holds.
+    memory : Memory
+        Of its chip, with all stages there and the micro-batches that wait.
+    """
+
+    ipu: int
+    first_op: str
+    forward_s: float
+    backward_s: float
+    in_flight: int
+    memory: memory.Memory
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioned:
+    """A lowered graph and the stage of every operator."""
+
+    graph: Graph
+    lowered: Mapping[str, LoweredOp]
+    stage_of: Mapping[str, int]
+    stage_ipus: tuple[int, ...]
+    chip: Chip
+
+    @property
+    def ipus(self) -> int:
+        """Chips of the replica."""
+        return len(set(self.stage_ipus))
+
+    def seconds(self) -> tuple[list[float], list[float]]:
+        """Return the device seconds of every stage, forward and backward.
+
+        What the chip does with data as they arrive belongs to the first stage.
+        """
+        forward, backward = [0.0] * len(self.stage_ipus), [0.0] * len(self.stage_ipus)
+        for op in self.graph.ops:
+            part = forward if op.phase == "forward" else backward
+            part[self.stage_of[op.name]] += self.lowered[op.name].cycles / self.chip.clock_hz
+        for op in self.lowered.values():
+            if op.kind == "input":
+                forward[0] += op.cycles / self.chip.clock_hz
+        return forward, backward
+
+    def load_s(self, stage_s: Sequence[float]) -> list[float]:
+        """Return the seconds of every chip: those of its stages together."""
+        load = [0.0] * self.ipus
+        for ipu, seconds in zip(self.stage_ipus, stage_s, strict=True):
+            load[ipu] += seconds
+        return load
+
+    def boundary_bytes(self) -> tuple[list[int], list[int]]:
+        """Return the bytes that go from each stage to the next, and back, per micro-batch.
+
+        A tensor that is read further on passes through every stage between (graphcore/popart
+        willow/src/transforms/pipeline.cpp, contiguate copies); one that is read on its own chip
+        only goes nowhere.
+        """
+        count = len(self.stage_ipus)
+        forward, backward = [0] * (count - 1), [0] * (count - 1)
+        consumers = self.graph.consumers()
+        for name, op in self.graph.producers().items():
+            start = self.stage_of[op.name]
+            readers = {self.stage_of[reader.name] for reader in consumers[name]}
+            away = [s for s in readers if self.stage_ipus[s] != self.stage_ipus[start]]
+            for boundary in range(start, max([start, *away])):
+                forward[boundary] += self.graph.tensors[name].bytes
+            for boundary in range(min([start, *away]), start):
+                backward[boundary] += self.graph.tensors[name].bytes
+        return forward, backward
+
+    def owners(self) -> dict[str, int]:
+        """Return the chip of every parameter: that of the first stage that reads it."""
+        owner: dict[str, int] = {}
+        for op in self.graph.ops:
+            for name in op.inputs:
+                if self.graph.tensors[name].role == "parameter":
+                    owner.setdefault(name, self.stage_ipus[self.stage_of[op.name]])
+        return owner
+
+    def measured(self, in_flight: Sequence[int], resident_bytes: int = 0) -> tuple[Stage, ...]:
+        """Measure each chip: its part of the graph, with what waits for backward passes.
+
+        Parameters
+        ----------
+        in_flight : sequence of int
+            Micro-batches that each stage holds.
+        resident_bytes : int
+            Optimiser state on the chips of the replica together; shared out like the parameters.
+        """
+        forward, backward = self.seconds()
+        stages = range(len(self.stage_ipus))
+        own = [
+            tuple(op for op in self.graph.ops if self.stage_of[op.name] == stage)
+            for stage in stages
+        ]
+        waiting = [0] * self.ipus
+        for stage in stages:
+            stored = _stored_bytes(_part(self.graph, own[stage]))
+            waiting[self.stage_ipus[stage]] += (in_flight[stage] - 1) * stored
+        used = [self._chip_memory(ipu, waiting[ipu], resident_bytes) for ipu in range(self.ipus)]
+        return tuple(
+            Stage(
+                ipu=self.stage_ipus[stage],
+                first_op=own[stage][0].name,
+                forward_s=forward[stage],
+                backward_s=backward[stage],
+                in_flight=in_flight[stage],
+                memory=used[self.stage_ipus[stage]],
+            )
+            for stage in stages
+        )
+
+    def _chip_memory(self, ipu: int, waiting_bytes: int, resident_bytes: int) -> memory.Memory:
+        ops = tuple(op for op in self.graph.ops if self.stage_ipus[self.stage_of[op.name]] == ipu)
+        part = _part(self.graph, ops)
+        state = resident_bytes * part.parameter_bytes // max(1, self.graph.parameter_bytes)
+        return memory.measure(
+            part,
+            Program(tuple(self.lowered[op.name] for op in ops)),
+            self.chip,
+            resident_bytes=waiting_bytes + state,
+        )
+
+
+def partition(graph: Graph, program: Program, placement: Placement, chip: Chip) -> Partitioned:
+    """Cut a lowered graph where the placement says, or so that the largest stage is smallest.
+
+    Parameters
+    ----------
+    graph, program : Graph, Program
+        One micro-batch, lowered as if for one chip: every stage has a whole chip to itself.
+    placement : Placement
+    chip : Chip
+
+    Returns
+    -------
+    Partitioned
+        What derives from a forward operator is on its stage.
+
+    Raises
+    ------
+    ConfigError
+        If there are more stages than forward operators, or the splits are out of order.
+    UnknownNameError
+        If a split names no forward operator.
+    """
+    lowered = {op.name: op for op in program.ops}
+    forward = [op for op in graph.ops if op.phase == "forward"]
+    position = {op.name: index for index, op in enumerate(forward)}
+    home = {op.name: position[op.name if op.name in position else op.source] for op in graph.ops}
+    cut: Partition
+    if placement.splits:
+        cut = split_after([op.name for op in forward], placement.splits)
+    else:
+        costs = [0] * len(forward)
+        for op in graph.ops:
+            costs[home[op.name]] += lowered[op.name].cycles
+        cut = balance(costs, placement.stages)
+    stage_of = {name: cut.stage_of(index) for name, index in home.items()}
+    return Partitioned(graph, lowered, stage_of, placement.stage_ipus, chip)
+
+
+def _part(graph: Graph, ops: tuple[Op, ...]) -> Graph:
+    """Return the graph of some operators; what others make arrives as an input."""
+    made = {name for op in ops for name in op.outputs}
+    read = dict.fromkeys(name for op in ops for name in op.inputs)
+    tensors = {name: graph.tensors[name] for name in (*read, *made)}
+    arriving = tuple(
+        name
+        for name in read
+        if name not in made and tensors[name].role in ("input", "activation", "output")
+    )
+    for name in arriving:
+        tensors[name] = replace(tensors[name], role="input", alias_of=None)
+    handed_on = tuple(name for op in ops for name in op.outputs if name in graph.outputs)
+    return replace(
+        graph, tensors=tensors, ops=ops, inputs=arriving, outputs=handed_on, kept=()
+    ).validate()
+
+
+def _stored_bytes(part: Graph) -> int:
+    """Bytes of one micro-batch that wait on a chip from its forward to its backward pass."""
+    made = {name for op in part.ops if op.phase == "forward" for name in op.outputs}
+    early = made | {
+        name
+        for op in part.ops
+        if op.phase == "forward"
+        for name in op.inputs
+        if name in part.inputs
+    }
+    late = {name for op in part.ops if op.phase != "forward" for name in op.inputs}
+    return sum(part.tensors[name].bytes for name in early & late)
