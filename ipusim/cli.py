@@ -229,6 +229,7 @@ def validate(rows: bool, record: bool) -> int:
     """Print the three-tier validation tables; fail when a recorded count of hits falls."""
     from ipusim.study import (
         evidence,
+        evidence_memory,
         evidence_pooling,
         evidence_recurrent,
         gpu_compare,
@@ -250,6 +251,8 @@ def validate(rows: bool, record: bool) -> int:
     tables += [_as_table(evidence_pooling.pooling_table(), title)]
     title = "Recurrent layers against Graphcore's IPUModel"
     tables += [_as_table(evidence_recurrent.recurrent_table(), title)]
+    title = "Memory of whole networks, compiled by Poplar, by category"
+    tables += [_as_table(evidence_memory.network_memory_table(), title)]
     title = "Grouped convolutions measured on one GC2 (Jia et al. 2019), by network stage"
     tables += [_as_table(evidence.mk1_layers_table(), title)]
     samples = scale_out.scaling_samples(scale_out.scaling_rows(), predictor)

@@ -286,6 +286,10 @@ def validated(monkeypatch, tmp_path):
     monkeypatch.setattr("ipusim.study.evidence", evidence, raising=False)
     monkeypatch.setattr("ipusim.study.compare.verdicts", lambda *, predictor: frame)
     monkeypatch.setattr("ipusim.study.scale_out.scaling_samples", lambda rows, predictor: ())
+    monkeypatch.setattr(
+        "ipusim.study.evidence_memory.network_memory_table",
+        lambda: pd.DataFrame({"category": ["vertex code"], "median": [15.0]}),
+    )
     monkeypatch.setattr(validate, "expected_path", lambda: tmp_path / "validate.json")
     return frame, tmp_path / "validate.json"
 
@@ -293,7 +297,8 @@ def validated(monkeypatch, tmp_path):
 def test_validate_prints_all_tiers_and_the_evidence(capsys, validated):
     code, out, err = run(capsys, "validate", "--record")
     assert (code, err) == (0, "")
-    for text in ("roofline", "specification", "calibrated", "gemm", "AMP 1x1", "80 % intervals"):
+    names = ("gemm", "AMP 1x1", "80 % intervals", "vertex code")
+    for text in ("roofline", "specification", "calibrated", *names):
         assert text in out
     code, out, err = run(capsys, "validate", "--rows")
     assert (code, err) == (0, "")

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ipusim.compiler.code_size import STACK_BYTES, Code, code_size
 from ipusim.compiler.program import Program
 from ipusim.compiler.superstep import ceil_div
 from ipusim.machine import Chip
 from ipusim.workload.graph import Graph
 
-CODE_BASE_BYTES = 4500
-"""Vertex code, stack and control code of a tile for a single operation: 4 to 5 kB in IPUModel's
-totals (data/evidence/ipumodel_layers_dev.csv)."""
-
-CODE_BYTES_PER_SUPERSTEP = 19
-"""Growth per superstep and tile: vertex state 5.6 B, exchange code 6.1 B and control code 7.2 B,
-from the compiled BERT-Large inference program of 3,105 programs on 1,472 tiles
-(graphcore/popliner, tests of commit 12424d6)."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivePoint:
-    """What lies on the fullest tile while one operation runs, in bytes."""
+    """What lives while one operation runs beside what always does, in bytes.
+
+    ``chip_bytes`` are those of all tiles together, the others of the fullest tile.
+    """
 
     op: str
     activation_bytes: int
     temp_bytes: int
     interleaved_bytes: int
+    chip_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,34 +31,59 @@ class Memory:
 
     Attributes
     ----------
+    tiles : int
+        Tiles of the chip.
     tile_bytes, interleaved_offset_bytes : int
         Memory of a tile, and where its interleaved region starts.
-    parameter_bytes, code_bytes : int
+    parameter_bytes : int
         Always live on the fullest tile: parameters with what else stays (gradient accumulators,
-        optimiser state), and code.
+        optimiser state).
+    code : Code
+        Always live too, by category.
+    resident_bytes : int
+        The parameters and what else stays, of all tiles together.
     points : tuple of LivePoint
         One per operation, in execution order.
     peak_op : str
         Operation at which the fullest tile is fullest.
     peak_tiles : int
         Tiles that take part in that operation.
-    total_bytes : int
-        Always-live plus the largest not-always-live bytes of every tile, over the chip.
     """
 
+    tiles: int
     tile_bytes: int
     interleaved_offset_bytes: int
     parameter_bytes: int
-    code_bytes: int
+    resident_bytes: int
+    code: Code
     points: tuple[LivePoint, ...]
     peak_op: str
     peak_tiles: int
-    total_bytes: int
+
+    @property
+    def code_bytes(self) -> int:
+        """Code and stacks of the fullest tile."""
+        return self.code.fullest_tile.total + STACK_BYTES
 
     @property
     def always_live_bytes(self) -> int:
         """Bytes of a tile that stay for the whole program."""
         return self.parameter_bytes + self.code_bytes
+
+    @property
+    def variable_bytes(self) -> int:
+        """What stays plus the most that lives beside it, of all tiles together, without code."""
+        return self.resident_bytes + max((point.chip_bytes for point in self.points), default=0)
+
+    @property
+    def total_bytes(self) -> int:
+        """Variables, code and stacks of all tiles together."""
+        return self.total_bytes_uncompiled + self.code.chip.vertex_code + STACK_BYTES * self.tiles
+
+    @property
+    def total_bytes_uncompiled(self) -> int:
+        """The same without vertex code and stacks, as IPUModel counts if it compiles no code."""
+        return self.variable_bytes + self.code.chip.total - self.code.chip.vertex_code
 
     @property
     def peak_tile_bytes(self) -> int:
@@ -91,7 +112,14 @@ class Memory:
         return max(0, self.peak_tile_bytes - self.tile_bytes)
 
 
-def measure(graph: Graph, program: Program, chip: Chip, *, resident_bytes: int = 0) -> Memory:
+def measure(
+    graph: Graph,
+    program: Program,
+    chip: Chip,
+    *,
+    update: Program | None = None,
+    resident_bytes: int = 0,
+) -> Memory:
     """Follow every tensor from the operation that makes it to the last that reads it.
 
     Parameters
@@ -101,6 +129,8 @@ def measure(graph: Graph, program: Program, chip: Chip, *, resident_bytes: int =
     program : Program
         Its lowering.
     chip : Chip
+    update : Program, optional
+        The weight update, whose code stays beside that of the program.
     resident_bytes : int
         Bytes on the chip that this graph does not name but that stay while it runs, such as the
         state of an optimiser or micro-batches that wait in a pipeline.
@@ -139,44 +169,44 @@ def measure(graph: Graph, program: Program, chip: Chip, *, resident_bytes: int =
     expiring: dict[int, list[str]] = {}
     for name, index in last_use.items():
         expiring.setdefault(index, []).append(name)
-    live = {name: _share(graph, name, tiles) for name in graph.inputs}
-    spread = {name: graph.tensors[name].bytes for name in graph.inputs}
+    sizes = graph.tensors
+    live = sum(_share(graph, name, tiles) for name in graph.inputs)
+    spread = sum(sizes[name].bytes for name in graph.inputs)
     points = []
-    peak, peak_op, peak_tiles, peak_total = -1, "", 0, 0
+    peak, peak_op, peak_tiles = -1, "", 0
     for index, op in enumerate(graph.ops):
         for name in op.outputs:
             if owners.get(name) == (name,):
-                live[name] = _share(graph, name, tiles)
-                spread[name] = graph.tensors[name].bytes
+                live += _share(graph, name, tiles)
+                spread += sizes[name].bytes
         low = lowered[op.name]
         point = LivePoint(
             op=op.name,
-            activation_bytes=sum(live.values()),
+            activation_bytes=live,
             temp_bytes=low.temp_bytes,
             interleaved_bytes=low.interleaved_bytes,
+            chip_bytes=spread + low.temp_bytes * low.tiles,
         )
         points.append(point)
-        peak_total = max(peak_total, sum(spread.values()) + low.temp_bytes * low.tiles)
         if point.activation_bytes + point.temp_bytes > peak:
             # Where a program does not fit, gaps no longer matter: the live bytes decide.
             peak = point.activation_bytes + point.temp_bytes
             peak_op, peak_tiles = op.name, low.tiles
         for name in expiring.get(index, ()):
-            live.pop(name, None)
-            spread.pop(name, None)
-    code = CODE_BASE_BYTES + CODE_BYTES_PER_SUPERSTEP * len(program.steps)
+            live -= _share(graph, name, tiles)
+            spread -= sizes[name].bytes
     states = sum(tensor.bytes for tensor in graph.with_role("state"))
     resident = graph.parameter_bytes + states + resident_bytes
-    parameter_bytes = ceil_div(resident, chip.tiles)
     return Memory(
+        tiles=chip.tiles,
         tile_bytes=chip.bytes_per_tile,
         interleaved_offset_bytes=chip.interleaved_offset_bytes,
-        parameter_bytes=parameter_bytes,
-        code_bytes=code,
+        parameter_bytes=ceil_div(resident, chip.tiles),
+        resident_bytes=resident,
+        code=code_size(graph, program, chip.tiles, update=update),
         points=tuple(points),
         peak_op=peak_op,
         peak_tiles=peak_tiles,
-        total_bytes=resident + code * chip.tiles + peak_total,
     )
 
 

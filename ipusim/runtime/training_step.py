@@ -244,7 +244,9 @@ def _replica(
         parts_s={"device": times * program.cycles / chip.clock_hz, **beside.parts_s(times)},
         update_s=lowered.update.cycles / chip.clock_hz,
         parameters=(tuple(lowered.graphs.gradient_bytes),),
-        memory=memory.measure(graph, program, chip, resident_bytes=resident_bytes),
+        memory=memory.measure(
+            graph, program, chip, update=lowered.update, resident_bytes=resident_bytes
+        ),
     )
 
 

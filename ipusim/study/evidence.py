@@ -186,9 +186,8 @@ def _compare(record: dict[str, str], suite: _Suite, chip: Chip, stack: Stack) ->
     build = training_graph if suite.training else forward_graph
     graph = build(layer, DTYPES[record["input_dtype"]])
     program = lower(graph, chip, stack, partials=record["partials_dtype"], host_dtype=None)
-    used = memory.measure(graph, program, chip).total_bytes
-    if not suite.counts_code:
-        used -= memory.CODE_BASE_BYTES * chip.tiles
+    measured = memory.measure(graph, program, chip)
+    used = measured.total_bytes if suite.counts_code else measured.total_bytes_uncompiled
     fingerprint = None
     if record["max_tile_memory_bytes"]:
         partials = int(record["max_tile_memory_bytes"]) - chip.interleaved_offset_bytes

@@ -1,0 +1,184 @@
+"""How many bytes of a tile code takes: vertices and their state, exchange code, control code.
+
+The categories and what they grow with are those of Poplar's memory profile as PopLiner reads it
+(graphcore/popliner at 12424d6, ``popliner/stage.py``): code of every vertex type once per tile,
+state of every vertex, code of every exchange, control code of every program step. The bytes are
+[D]: fitted to every other row of three compiled networks (data/evidence/ipu_network_memory.csv),
+each network weighing the same; `ipusim.study.evidence_memory` prints how the other rows fare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from ipusim.compiler.conv_layout import METHOD_NAMES
+from ipusim.compiler.program import LoweredOp, Program, Step
+from ipusim.workload.graph import Conv, Graph, MatMul
+
+PLANNED_VERTICES = frozenset(f"poplin::{method}" for method in METHOD_NAMES)
+
+CODE_BASE_BYTES = 2300
+"""Code that every program needs: runtime, copies, calls [D]."""
+
+VERTEX_CODE_BYTES = 260
+"""Code of one vertex type other than a convolution's [D]."""
+
+CONV_VERTEX_CODE_BYTES = 1100
+"""Code of one vertex type of convolutions and products: assembly of a kilobyte and more for each
+kind and channel grouping [D] (poplibs ``lib/poplin/codelets/asm``)."""
+
+STACK_BYTES = 700
+"""Stacks of the supervisor and six workers [inferred]: what single operations of IPUModel take
+beside their data, 4 to 5 kB (data/evidence/ipumodel_layers_dev.csv), less the code."""
+
+VERTEX_STATE_BYTES = 17
+"""State of the vertices of one compute set on a tile [D]: a few pointers and sizes each."""
+
+CONV_VERTEX_STATE_BYTES = 125
+"""Further state where a convolution with a field is computed [D]: pointers to every group of
+channels and to the worklists (poplibs ``lib/poplin/codelets/ConvPartialnx1.cpp``), and vertices per
+group in what surrounds it."""
+
+EXCHANGE_STEP_BYTES = 13
+"""Code of one exchange, before any message [D]."""
+
+EXCHANGE_BYTES_PER_KIB = 3
+"""Further code per KiB received where whole rows arrive, as for products [D]."""
+
+CONV_EXCHANGE_BYTES_PER_KIB = 48
+"""The same for convolutions [D]: what a tile receives of a field comes in pieces, rows and channel
+groups. [A] Bytes were kept as the measure after the square root of bytes, bytes over the share of
+a source tile, and bytes over the length of a row had all been tried and were further off."""
+
+CONTROL_BYTES = 21
+"""Control code of one superstep on a tile [D]: sync, exchange, start of the vertices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeSize:
+    """Bytes of code by category, of a tile or of all tiles together."""
+
+    vertex_code: int = 0
+    vertex_state: int = 0
+    exchange_code: int = 0
+    control_code: int = 0
+
+    @property
+    def total(self) -> int:
+        """All categories together."""
+        return self.vertex_code + self.vertex_state + self.exchange_code + self.control_code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """Code of a program.
+
+    Attributes
+    ----------
+    fullest_tile : CodeSize
+        Bytes of a tile that takes part in everything. Small operations start at the first tile, so
+        there is one.
+    chip : CodeSize
+        Bytes of all tiles together.
+    """
+
+    fullest_tile: CodeSize
+    chip: CodeSize
+
+
+def code_size(graph: Graph, program: Program, tiles: int, *, update: Program | None = None) -> Code:
+    """Measure the code of a program.
+
+    Parameters
+    ----------
+    graph : Graph
+        What was lowered.
+    program : Program
+        Its lowering, what runs for every micro-batch.
+    tiles : int
+        Tiles of the chip.
+    update : Program, optional
+        The weight update, whose code lies beside it.
+
+    Returns
+    -------
+    Code
+
+    Notes
+    -----
+    Equal convolutions and products share their code, a data gradient with a forward convolution of
+    the same sizes too; only the transposition of its weights, small and left out here, is its own
+    [S]: graphcore/tensorflow, convgraph_caching_test.py (testConvolutionsMatchFwdBwdWu), and
+    PopART, whose patterns make the gradient an ordinary convolution
+    (willow/src/patterns/convdatagrad.cpp) before equal parts are outlined. The updates of equal
+    tensors share theirs as well. Small operations of the network do not [A]: in the compiled
+    EfficientNet (data/evidence/ipu_network_memory.csv) repeated layers share less than half of
+    their state.
+    """
+    ops = [*_shared(graph, program)]
+    if update is not None:
+        ops += {(op.function, tuple(map(_signature, op.steps))): op for op in update.ops}.values()
+    return _added_up(ops, tiles)
+
+
+def _shared(graph: Graph, program: Program) -> Iterable[LoweredOp]:
+    """Return the operations of a program, one of each set of planned ones that are equal."""
+    payloads = {op.name: op.params for op in graph.ops}
+    seen = set()
+    for op in program.ops:
+        params = payloads.get(op.name)
+        if isinstance(params, Conv | MatMul):
+            if isinstance(params, Conv) and params.pass_kind == "data_gradient":
+                params = replace(params, pass_kind="forward")
+            if params in seen:
+                continue
+            seen.add(params)
+        yield op
+
+
+def _signature(step: Step) -> tuple[str, int, int, int]:
+    return step.vertex, step.exchange_bytes, step.compute_cycles, step.tiles
+
+
+def _added_up(ops: Iterable[LoweredOp], tiles: int) -> Code:
+    """Add up the code of operations, on a tile that runs them all and on the chip."""
+    state = exchange = control = 0
+    chip_state = chip_exchange = chip_control = 0
+    types: dict[tuple[str, str], int] = {}
+    for op in ops:
+        convolves = op.kind == "conv"
+        per_kib = CONV_EXCHANGE_BYTES_PER_KIB if convolves else EXCHANGE_BYTES_PER_KIB
+        for step in op.steps:
+            control += CONTROL_BYTES
+            chip_control += step.tiles * CONTROL_BYTES
+            if step.exchange_bytes:
+                size = EXCHANGE_STEP_BYTES + step.exchange_bytes * per_kib // 1024
+                exchange += size
+                chip_exchange += step.tiles * size
+            if step.compute_cycles:
+                planned = step.vertex in PLANNED_VERTICES
+                size = VERTEX_STATE_BYTES + CONV_VERTEX_STATE_BYTES * (planned and convolves)
+                state += size
+                chip_state += step.tiles * size
+                # A plan starts with the vertex and the channel groups it is made for.
+                codelet = (step.vertex, op.plan.partition(" / ")[0] if planned else "")
+                types[codelet] = max(types.get(codelet, 0), step.tiles)
+    vertices = {
+        codelet: CONV_VERTEX_CODE_BYTES if codelet[1] else VERTEX_CODE_BYTES for codelet in types
+    }
+    code = sum(size * types[codelet] for codelet, size in vertices.items())
+    return Code(
+        fullest_tile=CodeSize(
+            vertex_code=CODE_BASE_BYTES + sum(vertices.values()),
+            vertex_state=state,
+            exchange_code=exchange,
+            control_code=control,
+        ),
+        chip=CodeSize(
+            vertex_code=CODE_BASE_BYTES * tiles + code,
+            vertex_state=chip_state,
+            exchange_code=chip_exchange,
+            control_code=chip_control,
+        ),
+    )
