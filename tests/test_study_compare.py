@@ -323,7 +323,7 @@ def test_errors_are_signed(frame):
 
 def test_predicting_what_is_not_modelled_is_refused():
     with pytest.raises(StudyError, match="is not modelled"):
-        predict(load_row("results.training.001").run, "calibrated", predictor=FakePredictor())
+        predict(load_row("argonne.results.04").run, "calibrated", predictor=FakePredictor())
     with pytest.raises(StudyError, match="Unknown tier 'best'"):
         predict(load_row("qwant.table1.batch2").run, "best", predictor=FakePredictor())
 
