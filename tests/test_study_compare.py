@@ -329,7 +329,7 @@ def test_predicting_what_is_not_modelled_is_refused():
 
 
 def test_a_metric_without_prediction_is_refused():
-    row = dataclasses.replace(load_row("qwant.table1.batch2"), metric="time_to_train")
+    row = dataclasses.replace(load_row("qwant.table1.batch2"), metric="time_to_result")
     report = predict(row.run, "specification", predictor=FakePredictor())
-    with pytest.raises(StudyError, match="time_to_train"):
+    with pytest.raises(StudyError, match="time_to_result"):
         metric_of(report, row)

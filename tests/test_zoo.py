@@ -33,8 +33,8 @@ IMAGE_SIZES = {"efficientnet_b4": 380, "efficientnet_b4_g16_gn": 380, "efficient
 DETECTORS = ("efficientdet", "yolo")
 _NO_IMAGES = ("bert", "braggnn", "gpt2", "group-bert", "tamu-autoencoder")
 _NO_CLASSES = ("clip", "dall-e", "dino", "frozen-in-time", "mae", "unet", *DETECTORS)
-_NO_IMAGES += ("cookienetae", "mcmc", "mpnn", "schnet", "tgn", "uno")
-GRAPHS = ("gin_molhiv", "mcmc_bnn", "tgn_pytorch", "tgn_tensorflow")
+_NO_IMAGES += ("cookienetae", "mcmc", "mpnn", "schnet", "tgn", "transe", "uno")
+GRAPHS = ("gin_molhiv", "mcmc_bnn", "tgn_pytorch", "tgn_tensorflow", "transe_256")
 """Counted in test_zoo_graphs.py: with a spare node counts are not proportional to the batch."""
 NOTED = ("schnet", "tamu_autoencoder", "tgn_pytorch", "tgn_tensorflow")
 REGRESSIONS = ("braggnn", "cookienetae", "mcmc", "schnet", "tamu-autoencoder", "uno")

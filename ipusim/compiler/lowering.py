@@ -16,6 +16,7 @@ from fractions import Fraction
 from functools import partial
 
 from ipusim.compiler import elementwise
+from ipusim.compiler.distances import distance_steps
 from ipusim.compiler.embedding import gather_steps, update_add_steps
 from ipusim.compiler.embedding_plan import plan_embedding
 from ipusim.compiler.lowering_elementwise import float_dtype, lower_elementwise
@@ -34,6 +35,7 @@ from ipusim.machine import Chip
 from ipusim.workload.graph import (
     Cast,
     Conv,
+    Distance,
     Elementwise,
     Gather,
     Graph,
@@ -250,6 +252,19 @@ def _is_updated(state: LoweringState, params: Gather) -> bool:
     return any(op.params in changes for op in state.graph.ops)
 
 
+def _lower_distance(state: LoweringState, op: Op) -> LoweredOp:
+    params: Distance = op.params
+    steps = distance_steps(
+        params.rows,
+        params.others,
+        params.width,
+        float_dtype(state.dtype(op.outputs[0])),
+        state.chip,
+        backward=params.backward,
+    )
+    return state.finish(op, steps, layout=TensorLayout())
+
+
 def _lower_sort(state: LoweringState, op: Op) -> LoweredOp:
     params: Sort = op.params
     steps = sort_steps(params.outer, params.length, state.dtype(op.outputs[0]), state.chip)
@@ -279,6 +294,7 @@ _LOWER = {
     Reduce: _lower_reduce,
     Layout: _lower_layout,
     Gather: _lower_gather,
+    Distance: _lower_distance,
     Sort: _lower_sort,
     Loss: lower_loss,
     Cast: _lower_cast,

@@ -265,6 +265,51 @@ def all_gather(
     return _run(system, replicas, ipus_per_replica, sizes, _one_pass, latency_per_collective_s)
 
 
+def all_to_all(
+    system: System,
+    replicas: int,
+    ipus_per_replica: int,
+    tensor_bytes: Sequence[int],
+    latency_per_collective_s: float = 0.0,
+) -> Collective:
+    """Send every replica its own equal part of a tensor of each replica.
+
+    Parameters
+    ----------
+    system, replicas, ipus_per_replica, tensor_bytes, latency_per_collective_s
+        As for `all_reduce`.
+
+    Returns
+    -------
+    Collective
+
+    Raises
+    ------
+    ConfigError
+        If the replicas do not fit the system.
+
+    Notes
+    -----
+    Round a ring of n members the part for the member d hops away crosses d links, the nearer way
+    round where both are open: each link carries n/8 of a tensor per direction, or (n - 1)/2 where
+    only one way is open. Outer rings see the whole tensor too.
+    """
+    sizes = tuple(tensor_bytes)
+    return _run(system, replicas, ipus_per_replica, sizes, _scatter, latency_per_collective_s)
+
+
+def _scatter(rings: Sequence[Ring], size: int) -> _Pass:
+    """All-to-all of `size` bytes over each ring in turn."""
+    total = _Pass(0, 0.0, 0.0)
+    for ring in rings:
+        n = ring.members
+        distances = [min(d, n - d) if ring.directions == 2 else d for d in range(1, n)]
+        carried = sum(distances) * -(-size // n) / ring.directions
+        sent = (n - 1) * -(-size // n)
+        total += _Pass(sent, carried / ring.bytes_per_s, max(distances) * ring.step_latency_s)
+    return total
+
+
 def cross_ipu_reductions(
     system: System,
     span: int,

@@ -20,6 +20,7 @@ from ipusim.runtime.collectives import (
     Collective,
     all_gather,
     all_reduce,
+    all_to_all,
     cross_ipu_reductions,
     reduce_scatter,
 )
@@ -184,6 +185,8 @@ def training_step(
         **_collectives_s(lowered.graphs, replica, config, costs),
         "weight update": replica.update_s,
         "optimiser state": _off_chip_s(state - on_chip, config),
+        "all-to-all": accumulation * _all_to_all_s(graph, config, costs),
+        "streamed rows": accumulation * _off_chip_s(_row_bytes(lowered.graphs), config),
         "fixed": costs.step_s,
     }
     feed = host_feed(
@@ -309,8 +312,30 @@ def _norm_reductions(graph: Graph, config: RunConfig, costs: FittedCosts) -> flo
     return total
 
 
+def _all_to_all_s(graph: Graph, config: RunConfig, costs: FittedCosts) -> float:
+    """Seconds per micro-batch of exchanges between every two replicas."""
+    sizes = [graph.tensors[op.outputs[0]].bytes for op in graph.ops if op.function == "all_to_all"]
+    return all_to_all(
+        config.system, config.replicas, config.ipus_per_replica, sizes, costs.collective_s
+    ).seconds
+
+
+def _row_bytes(graphs: TrainingGraphs) -> int:
+    """Bytes of the rows of a table in Streaming Memory; moments are stored in the table's type."""
+    total = 0
+    for name in graphs.micro_batch.streamed:
+        tensor = graphs.micro_batch.tensors[name]
+        moments = [
+            state
+            for state in graphs.update.with_role("state")
+            if state.name.startswith(f"{name}.") and not state.name.endswith(".gradient")
+        ]
+        total += (1 + len(moments)) * tensor.bytes
+    return total
+
+
 def _off_chip_s(state_bytes: int, config: RunConfig) -> float:
-    """Seconds to read and write optimiser state in the Streaming Memory of the machines.
+    """Seconds to read and write state in the Streaming Memory of the machines.
 
     Every chip of a replica moves its own share at the rate of its link to the machine's memory.
     """

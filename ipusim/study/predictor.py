@@ -15,6 +15,7 @@ from ipusim.study.runs import RunConfiguration
 TIERS = ("roofline", "specification", "calibrated")
 """The three kinds of prediction that every comparison shows side by side."""
 
+_SECONDS = {"s": 1.0, "min": 60.0}
 _SCALE = {"ms": 1e3, "ms/batch": 1e3, "s": 1.0}
 
 
@@ -172,8 +173,8 @@ def metric_of(report: ReportLike, row: PublishedRow) -> float:
     if row.metric == "efficiency":
         power = getattr(report, "power", None)
         return rate / (math.nan if power is None else float(power))
-    if row.metric == "epoch_time":
-        return row.run.epoch_items / rate
+    if row.metric in ("epoch_time", "time_to_train"):
+        return row.run.epoch_items / rate / _SECONDS[row.unit]
     if row.metric == "throughput_epoch1":
         # Only a simulated report knows its program; the roofline has nothing to compile.
         compiling = getattr(report, "compile_s", math.nan)

@@ -15,8 +15,8 @@ from ipusim.errors import DataError, unknown_name
 from ipusim.study.records import number_cell, read_records
 from ipusim.study.runs import RunConfiguration, load_runs
 
-EPOCH_METRICS = ("epoch_time", "throughput_epoch1")
-"""Metrics that need the number of items in an epoch."""
+EPOCH_METRICS = ("epoch_time", "throughput_epoch1", "time_to_train")
+"""Metrics that need the number of items that a published time covers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class PublishedRow:
         """Why no prediction is made; empty when one is made."""
         if self.run.not_modelled or self.metric not in EPOCH_METRICS or self.run.epoch_items:
             return self.run.not_modelled
-        return "how many items an epoch has is not stated, and the time follows from that alone"
+        return "how many items the time covers is not stated, and it follows from that alone"
 
     @property
     def half_last_digit(self) -> float:

@@ -113,7 +113,7 @@ class RunConfiguration:
     replicated_tensor_sharding : bool or None
         Whether replicas share the optimiser state among them.
     epoch_items : int or None
-        Items of an epoch, where a published number depends on them.
+        Items of an epoch, or of a whole run, where a published time covers them.
     reported_per_item : float
         What the published throughput counts per item of a micro-batch: 1 unless an item is, say, a
         pack of sequences.

@@ -22,6 +22,7 @@ from ipusim.workload.gradients import (
 from ipusim.workload.graph import (
     Cast,
     Conv,
+    Distance,
     Elementwise,
     Gather,
     Graph,
@@ -447,6 +448,21 @@ def _gather(tape: Tape, op: Op, incoming: list[str | None]) -> None:
     tape.contribute(operand, tape.emit(op, "gradient", back, (incoming[0], indices), like))
 
 
+def _distance(tape: Tape, op: Op, incoming: list[str | None]) -> None:
+    params: Distance = op.params
+    for index, (own, other) in enumerate((op.inputs, op.inputs[::-1])):
+        if tape.wants(own):
+            tensor = tape.graph.tensors[own]
+            back = Distance(
+                rows=params.others if index else params.rows,
+                others=params.rows if index else params.others,
+                width=params.width,
+                backward=True,
+            )
+            inputs = (own, other, incoming[0])
+            tape.contribute(own, tape.emit(op, f"gradient{index}", back, inputs, tensor))
+
+
 def _sort(_tape: Tape, op: Op, _incoming: list[str | None]) -> None:
     raise _no_gradient(op)
 
@@ -491,6 +507,7 @@ _RULES: Mapping[type, Callable[[Tape, Op, list[str | None]], None]] = {
     Layout: _layout,
     Gather: _gather,
     Recurrent: _recurrent,
+    Distance: _distance,
     Sort: _sort,
     Cast: _cast,
 }

@@ -6,6 +6,7 @@ from math import prod
 
 from ipusim.workload.graph import (
     Conv,
+    Distance,
     Elementwise,
     Gather,
     MatMul,
@@ -209,6 +210,12 @@ class GraphBuilder(TensorBuilder):
         output = self.add_tensor(Tensor(name=f"{name}.out", shape=tuple(rows), dtype="int32"))
         self.add_op(name, params, (x,), output)
         return output
+
+    def distance(self, name: str, a: str, b: str) -> str:
+        """Add the L1 distances of the rows of (m, width) to those of (n, width): (m, n)."""
+        (rows, width), (others, _) = self.shape(a), self.shape(b)
+        params = Distance(rows=rows, others=others, width=width)
+        return self.apply(name, params, (a, b), (rows, others))
 
     def softmax(self, name: str, x: str, *, log: bool = False) -> str:
         """Add a softmax over the last axis, or its logarithm."""

@@ -14,6 +14,7 @@ from ipusim.errors import ConfigError, WorkloadError
 from ipusim.workload.payloads import (
     Cast,
     Conv,
+    Distance,
     Elementwise,
     Gather,
     Layout,
@@ -33,6 +34,7 @@ __all__ = [
     "PRECISIONS",
     "Cast",
     "Conv",
+    "Distance",
     "Elementwise",
     "Gather",
     "Graph",
@@ -182,6 +184,9 @@ class Graph:
         Names of the tensors exchanged with the host, in order.
     kept : tuple of str
         Computed tensors that stay on the chip for the program that runs next.
+    streamed : tuple of str
+        Parameters and constants that are rows of a table in Streaming Memory: a step reads them
+        from there and writes them back, and no other replica holds them.
     """
 
     name: str
@@ -190,6 +195,7 @@ class Graph:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     kept: tuple[str, ...] = ()
+    streamed: tuple[str, ...] = ()
 
     @property
     def macs(self) -> int:
@@ -330,7 +336,7 @@ class Graph:
         activations, weights = PRECISIONS[precision]
         tensors = {}
         for name, tensor in self.tensors.items():
-            if tensor.dtype in FLOAT_DTYPES:
+            if tensor.dtype in FLOAT_DTYPES and name not in self.streamed:
                 is_stored = tensor.role in ("parameter", "constant", "state")
                 tensor = replace(tensor, dtype=weights if is_stored else activations)
             tensors[name] = tensor

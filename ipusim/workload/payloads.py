@@ -483,6 +483,30 @@ GATHERS = ("lookup", "add", "write")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Distance(Work):
+    """L1 distances of each of ``rows`` rows to each of ``others`` rows of ``width`` elements.
+
+    With ``backward`` the inputs are (first matrix, second matrix, gradient of the distances) and
+    the result is the gradient of the first matrix.
+    """
+
+    KIND: ClassVar[str] = "distance"
+
+    rows: int
+    others: int
+    width: int
+    backward: bool = False
+
+    def __post_init__(self) -> None:
+        check_positive(self, rows=self.rows, others=self.others, width=self.width)
+
+    @property
+    def flops(self) -> int:
+        """Subtraction, absolute value or sign, addition."""
+        return 3 * self.rows * self.others * self.width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sort(Work):
     """Sorting of ``outer`` rows of ``length`` elements, each by itself."""
 
@@ -554,6 +578,7 @@ Payload = (
     | Reduce
     | Layout
     | Gather
+    | Distance
     | Sort
     | Cast
     | Loss

@@ -32,6 +32,7 @@ class TensorBuilder:
         self.inputs: list[str] = []
         self._op_names: set[str] = set()
         self._shared: dict[str, str] = {}
+        self._streamed: list[str] = []
         self._frozen: tuple[str, ...] = ()
 
     def add_tensor(self, tensor: Tensor) -> str:
@@ -236,6 +237,20 @@ class TensorBuilder:
         params = Layout(function=function, elements=prod(shape), moves_data=moves_data)
         return self.apply(name, params, (x,), shape)
 
+    def streamed(
+        self, name: str, shape: tuple[int, ...], *, dtype: str, trained: bool = True
+    ) -> str:
+        """Add rows of a table in Streaming Memory, which a step reads and writes back.
+
+        They keep their type whatever the precision of the run.
+        """
+        self._streamed.append(name)
+        return self.parameter(name, shape, "parameter" if trained else "constant", dtype)
+
+    def all_to_all(self, name: str, x: str) -> str:
+        """Add an exchange of equal parts of a tensor between every two replicas."""
+        return self._layout(name, "all_to_all", x, self.shape(x), moves_data=True)
+
     def sort(self, name: str, x: str) -> str:
         """Add a sort of the last axis."""
         *rows, length = self.shape(x)
@@ -265,6 +280,7 @@ class TensorBuilder:
             ops=topological_order(self.ops, available),
             inputs=tuple(self.inputs),
             outputs=tuple(outputs),
+            streamed=tuple(self._streamed),
         ).validate()
 
 

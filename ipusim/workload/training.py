@@ -49,7 +49,7 @@ class TrainingGraphs:
     update : Graph
         The optimiser: reads gradients (role "state") and writes parameters and its own state.
     gradient_bytes : dict of str to int
-        Bytes of the gradient of each parameter; what replicas add up.
+        Bytes of the gradient of each parameter; what replicas add up, so without streamed rows.
     """
 
     micro_batch: Graph
@@ -118,7 +118,9 @@ def training_graphs(
     return TrainingGraphs(
         micro_batch=micro_batch,
         update=update_graph(graph, shapes, optimizer, shards=shards),
-        gradient_bytes={name: tensor.bytes for name, tensor in shapes.items()},
+        gradient_bytes={
+            name: tensor.bytes for name, tensor in shapes.items() if name not in graph.streamed
+        },
     )
 
 

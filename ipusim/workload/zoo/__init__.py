@@ -57,6 +57,7 @@ from ipusim.workload.zoo.swin import (
     swin_tiny_padded,
 )
 from ipusim.workload.zoo.tgn import tgn_pytorch, tgn_tensorflow
+from ipusim.workload.zoo.transe import transe_256
 from ipusim.workload.zoo.unet import unet_medical
 from ipusim.workload.zoo.uno import uno
 from ipusim.workload.zoo.vit import (
@@ -112,6 +113,7 @@ __all__ = [
     "tamu_autoencoder",
     "tgn_pytorch",
     "tgn_tensorflow",
+    "transe_256",
     "unet_medical",
     "uno",
     "vit_base_16",
@@ -172,6 +174,7 @@ _REGISTRY: dict[str, Callable[[], Model]] = {
         tgn_pytorch,
         gin_molhiv,
         mcmc_bnn,
+        transe_256,
     )
 }
 _REGISTRY |= bert.MODELS | group_bert.MODELS | gpt2.MODELS | yolo.MODELS | efficientdet.MODELS
