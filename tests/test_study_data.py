@@ -19,7 +19,7 @@ SIMULATE_OPTIONS = {
     "instances", "available_memory_proportion",
 }  # fmt: skip
 
-CONVOLUTIONAL = ("resnet", "resnext", "efficientnet")
+CONVOLUTIONAL = ("resnet", "resnext", "efficientnet", "yolo", "efficientdet", "unet")
 
 
 def modelled_runs():
@@ -103,7 +103,7 @@ def test_all_convolutional_inference_rows_are_modelled():
     rows = [row for row in load_rows(metric="throughput") if "inference" in row.table]
     convolutional = [row for row in rows if row.family in CONVOLUTIONAL]
     assert all(not row.run.not_modelled for row in convolutional)
-    assert len(convolutional) == 59
+    assert len(convolutional) == 59 + 16 + 5 + 4
 
 
 def test_all_language_rows_are_modelled():
@@ -256,3 +256,17 @@ def test_damaged_data_gives_one_sentence(data_copy, file, damage, says):
     with pytest.raises(DataError, match=says) as caught:
         load_rows()
     assert str(caught.value).count("\n") == 0
+
+
+def test_latencies_per_item_are_reciprocals_of_throughput():
+    cells = [row for row in load_rows(metric="latency") if row.run.latency_per_item]
+    assert len(cells) == 9
+    for row in cells:
+        throughput = load_row(row.run.run_id).value
+        # Two averages over the same run, printed to 0.01 ms.
+        assert row.value == pytest.approx(1e3 * row.run.replicas / throughput, abs=0.01)
+    others = [row for row in load_rows(metric="latency") if not row.run.latency_per_item]
+    queued = [row for row in others if row.study == "results"]
+    for row in queued:
+        in_flight = load_row(row.run.run_id).value * row.value / 1e3 / row.run.items_per_step
+        assert in_flight > 0.9

@@ -87,7 +87,7 @@ def test_names_and_sources(name):
     graph = model.graph(2)
     assert model.name == graph.name == name
     assert model.source
-    assert bool(model.note) == (name in NOTED or model.family in DETECTORS)
+    assert bool(model.note) == (name in NOTED or model.family == "yolo")
     regression, binary = model.family in REGRESSIONS, model.family in BINARY
     if model.family in ("dino", "mae"):
         assert model.loss == "identity"

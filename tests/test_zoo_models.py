@@ -296,3 +296,20 @@ def test_yolo_costs_scale_with_the_field():
     small, large = (zoo.load(f"yolo_v4_p5_{size}").graph() for size in (416, 896))
     assert small.parameters == large.parameters
     assert large.macs * 13**2 == small.macs * 28**2
+
+
+def test_efficientdet_shares_its_heads_but_not_their_norms():
+    graph = zoo.load("efficientdet_d0").graph(2)
+    users = graph.consumers()
+    assert len(users["class_net.0.predict.pw.weight"]) == 5
+    assert len(users["box_net.0.0.conv.dw.weight"]) == 5
+    assert len(users["class_net.0.1.bn.weight"]) == 1
+    # 9 anchors at strides of 8 to 128 pixels; 100 detections.
+    boxes = 9 * sum((512 // stride) ** 2 for stride in (8, 16, 32, 64, 128))
+    suppression = graph.ops[-1].params
+    assert (suppression.boxes, suppression.detections) == (boxes, 100)
+    # Eight nodes a cell: two inputs on the way down and at the top, three at the others.
+    nodes = [op for op in graph.ops if op.name.startswith("fpn.") and op.name.endswith("conv.dw")]
+    assert len(nodes) == 3 * 8
+    shares = [op for op in graph.ops if ".share." in op.name]
+    assert len(shares) == 3 * (4 * 2 + 3 * 3 + 2)

@@ -31,6 +31,7 @@ from ipusim.compiler.reduction import reduce_steps
 from ipusim.compiler.sorting import sort_steps
 from ipusim.compiler.stacks import Stack
 from ipusim.compiler.superstep import GENERATIONS, element_bytes
+from ipusim.compiler.suppression import lower_suppression
 from ipusim.machine import Chip
 from ipusim.workload.graph import (
     Cast,
@@ -49,6 +50,7 @@ from ipusim.workload.graph import (
     Reduce,
     Softmax,
     Sort,
+    Suppression,
     arriving_dtype,
 )
 
@@ -291,6 +293,7 @@ _LOWER = {
     Norm: lower_norm,
     Softmax: lower_softmax,
     Recurrent: lower_recurrent,
+    Suppression: lower_suppression,
     Reduce: _lower_reduce,
     Layout: _lower_layout,
     Gather: _lower_gather,

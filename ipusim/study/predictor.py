@@ -169,6 +169,8 @@ def metric_of(report: ReportLike, row: PublishedRow) -> float:
     if row.metric == "throughput":
         return rate * row.run.reported_per_item
     if row.metric == "latency":
+        if row.run.latency_per_item:
+            return row.run.replicas / rate * _SCALE[row.unit]
         return float(report.latency) * _SCALE[row.unit]
     if row.metric == "efficiency":
         power = getattr(report, "power", None)

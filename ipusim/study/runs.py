@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from ipusim.study.records import number_cell, read_records
 from ipusim.workload.training import RECOMPUTE_MODES
 
 CONFIGURATIONS_FILE = "configurations.csv"
+LATENCY_PER_ITEM_FILE = "latency_per_item.csv"
+"""Runs whose published latency is not that of a request."""
 
 _OPTION_FIELDS = (
     "system",
@@ -129,6 +131,8 @@ class RunConfiguration:
         Why no prediction is made; empty when one is made.
     note : str
         What a reader of the verdict must know, for example a wrong printed batch.
+    latency_per_item : bool
+        Whether the published latency is the time of a step over its items on one replica.
     """
 
     run_id: str
@@ -171,6 +175,7 @@ class RunConfiguration:
     source: str
     not_modelled: str
     note: str
+    latency_per_item: bool = False
 
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments of `ipusim.simulate`, unknown ones left to the defaults."""
@@ -281,9 +286,11 @@ def _load(path: Path) -> dict[str, RunConfiguration]:
     columns = ("run_id", "family", "model", "confidence", "assumed", "source", "not_modelled")
     extra = ("note", "series", "epoch_items", "reported_per_item", "stage_ipus", *_TRUTH_FIELDS)
     records = read_records(path, tuple(dict.fromkeys((*columns, *extra, *_OPTION_FIELDS))))
+    per_item = read_records(path.parent / LATENCY_PER_ITEM_FILE, ("run_id", "source"))
+    named = {record["run_id"] for record in per_item}
     runs: dict[str, RunConfiguration] = {}
     for record in records:
-        run = _parse(record, path)
+        run = replace(_parse(record, path), latency_per_item=record["run_id"] in named)
         if run.run_id in runs:
             raise DataError(f"{path.name} holds run {run.run_id!r} twice: remove one of the lines.")
         runs[run.run_id] = run

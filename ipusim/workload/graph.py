@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ipusim.errors import ConfigError, WorkloadError
+from ipusim.workload.detection import Suppression
 from ipusim.workload.payloads import (
     Cast,
     Conv,
@@ -49,11 +50,12 @@ __all__ = [
     "Reduce",
     "Softmax",
     "Sort",
+    "Suppression",
     "Tensor",
     "arriving_dtype",
 ]
 
-Payload = TensorPayload | Recurrent
+Payload = TensorPayload | Recurrent | Suppression
 
 DTYPE_BYTES = {"float16": 2, "float32": 4, "int32": 4, "int64": 8, "uint8": 1, "bool": 1}
 """Bytes per element of every element type a tensor may have."""
@@ -376,6 +378,9 @@ def _check_shapes(op: Op, tensors: Mapping[str, Tensor]) -> None:
             )
     elif isinstance(payload, Recurrent):
         names, counts = _recurrent_sizes(op, payload)
+    elif isinstance(payload, Suppression):
+        boxes, kept = payload.batch * payload.boxes, payload.batch * payload.detections
+        names, counts = (*op.inputs, *op.outputs), (boxes, boxes, 4 * boxes, 4 * kept, kept, kept)
     else:
         return
     for name, count in zip(names, counts, strict=True):

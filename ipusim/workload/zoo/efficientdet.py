@@ -6,8 +6,8 @@ own 1x1 convolution where its channels differ, nodes add their inputs by normali
 the heads share convolutions among the levels but not batch norms. Padding is symmetric; the shapes
 are the same.
 
-The scores and the class of each box are here, the loop of non-maximum suppression is not: it ends
-when no score is above its threshold, which depends on the data.
+All boxes go to non-maximum suppression on the chip, as there. Its threshold is 0, which every score
+exceeds, so it runs as often as there are detections.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from ipusim.workload.builder import GraphBuilder
-from ipusim.workload.graph import Graph, Reduce
+from ipusim.workload.graph import Graph, Reduce, Suppression, Tensor
 from ipusim.workload.model import Model
 from ipusim.workload.zoo import efficientnet
 
 CLASSES = 90
 ANCHORS = 9
+DETECTIONS = 100
 LEVELS = 5
 """Levels of the pyramid, from a stride of 8 pixels on."""
 BACKBONE_STAGES = (2, 4, 6)
@@ -80,7 +81,7 @@ TOPOLOGIES = {
 
 
 def build(micro_batch: int | None, *, topology: Topology) -> Graph:
-    """Build the forward graph from an image (N, 3, S, S) to boxes, their best scores and classes.
+    """Build the forward graph from an image (N, 3, S, S) to the detections.
 
     Parameters
     ----------
@@ -104,7 +105,7 @@ def build(micro_batch: int | None, *, topology: Topology) -> Graph:
         [_head(g, name, level, x, outputs, topology.repeats) for level, x in enumerate(features)]
         for name, outputs in (("class_net", CLASSES), ("box_net", 4))
     )
-    return g.finish(*_best(g, scores), g.concat("boxes", *boxes, axis=1))
+    return g.finish(*_detections(g, scores, boxes))
 
 
 def _resample(g: GraphBuilder, prefix: str, x: str, channels: int, finer: int) -> str:
@@ -177,16 +178,39 @@ def _head(g: GraphBuilder, net: str, level: int, x: str, outputs: int, repeats: 
     return g.reshape(f"{net}.{level}.rows", x, (batch, ANCHORS * rows * columns, outputs))
 
 
-def _best(g: GraphBuilder, scores: list[str]) -> tuple[str, ...]:
-    """Add the largest score of each box and its class."""
-    x = g.concat("scores", *scores, axis=1)
-    batch, boxes, classes = g.shape(x)
+def _detections(g: GraphBuilder, scores: list[str], boxes: list[str]) -> tuple[str, ...]:
+    """Take the best class of each box, decode the boxes, suppress those that overlap."""
+    logits = g.concat("scores", *scores, axis=1)
+    batch, count, classes = g.shape(logits)
     results = []
     for name in ("classes", "best"):
-        # The argument of a maximum is found by as many comparisons as the maximum.
-        params = Reduce(function="max", outer=batch * boxes, reduced=classes, inner=1)
-        results.append(g.apply(name, params, (x,), (batch, boxes)))
-    return (g.elementwise("probabilities", "sigmoid", results[1]), results[0])
+        # The place of a maximum is found by as many comparisons as the maximum.
+        params = Reduce(function="max", outer=batch * count, reduced=classes, inner=1)
+        results.append(g.apply(name, params, (logits,), (batch, count)))
+    best = g.elementwise("probabilities", "sigmoid", results[1])
+    regressed = g.concat("boxes", *boxes, axis=1)
+    corners = _corners(g, regressed)
+    params = Suppression(batch=batch, boxes=count, detections=DETECTIONS)
+    shapes = ((batch, DETECTIONS, 4), (batch, DETECTIONS), (batch, DETECTIONS))
+    outputs = tuple(
+        g.add_tensor(Tensor(name=f"nms.out{number}", shape=shape))
+        for number, shape in enumerate(shapes)
+    )
+    g.add_op("nms", params, (best, results[0], corners), *outputs)
+    return outputs
+
+
+def _corners(g: GraphBuilder, boxes: str) -> str:
+    """Turn offsets from anchors into corners: exp(size) x anchor, centre + offset x anchor."""
+    size = g.narrow("sizes", boxes, axis=2, size=2)
+    size = g.elementwise("sizes.anchors", "mul", g.elementwise("sizes.exp", "exp", size))
+    centre = g.narrow("centres", boxes, axis=2, size=2)
+    for step, function in (("anchors", "mul"), ("shift", "add")):
+        centre = g.elementwise(f"centres.{step}", function, centre)
+    half = g.elementwise("sizes.half", "mul", size)
+    low = g.elementwise("corners.low", "sub", centre, half)
+    high = g.elementwise("corners.high", "add", centre, half)
+    return g.concat("corners", low, high, axis=2)
 
 
 def _model(topology: Topology) -> Model:
@@ -195,7 +219,6 @@ def _model(topology: Topology) -> Model:
         family="efficientdet",
         build=partial(build, topology=topology),
         source=SOURCE,
-        note="The loop of non-maximum suppression is left out.",
     )
 
 
