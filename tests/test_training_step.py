@@ -151,6 +151,18 @@ def test_a_pipeline_has_stages_bubbles_and_less_memory_on_each_chip():
     assert sum(resident) == pytest.approx(alone.result.memory.parameter_bytes, abs=8)
 
 
+@pytest.mark.parametrize("ipus", [1, 2])
+def test_code_of_the_weight_update_lies_beside_that_of_the_micro_batch(ipus):
+    options = {"ipus_per_replica": ipus, "replicas": 1, "optimizer_state": "off_chip"}
+    plain, lengthy = (run(optimizer=name, **options).result for name in ("sgd", "adam"))
+    used = [
+        [stage.memory for stage in result.stages] or [result.memory] for result in (plain, lengthy)
+    ]
+    for first, second in zip(*used, strict=True):
+        assert first.parameter_bytes == second.parameter_bytes
+        assert first.code.chip.control_code < second.code.chip.control_code
+
+
 def test_pipeline_splits_are_kept():
     options = {"ipus_per_replica": 2, "replicas": 1}
     piped = run(pipeline_splits=["layer2.1.relu2"], **options)

@@ -104,7 +104,12 @@ class Partitioned:
                     owner.setdefault(name, self.stage_ipus[self.stage_of[op.name]])
         return owner
 
-    def measured(self, in_flight: Sequence[int], resident_bytes: int = 0) -> tuple[Stage, ...]:
+    def measured(
+        self,
+        in_flight: Sequence[int],
+        resident_bytes: int = 0,
+        updates: Sequence[Program | None] = (),
+    ) -> tuple[Stage, ...]:
         """Measure each chip: its part of the graph, with what waits for backward passes.
 
         Parameters
@@ -113,6 +118,8 @@ class Partitioned:
             Micro-batches that each stage holds.
         resident_bytes : int
             Optimiser state on the chips of the replica together; shared out like the parameters.
+        updates : sequence of Program
+            Weight update of each chip, whose code lies there too; empty for inference.
         """
         forward, backward = self.seconds()
         stages = range(len(self.stage_ipus))
@@ -124,7 +131,10 @@ class Partitioned:
         for stage in stages:
             stored = _stored_bytes(_part(self.graph, own[stage]))
             waiting[self.stage_ipus[stage]] += (in_flight[stage] - 1) * stored
-        used = [self._chip_memory(ipu, waiting[ipu], resident_bytes) for ipu in range(self.ipus)]
+        used = [
+            self._chip_memory(ipu, waiting[ipu], resident_bytes, update)
+            for ipu, update in enumerate(updates or [None] * self.ipus)
+        ]
         return tuple(
             Stage(
                 ipu=self.stage_ipus[stage],
@@ -137,7 +147,9 @@ class Partitioned:
             for stage in stages
         )
 
-    def _chip_memory(self, ipu: int, waiting_bytes: int, resident_bytes: int) -> memory.Memory:
+    def _chip_memory(
+        self, ipu: int, waiting_bytes: int, resident_bytes: int, update: Program | None
+    ) -> memory.Memory:
         ops = tuple(op for op in self.graph.ops if self.stage_ipus[self.stage_of[op.name]] == ipu)
         part = _part(self.graph, ops)
         state = resident_bytes * part.parameter_bytes // max(1, self.graph.parameter_bytes)
@@ -145,6 +157,7 @@ class Partitioned:
             part,
             Program(tuple(self.lowered[op.name] for op in ops)),
             self.chip,
+            update=update,
             resident_bytes=waiting_bytes + state,
         )
 

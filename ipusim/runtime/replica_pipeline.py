@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ipusim.compiler import memory
-from ipusim.compiler.program import Program
+from ipusim.compiler.program import LoweredOp, Program
 from ipusim.machine import Chip
 from ipusim.runtime.partitioned import Stage, partition
 from ipusim.runtime.pipeline import PipelineTime, micro_batches_in_flight, pipeline_step
@@ -140,11 +140,12 @@ def pipelined_replica(
     pipeline = timed(per_step, host)
     parts["transfers"] = pipeline.seconds - reached
     in_flight = micro_batches_in_flight(placement.stages, placement.schedule, options.framework)
-    stages = cut.measured(in_flight, resident_bytes)
     owner = cut.owners()
+    updates = _updates(update, owner, cut.ipus)
+    stages = cut.measured(in_flight, resident_bytes, updates)
     return Replica(
         parts_s=parts,
-        update_s=_update_cycles(update, owner, cut.ipus) / chip.clock_hz,
+        update_s=max(part.cycles for part in updates) / chip.clock_hz,
         parameters=tuple(
             tuple(name for name, ipu in owner.items() if ipu == chosen)
             for chosen in range(cut.ipus)
@@ -155,10 +156,12 @@ def pipelined_replica(
     )
 
 
-def _update_cycles(update: tuple[Graph, Program], owner: Mapping[str, int], count: int) -> int:
-    """Cycles of the weight update on the chip with most to do."""
+def _updates(
+    update: tuple[Graph, Program], owner: Mapping[str, int], count: int
+) -> tuple[Program, ...]:
+    """Return the weight update of each chip."""
     graph, program = update
-    cycles = [0] * count
+    parts: list[list[LoweredOp]] = [[] for _ in range(count)]
     for op, low in zip(graph.ops, program.ops, strict=True):
-        cycles[owner[op.source]] += low.cycles
-    return max(cycles)
+        parts[owner[op.source]].append(low)
+    return tuple(Program(tuple(part)) for part in parts)
