@@ -14,7 +14,7 @@ import os
 import pickle
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -31,7 +31,10 @@ from ipusim.workload.graph import Graph
 SOURCES = ("compiler", "machine", "workload/graph.py", "workload/payloads.py", "errors.py")
 """What the program of a given graph depends on."""
 
+Rewrite = Callable[[Program, Chip], Program]
+
 _KEEPS: ContextVar[bool] = ContextVar("keeps_programs", default=False)
+_REWRITE: ContextVar[Rewrite | None] = ContextVar("rewrite", default=None)
 
 
 @contextmanager
@@ -44,13 +47,39 @@ def keep_programs() -> Iterator[None]:
         _KEEPS.reset(token)
 
 
-def lower_kept(graph: Graph, chip: Chip, stack: Stack, **options: Any) -> Program:
+@contextmanager
+def rewritten(rewrite: Rewrite | None) -> Iterator[None]:
+    """Within this context, every program is rewritten before anything is read off it.
+
+    Parameters
+    ----------
+    rewrite : callable, optional
+        Takes a program and its chip and returns another program of the same operations; a
+        module-level function, so that it compares equal to itself. None changes nothing.
+    """
+    token = _REWRITE.set(rewrite)
+    try:
+        yield
+    finally:
+        _REWRITE.reset(token)
+
+
+def current_rewrite() -> Rewrite | None:
+    """Return what programs are rewritten by here, for callers that remember programs."""
+    return _REWRITE.get()
+
+
+def lower_kept(
+    graph: Graph, chip: Chip, stack: Stack, *, rewrite: Rewrite | None = None, **options: Any
+) -> Program:
     """Lower a graph, or read the program that the same input gave before.
 
     Parameters
     ----------
     graph, chip, stack, **options
         As for `ipusim.compiler.lowering.lower`.
+    rewrite : callable, optional
+        Applied to the program; what is kept is the program without it.
 
     Returns
     -------
@@ -62,6 +91,11 @@ def lower_kept(graph: Graph, chip: Chip, stack: Stack, **options: Any) -> Progra
     ConfigError, UnknownNameError
         As `lower`.
     """
+    program = _lower_kept(graph, chip, stack, options)
+    return program if rewrite is None else rewrite(program, chip)
+
+
+def _lower_kept(graph: Graph, chip: Chip, stack: Stack, options: dict[str, Any]) -> Program:
     if not _KEEPS.get():
         return lower(graph, chip, stack, **options)
     text = repr((graph, chip, stack, sorted(options.items())))

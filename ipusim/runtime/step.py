@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from ipusim.compiler import memory
 from ipusim.compiler.program import Program
-from ipusim.compiler.program_cache import lower_kept
+from ipusim.compiler.program_cache import Rewrite, current_rewrite, lower_kept
 from ipusim.compiler.stacks import Stack
 from ipusim.errors import ConfigError, resolve_name
 from ipusim.machine import Chip
@@ -61,6 +61,7 @@ def _compiled(
     partials: str,
     available_memory_proportion: float,
     host_dtype: str | None,
+    rewrite: Rewrite | None,
 ) -> _Compiled:
     graph = _prepared(model, stack, micro_batch, precision)
     program = lower_kept(
@@ -70,6 +71,7 @@ def _compiled(
         partials=partials,
         host_dtype=host_dtype,
         available_memory_proportion=available_memory_proportion,
+        rewrite=rewrite,
     )
     return _Compiled(graph, program, memory.measure(graph, program, chip))
 
@@ -127,6 +129,7 @@ def _inference_step(
         config.partials,
         config.available_memory_proportion,
         config.host_dtype,
+        current_rewrite(),
     )
     graph, program = compiled.graph, compiled.program
     io = host_io(graph, config)

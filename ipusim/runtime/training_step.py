@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from ipusim.compiler import memory
 from ipusim.compiler.program import Program
-from ipusim.compiler.program_cache import lower_kept
+from ipusim.compiler.program_cache import Rewrite, current_rewrite, lower_kept
 from ipusim.compiler.stacks import Stack
 from ipusim.machine import Chip
 from ipusim.runtime.calibration import FittedCosts
@@ -91,12 +91,14 @@ def _programs(
     partials: str,
     available_memory_proportion: float,
     host_dtype: str | None,
+    rewrite: Rewrite | None,
 ) -> tuple[Program, Program]:
     """Lower the micro-batch and the update; the most expensive part of a simulation."""
     graphs = _graphs(*graph_key)
     options = {
         "partials": partials,
         "available_memory_proportion": available_memory_proportion,
+        "rewrite": rewrite,
     }
     return (
         lower_kept(graphs.micro_batch, chip, stack, host_dtype=host_dtype, **options),
@@ -128,6 +130,7 @@ def _lower(model: Model, config: RunConfig, chip: Chip) -> _Lowered:
         config.partials,
         config.available_memory_proportion,
         config.host_dtype,
+        current_rewrite(),
     )
     return _Lowered(_graphs(*key), program, update)
 

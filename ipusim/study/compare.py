@@ -316,9 +316,10 @@ def tier_summary(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        Per group and tier: rows, median, mean and maximum absolute error in percent, signed bias
-        in percent (mean error), and how many rows are hit, near and miss at that tier. Rows that
-        are not predicted are left out; a tier without a value for the metric shows 0 rows.
+        Per group and tier: rows, median, mean, 90th percentile and maximum absolute error in
+        percent, signed bias in percent (mean error), and how many rows are hit, near and miss at
+        that tier. Rows that are not predicted are left out; a tier without a value for the metric
+        shows 0 rows.
     """
     predicted = frame[frame["status"] == PREDICTED]
     groups = predicted.groupby(list(by), sort=False) if by else [((), predicted)]
@@ -345,6 +346,9 @@ def tier_summary(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
                     "rows": int(known.size),
                     "median_abs_error_percent": float(np.median(sizes)) if known.size else math.nan,
                     "mean_abs_error_percent": float(np.mean(sizes)) if known.size else math.nan,
+                    "p90_abs_error_percent": (
+                        float(np.percentile(sizes, 90)) if known.size else math.nan
+                    ),
                     "max_abs_error_percent": float(np.max(sizes)) if known.size else math.nan,
                     "bias_percent": float(np.mean(known)) if known.size else math.nan,
                     "hit": marks.count("hit"),

@@ -53,9 +53,9 @@ def available_cores() -> int:
 
 def _answer(request: Request) -> Prediction:
     from ipusim import api
-    from ipusim.compiler.program_cache import keep_programs
+    from ipusim.compiler.program_cache import keep_programs, rewritten
 
-    with keep_programs():
+    with keep_programs(), rewritten(request.rewrite):
         report = getattr(api, request.entry)(request.model, **request.options)
     numbers = {"latency": float(report.latency), "throughput": float(report.throughput)}
     if request.entry == "roofline":
@@ -87,11 +87,17 @@ class PooledPredictor:
 
     def simulate(self, model: str, **options: Any) -> Prediction:
         """Predict a run, as `ipusim.simulate`."""
-        return self._one(Request(entry="simulate", model=model, options=options))
+        return self.answer(Request(entry="simulate", model=model, options=options))
 
     def roofline(self, model: str, **options: Any) -> Prediction:
         """Bound a run, as `ipusim.roofline`."""
-        return self._one(Request(entry="roofline", model=model, options=options))
+        return self.answer(Request(entry="roofline", model=model, options=options))
+
+    def answer(self, request: Request) -> Prediction:
+        """Return what a request asks for."""
+        if request.key not in self._known:
+            self._known[request.key] = _answer(request)
+        return self._known[request.key]
 
     def prepare(self, requests: Iterable[Request]) -> None:
         """Make predictions that will be asked for, in worker processes if there are any.
@@ -122,11 +128,6 @@ class PooledPredictor:
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(min(self._jobs, len(tasks)), mp_context=context) as pool:
             self._remember(tasks, pool.map(_answer_all, tasks))
-
-    def _one(self, request: Request) -> Prediction:
-        if request.key not in self._known:
-            self._known[request.key] = _answer(request)
-        return self._known[request.key]
 
     def _remember(
         self, tasks: Iterable[Sequence[Request]], answers: Iterable[Sequence[Prediction]]

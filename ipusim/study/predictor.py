@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, SupportsFloat
 
@@ -49,6 +50,9 @@ class Request:
         Name in the zoo.
     options : dict
         Keyword arguments.
+    rewrite : callable or None
+        What the lowered program is rewritten by, to see what a mechanism is worth; see
+        `ipusim.study.ablation`.
     key : tuple
         The same for the same question.
     """
@@ -56,11 +60,12 @@ class Request:
     entry: str
     model: str
     options: dict[str, Any]
+    rewrite: Callable[..., Any] | None = None
     key: tuple[Any, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        key = (self.entry, self.model, *sorted(self.options.items(), key=lambda item: item[0]))
-        object.__setattr__(self, "key", key)
+        options = sorted(self.options.items(), key=lambda item: item[0])
+        object.__setattr__(self, "key", (self.entry, self.model, self.rewrite, *options))
 
 
 def default_predictor() -> Predictor:

@@ -1,0 +1,309 @@
+"""The ledger: how far every kind of published row is from its prediction, and where it is worst."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+import pandas as pd
+
+from ipusim.errors import ConfigError
+from ipusim.machine.system import load_system, system_names
+from ipusim.study.compare import NOT_MODELLED, PREDICTED, error_percent, tier_summary, time_ratio
+from ipusim.study.predictor import TIERS
+from ipusim.study.published import PublishedRow, load_rows
+from ipusim.study.runs import RunConfiguration, load_runs
+
+MOST_WORST_ROWS = 100
+PAIR_PERCENT = 10.0
+"""A pair of chips is told apart rightly when its predicted ratio is this near the published one."""
+_SAME_RUN = (
+    "model",
+    "mode",
+    "micro_batch",
+    "replicas",
+    "ipus_per_replica",
+    "gradient_accumulation",
+    "precision",
+)
+
+
+def check_parameters(*, worst_rows: object, jobs: object) -> None:
+    """Refuse parameters of the notebook that it cannot use, before anything is simulated.
+
+    Parameters
+    ----------
+    worst_rows : int
+        Rows to show, 1 to 100.
+    jobs : int
+        Worker processes, at least 1.
+
+    Raises
+    ------
+    ConfigError
+        Naming the first parameter that is wrong.
+    """
+    for name, value, most in (("worst_rows", worst_rows, MOST_WORST_ROWS), ("jobs", jobs, 1024)):
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+            raise ConfigError(f"{name} is {value!r}: give a whole number from 1 to {most}.")
+
+
+def time_errors(frame: pd.DataFrame, tier: str = "calibrated") -> pd.DataFrame:
+    """Return the predicted rows with the error of their time.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `ipusim.study.compare.verdicts`.
+    tier : str
+        Which prediction.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The rows of metrics that are a matter of time, with ``ratio``, predicted over published
+        time: above 1 the prediction is slower than the machine was.
+    """
+    used = frame[frame["status"] == PREDICTED]
+    ratios = [
+        1.0 / time_ratio(metric, published, predicted)
+        for metric, published, predicted in zip(
+            used["metric"], used["published"], used[tier], strict=True
+        )
+    ]
+    return used.assign(ratio=ratios).dropna(subset=["ratio"])
+
+
+def ledger(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
+    """Summarise the three tiers over rates and times, on the rows that all three predict.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `ipusim.study.compare.verdicts`.
+    by : sequence of str
+        Columns to group by first.
+
+    Returns
+    -------
+    pandas.DataFrame
+        As `ipusim.study.compare.tier_summary`.
+    """
+    whole = frame[frame[list(TIERS)].notna().all(axis=1)]
+    return tier_summary(whole, by=by)
+
+
+def coverage_of_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    """Count the published rows on IPUs and the predicted ones, by study and table.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `ipusim.study.compare.verdicts` on every row.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per study and table, then in all: rows, predicted, share in percent.
+    """
+    on_ipus = frame[frame["system"].isin(system_names())]
+    groups = [*on_ipus.groupby(["study", "table"], sort=False), (("all", ""), on_ipus)]
+    return pd.DataFrame(
+        [
+            {
+                "study": study,
+                "table": table,
+                "rows": len(group),
+                "predicted": int((group["status"] == PREDICTED).sum()),
+                "predicted_percent": 100.0 * (group["status"] == PREDICTED).mean(),
+            }
+            for (study, table), group in groups
+        ]
+    )
+
+
+def not_predicted(frame: pd.DataFrame) -> pd.DataFrame:
+    """List why rows on IPUs are not predicted.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `ipusim.study.compare.verdicts`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per family and reason: rows, and the first of them.
+    """
+    left = frame[(frame["status"] == NOT_MODELLED) & frame["system"].isin(system_names())]
+    groups = left.groupby(["family", "note"], sort=False)
+    return pd.DataFrame(
+        [
+            {"family": family, "rows": len(group), "first_row": group["row_id"].iloc[0], "why": why}
+            for (family, why), group in groups
+        ],
+        columns=["family", "rows", "first_row", "why"],
+    )
+
+
+def worst_rows(frame: pd.DataFrame, count: int) -> pd.DataFrame:
+    """List the rows that the calibrated tier misses most, with what is known about them.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `ipusim.study.compare.verdicts`.
+    count : int
+        How many.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Largest error of time first: row_id, family, system, label, metric, published, the three
+        tiers, calibrated_error_percent, how well the recipe is known, which options are assumed,
+        and the note of the run.
+    """
+    rows, runs = {row.row_id: row for row in load_rows()}, load_runs()
+    used = time_errors(frame)
+    order = np.argsort(-np.abs(np.log(used["ratio"].to_numpy(dtype=np.float64))), kind="stable")
+    lines = []
+    for line in used.iloc[order[:count]].to_dict("records"):
+        row = rows[line["row_id"]]
+        run = runs[row.run.run_id]
+        shown = ("row_id", "family", "system", "metric", "unit", "published", *TIERS, "verdict")
+        lines.append(
+            {name: line[name] for name in shown}
+            | {
+                "label": row.label,
+                "calibrated_error_percent": error_percent(line["calibrated"], line["published"]),
+                "recipe": run.confidence,
+                "assumed": ", ".join(name.replace("_", " ") for name in run.assumed),
+                "note": run.note,
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def _printed_framework(row: PublishedRow) -> str:
+    """Return the framework that the label of a row names: its last part before the batch."""
+    parts = [part for part in row.label.split(", ") if not part.startswith("batch ")]
+    return parts[-1]
+
+
+def _pair_key(row: PublishedRow) -> tuple[object, ...]:
+    run: RunConfiguration = row.run
+    return (_printed_framework(row), *(getattr(run, name) or 1 for name in _SAME_RUN))
+
+
+def bow_pairs(frame: pd.DataFrame) -> pd.DataFrame:
+    """Compare how much faster a Bow system is than the Classic one with the same run.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `ipusim.study.compare.verdicts`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per pair of throughput rows that share framework, model, micro-batch, replicas, chips of a
+        replica, accumulation and precision: both rows, family, mode, published and predicted ratio
+        Bow over Classic, ratio of the clocks, error in percent, and whether it is within 10 %.
+    """
+    predicted = frame[frame["status"] == PREDICTED].set_index("row_id")["calibrated"].to_dict()
+    sides: dict[str, dict[tuple[object, ...], list[PublishedRow]]] = {"Bow": {}, "GC200": {}}
+    for row in load_rows(study="results", metric="throughput"):
+        if row.row_id in predicted:
+            chip = load_system(row.system).chip.name
+            sides[chip].setdefault(_pair_key(row), []).append(row)
+    lines = []
+    for key, bows in sides["Bow"].items():
+        for bow, classic in product(bows, sides["GC200"].get(key, ())):
+            published = bow.value / classic.value
+            ratio = predicted[bow.row_id] / predicted[classic.row_id]
+            clocks = [load_system(row.system).chip.clock_hz for row in (bow, classic)]
+            error = error_percent(ratio, published)
+            lines.append(
+                {
+                    "bow_row": bow.row_id,
+                    "classic_row": classic.row_id,
+                    "family": bow.family,
+                    "mode": bow.run.mode,
+                    "label": bow.label,
+                    "published_ratio": published,
+                    "predicted_ratio": ratio,
+                    "clock_ratio": clocks[0] / clocks[1],
+                    "error_percent": error,
+                    "within": abs(error) <= PAIR_PERCENT,
+                }
+            )
+    return pd.DataFrame(lines, columns=list(_PAIR_COLUMNS))
+
+
+_PAIR_COLUMNS = (
+    "bow_row",
+    "classic_row",
+    "family",
+    "mode",
+    "label",
+    "published_ratio",
+    "predicted_ratio",
+    "clock_ratio",
+    "error_percent",
+    "within",
+)
+
+
+def figures_of_merit(
+    frame: pd.DataFrame, scaling: pd.DataFrame, pairs: pd.DataFrame, inside: pd.DataFrame
+) -> pd.DataFrame:
+    """Set what was asked of the model beside what it reaches.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `ipusim.study.compare.verdicts` on every row.
+    scaling : pandas.DataFrame
+        From `ipusim.study.scale_out.scaling_table`.
+    pairs : pandas.DataFrame
+        From `bow_pairs`.
+    inside : pandas.DataFrame
+        From `ipusim.study.intervals.coverage_table`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per figure: what it is, the bound, the value in percent, and whether it is met.
+    """
+    every = ledger(frame).set_index("tier")
+    inference = ledger(frame[frame["mode"] == "inference"]).set_index("tier")
+    rows = coverage_of_rows(frame).iloc[-1]["predicted_percent"]
+    slowdowns = scaling["left_out_error_percent"].abs()
+    covered = inside.set_index("kind").loc["all", "inside_percent"]
+    figures = [
+        ("IPU rows predicted", ">=", 95.0, rows),
+        ("calibrated, family left out: median error", "<=", 8.0,
+         every.loc["calibrated", "median_abs_error_percent"]),
+        ("calibrated, family left out: 90th percentile", "<=", 30.0,
+         every.loc["calibrated", "p90_abs_error_percent"]),
+        ("specification only: median error", "<=", 15.0,
+         every.loc["specification", "median_abs_error_percent"]),
+        ("inference, calibrated: median error", "<=", 6.0,
+         inference.loc["calibrated", "median_abs_error_percent"]),
+        ("scaling, series left out: median error", "<=", 3.0, slowdowns.median()),
+        ("published values inside 80 % intervals", ">=", 75.0, covered),
+        ("published values inside 80 % intervals", "<=", 85.0, covered),
+        ("pairs of Bow and Classic within 10 %", ">=", 75.0, 100.0 * pairs["within"].mean()),
+    ]  # fmt: skip
+    return pd.DataFrame(
+        [
+            {
+                "figure": name,
+                "bound": f"{sign} {bound:g} %",
+                "value_percent": float(value),
+                "met": bool(value <= bound if sign == "<=" else value >= bound),
+            }
+            for name, sign, bound, value in figures
+        ]
+    )
