@@ -24,6 +24,7 @@ from ipusim.runtime.gpu_step import (
     simulate_gpu,
 )
 from ipusim.workload import zoo
+from ipusim.workload.builder import GraphBuilder
 
 A100 = machine.load_gpu("A100 SXM 40GB")
 STACK = load_gpu_stack("pytorch-21")
@@ -343,3 +344,20 @@ def test_damaged_calibration_is_named(text, message, tmp_path, monkeypatch):
     monkeypatch.setenv(paths.DATA_DIR_VARIABLE, str(tmp_path))
     with pytest.raises(DataError, match=message):
         simulate_gpu("resnet18", batch=1)
+
+
+def test_lookups_and_sums_of_groups_move_every_table():
+    g = GraphBuilder("groups")
+    x = g.input("x", (6, 20), "float32")
+    rows = g.reshape("rows", g.linear("dense", x, 40), (6, 5, 8))
+    indices = g.input("indices", (6, 7), "int32")
+    looked_up = g.gather("lookup", rows, indices)
+    graph = g.finish(g.scatter_add("add", looked_up, indices, 5))
+    found = {
+        (k.op, k.phase): k.bytes
+        for k in step_kernels(graph, STACK, mode="training", precision="mixed")
+        if k.op in ("lookup", "add")
+    }
+    copied, added = 2 * 6 * 7 * 8, 2 * 6 * 5 * 8 + 3 * 6 * 7 * 8
+    assert found["lookup", "forward"] == found["add", "backward"] == 2 * copied
+    assert found["lookup", "backward"] == found["add", "forward"] == 2 * added

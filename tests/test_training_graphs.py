@@ -84,7 +84,9 @@ def test_every_parameter_gets_a_gradient_of_its_size_and_is_updated(name: str) -
         if (t := graphs.update.tensors[n])
     }
     assert {tensor.name for tensor in parameters} <= written
-    assert len(graphs.gradient_bytes) == len(parameters)
+    # Rows of a table in Streaming Memory are nobody else's, so replicas do not add them up.
+    reduced = {t.name for t in parameters} - set(graph.streamed)
+    assert set(graphs.gradient_bytes) == reduced
 
 
 def test_gradients_arrive_from_both_branches_of_a_residual_block() -> None:

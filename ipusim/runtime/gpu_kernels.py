@@ -251,9 +251,13 @@ class _Counter:
             else:
                 yield from self.passes(op, 2 * size, 3 * size)
         elif isinstance(params, Gather):
-            found = params.indices * params.width
-            table = 2 * params.rows * params.width if params.rows else 0
-            yield from self.passes(op, 2 * found, table + 3 * found)
+            found = params.groups * params.indices * params.width
+            table = 2 * params.groups * params.rows * params.width if params.rows else 0
+            copied, added = 2 * found, table + 3 * found
+            if params.function == "add":
+                yield from self.passes(op, added, copied)
+            else:
+                yield from self.passes(op, copied, added if params.function == "lookup" else 0)
         elif isinstance(params, Layout) and not params.moves_data:
             return
         else:
