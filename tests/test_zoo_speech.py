@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
+from types import SimpleNamespace
 
 import pytest
 
 from ipusim.paths import data_dir
+from ipusim.study.predictor import metric_of
+from ipusim.study.published import load_rows
 from ipusim.workload import zoo
 from ipusim.workload.graph import AlignmentLoss, Conv, Gather, Graph, MatMul
 from ipusim.workload.sequences import Recurrent
@@ -135,3 +138,14 @@ def test_recurrent_network_is_two_loops():
     first, second = [op.params for op in graph.ops if isinstance(op.params, Recurrent)]
     assert (first.features, first.sequence) == (16, True)
     assert (second.features, second.sequence) == (256, False)
+
+
+def test_latency_cells_that_are_rates():
+    """One IPU's milliseconds per item: four over the rate of four IPUs, in the published cells."""
+    rows = {row.row_id: row for row in load_rows()}
+    for run_id in (f"results.inference.03{number}" for number in (4, 5, 6, 7)):
+        rate, cell = rows[run_id].value, rows[f"{run_id}.latency"]
+        assert cell.value == pytest.approx(4000 / rate, abs=0.01)
+        report = SimpleNamespace(throughput=rate, latency=1.0)
+        assert metric_of(report, cell) == pytest.approx(4000 / rate)
+    assert not rows["results.inference.058"].run.latency_per_item
