@@ -244,3 +244,46 @@ def training_bars(
         axis.grid(axis="y", visible=False)
         figure.legend(loc="outside lower center", ncols=2)
     return figure
+
+
+def scaling_figure(frame: pd.DataFrame) -> Figure:
+    """Draw the speedup over the fewest IPUs, one panel per chip.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `ipusim.study.bragg_dataflow.scaling_frame`.
+    """
+    looks = (
+        {"color": OKABE_ITO["purple"], "marker": "v", "linestyle": ":"},
+        {"color": OKABE_ITO["blue"], "marker": "s", "linestyle": "--"},
+        {"color": OKABE_ITO["green"], "marker": "o", "linestyle": "-"},
+        {"color": OKABE_ITO["vermilion"], "marker": "^", "linestyle": "-."},
+    )
+    chips = list(dict.fromkeys(frame["chip"]))
+    with figure_style():
+        figure = Figure(figsize=(4.8 * len(chips), 4.4))
+        axes = figure.subplots(1, len(chips), sharey=True, squeeze=False)[0]
+        for axis, chip in zip(axes, chips, strict=True):
+            shown = frame[frame["chip"] == chip]
+            counts = sorted(shown["ipus"].unique())
+            axis.plot(
+                counts,
+                [count / counts[0] for count in counts],
+                color=OKABE_ITO["grey"],
+                linewidth=1,
+                label="ideal",
+            )
+            for look, (line, part) in zip(looks, shown.groupby("line", sort=False), strict=False):
+                axis.plot(part["ipus"], part["speedup"], label=line, **look)
+            axis.set_xscale("log", base=2)
+            axis.set_yscale("log", base=2)
+            axis.set_xticks(counts, [str(count) for count in counts])
+            ticks = [2.0**power for power in range(-3, 5)]
+            axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+            axis.set_title(chip)
+            axis.set_xlabel("IPUs")
+        axes[0].set_ylabel("speedup of the training")
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=1)
+    return figure
