@@ -77,7 +77,10 @@ _TRAINING_OPTIONS = (
     ),
     click.option("--host-servers", type=COUNT, help="Servers that they run on."),
     click.option("--loader-workers", type=COUNT, help="Worker processes of each; default 14."),
-    click.option("--dataset", help="generated (default), imagenet_jpeg, tokens or memory."),
+    click.option(
+        "--dataset",
+        help="generated (default), imagenet_jpeg, imagenet_ten_crops, tokens or memory.",
+    ),
 )
 
 

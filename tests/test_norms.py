@@ -155,3 +155,21 @@ def test_batch_norm_grows_with_the_batch(era):
 def test_bad_input_is_refused(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+def test_stable_statistics_take_one_more_pass_and_sum_one_after_the_other():
+    sizes = ("group", 6, 256, (28, 28), "float16", MK2)
+    plain = norm_steps(*sizes, era="2021-11", groups=32)
+    stable = norm_steps(*sizes, era="2021-11", groups=32, stable=True)
+    names = [step.name for step in stable]
+    removed = names.index("remove mean")
+    sums = [step for step in plain if step.name.startswith("reduce")]
+    assert names[:removed] == [step.name for step in sums]
+    assert names[removed + 1 : removed + 1 + len(sums)] == [step.name for step in sums]
+    assert len(stable) == len(plain) + 1 + len(sums)
+    # The pass costs what the one that subtracts the mean from the result costs.
+    whiten = next(step for step in plain if step.name == "subtract mean")
+    assert stable[removed].compute_cycles == whiten.compute_cycles
+    assert [step.compute_cycles for step in stable[-4:]] == [
+        step.compute_cycles for step in plain[-4:]
+    ]

@@ -24,7 +24,9 @@ def _facts() -> list[dict[str, str]]:
 
 TWO_TOWERS = ("clip", "dino", "frozen", "mae", "mini")
 """Networks of several parts, whose facts count some of them (`test_zoo_vision`)."""
-FACTS = [fact for fact in _facts() if not fact["model"].startswith(TWO_TOWERS)]
+SPEECH = ("conformer", "deepvoice", "fastpitch", "fastspeech", "transformer_transducer")
+"""Counted in test_zoo_speech.py: their facts leave out what they name."""
+FACTS = [fact for fact in _facts() if not fact["model"].startswith((*TWO_TOWERS, *SPEECH))]
 AS_RUN = ("vit_base_16_pretraining", "vit_base_16_finetuning")
 PADDED = ("swin_tiny_padded", "swin_base_padded", "swin_large_padded")
 
@@ -33,11 +35,20 @@ IMAGE_SIZES = {"efficientnet_b4": 380, "efficientnet_b4_g16_gn": 380, "efficient
 DETECTORS = ("efficientdet", "yolo")
 _NO_IMAGES = ("bert", "braggnn", "gpt2", "group-bert", "tamu-autoencoder")
 _NO_CLASSES = ("clip", "dall-e", "dino", "frozen-in-time", "mae", "unet", *DETECTORS)
+_NO_IMAGES += ("conformer", "deepvoice", "fastspeech", "lstm", "rnn-t")
 _NO_IMAGES += ("cookienetae", "mcmc", "mpnn", "schnet", "tgn", "transe", "uno", "weather")
 GRAPHS = ("gin_molhiv", "mcmc_bnn", "tgn_pytorch", "tgn_tensorflow", "transe_256")
 """Counted in test_zoo_graphs.py: with a spare node counts are not proportional to the batch."""
-NOTED = ("schnet", "tamu_autoencoder", "tgn_pytorch", "tgn_tensorflow", "weather_mlp")
-REGRESSIONS = ("braggnn", "cookienetae", "mcmc", "schnet", "tamu-autoencoder", "uno", "weather")
+NOTED = (
+    "weather_mlp",
+    "lstm_2_layers",
+    "schnet",
+    "tamu_autoencoder",
+    "tgn_pytorch",
+    "tgn_tensorflow",
+)
+REGRESSIONS = ("braggnn", "cookienetae", "mcmc", "schnet", "tamu-autoencoder", "uno")
+REGRESSIONS += ("deepvoice", "fastspeech", "lstm", "weather")
 BINARY = ("mpnn", "tgn")
 HEADED = ("bert_base_squad", "bert_large_squad", *bert.MODELS, *group_bert.MODELS, *gpt2.MODELS)
 SAME_COUNTS = {"resnet50_gn": "resnet50", "resnext101_32x4d_gn": "resnext101_32x4d"}
@@ -75,7 +86,7 @@ def test_resnext101_32x8d_equals_what_torchvision_documents():
 def test_every_network_is_checked():
     elsewhere = {"resnext101_32x8d", *HEADED, *SAME_COUNTS, *GRAPHS, *yolo.MODELS}
     facts = {fact["model"] for fact in FACTS} - {"bert_base", "bert_large"}
-    several = {name for name in zoo.names() if name.startswith(TWO_TOWERS)}
+    several = {name for name in zoo.names() if name.startswith((*TWO_TOWERS, *SPEECH))}
     # counted in test_bragg_dataflow and test_argonne
     variants = {"braggnn_prepared", "braggnn_scaled", "weather_mlp"}
     as_run = {"tamu_autoencoder", *AS_RUN, *PADDED}
@@ -88,11 +99,14 @@ def test_names_and_sources(name):
     graph = model.graph(2)
     assert model.name == graph.name == name
     assert model.source
-    assert bool(model.note) == (name in NOTED or model.family == "yolo")
+    noted = name in NOTED or model.family == "yolo" or name.startswith(SPEECH)
+    assert bool(model.note) == noted
     regression, binary = model.family in REGRESSIONS, model.family in BINARY
     if model.family in ("dino", "mae"):
         assert model.loss == "identity"
         assert graph.tensors[graph.outputs[0]].elements == 1
+    elif model.family in ("conformer", "rnn-t"):
+        assert model.loss == "identity"
     elif name.endswith("argmax"):
         assert not model.loss  # hands back tokens: nothing to train
     else:

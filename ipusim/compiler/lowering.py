@@ -19,6 +19,7 @@ from ipusim.compiler import elementwise
 from ipusim.compiler.distances import distance_steps
 from ipusim.compiler.embedding import gather_steps, update_add_steps
 from ipusim.compiler.embedding_plan import plan_embedding
+from ipusim.compiler.lowering_alignment import lower_alignment_loss
 from ipusim.compiler.lowering_elementwise import float_dtype, lower_elementwise
 from ipusim.compiler.lowering_norms import lower_loss, lower_norm, lower_softmax
 from ipusim.compiler.lowering_planned import lower_conv, lower_matmul
@@ -34,6 +35,7 @@ from ipusim.compiler.superstep import GENERATIONS, element_bytes
 from ipusim.compiler.suppression import lower_suppression
 from ipusim.machine import Chip
 from ipusim.workload.graph import (
+    AlignmentLoss,
     Cast,
     Conv,
     Distance,
@@ -294,6 +296,7 @@ _LOWER = {
     Softmax: lower_softmax,
     Recurrent: lower_recurrent,
     Suppression: lower_suppression,
+    AlignmentLoss: lower_alignment_loss,
     Reduce: _lower_reduce,
     Layout: _lower_layout,
     Gather: _lower_gather,

@@ -39,6 +39,9 @@ def lower_norm(state: LoweringState, op: Op) -> LoweredOp:
             state.chip,
             groups=params.groups,
             training=params.training,
+            # The applications that train with group norm ask for it (graphcore/examples v2.4.0:
+            # TensorFlow's networks force it, PyTorch's leave PopTorch's enableStableNorm on).
+            stable=params.kind == "group" and state.training,
             **common,
         )
     return _finish_first(state, op, steps, layout)

@@ -231,6 +231,7 @@ def norm_steps(
     era: str | Era,
     groups: int = 1,
     training: bool = False,
+    stable: bool = False,
     channel_grouping: int = DEFAULT_CHANNEL_GROUPING,
     tiles_used: int | None = None,
 ) -> list[Superstep]:
@@ -254,6 +255,9 @@ def norm_steps(
         Channel groups of group norm.
     training : bool, optional
         Whether batch norm computes its statistics; the others always do.
+    stable : bool, optional
+        Whether the mean is subtracted before squares are summed (normStatisticsImpl, stableAlgo):
+        one more pass, and sums one after the other. Not for batch norm.
     channel_grouping : int, optional
         Channels that sit together in memory.
     tiles_used : int, optional
@@ -289,7 +293,13 @@ def norm_steps(
     power = reduce_steps(
         shape, (1,), dtype, chip, era=era, function="square_add", out_dtype="float32"
     )
-    steps = _merge(mean, power)
+    if stable and kind != "batch":
+        removed = row_broadcast("remove mean", *shape, dtype, chip, era, tiles_used)
+        held = tile_share(elements, dtype, chip, tiles_used).elements * element_bytes(dtype)
+        centred = [replace(step, temp_bytes=step.temp_bytes + held) for step in (removed, *power)]
+        steps = [*mean, *centred]
+    else:
+        steps = _merge(mean, power)
     steps.append(_inverse_deviation(statistics, dtype, chip))
     if kind == "batch":
         # Frameworks join the parameters first, as in inference (graphcore/tensorflow

@@ -14,6 +14,7 @@ _SCHEMA: catalogue.Schema = {
     "remote_distance": (float, "ratio"),
     "memory_stall_share": (float, "ratio"),
     "decoded_images_per_s_per_core": (float, "images/s"),
+    "ten_crop_images_per_s_per_core": (float, "images/s"),
     "worker_process_efficiency": (float, "ratio"),
     "service_processes": (int, "processes"),
 }
@@ -36,6 +37,8 @@ class Host:
         Share of the time that image decoding waits for memory when all of it is local.
     decoded_images_per_s_per_core : float
         JPEG images that one core decodes, crops and resizes per second with all cores busy.
+    ten_crop_images_per_s_per_core : float
+        The same where ten crops of each image are cut and their colours changed.
     worker_process_efficiency : float
         Share of that rate that is left when the images pass from a worker process to the loader.
     service_processes : int
@@ -50,6 +53,7 @@ class Host:
     remote_distance: float
     memory_stall_share: float
     decoded_images_per_s_per_core: float
+    ten_crop_images_per_s_per_core: float
     worker_process_efficiency: float
     service_processes: int
     constants: dict[str, Constant] = field(compare=False, repr=False)

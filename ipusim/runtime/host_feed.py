@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from ipusim.errors import ConfigError, resolve_name
 from ipusim.machine.system import System
 
-DATASETS = ("imagenet_jpeg", "generated", "tokens", "memory", "prepared")
-"""JPEG images decoded, cropped and resized to uint8; data made once on the host or the chip;
+DATASETS = ("imagenet_jpeg", "imagenet_ten_crops", "generated", "tokens", "memory", "prepared")
+"""JPEG images decoded, cropped and resized to uint8; the same with ten crops of each image, whose
+colours are changed (DINO, arXiv 2104.14294); data made once on the host or the chip;
 token ids read as they are; ready items copied from host memory; items that a worker prepares in a
 time that the caller states."""
 
@@ -140,7 +141,11 @@ def host_feed(
         rate = working * system.host_core_bytes_per_s / (2 * item_bytes) / slowdown
     else:
         efficiency = host.worker_process_efficiency if loader == "processes" else 1.0
-        rate = working * host.decoded_images_per_s_per_core * efficiency / slowdown
+        crops = dataset == "imagenet_ten_crops"
+        per_core = (
+            host.ten_crop_images_per_s_per_core if crops else host.decoded_images_per_s_per_core
+        )
+        rate = working * per_core * efficiency / slowdown
     return HostFeed(
         items_per_s=rate,
         busy_cores=working,

@@ -20,6 +20,7 @@ from ipusim.workload.gradients import (
     matmul_weight_gradient,
 )
 from ipusim.workload.graph import (
+    AlignmentLoss,
     Cast,
     Conv,
     Distance,
@@ -52,6 +53,7 @@ FROM_INPUT = (
     "hard_swish",
     "log",
     "softplus",
+    "mish",
     "swish",
 )
 """Functions whose gradient is computed from the input."""
@@ -490,6 +492,13 @@ def _recurrent(tape: Tape, op: Op, incoming: list[str | None]) -> None:
             tape.contribute(name, output)
 
 
+def _alignment_loss(tape: Tape, op: Op, incoming: list[str | None]) -> None:
+    """Scale the gradient that the forward operator has computed already."""
+    x, like = op.inputs[0], tape.graph.tensors[op.outputs[1]]
+    params = Elementwise(function="mul", n_inputs=2, elements=like.elements, broadcast=True)
+    tape.contribute(x, tape.emit(op, "gradient", params, (op.outputs[1], incoming[0]), like))
+
+
 def _cast(tape: Tape, op: Op, incoming: list[str | None]) -> None:
     tensor = tape.graph.tensors[op.inputs[0]]
     params = Cast(to=tensor.dtype, elements=tensor.elements)
@@ -509,5 +518,6 @@ _RULES: Mapping[type, Callable[[Tape, Op, list[str | None]], None]] = {
     Recurrent: _recurrent,
     Distance: _distance,
     Sort: _sort,
+    AlignmentLoss: _alignment_loss,
     Cast: _cast,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from ipusim.workload.graph import (
+    AlignmentLoss,
     Conv,
     Distance,
     Elementwise,
@@ -68,6 +69,37 @@ class GraphBuilder(TensorBuilder):
         weight = self.parameter(
             f"{name}.weight", (out_channels, in_channels // groups, kernel, kernel)
         )
+        y = self.apply(name, params, (x, weight), (batch, out_channels, *params.out_field))
+        return self.bias(name, y, out_channels) if bias else y
+
+    def conv1d(
+        self,
+        name: str,
+        x: str,
+        out_channels: int,
+        kernel: int,
+        *,
+        stride: int = 1,
+        padding: tuple[int, int] = (0, 0),
+        dilation: int = 1,
+        groups: int = 1,
+        bias: bool = False,
+    ) -> str:
+        """Add a 1-D convolution of an (N, C, T) tensor, padded before and after."""
+        batch, in_channels, steps = self.shape(x)
+        params = Conv(
+            batch=batch,
+            in_channels=in_channels,
+            out_channels=out_channels,
+            groups=groups,
+            field=(steps,),
+            kernel=(kernel,),
+            stride=(stride,),
+            padding_lower=padding[:1],
+            padding_upper=padding[1:],
+            dilation=(dilation,),
+        )
+        weight = self.parameter(f"{name}.weight", (out_channels, in_channels // groups, kernel))
         y = self.apply(name, params, (x, weight), (batch, out_channels, *params.out_field))
         return self.bias(name, y, out_channels) if bias else y
 
@@ -276,6 +308,20 @@ class GraphBuilder(TensorBuilder):
         )
         shape = (steps, batch, hidden) if sequence else (batch, hidden)
         return self.apply(name, params, (x, *weights), shape)
+
+    def alignment_loss(self, name: str, x: str, labels: str, *, kind: str, steps: int) -> str:
+        """Add a loss over alignments of log probabilities with labels (N, L): (N,)."""
+        batch, length = self.shape(labels)
+        params = AlignmentLoss(
+            kind=kind, batch=batch, steps=steps, labels=length, classes=self.shape(x)[-1]
+        )
+        tensor = self.tensors[x]
+        loss = self.add_tensor(Tensor(name=f"{name}.out", shape=(batch,), dtype=tensor.dtype))
+        gradient = self.add_tensor(
+            Tensor(name=f"{name}.out_gradient", shape=tensor.shape, dtype=tensor.dtype)
+        )
+        self.add_op(name, params, (x, labels), loss, gradient)
+        return loss
 
     def linear(self, name: str, x: str, out_features: int, *, bias: bool = True) -> str:
         """Add a fully connected layer to a (batch, features) tensor."""

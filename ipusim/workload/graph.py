@@ -28,11 +28,12 @@ from ipusim.workload.payloads import (
     Sort,
 )
 from ipusim.workload.payloads import Payload as TensorPayload
-from ipusim.workload.sequences import Recurrent
+from ipusim.workload.sequences import AlignmentLoss, Recurrent
 
 __all__ = [
     "DTYPE_BYTES",
     "PRECISIONS",
+    "AlignmentLoss",
     "Cast",
     "Conv",
     "Distance",
@@ -55,7 +56,7 @@ __all__ = [
     "arriving_dtype",
 ]
 
-Payload = TensorPayload | Recurrent | Suppression
+Payload = TensorPayload | Recurrent | AlignmentLoss | Suppression
 
 DTYPE_BYTES = {"float16": 2, "float32": 4, "int32": 4, "int64": 8, "uint8": 1, "bool": 1}
 """Bytes per element of every element type a tensor may have."""
@@ -154,7 +155,7 @@ class Op:
             return self.params.function
         if isinstance(self.params, Gather) and self.params.function != "lookup":
             return self.params.function
-        if isinstance(self.params, (Pool, Norm, Loss, Recurrent)):
+        if isinstance(self.params, (Pool, Norm, Loss, Recurrent, AlignmentLoss)):
             return self.params.kind
         if isinstance(self.params, (Conv, MatMul)) and self.params.pass_kind != "forward":
             return self.params.pass_kind

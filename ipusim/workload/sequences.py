@@ -1,7 +1,7 @@
-"""What operators on whole sequences do: recurrent layers.
+"""What operators on whole sequences do: recurrent layers, and losses over alignments.
 
-Like those of `payloads`, the payloads here know their own work; a recurrent layer is one operator
-however long its sequence, because it runs as a loop.
+Like those of `payloads`, the payloads here know their own work; each is one operator however long
+its sequence, because it runs as a loop.
 """
 
 from __future__ import annotations
@@ -100,3 +100,50 @@ class Recurrent(Work):
     def flops(self) -> int:
         """Two per multiply-accumulate, and the elementwise part of the cell."""
         return 2 * self.macs + ELEMENTWISE_FLOPS[self.kind] * self.steps * self.batch * self.hidden
+
+
+ALIGNMENT_LOSSES = ("ctc", "transducer")
+"""Connectionist temporal classification (Graves et al. 2006) and its form with a prediction for
+every pair of step and label (Graves 2012, arXiv 1211.3711)."""
+
+_ALIGNMENT_FLOPS = 16
+"""Per cell of the lattice and direction: two additions of logarithms, two of products."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlignmentLoss(Work):
+    """Loss over all alignments of ``batch`` sequences with at most ``labels`` labels each.
+
+    Inputs are (log probabilities, labels), outputs (loss of each sequence, gradient of the log
+    probabilities). A "ctc" reads ``classes`` probabilities per step, (batch x steps, classes), a
+    "transducer" two per step and label (nothing, or the next label), so ``classes`` is 2 and its
+    input is (batch x steps x (labels + 1), 2).
+    """
+
+    KIND: ClassVar[str] = "alignment_loss"
+
+    kind: str
+    batch: int
+    steps: int
+    labels: int
+    classes: int
+
+    def __post_init__(self) -> None:
+        if self.kind not in ALIGNMENT_LOSSES:
+            raise WorkloadError(
+                f"Alignment loss {self.kind!r} must be one of {', '.join(ALIGNMENT_LOSSES)}."
+            )
+        check_positive(
+            self, batch=self.batch, steps=self.steps, labels=self.labels, classes=self.classes
+        )
+
+    @property
+    def cells(self) -> int:
+        """Cells of the lattice: steps times labels, for a CTC with blanks between them."""
+        columns = 2 * self.labels + 1 if self.kind == "ctc" else self.labels + 1
+        return self.batch * self.steps * columns
+
+    @property
+    def flops(self) -> int:
+        """Both directions of the lattice."""
+        return 2 * _ALIGNMENT_FLOPS * self.cells

@@ -17,7 +17,9 @@ from ipusim.workload.zoo.autoencoder import tamu_autoencoder
 from ipusim.workload.zoo.bert import bert_base_squad, bert_large_squad
 from ipusim.workload.zoo.braggnn import braggnn, braggnn_prepared, braggnn_scaled
 from ipusim.workload.zoo.clip import clip_vit_base_32
+from ipusim.workload.zoo.conformer import conformer_medium, conformer_small
 from ipusim.workload.zoo.cookienetae import cookienetae
+from ipusim.workload.zoo.deepvoice import deepvoice3
 from ipusim.workload.zoo.dino import dino_vit_base_16
 from ipusim.workload.zoo.efficientnet import (
     efficientnet_b0,
@@ -26,9 +28,11 @@ from ipusim.workload.zoo.efficientnet import (
     efficientnet_b4_g16_gn,
     efficientnet_b7,
 )
+from ipusim.workload.zoo.fastspeech import fastpitch, fastspeech2, fastspeech2_training
 from ipusim.workload.zoo.frozen_in_time import frozen_in_time_1_frame
 from ipusim.workload.zoo.gin import gin_molhiv
 from ipusim.workload.zoo.gpt2 import gpt2_large, gpt2_medium, gpt2_small
+from ipusim.workload.zoo.lstm import lstm_2_layers
 from ipusim.workload.zoo.mae import mae_vit_base_16
 from ipusim.workload.zoo.mcmc import mcmc_bnn
 from ipusim.workload.zoo.mini_dalle import mini_dalle_l16
@@ -57,6 +61,10 @@ from ipusim.workload.zoo.swin import (
     swin_tiny_padded,
 )
 from ipusim.workload.zoo.tgn import tgn_pytorch, tgn_tensorflow
+from ipusim.workload.zoo.transducer import (
+    transformer_transducer,
+    transformer_transducer_large,
+)
 from ipusim.workload.zoo.transe import transe_256
 from ipusim.workload.zoo.unet import unet_medical
 from ipusim.workload.zoo.uno import uno
@@ -75,19 +83,26 @@ __all__ = [
     "braggnn_prepared",
     "braggnn_scaled",
     "clip_vit_base_32",
+    "conformer_medium",
+    "conformer_small",
     "cookienetae",
+    "deepvoice3",
     "dino_vit_base_16",
     "efficientnet_b0",
     "efficientnet_b0_g16_gn",
     "efficientnet_b4",
     "efficientnet_b4_g16_gn",
     "efficientnet_b7",
+    "fastpitch",
+    "fastspeech2",
+    "fastspeech2_training",
     "frozen_in_time_1_frame",
     "gin_molhiv",
     "gpt2_large",
     "gpt2_medium",
     "gpt2_small",
     "load",
+    "lstm_2_layers",
     "mae_vit_base_16",
     "mcmc_bnn",
     "mini_dalle_l16",
@@ -115,6 +130,8 @@ __all__ = [
     "tgn_pytorch",
     "tgn_tensorflow",
     "transe_256",
+    "transformer_transducer",
+    "transformer_transducer_large",
     "unet_medical",
     "uno",
     "vit_base_16",
@@ -166,6 +183,15 @@ _REGISTRY: dict[str, Callable[[], Model]] = {
         gpt2_medium,
         gpt2_large,
         tamu_autoencoder,
+        lstm_2_layers,
+        deepvoice3,
+        conformer_small,
+        conformer_medium,
+        transformer_transducer,
+        transformer_transducer_large,
+        fastspeech2,
+        fastspeech2_training,
+        fastpitch,
         braggnn,
         braggnn_scaled,
         braggnn_prepared,

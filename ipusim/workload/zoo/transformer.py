@@ -38,6 +38,8 @@ class Shape:
         Whether query, key and value come from one product.
     activation : str
         One of `ACTIVATIONS`.
+    head_size : int, optional
+        Features of a head where they are not an equal share of the hidden ones.
     """
 
     batch: int
@@ -51,6 +53,7 @@ class Shape:
     stochastic_depth: bool = False
     fused_query_key_value: bool = True
     activation: str = "gelu"
+    head_size: int | None = None
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
@@ -68,6 +71,11 @@ class Shape:
     def rows(self) -> int:
         """Rows of the activations: one per item and token."""
         return self.batch * self.tokens
+
+    @property
+    def size(self) -> int:
+        """Features of a head."""
+        return self.head_size or self.hidden // self.heads
 
 
 def drop(g: GraphBuilder, name: str, x: str, shape: Shape) -> str:
@@ -141,14 +149,14 @@ def activate(g: GraphBuilder, name: str, x: str, activation: str) -> str:
 
 def query_key_value(g: GraphBuilder, prefix: str, x: str, shape: Shape) -> tuple[str, ...]:
     """Add the products that make query, key and value: (N x T, H) to three (N, heads, T, size)."""
-    size = shape.hidden // shape.heads
+    features = shape.heads * shape.size
     if not shape.fused_query_key_value:
         return tuple(
-            split_heads(g, f"{prefix}.{part}", g.linear(f"{prefix}.{part}", x, shape.hidden), shape)
+            split_heads(g, f"{prefix}.{part}", g.linear(f"{prefix}.{part}", x, features), shape)
             for part in ("query", "key", "value")
         )
-    qkv = g.linear(f"{prefix}.qkv", x, 3 * shape.hidden)
-    heads = (shape.batch, shape.tokens, 3, shape.heads, size)
+    qkv = g.linear(f"{prefix}.qkv", x, 3 * features)
+    heads = (shape.batch, shape.tokens, 3, shape.heads, shape.size)
     qkv = g.reshape(f"{prefix}.split_heads", qkv, heads)
     qkv = g.transpose(f"{prefix}.heads_first", qkv, (2, 0, 3, 1, 4))
     return g.unstack(f"{prefix}.split", qkv)

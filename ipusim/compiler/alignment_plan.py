@@ -1,0 +1,152 @@
+"""How a CTC loss is spread over tiles, and what each step of its two loops costs.
+
+Source: poplibs lib/popnn/CTCLossPlan.cpp and PerformanceEstimation.hpp, tag sdk/poplar/2.4.0. Time
+and labels are both split; each time step of a part is one superstep, in which one worker per
+sequence follows the alignments through its part of the lattice. Going through time from both ends
+at once, the first half of the steps computes probabilities of beginnings and of ends, the second
+the gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ipusim.compiler.superstep import ChipLike, ceil_div
+
+LOG_ADD_CYCLES, LOG_MULTIPLY_CYCLES = 16, 1
+"""Of one worker, for a sum and a product of values kept as logarithms."""
+
+PARTIAL_BYTES = 4
+LABEL_BYTES = 2
+MEMORY_PROPORTION = 0.6
+"""Share of tile memory that the loss may use."""
+
+_EXCHANGE_CYCLES, _SYNC_CYCLES = 100, 90
+"""Fixed costs of a step that the planner reckons with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CtcPlan:
+    """A split of a CTC loss and its steps.
+
+    Attributes
+    ----------
+    batch, time, label : int
+        Parts of each.
+    blank_apart : bool
+        Whether the last blank lies on tiles of its own.
+    steps : int
+        Steps of each of the two loops.
+    follow_cycles, gradient_cycles : int
+        Compute cycles of a step of the first and of the second loop.
+    exchange_bytes, gradient_exchange_bytes : int
+        Bytes that a tile receives in such a step.
+    """
+
+    batch: int
+    time: int
+    label: int
+    blank_apart: bool
+    steps: int
+    follow_cycles: int
+    gradient_cycles: int
+    exchange_bytes: int
+    gradient_exchange_bytes: int
+
+    @property
+    def tiles(self) -> int:
+        """Tiles that take part."""
+        return self.batch * self.time * (self.label + self.blank_apart)
+
+
+def follow_cycles(labels: int, *, extra_blank: bool) -> int:
+    """Return one worker's cycles for one step of `labels` labels with a blank each."""
+    per_label = 2 * 4 + 2 * (LOG_ADD_CYCLES + LOG_MULTIPLY_CYCLES) + 2
+    return per_label * labels + (LOG_ADD_CYCLES + LOG_MULTIPLY_CYCLES if extra_blank else 0)
+
+
+def gradient_cycles(labels: int, *, extra_blank: bool) -> int:
+    """Return one worker's cycles for one step that also computes the gradient."""
+    per_label = 2 * 3 + 2 * (LOG_ADD_CYCLES + LOG_MULTIPLY_CYCLES)
+    more = per_label * labels + (LOG_ADD_CYCLES + LOG_MULTIPLY_CYCLES if extra_blank else 0)
+    return follow_cycles(labels, extra_blank=extra_blank) + more
+
+
+@lru_cache(maxsize=256)
+def plan_ctc(
+    batch: int, steps: int, labels: int, classes: int, dtype_bytes: int, chip: ChipLike
+) -> CtcPlan:
+    """Return the cheapest split: least cycles, then least memory, then fewest tiles."""
+    best: tuple[tuple[int, int, int], CtcPlan] | None = None
+    for time in _counts(steps):
+        for label in _counts(labels):
+            for blank_apart in (False, True):
+                columns = time * (label + blank_apart)
+                if columns > chip.tiles:
+                    continue
+                for parts in _counts(min(batch, chip.tiles // columns)):
+                    plan = _plan(batch, steps, labels, parts, time, label, blank_apart, chip)
+                    used = _bytes(plan, batch, steps, labels, classes, dtype_bytes)
+                    if used > MEMORY_PROPORTION * chip.bytes_per_tile and best is not None:
+                        continue
+                    key = (_cycles(plan, chip), used, plan.tiles)
+                    if best is None or key < best[0]:
+                        best = (key, plan)
+    return best[1]
+
+
+def _counts(size: int) -> list[int]:
+    """Return the numbers of parts that leave no part empty, one for each size of part."""
+    return sorted({ceil_div(size, ceil_div(size, parts)) for parts in range(1, size + 1)})
+
+
+def _plan(
+    batch: int,
+    steps: int,
+    labels: int,
+    batch_parts: int,
+    time: int,
+    label: int,
+    blank_apart: bool,
+    chip: ChipLike,
+) -> CtcPlan:
+    # With an odd number of parts one direction waits for the other in the middle.
+    loop = ceil_div(steps, time) * (time + time % 2) // 2
+    part = ceil_div(labels, label)
+    extra_blank = labels % label == 0 and not blank_apart
+    rounds = ceil_div(ceil_div(batch, batch_parts), chip.workers) * chip.workers
+    moved = (part if time > 2 else 0) + 2 * (label > 1) + 2 * (label > 1 and time > 2)
+    return CtcPlan(
+        batch=batch_parts,
+        time=time,
+        label=label,
+        blank_apart=blank_apart,
+        steps=loop,
+        follow_cycles=rounds * follow_cycles(part, extra_blank=extra_blank),
+        gradient_cycles=rounds * gradient_cycles(part, extra_blank=extra_blank),
+        exchange_bytes=moved * PARTIAL_BYTES,
+        gradient_exchange_bytes=(2 + 4 * part) * PARTIAL_BYTES,
+    )
+
+
+def _cycles(plan: CtcPlan, chip: ChipLike) -> int:
+    moved = plan.exchange_bytes + plan.gradient_exchange_bytes
+    fixed = 2 * (_EXCHANGE_CYCLES + _SYNC_CYCLES)
+    exchange = moved // chip.exchange_bytes_per_cycle
+    return plan.steps * (plan.follow_cycles + plan.gradient_cycles + exchange + fixed)
+
+
+def _bytes(
+    plan: CtcPlan, batch: int, steps: int, labels: int, classes: int, dtype_bytes: int
+) -> int:
+    """Return the bytes of the fullest tile: data, labels, gradient and what steps hand on."""
+    items, times = ceil_div(batch, plan.batch), ceil_div(steps, plan.time)
+    part = ceil_div(labels, plan.label)
+    extended = 2 * part + (labels % plan.label == 0)
+    data = items * times * classes
+    return (
+        data * (dtype_bytes + PARTIAL_BYTES)
+        + items * part * LABEL_BYTES
+        + 4 * items * extended * PARTIAL_BYTES
+    )
