@@ -11,6 +11,7 @@ from ipusim.compiler.lowering_planned import conv_shape
 from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
 from ipusim.study.evidence_graphs import forward_graph, training_graph
+from ipusim.workload.builder import GraphBuilder
 from ipusim.workload.gradients import conv_data_gradient, conv_weight_gradient
 from ipusim.workload.graph import Conv, Elementwise, MatMul, Op
 
@@ -107,3 +108,18 @@ def test_inference_knows_no_gradient():
     assert [op.name for op in forward.ops] == ["forward"]
     training = steps(training_graph(product, "float16"))
     assert {"transpose weights", "turn weights"} <= set(training["data gradient"])
+
+
+def test_a_product_copies_activations_that_another_operation_made():
+    def layer(*, made: bool):
+        g = GraphBuilder("layer")
+        x = g.input("x", (512, 256))
+        x = g.linear("before", x, 256) if made else x
+        graph = g.finish(g.linear("fc", x, 1024))
+        return steps(graph.with_precision("16.16"))["fc"]["multiply"]
+
+    own, copied = layer(made=False), layer(made=True)
+    assert own.copy_cycles == 0 < copied.copy_cycles
+    assert replace(copied, copy_cycles=0) == own
+    # At 8 bytes a cycle, at most what a tile may hold.
+    assert copied.copy_cycles * CHIP.memcpy_bytes_per_cycle < CHIP.bytes_per_tile

@@ -157,6 +157,17 @@ def test_inference_in_turn_is_one_chip_and_the_copies():
     assert sum(resident.values()) == pytest.approx(alone.result.memory.parameter_bytes, abs=2)
 
 
+def test_replicas_over_a_whole_machine_have_its_host_link_to_themselves():
+    system = load_system("IPU-POD16")
+    sizes = {}
+    for ipus in (1, 2, 4):
+        io = infer(ipus_per_replica=ipus).result.io
+        sizes[ipus] = io.input_bytes, io.output_bytes, io.sustained_s
+        rate = max(io.input_bytes, io.output_bytes) / io.sustained_s
+        assert rate == pytest.approx(system.host_bytes_per_s(4 // ipus))
+    assert sizes[4][2] <= sizes[1][2]
+
+
 def test_pipelined_inference_is_as_quick_as_its_busiest_chip():
     turn, piped = infer(schedule="sequential", **SHARED), infer(**SHARED)
     load = piped.stages["forward_ms"].groupby(piped.stages["ipu"]).sum()

@@ -69,7 +69,9 @@ def host_io(graph: Graph, config: RunConfig) -> HostIo:
         tensor = graph.tensors[name]
         inputs += tensor.elements * DTYPE_BYTES[arriving_dtype(tensor, config.host_dtype)]
     outputs = graph.output_bytes
-    link = system.host_bytes_per_s(config.active_ipus)
+    # Of a replica over several chips one reads and one writes at a time.
+    machine = min(config.active_ipus, system.ipus_per_machine)
+    link = system.host_bytes_per_s(max(1, machine // config.ipus_per_replica))
     sustained = max(inputs, outputs) / link
     handed = inputs * (config.replicas // config.instances if config.instances else 1)
     handing = HOST_PASSES * 2 * handed / system.host_core_bytes_per_s
