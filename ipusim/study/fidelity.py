@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
 
 import numpy as np
 import pandas as pd
 
 from ipusim.errors import ConfigError
-from ipusim.machine.system import load_system, system_names
+from ipusim.machine.system import system_names
+from ipusim.study.audit_results import bow_over_classic
 from ipusim.study.compare import NOT_MODELLED, PREDICTED, error_percent, tier_summary, time_ratio
 from ipusim.study.predictor import TIERS
-from ipusim.study.published import PublishedRow, load_rows
-from ipusim.study.runs import RunConfiguration, load_runs
+from ipusim.study.published import load_rows
+from ipusim.study.runs import load_runs
 
 MOST_WORST_ROWS = 100
 PAIR_PERCENT = 10.0
 """A pair of chips is told apart rightly when its predicted ratio is this near the published one."""
 _SAME_RUN = (
     "model",
-    "mode",
     "micro_batch",
     "replicas",
     "ipus_per_replica",
     "gradient_accumulation",
     "precision",
+    "overlap_io",
+    "io_tiles",
+    "instances",
 )
+"""Options that two runs of one configuration share."""
 
 
 def check_parameters(*, worst_rows: object, jobs: object) -> None:
@@ -185,17 +188,6 @@ def worst_rows(frame: pd.DataFrame, count: int) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def _printed_framework(row: PublishedRow) -> str:
-    """Return the framework that the label of a row names: its last part before the batch."""
-    parts = [part for part in row.label.split(", ") if not part.startswith("batch ")]
-    return parts[-1]
-
-
-def _pair_key(row: PublishedRow) -> tuple[object, ...]:
-    run: RunConfiguration = row.run
-    return (_printed_framework(row), *(getattr(run, name) or 1 for name in _SAME_RUN))
-
-
 def bow_pairs(frame: pd.DataFrame) -> pd.DataFrame:
     """Compare how much faster a Bow system is than the Classic one with the same run.
 
@@ -207,37 +199,36 @@ def bow_pairs(frame: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        Per pair of throughput rows that share framework, model, micro-batch, replicas, chips of a
-        replica, accumulation and precision: both rows, family, mode, published and predicted ratio
-        Bow over Classic, ratio of the clocks, error in percent, and whether it is within 10 %.
+        Per predicted pair that prints the same (model, variant, framework, batch) on as many IPUs
+        and was run the same way (micro-batch, replicas, accumulation, precision, overlap, host
+        processes): both rows, family, mode, label of the Bow row, published and predicted ratio Bow
+        over Classic, ratio of the clocks, error in percent, and whether it is within 10 %.
     """
     predicted = frame[frame["status"] == PREDICTED].set_index("row_id")["calibrated"].to_dict()
-    sides: dict[str, dict[tuple[object, ...], list[PublishedRow]]] = {"Bow": {}, "GC200": {}}
-    for row in load_rows(study="results", metric="throughput"):
-        if row.row_id in predicted:
-            chip = load_system(row.system).chip.name
-            sides[chip].setdefault(_pair_key(row), []).append(row)
+    rows = {row.row_id: row for row in load_rows(study="results", metric="throughput")}
     lines = []
-    for key, bows in sides["Bow"].items():
-        for bow, classic in product(bows, sides["GC200"].get(key, ())):
-            published = bow.value / classic.value
-            ratio = predicted[bow.row_id] / predicted[classic.row_id]
-            clocks = [load_system(row.system).chip.clock_hz for row in (bow, classic)]
-            error = error_percent(ratio, published)
-            lines.append(
-                {
-                    "bow_row": bow.row_id,
-                    "classic_row": classic.row_id,
-                    "family": bow.family,
-                    "mode": bow.run.mode,
-                    "label": bow.label,
-                    "published_ratio": published,
-                    "predicted_ratio": ratio,
-                    "clock_ratio": clocks[0] / clocks[1],
-                    "error_percent": error,
-                    "within": abs(error) <= PAIR_PERCENT,
-                }
-            )
+    for pair in bow_over_classic().to_dict("records"):
+        ids = pair["bow_row"], pair["classic_row"]
+        bow, classic = (rows[row_id].run for row_id in ids)
+        alike = all(getattr(bow, name) == getattr(classic, name) for name in _SAME_RUN)
+        if not alike or not predicted.keys() >= set(ids):
+            continue
+        ratio = predicted[ids[0]] / predicted[ids[1]]
+        error = error_percent(ratio, pair["ratio"])
+        lines.append(
+            {
+                "bow_row": ids[0],
+                "classic_row": ids[1],
+                "family": bow.family,
+                "mode": bow.mode,
+                "label": pair["label"],
+                "published_ratio": pair["ratio"],
+                "predicted_ratio": ratio,
+                "clock_ratio": pair["clock_ratio"],
+                "error_percent": error,
+                "within": abs(error) <= PAIR_PERCENT,
+            }
+        )
     return pd.DataFrame(lines, columns=list(_PAIR_COLUMNS))
 
 

@@ -12,6 +12,7 @@ from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.compile_time import first_epoch_items_per_s
 from ipusim.study.published import PublishedRow
 from ipusim.study.runs import RunConfiguration
+from ipusim.study.time_to_train import load_convergence
 
 TIERS = ("roofline", "specification", "calibrated")
 """The three kinds of prediction that every comparison shows side by side."""
@@ -180,6 +181,9 @@ def metric_of(report: ReportLike, row: PublishedRow) -> float:
     if row.metric == "efficiency":
         power = getattr(report, "power", None)
         return rate / (math.nan if power is None else float(power))
+    convergence = load_convergence().get(row.run.run_id)
+    if row.metric == "time_to_train" and convergence is not None:
+        return convergence.seconds_at(rate * row.run.reported_per_item) / _SECONDS[row.unit]
     if row.metric in ("epoch_time", "time_to_train"):
         return row.run.epoch_items / rate / _SECONDS[row.unit]
     if row.metric == "throughput_epoch1":

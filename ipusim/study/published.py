@@ -14,6 +14,7 @@ from ipusim import paths
 from ipusim.errors import DataError, unknown_name
 from ipusim.study.records import number_cell, read_records
 from ipusim.study.runs import RunConfiguration, load_runs
+from ipusim.study.time_to_train import load_convergence
 
 EPOCH_METRICS = ("epoch_time", "throughput_epoch1", "time_to_train")
 """Metrics that need the number of items that a published time covers."""
@@ -80,6 +81,8 @@ class PublishedRow:
         """Why no prediction is made; empty when one is made."""
         if self.run.not_modelled or self.metric not in EPOCH_METRICS or self.run.epoch_items:
             return self.run.not_modelled
+        if self.metric == "time_to_train" and self.run.run_id in load_convergence():
+            return ""
         return "how many items the time covers is not stated, and it follows from that alone"
 
     @property

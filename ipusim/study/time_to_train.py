@@ -1,0 +1,122 @@
+"""Time to an accuracy: published samples and evaluations, simulated throughput.
+
+How many samples a network needs at a batch size is a matter of its training, not of the machine: it
+is read from the public logs of the submissions (samples and counts of evaluations, no times), and
+stands in ``data/runs/time_to_train.csv``. Simulated is the rate at which they are worked through.
+Start-up counts for nothing: the clock of MLPerf starts after initialisation and compilation
+(mlcommons/training_policies, "model compilation and initialization").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import pandas as pd
+
+from ipusim import paths
+from ipusim.study.records import number_cell, read_records
+
+FILE = "time_to_train.csv"
+FORWARD_SHARE = 1.0 / 3.0
+"""An evaluated item against a trained one [A]: the forward pass is one of the three passes of equal
+multiply-accumulates, and nothing else of the step is counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convergence:
+    """What a run worked through until its target was reached.
+
+    Attributes
+    ----------
+    run_id : str
+    samples : int
+        Trained, evaluations left out; published.
+    evaluations : float
+        How many there were, on average over the submitted runs; published.
+    evaluation_items : int
+        Of each evaluation.
+    source : str
+        Where the counts come from.
+    """
+
+    run_id: str
+    samples: int
+    evaluations: float
+    evaluation_items: int
+    source: str
+
+    @property
+    def evaluation_work(self) -> float:
+        """Evaluations, as so many trained samples."""
+        return FORWARD_SHARE * self.evaluations * self.evaluation_items
+
+    def seconds_at(self, samples_per_s: float) -> float:
+        """Return the time to the target at a training throughput."""
+        return (self.samples + self.evaluation_work) / samples_per_s
+
+
+@lru_cache(maxsize=4)
+def _load(path: Path) -> dict[str, Convergence]:
+    columns = ("run_id", "samples", "evaluations", "evaluation_items", "source")
+    return {
+        record["run_id"]: Convergence(
+            run_id=record["run_id"],
+            samples=int(number_cell(record, "samples", path, int)),
+            evaluations=float(number_cell(record, "evaluations", path, float)),
+            evaluation_items=int(number_cell(record, "evaluation_items", path, int)),
+            source=record["source"],
+        )
+        for record in read_records(path, columns)
+    }
+
+
+def load_convergence() -> dict[str, Convergence]:
+    """Return what is published about convergence, by run.
+
+    Raises
+    ------
+    DataError
+        If the file is missing or damaged.
+    """
+    return dict(_load(paths.data_dir() / "runs" / FILE))
+
+
+def time_to_train_frame(frame: pd.DataFrame) -> pd.DataFrame:
+    """Take predicted times to train apart: what is published and what is simulated.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `ipusim.study.compare.verdicts`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per row with a prediction: row_id, published samples and evaluations, the simulated training
+        throughput (samples/s), published and predicted minutes, those of them that evaluation
+        takes, and the throughput that the published time would need.
+    """
+    known = load_convergence()
+    lines = []
+    for line in frame[frame["metric"] == "time_to_train"].to_dict("records"):
+        run = known.get(line["row_id"])
+        if run is None or not line["calibrated"] > 0:
+            continue
+        work = run.samples + run.evaluation_work
+        rate = work / (60.0 * line["calibrated"])
+        lines.append(
+            {
+                "row_id": line["row_id"],
+                "system": line["system"],
+                "samples": run.samples,
+                "evaluations": run.evaluations,
+                "simulated_samples_per_s": rate,
+                "published_min": line["published"],
+                "predicted_min": line["calibrated"],
+                "evaluation_min": run.evaluation_work / rate / 60.0,
+                "implied_samples_per_s": work / (60.0 * line["published"]),
+            }
+        )
+    return pd.DataFrame(lines)
