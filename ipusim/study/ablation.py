@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ Options = dict[str, Any]
 Rewrite = Callable[[Program, Chip], Program]
 
 _TIER = "specification"
+_OVERLAP = ("overlap_io", "io_tiles")
 _SAME_PROGRAM = ("model", "mode", "stack", "micro_batch", "precision", "partials", "recompute")
 
 
@@ -102,18 +102,16 @@ def _at_peak(op: LoweredOp, peak: float) -> LoweredOp:
     return replace(op, steps=tuple(steps))
 
 
-def left_out(options: Options, *, names: tuple[str, ...]) -> Options:
-    """Return options without some of them, so that defaults are taken."""
-    return {name: value for name, value in options.items() if name not in names}
+def float_partials(options: Options) -> Options:
+    """Return options of a run that accumulates in float, at half the AMP rate on Mk2."""
+    return options | {"partials": "float"}
 
 
 def no_overlap(options: Options) -> Options:
     """Return options of a run whose transfers wait for the chip, with the same queue."""
-    return (
-        left_out(options, names=("overlap_io", "io_tiles"))
-        if options.get("overlap_io")
-        else options
-    )
+    if not options.get("overlap_io"):
+        return options
+    return {name: value for name, value in options.items() if name not in _OVERLAP}
 
 
 def no_recompute(options: Options) -> Options:
@@ -124,8 +122,8 @@ def no_recompute(options: Options) -> Options:
 ABLATIONS = (
     Ablation(
         name="AMP rate",
-        title="type of partials not known: the default of the stack",
-        options=partial(left_out, names=("partials",)),
+        title="type of partials not known: float, the default of poplibs",
+        options=float_partials,
     ),
     Ablation(name="exchange", title="exchange takes no time", rewrite=no_exchange),
     Ablation(name="layout copies", title="on-tile copies take no time", rewrite=no_copies),
