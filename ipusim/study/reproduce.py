@@ -30,6 +30,7 @@ from ipusim.study.execute import notebook_html, run_notebook
 from ipusim.study.figures import published_against_predicted
 from ipusim.study.index_page import Card, index_html
 from ipusim.study.outputs import frame_csv, save_figure, write_bytes, write_text
+from ipusim.study.pooled import available_cores
 from ipusim.study.predictor import Predictor
 
 STATE_FOLDER = ".ipusim"
@@ -262,7 +263,7 @@ def _result(state: StudyState, status: str, out: Path) -> StudyResult:
 
 def _write_verdicts(out: Path, predictor: Predictor | None) -> pd.DataFrame:
     """Judge every published row and draw the overview figure."""
-    frame = verdicts(predictor=predictor)
+    frame = verdicts(predictor=predictor, jobs=available_cores())
     write_text(out / "verdicts.csv", frame_csv(frame))
     if (frame["status"] == PREDICTED).any():
         save_figure(published_against_predicted(frame), SCATTER_FIGURE, out)
