@@ -63,6 +63,14 @@ def test_the_fixed_cost_is_paid_once_per_update(report):
         assert dear.result.step_s - run(**options).result.step_s == pytest.approx(1e-3)
 
 
+def test_a_pipeline_pays_the_fixed_cost_in_every_cycle():
+    options = {"ipus_per_replica": 2, "gradient_accumulation": 8}
+    free = run(**options).result
+    dear = run(tier="calibrated", costs=FittedCosts(step_s=1e-3), **options).result
+    assert free.pipeline.steps > 8
+    assert dear.step_s - free.step_s == pytest.approx(1e-3 * free.pipeline.steps)
+
+
 def test_replicas_only_add_collectives(report):
     alone = run(replicas=1)
     assert "gradient all-reduce" not in alone.result.parts_s

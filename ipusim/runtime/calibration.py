@@ -41,7 +41,8 @@ class FittedCosts:
     Attributes
     ----------
     step_s : float
-        Fixed cost per step: per batch in inference, per weight update in training.
+        Fixed cost per step: per batch in inference, per weight update in training, per cycle where
+        a replica is a pipeline.
     reduction_s : float
         Latency of a reduction over neighbouring chips within the program (distributed batch norm).
     collective_s : float
