@@ -13,6 +13,7 @@ from ipusim.study.compare import PREDICTED
 from ipusim.study.intervals import coverage_table
 from ipusim.study.published import load_row, load_rows
 from ipusim.study.tables import Table
+from ipusim.study.time_to_train import time_to_train_frame
 
 
 @pytest.fixture(scope="module")
@@ -125,10 +126,16 @@ def test_tables_of_the_page_hold_every_row_once(frame):
         results.table_frame(frame, "Classic trainings")
 
 
-def test_families_can_be_chosen():
+def test_families_can_be_chosen(frame):
     rows = results.study_rows(["vit"])
     assert {row.family for row in rows} == {"vit"}
     assert len(results.study_rows()) == len(load_rows(study="results"))
+    # a table that has no row of them is still a table, and a figure that says so
+    own = frame[(frame["study"] == "results") & (frame["family"] == "vit")]
+    assert results_views.results_table(own, "Bow inference").cells == []
+    empty = results_views.published_and_predicted(own, "Bow inference")
+    assert "no row" in empty.axes[0].get_title(loc="left")
+    assert time_to_train_frame(own).columns[0] == "row_id"
 
 
 @pytest.mark.parametrize(

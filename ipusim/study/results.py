@@ -8,7 +8,7 @@ import pandas as pd
 
 from ipusim.errors import ConfigError, unknown_name
 from ipusim.study.audit_results import batch_labels
-from ipusim.study.compare import PREDICTED, error_percent
+from ipusim.study.compare import error_percent
 from ipusim.study.predictor import TIERS
 from ipusim.study.published import PublishedRow, load_rows
 
@@ -106,21 +106,3 @@ def table_frame(frame: pd.DataFrame, table: str) -> pd.DataFrame:
     ends = ("low80", "high80", "error_percent", "verdict", "note")
     sorted_rows = own.sort_values("family", key=lambda name: name.map(order), kind="stable")
     return sorted_rows[[*shown, *ends]].reset_index(drop=True)
-
-
-def tables_with_rows(frame: pd.DataFrame) -> list[str]:
-    """Return the tables that a selection of families leaves rows in."""
-    return [table for table in TABLES if (frame["table"] == table).any()]
-
-
-def predicted_part(frame: pd.DataFrame, mode: str) -> pd.DataFrame:
-    """Return the predicted rows of a mode.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.compare.verdicts`.
-    mode : str
-        ``"inference"`` or ``"training"``.
-    """
-    return frame[(frame["status"] == PREDICTED) & (frame["mode"] == mode)]

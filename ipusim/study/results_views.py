@@ -63,17 +63,12 @@ def published_and_predicted(frame: pd.DataFrame, table: str) -> Figure:
     -------
     matplotlib.figure.Figure
         One line per throughput row, grouped by family: what is predicted, its 80 % interval and
-        what nothing fitted gives, over what was published.
-
-    Raises
-    ------
-    StudyError
-        If no rate of the table is predicted.
+        what nothing fitted gives, over what was published. Says so where no row is predicted.
     """
     data = table_frame(frame, table)
     data = data[(data["metric"] == "throughput") & data["calibrated"].notna()]
     if data.empty:
-        raise StudyError(f"No throughput of {table!r} is predicted: there is nothing to draw.")
+        return _empty_figure(f"{table}: no row of these families is predicted")
     places = np.arange(len(data))[::-1].astype(np.float64)
     scaled = data[["low80", "calibrated", "high80", "specification"]].div(data["published"], axis=0)
     with figure_style():
@@ -104,6 +99,15 @@ def published_and_predicted(frame: pd.DataFrame, table: str) -> Figure:
         axis.set_xlabel("predicted / published throughput (log scale)")
         axis.set_title(f"{table}: {len(data)} rows")
         figure.legend(loc="outside lower center", ncols=4)
+    return figure
+
+
+def _empty_figure(text: str) -> Figure:
+    with figure_style():
+        figure = Figure(figsize=(9.4, 0.8))
+        axis = figure.subplots()
+        axis.set_axis_off()
+        axis.set_title(text)
     return figure
 
 

@@ -119,4 +119,17 @@ def time_to_train_frame(frame: pd.DataFrame) -> pd.DataFrame:
                 "implied_samples_per_s": work / (60.0 * line["published"]),
             }
         )
-    return pd.DataFrame(lines)
+    return pd.DataFrame(lines, columns=list(_COLUMNS))
+
+
+_COLUMNS = (
+    "row_id",
+    "system",
+    "samples",
+    "evaluations",
+    "simulated_samples_per_s",
+    "published_min",
+    "predicted_min",
+    "evaluation_min",
+    "implied_samples_per_s",
+)
