@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
 
+from ipusim.compiler.lowering import lower
+from ipusim.compiler.stacks import load_stack
+from ipusim.errors import WorkloadError
+from ipusim.machine import load_chip
 from ipusim.workload import zoo
 from ipusim.workload.builder import GraphBuilder
 from ipusim.workload.graph import Gather, Graph
 from ipusim.workload.training import training_graphs
-from ipusim.workload.zoo import gin
+from ipusim.workload.zoo import cluster_gcn, gin
 from ipusim.workload.zoo.graph_layers import Edges, gru_cell, softmax_at_targets
 from ipusim.workload.zoo.schnet import Topology as Clusters
 
@@ -134,3 +141,78 @@ def test_softmax_over_edges_sums_at_their_targets():
 def test_slots_follow_the_batch():
     small, large = (zoo.tgn_pytorch().graph(events) for events in (10, 20))
     assert small.tensors["edge_sources"].elements * 2 == large.tensors["edge_sources"].elements
+
+
+@pytest.mark.parametrize(
+    ("name", "widths", "nodes"),
+    [
+        # Widths of node features from layer to layer; nodes of a mean step.
+        ("ppi", (50, 1024, 1024, 1024, 121), 44_906 / 50),
+        ("arxiv", (128, 256, 256, 256, 256, 40), 90_941 / 30),
+        ("reddit", (602, 512, 512, 512, 41), 153_431 / 75),
+        ("products", (100, 400, 400, 400, 47), 196_615 / 50),
+        ("mag", (128, 512, 512, 512, 349), 1_832_925 / 500),
+    ],
+)
+def test_cluster_gcn_by_hand(name, widths, nodes):
+    graph = zoo.load(f"cluster_gcn_{name}").graph()
+    # A node's features beside those of its neighbours; no bias; a layer norm except at the end.
+    weights = sum(2 * a * b for a, b in pairwise(widths))
+    assert graph.parameters == weights + 2 * sum(widths[1:-1])
+    rows, arriving = graph.tensors["features"].shape
+    precalculated = name in ("arxiv", "mag")
+    assert arriving == widths[0] * (2 if precalculated else 1)
+    spare = name != "ppi"
+    assert 1.03 * nodes <= rows - spare < 1.03 * nodes + 1
+    around = sum(widths[:-1])
+    of_matrix = rows**2 * (rows + around) if name == "ppi" else 0
+    assert graph.macs == rows * weights + of_matrix
+    sums = [p for p in gathers(graph, "add") if p.width > 1]
+    summed = () if name == "ppi" else widths[precalculated:-1]
+    assert [p.width for p in sums] == list(summed)
+    assert all(p.rows == rows and p.hottest for p in sums)
+
+
+def test_edges_of_a_cluster_are_bounded_by_its_nodes():
+    clusters = cluster_gcn.Clusters(nodes=1000, degree=4.0, clusters=100, per_step=5)
+    assert (clusters.mean_nodes, clusters.mean_edges) == (50, 200)
+    assert (clusters.padded_nodes, clusters.padded_edges) == (52, 206)
+    crowded = cluster_gcn.Clusters(nodes=1000, degree=40.0, clusters=100, per_step=5)
+    assert crowded.mean_edges == 5 * 10 * 9
+
+
+def test_padding_and_self_loops_of_a_list_of_edges():
+    graph = zoo.cluster_gcn_reddit().graph()
+    clusters = cluster_gcn.REDDIT.clusters
+    (sort,) = [op.params for op in graph.ops if op.kind == "sort"]
+    assert sort.length == clusters.padded_edges + clusters.padded_nodes + 1
+    assert not [op for op in zoo.cluster_gcn_arxiv().graph().ops if op.kind == "sort"]
+    (padding,) = {p.hottest for p in gathers(graph, "lookup") if p.hottest}
+    assert padding == pytest.approx(0.03 * clusters.mean_edges, rel=0.001)
+
+
+def test_cluster_gcn_takes_one_group_of_clusters():
+    with pytest.raises(WorkloadError, match="Micro-batch 2 of 'cluster_gcn_ppi' must be 1"):
+        zoo.cluster_gcn_ppi().graph(2)
+
+
+def test_only_what_runs_along_edges_takes_longer_with_more_edges():
+    clusters = cluster_gcn.Clusters(nodes=4000, degree=8.0, clusters=40, per_step=20)
+    small = replace(cluster_gcn.REDDIT, clusters=clusters, features=64, hidden=64, layers=2)
+    denser = replace(small, clusters=replace(clusters, degree=80.0))
+    few, many = (
+        {
+            op.name: op.cycles
+            for op in lower(
+                cluster_gcn.build(1, topology=topology).with_precision("16.16"),
+                load_chip("Bow"),
+                load_stack("sdk-3.x"),
+                host_dtype=None,
+            ).ops
+        }
+        for topology in (small, denser)
+    )
+    for along_edges in ("gcn_0.adjacency.gather", "gcn_0.adjacency.sum", "adjacency.loops.sort"):
+        assert many[along_edges] > 2 * few[along_edges] > 0
+    for at_nodes in ("gcn_0", "gcn_0.norm", "output"):
+        assert many[at_nodes] == few[at_nodes] > 0

@@ -17,6 +17,13 @@ from ipusim.workload.zoo.autoencoder import tamu_autoencoder
 from ipusim.workload.zoo.bert import bert_base_squad, bert_large_squad
 from ipusim.workload.zoo.braggnn import braggnn, braggnn_prepared, braggnn_scaled
 from ipusim.workload.zoo.clip import clip_vit_base_32
+from ipusim.workload.zoo.cluster_gcn import (
+    cluster_gcn_arxiv,
+    cluster_gcn_mag,
+    cluster_gcn_ppi,
+    cluster_gcn_products,
+    cluster_gcn_reddit,
+)
 from ipusim.workload.zoo.conformer import conformer_medium, conformer_small
 from ipusim.workload.zoo.cookienetae import cookienetae
 from ipusim.workload.zoo.deepvoice import deepvoice3
@@ -83,6 +90,11 @@ __all__ = [
     "braggnn_prepared",
     "braggnn_scaled",
     "clip_vit_base_32",
+    "cluster_gcn_arxiv",
+    "cluster_gcn_mag",
+    "cluster_gcn_ppi",
+    "cluster_gcn_products",
+    "cluster_gcn_reddit",
     "conformer_medium",
     "conformer_small",
     "cookienetae",
@@ -204,6 +216,11 @@ _REGISTRY: dict[str, Callable[[], Model]] = {
         gin_molhiv,
         mcmc_bnn,
         transe_256,
+        cluster_gcn_arxiv,
+        cluster_gcn_mag,
+        cluster_gcn_ppi,
+        cluster_gcn_products,
+        cluster_gcn_reddit,
     )
 }
 _REGISTRY |= bert.MODELS | group_bert.MODELS | gpt2.MODELS | yolo.MODELS | efficientdet.MODELS
