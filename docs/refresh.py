@@ -21,8 +21,11 @@ from matplotlib.figure import Figure
 from ipusim import cli
 from ipusim.study import evidence, qwant_figures, qwant_inside, tamu_figures, tamu_scaling
 from ipusim.study.clean import cleaned, notebook_text, read_notebook
-from ipusim.study.compare import tier_summary, verdicts
+from ipusim.study.compare import PREDICTED, tier_summary, verdicts
+from ipusim.study.evidence_memory import network_memory_table
+from ipusim.study.evidence_recurrent import recurrent_table
 from ipusim.study.execute import run_notebook
+from ipusim.study.intervals import coverage_table
 from ipusim.study.outputs import write_bytes, write_text
 from ipusim.study.tables import format_percent
 
@@ -42,10 +45,12 @@ EXAMPLE = (
     "float32",
 )
 _BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(\n<!-- end \2 -->)", re.DOTALL)
+_STUDY_NAMES = {"qwant": "Qwant", "tamu": "TAMU", "argonne": "Argonne", "results": "results page"}
 _METRIC_NAMES = {
     "efficiency": "images/s/W",
     "throughput_epoch1": "first epoch",
     "epoch_time": "time of an epoch",
+    "time_to_train": "time to train",
 }
 
 
@@ -62,7 +67,7 @@ def _cell(value: float) -> str:
 
 
 def accuracy_block(frame: pd.DataFrame) -> str:
-    """Return the three-tier table: median error per system and metric.
+    """Return the three-tier table: errors per study, kind of run and metric, and over all rows.
 
     Parameters
     ----------
@@ -70,25 +75,33 @@ def accuracy_block(frame: pd.DataFrame) -> str:
         From `ipusim.study.compare.verdicts` on every row.
     """
     lines = [
-        "| published | rows | roofline | nothing fitted | calibrated | bias | hits | largest |",
-        "|---|---|---|---|---|---|---|---|",
+        "| published | rows | roofline | nothing fitted | calibrated | 90 % below | bias | hits "
+        "| in interval |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    keys = ["system", "mode", "metric"]
-    summary = tier_summary(frame, by=keys)
-    for (system, mode, metric), group in summary.groupby(keys, sort=False):
-        tiers = group.set_index("tier")
-        best = tiers.loc["calibrated"]
-        medians = [tiers.loc[tier, "median_abs_error_percent"] for tier in tiers.index]
-        cells = [
-            f"{system}, {mode}, {_METRIC_NAMES.get(metric, metric)}",
-            str(int(best["rows"])),
-            *map(_cell, medians),
-            format_percent(best["bias_percent"]),
-            f"{int(best['hit'])} of {int(best['rows'])}",
-            _cell(best["max_abs_error_percent"]),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
+    predicted = frame[frame["status"] == PREDICTED]
+    for names, group in predicted.groupby(["study", "kind", "metric"], sort=False):
+        study, kind, metric = names
+        name = f"{_STUDY_NAMES[study]}, {kind}, {_METRIC_NAMES.get(metric, metric)}"
+        lines.append(_accuracy_line(name, group))
+    lines.append(_accuracy_line("all", predicted))
     return "\n".join(lines)
+
+
+def _accuracy_line(name: str, group: pd.DataFrame) -> str:
+    tiers = tier_summary(group).set_index("tier")
+    best = tiers.loc["calibrated"]
+    cover = coverage_table(group).iloc[-1]
+    cells = [
+        name,
+        str(int(best["rows"])),
+        *(_cell(tiers.loc[tier, "median_abs_error_percent"]) for tier in tiers.index),
+        _cell(best["p90_abs_error_percent"]),
+        format_percent(best["bias_percent"]),
+        f"{int(best['hit'])} of {int(best['rows'])}",
+        f"{cover['inside_percent']:.0f} %" if cover["rows"] else "-",
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
 def evidence_block() -> str:
@@ -100,9 +113,16 @@ def evidence_block() -> str:
             f"| mean {_cell(row['mean_abs_error_percent'])} "
             f"| largest {_cell(row['max_abs_error_percent'])} |"
         )
-    for row in evidence.operations_table().to_dict("records"):
+    operations = pd.concat([evidence.operations_table(), recurrent_table()])
+    for row in operations.to_dict("records"):
         lines.append(
             f"| IPUModel: {row['operation']}, {row['chip']}, {row['snapshot']} | {row['rows']} "
+            f"| median {_cell(row['median_abs_error_percent'])} "
+            f"| 90th percentile {_cell(row['p90_abs_error_percent'])} |"
+        )
+    for row in network_memory_table().to_dict("records"):
+        lines.append(
+            f"| memory of networks: {row['category']}, {row['use']} | {row['rows']} "
             f"| median {_cell(row['median_abs_error_percent'])} "
             f"| 90th percentile {_cell(row['p90_abs_error_percent'])} |"
         )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from ipusim.study import evidence, evidence_pooling, evidence_recurrent
+from ipusim.study import evidence, evidence_memory, evidence_pooling, evidence_recurrent
 from ipusim.study.tables import Table
 
 _TIER_COLUMNS = {
@@ -73,10 +73,11 @@ def layers_table() -> Table:
         ("operations in IPUModel", evidence_pooling.pooling_table()),
         ("operations in IPUModel", evidence_recurrent.recurrent_table()),
         ("layers on silicon, Mk1", evidence.mk1_layers_table()),
+        ("memory of compiled networks", evidence_memory.network_memory_table()),
     ):
         frame = getattr(table, "frame", table)
         for row in frame.to_dict("records"):
-            names = ("vertex", "operation", "chip", "snapshot", "stage", "passes")
+            names = ("vertex", "operation", "chip", "snapshot", "stage", "category", "use")
             lines.append(
                 {
                     "layer": layer,

@@ -27,8 +27,8 @@ from ipusim.study.outputs import write_text
 from ipusim.study.predictor import Predictor
 
 COVERAGE = 0.8
-FIT_METRICS = ("throughput", "time_to_train")
-"""One number per run: a latency repeats the throughput of its run in another form."""
+FIT_METRICS = ("throughput", "latency", "time_to_train")
+"""What intervals are given for. A latency is not its throughput over again where batches queue."""
 LEAST_ROWS = 10
 """A kind with fewer rows left, or with one family, takes the rows of all kinds: 9 are the fewest
 that have order statistics at 10 and 90 %."""
@@ -37,7 +37,7 @@ _DIGITS = 4
 
 
 def residuals(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return how each run's left-out prediction missed.
+    """Return how each row's left-out prediction missed.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def residuals(frame: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        Per run that has one of `FIT_METRICS`: row_id, family, kind, and ratio, published over
+        Per row of one of `FIT_METRICS`: row_id, family, kind, and ratio, published over
         predicted time of the calibrated tier.
     """
     used = frame[(frame["status"] == PREDICTED) & frame["metric"].isin(FIT_METRICS)]
