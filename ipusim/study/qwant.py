@@ -414,5 +414,5 @@ def machine_rows() -> tuple[PublishedRow, ...]:
     return tuple(
         row
         for row in load_rows(study="results")
-        if row.family == "resnext" and not row.not_modelled
+        if row.family == "resnext" and row.run.mode == "inference" and not row.not_modelled
     )
