@@ -40,7 +40,7 @@ EXAMPLE = (
     "--system",
     "C2",
     "--micro-batch",
-    "4",
+    "2",
     "--host-dtype",
     "float32",
 )
