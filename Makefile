@@ -7,7 +7,8 @@ NOTEBOOKS = $(wildcard notebooks/*.ipynb)
 CANDIDATES := python3 python3.11 python3.12 python3.13 python3.14 python
 
 # A file of tests, or a notebook, stays with one worker: fixtures and kernels are made once for it.
-PARALLEL := -n auto --dist loadfile
+# The browser, which waits for kernels, starts first.
+PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 
 export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
 
@@ -46,7 +47,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow" tests/test_lab_browser.py tests
 	$(BIN)/python -m pytest $(PARALLEL) --nbval-lax --nbval-current-env --nbval-cell-timeout=300 \
 	  --nbval-sanitize-with tests/nbval_sanitize.cfg $(NOTEBOOKS)
 

@@ -22,6 +22,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+LONG = ("05_graphcore_results", "06_fidelity")
+"""Hundreds of predictions each, made by nbval too: in the browser only by `make test-slow`."""
 SCREENS = ROOT / "build" / "screens"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 START_SECONDS = 90
@@ -169,7 +171,13 @@ def test_there_are_notebooks() -> None:
     assert NOTEBOOKS
 
 
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "notebook",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem in LONG))
+        for path in NOTEBOOKS
+    ],
+)
 def test_every_cell_runs_in_the_browser(notebook: Path, lab: Lab, page: Page) -> None:
     outside: list[str] = []
     page.on("request", lambda call: None if "127.0.0.1" in call.url else outside.append(call.url))
