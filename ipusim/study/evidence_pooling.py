@@ -22,6 +22,8 @@ from ipusim.compiler.superstep import Superstep
 from ipusim.machine import Chip, load_chip
 from ipusim.study.records import evidence_records
 
+GROUPS = ["operation", "snapshot", "chip"]
+"""What the errors of single operations are summarised by."""
 _FILE = "ipumodel_layers_dev.csv"
 _CHIPS = {"mk1": "GC2", "mk2": "GC200"}
 _DTYPES = {"half": "float16", "float": "float32"}
@@ -151,7 +153,17 @@ def _compared(
 
 
 def pooling_table() -> pd.DataFrame:
-    """Summarise `pooling_rows` per operation, snapshot and chip.
+    """Summarise `pooling_rows` per operation, snapshot and chip, as `cycle_errors` does."""
+    return cycle_errors(pooling_rows())
+
+
+def cycle_errors(rows: pd.DataFrame) -> pd.DataFrame:
+    """Summarise compared operations per operation, snapshot and chip.
+
+    Parameters
+    ----------
+    rows : pandas.DataFrame
+        With the columns of `GROUPS` and ``error_percent``.
 
     Returns
     -------
@@ -159,7 +171,7 @@ def pooling_table() -> pd.DataFrame:
         Rows; median, 90th percentile and maximum of the absolute errors of cycles in percent.
     """
     lines = []
-    groups = pooling_rows().groupby(["operation", "snapshot", "chip"], sort=False)
+    groups = rows.groupby(GROUPS, sort=False)
     for (operation, snapshot, chip), group in groups:
         errors = group["error_percent"].abs()
         lines.append(

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 
 from ipusim.compiler.lowering import lower
 from ipusim.compiler.stacks import Stack, load_stack
 from ipusim.machine import Chip, load_chip
 from ipusim.study.evidence_graphs import DTYPES, recurrent_graph, recurrent_of
+from ipusim.study.evidence_pooling import GROUPS, cycle_errors
 from ipusim.study.records import evidence_records
 
 FINGERPRINT_SLACK_BYTES = 64
@@ -93,20 +93,7 @@ def recurrent_table() -> pd.DataFrame:
         Rows; median, 90th percentile and maximum of the absolute errors of cycles in percent; how
         many worst-tile fingerprints are exact, of how many.
     """
-    lines = []
-    groups = recurrent_rows().groupby(["operation", "snapshot", "chip"], sort=False)
-    for (operation, snapshot, chip), group in groups:
-        errors = group["error_percent"].abs()
-        lines.append(
-            {
-                "operation": operation,
-                "snapshot": snapshot,
-                "chip": chip,
-                "rows": len(group),
-                "median_abs_error_percent": float(np.median(errors)),
-                "p90_abs_error_percent": float(np.percentile(errors, 90)),
-                "max_abs_error_percent": float(errors.max()),
-                "fingerprints": f"{int(group['fingerprint'].sum())}/{len(group)}",
-            }
-        )
-    return pd.DataFrame(lines)
+    rows = recurrent_rows()
+    exact = rows.groupby(GROUPS, sort=False)["fingerprint"]
+    marks = [f"{int(group.sum())}/{len(group)}" for _, group in exact]
+    return cycle_errors(rows).assign(fingerprints=marks)

@@ -18,7 +18,7 @@ import pandas as pd
 from ipusim import paths
 from ipusim.errors import DataError
 from ipusim.runtime.gpu_step import simulate_gpu
-from ipusim.study.compare import PREDICTED, error_percent, verdict_of, verdicts
+from ipusim.study.compare import NOT_MODELLED, PREDICTED, error_percent, verdict_of, verdicts
 from ipusim.study.gpu_compare import conformal_ratios, gpu_compare
 from ipusim.study.predictor import Predictor
 from ipusim.study.published import PublishedRow, load_claims, load_rows
@@ -462,7 +462,7 @@ def _line(
     if missing:
         return line | {
             "verdict": "",
-            "status": "not_modelled",
+            "status": NOT_MODELLED,
             "note": "; ".join(filter(None, (missing, note))),
         }
     result, own, other = _compare(parts, ipus, gpus, claims)

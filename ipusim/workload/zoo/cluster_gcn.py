@@ -27,7 +27,7 @@ recipes pad a step to the sum of the largest clusters."""
 class Clusters:
     """A training graph and how it is cut.
 
-    Partitions are not published, so how many edges stay within clusters is not known. [assumed] All
+    Partitions are not public, so how many edges stay within clusters is not known. [assumed] All
     of them do, as far as a cluster has other nodes to lead to: an upper bound, with the mean degree
     of the whole data set. Clusters differ from the mean by `METIS_IMBALANCE` in edges as in nodes.
 

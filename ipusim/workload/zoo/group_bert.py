@@ -1,6 +1,6 @@
 """GroupBERT: BERT whose layers have a convolution module and grouped feed-forward modules.
 
-Chelombiev et al. (arXiv 2106.05822), with the shapes of the published run (graphcore/examples tag
+Chelombiev et al. (arXiv 2106.05822), with the shapes of the recipe (graphcore/examples tag
 v3.0.0, nlp/bert/tensorflow1, modeling.py, GroupBertModel): four modules a layer, each normalised
 before and added to its input; a layer norm after the depth-wise-like convolution, where the paper
 has a batch norm; no dropout.

@@ -15,8 +15,6 @@ from ipusim.workload.model import Model
 
 FEATURES = 22
 UNITS = 40
-LEAPFROG_STEPS = 1000
-"""Gradients per proposed sample."""
 
 
 def build_mcmc_bnn(micro_batch: int | None) -> Graph:

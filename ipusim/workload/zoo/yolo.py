@@ -31,7 +31,7 @@ BACKBONE = ((64, 1), (128, 3), (256, 15), (512, 15), (1024, 7))
 POOL_KERNELS = (5, 9, 13)
 NECK_BLOCKS = 3
 CANDIDATES = {896: 1800, 640: 1200, 512: 2600, 416: 3000}
-"""Boxes kept before suppression in the published runs of 5 iterations (benchmarks.yml, v2.6.0)."""
+"""Boxes kept before suppression in the recipes of 5 iterations (benchmarks.yml, v2.6.0)."""
 SOURCE = "arXiv 2011.08036, as in graphcore/examples applications/pytorch/detection"
 
 
@@ -209,4 +209,4 @@ def _model(image_size: int) -> Model:
 
 
 MODELS = {_name(size): partial(_model, size) for size in CANDIDATES}
-"""Constructors by name: the published image sizes."""
+"""Constructors by name: one for each image size of the recipes."""
