@@ -77,10 +77,11 @@ def test_replicas_of_several_chips_use_a_closed_ring_only_on_a_full_torus():
     assert ring.step_latency_s > replica_rings(POD64, 32, 2)[0].step_latency_s
 
 
-@given(scales, tensors)
-def test_reduce_scatter_and_all_gather_make_an_all_reduce(scale, sizes):
-    whole = all_reduce(*scale, sizes)
-    halves = reduce_scatter(*scale, sizes), all_gather(*scale, sizes)
+@given(scales, tensors, st.sampled_from([0.0, 1e-4]))
+def test_reduce_scatter_and_all_gather_make_an_all_reduce(scale, sizes, calibrated):
+    options = {"latency_per_collective_s": calibrated}
+    whole = all_reduce(*scale, sizes, **options)
+    halves = reduce_scatter(*scale, sizes, **options), all_gather(*scale, sizes, **options)
     assert whole.bytes == sum(half.bytes for half in halves)
     assert whole.seconds == pytest.approx(sum(half.seconds for half in halves))
     assert whole.collectives == halves[0].collectives == halves[1].collectives

@@ -46,7 +46,8 @@ class FittedCosts:
     reduction_s : float
         Latency of a reduction over neighbouring chips within the program (distributed batch norm).
     collective_s : float
-        Latency of a collective over all replicas, per machine that takes part.
+        Latency of an all-reduce over all replicas, per machine that takes part; collectives of one
+        pass have half.
     """
 
     step_s: float = 0.0

@@ -28,10 +28,10 @@ _HEADER = """\
 # roofline (ipusim.study.gpu_fit). It minimises the mean absolute logarithm of predicted over
 # published time per step; comparisons refit without the row's own model.
 #
-# scale_out: latency of a reduction over neighbouring chips inside the program, and latency of a
-# collective over all replicas for each machine that takes part. Both are fitted on slowdowns
-# against the smallest system of a series, not on levels (ipusim.study.scale_out); comparisons refit
-# the second without the row's own series.
+# scale_out: latency of a reduction over neighbouring chips inside the program, and latency of an
+# all-reduce over all replicas for each machine that takes part (a reduce-scatter or an all-gather
+# has half of it). Both are fitted on slowdowns against the smallest system of a series, not on
+# levels (ipusim.study.scale_out); comparisons refit the second without the row's own series.
 #
 # interval: factors on a predicted time between which 80 % of published times are expected, by kind
 # of run (ipusim.study.intervals); `without` holds what each family gets, its own rows left out.
