@@ -19,6 +19,7 @@ from ipusim.study.calibrate import (
     step_samples,
 )
 from ipusim.study.calibration_file import Calibration, load_calibration
+from ipusim.study.error_figures import error_figures
 from ipusim.study.pooled import PooledPredictor, prepare
 from ipusim.study.predictor import (
     TIERS,
@@ -338,19 +339,12 @@ def tier_summary(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
                 verdict_of(value, published)
                 for value, published in zip(group[tier], group["published"], strict=True)
             ]
-            sizes = np.abs(known)
             lines.append(
                 {
                     **dict(zip(by, key, strict=True)),
                     "tier": tier,
                     "rows": int(known.size),
-                    "median_abs_error_percent": float(np.median(sizes)) if known.size else math.nan,
-                    "mean_abs_error_percent": float(np.mean(sizes)) if known.size else math.nan,
-                    "p90_abs_error_percent": (
-                        float(np.percentile(sizes, 90)) if known.size else math.nan
-                    ),
-                    "max_abs_error_percent": float(np.max(sizes)) if known.size else math.nan,
-                    "bias_percent": float(np.mean(known)) if known.size else math.nan,
+                    **error_figures(known, "median", "mean", "p90", "max", "bias"),
                     "hit": marks.count("hit"),
                     "near": marks.count("near"),
                     "miss": marks.count("miss"),

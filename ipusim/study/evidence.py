@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
 from ipusim.compiler import memory
@@ -21,6 +20,7 @@ from ipusim.compiler.lowering_planned import conv_shape
 from ipusim.compiler.planner import plan
 from ipusim.compiler.stacks import Stack, load_stack
 from ipusim.machine import Chip, load_chip
+from ipusim.study.error_figures import error_figures
 from ipusim.study.evidence_graphs import (
     DTYPES,
     FULLY_CONNECTED,
@@ -217,8 +217,7 @@ def operations_table() -> pd.DataFrame:
     lines = []
     groups = operation_rows().groupby(["operation", "snapshot", "chip"], sort=False)
     for (operation, snapshot, chip), group in groups:
-        cycles = group["error_percent"].abs()
-        used = group["memory_error_percent"].abs()
+        used = error_figures(group["memory_error_percent"], "median", "p90")
         known = group["fingerprint"].dropna()
         lines.append(
             {
@@ -226,10 +225,8 @@ def operations_table() -> pd.DataFrame:
                 "snapshot": snapshot,
                 "chip": chip,
                 "rows": len(group),
-                "median_abs_error_percent": float(np.median(cycles)),
-                "p90_abs_error_percent": float(np.percentile(cycles, 90)),
-                "memory_median_abs_error_percent": float(np.median(used)),
-                "memory_p90_abs_error_percent": float(np.percentile(used, 90)),
+                **error_figures(group["error_percent"], "median", "p90"),
+                **{f"memory_{column}": value for column, value in used.items()},
                 "fingerprints": f"{int(known.sum())}/{len(known)}" if len(known) else "",
             }
         )
@@ -292,14 +289,11 @@ def mk1_layers_table() -> pd.DataFrame:
     """Summarise `mk1_layer_rows` per stage: rows, median and maximum absolute error, bias."""
     lines = []
     for stage, group in mk1_layer_rows().groupby("stage"):
-        errors = group["error_percent"]
         lines.append(
             {
                 "stage": int(stage),
                 "rows": len(group),
-                "median_abs_error_percent": float(errors.abs().median()),
-                "max_abs_error_percent": float(errors.abs().max()),
-                "bias_percent": float(errors.mean()),
+                **error_figures(group["error_percent"], "median", "max", "bias"),
             }
         )
     return pd.DataFrame(lines)

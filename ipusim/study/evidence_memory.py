@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
 import pandas as pd
 
 from ipusim.compiler import memory
@@ -22,6 +21,7 @@ from ipusim.compiler.lowering import lower
 from ipusim.compiler.program import Program
 from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
+from ipusim.study.error_figures import error_figures
 from ipusim.study.memory_networks import PROFILED, SMALL, Profiled, small_graphs
 from ipusim.study.records import evidence_records
 from ipusim.workload.graph import Graph
@@ -242,15 +242,12 @@ def network_memory_table() -> pd.DataFrame:
     lines = []
     frame = pd.concat([profiled_rows(), small_rows()], ignore_index=True)
     for (category, use), group in frame.groupby(["category", "use"], sort=False):
-        errors = group["error_percent"]
         lines.append(
             {
                 "category": category,
                 "use": use,
                 "rows": len(group),
-                "median_abs_error_percent": float(errors.abs().median()),
-                "p90_abs_error_percent": float(np.percentile(errors.abs(), 90)),
-                "bias_percent": float(errors.mean()),
+                **error_figures(group["error_percent"], "median", "p90", "bias"),
             }
         )
     return pd.DataFrame(lines)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 
 from ipusim.compiler.embedding import gather_steps, update_add_steps
@@ -20,6 +19,7 @@ from ipusim.compiler.reduction import reduce_steps
 from ipusim.compiler.stacks import Stack, load_stack
 from ipusim.compiler.superstep import Superstep
 from ipusim.machine import Chip, load_chip
+from ipusim.study.error_figures import error_figures
 from ipusim.study.records import evidence_records
 
 GROUPS = ["operation", "snapshot", "chip"]
@@ -173,16 +173,13 @@ def cycle_errors(rows: pd.DataFrame) -> pd.DataFrame:
     lines = []
     groups = rows.groupby(GROUPS, sort=False)
     for (operation, snapshot, chip), group in groups:
-        errors = group["error_percent"].abs()
         lines.append(
             {
                 "operation": operation,
                 "snapshot": snapshot,
                 "chip": chip,
                 "rows": len(group),
-                "median_abs_error_percent": float(np.median(errors)),
-                "p90_abs_error_percent": float(np.percentile(errors, 90)),
-                "max_abs_error_percent": float(errors.max()),
+                **error_figures(group["error_percent"], "median", "p90", "max"),
             }
         )
     return pd.DataFrame(lines)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from ipusim.study import evidence, evidence_memory, evidence_pooling, evidence_recurrent
+from ipusim.study.error_figures import error_figures
 from ipusim.study.tables import Table
 
 _TIER_COLUMNS = {
@@ -121,15 +122,12 @@ def scaling_summary(scaling: pd.DataFrame) -> Table:
     lines = []
     groups = [*scaling.groupby("series", sort=True), ("all", scaling)]
     for series, group in groups:
-        errors = group["left_out_error_percent"]
         lines.append(
             {
                 "series": series,
                 "rows": len(group),
                 "most_ipus": int(group["ipus"].max()),
-                "median_abs_error_percent": float(errors.abs().median()),
-                "max_abs_error_percent": float(errors.abs().max()),
-                "bias_percent": float(errors.mean()),
+                **error_figures(group["left_out_error_percent"], "median", "max", "bias"),
             }
         )
     return Table(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-import numpy as np
 import pandas as pd
 
 from ipusim.study.conformal import conformal_bounds
+from ipusim.study.error_figures import error_figures
 from ipusim.study.gpu_fit import GpuSample, fit_kernel_cost, gpu_samples
 from ipusim.study.gpu_rows import GpuRow, load_gpu_rows, modelled_gpu_rows
 
@@ -122,16 +122,12 @@ def gpu_summary(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
     groups = used.groupby(list(by), sort=True) if by else [((), used)]
     lines = []
     for key, group in groups:
-        error = group["error_percent"].to_numpy(dtype=np.float64)
         free = 100.0 * (group["specification"] / group["published"] - 1.0).abs()
         lines.append(
             {
                 **dict(zip(by, key, strict=True)),
                 "rows": len(group),
-                "median_abs_error_percent": float(np.median(np.abs(error))),
-                "mean_abs_error_percent": float(np.mean(np.abs(error))),
-                "max_abs_error_percent": float(np.max(np.abs(error))),
-                "bias_percent": float(np.mean(error)),
+                **error_figures(group["error_percent"], "median", "mean", "max", "bias"),
                 "specification_median_abs_error_percent": float(free.median()),
             }
         )
