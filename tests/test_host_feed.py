@@ -64,6 +64,15 @@ def test_memory_is_bound_by_copies():
     assert found.items_per_s == pytest.approx(POD16.host_core_bytes_per_s / (2 * 150_528))
 
 
+def test_threads_that_call_python_run_as_many_at_once_as_stated():
+    for workers in (1, 3):
+        found = host_feed(
+            POD16, 4, "prepared", item_s=2e-3, loader="threads", workers_per_instance=workers
+        )
+        assert found.items_per_s == pytest.approx(4 * workers / 2e-3)
+        assert found.busy_cores == 4 * workers
+
+
 @given(st.integers(1, 64), st.integers(1, 64), st.sampled_from(LOADERS))
 def test_no_more_cores_work_than_there_are(instances, workers, loader):
     found = host_feed(

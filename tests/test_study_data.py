@@ -250,6 +250,9 @@ def swap_text(old: str, new: str):
          "neither a model"),
         ("runs/configurations.csv", swap_text("results.training.002", "results.training.001"),
          "twice"),
+        ("runs/loader_times.csv", swap_text("results.training.038", "results.training.036"),
+         "is 'prepared'"),
+        ("runs/loader_times.csv", swap_text(",2.13,", ",soon,"), "not a number"),
     ],
 )  # fmt: skip
 def test_damaged_data_gives_one_sentence(data_copy, file, damage, says):
@@ -257,6 +260,14 @@ def test_damaged_data_gives_one_sentence(data_copy, file, damage, says):
     with pytest.raises(DataError, match=says) as caught:
         load_rows()
     assert str(caught.value).count("\n") == 0
+
+
+def test_timed_loaders_reach_the_simulation_in_seconds():
+    runs = load_runs()
+    timed = {run_id for run_id, run in runs.items() if run.loader_item_s is not None}
+    assert timed == {run_id for run_id, run in runs.items() if run.dataset == "prepared"}
+    assert runs["results.training.038"].options()["loader_item_s"] == pytest.approx(2.13e-3)
+    assert "loader_item_s" not in runs["results.training.036"].options()
 
 
 def test_latencies_per_item_are_reciprocals_of_throughput():

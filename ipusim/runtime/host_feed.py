@@ -68,7 +68,9 @@ def host_feed(
     dataset : str
         One of `DATASETS`.
     workers_per_instance : int
-        Worker processes of each; a thread pool uses every core that its instance has instead.
+        Worker processes of each. A thread pool uses every core that its instance has instead, but
+        for "prepared" items, where this is how many of its threads run at once: one, if they call
+        Python, whose interpreter is locked by one thread at a time (tf.numpy_function).
     item_bytes : int, optional
         Bytes of one item; needed for "memory" alone.
     item_s : float, optional
@@ -126,7 +128,7 @@ def host_feed(
     cores, nodes = machines * host.cores, machines * host.numa_nodes
     bound = instances <= nodes
     own_cores = nodes // instances * host.cores_per_node if bound else cores / instances
-    if loader == "threads":
+    if loader == "threads" and dataset != "prepared":
         workers = max(1, math.floor(own_cores) - host.service_processes)
     else:
         workers = workers_per_instance

@@ -15,6 +15,8 @@ from ipusim.workload.training import RECOMPUTE_MODES
 CONFIGURATIONS_FILE = "configurations.csv"
 LATENCY_PER_ITEM_FILE = "latency_per_item.csv"
 """Runs whose published latency is not that of a request."""
+LOADER_TIMES_FILE = "loader_times.csv"
+"""Time that a thread or process of the recipe's loader takes for an item."""
 
 _OPTION_FIELDS = (
     "system",
@@ -133,6 +135,8 @@ class RunConfiguration:
         What a reader of the verdict must know, for example a wrong printed batch.
     latency_per_item : bool
         Whether the published latency is the time of a step over its items on one replica.
+    loader_item_s : float or None
+        Seconds of a worker of the loader per item, for the dataset "prepared" alone.
     """
 
     run_id: str
@@ -176,10 +180,11 @@ class RunConfiguration:
     not_modelled: str
     note: str
     latency_per_item: bool = False
+    loader_item_s: float | None = None
 
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments of `ipusim.simulate`, unknown ones left to the defaults."""
-        values = {name: getattr(self, name) for name in _OPTION_FIELDS}
+        values = {name: getattr(self, name) for name in (*_OPTION_FIELDS, "loader_item_s")}
         return {name: value for name, value in values.items() if value is not None}
 
     @property
@@ -281,6 +286,15 @@ def _reported_per_item(record: dict[str, str], path: Path) -> float:
     return value
 
 
+def _loader_seconds(path: Path) -> dict[str, float]:
+    """Return the seconds per item of every run whose loader was timed."""
+    records = read_records(path, ("run_id", "item_ms", "source"))
+    return {
+        record["run_id"]: float(number_cell(record, "item_ms", path, float)) / 1e3
+        for record in records
+    }
+
+
 @lru_cache(maxsize=4)
 def _load(path: Path) -> dict[str, RunConfiguration]:
     columns = ("run_id", "family", "model", "confidence", "assumed", "source", "not_modelled")
@@ -288,12 +302,23 @@ def _load(path: Path) -> dict[str, RunConfiguration]:
     records = read_records(path, tuple(dict.fromkeys((*columns, *extra, *_OPTION_FIELDS))))
     per_item = read_records(path.parent / LATENCY_PER_ITEM_FILE, ("run_id", "source"))
     named = {record["run_id"] for record in per_item}
+    loader_s = _loader_seconds(path.parent / LOADER_TIMES_FILE)
     runs: dict[str, RunConfiguration] = {}
     for record in records:
-        run = replace(_parse(record, path), latency_per_item=record["run_id"] in named)
+        run = replace(
+            _parse(record, path),
+            latency_per_item=record["run_id"] in named,
+            loader_item_s=loader_s.get(record["run_id"]),
+        )
         if run.run_id in runs:
             raise DataError(f"{path.name} holds run {run.run_id!r} twice: remove one of the lines.")
         runs[run.run_id] = run
+    for run_id in loader_s:
+        if run_id not in runs or runs[run_id].dataset != "prepared":
+            raise DataError(
+                f"{LOADER_TIMES_FILE} times the loader of {run_id!r}, which is no run whose data "
+                f"set is 'prepared': remove the line or correct {path.name}."
+            )
     return runs
 
 
