@@ -87,7 +87,7 @@ def simulate(
         execution; "interleaved", in training). For training: gradient_accumulation, loss,
         optimizer, optimizer_state, replicated_tensor_sharding, recompute, batch_norm_span,
         merge_gradients_bytes, framework, host_servers, loader_workers, dataset, loader_item_s,
-        as described at `ipusim.runtime.training_options.TrainingOptions`.
+        serial_item_s, as described at `ipusim.runtime.training_options.TrainingOptions`.
 
     Returns
     -------

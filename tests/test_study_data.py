@@ -253,6 +253,8 @@ def swap_text(old: str, new: str):
         ("runs/loader_times.csv", swap_text("results.training.038", "results.training.036"),
          "is 'prepared'"),
         ("runs/loader_times.csv", swap_text(",2.13,", ",soon,"), "not a number"),
+        ("runs/serial_host_work.csv", swap_text("results.training.032", "results.inference.034"),
+         "no training run"),
     ],
 )  # fmt: skip
 def test_damaged_data_gives_one_sentence(data_copy, file, damage, says):
@@ -268,6 +270,16 @@ def test_timed_loaders_reach_the_simulation_in_seconds():
     assert timed == {run_id for run_id, run in runs.items() if run.dataset == "prepared"}
     assert runs["results.training.038"].options()["loader_item_s"] == pytest.approx(2.13e-3)
     assert "loader_item_s" not in runs["results.training.036"].options()
+
+
+def test_work_of_the_training_loop_belongs_to_training_runs():
+    working = [run for run in load_runs().values() if run.serial_item_s is not None]
+    assert [run.run_id for run in working] == [
+        "results.training.032", "results.training.033", "results.training.121"
+    ]  # fmt: skip
+    assert all(run.options()["serial_item_s"] == run.serial_item_s for run in working)
+    assert working[0].serial_item_s == pytest.approx(986e-6)
+    assert "serial_item_s" not in load_run("results.training.034").options()
 
 
 def test_latencies_per_item_are_reciprocals_of_throughput():

@@ -63,6 +63,16 @@ def test_the_fixed_cost_is_paid_once_per_update(report):
         assert dear.result.step_s - run(**options).result.step_s == pytest.approx(1e-3)
 
 
+def test_a_training_loop_that_makes_data_lets_the_device_wait(report):
+    slow = run(instances=2, serial_item_s=1e-3).result
+    items = 16 * 8 * 2 / 2  # of one process
+    assert slow.parts_s["host between runs"] == pytest.approx(1e-3 * items)
+    assert slow.step_s - report.result.step_s == pytest.approx(1e-3 * items)
+    for refused in (-1e-6, float("nan"), "long"):
+        with pytest.raises(IpuSimError, match="serial_item_s is"):
+            run(serial_item_s=refused)
+
+
 def test_a_pipeline_pays_the_fixed_cost_in_every_cycle():
     options = {"ipus_per_replica": 2, "gradient_accumulation": 8}
     free = run(**options).result

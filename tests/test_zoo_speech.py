@@ -19,6 +19,7 @@ NAMES = [
     name
     for name in zoo.names()
     if zoo.load(name).family in ("conformer", "deepvoice", "fastspeech", "lstm", "rnn-t")
+    and name != "fastspeech2"  # as it speaks: its layer norms in float16 are for inference
 ]
 
 
@@ -62,6 +63,27 @@ def test_fastspeech2_speaks_or_is_taught():
     (repeated,) = [op for op in speaking.ops if op.name == "lengths"]
     assert isinstance(repeated.params, Gather)
     assert (repeated.params.rows, repeated.params.indices) == (2 * 189, 2 * 870)
+
+
+def test_fastspeech2_computes_mish_and_norms_as_tensorflow_does():
+    speaking, taught = zoo.fastspeech2().graph(1), zoo.fastspeech2_training().graph(1)
+
+    def functions(graph: Graph, prefix: str) -> list[str]:
+        return [op.function for op in graph.ops if op.name.startswith(prefix)]
+
+    act = "decoder.0.conv1.act"
+    choices = ["less", "select", "less", "select"]
+    assert functions(speaking, act) == ["exp", "add", "log", *choices, "tanh", "mul"]
+    assert functions(taught, act) == ["softplus", "tanh", "mul"]
+    norms = [f"postnet.norm{layer}" for layer in range(5)]
+    assert [functions(taught, name) for name in norms] == 5 * [["layer"]]
+    for name, features in zip(norms, (512, 512, 512, 512, 80), strict=True):
+        ops = {op.name: op for op in speaking.ops if op.name.startswith(name)}
+        # Of every element: x - m, its square, inverse, inverse x m, minus shift, x inverse, sum.
+        whole = [op for op in ops.values() if op.kind == "elementwise"]
+        assert [op.params.elements for op in whole].count(870 * features) == 7
+        sums = [op.params for op in ops.values() if op.kind == "reduce"]
+        assert [(s.outer, s.reduced) for s in sums] == 2 * [(870, features)]
 
 
 def test_fastpitch_counts_by_hand():

@@ -183,6 +183,7 @@ def training_step(
         reductions_s=reductions,
     )
     replica = _replica(lowered, chip, config, on_chip, beside)
+    samples = accumulation * items * config.replicas
     parts = {
         **replica.parts_s,
         **_collectives_s(lowered.graphs, replica, config, costs),
@@ -191,6 +192,7 @@ def training_step(
         "all-to-all": accumulation * _all_to_all_s(graph, config, costs),
         "streamed rows": accumulation * _off_chip_s(_row_bytes(lowered.graphs), config),
         "fixed": _fixed_s(replica, costs),
+        "host between runs": samples / options.instances * options.serial_item_s,
     }
     feed = host_feed(
         config.system,
@@ -202,7 +204,6 @@ def training_step(
         loader=LOADERS[options.framework],
         servers=options.host_servers,
     )
-    samples = accumulation * items * config.replicas
     busy = sum(parts.values())
     step = max(busy, accumulation * io.sustained_s, samples / feed.items_per_s)
     parts["waiting for the host"] = step - busy

@@ -17,6 +17,8 @@ LATENCY_PER_ITEM_FILE = "latency_per_item.csv"
 """Runs whose published latency is not that of a request."""
 LOADER_TIMES_FILE = "loader_times.csv"
 """Time that a thread or process of the recipe's loader takes for an item."""
+SERIAL_HOST_FILE = "serial_host_work.csv"
+"""Runs whose training loop makes or converts data itself, while the device waits."""
 
 _OPTION_FIELDS = (
     "system",
@@ -137,6 +139,8 @@ class RunConfiguration:
         Whether the published latency is the time of a step over its items on one replica.
     loader_item_s : float or None
         Seconds of a worker of the loader per item, for the dataset "prepared" alone.
+    serial_item_s : float or None
+        Option of `ipusim.simulate`: seconds per item of the training loop itself.
     """
 
     run_id: str
@@ -181,10 +185,12 @@ class RunConfiguration:
     note: str
     latency_per_item: bool = False
     loader_item_s: float | None = None
+    serial_item_s: float | None = None
 
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments of `ipusim.simulate`, unknown ones left to the defaults."""
-        values = {name: getattr(self, name) for name in (*_OPTION_FIELDS, "loader_item_s")}
+        names = (*_OPTION_FIELDS, "loader_item_s", "serial_item_s")
+        values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}
 
     @property
@@ -286,8 +292,8 @@ def _reported_per_item(record: dict[str, str], path: Path) -> float:
     return value
 
 
-def _loader_seconds(path: Path) -> dict[str, float]:
-    """Return the seconds per item of every run whose loader was timed."""
+def _seconds_per_item(path: Path) -> dict[str, float]:
+    """Return the seconds per item of every run whose host was timed."""
     records = read_records(path, ("run_id", "item_ms", "source"))
     return {
         record["run_id"]: float(number_cell(record, "item_ms", path, float)) / 1e3
@@ -302,13 +308,15 @@ def _load(path: Path) -> dict[str, RunConfiguration]:
     records = read_records(path, tuple(dict.fromkeys((*columns, *extra, *_OPTION_FIELDS))))
     per_item = read_records(path.parent / LATENCY_PER_ITEM_FILE, ("run_id", "source"))
     named = {record["run_id"] for record in per_item}
-    loader_s = _loader_seconds(path.parent / LOADER_TIMES_FILE)
+    loader_s = _seconds_per_item(path.parent / LOADER_TIMES_FILE)
+    serial_s = _seconds_per_item(path.parent / SERIAL_HOST_FILE)
     runs: dict[str, RunConfiguration] = {}
     for record in records:
         run = replace(
             _parse(record, path),
             latency_per_item=record["run_id"] in named,
             loader_item_s=loader_s.get(record["run_id"]),
+            serial_item_s=serial_s.get(record["run_id"]),
         )
         if run.run_id in runs:
             raise DataError(f"{path.name} holds run {run.run_id!r} twice: remove one of the lines.")
@@ -318,6 +326,12 @@ def _load(path: Path) -> dict[str, RunConfiguration]:
             raise DataError(
                 f"{LOADER_TIMES_FILE} times the loader of {run_id!r}, which is no run whose data "
                 f"set is 'prepared': remove the line or correct {path.name}."
+            )
+    for run_id in serial_s:
+        if run_id not in runs or runs[run_id].mode != "training":
+            raise DataError(
+                f"{SERIAL_HOST_FILE} times the training loop of {run_id!r}, which is no training "
+                f"run: remove the line or correct {path.name}."
             )
     return runs
 

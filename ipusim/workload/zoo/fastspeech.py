@@ -38,6 +38,7 @@ def _block(
     scores_mask: str,
     activation: str,
     masks_inside: bool,
+    trained: bool,
 ) -> str:
     """Add attention and two convolutions, each with residual, norm and mask."""
     y = attention(g, f"{prefix}.attention", x, shape, mask=scores_mask)
@@ -46,13 +47,33 @@ def _block(
     y = conv_along_time(g, f"{prefix}.conv1", x, shape.batch, shape.feed_forward, KERNEL)
     if masks_inside:
         y = masked(g, f"{prefix}.conv1.masked", y, mask)
-    y = g.elementwise(f"{prefix}.conv1.act", activation, y)
+    y = _activate(g, f"{prefix}.conv1.act", y, activation, trained=trained)
     y = conv_along_time(g, f"{prefix}.conv2", y, shape.batch, shape.hidden, KERNEL)
     if masks_inside:
         y = masked(g, f"{prefix}.conv2.masked", y, mask)
     y = g.elementwise(f"{prefix}.conv2.dropout", "dropout", y)
     y = g.elementwise(f"{prefix}.conv2.add", "add", y, x)
     return masked(g, f"{prefix}.masked", g.layer_norm(f"{prefix}.norm", y), mask)
+
+
+def _activate(g: GraphBuilder, name: str, x: str, activation: str, *, trained: bool) -> str:
+    """Add an activation; Mish as TensorFlow computes it, x times the tanh of softplus(x).
+
+    The softplus takes x where that is large, exp(x) where it is small, and log(1 + exp(x)) between
+    (tensorflow, compiler/tf2xla/kernels/softplus_op.cc). The two choices are left out where
+    gradients are wanted.
+    """
+    if activation != "mish":
+        return g.elementwise(name, activation, x)
+    if trained:
+        y = g.elementwise(f"{name}.softplus", "softplus", x)
+    else:
+        grown = g.elementwise(f"{name}.exp", "exp", x)
+        y = g.elementwise(f"{name}.log", "log", g.elementwise(f"{name}.plus_one", "add", grown))
+        for size, other in (("small", grown), ("large", x)):
+            chosen = g.elementwise(f"{name}.{size}", "less", x)
+            y = g.elementwise(f"{name}.take_{size}", "select", chosen, other, y)
+    return g.elementwise(name, "mul", x, g.elementwise(f"{name}.tanh", "tanh", y))
 
 
 def _predictor(g: GraphBuilder, prefix: str, x: str, batch: int, mask: str) -> str:
@@ -141,7 +162,11 @@ def build(micro_batch: int | None, *, topology: Topology) -> Graph:
     table = g.parameter("symbols.table", (topology.symbols, HIDDEN))
     mask, away = _masks(g, "symbols.mask", batch, SYMBOLS, ids)
     x = _add_positions(g, "symbols.positions", g.gather("symbols.embed", table, ids), batch)
-    common = {"activation": topology.activation, "masks_inside": topology.postnet}
+    common = {
+        "activation": topology.activation,
+        "masks_inside": topology.postnet,
+        "trained": topology.given_variance,
+    }
     for layer in range(topology.layers):
         x = _block(g, f"encoder.{layer}", x, encode, mask=mask, scores_mask=away, **common)
     durations = _predictor(g, "duration", x, batch, mask)
@@ -168,16 +193,48 @@ def build(micro_batch: int | None, *, topology: Topology) -> Graph:
     mel = g.linear("mel", x, MELS)
     outputs = [mel, durations, *values.values()]
     if topology.postnet:
-        outputs.insert(1, _postnet(g, mel, batch, mask))
+        outputs.insert(1, _postnet(g, mel, batch, mask, trained=topology.given_variance))
     return g.finish(*outputs)
 
 
-def _postnet(g: GraphBuilder, mel: str, batch: int, mask: str) -> str:
-    """Add what five convolutions correct in the mel frames, as Tacotron 2 does."""
+def _keras_norm(g: GraphBuilder, name: str, x: str) -> str:
+    """Add the layer norm of Keras itself for float16 rows (R, C).
+
+    Moments of the rows, then scale and shift of every element (keras, layers/normalization: a norm
+    whose variables are not float32 takes no fused form; tensorflow, nn.moments and
+    nn.batch_normalization). TensorFlow takes the moments in float32, which a graph of one
+    precision does not hold.
+    """
+    rows, features = g.shape(x)
+    scale = g.parameter(f"{name}.weight", (features,))
+    shift = g.parameter(f"{name}.bias", (features,))
+
+    def mean(part: str, y: str) -> str:
+        y = g.reduce(f"{name}.{part}.mean", "mean", y, axis=1)
+        return g.reshape(f"{name}.{part}.column", y, (rows, 1))
+
+    average = mean("values", x)
+    apart = g.elementwise(f"{name}.apart", "sub", x, average)
+    variance = mean("squares", g.elementwise(f"{name}.squares", "square", apart))
+    inverse = g.elementwise(f"{name}.rsqrt", "rsqrt", variance)
+    inverse = g.expand(f"{name}.spread", inverse, (rows, features))
+    inverse = g.elementwise(f"{name}.scale", "mul", inverse, scale)
+    offset = g.elementwise(f"{name}.moved", "mul", inverse, average)
+    offset = g.elementwise(f"{name}.offset", "sub", offset, shift)
+    return g.elementwise(name, "add", g.elementwise(f"{name}.scaled", "mul", x, inverse), offset)
+
+
+def _postnet(g: GraphBuilder, mel: str, batch: int, mask: str, *, trained: bool) -> str:
+    """Add what five convolutions correct in the mel frames, as Tacotron 2 does.
+
+    Its layer norms are those of Keras, not the IPU's: in training, in float32, they are a fused
+    norm as well, and in inference, in float16, they are not.
+    """
     y, last = mel, 4
     for layer in range(last + 1):
         y = conv_along_time(g, f"postnet.conv{layer}", y, batch, 512 if layer < last else MELS, 5)
-        y = g.layer_norm(f"postnet.norm{layer}", y)
+        norm = g.layer_norm if trained else partial(_keras_norm, g)
+        y = norm(f"postnet.norm{layer}", y)
         if layer < last:
             y = g.elementwise(f"postnet.tanh{layer}", "tanh", y)
         y = g.elementwise(f"postnet.dropout{layer}", "dropout", y)
@@ -215,7 +272,8 @@ def fastspeech2() -> Model:
     return _model(
         _FASTSPEECH2,
         "graphcore/examples@v3.1.0:speech/fastspeech2/tensorflow2",
-        "189 symbols, 870 frames; the lengths to which symbols are stretched are taken as known",
+        "for inference; 189 symbols, 870 frames; the lengths to which symbols are stretched are "
+        "taken as known",
     )
 
 
