@@ -11,7 +11,7 @@ import ipusim
 from ipusim.machine import load_chip
 from ipusim.study import evidence
 from ipusim.study.compare import tier_summary, verdicts, with_errors
-from ipusim.study.predictor import default_predictor
+from ipusim.study.pooled import PooledPredictor
 from ipusim.study.published import load_rows
 from ipusim.study.scale_out import scaling_rows, scaling_samples, scaling_table
 
@@ -23,8 +23,14 @@ def operations():
 
 
 @pytest.fixture(scope="module")
-def frame():
-    return with_errors(verdicts([row for row in load_rows() if not row.not_modelled]))
+def predictor():
+    return PooledPredictor()
+
+
+@pytest.fixture(scope="module")
+def frame(predictor):
+    rows = [row for row in load_rows() if not row.not_modelled]
+    return with_errors(verdicts(rows, predictor=predictor))
 
 
 def test_amp_vertex_against_silicon():
@@ -152,8 +158,8 @@ def test_tamu_tables_2_and_4(frame):
     assert on_ipus == sorted(on_ipus)
 
 
-def test_scaling_apart_from_level():
-    samples = scaling_samples(scaling_rows(), default_predictor())
+def test_scaling_apart_from_level(predictor):
+    samples = scaling_samples(scaling_rows(), predictor)
     table = scaling_table(samples).set_index("row_id")
     tamu = table[table["series"] == "tamu-resnet50-tensorflow"]
     assert tamu["left_out_error_percent"].abs().max() <= 3.0
