@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 import ipusim
 from ipusim.errors import WorkloadError
+from ipusim.runtime.run_config import make_config
+from ipusim.runtime.step import prepare_graph
 from ipusim.workload import zoo
 from ipusim.workload.graph import Conv, Gather, Graph, MatMul, Norm, Softmax
 from ipusim.workload.zoo import autoencoder, bert, gpt2, group_bert
@@ -304,12 +307,53 @@ def test_efficientdet_shares_its_heads_but_not_their_norms():
     assert len(users["class_net.0.predict.pw.weight"]) == 5
     assert len(users["box_net.0.0.conv.dw.weight"]) == 5
     assert len(users["class_net.0.1.bn.weight"]) == 1
-    # 9 anchors at strides of 8 to 128 pixels; 100 detections.
+    # 9 anchors at strides of 8 to 128 pixels; one round, as no score exceeds the threshold.
     boxes = 9 * sum((512 // stride) ** 2 for stride in (8, 16, 32, 64, 128))
-    suppression = graph.ops[-1].params
-    assert (suppression.boxes, suppression.detections) == (boxes, 100)
+    suppression = next(op.params for op in graph.ops if op.kind == "suppression")
+    assert (suppression.boxes, suppression.detections) == (boxes, 1)
+    assert graph.tensors[graph.outputs[0]].shape == (2, 100, 4)
+    assert graph.tensors["probabilities.out"].shape == (2, boxes, 90)
     # Eight nodes a cell: two inputs on the way down and at the top, three at the others.
     nodes = [op for op in graph.ops if op.name.startswith("fpn.") and op.name.endswith("conv.dw")]
     assert len(nodes) == 3 * 8
     shares = [op for op in graph.ops if ".share." in op.name]
     assert len(shares) == 3 * (4 * 2 + 3 * 3 + 2)
+
+
+def test_efficientdet_enlarges_by_convolutions_along_one_axis_each():
+    graph = zoo.load("efficientdet_d0").graph(2)
+    doubled = [op for op in graph.ops if ".up." in op.name and op.kind == "conv"]
+    doubled = [op for op in doubled if graph.tensors[op.inputs[1]].role == "constant"]
+    # Four levels a cell get a coarser one.
+    assert len(doubled) == 3 * 4 * 2
+    for rows, columns in zip(doubled[::2], doubled[1::2], strict=True):
+        high, wide = rows.params.field
+        assert rows.params.out_field == (2 * high, wide)
+        assert columns.params.field == rows.params.out_field
+        assert columns.params.out_field == (2 * high, 2 * wide)
+        assert rows.params.groups == rows.params.in_channels == rows.params.out_channels
+
+
+def test_enlarging_repeats_every_element():
+    # One row of the definition: zeros between the elements, two before, one behind, taps 0, 1, 1.
+    x = np.array([3.0, 5.0, 7.0])
+    spread = np.zeros(2 * len(x) - 1)
+    spread[::2] = x
+    padded = np.concatenate([np.zeros(2), spread, np.zeros(1)])
+    conv = next(
+        op.params
+        for op in zoo.load("efficientdet_d0").graph().ops
+        if op.name.endswith(".up.0") and op.kind == "conv"
+    )
+    assert (conv.padding_lower[0], conv.padding_upper[0], conv.input_dilation[0]) == (2, 1, 2)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, conv.kernel[0])
+    np.testing.assert_array_equal((windows @ [0.0, 1.0, 1.0])[: 2 * len(x)], np.repeat(x, 2))
+
+
+def test_norms_of_variables_are_not_folded():
+    model = zoo.load("efficientdet_d0")
+    config = make_config(system="Bow-2000", micro_batch=1)
+    kept = [op for op in prepare_graph(model, config).ops if op.kind == "norm"]
+    assert len(kept) == sum(op.kind == "norm" for op in model.graph(1).ops)
+    folded = prepare_graph(zoo.load("resnet50"), config)
+    assert not [op for op in folded.ops if op.kind == "norm"]

@@ -39,7 +39,8 @@ def prepare_graph(model: Model, config: RunConfig) -> Graph:
 
 def _prepared(model: Model, stack: Stack, micro_batch: int | None, precision: str) -> Graph:
     graph = drop_dropout(model.graph(micro_batch, precision=precision))
-    return fold_batch_norm(graph) if stack.fold_batch_norm else graph
+    folds = stack.fold_batch_norm and model.folds_batch_norm
+    return fold_batch_norm(graph) if folds else graph
 
 
 @dataclass(frozen=True, slots=True)

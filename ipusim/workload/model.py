@@ -52,6 +52,9 @@ class Model:
     loss : str
         What it is trained with, one of `payloads.LOSSES` ("identity": it computes its own); empty
         if the model does not say.
+    folds_batch_norm : bool
+        Whether a stack may fold batch norm into convolutions for inference. False where weights
+        are variables that the framework keeps (Keras), unknown when the program is compiled.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Model:
     source: str = ""
     note: str = ""
     loss: str = ""
+    folds_batch_norm: bool = True
 
     def graph(self, micro_batch: int | None = None, precision: str = "16.16") -> Graph:
         """Build the validated graph.

@@ -6,8 +6,13 @@ own 1x1 convolution where its channels differ, nodes add their inputs by normali
 the heads share convolutions among the levels but not batch norms. Padding is symmetric; the shapes
 are the same.
 
-All boxes go to non-maximum suppression on the chip, as there. Its threshold is 0, which every score
-exceeds, so it runs as often as there are detections.
+What runs is what Graphcore's benchmark runs (benchmarks.yml there). Weights are variables of Keras,
+so no batch norm is folded. XLA doubles a field by two depthwise convolutions with fixed kernels,
+one along each axis (graphcore/tensorflow tensorflow/compiler/tf2xla/kernels/image_resize_ops.cc).
+Scores of all classes of a box are computed on the chip and reduced there, and all boxes go to
+non-maximum suppression. Its threshold is 0.4 (ipu_inference.py, create_config), while the weights
+are random and the bias of the scores starts at a probability of 0.01: the loop ends after one
+round, and the other detections keep what they were filled with.
 """
 
 from __future__ import annotations
@@ -16,13 +21,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from ipusim.workload.builder import GraphBuilder
-from ipusim.workload.graph import Graph, Reduce, Suppression, Tensor
+from ipusim.workload.graph import Conv, Graph, Suppression, Tensor
 from ipusim.workload.model import Model
 from ipusim.workload.zoo import efficientnet
 
 CLASSES = 90
 ANCHORS = 9
 DETECTIONS = 100
+ROUNDS = 1
+"""Rounds of non-maximum suppression before no score exceeds its threshold."""
 LEVELS = 5
 """Levels of the pyramid, from a stride of 8 pixels on."""
 BACKBONE_STAGES = (2, 4, 6)
@@ -115,7 +122,37 @@ def _resample(g: GraphBuilder, prefix: str, x: str, channels: int, finer: int) -
         x = g.batch_norm(f"{prefix}.bn", x)
     if finer < 0:
         return g.max_pool(f"{prefix}.pool", x, 3, stride=2, padding=1)
-    return g.resize(f"{prefix}.up", x, 2) if finer else x
+    return _double(g, f"{prefix}.up", x) if finer else x
+
+
+def _double(g: GraphBuilder, name: str, x: str) -> str:
+    """Double the field, rows first, then columns: zeros between the elements, a kernel (0, 1, 1).
+
+    XLA repeats the last row and cuts its last zero; padding by one zero more costs the same.
+    """
+    for axis in (0, 1):
+        batch, channels, *field = g.shape(x)
+
+        def along(taken: int, other: int, axis: int = axis) -> tuple[int, int]:
+            return (taken, other) if axis == 0 else (other, taken)
+
+        params = Conv(
+            batch=batch,
+            in_channels=channels,
+            out_channels=channels,
+            groups=channels,
+            field=tuple(field),
+            kernel=along(3, 1),
+            stride=(1, 1),
+            padding_lower=along(2, 0),
+            padding_upper=along(1, 0),
+            dilation=(1, 1),
+            input_dilation=along(2, 1),
+        )
+        shape = (channels, 1, *params.kernel)
+        kernel = g.parameter(f"{name}.{axis}.kernel", shape, role="constant")
+        x = g.apply(f"{name}.{axis}", params, (x, kernel), (batch, channels, *params.out_field))
+    return x
 
 
 def _cell(g: GraphBuilder, prefix: str, features: list[str], channels: int) -> list[str]:
@@ -181,23 +218,20 @@ def _head(g: GraphBuilder, net: str, level: int, x: str, outputs: int, repeats: 
 def _detections(g: GraphBuilder, scores: list[str], boxes: list[str]) -> tuple[str, ...]:
     """Take the best class of each box, decode the boxes, suppress those that overlap."""
     logits = g.concat("scores", *scores, axis=1)
-    batch, count, classes = g.shape(logits)
-    results = []
-    for name in ("classes", "best"):
-        # The place of a maximum is found by as many comparisons as the maximum.
-        params = Reduce(function="max", outer=batch * count, reduced=classes, inner=1)
-        results.append(g.apply(name, params, (logits,), (batch, count)))
-    best = g.elementwise("probabilities", "sigmoid", results[1])
-    regressed = g.concat("boxes", *boxes, axis=1)
-    corners = _corners(g, regressed)
-    params = Suppression(batch=batch, boxes=count, detections=DETECTIONS)
-    shapes = ((batch, DETECTIONS, 4), (batch, DETECTIONS), (batch, DETECTIONS))
-    outputs = tuple(
+    classes = g.argmax("classes", logits)
+    best = g.reduce("best", "max", g.elementwise("probabilities", "sigmoid", logits), axis=2)
+    corners = _corners(g, g.concat("boxes", *boxes, axis=1))
+    batch, count, _ = g.shape(logits)
+    params = Suppression(batch=batch, boxes=count, detections=ROUNDS)
+    shapes = ((batch, ROUNDS, 4), (batch, ROUNDS), (batch, ROUNDS))
+    found = tuple(
         g.add_tensor(Tensor(name=f"nms.out{number}", shape=shape))
         for number, shape in enumerate(shapes)
     )
-    g.add_op("nms", params, (best, results[0], corners), *outputs)
-    return outputs
+    g.add_op("nms", params, (best, classes, corners), *found)
+    return tuple(
+        g.pad(f"detections.{number}", x, axis=1, size=DETECTIONS) for number, x in enumerate(found)
+    )
 
 
 def _corners(g: GraphBuilder, boxes: str) -> str:
@@ -219,6 +253,7 @@ def _model(topology: Topology) -> Model:
         family="efficientdet",
         build=partial(build, topology=topology),
         source=SOURCE,
+        folds_batch_norm=False,
     )
 
 
