@@ -38,7 +38,25 @@ class Count(click.ParamType):
         return number
 
 
-COUNT = Count()
+class Depth(click.ParamType):
+    """A number of at least one."""
+
+    name = "number"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Convert an option's text, or refuse it with one sentence."""
+        try:
+            number = float(value)
+        except ValueError:
+            number = 0.0
+        if not number >= 1:
+            self.fail(f"{value!r} is not a number of at least 1.", param, ctx)
+        return number
+
+
+COUNT, DEPTH = Count(), Depth()
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -131,7 +149,7 @@ def _training_options(command: Any) -> Any:
     "--overlap-io/--no-overlap-io", default=None, help="Host transfers beside compute or not."
 )
 @click.option("--io-tiles", type=COUNT, help="Tiles for overlapped transfers; default by stack.")
-@click.option("--batches-in-flight", type=COUNT, help="Queue depth that latency counts; default 1.")
+@click.option("--batches-in-flight", type=DEPTH, help="Queue depth that latency counts; default 1.")
 @click.option(
     "--available-memory-proportion",
     type=float,

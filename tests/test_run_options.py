@@ -243,5 +243,15 @@ def test_a_fresh_process_gives_the_same_bytes(report):
 def test_defaults_come_from_system_and_stack():
     config = make_config(system="c2")
     assert (config.system.name, config.stack.name, config.replicas) == ("C2", "sdk-1.0", 2)
-    with pytest.raises(ConfigError):
-        make_config(system="C2", batches_in_flight=0)
+    for wrong in (0, 0.5, float("nan"), float("inf"), True, "two"):
+        with pytest.raises(ConfigError, match="a number, 1 or more"):
+            make_config(system="C2", batches_in_flight=wrong)
+
+
+def test_latency_takes_the_mean_depth_of_a_call():
+    options = {"system": "IPU-M2000", "micro_batch": 1}
+    two, mean = (
+        ipusim.simulate("resnet18", batches_in_flight=depth, **options) for depth in (2, 1.8)
+    )
+    assert mean.result.step_s == two.result.step_s
+    assert mean.latency.value / two.latency.value == pytest.approx(0.9)

@@ -174,6 +174,9 @@ def test_queue_depth_follows_the_way_latency_was_taken():
     assert depth["results.inference.056"] == 1  # PyTorch, lowest latency
     assert depth["results.inference.057"] == 5  # PyTorch with IO tiles
     assert depth["results.inference.038"] == 1  # PopART
+    # PyTorch without IO tiles: one batch once, then two, over 5 or 10 iterations of a call.
+    assert depth["results.inference.019"] == pytest.approx((1 + 4 * 2) / 5)
+    assert depth["results.inference.020"] == pytest.approx((1 + 9 * 2) / 10)
 
 
 def test_every_recipe_has_a_configuration():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,8 +54,8 @@ class RunConfig:
         Whether transfers run beside compute, on tiles of their own.
     io_tiles : int
         Those tiles; 0 without overlap.
-    batches_in_flight : int
-        Batches between request and result; with more than one the host runs ahead.
+    batches_in_flight : float
+        Batches between request and result, on average; with more than one the host runs ahead.
     instances : int or None
         Host processes that feed the replicas in inference; None leaves their rate out of account.
         Those of training are among `training`.
@@ -75,7 +76,7 @@ class RunConfig:
     host_dtype: str | None
     overlap_io: bool
     io_tiles: int
-    batches_in_flight: int
+    batches_in_flight: float
     instances: int | None = None
     training: TrainingOptions | None = None
 
@@ -101,7 +102,7 @@ def make_config(
     host_dtype: str | None = None,
     overlap_io: bool | None = None,
     io_tiles: int | None = None,
-    batches_in_flight: int | None = None,
+    batches_in_flight: float | None = None,
     instances: int | None = None,
     stack: str | None = None,
     **training: Any,
@@ -142,7 +143,7 @@ def make_config(
     # In training the input pipeline always runs ahead of the chips.
     in_flight = 2 if options else 1
     if batches_in_flight is not None:
-        in_flight = count("batches_in_flight", batches_in_flight)
+        in_flight = _in_flight(batches_in_flight)
     proportion = profile.available_memory_proportion
     if available_memory_proportion is not None:
         proportion = float(available_memory_proportion)
@@ -201,7 +202,21 @@ def _refuse_in_inference(training: dict[str, Any]) -> None:
             )
 
 
-def _io_tiles(profile: Stack, overlap: bool, io_tiles: int | None, in_flight: int) -> int:
+def _in_flight(batches: float) -> float:
+    """Return the mean number of batches in flight, 1 or more."""
+    try:
+        number = math.nan if isinstance(batches, bool) else float(batches)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 1 <= number < math.inf:
+        raise ConfigError(
+            f"The option batches_in_flight is {batches!r}: give a number, 1 or more; a mean over "
+            "the iterations of a call need not be whole."
+        )
+    return int(number) if number.is_integer() else number
+
+
+def _io_tiles(profile: Stack, overlap: bool, io_tiles: int | None, in_flight: float) -> int:
     """Return the tiles that only transfer: 0 without overlap."""
     if overlap and in_flight < 2:
         raise ConfigError(

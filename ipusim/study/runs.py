@@ -57,7 +57,6 @@ _INTEGER_FIELDS = (
     "ipus_per_replica",
     "gradient_accumulation",
     "io_tiles",
-    "batches_in_flight",
     "batch_norm_span",
     "merge_gradients_bytes",
     "instances",
@@ -100,8 +99,10 @@ class RunConfiguration:
         Options of `ipusim.simulate`; None means the default of system or stack.
     micro_batch : int or None
         Items per replica and step.
-    replicas, ipus_per_replica, gradient_accumulation, io_tiles, batches_in_flight : int or None
+    replicas, ipus_per_replica, gradient_accumulation, io_tiles : int or None
         Counts.
+    batches_in_flight : float or None
+        Mean number of batches between request and result.
     overlap_io : bool or None
         Whether host transfers run beside compute.
     available_memory_proportion : float or None
@@ -157,7 +158,7 @@ class RunConfiguration:
     host_dtype: str | None
     overlap_io: bool | None
     io_tiles: int | None
-    batches_in_flight: int | None
+    batches_in_flight: float | None
     available_memory_proportion: float | None
     optimizer: str | None
     optimizer_state: str | None
@@ -263,6 +264,7 @@ def _parse(record: dict[str, str], path: Path) -> RunConfiguration:
         not_modelled=record["not_modelled"],
         note=record["note"],
         stage_ipus=_stage_ipus(record, path),
+        batches_in_flight=_batches_in_flight(record, path),
         reported_per_item=_reported_per_item(record, path),
         **{name: _TRUTH[record[name]] for name in _TRUTH_FIELDS},
         **integers,
@@ -278,6 +280,18 @@ def _stage_ipus(record: dict[str, str], path: Path) -> tuple[int, ...] | None:
             f"{record['stage_ipus']!r}: give the number of a chip for each stage, such as 0 1 0."
         )
     return tuple(int(chip) for chip in chips) or None
+
+
+def _batches_in_flight(record: dict[str, str], path: Path) -> float | None:
+    if not record["batches_in_flight"]:
+        return None
+    value = float(number_cell(record, "batches_in_flight", path, float))
+    if value < 1:
+        raise DataError(
+            f"The cell 'batches_in_flight' of row {record['run_id']!r} in {path.name} is {value}: "
+            "give a number, 1 or more."
+        )
+    return int(value) if value.is_integer() else value
 
 
 def _reported_per_item(record: dict[str, str], path: Path) -> float:
