@@ -110,6 +110,35 @@ def test_inference_knows_no_gradient():
     assert {"transpose weights", "turn weights"} <= set(training["data gradient"])
 
 
+def attention_scores(g: GraphBuilder) -> str:
+    query, key = g.input("query", (2, 4, 128, 64)), g.input("key", (2, 4, 128, 64))
+    return g.matmul("scores", query, key, transpose_b=True)
+
+
+def test_products_of_activations_have_passes_when_training():
+    # Keys are turned for the gradient of the queries like the weights of a layer (PopART gives
+    # both a fully connected pass); inference leaves them alone.
+    product = MatMul(groups=8, m=128, k=64, n=128, weights_operand=False, transpose_b=True)
+    training = steps(training_graph(product, "float16"))
+    assert "turn weights" in training["data gradient"]
+    keys = 8 * 128 * 64
+    turned = training["data gradient"]["turn weights"]
+    assert turned.exchange_cycles >= keys * 2 / CHIP.tiles / CHIP.exchange_bytes_per_cycle
+    g = GraphBuilder("attention")
+    inference = steps(g.finish(attention_scores(g)).with_precision("16.16"))
+    assert not {"transpose weights", "turn weights"} & set(inference["scores"])
+
+
+@pytest.mark.parametrize(("mask", "moved"), [((1, 1, 128, 128), True), ((2, 1, 1, 128), False)])
+def test_a_mask_of_all_keys_and_queries_moves_to_the_scores(mask, moved):
+    g = GraphBuilder("attention")
+    y = g.elementwise("mask", "add", attention_scores(g), g.input("mask_input", mask))
+    (step,) = steps(g.finish(y).with_precision("16.16"))["mask"].values()
+    share = 2 * 4 * 128 * 128 * 2 / CHIP.tiles
+    assert ("BinaryOp1D" in step.vertex) == moved
+    assert (step.exchange_cycles >= share / CHIP.exchange_bytes_per_cycle / 2) == moved
+
+
 def test_a_product_copies_activations_that_another_operation_made():
     def layer(*, made: bool):
         g = GraphBuilder("layer")

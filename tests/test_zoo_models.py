@@ -115,7 +115,15 @@ def test_gpt2_shares_its_first_and_last_weights():
     assert graph.tensors[graph.outputs[0]].shape == (2, 128, 50257)
     masks = [op for op in graph.ops if op.name.endswith("attention.mask")]
     assert len(masks) == 12
-    assert all("causal_mask" in op.inputs for op in masks)
+    # Every layer makes the mask that it adds from the one stored triangle: cast, invert, scale.
+    producers = graph.producers()
+    for mask in masks:
+        source, made = mask.inputs[1], []
+        while source != "causal_mask":
+            made.append(producers[source].name.rsplit(".", 1)[1])
+            (source,) = producers[source].inputs
+        assert made == ["scale", "invert", "cast"]
+    assert graph.tensors["causal_mask"].shape == (1, 1, 128, 128)
     with pytest.raises(WorkloadError, match="at most 1024"):
         zoo.gpt2_small(sequence_length=1025)
 

@@ -21,7 +21,7 @@ from ipusim.compiler.elementwise_gradients import (
 from ipusim.compiler.lowering_state import LoweringState, TensorLayout
 from ipusim.compiler.program import LoweredOp
 from ipusim.compiler.rearrange import cast_steps, rearrange_steps
-from ipusim.compiler.superstep import Superstep, element_bytes, tile_share
+from ipusim.compiler.superstep import Superstep, element_bytes, linear_share, tile_share
 from ipusim.workload.graph import Elementwise, Op
 
 FLOATING = ("float16", "float32")
@@ -171,9 +171,11 @@ def _series(state: LoweringState, op: Op, layout: TensorLayout, dtype: str) -> l
         not (other := state.layout(name)).from_host and other.mapping != layout.mapping
         for name in op.inputs[1:]
     )
+    spread = _repeats_matrix(state, op)
+    repeated = params.broadcast and not spread
     for count, function in enumerate(vertices_of(op.function, state.era.estimator)):
         binary = function in binary_functions(state.era.estimator)
-        moved = count == 0 and params.n_inputs > 1 and elsewhere > 0 and not params.broadcast
+        moved = count == 0 and params.n_inputs > 1 and (spread or elsewhere > 0) and not repeated
         steps += elementwise.elementwise_step(
             function,
             params.elements,
@@ -181,9 +183,9 @@ def _series(state: LoweringState, op: Op, layout: TensorLayout, dtype: str) -> l
             state.chip,
             era=state.era,
             n_inputs=2 if binary else 1,
-            broadcast=binary and (params.broadcast or params.n_inputs == 1),
+            broadcast=binary and (repeated or params.n_inputs == 1),
             in_place=params.in_place_ok,
-            channels=None if params.broadcast and not _repeats_one(state, op) else 1,
+            channels=None if repeated and not _repeats_one(state, op) else 1,
             channel_grouping=gcd(layout.grouping, params.elements),
             exchanged_inputs=int(binary and moved),
             tiles_used=layout.tiles,
@@ -195,6 +197,22 @@ def _series(state: LoweringState, op: Op, layout: TensorLayout, dtype: str) -> l
 def _repeats_one(state: LoweringState, op: Op) -> bool:
     """Whether the operand that is repeated over the result is a single number."""
     return min(state.graph.tensors[name].elements for name in op.inputs) == 1
+
+
+def _repeats_matrix(state: LoweringState, op: Op) -> bool:
+    """Whether the second operand is repeated along leading axes only, and whole on no tile.
+
+    A causal mask for all heads is one: a tile holds parts of the scores of one head, so nothing
+    repeats there. popops takes the vertex of two full operands, and the part that the tile needs
+    arrives by exchange (lib/popops/ElementWise.cpp, binaryOpBroadcast, the last case).
+    """
+    if not op.params.broadcast or op.params.n_inputs != 2:
+        return False
+    out = state.graph.tensors[op.outputs[0]]
+    operand = state.graph.tensors[op.inputs[1]]
+    share = linear_share(out.elements, out.dtype, state.chip).elements
+    rows = len(out.shape) > 2 and operand.shape[-2:] == out.shape[-2:]
+    return rows and share <= operand.elements
 
 
 def _casts(state: LoweringState, op: Op, layout: TensorLayout, dtype: str) -> list[Superstep]:

@@ -122,10 +122,18 @@ class PlannedProduct:
 
 
 def plan_product(state: LoweringState, op: Op) -> PlannedProduct:
-    """Plan a matrix product; layers with stored weights with all their passes when training."""
+    """Plan a matrix product; when training, with all three passes of it.
+
+    PopART gives every product of a training graph a pass of a fully connected layer, whether its
+    second operand is stored or computed, like the keys and values of attention
+    (willow/src/popx/op/matmulx.cpp, appendPoplarOptionsForOp; enableFullyConnectedPass in
+    willow/include/popart/sessionoptions.hpp), and so the backward pass transposes that operand.
+    TensorFlow sorts its products into these passes by the operands that they share. [inferred:
+    those of attention, too]
+    """
     params: MatMul = op.params
     dtype_bytes = element_bytes(state.dtype(op.outputs[0]))
-    if params.weights_operand and state.training:
+    if state.training:
         plans = plan_layer(layer_shape(params, dtype_bytes), state.chip, state.rules)
         chosen = getattr(plans, params.pass_kind)
         before: list[Superstep] = []
@@ -161,7 +169,8 @@ def lower_product(state: LoweringState, op: Op, planned: PlannedProduct) -> Lowe
         weights=op.inputs[0],
         before=planned.before,
     )
-    if planned.joint and op.params.pass_kind == "weight_gradient":
+    stored = op.params.weights_operand
+    if planned.joint and stored and op.params.pass_kind == "weight_gradient":
         # The gradient lies where the weights lie.
         for name in op.outputs:
             state.layouts[name] = replace(state.layouts[name], from_host=True)

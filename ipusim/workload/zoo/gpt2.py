@@ -15,7 +15,7 @@ from ipusim.errors import WorkloadError
 from ipusim.workload.builder import GraphBuilder
 from ipusim.workload.graph import Graph
 from ipusim.workload.model import Model
-from ipusim.workload.zoo.transformer import Shape, drop, pre_norm_layer
+from ipusim.workload.zoo.transformer import Shape, drop, large_where_zero, pre_norm_layer
 
 VOCABULARY = 50257
 POSITIONS = 1024
@@ -67,9 +67,11 @@ def build(micro_batch: int | None, *, topology: Topology) -> Graph:
     places = g.gather("wpe", g.parameter("wpe.weight", (POSITIONS, hidden)), positions)
     x = g.reshape("wpe.rows", g.elementwise("wpe.add", "add", x, places), (shape.rows, hidden))
     x = drop(g, "drop", x, shape)
-    causal = g.parameter("causal_mask", (1, 1, tokens, tokens), "constant")
+    causal = g.parameter("causal_mask", (1, 1, tokens, tokens), "constant", "int32")
     for layer in range(topology.layers):
-        x = pre_norm_layer(g, f"h.{layer}", x, shape, mask=causal)
+        # Each layer makes its mask anew from the stored 0/1 triangle (optimized_gpt2_attn.py).
+        mask = large_where_zero(g, f"h.{layer}.attention.causal", causal)
+        x = pre_norm_layer(g, f"h.{layer}", x, shape, mask=mask)
     x = g.matmul("lm_head", g.layer_norm("ln_f", x), words, transpose_b=True)
     x = g.reshape("lm_head.items", x, (batch, tokens, topology.vocabulary))
     return g.finish(g.argmax("argmax", x) if topology.argmax else x)

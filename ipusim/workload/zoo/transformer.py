@@ -83,6 +83,13 @@ def drop(g: GraphBuilder, name: str, x: str, shape: Shape) -> str:
     return g.elementwise(name, "dropout", x) if shape.dropout else x
 
 
+def large_where_zero(g: GraphBuilder, prefix: str, mask: str) -> str:
+    """Turn a 0/1 mask of any shape into 0 where it is 1, a large negative value elsewhere."""
+    y = g.cast(f"{prefix}.cast", mask, "float32")
+    y = g.elementwise(f"{prefix}.invert", "sub", y)
+    return g.elementwise(f"{prefix}.scale", "scale", y)
+
+
 def additive_mask(g: GraphBuilder, prefix: str, mask: str) -> str:
     """Turn a 0/1 mask (N, tokens) into what is added to the scores: 0, or a large negative value.
 
@@ -92,9 +99,7 @@ def additive_mask(g: GraphBuilder, prefix: str, mask: str) -> str:
         A tensor (N, 1, 1, tokens), the same for all heads and queries.
     """
     batch, tokens = g.shape(mask)
-    y = g.cast(f"{prefix}.cast", mask, "float32")
-    y = g.elementwise(f"{prefix}.invert", "sub", y)
-    y = g.elementwise(f"{prefix}.scale", "scale", y)
+    y = large_where_zero(g, prefix, mask)
     return g.reshape(f"{prefix}.reshape", y, (batch, 1, 1, tokens))
 
 
@@ -113,9 +118,7 @@ def packed_mask(g: GraphBuilder, prefix: str, sequences: str) -> str:
         f"{prefix}.rows", g.reshape(f"{prefix}.column", sequences, (batch, tokens, 1)), size
     )
     row = g.reshape(f"{prefix}.row", sequences, (batch, 1, tokens))
-    y = g.cast(f"{prefix}.cast", g.elementwise(f"{prefix}.equal", "equal", rows, row), "float32")
-    y = g.elementwise(f"{prefix}.invert", "sub", y)
-    y = g.elementwise(f"{prefix}.scale", "scale", y)
+    y = large_where_zero(g, prefix, g.elementwise(f"{prefix}.equal", "equal", rows, row))
     return g.reshape(f"{prefix}.reshape", y, (batch, 1, tokens, tokens))
 
 
