@@ -151,17 +151,15 @@ def test_the_slowest_lane_sets_the_pace(prepare, link, chip, period):
 
 
 def test_timelines_agree_with_the_simulated_step():
-    timelines = {}
+    timelines, busy_percent = {}, []
     for flow in load_dataflows().values():
         timeline = bragg_timeline.dataflow_timeline(flow)
         timelines[flow.title] = timeline
+        shares = bragg_timeline.lane_shares(timeline)
         expected = simulate_flow(flow).result.step_s
-        assert bragg_timeline.lane_shares(timeline)["step_ms"] == pytest.approx(
-            1e3 * expected, rel=0.01
-        )
-    table = bragg_timeline.timeline_table(timelines)
-    assert list(table["dataflow"]) == list(timelines)
-    assert table["chip_percent"].iloc[0] < 25 and table["chip_percent"].iloc[-1] > 90
+        assert shares["step_ms"] == pytest.approx(1e3 * expected, rel=0.01)
+        busy_percent.append(shares["chip_percent"])
+    assert busy_percent[0] < 25 and busy_percent[-1] > 90
     figure = bragg_timeline.timelines_figure(timelines, window_ms=10)
     assert len(figure.axes) == 4
     titles = [axis.get_title(loc="left").split(":")[0] for axis in figure.axes]

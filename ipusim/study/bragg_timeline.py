@@ -126,13 +126,6 @@ def lane_shares(timeline: pd.DataFrame) -> dict[str, float]:
     return shares
 
 
-def timeline_table(timelines: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return `lane_shares` of several timelines, one row each, with their titles as dataflow."""
-    return pd.DataFrame(
-        [{"dataflow": title} | lane_shares(timeline) for title, timeline in timelines.items()]
-    )
-
-
 def timelines_figure(timelines: Mapping[str, pd.DataFrame], *, window_ms: float = 20.0) -> Figure:
     """Draw timelines under each other, with host, link and chip lanes.
 
