@@ -249,7 +249,7 @@ def _model(topology: Topology, source: str, note: str) -> Model:
         build=partial(build, topology=topology),
         source=source,
         note=note,
-        loss="mean_squared",
+        loss="mean_squared" if topology.given_variance else "",  # trained with given values only
     )
 
 
