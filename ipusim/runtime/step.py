@@ -147,10 +147,10 @@ def _inference_step(
     else:
         parts |= {"transfers": io.exposed_s, "host work": io.work_s, "fixed": costs.step_s}
         step = sum(parts.values())
-        if config.batches_in_flight > 1:
-            # The buffer holds one batch (defaultBufferingDepth 1 of PopART, prefetch_depth 1 of
-            # TensorFlow): the host refills it once the chip has read it.
-            step = max(step, io.exposed_s + io.sustained_s)
+        # The buffer holds one batch (defaultBufferingDepth 1 of PopART, prefetch_depth 1 of
+        # TensorFlow): the host refills it once the chip has read it.
+        read = io.exposed_s if config.batches_in_flight > 1 else 0.0
+        step = max(step, read + io.sustained_s)
     parts["waiting for the host"] = step - sum(parts.values())
     items = config.micro_batch or leading_size(graph)
     energy = program_energy(program, config, calibrated=calibrated)
