@@ -147,6 +147,16 @@ def test_optimiser_state_off_the_chip_frees_memory_and_takes_time():
     assert freed == pytest.approx(state / 1472, abs=2)
 
 
+def test_chips_of_tensorflow_take_turns_at_their_state():
+    options = {"optimizer": "adam", "optimizer_state": "off_chip", "replicas": 1}
+    options |= {"ipus_per_replica": 2, "gradient_accumulation": 4}
+    side_by_side, in_turn = (
+        run(framework=name, **options).result.parts_s["optimiser state"]
+        for name in ("popart", "tensorflow")
+    )
+    assert in_turn == pytest.approx(2 * side_by_side)
+
+
 def test_a_pipeline_has_stages_bubbles_and_less_memory_on_each_chip():
     options = {"micro_batch": 8, "replicas": 1, "recompute": "none"}
     alone = run("resnet50", **options)

@@ -55,6 +55,9 @@ class Topology:
         sequence has a first token.
     dropout, attention_dropout : bool
         Whether training drops elements at all, and attention weights among them.
+    fused_query_key_value, attention_bias : bool
+    activation : str
+        As in `transformer.Shape`.
     """
 
     name: str
@@ -69,6 +72,9 @@ class Topology:
     packed: int = 1
     dropout: bool = True
     attention_dropout: bool = True
+    fused_query_key_value: bool = True
+    attention_bias: bool = True
+    activation: str = "gelu"
 
     def __post_init__(self) -> None:
         if not 1 <= self.sequence_length <= POSITIONS:
@@ -126,6 +132,9 @@ def build(micro_batch: int | None, *, topology: Topology, layers: Encoder | None
         feed_forward=topology.feed_forward,
         dropout=topology.dropout,
         attention_dropout=topology.attention_dropout,
+        fused_query_key_value=topology.fused_query_key_value,
+        attention_bias=topology.attention_bias,
+        activation=topology.activation,
     )
     x, mask = _embed(g, topology, shape)
     x = (layers or partial(encoder, layers=topology.layers))(g, x, shape, mask)
@@ -265,11 +274,37 @@ def _pretraining(make: Callable[..., Topology], length: int, **options: Any) -> 
     )
 
 
+KERAS_VOCABULARY = 30400
+"""As configs/squad_base_checkpoint_path.json there sets it."""
+
+KERAS_SQUAD = (
+    base(
+        "bert_base_squad_sl512_keras",
+        512,
+        "question_answering",
+        vocabulary=KERAS_VOCABULARY,
+        attention_bias=False,
+    ),
+    base(
+        "bert_base_squad_sl512_hugging_face",
+        512,
+        "question_answering",
+        fused_query_key_value=False,
+        activation="erf_gelu",
+    ),
+)
+"""Fine-tuning in Keras (graphcore/examples nlp/bert/tensorflow2 at tag v3.0.0, and before that
+applications/tensorflow2/bert at v2.4.0): texts are padded to the 512 tokens that the tokenizer
+allows, since no length is given. At v3.0.0 query, key and value come from one product and
+attention has no biases; at v2.4.0 the layers are those of transformers."""
+
+
 MODELS: dict[str, Callable[[], Model]] = {
     topology.name: partial(bert_model, topology)
     for topology in (
         base("bert_base_squad_sl128", 128, "question_answering"),
         large("bert_large_squad_sl128", 128, "question_answering"),
+        *KERAS_SQUAD,
         *(_pretraining(make, length) for make in (base, large) for length in MASKED_TOKENS),
         *(_pretraining(base, length, attention_dropout=True) for length in (128, 384)),
         *(_pretraining(large, length, packed=MOST_PACKED) for length in (128, 512)),

@@ -9,6 +9,7 @@ each. Query, key and value come from one product, as in ViT and GPT-2 and as Gra
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.builder import GraphBuilder
@@ -36,6 +37,8 @@ class Shape:
         Whether training drops whole halves of a layer, for each item apart (arXiv 1603.09382).
     fused_query_key_value : bool
         Whether query, key and value come from one product.
+    attention_bias : bool
+        Whether the products around attention add biases.
     activation : str
         One of `ACTIVATIONS`.
     head_size : int, optional
@@ -52,6 +55,7 @@ class Shape:
     inner_dropout: bool = False
     stochastic_depth: bool = False
     fused_query_key_value: bool = True
+    attention_bias: bool = True
     activation: str = "gelu"
     head_size: int | None = None
 
@@ -153,12 +157,13 @@ def activate(g: GraphBuilder, name: str, x: str, activation: str) -> str:
 def query_key_value(g: GraphBuilder, prefix: str, x: str, shape: Shape) -> tuple[str, ...]:
     """Add the products that make query, key and value: (N x T, H) to three (N, heads, T, size)."""
     features = shape.heads * shape.size
+    dense = partial(g.linear, bias=shape.attention_bias)
     if not shape.fused_query_key_value:
         return tuple(
-            split_heads(g, f"{prefix}.{part}", g.linear(f"{prefix}.{part}", x, features), shape)
+            split_heads(g, f"{prefix}.{part}", dense(f"{prefix}.{part}", x, features), shape)
             for part in ("query", "key", "value")
         )
-    qkv = g.linear(f"{prefix}.qkv", x, 3 * features)
+    qkv = dense(f"{prefix}.qkv", x, 3 * features)
     heads = (shape.batch, shape.tokens, 3, shape.heads, shape.size)
     qkv = g.reshape(f"{prefix}.split_heads", qkv, heads)
     qkv = g.transpose(f"{prefix}.heads_first", qkv, (2, 0, 3, 1, 4))
@@ -204,7 +209,7 @@ def attention(
     if shape.attention_dropout:
         weights = drop(g, f"{prefix}.dropout", weights, shape)
     y = merge_heads(g, prefix, g.matmul(f"{prefix}.context", weights, value))
-    y = g.linear(f"{prefix}.output", y, shape.hidden)
+    y = g.linear(f"{prefix}.output", y, shape.hidden, bias=shape.attention_bias)
     return drop(g, f"{prefix}.output.dropout", y, shape)
 
 
