@@ -29,8 +29,11 @@ schedules = st.sampled_from(SCHEDULES)
 frameworks = st.sampled_from(FRAMEWORKS)
 
 
-def simulate(forward, backward, accumulation, schedule, transfer, framework):
-    """Move micro-batches one by one through the stages; every step ends for all chips at once."""
+def simulate(forward, backward, accumulation, schedule, transfer, host, framework):
+    """Move micro-batches one by one through the stages; every step ends for all chips at once.
+
+    All wait while the host sends the micro-batch that begins.
+    """
     stages = len(forward)
     path = [[(chip, "forward")] for chip in range(stages)]
     path += [[(chip, "backward")] for chip in reversed(range(stages))]
@@ -47,6 +50,7 @@ def simulate(forward, backward, accumulation, schedule, transfer, framework):
         if waiting and begins:
             running.append(0)
             waiting -= 1
+            total += host
         if not running and not waiting:
             return total, most
         work, copies = [0.0] * stages, False
@@ -64,16 +68,21 @@ def simulate(forward, backward, accumulation, schedule, transfer, framework):
         running = [place + 1 for place in running if place + 1 < len(path)]
 
 
-@given(seconds, st.data(), schedules, frameworks, st.integers(0, 3).map(float))
-def test_time_is_that_of_the_simulation(forward, data, schedule, framework, transfer):
+small = st.integers(0, 3).map(float)
+
+
+@given(seconds, st.data(), schedules, frameworks, small, small)
+def test_time_is_that_of_the_simulation(forward, data, schedule, framework, transfer, host):
     stages = len(forward)
     backward = data.draw(st.lists(st.integers(1, 40).map(float), min_size=stages, max_size=stages))
     least, multiple = accumulation_rule(stages, schedule, framework)
     extra = data.draw(st.integers(0, 12))
     count = least + multiple * extra
-    found = pipeline_step(forward, backward, count, schedule, transfer, framework=framework)
+    found = pipeline_step(
+        forward, backward, count, schedule, transfer, host_s=host, framework=framework
+    )
     overlap = schedule if stages > 1 else "sequential"
-    total, most = simulate(forward, backward, count, overlap, transfer, framework)
+    total, most = simulate(forward, backward, count, overlap, transfer, host, framework)
     assert found.seconds == pytest.approx(total)
     assert min(found.fill_s, found.steady_s, found.drain_s) >= 0
     assert 0 <= found.bubble_share < 1

@@ -52,17 +52,18 @@ class _Order:
         """Steps that one micro-batch needs."""
         return len(self.ipus)
 
-    def step_s(self, step: int, periods: int, transfer_s: float) -> float:
-        """Seconds of one step: the chip with most to do, then the copies where there are any."""
+    def step_s(self, step: int, periods: int, transfer_s: float, host_s: float) -> float:
+        """Seconds of one step: what the host sends, the chip with most to do, then the copies."""
         load: dict[int, float] = {}
-        copies = False
+        sent = copies = False
         for offset in self.offsets:
             for slot, ipu in enumerate(self.ipus):
                 begun, late = divmod(step - offset - slot, self.period)
                 if late == 0 and 0 <= begun < periods:
                     load[ipu] = load.get(ipu, 0.0) + self.seconds[slot]
+                    sent |= slot == 0
                     copies |= slot + 1 < self.slots and self.ipus[slot + 1] != ipu
-        return max(load.values(), default=0.0) + copies * transfer_s
+        return sent * host_s + max(load.values(), default=0.0) + copies * transfer_s
 
 
 def _order(
@@ -198,6 +199,7 @@ def pipeline_step(
     schedule: str = "grouped",
     transfer_s: float = 0.0,
     *,
+    host_s: float = 0.0,
     framework: str = "popart",
     stage_ipus: Sequence[int] | None = None,
 ) -> PipelineTime:
@@ -213,6 +215,9 @@ def pipeline_step(
         One of `SCHEDULES`.
     transfer_s : float
         Copies between stages; they end every step in which a stage hands over to another chip.
+    host_s : float
+        Transfers from and to the host for one micro-batch; all chips wait for them in every step
+        that a micro-batch begins with.
     framework : str
         One of `FRAMEWORKS`.
     stage_ipus : sequence of int, optional
@@ -237,6 +242,11 @@ def pipeline_step(
     All chips end a step together, with the copies between stages; within a step a chip runs its
     stages one after the other. In an interleaved pipeline a step holds one stage of a chip only,
     so forward stages wait for backward stages on other chips.
+
+    What the host sends opens a step (graphcore/popart@sdk/poplar/3.3.0:willow/src/popx/
+    popprograms.cpp, addPipelineCycle), and by default all chips meet for it (docs/popart/
+    performance.rst, sync pattern Full; graphcore/poptorch@sdk/poptorch/3.3.0:python/options.py).
+    [A] looked up after seeing rows; TensorFlow is taken to do the same.
     """
     schedule = resolve_name("pipeline schedule", schedule, SCHEDULES)
     framework = resolve_name("framework", framework, FRAMEWORKS)
@@ -247,7 +257,7 @@ def pipeline_step(
             f"A pipeline with {stages} forward stages, {len(stage_backward_s)} backward stages "
             f"and {len(ipus)} IPUs is impossible: give as many of each, 1 or more."
         )
-    least = min(*stage_forward_s, *stage_backward_s, transfer_s)
+    least = min(*stage_forward_s, *stage_backward_s, transfer_s, host_s)
     if least < 0:
         raise ConfigError(f"A stage or transfer of {least} seconds is impossible: give 0 or more.")
     _check_accumulation(gradient_accumulation, stages, schedule, framework)
@@ -267,7 +277,7 @@ def pipeline_step(
     steps = entered - order.period + max(order.offsets) + order.slots
 
     def spent(first: int, stop: int) -> float:
-        return sum(order.step_s(step, periods, transfer_s) for step in range(first, stop))
+        return sum(order.step_s(step, periods, transfer_s, host_s) for step in range(first, stop))
 
     rounds, rest = divmod(max(0, entered - full), order.period)
     fill = spent(0, full)

@@ -92,8 +92,8 @@ def pipelined_replica(
     resident_bytes : int
         Optimiser state on the chips of the replica together.
     beside : Beside
-        What comes on top of the programs: host transfers on the first stage, the rest in every
-        step of the pipeline.
+        What comes on top of the programs: host transfers in every step that a micro-batch begins
+        with, the rest in every step of the pipeline.
 
     Returns
     -------
@@ -112,13 +112,14 @@ def pipelined_replica(
     forward, backward = cut.seconds()
     moved = stage_transfer(config.system, cut.stage_ipus, *cut.boundary_bytes())
 
-    def timed(transfer_s: float, first_s: float = 0.0) -> PipelineTime:
+    def timed(transfer_s: float, host_s: float = 0.0) -> PipelineTime:
         return pipeline_step(
-            [forward[0] + first_s, *forward[1:]],
+            forward,
             backward,
             options.gradient_accumulation,
             placement.schedule,
             transfer_s,
+            host_s=host_s,
             framework=options.framework,
             stage_ipus=cut.stage_ipus,
         )
@@ -126,7 +127,7 @@ def pipelined_replica(
     load = cut.load_s([sum(both) for both in zip(forward, backward, strict=True)])
     device = options.gradient_accumulation * max(load)
     parts = {"device": device}
-    host = beside.transfers_s + beside.host_work_s
+    waited = beside.transfers_s + beside.host_work_s
     reached = timed(0.0).seconds
     parts["pipeline bubbles"] = reached - device
     per_step = 0.0
@@ -137,7 +138,7 @@ def pipelined_replica(
         per_step += seconds
         parts[name] = timed(per_step).seconds - reached
         reached += parts[name]
-    pipeline = timed(per_step, host)
+    pipeline = timed(per_step, waited)
     parts["transfers"] = pipeline.seconds - reached
     in_flight = micro_batches_in_flight(placement.stages, placement.schedule, options.framework)
     owner = cut.owners()
