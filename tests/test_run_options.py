@@ -185,6 +185,19 @@ def test_one_batch_in_flight_waits_for_its_own_copy():
     assert steps[2].io.sustained_s == pytest.approx(2 * once)
 
 
+def test_work_between_runs_keeps_the_device_waiting_but_not_a_request():
+    options = {"system": "IPU-M2000", "micro_batch": 2, "replicas": 4, "instances": 2}
+    none = ipusim.simulate("resnet18", **options).result
+    slow = ipusim.simulate("resnet18", serial_item_s=1e-3, **options).result
+    # A process has the items of two replicas to work through.
+    assert slow.parts_s["host between runs"] == pytest.approx(4e-3)
+    assert slow.step_s - none.step_s == pytest.approx(4e-3)
+    assert slow.latency_s == none.latency_s
+    assert sum(slow.parts_s.values()) == pytest.approx(slow.step_s)
+    with pytest.raises(ConfigError, match="give instances too"):
+        ipusim.simulate("resnet18", serial_item_s=1e-3)
+
+
 def test_bytes_from_the_host_follow_the_host_type():
     sizes = {
         kind: ipusim.simulate(

@@ -17,6 +17,7 @@ from ipusim.runtime.training_options import (
     check_instances,
     count,
     make_training_options,
+    seconds,
 )
 from ipusim.workload.graph import PRECISIONS
 
@@ -59,6 +60,9 @@ class RunConfig:
     instances : int or None
         Host processes that feed the replicas in inference; None leaves their rate out of account.
         Those of training are among `training`.
+    serial_item_s : float
+        Seconds per item that each host process spends between two runs of the device, to make,
+        convert or collect data, while its replicas wait.
     training : TrainingOptions or None
         What only training has; None in inference.
     """
@@ -78,6 +82,7 @@ class RunConfig:
     io_tiles: int
     batches_in_flight: float
     instances: int | None = None
+    serial_item_s: float = 0.0
     training: TrainingOptions | None = None
 
     @property
@@ -104,6 +109,7 @@ def make_config(
     io_tiles: int | None = None,
     batches_in_flight: float | None = None,
     instances: int | None = None,
+    serial_item_s: float | None = None,
     stack: str | None = None,
     **training: Any,
 ) -> RunConfig:
@@ -140,6 +146,12 @@ def make_config(
     else:
         _refuse_in_inference(training)
         instances = None if instances is None else check_instances(copies, instances)
+    serial = seconds("serial_item_s", serial_item_s or 0.0)
+    if serial and mode == "inference" and instances is None:
+        raise ConfigError(
+            f"The option serial_item_s = {serial!r} is time of a host process, but their number is "
+            "not known: give instances too."
+        )
     # In training the input pipeline always runs ahead of the chips.
     in_flight = 2 if options else 1
     if batches_in_flight is not None:
@@ -172,6 +184,7 @@ def make_config(
         io_tiles=_io_tiles(profile, bool(overlap_io), io_tiles, in_flight),
         batches_in_flight=in_flight,
         instances=None if options else instances,
+        serial_item_s=serial,
         training=options,
     )
 

@@ -152,7 +152,12 @@ def _inference_step(
         read = io.exposed_s if config.batches_in_flight > 1 else 0.0
         step = max(step, read + io.sustained_s)
     parts["waiting for the host"] = step - sum(parts.values())
+    latency = (config.batches_in_flight + delay) * step
     items = config.micro_batch or leading_size(graph)
+    if config.serial_item_s:
+        handled = items * config.replicas / config.instances
+        parts["host between runs"] = handled * config.serial_item_s
+        step += parts["host between runs"]
     energy = program_energy(program, config, calibrated=calibrated)
     static = static_power_w(config.system, config.active_ipus)
     return StepResult(
@@ -166,7 +171,7 @@ def _inference_step(
         device_s=program.cycles / chip.clock_hz,
         fixed_s=costs.step_s,
         step_s=step,
-        latency_s=(config.batches_in_flight + delay) * step,
+        latency_s=latency,
         throughput_items_per_s=config.replicas * items / step,
         energy=energy,
         static_w=static,

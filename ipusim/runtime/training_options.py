@@ -54,9 +54,6 @@ class TrainingOptions:
         What the host must prepare (`ipusim.runtime.host_feed.DATASETS`).
     loader_item_s : float or None
         Seconds of a worker per item, for the dataset "prepared" alone.
-    serial_item_s : float
-        Seconds per item that each instance spends in its training loop itself, to make or convert
-        data, while its replicas wait.
     """
 
     gradient_accumulation: int
@@ -73,7 +70,6 @@ class TrainingOptions:
     loader_workers: int
     dataset: str
     loader_item_s: float | None = None
-    serial_item_s: float = 0.0
 
 
 def count(name: str, value: Any, *, least: int = 1) -> int:
@@ -111,7 +107,6 @@ def make_training_options(
     loader_workers: int | None = None,
     dataset: str | None = None,
     loader_item_s: float | None = None,
-    serial_item_s: float | None = None,
 ) -> TrainingOptions:
     """Check the options of a training run and fill in the defaults.
 
@@ -154,12 +149,17 @@ def make_training_options(
         loader_workers=count("loader_workers", loader_workers or WORKERS_PER_INSTANCE),
         dataset=resolve_name("dataset", dataset or "generated", DATASETS),
         loader_item_s=loader_item_s,
-        serial_item_s=_seconds("serial_item_s", serial_item_s or 0.0),
     )
 
 
-def _seconds(name: str, value: Any) -> float:
-    """Return a time, or say what is wrong with it."""
+def seconds(name: str, value: Any) -> float:
+    """Return a time, or say what is wrong with it.
+
+    Raises
+    ------
+    ConfigError
+        If it is not a finite number, 0 or more.
+    """
     if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
         raise ConfigError(f"The option {name} is {value!r}: give seconds, 0 or more.")
     return float(value)

@@ -192,7 +192,7 @@ def training_step(
         "all-to-all": accumulation * _all_to_all_s(graph, config, costs),
         "streamed rows": accumulation * _off_chip_s(_row_bytes(lowered.graphs), config),
         "fixed": _fixed_s(replica, costs),
-        "host between runs": samples / options.instances * options.serial_item_s,
+        "host between runs": samples / options.instances * config.serial_item_s,
     }
     feed = host_feed(
         config.system,

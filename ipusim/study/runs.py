@@ -141,7 +141,7 @@ class RunConfiguration:
     loader_item_s : float or None
         Seconds of a worker of the loader per item, for the dataset "prepared" alone.
     serial_item_s : float or None
-        Option of `ipusim.simulate`: seconds per item of the training loop itself.
+        Option of `ipusim.simulate`: seconds per item of a host process between runs of the device.
     """
 
     run_id: str
@@ -342,10 +342,10 @@ def _load(path: Path) -> dict[str, RunConfiguration]:
                 f"set is 'prepared': remove the line or correct {path.name}."
             )
     for run_id in serial_s:
-        if run_id not in runs or runs[run_id].mode != "training":
+        if run_id not in runs or runs[run_id].instances is None:
             raise DataError(
-                f"{SERIAL_HOST_FILE} times the training loop of {run_id!r}, which is no training "
-                f"run: remove the line or correct {path.name}."
+                f"{SERIAL_HOST_FILE} times a host process of {run_id!r}, which is no run of known "
+                f"instances: remove the line or correct {path.name}."
             )
     return runs
 
