@@ -20,6 +20,7 @@ from ipusim.workload.zoo.speech import (
     conv_along_time,
     gated,
     smoothed_cross_entropy,
+    swish,
 )
 
 MELS, VOCABULARY = 80, 4233
@@ -34,6 +35,8 @@ class Topology:
     name : str
     frames, tokens : int
         Length of the input and of the text, to which all are padded.
+    subsampling : int
+        Features of the two convolutions that shorten the input.
     layers, hidden, heads, feed_forward, kernel : int
         Of the encoder; `kernel` taps of its convolutions along time.
     decoder_layers, decoder_feed_forward : int
@@ -45,6 +48,7 @@ class Topology:
     name: str
     frames: int
     tokens: int
+    subsampling: int
     layers: int
     hidden: int
     heads: int
@@ -81,14 +85,14 @@ def _drop(g: GraphBuilder, name: str, x: str) -> str:
     return g.elementwise(name, "dropout", x)
 
 
-def _feed_forward(
-    g: GraphBuilder, prefix: str, x: str, features: int, activation: str, *, halved: bool
-) -> str:
-    """Add norm, two dense layers and the residual, half of it in the encoder."""
+def _feed_forward(g: GraphBuilder, prefix: str, x: str, features: int, *, encoding: bool) -> str:
+    """Add norm, two dense layers and the residual: in the encoder half of it, with Swish."""
     y = g.linear(f"{prefix}.up", g.layer_norm(f"{prefix}.norm", x), features)
-    y = _drop(g, f"{prefix}.inner_dropout", g.elementwise(f"{prefix}.act", activation, y))
+    name = f"{prefix}.act"
+    y = swish(g, name, y) if encoding else g.elementwise(name, "relu", y)
+    y = _drop(g, f"{prefix}.inner_dropout", y)
     y = _drop(g, f"{prefix}.dropout", g.linear(f"{prefix}.down", y, g.shape(x)[1]))
-    if halved:
+    if encoding:
         y = g.elementwise(f"{prefix}.half", "scale", y)
     return g.elementwise(f"{prefix}.add", "add", x, y)
 
@@ -102,7 +106,7 @@ def _convolve(g: GraphBuilder, prefix: str, x: str, batch: int, topology: Topolo
     y = conv_along_time(
         g, f"{prefix}.depthwise", y, batch, hidden, topology.kernel, groups=hidden, bias=False
     )
-    y = g.elementwise(f"{prefix}.act", "swish", g.layer_norm(f"{prefix}.norm", y))
+    y = swish(g, f"{prefix}.act", g.layer_norm(f"{prefix}.norm", y))
     y = conv_along_time(g, f"{prefix}.pointwise2", y, batch, hidden, 1, bias=False)
     return g.elementwise(f"{prefix}.add", "add", x, _drop(g, f"{prefix}.dropout", y))
 
@@ -115,14 +119,14 @@ def _encode(g: GraphBuilder, x: str, batch: int, mask: str, topology: Topology) 
     shape = topology.attention(batch, steps, steps)
     for layer in range(topology.layers):
         name = f"encoder.{layer}"
-        x = _feed_forward(g, f"{name}.macaron", x, topology.feed_forward, "swish", halved=True)
+        x = _feed_forward(g, f"{name}.macaron", x, topology.feed_forward, encoding=True)
         y = g.layer_norm(f"{name}.attention.norm", x)
         y = attention_between(g, f"{name}.attention", y, y, shape, mask=mask, positions=positions)
         x = g.elementwise(
             f"{name}.attention.add", "add", x, _drop(g, f"{name}.attention.output_dropout", y)
         )
         x = _convolve(g, f"{name}.conv", x, batch, topology)
-        x = _feed_forward(g, f"{name}.mlp", x, topology.feed_forward, "swish", halved=True)
+        x = _feed_forward(g, f"{name}.mlp", x, topology.feed_forward, encoding=True)
         x = g.layer_norm(f"{name}.norm", x)
     return g.layer_norm("encoder.norm", x)
 
@@ -156,7 +160,7 @@ def _decode(
             mask=memory_mask,
         )
         x = g.elementwise(f"{name}.source.add", "add", x, _drop(g, f"{name}.source.out_dropout", y))
-        x = _feed_forward(g, f"{name}.mlp", x, topology.decoder_feed_forward, "relu", halved=False)
+        x = _feed_forward(g, f"{name}.mlp", x, topology.decoder_feed_forward, encoding=False)
     return g.linear("decoder.output", g.layer_norm("decoder.norm", x), VOCABULARY)
 
 
@@ -172,11 +176,11 @@ def build(micro_batch: int | None, *, topology: Topology) -> Graph:
         x = g.elementwise(f"normalise.{function}", function, x, statistics)
     x = g.reshape("subsample.image", x, (batch, 1, topology.frames, MELS))
     for layer in (1, 2):
-        x = g.conv(f"subsample.conv{layer}", x, hidden, 3, stride=2, bias=True)
+        x = g.conv(f"subsample.conv{layer}", x, topology.subsampling, 3, stride=2, bias=True)
         x = g.elementwise(f"subsample.act{layer}", "relu", x)
     bands = g.shape(x)[3]
     x = g.transpose("subsample.steps_first", x, (0, 2, 1, 3))
-    x = g.reshape("subsample.rows", x, (batch * steps, hidden * bands))
+    x = g.reshape("subsample.rows", x, (batch * steps, topology.subsampling * bands))
     x = g.linear("subsample.output", x, hidden)
     x = _drop(g, "subsample.dropout", g.elementwise("subsample.scale", "scale", x))
     mask = g.parameter("encoder.mask", (batch, 1, 1, steps), role="constant")
@@ -209,6 +213,7 @@ def conformer_small() -> Model:
             name="conformer_small",
             frames=768,
             tokens=46,
+            subsampling=32,
             layers=16,
             hidden=144,
             heads=4,
@@ -232,6 +237,7 @@ def conformer_medium() -> Model:
             name="conformer_medium",
             frames=1220,
             tokens=48,
+            subsampling=256,
             layers=12,
             hidden=256,
             heads=4,

@@ -57,6 +57,11 @@ def gated(g: GraphBuilder, name: str, x: str) -> str:
     return g.elementwise(name, "mul", values, g.elementwise(f"{name}.gate", "sigmoid", gates))
 
 
+def swish(g: GraphBuilder, name: str, x: str) -> str:
+    """Multiply by the sigmoid, in the two operators that PyTorch code writes it with."""
+    return g.elementwise(name, "mul", x, g.elementwise(f"{name}.sigmoid", "sigmoid", x))
+
+
 def masked(g: GraphBuilder, name: str, x: str, mask: str) -> str:
     """Multiply rows by a 0/1 mask (N x T, 1)."""
     return g.elementwise(name, "mul", x, mask)
@@ -103,7 +108,7 @@ class Attention:
     hidden, heads : int
         Features of a step, and heads.
     shared_projection : bool
-        Whether keys and values come from one product's weights.
+        Whether keys and values come from products with the same weights.
     dropout, bias : bool
         Whether the weights drop elements in training, and products have biases.
     shifts_positions : bool
@@ -156,8 +161,11 @@ def attention_between(
     """
     q = g.linear(f"{prefix}.query", query, shape.hidden, bias=shape.bias)
     k = g.linear(f"{prefix}.key", memory, shape.hidden, bias=shape.bias)
-    v = k
-    if not shape.shared_projection:
+    if shape.shared_projection:
+        v = g.matmul(f"{prefix}.value", memory, f"{prefix}.key.weight", transpose_b=True)
+        if shape.bias:
+            v = g.elementwise(f"{prefix}.value.bias_add", "add", v, f"{prefix}.key.bias")
+    else:
         v = g.linear(f"{prefix}.value", memory, shape.hidden, bias=shape.bias)
     k = _heads(g, f"{prefix}.key", k, shape)
     v = _heads(g, f"{prefix}.value", v, shape)
