@@ -82,12 +82,12 @@ def simulate(
     **options
         For every run: partials ("half" or "float"), available_memory_proportion, host_dtype
         ("uint8", "float16" or "float32"), overlap_io, io_tiles, batches_in_flight, instances,
-        serial_item_s. For replicas over several chips: pipeline_splits, stage_ipus (chip of each
-        stage) and schedule ("grouped": all stages at once; "sequential": one after another,
-        PopTorch's sharded execution; "interleaved", in training). For training:
+        loader_item_s, serial_item_s. For replicas over several chips: pipeline_splits, stage_ipus
+        (chip of each stage) and schedule ("grouped": all stages at once; "sequential": one after
+        another, PopTorch's sharded execution; "interleaved", in training). For training:
         gradient_accumulation, loss, optimizer, optimizer_state, replicated_tensor_sharding,
         recompute, batch_norm_span, merge_gradients_bytes, framework, host_servers, loader_workers,
-        dataset, loader_item_s, as described at `ipusim.runtime.training_options.TrainingOptions`.
+        dataset, as described at `ipusim.runtime.training_options.TrainingOptions`.
 
     Returns
     -------

@@ -198,6 +198,21 @@ def test_work_between_runs_keeps_the_device_waiting_but_not_a_request():
         ipusim.simulate("resnet18", serial_item_s=1e-3)
 
 
+def test_a_loader_bounds_the_rate_beside_the_device():
+    options = {"system": "IPU-M2000", "micro_batch": 2, "replicas": 4, "instances": 2}
+    none, quick, slow = (
+        ipusim.simulate("resnet18", loader_item_s=item_s, **options).result
+        for item_s in (None, 1e-6, 1e-3)
+    )
+    # A process loads the items of two replicas while these compute.
+    assert quick.step_s == none.step_s < 4e-3
+    assert slow.step_s == pytest.approx(4e-3)
+    assert slow.throughput_items_per_s == pytest.approx(2 / 1e-3)
+    assert slow.parts_s["waiting for the host"] == pytest.approx(4e-3 - none.step_s)
+    with pytest.raises(ConfigError, match="loader_item_s = 0.001"):
+        ipusim.simulate("resnet18", loader_item_s=1e-3)
+
+
 def test_bytes_from_the_host_follow_the_host_type():
     sizes = {
         kind: ipusim.simulate(

@@ -66,6 +66,8 @@ def host_io(graph: Graph, config: RunConfig) -> HostIo:
     besides, for the callback runs when the chip asks; the replicas of a process ask independently
     (engineoptionscreator.cpp: target.syncReplicasIndependently). [A] looked up after seeing rows.
 
+    A loader that takes `loader_item_s` for an item runs beside the device and bounds the rate, too.
+
     A stack with `host_work_in_step` prepares the batch in the step too, another pass.
     """
     system = config.system
@@ -82,7 +84,8 @@ def host_io(graph: Graph, config: RunConfig) -> HostIo:
     copy = _copy_bytes(inputs, sharing, config) / system.host_core_bytes_per_s
     work = 0.0
     if config.instances:
-        sustained = max(sustained, sharing * copy)
+        loading = config.items(graph) * config.loader_item_s
+        sustained = max(sustained, sharing * copy, sharing * loading)
     if config.stack.host_work_in_step and config.host_dtype in ("float16", "float32"):
         work = 2 * copy
     elif config.instances and config.batches_in_flight == 1:

@@ -6,7 +6,6 @@ from ipusim.compiler.stacks import PARTIALS_BYTES
 from ipusim.runtime.host_io import host_io
 from ipusim.runtime.run_config import RunConfig
 from ipusim.runtime.step import prepare_graph
-from ipusim.runtime.step_result import leading_size
 from ipusim.runtime.training_step import micro_batch_graph
 from ipusim.workload.model import Model
 
@@ -43,5 +42,5 @@ def roofline_step_s(model: Model, config: RunConfig) -> tuple[float, int]:
     )
     on_chip = max(compute, moved / chip.sram_bytes_per_s, received / chip.exchange_bytes_per_s)
     step = times * max(on_chip / config.ipus_per_replica, host_io(graph, config).sustained_s)
-    items = config.micro_batch or leading_size(graph)
+    items = config.items(graph)
     return step, times * items

@@ -19,7 +19,7 @@ from ipusim.runtime.training_options import (
     make_training_options,
     seconds,
 )
-from ipusim.workload.graph import PRECISIONS
+from ipusim.workload.graph import PRECISIONS, Graph
 
 MODES = ("inference", "training")
 HOST_DTYPES = ("uint8", "float16", "float32")
@@ -60,6 +60,9 @@ class RunConfig:
     instances : int or None
         Host processes that feed the replicas in inference; None leaves their rate out of account.
         Those of training are among `training`.
+    loader_item_s : float
+        Seconds that a worker of the loader needs to prepare an item, beside the device: one worker
+        per host process in inference, those of the dataset "prepared" in training.
     serial_item_s : float
         Seconds per item that each host process spends between two runs of the device, to make,
         convert or collect data, while its replicas wait.
@@ -82,6 +85,7 @@ class RunConfig:
     io_tiles: int
     batches_in_flight: float
     instances: int | None = None
+    loader_item_s: float = 0.0
     serial_item_s: float = 0.0
     training: TrainingOptions | None = None
 
@@ -89,6 +93,13 @@ class RunConfig:
     def active_ipus(self) -> int:
         """Chips that work."""
         return self.replicas * self.ipus_per_replica
+
+    def items(self, graph: Graph) -> int:
+        """Items of a micro-batch: its size, or where the model fixes it that of the first input."""
+        if self.micro_batch is not None:
+            return self.micro_batch
+        shape = graph.tensors[graph.inputs[0]].shape if graph.inputs else ()
+        return shape[0] if shape and shape[0] > 0 else 1
 
 
 def make_config(
@@ -109,6 +120,7 @@ def make_config(
     io_tiles: int | None = None,
     batches_in_flight: float | None = None,
     instances: int | None = None,
+    loader_item_s: float | None = None,
     serial_item_s: float | None = None,
     stack: str | None = None,
     **training: Any,
@@ -146,12 +158,16 @@ def make_config(
     else:
         _refuse_in_inference(training)
         instances = None if instances is None else check_instances(copies, instances)
-    serial = seconds("serial_item_s", serial_item_s or 0.0)
-    if serial and mode == "inference" and instances is None:
-        raise ConfigError(
-            f"The option serial_item_s = {serial!r} is time of a host process, but their number is "
-            "not known: give instances too."
-        )
+    host_times = {
+        "loader_item_s": seconds("loader_item_s", loader_item_s or 0.0),
+        "serial_item_s": seconds("serial_item_s", serial_item_s or 0.0),
+    }
+    for name, value in host_times.items():
+        if value and mode == "inference" and instances is None:
+            raise ConfigError(
+                f"The option {name} = {value!r} is time of a host process, but their number is "
+                "not known: give instances too."
+            )
     # In training the input pipeline always runs ahead of the chips.
     in_flight = 2 if options else 1
     if batches_in_flight is not None:
@@ -184,7 +200,7 @@ def make_config(
         io_tiles=_io_tiles(profile, bool(overlap_io), io_tiles, in_flight),
         batches_in_flight=in_flight,
         instances=None if options else instances,
-        serial_item_s=serial,
+        **host_times,
         training=options,
     )
 

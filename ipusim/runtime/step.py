@@ -19,7 +19,6 @@ from ipusim.runtime.run_config import TIERS, RunConfig
 from ipusim.runtime.step_result import (
     StepResult,
     compute_chip,
-    leading_size,
     program_energy,
     static_power_w,
 )
@@ -153,7 +152,7 @@ def _inference_step(
         step = max(step, read + io.sustained_s)
     parts["waiting for the host"] = step - sum(parts.values())
     latency = (config.batches_in_flight + delay) * step
-    items = config.micro_batch or leading_size(graph)
+    items = config.items(graph)
     if config.serial_item_s:
         handled = items * config.replicas / config.instances
         parts["host between runs"] = handled * config.serial_item_s

@@ -81,12 +81,6 @@ def compute_chip(config: RunConfig) -> Chip:
     return replace(chip, tiles=chip.tiles - config.io_tiles) if config.io_tiles else chip
 
 
-def leading_size(graph: Graph) -> int:
-    """Items of a micro-batch where the model fixes them: the leading size of its first input."""
-    shape = graph.tensors[graph.inputs[0]].shape if graph.inputs else ()
-    return shape[0] if shape and shape[0] > 0 else 1
-
-
 def static_power_w(system: System, active_ipus: int) -> float:
     """Return the power, in watts, of the cards or machines in use while they wait.
 

@@ -52,8 +52,6 @@ class TrainingOptions:
         Worker processes of each, where the framework loads data with processes.
     dataset : str
         What the host must prepare (`ipusim.runtime.host_feed.DATASETS`).
-    loader_item_s : float or None
-        Seconds of a worker per item, for the dataset "prepared" alone.
     """
 
     gradient_accumulation: int
@@ -69,7 +67,6 @@ class TrainingOptions:
     host_servers: int | None
     loader_workers: int
     dataset: str
-    loader_item_s: float | None = None
 
 
 def count(name: str, value: Any, *, least: int = 1) -> int:
@@ -106,7 +103,6 @@ def make_training_options(
     host_servers: int | None = None,
     loader_workers: int | None = None,
     dataset: str | None = None,
-    loader_item_s: float | None = None,
 ) -> TrainingOptions:
     """Check the options of a training run and fill in the defaults.
 
@@ -148,7 +144,6 @@ def make_training_options(
         host_servers=None if host_servers is None else count("host_servers", host_servers),
         loader_workers=count("loader_workers", loader_workers or WORKERS_PER_INSTANCE),
         dataset=resolve_name("dataset", dataset or "generated", DATASETS),
-        loader_item_s=loader_item_s,
     )
 
 

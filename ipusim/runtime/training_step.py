@@ -31,7 +31,6 @@ from ipusim.runtime.run_config import RunConfig
 from ipusim.runtime.step_result import (
     StepResult,
     compute_chip,
-    leading_size,
     program_energy,
     static_power_w,
 )
@@ -171,7 +170,7 @@ def training_step(
     chip = compute_chip(config)
     lowered = _lower(model, config, chip)
     graph, program = lowered.graphs.micro_batch, lowered.program
-    items = config.micro_batch or leading_size(graph)
+    items = config.items(graph)
     accumulation = options.gradient_accumulation
     io = host_io(graph, config)
     reductions = _norm_reductions(graph, config, costs)
@@ -200,7 +199,7 @@ def training_step(
         options.dataset,
         workers_per_instance=options.loader_workers,
         item_bytes=io.input_bytes // items,
-        item_s=options.loader_item_s,
+        item_s=config.loader_item_s,
         loader=LOADERS[options.framework],
         servers=options.host_servers,
     )

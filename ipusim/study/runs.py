@@ -139,7 +139,7 @@ class RunConfiguration:
     latency_per_item : bool
         Whether the published latency is the time of a step over its items on one replica.
     loader_item_s : float or None
-        Seconds of a worker of the loader per item, for the dataset "prepared" alone.
+        Option of `ipusim.simulate`: seconds of a worker of the loader per item.
     serial_item_s : float or None
         Option of `ipusim.simulate`: seconds per item of a host process between runs of the device.
     """
@@ -336,10 +336,12 @@ def _load(path: Path) -> dict[str, RunConfiguration]:
             raise DataError(f"{path.name} holds run {run.run_id!r} twice: remove one of the lines.")
         runs[run.run_id] = run
     for run_id in loader_s:
-        if run_id not in runs or runs[run_id].dataset != "prepared":
+        run = runs.get(run_id)
+        if run is None or not (run.mode == "inference" or run.dataset == "prepared"):
             raise DataError(
-                f"{LOADER_TIMES_FILE} times the loader of {run_id!r}, which is no run whose data "
-                f"set is 'prepared': remove the line or correct {path.name}."
+                f"{LOADER_TIMES_FILE} times the loader of {run_id!r}, which is neither a run of "
+                f"inference nor one whose data set is 'prepared': remove the line or correct "
+                f"{path.name}."
             )
     for run_id in serial_s:
         if run_id not in runs or runs[run_id].instances is None:
