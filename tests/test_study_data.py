@@ -256,7 +256,7 @@ def swap_text(old: str, new: str):
         ("runs/loader_times.csv", swap_text("results.training.038", "results.training.036"),
          "neither a run of inference"),
         ("runs/loader_times.csv", swap_text(",2.13,", ",soon,"), "not a number"),
-        ("runs/serial_host_work.csv", swap_text("results.training.032", "results.inference.001"),
+        ("runs/serial_host_work.csv", swap_text("results.training.032", "qwant.batch2"),
          "no run of known instances"),
     ],
 )  # fmt: skip
