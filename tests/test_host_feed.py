@@ -48,6 +48,18 @@ def test_servers_grow_with_instances_within_what_is_published():
     assert not host_feed(POD64, 32, "imagenet_jpeg", servers=1).bound
 
 
+def test_one_process_per_instance_passes_images_on():
+    size = 602_112
+    for instances in (1, 2, 8):
+        limit = instances * HOST.loader_bytes_per_s / size
+        many = {"workers_per_instance": 60, "item_bytes": size}
+        assert rate(instances, **many) <= limit
+        # Threads share their memory.
+        assert rate(instances, loader="threads", **many) > limit
+    assert rate(1, workers_per_instance=60, item_bytes=size) == pytest.approx(2.1e9 / size)
+    assert rate(1, workers_per_instance=1, item_bytes=size) == rate(1, workers_per_instance=1)
+
+
 def test_threads_need_no_passing_on():
     threads = host_feed(POD16, 8, "imagenet_jpeg", loader="threads")
     assert threads.items_per_s == pytest.approx(8 * 14 * HOST.decoded_images_per_s_per_core)

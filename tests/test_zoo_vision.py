@@ -191,7 +191,11 @@ def test_crops_of_either_size_add_up_in_the_gradient_of_shared_weights():
 
 
 def test_mae_hides_three_quarters_and_predicts_all_pixels():
-    graph = zoo.mae_vit_base_16().graph(3)
+    model = zoo.mae_vit_base_16()
+    graph = model.graph(3)
+    # The target of the loss is the image once more.
+    repeated = [graph.tensors[name].shape for name in model.repeated_inputs]
+    assert repeated == [graph.tensors["images"].shape]
     by_name = {op.name: op.params for op in graph.ops}
     assert by_name["mask"] == MatMul(groups=3, m=768, k=196, n=49, weights_operand=False)
     assert by_name["restore"] == MatMul(groups=3, m=512, k=196, n=196, weights_operand=False)

@@ -16,6 +16,7 @@ _SCHEMA: catalogue.Schema = {
     "decoded_images_per_s_per_core": (float, "images/s"),
     "ten_crop_images_per_s_per_core": (float, "images/s"),
     "worker_process_efficiency": (float, "ratio"),
+    "loader_bytes_per_s": (float, "B/s"),
     "service_processes": (int, "processes"),
 }
 
@@ -41,6 +42,8 @@ class Host:
         The same where ten crops of each image are cut and their colours changed.
     worker_process_efficiency : float
         Share of that rate that is left when the images pass from a worker process to the loader.
+    loader_bytes_per_s : float
+        What the process of an instance that collects the batches of its workers passes on.
     service_processes : int
         Busy processes of an instance beside its workers.
     constants : dict of str to Constant
@@ -55,6 +58,7 @@ class Host:
     decoded_images_per_s_per_core: float
     ten_crop_images_per_s_per_core: float
     worker_process_efficiency: float
+    loader_bytes_per_s: float
     service_processes: int
     constants: dict[str, Constant] = field(compare=False, repr=False)
 

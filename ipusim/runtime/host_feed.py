@@ -72,7 +72,8 @@ def host_feed(
         for "prepared" items, where this is how many of its threads run at once: one, if they call
         Python, whose interpreter is locked by one thread at a time (tf.numpy_function).
     item_bytes : int, optional
-        Bytes of one item; needed for "memory" alone.
+        Bytes of one item; needed for "memory". Where given, decoded images are passed on by the
+        one process of an instance that collects them, if its loader has processes.
     item_s : float, optional
         Seconds of one worker per item, all that its process does included; needed for "prepared"
         alone.
@@ -148,6 +149,8 @@ def host_feed(
             host.ten_crop_images_per_s_per_core if crops else host.decoded_images_per_s_per_core
         )
         rate = working * per_core * efficiency / slowdown
+        if loader == "processes" and item_bytes:
+            rate = min(rate, instances * host.loader_bytes_per_s / item_bytes)
     return HostFeed(
         items_per_s=rate,
         busy_cores=working,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ipusim.runtime.run_config import RunConfig
@@ -71,10 +72,7 @@ def host_io(graph: Graph, config: RunConfig) -> HostIo:
     A stack with `host_work_in_step` prepares the batch in the step too, another pass.
     """
     system = config.system
-    inputs = 0
-    for name in graph.inputs:
-        tensor = graph.tensors[name]
-        inputs += tensor.elements * DTYPE_BYTES[arriving_dtype(tensor, config.host_dtype)]
+    inputs = arriving_bytes(graph, config, graph.inputs)
     outputs = graph.output_bytes
     # Of a replica over several chips one reads and one writes at a time.
     machine = min(config.active_ipus, system.ipus_per_machine)
@@ -103,6 +101,15 @@ def host_io(graph: Graph, config: RunConfig) -> HostIo:
         work_s=work,
         exposed_s=exposed,
         sustained_s=sustained,
+    )
+
+
+def arriving_bytes(graph: Graph, config: RunConfig, names: Iterable[str]) -> int:
+    """Return the bytes of some inputs of a graph, as they come from the host."""
+    tensors = [graph.tensors[name] for name in names]
+    return sum(
+        tensor.elements * DTYPE_BYTES[arriving_dtype(tensor, config.host_dtype)]
+        for tensor in tensors
     )
 
 

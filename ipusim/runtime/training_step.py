@@ -25,7 +25,7 @@ from ipusim.runtime.collectives import (
     reduce_scatter,
 )
 from ipusim.runtime.host_feed import host_feed
-from ipusim.runtime.host_io import host_io
+from ipusim.runtime.host_io import arriving_bytes, host_io
 from ipusim.runtime.replica_pipeline import Beside, Replica, pipelined_replica
 from ipusim.runtime.run_config import RunConfig
 from ipusim.runtime.step_result import (
@@ -193,12 +193,13 @@ def training_step(
         "fixed": _fixed_s(replica, costs),
         "host between runs": samples / options.instances * config.serial_item_s,
     }
+    prepared = arriving_bytes(graph, config, set(graph.inputs) - set(model.repeated_inputs))
     feed = host_feed(
         config.system,
         options.instances,
         options.dataset,
         workers_per_instance=options.loader_workers,
-        item_bytes=io.input_bytes // items,
+        item_bytes=prepared // items,
         item_s=config.loader_item_s,
         loader=LOADERS[options.framework],
         servers=options.host_servers,

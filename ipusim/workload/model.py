@@ -55,6 +55,8 @@ class Model:
     folds_batch_norm : bool
         Whether a stack may fold batch norm into convolutions for inference. False where weights
         are variables that the framework keeps (Keras), unknown when the program is compiled.
+    repeated_inputs : tuple of str
+        Inputs with the values of another, which the host prepares once and sends twice.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Model:
     note: str = ""
     loss: str = ""
     folds_batch_norm: bool = True
+    repeated_inputs: tuple[str, ...] = ()
 
     def graph(self, micro_batch: int | None = None, precision: str = "16.16") -> Graph:
         """Build the validated graph.

@@ -171,4 +171,5 @@ def mae_vit_base_16() -> Model:
         build=partial(build, topology=topology),
         source=SOURCE,
         loss="identity",
+        repeated_inputs=("target",),
     )
