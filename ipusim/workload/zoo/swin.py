@@ -142,6 +142,7 @@ def _layer(g: GraphBuilder, prefix: str, x: str, stage: _Stage, *, shifted: bool
     y = _window_attention(g, f"{prefix}.attention", y, stage, shifted=shifted)
     if shifted:
         y = g.roll(f"{prefix}.shift_back", y)
+    y = _spread(g, f"{prefix}.attention.spread", y, stage)
     y = drop_path(g, f"{prefix}.attention.drop_path", y, shape)
     x = g.elementwise(f"{prefix}.attention.add", "add", x, y)
     y = g.layer_norm(f"{prefix}.mlp.norm", x)
