@@ -205,7 +205,10 @@ def training_step(
         servers=options.host_servers,
     )
     busy = sum(parts.values())
-    step = max(busy, accumulation * io.sustained_s, samples / feed.items_per_s)
+    # No copy goes on beside what an instance does between two runs of the device.
+    between = parts["host between runs"]
+    fed = max(accumulation * io.sustained_s + between, samples / feed.items_per_s)
+    step = max(busy, fed)
     parts["waiting for the host"] = step - busy
     energy = program_energy(program, config, calibrated=calibrated).times(accumulation)
     energy += program_energy(lowered.update, config, calibrated=calibrated)
