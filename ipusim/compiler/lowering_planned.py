@@ -213,7 +213,8 @@ def _lower_planned(
         repeats: int = chosen.serial_splits,
     ) -> None:
         """Add one superstep; `exchange` is in cycles."""
-        overhead = state.stack.superstep_cycles if exchange else state.stack.compute_set_cycles
+        stack = state.stack
+        overhead = stack.planned_superstep_cycles if exchange else stack.compute_set_cycles
         steps.append(
             Step(
                 op=op.name,

@@ -99,7 +99,12 @@ def _product_state(
     }
     op = Op(name=name, params=params, inputs=("a", "b"), outputs=("c",))
     graph = Graph(name=name, tensors=tensors, ops=(op,), inputs=("a",), outputs=("c",))
-    stack = replace(state.stack, regroup_fully_connected=False)
+    # In a loop a superstep costs its syncs alone (`ipusim.study.evidence_recurrent`).
+    stack = replace(
+        state.stack,
+        regroup_fully_connected=False,
+        planned_superstep_cycles=state.stack.superstep_cycles,
+    )
     alone = LoweringState(graph, state.chip, stack, state.rules, {})
     alone.training = state.training
     return alone, op

@@ -20,6 +20,7 @@ _PROPERTIES: dict[str, type] = {
     "regroup_fully_connected": bool,
     "host_work_in_step": bool,
     "io_tiles": int,
+    "planned_superstep_cycles": int,
     "superstep_cycles": int,
     "compute_set_cycles": int,
 }
@@ -52,8 +53,11 @@ class Stack:
         Whether the host prepares each batch inside the timed step.
     io_tiles : int
         Tiles set aside for transfers where these are overlapped with compute.
+    planned_superstep_cycles : int
+        Sync and control code of a superstep with an exchange that belongs to a convolution or a
+        matrix product, outside loops.
     superstep_cycles, compute_set_cycles : int
-        Sync and control code of a superstep with and without an exchange.
+        Sync and control code of any other superstep, with and without an exchange.
     sources : dict of str to str
         Where each property comes from.
     """
@@ -68,6 +72,7 @@ class Stack:
     regroup_fully_connected: bool
     host_work_in_step: bool
     io_tiles: int
+    planned_superstep_cycles: int
     superstep_cycles: int
     compute_set_cycles: int
     sources: dict[str, str] = field(compare=False, repr=False)

@@ -251,7 +251,7 @@ def _variants(config: RunConfig) -> Iterator[_Variant]:
         yield _Variant(
             label=f"{cycles} cycles per superstep",
             basis="supported: the range that IPUModel allows",
-            config=changed_stack(superstep_cycles=cycles),
+            config=changed_stack(superstep_cycles=cycles, planned_superstep_cycles=cycles),
         )
     later = load_stack("sdk-2.0")
     if stack.planner_era < later.planner_era:
