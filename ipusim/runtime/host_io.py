@@ -68,12 +68,9 @@ def host_io(graph: Graph, config: RunConfig) -> HostIo:
     (engineoptionscreator.cpp: target.syncReplicasIndependently). [A] looked up after seeing rows.
 
     In training, whose processes are always known, the copies go on while the chips work and bound
-    the rate alone. Not so where one process has all replicas of a PopART run: only those of a
-    distributed run sync independently (engineoptionscreator.cpp sets the option with
-    enableDistributedReplicatedGraphs), the others meet at each transfer, and all wait until the
-    thread has copied for every one of them. [A] taken up after seeing that no such process hands
-    over more than 2.8 GB/s, that its runs of seven families lack one to three copies per
-    micro-batch, and that distributed runs lack none.
+    the rate alone: Poplar reads one batch ahead (graphcore/popart docs/user_guide/
+    hostio_optimisation.rst). [A] taken up after seeing that no process of a published run hands
+    over more than 2.8 GB/s, where up to 4.7 were predicted.
 
     A loader that takes `loader_item_s` for an item runs beside the device and bounds the rate, too.
 
@@ -96,8 +93,6 @@ def host_io(graph: Graph, config: RunConfig) -> HostIo:
         sustained = max(sustained, sharing * config.items(graph) * config.loader_item_s)
     if config.stack.host_work_in_step and config.host_dtype in ("float16", "float32"):
         work = 2 * copy
-    elif _replicas_meet(config) and not config.overlap_io:
-        work = sharing * copy
     elif config.instances and config.batches_in_flight == 1:
         work = copy
     if config.overlap_io:
@@ -114,13 +109,6 @@ def host_io(graph: Graph, config: RunConfig) -> HostIo:
         exposed_s=exposed,
         sustained_s=sustained,
     )
-
-
-def _replicas_meet(config: RunConfig) -> bool:
-    """Return whether the replicas of a training run sync with the host together."""
-    options = config.training
-    together = options is not None and options.framework == "popart" and options.instances == 1
-    return together and config.replicas > 1
 
 
 def arriving_bytes(graph: Graph, config: RunConfig, names: Iterable[str]) -> int:
