@@ -125,9 +125,9 @@ def test_m2000_inference(frame):
     rows = rows[(rows["mode"] == "inference") & rows["family"].isin(("resnet", "resnext"))]
     assert len(rows) == 24
     time = 100 * (rows["published"] / rows["specification"] - 1)
-    # Error of time per step. Target 10, reached with a superstep of 600 cycles, which is that of a
-    # sync between chips and makes training 10 to 21 % slow; with the sync of one chip it is missed.
-    assert time.abs().median() <= 15.0
+    # Error of time per step. Target 10, reached with 600 cycles for every superstep, the sync of
+    # several chips, with which training is 10 to 21 % slow.
+    assert time.abs().median() <= 12.0
     summary = tier_summary(rows).set_index("tier")
     assert summary.loc["calibrated", "median_abs_error_percent"] <= 5.0
 
@@ -152,8 +152,8 @@ def test_tamu_table_1(frame):
     assert errors_of(frame, "tamu.table1", range(1, 5)).max() <= 7.0
     rates = frame.set_index("row_id")["calibrated"]
     assert rates["tamu.table1.05"] > rates["tamu.table1.06"]  # more processes than NUMA nodes
-    assert errors_of(frame, "tamu.table1", [5]).max() <= 19.0  # target 15
-    assert errors_of(frame, "tamu.table1", [6]).max() <= 30.0  # target 15
+    assert errors_of(frame, "tamu.table1", [5]).max() <= 15.0
+    assert errors_of(frame, "tamu.table1", [6]).max() <= 25.0  # target 15
     first = frame[frame["metric"] == "throughput_epoch1"]["calibrated_error_percent"]
     assert len(first) == 6
     assert first.abs().max() <= 15.0
@@ -169,12 +169,12 @@ def test_tamu_tables_2_and_4(frame):
 
 REACHED = {
     "IPU rows predicted": 96.0,  # target 95
-    "calibrated, family left out: median error": 8.5,  # target 8
-    "calibrated, family left out: 90th percentile": 48.0,  # target 30
-    "specification only: median error": 18.0,  # target 15
-    "inference, calibrated: median error": 6.7,  # target 6
+    "calibrated, family left out: median error": 7.5,  # target 8
+    "calibrated, family left out: 90th percentile": 39.0,  # target 30
+    "specification only: median error": 16.5,  # target 15
+    "inference, calibrated: median error": 6.1,  # target 6
     "scaling, series left out: median error": 3.0,  # target 3
-    "pairs of Bow and Classic within 10 %": 75.0,  # target 75
+    "pairs of Bow and Classic within 10 %": 73.5,  # target 75
 }
 
 
@@ -193,10 +193,8 @@ def test_scaling_apart_from_level(slowdowns):
     tamu = table[table["series"] == "tamu-resnet50-tensorflow"]
     assert tamu["left_out_error_percent"].abs().max() <= 3.0
     results = table[table["series"] == "results-resnet50-tensorflow-classic"]
-    # Target 4 with all rows. One latency now serves 47 rows of 20 series; the fewer collectives of
-    # this program would want it larger than the many of transformers do.
-    assert results["error_percent"].abs().max() <= 7.0
-    assert results["left_out_error_percent"].abs().max() <= 9.0
+    assert results["error_percent"].abs().max() <= 3.0  # target 4
+    assert results["left_out_error_percent"].abs().max() <= 3.0
 
 
 def test_bigger_chips_are_not_slower():
