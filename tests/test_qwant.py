@@ -104,7 +104,7 @@ def test_heaviest_layers_come_first():
 
 def test_every_property_of_the_stack_has_a_basis_and_a_source():
     data = assumptions.stack_profile().frame
-    assert len(data) == 10
+    assert len(data) == 11
     assert set(data["basis"].str.split().str[0]) <= {"settled", "supported", "adopted"}
     assert (data["source"].str.len() > 10).all()
     assert not data["source"].str.contains(r"^\[[A-Z]\]").any()
