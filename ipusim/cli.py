@@ -22,41 +22,27 @@ EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
 
-class Count(click.ParamType):
-    """A whole number of at least one."""
+class AtLeastOne(click.ParamType):
+    """A number of at least one: its type, its name in the help, and what a refusal calls it."""
 
-    name = "count"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Convert an option's text, or refuse it with one sentence."""
-        try:
-            number = int(value)
-        except ValueError:
-            number = 0
-        if number < 1:
-            self.fail(f"{value!r} is not a whole number of at least 1.", param, ctx)
-        return number
-
-
-class Depth(click.ParamType):
-    """A number of at least one."""
-
-    name = "number"
+    def __init__(self, kind: type[int] | type[float], name: str, noun: str) -> None:
+        self.kind, self.name, self.noun = kind, name, noun
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         """Convert an option's text, or refuse it with one sentence."""
         try:
-            number = float(value)
+            number = self.kind(value)
         except ValueError:
-            number = 0.0
+            number = self.kind(0)
         if not number >= 1:
-            self.fail(f"{value!r} is not a number of at least 1.", param, ctx)
+            self.fail(f"{value!r} is not a {self.noun} of at least 1.", param, ctx)
         return number
 
 
-COUNT, DEPTH = Count(), Depth()
+COUNT = AtLeastOne(int, "count", "whole number")
+DEPTH = AtLeastOne(float, "number", "number")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -17,6 +17,7 @@ _SCHEMA: catalogue.Schema = {
     "ten_crop_images_per_s_per_core": (float, "images/s"),
     "worker_process_efficiency": (float, "ratio"),
     "loader_bytes_per_s": (float, "B/s"),
+    "core_cache_bytes": (int, "B"),
     "service_processes": (int, "processes"),
 }
 
@@ -44,6 +45,8 @@ class Host:
         Share of that rate that is left when the images pass from a worker process to the loader.
     loader_bytes_per_s : float
         What the process of an instance that collects the batches of its workers passes on.
+    core_cache_bytes : int
+        Cache that one core can fill.
     service_processes : int
         Busy processes of an instance beside its workers.
     constants : dict of str to Constant
@@ -59,6 +62,7 @@ class Host:
     ten_crop_images_per_s_per_core: float
     worker_process_efficiency: float
     loader_bytes_per_s: float
+    core_cache_bytes: int
     service_processes: int
     constants: dict[str, Constant] = field(compare=False, repr=False)
 

@@ -9,10 +9,6 @@ from dataclasses import dataclass
 from ipusim.runtime.run_config import RunConfig
 from ipusim.workload.graph import DTYPE_BYTES, Graph, arriving_dtype
 
-HOST_CACHE_BYTES = 16 * 2**20
-"""Cache that one core of a host can fill: the L3 of a core complex of an EPYC 7742, a sixteenth of
-256 MB [recalled]; taken for every host."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostIo:
@@ -65,12 +61,12 @@ def host_io(graph: Graph, config: RunConfig) -> HostIo:
     graphcore/examples@v3.3.0:vision/cnns/pytorch/inference/run_benchmark.py; the same at v2.4.0).
     That bounds the rate like the link. With one batch in flight a replica waits for its own copy
     besides, for the callback runs when the chip asks; the replicas of a process ask independently
-    (engineoptionscreator.cpp: target.syncReplicasIndependently). [A] looked up after seeing rows.
+    (engineoptionscreator.cpp: target.syncReplicasIndependently). [A] looked up after seeing
+    residuals.
 
     In training, whose processes are always known, the copies go on while the chips work and bound
     the rate alone: Poplar reads one batch ahead (graphcore/popart docs/user_guide/
-    hostio_optimisation.rst). [A] taken up after seeing that no process of a published run hands
-    over more than 2.8 GB/s, where up to 4.7 were predicted.
+    hostio_optimisation.rst). [A] looked up after seeing residuals.
 
     A loader that takes `loader_item_s` for an item runs beside the device and bounds the rate, too.
 
@@ -131,5 +127,5 @@ def _copy_bytes(inputs: int, sharing: int, config: RunConfig) -> int:
     # In flight of an overlapped step are what the buffers hold, a batch that is loaded and one
     # that is computed; otherwise there is one buffer.
     depth = max(1, math.ceil(config.batches_in_flight) - 2) if config.overlap_io else 1
-    passes = 2 if depth * sharing * inputs <= HOST_CACHE_BYTES else 3
+    passes = 2 if depth * sharing * inputs <= config.system.host.core_cache_bytes else 3
     return passes * inputs

@@ -357,8 +357,8 @@ def _turns(config: RunConfig) -> int:
     All chips meet at a transfer of any, so transfers of several take place at once only where the
     program lists them side by side. PopART's recipes ask for that (session option
     ``accumulateOuterFragmentSettings``, willow/include/popart/sessionoptions.hpp, whose default is
-    one chip after the other); TensorFlow has no such option, and its chips take turns. [A] Taken up
-    after seeing that BERT in TensorFlow 2 lacks 150 to 260 ms per step against PyTorch's.
+    one chip after the other); TensorFlow is taken to have no such option, so that its chips take
+    turns [inferred]. [A] Taken up after seeing residuals.
     """
     return config.ipus_per_replica if config.training.framework == "tensorflow" else 1
 

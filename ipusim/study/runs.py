@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +19,7 @@ LATENCY_PER_ITEM_FILE = "latency_per_item.csv"
 LOADER_TIMES_FILE = "loader_times.csv"
 """Time that a thread or process of the recipe's loader takes for an item."""
 SERIAL_HOST_FILE = "serial_host_work.csv"
-"""Runs whose training loop makes or converts data itself, while the device waits."""
+"""Runs whose loop makes, converts or collects data itself, while the device waits."""
 
 _OPTION_FIELDS = (
     "system",
@@ -283,25 +284,26 @@ def _stage_ipus(record: dict[str, str], path: Path) -> tuple[int, ...] | None:
 
 
 def _batches_in_flight(record: dict[str, str], path: Path) -> float | None:
-    if not record["batches_in_flight"]:
-        return None
-    value = float(number_cell(record, "batches_in_flight", path, float))
-    if value < 1:
-        raise DataError(
-            f"The cell 'batches_in_flight' of row {record['run_id']!r} in {path.name} is {value}: "
-            "give a number, 1 or more."
-        )
-    return int(value) if value.is_integer() else value
+    value = _number(record, path, "batches_in_flight", lambda given: given >= 1, ", 1 or more")
+    return int(value) if value is not None and value.is_integer() else value
 
 
 def _reported_per_item(record: dict[str, str], path: Path) -> float:
-    if not record["reported_per_item"]:
-        return 1.0
-    value = float(number_cell(record, "reported_per_item", path, float))
-    if value <= 0:
+    value = _number(record, path, "reported_per_item", lambda given: given > 0, " above 0")
+    return 1.0 if value is None else value
+
+
+def _number(
+    record: dict[str, str], path: Path, name: str, fits: Callable[[float], bool], allowed: str
+) -> float | None:
+    """Return the number of a cell, which must fit what is allowed; None where it is empty."""
+    if not record[name]:
+        return None
+    value = float(number_cell(record, name, path, float))
+    if not fits(value):
         raise DataError(
-            f"The cell 'reported_per_item' of row {record['run_id']!r} in {path.name} is {value}: "
-            "give a number above 0."
+            f"The cell {name!r} of row {record['run_id']!r} in {path.name} is {value}: give a "
+            f"number{allowed}."
         )
     return value
 
@@ -340,7 +342,7 @@ def _load(path: Path) -> dict[str, RunConfiguration]:
         if run is None or not (run.mode == "inference" or run.dataset == "prepared"):
             raise DataError(
                 f"{LOADER_TIMES_FILE} times the loader of {run_id!r}, which is neither a run of "
-                f"inference nor one whose data set is 'prepared': remove the line or correct "
+                "inference nor one whose data set is 'prepared': remove the line or correct "
                 f"{path.name}."
             )
     for run_id in serial_s:
