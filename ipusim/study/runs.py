@@ -14,12 +14,11 @@ from ipusim.study.records import number_cell, read_records
 from ipusim.workload.training import RECOMPUTE_MODES
 
 CONFIGURATIONS_FILE = "configurations.csv"
-LATENCY_PER_ITEM_FILE = "latency_per_item.csv"
-"""Runs whose published latency is not that of a request."""
-LOADER_TIMES_FILE = "loader_times.csv"
-"""Time that a thread or process of the recipe's loader takes for an item."""
-SERIAL_HOST_FILE = "serial_host_work.csv"
-"""Runs whose loop makes, converts or collects data itself, while the device waits."""
+HOST_TIMES_FILE = "host_times.csv"
+"""Time of one core of the host per item, for the runs where it was measured."""
+
+HOST_WORK = {"loader": "loader_item_s", "serial": "serial_item_s"}
+"""Kinds of work of the host, and the option of `ipusim.simulate` that takes its time."""
 
 _OPTION_FIELDS = (
     "system",
@@ -52,6 +51,7 @@ _OPTION_FIELDS = (
     "loss",
     "stack",
 )
+"""Options of `ipusim.simulate` that are columns of the file."""
 _INTEGER_FIELDS = (
     "micro_batch",
     "replicas",
@@ -80,7 +80,7 @@ _TEXT_FIELDS = (
     "loss",
     "stack",
 )
-_TRUTH_FIELDS = ("overlap_io", "replicated_tensor_sharding")
+_TRUTH_FIELDS = ("overlap_io", "replicated_tensor_sharding", "latency_per_item")
 _TRUTH = {"true": True, "false": False, "": None}
 
 
@@ -125,6 +125,9 @@ class RunConfiguration:
     reported_per_item : float
         What the published throughput counts per item of a micro-batch: 1 unless an item is, say, a
         pack of sequences.
+    latency_per_item : bool or None
+        Whether the published latency is the time of a step over its items on one replica; None
+        where it is that of a request.
     series : str
         Runs that differ in the number of chips only share a name; empty for others.
     confidence : str
@@ -137,8 +140,6 @@ class RunConfiguration:
         Why no prediction is made; empty when one is made.
     note : str
         What a reader of the verdict must know, for example a wrong printed batch.
-    latency_per_item : bool
-        Whether the published latency is the time of a step over its items on one replica.
     loader_item_s : float or None
         Option of `ipusim.simulate`: seconds of a worker of the loader per item.
     serial_item_s : float or None
@@ -179,19 +180,19 @@ class RunConfiguration:
     replicated_tensor_sharding: bool | None
     epoch_items: int | None
     reported_per_item: float
+    latency_per_item: bool | None
     series: str
     confidence: str
     assumed: tuple[str, ...]
     source: str
     not_modelled: str
     note: str
-    latency_per_item: bool = False
     loader_item_s: float | None = None
     serial_item_s: float | None = None
 
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments of `ipusim.simulate`, unknown ones left to the defaults."""
-        names = (*_OPTION_FIELDS, "loader_item_s", "serial_item_s")
+        names = (*_OPTION_FIELDS, *HOST_WORK.values())
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -308,13 +309,38 @@ def _number(
     return value
 
 
-def _seconds_per_item(path: Path) -> dict[str, float]:
-    """Return the seconds per item of every run whose host was timed."""
-    records = read_records(path, ("run_id", "item_ms", "source"))
-    return {
-        record["run_id"]: float(number_cell(record, "item_ms", path, float)) / 1e3
-        for record in records
-    }
+def _host_times(path: Path) -> dict[str, dict[str, float]]:
+    """Return the host's seconds per item of every run that was timed, by option."""
+    times: dict[str, dict[str, float]] = {}
+    for record in read_records(path, ("run_id", "work", "item_ms", "source")):
+        if record["work"] not in HOST_WORK:
+            raise DataError(
+                f"The cell 'work' of row {record['run_id']!r} in {path.name} is "
+                f"{record['work']!r} instead of {' or '.join(HOST_WORK)}: correct it."
+            )
+        seconds = float(number_cell(record, "item_ms", path, float)) / 1e3
+        times.setdefault(record["run_id"], {})[HOST_WORK[record["work"]]] = seconds
+    return times
+
+
+def _check_host_times(
+    times: dict[str, dict[str, float]], runs: dict[str, RunConfiguration]
+) -> None:
+    """Refuse times that no run takes."""
+    for run_id, seconds in times.items():
+        run = runs.get(run_id)
+        loads = run is not None and (run.mode == "inference" or run.dataset == "prepared")
+        if "loader_item_s" in seconds and not loads:
+            raise DataError(
+                f"{HOST_TIMES_FILE} times the loader of {run_id!r}, which is neither a run of "
+                "inference nor one whose data set is 'prepared': remove the line or correct "
+                f"{CONFIGURATIONS_FILE}."
+            )
+        if "serial_item_s" in seconds and (run is None or run.instances is None):
+            raise DataError(
+                f"{HOST_TIMES_FILE} times a host process of {run_id!r}, which is no run of known "
+                f"instances: remove the line or correct {CONFIGURATIONS_FILE}."
+            )
 
 
 @lru_cache(maxsize=4)
@@ -322,35 +348,14 @@ def _load(path: Path) -> dict[str, RunConfiguration]:
     columns = ("run_id", "family", "model", "confidence", "assumed", "source", "not_modelled")
     extra = ("note", "series", "epoch_items", "reported_per_item", "stage_ipus", *_TRUTH_FIELDS)
     records = read_records(path, tuple(dict.fromkeys((*columns, *extra, *_OPTION_FIELDS))))
-    per_item = read_records(path.parent / LATENCY_PER_ITEM_FILE, ("run_id", "source"))
-    named = {record["run_id"] for record in per_item}
-    loader_s = _seconds_per_item(path.parent / LOADER_TIMES_FILE)
-    serial_s = _seconds_per_item(path.parent / SERIAL_HOST_FILE)
+    times = _host_times(path.parent / HOST_TIMES_FILE)
     runs: dict[str, RunConfiguration] = {}
     for record in records:
-        run = replace(
-            _parse(record, path),
-            latency_per_item=record["run_id"] in named,
-            loader_item_s=loader_s.get(record["run_id"]),
-            serial_item_s=serial_s.get(record["run_id"]),
-        )
+        run = replace(_parse(record, path), **times.get(record["run_id"], {}))
         if run.run_id in runs:
             raise DataError(f"{path.name} holds run {run.run_id!r} twice: remove one of the lines.")
         runs[run.run_id] = run
-    for run_id in loader_s:
-        run = runs.get(run_id)
-        if run is None or not (run.mode == "inference" or run.dataset == "prepared"):
-            raise DataError(
-                f"{LOADER_TIMES_FILE} times the loader of {run_id!r}, which is neither a run of "
-                "inference nor one whose data set is 'prepared': remove the line or correct "
-                f"{path.name}."
-            )
-    for run_id in serial_s:
-        if run_id not in runs or runs[run_id].instances is None:
-            raise DataError(
-                f"{SERIAL_HOST_FILE} times a host process of {run_id!r}, which is no run of known "
-                f"instances: remove the line or correct {path.name}."
-            )
+    _check_host_times(times, runs)
     return runs
 
 
