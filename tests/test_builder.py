@@ -12,26 +12,38 @@ from ipusim.workload.onnx_import import from_onnx
 from ipusim.workload.training import training_graphs
 
 
+@pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize(
-    ("kernel", "stride", "size"), [(2, 2, 7), (3, 2, 7), (4, 2, 5), (3, 1, 6), (5, 3, 4)]
+    ("kernel", "stride", "size"),
+    [
+        ((2, 2), (2, 2), 7),
+        ((3, 3), (2, 2), 7),
+        ((4, 4), (2, 2), 5),
+        ((3, 3), (1, 1), 6),
+        ((5, 5), (3, 3), 4),
+        ((3, 1), (2, 1), 5),
+        ((1, 4), (1, 3), 6),
+    ],
 )
-def test_transposed_convolution_pads_like_onnx_same_upper(kernel, stride, size, tmp_path):
+def test_transposed_convolution_pads_like_onnx_same_upper(kernel, stride, size, groups, tmp_path):
     g = GraphBuilder("transposed")
-    graph = g.finish(
-        g.conv_transpose("y", g.input("x", (2, 6, size, size)), 4, kernel, stride=stride)
-    )
+    x = g.input("x", (2, 6, size, size))
+    graph = g.finish(g.conv_transpose("y", x, 4, kernel, stride=stride, groups=groups))
+    weights = (6, 4 // groups, *kernel)
     model = single(
         "ConvTranspose",
         {"x": (2, 6, size, size)},
-        {"w": (6, 4, kernel, kernel)},
-        strides=[stride, stride],
+        {"w": weights},
+        strides=list(stride),
+        group=groups,
         auto_pad="SAME_UPPER",
     )
     path = tmp_path / "transposed.onnx"
     path.write_bytes(model.SerializeToString())
     (imported,) = from_onnx(path).graph().ops
     assert graph.ops[0].params == imported.params
-    assert graph.tensors["y.out"].shape == (2, 4, size * stride, size * stride)
+    assert graph.tensors["y.weight"].shape == weights
+    assert graph.tensors["y.out"].shape == (2, 4, size * stride[0], size * stride[1])
 
 
 def test_elementwise_repeats_smaller_tensors():

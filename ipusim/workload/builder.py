@@ -53,24 +53,10 @@ class GraphBuilder(TensorBuilder):
         bias: bool = False,
     ) -> str:
         """Add a square 2-D convolution of an NCHW tensor."""
-        batch, in_channels, *field = self.shape(x)
-        params = Conv(
-            batch=batch,
-            in_channels=in_channels,
-            out_channels=out_channels,
-            groups=groups,
-            field=tuple(field),
-            kernel=(kernel, kernel),
-            stride=(stride, stride),
-            padding_lower=(padding, padding),
-            padding_upper=(padding, padding),
-            dilation=(1, 1),
+        square, around = (kernel, kernel), (padding, padding)
+        return self._convolve(
+            name, x, out_channels, square, around, around, stride=stride, groups=groups, bias=bias
         )
-        weight = self.parameter(
-            f"{name}.weight", (out_channels, in_channels // groups, kernel, kernel)
-        )
-        y = self.apply(name, params, (x, weight), (batch, out_channels, *params.out_field))
-        return self.bias(name, y, out_channels) if bias else y
 
     def conv1d(
         self,
@@ -86,48 +72,92 @@ class GraphBuilder(TensorBuilder):
         bias: bool = False,
     ) -> str:
         """Add a 1-D convolution of an (N, C, T) tensor, padded before and after."""
-        batch, in_channels, steps = self.shape(x)
+        return self._convolve(
+            name,
+            x,
+            out_channels,
+            (kernel,),
+            padding[:1],
+            padding[1:],
+            stride=stride,
+            dilation=dilation,
+            groups=groups,
+            bias=bias,
+        )
+
+    def conv_transpose(
+        self,
+        name: str,
+        x: str,
+        out_channels: int,
+        kernel: tuple[int, ...],
+        *,
+        stride: tuple[int, ...],
+        groups: int = 1,
+        bias: bool = False,
+        role: str = "parameter",
+    ) -> str:
+        """Add a transposed convolution whose result is `stride` times as large along each axis.
+
+        As Keras pads "same": a convolution of the input, spread by zeros, with the mirrored
+        kernel, which must be at least as large as the stride. `role` is that of the weights.
+        """
+        pairs = list(zip(kernel, stride, strict=True))
+        lower = tuple(size - 1 - (size - step) // 2 for size, step in pairs)
+        upper = tuple(
+            size + step - 2 - before for (size, step), before in zip(pairs, lower, strict=True)
+        )
+        return self._convolve(
+            name,
+            x,
+            out_channels,
+            kernel,
+            lower,
+            upper,
+            spread=stride,
+            groups=groups,
+            bias=bias,
+            role=role,
+        )
+
+    def _convolve(
+        self,
+        name: str,
+        x: str,
+        out_channels: int,
+        kernel: tuple[int, ...],
+        lower: tuple[int, ...],
+        upper: tuple[int, ...],
+        *,
+        stride: int = 1,
+        dilation: int = 1,
+        spread: tuple[int, ...] = (),
+        groups: int = 1,
+        bias: bool = False,
+        role: str = "parameter",
+    ) -> str:
+        """Add a convolution of an (N, C, ...) tensor, padded below and above each axis.
+
+        `spread` puts zeros between the elements; the weights of such a convolution have the input
+        channels in front, those of any other the output channels.
+        """
+        batch, in_channels, *field = self.shape(x)
+        rank = len(field)
         params = Conv(
             batch=batch,
             in_channels=in_channels,
             out_channels=out_channels,
             groups=groups,
-            field=(steps,),
-            kernel=(kernel,),
-            stride=(stride,),
-            padding_lower=padding[:1],
-            padding_upper=padding[1:],
-            dilation=(dilation,),
-        )
-        weight = self.parameter(f"{name}.weight", (out_channels, in_channels // groups, kernel))
-        y = self.apply(name, params, (x, weight), (batch, out_channels, *params.out_field))
-        return self.bias(name, y, out_channels) if bias else y
-
-    def conv_transpose(
-        self, name: str, x: str, out_channels: int, kernel: int, *, stride: int, bias: bool = False
-    ) -> str:
-        """Add a square 2-D transposed convolution whose result is `stride` times as large.
-
-        As Keras pads "same": a convolution of the input, spread by zeros, with the mirrored
-        kernel; the kernel must be at least as large as the stride.
-        """
-        batch, in_channels, *field = self.shape(x)
-        lower = kernel - 1 - (kernel - stride) // 2
-        upper = kernel + stride - 2 - lower
-        params = Conv(
-            batch=batch,
-            in_channels=in_channels,
-            out_channels=out_channels,
-            groups=1,
             field=tuple(field),
-            kernel=(kernel, kernel),
-            stride=(1, 1),
-            padding_lower=(lower, lower),
-            padding_upper=(upper, upper),
-            dilation=(1, 1),
-            input_dilation=(stride, stride),
+            kernel=kernel,
+            stride=(stride,) * rank,
+            padding_lower=lower,
+            padding_upper=upper,
+            dilation=(dilation,) * rank,
+            input_dilation=spread,
         )
-        weight = self.parameter(f"{name}.weight", (in_channels, out_channels, kernel, kernel))
+        first, second = (in_channels, out_channels) if spread else (out_channels, in_channels)
+        weight = self.parameter(f"{name}.weight", (first, second // groups, *kernel), role=role)
         y = self.apply(name, params, (x, weight), (batch, out_channels, *params.out_field))
         return self.bias(name, y, out_channels) if bias else y
 

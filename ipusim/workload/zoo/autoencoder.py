@@ -82,7 +82,7 @@ def build(micro_batch: int | None, *, topology: Topology) -> Graph:
             x = _residual(g, f"decoder.{stage}.{block}", x, channels[stage], 1)
         if stage:
             prefix = f"decoder.{stage}.enlarge"
-            x = g.conv_transpose(f"{prefix}.conv", x, channels[stage - 1], 3, stride=2)
+            x = g.conv_transpose(f"{prefix}.conv", x, channels[stage - 1], (3, 3), stride=(2, 2))
             x = _settle(g, prefix, x)
     x = g.conv("image.conv", x, IMAGE_CHANNELS, 3, padding=1, bias=True)
     return g.finish(g.elementwise("image.sigmoid", "sigmoid", x))

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ipusim.workload.builder import GraphBuilder
-from ipusim.workload.graph import Conv, Graph, Suppression, Tensor
+from ipusim.workload.graph import Graph, Suppression, Tensor
 from ipusim.workload.model import Model
 from ipusim.workload.zoo import efficientnet
 
@@ -130,28 +130,11 @@ def _double(g: GraphBuilder, name: str, x: str) -> str:
 
     XLA repeats the last row and cuts its last zero; padding by one zero more costs the same.
     """
-    for axis in (0, 1):
-        batch, channels, *field = g.shape(x)
-
-        def along(taken: int, other: int, axis: int = axis) -> tuple[int, int]:
-            return (taken, other) if axis == 0 else (other, taken)
-
-        params = Conv(
-            batch=batch,
-            in_channels=channels,
-            out_channels=channels,
-            groups=channels,
-            field=tuple(field),
-            kernel=along(3, 1),
-            stride=(1, 1),
-            padding_lower=along(2, 0),
-            padding_upper=along(1, 0),
-            dilation=(1, 1),
-            input_dilation=along(2, 1),
+    channels = g.shape(x)[1]
+    for axis, (kernel, stride) in enumerate((((3, 1), (2, 1)), ((1, 3), (1, 2)))):
+        x = g.conv_transpose(
+            f"{name}.{axis}", x, channels, kernel, stride=stride, groups=channels, role="constant"
         )
-        shape = (channels, 1, *params.kernel)
-        kernel = g.parameter(f"{name}.{axis}.kernel", shape, role="constant")
-        x = g.apply(f"{name}.{axis}", params, (x, kernel), (batch, channels, *params.out_field))
     return x
 
 

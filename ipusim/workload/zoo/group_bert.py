@@ -9,13 +9,12 @@ has a batch norm; no dropout.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from ipusim.workload.builder import GraphBuilder
-from ipusim.workload.graph import Conv
 from ipusim.workload.model import Model
 from ipusim.workload.zoo import bert
+from ipusim.workload.zoo.speech import conv_along_time
 from ipusim.workload.zoo.transformer import Shape, attention
 
 FEED_FORWARD_GROUPS = 4
@@ -25,33 +24,6 @@ SOURCE = "arXiv 2106.05822, as in graphcore/examples"
 
 Module = Callable[[GraphBuilder, str, str, Shape], str]
 """Adds one module: builder, prefix, activations, shape."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Tokens:
-    """A grouped convolution along the tokens: channels per group and taps."""
-
-    groups: int
-    kernel: int
-
-    def add(self, g: GraphBuilder, name: str, x: str, out_channels: int, shape: Shape) -> str:
-        """Add it to activations (N x T, C), which are channels innermost as the IPU wants them."""
-        channels = g.shape(x)[1]
-        params = Conv(
-            batch=shape.batch,
-            in_channels=channels,
-            out_channels=out_channels,
-            groups=self.groups,
-            field=(shape.tokens,),
-            kernel=(self.kernel,),
-            stride=(1,),
-            padding_lower=((self.kernel - 1) // 2,),
-            padding_upper=(self.kernel // 2,),
-            dilation=(1,),
-        )
-        size = (out_channels, channels // self.groups, self.kernel)
-        weight = g.parameter(f"{name}.weight", size)
-        return g.apply(name, params, (x, weight), (shape.rows, out_channels))
 
 
 def convolution(g: GraphBuilder, prefix: str, x: str, shape: Shape) -> str:
@@ -64,8 +36,10 @@ def convolution(g: GraphBuilder, prefix: str, x: str, shape: Shape) -> str:
         f"{prefix}.glu.sigmoid", "sigmoid", g.linear(f"{prefix}.glu.gates", x, shape.hidden)
     )
     y = g.elementwise(f"{prefix}.glu.gate", "mul", values, gates)
-    filtered = _Tokens(shape.hidden // CONV_GROUP_SIZE, CONV_KERNEL)
-    y = filtered.add(g, f"{prefix}.conv", y, shape.hidden, shape)
+    groups, name = shape.hidden // CONV_GROUP_SIZE, f"{prefix}.conv"
+    y = conv_along_time(
+        g, name, y, shape.batch, shape.hidden, CONV_KERNEL, groups=groups, bias=False
+    )
     y = g.elementwise(f"{prefix}.swish", "swish", g.layer_norm(f"{prefix}.norm", y))
     return g.linear(f"{prefix}.output", y, shape.hidden)
 
@@ -75,8 +49,9 @@ def grouped_feed_forward(g: GraphBuilder, prefix: str, x: str, shape: Shape) -> 
     y = g.linear(f"{prefix}.intermediate", x, shape.feed_forward)
     y = g.elementwise(f"{prefix}.gelu", "gelu", y)
     # The recipe runs the grouped product as a convolution of one tap.
-    y = _Tokens(FEED_FORWARD_GROUPS, 1).add(g, f"{prefix}.grouped", y, shape.hidden, shape)
-    y = g.bias(f"{prefix}.grouped", y, shape.hidden)
+    y = conv_along_time(
+        g, f"{prefix}.grouped", y, shape.batch, shape.hidden, 1, groups=FEED_FORWARD_GROUPS
+    )
     return g.linear(f"{prefix}.mixer", y, shape.hidden)
 
 
