@@ -130,11 +130,6 @@ def _one_pass(rings: Sequence[Ring], size: int) -> _Pass:
     return total
 
 
-def _both_passes(rings: Sequence[Ring], size: int) -> _Pass:
-    one = _one_pass(rings, size)
-    return one + one
-
-
 def _run(
     system: System,
     replicas: int,
@@ -144,7 +139,7 @@ def _run(
     latency_per_collective_s: float,
     passes: int = 1,
 ) -> Collective:
-    """Add up collectives over the same replicas; equal sizes are costed once.
+    """Add up collectives of so many passes over the same replicas; equal sizes are costed once.
 
     The calibrated latency is that of an all-reduce, two passes; one pass has half of it. [A] Taken
     up after seeing that with equal latencies sharded updates (reduce-scatter, all-gather) lose too
@@ -159,9 +154,9 @@ def _run(
     calibrated = latency_per_collective_s * passes / 2 * machines if machines > 1 else 0.0
     return Collective(
         collectives=len(sizes),
-        bytes=sum(known[size].bytes for size in sizes),
-        transfer_s=sum(known[size].transfer_s for size in sizes),
-        latency_s=sum(known[size].latency_s for size in sizes) + len(sizes) * calibrated,
+        bytes=passes * sum(known[size].bytes for size in sizes),
+        transfer_s=passes * sum(known[size].transfer_s for size in sizes),
+        latency_s=passes * sum(known[size].latency_s for size in sizes) + len(sizes) * calibrated,
     )
 
 
@@ -214,7 +209,7 @@ def all_reduce(
     """
     sizes = merged_sizes(tensor_bytes, merge_bytes)
     return _run(
-        system, replicas, ipus_per_replica, sizes, _both_passes, latency_per_collective_s, passes=2
+        system, replicas, ipus_per_replica, sizes, _one_pass, latency_per_collective_s, passes=2
     )
 
 
