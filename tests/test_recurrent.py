@@ -40,6 +40,16 @@ def lowered(params, stack=EARLY, dtype="float16"):
     return lower(recurrent_graph(params, dtype), CHIP, stack, host_dtype=None)
 
 
+@pytest.mark.parametrize("stack", [EARLY, LATE], ids=["early", "late"])
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_a_superstep_of_the_loop_costs_its_syncs(kind, stack):
+    for op in lowered(layer(kind), stack).ops:
+        for step in op.steps:
+            syncs = 2 if step.exchange_bytes else 1
+            assert step.sync_cycles == 126 * syncs
+    assert EARLY.superstep_cycles > 2 * 126
+
+
 @given(st.sampled_from(["lstm", "gru"]), *[st.integers(1, 50)] * 4, st.booleans())
 def test_work_by_the_definition_of_the_cell(kind, steps, batch, features, hidden, first):
     params = layer(kind, steps=steps, batch=batch, features=features, hidden=hidden)

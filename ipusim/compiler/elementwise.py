@@ -12,6 +12,7 @@ from ipusim.compiler.broadcast import (
     INNER_VECTOR_FUNCTIONS,
     vector_inner_2d_cycles,
     vector_inner_cycles,
+    vector_outer_cycles,
 )
 from ipusim.compiler.superstep import (
     ChipLike,
@@ -254,6 +255,65 @@ def _broadcast_step(
     )
 
 
+def channel_step(
+    function: str,
+    elements: int,
+    channels: int,
+    dtype: str,
+    chip: ChipLike,
+    *,
+    era: str | Era,
+    name: str,
+    in_place: bool,
+    channel_grouping: int = DEFAULT_CHANNEL_GROUPING,
+    tiles_used: int | None = None,
+) -> Superstep:
+    """Return the step that combines activations with one value per channel.
+
+    Parameters and errors are those of `elementwise_step`.
+    """
+    (step,) = elementwise_step(
+        function,
+        elements,
+        dtype,
+        chip,
+        era=era,
+        n_inputs=2,
+        broadcast=True,
+        in_place=in_place,
+        channels=channels,
+        channel_grouping=channel_grouping,
+        tiles_used=tiles_used,
+        name=name,
+    )
+    return step
+
+
+def row_step(
+    name: str,
+    rows: int,
+    columns: int,
+    dtype: str,
+    chip: ChipLike,
+    *,
+    era: Era,
+    tiles_used: int | None,
+) -> Superstep:
+    """Return the step that combines a matrix with one value per row."""
+    share = tile_share(rows * columns, dtype, chip, tiles_used)
+    tile_rows = ceil_div(share.elements, columns)
+    tile_columns = ceil_div(share.elements, tile_rows)
+    width = vector_width(dtype, chip)
+    return Superstep(
+        name=name,
+        vertex="popops::BroadcastVectorOuter",
+        compute_cycles=vector_outer_cycles(
+            tile_rows, tile_columns, width, chip, generation=era.estimator
+        ),
+        exchange_bytes=tile_rows * element_bytes(dtype),
+    )
+
+
 def bias_add_steps(
     elements: int,
     channels: int,
@@ -265,20 +325,19 @@ def bias_add_steps(
     tiles_used: int | None = None,
 ) -> list[Superstep]:
     """Return the supersteps of adding one bias per channel in place (poplin::addBias)."""
-    return elementwise_step(
+    step = channel_step(
         "add",
         elements,
+        channels,
         dtype,
         chip,
         era=era,
-        n_inputs=2,
-        broadcast=True,
+        name="bias add",
         in_place=True,
-        channels=channels,
         channel_grouping=channel_grouping,
         tiles_used=tiles_used,
-        name="bias add",
     )
+    return [step]
 
 
 def residual_add_steps(

@@ -15,7 +15,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from ipusim.compiler.superstep import ChipLike, ceil_div, element_bytes, require_positive
+from ipusim.compiler.superstep import (
+    ChipLike,
+    ceil_div,
+    distinct_splits,
+    element_bytes,
+    require_positive,
+)
 
 GOALS = ("memory", "cycles")
 INDEX_BYTES = 4
@@ -69,24 +75,12 @@ def _ceil(numerator: np.ndarray, denominator: np.ndarray | int) -> np.ndarray:
     return -(-numerator // denominator)
 
 
-def _distinct(size: int, most: int) -> list[int]:
-    """Return the smallest split for each part size, up to `most` parts."""
-    splits: list[int] = []
-    last = 0
-    for split in range(1, min(size, most) + 1):
-        part = ceil_div(size, split)
-        if part != last:
-            splits.append(split)
-            last = part
-    return splits
-
-
 def _all_splits(rows: int, grains: int, indices: int, tiles: int, grain_elements: int) -> _Splits:
     """List every split of rows, grains of a row and indices over at most `tiles` tiles."""
     found = []
-    index_splits = np.array(_distinct(indices, tiles), dtype=np.int64)
-    row_splits = _distinct(rows, min(tiles, ceil_div(rows, 2)))
-    for width_split in _distinct(grains, tiles):
+    index_splits = np.array(distinct_splits(indices, tiles), dtype=np.int64)
+    row_splits = distinct_splits(rows, min(tiles, ceil_div(rows, 2)))
+    for width_split in distinct_splits(grains, tiles):
         for row_split in row_splits:
             most = tiles // (width_split * row_split)
             if not most:
@@ -204,7 +198,7 @@ def _plan(
     grain_elements = max(1, grain_bytes // size)
     grains = ceil_div(width, grain_elements)
     found = []
-    for group_split in _distinct(groups, chip.tiles):
+    for group_split in distinct_splits(groups, chip.tiles):
         tiles, per_tile = chip.tiles // group_split, ceil_div(groups, group_split)
         splits = _all_splits(rows, grains, indices, tiles, grain_elements)
         if goal == "memory":

@@ -6,10 +6,10 @@ Source: poplibs lib/popnn/Loss.cpp (calcLoss) and lib/popops/Encoding.cpp (encod
 
 from __future__ import annotations
 
-from ipusim.compiler.elementwise import elementwise_step
+from ipusim.compiler.elementwise import elementwise_step, row_step
 from ipusim.compiler.rearrange import cast_steps, fill_steps
 from ipusim.compiler.reduction import reduce_steps
-from ipusim.compiler.softmax import row_step, softmax_steps
+from ipusim.compiler.softmax import softmax_steps
 from ipusim.compiler.superstep import (
     ChipLike,
     Era,
@@ -106,7 +106,7 @@ def loss_steps(
         )
     )
     if kind == "cross_entropy" and rows > 1:
-        steps += _mask_steps(rows, classes, share.elements, dtype, chip, era)
+        steps += _mask_steps(rows, classes, dtype, chip, era, tiles_used)
     sums = None if tiles_used is None else share.elements
     steps += reduce_steps(
         (rows, classes), (1,), dtype, chip, era=era, function="add", elements_per_tile=sums
@@ -140,7 +140,7 @@ def _one_hot_steps(
 
 
 def _mask_steps(
-    rows: int, classes: int, tile_elements: int, dtype: str, chip: ChipLike, era: Era
+    rows: int, classes: int, dtype: str, chip: ChipLike, era: Era, tiles_used: int | None
 ) -> list[Superstep]:
     """Return the steps that zero the gradient of rows whose target means none."""
     compare = elementwise_step(
@@ -157,5 +157,5 @@ def _mask_steps(
     return [
         *compare,
         *cast_steps(rows, "bool", dtype, chip, era=era),
-        row_step("mask gradient", classes, tile_elements, dtype, chip, era),
+        row_step("mask gradient", rows, classes, dtype, chip, era=era, tiles_used=tiles_used),
     ]

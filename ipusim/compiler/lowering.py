@@ -123,20 +123,20 @@ def _lower_input(state: LoweringState, name: str, host_dtype: str | None) -> Low
     steps = share(from_dtype=sent, to_dtype=tensor.dtype)
     if sent == "uint8":
         channels = tensor.shape[1]
-        for function in ("mul", "add"):
-            steps += elementwise.elementwise_step(
+        steps += [
+            elementwise.channel_step(
                 function,
                 tensor.elements,
+                channels,
                 tensor.dtype,
                 state.chip,
                 era=state.era,
-                n_inputs=2,
-                broadcast=True,
-                in_place=True,
-                channels=channels,
-                channel_grouping=channels,
                 name=f"normalise, {function}",
+                in_place=True,
+                channel_grouping=channels,
             )
+            for function in ("mul", "add")
+        ]
     return LoweredOp(
         name=name,
         kind="input",

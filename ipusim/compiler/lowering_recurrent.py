@@ -99,12 +99,7 @@ def _product_state(
     }
     op = Op(name=name, params=params, inputs=("a", "b"), outputs=("c",))
     graph = Graph(name=name, tensors=tensors, ops=(op,), inputs=("a",), outputs=("c",))
-    # In a loop a superstep costs its syncs alone (`ipusim.study.evidence_recurrent`).
-    stack = replace(
-        state.stack,
-        regroup_fully_connected=False,
-        planned_superstep_cycles=state.stack.superstep_cycles,
-    )
+    stack = replace(state.stack, regroup_fully_connected=False)
     alone = LoweringState(graph, state.chip, stack, state.rules, {})
     alone.training = state.training
     return alone, op
@@ -121,7 +116,7 @@ def lower_recurrent(state: LoweringState, op: Op) -> LoweredOp:
         chip=chip,
         era=state.era,
     )
-    layer = _Layer(state, op, params, cell)
+    layer = _Layer(replace(state, stack=state.stack.in_loop()), op, params, cell)
     if params.backward:
         _backward(layer)
     else:

@@ -14,10 +14,12 @@ from math import prod
 
 from ipusim.compiler.elementwise import (
     DEFAULT_CHANNEL_GROUPING,
+    channel_step,
     elementwise_step,
+    row_step,
     scaled_add_steps,
 )
-from ipusim.compiler.normalisation import row_broadcast, statistics_count
+from ipusim.compiler.normalisation import statistics_count
 from ipusim.compiler.rearrange import rearrange_steps
 from ipusim.compiler.reduction import reduce_steps
 from ipusim.compiler.superstep import (
@@ -67,27 +69,27 @@ class _Activations:
 
     def by_channel(self, function: str, name: str, *, in_place: bool) -> Superstep:
         """Return the step that combines it with one value per channel."""
-        return elementwise_step(
+        return channel_step(
             function,
             self.elements,
+            self.channels,
             self.dtype,
             self.chip,
             era=self.era,
-            n_inputs=2,
-            broadcast=True,
+            name=name,
             in_place=in_place,
-            channels=self.channels,
             channel_grouping=self.channel_grouping,
             tiles_used=self.tiles_used,
-            name=name,
-        )[0]
+        )
 
     def by_statistic(self, function: str, name: str, *, in_place: bool) -> Superstep:
         """Return the step that combines it with one value per mean."""
         if self.kind == "batch":
             return self.by_channel(function, name, in_place=in_place)
         rows = (self.statistics, self.elements // self.statistics)
-        return row_broadcast(name, *rows, self.dtype, self.chip, self.era, self.tiles_used)
+        return row_step(
+            name, *rows, self.dtype, self.chip, era=self.era, tiles_used=self.tiles_used
+        )
 
     def joint_sums(self, name: str, *, per_channel: bool) -> list[Superstep]:
         """Return the reduction of two such tensors at once, to two values per channel or mean."""

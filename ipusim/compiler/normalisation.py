@@ -9,10 +9,15 @@ ones run in the same compute sets (reduceMany).
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import prod
 
-from ipusim.compiler.broadcast import vector_outer_cycles
-from ipusim.compiler.elementwise import DEFAULT_CHANNEL_GROUPING, elementwise_step
+from ipusim.compiler.elementwise import (
+    DEFAULT_CHANNEL_GROUPING,
+    channel_step,
+    elementwise_step,
+    row_step,
+)
 from ipusim.compiler.reduction import reduce_steps
 from ipusim.compiler.superstep import (
     ChipLike,
@@ -119,28 +124,22 @@ def batch_norm_steps(
             name=f"batch norm, {name}",
         )[0]
 
-    def full(function: str, name: str, in_place: bool) -> Superstep:
-        return elementwise_step(
-            function,
-            elements,
-            dtype,
-            chip,
-            era=era,
-            n_inputs=2,
-            broadcast=True,
-            in_place=in_place,
-            channels=channels,
-            channel_grouping=channel_grouping,
-            tiles_used=tiles_used,
-            name=f"batch norm, {name}",
-        )[0]
-
+    full = partial(
+        channel_step,
+        elements=elements,
+        channels=channels,
+        dtype=dtype,
+        chip=chip,
+        era=era,
+        channel_grouping=channel_grouping,
+        tiles_used=tiles_used,
+    )
     return [
         tiny("variance_to_inv_std_dev", "inverse deviation", broadcast=True),
         tiny("mul", "multiplicand"),
         _fused_offset(channels, dtype, chip, era),
-        full("mul", "scale", in_place=False),
-        full("add", "offset", in_place=True),
+        full("mul", name="batch norm, scale", in_place=False),
+        full("add", name="batch norm, offset", in_place=True),
     ]
 
 
@@ -157,34 +156,6 @@ def _fused_offset(channels: int, dtype: str, chip: ChipLike, era: Era) -> Supers
         name="batch norm, addend",
         vertex="popops::map (generated)",
         compute_cycles=base.compute_cycles + 2 * chip.workers * vectors,
-    )
-
-
-def row_broadcast(
-    name: str,
-    rows: int,
-    columns: int,
-    dtype: str,
-    chip: ChipLike,
-    era: Era,
-    tiles_used: int | None,
-) -> Superstep:
-    """Return the step that combines a matrix with one value per row."""
-    share = tile_share(rows * columns, dtype, chip, tiles_used)
-    tile_rows = max(1, ceil_div(share.elements, columns))
-    tile_columns = ceil_div(share.elements, tile_rows)
-    cycles = vector_outer_cycles(
-        tile_rows,
-        tile_columns,
-        vector_width(dtype, chip),
-        chip,
-        generation=era.estimator,
-    )
-    return Superstep(
-        name=name,
-        vertex="popops::BroadcastVectorOuter",
-        compute_cycles=cycles,
-        exchange_bytes=tile_rows * element_bytes(dtype),
     )
 
 
@@ -293,8 +264,12 @@ def norm_steps(
     power = reduce_steps(
         shape, (1,), dtype, chip, era=era, function="square_add", out_dtype="float32"
     )
+
+    def by_row(name: str) -> Superstep:
+        return row_step(name, *shape, dtype, chip, era=era, tiles_used=tiles_used)
+
     if stable and kind != "batch":
-        removed = row_broadcast("remove mean", *shape, dtype, chip, era, tiles_used)
+        removed = by_row("remove mean")
         held = tile_share(elements, dtype, chip, tiles_used).elements * element_bytes(dtype)
         centred = [replace(step, temp_bytes=step.temp_bytes + held) for step in (removed, *power)]
         steps = [*mean, *centred]
@@ -308,25 +283,14 @@ def norm_steps(
         joined = batch_norm_steps(elements, dtype=dtype, chip=chip, era=era, **per_channel)
         return steps + joined[1:]
 
-    def per_channel_step(function: str, name: str, in_place: bool) -> Superstep:
-        return elementwise_step(
-            function,
-            elements,
-            dtype,
-            chip,
-            era=era,
-            n_inputs=2,
-            broadcast=True,
-            in_place=in_place,
-            name=name,
-            **per_channel,
-        )[0]
-
+    scaled = partial(
+        channel_step, elements=elements, dtype=dtype, chip=chip, era=era, **per_channel
+    )
     for name in ("subtract mean", "scale to unit variance"):
-        steps.append(row_broadcast(name, *shape, dtype, chip, era, tiles_used))
-    steps.append(per_channel_step("mul", "scale", in_place=False))
+        steps.append(by_row(name))
+    steps.append(scaled("mul", name="scale", in_place=False))
     # The whitened activations are a tensor of their own until they are scaled.
     whitened = tile_share(elements, dtype, chip, tiles_used).elements * element_bytes(dtype)
     steps = [replace(step, temp_bytes=step.temp_bytes + whitened) for step in steps]
-    steps.append(per_channel_step("add", "offset", in_place=True))
+    steps.append(scaled("add", name="offset", in_place=True))
     return steps

@@ -18,6 +18,7 @@ from ipusim.compiler.superstep import (
     ChipLike,
     Era,
     ceil_div,
+    distinct_splits,
     element_bytes,
     parse_era,
     require_positive,
@@ -137,25 +138,13 @@ class PoolPlan:
     cost_cycles: int
 
 
-def _distinct_splits(size: int, most: int) -> list[int]:
-    """Return the smallest split for each possible part size, in increasing order."""
-    splits: list[int] = []
-    last = 0
-    for split in range(1, min(size, most) + 1):
-        part = ceil_div(size, split)
-        if part != last:
-            splits.append(split)
-            last = part
-    return splits
-
-
 def _field_splits(out_field: Sequence[int], tiles: int) -> Iterator[tuple[int, ...]]:
     """Yield field splits that fit; of the last dimension only the finest, which costs least."""
-    heads = [_distinct_splits(size, tiles) for size in out_field[:-1]]
+    heads = [distinct_splits(size, tiles) for size in out_field[:-1]]
     for head in product(*heads):
         used = prod(head)
         if used <= tiles:
-            yield (*head, _distinct_splits(out_field[-1], tiles // used)[-1])
+            yield (*head, distinct_splits(out_field[-1], tiles // used)[-1])
 
 
 def _input_bytes(
@@ -236,8 +225,8 @@ def _search(
     best: PoolPlan | None = None
     for grouping in groupings:
         groups = ceil_div(channels, grouping)
-        for channel_split in _distinct_splits(groups, chip.tiles):
-            for batch_split in _distinct_splits(batch, chip.tiles // channel_split):
+        for channel_split in distinct_splits(groups, chip.tiles):
+            for batch_split in distinct_splits(batch, chip.tiles // channel_split):
                 left = chip.tiles // (channel_split * batch_split)
                 for field_split in _field_splits(out_field, left):
                     part = TileSlice(

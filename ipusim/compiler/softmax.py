@@ -8,43 +8,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ipusim.compiler.broadcast import vector_outer_cycles
-from ipusim.compiler.elementwise import elementwise_step
+from ipusim.compiler.elementwise import elementwise_step, row_step
 from ipusim.compiler.rearrange import cast_steps
 from ipusim.compiler.reduction import reduce_steps
 from ipusim.compiler.superstep import (
     ChipLike,
     Era,
     Superstep,
-    ceil_div,
     element_bytes,
     parse_era,
     require_float,
     require_positive,
     tile_share,
-    vector_width,
 )
-
-
-def row_step(
-    name: str, length: int, tile_elements: int, dtype: str, chip: ChipLike, era: Era
-) -> Superstep:
-    """Return the step that combines every row of a tile with one value of its own."""
-    tile_rows = ceil_div(tile_elements, length)
-    tile_columns = ceil_div(tile_elements, tile_rows)
-    cycles = vector_outer_cycles(
-        tile_rows,
-        tile_columns,
-        vector_width(dtype, chip),
-        chip,
-        generation=era.estimator,
-    )
-    return Superstep(
-        name=name,
-        vertex="popops::BroadcastVectorOuter",
-        compute_cycles=cycles,
-        exchange_bytes=tile_rows * element_bytes(dtype),
-    )
 
 
 def softmax_steps(
@@ -96,7 +72,9 @@ def softmax_steps(
     share = tile_share(elements, dtype, chip, tiles_used)
 
     def with_row_value(name: str) -> Superstep:
-        return row_step(f"softmax, {name}", length, share.elements, dtype, chip, era)
+        return row_step(
+            f"softmax, {name}", outer, length, dtype, chip, era=era, tiles_used=tiles_used
+        )
 
     steps: list[Superstep] = []
     overwrite = in_place
@@ -240,7 +218,7 @@ def softmax_gradient_steps(
         function="add",
         elements_per_tile=None if tiles_used is None else share.elements,
     )
-    by_row = row_step("softmax gradient, times row sum", length, share.elements, dtype, chip, era)
+    by_row = row_step("softmax gradient, times row sum", outer, length, dtype, chip, **common)
     difference = elementwise_step(
         "sub",
         elements,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 from ipusim.compiler.planner import PlannerRules
 from ipusim.errors import DataError, resolve_name
 from ipusim.tables import read_tables
 
 FILE = "stacks.toml"
+SYNCS_STACK = "sdk-2.4"
+"""Stack whose supersteps, but those of convolutions and products, cost their syncs alone."""
 
 _PROPERTIES: dict[str, type] = {
     "planner_era": int,
@@ -95,6 +97,23 @@ class Stack:
             era=self.planner_era,
             partials_bytes=PARTIALS_BYTES[kind],
             available_memory_proportion=proportion,
+        )
+
+    def in_loop(self) -> Self:
+        """Return the stack with what a superstep costs in a loop: its syncs alone.
+
+        The 450 cycles that single operations want per superstep (stack "sdk-2.0") hold what
+        running a program costs once; in a loop that is shared by all rounds, and what remains are
+        the syncs that poplibs charges (`SYNCS_STACK`). [A]: chosen after seeing that with 450 the
+        eight kinds of recurrent layer in data/evidence/ipumodel_layers_dev.csv come out 2 to 16 %
+        slow, in proportion to their supersteps; no value is fitted.
+        """
+        syncs = load_stack(SYNCS_STACK)
+        return replace(
+            self,
+            planned_superstep_cycles=syncs.superstep_cycles,
+            superstep_cycles=syncs.superstep_cycles,
+            compute_set_cycles=syncs.compute_set_cycles,
         )
 
 

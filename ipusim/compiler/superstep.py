@@ -191,6 +191,18 @@ def _part_count(grains: int, grain: int, max_parts: int, min_part: int) -> int:
     return ceil_div(grains, most)
 
 
+def distinct_splits(size: int, most: int) -> list[int]:
+    """Return the fewest parts for each size of the largest part, up to `most`, in order."""
+    splits: list[int] = []
+    last = 0
+    for split in range(1, min(size, most) + 1):
+        part = ceil_div(size, split)
+        if part != last:
+            splits.append(split)
+            last = part
+    return splits
+
+
 def largest_part(total: int, grain: int, max_parts: int, min_part: int = 1) -> TileShare:
     """Return the number of parts of `split_sizes` and the largest of them, without listing them.
 

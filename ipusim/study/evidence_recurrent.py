@@ -6,8 +6,6 @@ and weight gradients, without an update; sequences start in the layout in which 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pandas as pd
 
 from ipusim.compiler.lowering import lower
@@ -25,22 +23,6 @@ _SNAPSHOT = "2021-03"
 _PASSES = {"fwd": "forward", "fwd+bwd+wu": "three passes"}
 
 
-def loop_stack() -> Stack:
-    """Return the stack of the snapshot with the supersteps of a loop.
-
-    The 450 cycles that single operations want per superstep (stack "sdk-2.0") hold what running a
-    program costs once; in a loop that is shared by all steps, and what remains are the syncs that
-    poplibs charges, those of stack "sdk-2.4". [A]: chosen after seeing that with 450 the eight
-    kinds of row come out 2 to 16 % slow, in proportion to their supersteps; no value is fitted.
-    """
-    syncs = load_stack("sdk-2.4")
-    return replace(
-        load_stack("sdk-2.0"),
-        superstep_cycles=syncs.superstep_cycles,
-        compute_set_cycles=syncs.compute_set_cycles,
-    )
-
-
 def recurrent_rows() -> pd.DataFrame:
     """Return every recurrent layer of the snapshot with its prediction.
 
@@ -56,7 +38,7 @@ def recurrent_rows() -> pd.DataFrame:
         If the evidence file cannot be read.
     """
     records = evidence_records("ipumodel_layers_dev.csv")
-    stack = loop_stack()
+    stack = load_stack("sdk-2.0")
     return pd.DataFrame(
         [
             _compared(record, load_chip(_CHIPS[record["target"]]), stack)
