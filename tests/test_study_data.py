@@ -10,7 +10,7 @@ from ipusim import paths
 from ipusim.errors import DataError, UnknownNameError
 from ipusim.machine.system import load_system
 from ipusim.runtime.run_config import OPTION_NAMES, TRAINING_OPTION_NAMES
-from ipusim.study.published import load_claims, load_row, load_rows, rows_frame
+from ipusim.study.published import load_claims, load_row, load_rows
 from ipusim.study.runs import load_run, load_runs
 
 SIMULATE_OPTIONS = {
@@ -193,12 +193,6 @@ def test_data_files_name_no_machine():
         assert "/work/" not in text
         assert "/shared" not in text
         assert "http" not in text
-
-
-def test_rows_frame_shows_identity_and_run():
-    frame = rows_frame(load_rows(study="qwant"))
-    assert list(frame["micro_batch"]) == [1, 2, 3, 4, 5, 6] * 3
-    assert frame["row_id"].iloc[0] == "qwant.table1.batch2"
 
 
 @pytest.mark.parametrize("study", ["argonne", "mk2", "qwant", "results", "tamu"])

@@ -299,30 +299,17 @@ def test_unknown_system_and_metric(qwant_frame):
         qwant.metric_table(qwant_frame, "speed")
 
 
-def test_time_is_split_without_loss():
-    layers = pd.DataFrame(
-        {
-            "kind": ["conv", "conv", "pool", "add"],
-            "cycles": [100, 200, 50, 30],
-            "compute_cycles": [60, 120, 30, 10],
-            "exchange_cycles": [30, 60, 10, 10],
-            "copy_cycles": [5, 10, 5, 0],
-            "sync_cycles": [5, 10, 5, 5],
-        }
-    )
-    parts = qwant.time_by_part(layers, kinds=2)
-    assert parts["cycles"].sum() == 380
-    assert parts["share_percent"].sum() == pytest.approx(100)
-    by_part = parts.set_index("part")["cycles"]
-    assert by_part["conv, compute"] == 180
-    assert by_part["other compute"] == 10
-    assert by_part["copies on the tile"] == 20
-    assert by_part["the rest"] == 380 - 220 - 110 - 25 - 20
+def test_layer_breakdown_is_a_bar_per_run():
+    parts = pd.DataFrame({"part": ["compute", "sync"], "share_percent": [97.0, 3.0]})
     figure = figures.layer_breakdown({"micro-batch 1": parts, "micro-batch 6": parts})
-    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == [
+    axis = figure.axes[0]
+    assert [tick.get_text() for tick in axis.get_yticklabels()] == [
         "micro-batch 1",
         "micro-batch 6",
     ]
+    assert [(bar.get_x(), bar.get_width()) for bar in axis.patches] == [(0, 97), (97, 3)] * 2
+    # Shares below 4 % are not labelled.
+    assert [text.get_text() for text in axis.texts] == ["97", "97"]
 
 
 def test_what_if_uses_every_ipu_and_the_systems_own_stack():

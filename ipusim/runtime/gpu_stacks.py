@@ -105,17 +105,3 @@ def load_gpu_stack(name: str) -> GpuStack:
             )
     title = str(tables[valid].get("title", valid))
     return GpuStack(name=valid, title=title, sources=sources, **values)
-
-
-def gpu_stack_table() -> list[dict[str, object]]:
-    """Return every property of every stack with its source, one row each."""
-    return [
-        {
-            "stack": stack.name,
-            "property": key,
-            "value": getattr(stack, key),
-            "source": stack.sources[key],
-        }
-        for stack in map(load_gpu_stack, gpu_stack_names())
-        for key in _PROPERTIES
-    ]

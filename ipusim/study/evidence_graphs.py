@@ -26,7 +26,6 @@ DTYPES = {"half": "float16", "float": "float32"}
 
 FULLY_CONNECTED = ("fully_connected", "fully_connected_grouped")
 _ROLES = {"x": "input", "w": "parameter", "dy": "input"}
-_ALIASES = {"updated": "w"}
 
 
 def product_of(record: dict[str, str]) -> MatMul:

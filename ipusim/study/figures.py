@@ -182,6 +182,48 @@ def _draw_panel(axis: Axes, panel: Panel) -> None:
     axis.set_xticks(list(panel.x))
 
 
+def stacked_bars(
+    axis: Axes,
+    heights: Mapping[str, np.ndarray],
+    looks: Mapping[str, Mapping[str, str]],
+    *,
+    width: float,
+    edge_width: float,
+) -> np.ndarray:
+    """Draw bars at 0, 1, 2, ..., each a stack of labelled parts, the first at the bottom.
+
+    Parameters
+    ----------
+    axis : matplotlib.axes.Axes
+        Where.
+    heights : mapping of str to numpy.ndarray
+        Height of each part in every bar, by the part's label.
+    looks : mapping of str to mapping of str to str
+        Options of matplotlib's bars for each part.
+    width, edge_width : float
+        Of the bars, and of the white line between their parts.
+
+    Returns
+    -------
+    numpy.ndarray
+        Height of every whole bar.
+    """
+    tops = np.zeros(len(next(iter(heights.values()))))
+    for label, height in heights.items():
+        axis.bar(
+            np.arange(len(tops)),
+            height,
+            bottom=tops,
+            width=width,
+            label=label,
+            edgecolor="white",
+            linewidth=edge_width,
+            **looks[label],
+        )
+        tops = tops + height
+    return tops
+
+
 def layer_breakdown(parts: Mapping[str, pd.DataFrame], *, title: str = "") -> Figure:
     """Draw where the time goes: one stacked bar per run, one colour per kind of operation.
 
@@ -189,7 +231,7 @@ def layer_breakdown(parts: Mapping[str, pd.DataFrame], *, title: str = "") -> Fi
     ----------
     parts : mapping of str to pandas.DataFrame
         Label of each bar to a table with the columns ``part`` and ``share_percent``, for example
-        from `ipusim.study.qwant.time_by_part`.
+        from `ipusim.study.tamu_inside.device_work`.
     title : str
         Title of the figure.
 

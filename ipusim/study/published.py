@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -372,29 +372,6 @@ def load_row(row_id: str) -> PublishedRow:
     if row_id not in by_id:
         raise unknown_name("row", row_id, by_id)
     return by_id[row_id]
-
-
-def rows_frame(rows: Iterable[PublishedRow]) -> pd.DataFrame:
-    """Show published rows as a table.
-
-    Parameters
-    ----------
-    rows : iterable of PublishedRow
-        Which rows.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One line per row: identifiers, what was measured, its value and unit, and the run's model,
-        system, stack, micro-batch and replicas.
-    """
-    own = [item.name for item in fields(PublishedRow) if item.name != "run"]
-    run = ["run_id", "family", "model", "system", "stack", "micro_batch", "replicas"]
-    return pd.DataFrame(
-        [[getattr(row, name) for name in own] + [getattr(row.run, name) for name in run]
-         for row in rows],
-        columns=own + run,
-    ).astype({"micro_batch": "Int64", "replicas": "Int64"})  # fmt: skip
 
 
 def load_claims(study: str) -> pd.DataFrame:

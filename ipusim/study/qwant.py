@@ -315,39 +315,6 @@ def report_for(
     return (predictor or default_predictor()).simulate(MODEL, tier=tier, **row.run.options())
 
 
-def time_by_part(layers: pd.DataFrame, *, kinds: int = 5) -> pd.DataFrame:
-    """Split the device time into compute per kind of operation, copies, exchange and sync.
-
-    Parameters
-    ----------
-    layers : pandas.DataFrame
-        ``report.layers``: columns kind, cycles, compute_cycles, copy_cycles, exchange_cycles,
-        sync_cycles.
-    kinds : int
-        How many kinds of operation are shown by name, the largest first.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns part, cycles, share_percent; the shares add up to 100.
-    """
-    compute = layers.groupby("kind")["compute_cycles"].sum().sort_values(ascending=False)
-    parts = {f"{kind}, compute": int(cycles) for kind, cycles in compute.head(kinds).items()}
-    parts["other compute"] = int(compute.iloc[kinds:].sum())
-    phases = {"copies on the tile": "copy", "exchange": "exchange", "sync": "sync"}
-    parts |= {name: int(layers[f"{phase}_cycles"].sum()) for name, phase in phases.items()}
-    total = int(layers["cycles"].sum())
-    parts["the rest"] = total - sum(parts.values())
-    kept = {name: cycles for name, cycles in parts.items() if cycles}
-    return pd.DataFrame(
-        {
-            "part": list(kept),
-            "cycles": list(kept.values()),
-            "share_percent": [100.0 * cycles / total for cycles in kept.values()],
-        }
-    )
-
-
 def what_if(
     systems: Iterable[str],
     micro_batches: Sequence[int],

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
 from ipusim.study.compare import HIT_PERCENT, NEAR_PERCENT
-from ipusim.study.figures import OKABE_ITO, SERIES, figure_style
+from ipusim.study.figures import OKABE_ITO, SERIES, figure_style, stacked_bars
 from ipusim.study.qwant_inside import PARTS, PHASES
 
 PART_LOOK: dict[str, dict[str, str]] = {
@@ -58,21 +58,9 @@ def latency_anatomy(frame: pd.DataFrame) -> Figure:
         figure = Figure(figsize=(9.0, 4.6))
         axis = figure.subplots()
         positions = np.arange(len(frame))
-        base = np.zeros(len(frame))
-        for column, part in PARTS.items():
-            height = frame[column].to_numpy(dtype=np.float64)
-            axis.bar(
-                positions,
-                height,
-                bottom=base,
-                width=0.62,
-                label=part,
-                edgecolor="white",
-                linewidth=0.6,
-                **PART_LOOK[part],
-            )
-            base = base + height
-        for position, total in zip(positions, base, strict=True):
+        heights = {part: frame[column].to_numpy(np.float64) for column, part in PARTS.items()}
+        tops = stacked_bars(axis, heights, PART_LOOK, width=0.62, edge_width=0.6)
+        for position, total in zip(positions, tops, strict=True):
             axis.text(position - 0.33, total, f"{total:.2f}", ha="right", va="center", fontsize=8.5)
         published = frame["published_ms"].to_numpy(dtype=np.float64)
         axis.plot(
@@ -143,20 +131,8 @@ def block_times(profiles: Mapping[int, pd.DataFrame]) -> Figure:
 def _draw_blocks(axis: Axes, profile: pd.DataFrame) -> None:
     """Draw the blocks of one micro-batch."""
     positions = np.arange(len(profile))
-    base = np.zeros(len(profile))
-    for column, phase in PHASES.items():
-        height = profile[column].to_numpy(dtype=np.float64)
-        axis.bar(
-            positions,
-            height,
-            bottom=base,
-            width=0.8,
-            label=phase,
-            edgecolor="white",
-            linewidth=0.3,
-            **PART_LOOK[phase],
-        )
-        base = base + height
+    heights = {phase: profile[column].to_numpy(np.float64) for column, phase in PHASES.items()}
+    stacked_bars(axis, heights, PART_LOOK, width=0.8, edge_width=0.3)
     stages = list(profile["stage"])
     for position in positions[1:]:
         if stages[position] != stages[position - 1]:

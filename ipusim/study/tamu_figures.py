@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
-from ipusim.study.figures import OKABE_ITO, SERIES, figure_style
+from ipusim.study.figures import OKABE_ITO, SERIES, figure_style, stacked_bars
 from ipusim.study.tamu import PYTORCH_SERIES, RESULTS_SERIES, TENSORFLOW_SERIES
 from ipusim.study.tamu_inside import PARTS
 from ipusim.study.tamu_memory import STATED_LARGEST
@@ -91,7 +91,7 @@ def step_parts(parts: pd.DataFrame) -> Figure:
     Parameters
     ----------
     parts : pandas.DataFrame
-        From `ipusim.study.tamu_scaling.parts_by_ipus`.
+        From `ipusim.study.tamu_inside.parts_by_ipus`.
 
     Returns
     -------
@@ -105,21 +105,9 @@ def step_parts(parts: pd.DataFrame) -> Figure:
         figure = Figure(figsize=(9.6, 4.4))
         axes = figure.subplots(1, 2)
         for axis, shown in zip(axes, (names, [n for n in names if n != "device"]), strict=True):
-            base = np.zeros(len(table))
-            for name in shown:
-                height = table[name].to_numpy()
-                axis.bar(
-                    positions,
-                    height,
-                    bottom=base,
-                    width=0.66,
-                    label=name,
-                    edgecolor="white",
-                    linewidth=0.6,
-                    **PART_LOOK[name],
-                )
-                base = base + height
-            for position, total in zip(positions, base, strict=True):
+            heights = {name: table[name].to_numpy() for name in shown}
+            tops = stacked_bars(axis, heights, PART_LOOK, width=0.66, edge_width=0.6)
+            for position, total in zip(positions, tops, strict=True):
                 axis.text(position, total, f"{total:.2f}", ha="center", va="bottom", fontsize=8.5)
             axis.set_xticks(positions, [str(count) for count in table.index])
             axis.set_xlabel("IPUs")

@@ -69,7 +69,7 @@ def parts_by_ipus(
     ipus : sequence of int
         How many.
     series : str
-        A name of `SERIES_NAMES`.
+        A name of `ipusim.study.tamu_scaling.SERIES_NAMES`.
     tier : str
         ``"calibrated"`` or ``"specification"``.
     predictor : Predictor, optional
@@ -108,7 +108,7 @@ def mechanisms(parts: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
     parts : pandas.DataFrame
         From `parts_by_ipus`, with one IPU among the numbers.
     published : pandas.DataFrame
-        From `scaling_frame`, the rows of the same series.
+        From `ipusim.study.tamu_scaling.scaling_frame`, the rows of the same series.
 
     Returns
     -------
