@@ -4,10 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipusim.compiler.loss import LOSS_KINDS, loss_steps
+from ipusim.compiler.argmax import argmax_steps
+from ipusim.compiler.loss import loss_steps
 from ipusim.compiler.softmax import softmax_gradient_steps, softmax_steps
 from ipusim.errors import ConfigError, UnknownNameError
 from ipusim.machine import load_chip
+from ipusim.workload.payloads import LOSSES
 
 MK2 = load_chip("GC200")
 
@@ -90,7 +92,7 @@ def test_gradient_of_log_softmax_takes_the_exponent_of_the_result():
 
 @settings(max_examples=20)
 @given(
-    kind=st.sampled_from(LOSS_KINDS),
+    kind=st.sampled_from(LOSSES),
     rows=st.integers(1, 64),
     classes=st.integers(2, 2000),
     dtype=st.sampled_from(("float16", "float32")),
@@ -126,3 +128,17 @@ def test_binary_cross_entropy_takes_the_sigmoid_first():
     names = [step.name for step in steps]
     assert names[:2] == ["sigmoid", "loss and gradient"]
     assert not {"one-hot targets", "mask gradient"} & set(names)
+
+
+def test_accuracy_adds_the_largest_prediction_of_each_row():
+    plain, counted = (
+        loss_steps(kind, 160, 30522, "float16", MK2, era="2021-11", scattered=True)
+        for kind in ("cross_entropy", "cross_entropy_accuracy")
+    )
+    assert counted[: len(plain)] == plain
+    largest = argmax_steps(160, 30522, "float16", MK2, scattered=True)
+    rest = counted[len(plain) :]
+    assert rest[: len(largest)] == largest
+    names = [step.name for step in rest[len(largest) :]]
+    assert names[:2] == ["rows that are right", "cast"]
+    assert names[-1].startswith("reduce")

@@ -129,6 +129,23 @@ def test_products_of_activations_have_passes_when_training():
     assert not {"transpose weights", "turn weights"} & set(inference["scores"])
 
 
+def test_odd_sizes_are_turned_element_by_element():
+    # Weights for all heads times values of 197 tokens: no group of tokens but of one divides them.
+    def passes(tokens: int):
+        product = MatMul(groups=96, m=tokens, k=tokens, n=64, weights_operand=False)
+        return steps(training_graph(product, "float16"))
+
+    even, odd = passes(192), passes(197)
+    assert "transpose weights" in even["data gradient"]
+    assert "transpose weights" not in odd["data gradient"]
+    turned = odd["data gradient"]["turn weights"]
+    assert turned.copy_cycles == pytest.approx(96 * 197 * 64 * 5 / 4 / CHIP.tiles, rel=0.01)
+    # Tokens are summed over by the gradient of the values.
+    assert even["weight gradient"]["transpose operands"].compute_cycles > 0
+    assert "transpose operands" not in odd["weight gradient"]
+    assert odd["weight gradient"]["rearrange operands"].copy_cycles > 0
+
+
 @pytest.mark.parametrize(("mask", "moved"), [((1, 1, 128, 128), True), ((2, 1, 1, 128), False)])
 def test_a_mask_of_all_keys_and_queries_moves_to_the_scores(mask, moved):
     g = GraphBuilder("attention")

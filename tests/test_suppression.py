@@ -6,7 +6,7 @@ import pytest
 
 from ipusim.compiler.lowering import lower
 from ipusim.compiler.stacks import load_stack
-from ipusim.compiler.suppression import arg_max_steps, suppression_loop
+from ipusim.compiler.suppression import suppression_loop
 from ipusim.errors import WorkloadError
 from ipusim.machine import load_chip
 from ipusim.workload.detection import Suppression
@@ -30,15 +30,6 @@ def detector(batch: int, boxes: int, detections: int, corners: int = 4):
 
 def program(**sizes: int):
     return lower(detector(**sizes), CHIP, load_stack("sdk-2.4"), host_dtype=None)
-
-
-def test_arg_max_goes_from_workers_to_one():
-    # 49,104 values: 192 a tile at least, so 32 a worker: 1,535 partials, then 48, 2, 1.
-    steps = arg_max_steps(1, 49_104, "float16", CHIP)
-    assert [step.vertex[-6:] for step in steps] == ["Gather", "Sparse", "Sparse", "Sparse"]
-    assert steps[0].compute_cycles == 6 * (27 + 3 * 31) + 9
-    assert [step.exchange_bytes for step in steps[1:]] == [8 * 32, 8 * 32, 8 * 2]
-    assert len(arg_max_steps(4, 32, "float16", CHIP)) == 1
 
 
 def test_the_loop_runs_once_for_every_detection():

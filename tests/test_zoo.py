@@ -117,7 +117,9 @@ def test_names_and_sources(name):
     elif name.endswith("argmax") or name == "fastspeech2":
         assert not model.loss  # hands back tokens, or speaks: nothing to train
     else:
-        trained = "" if model.family in DETECTORS else "cross_entropy"
+        counted = model.family == "gpt2" or "_pretraining_sl" in name
+        classes = "cross_entropy_accuracy" if counted else "cross_entropy"
+        trained = "" if model.family in DETECTORS else classes
         expected = "mean_squared" if regression else trained
         assert model.loss == ("binary_cross_entropy" if binary else expected)
         assert name in CLUSTERS or graph.tensors[graph.outputs[0]].shape[0] % 2 == 0

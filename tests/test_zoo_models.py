@@ -228,6 +228,17 @@ def test_group_bert_counts(name):
     assert not any(op.function == "dropout" for op in graph.ops)
 
 
+@pytest.mark.parametrize(("name", "dtype"), [("sl1024", "float32"), ("sl128", "float16")])
+def test_the_causal_mask_of_gpt2_is_wide_where_operands_are_promoted(name, dtype):
+    graph = zoo.load(f"gpt2_medium_padded_{name}").graph(1)
+    kept = {
+        tensor: graph.tensors[tensor].dtype for tensor in ("h.0.attention.mask.out", "ln_f.out")
+    }
+    assert kept == {"h.0.attention.mask.out": dtype, "ln_f.out": "float16"}
+    softmax = next(op for op in graph.ops if op.name == "h.0.attention.softmax")
+    assert graph.tensors[softmax.inputs[0]].dtype == "float16"
+
+
 @pytest.mark.parametrize("name", sorted(gpt2.MODELS))
 def test_gpt2_as_run_has_a_padded_vocabulary(name):
     size, tokens = name.split("_")[1], int(re.search(r"sl(\d+)", name)[1])

@@ -6,6 +6,7 @@ Source: poplibs lib/popnn/Loss.cpp (calcLoss) and lib/popops/Encoding.cpp (encod
 
 from __future__ import annotations
 
+from ipusim.compiler.argmax import argmax_steps
 from ipusim.compiler.elementwise import elementwise_step, row_step
 from ipusim.compiler.rearrange import cast_steps, fill_steps
 from ipusim.compiler.reduction import reduce_steps
@@ -24,8 +25,8 @@ from ipusim.compiler.superstep import (
 )
 from ipusim.compiler.training_vertices import loss_transform_cycles, one_hot_cycles
 from ipusim.errors import unknown_name
+from ipusim.workload.payloads import CLASS_LOSSES, LOSSES
 
-LOSS_KINDS = ("cross_entropy", "binary_cross_entropy", "mean_squared", "identity")
 _MIN_GRAINS_PER_TILE = 4
 
 
@@ -38,15 +39,16 @@ def loss_steps(
     *,
     era: str | Era,
     tiles_used: int | None = None,
+    scattered: bool = False,
 ) -> list[Superstep]:
     """Return the supersteps of a loss, its gradient and the mean over all rows.
 
     Parameters
     ----------
     kind : str
-        "cross_entropy" (softmax included, integer targets), "binary_cross_entropy" (sigmoid
-        included, a target per value), "mean_squared", or "identity" of a network that computed the
-        loss itself.
+        "cross_entropy" (softmax included, integer targets), "cross_entropy_accuracy" (which also
+        counts the rows that are right), "binary_cross_entropy" (sigmoid included, a target per
+        value), "mean_squared", or "identity" of a network that computed the loss itself.
     rows, classes : int
         Rows of predictions and values per row.
     dtype : str
@@ -57,25 +59,28 @@ def loss_steps(
         Generation of poplibs.
     tiles_used : int, optional
         Tiles that hold the predictions; None spreads them linearly.
+    scattered : bool, optional
+        Whether neighbours of a row lie apart (`argmax`).
 
     Returns
     -------
     list of Superstep
         For a cross entropy: softmax, the targets one-hot (zero, one vertex, copy to the
         predictions' tiles), loss and gradient per element, the gradient of rows without a label
-        masked, the sum per row. For a mean squared error: loss and gradient per element with the
-        targets brought to the predictions' tiles, the sum per row; for a binary cross entropy the
-        same after a sigmoid, with the vertex that takes logarithms of probabilities [inferred:
-        frameworks write it as one fused expression of as many operations]. For the identity: the
-        sum, and the gradient filled in (PopART popx/op/identitylossx.cpp).
+        masked, the sum per row; for the accuracy the largest prediction of each row, compared with
+        the target, and the sum of what is right. For a mean squared error: loss and gradient per
+        element with the targets brought to the predictions' tiles, the sum per row; for a binary
+        cross entropy the same after a sigmoid, with the vertex that takes logarithms of
+        probabilities [inferred: frameworks write it as one fused expression of as many operations].
+        For the identity: the sum, and the gradient filled in (PopART popx/op/identitylossx.cpp).
 
     Raises
     ------
     ConfigError, UnknownNameError
         If an argument is out of range.
     """
-    if kind not in LOSS_KINDS:
-        raise unknown_name("loss", kind, LOSS_KINDS)
+    if kind not in LOSSES:
+        raise unknown_name("loss", kind, LOSSES)
     require_float(dtype)
     require_positive(rows=rows, classes=classes)
     era = parse_era(era)
@@ -88,7 +93,7 @@ def loss_steps(
     share = tile_share(elements, dtype, chip, tiles_used)
     tile_bytes = share.elements * element_bytes(dtype)
     steps: list[Superstep] = []
-    if kind == "cross_entropy":
+    if kind in CLASS_LOSSES:
         steps += softmax_steps(rows, classes, dtype, chip, era=era, tiles_used=tiles_used)
         steps += _one_hot_steps(rows, classes, dtype, chip, era)
     elif kind == "binary_cross_entropy":
@@ -105,13 +110,20 @@ def loss_steps(
             temp_bytes=temporaries * tile_bytes,
         )
     )
-    if kind == "cross_entropy" and rows > 1:
+    if kind in CLASS_LOSSES and rows > 1:
         steps += _mask_steps(rows, classes, dtype, chip, era, tiles_used)
     sums = None if tiles_used is None else share.elements
     steps += reduce_steps(
         (rows, classes), (1,), dtype, chip, era=era, function="add", elements_per_tile=sums
     )
     steps += reduce_steps((rows,), (0,), dtype, chip, era=era, function="add")
+    if kind == "cross_entropy_accuracy":
+        steps += argmax_steps(rows, classes, dtype, chip, scattered=scattered)
+        steps += elementwise_step(
+            "equal", rows, "float32", chip, era=era, n_inputs=2, name="rows that are right"
+        )
+        steps += cast_steps(rows, "bool", "float32", chip, era=era)
+        steps += reduce_steps((rows,), (0,), "float32", chip, era=era, function="add")
     return steps
 
 

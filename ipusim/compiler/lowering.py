@@ -16,6 +16,7 @@ from fractions import Fraction
 from functools import partial
 
 from ipusim.compiler import elementwise
+from ipusim.compiler.argmax import argmax_steps
 from ipusim.compiler.distances import distance_steps
 from ipusim.compiler.embedding import gather_steps, update_add_steps
 from ipusim.compiler.embedding_plan import plan_embedding
@@ -58,7 +59,6 @@ from ipusim.workload.graph import (
 
 _REDUCTIONS = {
     "max": "max",
-    "argmax": "max",
     "min": "min",
     "prod": "mul",
     "sumsquare": "square_add",
@@ -179,6 +179,16 @@ def _lower_pool(state: LoweringState, op: Op) -> LoweredOp:
 
 def _lower_reduce(state: LoweringState, op: Op) -> LoweredOp:
     params: Reduce = op.params
+    if params.function == "argmax":
+        data = op.inputs[0]
+        steps = argmax_steps(
+            params.outer,
+            params.reduced,
+            state.dtype(data),
+            state.chip,
+            scattered=state.rows_scattered(data),
+        )
+        return state.finish(op, steps, layout=TensorLayout())
     dtype = float_dtype(state.dtype(op.inputs[0]))
     function = _REDUCTIONS.get(params.function, "add")
     steps = reduce_steps(

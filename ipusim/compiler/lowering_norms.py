@@ -121,6 +121,7 @@ def lower_loss(state: LoweringState, op: Op) -> LoweredOp:
         state.chip,
         era=state.era,
         tiles_used=layout.tiles,
+        scattered=state.rows_scattered(op.inputs[0]),
     )
     lowered = state.finish(op, steps, layout=TensorLayout())
     state.layouts[op.outputs[1]] = replace(layout, from_host=False)

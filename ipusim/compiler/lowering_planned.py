@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
+from math import gcd, prod
 
 from ipusim.compiler import codelets, planner
 from ipusim.compiler import conv_layout as lay
@@ -24,6 +24,9 @@ _CONV_KINDS = {
     "data_gradient": "conv_data_gradient",
     "weight_gradient": "conv_weight_gradient",
 }
+
+_REGROUP_GRAIN_BYTES = 8
+"""Bytes of a row of the smallest block that is worth a transposition."""
 
 
 def conv_shape(params: Conv, dtype_bytes: int, *, training: bool = False) -> planner.ConvShape:
@@ -73,30 +76,42 @@ def _transposed_weights(
 
     Blocks are transposed where they lie, then sent (poplibs ``lib/poplin/Convolution.cpp``,
     weightsTransposeChansFlipXY and fullyConnectedWeightTranspose).  With `in_place` they stay on
-    their tiles, as joint plans have it.
+    their tiles, as joint plans have it. The groups of a tensor divide its channels, whatever the
+    plan pads them to; a product whose groups hold one element only is copied one by one
+    (getGroupSizes there, useCopyImpl).
     """
     weights = state.graph.tensors[op.inputs[1]]
     share = linear_share(weights.elements, weights.dtype, state.chip)
-    out_per, in_per = forward.out_chans_per_group, forward.in_chans_per_group
-    wanted = chosen.in_chans_per_group
-    block = wanted if out_per % wanted == 0 else out_per
+    element = element_bytes(weights.dtype)
+    moved = share.elements * element
+    if isinstance(op.params, MatMul):
+        block = gcd(chosen.in_chans_per_group, op.params.k)
+        in_per = gcd(forward.in_chans_per_group, op.params.n)
+        copied = min(block, in_per) == 1
+    else:
+        out_channels = op.params.in_channels // op.params.groups
+        out_per = gcd(forward.out_chans_per_group, out_channels)
+        in_per = gcd(forward.in_chans_per_group, op.params.out_channels // op.params.groups)
+        wanted = gcd(chosen.in_chans_per_group, out_channels)
+        block = wanted if out_per % wanted == 0 else out_per
+        copied = False
     steps = []
-    if block > 1:
+    if block > 1 and not copied:
         cycles = codelets.transpose_cycles(
             block, in_per, ceil_div(share.elements, block * in_per), weights.dtype, state.chip
         )
         steps.append(
             Superstep(name="transpose weights", vertex="popops::Transpose1D", compute_cycles=cycles)
         )
-    if in_place:
+    if in_place and not copied:
         return steps
-    moved = share.elements * element_bytes(weights.dtype)
     steps.append(
         Superstep(
             name="turn weights",
             vertex="copy",
             compute_cycles=0,
-            exchange_bytes=moved,
+            exchange_bytes=0 if in_place else moved,
+            on_tile_copy_cycles=copy_cycles(moved, state.chip, atom_bytes=element) if copied else 0,
             temp_bytes=moved,
         )
     )
@@ -253,9 +268,13 @@ def _lower_planned(
         # The weights, which are the input here, have been transposed into their place.
         moved, copied = cost[lay.C_MOVE_WEIGHTS], cost[lay.C_COPY_WEIGHTS]
     if moved and op.function == "weight_gradient":
-        # What was innermost is summed over, so blocks are transposed before they are sent.
-        add("transpose operands", "popops::Transpose1D", compute=copied)
-        copied = 0
+        # What is summed over must become innermost.
+        if _regroups(op, chosen, in_bytes):
+            # Blocks are transposed before they are sent.
+            add("transpose operands", "popops::Transpose1D", compute=copied)
+            copied = 0
+        else:
+            copied = copy_cycles(moved * chip.exchange_bytes_per_cycle, chip, atom_bytes=in_bytes)
     if moved:
         add("rearrange operands", "copy", exchange=moved, copy=copied)
     exchange = cost[lay.C_WEIGHTS]
@@ -340,6 +359,19 @@ def _lower_planned(
         temp_bytes=_temp_bytes(state, op, chosen, before or [], from_host=arranged),
         interleaved_bytes=chosen.partial_bytes_per_tile if chosen.method == "AMP" else 0,
     )
+
+
+def _regroups(op: Op, chosen: planner.Plan, in_bytes: int) -> bool:
+    """Whether the operands of a weight gradient are transposed in blocks, not element by element.
+
+    The new groups divide the rows that a product sums over, and blocks have at least
+    `_REGROUP_GRAIN_BYTES` of them (poplibs lib/poplin/Convolution.cpp, regroupIfBeneficialForPlan;
+    lib/popops/Rearrange.cpp, getMinimumRegroupGrainSize). Batch and field of a convolution are
+    taken to divide well. [inferred]
+    """
+    if not isinstance(op.params, MatMul):
+        return True
+    return gcd(chosen.in_chans_per_group, op.params.k) * in_bytes % _REGROUP_GRAIN_BYTES == 0
 
 
 def _temp_bytes(

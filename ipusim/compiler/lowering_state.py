@@ -74,6 +74,16 @@ class LoweringState:
         layout = self.layouts.get(tensor, TensorLayout(from_host=host))
         return layout if layout.mapping else replace(layout, mapping=tensor)
 
+    def rows_scattered(self, tensor: str) -> bool:
+        """Whether neighbours of a row lie apart: a product keeps the rows of its result together.
+
+        poplibs exchanges the operands of products (lib/poplin/MatMul.cpp), so what its plan calls
+        output channels, a few of which sit together in memory, are rows.
+        """
+        layout = self.layout(tensor)
+        producer = self.producers.get(layout.mapping)
+        return layout.grouping > 1 and producer is not None and producer.kind == "matmul"
+
     def dtype(self, tensor: str) -> str:
         """Return the element type of a tensor."""
         return self.graph.tensors[tensor].dtype

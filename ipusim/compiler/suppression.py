@@ -2,16 +2,16 @@
 
 Which steps the loop has follows the operator that Graphcore's detectors share (graphcore/examples
 v3.3.0, vision/efficientdet/tensorflow2/NMS/nms.cpp): boxes are spread linearly over the tiles; the
-search for the best score is popnn::maxAndArgMax (poplibs lib/popnn/Loss.cpp, with the estimates of
-popnnCycleEstimators.cpp); the box that belongs to it is brought to one place by a sum over all
-tiles, of which all but one hold zeros. Its own vertices are compiled C++ without an estimate: their
-instructions are counted from codelet.cpp [inferred].
+search for the best score is popnn::maxAndArgMax (`argmax`); the box that belongs to it is brought
+to one place by a sum over all tiles, of which all but one hold zeros. Its own vertices are compiled
+C++ without an estimate: their instructions are counted from codelet.cpp [inferred].
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from ipusim.compiler.argmax import argmax_steps
 from ipusim.compiler.lowering_state import LoweringState, TensorLayout
 from ipusim.compiler.program import LoweredOp, Step
 from ipusim.compiler.rearrange import cast_steps, fill_steps
@@ -22,8 +22,6 @@ from ipusim.workload.graph import Op
 
 CORNERS = 4
 INDEX_BYTES = 4
-ARG_MAX_PER_WORKER = 32
-"""Fewest elements of a worker of the first stage, and partials of a vertex of the later ones."""
 
 BOX_INSTRUCTIONS = 45
 """Of the inner loop for a box of the same class: 13 for score, class and loop, 32 for the overlap
@@ -33,50 +31,6 @@ GATHER_INSTRUCTIONS, MARK_INSTRUCTIONS, ANSWER_INSTRUCTIONS = 30, 15, 40
 CONDITION_INSTRUCTIONS, VERTEX_INSTRUCTIONS = 20, 20
 """Of the vertices that look at one index, of the test that ends the loop, and of any vertex before
 its loop [inferred from codelet.cpp]."""
-
-
-def arg_max_steps(batch: int, columns: int, dtype: str, chip: ChipLike) -> list[Superstep]:
-    """Return the supersteps of the largest value of each row and its place.
-
-    Parameters
-    ----------
-    batch, columns : int
-        Rows, and values in each.
-    dtype : str
-        "float16" or "float32".
-    chip : Chip
-
-    Returns
-    -------
-    list of Superstep
-        One stage on all workers, then stages that reduce 32 partials each with one worker a tile.
-    """
-    elements = batch * columns
-    per_tile = max(chip.workers * ARG_MAX_PER_WORKER, ceil_div(elements, chip.tiles))
-    share = ceil_div(per_tile, chip.workers)
-    # Elements lie spread over all tiles; a vertex takes more where there are too few of them.
-    moved = per_tile - ceil_div(elements, chip.tiles)
-    steps = [
-        Superstep(
-            name="largest of a worker",
-            vertex="popnn::ReduceMaxClassGather",
-            compute_cycles=chip.workers * (27 + 3 * (share - 1)) + 9,
-            exchange_bytes=moved * element_bytes(dtype),
-        )
-    ]
-    partials = ceil_div(columns, share)
-    while partials > 1:
-        size = min(partials, ARG_MAX_PER_WORKER)
-        steps.append(
-            Superstep(
-                name="largest of partials",
-                vertex="popnn::ReduceMaxClassSparse",
-                compute_cycles=chip.workers * (27 + 3 * (size - 1)),
-                exchange_bytes=2 * INDEX_BYTES * size,
-            )
-        )
-        partials = ceil_div(partials, ARG_MAX_PER_WORKER)
-    return steps
 
 
 def suppression_loop(
@@ -112,7 +66,7 @@ def suppression_loop(
         return Superstep(name=name, vertex="copy", compute_cycles=0, exchange_bytes=received)
 
     overlap = ceil_div(on_tile, workers) * BOX_INSTRUCTIONS
-    steps = arg_max_steps(batch, params.boxes, dtype, chip)
+    steps = argmax_steps(batch, params.boxes, dtype, chip)
     steps += cast_steps(batch, "float32", dtype, chip, era=era)
     steps.append(move("best scores", batch * size))
     steps.append(move("clear candidates", found))

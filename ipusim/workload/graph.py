@@ -190,6 +190,8 @@ class Graph:
     streamed : tuple of str
         Parameters and constants that are rows of a table in Streaming Memory: a step reads them
         from there and writes them back, and no other replica holds them.
+    fixed : tuple of str
+        Tensors that keep their element type whatever the precision of the run.
     """
 
     name: str
@@ -199,6 +201,7 @@ class Graph:
     outputs: tuple[str, ...]
     kept: tuple[str, ...] = ()
     streamed: tuple[str, ...] = ()
+    fixed: tuple[str, ...] = ()
 
     @property
     def macs(self) -> int:
@@ -324,8 +327,8 @@ class Graph:
         ----------
         precision : {"16.16", "16.32", "32.32"}
             Activations before the dot, parameters and stored statistics after it. Integer
-            tensors stay as they are. A cast between types that became equal turns into an
-            identity that moves nothing.
+            tensors stay as they are, and so do fixed ones. A cast between types that became equal
+            turns into an identity that moves nothing.
 
         Raises
         ------
@@ -338,8 +341,9 @@ class Graph:
             )
         activations, weights = PRECISIONS[precision]
         tensors = {}
+        fixed = frozenset(self.fixed)
         for name, tensor in self.tensors.items():
-            if tensor.dtype in FLOAT_DTYPES and name not in self.streamed:
+            if tensor.dtype in FLOAT_DTYPES and name not in fixed:
                 is_stored = tensor.role in ("parameter", "constant", "state")
                 tensor = replace(tensor, dtype=weights if is_stored else activations)
             tensors[name] = tensor

@@ -540,6 +540,7 @@ class Loss(Work):
 
     Inputs are (predictions, targets), outputs (loss of each row, gradient of the predictions).
     "cross_entropy" takes the softmax of the predictions first and integer targets,
+    "cross_entropy_accuracy" also counts the rows whose largest prediction is the target's,
     "binary_cross_entropy" the sigmoid and targets of the predictions' shape, "mean_squared" such
     targets too. "identity" is for networks that compute their loss themselves: the result is the
     loss, its gradient 1, and there are no targets (PopTorch's identity_loss).
@@ -565,7 +566,10 @@ class Loss(Work):
         return per_element * self.rows * self.classes
 
 
-LOSSES = ("cross_entropy", "binary_cross_entropy", "mean_squared", "identity")
+CLASS_LOSSES = ("cross_entropy", "cross_entropy_accuracy")
+"""Those whose target is the number of a class."""
+
+LOSSES = (*CLASS_LOSSES, "binary_cross_entropy", "mean_squared", "identity")
 """Losses that `Loss` knows."""
 
 Payload = (

@@ -33,6 +33,7 @@ class TensorBuilder:
         self._op_names: set[str] = set()
         self._shared: dict[str, str] = {}
         self._streamed: list[str] = []
+        self._fixed: dict[str, None] = {}
         self._frozen: tuple[str, ...] = ()
 
     def add_tensor(self, tensor: Tensor) -> str:
@@ -90,9 +91,14 @@ class TensorBuilder:
     def apply(
         self, name: str, params: Payload, inputs: tuple[str, ...], shape: tuple[int, ...]
     ) -> str:
-        """Add an operator and its only output, named ``<name>.out``; return the output."""
+        """Add an operator and its only output, named ``<name>.out``; return the output.
+
+        It has the type of the first input, and like that a fixed one or not.
+        """
         dtype = self.tensors[inputs[0]].dtype
         output = self.add_tensor(Tensor(name=f"{name}.out", shape=shape, dtype=dtype))
+        if inputs[0] in self._fixed:
+            self._fixed[output] = None
         self.add_op(name, params, inputs, output)
         return output
 
@@ -245,6 +251,7 @@ class TensorBuilder:
         They keep their type whatever the precision of the run.
         """
         self._streamed.append(name)
+        self._fixed[name] = None
         return self.parameter(name, shape, "parameter" if trained else "constant", dtype)
 
     def all_to_all(self, name: str, x: str) -> str:
@@ -256,10 +263,12 @@ class TensorBuilder:
         *rows, length = self.shape(x)
         return self.apply(name, Sort(outer=prod(rows), length=length), (x,), self.shape(x))
 
-    def cast(self, name: str, x: str, to: str) -> str:
-        """Add a conversion to another element type."""
+    def cast(self, name: str, x: str, to: str, *, fixed: bool = False) -> str:
+        """Add a conversion to another element type, which if `fixed` no precision changes."""
         tensor = self.tensors[x]
         output = self.add_tensor(Tensor(name=f"{name}.out", shape=tensor.shape, dtype=to))
+        if fixed:
+            self._fixed[output] = None
         self.add_op(name, Cast(to=to, elements=tensor.elements), (x,), output)
         return output
 
@@ -281,6 +290,7 @@ class TensorBuilder:
             inputs=tuple(self.inputs),
             outputs=tuple(outputs),
             streamed=tuple(self._streamed),
+            fixed=tuple(self._fixed),
         ).validate()
 
 

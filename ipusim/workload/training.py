@@ -28,7 +28,7 @@ from ipusim.workload.graph import (
     Tensor,
 )
 from ipusim.workload.optimizers import update_graph
-from ipusim.workload.payloads import LOSSES
+from ipusim.workload.payloads import CLASS_LOSSES, LOSSES
 
 RECOMPUTE_MODES = ("none", "auto")
 """Keep everything; or choose checkpoints so that segments and checkpoints take like memory."""
@@ -73,9 +73,9 @@ def training_graphs(
     ----------
     graph : Graph
         Forward graph of one micro-batch, in the storage types of the run.
-    loss : {"cross_entropy", "binary_cross_entropy", "mean_squared", "identity"}
-        Applied to every output; each gets an input of targets, unless it is the loss itself
-        ("identity", which passes over outputs that no parameter influences).
+    loss : str
+        One of `payloads.LOSSES`. Applied to every output; each gets an input of targets, unless it
+        is the loss itself ("identity", which passes over outputs that no parameter influences).
     optimizer : str
         One of `optimizers.OPTIMIZERS`.
     gradient_accumulation : int
@@ -213,7 +213,7 @@ def _with_loss(graph: Graph, loss: str) -> Graph:
             outputs.append(name)  # not a loss, but something else that the host asked for
             continue
         last = producers.get(name)
-        if loss == "cross_entropy" and last is not None and isinstance(last.params, Softmax):
+        if loss in CLASS_LOSSES and last is not None and isinstance(last.params, Softmax):
             # The loss takes the softmax itself.
             ops.remove(last)
             del tensors[name]
@@ -249,7 +249,7 @@ def _with_loss(graph: Graph, loss: str) -> Graph:
 
 def _target(name: str, prediction: Tensor, loss: str) -> Tensor:
     """Return the input that a prediction is compared with: classes, or values of its shape."""
-    if loss == "cross_entropy":
+    if loss in CLASS_LOSSES:
         return Tensor(name=name, shape=prediction.shape[:-1], dtype="int32", role="input")
     return replace(prediction, name=name, role="input")
 

@@ -27,7 +27,7 @@ class Topology:
     """What distinguishes one GPT-2 from another.
 
     ``sequence_length`` in tokens, at most 1024; with ``argmax`` the result is the likeliest token
-    at each position instead of all scores.
+    at each position instead of all scores; with ``wide_mask`` the causal mask is float32.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Topology:
     heads: int
     sequence_length: int = POSITIONS
     argmax: bool = False
+    wide_mask: bool = True
     vocabulary: int = VOCABULARY
 
     def __post_init__(self) -> None:
@@ -58,7 +59,12 @@ def build(micro_batch: int | None, *, topology: Topology) -> Graph:
     g = GraphBuilder(topology.name)
     batch, tokens, hidden = micro_batch or 1, topology.sequence_length, topology.hidden
     shape = Shape(
-        batch=batch, tokens=tokens, hidden=hidden, heads=topology.heads, feed_forward=4 * hidden
+        batch=batch,
+        tokens=tokens,
+        hidden=hidden,
+        heads=topology.heads,
+        feed_forward=4 * hidden,
+        wide_mask=topology.wide_mask,
     )
     ids = g.input("input_ids", (batch, tokens), "int32")
     positions = g.parameter("position_ids", (tokens,), "constant", "int32")
@@ -69,8 +75,10 @@ def build(micro_batch: int | None, *, topology: Topology) -> Graph:
     x = drop(g, "drop", x, shape)
     causal = g.parameter("causal_mask", (1, 1, tokens, tokens), "constant", "int32")
     for layer in range(topology.layers):
-        # Each layer makes its mask anew from the stored 0/1 triangle (optimized_gpt2_attn.py).
-        mask = large_where_zero(g, f"h.{layer}.attention.causal", causal)
+        # Each layer makes its mask anew from the stored 0/1 triangle (optimized_gpt2_attn.py),
+        # whose bytes become float32 as a Python number scales them.
+        prefix = f"h.{layer}.attention.causal"
+        mask = large_where_zero(g, prefix, causal, wide=topology.wide_mask)
         x = pre_norm_layer(g, f"h.{layer}", x, shape, mask=mask)
     x = g.matmul("lm_head", g.layer_norm("ln_f", x), words, transpose_b=True)
     x = g.reshape("lm_head.items", x, (batch, tokens, topology.vocabulary))
@@ -83,7 +91,7 @@ def _model(topology: Topology) -> Model:
         family="gpt2",
         build=partial(build, topology=topology),
         source=SOURCE,
-        loss="" if topology.argmax else "cross_entropy",
+        loss="" if topology.argmax else "cross_entropy_accuracy",
     )
 
 
@@ -123,19 +131,22 @@ def gpt2_large(sequence_length: int = POSITIONS) -> Model:
     return _sized("large", sequence_length)
 
 
-def _padded(size: str, sequence_length: int, *, argmax: bool = False) -> tuple[str, partial[Model]]:
+def _padded(size: str, sequence_length: int, **options: bool) -> tuple[str, partial[Model]]:
     """Return name and maker of a model with the padded vocabulary."""
-    name = f"gpt2_{size}_padded_sl{sequence_length}{'_argmax' if argmax else ''}"
-    options = {"name": name, "vocabulary": PADDED_VOCABULARY, "argmax": argmax}
-    return name, partial(_sized, size, sequence_length, **options)
+    name = f"gpt2_{size}_padded_sl{sequence_length}{'_argmax' if options.get('argmax') else ''}"
+    padded = {"name": name, "vocabulary": PADDED_VOCABULARY, **options}
+    return name, partial(_sized, size, sequence_length, **padded)
 
 
 MODELS: dict[str, Callable[[], Model]] = dict(
     (
-        _padded("medium", 128),
+        _padded("medium", 128, wide_mask=False),
         _padded("large", 512),
         *(_padded(size, POSITIONS) for size in _SIZES),
         *(_padded(size, POSITIONS, argmax=True) for size in _SIZES),
     )
 )
-"""Those with a padded vocabulary by name, some of which hand back tokens instead of scores."""
+"""Those with a padded vocabulary by name, some of which hand back tokens instead of scores.
+
+PopTorch promotes operands as PyTorch does from SDK 3.0 on (poptorch/source/ImplicitCasting.cpp);
+the one with 128 tokens is of SDK 2.3, which narrowed the float32 operand of two by default."""

@@ -91,7 +91,7 @@ def group_bert_base(sequence_length: int) -> Model:
             bert.build, topology=topology, layers=partial(encoder, layers=topology.layers)
         ),
         source=SOURCE,
-        loss="cross_entropy",
+        loss="cross_entropy_accuracy",
     )
 
 

@@ -41,6 +41,8 @@ class Shape:
         Whether the products around attention add biases.
     activation : str
         One of `ACTIVATIONS`.
+    wide_mask : bool
+        Whether scores are widened to float32 for the mask and narrowed afterwards.
     head_size : int, optional
         Features of a head where they are not an equal share of the hidden ones.
     """
@@ -57,6 +59,7 @@ class Shape:
     fused_query_key_value: bool = True
     attention_bias: bool = True
     activation: str = "gelu"
+    wide_mask: bool = False
     head_size: int | None = None
 
     def __post_init__(self) -> None:
@@ -87,9 +90,12 @@ def drop(g: GraphBuilder, name: str, x: str, shape: Shape) -> str:
     return g.elementwise(name, "dropout", x) if shape.dropout else x
 
 
-def large_where_zero(g: GraphBuilder, prefix: str, mask: str) -> str:
-    """Turn a 0/1 mask of any shape into 0 where it is 1, a large negative value elsewhere."""
-    y = g.cast(f"{prefix}.cast", mask, "float32")
+def large_where_zero(g: GraphBuilder, prefix: str, mask: str, *, wide: bool = False) -> str:
+    """Turn a 0/1 mask of any shape into 0 where it is 1, a large negative value elsewhere.
+
+    If `wide`, in float32 whatever the precision of the run.
+    """
+    y = g.cast(f"{prefix}.cast", mask, "float32", fixed=wide)
     y = g.elementwise(f"{prefix}.invert", "sub", y)
     return g.elementwise(f"{prefix}.scale", "scale", y)
 
@@ -204,7 +210,11 @@ def attention(
     scores = g.matmul(f"{prefix}.scores", query, key, transpose_b=True)
     scores = g.elementwise(f"{prefix}.scale", "scale", scores)
     if mask is not None:
+        if shape.wide_mask:
+            scores = g.cast(f"{prefix}.widen", scores, "float32", fixed=True)
         scores = g.elementwise(f"{prefix}.mask", "add", scores, mask)
+        if shape.wide_mask:
+            scores = g.cast(f"{prefix}.narrow", scores, "float32")
     weights = g.softmax(f"{prefix}.softmax", scores)
     if shape.attention_dropout:
         weights = drop(g, f"{prefix}.dropout", weights, shape)

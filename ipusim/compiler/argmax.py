@@ -1,0 +1,154 @@
+"""The position of the largest element of every row, as popnn computes it.
+
+Source: poplibs lib/popnn/Loss.cpp (argMinMaxSplitFirstReduction, maxMinArgMaxMin) and
+lib/popnn/popnnCycleEstimators.cpp (ReduceMaxClassGather, ReduceMaxClassSparse), the same at tags
+1.0.136, sdk/poplar/2.4.0 and 3.2.0. The elements, row after row, are cut into equal shares; each
+worker keeps the largest of its part of a row, and further steps compare 32 of those at a time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ipusim.compiler.superstep import (
+    ChipLike,
+    Superstep,
+    ceil_div,
+    copy_cycles,
+    element_bytes,
+    require_positive,
+)
+
+_WORKER_ELEMENTS = 32
+"""Elements that a worker gets at least, and partials that one compares."""
+_MOST_WORKER_ELEMENTS = 4095
+"""Iterations that the repeat instruction counts (Target::getRptCountMax)."""
+_SUPERVISOR = 9
+_GATHER, _SPARSE = 27, 24
+"""Cycles of a worker besides 3 for each of its elements, in floats."""
+_PARTIAL_BYTES = 8
+"""A float or integer and its position."""
+
+
+def argmax_steps(
+    rows: int, length: int, dtype: str, chip: ChipLike, *, scattered: bool = False
+) -> list[Superstep]:
+    """Return the supersteps of finding the largest element of each row.
+
+    Parameters
+    ----------
+    rows, length : int
+        Rows and elements of each.
+    dtype : str
+        Type of the elements; what is no float is compared by compiled code.
+    chip : Chip
+        The chip.
+    scattered : bool, optional
+        Whether neighbours of a row lie apart where the tensor is stored. Vertices read contiguous
+        elements, so the tile then copies them one by one.
+
+    Returns
+    -------
+    list of Superstep
+
+    Raises
+    ------
+    ConfigError
+        If a count is not positive.
+    """
+    require_positive(rows=rows, length=length)
+    shares, size = _shares(rows * length, chip)
+    compute, partials = 0, Counter[int]()
+    for share in range(shares):
+        begin, end = (rows * length * edge // shares for edge in (share, share + 1))
+        cycles = 0
+        for row, elements, count in _pieces(begin, end, length):
+            worker, workers = _split(elements, chip)
+            cycles += count * _gather_cycles(elements, worker, dtype, chip)
+            if count == 1:
+                partials[row] += workers
+            else:
+                partials.update(dict.fromkeys(range(row, row + count), workers))
+        compute = max(compute, cycles)
+    moved = size * element_bytes(dtype)
+    copied = copy_cycles(moved, chip, atom_bytes=element_bytes(dtype)) if scattered else 0
+    first = Superstep(
+        name="largest of each worker",
+        vertex="popnn::ReduceMaxClassGather",
+        compute_cycles=compute,
+        exchange_bytes=moved,
+        on_tile_copy_cycles=copied,
+        temp_bytes=moved,
+    )
+    return [first, *_compare_partials(Counter(partials.values()), dtype, chip)]
+
+
+def _shares(elements: int, chip: ChipLike) -> tuple[int, int]:
+    """Return into how many equal shares the elements are cut, and the largest of these."""
+    least = max(chip.workers * _WORKER_ELEMENTS, ceil_div(elements, chip.tiles))
+    shares = ceil_div(elements, least)
+    return shares, ceil_div(elements, shares)
+
+
+def _pieces(begin: int, end: int, length: int) -> list[tuple[int, int, int]]:
+    """Return (first row, elements of each, number of rows) of the pieces of rows in a share."""
+    row, offset = divmod(begin, length)
+    last, rest = divmod(end, length)
+    if row == last:
+        return [(row, end - begin, 1)]
+    pieces = []
+    if offset:
+        pieces.append((row, length - offset, 1))
+        row += 1
+    if last > row:
+        pieces.append((row, length, last - row))
+    if rest:
+        pieces.append((last, rest, 1))
+    return pieces
+
+
+def _split(elements: int, chip: ChipLike) -> tuple[int, int]:
+    """Return the elements of a worker and the partials that all workers leave."""
+    if elements // chip.workers < _WORKER_ELEMENTS:
+        return _WORKER_ELEMENTS, ceil_div(elements, _WORKER_ELEMENTS)
+    vertices = ceil_div(elements, chip.workers * _MOST_WORKER_ELEMENTS)
+    return ceil_div(elements, chip.workers * vertices), chip.workers * vertices
+
+
+def _gather_cycles(elements: int, worker: int, dtype: str, chip: ChipLike) -> int:
+    """Return the cycles of the vertices that read `elements` of one row on a tile."""
+    vertices = ceil_div(elements, chip.workers * worker)
+    if dtype.startswith("float"):
+        cycles = _GATHER + 3 * min(worker, elements)
+    else:
+        # One worker does the work of all.
+        cycles = 22 + min(chip.workers, ceil_div(elements, worker)) * (25 + 6 * worker)
+    return vertices * (_SUPERVISOR + chip.workers * cycles)
+
+
+def _compare_partials(rows: Counter[int], dtype: str, chip: ChipLike) -> list[Superstep]:
+    """Return the further steps for `rows`: how many rows have left so many partials."""
+    steps = []
+    while max(rows) > 1:
+        vertices = sum(
+            count * ceil_div(size, _WORKER_ELEMENTS) for size, count in rows.items() if size > 1
+        )
+        largest = min(max(rows), _WORKER_ELEMENTS)
+        floats = dtype.startswith("float")
+        cycles = _SPARSE + 3 * largest if floats else 23 + 6 * largest
+        per_tile = ceil_div(vertices, chip.tiles)
+        moved = per_tile * largest * _PARTIAL_BYTES
+        steps.append(
+            Superstep(
+                name="compare the largest",
+                vertex="popnn::ReduceMaxClassSparse",
+                compute_cycles=chip.workers * ceil_div(per_tile, chip.workers) * cycles,
+                exchange_bytes=moved,
+                temp_bytes=moved,
+            )
+        )
+        left: Counter[int] = Counter()
+        for size, count in rows.items():
+            left[ceil_div(size, _WORKER_ELEMENTS)] += count
+        rows = left
+    return steps
