@@ -11,7 +11,7 @@ from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
 from ipusim.study import ablation
 from ipusim.study.ablation import ABLATIONS, ablation_frame, ablation_rows, ablation_summary
-from ipusim.study.pooled import PooledPredictor
+from ipusim.study.pooled import LOWERING_OPTIONS, PooledPredictor
 from ipusim.study.predictor import request_for
 from ipusim.study.published import load_row
 from ipusim.workload import zoo
@@ -82,7 +82,8 @@ def test_options_are_left_out_of_the_request_and_of_nothing_else():
 
 def test_each_program_is_taken_once_on_its_smallest_system():
     rows = ablation_rows()
-    keys = [tuple(getattr(row.run, name) for name in ablation._SAME_PROGRAM) for row in rows]
+    options = ("model", *LOWERING_OPTIONS)
+    keys = [tuple(getattr(row.run, name) for name in options) for row in rows]
     assert len(set(keys)) == len(keys)
     assert "results.training.100" in {row.row_id for row in rows} or any(
         row.run.model == "resnet50" and row.run.micro_batch == 20 for row in rows

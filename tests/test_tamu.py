@@ -113,7 +113,7 @@ def test_the_notebook_is_a_study_with_described_parameters():
 
 
 def test_rows_go_on_to_256_ipus():
-    counts = [tamu.ipus_of(row.run) for row in tamu_scaling.scaling_rows()]
+    counts = [row.run.chips for row in tamu_scaling.scaling_rows()]
     assert max(counts) == 256
     assert len(counts) == 6 + 6 + 5
 

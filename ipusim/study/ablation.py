@@ -19,7 +19,7 @@ from ipusim.compiler.program import LoweredOp, Program
 from ipusim.compiler.superstep import ceil_div
 from ipusim.machine import Chip
 from ipusim.study.compare import time_ratio
-from ipusim.study.pooled import PooledPredictor
+from ipusim.study.pooled import LOWERING_OPTIONS, PooledPredictor
 from ipusim.study.predictor import Request, metric_of, request_for
 from ipusim.study.published import PublishedRow, load_rows
 
@@ -28,7 +28,6 @@ Rewrite = Callable[[Program, Chip], Program]
 
 _TIER = "specification"
 _OVERLAP = ("overlap_io", "io_tiles")
-_SAME_PROGRAM = ("model", "mode", "stack", "micro_batch", "precision", "partials", "recompute")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,15 +153,11 @@ def ablation_rows() -> tuple[PublishedRow, ...]:
         if row.not_modelled:
             continue
         run = row.run
-        key = tuple(getattr(run, name) for name in _SAME_PROGRAM)
+        key = tuple(getattr(run, name) for name in ("model", *LOWERING_OPTIONS))
         known = smallest.get(key)
-        if known is None or _chips(row) < _chips(known):
+        if known is None or run.chips < known.run.chips:
             smallest[key] = row
     return tuple(smallest.values())
-
-
-def _chips(row: PublishedRow) -> int:
-    return (row.run.replicas or 1) * (row.run.ipus_per_replica or 1)
 
 
 def ablation_frame(

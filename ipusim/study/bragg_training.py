@@ -25,6 +25,7 @@ from ipusim.errors import ConfigError, IpuSimError
 from ipusim.numerics import bragg
 from ipusim.study.bragg_dataflow import MOST_IPUS
 from ipusim.study.outputs import write_text
+from ipusim.study.parameters import is_count
 from ipusim.study.records import evidence_records
 from ipusim.study.tables import Table
 
@@ -98,8 +99,7 @@ def check_parameters(
 
 
 def _is_share(count: object) -> bool:
-    whole = isinstance(count, int) and not isinstance(count, bool)
-    return whole and 1 <= count <= MOST_IPUS and count & (count - 1) == 0
+    return is_count(count, MOST_IPUS) and count & (count - 1) == 0
 
 
 def train(

@@ -123,8 +123,7 @@ def kind_of(row: PublishedRow) -> str:
         return INTERVAL_KINDS[-1]
     if row.not_modelled or run.mode is None or run.system is None:
         return ""
-    chips = (run.replicas or 1) * (run.ipus_per_replica or 1)
-    return run_kind(run.mode, chips, load_system(run.system).ipus_per_machine)
+    return run_kind(run.mode, run.chips, load_system(run.system).ipus_per_machine)
 
 
 def interval_of(row: PublishedRow, predicted: float, fitted: Calibration) -> tuple[float, float]:

@@ -18,10 +18,12 @@ from ipusim.compiler.conv_vertices import ERA_3_3, amp_1x1_cycles
 from ipusim.compiler.lowering import lower
 from ipusim.compiler.lowering_planned import conv_shape
 from ipusim.compiler.planner import plan
+from ipusim.compiler.program import Program
 from ipusim.compiler.stacks import Stack, load_stack
 from ipusim.machine import Chip, load_chip
 from ipusim.study.error_figures import error_figures
 from ipusim.study.evidence_graphs import (
+    CHIPS,
     DTYPES,
     FULLY_CONNECTED,
     conv_of,
@@ -34,8 +36,6 @@ from ipusim.workload.graph import Conv
 
 FINGERPRINT_SLACK_BYTES = 64
 """Worst-tile bytes agree with a plan when they exceed region start and partials by no more."""
-
-_CHIPS = {"mk1": "GC2", "mk2": "GC200"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +171,7 @@ def operation_rows() -> pd.DataFrame:
     rows = []
     records = evidence_records("ipumodel_layers_dev.csv")
     for suite in _SUITES:
-        chip, stack = load_chip(_CHIPS[suite.target]), load_stack(suite.stack)
+        chip, stack = load_chip(CHIPS[suite.target]), load_stack(suite.stack)
         rows += [
             {"operation": suite.operation, "snapshot": suite.snapshot, "chip": chip.name}
             | _compare(record, suite, chip, stack)
@@ -181,6 +181,15 @@ def operation_rows() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def fingerprint(record: dict[str, str], program: Program, chip: Chip) -> bool | None:
+    """Return whether the worst tile's bytes are those of the predicted plans; None if not given."""
+    if not record["max_tile_memory_bytes"]:
+        return None
+    partials = int(record["max_tile_memory_bytes"]) - chip.interleaved_offset_bytes
+    slack = partials - max(op.interleaved_bytes for op in program.ops)
+    return 0 <= slack <= FINGERPRINT_SLACK_BYTES
+
+
 def _compare(record: dict[str, str], suite: _Suite, chip: Chip, stack: Stack) -> dict[str, object]:
     layer = conv_of(record) if record["op_kind"].startswith("conv") else product_of(record)
     build = training_graph if suite.training else forward_graph
@@ -188,11 +197,6 @@ def _compare(record: dict[str, str], suite: _Suite, chip: Chip, stack: Stack) ->
     program = lower(graph, chip, stack, partials=record["partials_dtype"], host_dtype=None)
     measured = memory.measure(graph, program, chip)
     used = measured.total_bytes if suite.counts_code else measured.total_bytes_uncompiled
-    fingerprint = None
-    if record["max_tile_memory_bytes"]:
-        partials = int(record["max_tile_memory_bytes"]) - chip.interleaved_offset_bytes
-        slack = partials - max(op.interleaved_bytes for op in program.ops)
-        fingerprint = 0 <= slack <= FINGERPRINT_SLACK_BYTES
     published = int(record["cycles"])
     return {
         "name": record["name"],
@@ -200,7 +204,7 @@ def _compare(record: dict[str, str], suite: _Suite, chip: Chip, stack: Stack) ->
         "predicted_cycles": program.cycles,
         "error_percent": 100.0 * (program.cycles / published - 1.0),
         "memory_error_percent": 100.0 * (used / int(record["total_memory_bytes"]) - 1.0),
-        "fingerprint": fingerprint,
+        "fingerprint": fingerprint(record, program, chip),
         "plan": "; ".join(op.plan for op in program.ops if op.plan),
     }
 

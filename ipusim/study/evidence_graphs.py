@@ -21,8 +21,9 @@ from ipusim.workload.graph import (
     Tensor,
 )
 
+CHIPS = {"mk1": "GC2", "mk2": "GC200"}
 DTYPES = {"half": "float16", "float": "float32"}
-"""Element types by the name that the table gives them."""
+"""Chips and element types by the names that the table gives them."""
 
 FULLY_CONNECTED = ("fully_connected", "fully_connected_grouped")
 _ROLES = {"x": "input", "w": "parameter", "dy": "input"}

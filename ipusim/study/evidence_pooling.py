@@ -20,13 +20,12 @@ from ipusim.compiler.stacks import Stack, load_stack
 from ipusim.compiler.superstep import Superstep
 from ipusim.machine import Chip, load_chip
 from ipusim.study.error_figures import error_figures
+from ipusim.study.evidence_graphs import CHIPS, DTYPES
 from ipusim.study.records import evidence_records
 
 GROUPS = ["operation", "snapshot", "chip"]
 """What the errors of single operations are summarised by."""
 _FILE = "ipumodel_layers_dev.csv"
-_CHIPS = {"mk1": "GC2", "mk2": "GC200"}
-_DTYPES = {"half": "float16", "float": "float32"}
 _STACKS = {"2021-03": "sdk-2.0", "2020-03": "sdk-1.0"}
 _EARLY_ESTIMATORS = {"2020-03": "2020-01"}
 """The IPUModel of early 2020 estimates with the formulas of its day; stacks model silicon."""
@@ -44,7 +43,7 @@ def _option(record: dict[str, str], name: str, default: int) -> int:
     return default
 
 
-def _pool_steps(record: dict[str, str], chip: Chip, stack: Stack, era: str) -> list[Superstep]:
+def _pool_steps(record: dict[str, str], chip: Chip, era: str) -> list[Superstep]:
     """Maximum forward, then its gradient, which reads what the forward pass wrote."""
     params = PoolParams(
         kind="max",
@@ -56,7 +55,7 @@ def _pool_steps(record: dict[str, str], chip: Chip, stack: Stack, era: str) -> l
         padding_lower=_sizes(record["padding_lower"]),
         padding_upper=_sizes(record["padding_upper"]),
     )
-    dtype = _DTYPES[record["input_dtype"]]
+    dtype = DTYPES[record["input_dtype"]]
     grouping = _option(record, "fwd-chans-per-group", 1)
     pooled = pooled_grouping(params, dtype, chip, era=era, channel_grouping=grouping)
     forward = pool_steps(params, dtype, chip, era=era, channel_grouping=grouping)
@@ -65,21 +64,21 @@ def _pool_steps(record: dict[str, str], chip: Chip, stack: Stack, era: str) -> l
     )
 
 
-def _reduce_steps(record: dict[str, str], chip: Chip, stack: Stack, era: str) -> list[Superstep]:
+def _reduce_steps(record: dict[str, str], chip: Chip, era: str) -> list[Superstep]:
     return reduce_steps(
         _sizes(record["reduce_shape"]),
         _sizes(record["reduce_dims"]),
-        _DTYPES[record["input_dtype"]],
+        DTYPES[record["input_dtype"]],
         chip,
         era=era,
         function=record["reduce_op"].lower(),
     )
 
 
-def _embedding_steps(record: dict[str, str], chip: Chip, stack: Stack, era: str) -> list[Superstep]:
+def _embedding_steps(record: dict[str, str], chip: Chip, era: str) -> list[Superstep]:
     """Planner and vertices of embeddings are early ones up to SDK 2.0."""
     rows, width = int(record["emb_rows"]), int(record["emb_width"])
-    dtype = _DTYPES[record["input_dtype"]]
+    dtype = DTYPES[record["input_dtype"]]
     plan = plan_embedding(rows, width, int(record["emb_indices"]), dtype, chip, goal="memory")
     common = {"era": "2020-01", "distribution": "worst"}
     gather = gather_steps(plan, rows, dtype, chip, **common)
@@ -119,9 +118,9 @@ def pooling_rows() -> pd.DataFrame:
             for record in records:
                 if record["snapshot"] != snapshot or record["op_kind"] != kind:
                     continue
-                chip = load_chip(_CHIPS[record["target"]])
+                chip = load_chip(CHIPS[record["target"]])
                 chip = replace(chip, tiles=_option(record, "tiles-per-ipu", chip.tiles))
-                steps = steps_of(record, chip, stack, era)
+                steps = steps_of(record, chip, era)
                 rows.append(_compared(title, snapshot, chip, record, steps, stack))
     return pd.DataFrame(rows)
 

@@ -11,14 +11,11 @@ import pandas as pd
 from ipusim.compiler.lowering import lower
 from ipusim.compiler.stacks import Stack, load_stack
 from ipusim.machine import Chip, load_chip
-from ipusim.study.evidence_graphs import DTYPES, recurrent_graph, recurrent_of
+from ipusim.study.evidence import fingerprint
+from ipusim.study.evidence_graphs import CHIPS, DTYPES, recurrent_graph, recurrent_of
 from ipusim.study.evidence_pooling import GROUPS, cycle_errors
 from ipusim.study.records import evidence_records
 
-FINGERPRINT_SLACK_BYTES = 64
-"""Worst-tile bytes agree with a plan when they exceed region start and partials by no more."""
-
-_CHIPS = {"mk1": "GC2", "mk2": "GC200"}
 _SNAPSHOT = "2021-03"
 _PASSES = {"fwd": "forward", "fwd+bwd+wu": "three passes"}
 
@@ -41,7 +38,7 @@ def recurrent_rows() -> pd.DataFrame:
     stack = load_stack("sdk-2.0")
     return pd.DataFrame(
         [
-            _compared(record, load_chip(_CHIPS[record["target"]]), stack)
+            _compared(record, load_chip(CHIPS[record["target"]]), stack)
             for record in records
             if record["snapshot"] == _SNAPSHOT and record["op_kind"] in ("lstm", "gru")
         ]
@@ -52,8 +49,6 @@ def _compared(record: dict[str, str], chip: Chip, stack: Stack) -> dict[str, obj
     graph = recurrent_graph(recurrent_of(record), DTYPES[record["input_dtype"]])
     program = lower(graph, chip, stack, partials=record["partials_dtype"], host_dtype=None)
     published = int(record["cycles"])
-    partials = int(record["max_tile_memory_bytes"]) - chip.interleaved_offset_bytes
-    slack = partials - max(op.interleaved_bytes for op in program.ops)
     return {
         "operation": f"{record['op_kind']}, {_PASSES[record['passes']]}",
         "snapshot": record["snapshot"],
@@ -62,7 +57,7 @@ def _compared(record: dict[str, str], chip: Chip, stack: Stack) -> dict[str, obj
         "published_cycles": published,
         "predicted_cycles": program.cycles,
         "error_percent": 100.0 * (program.cycles / published - 1.0),
-        "fingerprint": 0 <= slack <= FINGERPRINT_SLACK_BYTES,
+        "fingerprint": fingerprint(record, program, chip),
     }
 
 

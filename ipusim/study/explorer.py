@@ -14,6 +14,7 @@ from ipusim.errors import ConfigError, IpuSimError
 from ipusim.machine.system import load_system, system_names
 from ipusim.report import Report
 from ipusim.study.figures import figure_style
+from ipusim.study.parameters import is_count
 from ipusim.study.qwant_figures import SYSTEM_LOOK
 from ipusim.workload import zoo
 
@@ -50,9 +51,7 @@ def check_tour(*, model: object, systems: object, micro_batches: object) -> None
         raise ConfigError(f"systems is {systems!r}: give a list of names of systems.")
     for system in systems:
         load_system(str(system))
-    whole = isinstance(micro_batches, list) and all(
-        isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in micro_batches
-    )
+    whole = isinstance(micro_batches, list) and all(map(is_count, micro_batches))
     if not whole or not micro_batches:
         raise ConfigError(
             f"micro_batches is {micro_batches!r}: give a list of whole numbers from 1 up."

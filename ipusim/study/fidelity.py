@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from ipusim.errors import ConfigError
 from ipusim.machine.system import system_names
 from ipusim.study.audit_results import bow_over_classic
 from ipusim.study.compare import NOT_MODELLED, PREDICTED, error_percent, tier_summary, time_ratio
+from ipusim.study.parameters import check_count
 from ipusim.study.predictor import TIERS
 from ipusim.study.published import load_rows
-from ipusim.study.runs import load_runs
 
 MOST_WORST_ROWS = 100
 PAIR_PERCENT = 10.0
@@ -47,9 +46,8 @@ def check_parameters(*, worst_rows: object, jobs: object) -> None:
     ConfigError
         Naming the first parameter that is wrong.
     """
-    for name, value, most in (("worst_rows", worst_rows, MOST_WORST_ROWS), ("jobs", jobs, 1024)):
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-            raise ConfigError(f"{name} is {value!r}: give a whole number from 1 to {most}.")
+    check_count("worst_rows", worst_rows, MOST_WORST_ROWS)
+    check_count("jobs", jobs)
 
 
 def time_errors(frame: pd.DataFrame, tier: str = "calibrated") -> pd.DataFrame:
@@ -167,13 +165,13 @@ def worst_rows(frame: pd.DataFrame, count: int) -> pd.DataFrame:
         tiers, calibrated_error_percent, how well the recipe is known, which options are assumed,
         and the note of the run.
     """
-    rows, runs = {row.row_id: row for row in load_rows()}, load_runs()
+    rows = {row.row_id: row for row in load_rows()}
     used = time_errors(frame)
     order = np.argsort(-np.abs(np.log(used["ratio"].to_numpy(dtype=np.float64))), kind="stable")
     lines = []
     for line in used.iloc[order[:count]].to_dict("records"):
         row = rows[line["row_id"]]
-        run = runs[row.run.run_id]
+        run = row.run
         shown = ("row_id", "family", "system", "metric", "unit", "published", *TIERS, "verdict")
         lines.append(
             {name: line[name] for name in shown}

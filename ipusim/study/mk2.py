@@ -297,7 +297,7 @@ def _ipu_sides(frame: pd.DataFrame) -> dict[str, _Side]:
             low80=scale * line["low80"],
             high80=scale * line["high80"],
             published=scale * line["published"],
-            chips=(row.run.replicas or 1) * (row.run.ipus_per_replica or 1),
+            chips=row.run.chips,
             name=row.row_id,
             missing="" if line["status"] == PREDICTED else line["note"],
         )

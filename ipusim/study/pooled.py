@@ -17,7 +17,7 @@ from typing import Any
 
 from ipusim.study.predictor import Predictor, Request
 
-_LOWERING_OPTIONS = ("mode", "stack", "micro_batch", "precision", "partials", "recompute")
+LOWERING_OPTIONS = ("mode", "stack", "micro_batch", "precision", "partials", "recompute")
 """Options that tell programs apart; runs that agree in them are better predicted together."""
 
 
@@ -115,7 +115,7 @@ class PooledPredictor:
         groups: dict[tuple[Any, ...], dict[tuple[Any, ...], Request]] = {}
         for request in requests:
             if request.key not in self._known:
-                options = tuple(request.options.get(name) for name in _LOWERING_OPTIONS)
+                options = tuple(request.options.get(name) for name in LOWERING_OPTIONS)
                 groups.setdefault((request.model, *options), {})[request.key] = request
         tasks = [list(group.values()) for group in groups.values()]
         if self._jobs == 1 or len(tasks) < 2:

@@ -10,6 +10,7 @@ from ipusim.errors import ConfigError
 from ipusim.machine.system import load_system
 from ipusim.study.audit import qwant_power
 from ipusim.study.compare import tier_summary, with_errors
+from ipusim.study.parameters import check_counts
 from ipusim.study.published import load_rows
 from ipusim.study.qwant import MODEL, PUBLISHED_SYSTEM, check_parameters, machine_rows, power_frame
 from ipusim.study.tables import Table
@@ -44,27 +45,14 @@ def check_views(
         If there is no such system.
     """
     check_parameters(**parameters)
-    micro_batches = {
-        "breakdown_micro_batches": breakdown_micro_batches,
-        "what_if_micro_batches": what_if_micro_batches,
-    }
-    for name, sizes in micro_batches.items():
-        good = isinstance(sizes, list) and sizes and len(set(map(str, sizes))) == len(sizes)
-        if not good or not all(_is_micro_batch(size) for size in sizes):
-            raise ConfigError(
-                f"{name} is {sizes!r}: give a list of different whole numbers from 1 to "
-                f"{_MOST_MICRO_BATCH}."
-            )
+    check_counts("breakdown_micro_batches", breakdown_micro_batches, _MOST_MICRO_BATCH)
+    check_counts("what_if_micro_batches", what_if_micro_batches, _MOST_MICRO_BATCH)
     if not isinstance(what_if_systems, list) or not what_if_systems:
         raise ConfigError(
             f"what_if_systems is {what_if_systems!r}: give a list of names of systems."
         )
     for system in what_if_systems:
         load_system(str(system))
-
-
-def _is_micro_batch(size: object) -> bool:
-    return isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= _MOST_MICRO_BATCH
 
 
 def published_points(frame: pd.DataFrame) -> pd.DataFrame:

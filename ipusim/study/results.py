@@ -9,6 +9,7 @@ import pandas as pd
 from ipusim.errors import ConfigError, unknown_name
 from ipusim.study.audit_results import batch_labels
 from ipusim.study.compare import error_percent
+from ipusim.study.parameters import check_count
 from ipusim.study.predictor import TIERS
 from ipusim.study.published import PublishedRow, load_rows
 
@@ -50,8 +51,7 @@ def check_parameters(*, chosen: object, jobs: object) -> None:
     for name in chosen:
         if name not in families():
             raise unknown_name("family", name, families())
-    if not isinstance(jobs, int) or isinstance(jobs, bool) or jobs < 1:
-        raise ConfigError(f"jobs is {jobs!r}: give a whole number of at least 1.")
+    check_count("jobs", jobs)
 
 
 def study_rows(chosen: Sequence[str] = ()) -> tuple[PublishedRow, ...]:

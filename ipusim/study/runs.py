@@ -197,6 +197,11 @@ class RunConfiguration:
         return {name: value for name, value in values.items() if value is not None}
 
     @property
+    def chips(self) -> int:
+        """Chips (or GPUs) in use: those of all replicas, 1 where the file gives no number."""
+        return (self.replicas or 1) * (self.ipus_per_replica or 1)
+
+    @property
     def items_per_step(self) -> int:
         """Items that the whole system finishes in one step (micro-batch x replicas x accumulation).
 

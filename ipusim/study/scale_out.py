@@ -132,7 +132,7 @@ def scaling_samples(
             ScalingSample(
                 row_id=row.row_id,
                 series=run.series,
-                ipus=(run.replicas or 1) * (run.ipus_per_replica or 1),
+                ipus=run.chips,
                 items=items,
                 floor_s=free,
                 base_s=base,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ import pandas as pd
 from ipusim.errors import ConfigError
 from ipusim.runtime.compile_time import first_epoch_items_per_s
 from ipusim.study.compare import error_percent, verdict_of
+from ipusim.study.parameters import check_count, check_counts
 from ipusim.study.predictor import TIERS, Predictor, default_predictor
 from ipusim.study.published import PublishedRow, load_rows
 from ipusim.study.runs import RunConfiguration
@@ -60,7 +60,7 @@ def check_parameters(
     if tier not in SIMULATED_TIERS:
         raise ConfigError(f"tier is {tier!r}: use one of {', '.join(SIMULATED_TIERS)}.")
     for name, counts in (("ipus", ipus), ("breakdown_ipus", breakdown_ipus)):
-        _check_list(name, counts, most=MOST_IPUS)
+        check_counts(name, counts, MOST_IPUS)
         odd = [count for count in counts if count > 1 and count % 2]
         if odd:
             raise ConfigError(
@@ -68,24 +68,9 @@ def check_parameters(
             )
         if 1 not in counts:
             raise ConfigError(f"{name} is {counts!r}: add 1, the system that others scale from.")
-    _check_list("memory_micro_batches", memory_micro_batches, most=MOST_MICRO_BATCH)
-    _check_list("autoencoder_micro_batches", autoencoder_micro_batches, most=MOST_MICRO_BATCH)
-    if not _is_count(images_per_epoch):
-        raise ConfigError(
-            f"images_per_epoch is {images_per_epoch!r}: give a whole number, 1 or more."
-        )
-
-
-def _is_count(value: object, most: float = math.inf) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
-
-
-def _check_list(name: str, values: object, *, most: int) -> None:
-    good = isinstance(values, list) and values and len(set(map(str, values))) == len(values)
-    if not good or not all(_is_count(value, most) for value in values):
-        raise ConfigError(
-            f"{name} is {values!r}: give a list of different whole numbers from 1 to {most}."
-        )
+    check_counts("memory_micro_batches", memory_micro_batches, MOST_MICRO_BATCH)
+    check_counts("autoencoder_micro_batches", autoencoder_micro_batches, MOST_MICRO_BATCH)
+    check_count("images_per_epoch", images_per_epoch)
 
 
 def study_rows() -> tuple[PublishedRow, ...]:
@@ -100,11 +85,6 @@ def study_rows() -> tuple[PublishedRow, ...]:
     own = load_rows(study=STUDY)
     beside = load_rows(study="results", metric="throughput")
     return (*own, *(row for row in beside if row.run.series == RESULTS_SERIES))
-
-
-def ipus_of(run: RunConfiguration) -> int:
-    """Return how many IPUs (or GPUs) a run used."""
-    return (run.replicas or 1) * (run.ipus_per_replica or 1)
 
 
 def table_frame(frame: pd.DataFrame, table: str) -> pd.DataFrame:
@@ -139,7 +119,7 @@ def table_frame(frame: pd.DataFrame, table: str) -> pd.DataFrame:
                 "row_id": row.row_id,
                 "label": row.label,
                 "network": row.run.model or row.family,
-                "ipus": ipus_of(row.run),
+                "ipus": row.run.chips,
                 "instances": row.run.instances,
                 "micro_batch": row.run.micro_batch,
                 "accumulation": row.run.gradient_accumulation,
@@ -264,7 +244,7 @@ def first_epoch_frame(
         lines.append(
             {
                 "row_id": first.row_id,
-                "ipus": ipus_of(first.run),
+                "ipus": first.run.chips,
                 "instances": first.run.instances,
                 "published_difference_s": images / first.value - images / second.value,
                 "compile_s": epoch.compile_s,

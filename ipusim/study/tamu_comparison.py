@@ -10,7 +10,7 @@ from ipusim.runtime.gpu_step import simulate_gpu
 from ipusim.study.compare import PREDICTED, error_percent, verdict_of
 from ipusim.study.published import load_claims, load_rows
 from ipusim.study.tables import Table
-from ipusim.study.tamu import PYTORCH_SERIES, STUDY, TENSORFLOW_SERIES, ipus_of, table_frame
+from ipusim.study.tamu import PYTORCH_SERIES, STUDY, TENSORFLOW_SERIES, table_frame
 from ipusim.study.tamu_gpus import tamu_gpu_figure
 from ipusim.study.tamu_scaling import SCALED_MICRO_BATCH
 
@@ -235,7 +235,7 @@ def table4_gpus() -> pd.DataFrame:
     for row in load_rows(study=STUDY, table="Table 4", metric="throughput"):
         if row.run.model is not None:
             continue
-        boards = min(ipus_of(row.run), most)
+        boards = min(row.run.chips, most)
         printed = row.run.micro_batch or 1
         report = simulate_gpu(
             AUTOENCODER,

@@ -21,7 +21,6 @@ from ipusim.study.tamu import (
     PYTORCH_SERIES,
     RESULTS_SERIES,
     TENSORFLOW_SERIES,
-    ipus_of,
     report_for,
     study_rows,
 )
@@ -44,7 +43,7 @@ def _scaled_runs(series: str) -> list[RunConfiguration]:
     runs = [run for run in load_runs().values() if run.series == series]
     if series == TENSORFLOW_SERIES:
         runs = [run for run in runs if run.micro_batch == SCALED_MICRO_BATCH]
-    return sorted(runs, key=lambda run: (ipus_of(run), run.instances or 0))
+    return sorted(runs, key=lambda run: (run.chips, run.instances or 0))
 
 
 def run_at(ipus: int, series: str = TENSORFLOW_SERIES) -> RunConfiguration:
@@ -66,10 +65,10 @@ def run_at(ipus: int, series: str = TENSORFLOW_SERIES) -> RunConfiguration:
     """
     runs = _scaled_runs(series)
     template = max(
-        (run for run in runs if ipus_of(run) <= ipus),
-        key=lambda run: (ipus_of(run), -(run.instances or 0)),
+        (run for run in runs if run.chips <= ipus),
+        key=lambda run: (run.chips, -(run.instances or 0)),
     )
-    had = ipus_of(template)
+    had = template.chips
     if had == ipus:
         return template
     fitting = [name for name in SYSTEMS if load_system(name).ipus >= ipus]
@@ -104,7 +103,7 @@ def scaling_line(
         Per number of IPUs: system, accumulation, throughput (images/s), efficiency against one IPU
         in percent, and whether such a run was published.
     """
-    published = {ipus_of(run) for run in _scaled_runs(TENSORFLOW_SERIES)}
+    published = {run.chips for run in _scaled_runs(TENSORFLOW_SERIES)}
     lines = []
     for count in sorted(ipus):
         run = run_at(count)
@@ -165,7 +164,7 @@ def scaling_frame(frame: pd.DataFrame) -> pd.DataFrame:
     alone = {series: _alone(rows, series, predicted) for series in SERIES_NAMES}
     lines = []
     for row in rows:
-        count, series = ipus_of(row.run), row.run.series
+        count, series = row.run.chips, row.run.series
         one_published, one_predicted = alone[series]
         value = predicted[row.row_id]
         shares = [value / count / one_predicted, row.value / count / one_published]
@@ -193,7 +192,7 @@ def _alone(
     """Return published and predicted images/s of the one IPU that a series scales from."""
     own = TENSORFLOW_SERIES if series == RESULTS_SERIES else series
     for row in rows:
-        if row.run.series == own and ipus_of(row.run) == 1:
+        if row.run.series == own and row.run.chips == 1:
             return row.value, predicted[row.row_id]
     return math.nan, math.nan
 
