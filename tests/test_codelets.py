@@ -14,7 +14,6 @@ from ipusim.compiler.broadcast import (
 from ipusim.compiler.elementwise import (
     bias_add_steps,
     elementwise_step,
-    residual_add_steps,
     scaled_add_steps,
 )
 from ipusim.compiler.rearrange import cast_steps, fill_steps, rearrange_steps
@@ -264,17 +263,21 @@ def test_early_relu_into_another_tensor_copies_first():
     assert elsewhere.compute_cycles == here.compute_cycles
 
 
-def test_residual_add_receives_one_operand():
-    (step,) = residual_add_steps(121600, "float16", MK1, era="2021-11")
-    assert step.exchange_bytes == 200
-    (local,) = residual_add_steps(121600, "float16", MK1, era="2021-11", same_mapping=True)
-    assert local.exchange_bytes == 0
+def addition(era="2021-11", **options):
+    """Two activations of 100 halves a tile, added in place."""
+    (step,) = elementwise_step(
+        "add", 121600, "float16", MK1, era=era, n_inputs=2, in_place=True, **options
+    )
+    return step
+
+
+def test_an_operand_from_other_tiles_is_received():
+    assert addition(exchanged_inputs=1).exchange_bytes == 200
+    assert addition().exchange_bytes == 0
 
 
 def test_estimators_of_another_generation_can_be_chosen():
-    early = residual_add_steps(121600, "float16", MK1, era="2020-01")[0]
-    mixed = residual_add_steps(121600, "float16", MK1, era="2020-01+2021-11")[0]
-    late = residual_add_steps(121600, "float16", MK1, era="2021-11")[0]
+    early, mixed, late = map(addition, ("2020-01", "2020-01+2021-11", "2021-11"))
     assert mixed.compute_cycles == late.compute_cycles != early.compute_cycles
     assert parse_era("2020-01").estimator == "2020-01"
 
@@ -327,7 +330,7 @@ def test_casts_and_moves():
             "do not divide",
         ),
         (
-            lambda: residual_add_steps(100, "float16", MK1, era="2021-11", tiles_used=2000),
+            lambda: elementwise_step("add", 100, "float16", MK1, era="2021-11", tiles_used=2000),
             ConfigError,
             "1216",
         ),

@@ -133,14 +133,6 @@ class ConvShape:
             )
         )
 
-    @property
-    def pointwise(self) -> bool:
-        """Whether every output needs the input at its own place only."""
-        return all(
-            values == (1,) * len(self.field)
-            for values in (self.kernel, self.stride, self.in_dilation)
-        ) and not any(self.padding_lower + self.padding_upper)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerRules:

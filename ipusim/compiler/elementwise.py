@@ -340,35 +340,6 @@ def bias_add_steps(
     return [step]
 
 
-def residual_add_steps(
-    elements: int,
-    dtype: str,
-    chip: ChipLike,
-    *,
-    era: str | Era,
-    in_place: bool = True,
-    same_mapping: bool = False,
-    tiles_used: int | None = None,
-) -> list[Superstep]:
-    """Return the supersteps of adding two activations (popops::addInPlace).
-
-    The two operands come from different plans, so one of them arrives by exchange unless
-    `same_mapping` says otherwise.
-    """
-    return elementwise_step(
-        "add",
-        elements,
-        dtype,
-        chip,
-        era=era,
-        n_inputs=2,
-        in_place=in_place,
-        exchanged_inputs=0 if same_mapping else 1,
-        tiles_used=tiles_used,
-        name="residual add",
-    )
-
-
 def scaled_add_steps(
     elements: int,
     dtype: str,

@@ -46,6 +46,8 @@ class Plan:
         Transforms before the split, "none" if there are none.
     conv_groups_per_group, in_chans_per_group, out_chans_per_group, units : int
         Grouping of the vertex, and the convolution units or chains that it uses.
+    partial_bytes : int
+        Bytes of a partial sum.
     split : tuple of int
         Partition, indexed by the S_ constants of `conv_layout`.
     planned_cycles : int

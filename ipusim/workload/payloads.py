@@ -438,6 +438,8 @@ class Gather(Work):
 
     Attributes
     ----------
+    rows, width, indices : int
+        Of the table, of a row in elements, and how many rows are chosen.
     function : {"lookup", "add", "write"}
         "lookup" reads (table, indices); "add" sums (updates, indices) into a table of zeros, which
         is the gradient of a lookup and how a graph network aggregates neighbours; "write" puts

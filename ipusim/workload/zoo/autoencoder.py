@@ -42,6 +42,8 @@ class Topology:
 
     Attributes
     ----------
+    name : str
+        In the zoo.
     channels : tuple of int
         Per stage; the field halves from one to the next.
     blocks : tuple of int

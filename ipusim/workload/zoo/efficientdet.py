@@ -43,6 +43,8 @@ class Topology:
 
     Attributes
     ----------
+    name : str
+        In the zoo.
     width, depth : float
         Scaling of the backbone.
     image_size : int
