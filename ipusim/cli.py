@@ -58,7 +58,7 @@ _TRAINING_OPTIONS = (
         help="cross_entropy, binary_cross_entropy or mean_squared; default: the model's own.",
     ),
     click.option("--optimizer", help="sgd, sgd_momentum (default), rmsprop, lars, adam, ..."),
-    click.option("--optimizer-state", help="on_chip (default) or off_chip."),
+    click.option("--optimizer-state", help="on_chip (default, without phases) or off_chip."),
     click.option(
         "--replicated-tensor-sharding/--no-replicated-tensor-sharding",
         default=None,
@@ -88,9 +88,46 @@ _TRAINING_OPTIONS = (
 )
 
 
+_PLACES = "on_chip or off_chip (default)."
+
+_PHASE_OPTIONS = (
+    click.option(
+        "--phases",
+        type=COUNT,
+        help="Parts of the model that 1 or 2 IPUs load in turn from Streaming Memory.",
+    ),
+    click.option(
+        "--phase-splits", multiple=True, help="Operator that ends a phase; may be repeated."
+    ),
+    click.option(
+        "--phase-liveness",
+        help="always_live (default), off_chip_after_forward, off_chip_after_forward_no_overlap or "
+        "off_chip_after_each_phase.",
+    ),
+    click.option("--load-schedule", help="Load for a phase: preload (default) or on_demand."),
+    click.option("--weights", help=f"Of phases: {_PLACES}"),
+    click.option("--activations", help=f"Of phases: {_PLACES}"),
+    click.option("--accumulators", help=f"Of phases: {_PLACES}"),
+    click.option(
+        "--micro-batches-per-phase",
+        type=COUNT,
+        help="Micro-batches for which a phase keeps its weights; default 1.",
+    ),
+)
+
+
 def _training_options(command: Any) -> Any:
     """Add the options that only training has."""
-    for option in reversed(_TRAINING_OPTIONS):
+    return _with_options(command, _TRAINING_OPTIONS)
+
+
+def _phase_options(command: Any) -> Any:
+    """Add the options of phased execution."""
+    return _with_options(command, _PHASE_OPTIONS)
+
+
+def _with_options(command: Any, options: tuple[Any, ...]) -> Any:
+    for option in reversed(options):
         command = option(command)
     return command
 
@@ -118,6 +155,7 @@ def _training_options(command: Any) -> Any:
     "--schedule",
     help="Stages all at once: grouped (default), interleaved; one after another: sequential.",
 )
+@_phase_options
 @click.option(
     "--precision",
     type=click.Choice(["16.16", "16.32", "32.32"]),

@@ -147,13 +147,17 @@ class Report:
 
     @cached_property
     def stages(self) -> pd.DataFrame:
-        """One row per stage of a replica over several chips: times, memory; empty for one chip."""
+        """One row per stage of a replica over several chips, or per phase: times, memory.
+
+        Empty for one chip that holds all of the model.
+        """
         import pandas as pd
 
-        return pd.DataFrame(
+        phased = self.config.phases is not None
+        frame = pd.DataFrame(
             [
                 {
-                    "stage": index,
+                    "phase" if phased else "stage": index,
                     "ipu": stage.ipu,
                     "first_op": stage.first_op,
                     "forward_ms": 1e3 * stage.forward_s,
@@ -161,10 +165,12 @@ class Report:
                     "micro_batches_in_flight": stage.in_flight,
                     "peak_tile_bytes": stage.memory.peak_tile_bytes,
                     "fits": stage.memory.fits,
+                    "streamed_bytes": stage.streamed_bytes,
                 }
                 for index, stage in enumerate(self.result.stages)
             ]
         )
+        return frame if phased or frame.empty else frame.drop(columns="streamed_bytes")
 
     @property
     def cycles_per_step(self) -> int:
@@ -359,7 +365,7 @@ class Report:
         if not memory.fits:
             fit = (
                 f"no, {memory.over_bytes:,} B too many on {memory.peak_tiles:,} tiles at "
-                f"{memory.peak_op}"
+                f"{memory.peak_op}: {self._advice()}"
             )
         return [
             ("model", f"{self.model}, {self._batch_text()}, {config.precision}"),
@@ -384,6 +390,15 @@ class Report:
             ("program", f"{self.cycles_per_step:,} cycles in {self.supersteps:,} supersteps"),
         ]
 
+    def _advice(self) -> str:
+        """Return the options that make a model fit that does not."""
+        if self.config.phases is not None:
+            return "give more phases, a smaller micro_batch, or recompute = 'auto' in training"
+        return (
+            "share it out over more chips (ipus_per_replica), or load it phase by phase from "
+            "Streaming Memory (phases)"
+        )
+
     def _batch_text(self) -> str:
         items, training = self.result.items, self.config.training
         if training is None:
@@ -396,6 +411,9 @@ class Report:
 
     def _replica_text(self) -> str:
         size, placement = self.config.ipus_per_replica, self.config.placement
+        if self.config.phases is not None:
+            chips = self.chip if size == 1 else f"{size} {self.chip} in turn"
+            return f"{len(self.result.stages)} phases on {chips}"
         if size == 1:
             return self.chip
         how = "a pipeline over" if placement.schedule != "sequential" else "stages in turn on"

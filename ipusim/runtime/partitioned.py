@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ipusim.compiler import memory
@@ -15,7 +15,7 @@ from ipusim.workload.graph import Graph, Op
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One stage of a replica over several chips.
+    """One stage of a replica over several chips, or one of its phases.
 
     Attributes
     ----------
@@ -28,7 +28,10 @@ class Stage:
     in_flight : int
         Micro-batches whose stored activations it holds.
     memory : Memory
-        Of its chip, with all stages there and the micro-batches that wait.
+        Of its chip, with all stages there and the micro-batches that wait; of a phase, with what
+        lies there then.
+    streamed_bytes : int
+        Bytes that a phase loads from Streaming Memory and stores there.
     """
 
     ipu: int
@@ -37,6 +40,7 @@ class Stage:
     backward_s: float
     in_flight: int
     memory: memory.Memory
+    streamed_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,7 @@ class Partitioned:
         ]
         waiting = [0] * self.ipus
         for stage in stages:
-            stored = _stored_bytes(_part(self.graph, own[stage]))
+            stored = _stored_bytes(part_of(self.graph, own[stage]))
             waiting[self.stage_ipus[stage]] += (in_flight[stage] - 1) * stored
         used = [
             self._chip_memory(ipu, waiting[ipu], resident_bytes, update)
@@ -151,7 +155,7 @@ class Partitioned:
         self, ipu: int, waiting_bytes: int, resident_bytes: int, update: Program | None
     ) -> memory.Memory:
         ops = tuple(op for op in self.graph.ops if self.stage_ipus[self.stage_of[op.name]] == ipu)
-        part = _part(self.graph, ops)
+        part = part_of(self.graph, ops)
         state = resident_bytes * part.parameter_bytes // max(1, self.graph.parameter_bytes)
         return memory.measure(
             part,
@@ -200,8 +204,28 @@ def partition(graph: Graph, program: Program, placement: Placement, chip: Chip) 
     return Partitioned(graph, lowered, stage_of, placement.stage_ipus, chip)
 
 
-def _part(graph: Graph, ops: tuple[Op, ...]) -> Graph:
-    """Return the graph of some operators; what others make arrives as an input."""
+def updates_by_chip(
+    update: tuple[Graph, Program], owner: Mapping[str, int], count: int
+) -> tuple[Program, ...]:
+    """Return the weight update of each chip."""
+    graph, program = update
+    parts: list[list[LoweredOp]] = [[] for _ in range(count)]
+    for op, low in zip(graph.ops, program.ops, strict=True):
+        parts[owner[op.source]].append(low)
+    return tuple(Program(tuple(part)) for part in parts)
+
+
+def part_of(graph: Graph, ops: tuple[Op, ...], kept: Iterable[str] = ()) -> Graph:
+    """Return the graph of some operators; what others make arrives as an input.
+
+    Parameters
+    ----------
+    graph : Graph
+    ops : tuple of Op
+        Some of its operators, in order.
+    kept : iterable of str
+        Tensors that stay when they are done.
+    """
     made = {name for op in ops for name in op.outputs}
     read = dict.fromkeys(name for op in ops for name in op.inputs)
     tensors = {name: graph.tensors[name] for name in (*read, *made)}
@@ -214,7 +238,7 @@ def _part(graph: Graph, ops: tuple[Op, ...]) -> Graph:
         tensors[name] = replace(tensors[name], role="input", alias_of=None)
     handed_on = tuple(name for op in ops for name in op.outputs if name in graph.outputs)
     return replace(
-        graph, tensors=tensors, ops=ops, inputs=arriving, outputs=handed_on, kept=()
+        graph, tensors=tensors, ops=ops, inputs=arriving, outputs=handed_on, kept=tuple(kept)
     ).validate()
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ipusim.compiler import memory
-from ipusim.compiler.program import LoweredOp, Program
+from ipusim.compiler.program import Program
 from ipusim.machine import Chip
-from ipusim.runtime.partitioned import Stage, partition
+from ipusim.runtime.partitioned import Stage, partition, updates_by_chip
 from ipusim.runtime.pipeline import PipelineTime, micro_batches_in_flight, pipeline_step
 from ipusim.runtime.run_config import RunConfig
 from ipusim.runtime.stages import stage_transfer
@@ -55,9 +55,12 @@ class Replica:
     memory : Memory
         Of the fullest chip.
     stages : tuple of Stage
-        In order; empty for one chip.
+        In order; empty for one chip that holds all of the model.
     pipeline : PipelineTime or None
-        Schedule of the micro-batches; None for one chip.
+        Schedule of the micro-batches; None without a pipeline.
+    gathers : tuple of int or None
+        Bytes of the weights that a step puts together from the shards of the replicas whenever it
+        loads them; None where that takes place once, after the weight update.
     """
 
     parts_s: Mapping[str, float]
@@ -66,6 +69,7 @@ class Replica:
     memory: memory.Memory
     stages: tuple[Stage, ...] = ()
     pipeline: PipelineTime | None = None
+    gathers: tuple[int, ...] | None = None
 
 
 def pipelined_replica(
@@ -142,7 +146,7 @@ def pipelined_replica(
     parts["transfers"] = pipeline.seconds - reached
     in_flight = micro_batches_in_flight(placement.stages, placement.schedule, options.framework)
     owner = cut.owners()
-    updates = _updates(update, owner, cut.ipus)
+    updates = updates_by_chip(update, owner, cut.ipus)
     stages = cut.measured(in_flight, resident_bytes, updates)
     return Replica(
         parts_s=parts,
@@ -155,14 +159,3 @@ def pipelined_replica(
         stages=stages,
         pipeline=pipeline,
     )
-
-
-def _updates(
-    update: tuple[Graph, Program], owner: Mapping[str, int], count: int
-) -> tuple[Program, ...]:
-    """Return the weight update of each chip."""
-    graph, program = update
-    parts: list[list[LoweredOp]] = [[] for _ in range(count)]
-    for op, low in zip(graph.ops, program.ops, strict=True):
-        parts[owner[op.source]].append(low)
-    return tuple(Program(tuple(part)) for part in parts)

@@ -28,7 +28,7 @@ def roofline_step_s(model: Model, config: RunConfig) -> tuple[float, int]:
     """
     training = config.training
     graph = prepare_graph(model, config) if training is None else micro_batch_graph(model, config)
-    times = 1 if training is None else training.gradient_accumulation
+    times = config.micro_batches
     chip = config.system.chip
     dtype = "float32" if config.precision == "32.32" else "float16"
     partials = "float32" if dtype == "float32" or PARTIALS_BYTES[config.partials] == 4 else dtype

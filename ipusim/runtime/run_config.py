@@ -11,6 +11,7 @@ from typing import Any
 from ipusim.compiler.stacks import PARTIALS_BYTES, Stack, load_stack
 from ipusim.errors import ConfigError, resolve_name, unknown_name
 from ipusim.machine import System, load_system
+from ipusim.runtime.phase_options import PhaseOptions, make_phase_options
 from ipusim.runtime.placement import Placement, make_placement
 from ipusim.runtime.training_options import (
     TrainingOptions,
@@ -43,6 +44,8 @@ class RunConfig:
         Copies of the model, and chips of each.
     placement : Placement
         How a copy lies on its chips.
+    phases : PhaseOptions or None
+        How a copy shares its chips in time; None where they hold all of it.
     precision : str
         Storage of activations.weights, "16.16", "16.32" or "32.32".
     partials : str
@@ -88,11 +91,19 @@ class RunConfig:
     loader_item_s: float = 0.0
     serial_item_s: float = 0.0
     training: TrainingOptions | None = None
+    phases: PhaseOptions | None = None
 
     @property
     def active_ipus(self) -> int:
         """Chips that work."""
         return self.replicas * self.ipus_per_replica
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of a replica and step."""
+        if self.training is not None:
+            return self.training.gradient_accumulation
+        return self.phases.micro_batches if self.phases else 1
 
     def items(self, graph: Graph) -> int:
         """Items of a micro-batch: its size, or where the model fixes it that of the first input."""
@@ -112,6 +123,14 @@ def make_config(
     pipeline_splits: Sequence[str] | None = None,
     stage_ipus: Sequence[int] | None = None,
     schedule: str | None = None,
+    phases: int | None = None,
+    phase_splits: Sequence[str] | None = None,
+    phase_liveness: str | None = None,
+    load_schedule: str | None = None,
+    weights: str | None = None,
+    activations: str | None = None,
+    accumulators: str | None = None,
+    micro_batches_per_phase: int | None = None,
     precision: str = "16.16",
     partials: str | None = None,
     available_memory_proportion: float | None = None,
@@ -147,14 +166,34 @@ def make_config(
     for name in training:
         if name not in TRAINING_OPTION_NAMES:
             raise unknown_name("option", name, (*OPTION_NAMES, *TRAINING_OPTION_NAMES))
+    phased = make_phase_options(
+        machine,
+        size,
+        phases=phases,
+        phase_splits=phase_splits,
+        phase_liveness=phase_liveness,
+        load_schedule=load_schedule,
+        weights=weights,
+        activations=activations,
+        accumulators=accumulators,
+        micro_batches_per_phase=micro_batches_per_phase,
+    )
+    if phased:
+        _refuse_with_phases(
+            pipeline_splits=pipeline_splits, stage_ipus=stage_ipus, schedule=schedule
+        )
     options = None
     if mode == "training":
+        if phased and training.get("optimizer_state") is None:
+            training["optimizer_state"] = "off_chip"
         options = make_training_options(
             system=machine,
             replicas=copies,
             instances=instances,
             **training,
         )
+        if phased:
+            _check_phased_training(phased, options, machine)
     else:
         _refuse_in_inference(training)
         instances = None if instances is None else check_instances(copies, instances)
@@ -202,6 +241,7 @@ def make_config(
         instances=None if options else instances,
         **host_times,
         training=options,
+        phases=phased,
     )
 
 
@@ -220,6 +260,33 @@ def _replicas(machine: System, ipus_per_replica: int, replicas: int | None) -> i
             f"{machine.ipus}: use 1 to {most}."
         )
     return copies
+
+
+def _refuse_with_phases(**placement: Any) -> None:
+    for name, value in placement.items():
+        if value:
+            raise ConfigError(
+                f"The option {name} = {value!r} places the stages of a pipeline, but phases run "
+                "one after the other: leave it out, or leave phases out."
+            )
+
+
+def _check_phased_training(phases: PhaseOptions, options: TrainingOptions, machine: System) -> None:
+    if options.framework != "popart":
+        raise ConfigError(
+            f"The framework {options.framework!r} has no phased execution: use 'popart', or leave "
+            "phases out."
+        )
+    if options.gradient_accumulation % phases.micro_batches:
+        raise ConfigError(
+            f"The option micro_batches_per_phase = {phases.micro_batches} does not divide a "
+            f"gradient accumulation of {options.gradient_accumulation}: use a divisor of it."
+        )
+    if options.optimizer_state == "off_chip" and not machine.streaming_memory_bytes_per_machine:
+        raise ConfigError(
+            f"{machine.name} has no Streaming Memory for the optimiser state of phases: give "
+            "optimizer_state = 'on_chip', or use another system, such as IPU-M2000."
+        )
 
 
 def _refuse_in_inference(training: dict[str, Any]) -> None:

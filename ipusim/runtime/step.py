@@ -15,6 +15,7 @@ from ipusim.runtime.calibration import FittedCosts, fitted_costs
 from ipusim.runtime.host_io import host_io
 from ipusim.runtime.inference_stages import shared_inference
 from ipusim.runtime.partitioned import Stage
+from ipusim.runtime.phased_replica import phased_replica
 from ipusim.runtime.run_config import TIERS, RunConfig
 from ipusim.runtime.step_result import (
     StepResult,
@@ -136,28 +137,33 @@ def _inference_step(
     # What runs one after the other between two batches on a chip, without the host.
     parts, used, delay = {"device": program.cycles / chip.clock_hz}, compiled.memory, 0
     stages: tuple[Stage, ...] = ()
-    if config.ipus_per_replica > 1:
+    if config.phases is not None:
+        phased = phased_replica(graph, program, chip, config)
+        parts, used, stages = dict(phased.parts_s), phased.memory, phased.stages
+    elif config.ipus_per_replica > 1:
         shared = shared_inference(graph, program, chip, config)
         parts, used, delay, stages = shared.parts_s, shared.memory, shared.delay, shared.stages
+    times = config.micro_batches
     # Overlapped transfers hide the fixed cost as well: host and chip then run side by side.
     busy = sum(parts.values())
     if config.overlap_io:
-        step = max(busy, io.work_s + io.sustained_s + costs.step_s)
+        step = max(busy, times * (io.work_s + io.sustained_s) + costs.step_s)
     else:
-        parts |= {"transfers": io.exposed_s, "host work": io.work_s, "fixed": costs.step_s}
+        transfers = {"transfers": times * io.exposed_s, "host work": times * io.work_s}
+        parts |= transfers | {"fixed": costs.step_s}
         step = sum(parts.values())
         # The buffer holds one batch (defaultBufferingDepth 1 of PopART, prefetch_depth 1 of
         # TensorFlow): the host refills it once the chip has read it.
         read = io.exposed_s if config.batches_in_flight > 1 else 0.0
-        step = max(step, read + io.sustained_s)
+        step = max(step, times * (read + io.sustained_s))
     parts["waiting for the host"] = step - sum(parts.values())
     latency = (config.batches_in_flight + delay) * step
-    items = config.items(graph)
+    items = times * config.items(graph)
     if config.serial_item_s:
         handled = items * config.replicas / config.instances
         parts["host between runs"] = handled * config.serial_item_s
         step += parts["host between runs"]
-    energy = program_energy(program, config, calibrated=calibrated)
+    energy = program_energy(program, config, calibrated=calibrated).times(times)
     static = static_power_w(config.system, config.active_ipus)
     return StepResult(
         items=items,

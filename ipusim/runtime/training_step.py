@@ -7,7 +7,7 @@ are.  A replica over several chips is a pipeline (`replica_pipeline`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ipusim.compiler import memory
@@ -26,6 +26,8 @@ from ipusim.runtime.collectives import (
 )
 from ipusim.runtime.host_feed import host_feed
 from ipusim.runtime.host_io import arriving_bytes, host_io
+from ipusim.runtime.phase_plan import forward_splits
+from ipusim.runtime.phased_replica import phased_replica
 from ipusim.runtime.replica_pipeline import Beside, Replica, pipelined_replica
 from ipusim.runtime.run_config import RunConfig
 from ipusim.runtime.step_result import (
@@ -106,6 +108,19 @@ def _programs(
 
 
 def _graph_key(model: Model, config: RunConfig) -> tuple[object, ...]:
+    """Return what the graphs of a step depend on.
+
+    In phases, automatic recomputation keeps what crosses from one to the next (PopART recomputes
+    all else where it recomputes by itself, willow/src/transforms/streamingmemory.cpp).
+    """
+    recompute = config.training.recompute
+    if config.phases is None or recompute != "auto":
+        return _key(model, config, recompute)
+    plain = _graphs(*_key(model, config, "none")).micro_batch
+    return _key(model, config, forward_splits(plain, config.phases))
+
+
+def _key(model: Model, config: RunConfig, recompute: str | tuple[str, ...]) -> tuple[object, ...]:
     options = config.training
     return (
         model,
@@ -114,7 +129,7 @@ def _graph_key(model: Model, config: RunConfig) -> tuple[object, ...]:
         options.loss or model.loss,
         options.optimizer,
         options.gradient_accumulation > 1,
-        options.recompute,
+        recompute,
         options.batch_norm_span,
         config.replicas if options.replicated_tensor_sharding else 1,
     )
@@ -176,6 +191,8 @@ def training_step(
     reductions = _norm_reductions(graph, config, costs)
     state = state_bytes(lowered.graphs.update)
     on_chip = state if options.optimizer_state == "on_chip" else 0
+    # Phases stream it in their own time.
+    streamed = 0 if config.phases else state - on_chip
     beside = Beside(
         transfers_s=io.exposed_s,
         host_work_s=io.work_s,
@@ -187,7 +204,7 @@ def training_step(
         **replica.parts_s,
         **_collectives_s(lowered.graphs, replica, config, costs),
         "weight update": replica.update_s,
-        "optimiser state": _off_chip_s(state - on_chip, config) * _turns(config),
+        "optimiser state": _off_chip_s(streamed, config) * _turns(config),
         "all-to-all": accumulation * _all_to_all_s(graph, config, costs),
         "streamed rows": accumulation * _off_chip_s(_row_bytes(lowered.graphs), config),
         "fixed": _fixed_s(replica, costs),
@@ -249,6 +266,11 @@ def _replica(
 ) -> Replica:
     """Return what the chips of one replica do in a step."""
     graph, program = lowered.graphs.micro_batch, lowered.program
+    times = config.micro_batches
+    if config.phases is not None:
+        update = (lowered.graphs.update, lowered.update)
+        phased = phased_replica(graph, program, chip, config, update)
+        return replace(phased, parts_s={**phased.parts_s, **beside.parts_s(times)})
     if config.ipus_per_replica > 1:
         return pipelined_replica(
             graph,
@@ -259,7 +281,6 @@ def _replica(
             resident_bytes=resident_bytes,
             beside=beside,
         )
-    times = config.training.gradient_accumulation
     return Replica(
         parts_s={"device": times * program.cycles / chip.clock_hz, **beside.parts_s(times)},
         update_s=lowered.update.cycles / chip.clock_hz,
@@ -277,7 +298,8 @@ def _collectives_s(
 
     Either gradients are added up on all of them; or each gets its part of the sums, updates its
     part of the weights, and all parts are gathered, with the sums of squares that some rules need
-    of a whole weight added up in between (PopART, replicated tensor sharding).
+    of a whole weight added up in between (PopART, replicated tensor sharding). Phases that load
+    their part of the weights gather it each time instead.
 
     [A] Each chip exchanges its own tensors, over links to its own twins in other replicas.
     """
@@ -302,10 +324,11 @@ def _collectives_s(
     if not options.replicated_tensor_sharding:
         return {"gradient all-reduce": longest(all_reduce, gradients)}
     norms = norms_per_parameter(options.optimizer)
+    gathered = gradients if replica.gathers is None else [list(replica.gathers)]
     return {
         "gradient reduce-scatter": longest(reduce_scatter, gradients),
         "norm all-reduce": longest(all_reduce, [norms * len(chip) * [NORM_BYTES] for chip in held]),
-        "weight all-gather": longest(all_gather, gradients),
+        "weight all-gather": longest(all_gather, gathered),
     }
 
 

@@ -33,6 +33,8 @@ from ipusim.workload.payloads import CLASS_LOSSES, LOSSES
 RECOMPUTE_MODES = ("none", "auto")
 """Keep everything; or choose checkpoints so that segments and checkpoints take like memory."""
 
+ACCUMULATOR_SUFFIX = ".accumulator"
+"""After the name of a parameter: the sum of its gradients."""
 
 _PLANNED = Conv | MatMul | Recurrent
 
@@ -407,7 +409,7 @@ def _accumulate(
 
 def _add_to_accumulator(op: Op, tensors: dict[str, Tensor], parameter: str, gradient: str) -> Op:
     stored = tensors[parameter]
-    name, output = f"{parameter}.accumulator", f"{parameter}.accumulated"
+    name, output = f"{parameter}{ACCUMULATOR_SUFFIX}", f"{parameter}.accumulated"
     tensors[name] = replace(stored, name=name, role="state", alias_of=None)
     tensors[output] = replace(stored, name=output, role="activation", alias_of=name)
     return Op(

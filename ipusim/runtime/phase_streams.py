@@ -1,0 +1,265 @@
+"""What phases load from Streaming Memory and store there: PopART's rule, tensor by tensor.
+
+The rule is that of graphcore/popart@sdk/poplar/3.3.0:willow/src/transforms/
+streamingmemoryopinserter.cpp (getTensorStreamingConfig): a tensor is loaded in every phase that
+reads it, unless one of the two phases before used it too, in which case it stayed on the chip; it
+is stored by the last phase of such a stay if that made or changed it. What is never loaded is never
+stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from ipusim.workload.graph import Graph, Op
+from ipusim.workload.training import ACCUMULATOR_SUFFIX
+
+ADJACENT = 2
+"""Phases over which a tensor stays on the chip, whether chips take turns or not."""
+
+SPACING = {
+    "always_live": 1,
+    "off_chip_after_forward": 1,
+    "off_chip_after_forward_no_overlap": 2,
+    "off_chip_after_each_phase": 4,
+}
+"""Distance between the numbers of two phases (graphcore/poptorch@sdk/poptorch/3.3.0:
+popart_compiler/source/Compiler.cpp, setActiveIpu): a gap empties the chip in between."""
+
+GAP_AFTER_FORWARD = 3
+"""Numbers left out between forward and backward phases, which sends off what has to wait."""
+
+
+def phase_numbers(
+    phases: int, liveness: str, *, training: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the number of every phase's forward part and of its backward part.
+
+    Parameters
+    ----------
+    phases : int
+        Forward phases.
+    liveness : str
+        A key of `SPACING`.
+    training : bool
+        Without it there are no backward parts.
+
+    Returns
+    -------
+    tuple of two tuples of int
+        The backward part of phase p is ``2 N - 2 - p``, where N counts numbers of forward parts
+        and those left out (graphcore/popart@sdk/poplar/3.3.0:willow/src/transforms/autodiff/
+        gradgrowerop.cpp), so that the last phase is one with its backward part if nothing is.
+    """
+    forward = tuple(SPACING[liveness] * phase for phase in range(phases))
+    count = forward[-1] + 1 + (GAP_AFTER_FORWARD if liveness != "always_live" else 0)
+    backward = tuple(2 * count - 2 - number for number in forward) if training else ()
+    return forward, backward
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A tensor on one chip.
+
+    Attributes
+    ----------
+    name, kind : str
+        The kind is one of `phase_options.KINDS`, or "inputs", which the host sends.
+    bytes : int
+    chip : int
+        0, or of two chips the one with phases of its parity.
+    made : int or None
+        Phase that makes it, or that receives it from the other chip; None for what is stored.
+    used : tuple of int
+        Phases that read it, in order.
+    changed : frozenset of int
+        Phases that change it in place.
+    """
+
+    name: str
+    kind: str
+    bytes: int
+    chip: int
+    made: int | None
+    used: tuple[int, ...]
+    changed: frozenset[int]
+
+    @property
+    def touched(self) -> tuple[int, ...]:
+        """Phases in which it is on the chip because they make, read or change it, in order."""
+        made = () if self.made is None else (self.made,)
+        return tuple(sorted({*made, *self.used, *self.changed}))
+
+    def spans(self, phase: int, longest: int | None = None) -> bool:
+        """Tell whether it stays through a phase that does not touch it.
+
+        Parameters
+        ----------
+        phase : int
+        longest : int, optional
+            Longest stay from one use to the next; None where it never leaves the chip.
+        """
+        earlier = [number for number in self.touched if number < phase]
+        later = [number for number in self.touched if number > phase]
+        if phase in self.touched or not earlier or not later:
+            return False
+        return longest is None or later[0] - earlier[-1] <= longest
+
+
+def transfers(
+    made: int | None, used: Collection[int], changed: Collection[int] = ()
+) -> tuple[frozenset[int], frozenset[int]]:
+    """Return the phases that load a tensor and those that store it.
+
+    Parameters
+    ----------
+    made : int or None
+        Phase that makes it; None for what lies in Streaming Memory from the start.
+    used, changed : collection of int
+        Phases that read it or change it.
+    """
+    live = set() if made is None else {made}
+    stores = set(live)
+    loads: set[int] = set()
+    for phase in sorted({*used, *changed}):
+        recent = [phase - distance for distance in range(1, ADJACENT + 1)]
+        stayed = [number for number in recent if number in live]
+        live.add(phase)
+        if phase != made and not stayed:
+            loads.add(phase)
+        if any(number in stores for number in stayed):
+            stores.add(phase)
+            stores.difference_update(stayed)
+        if phase in changed:
+            stores.add(phase)
+            stores.difference_update(recent)
+    return frozenset(loads), frozenset(stores) if loads else frozenset()
+
+
+def held_tensors(
+    graph: Graph,
+    number_of: Mapping[str, int],
+    chips: int,
+    updated: Mapping[str, int] | None = None,
+) -> tuple[Held, ...]:
+    """Return every tensor that phases hold, once for each chip that uses it.
+
+    Parameters
+    ----------
+    graph : Graph
+    number_of : mapping of str to int
+        Number of the phase of every operator.
+    chips : int
+        1, or 2 that take turns: even phases on the first, odd ones on the second.
+    updated : mapping of str to int, optional
+        Phase that updates each parameter, where one does.
+
+    Returns
+    -------
+    tuple of Held
+        What a phase makes for one on the other chip arrives there in the next number, after a copy
+        between the chips (streamingmemoryopinserter.cpp, getTensorProducerStreamingConfig). Weights
+        that both chips read are held by each [inferred]; PopART loads one and copies it over.
+        Constants and rows of streamed tables are left out.
+    """
+    tensors = graph.tensors
+    made: dict[str, int] = {}
+    used: dict[str, set[int]] = {}
+    changed = {stored_as(graph, name): {number} for name, number in (updated or {}).items()}
+    for op in graph.ops:
+        number = number_of[op.name]
+        for name in op.inputs:
+            used.setdefault(stored_as(graph, name), set()).add(number)
+        for name in op.outputs:
+            if tensors[name].alias_of is None:
+                made[name] = number
+                used.setdefault(name, set())
+            else:
+                changed.setdefault(stored_as(graph, name), set()).add(number)
+    result = []
+    for name, numbers in used.items():
+        kind = _kind(graph, name)
+        if kind is None or name in graph.streamed:
+            continue
+        for chip in range(chips):
+            own = {number for number in numbers if number % chips == chip}
+            edits = {number for number in changed.get(name, ()) if number % chips == chip}
+            start = made.get(name)
+            if start is not None and start % chips != chip:
+                start += 1
+            if own or edits or (name in made and start == made[name]):
+                result.append(
+                    Held(
+                        name=name,
+                        kind=kind,
+                        bytes=tensors[name].bytes,
+                        chip=chip,
+                        made=start,
+                        used=tuple(sorted(own)),
+                        changed=frozenset(edits),
+                    )
+                )
+    return tuple(result)
+
+
+def handed_over_bytes(graph: Graph, number_of: Mapping[str, int]) -> dict[int, int]:
+    """Return the bytes that go to the other of two chips at the end of each phase."""
+    moved: dict[int, int] = {}
+    consumers = graph.consumers()
+    for name, op in graph.producers().items():
+        number = number_of[op.name]
+        if any((number_of[reader.name] - number) % 2 for reader in consumers[name]):
+            moved[number] = moved.get(number, 0) + graph.tensors[name].bytes
+    return moved
+
+
+def weight_splits(ops: tuple[Op, ...], graph: Graph, phases: int) -> tuple[str, ...]:
+    """Return the operators after which to cut so that phases read about as many bytes of weights.
+
+    Parameters
+    ----------
+    ops : tuple of Op
+        Forward operators in order.
+    graph : Graph
+    phases : int
+        Phases at most; fewer result where few operators read most of the weights.
+
+    Returns
+    -------
+    tuple of str
+        A phase ends before the operator with which it would read more than its share, once it reads
+        any (graphcore/popart@sdk/poplar/3.3.0:willow/src/transforms/streamingmemory.cpp).
+    """
+    costs = [
+        sum(
+            graph.tensors[name].bytes
+            for name in dict.fromkeys(op.inputs)
+            if graph.tensors[name].role in ("parameter", "constant")
+        )
+        for op in ops
+    ]
+    total = sum(costs)
+    splits: list[str] = []
+    read = 0
+    for index, cost in enumerate(costs):
+        full = read and (read + cost) * phases > total
+        if full and len(splits) < phases - 1:
+            splits.append(ops[index - 1].name)
+            read = 0
+        read += cost
+    return tuple(splits)
+
+
+def stored_as(graph: Graph, name: str) -> str:
+    """Return the tensor whose memory a reshaped or changed tensor shares; itself for others."""
+    while graph.tensors[name].alias_of is not None:
+        name = graph.tensors[name].alias_of
+    return name
+
+
+def _kind(graph: Graph, name: str) -> str | None:
+    role = graph.tensors[name].role
+    if role == "state":
+        return "accumulators" if name.endswith(ACCUMULATOR_SUFFIX) else "weights"
+    return {"parameter": "weights", "constant": None, "input": "inputs"}.get(role, "activations")
