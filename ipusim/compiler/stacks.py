@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Self
 
 from ipusim.compiler.planner import PlannerRules
-from ipusim.errors import DataError, resolve_name
-from ipusim.tables import read_tables
+from ipusim.errors import resolve_name
+from ipusim.tables import read_tables, sourced_values
 
 FILE = "stacks.toml"
 SYNCS_STACK = "sdk-2.4"
@@ -147,23 +147,7 @@ def load_stack(name: str) -> Stack:
     }
     valid = resolve_name("software stack", name, tables, aliases)
     table = tables[valid]
-    values: dict[str, Any] = {}
-    sources: dict[str, str] = {}
-    for key, kind in _PROPERTIES.items():
-        entry = table.get(key)
-        if not isinstance(entry, dict) or not entry.get("source") or "value" not in entry:
-            raise DataError(
-                f"The key {key!r} of {valid!r} in {FILE} must have a value and a source: "
-                "restore it."
-            )
-        value = entry["value"]
-        if type(value) is not kind:
-            raise DataError(
-                f"The key {key!r} of {valid!r} in {FILE} has the value {value!r}: "
-                f"use a value of type {kind.__name__}."
-            )
-        values[key] = value
-        sources[key] = entry["source"]
+    values, sources = sourced_values(table, valid, FILE, _PROPERTIES)
     return Stack(name=valid, title=str(table.get("title", valid)), sources=sources, **values)
 
 

@@ -1,13 +1,12 @@
-"""Software stacks of GPU runs: named, sourced profiles, and the one fitted constant of each."""
+"""Software stacks of GPU runs: named, sourced profiles."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from ipusim.errors import DataError, resolve_name
 from ipusim.machine.gpu import GPU_PRECISIONS
-from ipusim.tables import read_tables
+from ipusim.tables import read_tables, sourced_values
 
 FILE = "gpu/stacks.toml"
 
@@ -80,24 +79,12 @@ def load_gpu_stack(name: str) -> GpuStack:
     tables = read_tables(FILE)
     aliases = {alias: key for key, table in tables.items() for alias in table.get("aliases", [])}
     valid = resolve_name("GPU software stack", name, tables, aliases)
-    values: dict[str, Any] = {}
-    sources: dict[str, str] = {}
+    values, sources = sourced_values(tables[valid], valid, FILE, _PROPERTIES)
     for key, kind in _PROPERTIES.items():
-        entry = tables[valid].get(key)
-        if not isinstance(entry, dict) or not entry.get("source") or "value" not in entry:
-            raise DataError(
-                f"The key {key!r} of {valid!r} in {FILE} must have a value and a source: "
-                "restore it."
-            )
-        if type(entry["value"]) is not kind:
-            raise DataError(
-                f"The key {key!r} of {valid!r} in {FILE} has the value {entry['value']!r}: "
-                f"use a value of type {kind.__name__}."
-            )
-        values[key] = tuple(entry["value"]) if kind is list else entry["value"]
-        sources[key] = entry["source"]
-    for key, kind in _PROPERTIES.items():
-        unknown = set(values[key]) - set(GPU_PRECISIONS) if kind is list else set()
+        if kind is not list:
+            continue
+        values[key] = tuple(values[key])
+        unknown = set(values[key]) - set(GPU_PRECISIONS)
         if unknown:
             raise DataError(
                 f"The key {key!r} of {valid!r} in {FILE} names {min(unknown)!r}: "

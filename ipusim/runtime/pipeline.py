@@ -119,7 +119,7 @@ def accumulation_rule(stages: int, schedule: str, framework: str = "popart") -> 
     Parameters
     ----------
     stages : int
-        Forward stages, one per chip.
+        Forward stages.
     schedule : str
         One of `SCHEDULES`.
     framework : str
@@ -155,7 +155,7 @@ def micro_batches_in_flight(
     Parameters
     ----------
     stages : int
-        Forward stages, one per chip.
+        Forward stages.
     schedule, framework : str
         As for `accumulation_rule`.
 
