@@ -84,6 +84,23 @@ class LoweredOp:
         """Cycles of all steps."""
         return sum(step.cycles for step in self.steps)
 
+    def signature(self) -> tuple[object, ...]:
+        """What makes two operations share code: the same plan and the same supersteps."""
+        steps = tuple(
+            (
+                step.name,
+                step.vertex,
+                step.sync_cycles,
+                step.exchange_cycles,
+                step.copy_cycles,
+                step.compute_cycles,
+                step.exchange_bytes,
+                step.tiles,
+            )
+            for step in self.steps
+        )
+        return (self.kind, self.function, self.plan, self.transform, steps)
+
 
 @dataclass(frozen=True)
 class Program:
@@ -101,6 +118,11 @@ class Program:
     def steps(self) -> tuple[Step, ...]:
         """All supersteps in order."""
         return tuple(step for op in self.ops for step in op.steps)
+
+    @cached_property
+    def distinct(self) -> dict[tuple[object, ...], LoweredOp]:
+        """Operations with supersteps by their signature: one of each set that shares code."""
+        return {op.signature(): op for op in self.ops if op.steps}
 
     @cached_property
     def cycles(self) -> int:

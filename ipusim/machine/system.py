@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 
+from ipusim import paths
 from ipusim.errors import ConfigError, resolve_name
 from ipusim.machine import catalogue
 from ipusim.machine.catalogue import Constant
@@ -190,6 +193,12 @@ def load_system(name: str) -> System:
         If a data file is missing or corrupt.
     """
     valid = resolve_name("system", name, system_names(), catalogue.table_aliases("systems"))
+    return _load(valid, paths.data_dir())
+
+
+@cache
+def _load(valid: str, data_dir: Path) -> System:
+    """Read one system; asked for thousands of times by a comparison of all runs."""
     constants = catalogue.read_table("systems", valid, _SCHEMA)
     values = catalogue.values(constants, _SCHEMA)
     chip = load_chip(values.pop("chip"))

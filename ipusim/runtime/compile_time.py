@@ -30,24 +30,6 @@ class CompiledCode:
     tile_steps: int
 
 
-def _signature(op: LoweredOp) -> tuple[object, ...]:
-    """What makes two operations share code: the same plan and the same supersteps."""
-    steps = tuple(
-        (
-            step.name,
-            step.vertex,
-            step.sync_cycles,
-            step.exchange_cycles,
-            step.copy_cycles,
-            step.compute_cycles,
-            step.exchange_bytes,
-            step.tiles,
-        )
-        for step in op.steps
-    )
-    return (op.kind, op.function, op.plan, op.transform, steps)
-
-
 def compiled_code(*programs: Program) -> CompiledCode:
     """Count what is distinct in the programs of one executable.
 
@@ -61,7 +43,9 @@ def compiled_code(*programs: Program) -> CompiledCode:
     CompiledCode
         Operations without supersteps count nothing.
     """
-    distinct = {_signature(op): op for program in programs for op in program.ops if op.steps}
+    distinct: dict[tuple[object, ...], LoweredOp] = {}
+    for program in programs:
+        distinct |= program.distinct
     steps = [step for op in distinct.values() for step in op.steps]
     return CompiledCode(
         operations=len(distinct),

@@ -12,6 +12,9 @@ from ipusim.runtime.placement import Placement
 from ipusim.runtime.stages import Partition, balance, split_after
 from ipusim.workload.graph import Graph, Op
 
+_FLOWING = ("input", "activation", "output")
+"""Roles of tensors that go from operator to operator; the others stay on the chip."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
@@ -133,7 +136,7 @@ class Partitioned:
         ]
         waiting = [0] * self.ipus
         for stage in stages:
-            stored = _stored_bytes(part_of(self.graph, own[stage]))
+            stored = self._stored_bytes(own[stage])
             waiting[self.stage_ipus[stage]] += (in_flight[stage] - 1) * stored
         used = [
             self._chip_memory(ipu, waiting[ipu], resident_bytes, update)
@@ -150,6 +153,14 @@ class Partitioned:
             )
             for stage in stages
         )
+
+    def _stored_bytes(self, ops: tuple[Op, ...]) -> int:
+        """Bytes of one micro-batch that wait from the forward to the backward pass of a stage."""
+        forward = [op for op in ops if op.phase == "forward"]
+        early = {name for op in forward for name in (*op.inputs, *op.outputs)}
+        late = {name for op in ops if op.phase != "forward" for name in op.inputs}
+        waiting = (self.graph.tensors[name] for name in early & late)
+        return sum(tensor.bytes for tensor in waiting if tensor.role in _FLOWING)
 
     def _chip_memory(
         self, ipu: int, waiting_bytes: int, resident_bytes: int, update: Program | None
@@ -229,28 +240,10 @@ def part_of(graph: Graph, ops: tuple[Op, ...], kept: Iterable[str] = ()) -> Grap
     made = {name for op in ops for name in op.outputs}
     read = dict.fromkeys(name for op in ops for name in op.inputs)
     tensors = {name: graph.tensors[name] for name in (*read, *made)}
-    arriving = tuple(
-        name
-        for name in read
-        if name not in made and tensors[name].role in ("input", "activation", "output")
-    )
+    arriving = tuple(name for name in read if name not in made and tensors[name].role in _FLOWING)
     for name in arriving:
         tensors[name] = replace(tensors[name], role="input", alias_of=None)
     handed_on = tuple(name for op in ops for name in op.outputs if name in graph.outputs)
     return replace(
         graph, tensors=tensors, ops=ops, inputs=arriving, outputs=handed_on, kept=tuple(kept)
-    ).validate()
-
-
-def _stored_bytes(part: Graph) -> int:
-    """Bytes of one micro-batch that wait on a chip from its forward to its backward pass."""
-    made = {name for op in part.ops if op.phase == "forward" for name in op.outputs}
-    early = made | {
-        name
-        for op in part.ops
-        if op.phase == "forward"
-        for name in op.inputs
-        if name in part.inputs
-    }
-    late = {name for op in part.ops if op.phase != "forward" for name in op.inputs}
-    return sum(part.tensors[name].bytes for name in early & late)
+    )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ipusim.compiler import memory
 from ipusim.compiler.program import Program
 from ipusim.machine import Chip
 from ipusim.runtime.partitioned import Stage, partition, updates_by_chip
 from ipusim.runtime.pipeline import PipelineTime, micro_batches_in_flight, pipeline_step
+from ipusim.runtime.placement import Placement
 from ipusim.runtime.run_config import RunConfig
 from ipusim.runtime.stages import stage_transfer
-from ipusim.workload.graph import Graph
+from ipusim.workload.training import TrainingGraphs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +74,35 @@ class Replica:
     gathers: tuple[int, ...] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LoweredStep:
+    """The graphs and programs of a training step; each its own key, so that cuts are remembered.
+
+    Attributes
+    ----------
+    graphs : TrainingGraphs
+    program, update : Program
+        One micro-batch, lowered as if for one chip, and the weight update.
+    """
+
+    graphs: TrainingGraphs
+    program: Program
+    update: Program
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cut:
+    """What of a pipeline depends on no cost: stages, traffic between them, updates."""
+
+    load_s: tuple[float, ...]
+    boundary_bytes: tuple[list[int], list[int]]
+    stages: tuple[Stage, ...]
+    parameters: tuple[tuple[str, ...], ...]
+    update_cycles: int
+
+
 def pipelined_replica(
-    graph: Graph,
-    program: Program,
-    update: tuple[Graph, Program],
+    lowered: LoweredStep,
     *,
     chip: Chip,
     config: RunConfig,
@@ -86,10 +113,8 @@ def pipelined_replica(
 
     Parameters
     ----------
-    graph, program : Graph, Program
-        One micro-batch, lowered as if for one chip: every stage has a whole chip to itself.
-    update : tuple of Graph and Program
-        The weight update.
+    lowered : LoweredStep
+        Every stage has a whole chip to itself.
     chip : Chip
     config : RunConfig
         In the mode "training", with more than one chip per replica.
@@ -112,24 +137,22 @@ def pipelined_replica(
         If a split names no forward operator.
     """
     options, placement = config.training, config.placement
-    cut = partition(graph, program, placement, chip)
-    forward, backward = cut.seconds()
-    moved = stage_transfer(config.system, cut.stage_ipus, *cut.boundary_bytes())
+    cut = _cut(lowered, chip, placement, options.framework, resident_bytes)
+    moved = stage_transfer(config.system, placement.stage_ipus, *cut.boundary_bytes)
 
     def timed(transfer_s: float, host_s: float = 0.0) -> PipelineTime:
         return pipeline_step(
-            forward,
-            backward,
+            [stage.forward_s for stage in cut.stages],
+            [stage.backward_s for stage in cut.stages],
             options.gradient_accumulation,
             placement.schedule,
             transfer_s,
             host_s=host_s,
             framework=options.framework,
-            stage_ipus=cut.stage_ipus,
+            stage_ipus=placement.stage_ipus,
         )
 
-    load = cut.load_s([sum(both) for both in zip(forward, backward, strict=True)])
-    device = options.gradient_accumulation * max(load)
+    device = options.gradient_accumulation * max(cut.load_s)
     parts = {"device": device}
     waited = beside.transfers_s + beside.host_work_s
     reached = timed(0.0).seconds
@@ -137,25 +160,40 @@ def pipelined_replica(
     per_step = 0.0
     for name, seconds in (
         ("stage transfers", moved.seconds),
-        ("batch-norm reductions", beside.reductions_s / cut.ipus),
+        ("batch-norm reductions", beside.reductions_s / config.ipus_per_replica),
     ):
         per_step += seconds
         parts[name] = timed(per_step).seconds - reached
         reached += parts[name]
     pipeline = timed(per_step, waited)
     parts["transfers"] = pipeline.seconds - reached
-    in_flight = micro_batches_in_flight(placement.stages, placement.schedule, options.framework)
-    owner = cut.owners()
-    updates = updates_by_chip(update, owner, cut.ipus)
-    stages = cut.measured(in_flight, resident_bytes, updates)
     return Replica(
         parts_s=parts,
-        update_s=max(part.cycles for part in updates) / chip.clock_hz,
+        update_s=cut.update_cycles / chip.clock_hz,
+        parameters=cut.parameters,
+        memory=max((stage.memory for stage in cut.stages), key=lambda used: used.peak_tile_bytes),
+        stages=cut.stages,
+        pipeline=pipeline,
+    )
+
+
+@lru_cache(maxsize=8)
+def _cut(
+    lowered: LoweredStep, chip: Chip, placement: Placement, framework: str, resident_bytes: int
+) -> _Cut:
+    """Cut a step into stages; tiers and costs, and runs that differ in scale, share the cut."""
+    cut = partition(lowered.graphs.micro_batch, lowered.program, placement, chip)
+    in_flight = micro_batches_in_flight(placement.stages, placement.schedule, framework)
+    owner = cut.owners()
+    updates = updates_by_chip((lowered.graphs.update, lowered.update), owner, cut.ipus)
+    stages = cut.measured(in_flight, resident_bytes, updates)
+    return _Cut(
+        load_s=tuple(cut.load_s([stage.forward_s + stage.backward_s for stage in stages])),
+        boundary_bytes=cut.boundary_bytes(),
+        stages=stages,
         parameters=tuple(
             tuple(name for name, ipu in owner.items() if ipu == chosen)
             for chosen in range(cut.ipus)
         ),
-        memory=max((stage.memory for stage in stages), key=lambda used: used.peak_tile_bytes),
-        stages=stages,
-        pipeline=pipeline,
+        update_cycles=max(part.cycles for part in updates),
     )

@@ -37,6 +37,7 @@ def prepare_graph(model: Model, config: RunConfig) -> Graph:
     return _prepared(model, config.stack, config.micro_batch, config.precision)
 
 
+@lru_cache(maxsize=8)
 def _prepared(model: Model, stack: Stack, micro_batch: int | None, precision: str) -> Graph:
     graph = drop_dropout(model.graph(micro_batch, precision=precision))
     folds = stack.fold_batch_norm and model.folds_batch_norm

@@ -7,11 +7,10 @@ are.  A replica over several chips is a pipeline (`replica_pipeline`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from ipusim.compiler import memory
-from ipusim.compiler.program import Program
 from ipusim.compiler.program_cache import Rewrite, current_rewrite, lower_kept
 from ipusim.compiler.stacks import Stack
 from ipusim.machine import Chip
@@ -28,7 +27,7 @@ from ipusim.runtime.host_feed import host_feed
 from ipusim.runtime.host_io import arriving_bytes, host_io
 from ipusim.runtime.phase_plan import forward_splits
 from ipusim.runtime.phased_replica import phased_replica
-from ipusim.runtime.replica_pipeline import Beside, Replica, pipelined_replica
+from ipusim.runtime.replica_pipeline import Beside, LoweredStep, Replica, pipelined_replica
 from ipusim.runtime.run_config import RunConfig
 from ipusim.runtime.step_result import (
     StepResult,
@@ -49,15 +48,6 @@ NORM_BYTES = 4
 
 LOADERS = {"popart": "processes", "tensorflow": "threads"}
 """How the data loaders of the frameworks prepare items (`host_feed.LOADERS`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Lowered:
-    """The programs of a training step."""
-
-    graphs: TrainingGraphs
-    program: Program
-    update: Program
 
 
 @lru_cache(maxsize=64)
@@ -85,7 +75,7 @@ def _graphs(
 
 
 @lru_cache(maxsize=64)
-def _programs(
+def _lowered(
     graph_key: tuple[object, ...],
     chip: Chip,
     stack: Stack,
@@ -93,7 +83,7 @@ def _programs(
     available_memory_proportion: float,
     host_dtype: str | None,
     rewrite: Rewrite | None,
-) -> tuple[Program, Program]:
+) -> LoweredStep:
     """Lower the micro-batch and the update; the most expensive part of a simulation."""
     graphs = _graphs(*graph_key)
     options = {
@@ -101,9 +91,10 @@ def _programs(
         "available_memory_proportion": available_memory_proportion,
         "rewrite": rewrite,
     }
-    return (
-        lower_kept(graphs.micro_batch, chip, stack, host_dtype=host_dtype, **options),
-        lower_kept(graphs.update, chip, stack, host_dtype=None, **options),
+    return LoweredStep(
+        graphs=graphs,
+        program=lower_kept(graphs.micro_batch, chip, stack, host_dtype=host_dtype, **options),
+        update=lower_kept(graphs.update, chip, stack, host_dtype=None, **options),
     )
 
 
@@ -135,10 +126,9 @@ def _key(model: Model, config: RunConfig, recompute: str | tuple[str, ...]) -> t
     )
 
 
-def _lower(model: Model, config: RunConfig, chip: Chip) -> _Lowered:
-    key = _graph_key(model, config)
-    program, update = _programs(
-        key,
+def _lower(model: Model, config: RunConfig, chip: Chip) -> LoweredStep:
+    return _lowered(
+        _graph_key(model, config),
         chip,
         config.stack,
         config.partials,
@@ -146,7 +136,6 @@ def _lower(model: Model, config: RunConfig, chip: Chip) -> _Lowered:
         config.host_dtype,
         current_rewrite(),
     )
-    return _Lowered(_graphs(*key), program, update)
 
 
 def micro_batch_graph(model: Model, config: RunConfig) -> Graph:
@@ -262,7 +251,7 @@ def _fixed_s(replica: Replica, costs: FittedCosts) -> float:
 
 
 def _replica(
-    lowered: _Lowered, chip: Chip, config: RunConfig, resident_bytes: int, beside: Beside
+    lowered: LoweredStep, chip: Chip, config: RunConfig, resident_bytes: int, beside: Beside
 ) -> Replica:
     """Return what the chips of one replica do in a step."""
     graph, program = lowered.graphs.micro_batch, lowered.program
@@ -273,9 +262,7 @@ def _replica(
         return replace(phased, parts_s={**phased.parts_s, **beside.parts_s(times)})
     if config.ipus_per_replica > 1:
         return pipelined_replica(
-            graph,
-            program,
-            (lowered.graphs.update, lowered.update),
+            lowered,
             chip=chip,
             config=config,
             resident_bytes=resident_bytes,
