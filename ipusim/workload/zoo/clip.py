@@ -122,7 +122,7 @@ def _text(g: GraphBuilder, topology: Topology, batch: int) -> str:
         x = pre_norm_layer(g, f"text.blocks.{layer}", x, shape, mask=causal)
     x = g.layer_norm("ln_final", x)
     # The end of the text has the largest token number.
-    x = g.gather("text.end", x, g.reduce("text.argmax", "max", ids, axis=1))
+    x = g.gather("text.end", x, g.argmax("text.argmax", ids))
     return g.linear("text_projection", x, topology.features, bias=False)
 
 
