@@ -18,7 +18,6 @@ from ipusim.compiler.conv_vertices import ERA_3_3, amp_1x1_cycles
 from ipusim.compiler.lowering import lower
 from ipusim.compiler.lowering_planned import conv_shape
 from ipusim.compiler.planner import plan
-from ipusim.compiler.program import Program
 from ipusim.compiler.stacks import Stack, load_stack
 from ipusim.machine import Chip, load_chip
 from ipusim.study.error_figures import error_figures
@@ -27,15 +26,13 @@ from ipusim.study.evidence_graphs import (
     DTYPES,
     FULLY_CONNECTED,
     conv_of,
+    fingerprint,
     forward_graph,
     product_of,
     training_graph,
 )
 from ipusim.study.records import evidence_records
 from ipusim.workload.graph import Conv
-
-FINGERPRINT_SLACK_BYTES = 64
-"""Worst-tile bytes agree with a plan when they exceed region start and partials by no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,15 +176,6 @@ def operation_rows() -> pd.DataFrame:
             if suite.holds(record)
         ]
     return pd.DataFrame(rows)
-
-
-def fingerprint(record: dict[str, str], program: Program, chip: Chip) -> bool | None:
-    """Return whether the worst tile's bytes are those of the predicted plans; None if not given."""
-    if not record["max_tile_memory_bytes"]:
-        return None
-    partials = int(record["max_tile_memory_bytes"]) - chip.interleaved_offset_bytes
-    slack = partials - max(op.interleaved_bytes for op in program.ops)
-    return 0 <= slack <= FINGERPRINT_SLACK_BYTES
 
 
 def _compare(record: dict[str, str], suite: _Suite, chip: Chip, stack: Stack) -> dict[str, object]:

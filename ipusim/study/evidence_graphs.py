@@ -1,9 +1,11 @@
-"""The small graphs behind single operations of the IPUModel table: one layer, one pass or three."""
+"""The rows of the IPUModel table: their small graphs, and whether their memory fits the plans."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from ipusim.compiler.program import Program
+from ipusim.machine import Chip
 from ipusim.workload.gradients import (
     conv_data_gradient,
     conv_weight_gradient,
@@ -25,8 +27,20 @@ CHIPS = {"mk1": "GC2", "mk2": "GC200"}
 DTYPES = {"half": "float16", "float": "float32"}
 """Chips and element types by the names that the table gives them."""
 
+FINGERPRINT_SLACK_BYTES = 64
+"""Worst-tile bytes agree with a plan when they exceed region start and partials by no more."""
+
 FULLY_CONNECTED = ("fully_connected", "fully_connected_grouped")
 _ROLES = {"x": "input", "w": "parameter", "dy": "input"}
+
+
+def fingerprint(record: dict[str, str], program: Program, chip: Chip) -> bool | None:
+    """Return whether the worst tile's bytes are those of the predicted plans; None if not given."""
+    if not record["max_tile_memory_bytes"]:
+        return None
+    partials = int(record["max_tile_memory_bytes"]) - chip.interleaved_offset_bytes
+    slack = partials - max(op.interleaved_bytes for op in program.ops)
+    return 0 <= slack <= FINGERPRINT_SLACK_BYTES
 
 
 def product_of(record: dict[str, str]) -> MatMul:

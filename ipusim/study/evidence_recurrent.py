@@ -11,8 +11,7 @@ import pandas as pd
 from ipusim.compiler.lowering import lower
 from ipusim.compiler.stacks import Stack, load_stack
 from ipusim.machine import Chip, load_chip
-from ipusim.study.evidence import fingerprint
-from ipusim.study.evidence_graphs import CHIPS, DTYPES, recurrent_graph, recurrent_of
+from ipusim.study.evidence_graphs import CHIPS, DTYPES, fingerprint, recurrent_graph, recurrent_of
 from ipusim.study.evidence_pooling import GROUPS, cycle_errors
 from ipusim.study.records import evidence_records
 
