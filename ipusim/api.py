@@ -82,12 +82,14 @@ def simulate(
     **options
         For every run: partials ("half" or "float"), available_memory_proportion, host_dtype
         ("uint8", "float16" or "float32"), overlap_io, io_tiles, batches_in_flight, instances,
-        loader_item_s, serial_item_s. For replicas over several chips: pipeline_splits, stage_ipus
-        (chip of each stage) and schedule ("grouped": all stages at once; "sequential": one after
-        another, PopTorch's sharded execution; "interleaved", in training). For models that one or
-        two chips load phase by phase from Streaming Memory: phases, phase_splits, phase_liveness,
-        load_schedule, weights, activations and accumulators ("on_chip" or "off_chip"),
-        micro_batches_per_phase, as described at `ipusim.runtime.phase_options`. For training:
+        loader_item_s, serial_item_s, serial_products (such as ["head=4"], described at
+        `ipusim.workload.serial_products`). For replicas over several chips: pipeline_splits,
+        stage_ipus (chip of each stage) and schedule ("grouped": all stages at once; "sequential":
+        one after another, PopTorch's sharded execution; "interleaved", in training). For models
+        that one or two chips load phase by phase from Streaming Memory: phases, phase_splits,
+        phase_liveness, load_schedule, weights, activations and accumulators ("on_chip" or
+        "off_chip"), micro_batches_per_phase, as described at `ipusim.runtime.phase_options`. For
+        training:
         gradient_accumulation, loss, optimizer, optimizer_state, replicated_tensor_sharding,
         recompute, batch_norm_span, merge_gradients_bytes, framework, host_servers, loader_workers,
         dataset, as described at `ipusim.runtime.training_options.TrainingOptions`.

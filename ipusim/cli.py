@@ -157,6 +157,12 @@ def _with_options(command: Any, options: tuple[Any, ...]) -> Any:
 )
 @_phase_options
 @click.option(
+    "--serial-products",
+    multiple=True,
+    metavar="OP=PARTS",
+    help="Compute a product in parts, one after the other; may be repeated.",
+)
+@click.option(
     "--precision",
     type=click.Choice(["16.16", "16.32", "32.32"]),
     help="Storage of activations.weights; default 16.16.",

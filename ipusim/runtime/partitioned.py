@@ -107,8 +107,10 @@ class Partitioned:
         owner: dict[str, int] = {}
         for op in self.graph.ops:
             for name in op.inputs:
-                if self.graph.tensors[name].role == "parameter":
-                    owner.setdefault(name, self.stage_ipus[self.stage_of[op.name]])
+                tensor = self.graph.tensors[name]
+                if tensor.role == "parameter":
+                    for stored in dict.fromkeys((tensor.alias_of or name, name)):
+                        owner.setdefault(stored, self.stage_ipus[self.stage_of[op.name]])
         return owner
 
     def measured(
@@ -239,6 +241,10 @@ def part_of(graph: Graph, ops: tuple[Op, ...], kept: Iterable[str] = ()) -> Grap
     """
     made = {name for op in ops for name in op.outputs}
     read = dict.fromkeys(name for op in ops for name in op.inputs)
+    # Of a parameter that is read in parts, all of it is there.
+    stored = [graph.tensors[name] for name in read if graph.tensors[name].role == "parameter"]
+    whole = [tensor.alias_of for tensor in stored if tensor.alias_of in graph.tensors]
+    read = dict.fromkeys([*whole, *read])
     tensors = {name: graph.tensors[name] for name in (*read, *made)}
     arriving = tuple(name for name in read if name not in made and tensors[name].role in _FLOWING)
     for name in arriving:

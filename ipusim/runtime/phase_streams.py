@@ -253,7 +253,7 @@ def weight_splits(ops: tuple[Op, ...], graph: Graph, phases: int) -> tuple[str, 
 
 def stored_as(graph: Graph, name: str) -> str:
     """Return the tensor whose memory a reshaped or changed tensor shares; itself for others."""
-    while graph.tensors[name].alias_of is not None:
+    while graph.tensors[name].alias_of in graph.tensors:
         name = graph.tensors[name].alias_of
     return name
 

@@ -21,6 +21,7 @@ from ipusim.runtime.training_options import (
     seconds,
 )
 from ipusim.workload.graph import PRECISIONS, Graph
+from ipusim.workload.serial_products import SerialProduct, parse_serial_products
 
 MODES = ("inference", "training")
 HOST_DTYPES = ("uint8", "float16", "float32")
@@ -71,6 +72,8 @@ class RunConfig:
         convert or collect data, while its replicas wait.
     training : TrainingOptions or None
         What only training has; None in inference.
+    serial_products : tuple of SerialProduct
+        Products that are computed in parts, one after the other.
     """
 
     system: System
@@ -92,6 +95,7 @@ class RunConfig:
     serial_item_s: float = 0.0
     training: TrainingOptions | None = None
     phases: PhaseOptions | None = None
+    serial_products: tuple[SerialProduct, ...] = ()
 
     @property
     def active_ipus(self) -> int:
@@ -131,6 +135,7 @@ def make_config(
     activations: str | None = None,
     accumulators: str | None = None,
     micro_batches_per_phase: int | None = None,
+    serial_products: Sequence[str] | None = None,
     precision: str = "16.16",
     partials: str | None = None,
     available_memory_proportion: float | None = None,
@@ -242,6 +247,7 @@ def make_config(
         **host_times,
         training=options,
         phases=phased,
+        serial_products=parse_serial_products(serial_products or ()),
     )
 
 

@@ -27,6 +27,7 @@ from ipusim.runtime.training_step import training_step
 from ipusim.workload.folding import drop_dropout, fold_batch_norm
 from ipusim.workload.graph import Graph
 from ipusim.workload.model import Model
+from ipusim.workload.serial_products import SerialProduct, serialise
 
 MAX_COST_S = 1e6
 """Largest fitted cost that is taken: beyond it something is wrong with its unit."""
@@ -34,14 +35,22 @@ MAX_COST_S = 1e6
 
 def prepare_graph(model: Model, config: RunConfig) -> Graph:
     """Return the graph that the stack would compile for one micro-batch of inference."""
-    return _prepared(model, config.stack, config.micro_batch, config.precision)
+    return _prepared(
+        model, config.stack, config.micro_batch, config.precision, config.serial_products
+    )
 
 
 @lru_cache(maxsize=8)
-def _prepared(model: Model, stack: Stack, micro_batch: int | None, precision: str) -> Graph:
+def _prepared(
+    model: Model,
+    stack: Stack,
+    micro_batch: int | None,
+    precision: str,
+    serial_products: tuple[SerialProduct, ...],
+) -> Graph:
     graph = drop_dropout(model.graph(micro_batch, precision=precision))
     folds = stack.fold_batch_norm and model.folds_batch_norm
-    return fold_batch_norm(graph) if folds else graph
+    return serialise(fold_batch_norm(graph) if folds else graph, serial_products)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +69,13 @@ def _compiled(
     stack: Stack,
     micro_batch: int | None,
     precision: str,
+    serial_products: tuple[SerialProduct, ...],
     partials: str,
     available_memory_proportion: float,
     host_dtype: str | None,
     rewrite: Rewrite | None,
 ) -> _Compiled:
-    graph = _prepared(model, stack, micro_batch, precision)
+    graph = _prepared(model, stack, micro_batch, precision, serial_products)
     program = lower_kept(
         graph,
         chip,
@@ -128,6 +138,7 @@ def _inference_step(
         config.stack,
         config.micro_batch,
         config.precision,
+        config.serial_products,
         config.partials,
         config.available_memory_proportion,
         config.host_dtype,

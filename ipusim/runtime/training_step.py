@@ -38,6 +38,7 @@ from ipusim.runtime.step_result import (
 from ipusim.workload.graph import Graph, Norm
 from ipusim.workload.model import Model
 from ipusim.workload.optimizers import norms_per_parameter, state_bytes
+from ipusim.workload.serial_products import SerialProduct, serialise
 from ipusim.workload.training import TrainingGraphs, training_graphs
 
 STATISTICS_BYTES = 8
@@ -61,9 +62,10 @@ def _graphs(
     recompute: str | tuple[str, ...],
     batch_norm_span: int,
     shards: int,
+    serial_products: tuple[SerialProduct, ...],
 ) -> TrainingGraphs:
     """Derive the graphs of a step; runs that differ only in scale share them."""
-    return training_graphs(
+    graphs = training_graphs(
         model.graph(micro_batch, precision=precision),
         loss=loss,
         optimizer=optimizer,
@@ -72,6 +74,7 @@ def _graphs(
         batch_norm_span=batch_norm_span,
         shards=shards,
     )
+    return replace(graphs, micro_batch=serialise(graphs.micro_batch, serial_products))
 
 
 @lru_cache(maxsize=64)
@@ -123,6 +126,7 @@ def _key(model: Model, config: RunConfig, recompute: str | tuple[str, ...]) -> t
         recompute,
         options.batch_norm_span,
         config.replicas if options.replicated_tensor_sharding else 1,
+        config.serial_products,
     )
 
 

@@ -1,0 +1,256 @@
+"""Products computed in parts, one after the other, to bound what they need beside their operands.
+
+PopTorch's `serializedMatMul` and PopART's `setSerializeMatMul` replace a product and its gradients
+by as many products of slices as a factor says (graphcore/popart@sdk/poplar/3.3.0:willow/src/
+transforms/serializematmuls.cpp). Each is planned by itself, under the bound that
+`available_memory_proportion` sets: the planner, which splits serially too where the bound makes it,
+finds less to split in a part, or nothing. Where every part is accumulated as soon as it is there,
+only one part of the weights' gradient ever exists, which no plan of a whole product gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ipusim.errors import ConfigError, resolve_name, unknown_name
+from ipusim.workload.graph import Elementwise, Graph, Layout, MatMul, Op, Payload, Tensor
+
+DIMENSIONS = ("input_channels", "reducing_dim", "output_channels")
+"""What a product of m x k by k x n is cut along: m, k or n (PopTorch's MatMulSerializationMode)."""
+
+_CUT = {
+    "forward": ("m", "k", "n"),
+    "data_gradient": ("m", "n", "k"),
+    "weight_gradient": ("k", "m", "n"),
+}
+"""The same cuts, in the sizes of each pass of the layer: what is cut along k is added up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SerialProduct:
+    """A product to compute in parts.
+
+    Attributes
+    ----------
+    op : str
+        Name of the forward operator.
+    factor : int
+        Parts.
+    dimension : str
+        One of `DIMENSIONS`.
+    """
+
+    op: str
+    factor: int
+    dimension: str = "output_channels"
+
+
+def parse_serial_products(texts: Iterable[str]) -> tuple[SerialProduct, ...]:
+    """Return the products that texts such as "head=4" or "head=4:reducing_dim" name.
+
+    Raises
+    ------
+    ConfigError
+        If a text has another form, or the factor is below 2.
+    UnknownNameError
+        If the dimension does not exist.
+    """
+    result = []
+    for text in texts:
+        op, _, parts = str(text).rpartition("=")
+        factor, _, dimension = parts.partition(":")
+        if not op or not factor.isdecimal() or int(factor) < 2:
+            raise ConfigError(
+                f"The serial product {str(text)!r} is not understood: give operator=parts, 2 or "
+                "more, such as head=4, and after a colon what to cut if not output_channels."
+            )
+        dimension = resolve_name(
+            "dimension of a serial product", dimension or DIMENSIONS[-1], DIMENSIONS
+        )
+        result.append(SerialProduct(op=op, factor=int(factor), dimension=dimension))
+    return tuple(result)
+
+
+def serialise(graph: Graph, products: Sequence[SerialProduct]) -> Graph:
+    """Compute products in parts.
+
+    Parameters
+    ----------
+    graph : Graph
+        Of inference or of a micro-batch of training.
+    products : sequence of SerialProduct
+
+    Returns
+    -------
+    Graph
+        With the same results and multiply-accumulates. The gradients of a product and its
+        recomputation are cut like it. A part of the weights' gradient is added to its part of the
+        accumulator at once where nothing else contributes to it; other parts are put together as a
+        view. Where the factor does not divide what is cut, the last parts are smaller by one;
+        PopART refuses that, and recipes pad or trim the vocabulary. Its `keep_precision` is left
+        out: it acts on float partials alone.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no operator of a name.
+    ConfigError
+        If it is no plain product, or there is less to cut than parts.
+    """
+    for product in products:
+        graph = _serialised(graph, product)
+    return graph
+
+
+def _serialised(graph: Graph, product: SerialProduct) -> Graph:
+    forward = next((op for op in graph.ops if op.name == product.op), None)
+    if forward is None:
+        raise unknown_name("operator", product.op, [op.name for op in graph.ops])
+    _check(forward, product)
+    consumers = graph.consumers()
+    tensors, ops, done = dict(graph.tensors), [], set()
+    for op in graph.ops:
+        if op.name in done:
+            continue
+        own = op is forward or op.source == product.op
+        if not own or not isinstance(op.params, MatMul):
+            ops.append(op)
+            continue
+        cut = _CUT[op.params.pass_kind][DIMENSIONS.index(product.dimension)]
+        parts = _Parts(op, product.factor, cut, tensors, ops)
+        if cut == "k":
+            parts.add_up()
+            continue
+        sums = _accumulation(op, consumers[op.outputs[0]], tensors)
+        if sums is not None and op.outputs[0] not in graph.kept:
+            parts.accumulate(sums)
+            done.add(sums.name)
+        else:
+            parts.put_together()
+    return replace(graph, tensors=tensors, ops=tuple(ops)).validate()
+
+
+def _check(op: Op, product: SerialProduct) -> None:
+    if not isinstance(op.params, MatMul) or op.params.groups != 1:
+        raise ConfigError(
+            f"The operator {op.name!r} cannot be computed in parts: name a product of two matrices."
+        )
+    sizes = (op.params.m, op.params.k, op.params.n)
+    size = sizes[DIMENSIONS.index(product.dimension)]
+    if size < product.factor:
+        raise ConfigError(
+            f"{op.name!r} cannot be cut into {product.factor} parts along {product.dimension}, "
+            f"which has {size}: use 2 to {size}."
+        )
+
+
+def _accumulation(op: Op, readers: tuple[Op, ...], tensors: dict[str, Tensor]) -> Op | None:
+    """Return the operator that adds a result to an accumulator, if nothing else reads it."""
+    if op.params.pass_kind != "weight_gradient" or len(readers) != 1:
+        return None
+    (reader,) = readers
+    return reader if tensors[reader.outputs[0]].alias_of == reader.inputs[0] else None
+
+
+@dataclass(slots=True)
+class _Parts:
+    """Writes the parts of one product after what there is of a graph."""
+
+    op: Op
+    factor: int
+    cut: str
+    tensors: dict[str, Tensor]
+    ops: list[Op]
+
+    def add_up(self) -> None:
+        """Add each part to the sum of those before it."""
+        like = self.tensors[self.op.outputs[0]]
+        total = self._product(0)
+        params = Elementwise(function="add", n_inputs=2, elements=like.elements, in_place_ok=True)
+        for part in range(1, self.factor):
+            addend = self._product(part)
+            if part == self.factor - 1:
+                self._emit(self.op.name, params, (total, addend), like.name)
+            else:
+                total = self._step(f"sum{part}", params, (total, addend), like.shape)
+
+    def put_together(self) -> None:
+        """Compute all parts; their result is a view of them."""
+        like = self.tensors[self.op.outputs[0]]
+        made = [self._product(part) for part in range(self.factor)]
+        view = Layout(function="concat", elements=like.elements, moves_data=False)
+        self._emit(self.op.name, view, tuple(made), like.name)
+
+    def accumulate(self, sums: Op) -> None:
+        """Add each part of a gradient to its part of an accumulator."""
+        accumulator, result = sums.inputs[0], sums.outputs[0]
+        for part in range(self.factor):
+            made = self._product(part)
+            elements = self.tensors[made].elements
+            last = part == self.factor - 1
+            name = result if last else f"{result}.part{part}"
+            self.tensors[name] = replace(self.tensors[result], name=name, shape=(elements,))
+            self.ops.append(
+                replace(
+                    sums,
+                    name=sums.name if last else name,
+                    params=replace(sums.params, elements=elements),
+                    inputs=(accumulator, made),
+                    outputs=(name,),
+                )
+            )
+        del self.tensors[self.op.outputs[0]]
+
+    def _share(self, size: int, part: int) -> int:
+        """Return how much of what is cut one part has."""
+        whole = getattr(self.op.params, self.cut)
+        least, over = divmod(whole, self.factor)
+        return size // whole * (least + (part < over))
+
+    def _product(self, part: int) -> str:
+        """Add the product of one part and return its result."""
+        size = self._share(getattr(self.op.params, self.cut), part)
+        params = replace(self.op.params, **{self.cut: size})
+        inputs = [
+            self._slice(name, part) if self.cut in operand else name
+            for name, operand in zip(self.op.inputs[:2], ("mk", "kn"), strict=True)
+        ]
+        return self._step(f"part{part}", params, tuple(inputs), (params.m * params.n,))
+
+    def _slice(self, name: str, part: int) -> str:
+        """Return a part of an operand, which is a view: of parameters without an operator."""
+        whole = self.tensors[name]
+        elements = self._share(whole.elements, part)
+        if whole.role == "parameter":
+            own = f"{name}.{self.cut_of_weights()}{self.factor}.{part}"
+            root = whole.alias_of or name
+            self.tensors[own] = replace(whole, name=own, shape=(elements,), alias_of=root)
+            return own
+        view = Layout(function="slice", elements=elements, moves_data=False)
+        suffix = f"slice{self.op.inputs.index(name)}.{part}"
+        return self._step(suffix, view, (name,), (elements,), dtype=whole.dtype)
+
+    def cut_of_weights(self) -> str:
+        """Return which side of the weights is cut, the same in all passes of the layer."""
+        backward = self.op.params.pass_kind == "data_gradient"
+        return {"k": "n", "n": "k"}[self.cut] if backward else self.cut
+
+    def _step(
+        self,
+        suffix: str,
+        params: Payload,
+        inputs: tuple[str, ...],
+        shape: tuple[int, ...],
+        dtype: str | None = None,
+    ) -> str:
+        name = f"{self.op.name}.{suffix}"
+        dtype = dtype or self.tensors[self.op.outputs[0]].dtype
+        self.tensors[name] = Tensor(name=name, shape=shape, dtype=dtype)
+        self._emit(name, params, inputs, name)
+        return name
+
+    def _emit(self, name: str, params: Payload, inputs: tuple[str, ...], output: str) -> None:
+        self.ops.append(
+            replace(self.op, name=name, params=params, inputs=inputs, outputs=(output,))
+        )
