@@ -12,6 +12,8 @@ from ipusim.machine.system import load_system
 from ipusim.runtime.run_config import OPTION_NAMES, TRAINING_OPTION_NAMES
 from ipusim.study.published import load_claims, load_row, load_rows
 from ipusim.study.runs import load_run, load_runs
+from ipusim.workload import zoo
+from ipusim.workload.serial_products import parse_serial_products, serialise
 
 SIMULATE_OPTIONS = {
     "system", "mode", "micro_batch", "replicas", "ipus_per_replica", "gradient_accumulation",
@@ -120,7 +122,8 @@ def test_modelled_runs_are_complete(run):
     ipus = run.replicas * run.ipus_per_replica
     if run.mode == "inference":
         placed = {"pipeline_splits", "stage_ipus", "schedule"}
-        assert given <= SIMULATE_OPTIONS | placed | {"loader_item_s", "serial_item_s"}
+        own = {"loader_item_s", "serial_item_s", "serial_products"}
+        assert given <= SIMULATE_OPTIONS | placed | own
         assert (placed <= given) == (run.ipus_per_replica > 1)
         optional = {"gradient_accumulation", "partials", "io_tiles", "instances"}
         optional.add("available_memory_proportion")
@@ -253,6 +256,8 @@ def swap_text(old: str, new: str):
         ("runs/host_times.csv", swap_text(",loader,", ",leader,"), "instead of loader or serial"),
         ("runs/host_times.csv", swap_text("results.training.032", "qwant.batch2"),
          "no run of known instances"),
+        ("runs/serial_products.csv", swap_text("results.training.001", "qwant.batch99"),
+         "no run of a model"),
     ],
 )  # fmt: skip
 def test_damaged_data_gives_one_sentence(data_copy, file, damage, says):
@@ -268,6 +273,21 @@ def test_timed_loaders_reach_the_simulation_in_seconds():
     assert timed == {run_id for run_id, run in runs.items() if run.dataset == "prepared"}
     assert runs["results.training.038"].options()["loader_item_s"] == pytest.approx(2.13e-3)
     assert "loader_item_s" not in runs["results.training.036"].options()
+
+
+def test_products_in_parts_are_products_of_their_models():
+    cut = {run_id: run for run_id, run in load_runs().items() if run.serial_products}
+    assert cut["results.training.001"].options()["serial_products"] == (
+        "cls.predictions.decoder=5",
+    )
+    assert "serial_products" not in load_runs()["results.training.011"].options()
+    wanted = {(run.model, text) for run in cut.values() for text in run.serial_products}
+    for model, text in sorted(wanted):
+        graph = zoo.load(model).graph(1)
+        (product,) = parse_serial_products([text])
+        parts = serialise(graph, [product])
+        assert parts.macs == graph.macs
+        assert len(parts.ops) == len(graph.ops) + product.factor
 
 
 def test_work_between_runs_belongs_to_known_processes():

@@ -20,6 +20,9 @@ HOST_TIMES_FILE = "host_times.csv"
 HOST_WORK = {"loader": "loader_item_s", "serial": "serial_item_s"}
 """Kinds of work of the host, and the option of `ipusim.simulate` that takes its time."""
 
+SERIAL_PRODUCTS_FILE = "serial_products.csv"
+"""Runs that compute products in parts, one after the other."""
+
 _OPTION_FIELDS = (
     "system",
     "mode",
@@ -144,6 +147,8 @@ class RunConfiguration:
         Option of `ipusim.simulate`: seconds of a worker of the loader per item.
     serial_item_s : float or None
         Option of `ipusim.simulate`: seconds per item of a host process between runs of the device.
+    serial_products : tuple of str or None
+        Option of `ipusim.simulate`: products in parts.
     """
 
     run_id: str
@@ -189,10 +194,11 @@ class RunConfiguration:
     note: str
     loader_item_s: float | None = None
     serial_item_s: float | None = None
+    serial_products: tuple[str, ...] | None = None
 
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments of `ipusim.simulate`, unknown ones left to the defaults."""
-        names = (*_OPTION_FIELDS, *HOST_WORK.values())
+        names = (*_OPTION_FIELDS, *HOST_WORK.values(), "serial_products")
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -328,6 +334,14 @@ def _host_times(path: Path) -> dict[str, dict[str, float]]:
     return times
 
 
+def _serial_products(path: Path) -> dict[str, tuple[str, ...]]:
+    """Return the products in parts of every run that has any."""
+    return {
+        record["run_id"]: tuple(record["serial_products"].split())
+        for record in read_records(path, ("run_id", "serial_products", "source"))
+    }
+
+
 def _check_host_times(
     times: dict[str, dict[str, float]], runs: dict[str, RunConfiguration]
 ) -> None:
@@ -354,13 +368,24 @@ def _load(path: Path) -> dict[str, RunConfiguration]:
     extra = ("note", "series", "epoch_items", "reported_per_item", "stage_ipus", *_TRUTH_FIELDS)
     records = read_records(path, tuple(dict.fromkeys((*columns, *extra, *_OPTION_FIELDS))))
     times = _host_times(path.parent / HOST_TIMES_FILE)
+    products = _serial_products(path.parent / SERIAL_PRODUCTS_FILE)
     runs: dict[str, RunConfiguration] = {}
     for record in records:
-        run = replace(_parse(record, path), **times.get(record["run_id"], {}))
+        run = replace(
+            _parse(record, path),
+            serial_products=products.get(record["run_id"]),
+            **times.get(record["run_id"], {}),
+        )
         if run.run_id in runs:
             raise DataError(f"{path.name} holds run {run.run_id!r} twice: remove one of the lines.")
         runs[run.run_id] = run
     _check_host_times(times, runs)
+    for run_id in products:
+        if run_id not in runs or runs[run_id].model is None:
+            raise DataError(
+                f"{SERIAL_PRODUCTS_FILE} cuts products of {run_id!r}, which is no run of a model: "
+                f"remove the line or correct {CONFIGURATIONS_FILE}."
+            )
     return runs
 
 
