@@ -393,7 +393,10 @@ class Report:
     def _advice(self) -> str:
         """Return the options that make a model fit that does not."""
         if self.config.phases is not None:
-            return "give more phases, a smaller micro_batch, or recompute = 'auto' in training"
+            return (
+                "give more phases, a smaller micro_batch, parts of large products "
+                "(serial_products), or recompute = 'auto' in training"
+            )
         return (
             "share it out over more chips (ipus_per_replica), or load it phase by phase from "
             "Streaming Memory (phases)"

@@ -34,6 +34,9 @@ PART = Model(
     build=lambda batch: _head(batch, words=WORDS // PARTS),
     loss="cross_entropy",
 )
+TIED = Model(
+    name="tied", family="test", build=lambda batch: _head(batch, tied=True), loss="cross_entropy"
+)
 RUN = {"system": "IPU-M2000", "replicas": 1, "micro_batch": 2, "tier": "specification"}
 TRAINING = {**RUN, "mode": "training", "gradient_accumulation": 8}
 
@@ -120,6 +123,30 @@ def test_parts_cost_as_much_as_products_of_their_size():
     assert trained.loc["table.accumulated", "cycles"] == alone.loc["table.accumulated", "cycles"]
 
 
+def test_lookups_are_done_in_every_part_of_the_table():
+    whole = micro_batch(tied=True)
+    parts = cut(whole, f"lookup={PARTS}")
+    assert parts.parameters == whole.parameters
+    assert parts.outputs == whole.outputs
+    lookups = [op for op in parts.ops if op.kind == "gather" and op.params.function == "lookup"]
+    assert [op.params.rows for op in lookups] == PARTS * [WORDS // PARTS]
+    assert {op.params.indices for op in lookups} == {2 * ROWS}
+    # Each looks all indices up; what lies in other parts is masked, and all are added.
+    added = [
+        op.function for op in parts.ops if op.name.startswith("lookup") and op.phase == "forward"
+    ]
+    for function, times in (("mul", PARTS), ("less", PARTS), ("add", PARTS - 1)):
+        assert added.count(function) == times
+    # The gradient is one addition into a whole table.
+    (back,) = [op for op in parts.ops if op.kind == "gather" and op.params.function == "add"]
+    assert back.params.rows == WORDS
+    small, large = (
+        ipusim.simulate(TIED, **RUN, serial_products=[f"lookup={count}"]).cycles_per_step
+        for count in (2, 8)
+    )
+    assert ipusim.simulate(TIED, **RUN).cycles_per_step < small < large
+
+
 def test_only_a_part_of_the_gradient_is_ever_there():
     whole, parts = (
         ipusim.simulate(HEAD, **TRAINING, **options)
@@ -162,11 +189,12 @@ def test_pipelines_and_phases_take_products_in_parts():
         ("haed=4", "head"),
         ("relu=4", "name a product of two matrices"),
         ("head=9000", "'head' cannot be cut into 9000 parts along output_channels.*use 2 to 8192"),
+        ("lookup=9000", "along the rows of its table, of which there are 8192: use 2 to 8192"),
     ],
 )
 def test_what_cannot_be_cut_is_refused_with_one_sentence(text, message):
     with pytest.raises(IpuSimError, match=message):
-        ipusim.simulate(HEAD, **RUN, serial_products=[text])
+        ipusim.simulate(TIED, **RUN, serial_products=[text])
 
 
 def test_the_command_line_takes_products_in_parts(capsys):

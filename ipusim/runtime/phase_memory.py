@@ -9,7 +9,7 @@ from ipusim.compiler.code_size import Code, code_size
 from ipusim.compiler.program import Program
 from ipusim.compiler.superstep import ceil_div
 from ipusim.runtime.partitioned import part_of
-from ipusim.runtime.phase_plan import PER_MICRO_BATCH, PhasePlan
+from ipusim.runtime.phase_plan import COMPUTED, PhasePlan
 from ipusim.runtime.phase_streams import ADJACENT, Held, stored_as
 from ipusim.workload.graph import Graph
 
@@ -46,10 +46,12 @@ def _measured(plan: PhasePlan, number: int, code: Code) -> memory.Memory:
     ops = tuple(op for op in graph.ops if plan.number_of[op.name] == number)
     kept = _kept(plan, number)
     part = part_of(graph, ops, kept)
-    arriving_bytes = sum(part.tensors[name].bytes for name in part.inputs)
-    kept_bytes = sum(part.tensors[name].bytes for name in kept)
+    sizes = {name: tensor.bytes for name, tensor in part.tensors.items()}
+    kept_bytes = sum(sizes[name] for name in kept)
     # Of the other micro-batches some wait with what arrives and the rest with what they hand on.
-    waiting = (plan.micro_batches - 1) * max(arriving_bytes, kept_bytes)
+    each = {stream.tensor.name for stream in plan.streams if stream.tensor.of_each}
+    waits = [sum(sizes[name] for name in each.intersection(ends)) for ends in (part.inputs, kept)]
+    waiting = (plan.micro_batches - 1) * max(waits)
     measured = memory.measure(
         part,
         Program(tuple(plan.cut.lowered[op.name] for op in ops)),
@@ -90,7 +92,7 @@ def _done_bytes(plan: PhasePlan, number: int) -> int:
     total = 0
     for stream in plan.streams:
         tensor = stream.tensor
-        streamed = stream.loads and tensor.kind not in PER_MICRO_BATCH
+        streamed = stream.loads and tensor.kind not in COMPUTED
         if streamed and tensor.chip == number % plan.chips and number in tensor.used:
             soon = any(number < use <= number + ADJACENT for use in tensor.touched)
             if number not in stream.stores and not soon:
@@ -113,7 +115,7 @@ def _kept(plan: PhasePlan, number: int) -> tuple[str, ...]:
     kept = [name for name in made if last_read[name] > number or name in graph.kept]
     for stream in plan.streams:
         tensor = stream.tensor
-        arrives = tensor.kind in PER_MICRO_BATCH and tensor.name not in made
+        arrives = tensor.kind in COMPUTED and tensor.name not in made
         if arrives and number in tensor.used and tensor.chip == number % plan.chips:
             later = [use for use in tensor.used if use > number]
             longest = _longest_stay(plan, tensor)
@@ -131,10 +133,9 @@ def _resident_bytes(plan: PhasePlan, number: int, part: Graph) -> int:
         if tensor.chip != number % plan.chips or tensor.name in own:
             continue
         longest = _longest_stay(plan, tensor)
-        stays = longest is None and tensor.kind not in PER_MICRO_BATCH
+        stays = longest is None and tensor.kind not in COMPUTED
         if stays or number in tensor.touched or tensor.spans(number, longest):
-            times = plan.micro_batches if tensor.kind in PER_MICRO_BATCH else 1
-            total += times * tensor.bytes
+            total += tensor.bytes * (plan.micro_batches if tensor.of_each else 1)
     if plan.update is not None and not plan.state_off_chip:
         total += sum(
             size

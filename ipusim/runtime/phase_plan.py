@@ -24,10 +24,8 @@ from ipusim.runtime.placement import Placement
 from ipusim.runtime.run_config import RunConfig
 from ipusim.workload.graph import Graph
 
-PER_MICRO_BATCH = ("activations", "inputs")
-"""Kinds of tensors that each micro-batch has its own of. Gradients that wait for those of another
-phase that reads the same weights are among them, though PopART may add theirs up first: streamed
-activations are too long then."""
+COMPUTED = ("activations", "inputs")
+"""Kinds of tensors that are not kept from one step to the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +248,7 @@ def _stream(tensor: Held, config: RunConfig) -> Stream:
     if tensor.kind in config.phases.off_chip:
         loads, stores = transfers(tensor.made, tensor.used, tensor.changed)
     size = tensor.bytes
-    if tensor.kind in PER_MICRO_BATCH:
+    if tensor.of_each:
         size *= config.phases.micro_batches
     elif tensor.kind == "weights" and loads and config.training is not None:
         size = ceil_div(size, config.replicas if config.training.replicated_tensor_sharding else 1)

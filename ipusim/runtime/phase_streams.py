@@ -75,6 +75,8 @@ class Held:
         Phases that read it, in order.
     changed : frozenset of int
         Phases that change it in place.
+    of_each : bool
+        Whether each of the micro-batches that a phase computes in a row has its own.
     """
 
     name: str
@@ -84,6 +86,7 @@ class Held:
     made: int | None
     used: tuple[int, ...]
     changed: frozenset[int]
+    of_each: bool = False
 
     @property
     def touched(self) -> tuple[int, ...]:
@@ -161,8 +164,11 @@ def held_tensors(
         What a phase makes for one on the other chip arrives there in the next number, after a copy
         between the chips (streamingmemoryopinserter.cpp, getTensorProducerStreamingConfig). Weights
         that both chips read are held by each [inferred]; PopART loads one and copies it over.
-        Constants and rows of streamed tables are left out.
+        Constants and rows of streamed tables are left out. Gradients of weights are sums over all
+        micro-batches of a phase, since nothing in them belongs to one
+        (willow/src/transforms/batchserialize.cpp), so that one waits for those of another phase.
     """
+    summed = _summed(graph)
     tensors = graph.tensors
     made: dict[str, int] = {}
     used: dict[str, set[int]] = {}
@@ -198,6 +204,7 @@ def held_tensors(
                         made=start,
                         used=tuple(sorted(own)),
                         changed=frozenset(edits),
+                        of_each=kind in ("activations", "inputs") and name not in summed,
                     )
                 )
     return tuple(result)
@@ -256,6 +263,24 @@ def stored_as(graph: Graph, name: str) -> str:
     while graph.tensors[name].alias_of in graph.tensors:
         name = graph.tensors[name].alias_of
     return name
+
+
+def _summed(graph: Graph) -> frozenset[str]:
+    """Return the gradients that go into accumulators, and what they are sums of."""
+    producers = graph.producers()
+    found: set[str] = set()
+    waiting = [
+        op.inputs[1]
+        for op in graph.ops
+        if graph.tensors[op.inputs[0]].name.endswith(ACCUMULATOR_SUFFIX)
+    ]
+    while waiting:
+        name = waiting.pop()
+        found.add(name)
+        producer = producers.get(name)
+        if producer is not None and producer.function in ("add", "concat"):
+            waiting.extend(producer.inputs)
+    return frozenset(found)
 
 
 def _kind(graph: Graph, name: str) -> str | None:

@@ -13,7 +13,7 @@ from ipusim.machine import Chip
 from ipusim.runtime.partitioned import Stage
 from ipusim.runtime.phase_memory import phase_memories
 from ipusim.runtime.phase_options import KINDS
-from ipusim.runtime.phase_plan import PER_MICRO_BATCH, PhasePlan, plan_phases
+from ipusim.runtime.phase_plan import COMPUTED, PhasePlan, plan_phases
 from ipusim.runtime.phase_schedule import Contribution, parts_s
 from ipusim.runtime.phase_streams import handed_over_bytes
 from ipusim.runtime.replica_pipeline import Replica
@@ -150,8 +150,7 @@ def _update_streams_s(plan: PhasePlan) -> dict[str, float]:
     off_chip = {
         stream.tensor.name: stream
         for stream in plan.streams
-        if stream.tensor.kind in plan.config.phases.off_chip
-        and stream.tensor.kind not in PER_MICRO_BATCH
+        if stream.tensor.kind in plan.config.phases.off_chip and stream.tensor.kind not in COMPUTED
     }
     moved: dict[str, list[int]] = {}
     for name, stream in off_chip.items():

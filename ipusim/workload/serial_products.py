@@ -6,6 +6,8 @@ transforms/serializematmuls.cpp). Each is planned by itself, under the bound tha
 `available_memory_proportion` sets: the planner, which splits serially too where the bound makes it,
 finds less to split in a part, or nothing. Where every part is accumulated as soon as it is there,
 only one part of the weights' gradient ever exists, which no plan of a whole product gives.
+
+A lookup is a product of rows of ones and zeros with a table: its table is cut (`serial_lookups`).
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ipusim.errors import ConfigError, resolve_name, unknown_name
-from ipusim.workload.graph import Elementwise, Graph, Layout, MatMul, Op, Payload, Tensor
+from ipusim.workload.graph import Elementwise, Gather, Graph, Layout, MatMul, Op, Payload, Tensor
+from ipusim.workload.serial_lookups import even_part, lookup_in_parts, stored_part
 
 DIMENSIONS = ("input_channels", "reducing_dim", "output_channels")
 """What a product of m x k by k x n is cut along: m, k or n (PopTorch's MatMulSerializationMode)."""
@@ -29,7 +32,7 @@ _CUT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SerialProduct:
-    """A product to compute in parts.
+    """A product, or a lookup in a table, to compute in parts.
 
     Attributes
     ----------
@@ -38,7 +41,7 @@ class SerialProduct:
     factor : int
         Parts.
     dimension : str
-        One of `DIMENSIONS`.
+        One of `DIMENSIONS`; a lookup has one to cut only, the rows of its table.
     """
 
     op: str
@@ -107,13 +110,16 @@ def _serialised(graph: Graph, product: SerialProduct) -> Graph:
     forward = next((op for op in graph.ops if op.name == product.op), None)
     if forward is None:
         raise unknown_name("operator", product.op, [op.name for op in graph.ops])
-    _check(forward, product)
+    _check(forward, product, graph)
     consumers = graph.consumers()
     tensors, ops, done = dict(graph.tensors), [], set()
     for op in graph.ops:
         if op.name in done:
             continue
         own = op is forward or op.source == product.op
+        if own and isinstance(op.params, Gather) and op.params.function == "lookup":
+            ops += lookup_in_parts(op, product.factor, tensors)
+            continue
         if not own or not isinstance(op.params, MatMul):
             ops.append(op)
             continue
@@ -131,17 +137,24 @@ def _serialised(graph: Graph, product: SerialProduct) -> Graph:
     return replace(graph, tensors=tensors, ops=tuple(ops)).validate()
 
 
-def _check(op: Op, product: SerialProduct) -> None:
-    if not isinstance(op.params, MatMul) or op.params.groups != 1:
+def _check(op: Op, product: SerialProduct, graph: Graph) -> None:
+    plain = isinstance(op.params, MatMul | Gather) and op.params.groups == 1
+    if plain and isinstance(op.params, Gather):
+        plain = op.function == "" and graph.tensors[op.inputs[0]].role == "parameter"
+    if not plain:
         raise ConfigError(
-            f"The operator {op.name!r} cannot be computed in parts: name a product of two matrices."
+            f"The operator {op.name!r} cannot be computed in parts: name a product of two matrices "
+            "or a lookup in a stored table."
         )
-    sizes = (op.params.m, op.params.k, op.params.n)
-    size = sizes[DIMENSIONS.index(product.dimension)]
+    along = product.dimension
+    if isinstance(op.params, Gather):
+        size, along = op.params.rows, "the rows of its table"
+    else:
+        size = (op.params.m, op.params.k, op.params.n)[DIMENSIONS.index(along)]
     if size < product.factor:
         raise ConfigError(
-            f"{op.name!r} cannot be cut into {product.factor} parts along {product.dimension}, "
-            f"which has {size}: use 2 to {size}."
+            f"{op.name!r} cannot be cut into {product.factor} parts along {along}, of which there "
+            f"are {size}: use 2 to {size}."
         )
 
 
@@ -205,8 +218,7 @@ class _Parts:
     def _share(self, size: int, part: int) -> int:
         """Return how much of what is cut one part has."""
         whole = getattr(self.op.params, self.cut)
-        least, over = divmod(whole, self.factor)
-        return size // whole * (least + (part < over))
+        return size // whole * even_part(whole, self.factor, part)
 
     def _product(self, part: int) -> str:
         """Add the product of one part and return its result."""
@@ -223,10 +235,8 @@ class _Parts:
         whole = self.tensors[name]
         elements = self._share(whole.elements, part)
         if whole.role == "parameter":
-            own = f"{name}.{self.cut_of_weights()}{self.factor}.{part}"
-            root = whole.alias_of or name
-            self.tensors[own] = replace(whole, name=own, shape=(elements,), alias_of=root)
-            return own
+            label = f"{self.cut_of_weights()}{self.factor}.{part}"
+            return stored_part(self.tensors, name, label, elements)
         view = Layout(function="slice", elements=elements, moves_data=False)
         suffix = f"slice{self.op.inputs.index(name)}.{part}"
         return self._step(suffix, view, (name,), (elements,), dtype=whole.dtype)
