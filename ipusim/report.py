@@ -89,9 +89,11 @@ class Report:
         """Factors on a predicted time between which 80 % of measurements are expected.
 
         They come from the errors that published runs of this kind were predicted with, each without
-        its own model family. None where nothing is calibrated.
+        its own model family. None where nothing is calibrated, and for phases, in which no
+        published run took place.
         """
-        return interval80(self.kind) if self.tier == "calibrated" else None
+        known = self.tier == "calibrated" and self.config.phases is None
+        return interval80(self.kind) if known else None
 
     @property
     def latency(self) -> Estimate:

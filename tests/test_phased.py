@@ -187,6 +187,9 @@ def test_weights_of_inference_are_loaded_once_per_phase():
     assert parts(phased)["transfers"] == pytest.approx(5 * parts(alone)["transfers"])
     assert list(phased.stages["streamed_bytes"]) == [2 * WEIGHT] * 3
     assert "3 phases on GC200" in repr(phased)
+    # No published run is known, so no interval.
+    assert infer(phases=3, tier="calibrated").interval80 is None
+    assert infer(tier="calibrated").interval80 is not None
 
 
 def test_spaced_phases_hand_on_through_streaming_memory():
