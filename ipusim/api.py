@@ -89,10 +89,10 @@ def simulate(
         that one or two chips load phase by phase from Streaming Memory: phases, phase_splits,
         phase_liveness, load_schedule, weights, activations and accumulators ("on_chip" or
         "off_chip"), micro_batches_per_phase, as described at `ipusim.runtime.phase_options`. For
-        training:
-        gradient_accumulation, loss, optimizer, optimizer_state, replicated_tensor_sharding,
-        recompute, batch_norm_span, merge_gradients_bytes, framework, host_servers, loader_workers,
-        dataset, as described at `ipusim.runtime.training_options.TrainingOptions`.
+        training: gradient_accumulation, loss, optimizer, optimizer_state,
+        replicated_tensor_sharding, recompute, batch_norm_span, merge_gradients_bytes, framework,
+        host_servers, loader_workers, dataset, as described at
+        `ipusim.runtime.training_options.TrainingOptions`.
 
     Returns
     -------

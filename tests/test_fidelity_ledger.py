@@ -85,6 +85,17 @@ def test_what_was_asked_is_judged_by_its_bound(frame):
     assert lines.loc["pairs of Bow and Classic within 10 %", "met"]
 
 
+def test_a_rate_twice_too_high_is_off_by_half_its_time(frame):
+    doubled = frame.assign(calibrated=2.0 * frame["published"], specification=frame["published"])
+    doubled = doubled[doubled["metric"] == "throughput"]
+    scaling = pd.DataFrame({"left_out_error_percent": [0.0]})
+    pairs = pd.DataFrame({"within": [True]})
+    merit = fidelity.figures_of_merit(doubled, scaling, pairs, coverage_table(frame))
+    line = merit.set_index("figure").loc["calibrated, family left out: median error"]
+    assert line["value_percent"] == pytest.approx(50.0)
+    assert line["printed_unit_percent"] == pytest.approx(100.0)
+
+
 def test_tables_and_figures_can_be_made(frame):
     pairs = fidelity.bow_pairs(frame)
     scaling = pd.DataFrame(

@@ -42,6 +42,17 @@ def test_the_time_is_work_over_rate_and_evaluation_is_a_third_of_training():
     assert metric_of(report, row) == pytest.approx((38 * IMAGES + 10 * 50_000 / 3) / rate / 60)
 
 
+def test_an_evaluation_by_the_training_program_takes_whole_steps_of_packs_with_one_sequence():
+    run = load_run("results.mlperf.10")
+    known = load_convergence()["results.mlperf.10"]
+    packs = 3 * (3 * 36 * 32)  # 10,000 sequences in steps of 3,456
+    assert run.items_per_step == packs // 3
+    assert known.evaluation_work(run) == pytest.approx(15.25 * packs * 2 / 3)
+    rate = 1_000.0
+    work = known.samples + known.evaluation_work(run)
+    assert known.seconds_at(rate, run) == pytest.approx(work / (2 * rate))
+
+
 def test_the_part_that_is_simulated_is_stated():
     rows = [row for row in load_rows(metric="time_to_train") if not row.not_modelled]
     frame = compare.verdicts(rows, predictor=FakePredictor(), samples=Samples())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,6 +11,7 @@ import pandas as pd
 from ipusim.machine.system import system_names
 from ipusim.study.audit_results import bow_over_classic
 from ipusim.study.compare import NOT_MODELLED, PREDICTED, error_percent, tier_summary, time_ratio
+from ipusim.study.error_figures import error_figures
 from ipusim.study.parameters import check_count
 from ipusim.study.predictor import TIERS
 from ipusim.study.published import load_rows
@@ -263,27 +265,34 @@ def figures_of_merit(
     Returns
     -------
     pandas.DataFrame
-        Per figure: what it is, the bound, the value in percent, and whether it is met.
+        Per figure: what it is, the bound, the value in percent, whether it is met; and for errors
+        of rows the same figure with every row in its printed unit.
+
+    Notes
+    -----
+    Errors are those of time, as the constants are fitted: a latency and the rate of the same run
+    are then equally far off. In printed units a rate predicted twice as high is off by 100 %, its
+    time by 50 %.
     """
-    every = ledger(frame).set_index("tier")
-    inference = ledger(frame[frame["mode"] == "inference"]).set_index("tier")
+    inference = frame[frame["mode"] == "inference"]
     rows = coverage_of_rows(frame).iloc[-1]["predicted_percent"]
     slowdowns = scaling["left_out_error_percent"].abs()
     covered = inside.set_index("kind").loc["all", "inside_percent"]
     figures = [
-        ("IPU rows predicted", ">=", 95.0, rows),
+        ("IPU rows predicted", ">=", 95.0, rows, math.nan),
         ("calibrated, family left out: median error", "<=", 8.0,
-         every.loc["calibrated", "median_abs_error_percent"]),
+         *_both_errors(frame, "calibrated", "median")),
         ("calibrated, family left out: 90th percentile", "<=", 30.0,
-         every.loc["calibrated", "p90_abs_error_percent"]),
+         *_both_errors(frame, "calibrated", "p90")),
         ("specification only: median error", "<=", 15.0,
-         every.loc["specification", "median_abs_error_percent"]),
+         *_both_errors(frame, "specification", "median")),
         ("inference, calibrated: median error", "<=", 6.0,
-         inference.loc["calibrated", "median_abs_error_percent"]),
-        ("scaling, series left out: median error", "<=", 3.0, slowdowns.median()),
-        ("published values inside 80 % intervals", ">=", 75.0, covered),
-        ("published values inside 80 % intervals", "<=", 85.0, covered),
-        ("pairs of Bow and Classic within 10 %", ">=", 75.0, 100.0 * pairs["within"].mean()),
+         *_both_errors(inference, "calibrated", "median")),
+        ("scaling, series left out: median error", "<=", 3.0, slowdowns.median(), math.nan),
+        ("published values inside 80 % intervals", ">=", 75.0, covered, math.nan),
+        ("published values inside 80 % intervals", "<=", 85.0, covered, math.nan),
+        ("pairs of Bow and Classic within 10 %", ">=", 75.0, 100.0 * pairs["within"].mean(),
+         math.nan),
     ]  # fmt: skip
     return pd.DataFrame(
         [
@@ -292,7 +301,16 @@ def figures_of_merit(
                 "bound": f"{sign} {bound:g} %",
                 "value_percent": float(value),
                 "met": bool(value <= bound if sign == "<=" else value >= bound),
+                "printed_unit_percent": float(printed),
             }
-            for name, sign, bound, value in figures
+            for name, sign, bound, value, printed in figures
         ]
     )
+
+
+def _both_errors(frame: pd.DataFrame, tier: str, figure: str) -> tuple[float, float]:
+    """Return a figure of the errors of a tier, of time and in printed units."""
+    whole = frame[frame[list(TIERS)].notna().all(axis=1)]
+    (of_time,) = error_figures(100.0 * (time_errors(whole, tier)["ratio"] - 1.0), figure).values()
+    printed = ledger(frame).set_index("tier").loc[tier, f"{figure}_abs_error_percent"]
+    return of_time, printed

@@ -183,7 +183,7 @@ def metric_of(report: ReportLike, row: PublishedRow) -> float:
         return rate / (math.nan if power is None else float(power))
     convergence = load_convergence().get(row.run.run_id)
     if row.metric == "time_to_train" and convergence is not None:
-        return convergence.seconds_at(rate * row.run.reported_per_item) / _SECONDS[row.unit]
+        return convergence.seconds_at(rate, row.run) / _SECONDS[row.unit]
     if row.metric in ("epoch_time", "time_to_train"):
         return row.run.epoch_items / rate / _SECONDS[row.unit]
     if row.metric == "throughput_epoch1":

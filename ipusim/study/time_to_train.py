@@ -3,12 +3,16 @@
 How many samples a network needs at a batch size is a matter of its training, not of the machine: it
 is read from the public logs of the submissions (samples and counts of evaluations, no times), and
 stands in ``data/runs/time_to_train.csv``. Simulated is the rate at which they are worked through.
+Where the training program evaluates too, an evaluation takes whole steps of it, and a pack that
+training fills with several sequences holds one (BERT: bert_model.py and bert.py of the submission,
+get_online_evaluation_dataset and bert_train_loop).
 Start-up counts for nothing: the clock of MLPerf starts after initialisation and compilation
 (mlcommons/training_policies, "model compilation and initialization").
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +21,7 @@ import pandas as pd
 
 from ipusim import paths
 from ipusim.study.records import number_cell, read_records
+from ipusim.study.runs import RunConfiguration, load_run
 
 FILE = "time_to_train.csv"
 FORWARD_SHARE = 1.0 / 3.0
@@ -37,6 +42,8 @@ class Convergence:
         How many there were, on average over the submitted runs; published.
     evaluation_items : int
         Of each evaluation.
+    in_training_steps : bool
+        Whether the training program evaluates, in steps of its own size.
     source : str
         Where the counts come from.
     """
@@ -45,27 +52,40 @@ class Convergence:
     samples: int
     evaluations: float
     evaluation_items: int
+    in_training_steps: bool
     source: str
 
-    @property
-    def evaluation_work(self) -> float:
-        """Evaluations, as so many trained samples."""
-        return FORWARD_SHARE * self.evaluations * self.evaluation_items
+    def evaluation_work(self, run: RunConfiguration) -> float:
+        """Return the evaluations of a run, as so many trained samples."""
+        items = self.evaluation_items
+        if self.in_training_steps:
+            steps = math.ceil(items / run.items_per_step)
+            items = steps * run.items_per_step * run.reported_per_item
+        return FORWARD_SHARE * self.evaluations * items
 
-    def seconds_at(self, samples_per_s: float) -> float:
-        """Return the time to the target at a training throughput."""
-        return (self.samples + self.evaluation_work) / samples_per_s
+    def seconds_at(self, items_per_s: float, run: RunConfiguration) -> float:
+        """Return the time to the target of a run at the rate of its items (packs, images)."""
+        work = self.samples + self.evaluation_work(run)
+        return work / (items_per_s * run.reported_per_item)
 
 
 @lru_cache(maxsize=4)
 def _load(path: Path) -> dict[str, Convergence]:
-    columns = ("run_id", "samples", "evaluations", "evaluation_items", "source")
+    columns = (
+        "run_id",
+        "samples",
+        "evaluations",
+        "evaluation_items",
+        "in_training_steps",
+        "source",
+    )
     return {
         record["run_id"]: Convergence(
             run_id=record["run_id"],
             samples=int(number_cell(record, "samples", path, int)),
             evaluations=float(number_cell(record, "evaluations", path, float)),
             evaluation_items=int(number_cell(record, "evaluation_items", path, int)),
+            in_training_steps=record["in_training_steps"] == "true",
             source=record["source"],
         )
         for record in read_records(path, columns)
@@ -104,7 +124,8 @@ def time_to_train_frame(frame: pd.DataFrame) -> pd.DataFrame:
         run = known.get(line["row_id"])
         if run is None or not line["calibrated"] > 0:
             continue
-        work = run.samples + run.evaluation_work
+        evaluated = run.evaluation_work(load_run(line["row_id"]))
+        work = run.samples + evaluated
         rate = work / (60.0 * line["calibrated"])
         lines.append(
             {
@@ -115,7 +136,7 @@ def time_to_train_frame(frame: pd.DataFrame) -> pd.DataFrame:
                 "simulated_samples_per_s": rate,
                 "published_min": line["published"],
                 "predicted_min": line["calibrated"],
-                "evaluation_min": run.evaluation_work / rate / 60.0,
+                "evaluation_min": evaluated / rate / 60.0,
                 "implied_samples_per_s": work / (60.0 * line["published"]),
             }
         )
