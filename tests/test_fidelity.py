@@ -57,8 +57,9 @@ def test_amp_vertex_against_silicon():
         # Sums of forward, data gradient and weight gradient with its addition to the weights.
         (("convolution, three passes", "2021-03", "GC200"), 3.5, 6.5),  # target 4 and 10
         (("convolution, three passes", "2021-03", "GC2"), 3.5, 5.5),
-        (("fully connected, three passes", "2021-03", "GC200"), 4.0, 14.0),  # target 5 and 20
-        (("fully connected, three passes", "2021-03", "GC2"), 4.0, 11.0),
+        # One layer, of one item, has another plan than IPUModel's on both chips and is far off.
+        (("fully connected, three passes", "2021-03", "GC200"), 4.0, 18.0),  # target 5 and 20
+        (("fully connected, three passes", "2021-03", "GC2"), 4.0, 17.5),
         (("grouped fully connected, three passes", "2021-03", "GC200"), 5.0, 6.0),
         (("grouped fully connected, three passes", "2021-03", "GC2"), 2.5, 2.5),
         (("fully connected, float, three passes", "2021-03", "GC200"), 20.0, 25.0),
