@@ -54,7 +54,7 @@ def keep_programs() -> Iterator[None]:
 
 @contextmanager
 def rewritten(rewrite: Rewrite | None) -> Iterator[None]:
-    """Within this context, every program is rewritten before anything is read off it.
+    """Within this context, every program is rewritten before its time is read off it.
 
     Parameters
     ----------
@@ -69,38 +69,30 @@ def rewritten(rewrite: Rewrite | None) -> Iterator[None]:
         _REWRITE.reset(token)
 
 
-def current_rewrite() -> Rewrite | None:
-    """Return what programs are rewritten by here, for callers that remember programs."""
-    return _REWRITE.get()
+def as_rewritten(program: Program, chip: Chip) -> Program:
+    """Return a program as it is read here: the same one where nothing is rewritten."""
+    rewrite = _REWRITE.get()
+    return program if rewrite is None else rewrite(program, chip)
 
 
-def lower_kept(
-    graph: Graph, chip: Chip, stack: Stack, *, rewrite: Rewrite | None = None, **options: Any
-) -> Program:
+def lower_kept(graph: Graph, chip: Chip, stack: Stack, **options: Any) -> Program:
     """Lower a graph, or read the program that the same input gave before.
 
     Parameters
     ----------
     graph, chip, stack, **options
         As for `ipusim.compiler.lowering.lower`.
-    rewrite : callable, optional
-        Applied to the program; what is kept is the program without it.
 
     Returns
     -------
     Program
-        The same, byte for byte, as without this module.
+        The same, byte for byte, as without this module; not rewritten.
 
     Raises
     ------
     ConfigError, UnknownNameError
         As `lower`.
     """
-    program = _lower_kept(graph, chip, stack, options)
-    return program if rewrite is None else rewrite(program, chip)
-
-
-def _lower_kept(graph: Graph, chip: Chip, stack: Stack, options: dict[str, Any]) -> Program:
     if not _KEEPS.get():
         return lower(graph, chip, stack, **options)
     text = repr((graph, chip, stack, sorted(options.items())))

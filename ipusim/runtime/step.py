@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from ipusim.compiler import memory
 from ipusim.compiler.program import Program
-from ipusim.compiler.program_cache import Rewrite, current_rewrite, lower_kept
+from ipusim.compiler.program_cache import as_rewritten, lower_kept
 from ipusim.compiler.stacks import Stack
 from ipusim.errors import ConfigError, resolve_name
 from ipusim.machine import Chip
@@ -73,7 +73,6 @@ def _compiled(
     partials: str,
     available_memory_proportion: float,
     host_dtype: str | None,
-    rewrite: Rewrite | None,
 ) -> _Compiled:
     graph = _prepared(model, stack, micro_batch, precision, serial_products)
     program = lower_kept(
@@ -83,7 +82,6 @@ def _compiled(
         partials=partials,
         host_dtype=host_dtype,
         available_memory_proportion=available_memory_proportion,
-        rewrite=rewrite,
     )
     return _Compiled(graph, program, memory.measure(graph, program, chip))
 
@@ -142,9 +140,8 @@ def _inference_step(
         config.partials,
         config.available_memory_proportion,
         config.host_dtype,
-        current_rewrite(),
     )
-    graph, program = compiled.graph, compiled.program
+    graph, program = compiled.graph, as_rewritten(compiled.program, chip)
     io = host_io(graph, config)
     # What runs one after the other between two batches on a chip, without the host.
     parts, used, delay = {"device": program.cycles / chip.clock_hz}, compiled.memory, 0

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from ipusim.compiler import memory
-from ipusim.compiler.program_cache import Rewrite, current_rewrite, lower_kept
+from ipusim.compiler.program_cache import as_rewritten, lower_kept
 from ipusim.compiler.stacks import Stack
 from ipusim.machine import Chip
 from ipusim.runtime.calibration import FittedCosts
@@ -85,14 +85,12 @@ def _lowered(
     partials: str,
     available_memory_proportion: float,
     host_dtype: str | None,
-    rewrite: Rewrite | None,
 ) -> LoweredStep:
     """Lower the micro-batch and the update; the most expensive part of a simulation."""
     graphs = _graphs(*graph_key)
     options = {
         "partials": partials,
         "available_memory_proportion": available_memory_proportion,
-        "rewrite": rewrite,
     }
     return LoweredStep(
         graphs=graphs,
@@ -131,15 +129,19 @@ def _key(model: Model, config: RunConfig, recompute: str | tuple[str, ...]) -> t
 
 
 def _lower(model: Model, config: RunConfig, chip: Chip) -> LoweredStep:
-    return _lowered(
+    lowered = _lowered(
         _graph_key(model, config),
         chip,
         config.stack,
         config.partials,
         config.available_memory_proportion,
         config.host_dtype,
-        current_rewrite(),
     )
+    program = as_rewritten(lowered.program, chip)
+    if program is lowered.program:
+        return lowered
+    update = as_rewritten(lowered.update, chip)
+    return LoweredStep(graphs=lowered.graphs, program=program, update=update)
 
 
 def micro_batch_graph(model: Model, config: RunConfig) -> Graph:

@@ -73,7 +73,13 @@ def no_sync(program: Program, chip: Chip) -> Program:
 def _without(program: Program, phase: str) -> Program:
     return Program(
         tuple(
-            replace(op, steps=tuple(replace(step, **{phase: 0}) for step in op.steps))
+            replace(
+                op,
+                steps=tuple(
+                    replace(step, **{phase: 0}) if getattr(step, phase) else step
+                    for step in op.steps
+                ),
+            )
             for op in program.ops
         )
     )
