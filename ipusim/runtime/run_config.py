@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,14 +127,6 @@ def make_config(
     pipeline_splits: Sequence[str] | None = None,
     stage_ipus: Sequence[int] | None = None,
     schedule: str | None = None,
-    phases: int | None = None,
-    phase_splits: Sequence[str] | None = None,
-    phase_liveness: str | None = None,
-    load_schedule: str | None = None,
-    weights: str | None = None,
-    activations: str | None = None,
-    accumulators: str | None = None,
-    micro_batches_per_phase: int | None = None,
     serial_products: Sequence[str] | None = None,
     precision: str = "16.16",
     partials: str | None = None,
@@ -147,14 +139,15 @@ def make_config(
     loader_item_s: float | None = None,
     serial_item_s: float | None = None,
     stack: str | None = None,
-    **training: Any,
+    **others: Any,
 ) -> RunConfig:
     """Check the options of a run and fill in the defaults.
 
     Parameters
     ----------
-    **training
-        Options of `training_options.make_training_options`; they need the mode "training".
+    **others
+        Options of `phase_options.make_phase_options`, and of
+        `training_options.make_training_options`, which need the mode "training".
 
     Raises
     ------
@@ -168,21 +161,12 @@ def make_config(
     mode = resolve_name("mode", mode, MODES)
     size = count("ipus_per_replica", ipus_per_replica)
     copies = _replicas(machine, size, replicas)
+    phasing = {name: others[name] for name in PHASE_OPTION_NAMES if name in others}
+    training = {name: value for name, value in others.items() if name not in phasing}
     for name in training:
         if name not in TRAINING_OPTION_NAMES:
             raise unknown_name("option", name, (*OPTION_NAMES, *TRAINING_OPTION_NAMES))
-    phased = make_phase_options(
-        machine,
-        size,
-        phases=phases,
-        phase_splits=phase_splits,
-        phase_liveness=phase_liveness,
-        load_schedule=load_schedule,
-        weights=weights,
-        activations=activations,
-        accumulators=accumulators,
-        micro_batches_per_phase=micro_batches_per_phase,
-    )
+    phased = make_phase_options(machine, size, **phasing)
     if phased:
         _refuse_with_phases(
             pipeline_splits=pipeline_splits, stage_ipus=stage_ipus, schedule=schedule
@@ -358,11 +342,17 @@ def resolve_precision(precision: str) -> str:
     return str(precision)
 
 
-OPTION_NAMES = tuple(
-    name
-    for name, parameter in inspect.signature(make_config).parameters.items()
-    if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-)
+def _keywords(function: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    )
+
+
+PHASE_OPTION_NAMES = _keywords(make_phase_options)
+
+OPTION_NAMES = (*_keywords(make_config), *PHASE_OPTION_NAMES)
 """Options that every run has."""
 
 TRAINING_OPTION_NAMES = tuple(

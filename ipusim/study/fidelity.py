@@ -93,8 +93,11 @@ def ledger(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
     pandas.DataFrame
         As `ipusim.study.compare.tier_summary`.
     """
-    whole = frame[frame[list(TIERS)].notna().all(axis=1)]
-    return tier_summary(whole, by=by)
+    return tier_summary(_whole(frame), by=by)
+
+
+def _whole(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame[frame[list(TIERS)].notna().all(axis=1)]
 
 
 def coverage_of_rows(frame: pd.DataFrame) -> pd.DataFrame:
@@ -310,7 +313,8 @@ def figures_of_merit(
 
 def _both_errors(frame: pd.DataFrame, tier: str, figure: str) -> tuple[float, float]:
     """Return a figure of the errors of a tier, of time and in printed units."""
-    whole = frame[frame[list(TIERS)].notna().all(axis=1)]
+    whole = _whole(frame)
     (of_time,) = error_figures(100.0 * (time_errors(whole, tier)["ratio"] - 1.0), figure).values()
-    printed = ledger(frame).set_index("tier").loc[tier, f"{figure}_abs_error_percent"]
-    return of_time, printed
+    printed = map(error_percent, whole[tier], whole["published"])
+    (in_print,) = error_figures(list(printed), figure).values()
+    return of_time, in_print
