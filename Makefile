@@ -7,8 +7,8 @@ NOTEBOOKS = $(wildcard notebooks/*.ipynb)
 CANDIDATES := python3 python3.11 python3.12 python3.13 python3.14 python
 
 # A file of tests, or a notebook, stays with one worker: fixtures and kernels are made once for it.
-# The browser, which waits for kernels, starts first.
-PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
+# A worker that dies, or is ended because a test hangs, is not replaced: the run fails there.
+PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=0 --durations=10
 
 export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
 

@@ -46,9 +46,15 @@ KERNEL_IDLE = """() => {
   const panel = window.jupyterapp?.shell?.currentWidget;
   return panel?.sessionContext?.session?.kernel?.status === 'idle' && panel.content.model;
 }"""
-RUN_ALL = """async () => {
-  await window.jupyterapp.commands.execute('notebook:run-all-cells');
-  await window.jupyterapp.commands.execute('docmanager:save');
+# The page itself waits without end, for a lost kernel too.
+RUN_ALL = """async (seconds) => {
+  const run = async () => {
+    await window.jupyterapp.commands.execute('notebook:run-all-cells');
+    await window.jupyterapp.commands.execute('docmanager:save');
+  };
+  const late = new Promise((_, refuse) =>
+    setTimeout(() => refuse(new Error(`cells still run after ${seconds} s`)), 1000 * seconds));
+  await Promise.race([run(), late]);
 }"""
 COUNTS = """() => {
   const cells = window.jupyterapp.shell.currentWidget.content.model.cells;
@@ -204,7 +210,7 @@ def test_every_cell_runs_in_the_browser(notebook: Path, lab: Lab, page: Page) ->
         )
         page.wait_for_function(KERNEL_IDLE, timeout=START_SECONDS * 1000)
         page.set_default_timeout(RUN_SECONDS * 1000)
-        page.evaluate(RUN_ALL)
+        page.evaluate(RUN_ALL, RUN_SECONDS)
         counts = page.evaluate(COUNTS)
         SCREENS.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=SCREENS / f"{notebook.stem}.png")
