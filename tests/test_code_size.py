@@ -88,14 +88,31 @@ def test_a_convolution_has_larger_vertices_and_more_messages_than_a_product():
     product = lowered("one", vertex, kind="matmul", plan="AMP 1x1 1x16x16 / f04")
     conv, dense = (code_size(EMPTY, Program((op,)), TILES).fullest_tile for op in (one, product))
     assert conv.vertex_state - dense.vertex_state == sizes.CONV_VERTEX_STATE_BYTES
-    per_kib = sizes.CONV_EXCHANGE_BYTES_PER_KIB - sizes.EXCHANGE_BYTES_PER_KIB
+    per_kib = sizes.FIELD_EXCHANGE_BYTES_PER_KIB - sizes.EXCHANGE_BYTES_PER_KIB
     assert conv.exchange_code - dense.exchange_code == 4 * per_kib
+    # Without a field, a convolution receives what a product does.
+    pointwise = replace(product, kind="conv")
+    code = code_size(EMPTY, Program((pointwise,)), TILES).fullest_tile
+    assert code.exchange_code == dense.exchange_code
     assert conv.vertex_code == dense.vertex_code
     # Another grouping of channels is another vertex type, another split is not.
     for plan, types in (("AMP nx1 1x8x16 / f04", 2), ("AMP nx1 1x16x16 / b2", 1)):
         both = Program((one, replace(one, name="two", plan=plan)))
         code = code_size(EMPTY, both, TILES).fullest_tile.vertex_code
         assert code == sizes.CODE_BASE_BYTES + types * sizes.CONV_VERTEX_CODE_BYTES
+
+
+def test_pieces_take_more_code_than_whole_rows():
+    rows = lowered("a", step(received=4096))
+    pieces = (
+        lowered("b", step("copy", compute=0, received=4096), kind="layout"),
+        lowered("c", step("popops::MultiSlice", received=4096), kind="gather"),
+    )
+    whole, *small = (
+        code_size(EMPTY, Program((op,)), TILES).fullest_tile.exchange_code for op in (rows, *pieces)
+    )
+    more = sizes.PIECE_EXCHANGE_BYTES_PER_KIB - sizes.EXCHANGE_BYTES_PER_KIB
+    assert [code - whole for code in small] == [4 * more] * 2
 
 
 def test_equal_convolutions_share_code_and_others_do_not():

@@ -4,7 +4,8 @@ The categories and what they grow with are those of Poplar's memory profile as P
 (graphcore/popliner at 12424d6, ``popliner/stage.py``): code of every vertex type once per tile,
 state of every vertex, code of every exchange, control code of every program step. The bytes are
 [D]: fitted to every other row of three compiled networks (data/evidence/ipu_network_memory.csv),
-each network weighing the same; `ipusim.study.evidence_memory` prints how the other rows fare.
+by least squares of relative errors, each network weighing the same;
+`ipusim.study.evidence_memory` prints how the other rows fare.
 """
 
 from __future__ import annotations
@@ -40,16 +41,19 @@ CONV_VERTEX_STATE_BYTES = 125
 channels and to the worklists (poplibs ``lib/poplin/codelets/ConvPartialnx1.cpp``), and vertices per
 group in what surrounds it."""
 
-EXCHANGE_STEP_BYTES = 13
+EXCHANGE_STEP_BYTES = 5
 """Code of one exchange, before any message [D]."""
 
-EXCHANGE_BYTES_PER_KIB = 3
-"""Further code per KiB received where whole rows arrive, as for products [D]."""
+EXCHANGE_BYTES_PER_KIB = 4
+"""Further code per KiB received where whole rows arrive, as in products and their sums [D]."""
 
-CONV_EXCHANGE_BYTES_PER_KIB = 48
-"""The same for convolutions [D]: what a tile receives of a field comes in pieces, rows and channel
-groups. [A] Bytes were kept as the measure after the square root of bytes, bytes over the share of
-a source tile, and bytes over the length of a row had all been tried and were further off."""
+FIELD_EXCHANGE_BYTES_PER_KIB = 116
+"""The same for the operands of a convolution with a field [D], which come as lines of it."""
+
+PIECE_EXCHANGE_BYTES_PER_KIB = 305
+"""The same for rearrangements and lookups [D]: elements and short groups of channels, each with an
+instruction of its own. [A] Bytes were kept as the measure after the square root of bytes, bytes
+over the share of a source tile, and bytes over the length of a row had all been tried."""
 
 CONTROL_BYTES = 21
 """Control code of one superstep on a tile [D]: sync, exchange, start of the vertices."""
@@ -141,6 +145,16 @@ def _signature(step: Step) -> tuple[str, int, int, int]:
     return step.vertex, step.exchange_bytes, step.compute_cycles, step.tiles
 
 
+def _per_kib(op: LoweredOp, step: Step) -> int:
+    """Return the code for every KiB that a step receives."""
+    if step.vertex == "copy" or op.kind == "gather":
+        return PIECE_EXCHANGE_BYTES_PER_KIB
+    has_field = op.kind == "conv" and not op.plan.startswith("AMP 1x1")
+    if has_field and step.vertex in PLANNED_VERTICES:
+        return FIELD_EXCHANGE_BYTES_PER_KIB
+    return EXCHANGE_BYTES_PER_KIB
+
+
 def _added_up(ops: Iterable[LoweredOp], tiles: int) -> Code:
     """Add up the code of operations, on a tile that runs them all and on the chip."""
     state = exchange = control = 0
@@ -148,12 +162,11 @@ def _added_up(ops: Iterable[LoweredOp], tiles: int) -> Code:
     types: dict[tuple[str, str], int] = {}
     for op in ops:
         convolves = op.kind == "conv"
-        per_kib = CONV_EXCHANGE_BYTES_PER_KIB if convolves else EXCHANGE_BYTES_PER_KIB
         for step in op.steps:
             control += CONTROL_BYTES
             chip_control += step.tiles * CONTROL_BYTES
             if step.exchange_bytes:
-                size = EXCHANGE_STEP_BYTES + step.exchange_bytes * per_kib // 1024
+                size = EXCHANGE_STEP_BYTES + step.exchange_bytes * _per_kib(op, step) // 1024
                 exchange += size
                 chip_exchange += step.tiles * size
             if step.compute_cycles:
