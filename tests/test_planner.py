@@ -365,6 +365,20 @@ def test_the_fallback_doubles_the_bound():
     assert more.temp_bytes <= 4 * chip.bytes_per_tile
 
 
+@pytest.mark.parametrize("era", range(4))
+def test_less_than_a_byte_is_a_byte(era):
+    least, byte = (
+        plan(
+            small_shape(),
+            CHIPS["GC200"],
+            PlannerRules(era=era, partials_bytes=2, available_memory_proportion=p),
+        )
+        for p in (1e-9, 1 / CHIPS["GC200"].bytes_per_tile)
+    )
+    assert least == byte
+    assert not least.within_memory_bound
+
+
 def test_era_0_falls_back_to_the_least_memory():
     chip = replace(CHIPS["GC2"], tiles=4, bytes_per_tile=1 << 12)
     found = plan(small_shape(), chip, RULES["GC2"])

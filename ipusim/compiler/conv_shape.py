@@ -170,6 +170,10 @@ class PlannerRules:
                 "its range: use more than 0 and at most 1."
             )
 
+    def temporary_bytes(self, bytes_per_tile: int) -> int:
+        """Return the bytes of a tile that temporaries may take, 1 at the least."""
+        return max(1, int(bytes_per_tile * self.available_memory_proportion))
+
 
 @dataclass(frozen=True, slots=True)
 class PlannerChip:

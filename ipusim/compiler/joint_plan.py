@@ -99,7 +99,7 @@ def _joint(
     shape: ConvShape, chip: PlannerChip, rules: PlannerRules, bound: int
 ) -> list[planner.Plan] | None:
     """Return the joint plans if one partition costs no more than `bound` cycles."""
-    limit = int(chip.bytes_per_tile * rules.available_memory_proportion)
+    limit = rules.temporary_bytes(chip.bytes_per_tile)
     found = [next(transformed_problems(one, chip, rules)) for one in pass_shapes(shape)]
     base = np.stack([problem for _, problem, _ in found])
     base[:, lay.JOINT] = 1

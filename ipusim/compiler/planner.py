@@ -145,7 +145,7 @@ def forget_plans() -> None:
 
 @lru_cache(maxsize=65536)
 def _plan(shape: ConvShape, chip: PlannerChip, rules: PlannerRules, pruned: bool) -> Plan:
-    limit = int(chip.bytes_per_tile * rules.available_memory_proportion)
+    limit = rules.temporary_bytes(chip.bytes_per_tile)
     candidates = []
     for transform, problem, dims in transformed_problems(shape, chip, rules):
         candidates.append((transform, problem, vertex_types(problem, shape, chip, rules), dims))
