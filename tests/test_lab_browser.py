@@ -22,7 +22,13 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-LONG = ("03_argonne_braggnn", "04_graphcore_mk2", "05_graphcore_results", "06_fidelity")
+LONG = (
+    "02_tamu_scaling",
+    "03_argonne_braggnn",
+    "04_graphcore_mk2",
+    "05_graphcore_results",
+    "06_fidelity",
+)
 """A minute and more each, and run by nbval too: in the browser only by `make test-slow`."""
 SCREENS = ROOT / "build" / "screens"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)

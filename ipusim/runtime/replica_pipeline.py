@@ -177,7 +177,7 @@ def pipelined_replica(
     )
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=128)
 def _cut(
     lowered: LoweredStep, chip: Chip, placement: Placement, framework: str, resident_bytes: int
 ) -> _Cut:

@@ -62,7 +62,7 @@ class _Compiled:
     memory: memory.Memory
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=128)
 def _compiled(
     model: Model,
     chip: Chip,

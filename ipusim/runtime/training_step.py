@@ -51,7 +51,7 @@ LOADERS = {"popart": "processes", "tensorflow": "threads"}
 """How the data loaders of the frameworks prepare items (`host_feed.LOADERS`)."""
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=128)
 def _graphs(
     model: Model,
     micro_batch: int | None,
@@ -77,7 +77,7 @@ def _graphs(
     return replace(graphs, micro_batch=serialise(graphs.micro_batch, serial_products))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=128)
 def _lowered(
     graph_key: tuple[object, ...],
     chip: Chip,

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import gc
 import math
-import multiprocessing
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from ipusim.study.predictor import Predictor, Request
+from ipusim.study.workers import Workers
 
 LOWERING_OPTIONS = ("mode", "stack", "micro_batch", "precision", "partials", "recompute")
 """Options that tell programs apart; runs that agree in them are better predicted together."""
@@ -95,12 +94,14 @@ class PooledPredictor:
     Parameters
     ----------
     jobs : int
-        Worker processes for what is asked in advance; 1 works in this process.
+        Worker processes for what is asked in advance; 1 works in this process. They end with this
+        object.
     """
 
     def __init__(self, jobs: int = 1) -> None:
         self._jobs = jobs
         self._known: dict[tuple[Any, ...], Prediction] = {}
+        self._workers: Workers | None = None
 
     def simulate(self, model: str, **options: Any) -> Prediction:
         """Predict a run, as `ipusim.simulate`."""
@@ -134,23 +135,16 @@ class PooledPredictor:
             if request.key not in self._known:
                 options = tuple(request.options.get(name) for name in LOWERING_OPTIONS)
                 groups.setdefault((request.model, *options), {})[request.key] = request
-        tasks = [list(group.values()) for group in groups.values()]
+        tasks = {key: list(group.values()) for key, group in groups.items()}
+        # Large groups first, so that no worker begins one when the others are done.
+        tasks = dict(sorted(tasks.items(), key=lambda item: len(item[1]), reverse=True))
         if self._jobs == 1 or len(tasks) < 2:
-            answers = map(_answer_all, tasks)
-            self._remember(tasks, answers)
-            return
-        # Large groups first, so that no worker begins one when the others are done. Workers are
-        # started afresh: a notebook has threads, and those do not survive a fork.
-        tasks.sort(key=len, reverse=True)
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(min(self._jobs, len(tasks)), mp_context=context) as pool:
-            self._remember(tasks, pool.map(_answer_all, tasks))
-
-    def _remember(
-        self, tasks: Iterable[Sequence[Request]], answers: Iterable[Sequence[Prediction]]
-    ) -> None:
-        for task, found in zip(tasks, answers, strict=True):
-            for request, prediction in zip(task, found, strict=True):
+            done = ((key, _answer_all(task)) for key, task in tasks.items())
+        else:
+            self._workers = self._workers or Workers(self._jobs)
+            done = self._workers.each(_answer_all, tasks)
+        for key, found in done:
+            for request, prediction in zip(tasks[key], found, strict=True):
                 self._known[request.key] = prediction
 
 

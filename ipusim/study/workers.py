@@ -1,0 +1,79 @@
+"""Worker processes that keep what they made: a task goes to the one that had it before."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from typing import Any
+
+
+def _end_with_parent() -> None:
+    """Leave when the parent has ended, however it did: a killed kernel must not leave workers."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="ends-with-parent").start()
+
+
+class Workers:
+    """Processes that live as long as this object.
+
+    Parameters
+    ----------
+    count : int
+        Processes, each started when it is first needed.
+    """
+
+    def __init__(self, count: int) -> None:
+        # Started afresh: a notebook has threads, and those do not survive a fork.
+        context = multiprocessing.get_context("spawn")
+        self._pools = [
+            ProcessPoolExecutor(1, mp_context=context, initializer=_end_with_parent)
+            for _ in range(count)
+        ]
+        self._home: dict[Hashable, int] = {}
+
+    def each(
+        self, function: Callable[[Any], Any], tasks: Mapping[Hashable, Any]
+    ) -> Iterator[tuple[Hashable, Any]]:
+        """Call a function for every task, and yield (key, result) as they are done.
+
+        Parameters
+        ----------
+        function : callable
+            Of a module, with one argument.
+        tasks : mapping
+            Arguments by key, those that take longest first. A key goes to the process that had it
+            the last time, unless another one has nothing else to do.
+
+        Raises
+        ------
+        Exception
+            What the function raises.
+        """
+        waiting = dict(tasks)
+        running: dict[Future[Any], tuple[int, Hashable]] = {}
+        idle = set(range(len(self._pools)))
+        while waiting or running:
+            for worker in sorted(idle):
+                if not waiting:
+                    break
+                key = next((key for key in waiting if self._is_home(worker, key)), None)
+                key = next(iter(waiting)) if key is None else key
+                self._home[key] = worker
+                running[self._pools[worker].submit(function, waiting.pop(key))] = worker, key
+                idle.discard(worker)
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                worker, key = running.pop(future)
+                idle.add(worker)
+                yield key, future.result()
+
+    def _is_home(self, worker: int, key: Hashable) -> bool:
+        return self._home.get(key, worker) == worker
