@@ -57,6 +57,13 @@ def test_errors_come_back():
         list(Workers(1).each(refuse, {"a": None}))
 
 
+def test_an_interrupt_is_the_parents():
+    workers = Workers(1)
+    (worker,) = dict(workers.each(who, {"a": 0})).values()
+    os.kill(worker, signal.SIGINT)
+    assert dict(workers.each(who, {"b": 0})) == {"b": worker}
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signal")
 def test_a_killed_parent_leaves_no_worker(tmp_path):
     script = tmp_path / "child.py"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -11,7 +12,11 @@ from typing import Any
 
 
 def _end_with_parent() -> None:
-    """Leave when the parent has ended, however it did: a killed kernel must not leave workers."""
+    """Leave when the parent has ended, however it did: a killed kernel must not leave workers.
+
+    An interrupt reaches all processes of a terminal or a kernel, and the parent answers it.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 
     def watch() -> None:
