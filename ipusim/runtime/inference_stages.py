@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ipusim.compiler import memory
-from ipusim.compiler.program import Program
 from ipusim.errors import ConfigError
 from ipusim.machine import Chip
+from ipusim.runtime.lowered import Lowered
 from ipusim.runtime.partitioned import Stage, partition
 from ipusim.runtime.run_config import RunConfig
 from ipusim.runtime.stages import stage_transfer
-from ipusim.workload.graph import Graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,15 +35,12 @@ class SharedInference:
     stages: tuple[Stage, ...]
 
 
-def shared_inference(
-    graph: Graph, program: Program, chip: Chip, config: RunConfig
-) -> SharedInference:
+def shared_inference(lowered: Lowered, chip: Chip, config: RunConfig) -> SharedInference:
     """Cut an inference graph into stages and run them.
 
     Parameters
     ----------
-    graph, program : Graph, Program
-        One micro-batch, lowered as if for one chip: every stage has a whole chip to itself.
+    lowered : Lowered
     chip : Chip
     config : RunConfig
         In the mode "inference", with more than one chip per replica.
@@ -71,7 +67,7 @@ def shared_inference(
             "The schedule 'interleaved' alternates forward and backward passes, which inference "
             "does not have: use 'grouped' (pipelined) or 'sequential' (one stage after another)."
         )
-    cut = partition(graph, program, config.placement, chip)
+    cut = partition(lowered, config.placement, chip)
     forward, _ = cut.seconds()
     sizes, _ = cut.boundary_bytes()
     if schedule == "sequential":

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from ipusim.compiler import memory
 from ipusim.compiler.program import LoweredOp, Program
 from ipusim.machine import Chip
+from ipusim.runtime.lowered import Lowered
 from ipusim.runtime.placement import Placement
 from ipusim.runtime.stages import Partition, balance, split_after
 from ipusim.workload.graph import Graph, Op
@@ -179,13 +180,12 @@ class Partitioned:
         )
 
 
-def partition(graph: Graph, program: Program, placement: Placement, chip: Chip) -> Partitioned:
+def partition(lowered: Lowered, placement: Placement, chip: Chip) -> Partitioned:
     """Cut a lowered graph where the placement says, or so that the largest stage is smallest.
 
     Parameters
     ----------
-    graph, program : Graph, Program
-        One micro-batch, lowered as if for one chip: every stage has a whole chip to itself.
+    lowered : Lowered
     placement : Placement
     chip : Chip
 
@@ -201,7 +201,8 @@ def partition(graph: Graph, program: Program, placement: Placement, chip: Chip) 
     UnknownNameError
         If a split names no forward operator.
     """
-    lowered = {op.name: op for op in program.ops}
+    graph = lowered.graph
+    programs = {op.name: op for op in lowered.program.ops}
     forward = [op for op in graph.ops if op.phase == "forward"]
     position = {op.name: index for index, op in enumerate(forward)}
     home = {op.name: position[op.name if op.name in position else op.source] for op in graph.ops}
@@ -211,19 +212,16 @@ def partition(graph: Graph, program: Program, placement: Placement, chip: Chip) 
     else:
         costs = [0] * len(forward)
         for op in graph.ops:
-            costs[home[op.name]] += lowered[op.name].cycles
+            costs[home[op.name]] += programs[op.name].cycles
         cut = balance(costs, placement.stages)
     stage_of = {name: cut.stage_of(index) for name, index in home.items()}
-    return Partitioned(graph, lowered, stage_of, placement.stage_ipus, chip)
+    return Partitioned(graph, programs, stage_of, placement.stage_ipus, chip)
 
 
-def updates_by_chip(
-    update: tuple[Graph, Program], owner: Mapping[str, int], count: int
-) -> tuple[Program, ...]:
+def updates_by_chip(update: Lowered, owner: Mapping[str, int], count: int) -> tuple[Program, ...]:
     """Return the weight update of each chip."""
-    graph, program = update
     parts: list[list[LoweredOp]] = [[] for _ in range(count)]
-    for op, low in zip(graph.ops, program.ops, strict=True):
+    for op, low in zip(update.graph.ops, update.program.ops, strict=True):
         parts[owner[op.source]].append(low)
     return tuple(Program(tuple(part)) for part in parts)
 

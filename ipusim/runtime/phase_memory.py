@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ipusim.compiler import memory
@@ -27,8 +28,9 @@ def phase_memories(plan: PhasePlan) -> dict[int, memory.Memory]:
     aside for transfers hold what is loaded themselves.
     """
     codes = [_code(plan, ipu) for ipu in range(plan.cut.ipus)]
+    made = _made(plan)
     return {
-        number: _measured(plan, number, codes[number % plan.chips])
+        number: _measured(plan, number, made.get(number, {}), codes[number % plan.chips])
         for number in dict.fromkeys((*plan.forward, *plan.backward))
     }
 
@@ -41,10 +43,22 @@ def _code(plan: PhasePlan, ipu: int) -> Code:
     return code_size(part_of(cut.graph, ops), program, cut.chip.tiles, update=update)
 
 
-def _measured(plan: PhasePlan, number: int, code: Code) -> memory.Memory:
+def _made(plan: PhasePlan) -> dict[int, dict[str, int]]:
+    """Return the phase that reads it last of every activation, by the phase that makes it."""
+    graph, readers = plan.cut.graph, plan.cut.graph.consumers()
+    result: dict[int, dict[str, int]] = {}
+    for name, op in graph.producers().items():
+        if graph.tensors[name].alias_of is None:
+            number = plan.number_of[op.name]
+            last = max((plan.number_of[reader.name] for reader in readers[name]), default=number)
+            result.setdefault(number, {})[name] = last
+    return result
+
+
+def _measured(plan: PhasePlan, number: int, made: Mapping[str, int], code: Code) -> memory.Memory:
     graph, chip = plan.cut.graph, plan.cut.chip
     ops = tuple(op for op in graph.ops if plan.number_of[op.name] == number)
-    kept = _kept(plan, number)
+    kept = _kept(plan, number, made)
     part = part_of(graph, ops, kept)
     sizes = {name: tensor.bytes for name, tensor in part.tensors.items()}
     kept_bytes = sum(sizes[name] for name in kept)
@@ -100,19 +114,9 @@ def _done_bytes(plan: PhasePlan, number: int) -> int:
     return total
 
 
-def _kept(plan: PhasePlan, number: int) -> tuple[str, ...]:
+def _kept(plan: PhasePlan, number: int, made: Mapping[str, int]) -> tuple[str, ...]:
     """Return the activations of a phase that stay when it has computed."""
-    graph = plan.cut.graph
-    last_read = {
-        name: max((plan.number_of[op.name] for op in readers), default=number)
-        for name, readers in graph.consumers().items()
-    }
-    made = {
-        name
-        for name, op in graph.producers().items()
-        if plan.number_of[op.name] == number and graph.tensors[name].alias_of is None
-    }
-    kept = [name for name in made if last_read[name] > number or name in graph.kept]
+    kept = [name for name, last in made.items() if last > number or name in plan.cut.graph.kept]
     for stream in plan.streams:
         tensor = stream.tensor
         arrives = tensor.kind in COMPUTED and tensor.name not in made

@@ -9,6 +9,7 @@ from ipusim.compiler.program import Program
 from ipusim.compiler.superstep import ceil_div
 from ipusim.errors import ConfigError
 from ipusim.machine import Chip
+from ipusim.runtime.lowered import Lowered
 from ipusim.runtime.partitioned import Partitioned, partition, updates_by_chip
 from ipusim.runtime.phase_options import PhaseOptions
 from ipusim.runtime.phase_streams import (
@@ -184,25 +185,17 @@ def forward_splits(graph: Graph, phases: PhaseOptions) -> tuple[str, ...]:
     )
 
 
-def plan_phases(
-    graph: Graph,
-    program: Program,
-    chip: Chip,
-    config: RunConfig,
-    update: tuple[Graph, Program] | None = None,
-) -> PhasePlan:
+def plan_phases(lowered: Lowered, chip: Chip, config: RunConfig) -> PhasePlan:
     """Cut a graph into phases.
 
     Parameters
     ----------
-    graph, program : Graph, Program
-        One micro-batch, lowered as if for one chip: every phase has a whole chip to itself.
+    lowered : Lowered
+        With its update in training.
     chip : Chip
         Without the tiles that only transfer.
     config : RunConfig
         With phases.
-    update : tuple of Graph and Program, optional
-        The weight update of a training step.
 
     Raises
     ------
@@ -212,11 +205,11 @@ def plan_phases(
     UnknownNameError
         If a split names no forward operator.
     """
-    phases = config.phases
+    phases, graph, update = config.phases, lowered.graph, lowered.update
     splits = forward_splits(graph, phases)
     ipus = tuple(phase % config.ipus_per_replica for phase in range(len(splits) + 1))
     placement = Placement(splits=splits, stage_ipus=ipus, schedule="sequential")
-    cut = partition(graph, program, placement, chip)
+    cut = partition(lowered, placement, chip)
     forward, backward = phase_numbers(len(ipus), phases.liveness, training=update is not None)
     number_of = {
         op.name: (forward if op.phase == "forward" else backward)[cut.stage_of[op.name]]
@@ -255,11 +248,9 @@ def _stream(tensor: Held, config: RunConfig) -> Stream:
     return Stream(tensor=tensor, loads=loads, stores=stores, bytes=size)
 
 
-def _shares(
-    cut: Partitioned, backward: Sequence[int], update: tuple[Graph, Program]
-) -> UpdateShares:
+def _shares(cut: Partitioned, backward: Sequence[int], update: Lowered) -> UpdateShares:
     """Share the weight update out: a parameter belongs to the first phase that reads it."""
-    graph, program = update
+    graph = update.graph
     owners = cut.owners()
     stage_of: dict[str, int] = {}
     for op in cut.graph.ops:
@@ -267,7 +258,7 @@ def _shares(
             stage_of.setdefault(stored_as(cut.graph, name), cut.stage_of[op.name])
     cycles: dict[str, int] = {}
     states: dict[str, dict[str, int]] = {}
-    for op, low in zip(graph.ops, program.ops, strict=True):
+    for op, low in zip(graph.ops, update.program.ops, strict=True):
         name = stored_as(cut.graph, op.source)
         cycles[name] = cycles.get(name, 0) + low.cycles
         for read in op.inputs:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ipusim.compiler.program import Program
 from ipusim.machine import Chip
+from ipusim.runtime.lowered import Lowered
 from ipusim.runtime.partitioned import Stage
 from ipusim.runtime.phase_memory import phase_memories
 from ipusim.runtime.phase_options import KINDS
@@ -19,24 +19,17 @@ from ipusim.runtime.phase_streams import handed_over_bytes
 from ipusim.runtime.replica_pipeline import Replica
 from ipusim.runtime.run_config import RunConfig
 from ipusim.runtime.stages import stage_transfer
-from ipusim.workload.graph import Graph
 from ipusim.workload.training import ACCUMULATOR_SUFFIX
 
 STATE_PART = "streamed optimiser state"
 
 
-def phased_replica(
-    graph: Graph,
-    program: Program,
-    chip: Chip,
-    config: RunConfig,
-    update: tuple[Graph, Program] | None = None,
-) -> Replica:
+def phased_replica(lowered: Lowered, chip: Chip, config: RunConfig) -> Replica:
     """Run a graph in phases.
 
     Parameters
     ----------
-    graph, program, chip, config, update
+    lowered, chip, config
         As for `phase_plan.plan_phases`.
 
     Returns
@@ -60,7 +53,7 @@ def phased_replica(
     is loaded on demand, PopART's default, when the phase has handed over. With tiles for transfers
     the update runs on the others (PopTorch's default, useIOTilesToStore False).
     """
-    plan = plan_phases(graph, program, chip, config, update)
+    plan = plan_phases(lowered, chip, config)
     passes = config.micro_batches // plan.micro_batches
     once = parts_s(_contributions(plan), plan.count, overlapped=plan.overlapped)
     parts = {name: passes * seconds for name, seconds in once.items() if seconds}

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ipusim.compiler import memory
-from ipusim.compiler.program import Program
 from ipusim.machine import Chip
+from ipusim.runtime.lowered import Lowered
 from ipusim.runtime.partitioned import Stage, partition, updates_by_chip
 from ipusim.runtime.pipeline import PipelineTime, micro_batches_in_flight, pipeline_step
 from ipusim.runtime.placement import Placement
 from ipusim.runtime.run_config import RunConfig
 from ipusim.runtime.stages import stage_transfer
-from ipusim.workload.training import TrainingGraphs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,22 +73,6 @@ class Replica:
     gathers: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LoweredStep:
-    """The graphs and programs of a training step; each its own key, so that cuts are remembered.
-
-    Attributes
-    ----------
-    graphs : TrainingGraphs
-    program, update : Program
-        One micro-batch, lowered as if for one chip, and the weight update.
-    """
-
-    graphs: TrainingGraphs
-    program: Program
-    update: Program
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cut:
     """What of a pipeline depends on no cost: stages, traffic between them, updates."""
@@ -102,7 +85,7 @@ class _Cut:
 
 
 def pipelined_replica(
-    lowered: LoweredStep,
+    lowered: Lowered,
     *,
     chip: Chip,
     config: RunConfig,
@@ -113,8 +96,8 @@ def pipelined_replica(
 
     Parameters
     ----------
-    lowered : LoweredStep
-        Every stage has a whole chip to itself.
+    lowered : Lowered
+        With its update.
     chip : Chip
     config : RunConfig
         In the mode "training", with more than one chip per replica.
@@ -179,13 +162,13 @@ def pipelined_replica(
 
 @lru_cache(maxsize=128)
 def _cut(
-    lowered: LoweredStep, chip: Chip, placement: Placement, framework: str, resident_bytes: int
+    lowered: Lowered, chip: Chip, placement: Placement, framework: str, resident_bytes: int
 ) -> _Cut:
     """Cut a step into stages; tiers and costs, and runs that differ in scale, share the cut."""
-    cut = partition(lowered.graphs.micro_batch, lowered.program, placement, chip)
+    cut = partition(lowered, placement, chip)
     in_flight = micro_batches_in_flight(placement.stages, placement.schedule, framework)
     owner = cut.owners()
-    updates = updates_by_chip((lowered.graphs.update, lowered.update), owner, cut.ipus)
+    updates = updates_by_chip(lowered.update, owner, cut.ipus)
     stages = cut.measured(in_flight, resident_bytes, updates)
     return _Cut(
         load_s=tuple(cut.load_s([stage.forward_s + stage.backward_s for stage in stages])),

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ipusim.compiler import memory
-from ipusim.compiler.program import Program
-from ipusim.compiler.program_cache import as_rewritten, lower_kept
+from ipusim.compiler.program_cache import lower_kept
 from ipusim.compiler.stacks import Stack
 from ipusim.errors import ConfigError, resolve_name
 from ipusim.machine import Chip
 from ipusim.runtime.calibration import FittedCosts, fitted_costs
 from ipusim.runtime.host_io import host_io
 from ipusim.runtime.inference_stages import shared_inference
+from ipusim.runtime.lowered import Lowered
 from ipusim.runtime.partitioned import Stage
 from ipusim.runtime.phased_replica import phased_replica
 from ipusim.runtime.run_config import TIERS, RunConfig
@@ -57,8 +57,7 @@ def _prepared(
 class _Compiled:
     """What is the same in every run of a graph on a chip: nothing of it depends on a tier."""
 
-    graph: Graph
-    program: Program
+    lowered: Lowered
     memory: memory.Memory
 
 
@@ -83,7 +82,8 @@ def _compiled(
         host_dtype=host_dtype,
         available_memory_proportion=available_memory_proportion,
     )
-    return _Compiled(graph, program, memory.measure(graph, program, chip))
+    lowered = Lowered(graph=graph, program=program)
+    return _Compiled(lowered, memory.measure(graph, program, chip))
 
 
 def run_step(
@@ -141,16 +141,17 @@ def _inference_step(
         config.available_memory_proportion,
         config.host_dtype,
     )
-    graph, program = compiled.graph, as_rewritten(compiled.program, chip)
+    lowered = compiled.lowered.as_rewritten(chip)
+    graph, program = lowered.graph, lowered.program
     io = host_io(graph, config)
     # What runs one after the other between two batches on a chip, without the host.
     parts, used, delay = {"device": program.cycles / chip.clock_hz}, compiled.memory, 0
     stages: tuple[Stage, ...] = ()
     if config.phases is not None:
-        phased = phased_replica(graph, program, chip, config)
+        phased = phased_replica(lowered, chip, config)
         parts, used, stages = dict(phased.parts_s), phased.memory, phased.stages
     elif config.ipus_per_replica > 1:
-        shared = shared_inference(graph, program, chip, config)
+        shared = shared_inference(lowered, chip, config)
         parts, used, delay, stages = shared.parts_s, shared.memory, shared.delay, shared.stages
     times = config.micro_batches
     # Overlapped transfers hide the fixed cost as well: host and chip then run side by side.

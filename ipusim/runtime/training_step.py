@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from ipusim.compiler import memory
-from ipusim.compiler.program_cache import as_rewritten, lower_kept
+from ipusim.compiler.program_cache import lower_kept
 from ipusim.compiler.stacks import Stack
 from ipusim.machine import Chip
 from ipusim.runtime.calibration import FittedCosts
@@ -25,9 +25,10 @@ from ipusim.runtime.collectives import (
 )
 from ipusim.runtime.host_feed import host_feed
 from ipusim.runtime.host_io import arriving_bytes, host_io
+from ipusim.runtime.lowered import Lowered
 from ipusim.runtime.phase_plan import forward_splits
 from ipusim.runtime.phased_replica import phased_replica
-from ipusim.runtime.replica_pipeline import Beside, LoweredStep, Replica, pipelined_replica
+from ipusim.runtime.replica_pipeline import Beside, Replica, pipelined_replica
 from ipusim.runtime.run_config import RunConfig
 from ipusim.runtime.step_result import (
     StepResult,
@@ -85,17 +86,20 @@ def _lowered(
     partials: str,
     available_memory_proportion: float,
     host_dtype: str | None,
-) -> LoweredStep:
+) -> Lowered:
     """Lower the micro-batch and the update; the most expensive part of a simulation."""
     graphs = _graphs(*graph_key)
     options = {
         "partials": partials,
         "available_memory_proportion": available_memory_proportion,
     }
-    return LoweredStep(
-        graphs=graphs,
+    return Lowered(
+        graph=graphs.micro_batch,
         program=lower_kept(graphs.micro_batch, chip, stack, host_dtype=host_dtype, **options),
-        update=lower_kept(graphs.update, chip, stack, host_dtype=None, **options),
+        update=Lowered(
+            graph=graphs.update,
+            program=lower_kept(graphs.update, chip, stack, host_dtype=None, **options),
+        ),
     )
 
 
@@ -128,20 +132,15 @@ def _key(model: Model, config: RunConfig, recompute: str | tuple[str, ...]) -> t
     )
 
 
-def _lower(model: Model, config: RunConfig, chip: Chip) -> LoweredStep:
-    lowered = _lowered(
+def _lower(model: Model, config: RunConfig, chip: Chip) -> Lowered:
+    return _lowered(
         _graph_key(model, config),
         chip,
         config.stack,
         config.partials,
         config.available_memory_proportion,
         config.host_dtype,
-    )
-    program = as_rewritten(lowered.program, chip)
-    if program is lowered.program:
-        return lowered
-    update = as_rewritten(lowered.update, chip)
-    return LoweredStep(graphs=lowered.graphs, program=program, update=update)
+    ).as_rewritten(chip)
 
 
 def micro_batch_graph(model: Model, config: RunConfig) -> Graph:
@@ -178,13 +177,14 @@ def training_step(
     """
     options = config.training
     chip = compute_chip(config)
+    graphs = _graphs(*_graph_key(model, config))
     lowered = _lower(model, config, chip)
-    graph, program = lowered.graphs.micro_batch, lowered.program
+    graph, program, update = lowered.graph, lowered.program, lowered.update.program
     items = config.items(graph)
     accumulation = options.gradient_accumulation
     io = host_io(graph, config)
     reductions = _norm_reductions(graph, config, costs)
-    state = state_bytes(lowered.graphs.update)
+    state = state_bytes(graphs.update)
     on_chip = state if options.optimizer_state == "on_chip" else 0
     # Phases stream it in their own time.
     streamed = 0 if config.phases else state - on_chip
@@ -193,15 +193,15 @@ def training_step(
         host_work_s=io.work_s,
         reductions_s=reductions,
     )
-    replica = _replica(lowered, chip, config, on_chip, beside)
+    replica = _replica(lowered, tuple(graphs.gradient_bytes), chip, config, on_chip, beside)
     samples = accumulation * items * config.replicas
     parts = {
         **replica.parts_s,
-        **_collectives_s(lowered.graphs, replica, config, costs),
+        **_collectives_s(graphs, replica, config, costs),
         "weight update": replica.update_s,
         "optimiser state": _off_chip_s(streamed, config) * _turns(config),
         "all-to-all": accumulation * _all_to_all_s(graph, config, costs),
-        "streamed rows": accumulation * _off_chip_s(_row_bytes(lowered.graphs), config),
+        "streamed rows": accumulation * _off_chip_s(_row_bytes(graphs), config),
         "fixed": _fixed_s(replica, costs),
         "host between runs": samples / options.instances * config.serial_item_s,
     }
@@ -223,13 +223,13 @@ def training_step(
     step = max(busy, fed)
     parts["waiting for the host"] = step - busy
     energy = program_energy(program, config, calibrated=calibrated).times(accumulation)
-    energy += program_energy(lowered.update, config, calibrated=calibrated)
+    energy += program_energy(update, config, calibrated=calibrated)
     static = static_power_w(config.system, config.active_ipus)
     return StepResult(
         items=accumulation * items,
         graph=graph,
         program=program,
-        update=lowered.update,
+        update=update,
         memory=replica.memory,
         stages=replica.stages,
         pipeline=replica.pipeline,
@@ -257,14 +257,18 @@ def _fixed_s(replica: Replica, costs: FittedCosts) -> float:
 
 
 def _replica(
-    lowered: LoweredStep, chip: Chip, config: RunConfig, resident_bytes: int, beside: Beside
+    lowered: Lowered,
+    parameters: tuple[str, ...],
+    chip: Chip,
+    config: RunConfig,
+    resident_bytes: int,
+    beside: Beside,
 ) -> Replica:
     """Return what the chips of one replica do in a step."""
-    graph, program = lowered.graphs.micro_batch, lowered.program
+    program, update = lowered.program, lowered.update.program
     times = config.micro_batches
     if config.phases is not None:
-        update = (lowered.graphs.update, lowered.update)
-        phased = phased_replica(graph, program, chip, config, update)
+        phased = phased_replica(lowered, chip, config)
         return replace(phased, parts_s={**phased.parts_s, **beside.parts_s(times)})
     if config.ipus_per_replica > 1:
         return pipelined_replica(
@@ -276,10 +280,10 @@ def _replica(
         )
     return Replica(
         parts_s={"device": times * program.cycles / chip.clock_hz, **beside.parts_s(times)},
-        update_s=lowered.update.cycles / chip.clock_hz,
-        parameters=(tuple(lowered.graphs.gradient_bytes),),
+        update_s=update.cycles / chip.clock_hz,
+        parameters=(parameters,),
         memory=memory.measure(
-            graph, program, chip, update=lowered.update, resident_bytes=resident_bytes
+            lowered.graph, program, chip, update=update, resident_bytes=resident_bytes
         ),
     )
 
