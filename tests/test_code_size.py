@@ -113,10 +113,16 @@ def test_pieces_take_more_code_than_whole_rows():
     )
     more = sizes.PIECE_EXCHANGE_BYTES_PER_KIB - sizes.EXCHANGE_BYTES_PER_KIB
     assert [code - whole for code in small] == [4 * more] * 2
-    # What a product rearranges are whole blocks.
-    turned = lowered("d", step("copy", compute=0, received=4096), kind="matmul")
-    code = code_size(EMPTY, Program((turned,)), TILES).fullest_tile
-    assert code.exchange_code == whole
+    # What was transposed on the tiles, and what only moves, arrives in blocks.
+    copy = step("copy", compute=0, received=4096)
+    blocks = (
+        lowered("d", step("popops::Transpose1D"), copy, kind="conv"),
+        lowered("e", copy, kind="matmul"),
+        lowered("f", copy, kind="norm"),
+    )
+    for op in blocks:
+        code = code_size(EMPTY, Program((op,)), TILES).fullest_tile.exchange_code
+        assert code == whole
 
 
 def test_equal_convolutions_share_code_and_others_do_not():

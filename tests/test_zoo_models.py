@@ -286,7 +286,7 @@ def test_the_autoencoder_has_one_bottleneck_and_mirrors():
     assert graph.tensors[graph.outputs[0]].shape == (10, 1, 28, 28)
     sizes = {op.name: graph.tensors[op.outputs[0]].elements for op in graph.ops}
     assert min(sizes, key=sizes.get).startswith("code")
-    assert sizes["code"] == 10 * 584
+    assert sizes["code"] == 10 * 648
     enlarge = [op.params for op in graph.ops if op.kind == "conv" and op.params.is_transposed]
     assert [(p.field, p.out_field, p.out_channels) for p in enlarge] == [
         ((7, 7), (14, 14), 256),

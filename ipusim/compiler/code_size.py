@@ -41,21 +41,22 @@ CONV_VERTEX_STATE_BYTES = 125
 channels and to the worklists (poplibs ``lib/poplin/codelets/ConvPartialnx1.cpp``), and vertices per
 group in what surrounds it."""
 
-EXCHANGE_STEP_BYTES = 8
+EXCHANGE_STEP_BYTES = 9
 """Code of one exchange, before any message [D]."""
 
-EXCHANGE_BYTES_PER_KIB = 3
+EXCHANGE_BYTES_PER_KIB = 2
 """Further code per KiB received where whole rows arrive, as in products and their sums [D]."""
 
 FIELD_EXCHANGE_BYTES_PER_KIB = 117
 """The same for the operands of a convolution with a field [D], which come as lines of it."""
 
 PIECE_EXCHANGE_BYTES_PER_KIB = 303
-"""The same for lookups and for rearrangements [D]: elements and short groups of channels, each with
-an instruction of its own. Products rearrange whole blocks: with their copies among the pieces, the
-fullest tile of IPUModel's fully connected layers was 7 % off instead of 2
-(data/evidence/ipumodel_layers_dev.csv). [A] Bytes were kept as the measure after the square root of
-bytes, bytes over the share of a source tile, and bytes over the length of a row had been tried."""
+"""The same for lookups and for rearrangements that no transposition on tiles prepares [D]: elements
+and short groups of channels, each with an instruction of its own. Transposed ones arrive in blocks:
+with these among the pieces, IPUModel's layers came out further off
+(data/evidence/ipumodel_layers_dev.csv), and ResNet-50 would not have fitted where it did run. [A]
+Bytes were kept as the measure after the square root of bytes, bytes over the share of a source
+tile, and bytes over the length of a row had been tried."""
 
 CONTROL_BYTES = 21
 """Control code of one superstep on a tile [D]: sync, exchange, start of the vertices."""
@@ -149,12 +150,18 @@ def _signature(step: Step) -> tuple[str, int, int, int]:
 
 def _per_kib(op: LoweredOp, step: Step) -> int:
     """Return the code for every KiB that a step receives."""
-    if op.kind == "gather" or (step.vertex == "copy" and op.kind != "matmul"):
+    if op.kind == "gather" or (step.vertex == "copy" and _moves_pieces(op)):
         return PIECE_EXCHANGE_BYTES_PER_KIB
     has_field = op.kind == "conv" and not op.plan.startswith("AMP 1x1")
     if has_field and step.vertex in PLANNED_VERTICES:
         return FIELD_EXCHANGE_BYTES_PER_KIB
     return EXCHANGE_BYTES_PER_KIB
+
+
+def _moves_pieces(op: LoweredOp) -> bool:
+    """Say whether an operation rearranges by exchange alone, not by transposing on tiles first."""
+    transposes = any("Transpose" in step.vertex for step in op.steps)
+    return op.kind in ("conv", "layout") and not transposes
 
 
 def _added_up(ops: Iterable[LoweredOp], tiles: int) -> Code:
