@@ -58,8 +58,13 @@ def test_errors_come_back():
 
 
 def test_an_interrupt_is_the_parents():
-    workers = Workers(1)
-    (worker,) = dict(workers.each(who, {"a": 0})).values()
+    # A process that ignores interrupts, as in the background of a shell, hands that on.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        workers = Workers(1)
+        (worker,) = dict(workers.each(who, {"a": 0})).values()
+    finally:
+        signal.signal(signal.SIGINT, before)
     os.kill(worker, signal.SIGINT)
     assert dict(workers.each(who, {"b": 0})) == {"b": worker}
 
