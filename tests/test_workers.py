@@ -66,6 +66,7 @@ def test_an_interrupt_is_the_parents():
     finally:
         signal.signal(signal.SIGINT, before)
     os.kill(worker, signal.SIGINT)
+    time.sleep(1.0)
     assert dict(workers.each(who, {"b": 0})) == {"b": worker}
 
 
