@@ -47,7 +47,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest $(PARALLEL) -m "not slow" tests/test_lab_browser.py tests
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow" tests
 	$(BIN)/python -m pytest $(PARALLEL) --nbval-lax --nbval-current-env --nbval-cell-timeout=900 \
 	  --nbval-sanitize-with tests/nbval_sanitize.cfg $(NOTEBOOKS)
 

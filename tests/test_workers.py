@@ -70,7 +70,6 @@ def test_an_interrupt_is_the_parents():
     assert dict(workers.each(who, {"b": 0})) == {"b": worker}
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no such signal")
 def test_a_killed_parent_leaves_no_worker(tmp_path):
     script = tmp_path / "child.py"
     script.write_text(CHILD)

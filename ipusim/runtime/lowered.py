@@ -9,6 +9,9 @@ from ipusim.compiler.program_cache import as_rewritten
 from ipusim.machine import Chip
 from ipusim.workload.graph import Graph
 
+REMEMBERED = 128
+"""Programs of a mode whose graphs and cuts a process remembers: the published runs have fewer."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lowered:

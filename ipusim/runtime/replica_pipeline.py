@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from ipusim.compiler import memory
 from ipusim.machine import Chip
-from ipusim.runtime.lowered import Lowered
+from ipusim.runtime.lowered import REMEMBERED, Lowered
 from ipusim.runtime.partitioned import Stage, partition, updates_by_chip
 from ipusim.runtime.pipeline import PipelineTime, micro_batches_in_flight, pipeline_step
 from ipusim.runtime.placement import Placement
@@ -160,7 +160,7 @@ def pipelined_replica(
     )
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=REMEMBERED)
 def _cut(
     lowered: Lowered, chip: Chip, placement: Placement, framework: str, resident_bytes: int
 ) -> _Cut:

@@ -13,7 +13,7 @@ from ipusim.machine import Chip
 from ipusim.runtime.calibration import FittedCosts, fitted_costs
 from ipusim.runtime.host_io import host_io
 from ipusim.runtime.inference_stages import shared_inference
-from ipusim.runtime.lowered import Lowered
+from ipusim.runtime.lowered import REMEMBERED, Lowered
 from ipusim.runtime.partitioned import Stage
 from ipusim.runtime.phased_replica import phased_replica
 from ipusim.runtime.run_config import TIERS, RunConfig
@@ -61,7 +61,7 @@ class _Compiled:
     memory: memory.Memory
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=REMEMBERED)
 def _compiled(
     model: Model,
     chip: Chip,

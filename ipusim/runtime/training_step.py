@@ -25,7 +25,7 @@ from ipusim.runtime.collectives import (
 )
 from ipusim.runtime.host_feed import host_feed
 from ipusim.runtime.host_io import arriving_bytes, host_io
-from ipusim.runtime.lowered import Lowered
+from ipusim.runtime.lowered import REMEMBERED, Lowered
 from ipusim.runtime.phase_plan import forward_splits
 from ipusim.runtime.phased_replica import phased_replica
 from ipusim.runtime.replica_pipeline import Beside, Replica, pipelined_replica
@@ -52,7 +52,7 @@ LOADERS = {"popart": "processes", "tensorflow": "threads"}
 """How the data loaders of the frameworks prepare items (`host_feed.LOADERS`)."""
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=REMEMBERED)
 def _graphs(
     model: Model,
     micro_batch: int | None,
@@ -78,7 +78,7 @@ def _graphs(
     return replace(graphs, micro_batch=serialise(graphs.micro_batch, serial_products))
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=REMEMBERED)
 def _lowered(
     graph_key: tuple[object, ...],
     chip: Chip,

@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from typing import Any
 
 
-def _end_with_parent() -> None:
+def _follow_parent() -> None:
     """Leave when the parent has ended, however it did: a killed kernel must not leave workers.
 
     An interrupt reaches all processes of a terminal or a kernel, and the parent answers it.
@@ -23,7 +23,7 @@ def _end_with_parent() -> None:
         parent.join()
         os._exit(1)
 
-    threading.Thread(target=watch, daemon=True, name="ends-with-parent").start()
+    threading.Thread(target=watch, daemon=True, name="follows-parent").start()
 
 
 class Workers:
@@ -39,7 +39,7 @@ class Workers:
         # Started afresh: a notebook has threads, and those do not survive a fork.
         context = multiprocessing.get_context("spawn")
         self._pools = [
-            ProcessPoolExecutor(1, mp_context=context, initializer=_end_with_parent)
+            ProcessPoolExecutor(1, mp_context=context, initializer=_follow_parent)
             for _ in range(count)
         ]
         self._home: dict[Hashable, int] = {}
@@ -69,8 +69,8 @@ class Workers:
             for worker in sorted(idle):
                 if not waiting:
                     break
-                key = next((key for key in waiting if self._is_home(worker, key)), None)
-                key = next(iter(waiting)) if key is None else key
+                at_home = (key for key in waiting if self._home.get(key, worker) == worker)
+                key = next(at_home, next(iter(waiting)))
                 self._home[key] = worker
                 running[self._pools[worker].submit(function, waiting.pop(key))] = worker, key
                 idle.discard(worker)
@@ -79,6 +79,3 @@ class Workers:
                 worker, key = running.pop(future)
                 idle.add(worker)
                 yield key, future.result()
-
-    def _is_home(self, worker: int, key: Hashable) -> bool:
-        return self._home.get(key, worker) == worker
