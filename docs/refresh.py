@@ -19,15 +19,17 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ipusim import cli
-from ipusim.study import evidence, qwant_figures, qwant_inside, tamu_figures, tamu_scaling
-from ipusim.study.clean import cleaned, notebook_text, read_notebook
-from ipusim.study.compare import PREDICTED, tier_summary, verdicts
-from ipusim.study.evidence_memory import network_memory_table
-from ipusim.study.evidence_recurrent import recurrent_table
-from ipusim.study.execute import run_notebook
-from ipusim.study.intervals import coverage_table
-from ipusim.study.outputs import write_bytes, write_text
-from ipusim.study.tables import format_percent
+from ipusim.study.book.execute import run_notebook
+from ipusim.study.book.notebook import cleaned, notebook_text, read_notebook
+from ipusim.study.book.outputs import write_bytes, write_text
+from ipusim.study.evidence import operations as evidence
+from ipusim.study.evidence.memory import network_memory_table
+from ipusim.study.evidence.recurrent import recurrent_table
+from ipusim.study.qwant import breakdown as qwant_inside, figures as qwant_figures
+from ipusim.study.table import format_percent
+from ipusim.study.tamu import figures as tamu_figures, scaling as tamu_scaling
+from ipusim.study.verdicts.compare import PREDICTED, tier_summary, verdicts
+from ipusim.study.verdicts.intervals import coverage_table
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -72,7 +74,7 @@ def accuracy_block(frame: pd.DataFrame) -> str:
     Parameters
     ----------
     frame : pandas.DataFrame
-        From `ipusim.study.compare.verdicts` on every row.
+        From `ipusim.study.verdicts.compare.verdicts` on every row.
     """
     lines = [
         "| published | rows | roofline | nothing fitted | calibrated | 90 % below | bias | hits "

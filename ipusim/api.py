@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ipusim.report import Estimate, Report, RooflineReport
 from ipusim.runtime.calibration import FittedCosts
+from ipusim.runtime.options.config import make_config
 from ipusim.runtime.roofline import roofline_step_s
-from ipusim.runtime.run_config import make_config
 from ipusim.runtime.step import run_step
 from ipusim.workload import zoo
 from ipusim.workload.model import Model
@@ -34,7 +34,7 @@ def load_model(model: str | Model) -> Model:
     if isinstance(model, Model):
         return model
     if str(model).lower().endswith(".onnx"):
-        from ipusim.workload.onnx_import import from_onnx
+        from ipusim.workload.onnx.importer import from_onnx
 
         return from_onnx(model)
     return zoo.load(str(model))
@@ -83,16 +83,16 @@ def simulate(
         For every run: partials ("half" or "float"), available_memory_proportion, host_dtype
         ("uint8", "float16" or "float32"), overlap_io, io_tiles, batches_in_flight, instances,
         loader_item_s, serial_item_s, serial_products (such as ["head=4"], described at
-        `ipusim.workload.serial_products`). For replicas over several chips: pipeline_splits,
+        `ipusim.workload.serialization`). For replicas over several chips: pipeline_splits,
         stage_ipus (chip of each stage) and schedule ("grouped": all stages at once; "sequential":
         one after another, PopTorch's sharded execution; "interleaved", in training). For models
         that one or two chips load phase by phase from Streaming Memory: phases, phase_splits,
         phase_liveness, load_schedule, weights, activations and accumulators ("on_chip" or
-        "off_chip"), micro_batches_per_phase, as described at `ipusim.runtime.phase_options`. For
+        "off_chip"), micro_batches_per_phase, as described at `ipusim.runtime.options.phases`. For
         training: gradient_accumulation, loss, optimizer, optimizer_state,
         replicated_tensor_sharding, recompute, batch_norm_span, merge_gradients_bytes, framework,
         host_servers, loader_workers, dataset, as described at
-        `ipusim.runtime.training_options.TrainingOptions`.
+        `ipusim.runtime.options.training.TrainingOptions`.
 
     Returns
     -------

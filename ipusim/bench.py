@@ -17,14 +17,14 @@ import numpy as np
 import pandas as pd
 
 from ipusim import api, numerics
-from ipusim.compiler import planner
-from ipusim.compiler.lowering_planned import conv_shape
+from ipusim.compiler.convolution import planner
+from ipusim.compiler.operators.products import conv_shape
 from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
-from ipusim.numerics.bragg import plain, training
+from ipusim.numerics.adam import start_state
 from ipusim.numerics.initial import initial_weights
-from ipusim.numerics.optimiser import start_state
-from ipusim.study.tables import Table
+from ipusim.study.argonne.braggnn import plain, training
+from ipusim.study.table import Table
 from ipusim.workload import zoo
 from ipusim.workload.folding import fold_batch_norm
 

@@ -14,7 +14,7 @@ import click
 from ipusim.errors import ConfigError, IpuSimError
 
 if TYPE_CHECKING:
-    from ipusim.study.tables import Table
+    from ipusim.study.table import Table
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -224,8 +224,8 @@ def sweep(
 ) -> None:
     """Predict inference with MODEL for every combination of system and micro-batch."""
     from ipusim import api
-    from ipusim.study.outputs import frame_csv
-    from ipusim.study.tables import Table
+    from ipusim.study.book.outputs import frame_csv
+    from ipusim.study.table import Table
 
     frame = api.sweep(
         model,
@@ -252,8 +252,8 @@ def reproduce(
     studies: tuple[str, ...], resume: bool, parameters: tuple[str, ...], out: Path
 ) -> int:
     """Run STUDIES (all by default) and write notebooks, tables, figures and a start page."""
-    from ipusim.study.catalogue import split_assignments
-    from ipusim.study.reproduce import reproduce as run
+    from ipusim.study.book.catalogue import split_assignments
+    from ipusim.study.book.reproduce import reproduce as run
 
     results = run(
         studies,
@@ -278,18 +278,20 @@ def reproduce(
 @click.option("--record", is_flag=True, help="Record the counts as those that must not fall.")
 def validate(rows: bool, record: bool) -> int:
     """Print the three-tier validation tables; fail when a recorded count of hits falls."""
-    from ipusim.study import (
-        evidence,
-        evidence_memory,
-        evidence_pooling,
-        evidence_recurrent,
-        gpu_compare,
-        scale_out,
+    from ipusim.study.cached import PooledPredictor, available_cores
+    from ipusim.study.evidence import (
+        memory as evidence_memory,
+        operations as evidence,
+        pooling as evidence_pooling,
+        recurrent as evidence_recurrent,
+    )
+    from ipusim.study.fit import scale_out
+    from ipusim.study.verdicts import (
+        compare_gpu as gpu_compare,
+        intervals as study_intervals,
         validate,
     )
-    from ipusim.study import intervals as study_intervals
-    from ipusim.study.compare import verdicts
-    from ipusim.study.pooled import PooledPredictor, available_cores
+    from ipusim.study.verdicts.compare import verdicts
 
     predictor = PooledPredictor(available_cores())
     frame = verdicts(predictor=predictor)
@@ -332,9 +334,9 @@ def validate(rows: bool, record: bool) -> int:
 @click.option("--gpu", is_flag=True, help="Also fit the cost per kernel of GPU software stacks.")
 def calibrate(power: bool, gpu: bool) -> None:
     """Fit the constants of stacks and scale-out, and the intervals; write data/calibration.toml."""
-    from ipusim.study.calibrate import calibrate as fit
-    from ipusim.study.intervals import calibrate_intervals
-    from ipusim.study.pooled import PooledPredictor, available_cores
+    from ipusim.study.cached import PooledPredictor, available_cores
+    from ipusim.study.fit.step_cost import calibrate as fit
+    from ipusim.study.verdicts.intervals import calibrate_intervals
 
     predictor = PooledPredictor(available_cores())
     fitted = fit(predictor=predictor, power=power)
@@ -344,7 +346,7 @@ def calibrate(power: bool, gpu: bool) -> None:
         latency = getattr(fitted.scale_out, name)
         click.echo(f"{name}: {1e6 * latency.value_s:.2f} us ({len(latency.rows)} rows)")
     if gpu:
-        from ipusim.study.gpu_fit import calibrate_gpu
+        from ipusim.study.fit.gpu import calibrate_gpu
 
         for kernel in calibrate_gpu().values():
             click.echo(f"{kernel.stack}: {1e6 * kernel.value_s:.1f} us per kernel")
@@ -361,7 +363,7 @@ def calibrate(power: bool, gpu: bool) -> None:
 def list_() -> None:
     """List the studies, models and systems."""
     from ipusim.machine.system import system_names
-    from ipusim.study.catalogue import list_studies
+    from ipusim.study.book.catalogue import list_studies
     from ipusim.workload import zoo
 
     sections = {
@@ -379,8 +381,8 @@ def params(study: str) -> None:
     """Show the parameters that STUDY takes with -p."""
     import pandas as pd
 
-    from ipusim.study.catalogue import select_studies, study_parameters
-    from ipusim.study.tables import Table
+    from ipusim.study.book.catalogue import select_studies, study_parameters
+    from ipusim.study.table import Table
 
     (chosen,) = select_studies([study])
     lines = [
@@ -396,7 +398,7 @@ def params(study: str) -> None:
 def clean_notebooks(notebooks: tuple[Path, ...], check: bool) -> int:
     """Remove times and tool metadata from NOTEBOOKS (all by default); keep outputs."""
     from ipusim.paths import notebooks_dir
-    from ipusim.study.clean import clean_file, problems, read_notebook
+    from ipusim.study.book.notebook import clean_file, problems, read_notebook
 
     found = False
     for path in notebooks or sorted(notebooks_dir().glob("*.ipynb")):
@@ -420,7 +422,7 @@ def _shown(path: Path) -> str:
 
 def _as_table(content: Any, caption: str) -> Table:
     """Return a table as it is, or a data frame as a table."""
-    from ipusim.study.tables import Table
+    from ipusim.study.table import Table
 
     return content if isinstance(content, Table) else Table(content, caption=caption)
 

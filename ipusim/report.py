@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipusim.runtime.calibration import compile_s_per_tile_step, interval80, run_kind
 from ipusim.runtime.compile_time import compile_s, compiled_code
-from ipusim.runtime.run_config import RunConfig
+from ipusim.runtime.options.config import RunConfig
 from ipusim.runtime.step import StepResult
 
 if TYPE_CHECKING:

@@ -41,9 +41,9 @@ Rows = Iterator[tuple[str, ...]]
 
 def predictions(only: Iterable[str] = ()) -> Rows:
     """Every published row: three tiers and the 80 % interval."""
-    from ipusim.study.pooled import available_cores
-    from ipusim.study.published import load_rows
-    from ipusim.study.compare import verdicts
+    from ipusim.study.cached import available_cores
+    from ipusim.study.data.published import load_rows
+    from ipusim.study.verdicts.compare import verdicts
 
     columns = ["row_id", "roofline", "specification", "calibrated", "low80", "high80", "verdict"]
     rows = [row for row in load_rows() if not only or row.run.model in only]
@@ -61,7 +61,7 @@ def programs(only: Iterable[str] = ()) -> Rows:
 
 
 def _runs() -> list[tuple[str, str, dict]]:
-    from ipusim.study.published import load_rows
+    from ipusim.study.data.published import load_rows
 
     chosen = {}
     for row in load_rows():
@@ -115,7 +115,7 @@ def numerics(only: Iterable[str] = ()) -> Rows:
     """BraggNN after ten steps in each arithmetic: sums of each weight tensor and its squares."""
     import numpy as np
 
-    from ipusim.numerics import bragg
+    from ipusim.study.argonne import braggnn as bragg
 
     yield ("arithmetic", "tensor", "sum", "sum_of_squares")
     schedule = bragg.Schedule(

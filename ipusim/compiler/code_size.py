@@ -5,7 +5,7 @@ The categories and what they grow with are those of Poplar's memory profile as P
 state of every vertex, code of every exchange, control code of every program step. The bytes are
 [D]: fitted to every other row of three compiled networks (data/evidence/ipu_network_memory.csv),
 by least squares of relative errors, each network weighing the same;
-`ipusim.study.evidence_memory` prints how the other rows fare.
+`ipusim.study.evidence.memory` prints how the other rows fare.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ipusim.compiler.conv_layout import METHOD_NAMES
+from ipusim.compiler.convolution.record import METHOD_NAMES
 from ipusim.compiler.program import LoweredOp, Program, Step
 from ipusim.workload.graph import Conv, Graph, MatMul
 

@@ -23,14 +23,14 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from ipusim.compiler.lowering import lower
+from ipusim.compiler.lower import lower
 from ipusim.compiler.program import LoweredOp, Program, Step
 from ipusim.compiler.stacks import Stack
 from ipusim.kernel_cache import cache_folder, source_digest
 from ipusim.machine import Chip
 from ipusim.workload.graph import Graph
 
-SOURCES = ("compiler", "machine", "workload/graph.py", "workload/payloads.py", "errors.py")
+SOURCES = ("compiler", "machine", "workload/graph.py", "workload/operators", "errors.py")
 """What the program of a given graph depends on."""
 
 _STEP_FIELDS = tuple(field.name for field in fields(Step))
@@ -81,7 +81,7 @@ def lower_kept(graph: Graph, chip: Chip, stack: Stack, **options: Any) -> Progra
     Parameters
     ----------
     graph, chip, stack, **options
-        As for `ipusim.compiler.lowering.lower`.
+        As for `ipusim.compiler.lower.lower`.
 
     Returns
     -------

@@ -1,7 +1,7 @@
 """Stage 1: what the hardware is. Every value comes from data/hardware with its source."""
 
-from ipusim.machine.catalogue import Constant, hardware_table
 from ipusim.machine.chip import Chip, chip_names, load_chip
+from ipusim.machine.constants import Constant, hardware_table
 from ipusim.machine.gpu import (
     Gpu,
     GpuNode,

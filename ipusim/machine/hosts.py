@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ipusim.errors import resolve_name
-from ipusim.machine import catalogue
-from ipusim.machine.catalogue import Constant
+from ipusim.machine import constants as catalogue
+from ipusim.machine.constants import Constant
 
 _SCHEMA: catalogue.Schema = {
     "cores": (int, "cores"),

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ipusim import paths
 from ipusim.errors import ConfigError, resolve_name
-from ipusim.machine import catalogue
-from ipusim.machine.catalogue import Constant
+from ipusim.machine import constants as catalogue
 from ipusim.machine.chip import Chip, load_chip
+from ipusim.machine.constants import Constant
 from ipusim.machine.hosts import Host, load_host
 from ipusim.machine.links import Link, load_link, sync_hops
 from ipusim.machine.power import PowerConstants, load_power

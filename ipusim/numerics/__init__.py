@@ -5,7 +5,7 @@
 >>> outputs = numerics.run("braggnn", np.zeros((1, 1, 11, 11)), precision="16.16")
 """
 
+from ipusim.numerics.api import gradients, load_program, run
 from ipusim.numerics.arithmetic import PARTIALS, Arithmetic, ArithmeticOptions
-from ipusim.numerics.network import gradients, load_program, run
 
 __all__ = ["PARTIALS", "Arithmetic", "ArithmeticOptions", "gradients", "load_program", "run"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ipusim.errors import ConfigError
-from ipusim.numerics.amp import PASS_DEPTH, SLICE_PASSES
-from ipusim.numerics.rounding import NEAREST, NONE, STOCHASTIC, round_in_place, stream_key
+from ipusim.numerics.kernels.amp import PASS_DEPTH, SLICE_PASSES
+from ipusim.numerics.kernels.rounding import NEAREST, NONE, STOCHASTIC, round_in_place, stream_key
 from ipusim.workload.graph import PRECISIONS
 
 PARTIALS = ("half", "float")

@@ -12,7 +12,7 @@ from tempfile import NamedTemporaryFile
 import numpy as np
 
 from ipusim.errors import DataError
-from ipusim.numerics.optimiser import AdamState
+from ipusim.numerics.adam import AdamState
 
 _GROUPS = ("weights", "first", "second")
 _DAMAGE = (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ipusim.errors import ConfigError
+from ipusim.machine.interconnect import Ring, replica_rings
 from ipusim.machine.system import System
-from ipusim.machine.topology import Ring, replica_rings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

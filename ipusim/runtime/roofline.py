@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ipusim.compiler.stacks import PARTIALS_BYTES
-from ipusim.runtime.host_io import host_io
-from ipusim.runtime.run_config import RunConfig
+from ipusim.runtime.host.io import host_io
+from ipusim.runtime.options.config import RunConfig
 from ipusim.runtime.step import prepare_graph
 from ipusim.runtime.training_step import micro_batch_graph
 from ipusim.workload.model import Model

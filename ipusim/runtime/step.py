@@ -11,12 +11,12 @@ from ipusim.compiler.stacks import Stack
 from ipusim.errors import ConfigError, resolve_name
 from ipusim.machine import Chip
 from ipusim.runtime.calibration import FittedCosts, fitted_costs
-from ipusim.runtime.host_io import host_io
-from ipusim.runtime.inference_stages import shared_inference
-from ipusim.runtime.lowered import REMEMBERED, Lowered
-from ipusim.runtime.partitioned import Stage
-from ipusim.runtime.phased_replica import phased_replica
-from ipusim.runtime.run_config import TIERS, RunConfig
+from ipusim.runtime.compile import REMEMBERED, Lowered
+from ipusim.runtime.host.io import host_io
+from ipusim.runtime.options.config import TIERS, RunConfig
+from ipusim.runtime.replica.inference import shared_inference
+from ipusim.runtime.replica.partition import Stage
+from ipusim.runtime.replica.phases.replica import phased_replica
 from ipusim.runtime.step_result import (
     StepResult,
     compute_chip,
@@ -27,7 +27,7 @@ from ipusim.runtime.training_step import training_step
 from ipusim.workload.folding import drop_dropout, fold_batch_norm
 from ipusim.workload.graph import Graph
 from ipusim.workload.model import Model
-from ipusim.workload.serial_products import SerialProduct, serialise
+from ipusim.workload.serialization import SerialProduct, serialise
 
 MAX_COST_S = 1e6
 """Largest fitted cost that is taken: beyond it something is wrong with its unit."""

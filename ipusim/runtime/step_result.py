@@ -11,10 +11,10 @@ from ipusim.machine import Chip
 from ipusim.machine.power import Energy
 from ipusim.machine.system import System
 from ipusim.runtime import calibration
-from ipusim.runtime.host_io import HostIo
-from ipusim.runtime.partitioned import Stage
-from ipusim.runtime.pipeline import PipelineTime
-from ipusim.runtime.run_config import RunConfig
+from ipusim.runtime.host.io import HostIo
+from ipusim.runtime.options.config import RunConfig
+from ipusim.runtime.replica.partition import Stage
+from ipusim.runtime.replica.schedule import PipelineTime
 from ipusim.workload.graph import Graph
 
 SRAM_BYTES_PER_CYCLE = 16

@@ -23,13 +23,13 @@ from ipusim.runtime.collectives import (
     cross_ipu_reductions,
     reduce_scatter,
 )
-from ipusim.runtime.host_feed import host_feed
-from ipusim.runtime.host_io import arriving_bytes, host_io
-from ipusim.runtime.lowered import REMEMBERED, Lowered
-from ipusim.runtime.phase_plan import forward_splits
-from ipusim.runtime.phased_replica import phased_replica
-from ipusim.runtime.replica_pipeline import Beside, Replica, pipelined_replica
-from ipusim.runtime.run_config import RunConfig
+from ipusim.runtime.compile import REMEMBERED, Lowered
+from ipusim.runtime.host.io import arriving_bytes, host_io
+from ipusim.runtime.host.loader import host_feed
+from ipusim.runtime.options.config import RunConfig
+from ipusim.runtime.replica.phases.plan import forward_splits
+from ipusim.runtime.replica.phases.replica import phased_replica
+from ipusim.runtime.replica.pipelined import Beside, Replica, pipelined_replica
 from ipusim.runtime.step_result import (
     StepResult,
     compute_chip,
@@ -39,7 +39,7 @@ from ipusim.runtime.step_result import (
 from ipusim.workload.graph import Graph, Norm
 from ipusim.workload.model import Model
 from ipusim.workload.optimizers import norms_per_parameter, state_bytes
-from ipusim.workload.serial_products import SerialProduct, serialise
+from ipusim.workload.serialization import SerialProduct, serialise
 from ipusim.workload.training import TrainingGraphs, training_graphs
 
 STATISTICS_BYTES = 8

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ipusim.errors import DataError, unknown_name
-from ipusim.study.published import PublishedRow, load_rows
+from ipusim.study.data.published import PublishedRow, load_rows
 
 WORK_TABLES = ("Table 3", "Table 4")
 """TAMU's tables that print a throughput and the time of the same epoch."""

@@ -12,7 +12,7 @@ import pandas as pd
 
 from ipusim.machine.system import load_system, system_names
 from ipusim.study.audit import littles_law
-from ipusim.study.published import PublishedRow, load_rows
+from ipusim.study.data.published import PublishedRow, load_rows
 
 CLOCK_TOLERANCE = 0.10
 """A ratio of two chips that differs by more from the ratio of their clocks is more than clock."""

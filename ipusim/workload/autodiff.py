@@ -13,12 +13,6 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from ipusim.errors import WorkloadError
-from ipusim.workload.gradients import (
-    conv_data_gradient,
-    conv_weight_gradient,
-    matmul_data_gradient,
-    matmul_weight_gradient,
-)
 from ipusim.workload.graph import (
     AlignmentLoss,
     Cast,
@@ -38,6 +32,12 @@ from ipusim.workload.graph import (
     Softmax,
     Sort,
     Tensor,
+)
+from ipusim.workload.operators.gradients import (
+    conv_data_gradient,
+    conv_weight_gradient,
+    matmul_data_gradient,
+    matmul_weight_gradient,
 )
 
 FROM_OUTPUT = ("relu", "sigmoid", "tanh", "sqrt", "elu", "leaky_relu")

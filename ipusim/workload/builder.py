@@ -1,364 +1,329 @@
-"""Layers of networks, for the zoo and for imports alike."""
+"""Assembling graphs operator by operator: tensors, elementwise functions, changes of layout."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 
+from ipusim.errors import WorkloadError
 from ipusim.workload.graph import (
-    AlignmentLoss,
-    Conv,
-    Distance,
+    Cast,
     Elementwise,
-    Gather,
-    MatMul,
-    Norm,
-    Pool,
-    Recurrent,
-    Reduce,
-    Softmax,
+    Graph,
+    Layout,
+    Op,
+    Payload,
+    Sort,
     Tensor,
 )
-from ipusim.workload.tensor_builder import TensorBuilder
 
 
-class GraphBuilder(TensorBuilder):
-    """Adds layers with their parameters, named as PyTorch names them.
+class TensorBuilder:
+    """Collects tensors and operators; `finish` makes the immutable graph.
 
-    The parameters of a layer are ``<layer>.weight`` and ``<layer>.bias``.
+    Methods that add an operator take its name and those of the tensors that it reads, and return
+    the name of the tensor that it writes, ``<name>.out``.
     """
 
-    def bias(self, name: str, x: str, channels: int) -> str:
-        """Add a per-channel bias, as operator ``<name>.bias_add``."""
-        shape = self.shape(x)
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.tensors: dict[str, Tensor] = {}
+        self.ops: list[Op] = []
+        self.inputs: list[str] = []
+        self._op_names: set[str] = set()
+        self._shared: dict[str, str] = {}
+        self._streamed: list[str] = []
+        self._fixed: dict[str, None] = {}
+        self._frozen: tuple[str, ...] = ()
+
+    def add_tensor(self, tensor: Tensor) -> str:
+        """Add a tensor whose name must be new; return its name."""
+        if tensor.name in self.tensors:
+            raise WorkloadError(f"Graph {self.name!r} already has a tensor {tensor.name!r}.")
+        self.tensors[tensor.name] = tensor
+        return tensor.name
+
+    def input(self, name: str, shape: tuple[int, ...], dtype: str = "float32") -> str:
+        """Add a tensor that the host sends."""
+        self.inputs.append(name)
+        return self.add_tensor(Tensor(name=name, shape=shape, dtype=dtype, role="input"))
+
+    def parameter(
+        self, name: str, shape: tuple[int, ...], role: str = "parameter", dtype: str = "float32"
+    ) -> str:
+        """Add learnt weights, or with another role what else is stored.
+
+        "constant": statistics and fixed indices; "state": what one step leaves for the next.
+        A name in a shared or frozen part of the network means another tensor or role (`share`,
+        `freeze`).
+        """
+        if role == "parameter":
+            for prefix, source in self._shared.items():
+                if name.startswith(prefix):
+                    return source + name.removeprefix(prefix)
+            if name.startswith(self._frozen):
+                role = "constant"
+        return self.add_tensor(Tensor(name=name, shape=shape, dtype=dtype, role=role))
+
+    def share(self, prefix: str, source: str) -> None:
+        """Let layers whose names begin with `prefix` use the weights of those with `source`.
+
+        Those must have been added before.
+        """
+        self._shared[prefix] = source
+
+    def freeze(self, prefix: str) -> None:
+        """Let layers whose names begin with `prefix` have fixed weights, which nothing trains."""
+        self._frozen = (*self._frozen, prefix)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor added before."""
+        return self.tensors[name].shape
+
+    def add_op(self, name: str, params: Payload, inputs: tuple[str, ...], *outputs: str) -> None:
+        """Add an operator whose tensors exist; a name already taken gets a numeric suffix."""
+        unique, count = name, 2
+        while unique in self._op_names:
+            unique, count = f"{name}_{count}", count + 1
+        self._op_names.add(unique)
+        self.ops.append(Op(name=unique, params=params, inputs=inputs, outputs=outputs))
+
+    def apply(
+        self, name: str, params: Payload, inputs: tuple[str, ...], shape: tuple[int, ...]
+    ) -> str:
+        """Add an operator and its only output, named ``<name>.out``; return the output.
+
+        It has the type of the first input, and like that a fixed one or not.
+        """
+        dtype = self.tensors[inputs[0]].dtype
+        output = self.add_tensor(Tensor(name=f"{name}.out", shape=shape, dtype=dtype))
+        if inputs[0] in self._fixed:
+            self._fixed[output] = None
+        self.add_op(name, params, inputs, output)
+        return output
+
+    def elementwise(self, name: str, function: str, *inputs: str) -> str:
+        """Add an elementwise function; the first tensor has the shape of the result.
+
+        Further tensors may be smaller: missing leading axes, and axes of size 1, are repeated. A
+        function of two operands that is given one tensor takes a constant for the other.
+
+        Raises
+        ------
+        WorkloadError
+            If a further tensor cannot be repeated to the shape of the first.
+        """
+        shape = self.shape(inputs[0])
+        others = [self.shape(other) for other in inputs[1:]]
+        for other in others:
+            aligned = zip(reversed(other), reversed(shape), strict=False)
+            if len(other) > len(shape) or any(size not in (1, full) for size, full in aligned):
+                raise WorkloadError(
+                    f"Operator {name!r} cannot repeat a tensor of shape {other} to {shape}; each "
+                    "axis must have the same size or 1."
+                )
         params = Elementwise(
-            function="bias_add",
-            n_inputs=2,
-            elements=prod(shape),
-            broadcast=True,
-            in_place_ok=True,
-        )
-        bias = self.parameter(f"{name}.bias", (channels,))
-        return self.apply(f"{name}.bias_add", params, (x, bias), shape)
-
-    def conv(
-        self,
-        name: str,
-        x: str,
-        out_channels: int,
-        kernel: int,
-        *,
-        stride: int = 1,
-        padding: int = 0,
-        groups: int = 1,
-        bias: bool = False,
-    ) -> str:
-        """Add a square 2-D convolution of an NCHW tensor."""
-        square, around = (kernel, kernel), (padding, padding)
-        return self._convolve(
-            name, x, out_channels, square, around, around, stride=stride, groups=groups, bias=bias
-        )
-
-    def conv1d(
-        self,
-        name: str,
-        x: str,
-        out_channels: int,
-        kernel: int,
-        *,
-        stride: int = 1,
-        padding: tuple[int, int] = (0, 0),
-        dilation: int = 1,
-        groups: int = 1,
-        bias: bool = False,
-    ) -> str:
-        """Add a 1-D convolution of an (N, C, T) tensor, padded before and after."""
-        return self._convolve(
-            name,
-            x,
-            out_channels,
-            (kernel,),
-            padding[:1],
-            padding[1:],
-            stride=stride,
-            dilation=dilation,
-            groups=groups,
-            bias=bias,
-        )
-
-    def conv_transpose(
-        self,
-        name: str,
-        x: str,
-        out_channels: int,
-        kernel: tuple[int, ...],
-        *,
-        stride: tuple[int, ...],
-        groups: int = 1,
-        bias: bool = False,
-        role: str = "parameter",
-    ) -> str:
-        """Add a transposed convolution whose result is `stride` times as large along each axis.
-
-        As Keras pads "same": a convolution of the input, spread by zeros, with the mirrored
-        kernel, which must be at least as large as the stride. `role` is that of the weights.
-        """
-        pairs = list(zip(kernel, stride, strict=True))
-        lower = tuple(size - 1 - (size - step) // 2 for size, step in pairs)
-        upper = tuple(
-            size + step - 2 - before for (size, step), before in zip(pairs, lower, strict=True)
-        )
-        return self._convolve(
-            name,
-            x,
-            out_channels,
-            kernel,
-            lower,
-            upper,
-            spread=stride,
-            groups=groups,
-            bias=bias,
-            role=role,
-        )
-
-    def _convolve(
-        self,
-        name: str,
-        x: str,
-        out_channels: int,
-        kernel: tuple[int, ...],
-        lower: tuple[int, ...],
-        upper: tuple[int, ...],
-        *,
-        stride: int = 1,
-        dilation: int = 1,
-        spread: tuple[int, ...] = (),
-        groups: int = 1,
-        bias: bool = False,
-        role: str = "parameter",
-    ) -> str:
-        """Add a convolution of an (N, C, ...) tensor, padded below and above each axis.
-
-        `spread` puts zeros between the elements; the weights of such a convolution have the input
-        channels in front, those of any other the output channels.
-        """
-        batch, in_channels, *field = self.shape(x)
-        rank = len(field)
-        params = Conv(
-            batch=batch,
-            in_channels=in_channels,
-            out_channels=out_channels,
-            groups=groups,
-            field=tuple(field),
-            kernel=kernel,
-            stride=(stride,) * rank,
-            padding_lower=lower,
-            padding_upper=upper,
-            dilation=(dilation,) * rank,
-            input_dilation=spread,
-        )
-        first, second = (in_channels, out_channels) if spread else (out_channels, in_channels)
-        weight = self.parameter(f"{name}.weight", (first, second // groups, *kernel), role=role)
-        y = self.apply(name, params, (x, weight), (batch, out_channels, *params.out_field))
-        return self.bias(name, y, out_channels) if bias else y
-
-    def batch_norm(self, name: str, x: str) -> str:
-        """Add an inference batch norm of an NCHW tensor, with its statistics as constants."""
-        batch, channels, *field = self.shape(x)
-        params = Norm(kind="batch", batch=batch, channels=channels, spatial_elements=prod(field))
-        vectors = (
-            *self._scale_and_shift(name, channels),
-            self.parameter(f"{name}.running_mean", (channels,), role="constant"),
-            self.parameter(f"{name}.running_var", (channels,), role="constant"),
-        )
-        return self.apply(name, params, (x, *vectors), self.shape(x))
-
-    def group_norm(self, name: str, x: str, groups: int) -> str:
-        """Add a group norm of an (N, C, ...) tensor."""
-        batch, channels, *field = self.shape(x)
-        params = Norm(
-            kind="group",
-            batch=batch,
-            channels=channels,
-            spatial_elements=prod(field),
-            groups=groups,
-        )
-        return self.apply(name, params, (x, *self._scale_and_shift(name, channels)), self.shape(x))
-
-    def layer_norm(self, name: str, x: str) -> str:
-        """Add a layer norm over the last axis."""
-        *rows, channels = self.shape(x)
-        params = Norm(kind="layer", batch=prod(rows), channels=channels, spatial_elements=1)
-        return self.apply(name, params, (x, *self._scale_and_shift(name, channels)), self.shape(x))
-
-    def _scale_and_shift(self, name: str, channels: int) -> tuple[str, str]:
-        return (
-            self.parameter(f"{name}.weight", (channels,)),
-            self.parameter(f"{name}.bias", (channels,)),
-        )
-
-    def max_pool(self, name: str, x: str, kernel: int, *, stride: int, padding: int = 0) -> str:
-        """Add a square 2-D maximum pool of an NCHW tensor."""
-        batch, channels, *field = self.shape(x)
-        params = Pool(
-            kind="max",
-            batch=batch,
-            channels=channels,
-            field=tuple(field),
-            kernel=(kernel, kernel),
-            stride=(stride, stride),
-            padding_lower=(padding, padding),
-            padding_upper=(padding, padding),
-        )
-        return self.apply(name, params, (x,), (batch, channels, *params.out_field))
-
-    def global_average_pool(self, name: str, x: str) -> str:
-        """Add the average over all positions of an NCHW tensor; the result is (N, C, 1, 1)."""
-        batch, channels, *field = self.shape(x)
-        rank = len(field)
-        params = Pool(
-            kind="average",
-            batch=batch,
-            channels=channels,
-            field=tuple(field),
-            kernel=tuple(field),
-            stride=(1,) * rank,
-            padding_lower=(0,) * rank,
-            padding_upper=(0,) * rank,
-        )
-        return self.apply(name, params, (x,), (batch, channels, *(1,) * rank))
-
-    def gather(self, name: str, table: str, indices: str, *, hottest: int = 0) -> str:
-        """Add a lookup of rows of a (rows, width) table; the result is (indices, width).
-
-        A table (groups, rows, width) takes indices (groups, count) and gives (groups, count,
-        width): each group looks up in its own rows.
-        """
-        *groups, rows, width = self.shape(table)
-        count = prod(self.shape(indices)) // prod(groups)
-        params = Gather(rows=rows, width=width, indices=count, groups=prod(groups), hottest=hottest)
-        return self.apply(name, params, (table, indices), (*groups, count, width))
-
-    def scatter_add(
-        self, name: str, updates: str, indices: str, rows: int, *, hottest: int = 0
-    ) -> str:
-        """Add the sum of (count, width) updates by index, (rows, width); with groups in front."""
-        *groups, count, width = self.shape(updates)
-        params = Gather(
-            rows=rows,
-            width=width,
-            indices=count,
-            groups=prod(groups),
-            hottest=hottest,
-            function="add",
-        )
-        return self.apply(name, params, (updates, indices), (*groups, rows, width))
-
-    def write_rows(self, name: str, table: str, updates: str, indices: str) -> str:
-        """Write (count, width) rows into a stored (rows, width) table; the result is the table."""
-        rows, width = self.shape(table)
-        count = prod(self.shape(indices))
-        stored = self.tensors[table]
-        output = self.add_tensor(
-            Tensor(name=f"{name}.out", shape=stored.shape, dtype=stored.dtype, alias_of=table)
-        )
-        params = Gather(rows=rows, width=width, indices=count, function="write")
-        self.add_op(name, params, (table, updates, indices), output)
-        return output
-
-    def argmax(self, name: str, x: str) -> str:
-        """Add the position of the largest element along the last axis, in 32-bit integers."""
-        *rows, length = self.shape(x)
-        params = Reduce(function="argmax", outer=prod(rows), reduced=length, inner=1)
-        output = self.add_tensor(Tensor(name=f"{name}.out", shape=tuple(rows), dtype="int32"))
-        self.add_op(name, params, (x,), output)
-        return output
-
-    def distance(self, name: str, a: str, b: str) -> str:
-        """Add the L1 distances of the rows of (m, width) to those of (n, width): (m, n)."""
-        (rows, width), (others, _) = self.shape(a), self.shape(b)
-        params = Distance(rows=rows, others=others, width=width)
-        return self.apply(name, params, (a, b), (rows, others))
-
-    def softmax(self, name: str, x: str, *, log: bool = False) -> str:
-        """Add a softmax over the last axis, or its logarithm."""
-        *rows, length = self.shape(x)
-        params = Softmax(outer=prod(rows), length=length, log=log)
-        return self.apply(name, params, (x,), self.shape(x))
-
-    def matmul(self, name: str, a: str, b: str, *, transpose_b: bool = False) -> str:
-        """Add the product of two activations, or of one and a parameter; leading axes are groups.
-
-        With `transpose_b` the stored operand is (..., n, k) instead of (..., k, n).
-        """
-        *groups, m, k = self.shape(a)
-        n = self.shape(b)[-2 if transpose_b else -1]
-        params = MatMul(
-            groups=prod(groups),
-            m=m,
-            k=k,
-            n=n,
-            weights_operand=self.tensors[b].role == "parameter",
-            transpose_b=transpose_b,
-        )
-        return self.apply(name, params, (a, b), (*groups, m, n))
-
-    def reduce(self, name: str, function: str, x: str, *, axis: int) -> str:
-        """Add a reduction over one axis, which the result no longer has."""
-        shape = self.shape(x)
-        params = Reduce(
             function=function,
-            outer=prod(shape[:axis]),
-            reduced=shape[axis],
-            inner=prod(shape[axis + 1 :]),
+            n_inputs=len(inputs),
+            elements=prod(shape),
+            broadcast=any(other != shape for other in others),
+            in_place_ok=self.tensors[inputs[0]].role not in ("parameter", "constant"),
         )
-        return self.apply(name, params, (x,), (*shape[:axis], *shape[axis + 1 :]))
+        return self.apply(name, params, inputs, shape)
 
-    def recurrent(
-        self, name: str, x: str, hidden: int, *, kind: str = "lstm", sequence: bool = True
-    ) -> str:
-        """Add an LSTM or GRU layer to a (steps, batch, features) tensor.
+    def flatten(self, name: str, x: str) -> str:
+        """Flatten everything after the batch."""
+        batch, *rest = self.shape(x)
+        return self._layout(name, "flatten", x, (batch, prod(rest)), moves_data=False)
 
-        The result is (steps, batch, hidden), or (batch, hidden) of the last step where `sequence`
-        is False. There is one bias per gate and unit.
+    def reshape(self, name: str, x: str, shape: tuple[int, ...]) -> str:
+        """Add a view of the same elements in another shape."""
+        return self._layout(name, "reshape", x, shape, moves_data=False)
+
+    def transpose(self, name: str, x: str, order: tuple[int, ...]) -> str:
+        """Add a change of the order of the axes; a view where only axes of size 1 move."""
+        shape = self.shape(x)
+        kept = [axis for axis in order if shape[axis] > 1]
+        result = tuple(shape[axis] for axis in order)
+        return self._layout(name, "transpose", x, result, moves_data=kept != sorted(kept))
+
+    def narrow(self, name: str, x: str, *, axis: int, size: int) -> str:
+        """Add a view of the first `size` elements along one axis."""
+        shape = self.shape(x)
+        result = (*shape[:axis], size, *shape[axis + 1 :])
+        return self._layout(name, "slice", x, result, moves_data=False)
+
+    def roll(self, name: str, x: str) -> str:
+        """Add a cyclic shift along some axes, copied into new memory."""
+        return self._layout(name, "roll", x, self.shape(x), moves_data=True)
+
+    def copy(self, name: str, x: str) -> str:
+        """Add a copy into a tensor spread evenly over the chip."""
+        return self._layout(name, "copy", x, self.shape(x), moves_data=True)
+
+    def pad(self, name: str, x: str, *, axis: int, size: int) -> str:
+        """Add zeros after the end of one axis, up to `size` elements."""
+        shape = self.shape(x)
+        result = (*shape[:axis], size, *shape[axis + 1 :])
+        return self._layout(name, "pad", x, result, moves_data=True)
+
+    def expand(self, name: str, x: str, shape: tuple[int, ...]) -> str:
+        """Add a view that repeats a tensor along axes of size 1."""
+        return self._layout(name, "expand", x, shape, moves_data=False)
+
+    def crop(self, name: str, x: str, field: tuple[int, ...]) -> str:
+        """Add a view of the middle of an NCHW tensor's field."""
+        result = (*self.shape(x)[:2], *field)
+        return self._layout(name, "slice", x, result, moves_data=False)
+
+    def resize(self, name: str, x: str, factor: int) -> str:
+        """Add a view of an NCHW tensor that repeats each position `factor` times along each axis.
+
+        Poplar's upsampling to the nearest element is a view (graphcore/popart
+        willow/src/popx/op/resizex.cpp): what reads it fetches the repeats.
         """
-        steps, batch, features = self.shape(x)
-        params = Recurrent(
-            kind=kind,
-            steps=steps,
-            batch=batch,
-            features=features,
-            hidden=hidden,
-            sequence=sequence,
-        )
-        columns = params.gates * hidden
-        weights = (
-            self.parameter(f"{name}.weight_ih", (features, columns)),
-            self.parameter(f"{name}.weight_hh", (hidden, columns)),
-            self.parameter(f"{name}.bias", (columns,)),
-        )
-        shape = (steps, batch, hidden) if sequence else (batch, hidden)
-        return self.apply(name, params, (x, *weights), shape)
+        batch, channels, *field = self.shape(x)
+        result = (batch, channels, *(factor * size for size in field))
+        return self._layout(name, "resize", x, result, moves_data=False)
 
-    def alignment_loss(self, name: str, x: str, labels: str, *, kind: str, steps: int) -> str:
-        """Add a loss over alignments of log probabilities with labels (N, L): (N,)."""
-        batch, length = self.shape(labels)
-        params = AlignmentLoss(
-            kind=kind, batch=batch, steps=steps, labels=length, classes=self.shape(x)[-1]
+    def concat(self, name: str, *inputs: str, axis: int, view: bool = False) -> str:
+        """Add the concatenation of tensors along one axis.
+
+        With `view` the parts stay where they lie and what reads the result fetches them from
+        there, as frameworks do where nothing overwrites a part (poplar::concat).
+        """
+        shape = self.shape(inputs[0])
+        size = sum(self.shape(x)[axis] for x in inputs)
+        result = (*shape[:axis], size, *shape[axis + 1 :])
+        params = Layout(function="concat", elements=prod(result), moves_data=not view)
+        return self.apply(name, params, inputs, result)
+
+    def unstack(self, name: str, x: str) -> tuple[str, ...]:
+        """Add views of the slices of a tensor along its first axis, which they no longer have."""
+        parts, *shape = self.shape(x)
+        dtype = self.tensors[x].dtype
+        outputs = tuple(
+            self.add_tensor(Tensor(name=f"{name}.out{part}", shape=tuple(shape), dtype=dtype))
+            for part in range(parts)
         )
+        params = Layout(function="split", elements=prod(self.shape(x)), moves_data=False)
+        self.add_op(name, params, (x,), *outputs)
+        return outputs
+
+    def split(self, name: str, x: str, sizes: tuple[int, ...], *, axis: int) -> tuple[str, ...]:
+        """Add views of the parts of a tensor along one axis.
+
+        Raises
+        ------
+        WorkloadError
+            If the parts are not as long together as the axis.
+        """
+        shape = self.shape(x)
+        if sum(sizes) != shape[axis]:
+            raise WorkloadError(
+                f"Operator {name!r} cannot split {shape[axis]} elements into parts of {sizes}."
+            )
+        outputs = tuple(
+            self.add_tensor(
+                Tensor(
+                    name=f"{name}.out{part}",
+                    shape=(*shape[:axis], size, *shape[axis + 1 :]),
+                    dtype=self.tensors[x].dtype,
+                )
+            )
+            for part, size in enumerate(sizes)
+        )
+        params = Layout(function="split", elements=prod(shape), moves_data=False)
+        self.add_op(name, params, (x,), *outputs)
+        return outputs
+
+    def _layout(
+        self, name: str, function: str, x: str, shape: tuple[int, ...], *, moves_data: bool
+    ) -> str:
+        params = Layout(function=function, elements=prod(shape), moves_data=moves_data)
+        return self.apply(name, params, (x,), shape)
+
+    def streamed(
+        self, name: str, shape: tuple[int, ...], *, dtype: str, trained: bool = True
+    ) -> str:
+        """Add rows of a table in Streaming Memory, which a step reads and writes back.
+
+        They keep their type whatever the precision of the run.
+        """
+        self._streamed.append(name)
+        self._fixed[name] = None
+        return self.parameter(name, shape, "parameter" if trained else "constant", dtype)
+
+    def all_to_all(self, name: str, x: str) -> str:
+        """Add an exchange of equal parts of a tensor between every two replicas."""
+        return self._layout(name, "all_to_all", x, self.shape(x), moves_data=True)
+
+    def sort(self, name: str, x: str) -> str:
+        """Add a sort of the last axis."""
+        *rows, length = self.shape(x)
+        return self.apply(name, Sort(outer=prod(rows), length=length), (x,), self.shape(x))
+
+    def cast(self, name: str, x: str, to: str, *, fixed: bool = False) -> str:
+        """Add a conversion to another element type, which if `fixed` no precision changes."""
         tensor = self.tensors[x]
-        loss = self.add_tensor(Tensor(name=f"{name}.out", shape=(batch,), dtype=tensor.dtype))
-        gradient = self.add_tensor(
-            Tensor(name=f"{name}.out_gradient", shape=tensor.shape, dtype=tensor.dtype)
-        )
-        self.add_op(name, params, (x, labels), loss, gradient)
-        return loss
+        output = self.add_tensor(Tensor(name=f"{name}.out", shape=tensor.shape, dtype=to))
+        if fixed:
+            self._fixed[output] = None
+        self.add_op(name, Cast(to=to, elements=tensor.elements), (x,), output)
+        return output
 
-    def linear(self, name: str, x: str, out_features: int, *, bias: bool = True) -> str:
-        """Add a fully connected layer to a (batch, features) tensor."""
-        batch, in_features = self.shape(x)
-        params = MatMul(
-            m=batch, k=in_features, n=out_features, weights_operand=True, transpose_b=True
-        )
-        weight = self.parameter(f"{name}.weight", (out_features, in_features))
-        y = self.apply(name, params, (x, weight), (batch, out_features))
-        return self.bias(name, y, out_features) if bias else y
+    def finish(self, *outputs: str) -> Graph:
+        """Return the validated graph; computed outputs get the role "output"."""
+        tensors = dict(self.tensors)
+        for name in outputs:
+            tensor = tensors[name]
+            if tensor.role == "activation":
+                tensors[name] = Tensor(
+                    name=name, shape=tensor.shape, dtype=tensor.dtype, role="output"
+                )
+        stored = ("input", "parameter", "constant", "state")
+        available = [t.name for t in tensors.values() if t.role in stored]
+        return Graph(
+            name=self.name,
+            tensors=tensors,
+            ops=topological_order(self.ops, available),
+            inputs=tuple(self.inputs),
+            outputs=tuple(outputs),
+            streamed=tuple(self._streamed),
+            fixed=tuple(self._fixed),
+        ).validate()
+
+
+def topological_order(ops: Iterable[Op], available: Iterable[str]) -> tuple[Op, ...]:
+    """Order operators so that each runs after those it reads from, keeping ties as given.
+
+    Parameters
+    ----------
+    ops : iterable of Op
+    available : iterable of str
+        Tensors that exist before the first operator: inputs, parameters and constants.
+
+    Raises
+    ------
+    WorkloadError
+        If operators wait for each other or for a tensor that nothing provides.
+    """
+    ready = set(available)
+    waiting = list(ops)
+    ordered: list[Op] = []
+    while waiting:
+        blocked: list[Op] = []
+        for op in waiting:
+            if ready.issuperset(op.inputs):
+                ready.update(op.outputs)
+                ordered.append(op)
+            else:
+                blocked.append(op)
+        if len(blocked) == len(waiting):
+            missing = next(name for name in blocked[0].inputs if name not in ready)
+            raise WorkloadError(
+                f"Operator {blocked[0].name!r} reads {missing!r}, which no operator can provide "
+                "first."
+            )
+        waiting = blocked
+    return tuple(ordered)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ipusim.errors import ConfigError, WorkloadError
-from ipusim.workload.detection import Suppression
-from ipusim.workload.payloads import (
+from ipusim.workload.operators.attributes import (
     Cast,
     Conv,
     Distance,
@@ -22,13 +21,14 @@ from ipusim.workload.payloads import (
     Loss,
     MatMul,
     Norm,
+    Payload as TensorPayload,
     Pool,
     Reduce,
     Softmax,
     Sort,
 )
-from ipusim.workload.payloads import Payload as TensorPayload
-from ipusim.workload.sequences import AlignmentLoss, Recurrent
+from ipusim.workload.operators.nms import Suppression
+from ipusim.workload.operators.recurrent import AlignmentLoss, Recurrent
 
 __all__ = [
     "DTYPE_BYTES",

@@ -27,8 +27,8 @@ from ipusim.workload.graph import (
     Softmax,
     Tensor,
 )
+from ipusim.workload.operators.attributes import CLASS_LOSSES, LOSSES
 from ipusim.workload.optimizers import update_graph
-from ipusim.workload.payloads import CLASS_LOSSES, LOSSES
 
 RECOMPUTE_MODES = ("none", "auto")
 """Keep everything; or choose checkpoints so that segments and checkpoints take like memory."""
@@ -76,7 +76,7 @@ def training_graphs(
     graph : Graph
         Forward graph of one micro-batch, in the storage types of the run.
     loss : str
-        One of `payloads.LOSSES`. Applied to every output; each gets an input of targets, unless it
+        One of `LOSSES`. Applied to every output; each gets an input of targets, unless it
         is the loss itself ("identity", which passes over outputs that no parameter influences).
     optimizer : str
         One of `optimizers.OPTIMIZERS`.

@@ -12,39 +12,49 @@ from functools import cache
 
 from ipusim.errors import resolve_name
 from ipusim.workload.model import Model
-from ipusim.workload.zoo import bert, efficientdet, gpt2, group_bert, yolo
-from ipusim.workload.zoo.autoencoder import tamu_autoencoder
-from ipusim.workload.zoo.bert import bert_base_squad, bert_large_squad
-from ipusim.workload.zoo.braggnn import braggnn, braggnn_prepared, braggnn_scaled
-from ipusim.workload.zoo.clip import clip_vit_base_32
-from ipusim.workload.zoo.cluster_gcn import (
+from ipusim.workload.zoo.graphs.cluster_gcn import (
     cluster_gcn_arxiv,
     cluster_gcn_mag,
     cluster_gcn_ppi,
     cluster_gcn_products,
     cluster_gcn_reddit,
 )
-from ipusim.workload.zoo.conformer import conformer_medium, conformer_small
-from ipusim.workload.zoo.cookienetae import cookienetae
-from ipusim.workload.zoo.deepvoice import deepvoice3
-from ipusim.workload.zoo.dino import dino_vit_base_16
-from ipusim.workload.zoo.efficientnet import (
+from ipusim.workload.zoo.graphs.gin import gin_molhiv
+from ipusim.workload.zoo.graphs.schnet import schnet
+from ipusim.workload.zoo.graphs.tgn import tgn_pytorch, tgn_tensorflow
+from ipusim.workload.zoo.graphs.transe import transe_256
+from ipusim.workload.zoo.language import bert, gpt2, group_bert
+from ipusim.workload.zoo.language.bert import bert_base_squad, bert_large_squad
+from ipusim.workload.zoo.language.gpt2 import gpt2_large, gpt2_medium, gpt2_small
+from ipusim.workload.zoo.science.braggnn import braggnn, braggnn_prepared, braggnn_scaled
+from ipusim.workload.zoo.science.cookienetae import cookienetae
+from ipusim.workload.zoo.science.mcmc import mcmc_bnn
+from ipusim.workload.zoo.science.uno import uno
+from ipusim.workload.zoo.science.weather_mlp import weather_mlp
+from ipusim.workload.zoo.speech.conformer import conformer_medium, conformer_small
+from ipusim.workload.zoo.speech.deepvoice import deepvoice3
+from ipusim.workload.zoo.speech.fastspeech import fastpitch, fastspeech2, fastspeech2_training
+from ipusim.workload.zoo.speech.lstm import lstm_2_layers
+from ipusim.workload.zoo.speech.transducer import (
+    transformer_transducer,
+    transformer_transducer_large,
+)
+from ipusim.workload.zoo.vision import efficientdet, yolo
+from ipusim.workload.zoo.vision.autoencoder import tamu_autoencoder
+from ipusim.workload.zoo.vision.clip import clip_vit_base_32
+from ipusim.workload.zoo.vision.dino import dino_vit_base_16
+from ipusim.workload.zoo.vision.efficientnet import (
     efficientnet_b0,
     efficientnet_b0_g16_gn,
     efficientnet_b4,
     efficientnet_b4_g16_gn,
     efficientnet_b7,
 )
-from ipusim.workload.zoo.fastspeech import fastpitch, fastspeech2, fastspeech2_training
-from ipusim.workload.zoo.frozen_in_time import frozen_in_time_1_frame
-from ipusim.workload.zoo.gin import gin_molhiv
-from ipusim.workload.zoo.gpt2 import gpt2_large, gpt2_medium, gpt2_small
-from ipusim.workload.zoo.lstm import lstm_2_layers
-from ipusim.workload.zoo.mae import mae_vit_base_16
-from ipusim.workload.zoo.mcmc import mcmc_bnn
-from ipusim.workload.zoo.mini_dalle import mini_dalle_l16
-from ipusim.workload.zoo.mobilenet import mobilenet_v3_large, mobilenet_v3_small
-from ipusim.workload.zoo.resnet import (
+from ipusim.workload.zoo.vision.frozen_in_time import frozen_in_time_1_frame
+from ipusim.workload.zoo.vision.mae import mae_vit_base_16
+from ipusim.workload.zoo.vision.mini_dalle import mini_dalle_l16
+from ipusim.workload.zoo.vision.mobilenet import mobilenet_v3_large, mobilenet_v3_small
+from ipusim.workload.zoo.vision.resnet import (
     resnet18,
     resnet34,
     resnet50,
@@ -52,14 +62,13 @@ from ipusim.workload.zoo.resnet import (
     resnet101,
     resnet152,
 )
-from ipusim.workload.zoo.resnext import (
+from ipusim.workload.zoo.vision.resnext import (
     resnext50_32x4d,
     resnext101_32x4d,
     resnext101_32x4d_gn,
     resnext101_32x8d,
 )
-from ipusim.workload.zoo.schnet import schnet
-from ipusim.workload.zoo.swin import (
+from ipusim.workload.zoo.vision.swin import (
     swin_base,
     swin_base_padded,
     swin_large,
@@ -67,21 +76,13 @@ from ipusim.workload.zoo.swin import (
     swin_tiny,
     swin_tiny_padded,
 )
-from ipusim.workload.zoo.tgn import tgn_pytorch, tgn_tensorflow
-from ipusim.workload.zoo.transducer import (
-    transformer_transducer,
-    transformer_transducer_large,
-)
-from ipusim.workload.zoo.transe import transe_256
-from ipusim.workload.zoo.unet import unet_medical
-from ipusim.workload.zoo.uno import uno
-from ipusim.workload.zoo.vit import (
+from ipusim.workload.zoo.vision.unet import unet_medical
+from ipusim.workload.zoo.vision.vit import (
     vit_base_16,
     vit_base_16_finetuning,
     vit_base_16_pretraining,
     vit_large_16,
 )
-from ipusim.workload.zoo.weather_mlp import weather_mlp
 
 __all__ = [
     "bert_base_squad",

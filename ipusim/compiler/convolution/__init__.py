@@ -1,0 +1,1 @@
+"""The planner of convolutions and matrix multiplies."""

@@ -1,0 +1,162 @@
+"""Plans of a fully connected layer in training: one for all three passes, or one for each.
+
+A joint plan keeps every weight on the tile that uses it in all passes, so that nothing but their
+channels is transposed between them; it is taken where it costs less than three plans do.
+
+References
+----------
+poplibs tag sdk/poplar/2.0.0, ``lib/poplin/ConvPlan.cpp`` (createPlan, getFullyConnectedBwdPlan,
+getFullyConnectedWUPlan) and ``ConvModel.cpp`` (addBwdEstimates, addWuEstimates).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from ipusim.compiler.convolution import planner, record as lay
+from ipusim.compiler.convolution.joint_search import joint_search
+from ipusim.compiler.convolution.shape import ConvShape, PlannerChip, PlannerRules
+from ipusim.compiler.convolution.transforms import transformed_problems
+from ipusim.compiler.convolution.vertex_types import vertex_types
+from ipusim.compiler.vertices.conv import ERA_1_0
+from ipusim.machine import Chip
+
+_PASSES = ("fc_training", "fc_data_gradient", "fc_weight_gradient")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerPlans:
+    """Plans of the three passes of one fully connected layer.
+
+    Attributes
+    ----------
+    forward, data_gradient, weight_gradient : Plan
+    joint : bool
+        Whether one partition serves all three.
+    """
+
+    forward: planner.Plan
+    data_gradient: planner.Plan
+    weight_gradient: planner.Plan
+    joint: bool
+
+
+def plan_layer(shape: ConvShape, chip: Chip, rules: PlannerRules) -> LayerPlans:
+    """Return the plans of a layer.
+
+    Parameters
+    ----------
+    shape : ConvShape
+        The forward product, of kind "fc_training".
+    chip : Chip
+    rules : PlannerRules
+
+    Notes
+    -----
+    The joint plans of tag 1.0.136, which did not exchange operands, are not modelled: that era
+    gets three plans.
+    """
+    return _plan_layer(shape, PlannerChip.of(chip), rules, chip)
+
+
+def forget_layers() -> None:
+    """Drop every remembered plan of a layer."""
+    _plan_layer.cache_clear()
+
+
+def pass_shapes(shape: ConvShape) -> tuple[ConvShape, ConvShape, ConvShape]:
+    """Return the shapes of the three passes of a layer, operands exchanged as in `shape`.
+
+    Forward multiplies m x k by k x n; `shape` has batch n, input channels k, output channels m.
+    """
+    n, k, m = shape.batch, shape.in_channels, shape.out_channels
+    return (
+        shape,
+        replace(shape, kind=_PASSES[1], batch=k, in_channels=n),
+        replace(shape, kind=_PASSES[2], in_channels=m, out_channels=k),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _plan_layer(shape: ConvShape, key: PlannerChip, rules: PlannerRules, chip: Chip) -> LayerPlans:
+    separate = [planner.plan(one, chip, rules) for one in pass_shapes(shape)]
+    if rules.era != ERA_1_0 and shape.in_bytes == shape.out_bytes:
+        joint = _joint(shape, key, rules, sum(plan.planned_cycles for plan in separate))
+        if joint is not None:
+            return LayerPlans(
+                forward=joint[0], data_gradient=joint[1], weight_gradient=joint[2], joint=True
+            )
+    return LayerPlans(
+        forward=separate[0], data_gradient=separate[1], weight_gradient=separate[2], joint=False
+    )
+
+
+def _joint(
+    shape: ConvShape, chip: PlannerChip, rules: PlannerRules, bound: int
+) -> list[planner.Plan] | None:
+    """Return the joint plans if one partition costs no more than `bound` cycles."""
+    limit = rules.temporary_bytes(chip.bytes_per_tile)
+    found = [next(transformed_problems(one, chip, rules)) for one in pass_shapes(shape)]
+    base = np.stack([problem for _, problem, _ in found])
+    base[:, lay.JOINT] = 1
+    base[:, lay.COPY_INPUT] = (0, 0, 1)
+    base[:, lay.COPY_OUTPUT] = 0
+    # Neighbours receive the same inputs in the standard order of tiles only.
+    base[1:, lay.TILES_PER_BUS] = 1
+    best = np.array([bound + 1, lay.UNBOUNDED], np.int64)
+    splits = np.ones((3, lay.SPLIT_SIZE), np.int64)
+    winner = None
+    evaluations = 0
+    updates = vertex_types(base[2], pass_shapes(shape)[2], chip, rules)
+    for vertex in vertex_types(base[0], shape, chip, rules):
+        gradients = _gradient_vertices(vertex, updates)
+        if gradients is None:
+            continue
+        problems = base.copy()
+        problems[:, lay.FIELD_GRAIN] = vertex[lay.IN_CHANS_PER_GROUP]
+        vertices = np.stack([vertex, *gradients])
+        before = best.copy()
+        evaluations += joint_search(problems, vertices, limit, best, splits)
+        if (best != before).any():
+            winner = (problems, vertices, splits.copy())
+    if winner is None:
+        return None
+    problems, vertices, splits = winner
+    return [
+        planner.executed_plan(
+            "joint",
+            problems[index],
+            vertices[index],
+            splits[index],
+            found[index][2],
+            planned_cycles=int(best[0]) // 3,
+            evaluations=evaluations,
+            within_memory_bound=True,
+            spreads_output=False,
+        )
+        for index in range(3)
+    ]
+
+
+def _gradient_vertices(
+    vertex: np.ndarray, updates: np.ndarray
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the vertices of the two gradients that go with a forward vertex, if there are any.
+
+    The forward grouping of inputs is that of the weight gradient's outputs, and the forward
+    grouping of outputs that of its inputs; of the types `updates` that have these groupings the
+    most promising is taken, which sums in half precision where nothing is reduced afterwards
+    (ConvModel.cpp, getFullyConnectedWuConvVertexType).
+    """
+    in_per, out_per = vertex[lay.IN_CHANS_PER_GROUP], vertex[lay.OUT_CHANS_PER_GROUP]
+    if vertex[lay.METHOD] != lay.AMP or in_per % vertex[lay.UNITS] != 0:
+        return None
+    fitting = updates[
+        (updates[:, lay.METHOD] == lay.AMP)
+        & (updates[:, lay.IN_CHANS_PER_GROUP] == out_per)
+        & (updates[:, lay.OUT_CHANS_PER_GROUP] == in_per)
+    ]
+    return (vertex.copy(), fitting[0]) if len(fitting) else None

@@ -1,0 +1,338 @@
+"""A convolution as the planner sees it: operands cut, spread, padded and turned, the result cut.
+
+The two gradients of a convolution, and the operations that poplibs makes of one convolution before
+it splits it, need more than strides and paddings: the kernel may be padded like the input, and the
+output may be cut before its stride or padded after it.
+
+References
+----------
+poplibs tag sdk/poplar/2.0.0, ``lib/poplin/ConvParams.cpp`` (canonicalize), ``ConvPlan.cpp``
+(swapOperands) and ``ConvModel.cpp`` (expandDim, calculateFlattenedParams, canDeferDilation).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from ipusim.compiler.convolution.shape import ConvShape
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One spatial dimension of the input or the kernel; each change follows the one before it.
+
+    Attributes
+    ----------
+    size : int
+        Elements in memory.
+    cut_low, cut_high : int
+        Elements left out at the ends.
+    dilation : int
+        Distance of neighbours once zeros are spread between them.
+    pad_low, pad_high : int
+        Zeros around the result.
+    flip : bool
+        Whether it is then read backwards.
+    """
+
+    size: int
+    cut_low: int = 0
+    cut_high: int = 0
+    dilation: int = 1
+    pad_low: int = 0
+    pad_high: int = 0
+    flip: bool = False
+
+    @property
+    def kept(self) -> int:
+        """Elements that are not cut."""
+        return self.size - self.cut_low - self.cut_high
+
+    @property
+    def extent(self) -> int:
+        """Size after all changes."""
+        return (self.kept - 1) * self.dilation + 1 + self.pad_low + self.pad_high
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing changes."""
+        return self == Operand(self.size)
+
+    def places(self) -> np.ndarray:
+        """Place of every kept element after all changes."""
+        places = self.pad_low + np.arange(self.kept) * self.dilation
+        return self.extent - 1 - places if self.flip else places
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """One spatial dimension of a convolution: input, kernel, and what becomes of the output.
+
+    The output is cut, then every ``stride``-th element is taken, then zeros are put around.
+    """
+
+    data: Operand
+    kernel: Operand
+    cut_low: int = 0
+    cut_high: int = 0
+    stride: int = 1
+    pad_low: int = 0
+    pad_high: int = 0
+
+    @property
+    def slides(self) -> int:
+        """Positions of the kernel in the input."""
+        return self.data.extent - self.kernel.extent + 1
+
+    @property
+    def out(self) -> int:
+        """Output size."""
+        computed = (self.slides - self.cut_low - self.cut_high - 1) // self.stride + 1
+        return computed + self.pad_low + self.pad_high
+
+    @property
+    def free(self) -> bool:
+        """Whether every output is the input at its own place, so that dimensions can be joined."""
+        unchanged = self == Dim(self.data, self.kernel)
+        return unchanged and self.data.plain and self.kernel.extent == 1
+
+    @property
+    def expanding_matters(self) -> bool:
+        """Whether moving the kernel into the channels changes the convolution."""
+        return self != Dim(Operand(self.out), Operand(1))
+
+    @property
+    def defers_dilation(self) -> bool:
+        """Whether zeros can be spread through the output instead of the input."""
+        return (
+            self.data.dilation != 1
+            and not (self.data.pad_low or self.data.pad_high or self.cut_low or self.cut_high)
+            and self.stride == 1
+            and self.kernel.extent == 1
+        )
+
+    def without_dilation(self) -> Dim:
+        """Return the convolution that is left if the zeros are spread through its output."""
+        return replace(self, data=replace(self.data, dilation=1), pad_low=0, pad_high=0)
+
+    def uses(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], bool]:
+        """Return what takes part.
+
+        Returns
+        -------
+        inputs, taps, outputs : (int, int)
+            Ranges from the first to behind the last element that matters.
+        covered : bool
+            Whether every kernel tap reaches every output.
+        """
+        return _uses(self)
+
+    def swapped(self) -> Dim:
+        """Return the dimension with input and kernel exchanged."""
+        return _swapped(self)
+
+
+@lru_cache(maxsize=4096)
+def _swapped(dim: Dim) -> Dim:
+    extra = dim.data.extent - dim.kernel.extent
+    data = replace(
+        dim.kernel,
+        flip=not dim.kernel.flip,
+        pad_low=dim.kernel.pad_low + extra,
+        pad_high=dim.kernel.pad_high + extra,
+    )
+    kernel = replace(dim.data, flip=not dim.data.flip)
+    return canonical(replace(dim, data=data, kernel=kernel))
+
+
+@lru_cache(maxsize=4096)
+def _uses(dim: Dim) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], bool]:
+    slide = dim.data.places()[:, None] - dim.kernel.places()[None, :]
+    reached = slide - dim.cut_low
+    hit = (reached >= 0) & (slide < dim.slides - dim.cut_high) & (reached % dim.stride == 0)
+    inputs = np.flatnonzero(hit.any(axis=1)) + dim.data.cut_low
+    taps = np.flatnonzero(hit.any(axis=0)) + dim.kernel.cut_low
+    outputs = reached[hit] // dim.stride + dim.pad_low
+    if not len(inputs):
+        return (0, 0), (0, 0), (0, 0), False
+    covered = len(taps) == dim.kernel.size and bool((hit.sum(axis=0) == dim.out).all())
+    return (
+        (int(inputs[0]), int(inputs[-1]) + 1),
+        (int(taps[0]), int(taps[-1]) + 1),
+        (int(outputs.min()), int(outputs.max()) + 1),
+        covered,
+    )
+
+
+@lru_cache(maxsize=4096)
+def canonical(dim: Dim) -> Dim:
+    """Return an equal dimension with nothing in it that has no effect.
+
+    Outputs that nothing reaches become padding, inputs and taps that reach nothing are cut, and
+    paddings that are cut away again vanish.
+    """
+    outputs = _uses(dim)[2]
+    if outputs[0] == outputs[1]:
+        return dim  # all padding: there is nothing to keep
+    low, high = outputs[0], dim.out - outputs[1]
+    if low > dim.pad_low:
+        dim = replace(dim, cut_low=dim.cut_low + (low - dim.pad_low) * dim.stride, pad_low=low)
+    if high > dim.pad_high:
+        dim = replace(
+            dim, cut_high=dim.cut_high + (high - dim.pad_high) * dim.stride, pad_high=high
+        )
+    left = dim.slides - dim.cut_low - dim.cut_high
+    unread = (left - 1) % dim.stride
+    dim = replace(
+        dim, cut_high=dim.cut_high + unread, stride=1 if left - unread == 1 else dim.stride
+    )
+    dim = replace(dim, data=_cut(dim.data, *_uses(dim)[0]))
+    dim = replace(dim, kernel=_cut(dim.kernel, *_uses(dim)[1]))
+    dim = _trim_low(dim)
+    dim = _turned(_trim_low(_turned(dim)))
+    return replace(dim, data=_settled(dim.data), kernel=_settled(dim.kernel))
+
+
+def _cut(operand: Operand, begin: int, end: int) -> Operand:
+    """Cut what lies outside [begin, end), with zeros in its place."""
+    low = max(0, begin - operand.cut_low)
+    high = max(0, operand.size - end - operand.cut_high)
+    return replace(
+        operand,
+        cut_low=operand.cut_low + low,
+        cut_high=operand.cut_high + high,
+        pad_low=operand.pad_low + low * operand.dilation,
+        pad_high=operand.pad_high + high * operand.dilation,
+    )
+
+
+def _trim_low(dim: Dim) -> Dim:
+    """Drop padding at the lower end that both operands have, or that the output is cut for."""
+    both = min(_low(dim.data), _low(dim.kernel), dim.kernel.extent - 1)
+    dim = replace(dim, data=_less_low(dim.data, both), kernel=_less_low(dim.kernel, both))
+    lost = min(_low(dim.data), dim.cut_low, dim.slides - 1)
+    return replace(dim, data=_less_low(dim.data, lost), cut_low=dim.cut_low - lost)
+
+
+def _low(operand: Operand) -> int:
+    return operand.pad_high if operand.flip else operand.pad_low
+
+
+def _less_low(operand: Operand, less: int) -> Operand:
+    if operand.flip:
+        return replace(operand, pad_high=operand.pad_high - less)
+    return replace(operand, pad_low=operand.pad_low - less)
+
+
+def _turned(dim: Dim) -> Dim:
+    """Mirror a dimension, so that lower ends become upper ends."""
+    return Dim(
+        replace(dim.data, flip=not dim.data.flip),
+        replace(dim.kernel, flip=not dim.kernel.flip),
+        dim.cut_high,
+        dim.cut_low,
+        dim.stride,
+        dim.pad_high,
+        dim.pad_low,
+    )
+
+
+def _settled(operand: Operand) -> Operand:
+    """Forget dilation and direction of an operand that has one element left."""
+    if operand.kept > 1:
+        return operand
+    if operand.flip:
+        operand = replace(operand, pad_low=operand.pad_high, pad_high=operand.pad_low, flip=False)
+    return replace(operand, dilation=1)
+
+
+@dataclass(frozen=True, slots=True)
+class ConvParams:
+    """A convolution: channels per group, and two or three spatial dimensions."""
+
+    groups: int
+    batch: int
+    in_channels: int
+    out_channels: int
+    dims: tuple[Dim, ...]
+
+    @classmethod
+    def of(cls, shape: ConvShape) -> ConvParams:
+        """Return a shape as parameters, of two spatial dimensions at least."""
+        dims = [Dim(Operand(1), Operand(1))] * max(0, 2 - len(shape.field))
+        for d in range(len(shape.field)):
+            low, high = shape.padding_lower[d], shape.padding_upper[d]
+            data = Operand(
+                shape.field[d],
+                dilation=shape.in_dilation[d],
+                pad_low=max(0, low),
+                pad_high=max(0, high),
+            )
+            kernel = Operand(shape.kernel[d], dilation=shape.kernel_dilation[d])
+            # Cutting the padded input or the output before its stride is the same.
+            dims.append(canonical(Dim(data, kernel, max(0, -low), max(0, -high), shape.stride[d])))
+        return cls(shape.groups, shape.batch, shape.in_channels, shape.out_channels, tuple(dims))
+
+    def swapped(self) -> ConvParams:
+        """Return the same sums with input and kernel, batch and output channels exchanged."""
+        return ConvParams(
+            self.groups,
+            self.out_channels,
+            self.in_channels,
+            self.batch,
+            tuple(dim.swapped() for dim in self.dims),
+        )
+
+    def without_dilation(self) -> ConvParams:
+        """Return the convolution before zeros are spread through its output, where that can be."""
+        dims = (dim.without_dilation() if dim.defers_dilation else dim for dim in self.dims)
+        return ConvParams(self.groups, self.batch, self.in_channels, self.out_channels, tuple(dims))
+
+    def expanded(self, dims: tuple[int, ...]) -> ConvParams:
+        """Return the convolution with kernels of some dimensions moved into the input channels."""
+        taps = math.prod(self.dims[d].kernel.kept for d in dims)
+        new = tuple(
+            Dim(Operand(dim.out), Operand(1)) if d in dims else dim
+            for d, dim in enumerate(self.dims)
+        )
+        return ConvParams(self.groups, self.batch, self.in_channels * taps, self.out_channels, new)
+
+    def outputs_flattened(self, dims: tuple[int, ...]) -> ConvParams:
+        """Return the convolution with output fields of some dimensions moved into the channels."""
+        if not dims:
+            return self
+        params = self.swapped().expanded(dims)
+        positions = math.prod(params.dims[d].data.size for d in dims)
+        new = tuple(
+            Dim(Operand(1), Operand(1)) if d in dims else dim for d, dim in enumerate(params.dims)
+        )
+        batch = params.batch * positions
+        return ConvParams(
+            params.groups, batch, params.in_channels, params.out_channels, new
+        ).swapped()
+
+    def combined(self, factor: int) -> ConvParams:
+        """Return the convolution with groups merged by `factor`, zeros between them."""
+        return ConvParams(
+            math.ceil(self.groups / factor),
+            self.batch,
+            self.in_channels * factor,
+            self.out_channels * factor,
+            self.dims,
+        )
+
+    def flattened(self) -> tuple[ConvParams, tuple[int, ...]]:
+        """Return batch and free dimensions joined in the innermost of them, and which they are."""
+        free = tuple(d for d, dim in enumerate(self.dims) if dim.free)
+        if not free:
+            return self, ()
+        positions = self.batch * math.prod(self.dims[d].data.size for d in free)
+        new = tuple(
+            Dim(Operand(positions if d == free[-1] else 1), Operand(1)) if d in free else dim
+            for d, dim in enumerate(self.dims)
+        )
+        return ConvParams(self.groups, 1, self.in_channels, self.out_channels, new), free

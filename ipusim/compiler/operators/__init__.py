@@ -1,0 +1,1 @@
+"""Operators as lists of supersteps, a file for each family."""

@@ -1,0 +1,1 @@
+"""Cycles of single vertices on one tile."""

@@ -1,0 +1,81 @@
+"""Adam with weights stored as half or single and moments in single precision.
+
+Kingma and Ba, arXiv 1412.6980. Moments and the arithmetic of the update are single precision, as
+PopTorch's Adam keeps its state by default [recalled]; a half weight is rounded when it is written
+back, on the IPU stochastically if that is on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ipusim.numerics.arithmetic import Arithmetic
+from ipusim.numerics.kernels.rounding import NEAREST, round_in_place
+
+_F = np.float32
+BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
+
+
+@dataclass(slots=True, kw_only=True)
+class AdamState:
+    """Weights and moments by name, and the decays to the power of the steps taken."""
+
+    weights: dict[str, np.ndarray]
+    first: dict[str, np.ndarray]
+    second: dict[str, np.ndarray]
+    step: int = 0
+    power_1: float = 1.0
+    power_2: float = 1.0
+    losses: list[float] = field(default_factory=list)
+
+
+def start_state(weights: Mapping[str, np.ndarray], arithmetic: Arithmetic) -> AdamState:
+    """Return the state before the first step; half weights are rounded to nearest on the host."""
+    copies = {name: np.array(values, np.float32, order="C") for name, values in weights.items()}
+    if not arithmetic.options.master_weights:
+        for values in copies.values():
+            round_in_place(values, NEAREST)
+    return AdamState(
+        weights=copies,
+        first={name: np.zeros_like(values) for name, values in copies.items()},
+        second={name: np.zeros_like(values) for name, values in copies.items()},
+    )
+
+
+def update(
+    state: AdamState,
+    gradients: Mapping[str, np.ndarray],
+    learning_rate: float,
+    loss_scale: float,
+    arithmetic: Arithmetic,
+) -> None:
+    """Take one step in place.
+
+    Parameters
+    ----------
+    state : AdamState
+    gradients : mapping of str to numpy.ndarray
+        Of the loss times `loss_scale`.
+    learning_rate : float
+    loss_scale : float
+        A power of two divides out exactly.
+    arithmetic : Arithmetic
+        Rounds half weights with its next streams of random bits.
+    """
+    state.step += 1
+    # Running products instead of powers: every machine multiplies alike.
+    state.power_1 *= BETA_1
+    state.power_2 *= BETA_2
+    rate = _F(learning_rate / (1 - state.power_1))
+    correction = _F(1 / (1 - state.power_2))
+    for name, weights in state.weights.items():
+        gradient = gradients[name] / _F(loss_scale)
+        first, second = state.first[name], state.second[name]
+        first += _F(1 - BETA_1) * (gradient - first)
+        second += _F(1 - BETA_2) * (gradient * gradient - second)
+        weights -= rate * first / (np.sqrt(second * correction) + _F(EPSILON))
+        if not arithmetic.options.master_weights:
+            arithmetic.store(weights)

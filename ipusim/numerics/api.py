@@ -1,0 +1,197 @@
+"""Entry points: run a network, or differentiate it, in the arithmetic of an IPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ipusim.errors import WorkloadError
+from ipusim.numerics.arithmetic import Arithmetic, ArithmeticOptions
+from ipusim.numerics.executor import backward, forward
+from ipusim.numerics.from_graph import program_of
+from ipusim.numerics.initial import initial_weights
+from ipusim.numerics.program import Program
+from ipusim.workload.graph import Graph
+from ipusim.workload.model import Model
+
+if TYPE_CHECKING:
+    import onnx
+
+    Source = str | PathLike[str] | Model | Graph | Program | onnx.ModelProto
+
+
+def load_program(source: Source, batch: int | None = None) -> Program:
+    """Return the program of anything that describes a network.
+
+    Parameters
+    ----------
+    source : str, path, Model, Graph, Program or onnx.ModelProto
+        A zoo name, a path ending in .onnx, or an object.
+    batch : int, optional
+        Samples, for models of the zoo.
+
+    Raises
+    ------
+    WorkloadError, UnknownNameError
+        If it cannot be read, or holds an operator that is not supported.
+    """
+    if isinstance(source, Program):
+        return source
+    if isinstance(source, Graph):
+        return program_of(source)
+    if isinstance(source, str) and not source.lower().endswith(".onnx"):
+        from ipusim.workload import zoo
+
+        source = zoo.load(source)
+    if isinstance(source, Model):
+        contents = getattr(source.build, "contents", None)
+        if contents is None:
+            return program_of(source.graph(batch, "32.32"))
+        from ipusim.numerics.from_onnx import program_of_contents
+
+        kept = {n: s.array for n, s in contents.initializers.items() if s.array is not None}
+        return program_of_contents(contents, kept)
+    from ipusim.numerics.from_onnx import program_of_onnx
+
+    return program_of_onnx(source)
+
+
+def run(
+    source: Source,
+    inputs: Mapping[str, np.ndarray] | np.ndarray,
+    *,
+    precision: str = "16.16",
+    partials: str | None = None,
+    stochastic_rounding: bool = True,
+    seed: int = 0,
+    weights: Mapping[str, np.ndarray] | None = None,
+) -> dict[str, np.ndarray]:
+    """Run a network in the arithmetic of an IPU.
+
+    Parameters
+    ----------
+    source : str, path, Model, Graph or onnx.ModelProto
+        A zoo name, a path ending in .onnx, or an object.
+    inputs : mapping of str to array, or array
+        Values of the inputs by name; an array for a network with one input.
+    precision, partials, stochastic_rounding, seed
+        See `ArithmeticOptions`. The same seed gives the same bits on every machine.
+    weights : mapping of str to array, optional
+        Weights by name; they replace those of an ONNX file. Without them a model of the zoo gets
+        seeded random ones.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        Outputs by name: float16, or float32 with precision "32.32".
+
+    Raises
+    ------
+    WorkloadError
+        If an operator is not supported, or inputs or weights do not fit.
+    ConfigError
+        If the arithmetic is unknown.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ipusim import numerics
+    >>> centres = numerics.run("braggnn", np.zeros((2, 1, 11, 11)), precision="16.16")
+    >>> [(array.shape, array.dtype.name) for array in centres.values()]
+    [((2, 2), 'float16')]
+    """
+    options = ArithmeticOptions(
+        precision=precision,
+        partials=partials,
+        stochastic_rounding=stochastic_rounding,
+        seed=seed,
+    )
+    program, given = _prepare(source, inputs)
+    chosen = _weights(program, weights, seed)
+    values = forward(program, given, chosen, Arithmetic(options), keep=False)
+    half = options.half
+    return {
+        name: values[name].astype(np.float16)
+        if half and values[name].dtype == np.float32
+        else values[name]
+        for name in program.outputs
+    }
+
+
+def gradients(
+    source: Source,
+    inputs: Mapping[str, np.ndarray] | np.ndarray,
+    output_gradients: Mapping[str, np.ndarray] | np.ndarray,
+    *,
+    precision: str = "16.16",
+    partials: str | None = None,
+    stochastic_rounding: bool = True,
+    seed: int = 0,
+    weights: Mapping[str, np.ndarray] | None = None,
+) -> dict[str, np.ndarray]:
+    """Return the gradients of all floating-point inputs and weights of a network.
+
+    Parameters
+    ----------
+    source, inputs, precision, partials, stochastic_rounding, seed, weights
+        As for `run`.
+    output_gradients : mapping of str to array, or array
+        Gradients of the outputs; an array for a network with one output.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        float32 by name; with half storage every value is a half.
+    """
+    options = ArithmeticOptions(
+        precision=precision,
+        partials=partials,
+        stochastic_rounding=stochastic_rounding,
+        seed=seed,
+    )
+    program, given = _prepare(source, inputs)
+    chosen = _weights(program, weights, seed)
+    arithmetic = Arithmetic(options)
+    values = forward(program, given, chosen, arithmetic)
+    if not isinstance(output_gradients, Mapping):
+        output_gradients = {program.outputs[0]: output_gradients}
+    incoming = {}
+    for name, array in output_gradients.items():
+        if name not in program.outputs or np.shape(array) != values[name].shape:
+            raise WorkloadError(
+                f"The gradient of {name!r} has shape {np.shape(array)}, which must be the shape of "
+                f"an output of {program.name!r} ({', '.join(program.outputs)})."
+            )
+        incoming[name] = arithmetic.copy(array)
+    floating = [name for name in (*given, *chosen) if values[name].dtype == np.float32]
+    return backward(program, values, incoming, frozenset(floating), arithmetic)
+
+
+def _prepare(
+    source: Source, inputs: Mapping[str, np.ndarray] | np.ndarray
+) -> tuple[Program, dict[str, np.ndarray]]:
+    """Return the program for these inputs, and the inputs by name."""
+    first = inputs if not isinstance(inputs, Mapping) else next(iter(inputs.values()), None)
+    shape = np.shape(first) if first is not None else ()
+    if shape and not shape[0]:
+        raise WorkloadError(f"The inputs hold no samples (shape {shape}); give at least one.")
+    program = load_program(source, shape[0] if shape else None)
+    if not isinstance(inputs, Mapping):
+        if len(program.inputs) != 1:
+            raise WorkloadError(
+                f"{program.name!r} has the inputs {', '.join(program.inputs)}; give them by name."
+            )
+        inputs = {program.inputs[0]: inputs}
+    return program, program.check_inputs(inputs)
+
+
+def _weights(
+    program: Program, weights: Mapping[str, np.ndarray] | None, seed: int
+) -> dict[str, np.ndarray]:
+    """Return all weights, those given or, for a definition of the zoo, random ones."""
+    if weights is None and program.may_draw:
+        return initial_weights(program, seed)
+    return program.check_weights(weights or {})

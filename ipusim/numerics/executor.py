@@ -1,0 +1,185 @@
+"""Forward and backward passes through a program in a chosen arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ipusim.errors import WorkloadError
+from ipusim.numerics.arithmetic import Arithmetic
+from ipusim.numerics.kernels.rounding import NEAREST, round_in_place
+from ipusim.numerics.operators.elementwise import (
+    ELEMENTWISE,
+    SHAPE_GRADIENTS,
+    cast_forward,
+    reshape_forward,
+)
+from ipusim.numerics.operators.products import PRODUCTS
+from ipusim.numerics.operators.registry import Applied, Operator
+from ipusim.numerics.operators.windows import WINDOWED
+from ipusim.numerics.program import Node, Program
+
+OPERATORS: dict[str, Operator] = PRODUCTS | ELEMENTWISE | WINDOWED
+"""Operators with arithmetic of their own; others are computed as ONNX defines them."""
+
+_MOVES = frozenset(
+    (
+        *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Transpose"),
+        *("Concat", "Split", "Slice", "Expand", "Pad", "Tile", "DepthToSpace", "SpaceToDepth"),
+        *("Gather", "Where", "Shape", "Size", "Resize", "Upsample"),
+    )
+)
+"""Operators that do no arithmetic, so that their results need no rounding."""
+
+
+def stored_weights(
+    weights: Mapping[str, np.ndarray], arithmetic: Arithmetic
+) -> dict[str, np.ndarray]:
+    """Return the weights as the operators read them.
+
+    Half-precision weights were rounded to nearest on the host; single-precision masters are cast
+    on the device, with its rounding.
+    """
+    options = arithmetic.options
+    read: dict[str, np.ndarray] = {}
+    for name, values in weights.items():
+        if values.dtype.kind != "f":
+            read[name] = values
+        elif not options.half:
+            read[name] = np.require(values, np.float32, ("C", "W"))
+        elif options.master_weights:
+            read[name] = arithmetic.copy(values)
+        else:
+            read[name] = round_in_place(np.array(values, np.float32, order="C"), NEAREST)
+    return read
+
+
+def forward(
+    program: Program,
+    inputs: Mapping[str, np.ndarray],
+    weights: Mapping[str, np.ndarray],
+    arithmetic: Arithmetic,
+    *,
+    keep: bool = True,
+) -> dict[str, np.ndarray]:
+    """Run a program forwards.
+
+    Parameters
+    ----------
+    program, inputs, weights, arithmetic
+        Inputs and weights as `Program.check_inputs` and `Program.check_weights` return them.
+    keep : bool
+        Whether all intermediate values are returned (`backward` needs them) or only what is read
+        later and the outputs.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        Values by name; halves in float32 arrays.
+    """
+    values = stored_weights(weights, arithmetic)
+    for name, array in inputs.items():
+        floating = array.dtype == np.float32
+        half = floating and arithmetic.options.half
+        if half:
+            values[name] = round_in_place(np.array(array, order="C"), NEAREST)
+        else:
+            values[name] = np.require(array, None, ("C", "W"))
+    last_use = {name: node for node in program.nodes for name in node.inputs}
+    for node in program.nodes:
+        results = _apply(node, [values[name] if name else None for name in node.inputs], arithmetic)
+        values.update(zip(node.outputs, results, strict=False))
+        if not keep:
+            for name in set(node.inputs):
+                if last_use.get(name) is node and name not in program.outputs:
+                    values.pop(name, None)
+    return values
+
+
+def _apply(node: Node, inputs: list[np.ndarray | None], arithmetic: Arithmetic) -> list[np.ndarray]:
+    floating = any(array is not None and array.dtype == np.float32 for array in inputs)
+    if floating and node.op in OPERATORS:
+        return OPERATORS[node.op].forward(node, inputs, arithmetic)
+    if not node.opset:
+        plain = reshape_forward if node.op == "Reshape" else cast_forward
+        return plain(node, inputs, arithmetic)
+    from ipusim.numerics.from_onnx import evaluate
+
+    results = [_single(array) for array in evaluate(node, inputs)]
+    if not floating or node.op in _MOVES:
+        return results
+    return [arithmetic.copy(array) if array.dtype == np.float32 else array for array in results]
+
+
+def _single(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float32) if array.dtype.kind == "f" else array
+
+
+def backward(
+    program: Program,
+    values: dict[str, np.ndarray],
+    output_gradients: Mapping[str, np.ndarray],
+    wanted: frozenset[str],
+    arithmetic: Arithmetic,
+) -> dict[str, np.ndarray]:
+    """Differentiate a program that `forward` has run.
+
+    Parameters
+    ----------
+    program, values
+        The program and all values of its forward pass.
+    output_gradients : mapping of str to numpy.ndarray
+        Gradients of outputs, as stored.
+    wanted : frozenset of str
+        Inputs and weights whose gradients to return.
+    arithmetic : Arithmetic
+        The one that ran forwards: it continues its streams.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+
+    Raises
+    ------
+    WorkloadError
+        If an operator on the way has no gradient; the message names it.
+    """
+    reached = set(wanted)
+    for node in program.nodes:
+        if reached.intersection(node.inputs):
+            reached.update(node.outputs)
+    gradients = dict(output_gradients)
+    for node in reversed(program.nodes):
+        incoming = [gradients.get(name) for name in node.outputs]
+        if not reached.intersection(node.inputs) or all(item is None for item in incoming):
+            continue
+        applied = Applied(
+            node=node,
+            inputs=[values[name] if name else None for name in node.inputs],
+            outputs=[values[name] for name in node.outputs if name in values],
+            gradients=incoming,
+            wanted=[name in reached for name in node.inputs],
+            arithmetic=arithmetic,
+        )
+        for name, gradient in zip(node.inputs, _differentiate(applied), strict=True):
+            if gradient is None or name not in reached:
+                continue
+            known = gradients.get(name)
+            gradients[name] = gradient if known is None else arithmetic.store(known + gradient)
+        for name in node.outputs:
+            if name not in wanted:
+                gradients.pop(name, None)
+    return {name: gradients[name] for name in wanted if name in gradients}
+
+
+def _differentiate(applied: Applied) -> list[np.ndarray | None]:
+    node = applied.node
+    operator = OPERATORS.get(node.op)
+    function = operator.backward if operator else SHAPE_GRADIENTS.get(node.op)
+    if function is None:
+        raise WorkloadError(
+            f"Operator {node.op!r}, node {node.name!r}, has no gradient in numerics; train a model "
+            "without it."
+        )
+    return function(applied)

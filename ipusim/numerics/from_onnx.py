@@ -1,0 +1,142 @@
+"""From an ONNX file to a program: nodes with all attributes, weights with all values.
+
+What follows from weights alone is computed once, in single precision, as the import of the operator
+graph folds it.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from ipusim.errors import WorkloadError, nearest_name
+from ipusim.numerics.program import Node, Program
+from ipusim.workload.graph import FLOAT_DTYPES
+from ipusim.workload.onnx.builder import HANDLERS
+from ipusim.workload.onnx.context import DTYPES, attributes
+from ipusim.workload.onnx.reader import OnnxContents, read_onnx
+
+_EVALUATION_ERRORS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
+"""What onnx's reference evaluator raises, operator by operator, for operands it cannot take."""
+
+
+def program_of_onnx(source: str | PathLike[str] | onnx.ModelProto) -> Program:
+    """Read an ONNX file, or a model in memory, with its weights.
+
+    Raises
+    ------
+    WorkloadError
+        If it cannot be read or holds an operator that is not supported (the message names it).
+    """
+    contents = read_onnx(source)
+    if isinstance(source, onnx.ModelProto):
+        model = source
+    else:
+        try:
+            model = onnx.load(Path(source))
+        except (OSError, onnx.checker.ValidationError) as error:
+            raise WorkloadError(
+                f"The weights of {contents.source} cannot be read; put its external data files "
+                "beside it."
+            ) from error
+    values = {item.name: _array(item, contents) for item in model.graph.initializer}
+    return program_of_contents(contents, values)
+
+
+def _array(tensor: onnx.TensorProto, contents: OnnxContents) -> np.ndarray:
+    try:
+        return numpy_helper.to_array(tensor)
+    except (ValueError, TypeError, OSError) as error:
+        raise WorkloadError(
+            f"Initializer {tensor.name!r} of {contents.source} is damaged; export it again."
+        ) from error
+
+
+def program_of_contents(contents: OnnxContents, values: dict[str, np.ndarray]) -> Program:
+    """Build the program of a file that was read before, with the values that are known.
+
+    Parameters
+    ----------
+    contents : OnnxContents
+    values : dict of str to numpy.ndarray
+        Values of initializers; those that are missing become parameters that must be given.
+    """
+    known = {name: _single(array) for name, array in values.items()}
+    missing = {name: stored.shape for name, stored in contents.initializers.items()}
+    nodes: list[Node] = []
+    for position, proto in enumerate(contents.nodes):
+        node = _node(proto, position, contents)
+        if all(name in known for name in node.inputs if name):
+            results = evaluate(node, [known.get(name) for name in node.inputs])
+            known.update(zip(node.outputs, results, strict=False))
+        else:
+            _check_supported(node, proto)
+            nodes.append(node)
+    return Program(
+        name=contents.name,
+        nodes=tuple(nodes),
+        inputs=tuple(item.name for item in contents.inputs),
+        outputs=contents.outputs,
+        input_shapes={item.name: item.shape for item in contents.inputs},
+        floating=frozenset(
+            item.name
+            for item in contents.inputs
+            if DTYPES.get(item.elem_type, "float32") in FLOAT_DTYPES
+        ),
+        parameters={name: shape for name, shape in missing.items() if name not in known},
+        values=known,
+    )
+
+
+def _single(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float32) if array.dtype.kind == "f" else array
+
+
+def _node(proto: onnx.NodeProto, position: int, contents: OnnxContents) -> Node:
+    if any(attribute.HasField("g") or attribute.graphs for attribute in proto.attribute):
+        raise WorkloadError(
+            f"Operator {proto.op_type!r}, node {proto.name!r}, branches or loops, which numerics "
+            "does not support; export the model without it."
+        )
+    return Node(
+        name=proto.name or f"{proto.op_type} {position}",
+        op=proto.op_type,
+        inputs=tuple(proto.input),
+        outputs=tuple(proto.output),
+        attributes=attributes(proto),
+        opset=contents.opset,
+    )
+
+
+def _check_supported(node: Node, proto: onnx.NodeProto) -> None:
+    if node.op not in HANDLERS or proto.domain not in ("", "ai.onnx"):
+        raise WorkloadError(
+            f"Operator {node.op!r}, node {node.name!r}, is not supported; the nearest supported "
+            f"operator is {nearest_name(node.op, HANDLERS)!r}, so replace it or export the model "
+            "without it."
+        )
+
+
+def evaluate(node: Node, inputs: list[np.ndarray | None]) -> list[np.ndarray]:
+    """Compute a node by ONNX's own definition, in the types of its inputs.
+
+    Raises
+    ------
+    WorkloadError
+        If ONNX has no reference implementation for it or its inputs do not fit.
+    """
+    proto = helper.make_node(node.op, list(node.inputs), list(node.outputs), **node.attributes)
+    given = {name: array for name, array in zip(node.inputs, inputs, strict=True) if name}
+    try:
+        evaluator = ReferenceEvaluator(proto, opsets={"": node.opset})
+        return [np.asarray(array) for array in evaluator.run(None, given)]
+    except _EVALUATION_ERRORS as error:
+        raise WorkloadError(
+            f"Operator {node.op!r}, node {node.name!r}, cannot be computed "
+            f"({' '.join(str(error).split())})."
+        ) from error

@@ -1,0 +1,1 @@
+"""The arithmetic itself, compiled by numba."""

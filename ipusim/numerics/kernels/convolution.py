@@ -1,0 +1,336 @@
+"""Convolutions and their two gradients as passes of the accumulating matrix product.
+
+Order of accumulation, as in the n x 1 vertex (poplibs ``lib/poplin/codelets/ConvPartialnx1.cpp``,
+sdk/poplar/2.4.0): groups of 16 input channels outside, kernel positions inside, one pass and one
+rounding each (that file's portable form rounds every product; the unit is the one of the 1 x 1
+vertex, whose portable form sums a pass in a float first [inferred]). With fewer than 16 input
+channels per group, the kernel is folded into the channels and the sum is cut into passes of 16, as
+the planner does for narrow inputs. A data gradient is a convolution of the gradient with the
+mirrored kernel; a weight gradient takes samples of the batch as the inputs of a pass and output
+positions as its kernel (``lib/poplin/ConvPlan.cpp``, weight-update pass).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from ipusim.errors import WorkloadError
+from ipusim.kernel_cache import njit
+from ipusim.numerics.kernels.amp import PASS_DEPTH, SLICE_PASSES, accumulate, padded, product
+from ipusim.numerics.kernels.rounding import random_bits
+from ipusim.numerics.kernels.threads import over_ranges, writable
+
+Pair = tuple[int, int]
+Key = tuple[np.uint32, np.uint32]
+
+_COLUMNS = 384  # output positions worked on at a time: sums of one pass stay in the first cache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """How a two-dimensional kernel slides; paddings may be negative (the input is cropped)."""
+
+    stride: Pair = (1, 1)
+    padding_lower: Pair = (0, 0)
+    padding_upper: Pair = (0, 0)
+    dilation: Pair = (1, 1)
+    input_dilation: Pair = (1, 1)
+    groups: int = 1
+
+    def out_field(self, field: Pair, kernel: Pair) -> Pair:
+        """Return the output size for an input of this size."""
+        sizes = []
+        for axis in (0, 1):
+            spread = (field[axis] - 1) * self.input_dilation[axis] + 1
+            reach = self.dilation[axis] * (kernel[axis] - 1) + 1
+            room = spread + self.padding_lower[axis] + self.padding_upper[axis] - reach
+            sizes.append(room // self.stride[axis] + 1)
+        return sizes[0], sizes[1]
+
+    def mirrored(self, field: Pair, kernel: Pair) -> Window:
+        """Return the window of the data gradient: strides and input dilation change places."""
+        out = self.out_field(field, kernel)
+        lower, upper = [], []
+        for axis in (0, 1):
+            reach = self.dilation[axis] * (kernel[axis] - 1)
+            below = reach - self.padding_lower[axis]
+            spread = (out[axis] - 1) * self.stride[axis] + 1
+            needed = (field[axis] - 1) * self.input_dilation[axis] + reach + 1
+            lower.append(below)
+            upper.append(needed - spread - below)
+        return Window(
+            stride=self.input_dilation,
+            padding_lower=(lower[0], lower[1]),
+            padding_upper=(upper[0], upper[1]),
+            dilation=self.dilation,
+            input_dilation=self.stride,
+            groups=self.groups,
+        )
+
+
+def _spread(x: np.ndarray, window: Window) -> np.ndarray:
+    """Return the input with zeros between its elements and around them."""
+    if window.input_dilation != (1, 1):
+        batch, channels, rows, columns = x.shape
+        down, across = window.input_dilation
+        wide = np.zeros(
+            (batch, channels, (rows - 1) * down + 1, (columns - 1) * across + 1), np.float32
+        )
+        wide[:, :, ::down, ::across] = x
+        x = wide
+    lower, upper = window.padding_lower, window.padding_upper
+    if any(max(0, size) for size in (*lower, *upper)):
+        pads = [(max(0, low), max(0, high)) for low, high in zip(lower, upper, strict=True)]
+        x = np.pad(x, ((0, 0), (0, 0), *pads))
+    if any(size < 0 for size in (*lower, *upper)):
+        rows, columns = (
+            slice(max(0, -low), size - max(0, -high))
+            for low, high, size in zip(lower, upper, x.shape[2:], strict=True)
+        )
+        x = x[:, :, rows, columns]
+    return writable(x)
+
+
+def _sum_order(channels: int, kernel: Pair) -> np.ndarray:
+    """Return (channel, row, column) of each term of a sum, -1 where a pass is filled up."""
+    per_pass = PASS_DEPTH if channels >= PASS_DEPTH else channels
+    terms: list[Pair | tuple[int, int, int]] = []
+    for first in range(0, channels, per_pass):
+        for row in range(kernel[0]):
+            for column in range(kernel[1]):
+                block = [(first + i, row, column) for i in range(per_pass)]
+                terms += [term if term[0] < channels else (-1, 0, 0) for term in block]
+    terms += [(-1, 0, 0)] * (padded(len(terms)) - len(terms))
+    return np.array(terms, np.int64)
+
+
+def _in_order(weights: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Return the weights as (output channel, term of the sum), zero where nothing is summed."""
+    channel, row, column = order.T
+    table = weights[:, np.maximum(channel, 0), row, column]
+    return np.ascontiguousarray(np.where(channel >= 0, table, np.float32(0)))
+
+
+@njit(cache=True, nogil=True)
+def _convolve_range(x, table, order, step, out_field, groups, mode, key, salt, out, start, stop):
+    rows, columns = out_field
+    positions = rows * columns
+    terms = order.shape[0]
+    width = (stop - start) * positions
+    per_group, in_group = table.shape[0] // groups, x.shape[1] // groups
+    patches = np.zeros((terms, width), np.float32)
+    result = np.empty((per_group, width), np.float32)
+    for group in range(groups):
+        for term in range(terms):
+            channel, kernel_row, kernel_column = order[term]
+            if channel < 0:
+                continue
+            channel += group * in_group
+            place = 0
+            first_column = kernel_column * step[3]
+            for sample in range(start, stop):
+                for i in range(rows):
+                    line = x[sample, channel, i * step[0] + kernel_row * step[2], first_column:]
+                    target = patches[term, place : place + columns]
+                    if step[1] == 1:
+                        for j in range(columns):
+                            target[j] = line[j]
+                    else:
+                        for j in range(columns):
+                            target[j] = line[j * step[1]]
+                    place += columns
+        first = group * per_group
+        product(
+            table[first : first + per_group],
+            patches,
+            result,
+            mode,
+            key,
+            salt,
+            first,
+            start * positions,
+        )
+        for channel in range(per_group):
+            place = 0
+            for sample in range(start, stop):
+                out[sample, first + channel] = result[channel, place : place + positions]
+                place += positions
+
+
+def convolve(x: np.ndarray, weights: np.ndarray, window: Window, mode: int, key: Key) -> np.ndarray:
+    """Convolve.
+
+    Parameters
+    ----------
+    x : float32 (batch, channels, rows, columns)
+    weights : float32 (output channels, channels per group, kernel rows, kernel columns)
+    window : Window
+    mode, key
+        How partials are rounded (`ipusim.numerics.kernels.rounding`) and
+        the stream of random bits.
+
+    Returns
+    -------
+    numpy.ndarray
+        float32 (batch, output channels, rows, columns): the partials after their last pass.
+    """
+    kernel = (weights.shape[2], weights.shape[3])
+    field = window.out_field((x.shape[2], x.shape[3]), kernel)
+    order = _sum_order(weights.shape[1], kernel)
+    table = _in_order(weights, order)
+    positions = prod(field)
+    out = np.empty((x.shape[0], weights.shape[0], positions), np.float32)
+    spread, lines = _spread(x, window), field
+    if kernel == (1, 1) and window.stride == (1, 1):
+        spread, lines = spread.reshape(*x.shape[:2], 1, positions), (1, positions)
+    over_ranges(
+        x.shape[0],
+        max(1, _COLUMNS // positions),
+        _convolve_range,
+        spread,
+        table,
+        order,
+        (*window.stride, *window.dilation),
+        lines,
+        window.groups,
+        mode,
+        *key,
+        out,
+    )
+    return out.reshape(x.shape[0], weights.shape[0], *field)
+
+
+def data_gradient(
+    gradient: np.ndarray, weights: np.ndarray, field: Pair, window: Window, mode: int, key: Key
+) -> np.ndarray:
+    """Return the gradient of the input of a convolution.
+
+    Parameters
+    ----------
+    gradient : float32 (batch, output channels, rows, columns)
+        Gradient of the result.
+    weights : float32
+        Those of the forward convolution.
+    field : (rows, columns)
+        Size of the forward input.
+    window, mode, key
+        As for `convolve`.
+    """
+    groups = window.groups
+    out_channels, in_group, rows, columns = weights.shape
+    swapped = weights.reshape(groups, out_channels // groups, in_group, rows, columns)
+    mirrored = swapped.swapaxes(1, 2)[..., ::-1, ::-1]
+    mirrored = mirrored.reshape(groups * in_group, out_channels // groups, rows, columns)
+    return convolve(gradient, mirrored, window.mirrored(field, (rows, columns)), mode, key)
+
+
+@njit(cache=True, nogil=True)
+def _weight_range(x, gradient, taps, corners, groups, mode, key, salt, partial, start, stop):
+    """Add up one block of samples; `partial` is (block, output channel, weights of a channel).
+
+    `x` is (batch, group, elements); an output position reads its elements at ``corner + taps``.
+    """
+    positions = corners.size
+    per_group = gradient.shape[1] // groups
+    block = start // PASS_DEPTH
+    left = np.zeros((per_group, SLICE_PASSES * PASS_DEPTH), np.float32)
+    right = np.zeros((SLICE_PASSES * PASS_DEPTH, taps.size), np.float32)
+    sums = np.empty((per_group, taps.size), np.float32)
+    for group in range(groups):
+        first = group * per_group
+        target = partial[block, first : first + per_group]
+        target[:] = 0
+        for begin in range(0, positions, SLICE_PASSES):
+            end = min(begin + SLICE_PASSES, positions)
+            for sample in range(start, stop):
+                place = sample - start
+                for position in range(begin, end):
+                    source = x[sample, group, corners[position] :]
+                    line = right[place]
+                    for at in range(taps.size):
+                        line[at] = source[taps[at]]
+                    place += PASS_DEPTH
+                for channel in range(per_group):
+                    source = gradient[sample, first + channel, begin:end]
+                    line = left[channel, sample - start :]
+                    for position in range(end - begin):
+                        line[position * PASS_DEPTH] = source[position]
+            sums[:] = 0
+            slice_key = random_bits(np.uint32(block), key, salt)
+            slice_salt = random_bits(np.uint32(begin), salt, key)
+            depth = (end - begin) * PASS_DEPTH
+            accumulate(left, right, sums, mode, slice_key, slice_salt, first, 0, 0, depth)
+            target += sums
+
+
+def weight_gradient(
+    x: np.ndarray, gradient: np.ndarray, kernel: Pair, window: Window, mode: int, key: Key
+) -> np.ndarray:
+    """Return the gradient of the weights of a convolution.
+
+    Blocks of 16 samples and `SLICE_PASSES` positions are summed in the partials type and then
+    reduced in single precision, in the order of the batch.
+
+    Parameters
+    ----------
+    x : float32
+        Forward input.
+    gradient : float32
+        Gradient of the result.
+    kernel : (rows, columns)
+    window, mode, key
+        As for `convolve`.
+
+    Returns
+    -------
+    numpy.ndarray
+        float32, shaped as the weights.
+    """
+    batch, out_channels = gradient.shape[:2]
+    in_group = x.shape[1] // window.groups
+    blocks = -(-batch // PASS_DEPTH)
+    partial = np.empty((blocks, out_channels, in_group * prod(kernel)), np.float32)
+    spread = _spread(x, window)
+    width = spread.shape[3]
+    down, across = (
+        np.arange(size) * hop for size, hop in zip(gradient.shape[2:], window.stride, strict=True)
+    )
+    channel, row, column = np.indices((in_group, *kernel))
+    taps = (channel * spread.shape[2] + row * window.dilation[0]) * width
+    taps += column * window.dilation[1]
+    over_ranges(
+        batch,
+        PASS_DEPTH,
+        _weight_range,
+        spread.reshape(batch, window.groups, -1),
+        writable(gradient.reshape(batch, out_channels, -1)),
+        taps.reshape(-1).astype(np.uint32),
+        (down[:, None] * width + across).reshape(-1),
+        window.groups,
+        mode,
+        *key,
+        partial,
+    )
+    total = partial[0]
+    for block in partial[1:]:
+        total += block
+    return total.reshape(out_channels, in_group, *kernel)
+
+
+def two_dimensional(values: tuple[int, ...], fill: int, what: str) -> Pair:
+    """Return sizes of one or two spatial dimensions as two.
+
+    Raises
+    ------
+    WorkloadError
+        If there are more.
+    """
+    if len(values) > 2:
+        raise WorkloadError(
+            f"{what} has {len(values)} spatial dimensions, of which numerics supports 1 or 2."
+        )
+    filled = (fill,) * (2 - len(values)) + tuple(values)
+    return filled[0], filled[1]

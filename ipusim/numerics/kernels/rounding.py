@@ -1,0 +1,177 @@
+"""Rounding to half precision, to nearest or stochastically, with a counter-based generator.
+
+Half-precision values are kept in 32-bit arrays: every half is a single exactly, so arithmetic on
+them is plain single precision followed by one of the roundings below.
+
+Stochastic rounding moves a value to one of its two neighbours, to the upper one with the
+probability of its distance from the lower one (Gupta et al., "Deep learning with limited numerical
+precision", arXiv 1502.02551). The IPU does it in the data path, with random bits of its own per
+tile; here the bits are a hash of (key, position), so they depend neither on the number of threads
+nor on the machine. All kernels use integer operations and IEEE additions and multiplications only.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+from numba.extending import intrinsic
+
+from ipusim.kernel_cache import njit
+from ipusim.numerics.kernels.threads import over_ranges
+
+NONE, NEAREST, STOCHASTIC = 0, 1, 2
+"""Rounding modes: keep single precision, round to the nearest half (ties to even), at random."""
+
+HALF_MAX = 65504.0
+"""Largest finite half; larger results saturate, as on an IPU unless set otherwise [recalled]."""
+
+_U = np.uint32
+_SIGN = _U(0x80000000)
+_MAGNITUDE = _U(0x7FFFFFFF)
+_INFINITY = _U(0x7F800000)
+_HALF_MAX_BITS = _U(0x477FE000)
+_SMALLEST_NORMAL = _U(0x38800000)  # 2^-14
+_DROPPED = _U(13)  # mantissa bits that a half does not have
+_LOW = _U(0x1FFF)
+_HIGH = _U(0xFFFFE000)
+_HALFWAY = _U(0x0FFF)
+_ONE = _U(1)
+_HALF = np.float32(0.5)
+_TINY_LIMIT = np.float32(2.0**-14)
+_TO_FIXED = np.float32(2.0**37)  # subnormal halves are multiples of 2^-24; 13 bits more
+_FROM_FIXED = np.float32(2.0**-24)
+_RANDOM_SHIFT = _U(19)
+
+_CHUNK = 1 << 16
+
+
+@intrinsic
+def float_bits(typing_context, value):
+    """Return the 32 bits of a single as an unsigned integer."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], context.get_value_type(signature.return_type))
+
+    return types.uint32(types.float32), generate
+
+
+@intrinsic
+def bits_float(typing_context, bits):
+    """Return the single that has these 32 bits."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], context.get_value_type(signature.return_type))
+
+    return types.float32(types.uint32), generate
+
+
+# Numba widens unsigned 32-bit results to 64 bits, hence a conversion around every step.
+
+
+@njit(cache=True, inline="always")
+def random_bits(position: np.uint32, key: np.uint32, salt: np.uint32) -> np.uint32:
+    """Hash a position to 32 random bits.
+
+    A finaliser of multiplications and shifted exclusive-ors (the "lowbias32" constants of
+    C. Wellons' hash prospector); the salt in its middle keeps two streams from being shifted
+    copies of each other.
+    """
+    x = _U(position + key)
+    x = _U(x ^ _U(x >> _U(16)))
+    x = _U(x * _U(0x7FEB352D))
+    x = _U(x ^ _U(x >> _U(15)))
+    x = _U(_U(x + salt) * _U(0x846CA68B))
+    return _U(x ^ _U(x >> _U(16)))
+
+
+@njit(cache=True, inline="always")
+def _round_magnitude(bits: np.uint32, addend: np.uint32, tiny: np.float32) -> np.float32:
+    """Add the increment below the last kept bit and cut off; `tiny` replaces subnormal halves."""
+    magnitude = _U(bits & _MAGNITUDE)
+    normal = min(_U(_U(magnitude + addend) & _HIGH), _HALF_MAX_BITS)
+    rounded = float_bits(tiny) if magnitude < _SMALLEST_NORMAL else normal
+    kept = magnitude if magnitude > _INFINITY else rounded  # NaN stays NaN
+    return bits_float(_U(_U(bits & _SIGN) | kept))
+
+
+@njit(cache=True, inline="always")
+def round_nearest(value: np.float32) -> np.float32:
+    """Round a single to the nearest half, ties to even."""
+    bits = float_bits(value)
+    odd = _U(_U(bits >> _DROPPED) & _ONE)
+    # Singles between 0.5 and 1 are multiples of 2^-24, as subnormal halves are.
+    tiny = (abs(value) + _HALF) - _HALF
+    return _round_magnitude(bits, _U(_HALFWAY + odd), tiny)
+
+
+@njit(cache=True, inline="always")
+def round_stochastic(value: np.float32, random: np.uint32) -> np.float32:
+    """Round a single to one of the two neighbouring halves by 13 random bits.
+
+    Exactly unbiased for magnitudes of at least 2^-14; below, bits under 2^-37 are cut off.
+    """
+    bits = float_bits(value)
+    low = _U(random >> _RANDOM_SHIFT)
+    # The minimum keeps the conversion in range where its result is not used.
+    fixed = np.int32(min(abs(value), _TINY_LIMIT) * _TO_FIXED)
+    tiny = np.float32(np.int32(np.int32(fixed + np.int32(low)) >> np.int32(13))) * _FROM_FIXED
+    return _round_magnitude(bits, low, tiny)
+
+
+@njit(cache=True, nogil=True)
+def _round_range(
+    values: np.ndarray, mode: int, key: np.uint32, salt: np.uint32, start: int, stop: int
+) -> None:
+    part = values[start:stop]  # indices from zero: the compiler vectorises the loops
+    base = _U(key + _U(start))
+    if mode == NEAREST:
+        for i in range(part.size):
+            part[i] = round_nearest(part[i])
+    elif mode == STOCHASTIC:
+        for i in range(part.size):
+            part[i] = round_stochastic(part[i], random_bits(_U(i), base, salt))
+
+
+def stream_key(*parts: int) -> tuple[np.uint32, np.uint32]:
+    """Return the key and the salt of one stream of random bits.
+
+    Parameters
+    ----------
+    *parts : int
+        What identifies the stream: seed, step, number of the operation.
+
+    Returns
+    -------
+    tuple of numpy.uint32
+        Two well mixed words; any change of any part changes both.
+    """
+    state = 0x9E3779B97F4A7C15
+    for part in parts:
+        # splitmix64, Steele, Lea and Flood, OOPSLA 2014
+        state = (state ^ (int(part) & 0xFFFFFFFFFFFFFFFF)) * 0xBF58476D1CE4E5B9 % (1 << 64)
+        state = (state ^ (state >> 31)) * 0x94D049BB133111EB % (1 << 64)
+        state = (state ^ (state >> 29)) + 0x9E3779B97F4A7C15
+    return _U(state & 0xFFFFFFFF), _U((state >> 32) & 0xFFFFFFFF)
+
+
+def round_in_place(
+    values: np.ndarray, mode: int, key: tuple[np.uint32, np.uint32] = (_U(0), _U(0))
+) -> np.ndarray:
+    """Round a contiguous single-precision array to half precision where it is.
+
+    Parameters
+    ----------
+    values : numpy.ndarray of float32, C-contiguous
+    mode : {NONE, NEAREST, STOCHASTIC}
+    key : tuple of numpy.uint32
+        From `stream_key`; only stochastic rounding uses it.
+
+    Returns
+    -------
+    numpy.ndarray
+        The same array.
+    """
+    if mode != NONE:
+        flat = values.reshape(-1)
+        over_ranges(flat.size, _CHUNK, _round_range, flat, mode, *key)
+    return values

@@ -1,0 +1,102 @@
+"""Softmax along the last axis and its gradient, in the steps that popnn takes.
+
+``lib/popnn/NonLinearity.cpp`` (sdk/poplar/2.4.0): subtract the maximum, exponential, sum in single
+precision, reciprocal, cast to the type of the data, multiply; the gradient is two products, a sum
+and a subtraction, each stored in the type of the data.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ipusim.kernel_cache import njit
+from ipusim.numerics.arithmetic import Arithmetic
+from ipusim.numerics.kernels.exponential import exponential
+from ipusim.numerics.kernels.rounding import (
+    NEAREST,
+    STOCHASTIC,
+    random_bits,
+    round_nearest,
+    round_stochastic,
+)
+from ipusim.numerics.kernels.threads import over_ranges, writable
+
+_F = np.float32
+_U = np.uint32
+_ROWS = 256
+
+
+@njit(cache=True, nogil=True)
+def _round_row(row, mode, key, salt, stage):
+    base = random_bits(_U(stage), key, salt)
+    if mode == STOCHASTIC:
+        for j in range(row.size):
+            row[j] = round_stochastic(row[j], random_bits(_U(j), base, salt))
+    elif mode == NEAREST:
+        for j in range(row.size):
+            row[j] = round_nearest(row[j])
+
+
+@njit(cache=True, nogil=True)
+def _softmax_range(x, mode, key, salt, start, stop):
+    one = np.empty(1, np.float32)
+    for i in range(start, stop):
+        row = x[i]
+        row_key = random_bits(_U(i), key, salt)
+        largest = row[0]
+        for j in range(row.size):
+            largest = max(largest, row[j])
+        for j in range(row.size):
+            row[j] = row[j] - largest
+        _round_row(row, mode, row_key, salt, 0)
+        for j in range(row.size):
+            row[j] = exponential(row[j])
+        _round_row(row, mode, row_key, salt, 1)
+        total = _F(0)
+        for j in range(row.size):
+            total += row[j]
+        one[0] = _F(1) / total
+        _round_row(one, mode, row_key, salt, 2)
+        for j in range(row.size):
+            row[j] = row[j] * one[0]
+        _round_row(row, mode, row_key, salt, 3)
+
+
+@njit(cache=True, nogil=True)
+def _gradient_range(y, gradient, out, mode, key, salt, start, stop):
+    one = np.empty(1, np.float32)
+    scaled = np.empty(y.shape[1], np.float32)
+    for i in range(start, stop):
+        row_key = random_bits(_U(i), key, salt)
+        row = out[i]
+        for j in range(row.size):
+            row[j] = y[i, j] * gradient[i, j]
+        _round_row(row, mode, row_key, salt, 0)
+        total = _F(0)
+        for j in range(row.size):
+            total += row[j]
+        one[0] = total
+        _round_row(one, mode, row_key, salt, 1)
+        for j in range(row.size):
+            scaled[j] = y[i, j] * one[0]
+        _round_row(scaled, mode, row_key, salt, 2)
+        for j in range(row.size):
+            row[j] = row[j] - scaled[j]
+        _round_row(row, mode, row_key, salt, 3)
+
+
+def softmax(x: np.ndarray, arithmetic: Arithmetic) -> np.ndarray:
+    """Return the softmax of float32 rows ``(rows, length)``."""
+    out = np.array(x, np.float32, order="C")
+    mode, key = arithmetic.storage_mode, arithmetic.next_key()
+    over_ranges(out.shape[0], _ROWS, _softmax_range, out, mode, *key)
+    return out
+
+
+def softmax_gradient(y: np.ndarray, gradient: np.ndarray, arithmetic: Arithmetic) -> np.ndarray:
+    """Return the gradient of the input from the result and its gradient, all (rows, length)."""
+    out = np.empty(y.shape, np.float32)
+    mode, key = arithmetic.storage_mode, arithmetic.next_key()
+    y, gradient = writable(y), writable(gradient)
+    over_ranges(out.shape[0], _ROWS, _gradient_range, y, gradient, out, mode, *key)
+    return out

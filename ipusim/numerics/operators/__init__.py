@@ -1,0 +1,1 @@
+"""Operators as values, a file for each family."""

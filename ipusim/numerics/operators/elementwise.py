@@ -1,0 +1,160 @@
+"""Operators on single elements and changes of shape, with their gradients.
+
+Each is computed in single precision from stored operands and rounded once when stored, as popops'
+vertices do (``lib/popops/codelets``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ipusim.numerics.arithmetic import Arithmetic
+from ipusim.numerics.kernels.exponential import exponentials
+from ipusim.numerics.operators.registry import Applied, Arrays, Operator, reduce_to_shape
+from ipusim.numerics.program import Node
+
+_F = np.float32
+
+
+def _unary(
+    function: Callable[[Node, np.ndarray], np.ndarray],
+    derivative: Callable[[Node, np.ndarray, np.ndarray], np.ndarray],
+) -> Operator:
+    """Return an operator from ``f(node, x)`` and its derivative ``f'(node, x, y)``."""
+
+    def forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
+        return [arithmetic.store(function(node, inputs[0]))]
+
+    def backward(applied: Applied) -> list[np.ndarray | None]:
+        slope = derivative(applied.node, applied.inputs[0], applied.outputs[0])
+        gradient = applied.arithmetic.store(applied.gradients[0] * slope)
+        return [gradient, *[None] * (len(applied.inputs) - 1)]
+
+    return Operator(forward=forward, backward=backward)
+
+
+def _binary(
+    function: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    gradients: Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]],
+) -> Operator:
+    """Return an operator from ``f(a, b)`` and ``(gradient, a, b) -> both gradients``."""
+
+    def forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
+        return [arithmetic.store(function(inputs[0], inputs[1]))]
+
+    def backward(applied: Applied) -> list[np.ndarray | None]:
+        gradient, (a, b) = applied.gradients[0], applied.inputs
+        arithmetic = applied.arithmetic
+        results: list[np.ndarray | None] = []
+        for share, operand, wanted in zip(
+            gradients(gradient, a, b), (a, b), applied.wanted, strict=True
+        ):
+            if not wanted:
+                results.append(None)
+                continue
+            stored = share if share is gradient else arithmetic.store(share)
+            results.append(reduce_to_shape(stored, operand.shape, arithmetic))
+        return results
+
+    return Operator(forward=forward, backward=backward)
+
+
+def _slope(node: Node) -> np.float32:
+    return _F(node.attributes.get("alpha", 0.01))
+
+
+def _leaky(node: Node, x: np.ndarray) -> np.ndarray:
+    slope = _slope(node)
+    if 0 <= slope <= 1:
+        return np.maximum(x, slope * x)
+    return np.where(x > 0, x, slope * x)
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return _F(1) / (_F(1) + exponentials(-x))
+
+
+def _hard_sigmoid(node: Node, x: np.ndarray) -> np.ndarray:
+    slope, shift = (_F(node.attributes.get(*item)) for item in (("alpha", 0.2), ("beta", 0.5)))
+    return np.clip(slope * x + shift, _F(0), _F(1))
+
+
+def _hard_sigmoid_slope(node: Node, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.where((y > 0) & (y < 1), _F(node.attributes.get("alpha", 0.2)), _F(0))
+
+
+def _swish_slope(x: np.ndarray) -> np.ndarray:
+    share = _sigmoid(x)
+    return share * (_F(1) + x * (_F(1) - share))
+
+
+def _hard_share(x: np.ndarray) -> np.ndarray:
+    return np.clip(x / _F(6) + _F(0.5), _F(0), _F(1))
+
+
+def _hard_swish_slope(x: np.ndarray) -> np.ndarray:
+    inside = np.abs(x) < _F(3)
+    return np.where(inside, x / _F(3) + _F(0.5), _hard_share(x))
+
+
+SHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout")
+"""Same elements in the same order."""
+
+
+def _same_elements(applied: Applied) -> list[np.ndarray | None]:
+    gradient = applied.gradients[0].reshape(applied.inputs[0].shape)
+    return [gradient, *[None] * (len(applied.inputs) - 1)]
+
+
+def reshape_forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
+    """Reshape to the attribute ``shape``, which nodes of an operator graph carry."""
+    return [inputs[0].reshape(node.attributes["shape"])]
+
+
+def transpose_backward(applied: Applied) -> list[np.ndarray | None]:
+    """Gradient of a transpose: the inverse order of axes."""
+    rank = applied.inputs[0].ndim
+    order = tuple(applied.node.attributes.get("perm", range(rank - 1, -1, -1)))
+    return [np.ascontiguousarray(applied.gradients[0].transpose(np.argsort(order)))]
+
+
+def concat_backward(applied: Applied) -> list[np.ndarray | None]:
+    """Gradient of a concatenation: its parts."""
+    axis = applied.node.attributes["axis"]
+    ends = np.cumsum([array.shape[axis] for array in applied.inputs])[:-1]
+    return [np.ascontiguousarray(p) for p in np.split(applied.gradients[0], ends, axis=axis)]
+
+
+def cast_forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
+    """Cast within floating point: to the storage of activations, which all others have too."""
+    return [arithmetic.copy(inputs[0])]
+
+
+ELEMENTWISE = {
+    "Relu": _unary(lambda _, x: np.maximum(x, _F(0)), lambda _, x, y: (x > 0).astype(_F)),
+    "LeakyRelu": _unary(_leaky, lambda node, x, y: np.where(x > 0, _F(1), _slope(node))),
+    "Sigmoid": _unary(lambda _, x: _sigmoid(x), lambda _, x, y: y * (_F(1) - y)),
+    "Swish": _unary(lambda _, x: x * _sigmoid(x), lambda _, x, y: _swish_slope(x)),
+    "HardSwish": _unary(lambda _, x: x * _hard_share(x), lambda _, x, y: _hard_swish_slope(x)),
+    "HardSigmoid": _unary(_hard_sigmoid, _hard_sigmoid_slope),
+    "Tanh": _unary(lambda _, x: np.tanh(x), lambda _, x, y: _F(1) - y * y),
+    "Exp": _unary(lambda _, x: exponentials(x), lambda _, x, y: y),
+    "Log": _unary(lambda _, x: np.log(x), lambda _, x, y: _F(1) / x),
+    "Sqrt": _unary(lambda _, x: np.sqrt(x), lambda _, x, y: _F(0.5) / y),
+    "Neg": _unary(lambda _, x: -x, lambda _, x, y: np.full_like(x, -1)),
+    "Abs": _unary(lambda _, x: np.abs(x), lambda _, x, y: np.sign(x)),
+    "Add": _binary(lambda a, b: a + b, lambda g, a, b: (g, g)),
+    "Sub": _binary(lambda a, b: a - b, lambda g, a, b: (g, -g)),
+    "Mul": _binary(lambda a, b: a * b, lambda g, a, b: (g * b, g * a)),
+    "Div": _binary(lambda a, b: a / b, lambda g, a, b: (g / b, -(g / b) * (a / b))),
+}
+
+SHAPE_GRADIENTS = {
+    **dict.fromkeys(SHAPES, _same_elements),
+    "Transpose": transpose_backward,
+    "Concat": concat_backward,
+    "Cast": _same_elements,
+}
+"""Gradients of operators that move elements; their forward functions are ONNX's own."""

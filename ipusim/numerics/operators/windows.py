@@ -1,0 +1,187 @@
+"""Softmax, normalisation and pooling, with their gradients where training needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product as every
+
+import numpy as np
+
+from ipusim.errors import WorkloadError
+from ipusim.numerics.arithmetic import Arithmetic
+from ipusim.numerics.kernels.softmax import softmax, softmax_gradient
+from ipusim.numerics.operators.registry import Applied, Arrays, Operator, reduce_to_shape
+from ipusim.numerics.program import Node
+
+_F = np.float32
+PER_ELEMENT_AXIS_OPSET = 13
+"""From here on Softmax works along one axis; before, on everything from that axis on."""
+
+
+def _softmax_rows(node: Node, x: np.ndarray) -> tuple[np.ndarray, int | None]:
+    """Return the rows to normalise, and the axis that was moved to the end if any."""
+    modern = not 0 < node.opset < PER_ELEMENT_AXIS_OPSET
+    axis = node.attributes.get("axis", -1 if modern else 1) % x.ndim
+    if not modern:
+        return x.reshape(int(np.prod(x.shape[:axis])), -1), None
+    if axis == x.ndim - 1:
+        return x.reshape(-1, x.shape[-1]), None
+    return np.moveaxis(x, axis, -1).reshape(-1, x.shape[axis]), axis
+
+
+def _softmax_back(rows: np.ndarray, shape: tuple[int, ...], axis: int | None) -> np.ndarray:
+    if axis is None:
+        return rows.reshape(shape)
+    moved = (*shape[:axis], *shape[axis + 1 :], shape[axis])
+    return np.ascontiguousarray(np.moveaxis(rows.reshape(moved), -1, axis))
+
+
+def _softmax_forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
+    rows, axis = _softmax_rows(node, inputs[0])
+    return [_softmax_back(softmax(rows, arithmetic), inputs[0].shape, axis)]
+
+
+def _softmax_backward(applied: Applied) -> list[np.ndarray | None]:
+    y, axis = _softmax_rows(applied.node, applied.outputs[0])
+    gradient, _ = _softmax_rows(applied.node, applied.gradients[0])
+    rows = softmax_gradient(y, gradient, applied.arithmetic)
+    return [_softmax_back(rows, applied.inputs[0].shape, axis)]
+
+
+def _channel_vector(vector: np.ndarray, x: np.ndarray) -> np.ndarray:
+    return vector.reshape(1, -1, *(1,) * (x.ndim - 2))
+
+
+def _batch_norm_factors(
+    node: Node, inputs: Arrays, arithmetic: Arithmetic
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return multiplicand, addend and inverse deviation per channel.
+
+    ``lib/popnn/BatchNorm.cpp`` and ``lib/poplin/Norms.cpp``: the deviation is inverted in single
+    precision, the two vectors are stored in the type of the data.
+    """
+    scale, shift, mean, variance = (np.asarray(v, np.float32) for v in inputs[1:5])
+    epsilon = _F(node.attributes.get("epsilon", 1e-5))
+    inverse = _F(1) / np.sqrt(variance + epsilon)
+    multiplicand = arithmetic.store(scale * inverse)
+    addend = arithmetic.store(shift - mean * multiplicand)
+    return multiplicand, addend, inverse
+
+
+def _batch_norm_forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
+    x = inputs[0]
+    multiplicand, addend, _ = _batch_norm_factors(node, inputs, arithmetic)
+    scaled = arithmetic.store(x * _channel_vector(multiplicand, x))
+    return [arithmetic.store(scaled + _channel_vector(addend, x))]
+
+
+def _batch_norm_backward(applied: Applied) -> list[np.ndarray | None]:
+    x, arithmetic = applied.inputs[0], applied.arithmetic
+    gradient = applied.gradients[0]
+    multiplicand, _, inverse = _batch_norm_factors(applied.node, applied.inputs, arithmetic)
+    shape = _channel_vector(multiplicand, x).shape
+    mean = _channel_vector(np.asarray(applied.inputs[3], np.float32), x)
+    whitened = arithmetic.store((x - mean) * _channel_vector(inverse, x))
+    return [
+        arithmetic.store(gradient * _channel_vector(multiplicand, x)),
+        reduce_to_shape(arithmetic.store(gradient * whitened), shape, arithmetic).reshape(-1),
+        reduce_to_shape(gradient, shape, arithmetic).reshape(-1),
+        None,
+        None,
+    ]
+
+
+class _PoolTaps:
+    """The shifted views of a padded input, one per kernel position."""
+
+    def __init__(self, node: Node, x: np.ndarray) -> None:
+        given = node.attributes
+        rank = x.ndim - 2
+        everything = node.op.startswith("Global")
+        kernel = x.shape[2:] if everything else tuple(given["kernel_shape"])
+        if given.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID") or given.get("ceil_mode", 0):
+            raise WorkloadError(
+                f"Operator {node.name!r} of type {node.op!r} derives its padding from its output, "
+                "which numerics does not support; export it with explicit pads."
+            )
+        self.kernel = kernel
+        self.stride = tuple(given.get("strides", (1,) * rank))
+        self.dilation = tuple(given.get("dilations", (1,) * rank))
+        pads = tuple(given.get("pads", (0,) * 2 * rank))
+        self.pads = tuple(zip(pads[:rank], pads[rank:], strict=True))
+        self.count_padding = bool(given.get("count_include_pad", 0))
+        self.out_field = tuple(
+            (size + sum(pad) - step * (taps - 1) - 1) // hop + 1
+            for size, taps, hop, step, pad in zip(
+                x.shape[2:], kernel, self.stride, self.dilation, self.pads, strict=True
+            )
+        )
+
+    def padded(self, x: np.ndarray, fill: float) -> np.ndarray:
+        return np.pad(x, ((0, 0), (0, 0), *self.pads), constant_values=fill)
+
+    def views(self, array: np.ndarray) -> Iterator[np.ndarray]:
+        for place in every(*(range(taps) for taps in self.kernel)):
+            window = tuple(
+                slice(tap * step, tap * step + hop * (out - 1) + 1, hop)
+                for tap, step, hop, out in zip(
+                    place, self.dilation, self.stride, self.out_field, strict=True
+                )
+            )
+            yield array[(slice(None), slice(None), *window)]
+
+    def cropped(self, array: np.ndarray, x: np.ndarray) -> np.ndarray:
+        window = tuple(
+            slice(low, low + size) for (low, _), size in zip(self.pads, x.shape[2:], strict=True)
+        )
+        return np.ascontiguousarray(array[(slice(None), slice(None), *window)])
+
+    def divisor(self, x: np.ndarray) -> np.ndarray:
+        """Return the number of elements that each average counts."""
+        ones = np.ones((1, 1, *x.shape[2:]), np.float32)
+        padded = self.padded(ones, 1 if self.count_padding else 0)
+        return sum(self.views(padded), np.zeros((1, 1, *self.out_field), np.float32))
+
+
+def _pool_forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
+    x = inputs[0]
+    taps = _PoolTaps(node, x)
+    if "Max" in node.op:
+        largest = np.full((*x.shape[:2], *taps.out_field), -np.inf, np.float32)
+        for view in taps.views(taps.padded(x, -np.inf)):
+            np.maximum(largest, view, out=largest)
+        return [largest]
+    total = np.zeros((*x.shape[:2], *taps.out_field), np.float32)
+    for view in taps.views(taps.padded(x, 0)):
+        total += view
+    return [arithmetic.store(total / taps.divisor(x))]
+
+
+def _pool_backward(applied: Applied) -> list[np.ndarray | None]:
+    x, y = applied.inputs[0], applied.outputs[0]
+    gradient, arithmetic = applied.gradients[0], applied.arithmetic
+    taps = _PoolTaps(applied.node, x)
+    if "Max" in applied.node.op:
+        padded = taps.padded(x, -np.inf)
+        result = np.zeros_like(padded)
+        # Among equal maxima the first takes the gradient.
+        left = np.ones(y.shape, bool)
+        for view, target in zip(taps.views(padded), taps.views(result), strict=True):
+            chosen = left & (view == y)
+            target += np.where(chosen, gradient, _F(0))
+            left &= ~chosen
+    else:
+        result = np.zeros_like(taps.padded(x, 0))
+        share = gradient / taps.divisor(x)
+        for target in taps.views(result):
+            target += share
+    return [arithmetic.store(taps.cropped(result, x))]
+
+
+_POOL = Operator(forward=_pool_forward, backward=_pool_backward)
+
+WINDOWED = {
+    "Softmax": Operator(forward=_softmax_forward, backward=_softmax_backward),
+    "BatchNormalization": Operator(forward=_batch_norm_forward, backward=_batch_norm_backward),
+    **dict.fromkeys(("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"), _POOL),
+}

@@ -1,0 +1,1 @@
+"""GPUs beside the IPU: kernels, stacks, a step."""

@@ -1,0 +1,344 @@
+"""The kernels that one inference or training step of an operator graph runs on a GPU.
+
+Each operator is counted, forward and backward, from the forward graph alone: matrix products and
+convolutions as their forward product and the two gradients, everything else as passes over memory.
+Sizes are of one GPU's batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from ipusim.errors import ConfigError, WorkloadError, resolve_name
+from ipusim.runtime.gpu.stacks import GpuStack
+from ipusim.workload.graph import Graph, Op, Tensor
+from ipusim.workload.operators.attributes import (
+    Conv,
+    Elementwise,
+    Gather,
+    Layout,
+    MatMul,
+    Norm,
+    Softmax,
+)
+from ipusim.workload.operators.recurrent import Recurrent
+
+GPU_MODES = ("training", "inference")
+
+UPDATE_BYTES_PER_PARAMETER = {"sgd": 24, "rmsprop": 32, "adam": 32, "lamb": 44}
+"""Float32 traffic of an update: weight, gradient and moments read, weight and moments written,
+gradient cleared. RMSProp with momentum has two moments, as Adam; LAMB reads more for its norms."""
+
+_MASK_BYTES = 1
+"""Dropout keeps one byte per element."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """One kernel, or several alike.
+
+    Attributes
+    ----------
+    op : str
+        Operator that it comes from.
+    phase : str
+        "forward", "backward" or "update".
+    bytes : int
+        Read from and written to the board's memory.
+    m, n, k, groups : int
+        Size of a matrix product on the matrix rate; m is 0 for a kernel without one.
+    winograd : bool
+        Whether the product is a convolution that float32 kernels transform.
+    scalar_macs : int
+        Multiply-accumulates that run one by one: depthwise convolutions.
+    count : int
+        Kernels; the host starts each.
+    """
+
+    op: str
+    phase: str
+    bytes: int
+    m: int = 0
+    n: int = 0
+    k: int = 0
+    groups: int = 1
+    winograd: bool = False
+    scalar_macs: int = 0
+    count: int = 1
+
+
+def _is_winograd(params: Conv) -> bool:
+    """Whether a convolution has the 3 x 3 window with stride 1 that Winograd kernels take."""
+    dense = params.groups == 1 and not params.is_transposed
+    unit = set(params.stride) == set(params.dilation) == {1}
+    return dense and unit and params.kernel == (3, 3)
+
+
+class _Counter:
+    """Counts the kernels of one graph."""
+
+    def __init__(self, graph: Graph, stack: GpuStack, mode: str, precision: str) -> None:
+        self.graph = graph
+        self.stack = stack
+        self.training = mode == "training"
+        self.mixed = precision == "mixed"
+        self.size = 2 if self.mixed else 4
+        self.transposed = precision in stack.transposed_precisions
+        self.fused = precision in stack.fused_precisions
+        self.producers: Mapping[str, Op] = graph.producers()
+        self.consumers = graph.consumers()
+
+    def tensor(self, name: str) -> Tensor:
+        return self.graph.tensors[name]
+
+    def elements(self, *names: str) -> int:
+        return sum(self.tensor(name).elements for name in names)
+
+    def computed(self, op: Op) -> list[str]:
+        """Return the inputs that another operator computes: those that have a gradient."""
+        return [name for name in op.inputs if name in self.producers]
+
+    def passes(
+        self, op: Op, forward: int, backward: int, counts: tuple[int, int] = (1, 1)
+    ) -> Iterator[Kernel]:
+        """Yield what moves so many elements per direction; 0 elements, no kernel."""
+        for phase, moved, count in zip(
+            ("forward", "backward"), (forward, backward), counts, strict=True
+        ):
+            if moved > 0 and (self.training or phase == "forward"):
+                yield Kernel(op=op.name, phase=phase, bytes=self.size * moved, count=count)
+
+    def cast(self, op: Op, weights: int) -> Iterator[Kernel]:
+        """Yield the conversion of a float32 weight to float16."""
+        if self.mixed and self.stack.casts_weights:
+            yield Kernel(op=op.name, phase="forward", bytes=6 * weights)
+
+    def conv(self, op: Op, params: Conv) -> Iterator[Kernel]:
+        inputs, outputs = self.elements(op.inputs[0]), self.elements(op.outputs[0])
+        moved = self.size * (inputs + outputs + params.weights)
+        into, out = params.in_channels // params.groups, params.out_channels // params.groups
+        taps = prod(params.kernel)
+        positions = params.batch * prod(params.out_field)
+        input_positions = params.batch * prod(params.field)
+        depthwise = into == 1 and params.groups > 1
+        if not depthwise:
+            yield from self.cast(op, params.weights)
+        shapes = [("forward", positions, out, into * taps)]
+        if self.training:
+            if op.inputs[0] in self.producers:
+                # as many multiply-accumulates as forward, spread over the input's positions
+                depth = max(1, out * taps * positions // input_positions)
+                shapes.append(("backward", input_positions, into, depth))
+            shapes.append(("backward", into * taps, out, positions))
+        for phase, m, n, k in shapes:
+            if depthwise:
+                macs = positions * taps * params.out_channels
+                yield Kernel(op=op.name, phase=phase, bytes=moved, scalar_macs=macs)
+                continue
+            yield Kernel(
+                op=op.name,
+                phase=phase,
+                bytes=moved,
+                m=m,
+                n=n,
+                k=k,
+                groups=params.groups,
+                winograd=_is_winograd(params),
+            )
+            if self.transposed:
+                conversion = 2 * self.size * (inputs + outputs)
+                # started by the library inside the convolution, so the host does not see it
+                yield Kernel(op=op.name, phase=phase, bytes=conversion, count=0)
+
+    def matmul(self, op: Op, params: MatMul) -> Iterator[Kernel]:
+        m, k, n, groups = params.m, params.k, params.n, params.groups
+        moved = self.size * groups * (m * k + k * n + m * n)
+        if params.weights_operand:
+            yield from self.cast(op, groups * k * n)
+        shapes = [("forward", m, n, k)]
+        if self.training:
+            shapes += [("backward", m, k, n), ("backward", k, n, m)]
+        for phase, rows, columns, depth in shapes:
+            yield Kernel(
+                op=op.name, phase=phase, bytes=moved, m=rows, n=columns, k=depth, groups=groups
+            )
+
+    def recurrent(self, op: Op, params: Recurrent) -> Iterator[Kernel]:
+        """Yield the products of a recurrent layer.
+
+        With the input all at once, with the state by step; the rest of a cell is part of the
+        latter's kernel (Appleyard et al. 2016, arXiv 1604.01946).
+        """
+        rows, columns = params.steps * params.batch, params.gates * params.hidden
+        yield from self.cast(op, columns * (params.features + params.hidden))
+        whole = [("forward", rows, columns, params.features)]
+        stepwise = [("forward", params.batch, columns, params.hidden)]
+        if self.training:
+            whole += [
+                ("backward", rows, params.features, columns),
+                ("backward", params.features, columns, rows),
+                ("backward", params.hidden, columns, rows),
+            ]
+            stepwise.append(("backward", params.batch, params.hidden, columns))
+        for times, shapes in ((1, whole), (params.steps, stepwise)):
+            for phase, m, n, k in shapes:
+                moved = self.size * (m * k + k * n + m * n)
+                for _ in range(times):
+                    yield Kernel(op=op.name, phase=phase, bytes=moved, m=m, n=n, k=k)
+
+    def joined(self, op: Op) -> int:
+        """Return the elements that an elementwise operator need not read when it is fused.
+
+        It joins an elementwise operator or normalisation whose result nobody else reads.
+        """
+        if not self.fused:
+            return 0
+        for name in self.computed(op):
+            before = self.producers[name].params
+            alone = len(self.consumers[name]) == 1 and name not in self.graph.outputs
+            if isinstance(before, Elementwise | Norm) and alone:
+                return self.elements(name)
+        return 0
+
+    def elementwise(self, op: Op, params: Elementwise) -> Iterator[Kernel]:
+        out = params.elements
+        if params.function == "dropout":
+            if self.training:
+                mask = -(-out * _MASK_BYTES // self.size)
+                saved = 2 * self.joined(op)
+                yield from self.passes(op, 2 * out + mask - saved, 2 * out + mask - saved)
+            return
+        read = self.elements(*op.inputs)
+        joined = self.joined(op)
+        forward, backward = read + out, 0
+        if params.function == "bias_add":
+            before = self.producers.get(op.inputs[0])
+            if before is not None and isinstance(before.params, MatMul):
+                forward = 0  # the product starts from the bias
+            backward = out
+        elif self.computed(op):
+            if params.n_inputs == 1:
+                backward = 3 * out
+            elif params.function not in ("add", "sub"):
+                backward = out + 2 * self.elements(*self.computed(op))
+        if joined:
+            forward -= 2 * joined
+            backward -= 2 * joined
+        yield from self.passes(op, forward, backward, (0, 0) if joined else (1, 1))
+
+    def norm(self, op: Op, params: Norm) -> Iterator[Kernel]:
+        size = params.elements
+        if params.kind != "layer":
+            # in training once for the statistics and once to normalise; in backward the sums first
+            yield from self.passes(op, (3 if self.training else 2) * size, 5 * size)
+        elif self.stack.kernel_per_reduction:
+            # mean, variance, result; sums over rows, sums over columns, result
+            yield from self.passes(op, 4 * size, 7 * size, (3, 3))
+        else:
+            # a row stays in the multiprocessor; the sums over columns read all again
+            yield from self.passes(op, 2 * size, 5 * size, (1, 2))
+
+    def other(self, op: Op) -> Iterator[Kernel]:
+        params = op.params
+        read, written = self.elements(*self.computed(op)), self.elements(*op.outputs)
+        if isinstance(params, Softmax):
+            size = params.outer * params.length
+            if self.stack.kernel_per_reduction:
+                # maximum, sum, result; sum, result
+                yield from self.passes(op, 4 * size, 5 * size, (3, 2))
+            else:
+                yield from self.passes(op, 2 * size, 3 * size)
+        elif isinstance(params, Gather):
+            found = params.groups * params.indices * params.width
+            table = 2 * params.groups * params.rows * params.width if params.rows else 0
+            copied, added = 2 * found, table + 3 * found
+            if params.function == "add":
+                yield from self.passes(op, added, copied)
+            else:
+                yield from self.passes(op, copied, added if params.function == "lookup" else 0)
+        elif isinstance(params, Layout) and not params.moves_data:
+            return
+        else:
+            yield from self.passes(op, read + written, read + written)
+
+    def kernels(self, update_bytes: int) -> Iterator[Kernel]:
+        for op in self.graph.ops:
+            params = op.params
+            if isinstance(params, Conv):
+                yield from self.conv(op, params)
+            elif isinstance(params, MatMul):
+                yield from self.matmul(op, params)
+            elif isinstance(params, Recurrent):
+                yield from self.recurrent(op, params)
+            elif isinstance(params, Elementwise):
+                yield from self.elementwise(op, params)
+            elif isinstance(params, Norm):
+                yield from self.norm(op, params)
+            else:
+                yield from self.other(op)
+        if self.training:
+            yield from self.sums()
+            tensors = len(self.graph.with_role("parameter"))
+            yield Kernel(
+                op="update",
+                phase="update",
+                bytes=update_bytes * self.graph.parameters,
+                count=tensors * self.stack.update_kernels_per_parameter,
+            )
+
+    def sums(self) -> Iterator[Kernel]:
+        """Yield the additions of gradients that reach one tensor from several operators."""
+        for name, readers in self.consumers.items():
+            more = len(readers) - 1
+            if name in self.producers and more > 0:
+                moved = 3 * self.size * self.elements(name) * more
+                yield Kernel(op=f"{name}.sum", phase="backward", bytes=moved, count=more)
+
+
+def step_kernels(
+    graph: Graph, stack: GpuStack, *, mode: str, precision: str, optimizer: str = "sgd"
+) -> tuple[Kernel, ...]:
+    """Return the kernels of one step on one GPU.
+
+    Parameters
+    ----------
+    graph : Graph
+        A forward graph for the batch of one GPU.
+    stack : GpuStack
+        What fuses, casts and converts.
+    mode : {"training", "inference"}
+    precision : {"mixed", "tf32", "fp32"}
+    optimizer : {"sgd", "rmsprop", "adam", "lamb"}
+        Decides the bytes of an update.
+
+    Returns
+    -------
+    tuple of Kernel
+        In the order of the graph, gradients beside their operator, the update last.
+
+    Raises
+    ------
+    ConfigError
+        If the mode is unknown.
+    UnknownNameError
+        If the optimiser is unknown.
+    WorkloadError
+        If the graph already holds a backward pass.
+
+    Notes
+    -----
+    The two gradients of a product need as many multiply-accumulates as the product, and read the
+    other operand and the incoming gradient again. The first convolution has no data gradient.
+    Additions pass their gradient on without a kernel. Dropout runs in training only.
+    """
+    if mode not in GPU_MODES:
+        raise ConfigError(f"Mode {mode!r} is unknown: use one of {', '.join(GPU_MODES)}.")
+    if any(op.phase != "forward" for op in graph.ops):
+        raise WorkloadError(
+            f"Graph {graph.name!r} already holds a training step: give its forward graph."
+        )
+    kind = resolve_name("optimizer", optimizer, UPDATE_BYTES_PER_PARAMETER)
+    counter = _Counter(graph, stack, mode, precision)
+    return tuple(counter.kernels(UPDATE_BYTES_PER_PARAMETER[kind]))

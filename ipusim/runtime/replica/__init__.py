@@ -1,0 +1,1 @@
+"""One copy of a model on its chips."""

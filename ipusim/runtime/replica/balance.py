@@ -1,0 +1,197 @@
+"""Which operators go to which chip of a pipeline, and what they hand over to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ipusim.errors import ConfigError, unknown_name
+from ipusim.machine.interconnect import route, sync_s
+from ipusim.machine.system import System
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """Contiguous stages of a list of operators.
+
+    Attributes
+    ----------
+    starts : tuple of int
+        Index of the first operator of each stage, increasing from 0.
+    operators : int
+        Operators in all.
+    """
+
+    starts: tuple[int, ...]
+    operators: int
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """First operator of each stage, and the one after its last."""
+        return tuple(zip(self.starts, (*self.starts[1:], self.operators), strict=True))
+
+    def stage_of(self, operator: int) -> int:
+        """Return the stage of one operator."""
+        return sum(start <= operator for start in self.starts) - 1
+
+
+def _check_stages(stages: int, operators: int) -> None:
+    if stages < 1:
+        raise ConfigError(f"A pipeline of {stages} stages is impossible: use 1 or more.")
+    if stages > operators:
+        raise ConfigError(
+            f"A pipeline of {stages} stages needs {stages} operators, but the model has "
+            f"{operators}: use 1 to {operators}."
+        )
+
+
+def split_after(operators: Sequence[str], splits: Sequence[str]) -> Partition:
+    """Cut a list of operators after the named ones.
+
+    Parameters
+    ----------
+    operators : sequence of str
+        Names in execution order.
+    splits : sequence of str
+        Operators that end a stage, in the same order; the last operator ends the last stage
+        anyway and must not be named.
+
+    Returns
+    -------
+    Partition
+        Of one stage more than there are splits.
+
+    Raises
+    ------
+    UnknownNameError
+        If a name does not exist.
+    ConfigError
+        If there are more stages than operators, or the names are not in execution order.
+    """
+    _check_stages(len(splits) + 1, len(operators))
+    position = {name: index for index, name in enumerate(operators)}
+    starts = [0]
+    for name in splits:
+        if name not in position:
+            raise unknown_name("operator", name, operators)
+        start = position[name] + 1
+        if start <= starts[-1]:
+            raise ConfigError(
+                f"The pipeline split {name!r} does not come after the split before it: name each "
+                "operator once, in execution order."
+            )
+        if start == len(operators):
+            raise ConfigError(
+                f"The pipeline split {name!r} is the last operator, which leaves the last stage "
+                "empty: leave it out."
+            )
+        starts.append(start)
+    return Partition(starts=tuple(starts), operators=len(operators))
+
+
+def balance(costs: Sequence[int], stages: int) -> Partition:
+    """Cut a list of operators so that the largest stage is as small as possible.
+
+    Parameters
+    ----------
+    costs : sequence of int
+        Cycles of each operator, in execution order.
+    stages : int
+        Stages, none of them empty.
+
+    Returns
+    -------
+    Partition
+        Of the cuts that reach the least maximum, each stage as long as possible from the front.
+
+    Raises
+    ------
+    ConfigError
+        If there are more stages than operators, or a cost is negative.
+    """
+    _check_stages(stages, len(costs))
+    if min(costs) < 0:
+        raise ConfigError(f"An operator of {min(costs)} cycles is impossible: give 0 or more.")
+    low, high = max(costs), sum(costs)
+    while low < high:
+        middle = (low + high) // 2
+        if len(_fill(costs, stages, middle)) <= stages:
+            high = middle
+        else:
+            low = middle + 1
+    return Partition(starts=_fill(costs, stages, low), operators=len(costs))
+
+
+def _fill(costs: Sequence[int], stages: int, limit: int) -> tuple[int, ...]:
+    """Return the starts of stages of up to `limit` cycles, with an operator left for each stage."""
+    starts, total = [0], 0
+    for index, cost in enumerate(costs):
+        left = len(costs) - index
+        if index and (total + cost > limit or left <= stages - len(starts)):
+            starts.append(index)
+            total = 0
+        total += cost
+    return tuple(starts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTransfer:
+    """Copies between the stages of a pipeline, all at the same time.
+
+    Attributes
+    ----------
+    bytes : int
+        Activations and gradients that change chips.
+    seconds : float
+        Sync and the slowest copy.
+    """
+
+    bytes: int
+    seconds: float
+
+
+def stage_transfer(
+    system: System,
+    stage_ipus: Sequence[int],
+    forward_bytes: Sequence[int],
+    backward_bytes: Sequence[int] | None = None,
+) -> StageTransfer:
+    """Return the cost of handing one micro-batch from every stage to the next.
+
+    Parameters
+    ----------
+    system : System
+    stage_ipus : sequence of int
+        Chip of each stage.
+    forward_bytes : sequence of int
+        Activations from each stage to the next; one fewer than stages.
+    backward_bytes : sequence of int, optional
+        Gradients the other way round; None where there is no backward pass.
+
+    Returns
+    -------
+    StageTransfer
+        Links carry both directions at once, and neighbouring stages use links of their own.
+
+    Raises
+    ------
+    ConfigError
+        If the lengths do not match or a chip does not exist.
+    """
+    back = [0] * len(forward_bytes) if backward_bytes is None else backward_bytes
+    if not len(forward_bytes) == len(back) == len(stage_ipus) - 1:
+        raise ConfigError(
+            f"A pipeline of {len(stage_ipus)} stages has {len(stage_ipus) - 1} transfers, but "
+            f"{len(forward_bytes)} forward and {len(back)} backward sizes are given: give one "
+            "size per transfer."
+        )
+    moved, slowest = 0, 0.0
+    pairs = zip(stage_ipus, stage_ipus[1:], forward_bytes, back, strict=False)
+    for source, target, forward, backward in pairs:
+        way = route(system, source, target)
+        if way.hops and max(forward, backward):
+            moved += forward + backward
+            slowest = max(slowest, way.latency_s + max(forward, backward) / way.bytes_per_s)
+    if not moved:
+        return StageTransfer(bytes=0, seconds=0.0)
+    return StageTransfer(bytes=moved, seconds=slowest + sync_s(system, len(set(stage_ipus))))

@@ -1,0 +1,253 @@
+"""A graph cut into stages: who computes what, what changes chips, what each chip must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ipusim.compiler import memory
+from ipusim.compiler.program import LoweredOp, Program
+from ipusim.machine import Chip
+from ipusim.runtime.compile import Lowered
+from ipusim.runtime.options.placement import Placement
+from ipusim.runtime.replica.balance import Partition, balance, split_after
+from ipusim.workload.graph import Graph, Op
+
+_FLOWING = ("input", "activation", "output")
+"""Roles of tensors that go from operator to operator; the others stay on the chip."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One stage of a replica over several chips, or one of its phases.
+
+    Attributes
+    ----------
+    ipu : int
+        Chip that runs it.
+    first_op : str
+        Forward operator that it begins with.
+    forward_s, backward_s : float
+        Device seconds per micro-batch; recomputation counts as backward.
+    in_flight : int
+        Micro-batches whose stored activations it holds.
+    memory : Memory
+        Of its chip, with all stages there and the micro-batches that wait; of a phase, with what
+        lies there then.
+    streamed_bytes : int
+        Bytes that a phase loads from Streaming Memory and stores there.
+    """
+
+    ipu: int
+    first_op: str
+    forward_s: float
+    backward_s: float
+    in_flight: int
+    memory: memory.Memory
+    streamed_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioned:
+    """A lowered graph and the stage of every operator."""
+
+    graph: Graph
+    lowered: Mapping[str, LoweredOp]
+    stage_of: Mapping[str, int]
+    stage_ipus: tuple[int, ...]
+    chip: Chip
+
+    @property
+    def ipus(self) -> int:
+        """Chips of the replica."""
+        return len(set(self.stage_ipus))
+
+    def seconds(self) -> tuple[list[float], list[float]]:
+        """Return the device seconds of every stage, forward and backward.
+
+        What the chip does with data as they arrive belongs to the first stage.
+        """
+        forward, backward = [0.0] * len(self.stage_ipus), [0.0] * len(self.stage_ipus)
+        for op in self.graph.ops:
+            part = forward if op.phase == "forward" else backward
+            part[self.stage_of[op.name]] += self.lowered[op.name].cycles / self.chip.clock_hz
+        for op in self.lowered.values():
+            if op.kind == "input":
+                forward[0] += op.cycles / self.chip.clock_hz
+        return forward, backward
+
+    def load_s(self, stage_s: Sequence[float]) -> list[float]:
+        """Return the seconds of every chip: those of its stages together."""
+        load = [0.0] * self.ipus
+        for ipu, seconds in zip(self.stage_ipus, stage_s, strict=True):
+            load[ipu] += seconds
+        return load
+
+    def boundary_bytes(self) -> tuple[list[int], list[int]]:
+        """Return the bytes that go from each stage to the next, and back, per micro-batch.
+
+        A tensor that is read further on passes through every stage between (graphcore/popart
+        willow/src/transforms/pipeline.cpp, contiguate copies); one that is read on its own chip
+        only goes nowhere.
+        """
+        count = len(self.stage_ipus)
+        forward, backward = [0] * (count - 1), [0] * (count - 1)
+        consumers = self.graph.consumers()
+        for name, op in self.graph.producers().items():
+            start = self.stage_of[op.name]
+            readers = {self.stage_of[reader.name] for reader in consumers[name]}
+            away = [s for s in readers if self.stage_ipus[s] != self.stage_ipus[start]]
+            for boundary in range(start, max([start, *away])):
+                forward[boundary] += self.graph.tensors[name].bytes
+            for boundary in range(min([start, *away]), start):
+                backward[boundary] += self.graph.tensors[name].bytes
+        return forward, backward
+
+    def owners(self) -> dict[str, int]:
+        """Return the chip of every parameter: that of the first stage that reads it."""
+        owner: dict[str, int] = {}
+        for op in self.graph.ops:
+            for name in op.inputs:
+                tensor = self.graph.tensors[name]
+                if tensor.role == "parameter":
+                    for stored in dict.fromkeys((tensor.alias_of or name, name)):
+                        owner.setdefault(stored, self.stage_ipus[self.stage_of[op.name]])
+        return owner
+
+    def measured(
+        self,
+        in_flight: Sequence[int],
+        resident_bytes: int = 0,
+        updates: Sequence[Program | None] = (),
+    ) -> tuple[Stage, ...]:
+        """Measure each chip: its part of the graph, with what waits for backward passes.
+
+        Parameters
+        ----------
+        in_flight : sequence of int
+            Micro-batches that each stage holds.
+        resident_bytes : int
+            Optimiser state on the chips of the replica together; shared out like the parameters.
+        updates : sequence of Program
+            Weight update of each chip, whose code lies there too; empty for inference.
+        """
+        forward, backward = self.seconds()
+        stages = range(len(self.stage_ipus))
+        own = [
+            tuple(op for op in self.graph.ops if self.stage_of[op.name] == stage)
+            for stage in stages
+        ]
+        waiting = [0] * self.ipus
+        for stage in stages:
+            stored = self._stored_bytes(own[stage])
+            waiting[self.stage_ipus[stage]] += (in_flight[stage] - 1) * stored
+        used = [
+            self._chip_memory(ipu, waiting[ipu], resident_bytes, update)
+            for ipu, update in enumerate(updates or [None] * self.ipus)
+        ]
+        return tuple(
+            Stage(
+                ipu=self.stage_ipus[stage],
+                first_op=own[stage][0].name,
+                forward_s=forward[stage],
+                backward_s=backward[stage],
+                in_flight=in_flight[stage],
+                memory=used[self.stage_ipus[stage]],
+            )
+            for stage in stages
+        )
+
+    def _stored_bytes(self, ops: tuple[Op, ...]) -> int:
+        """Bytes of one micro-batch that wait from the forward to the backward pass of a stage."""
+        forward = [op for op in ops if op.phase == "forward"]
+        early = {name for op in forward for name in (*op.inputs, *op.outputs)}
+        late = {name for op in ops if op.phase != "forward" for name in op.inputs}
+        waiting = (self.graph.tensors[name] for name in early & late)
+        return sum(tensor.bytes for tensor in waiting if tensor.role in _FLOWING)
+
+    def _chip_memory(
+        self, ipu: int, waiting_bytes: int, resident_bytes: int, update: Program | None
+    ) -> memory.Memory:
+        ops = tuple(op for op in self.graph.ops if self.stage_ipus[self.stage_of[op.name]] == ipu)
+        part = part_of(self.graph, ops)
+        state = resident_bytes * part.parameter_bytes // max(1, self.graph.parameter_bytes)
+        return memory.measure(
+            part,
+            Program(tuple(self.lowered[op.name] for op in ops)),
+            self.chip,
+            update=update,
+            resident_bytes=waiting_bytes + state,
+        )
+
+
+def partition(lowered: Lowered, placement: Placement, chip: Chip) -> Partitioned:
+    """Cut a lowered graph where the placement says, or so that the largest stage is smallest.
+
+    Parameters
+    ----------
+    lowered : Lowered
+    placement : Placement
+    chip : Chip
+
+    Returns
+    -------
+    Partitioned
+        What derives from a forward operator is on its stage.
+
+    Raises
+    ------
+    ConfigError
+        If there are more stages than forward operators, or the splits are out of order.
+    UnknownNameError
+        If a split names no forward operator.
+    """
+    graph = lowered.graph
+    programs = {op.name: op for op in lowered.program.ops}
+    forward = [op for op in graph.ops if op.phase == "forward"]
+    position = {op.name: index for index, op in enumerate(forward)}
+    home = {op.name: position[op.name if op.name in position else op.source] for op in graph.ops}
+    cut: Partition
+    if placement.splits:
+        cut = split_after([op.name for op in forward], placement.splits)
+    else:
+        costs = [0] * len(forward)
+        for op in graph.ops:
+            costs[home[op.name]] += programs[op.name].cycles
+        cut = balance(costs, placement.stages)
+    stage_of = {name: cut.stage_of(index) for name, index in home.items()}
+    return Partitioned(graph, programs, stage_of, placement.stage_ipus, chip)
+
+
+def updates_by_chip(update: Lowered, owner: Mapping[str, int], count: int) -> tuple[Program, ...]:
+    """Return the weight update of each chip."""
+    parts: list[list[LoweredOp]] = [[] for _ in range(count)]
+    for op, low in zip(update.graph.ops, update.program.ops, strict=True):
+        parts[owner[op.source]].append(low)
+    return tuple(Program(tuple(part)) for part in parts)
+
+
+def part_of(graph: Graph, ops: tuple[Op, ...], kept: Iterable[str] = ()) -> Graph:
+    """Return the graph of some operators; what others make arrives as an input.
+
+    Parameters
+    ----------
+    graph : Graph
+    ops : tuple of Op
+        Some of its operators, in order.
+    kept : iterable of str
+        Tensors that stay when they are done.
+    """
+    made = {name for op in ops for name in op.outputs}
+    read = dict.fromkeys(name for op in ops for name in op.inputs)
+    # Of a parameter that is read in parts, all of it is there.
+    stored = [graph.tensors[name] for name in read if graph.tensors[name].role == "parameter"]
+    whole = [tensor.alias_of for tensor in stored if tensor.alias_of in graph.tensors]
+    read = dict.fromkeys([*whole, *read])
+    tensors = {name: graph.tensors[name] for name in (*read, *made)}
+    arriving = tuple(name for name in read if name not in made and tensors[name].role in _FLOWING)
+    for name in arriving:
+        tensors[name] = replace(tensors[name], role="input", alias_of=None)
+    handed_on = tuple(name for op in ops for name in op.outputs if name in graph.outputs)
+    return replace(
+        graph, tensors=tensors, ops=ops, inputs=arriving, outputs=handed_on, kept=tuple(kept)
+    )

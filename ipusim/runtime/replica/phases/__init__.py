@@ -1,0 +1,1 @@
+"""A model loaded phase by phase from Streaming Memory."""

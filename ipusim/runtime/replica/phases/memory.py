@@ -1,0 +1,154 @@
+"""Memory of a chip in each of its phases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ipusim.compiler import memory
+from ipusim.compiler.code_size import Code, code_size
+from ipusim.compiler.program import Program
+from ipusim.compiler.superstep import ceil_div
+from ipusim.runtime.replica.partition import part_of
+from ipusim.runtime.replica.phases.plan import COMPUTED, PhasePlan
+from ipusim.runtime.replica.phases.streams import ADJACENT, Held, stored_as
+from ipusim.workload.graph import Graph
+
+
+def phase_memories(plan: PhasePlan) -> dict[int, memory.Memory]:
+    """Return the memory of the chip of every phase while that phase is on it.
+
+    Notes
+    -----
+    Live are what the phase computes with, what passes through it (`phase_streams`), and what other
+    micro-batches of the phase wait with. Code stays for all phases of a chip: PopART loads none
+    (docs/popxl/graph.rst tells of code in Streaming Memory, which is PopXL's alone). Preloading
+    comes once the phase has computed and before it stores: then results and changed weights wait
+    beside what the chip's next phase needs, and weights that are read no more are gone. Tiles set
+    aside for transfers hold what is loaded themselves.
+    """
+    codes = [_code(plan, ipu) for ipu in range(plan.cut.ipus)]
+    made = _made(plan)
+    return {
+        number: _measured(plan, number, made.get(number, {}), codes[number % plan.chips])
+        for number in dict.fromkeys((*plan.forward, *plan.backward))
+    }
+
+
+def _code(plan: PhasePlan, ipu: int) -> Code:
+    cut = plan.cut
+    ops = tuple(op for op in cut.graph.ops if cut.stage_ipus[cut.stage_of[op.name]] == ipu)
+    program = Program(tuple(cut.lowered[op.name] for op in ops))
+    update = plan.update.programs[ipu] if plan.update else None
+    return code_size(part_of(cut.graph, ops), program, cut.chip.tiles, update=update)
+
+
+def _made(plan: PhasePlan) -> dict[int, dict[str, int]]:
+    """Return the phase that reads it last of every activation, by the phase that makes it."""
+    graph, readers = plan.cut.graph, plan.cut.graph.consumers()
+    result: dict[int, dict[str, int]] = {}
+    for name, op in graph.producers().items():
+        if graph.tensors[name].alias_of is None:
+            number = plan.number_of[op.name]
+            last = max((plan.number_of[reader.name] for reader in readers[name]), default=number)
+            result.setdefault(number, {})[name] = last
+    return result
+
+
+def _measured(plan: PhasePlan, number: int, made: Mapping[str, int], code: Code) -> memory.Memory:
+    graph, chip = plan.cut.graph, plan.cut.chip
+    ops = tuple(op for op in graph.ops if plan.number_of[op.name] == number)
+    kept = _kept(plan, number, made)
+    part = part_of(graph, ops, kept)
+    sizes = {name: tensor.bytes for name, tensor in part.tensors.items()}
+    kept_bytes = sum(sizes[name] for name in kept)
+    # Of the other micro-batches some wait with what arrives and the rest with what they hand on.
+    each = {stream.tensor.name for stream in plan.streams if stream.tensor.of_each}
+    waits = [sum(sizes[name] for name in each.intersection(ends)) for ends in (part.inputs, kept)]
+    waiting = (plan.micro_batches - 1) * max(waits)
+    measured = memory.measure(
+        part,
+        Program(tuple(plan.cut.lowered[op.name] for op in ops)),
+        chip,
+        resident_bytes=_resident_bytes(plan, number, part) + waiting,
+    )
+    return _with_preload(replace(measured, code=code), plan, number, kept_bytes)
+
+
+def _with_preload(
+    measured: memory.Memory, plan: PhasePlan, number: int, kept_bytes: int
+) -> memory.Memory:
+    """Add the moment at which what the chip's next phase needs has been loaded."""
+    following = number + plan.chips
+    loaded = plan.loaded_bytes(following) if plan.adjoining and not plan.config.io_tiles else 0
+    if not loaded:
+        return measured
+    beside = max(0, kept_bytes + loaded - _done_bytes(plan, number))
+    point = memory.LivePoint(
+        op=f"loads of phase {following}",
+        activation_bytes=ceil_div(beside, measured.tiles),
+        temp_bytes=0,
+        interleaved_bytes=0,
+        chip_bytes=beside,
+    )
+    most = max(other.activation_bytes + other.temp_bytes for other in measured.points)
+    fuller = point.activation_bytes > most
+    return replace(
+        measured,
+        points=(*measured.points, point),
+        peak_op=point.op if fuller else measured.peak_op,
+        peak_tiles=measured.tiles if fuller else measured.peak_tiles,
+    )
+
+
+def _done_bytes(plan: PhasePlan, number: int) -> int:
+    """Return the bytes of weights that a phase computes with, and that need not stay after it."""
+    total = 0
+    for stream in plan.streams:
+        tensor = stream.tensor
+        streamed = stream.loads and tensor.kind not in COMPUTED
+        if streamed and tensor.chip == number % plan.chips and number in tensor.used:
+            soon = any(number < use <= number + ADJACENT for use in tensor.touched)
+            if number not in stream.stores and not soon:
+                total += tensor.bytes
+    return total
+
+
+def _kept(plan: PhasePlan, number: int, made: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the activations of a phase that stay when it has computed."""
+    kept = [name for name, last in made.items() if last > number or name in plan.cut.graph.kept]
+    for stream in plan.streams:
+        tensor = stream.tensor
+        arrives = tensor.kind in COMPUTED and tensor.name not in made
+        if arrives and number in tensor.used and tensor.chip == number % plan.chips:
+            later = [use for use in tensor.used if use > number]
+            longest = _longest_stay(plan, tensor)
+            if later and (longest is None or later[0] - number <= longest):
+                kept.append(tensor.name)
+    return tuple(sorted(kept))
+
+
+def _resident_bytes(plan: PhasePlan, number: int, part: Graph) -> int:
+    """Return the bytes on the chip of a phase that it does not compute with."""
+    own = {stored_as(plan.cut.graph, name) for name in part.tensors}
+    total = 0
+    for stream in plan.streams:
+        tensor = stream.tensor
+        if tensor.chip != number % plan.chips or tensor.name in own:
+            continue
+        longest = _longest_stay(plan, tensor)
+        stays = longest is None and tensor.kind not in COMPUTED
+        if stays or number in tensor.touched or tensor.spans(number, longest):
+            total += tensor.bytes * (plan.micro_batches if tensor.of_each else 1)
+    if plan.update is not None and not plan.state_off_chip:
+        total += sum(
+            size
+            for name, size in plan.update.state_bytes.items()
+            if plan.update.chip_of[name] == number % plan.chips
+        )
+    return total
+
+
+def _longest_stay(plan: PhasePlan, tensor: Held) -> int | None:
+    """Return over how many phases a tensor stays between uses; None where it always stays."""
+    return ADJACENT if tensor.kind in plan.config.phases.off_chip else None

@@ -1,0 +1,273 @@
+"""A lowered graph cut into phases: which phase runs what, and what each loads and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ipusim.compiler.program import Program
+from ipusim.compiler.superstep import ceil_div
+from ipusim.errors import ConfigError
+from ipusim.machine import Chip
+from ipusim.runtime.compile import Lowered
+from ipusim.runtime.options.config import RunConfig
+from ipusim.runtime.options.phases import PhaseOptions
+from ipusim.runtime.options.placement import Placement
+from ipusim.runtime.replica.partition import Partitioned, partition, updates_by_chip
+from ipusim.runtime.replica.phases.streams import (
+    SPACING,
+    Held,
+    held_tensors,
+    phase_numbers,
+    stored_as,
+    transfers,
+    weight_splits,
+)
+from ipusim.workload.graph import Graph
+
+COMPUTED = ("activations", "inputs")
+"""Kinds of tensors that are not kept from one step to the next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateShares:
+    """The weight update, by parameter and by chip.
+
+    Attributes
+    ----------
+    chip_of, number_of : mapping of str to int
+        Chip of each parameter, and the phase in which its gradient is complete.
+    cycles, state_bytes : mapping of str to int
+        Cycles of its update, and bytes of its optimiser state.
+    programs : tuple of Program
+        Update of each chip.
+    """
+
+    chip_of: Mapping[str, int]
+    number_of: Mapping[str, int]
+    cycles: Mapping[str, int]
+    state_bytes: Mapping[str, int]
+    programs: tuple[Program, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """A tensor on a chip, and the phases that load and store it.
+
+    Attributes
+    ----------
+    tensor : Held
+    loads, stores : frozenset of int
+    bytes : int
+        Of one transfer: of the part of a replica where weights are sharded, and of all
+        micro-batches of a phase.
+    """
+
+    tensor: Held
+    loads: frozenset[int]
+    stores: frozenset[int]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhasePlan:
+    """What runs in which phase.
+
+    Attributes
+    ----------
+    cut : Partitioned
+        The forward phases as stages.
+    config : RunConfig
+    forward, backward : tuple of int
+        Numbers of the forward and of the backward part of each.
+    number_of : mapping of str to int
+        Phase of every operator.
+    streams : tuple of Stream
+    update : UpdateShares or None
+        None in inference.
+    in_phase : bool
+        Whether phases update their weights themselves, since they compute all micro-batches.
+    """
+
+    cut: Partitioned
+    config: RunConfig
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+    number_of: Mapping[str, int]
+    streams: tuple[Stream, ...]
+    update: UpdateShares | None
+    in_phase: bool
+
+    @property
+    def count(self) -> int:
+        """Numbers of phases, those left out too."""
+        return max(*self.forward, *self.backward) + 1
+
+    @property
+    def chips(self) -> int:
+        """Chips that take turns."""
+        return self.config.ipus_per_replica
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches that a phase computes in a row."""
+        return self.config.phases.micro_batches
+
+    @property
+    def adjoining(self) -> bool:
+        """Whether what a phase needs is loaded at the end of the phase before."""
+        preloads = self.config.phases.load_schedule == "preload"
+        return preloads and SPACING[self.config.phases.liveness] == 1
+
+    @property
+    def overlapped(self) -> bool:
+        """Whether transfers of other phases run beside a phase."""
+        beside = self.chips > 1 or self.config.io_tiles > 0
+        return beside and SPACING[self.config.phases.liveness] == 1
+
+    @property
+    def state_off_chip(self) -> bool:
+        """Whether optimiser state lies in Streaming Memory."""
+        return self.update is not None and self.config.training.optimizer_state == "off_chip"
+
+    def loaded_bytes(self, number: int, kind: str | None = None) -> int:
+        """Return the bytes that a phase needs loaded, of all kinds or of one."""
+        return sum(
+            stream.bytes
+            for stream in self.streams
+            if number in stream.loads and kind in (None, stream.tensor.kind)
+        )
+
+    def stored_bytes(self, number: int, kind: str | None = None) -> int:
+        """Return the bytes that a phase stores, of all kinds or of one."""
+        return sum(
+            stream.bytes
+            for stream in self.streams
+            if number in stream.stores and kind in (None, stream.tensor.kind)
+        )
+
+    def check(self) -> PhasePlan:
+        """Return the plan if tiles for transfers and Streaming Memory hold what they must.
+
+        Raises
+        ------
+        ConfigError
+            If they do not.
+        """
+        config, system = self.config, self.config.system
+        fullest = max(range(self.count), key=self.loaded_bytes)
+        loaded = self.loaded_bytes(fullest)
+        room = config.io_tiles * system.chip.bytes_per_tile
+        if config.io_tiles and loaded > room:
+            raise ConfigError(
+                f"The {config.io_tiles} I/O tiles hold {room:,} B, but {loaded:,} B are loaded for "
+                f"phase {fullest}: give more io_tiles or more phases, or turn overlap_io off."
+            )
+        lying = sum(stream.bytes for stream in self.streams if stream.loads)
+        if self.state_off_chip:
+            lying += sum(self.update.state_bytes.values())
+        replicas = min(config.replicas, max(1, system.ipus_per_machine // self.chips))
+        if replicas * lying > system.streaming_memory_bytes_per_machine:
+            raise ConfigError(
+                f"The {replicas} replicas on one machine keep {replicas * lying:,} B in Streaming "
+                f"Memory, but a machine of {system.name} has "
+                f"{system.streaming_memory_bytes_per_machine:,.0f} B: use fewer replicas."
+            )
+        return self
+
+
+def forward_splits(graph: Graph, phases: PhaseOptions) -> tuple[str, ...]:
+    """Return the forward operators of a graph after which the next phase begins."""
+    if phases.splits:
+        return phases.splits
+    return weight_splits(
+        tuple(op for op in graph.ops if op.phase == "forward"), graph, phases.count
+    )
+
+
+def plan_phases(lowered: Lowered, chip: Chip, config: RunConfig) -> PhasePlan:
+    """Cut a graph into phases.
+
+    Parameters
+    ----------
+    lowered : Lowered
+        With its update in training.
+    chip : Chip
+        Without the tiles that only transfer.
+    config : RunConfig
+        With phases.
+
+    Raises
+    ------
+    ConfigError
+        If there are more phases than forward operators, the tiles for transfers do not hold what is
+        loaded for a phase, or Streaming Memory does not hold the rest.
+    UnknownNameError
+        If a split names no forward operator.
+    """
+    phases, graph, update = config.phases, lowered.graph, lowered.update
+    splits = forward_splits(graph, phases)
+    ipus = tuple(phase % config.ipus_per_replica for phase in range(len(splits) + 1))
+    placement = Placement(splits=splits, stage_ipus=ipus, schedule="sequential")
+    cut = partition(lowered, placement, chip)
+    forward, backward = phase_numbers(len(ipus), phases.liveness, training=update is not None)
+    number_of = {
+        op.name: (forward if op.phase == "forward" else backward)[cut.stage_of[op.name]]
+        for op in graph.ops
+    }
+    shares = None if update is None else _shares(cut, backward, update)
+    in_phase = shares is not None and phases.micro_batches == config.micro_batches
+    updated = shares.number_of if in_phase else {}
+    held = held_tensors(graph, number_of, config.ipus_per_replica, updated)
+    return PhasePlan(
+        cut=cut,
+        config=config,
+        forward=forward,
+        backward=backward,
+        number_of=number_of,
+        streams=tuple(
+            _stream(tensor, config)
+            for tensor in held
+            # Sums that the phase itself uses up are not handed on.
+            if tensor.kind != "accumulators" or not in_phase
+        ),
+        update=shares,
+        in_phase=in_phase,
+    ).check()
+
+
+def _stream(tensor: Held, config: RunConfig) -> Stream:
+    loads = stores = frozenset()
+    if tensor.kind in config.phases.off_chip:
+        loads, stores = transfers(tensor.made, tensor.used, tensor.changed)
+    size = tensor.bytes
+    if tensor.of_each:
+        size *= config.phases.micro_batches
+    elif tensor.kind == "weights" and loads and config.training is not None:
+        size = ceil_div(size, config.replicas if config.training.replicated_tensor_sharding else 1)
+    return Stream(tensor=tensor, loads=loads, stores=stores, bytes=size)
+
+
+def _shares(cut: Partitioned, backward: Sequence[int], update: Lowered) -> UpdateShares:
+    """Share the weight update out: a parameter belongs to the first phase that reads it."""
+    graph = update.graph
+    owners = cut.owners()
+    stage_of: dict[str, int] = {}
+    for op in cut.graph.ops:
+        for name in op.inputs:
+            stage_of.setdefault(stored_as(cut.graph, name), cut.stage_of[op.name])
+    cycles: dict[str, int] = {}
+    states: dict[str, dict[str, int]] = {}
+    for op, low in zip(graph.ops, update.program.ops, strict=True):
+        name = stored_as(cut.graph, op.source)
+        cycles[name] = cycles.get(name, 0) + low.cycles
+        for read in op.inputs:
+            if graph.tensors[read].role == "state" and not read.endswith(".gradient"):
+                states.setdefault(name, {})[read] = graph.tensors[read].bytes
+    return UpdateShares(
+        chip_of={name: cut.stage_ipus[stage_of[name]] for name in cycles},
+        number_of={name: backward[stage_of[name]] for name in cycles},
+        cycles=cycles,
+        state_bytes={name: sum(states.get(name, {}).values()) for name in cycles},
+        programs=updates_by_chip(update, owners, cut.ipus),
+    )

@@ -1,0 +1,202 @@
+"""One replica that holds a phase of the model at a time: where its time goes, what it needs.
+
+Phases are stages that share chips in time: `phase_plan` cuts a graph into them, `phase_streams`
+tells what is streamed, `phase_schedule` what overlaps, `phase_memory` what lies on the chip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ipusim.machine import Chip
+from ipusim.runtime.compile import Lowered
+from ipusim.runtime.options.config import RunConfig
+from ipusim.runtime.options.phases import KINDS
+from ipusim.runtime.replica.balance import stage_transfer
+from ipusim.runtime.replica.partition import Stage
+from ipusim.runtime.replica.phases.memory import phase_memories
+from ipusim.runtime.replica.phases.plan import COMPUTED, PhasePlan, plan_phases
+from ipusim.runtime.replica.phases.schedule import Contribution, parts_s
+from ipusim.runtime.replica.phases.streams import handed_over_bytes
+from ipusim.runtime.replica.pipelined import Replica
+from ipusim.workload.training import ACCUMULATOR_SUFFIX
+
+STATE_PART = "streamed optimiser state"
+
+
+def phased_replica(lowered: Lowered, chip: Chip, config: RunConfig) -> Replica:
+    """Run a graph in phases.
+
+    Parameters
+    ----------
+    lowered, chip, config
+        As for `phase_plan.plan_phases`.
+
+    Returns
+    -------
+    Replica
+        The phases are its stages.
+
+    Raises
+    ------
+    ConfigError
+        If there are more phases than forward operators, the tiles for transfers do not hold what is
+        loaded for a phase, or Streaming Memory does not hold the rest.
+    UnknownNameError
+        If a split names no forward operator.
+
+    Notes
+    -----
+    Where a phase computes all micro-batches of an update, it updates its weights itself; otherwise
+    the update follows all micro-batches and streams what it reads and writes without overlap
+    (PopART: ExecutionContext::AccumulateOuterFragment, which belongs to no phase). Optimiser state
+    is loaded on demand, PopART's default, when the phase has handed over. With tiles for transfers
+    the update runs on the others (PopTorch's default, useIOTilesToStore False).
+    """
+    plan = plan_phases(lowered, chip, config)
+    passes = config.micro_batches // plan.micro_batches
+    once = parts_s(_contributions(plan), plan.count, overlapped=plan.overlapped)
+    parts = {name: passes * seconds for name, seconds in once.items() if seconds}
+    update_s = parts.pop("weight update", 0.0)
+    if plan.update and not plan.in_phase:
+        update_s = max(part.cycles for part in plan.update.programs) / chip.clock_hz
+        for name, seconds in _update_streams_s(plan).items():
+            parts[name] = parts.get(name, 0.0) + seconds
+    stages = _stages(plan)
+    return Replica(
+        parts_s=parts,
+        update_s=update_s,
+        parameters=_parameters(plan),
+        memory=max((stage.memory for stage in stages), key=lambda used: used.peak_tile_bytes),
+        stages=stages,
+        gathers=passes * _gathers(plan) if "weights" in config.phases.off_chip else None,
+    )
+
+
+def _contributions(plan: PhasePlan) -> list[Contribution]:
+    """Return the seconds of every phase of one pass, by part and column."""
+    numbers = range(plan.count)
+    result: list[Contribution] = [("device", "compute", _compute_s(plan))]
+    if plan.chips > 1:
+        result.append(("stage transfers", "blocking", _handovers_s(plan)))
+    # One of two chips goes on by itself once it has handed over to the other.
+    after = "store" if plan.chips > 1 else "blocking"
+    if plan.in_phase:
+        cycles, clock = plan.update.cycles, plan.cut.chip.clock_hz
+        result.append(("weight update", after, _by_number(plan, cycles, 1 / clock)))
+    loading = "load" if plan.config.phases.load_schedule == "preload" else "blocking"
+    for kind in KINDS:
+        part = f"streamed {kind}"
+        loads = [plan.loaded_bytes(number, kind) for number in numbers]
+        stores = [plan.stored_bytes(number, kind) for number in numbers]
+        result.append((part, loading, [_streaming_s(plan, size) for size in loads]))
+        result.append((part, "store", [_streaming_s(plan, size) for size in stores]))
+        if plan.config.io_tiles:
+            moved = [sum(both) for both in zip(loads, stores, strict=True)]
+            result.append((part, "blocking", [_tile_copy_s(plan, size) for size in moved]))
+    if plan.in_phase and plan.state_off_chip:
+        both_ways = 2 * _streaming_s(plan, 1)
+        result.append((STATE_PART, after, _by_number(plan, plan.update.state_bytes, both_ways)))
+    return result
+
+
+def _compute_s(plan: PhasePlan) -> list[float]:
+    result = [0.0] * plan.count
+    for numbers, seconds in zip((plan.forward, plan.backward), plan.cut.seconds(), strict=True):
+        for number, own in zip(numbers, seconds, strict=False):
+            result[number] += plan.micro_batches * own
+    return result
+
+
+def _handovers_s(plan: PhasePlan) -> list[float]:
+    moved = handed_over_bytes(plan.cut.graph, plan.number_of)
+    return [
+        stage_transfer(
+            plan.config.system, (0, 1), [plan.micro_batches * moved.get(number, 0)]
+        ).seconds
+        for number in range(plan.count)
+    ]
+
+
+def _by_number(plan: PhasePlan, amounts: dict[str, int], each_s: float) -> list[float]:
+    """Return the seconds of every phase for what its parameters need."""
+    result = [0.0] * plan.count
+    for name, number in plan.update.number_of.items():
+        result[number] += each_s * amounts[name]
+    return result
+
+
+def _streaming_s(plan: PhasePlan, size: int) -> float:
+    """Seconds to move bytes between a chip and Streaming Memory, at the rate of its own link."""
+    return size / plan.config.system.buffer_link_bytes_per_s_per_ipu
+
+
+def _tile_copy_s(plan: PhasePlan, size: int) -> float:
+    """Seconds to copy bytes between the tiles for transfers and the others."""
+    chip = plan.config.system.chip
+    return size / (plan.config.io_tiles * chip.exchange_bytes_per_cycle * chip.clock_hz)
+
+
+def _update_streams_s(plan: PhasePlan) -> dict[str, float]:
+    """Return the seconds of streaming for an update after all phases; chips stream side by side."""
+    update, chips = plan.update, range(plan.chips)
+    off_chip = {
+        stream.tensor.name: stream
+        for stream in plan.streams
+        if stream.tensor.kind in plan.config.phases.off_chip and stream.tensor.kind not in COMPUTED
+    }
+    moved: dict[str, list[int]] = {}
+    for name, stream in off_chip.items():
+        owner = update.chip_of.get(name.removesuffix(ACCUMULATOR_SUFFIX))
+        if owner is not None:
+            part = moved.setdefault(f"streamed {stream.tensor.kind}", [0 for _ in chips])
+            part[owner] += 2 * stream.bytes
+    if plan.state_off_chip:
+        part = moved.setdefault(STATE_PART, [0 for _ in chips])
+        for name, size in update.state_bytes.items():
+            part[update.chip_of[name]] += 2 * size
+    return {name: _streaming_s(plan, max(sizes)) for name, sizes in moved.items()}
+
+
+def _gathers(plan: PhasePlan) -> tuple[int, ...]:
+    """Return the bytes of the weights whose shards are loaded in a pass, once for each load."""
+    training = plan.config.training
+    if training is None or not training.replicated_tensor_sharding:
+        return ()
+    return tuple(
+        stream.tensor.bytes
+        for stream in plan.streams
+        if stream.tensor.kind == "weights"
+        for _ in stream.loads
+    )
+
+
+def _parameters(plan: PhasePlan) -> tuple[tuple[str, ...], ...]:
+    owners = plan.cut.owners()
+    return tuple(
+        tuple(name for name, ipu in owners.items() if ipu == chosen) for chosen in range(plan.chips)
+    )
+
+
+def _stages(plan: PhasePlan) -> tuple[Stage, ...]:
+    """Return every forward phase with its backward part, in the fuller of the two."""
+    memories = phase_memories(plan)
+    forward_s, backward_s = plan.cut.seconds()
+    first_op: dict[int, str] = {}
+    for op in plan.cut.graph.ops:
+        first_op.setdefault(plan.cut.stage_of[op.name], op.name)
+    result = []
+    for phase, number in enumerate(plan.forward):
+        own: Sequence[int] = tuple(dict.fromkeys((number, *plan.backward[phase : phase + 1])))
+        result.append(
+            Stage(
+                ipu=plan.cut.stage_ipus[phase],
+                first_op=first_op[phase],
+                forward_s=forward_s[phase],
+                backward_s=backward_s[phase],
+                in_flight=plan.micro_batches,
+                memory=max((memories[one] for one in own), key=lambda used: used.peak_tile_bytes),
+                streamed_bytes=sum(plan.loaded_bytes(one) + plan.stored_bytes(one) for one in own),
+            )
+        )
+    return tuple(result)

@@ -1,0 +1,1 @@
+"""Graphcore at Argonne."""

@@ -1,0 +1,136 @@
+"""How far predicted centres are from the true ones: errors, percentiles, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from ipusim.errors import DataError
+from ipusim.study.argonne.braggnn.patches import PATCH_SIZE, prepare_patches
+from ipusim.study.argonne.braggnn.peaks import Peaks
+from ipusim.study.argonne.braggnn.pseudo_voigt import centroids, fit_centres
+from ipusim.study.argonne.braggnn.training import TrainedBragg, predict_centres
+
+PERCENTILES = (50.0, 75.0, 95.0, 99.5)
+"""Those that the authors' code prints."""
+
+
+def errors_px(predicted: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """Return Euclidean errors in pixels of centres (count, 2) in pixels.
+
+    Raises
+    ------
+    DataError
+        If there are none or the shapes differ.
+    """
+    if not len(centres):
+        raise DataError("There are no peaks to compare; give at least one.")
+    if predicted.shape != centres.shape:
+        raise DataError(
+            f"The predictions have shape {predicted.shape}, which must be {centres.shape}."
+        )
+    return np.linalg.norm(np.asarray(predicted, float) - centres, axis=1)
+
+
+def predicted_pixels(trained: TrainedBragg, peaks: Peaks) -> tuple[np.ndarray, np.ndarray]:
+    """Return predicted and true centres of unshifted patches, in pixels of the patch.
+
+    Parameters
+    ----------
+    trained : TrainedBragg
+        Predicts in the arithmetic in which it was trained.
+    peaks : Peaks
+        Held-out peaks.
+    """
+    patches, targets = prepare_patches(peaks.crops, peaks.centres)
+    found = predict_centres(patches, trained.weights, trained.options.arithmetic)
+    return found * PATCH_SIZE, targets.astype(float) * PATCH_SIZE
+
+
+def training_errors(
+    trained: Sequence[TrainedBragg] | Mapping[str, TrainedBragg], peaks: Peaks
+) -> dict[str, np.ndarray]:
+    """Return errors in pixels of each run on held-out peaks, by its label."""
+    if not isinstance(trained, Mapping):
+        trained = {run.options.arithmetic.describe(): run for run in trained}
+    return {label: errors_px(*predicted_pixels(run, peaks)) for label, run in trained.items()}
+
+
+def conventional_errors(peaks: Peaks) -> dict[str, np.ndarray]:
+    """Return errors in pixels of methods without a network, by their names.
+
+    The pseudo-Voigt fit takes some milliseconds per peak. "detected pixel" is the middle of the
+    patch: what a network that learnt nothing would say.
+    """
+    patches, targets = prepare_patches(peaks.crops, peaks.centres)
+    centres = targets.astype(float) * PATCH_SIZE
+    middle = np.full(centres.shape, (PATCH_SIZE - 1) / 2)
+    return {
+        "pseudo-Voigt fit": errors_px(fit_centres(patches), centres),
+        "centre of mass": errors_px(centroids(patches), centres),
+        "detected pixel": errors_px(middle, centres),
+    }
+
+
+def error_table(errors: Mapping[str, np.ndarray], reference: str = "32.32") -> pd.DataFrame:
+    """Summarise errors.
+
+    Parameters
+    ----------
+    errors : mapping of str to numpy.ndarray
+        Errors in pixels by method.
+    reference : str
+        The row that the 75th percentiles of the others are compared with, if it is there.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per method: method, peaks, mean_px, p50_px, p75_px, p95_px, p99_5_px, and
+        p75_change_percent against the reference.
+    """
+    base = float(np.percentile(errors[reference], 75)) if reference in errors else float("nan")
+    rows = []
+    for method, values in errors.items():
+        levels = np.percentile(values, PERCENTILES)
+        rows.append(
+            {
+                "method": method,
+                "peaks": len(values),
+                "mean_px": float(values.mean()),
+                **{
+                    f"p{level:g}_px".replace(".", "_", 1): float(value)
+                    for level, value in zip(PERCENTILES, levels, strict=True)
+                },
+                "p75_change_percent": 100 * (float(levels[1]) / base - 1),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def loss_table(trained: Sequence[TrainedBragg], every: int = 10) -> pd.DataFrame:
+    """Return training losses as root mean square errors, averaged over `every` steps.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns method, step (the last of each group), rms_px.
+    """
+    frames = []
+    for run in trained:
+        groups = len(run.losses) // every
+        losses = np.array(run.losses[: groups * every]).reshape(groups, every).mean(axis=1)
+        frames.append(
+            pd.DataFrame(
+                {
+                    "method": run.options.arithmetic.describe(),
+                    "step": every * np.arange(1, groups + 1),
+                    # the loss is a mean over both coordinates
+                    "rms_px": np.sqrt(2 * losses) * PATCH_SIZE,
+                }
+            )
+        )
+    if not frames:
+        raise DataError("There is no trained network to show; train at least one.")
+    return pd.concat(frames, ignore_index=True)

@@ -1,0 +1,197 @@
+"""From crops to what BraggNN sees: shift, crop, keep one component, scale.
+
+The preparation of the authors' code (github lzhengchun/BraggNN at 0d3fdc3, ``dataset.py``): an
+11 x 11 patch around the detected pixel, moved by a random whole number of pixels in training; of
+the connected pixels above zero only the component whose brightest pixel is nearest to the labelled
+centre is kept; values are scaled to 0..1; the target is the centre inside the patch divided by its
+size, column first.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ipusim.errors import ConfigError, DataError
+from ipusim.kernel_cache import njit
+from ipusim.numerics.kernels.threads import over_ranges
+from ipusim.study.argonne.braggnn.peaks import CROP_SIZE, Peaks
+
+PATCH_SIZE = 11
+MARGIN = (CROP_SIZE - PATCH_SIZE) // 2
+"""Largest shift, in pixels."""
+
+_CHUNK = 1024
+
+
+@njit(cache=True, nogil=True)
+def _keep_component(patch, column, row, labels, stack):
+    """Zero all pixels outside the component nearest to a position."""
+    size = patch.shape[0]
+    labels[:] = 0
+    components = 0
+    best, best_distance = 0, np.inf
+    for i in range(size):
+        for j in range(size):
+            if patch[i, j] <= 0 or labels[i, j]:
+                continue
+            components += 1
+            labels[i, j] = components
+            stack[0] = i * size + j
+            depth = 1
+            peak, peak_row, peak_column = patch[i, j], i, j
+            while depth:
+                depth -= 1
+                y, x = stack[depth] // size, stack[depth] % size
+                if patch[y, x] > peak:
+                    peak, peak_row, peak_column = patch[y, x], y, x
+                for v in range(max(0, y - 1), min(size, y + 2)):
+                    for u in range(max(0, x - 1), min(size, x + 2)):
+                        if patch[v, u] > 0 and not labels[v, u]:
+                            labels[v, u] = components
+                            stack[depth] = v * size + u
+                            depth += 1
+            distance = (peak_column - column) ** 2 + (peak_row - row) ** 2
+            if distance < best_distance:
+                best, best_distance = components, distance
+    for i in range(size):
+        for j in range(size):
+            if labels[i, j] != best:
+                patch[i, j] = 0
+
+
+@njit(cache=True, nogil=True)
+def _prepare_range(crops, centres, shifts, clean, patches, targets, start, stop):
+    size = patches.shape[2]
+    margin = (crops.shape[1] - size) // 2
+    labels = np.zeros((size, size), np.int64)
+    stack = np.empty(size * size, np.int64)
+    for n in range(start, stop):
+        left, top = margin + shifts[n, 0], margin + shifts[n, 1]
+        patch = patches[n, 0]
+        for i in range(size):
+            for j in range(size):
+                patch[i, j] = crops[n, top + i, left + j]
+        column, row = centres[n, 0] - left, centres[n, 1] - top
+        if clean:
+            _keep_component(patch, column, row, labels, stack)
+        low, high = patch.min(), patch.max()
+        if high > low:
+            for i in range(size):
+                for j in range(size):
+                    patch[i, j] = (patch[i, j] - low) / (high - low)
+        targets[n, 0] = np.float32(column / size)
+        targets[n, 1] = np.float32(row / size)
+
+
+@njit(cache=True, nogil=True)
+def _clean_range(crops, centres, start, stop):
+    size = crops.shape[1]
+    labels = np.zeros((size, size), np.int64)
+    stack = np.empty(size * size, np.int64)
+    for n in range(start, stop):
+        _keep_component(crops[n], centres[n, 0], centres[n, 1], labels, stack)
+
+
+def check_crops(crops: np.ndarray, centres: np.ndarray) -> None:
+    """Check images before anything is computed from them.
+
+    Raises
+    ------
+    DataError
+        If there are none, if shapes do not fit, or if a pixel or centre is NaN or infinite.
+    """
+    if crops.ndim != 3 or crops.shape[1:] != (CROP_SIZE, CROP_SIZE):
+        raise DataError(
+            f"The crops have shape {crops.shape}, which must be (count, {CROP_SIZE}, {CROP_SIZE})."
+        )
+    if not len(crops):
+        raise DataError("The data set holds no peaks; simulate or load at least one.")
+    if centres.shape != (len(crops), 2):
+        raise DataError(f"The centres have shape {centres.shape}, which must be ({len(crops)}, 2).")
+    bad = ~np.isfinite(crops).all(axis=(1, 2)) | ~np.isfinite(centres).all(axis=1)
+    if bad.any():
+        raise DataError(
+            f"{int(bad.sum())} of {len(crops)} images hold NaN or infinite values (the first is "
+            f"number {int(bad.argmax())}); remove them."
+        )
+
+
+def clean_crops(peaks: Peaks) -> Peaks:
+    """Keep one component per 15 x 15 crop, once and for all.
+
+    The pre-extracted patches of the Graphcore port (github daman-khaira/BraggNN_IPU at 3de617c):
+    the search for components leaves the training loop.
+    """
+    check_crops(peaks.crops, peaks.centres)
+    cleaned = peaks.crops.copy()
+    over_ranges(len(cleaned), _CHUNK, _clean_range, cleaned, peaks.centres)
+    return Peaks(
+        crops=cleaned,
+        centres=peaks.centres,
+        heights=peaks.heights,
+        saturated=peaks.saturated,
+        neighbours=peaks.neighbours,
+    )
+
+
+def random_shifts(count: int, generator: np.random.Generator, reach: int = 1) -> np.ndarray:
+    """Draw whole-pixel shifts (count, 2) between -reach and reach, column first.
+
+    Raises
+    ------
+    ConfigError
+        If the reach is beyond the margin of the crops.
+    """
+    if not 0 <= reach <= MARGIN:
+        raise ConfigError(f"The shift is {reach} pixels, which must be between 0 and {MARGIN}.")
+    return generator.integers(-reach, reach, (count, 2), endpoint=True)
+
+
+def prepare_patches(
+    crops: np.ndarray,
+    centres: np.ndarray,
+    shifts: np.ndarray | None = None,
+    *,
+    clean: bool = True,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Make patches and targets.
+
+    Parameters
+    ----------
+    crops : float32 (count, 15, 15)
+    centres : float64 (count, 2)
+        In pixels of the crop, column first.
+    shifts : int (count, 2), optional
+        Movement of each patch, column first; none by default.
+    clean : bool
+        Whether to keep one component only (not needed after `clean_crops`).
+
+    Returns
+    -------
+    patches : float32 (count, 1, 11, 11)
+        Scaled to 0..1.
+    targets : float32 (count, 2)
+        Centre as a fraction of the patch, column first.
+
+    Raises
+    ------
+    DataError
+        If the data are empty, misshapen or not finite.
+    """
+    check_crops(crops, centres)
+    if shifts is None:
+        shifts = np.zeros((len(crops), 2), np.int64)
+    patches = np.empty((len(crops), 1, PATCH_SIZE, PATCH_SIZE), np.float32)
+    targets = np.empty((len(crops), 2), np.float32)
+    over_ranges(
+        len(crops),
+        _CHUNK,
+        _prepare_range,
+        np.ascontiguousarray(crops, np.float32),
+        np.ascontiguousarray(centres, np.float64),
+        np.ascontiguousarray(shifts, np.int64),
+        clean,
+        patches,
+        targets,
+    )
+    return patches, targets

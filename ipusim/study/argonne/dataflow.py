@@ -1,0 +1,396 @@
+"""The dataflows of BraggNN training: what host and chip do in each, and the time to train.
+
+Three versions of the Argonne slides, as the commits of Graphcore's port have them
+(data/runs/bragg_dataflows.toml), on IPUs with `ipusim.simulate` and on GPUs with
+`ipusim.simulate_gpu`. Loader processes prepare items beside the accelerator; the slower of the two
+sets the pace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pandas as pd
+
+from ipusim.api import simulate
+from ipusim.errors import ConfigError, DataError, resolve_name
+from ipusim.machine.constants import Schema, constants_of, values
+from ipusim.report import Report
+from ipusim.runtime.gpu.step import GpuReport, simulate_gpu
+from ipusim.tables import read_tables
+
+FILE = "runs/bragg_dataflows.toml"
+SYSTEMS = {"GC200": "IPU-POD16", "Bow": "Bow Pod16"}
+MOST_IPUS = 16
+MERGED_BYTES = 50_000_000
+"""Bytes of a merged collective in the vendor's recipes of the time (data/runs/recipes.csv)."""
+SHARES = ("per IPU", "in all")
+"""Whether the batch is that of one IPU, or of all of them together."""
+
+_TRAINING: Schema = {
+    "items": (int, "items"),
+    "epochs": (int, "epochs"),
+    "batch": (int, "items"),
+    "workers": (int, "processes"),
+}
+_STEPS = ("crop", "label", "scale", "collate", "copy_and_collate", "choose")
+_WORKER: Schema = dict.fromkeys(_STEPS, (float, "us"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataflow:
+    """One version of the program.
+
+    Attributes
+    ----------
+    name, title, source : str
+    model : str
+        The graph that the chip runs, by its name in the zoo.
+    worker : tuple of str
+        What a loader process does with an item.
+    batches_in_flight : int
+        1 where the chip waits for each batch, 2 where the host runs ahead.
+    """
+
+    name: str
+    title: str
+    source: str
+    model: str
+    worker: tuple[str, ...]
+    batches_in_flight: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """The run of the slides: items of an epoch, epochs, items of a step, loader processes."""
+
+    items: int
+    epochs: int
+    batch: int
+    workers: int
+
+    def steps(self, items_per_step: int) -> int:
+        """Return the steps of the whole training; what an epoch leaves over is dropped."""
+        return self.epochs * (self.items // items_per_step)
+
+
+@cache
+def load_training() -> Training:
+    """Return the run of the slides.
+
+    Raises
+    ------
+    DataError
+        If the data file is damaged.
+    """
+    constants = constants_of(read_tables(FILE).get("training"), "training", FILE, _TRAINING)
+    return Training(**values(constants, _TRAINING))
+
+
+@cache
+def worker_times_us() -> dict[str, float]:
+    """Return the microseconds of a loader process per item, step by step."""
+    return values(constants_of(read_tables(FILE).get("worker"), "worker", FILE, _WORKER), _WORKER)
+
+
+@cache
+def load_dataflows() -> dict[str, Dataflow]:
+    """Return the dataflows by name, in the order of the slides.
+
+    Raises
+    ------
+    DataError
+        If the data file is damaged.
+    """
+    flows = {}
+    for name, table in read_tables(FILE).get("flow", {}).items():
+        try:
+            flows[name] = Dataflow(
+                name=name,
+                title=table["title"],
+                source=table["source"],
+                model=table["model"],
+                worker=tuple(table["worker"]),
+                batches_in_flight=table["batches_in_flight"],
+            )
+        except (KeyError, TypeError) as error:
+            raise DataError(f"The flow {name!r} in {FILE} lacks {error}: restore it.") from error
+        unknown = set(flows[name].worker) - set(_STEPS)
+        if unknown:
+            raise DataError(
+                f"The flow {name!r} in {FILE} names {unknown.pop()!r}, which is no step of a "
+                "worker: restore it."
+            )
+    return flows
+
+
+def load_dataflow(name: str) -> Dataflow:
+    """Return one dataflow.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such dataflow.
+    """
+    flows = load_dataflows()
+    return flows[resolve_name("dataflow", name, flows)]
+
+
+def item_seconds(flow: Dataflow, *, several_components: bool = False) -> float:
+    """Return the seconds of a loader process per item.
+
+    Parameters
+    ----------
+    flow : Dataflow
+    several_components : bool
+        Whether patches hold as many components as the synthetic ones do, and not one.
+    """
+    times = worker_times_us()
+    extra = times["choose"] if several_components and "label" in flow.worker else 0.0
+    return 1e-6 * (sum(times[step] for step in flow.worker) + extra)
+
+
+def simulate_flow(
+    flow: Dataflow,
+    *,
+    chip: str = "GC200",
+    ipus: int = 1,
+    share: str = "per IPU",
+    precision: str = "32.32",
+    tier: str = "calibrated",
+    several_components: bool = False,
+    merged: bool = False,
+) -> Report:
+    """Simulate a training step of a dataflow.
+
+    Parameters
+    ----------
+    flow : Dataflow
+    chip : {"GC200", "Bow"}
+    ipus : int
+        Replicas, 1 to 16; one host process with its loader processes feeds them all.
+    share : {"per IPU", "in all"}
+        What the batch of 512 counts.
+    precision : str
+        By default single precision, the port's own default.
+    tier : str
+        "calibrated" or "specification".
+    several_components : bool
+        See `item_seconds`.
+    merged : bool
+        Whether all gradients are reduced in one collective; the port leaves one per tensor.
+
+    Raises
+    ------
+    ConfigError
+        If the batch cannot be shared by so many IPUs.
+    UnknownNameError
+        If the chip does not exist.
+    """
+    run = load_training()
+    if isinstance(ipus, bool) or not isinstance(ipus, int) or not 1 <= ipus <= MOST_IPUS:
+        raise ConfigError(f"ipus is {ipus!r}: use a whole number from 1 to {MOST_IPUS}.")
+    divided = resolve_name("share of the batch", share, SHARES) == "in all"
+    if divided and run.batch % ipus:
+        raise ConfigError(
+            f"A batch of {run.batch} cannot be shared by {ipus} IPUs: use a divisor of it."
+        )
+    return simulate(
+        flow.model,
+        system=SYSTEMS[resolve_name("chip", chip, SYSTEMS)],
+        mode="training",
+        micro_batch=run.batch // ipus if divided else run.batch,
+        replicas=ipus,
+        precision=precision,
+        partials="float" if precision == "32.32" else "half",
+        optimizer="adam",
+        batches_in_flight=flow.batches_in_flight,
+        merge_gradients_bytes=MERGED_BYTES if merged else 0,
+        instances=1,
+        host_servers=1,
+        loader_workers=run.workers,
+        dataset="prepared",
+        loader_item_s=item_seconds(flow, several_components=several_components),
+        tier=tier,
+    )
+
+
+def training_seconds(report: Report) -> float:
+    """Return the seconds of the whole training of a simulated step."""
+    items = report.result.items * report.config.replicas
+    return load_training().steps(items) * report.result.step_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRun:
+    """BraggNN with the stock loader on a GPU.
+
+    Attributes
+    ----------
+    board : str
+        As the slides call it.
+    report : GpuReport
+        A step whose data are there.
+    loader_s : float
+        Seconds between two batches of the loader.
+    source : str
+        Why this stack and precision.
+    """
+
+    board: str
+    report: GpuReport
+    loader_s: float
+    source: str
+
+    @property
+    def step_s(self) -> float:
+        """Seconds from step to step: the slower of board and loader."""
+        return max(self.report.step_s, self.loader_s)
+
+    @property
+    def training_s(self) -> float:
+        """Seconds of the whole training."""
+        return load_training().steps(self.report.batch) * self.step_s
+
+
+def simulate_board(board: str, *, several_components: bool = False) -> GpuRun:
+    """Simulate the reference run on a GPU of the slides.
+
+    Parameters
+    ----------
+    board : {"V100", "A100"}
+    several_components : bool
+        See `item_seconds`.
+
+    Raises
+    ------
+    UnknownNameError
+        If the slides name no such board.
+    """
+    boards: dict[str, dict[str, Any]] = read_tables(FILE)["gpu"]
+    name = resolve_name("board", board, boards)
+    options = boards[name]
+    run = load_training()
+    report = simulate_gpu(
+        "braggnn",
+        options["gpu"],
+        batch=run.batch,
+        precision=options["precision"],
+        framework=options["framework"],
+        optimizer="adam",
+    )
+    per_item = item_seconds(load_dataflow("stock"), several_components=several_components)
+    return GpuRun(
+        board=name,
+        report=report,
+        loader_s=run.batch * per_item / run.workers,
+        source=options["source"],
+    )
+
+
+def dataflow_frame(
+    chips: Sequence[str] = tuple(SYSTEMS), *, precision: str = "32.32", tier: str = "calibrated"
+) -> pd.DataFrame:
+    """Predict the time to train of every dataflow on one chip.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per dataflow and chip: flow, title, chip, worker_us (per item), loader_ms (per batch),
+        chip_ms (all that is not waiting for the host), step_ms, bound ("host" or "chip"),
+        training_s, training_several_s (with as many components as synthetic patches hold).
+    """
+    lines = []
+    for flow in load_dataflows().values():
+        for chip in chips:
+            common = {"chip": chip, "precision": precision, "tier": tier}
+            report = simulate_flow(flow, **common)
+            several = simulate_flow(flow, several_components=True, **common)
+            waiting = report.result.parts_s.get("waiting for the host", 0.0)
+            item_s = item_seconds(flow)
+            run = load_training()
+            lines.append(
+                {
+                    "flow": flow.name,
+                    "title": flow.title,
+                    "chip": chip,
+                    "worker_us": 1e6 * item_s,
+                    "loader_ms": 1e3 * run.batch * item_s / run.workers,
+                    "chip_ms": 1e3 * (report.result.step_s - waiting),
+                    "step_ms": 1e3 * report.result.step_s,
+                    "bound": "host" if waiting else "chip",
+                    "training_s": training_seconds(report),
+                    "training_several_s": training_seconds(several),
+                }
+            )
+    return pd.DataFrame(lines)
+
+
+SCALINGS = (
+    ("stock", "per IPU", False),
+    ("on_chip", "per IPU", False),
+    ("on_chip", "per IPU", True),
+    ("on_chip", "in all", True),
+)
+"""Dataflow, share of the batch, and whether gradients are merged: the lines of `scaling_frame`."""
+
+
+def scaling_frame(
+    ipus: Sequence[int],
+    *,
+    chips: Sequence[str] = tuple(SYSTEMS),
+    precision: str = "32.32",
+    tier: str = "calibrated",
+) -> pd.DataFrame:
+    """Predict the time to train over several IPUs, as `SCALINGS` lists.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per dataflow, chip and number of IPUs: flow, line (in words), chip, share, merged, ipus,
+        step_ms, bound ("host", "all-reduce" where that is the largest part, or "chip"), training_s,
+        and speedup over the fewest IPUs.
+    """
+    lines = []
+    for name, share, merged in SCALINGS:
+        flow = load_dataflow(name)
+        words = f"{flow.title}, 512 {share}" + (", gradients merged" if merged else "")
+        for chip in chips:
+            alone = None
+            for count in sorted(ipus):
+                report = simulate_flow(
+                    flow,
+                    chip=chip,
+                    ipus=count,
+                    share=share,
+                    merged=merged,
+                    precision=precision,
+                    tier=tier,
+                )
+                seconds = training_seconds(report)
+                alone = alone or seconds
+                lines.append(
+                    {
+                        "flow": name,
+                        "line": words,
+                        "chip": chip,
+                        "share": share,
+                        "merged": merged,
+                        "ipus": count,
+                        "step_ms": 1e3 * report.result.step_s,
+                        "bound": _bound(report),
+                        "training_s": seconds,
+                        "speedup": alone / seconds,
+                    }
+                )
+    return pd.DataFrame(lines)
+
+
+def _bound(report: Report) -> str:
+    parts = report.result.parts_s
+    if parts.get("waiting for the host"):
+        return "host"
+    return "all-reduce" if max(parts, key=parts.__getitem__) == "gradient all-reduce" else "chip"

@@ -1,0 +1,378 @@
+"""The accuracy half of the Argonne study: BraggNN trained in several arithmetics, and recorded.
+
+What the notebook trains itself is short. Longer runs are recorded in data/evidence by
+
+    python -m ipusim.study.argonne.training --schedule standard --seeds 0 1 2
+    python -m ipusim.study.argonne.training --schedule standard --seeds 1 --rounding-seed 1
+
+which keeps a checkpoint per run, so that it can be stopped and called again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from ipusim import paths
+from ipusim.errors import ConfigError, IpuSimError
+from ipusim.study.argonne import braggnn as bragg
+from ipusim.study.argonne.dataflow import MOST_IPUS
+from ipusim.study.book.outputs import write_text
+from ipusim.study.book.parameters import is_count
+from ipusim.study.data.records import evidence_records
+from ipusim.study.table import Table
+
+RECORD = "braggnn_training.csv"
+"""File of data/evidence with the recorded runs."""
+PUBLISHED = ((0.29, 75.0), (0.57, 95.0))
+"""Share in percent of peaks that the paper's network places within so many pixels of the fitted
+centre: Liu et al., IUCrJ 9 (2022) 104-113, abstract."""
+SCHEDULES = ("quick", "standard", "full")
+SHOWN_PEAKS = 12
+_DIGITS = 2
+_COLUMNS = (
+    "schedule",
+    "seed",
+    "rounding_seed",
+    "train_peaks",
+    "test_peaks",
+    "batch",
+    "steps",
+    "method",
+    "p50_px",
+    "p75_px",
+    "p95_px",
+)
+_TEXTS = ("schedule", "method")
+_COUNTS = ("seed", "rounding_seed", "train_peaks", "test_peaks", "batch", "steps")
+
+
+def check_parameters(
+    *,
+    schedule: object,
+    seed: object,
+    checkpoint_dir: object,
+    progress: object,
+    ipus: object,
+) -> None:
+    """Refuse parameters of the notebook that the study cannot use, before anything is trained.
+
+    Parameters
+    ----------
+    schedule : str
+        One of `SCHEDULES`.
+    seed : int
+        0 or more.
+    checkpoint_dir : str
+        A folder, or an empty string for none.
+    progress : bool
+    ipus : list of int
+        Numbers of IPUs from 1 to 16, none twice, that divide a batch of 512.
+
+    Raises
+    ------
+    ConfigError
+        Naming the first parameter that is wrong.
+    """
+    if schedule not in SCHEDULES:
+        raise ConfigError(f"schedule is {schedule!r}: use one of {', '.join(SCHEDULES)}.")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ConfigError(f"seed is {seed!r}: use a whole number, 0 or more.")
+    if not isinstance(checkpoint_dir, str):
+        raise ConfigError(
+            f"checkpoint_dir is {checkpoint_dir!r}: use the path of a folder, or an empty string."
+        )
+    if not isinstance(progress, bool):
+        raise ConfigError(f"progress is {progress!r}: use True or False.")
+    good = isinstance(ipus, list) and ipus and len(set(map(str, ipus))) == len(ipus)
+    if not good or not all(_is_share(count) for count in ipus):
+        raise ConfigError(
+            f"ipus is {ipus!r}: give a list of different powers of two from 1 to {MOST_IPUS}."
+        )
+
+
+def _is_share(count: object) -> bool:
+    return is_count(count, MOST_IPUS) and count & (count - 1) == 0
+
+
+def train(
+    schedule: str,
+    seed: int,
+    *,
+    checkpoint_dir: str = "",
+    progress: bool = True,
+    rounding_seed: int = 0,
+) -> tuple[list[bragg.TrainedBragg], bragg.Peaks]:
+    """Train in every arithmetic of `ipusim.study.argonne.braggnn.ARITHMETICS`.
+
+    Parameters
+    ----------
+    schedule : str
+        One of `SCHEDULES`.
+    seed : int
+        Of peaks, initial weights, order and shifts.
+    checkpoint_dir : str
+        Folder of checkpoints; an empty string keeps none.
+    progress : bool
+        Whether to show progress bars.
+    rounding_seed : int
+        Of the random bits; above 0 only what rounds stochastically is trained.
+
+    Returns
+    -------
+    tuple
+        The runs, and the held-out peaks.
+    """
+    plan = bragg.named_schedule(schedule)
+    training, held_out = bragg.simulate_sets(plan, seed)
+    arithmetics = [
+        replace(item, seed=rounding_seed)
+        for item in bragg.ARITHMETICS
+        if not rounding_seed or (item.half and item.stochastic_rounding)
+    ]
+    folder = Path(checkpoint_dir) / f"rounding-{rounding_seed}" if checkpoint_dir else None
+    runs = bragg.train_in_each(
+        training, plan, arithmetics=arithmetics, seed=seed, folder=folder, progress=progress
+    )
+    return runs, held_out
+
+
+def all_errors(runs: Sequence[bragg.TrainedBragg], held_out: bragg.Peaks) -> dict[str, np.ndarray]:
+    """Return errors in pixels on held-out peaks of runs, and of methods without a network."""
+    return bragg.training_errors(runs, held_out) | bragg.conventional_errors(held_out)
+
+
+def peaks_table(peaks: bragg.Peaks) -> Table:
+    """Describe a set of peaks: how many, how bright, how many disturbed."""
+    heights = np.percentile(peaks.heights, (5, 50, 95))
+    patches, _ = bragg.prepare_patches(peaks.crops, peaks.centres, clean=False)
+    lit = (patches > 0).mean(axis=(1, 2, 3))
+    facts = (
+        ("held-out peaks", len(peaks), "peaks"),
+        ("height, 5th percentile", round(heights[0]), "counts"),
+        ("height, median", round(heights[1]), "counts"),
+        ("height, 95th percentile", round(heights[2]), "counts"),
+        ("with a neighbour", 100 * float(peaks.neighbours.mean()), "%"),
+        ("saturated", 100 * float(peaks.saturated.mean()), "%"),
+        ("pixels above the background, median patch", 100 * float(np.median(lit)), "%"),
+    )
+    return Table(
+        pd.DataFrame(facts, columns=["quantity", "value", "unit"]),
+        caption="Synthetic peaks",
+        digits=3,
+    )
+
+
+def accuracy_table(errors: Mapping[str, np.ndarray], caption: str) -> Table:
+    """Show percentiles of errors beside the published ones.
+
+    Parameters
+    ----------
+    errors : mapping of str to numpy.ndarray
+        Errors in pixels by method, from `all_errors`.
+    caption : str
+
+    Returns
+    -------
+    Table
+        Two significant digits: the last one may differ where a fit ends a little elsewhere.
+    """
+    frame = bragg.error_table(errors)
+    (first, _), (second, _) = PUBLISHED
+    published = {"method": "published, real frames", "p75_px": first, "p95_px": second}
+    frame = pd.concat([frame, pd.DataFrame([published])], ignore_index=True)
+    frame["peaks"] = frame["peaks"].astype("Int64")
+    return Table(
+        frame,
+        caption=caption,
+        columns={
+            "method": "method",
+            "peaks": "peaks",
+            "p50_px": "half of them within, px",
+            "p75_px": "75 % within, px",
+            "p95_px": "95 % within, px",
+        },
+        digits=_DIGITS,
+    )
+
+
+def goals_table(errors: Mapping[str, np.ndarray]) -> Table:
+    """Say of every method whether it places as many peaks as the paper's network."""
+    lines = []
+    for method, values in errors.items():
+        line: dict[str, object] = {"method": method}
+        for error, share in PUBLISHED:
+            line[f"{share:g} % within {error} px"] = bool(np.percentile(values, share) <= error)
+        lines.append(line)
+    return Table(pd.DataFrame(lines), caption="As good as published?")
+
+
+def shown_peaks(
+    runs: Sequence[bragg.TrainedBragg], held_out: bragg.Peaks
+) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """Return the first held-out patches, their centres, and what two networks and the fit find.
+
+    Returns
+    -------
+    tuple
+        Patches (count, 1, 11, 11), true centres (count, 2) in pixels, centres by method.
+    """
+    some = held_out.part(0, SHOWN_PEAKS)
+    patches, _ = bragg.prepare_patches(some.crops, some.centres)
+    found = {"pseudo-Voigt fit": bragg.fit_centres(patches)}
+    for run in (runs[0], runs[2]):
+        found[f"BraggNN, {run.options.arithmetic.precision}"], centres = bragg.predicted_pixels(
+            run, some
+        )
+    return patches, centres, found
+
+
+def record_rows(
+    schedule: str, seed: int, runs: Sequence[bragg.TrainedBragg], held_out: bragg.Peaks
+) -> pd.DataFrame:
+    """Return the lines that `RECORD` holds of one seed."""
+    plan = bragg.named_schedule(schedule)
+    table = bragg.error_table(bragg.training_errors(runs, held_out))
+    return pd.DataFrame(
+        [
+            {
+                "schedule": schedule,
+                "seed": seed,
+                "rounding_seed": runs[0].options.arithmetic.seed,
+                "train_peaks": plan.train_peaks,
+                "test_peaks": plan.test_peaks,
+                "batch": plan.batch,
+                "steps": plan.steps,
+                **{name: line[name] for name in _COLUMNS[7:]},
+            }
+            for line in table.to_dict("records")
+        ]
+    )
+
+
+@cache
+def recorded() -> pd.DataFrame:
+    """Return the recorded runs.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One line per schedule, seed and arithmetic; errors in pixels on held-out peaks.
+
+    Raises
+    ------
+    DataError
+        If the file is missing or damaged.
+    """
+    records = evidence_records(RECORD, _COLUMNS)
+    frame = pd.DataFrame(records, columns=list(_COLUMNS))
+    kinds = dict.fromkeys(_COUNTS, int)
+    return frame.astype({n: kinds.get(n, float) for n in _COLUMNS if n not in _TEXTS})
+
+
+def recorded_frame(reference: str = "32.32") -> pd.DataFrame:
+    """Compare the recorded arithmetics with single precision.
+
+    Parameters
+    ----------
+    reference : str
+        Label of the arithmetic to compare with.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per schedule and arithmetic: schedule, steps, batch, method, runs, medians of p50_px, p75_px
+        and p95_px, and the change of the 75th percentile against the reference on the same peaks,
+        in percent: median_change_percent, least_change_percent, most_change_percent.
+    """
+    lines = []
+    for schedule, part in recorded().groupby("schedule", sort=False):
+        base = part[part["method"] == reference].set_index("seed")["p75_px"]
+        for method, group in part.groupby("method", sort=False):
+            change = 100 * (group["p75_px"] / group["seed"].map(base) - 1)
+            lines.append(
+                {
+                    "schedule": schedule,
+                    "steps": int(group["steps"].iloc[0]),
+                    "batch": int(group["batch"].iloc[0]),
+                    "method": method,
+                    "runs": len(group),
+                    **{name: float(group[name].median()) for name in _COLUMNS[8:]},
+                    "median_change_percent": float(change.median()),
+                    "least_change_percent": float(change.min()),
+                    "most_change_percent": float(change.max()),
+                }
+            )
+    return pd.DataFrame(lines)
+
+
+def recorded_table() -> Table:
+    """Show `recorded_frame`."""
+    return Table(
+        recorded_frame(),
+        caption="Recorded once (python -m ipusim.study.argonne.training): medians over runs",
+        columns={
+            "schedule": "schedule",
+            "steps": "steps",
+            "batch": "batch",
+            "method": "method",
+            "runs": "runs",
+            "p50_px": "50 % within, px",
+            "p75_px": "75 % within, px",
+            "p95_px": "95 % within, px",
+            "median_change_percent": "75 % against 32.32, median %",
+            "least_change_percent": "least %",
+            "most_change_percent": "most %",
+        },
+        digits=_DIGITS + 1,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train, and put the results into the record in place of older ones of the same seeds."""
+    parser = argparse.ArgumentParser(prog="ipusim.study.argonne.training", description=__doc__)
+    parser.add_argument("--schedule", choices=SCHEDULES, default="standard")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--rounding-seed", type=int, default=0)
+    parser.add_argument("--folder", default="build/braggnn", help="where checkpoints are kept")
+    parser.add_argument("--record", type=Path, default=paths.data_dir() / "evidence" / RECORD)
+    options = parser.parse_args(arguments)
+    try:
+        for seed in options.seeds:
+            runs, held_out = train(
+                options.schedule,
+                seed,
+                checkpoint_dir=options.folder,
+                rounding_seed=options.rounding_seed,
+            )
+            _replace_record(options.record, record_rows(options.schedule, seed, runs, held_out))
+    except IpuSimError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _replace_record(path: Path, rows: pd.DataFrame) -> None:
+    if path.exists():
+        known = pd.read_csv(path)
+        keys = ["schedule", "seed", "rounding_seed"]
+        same = (known[keys] == rows[keys].iloc[0]).all(axis=1)
+        rows = pd.concat([known[~same], rows], ignore_index=True)
+    order = {name: index for index, name in enumerate(SCHEDULES)}
+    rows = rows.sort_values(
+        ["schedule", "seed", "rounding_seed"],
+        key=lambda column: column.map(order) if column.name == "schedule" else column,
+        kind="stable",
+    )
+    write_text(path, rows.to_csv(index=False, float_format="%.5f", lineterminator="\n"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Notebooks, pages, figures and the start page."""

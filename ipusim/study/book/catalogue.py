@@ -1,0 +1,279 @@
+"""Which studies there are, and which parameters their notebooks take."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ipusim import paths
+from ipusim.errors import ConfigError, StudyError, normalise_name, unknown_name
+from ipusim.study.book.notebook import read_notebook
+
+OUTPUT_PARAMETER = "output_dir"
+"""The parameter through which a notebook learns where to write; set by reproduce, not by users."""
+
+_NAME = re.compile(r"^\d\d_[a-z0-9_]+$")
+_ROWS_OF_NOTEBOOK = {"01": "qwant", "02": "tamu", "03": "argonne", "04": "mk2", "05": "results"}
+_TYPES: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "list": (list,),
+    "dict": (dict,),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """One notebook.
+
+    Attributes
+    ----------
+    name : str
+        File name without ending, for example ``"01_qwant_c2_resnext"``.
+    path : pathlib.Path
+        The notebook.
+    title : str
+        Its first heading.
+    summary : str
+        Its first paragraph.
+    rows : str
+        Which published rows it is about, the ``study`` of `PublishedRow`; empty for none.
+    """
+
+    name: str
+    path: Path
+    title: str
+    summary: str
+    rows: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One parameter of a notebook.
+
+    Attributes
+    ----------
+    name, type_name, default, help : str
+        As papermill reads them from the parameters cell; the default is source text.
+    """
+
+    name: str
+    type_name: str
+    default: str
+    help: str
+
+
+def _front_matter(path: Path) -> tuple[str, str]:
+    """Return the first heading of a notebook and the first paragraph under it."""
+    title, summary = path.stem, ""
+    for cell in read_notebook(path)["cells"]:
+        if cell["cell_type"] != "markdown":
+            continue
+        text = "".join(cell["source"])
+        heading = re.search(r"^#\s+(.+)$", text, re.MULTILINE)
+        if heading:
+            title = heading[1].strip()
+            blocks = text[heading.end() :].strip().split("\n\n")
+            summary = " ".join(blocks[0].split())
+            break
+    return title, summary
+
+
+def list_studies(folder: Path | None = None) -> tuple[Study, ...]:
+    """Return every study.
+
+    Parameters
+    ----------
+    folder : pathlib.Path, optional
+        Where the notebooks are; by default the workbook's own.
+
+    Returns
+    -------
+    tuple of Study
+        By name.
+
+    Raises
+    ------
+    DataError
+        If there is no notebooks folder.
+    StudyError
+        If a notebook cannot be read.
+    """
+    studies = []
+    for path in sorted((folder or paths.notebooks_dir()).glob("*.ipynb")):
+        if _NAME.match(path.stem):
+            title, summary = _front_matter(path)
+            rows = _ROWS_OF_NOTEBOOK.get(path.stem[:2], "")
+            studies.append(
+                Study(name=path.stem, path=path, title=title, summary=summary, rows=rows)
+            )
+    return tuple(studies)
+
+
+def select_studies(names: Sequence[str], folder: Path | None = None) -> tuple[Study, ...]:
+    """Return the studies that were asked for.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Full names, numbers (``"01"``) or subjects (``"qwant"``); empty means all.
+    folder : pathlib.Path, optional
+        Where the notebooks are.
+
+    Returns
+    -------
+    tuple of Study
+        In the order of the notebooks, each once.
+
+    Raises
+    ------
+    UnknownNameError
+        If a name fits no study.
+    StudyError
+        If there is no study at all.
+    """
+    studies = list_studies(folder)
+    if not studies:
+        raise StudyError("There is no notebook to run: restore the notebooks folder.")
+    by_key: dict[str, Study] = {}
+    for study in studies:
+        for alias in (study.name, study.name[:2], study.name.split("_")[1], study.rows):
+            if alias:
+                by_key.setdefault(normalise_name(alias), study)
+    chosen = set()
+    for name in names:
+        key = normalise_name(name)
+        if key not in by_key:
+            raise unknown_name("study", name, [study.name for study in studies])
+        chosen.add(by_key[key].name)
+    return tuple(study for study in studies if not names or study.name in chosen)
+
+
+def study_parameters(study: Study) -> tuple[Parameter, ...]:
+    """Return the parameters of a study's notebook, except the output folder.
+
+    Parameters
+    ----------
+    study : Study
+        Which study.
+
+    Returns
+    -------
+    tuple of Parameter
+        In the order of the parameters cell.
+    """
+    return tuple(
+        Parameter(
+            name=name,
+            type_name=_type_name(entry["inferred_type_name"], entry["default"]),
+            default=entry["default"],
+            help=entry["help"].strip(),
+        )
+        for name, entry in _inspect(study).items()
+        if name != OUTPUT_PARAMETER
+    )
+
+
+def takes_output_dir(study: Study) -> bool:
+    """Return whether the notebook can write tables and figures."""
+    return OUTPUT_PARAMETER in _inspect(study)
+
+
+def _inspect(study: Study) -> dict[str, dict[str, str]]:
+    """Read the parameters cell with papermill, which takes a second to import."""
+    import papermill
+
+    return papermill.inspect_notebook(str(study.path))
+
+
+def _type_name(annotated: str, default: str) -> str:
+    """Return the annotated type, or that of the default where there is none."""
+    if annotated not in ("None", ""):
+        return annotated.split("[")[0]
+    try:
+        return type(ast.literal_eval(default)).__name__
+    except (ValueError, SyntaxError):
+        return "str"
+
+
+def split_assignments(pairs: Iterable[str]) -> dict[str, str]:
+    """Split ``name=value`` texts.
+
+    Parameters
+    ----------
+    pairs : iterable of str
+        As given on the command line.
+
+    Returns
+    -------
+    dict of str to str
+        Name to text; a later pair wins.
+
+    Raises
+    ------
+    ConfigError
+        If a text has no ``=`` or no name.
+    """
+    values = {}
+    for pair in pairs:
+        name, sign, text = pair.partition("=")
+        if not sign or not name.strip():
+            raise ConfigError(f"The parameter {pair!r} is not of the form name=value: write it so.")
+        values[name.strip()] = text
+    return values
+
+
+def parameter_values(study: Study, given: Mapping[str, str]) -> dict[str, Any]:
+    """Convert parameters given as text to the types that the notebook declares.
+
+    Parameters
+    ----------
+    study : Study
+        Which study.
+    given : mapping of str to str
+        Name to text.
+
+    Returns
+    -------
+    dict of str to Any
+        Name to value.
+
+    Raises
+    ------
+    UnknownNameError
+        If the notebook has no such parameter.
+    ConfigError
+        If a text is not of the parameter's type.
+    """
+    declared = {parameter.name: parameter for parameter in study_parameters(study)}
+    values = {}
+    for name, text in given.items():
+        if name not in declared:
+            raise unknown_name(f"parameter of {study.name}", name, declared)
+        values[name] = _convert(declared[name], text)
+    return values
+
+
+def _convert(parameter: Parameter, text: str) -> Any:
+    """Convert one text to the type of its parameter."""
+    if parameter.type_name == "str":
+        return text
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        value = text
+    wanted = _TYPES.get(parameter.type_name)
+    truth_for_number = isinstance(value, bool) and parameter.type_name in ("int", "float")
+    if wanted and (not isinstance(value, wanted) or truth_for_number):
+        raise ConfigError(
+            f"The parameter {parameter.name} is {text!r}, which is not of type "
+            f"{parameter.type_name}: give a value like {parameter.default}."
+        )
+    return value

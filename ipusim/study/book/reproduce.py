@@ -1,0 +1,363 @@
+"""Running the studies into an output folder, so that each is there whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from tqdm import tqdm
+
+import ipusim
+from ipusim import paths
+from ipusim.errors import IpuSimError, StudyError
+from ipusim.study.book.catalogue import (
+    OUTPUT_PARAMETER,
+    Study,
+    list_studies,
+    parameter_values,
+    select_studies,
+    takes_output_dir,
+)
+from ipusim.study.book.charts import published_against_predicted
+from ipusim.study.book.execute import notebook_html, run_notebook
+from ipusim.study.book.index import Card, index_html
+from ipusim.study.book.notebook import cleaned, notebook_text, read_notebook
+from ipusim.study.book.outputs import frame_csv, save_figure, write_bytes, write_text
+from ipusim.study.cached import available_cores
+from ipusim.study.predict import Predictor
+from ipusim.study.verdicts.compare import PREDICTED, verdicts
+
+STATE_FOLDER = ".ipusim"
+SCATTER_FIGURE = "published_against_predicted"
+_FOLDERS = ("notebooks", "tables", "figures", STATE_FOLDER)
+_RESULT_FOLDERS = ("tables", "figures")
+_DATA_SUFFIXES = (".csv", ".toml", ".json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyState:
+    """What is known about one study's outputs; kept as JSON beside them.
+
+    Attributes
+    ----------
+    name : str
+        The study.
+    status : str
+        ``"done"`` or ``"failed"``.
+    key : str
+        Digest of everything the outputs depend on.
+    message : str
+        What went wrong; empty otherwise.
+    files : dict of str to str
+        Output file, relative to the output folder, to the digest of its content.
+    """
+
+    name: str
+    status: str
+    key: str
+    message: str
+    files: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyResult:
+    """What `reproduce` did about one study.
+
+    Attributes
+    ----------
+    name : str
+        The study.
+    status : str
+        ``"done"``, ``"up to date"`` or ``"failed"``.
+    message : str
+        What went wrong; empty otherwise.
+    notebook : pathlib.Path
+        The executed notebook, or the partial one after a failure.
+    """
+
+    name: str
+    status: str
+    message: str
+    notebook: Path
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _tree_digest() -> str:
+    """Return a digest of the package's source and of the data it reads."""
+    digest = hashlib.sha256()
+    package = Path(__file__).resolve().parents[2]
+    folders = ((package, (".py",)), (paths.data_dir(), _DATA_SUFFIXES))
+    for folder, suffixes in folders:
+        for path in sorted(folder.rglob("*")):
+            if path.suffix in suffixes and path.is_file():
+                digest.update(path.relative_to(folder).as_posix().encode())
+                digest.update(_digest(path.read_bytes()).encode())
+    return digest.hexdigest()
+
+
+def study_key(study: Study, parameters: Mapping[str, Any]) -> str:
+    """Return the digest that decides whether a study must run again.
+
+    Parameters
+    ----------
+    study : Study
+        Which study.
+    parameters : mapping of str to Any
+        Values that differ from its defaults.
+
+    Returns
+    -------
+    str
+        Hexadecimal; depends on the notebook's source (not its outputs), the parameters, the
+        package's source and version, and the data.
+    """
+    cells = [
+        [cell["cell_type"], "".join(cell["source"])] for cell in read_notebook(study.path)["cells"]
+    ]
+    version = getattr(ipusim, "__version__", "")
+    content = json.dumps([cells, dict(parameters), version, _tree_digest()], sort_keys=True)
+    return _digest(content.encode())
+
+
+def prepare_folder(out: Path) -> None:
+    """Make sure that results can be written.
+
+    Parameters
+    ----------
+    out : pathlib.Path
+        Output folder; created when missing.
+
+    Raises
+    ------
+    StudyError
+        If it, or a folder in it, cannot be created or written to.
+    """
+    for folder in (out, *(out / name for name in _FOLDERS)):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            probe = folder / ".ipusim-probe"
+            probe.write_bytes(b"")
+            probe.unlink()
+        except OSError as error:
+            raise StudyError(
+                f"The output folder {folder} cannot be written to ({error.strerror}): "
+                "choose another with --out."
+            ) from error
+
+
+def _state_path(out: Path, name: str) -> Path:
+    return out / STATE_FOLDER / f"{name}.json"
+
+
+def load_state(out: Path, name: str) -> StudyState | None:
+    """Read what is known about a study's outputs.
+
+    Parameters
+    ----------
+    out : pathlib.Path
+        Output folder.
+    name : str
+        The study.
+
+    Returns
+    -------
+    StudyState or None
+        None when it has never run there.
+
+    Raises
+    ------
+    StudyError
+        If the record is damaged, as after a crash of the machine.
+    """
+    path = _state_path(out, name)
+    if not path.exists():
+        return None
+    try:
+        return StudyState(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise StudyError(
+            f"The output folder {out} is damaged ({path.name} in {STATE_FOLDER} is not a record of "
+            "a study): run again without --resume or delete the folder."
+        ) from error
+
+
+def _check_states(out: Path, names: Sequence[str], *, resume: bool) -> None:
+    """Stop at a damaged record when it is needed; drop it when everything is made anew."""
+    for name in names:
+        try:
+            load_state(out, name)
+        except StudyError:
+            if resume:
+                raise
+            _state_path(out, name).unlink()
+
+
+def _is_current(state: StudyState | None, key: str, out: Path) -> bool:
+    """Return whether a study's outputs are those that running it again would give."""
+    if state is None or state.status != "done" or state.key != key:
+        return False
+    return all(
+        (out / name).is_file() and _digest((out / name).read_bytes()) == digest
+        for name, digest in state.files.items()
+    )
+
+
+def _publish(stage: Path, out: Path) -> dict[str, str]:
+    """Move staged tables and figures to their place; return their digests."""
+    files = {}
+    for folder in _RESULT_FOLDERS:
+        for path in sorted((stage / folder).glob("*")):
+            content = path.read_bytes()
+            name = f"{folder}/{path.name}"
+            write_bytes(out / name, content)
+            files[name] = _digest(content)
+    return files
+
+
+def _run_study(
+    study: Study, key: str, parameters: Mapping[str, Any], out: Path, progress: bool
+) -> StudyState:
+    """Run one study: its files appear in `out` only when all of its cells have run."""
+    stage = out / STATE_FOLDER / f"stage-{study.name}"
+    shutil.rmtree(stage, ignore_errors=True)
+    stage.mkdir(parents=True)
+    values = dict(parameters)
+    if takes_output_dir(study):
+        values[OUTPUT_PARAMETER] = str(stage)
+    executed = stage / f"{study.name}.ipynb"
+    failure = run_notebook(study.path, executed, values, progress=progress)
+    # the notebook was told to write into the stage; a reader should see where the files are
+    content = executed.read_text(encoding="utf-8").replace(
+        json.dumps(str(stage))[1:-1], json.dumps(str(out))[1:-1]
+    )
+    partial = out / "notebooks" / f"{study.name}.partial.ipynb"
+    if failure:
+        write_text(partial, content)
+        shutil.rmtree(stage)
+        return StudyState(name=study.name, status="failed", key=key, message=str(failure), files={})
+    files = _publish(stage, out)
+    shutil.rmtree(stage)
+    partial.unlink(missing_ok=True)
+    notebook = out / "notebooks" / f"{study.name}.ipynb"
+    write_text(notebook, notebook_text(cleaned(json.loads(content))))
+    page = write_text(notebook.with_suffix(".html"), notebook_html(notebook, study.title))
+    for path in (notebook, page):
+        files[path.relative_to(out).as_posix()] = _digest(path.read_bytes())
+    return StudyState(name=study.name, status="done", key=key, message="", files=files)
+
+
+def _result(state: StudyState, status: str, out: Path) -> StudyResult:
+    ending = ".partial.ipynb" if status == "failed" else ".ipynb"
+    notebook = out / "notebooks" / f"{state.name}{ending}"
+    return StudyResult(name=state.name, status=status, message=state.message, notebook=notebook)
+
+
+def _write_verdicts(out: Path, predictor: Predictor | None) -> pd.DataFrame:
+    """Judge every published row and draw the overview figure."""
+    frame = verdicts(predictor=predictor, jobs=available_cores())
+    write_text(out / "verdicts.csv", frame_csv(frame))
+    if (frame["status"] == PREDICTED).any():
+        save_figure(published_against_predicted(frame), SCATTER_FIGURE, out)
+    return frame
+
+
+def _write_index(out: Path, studies: Sequence[Study], frame: pd.DataFrame | None) -> Path:
+    """Write the start page from what is in the folder."""
+    cards = [
+        Card(
+            name=study.name,
+            title=study.title,
+            summary=study.summary,
+            rows=study.rows,
+            status=state.status if state else "not run",
+            message=state.message if state else "",
+            files=tuple(state.files) if state else (),
+        )
+        for study in studies
+        for state in [load_state(out, study.name)]
+    ]
+    overview = f"figures/{SCATTER_FIGURE}.svg"
+    shown = overview if frame is not None and (out / overview).exists() else ""
+    return write_text(out / "index.html", index_html(cards, frame, overview=shown))
+
+
+def reproduce(
+    names: Sequence[str],
+    *,
+    out: Path,
+    given: Mapping[str, str] | None = None,
+    resume: bool = False,
+    progress: bool = False,
+    folder: Path | None = None,
+    predictor: Predictor | None = None,
+) -> tuple[StudyResult, ...]:
+    """Run studies and collect everything in one folder.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Which studies; empty means all.
+    out : pathlib.Path
+        Output folder. It receives ``notebooks/``, ``tables/``, ``figures/``, ``verdicts.csv`` and
+        ``index.html``.
+    given : mapping of str to str, optional
+        Notebook parameters as text; every chosen study must know each of them.
+    resume : bool
+        Skip studies whose outputs are already those that running them would give.
+    progress : bool
+        Show progress bars on stderr.
+    folder : pathlib.Path, optional
+        Where the notebooks are.
+    predictor : Predictor, optional
+        What the verdicts are predicted with; by default the real one.
+
+    Returns
+    -------
+    tuple of StudyResult
+        One per study, then one named ``"verdicts"`` if the verdicts could not be computed. A study
+        that fails does not stop the others.
+
+    Raises
+    ------
+    UnknownNameError, ConfigError
+        For an unknown study or parameter, before anything is written.
+    StudyError
+        If the output folder cannot be used.
+    """
+    out = out.resolve()
+    studies = select_studies(names, folder)
+    values = {study.name: parameter_values(study, given or {}) for study in studies}
+    prepare_folder(out)
+    all_studies = list_studies(folder)
+    _check_states(out, [study.name for study in all_studies], resume=resume)
+    results = []
+    for study in tqdm(studies, desc="studies", unit="study", disable=not progress):
+        key = study_key(study, values[study.name])
+        state = load_state(out, study.name) if resume else None
+        if state and _is_current(state, key, out):
+            results.append(_result(state, "up to date", out))
+            continue
+        _state_path(out, study.name).unlink(missing_ok=True)
+        state = _run_study(study, key, values[study.name], out, progress)
+        write_text(_state_path(out, study.name), json.dumps(asdict(state), indent=1) + "\n")
+        results.append(_result(state, state.status, out))
+    frame = None
+    try:
+        frame = _write_verdicts(out, predictor)
+    except IpuSimError as error:
+        results.append(
+            StudyResult(
+                name="verdicts", status="failed", message=str(error), notebook=out / "verdicts.csv"
+            )
+        )
+    _write_index(out, all_studies, frame)
+    return tuple(results)

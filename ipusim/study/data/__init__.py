@@ -1,0 +1,1 @@
+"""What was published and how it was run."""

@@ -1,0 +1,1 @@
+"""Comparisons with single operations and compiled networks."""

@@ -1,0 +1,253 @@
+"""Memory of whole compiled networks by category against the model.
+
+Three networks were profiled by Poplar (`data/evidence/ipu_network_memory.csv`), whole, by stage and
+by layer; of small ones Graphcore's tests know the total (`ipumodel_small_networks.csv`). Every
+other row of the first file served to fit the bytes of `ipusim.compiler.code_size`; the rest, all
+variables and all small networks did not. Rows of one network resemble each other, so "held out"
+says less than it would for other networks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pandas as pd
+
+from ipusim.compiler import memory
+from ipusim.compiler.code_size import CodeSize, code_size
+from ipusim.compiler.lower import lower
+from ipusim.compiler.program import Program
+from ipusim.compiler.stacks import load_stack
+from ipusim.machine import load_chip
+from ipusim.study.data.records import evidence_records
+from ipusim.study.evidence.networks import PROFILED, SMALL, Profiled, small_graphs
+from ipusim.study.verdicts.errors import error_figures
+from ipusim.workload.graph import Graph
+from ipusim.workload.optimizers import state_bytes
+
+CHIP = "GC200"
+PROFILED_STACK, SMALL_STACK = "sdk-3.x", "sdk-2.4"
+"""PopLiner needs SDK 3.0; the small networks' tests use the configuration API of 2.1 and later."""
+
+CODE_COLUMNS = {
+    "vertex_code_bytes": "vertex code",
+    "vertex_state_bytes": "vertex state",
+    "exchange_code_bytes": "exchange code",
+    "control_code_bytes": "control code",
+}
+FITTED, HELD_OUT = "fitted", "held out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lowered:
+    graph: Graph
+    program: Program
+    update: Program | None
+    used: memory.Memory
+    update_variable_bytes: int
+
+
+def _lowered(
+    graphs: tuple[Graph, Graph | None], stack: str, partials: str, *, state_stays: bool
+) -> _Lowered:
+    """Lower and measure; optimiser state stays on the chip or visits it for the update only."""
+    graph, update_graph = graphs
+    chip, profile = load_chip(CHIP), load_stack(stack)
+    program = lower(graph, chip, profile, partials=partials, host_dtype=None)
+    update, update_bytes, state = None, 0, 0
+    if update_graph is not None:
+        update = lower(update_graph, chip, profile, partials=partials, host_dtype=None)
+        update_bytes = memory.measure(update_graph, update, chip).variable_bytes
+        state = state_bytes(update_graph) if state_stays else 0
+    return _Lowered(
+        graph=graph,
+        program=program,
+        update=update,
+        used=memory.measure(graph, program, chip, update=update, resident_bytes=state),
+        update_variable_bytes=update_bytes,
+    )
+
+
+@lru_cache(maxsize=len(PROFILED))
+def _network(name: str) -> _Lowered:
+    profiled = PROFILED[name]
+    return _lowered(profiled.build(), PROFILED_STACK, profiled.partials, state_stays=False)
+
+
+def _code(network: _Lowered, keep: Callable[[str], bool], *, update: bool) -> CodeSize:
+    """Code of some operations on all tiles, equal ones once; with that of the update or not."""
+    program = Program(tuple(op for op in network.program.ops if keep(op.name)))
+    kept = network.update if update else None
+    return code_size(network.graph, program, network.used.tiles, update=kept).chip
+
+
+def _separate(codes: Iterable[CodeSize], together: CodeSize) -> dict[str, int]:
+    """Add up code that layers do not share, except that of vertex types, which all do."""
+    parts = list(codes)
+    return {
+        "vertex_code_bytes": together.vertex_code,
+        "vertex_state_bytes": sum(part.vertex_state for part in parts),
+        "exchange_code_bytes": sum(part.exchange_code for part in parts),
+        "control_code_bytes": sum(part.control_code for part in parts),
+    }
+
+
+def _variables(network: _Lowered, keep: Callable[[str], bool]) -> int:
+    """Bytes that the kept operations need: parameters they read, and the most that lives beside.
+
+    A program with a weight update needs the larger of both.
+    """
+    live = max((p.chip_bytes for p in network.used.points if keep(p.op)), default=0)
+    read = {name for op in network.graph.ops if keep(op.name) for name in op.inputs}
+    tensors = network.graph.tensors
+    stays = sum(
+        tensors[name].bytes for name in read if tensors[name].role in ("parameter", "state")
+    )
+    return stays + live if live else 0
+
+
+def _predicted(network: _Lowered, profiled: Profiled, scope: str) -> dict[str, int]:
+    """Return the bytes of a row of the file by column."""
+    if scope.startswith("layer "):
+        wanted = scope.removeprefix("layer ")
+        chosen = {None if wanted == "None" else int(wanted)}
+    elif scope.startswith("pipeline stage layers "):
+        first, last = scope.removeprefix("pipeline stage layers ").split("..")
+        chosen = {*range(0 if first == "null" else int(first), int(last) + 1)}
+        chosen |= {None} if first == "null" else set()
+    else:
+        chosen = {None, *range(profiled.last_layer + 1)}
+
+    def inside(op: str, layers: Iterable[int | None] = chosen) -> bool:
+        return profiled.layer(op) in layers
+
+    # The update works on the tensors of all layers and belongs to none.
+    together = _code(network, inside, update=None in chosen)
+    if profiled.repeats_share:
+        parts = [together]
+    else:
+        parts = [
+            _code(network, lambda op, one=layer: inside(op, {one}), update=layer is None)
+            for layer in chosen
+        ]
+    columns = _separate(parts, together)
+    # PopLiner counts the variables of layers only.
+    columns["variables_bytes"] = _variables(
+        network, lambda op: inside(op) and profiled.layer(op) is not None
+    )
+    if len(chosen) == profiled.last_layer + 2:
+        columns["variables_bytes"] = max(columns["variables_bytes"], network.update_variable_bytes)
+    if not scope.startswith("whole"):
+        columns["total_bytes"] = sum(columns.values())
+    return columns
+
+
+def profiled_rows() -> pd.DataFrame:
+    """Return every number of the profiled networks beside the model's.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns network, scope, category, published_bytes, predicted_bytes, error_percent, and use:
+        "fitted" where the constants of code were fitted to the row, else "held out".
+    """
+    lines = []
+    for number, record in enumerate(evidence_records("ipu_network_memory.csv")):
+        profiled = PROFILED[record["network"]]
+        network = _network(record["network"])
+        predicted = _predicted(network, profiled, record["scope"])
+        for column, found in predicted.items():
+            if not int(record[column] or 0):
+                continue
+            fitted = column in CODE_COLUMNS and number % 2 == 0
+            lines.append(
+                _line(
+                    record["network"],
+                    record["scope"],
+                    CODE_COLUMNS.get(column, column.removesuffix("_bytes")),
+                    int(record[column]),
+                    found,
+                )
+                | {"use": FITTED if fitted else HELD_OUT}
+            )
+    return pd.DataFrame(lines)
+
+
+def small_rows() -> pd.DataFrame:
+    """Return total memory of the small networks that the model can build beside the asserted one.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns network, scope (what ran, and the batch), category, published_bytes,
+        predicted_bytes, error_percent, use.
+
+    Notes
+    -----
+    Host streams and the code of the loop are not modelled. Where the test did not compile code
+    for the chip (column ``code_compiled``), neither code of vertices nor stacks count.
+    """
+    lines = []
+    for record in evidence_records("ipumodel_small_networks.csv"):
+        if record["network"] not in SMALL:
+            continue
+        batch = int(record["batch"] or 1)
+        # TensorFlow leaves the type of partials at poplibs' default.
+        network = _lowered(
+            small_graphs(record["network"], record["pass"], batch),
+            SMALL_STACK,
+            "float",
+            state_stays=True,
+        )
+        used = network.used
+        compiled = record["code_compiled"] != "no"
+        found = used.total_bytes if compiled else used.total_bytes_uncompiled
+        found += max(0, network.update_variable_bytes - used.variable_bytes)
+        lines.append(
+            _line(
+                record["network"],
+                f"{record['pass']}, batch {batch}",
+                "total of small networks",
+                int(record["total_tile_memory_bytes"]),
+                found,
+            )
+            | {"use": HELD_OUT}
+        )
+    return pd.DataFrame(lines)
+
+
+def _line(
+    network: str, scope: str, category: str, published: int, predicted: int
+) -> dict[str, object]:
+    return {
+        "network": network,
+        "scope": scope,
+        "category": category,
+        "published_bytes": published,
+        "predicted_bytes": predicted,
+        "error_percent": 100.0 * (predicted / published - 1.0),
+    }
+
+
+def network_memory_table() -> pd.DataFrame:
+    """Summarise `profiled_rows` and `small_rows` by category, fitted and held-out rows apart.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Rows; median and 90th percentile of the absolute errors, and bias, in percent.
+    """
+    lines = []
+    frame = pd.concat([profiled_rows(), small_rows()], ignore_index=True)
+    for (category, use), group in frame.groupby(["category", "use"], sort=False):
+        lines.append(
+            {
+                "category": category,
+                "use": use,
+                "rows": len(group),
+                **error_figures(group["error_percent"], "median", "p90", "bias"),
+            }
+        )
+    return pd.DataFrame(lines)

@@ -1,0 +1,250 @@
+"""Networks whose compiled memory is known, as graphs: what `evidence_memory` compares.
+
+Three were profiled whole (graphcore/popliner at 12424d6), small ones are asserted by the tests of
+graphcore/tensorflow (size_speed_tests). The files are in `data/evidence`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from math import ceil
+
+from ipusim.workload.folding import drop_dropout
+from ipusim.workload.graph import Graph
+from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.model import Model
+from ipusim.workload.training import TrainingGraphs, training_graphs
+from ipusim.workload.zoo.language import bert
+from ipusim.workload.zoo.layers.cnn import round_channels
+
+EDGE_WIDTH, EDGE_DEPTH = 1.2, 1.4
+EDGE_STEM, EDGE_HEAD, EDGE_CLASSES = 32, 1280, 1001
+EDGE_PIXELS = 224
+EDGE_STAGES = (
+    # Kernel, stride of the first block, channels read and made, blocks, expansion, whether one full
+    # convolution both expands and filters, whether inputs are added to results.
+    (3, 1, 24, 24, 1, 4, True, False),
+    (3, 2, 24, 32, 2, 8, True, True),
+    (3, 2, 32, 48, 4, 8, True, True),
+    (3, 2, 48, 96, 5, 8, False, True),
+    (5, 1, 96, 144, 4, 8, False, True),
+    (5, 2, 144, 192, 2, 8, False, True),
+)
+"""EfficientNet-EdgeTPU-L (tensorflow/tpu, models/official/efficientnet/edgetpu), before scaling."""
+
+
+def efficientnet_edgetpu_l(batch: int) -> Graph:
+    """Build EfficientNet-EdgeTPU-L with batch norm folded into biases, 27 blocks.
+
+    Early blocks expand by a full 3x3 convolution and stride in the 1x1 convolution that follows.
+    """
+
+    def scaled(channels: int) -> int:
+        return round_channels(channels * EDGE_WIDTH)
+
+    g = GraphBuilder("efficientnet_edgetpu_l")
+    x = g.input("images", (batch, 3, EDGE_PIXELS, EDGE_PIXELS))
+    x = g.conv("stem", x, scaled(EDGE_STEM), 3, stride=2, padding=1, bias=True)
+    x = g.elementwise("stem.relu", "relu", x)
+    number = 0
+    for kernel, first_stride, read, made, blocks, expansion, fused, adds in EDGE_STAGES:
+        for block in range(ceil(blocks * EDGE_DEPTH)):
+            name = f"blocks.{number}"
+            stride = first_stride if block == 0 else 1
+            inner = scaled(made if block else read) * expansion
+            y = g.conv(f"{name}.expand", x, inner, 3 if fused else 1, padding=int(fused), bias=True)
+            y = g.elementwise(f"{name}.relu", "relu", y)
+            if not fused:
+                y = g.conv(
+                    f"{name}.filter",
+                    y,
+                    inner,
+                    kernel,
+                    stride=stride,
+                    padding=kernel // 2,
+                    groups=inner,
+                    bias=True,
+                )
+                y = g.elementwise(f"{name}.filter.relu", "relu", y)
+            y = g.conv(
+                f"{name}.project", y, scaled(made), 1, stride=stride if fused else 1, bias=True
+            )
+            if adds and g.shape(x) == g.shape(y):
+                y = g.elementwise(f"{name}.add", "add", y, x)
+            x, number = y, number + 1
+    x = g.conv("head", x, scaled(EDGE_HEAD), 1, bias=True)
+    x = g.elementwise("head.relu", "relu", x)
+    x = g.flatten("flatten", g.global_average_pool("pool", x))
+    return g.finish(g.linear("classifier", x, EDGE_CLASSES))
+
+
+def truncated_resnet18(batch: int) -> Graph:
+    """Build the stem and the first two blocks of a ResNet-18 without norms, on 224 pixels."""
+    g = GraphBuilder("truncated_resnet18")
+    x = g.input("images", (batch, 4, 224, 224))
+    x = g.elementwise("stem.relu", "relu", g.conv("stem", x, 64, 7, stride=2, padding=3, bias=True))
+    x = g.max_pool("pool", x, 3, stride=2, padding=1)
+    for block in range(2):
+        y = g.conv(f"block{block}.conv1", x, 64, 3, padding=1, bias=True)
+        y = g.elementwise(f"block{block}.relu1", "relu", y)
+        y = g.conv(f"block{block}.conv2", y, 64, 3, padding=1, bias=True)
+        y = g.elementwise(f"block{block}.add", "add", y, x)
+        x = g.elementwise(f"block{block}.relu2", "relu", y)
+    x = g.flatten("flatten", g.max_pool("global_pool", x, 56, stride=1))
+    return g.finish(g.linear("fc", x, 1000))
+
+
+def mlp(batch: int) -> Graph:
+    """Build three dense layers of 32, 64 and 64 features, each with a ReLU, on 50,176 values."""
+    g = GraphBuilder("mlp")
+    x = g.input("data", (batch, 112 * 112 * 4))
+    for number, width in enumerate((32, 64, 64)):
+        x = g.elementwise(f"layer{number}.relu", "relu", g.linear(f"layer{number}", x, width))
+    return g.finish(x)
+
+
+def serialised_product(parts: int) -> Graph:
+    """Build x + yz, the product in equal parts of the rows of y."""
+    rows, width, inner = 30522, 768, 128
+    g = GraphBuilder("serialised_product")
+    x, y, z = (
+        g.input(name, size)
+        for name, size in (("x", (rows, width)), ("y", (rows, inner)), ("z", (inner, width)))
+    )
+    products = [
+        g.matmul(f"product{part}", g.narrow(f"rows{part}", y, axis=0, size=rows // parts), z)
+        for part in range(parts)
+    ]
+    return g.finish(g.elementwise("add", "add", x, g.concat("parts", *products, axis=0)))
+
+
+def _stored(build: Callable[[], Graph], precision: str) -> Graph:
+    model = Model(name="evidence", family="evidence", build=lambda _: build(), source="evidence")
+    return model.graph(None, precision=precision)
+
+
+def _bert(topology: bert.Topology) -> Graph:
+    return drop_dropout(_stored(partial(bert.build, 1, topology=topology), "16.16"))
+
+
+def _tiny_bert() -> TrainingGraphs:
+    """Three layers of 64 features, recomputed one by one (``demo_tiny_128`` of run_squad.py)."""
+    topology = bert.Topology(
+        name="bert_demo_tiny",
+        layers=3,
+        hidden=64,
+        heads=8,
+        feed_forward=256,
+        sequence_length=128,
+        head="question_answering",
+    )
+    return training_graphs(
+        _bert(topology),
+        loss="cross_entropy",
+        optimizer="adam",
+        gradient_accumulation=16,
+        recompute=("encoder.layer.0.mlp.norm", "encoder.layer.1.mlp.norm"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profiled:
+    """A network of ipu_network_memory.csv.
+
+    Attributes
+    ----------
+    build : callable
+        Returns the graphs of a micro-batch and of the weight update, None for inference.
+    last_layer : int
+        Where what follows the layers belongs by its tensors.
+    repeats_share : bool
+        Whether layers share code. The profiles from PopART were made with an option that keeps its
+        outliner from it (POPART_POPLINER_OUTLINER_REGEX).
+    partials : str
+    """
+
+    build: Callable[[], tuple[Graph, Graph | None]]
+    last_layer: int
+    repeats_share: bool
+    partials: str
+
+    def layer(self, op: str) -> int | None:
+        """Return the layer that PopLiner counts an operation to; None outside of all.
+
+        Names decide, then the tensors that are read: embeddings belong to the first layer.
+        """
+        if found := re.search(r"(?:layer|blocks)\.(\d+)\.", f"{op}."):
+            return int(found[1])
+        if op.startswith("embeddings"):
+            return 0
+        return self.last_layer if op.startswith("qa_outputs") else None
+
+
+def _bert_large() -> tuple[Graph, None]:
+    topology = bert.large("bert_large", 128, "question_answering")
+    return _bert(topology), None
+
+
+def _efficientnet() -> tuple[Graph, None]:
+    return _stored(partial(efficientnet_edgetpu_l, 2), "32.32"), None
+
+
+def _tiny() -> tuple[Graph, Graph]:
+    graphs = _tiny_bert()
+    return graphs.micro_batch, graphs.update
+
+
+PROFILED = {
+    # squad_large_128_inf.json of graphcore/examples v3.0.0: micro-batch 1, half partials.
+    "bert_large_squad_128_inference_popart": Profiled(
+        build=_bert_large, last_layer=23, repeats_share=False, partials="half"
+    ),
+    # configs/efficientnet-l.yml of v2.6.0: float32, 224 pixels. Two images, because the results of
+    # the first ReLU take 112 x 112 x 128 x 8 bytes in the profile.
+    "efficientnet_edgetpu_L_tensorflow": Profiled(
+        build=_efficientnet, last_layer=26, repeats_share=True, partials="float"
+    ),
+    "bert_demo_tiny_128_squad_training_poptorch": Profiled(
+        build=_tiny, last_layer=2, repeats_share=False, partials="half"
+    ),
+}
+"""By the name in the file."""
+
+SMALL: dict[str, Callable[[int], Graph]] = {
+    "truncated ResNet-18 (no batch norm)": truncated_resnet18,
+    "MLP": mlp,
+    "serialised matmul": lambda _: serialised_product(6),
+}
+"""Small networks by their name in ipumodel_small_networks.csv; its recurrent ones are not built."""
+
+
+def small_graphs(network: str, passes: str, batch: int) -> tuple[Graph, Graph | None]:
+    """Build a small network as its row says.
+
+    Parameters
+    ----------
+    network : str
+        A key of `SMALL`.
+    passes : str
+        "inference", or "training" with the optimiser, a loop and gradient accumulation in words.
+    batch : int
+
+    Returns
+    -------
+    tuple of Graph and Graph or None
+        Micro-batch and weight update; None for inference.
+    """
+    graph = _stored(partial(SMALL[network], batch), "16.16")
+    if passes == "inference":
+        return graph, None
+    accumulated = re.search(r"gradient accumulation (\d+)", passes)
+    graphs = training_graphs(
+        graph,
+        loss="cross_entropy",
+        optimizer="sgd_momentum" if "momentum" in passes else "sgd",
+        gradient_accumulation=int(accumulated[1]) if accumulated else 1,
+    )
+    return graphs.micro_batch, graphs.update

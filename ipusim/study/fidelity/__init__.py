@@ -1,0 +1,1 @@
+"""Every published row against its prediction."""

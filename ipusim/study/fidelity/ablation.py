@@ -1,0 +1,251 @@
+"""What each mechanism is worth: switched off in turn, what becomes of the error.
+
+Nothing in the compiler knows of this. A mechanism is switched off by rewriting the lowered program
+(the cycles of a phase become zero) or by leaving something out of the run configuration. Nothing is
+fitted here, so that no constant can make up for what is missing: errors are of the specification
+tier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ipusim.compiler.program import LoweredOp, Program
+from ipusim.compiler.superstep import ceil_div
+from ipusim.machine import Chip
+from ipusim.study.cached import LOWERING_OPTIONS, PooledPredictor
+from ipusim.study.data.published import PublishedRow, load_rows
+from ipusim.study.predict import Request, metric_of, request_for
+from ipusim.study.verdicts.compare import time_ratio
+
+Options = dict[str, Any]
+Rewrite = Callable[[Program, Chip], Program]
+
+_TIER = "specification"
+_OVERLAP = ("overlap_io", "io_tiles")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ablation:
+    """One mechanism that can be switched off.
+
+    Attributes
+    ----------
+    name, title : str
+        What it is called in tables, and what switching it off means.
+    rewrite : callable or None
+        Takes a lowered program and its chip, returns the program without the mechanism.
+    options : callable or None
+        Takes the options of a run, returns those without the mechanism.
+    """
+
+    name: str
+    title: str
+    rewrite: Rewrite | None = None
+    options: Callable[[Options], Options] | None = None
+
+    def applied(self, request: Request) -> Request:
+        """Return a request without the mechanism."""
+        options = request.options if self.options is None else self.options(request.options)
+        return replace(request, options=options, rewrite=self.rewrite)
+
+
+def no_exchange(program: Program, chip: Chip) -> Program:
+    """Return a program whose exchange takes no time."""
+    return _without(program, "exchange_cycles")
+
+
+def no_copies(program: Program, chip: Chip) -> Program:
+    """Return a program whose on-tile copies take no time."""
+    return _without(program, "copy_cycles")
+
+
+def no_sync(program: Program, chip: Chip) -> Program:
+    """Return a program whose synchronisation and control code take no time."""
+    return _without(program, "sync_cycles")
+
+
+def _without(program: Program, phase: str) -> Program:
+    return Program(
+        tuple(
+            replace(
+                op,
+                steps=tuple(
+                    replace(step, **{phase: 0}) if getattr(step, phase) else step
+                    for step in op.steps
+                ),
+            )
+            for op in program.ops
+        )
+    )
+
+
+def at_peak(program: Program, chip: Chip) -> Program:
+    """Return a program whose products run at the peak of the chip.
+
+    No vertex overheads, no ragged splits: of an operation with multiply-accumulates, compute takes
+    those over the peak rate of half partials. What has none keeps its codelets.
+    """
+    peak = chip.tiles * chip.macs_per_cycle("float16", "float16")
+    return Program(tuple(_at_peak(op, peak) if op.macs else op for op in program.ops))
+
+
+def _at_peak(op: LoweredOp, peak: float) -> LoweredOp:
+    left = ceil_div(op.macs, int(peak))
+    steps = []
+    for step in op.steps:
+        # The first superstep that computes takes it all; repeats would take it several times.
+        cycles = left if step.compute_cycles else 0
+        left -= cycles
+        shared = ceil_div(cycles, step.repeats)
+        steps.append(replace(step, compute_cycles=shared))
+    return replace(op, steps=tuple(steps))
+
+
+def float_partials(options: Options) -> Options:
+    """Return options of a run that accumulates in float, at half the AMP rate on Mk2."""
+    return options | {"partials": "float"}
+
+
+def no_overlap(options: Options) -> Options:
+    """Return options of a run whose transfers wait for the chip, with the same queue."""
+    if not options.get("overlap_io"):
+        return options
+    return {name: value for name, value in options.items() if name not in _OVERLAP}
+
+
+def no_recompute(options: Options) -> Options:
+    """Return options of a run that keeps every activation."""
+    return options | {"recompute": "none"} if "recompute" in options else options
+
+
+ABLATIONS = (
+    Ablation(
+        name="AMP rate",
+        title="type of partials not known: float, the default of poplibs",
+        options=float_partials,
+    ),
+    Ablation(name="exchange", title="exchange takes no time", rewrite=no_exchange),
+    Ablation(name="layout copies", title="on-tile copies take no time", rewrite=no_copies),
+    Ablation(
+        name="supersteps", title="synchronisation and control code take no time", rewrite=no_sync
+    ),
+    Ablation(name="vertices", title="products at the peak rate of the chip", rewrite=at_peak),
+    Ablation(
+        name="I/O overlap",
+        title="transfers not known to overlap",
+        options=no_overlap,
+    ),
+    Ablation(name="recompute", title="nothing is computed twice", options=no_recompute),
+)
+"""Mechanisms in the order of the table."""
+
+
+def ablation_rows() -> tuple[PublishedRow, ...]:
+    """Return one throughput row of each program: on the smallest system it was published on.
+
+    Raises
+    ------
+    DataError
+        If a data file is missing or damaged.
+    """
+    smallest: dict[tuple[Any, ...], PublishedRow] = {}
+    for row in load_rows(metric="throughput"):
+        if row.not_modelled:
+            continue
+        run = row.run
+        key = tuple(getattr(run, name) for name in ("model", *LOWERING_OPTIONS))
+        known = smallest.get(key)
+        if known is None or run.chips < known.run.chips:
+            smallest[key] = row
+    return tuple(smallest.values())
+
+
+def ablation_frame(
+    rows: Iterable[PublishedRow] | None = None, *, predictor: PooledPredictor | None = None
+) -> pd.DataFrame:
+    """Predict rows with every mechanism, and with each switched off.
+
+    Parameters
+    ----------
+    rows : iterable of PublishedRow, optional
+        Throughput rows; by default `ablation_rows`.
+    predictor : PooledPredictor, optional
+        By default a new one.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per row and mechanism (empty for none): row_id, family, mode, without, and time_ratio,
+        predicted over published time. A mechanism that a run does not have is not listed.
+    """
+    chosen = ablation_rows() if rows is None else tuple(rows)
+    engine = predictor or PooledPredictor()
+    asked = {}
+    for row in chosen:
+        whole = request_for(row.run, _TIER)
+        asked[row.row_id, ""] = whole
+        for ablation in ABLATIONS:
+            without = ablation.applied(whole)
+            if without != whole:
+                asked[row.row_id, ablation.name] = without
+    engine.prepare(asked.values())
+    by_id = {row.row_id: row for row in chosen}
+    lines = []
+    for (row_id, name), request in asked.items():
+        row = by_id[row_id]
+        predicted = metric_of(engine.answer(request), row)
+        lines.append(
+            {
+                "row_id": row_id,
+                "family": row.family,
+                "mode": row.run.mode,
+                "without": name,
+                "time_ratio": 1.0 / time_ratio(row.metric, row.value, predicted),
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def ablation_summary(frame: pd.DataFrame) -> pd.DataFrame:
+    """Summarise what each mechanism is worth, for inference and training.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `ablation_frame`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per mode and mechanism: what switching it off means, the rows that have it, their mean
+        absolute error in percent of the published time with it and without it, their mean signed
+        error without it, and the median change of their predicted time in percent.
+    """
+    whole = frame[frame["without"] == ""].set_index("row_id")["time_ratio"]
+    lines = []
+    for mode, group in frame.groupby("mode", sort=True):
+        for ablation in ABLATIONS:
+            part = group[group["without"] == ablation.name]
+            if part.empty:
+                continue
+            off = part["time_ratio"].to_numpy(dtype=np.float64)
+            on = whole.loc[part["row_id"]].to_numpy(dtype=np.float64)
+            lines.append(
+                {
+                    "mode": mode,
+                    "mechanism": ablation.name,
+                    "switched_off": ablation.title,
+                    "rows": len(part),
+                    "with_mean_abs_percent": float(100.0 * np.mean(np.abs(on - 1.0))),
+                    "without_mean_abs_percent": float(100.0 * np.mean(np.abs(off - 1.0))),
+                    "without_bias_percent": float(100.0 * np.mean(off - 1.0)),
+                    "time_change_percent": float(100.0 * np.median(off / on - 1.0)),
+                }
+            )
+    return pd.DataFrame(lines)

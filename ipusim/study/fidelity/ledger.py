@@ -1,0 +1,326 @@
+"""The ledger: how far every kind of published row is from its prediction, and where it is worst."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from ipusim.machine.system import system_names
+from ipusim.study.audit_results import bow_over_classic
+from ipusim.study.book.parameters import check_count
+from ipusim.study.data.published import load_rows
+from ipusim.study.predict import TIERS
+from ipusim.study.verdicts.compare import (
+    NOT_MODELLED,
+    PREDICTED,
+    error_percent,
+    tier_summary,
+    time_ratio,
+)
+from ipusim.study.verdicts.errors import error_figures
+
+MOST_WORST_ROWS = 100
+PAIR_PERCENT = 10.0
+"""A pair of chips is told apart rightly when its predicted ratio is this near the published one."""
+_SAME_RUN = (
+    "model",
+    "micro_batch",
+    "replicas",
+    "ipus_per_replica",
+    "gradient_accumulation",
+    "precision",
+    "overlap_io",
+    "io_tiles",
+    "instances",
+)
+"""Options that two runs of one configuration share."""
+
+
+def check_parameters(*, worst_rows: object, jobs: object) -> None:
+    """Refuse parameters of the notebook that it cannot use, before anything is simulated.
+
+    Parameters
+    ----------
+    worst_rows : int
+        Rows to show, 1 to 100.
+    jobs : int
+        Worker processes, at least 1.
+
+    Raises
+    ------
+    ConfigError
+        Naming the first parameter that is wrong.
+    """
+    check_count("worst_rows", worst_rows, MOST_WORST_ROWS)
+    check_count("jobs", jobs)
+
+
+def time_errors(frame: pd.DataFrame, tier: str = "calibrated") -> pd.DataFrame:
+    """Return the predicted rows with the error of their time.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `ipusim.study.verdicts.compare.verdicts`.
+    tier : str
+        Which prediction.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The rows of metrics that are a matter of time, with ``ratio``, predicted over published
+        time: above 1 the prediction is slower than the machine was.
+    """
+    used = frame[frame["status"] == PREDICTED]
+    ratios = [
+        1.0 / time_ratio(metric, published, predicted)
+        for metric, published, predicted in zip(
+            used["metric"], used["published"], used[tier], strict=True
+        )
+    ]
+    return used.assign(ratio=ratios).dropna(subset=["ratio"])
+
+
+def ledger(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
+    """Summarise the three tiers over rates and times, on the rows that all three predict.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `ipusim.study.verdicts.compare.verdicts`.
+    by : sequence of str
+        Columns to group by first.
+
+    Returns
+    -------
+    pandas.DataFrame
+        As `ipusim.study.verdicts.compare.tier_summary`.
+    """
+    return tier_summary(_whole(frame), by=by)
+
+
+def _whole(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame[frame[list(TIERS)].notna().all(axis=1)]
+
+
+def coverage_of_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    """Count the published rows on IPUs and the predicted ones, by study and table.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `ipusim.study.verdicts.compare.verdicts` on every row.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per study and table, then in all: rows, predicted, share in percent.
+    """
+    on_ipus = frame[frame["system"].isin(system_names())]
+    groups = [*on_ipus.groupby(["study", "table"], sort=False), (("all", ""), on_ipus)]
+    return pd.DataFrame(
+        [
+            {
+                "study": study,
+                "table": table,
+                "rows": len(group),
+                "predicted": int((group["status"] == PREDICTED).sum()),
+                "predicted_percent": 100.0 * (group["status"] == PREDICTED).mean(),
+            }
+            for (study, table), group in groups
+        ]
+    )
+
+
+def not_predicted(frame: pd.DataFrame) -> pd.DataFrame:
+    """List why rows on IPUs are not predicted.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `ipusim.study.verdicts.compare.verdicts`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per family and reason: rows, and the first of them.
+    """
+    left = frame[(frame["status"] == NOT_MODELLED) & frame["system"].isin(system_names())]
+    groups = left.groupby(["family", "note"], sort=False)
+    return pd.DataFrame(
+        [
+            {"family": family, "rows": len(group), "first_row": group["row_id"].iloc[0], "why": why}
+            for (family, why), group in groups
+        ],
+        columns=["family", "rows", "first_row", "why"],
+    )
+
+
+def worst_rows(frame: pd.DataFrame, count: int) -> pd.DataFrame:
+    """List the rows that the calibrated tier misses most, with what is known about them.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `ipusim.study.verdicts.compare.verdicts`.
+    count : int
+        How many.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Largest error of time first: row_id, family, system, label, metric, published, the three
+        tiers, calibrated_error_percent, how well the recipe is known, which options are assumed,
+        and the note of the run.
+    """
+    rows = {row.row_id: row for row in load_rows()}
+    used = time_errors(frame)
+    order = np.argsort(-np.abs(np.log(used["ratio"].to_numpy(dtype=np.float64))), kind="stable")
+    lines = []
+    for line in used.iloc[order[:count]].to_dict("records"):
+        row = rows[line["row_id"]]
+        run = row.run
+        shown = ("row_id", "family", "system", "metric", "unit", "published", *TIERS, "verdict")
+        lines.append(
+            {name: line[name] for name in shown}
+            | {
+                "label": row.label,
+                "calibrated_error_percent": error_percent(line["calibrated"], line["published"]),
+                "recipe": run.confidence,
+                "assumed": ", ".join(name.replace("_", " ") for name in run.assumed),
+                "note": run.note,
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def bow_pairs(frame: pd.DataFrame) -> pd.DataFrame:
+    """Compare how much faster a Bow system is than the Classic one with the same run.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `ipusim.study.verdicts.compare.verdicts`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per predicted pair that prints the same (model, variant, framework, batch) on as many IPUs
+        and was run the same way (micro-batch, replicas, accumulation, precision, overlap, host
+        processes): both rows, family, mode, label of the Bow row, published and predicted ratio Bow
+        over Classic, ratio of the clocks, error in percent, and whether it is within 10 %.
+    """
+    predicted = frame[frame["status"] == PREDICTED].set_index("row_id")["calibrated"].to_dict()
+    rows = {row.row_id: row for row in load_rows(study="results", metric="throughput")}
+    lines = []
+    for pair in bow_over_classic().to_dict("records"):
+        ids = pair["bow_row"], pair["classic_row"]
+        bow, classic = (rows[row_id].run for row_id in ids)
+        alike = all(getattr(bow, name) == getattr(classic, name) for name in _SAME_RUN)
+        if not alike or not predicted.keys() >= set(ids):
+            continue
+        ratio = predicted[ids[0]] / predicted[ids[1]]
+        error = error_percent(ratio, pair["ratio"])
+        lines.append(
+            {
+                "bow_row": ids[0],
+                "classic_row": ids[1],
+                "family": bow.family,
+                "mode": bow.mode,
+                "label": pair["label"],
+                "published_ratio": pair["ratio"],
+                "predicted_ratio": ratio,
+                "clock_ratio": pair["clock_ratio"],
+                "error_percent": error,
+                "within": abs(error) <= PAIR_PERCENT,
+            }
+        )
+    return pd.DataFrame(lines, columns=list(_PAIR_COLUMNS))
+
+
+_PAIR_COLUMNS = (
+    "bow_row",
+    "classic_row",
+    "family",
+    "mode",
+    "label",
+    "published_ratio",
+    "predicted_ratio",
+    "clock_ratio",
+    "error_percent",
+    "within",
+)
+
+
+def figures_of_merit(
+    frame: pd.DataFrame, scaling: pd.DataFrame, pairs: pd.DataFrame, inside: pd.DataFrame
+) -> pd.DataFrame:
+    """Set what was asked of the model beside what it reaches.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `ipusim.study.verdicts.compare.verdicts` on every row.
+    scaling : pandas.DataFrame
+        From `ipusim.study.fit.scale_out.scaling_table`.
+    pairs : pandas.DataFrame
+        From `bow_pairs`.
+    inside : pandas.DataFrame
+        From `ipusim.study.verdicts.intervals.coverage_table`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per figure: what it is, the bound, the value in percent, whether it is met; and for errors
+        of rows the same figure with every row in its printed unit.
+
+    Notes
+    -----
+    Errors are those of time, as the constants are fitted: a latency and the rate of the same run
+    are then equally far off. In printed units a rate predicted twice as high is off by 100 %, its
+    time by 50 %.
+    """
+    inference = frame[frame["mode"] == "inference"]
+    rows = coverage_of_rows(frame).iloc[-1]["predicted_percent"]
+    slowdowns = scaling["left_out_error_percent"].abs()
+    covered = inside.set_index("kind").loc["all", "inside_percent"]
+    figures = [
+        ("IPU rows predicted", ">=", 95.0, rows, math.nan),
+        ("calibrated, family left out: median error", "<=", 8.0,
+         *_both_errors(frame, "calibrated", "median")),
+        ("calibrated, family left out: 90th percentile", "<=", 30.0,
+         *_both_errors(frame, "calibrated", "p90")),
+        ("specification only: median error", "<=", 15.0,
+         *_both_errors(frame, "specification", "median")),
+        ("inference, calibrated: median error", "<=", 6.0,
+         *_both_errors(inference, "calibrated", "median")),
+        ("scaling, series left out: median error", "<=", 3.0, slowdowns.median(), math.nan),
+        ("published values inside 80 % intervals", ">=", 75.0, covered, math.nan),
+        ("published values inside 80 % intervals", "<=", 85.0, covered, math.nan),
+        ("pairs of Bow and Classic within 10 %", ">=", 75.0, 100.0 * pairs["within"].mean(),
+         math.nan),
+    ]  # fmt: skip
+    return pd.DataFrame(
+        [
+            {
+                "figure": name,
+                "bound": f"{sign} {bound:g} %",
+                "value_percent": float(value),
+                "met": bool(value <= bound if sign == "<=" else value >= bound),
+                "printed_unit_percent": float(printed),
+            }
+            for name, sign, bound, value, printed in figures
+        ]
+    )
+
+
+def _both_errors(frame: pd.DataFrame, tier: str, figure: str) -> tuple[float, float]:
+    """Return a figure of the errors of a tier, of time and in printed units."""
+    whole = _whole(frame)
+    (of_time,) = error_figures(100.0 * (time_errors(whole, tier)["ratio"] - 1.0), figure).values()
+    printed = map(error_percent, whole[tier], whole["published"])
+    (in_print,) = error_figures(list(printed), figure).values()
+    return of_time, in_print

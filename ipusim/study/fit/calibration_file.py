@@ -1,0 +1,323 @@
+"""The file of fitted constants: ``data/calibration.toml``, written by `ipusim calibrate`."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ipusim import paths
+from ipusim.errors import DataError
+from ipusim.runtime.calibration import FILE as CALIBRATION_FILE
+
+_HEADER = """\
+# Written by `ipusim calibrate`; do not edit by hand.
+#
+# step_cost: one constant per software stack, a fixed cost per step in seconds on top of what the
+# specification tier predicts. It minimises the mean absolute relative error of time per step over
+# the rows it names; a stack without rows has no fitted cost. Comparisons never use these values:
+# they refit without the row's own family.
+#
+# power: two factors, on the energies of arithmetic and of memory traffic in
+# data/hardware/power.toml, by least squares on the power that the rows imply; 1 means none.
+#
+# gpu_kernel_cost: one constant per GPU software stack, seconds that each kernel takes beside its
+# roofline (ipusim.study.fit.gpu). It minimises the mean absolute logarithm of predicted over
+# published time per step; comparisons refit without the row's own model.
+#
+# scale_out: latency of a reduction over neighbouring chips inside the program, and latency of an
+# all-reduce over all replicas for each machine that takes part (a reduce-scatter or an all-gather
+# has half of it). Both are fitted on slowdowns against the smallest system of a series, not on
+# levels (ipusim.study.fit.scale_out); comparisons refit the second without the row's own series.
+#
+# interval: factors on a predicted time between which 80 % of published times are expected, by kind
+# of run (ipusim.study.verdicts.intervals); `without` holds what each
+# family gets, its own rows left out.
+#
+# compile: seconds per vertex on a tile that the compiler generates (ipusim.runtime.compile_time).
+schema = 1
+"""
+_STEP_SOURCE = "least mean absolute relative error of time per step over rows"
+_GPU_SOURCE = "least mean absolute logarithm of predicted over published time per step over rows"
+_SCALE_SOURCE = "median of what makes the slowdown of one of the rows exact"
+_COMPILE_SOURCE = "least squares of compile times over rows of evidence/ipu_microbench.csv"
+_INTERVAL_SOURCE = "order statistics of published over predicted time, family left out, over rows"
+_POWER_SOURCE = "non-negative least squares of dynamic power over rows"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCost:
+    """A fitted cost per step.
+
+    Attributes
+    ----------
+    stack : str
+        The stack it is for.
+    value_s : float
+        Seconds per step; 0 when there is no row to fit on.
+    rows : tuple of str
+        The rows it was fitted on.
+    """
+
+    stack: str
+    value_s: float
+    rows: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelCost:
+    """A fitted cost per kernel of a GPU software stack, in seconds, and the rows it comes from."""
+
+    stack: str
+    value_s: float
+    rows: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """A fitted time in seconds, and the rows it comes from; 0 without rows."""
+
+    value_s: float = 0.0
+    rows: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleOut:
+    """The two constants of scale-out.
+
+    Attributes
+    ----------
+    reduction : Latency
+        Of a reduction over neighbouring chips.
+    collective : Latency
+        Of a collective over all replicas, per machine.
+    """
+
+    reduction: Latency = Latency()
+    collective: Latency = Latency()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerScales:
+    """The factors on dynamic energy.
+
+    Attributes
+    ----------
+    amp, sram : float
+        On arithmetic and on memory traffic; 1 leaves the sourced constants as they are.
+    rows : tuple of str
+        The rows it was fitted on; none when it was not fitted.
+    """
+
+    amp: float = 1.0
+    sram: float = 1.0
+    rows: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """An 80 % interval of a predicted time.
+
+    Attributes
+    ----------
+    kind : str
+        Kind of run.
+    low, high : float
+        Factors on the predicted time.
+    rows : tuple of str
+        The rows whose errors it comes from.
+    without : dict of str to tuple of float
+        By family: the same without its rows.
+    """
+
+    kind: str
+    low: float
+    high: float
+    rows: tuple[str, ...]
+    without: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def ratios(self, family: str) -> tuple[float, float]:
+        """Return the factors for a family; of one that is not among the rows, those of all."""
+        return self.without.get(family, (self.low, self.high))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Everything that is fitted.
+
+    Attributes
+    ----------
+    step_costs : dict of str to StepCost
+        By stack; any other stack costs 0.
+    power : PowerScales
+        The factors on dynamic energy.
+    scale_out : ScaleOut
+        The constants of scale-out.
+    compile : Latency
+        Seconds per vertex and tile that is compiled.
+    gpu : dict of str to KernelCost
+        By GPU software stack.
+    intervals : dict of str to Interval
+        By kind of run; a kind that is missing has none.
+    """
+
+    step_costs: dict[str, StepCost]
+    power: PowerScales
+    scale_out: ScaleOut = ScaleOut()
+    compile: Latency = Latency()
+    gpu: dict[str, KernelCost] = field(default_factory=dict)
+    intervals: dict[str, Interval] = field(default_factory=dict)
+
+
+def _block(title: str, values: dict[str, str], rows: Iterable[str]) -> str:
+    """Write one table of the file."""
+    lines = [f"[{title}]", *(f"{key} = {text}" for key, text in values.items())]
+    return "\n".join([*lines, "rows = [", *(f"    {json.dumps(row)}," for row in rows), "]", ""])
+
+
+def _seconds(title: str, value_s: float, source: str, rows: Iterable[str]) -> str:
+    """Write one fitted time."""
+    values = {
+        "value": f"{value_s:.6e}",
+        "unit": '"s"',
+        "label": '"fitted"',
+        "source": json.dumps(source),
+    }
+    return _block(title, values, rows)
+
+
+def calibration_text(calibration: Calibration) -> str:
+    """Write fitted constants as TOML.
+
+    Parameters
+    ----------
+    calibration : Calibration
+        All of them.
+
+    Returns
+    -------
+    str
+        The text of ``data/calibration.toml``.
+    """
+    blocks = [_HEADER]
+    for stack, cost in sorted(calibration.step_costs.items()):
+        blocks.append(
+            _seconds(f"step_cost.{json.dumps(stack)}", cost.value_s, _STEP_SOURCE, cost.rows)
+        )
+    for name in ("reduction", "collective"):
+        fitted: Latency = getattr(calibration.scale_out, name)
+        blocks.append(
+            _seconds(f"scale_out.{name}_latency", fitted.value_s, _SCALE_SOURCE, fitted.rows)
+        )
+    compiled = calibration.compile
+    blocks.append(_seconds("compile.tile_step", compiled.value_s, _COMPILE_SOURCE, compiled.rows))
+    power = calibration.power
+    for name, scale in (("amp_scale", power.amp), ("sram_scale", power.sram)):
+        values = {
+            "value": f"{scale:.4f}",
+            "unit": '"-"',
+            "label": '"fitted"' if power.rows else '"verified"',
+            "source": json.dumps(_POWER_SOURCE if power.rows else "not fitted"),
+        }
+        blocks.append(_block(f"power.{name}", values, power.rows))
+    for stack, kernel in sorted(calibration.gpu.items()):
+        title = f"gpu_kernel_cost.{json.dumps(stack)}"
+        blocks.append(_seconds(title, kernel.value_s, _GPU_SOURCE, kernel.rows))
+    blocks += [_interval_text(interval) for interval in calibration.intervals.values()]
+    return "\n".join(blocks)
+
+
+def _interval_text(interval: Interval) -> str:
+    title = f"interval.{json.dumps(interval.kind)}"
+    values = {
+        "low": f"{interval.low:.4f}",
+        "high": f"{interval.high:.4f}",
+        "unit": '"-"',
+        "label": '"fitted"',
+        "source": json.dumps(_INTERVAL_SOURCE),
+    }
+    lines = [_block(title, values, interval.rows), f"[{title}.without]"]
+    lines += [
+        f"{json.dumps(family)} = [{low:.4f}, {high:.4f}]"
+        for family, (low, high) in interval.without.items()
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _interval(kind: str, block: dict[str, Any]) -> Interval:
+    return Interval(
+        kind=kind,
+        low=float(block["low"]),
+        high=float(block["high"]),
+        rows=tuple(block["rows"]),
+        without={family: (low, high) for family, (low, high) in block["without"].items()},
+    )
+
+
+def _latency(block: dict[str, Any]) -> Latency:
+    return Latency(value_s=float(block["value"]), rows=tuple(block["rows"]))
+
+
+def _kernel_cost(stack: str, block: dict[str, Any]) -> KernelCost:
+    return KernelCost(stack=stack, value_s=float(block["value"]), rows=tuple(block["rows"]))
+
+
+def _step_cost(stack: str, block: dict[str, Any]) -> StepCost:
+    return StepCost(
+        stack=stack,
+        value_s=float(block["value"]),
+        rows=tuple(block["rows"]),
+    )
+
+
+def load_calibration(path: Path | None = None) -> Calibration:
+    """Read fitted constants back.
+
+    Parameters
+    ----------
+    path : pathlib.Path, optional
+        By default ``data/calibration.toml``.
+
+    Returns
+    -------
+    Calibration
+        All of them.
+
+    Raises
+    ------
+    DataError
+        If the file is missing or damaged.
+    """
+    source = path or paths.data_dir() / CALIBRATION_FILE
+    try:
+        tables = tomllib.loads(source.read_text(encoding="utf-8"))
+        amp, sram = tables["power"]["amp_scale"], tables["power"]["sram_scale"]
+        return Calibration(
+            step_costs={
+                stack: _step_cost(stack, block) for stack, block in tables["step_cost"].items()
+            },
+            power=PowerScales(
+                amp=float(amp["value"]), sram=float(sram["value"]), rows=tuple(amp["rows"])
+            ),
+            scale_out=ScaleOut(
+                reduction=_latency(tables["scale_out"]["reduction_latency"]),
+                collective=_latency(tables["scale_out"]["collective_latency"]),
+            ),
+            compile=_latency(tables["compile"]["tile_step"]),
+            gpu={
+                stack: _kernel_cost(stack, block)
+                for stack, block in tables.get("gpu_kernel_cost", {}).items()
+            },
+            intervals={
+                kind: _interval(kind, block) for kind, block in tables.get("interval", {}).items()
+            },
+        )
+    except OSError as error:
+        raise DataError(
+            f"{source.name} cannot be read ({error.strerror}): run 'ipusim calibrate'."
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{source.name} is damaged ({error}): run 'ipusim calibrate'.") from error

@@ -1,0 +1,157 @@
+"""Fitting the one constant of each GPU software stack: what it adds to every kernel.
+
+A step is predicted as roofline + kernels x constant + what nothing hides of the gradient
+reduction. The sum of |log(step / published)| is concave between the constants that meet a row
+exactly, so its minimum is one of those and is found exactly: robust against single rows, a factor
+two too fast as bad as a factor two too slow, the same on every machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ipusim import paths
+from ipusim.runtime.gpu.stacks import gpu_stack_names
+from ipusim.runtime.gpu.step import GpuReport, simulate_gpu
+from ipusim.study.book.outputs import write_text
+from ipusim.study.data.gpu_rows import GpuRow, build_network, modelled_gpu_rows
+from ipusim.study.fit.calibration_file import (
+    CALIBRATION_FILE,
+    KernelCost,
+    calibration_text,
+    load_calibration,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSample:
+    """One published row beside the roofline that is predicted for it.
+
+    Attributes
+    ----------
+    row_id, network, stack : str
+        Which row.
+    roofline_s : float
+        The step takes roofline_s + kernels x constant seconds.
+    kernels : int
+        Kernels that the host starts.
+    published_s : float
+        Seconds per step that the published throughput implies.
+    """
+
+    row_id: str
+    network: str
+    stack: str
+    roofline_s: float
+    kernels: int
+    published_s: float
+
+    def step_s(self, cost_s: float) -> float:
+        """Return the predicted step at a constant, in seconds."""
+        return self.roofline_s + self.kernels * cost_s
+
+
+def predict_row(row: GpuRow, op_s: float | None = None) -> GpuReport:
+    """Predict one published row.
+
+    Parameters
+    ----------
+    row : GpuRow
+        A row that is not left out.
+    op_s : float, optional
+        Seconds that the stack adds per kernel; by default the value in ``data/calibration.toml``.
+    """
+    return simulate_gpu(build_network(row.model, row.task), op_s=op_s, **row.options)
+
+
+def gpu_samples(rows: Iterable[GpuRow] | None = None) -> tuple[GpuSample, ...]:
+    """Predict the rooflines of rows; nothing fitted is read.
+
+    Parameters
+    ----------
+    rows : iterable of GpuRow, optional
+        By default every modelled row.
+    """
+    samples = []
+    for row in modelled_gpu_rows() if rows is None else rows:
+        report = predict_row(row, op_s=0.0)
+        samples.append(
+            GpuSample(
+                row_id=row.row_id,
+                network=row.network,
+                stack=row.stack,
+                roofline_s=report.step_s,
+                kernels=report.host_ops,
+                published_s=row.step_s,
+            )
+        )
+    return tuple(samples)
+
+
+def fit_kernel_cost(
+    stack: str, samples: Iterable[GpuSample], *, without_network: str | None = None
+) -> KernelCost:
+    """Return the constant of a stack, as fitted on the samples that may be used for it.
+
+    Parameters
+    ----------
+    stack : str
+        Software stack.
+    samples : iterable of GpuSample
+        All samples there are.
+    without_network : str, optional
+        Model to leave out of the fit.
+
+    Returns
+    -------
+    KernelCost
+        At least 0; the smallest of equally good values; 0 where no row is left.
+    """
+    used = [item for item in samples if item.stack == stack and item.network != without_network]
+    exact = {(item.published_s - item.roofline_s) / item.kernels for item in used}
+    candidates = sorted({0.0, *(value for value in exact if value > 0)})
+
+    def error(value: float) -> float:
+        return sum(abs(math.log(item.step_s(value) / item.published_s)) for item in used)
+
+    return KernelCost(
+        stack=stack,
+        value_s=min(candidates, key=error),
+        rows=tuple(item.row_id for item in used),
+    )
+
+
+def fit_gpu(samples: Iterable[GpuSample] | None = None) -> dict[str, KernelCost]:
+    """Return the constant of every stack, fitted on all its rows.
+
+    Parameters
+    ----------
+    samples : iterable of GpuSample, optional
+        By default predicted from every modelled row.
+    """
+    known = gpu_samples() if samples is None else tuple(samples)
+    return {stack: fit_kernel_cost(stack, known) for stack in gpu_stack_names()}
+
+
+def calibrate_gpu(path: Path | None = None) -> dict[str, KernelCost]:
+    """Fit the constants of all GPU stacks and write them down; the rest of the file is kept.
+
+    Parameters
+    ----------
+    path : pathlib.Path, optional
+        File to write; by default ``data/calibration.toml``.
+
+    Raises
+    ------
+    StudyError
+        If the file cannot be written.
+    DataError
+        If a data file is missing or damaged.
+    """
+    fitted = fit_gpu()
+    text = calibration_text(replace(load_calibration(), gpu=fitted))
+    write_text(path or paths.data_dir() / CALIBRATION_FILE, text)
+    return fitted

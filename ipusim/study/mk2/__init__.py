@@ -1,0 +1,1 @@
+"""Graphcore's MK2 benchmark blog."""

@@ -1,0 +1,1 @@
+"""Qwant's C2 card."""

@@ -1,0 +1,349 @@
+"""What the Qwant prediction rests on, and how much hangs on each assumption.
+
+What is predicted here is the specification tier: nothing in it is fitted.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from ipusim.compiler.stacks import Stack, load_stack, stack_table
+from ipusim.machine.constants import hardware_table
+from ipusim.machine.system import load_system
+from ipusim.runtime.options.config import RunConfig, make_config
+from ipusim.runtime.step import run_step
+from ipusim.study.data.runs import load_run
+from ipusim.study.fit.calibration_file import load_calibration
+from ipusim.study.qwant.study import (
+    MODEL,
+    PUBLISHED_PRECISION,
+    PUBLISHED_SYSTEM,
+    check_parameters,
+    rows_for,
+)
+from ipusim.study.table import Table
+from ipusim.study.verdicts.compare import error_percent
+from ipusim.workload import zoo
+
+_BASIS = {
+    "S": "settled by source code or documents",
+    "D": "supported by measured or modelled operations",
+    "A": "adopted",
+}
+_MARK = re.compile(r"^\[([A-Z])\]\s*(.*)$", re.DOTALL)
+_DOUBTED_LABELS = ("inferred", "assumed", "fitted", "recalled", "weak")
+_SECONDS_TO_MS = 1e3
+
+
+def stack_profile(name: str = "") -> Table:
+    """Show what is taken for granted about a software stack, and on what grounds.
+
+    Parameters
+    ----------
+    name : str
+        Name of a stack; by default that of the study.
+
+    Returns
+    -------
+    Table
+        Property, value, basis (settled, supported, adopted) and source.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such stack.
+    """
+    stack = load_stack(name or load_system(PUBLISHED_SYSTEM).default_stack)
+    lines = []
+    for row in stack_table():
+        if row["stack"] != stack.name:
+            continue
+        mark = _MARK.match(str(row["source"]))
+        basis, source = mark.groups() if mark else ("", row["source"])
+        lines.append(
+            {
+                "property": str(row["property"]).replace("_", " "),
+                "value": _plain(row["value"]),
+                "basis": _BASIS.get(basis, basis),
+                "source": source,
+            }
+        )
+    return Table(pd.DataFrame(lines), caption=f"{stack.name}: {stack.title}")
+
+
+def run_profile() -> Table:
+    """Show how the study's runs are configured, and what no source gives.
+
+    Returns
+    -------
+    Table
+        Option, value and where it comes from; the micro-batch is that of each row.
+    """
+    run = load_run("qwant.batch2")
+    lines = [
+        {
+            "option": name.replace("_", " "),
+            "value": "half the batch size" if name == "micro_batch" else _plain(value),
+            "basis": "assumed" if name in run.assumed else "source",
+        }
+        for name, value in run.options().items()
+    ]
+    return Table(pd.DataFrame(lines), caption=f"How the rows were run ({run.source.split(':')[0]})")
+
+
+def doubted_constants(system: str = PUBLISHED_SYSTEM) -> Table:
+    """Show the hardware constants behind a prediction that no measurement or document settles.
+
+    Parameters
+    ----------
+    system : str
+        Name of a system.
+
+    Returns
+    -------
+    Table
+        Constants of the system, its chip and its power whose label is neither verified nor
+        derived, with unit and source.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such system.
+    """
+    machine = load_system(system)
+    frame = hardware_table()
+    ours = frame["subject"].isin([machine.name, machine.chip.name])
+    doubted = frame[ours & frame["label"].isin(_DOUBTED_LABELS)]
+    shown = doubted[["subject", "name", "value", "unit", "label", "source"]].copy()
+    shown["value"] = [_plain(value) for value in shown["value"]]
+    return Table(shown, caption=f"{machine.name}: constants that are inferred or assumed")
+
+
+def fitted_constants(system: str = PUBLISHED_SYSTEM) -> Table:
+    """Show every fitted constant, and what the fit makes of the sourced energies of a system.
+
+    Parameters
+    ----------
+    system : str
+        Name of a system.
+
+    Returns
+    -------
+    Table
+        Constant, sourced value, fitted factor, value in use, unit, and how many rows it was
+        fitted on; costs per step are those of `ipusim.simulate`, while comparisons refit them
+        without the family of each row.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such system.
+    DataError
+        If data/calibration.toml is missing or damaged.
+    """
+    calibration = load_calibration()
+    energies = load_system(system).power
+    scales = calibration.power
+    lines = [
+        {
+            "constant": f"cost per step, {cost.stack}",
+            "sourced": math.nan,
+            "factor": math.nan,
+            "in_use": 1e6 * cost.value_s,
+            "unit": "µs",
+            "fitted_on": len(cost.rows),
+        }
+        for cost in calibration.step_costs.values()
+    ]
+    for name, value, factor, unit in (
+        ("convolution units", energies.amp_pj_per_flop, scales.amp, "pJ/FLOP"),
+        ("tile memory", energies.sram_pj_per_byte, scales.sram, "pJ/B"),
+    ):
+        lines.append(
+            {
+                "constant": f"energy of {name}",
+                "sourced": value,
+                "factor": factor,
+                "in_use": factor * value,
+                "unit": unit,
+                "fitted_on": len(scales.rows),
+            }
+        )
+    return Table(
+        pd.DataFrame(lines),
+        caption="Every fitted constant",
+        columns={
+            "constant": "constant",
+            "sourced": "from a source",
+            "factor": "fitted factor",
+            "in_use": "in use",
+            "unit": "unit",
+            "fitted_on": "rows fitted on",
+        },
+    )
+
+
+def _plain(value: object) -> str:
+    """Write a setting: rates in scientific notation, the rest as it is."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Variant:
+    """One assumption changed."""
+
+    label: str
+    basis: str
+    config: RunConfig
+
+
+def _variants(config: RunConfig) -> Iterator[_Variant]:
+    """Yield the run as it is modelled, then with one assumption changed at a time."""
+    stack, machine = config.stack, config.system
+
+    def changed_stack(**values: object) -> RunConfig:
+        return replace(config, stack=_replaced(stack, **values))
+
+    def host_rate(factor: float) -> RunConfig:
+        rate = factor * machine.host_core_bytes_per_s
+        return replace(config, system=replace(machine, host_core_bytes_per_s=rate))
+
+    yield _Variant(label="as modelled", basis="", config=config)
+    if stack.host_work_in_step:
+        yield _Variant(
+            label="host prepares nothing inside the timed step",
+            basis="adopted: the report times pre-processing",
+            config=changed_stack(host_work_in_step=False),
+        )
+        for factor, word in ((0.5, "half"), (2.0, "double")):
+            yield _Variant(
+                label=f"host memory rate of {word} the assumed one",
+                basis="assumed rate",
+                config=host_rate(factor),
+            )
+    if config.host_dtype == "float32":
+        yield _Variant(
+            label="host sends float16 instead of float32",
+            basis="assumed",
+            config=replace(config, host_dtype="float16"),
+        )
+    other = "half" if config.partials == "float" else "float"
+    yield _Variant(
+        label=f"{other} partial sums",
+        basis="settled: default of the SDK",
+        config=replace(config, partials=other),
+    )
+    yield _Variant(
+        label="batch norm kept" if stack.fold_batch_norm else "batch norm folded",
+        basis="settled, if the export was plain",
+        config=changed_stack(fold_batch_norm=not stack.fold_batch_norm),
+    )
+    for cycles in (350, 550):
+        yield _Variant(
+            label=f"{cycles} cycles per superstep",
+            basis="supported: the range that IPUModel allows",
+            config=changed_stack(superstep_cycles=cycles, planned_superstep_cycles=cycles),
+        )
+    later = load_stack("sdk-2.0")
+    if stack.planner_era < later.planner_era:
+        yield _Variant(
+            label=f"planner rules of {later.name}",
+            basis="settled: another SDK",
+            config=changed_stack(planner_era=later.planner_era),
+        )
+
+
+def _replaced(stack: Stack, **values: object) -> Stack:
+    """Return a copy of a stack whose name says that it is none."""
+    return replace(stack, name=f"{stack.name}, changed", **values)
+
+
+def sensitivity(
+    batch_sizes: Sequence[int],
+    *,
+    system: str = PUBLISHED_SYSTEM,
+    precision: str = PUBLISHED_PRECISION,
+) -> pd.DataFrame:
+    """Change one assumption at a time and see what it does to the latency.
+
+    Parameters
+    ----------
+    batch_sizes : sequence of int
+        Batch sizes of the card.
+    system, precision : str
+        As in the report, or something else.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per variant and batch size: label, basis, latency (ms), change against the modelled run
+        (percent) and error against the published latency (percent, NaN where none).
+
+    Raises
+    ------
+    ConfigError, UnknownNameError
+        As `ipusim.study.qwant.study.check_parameters`.
+
+    Notes
+    -----
+    This weighs assumptions; it does not choose them. Dozens of combinations fit six numbers.
+    """
+    check_parameters(batch_sizes=batch_sizes, system=system, precision=precision)
+    model = zoo.load(MODEL)
+    rows = rows_for(batch_sizes, system=system, precision=precision)
+    lines = []
+    for row in rows:
+        if row.metric != "latency":
+            continue
+        modelled = math.nan
+        for variant in _variants(make_config(**row.run.options())):
+            latency = (
+                _SECONDS_TO_MS * run_step(model, variant.config, tier="specification").latency_s
+            )
+            modelled = latency if variant.label == "as modelled" else modelled
+            lines.append(
+                {
+                    "assumption": variant.label,
+                    "basis": variant.basis,
+                    "batch_size": row.run.items_per_step,
+                    "latency_ms": latency,
+                    "change_percent": 100.0 * (latency / modelled - 1.0),
+                    "error_percent": error_percent(latency, row.value),
+                }
+            )
+    return pd.DataFrame(lines)
+
+
+def sensitivity_table(frame: pd.DataFrame) -> Table:
+    """Show `sensitivity`: one line per assumption, one column per batch size.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `sensitivity`.
+
+    Returns
+    -------
+    Table
+        Error of the latency against the published one, in percent.
+    """
+    keys = ["assumption", "basis"]
+    wide = frame.pivot(index=keys, columns="batch_size", values="error_percent")
+    wide = wide.reindex(pd.MultiIndex.from_frame(frame[keys].drop_duplicates()))
+    named = wide.rename(columns={size: f"batch_{size}_error_percent" for size in wide.columns})
+    headings = {"assumption": "one change at a time", "basis": "basis"}
+    headings |= {f"batch_{size}_error_percent": f"batch {size}" for size in wide.columns}
+    return Table(
+        named.reset_index(),
+        caption="Latency error in % of the published value, nothing fitted",
+        columns=headings,
+    )

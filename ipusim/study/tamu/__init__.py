@@ -1,0 +1,1 @@
+"""TAMU's scaling paper."""

@@ -1,0 +1,258 @@
+"""Inside a training step of the TAMU study: its parts, and what each costs when IPUs are added."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from ipusim.study.data.runs import load_run
+from ipusim.study.predict import Predictor
+from ipusim.study.table import Table
+from ipusim.study.tamu.memory import RESNET_RUN, at_micro_batch
+from ipusim.study.tamu.scaling import run_at
+from ipusim.study.tamu.study import TENSORFLOW_SERIES, report_for
+
+PARTS = (
+    "device",
+    "transfers",
+    "host work",
+    "batch-norm reductions",
+    "gradient all-reduce",
+    "weight update",
+    "optimiser state",
+    "fixed",
+    "waiting for the host",
+)
+"""Parts of a step (``report.parts``), in the order in which they are stacked."""
+
+MECHANISMS = {
+    "batch_norm_percent": ("batch-norm reductions",),
+    "all_reduce_percent": ("gradient all-reduce",),
+    "host_percent": ("transfers", "host work", "waiting for the host"),
+    "update_percent": ("weight update", "optimiser state", "fixed"),
+    "device_percent": ("device",),
+}
+"""Columns of `mechanisms` and the parts of a step that each adds up."""
+
+WORK = (
+    "convolutions, forward",
+    "convolutions, recomputed",
+    "convolutions, data gradients",
+    "convolutions, weight gradients",
+    "batch norm",
+    "elementwise",
+    "the rest",
+)
+"""Kinds of work on the chip, in the order in which they are shown."""
+
+
+def _seconds_per_micro_batch(report: Any) -> dict[str, float]:
+    """Return the parts of a step, each per micro-batch."""
+    accumulation = report.config.training.gradient_accumulation
+    return {name: seconds / accumulation for name, seconds in report.result.parts_s.items()}
+
+
+def parts_by_ipus(
+    ipus: Sequence[int],
+    *,
+    series: str = TENSORFLOW_SERIES,
+    tier: str = "calibrated",
+    predictor: Predictor | None = None,
+) -> pd.DataFrame:
+    """Split the time per micro-batch into its parts on several numbers of IPUs.
+
+    Parameters
+    ----------
+    ipus : sequence of int
+        How many.
+    series : str
+        A name of `ipusim.study.tamu.scaling.SERIES_NAMES`.
+    tier : str
+        ``"calibrated"`` or ``"specification"``.
+    predictor : Predictor, optional
+        By default the real one.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One line per number of IPUs and part: ipus, accumulation, part, time_ms (per micro-batch),
+        share_percent. What happens once per weight update is spread over its micro-batches.
+    """
+    lines = []
+    for count in sorted(ipus):
+        report = report_for(run_at(count, series), tier=tier, predictor=predictor)
+        seconds = _seconds_per_micro_batch(report)
+        total = sum(seconds.values())
+        ordered = sorted(seconds, key=lambda name: PARTS.index(name) if name in PARTS else 99)
+        lines += [
+            {
+                "ipus": count,
+                "accumulation": report.config.training.gradient_accumulation,
+                "part": name,
+                "time_ms": 1e3 * seconds[name],
+                "share_percent": 100.0 * seconds[name] / total,
+            }
+            for name in ordered
+        ]
+    return pd.DataFrame(lines)
+
+
+def mechanisms(parts: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
+    """Say by how much each mechanism slows several IPUs down against one.
+
+    Parameters
+    ----------
+    parts : pandas.DataFrame
+        From `parts_by_ipus`, with one IPU among the numbers.
+    published : pandas.DataFrame
+        From `ipusim.study.tamu.scaling.scaling_frame`, the rows of the same series.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per number of IPUs: accumulation, published slowdown in percent beyond 0 (NaN where none),
+        the predicted one, and the columns of `MECHANISMS`, which add up to it.
+    """
+    known = published.sort_values("instances").drop_duplicates("ipus")
+    slowdown = dict(zip(known["ipus"], known["published_slowdown"], strict=True))
+    by_count = {
+        count: dict(zip(group["part"], group["time_ms"], strict=True))
+        for count, group in parts.groupby("ipus")
+    }
+    one = by_count[1]
+    total = sum(one.values())
+    accumulation = dict(zip(parts["ipus"], parts["accumulation"], strict=True))
+    lines = []
+    for count, times in by_count.items():
+        grown = {
+            column: 100.0 * sum(times.get(name, 0.0) - one.get(name, 0.0) for name in names) / total
+            for column, names in MECHANISMS.items()
+        }
+        lines.append(
+            {
+                "ipus": count,
+                "accumulation": accumulation[count],
+                "published_slowdown_percent": 100.0 * (slowdown.get(count, math.nan) - 1.0),
+                "predicted_slowdown_percent": 100.0 * (sum(times.values()) / total - 1.0),
+                **grown,
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def mechanisms_table(frame: pd.DataFrame, caption: str) -> Table:
+    """Show `mechanisms`.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `mechanisms`.
+    caption : str
+        Which series.
+
+    Returns
+    -------
+    Table
+        Slowdowns in percent.
+    """
+    return Table(
+        frame,
+        caption=caption,
+        columns={
+            "ipus": "IPUs",
+            "accumulation": "micro-batches per update",
+            "published_slowdown_percent": "published",
+            "predicted_slowdown_percent": "predicted",
+            "batch_norm_percent": "batch norm",
+            "all_reduce_percent": "all-reduce",
+            "host_percent": "host",
+            "update_percent": "update and fixed",
+            "device_percent": "device",
+        },
+    )
+
+
+_CONVOLUTIONS = {"data_gradient": "data gradients", "weight_gradient": "weight gradients"}
+_OTHERS = {"norm": "batch norm", "elementwise": "elementwise"}
+
+
+def _work_of(kind: str, phase: str, function: str) -> str:
+    """Return what a line of ``report.layers`` is counted as."""
+    if kind != "conv":
+        return _OTHERS.get(kind, "the rest")
+    if phase == "recompute":
+        return "convolutions, recomputed"
+    if phase == "backward":
+        return f"convolutions, {_CONVOLUTIONS[function]}"
+    return "convolutions, forward"
+
+
+def device_work(
+    micro_batches: Sequence[int],
+    *,
+    tier: str = "calibrated",
+    predictor: Predictor | None = None,
+) -> dict[str, pd.DataFrame]:
+    """Split the time that one IPU computes on a micro-batch by the kind of work.
+
+    Parameters
+    ----------
+    micro_batches : sequence of int
+        Images per IPU; everything else is as in Table 3 on one IPU.
+    tier : str
+        ``"calibrated"`` or ``"specification"``.
+    predictor : Predictor, optional
+        By default the real one.
+
+    Returns
+    -------
+    dict of str to pandas.DataFrame
+        Label of a micro-batch to a table of part, time_ms and share_percent, for
+        `ipusim.study.book.charts.layer_breakdown`. The weight update is left out.
+    """
+    run = load_run(RESNET_RUN)
+    shown = {}
+    for size in micro_batches:
+        report = report_for(at_micro_batch(run, size), tier=tier, predictor=predictor)
+        layers = report.layers[report.layers["phase"] != "update"]
+        names = [
+            _work_of(*cells)
+            for cells in zip(layers["kind"], layers["phase"], layers["function"], strict=True)
+        ]
+        times = layers["time_us"].groupby(names).sum()
+        ordered = times[[name for name in WORK if name in times.index]]
+        shown[f"micro-batch {size}"] = pd.DataFrame(
+            {
+                "part": ordered.index,
+                "time_ms": 1e-3 * ordered.to_numpy(),
+                "share_percent": 100.0 * ordered.to_numpy() / times.sum(),
+            }
+        )
+    return shown
+
+
+def device_work_table(work: dict[str, pd.DataFrame]) -> Table:
+    """Show `device_work`.
+
+    Parameters
+    ----------
+    work : dict of str to pandas.DataFrame
+        From `device_work`.
+
+    Returns
+    -------
+    Table
+        Milliseconds per kind of work, one column per micro-batch, with their sum.
+    """
+    columns = {label: frame.set_index("part")["time_ms"] for label, frame in work.items()}
+    frame = pd.DataFrame(columns)
+    frame = frame.reindex([name for name in WORK if name in frame.index])
+    frame.loc["together"] = frame.sum()
+    return Table(
+        frame.rename_axis("work").reset_index(),
+        caption="Time of one IPU per micro-batch, ms",
+        columns={"work": "work", **{label: label for label in work}},
+    )

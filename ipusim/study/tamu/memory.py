@@ -1,0 +1,166 @@
+"""Which micro-batch still fits one IPU, beside what the TAMU study says."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import pandas as pd
+
+from ipusim.study.data.runs import RunConfiguration, load_run
+from ipusim.study.predict import Predictor
+from ipusim.study.table import Table
+from ipusim.study.tamu.study import report_for
+
+RESNET_RUN = "tamu.table3.07"
+AUTOENCODER_RUN = "tamu.table4.06"
+BY_CONSTRUCTION = (AUTOENCODER_RUN,)
+"""Runs whose assumed network was chosen so that the stated micro-batch is the largest."""
+STATED_LARGEST = {RESNET_RUN: 20, AUTOENCODER_RUN: 10}
+"""Largest micro-batch of one GC200 by the text (claims TA21 and TA23)."""
+
+
+def at_micro_batch(run: RunConfiguration, micro_batch: int) -> RunConfiguration:
+    """Return a run with another micro-batch."""
+    return dataclasses.replace(run, run_id=f"{run.run_id}.{micro_batch}", micro_batch=micro_batch)
+
+
+def memory_by_micro_batch(
+    micro_batches: Sequence[int],
+    *,
+    run_id: str = RESNET_RUN,
+    predictor: Predictor | None = None,
+) -> pd.DataFrame:
+    """Simulate the memory of one IPU over the micro-batch.
+
+    Parameters
+    ----------
+    micro_batches : sequence of int
+        Images per IPU.
+    run_id : str
+        A run on one IPU; everything but the micro-batch stays as it was.
+    predictor : Predictor, optional
+        By default the real one.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per micro-batch: run_id, always-live bytes and peak bytes of the fullest tile, the bytes
+        that a tile has, peak in percent of these, whether it fits, the operation at the peak, and
+        throughput (images/s).
+    """
+    run = load_run(run_id)
+    lines = []
+    for size in sorted(micro_batches):
+        report = report_for(at_micro_batch(run, size), tier="specification", predictor=predictor)
+        memory = report.result.memory
+        lines.append(
+            {
+                "run_id": run_id,
+                "micro_batch": size,
+                "always_live_bytes": memory.always_live_bytes,
+                "peak_tile_bytes": memory.peak_tile_bytes,
+                "tile_bytes": memory.tile_bytes,
+                "used_percent": 100.0 * memory.peak_tile_bytes / memory.tile_bytes,
+                "fits": report.fits,
+                "peak_op": memory.peak_op,
+                "throughput_images_per_s": float(report.throughput),
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def memory_table(frame: pd.DataFrame) -> Table:
+    """Show `memory_by_micro_batch`.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `memory_by_micro_batch`.
+
+    Returns
+    -------
+    Table
+        Bytes of the fullest tile per micro-batch.
+    """
+    return Table(
+        frame,
+        caption="The fullest tile of one GC200, ResNet-50 with the recomputation of Table 3",
+        columns={
+            "micro_batch": "micro-batch",
+            "always_live_bytes": "always live B",
+            "peak_tile_bytes": "peak B",
+            "tile_bytes": "tile B",
+            "used_percent": "used %",
+            "fits": "fits",
+            "peak_op": "at",
+        },
+    )
+
+
+def largest_fits(frames: Sequence[pd.DataFrame]) -> Table:
+    """Put the largest micro-batch that fits beside the one that the study states.
+
+    Parameters
+    ----------
+    frames : sequence of pandas.DataFrame
+        From `memory_by_micro_batch`, one per network.
+
+    Returns
+    -------
+    Table
+        Per network: the stated largest micro-batch, how full the fullest tile is there, the
+        largest simulated one that fits with every smaller one, and the verdict in words.
+    """
+    lines = []
+    for frame in frames:
+        run = load_run(frame["run_id"].iloc[0])
+        stated = STATED_LARGEST[run.run_id]
+        reports = dict(zip(frame["micro_batch"], frame["fits"], strict=True))
+        fitting = _largest(reports)
+        used = dict(zip(frame["micro_batch"], frame["used_percent"], strict=True))
+        lines.append(
+            {
+                "network": run.model,
+                "stated": stated,
+                "used_percent": used.get(stated, float("nan")),
+                "simulated": fitting,
+                "tested_up_to": max(reports),
+                "reading": _reading(stated, fitting, max(reports))
+                + (", by construction" if run.run_id in BY_CONSTRUCTION else ""),
+            }
+        )
+    return Table(
+        pd.DataFrame(lines),
+        caption="Largest micro-batch of one GC200",
+        columns={
+            "network": "network",
+            "stated": "stated by TAMU",
+            "used_percent": "tile used there, %",
+            "simulated": "largest that fits, simulated",
+            "tested_up_to": "tried up to",
+            "reading": "reading",
+        },
+    )
+
+
+def _largest(fits: dict[int, bool]) -> int:
+    """Return the largest micro-batch up to which all fit; 0 if the smallest does not."""
+    largest = 0
+    for size in sorted(fits):
+        if not fits[size]:
+            break
+        largest = size
+    return largest
+
+
+def _reading(stated: int, fitting: int, tried: int) -> str:
+    if not fitting:
+        return "none of those tried fits"
+    if fitting == tried and fitting > stated:
+        return "the model leaves more room than the study found"
+    if abs(fitting - stated) <= 2:
+        return "agrees within two"
+    if fitting > stated:
+        return f"the model lets {fitting - stated} images more fit"
+    return f"the model lets {stated - fitting} images fewer fit"

@@ -1,0 +1,280 @@
+"""Scaling of ResNet-50 training in the TAMU study: efficiency and slowdown against one IPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import pandas as pd
+
+from ipusim.machine.system import load_system
+from ipusim.study.data.published import PublishedRow
+from ipusim.study.data.runs import RunConfiguration, load_runs
+from ipusim.study.fit.scale_out import (
+    scaling_rows as all_scaling_rows,
+    scaling_samples,
+    scaling_table as fitted_scaling,
+)
+from ipusim.study.predict import Predictor, default_predictor
+from ipusim.study.table import Table
+from ipusim.study.tamu.study import (
+    PYTORCH_SERIES,
+    RESULTS_SERIES,
+    TENSORFLOW_SERIES,
+    report_for,
+    study_rows,
+)
+from ipusim.study.verdicts.compare import error_percent
+
+SCALED_MICRO_BATCH = 20
+"""Images per IPU of every run of Table 3 on more than one IPU."""
+SYSTEMS = ("IPU-POD16", "IPU-POD64", "IPU-POD128", "IPU-POD256")
+SERIES_NAMES = {
+    TENSORFLOW_SERIES: "TAMU Table 3, TensorFlow",
+    RESULTS_SERIES: "results page, TensorFlow",
+    PYTORCH_SERIES: "TAMU Table 1, PyTorch",
+}
+
+OTHER_SERIES_NAMES = {"results-resnet50-pytorch-classic": "results page, PyTorch"}
+"""Series that the latencies are fitted on but that the study does not show."""
+
+
+def _scaled_runs(series: str) -> list[RunConfiguration]:
+    """Return the runs of a series that differ in the number of IPUs, by that number."""
+    runs = [run for run in load_runs().values() if run.series == series]
+    if series == TENSORFLOW_SERIES:
+        runs = [run for run in runs if run.micro_batch == SCALED_MICRO_BATCH]
+    return sorted(runs, key=lambda run: (run.chips, run.instances or 0))
+
+
+def run_at(ipus: int, series: str = TENSORFLOW_SERIES) -> RunConfiguration:
+    """Return the run of a series on any number of IPUs.
+
+    Parameters
+    ----------
+    ipus : int
+        How many.
+    series : str
+        A name of `SERIES_NAMES`.
+
+    Returns
+    -------
+    RunConfiguration
+        The published run where there is one, with the fewest instances of several; otherwise the
+        next smaller one with more replicas and instances in proportion, on the smallest POD that
+        holds them.
+    """
+    runs = _scaled_runs(series)
+    template = max(
+        (run for run in runs if run.chips <= ipus),
+        key=lambda run: (run.chips, -(run.instances or 0)),
+    )
+    had = template.chips
+    if had == ipus:
+        return template
+    fitting = [name for name in SYSTEMS if load_system(name).ipus >= ipus]
+    wanted = (template.instances or 1) * ipus // had
+    return dataclasses.replace(
+        template,
+        run_id=f"{series}.{ipus}",
+        system=template.system if load_system(template.system).ipus >= ipus else fitting[0],
+        replicas=ipus,
+        instances=max(n for n in range(1, max(wanted, 1) + 1) if ipus % n == 0),
+        note=f"not measured: the run on {had} IPUs carried on",
+    )
+
+
+def scaling_line(
+    ipus: Sequence[int], *, tier: str = "calibrated", predictor: Predictor | None = None
+) -> pd.DataFrame:
+    """Simulate the run of Table 3 on many numbers of IPUs.
+
+    Parameters
+    ----------
+    ipus : sequence of int
+        How many; 1 must be among them.
+    tier : str
+        ``"calibrated"`` or ``"specification"``.
+    predictor : Predictor, optional
+        By default the real one.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per number of IPUs: system, accumulation, throughput (images/s), efficiency against one IPU
+        in percent, and whether such a run was published.
+    """
+    published = {run.chips for run in _scaled_runs(TENSORFLOW_SERIES)}
+    lines = []
+    for count in sorted(ipus):
+        run = run_at(count)
+        report = report_for(run, tier=tier, predictor=predictor)
+        lines.append(
+            {
+                "ipus": count,
+                "system": run.system,
+                "accumulation": run.gradient_accumulation,
+                "throughput_images_per_s": float(report.throughput),
+                "published": count in published,
+            }
+        )
+    frame = pd.DataFrame(lines)
+    alone = frame["throughput_images_per_s"].iloc[0] / frame["ipus"].iloc[0]
+    shares = frame["throughput_images_per_s"] / frame["ipus"] / alone
+    frame.insert(4, "efficiency_percent", 100.0 * shares)
+    return frame
+
+
+def scaling_rows() -> tuple[PublishedRow, ...]:
+    """Return the rows of the three series that differ in the number of IPUs.
+
+    Returns
+    -------
+    tuple of PublishedRow
+        Throughput rows, a part of `ipusim.study.tamu.study.study_rows`.
+    """
+    return tuple(
+        row
+        for row in study_rows()
+        if row.metric == "throughput"
+        and row.run.series in SERIES_NAMES
+        and (row.run.series != TENSORFLOW_SERIES or row.run.micro_batch == SCALED_MICRO_BATCH)
+    )
+
+
+def scaling_frame(frame: pd.DataFrame) -> pd.DataFrame:
+    """Compare the slowdown of every published scaling row with the predicted one.
+
+    The slowdown is the time that one IPU needs per image and IPU of the larger system, over that of
+    one IPU alone: 1 is perfect scaling. The rows of the results page have no run on one IPU and
+    share that of Table 3, whose program they are.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `ipusim.study.verdicts.compare.verdicts` on `scaling_rows` or more.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per row: series, ipus, instances, published and predicted (calibrated) throughput
+        (images/s), efficiency in percent and slowdown, and the error of the slowdown.
+    """
+    predicted = dict(zip(frame["row_id"], frame["calibrated"], strict=True))
+    rows = scaling_rows()
+    alone = {series: _alone(rows, series, predicted) for series in SERIES_NAMES}
+    lines = []
+    for row in rows:
+        count, series = row.run.chips, row.run.series
+        one_published, one_predicted = alone[series]
+        value = predicted[row.row_id]
+        shares = [value / count / one_predicted, row.value / count / one_published]
+        lines.append(
+            {
+                "row_id": row.row_id,
+                "series": SERIES_NAMES[series],
+                "ipus": count,
+                "instances": row.run.instances,
+                "published": row.value,
+                "predicted": value,
+                "published_efficiency_percent": 100.0 * shares[1],
+                "predicted_efficiency_percent": 100.0 * shares[0],
+                "published_slowdown": 1.0 / shares[1],
+                "predicted_slowdown": 1.0 / shares[0],
+                "slowdown_error_percent": error_percent(shares[1], shares[0]),
+            }
+        )
+    return pd.DataFrame(lines).sort_values(["series", "ipus"], kind="stable", ignore_index=True)
+
+
+def _alone(
+    rows: Sequence[PublishedRow], series: str, predicted: dict[str, float]
+) -> tuple[float, float]:
+    """Return published and predicted images/s of the one IPU that a series scales from."""
+    own = TENSORFLOW_SERIES if series == RESULTS_SERIES else series
+    for row in rows:
+        if row.run.series == own and row.run.chips == 1:
+            return row.value, predicted[row.row_id]
+    return math.nan, math.nan
+
+
+def constants_table(predictor: Predictor | None = None) -> Table:
+    """Show what the two fitted latencies of scale-out explain, with and without the own series.
+
+    Parameters
+    ----------
+    predictor : Predictor, optional
+        By default the real one.
+
+    Returns
+    -------
+    Table
+        Per row of a series: slowdown against the smallest system of that series, published and with
+        the latencies fitted on all rows; its error, and the error with the latency of a collective
+        fitted on the other series.
+    """
+    samples = scaling_samples(all_scaling_rows(), predictor or default_predictor())
+    frame = fitted_scaling(samples)
+    return Table(
+        frame.assign(series=frame["series"].map(SERIES_NAMES | OTHER_SERIES_NAMES)),
+        caption="Slowdown against the smallest system of each series: the latencies fitted on all "
+        "rows, and left out",
+        columns={
+            "series": "series",
+            "ipus": "IPUs",
+            "published_slowdown": "published",
+            "predicted_slowdown": "all rows",
+            "error_percent": "error %",
+            "left_out_error_percent": "left out %",
+        },
+    )
+
+
+def of_series(frame: pd.DataFrame, series: str) -> pd.DataFrame:
+    """Return the rows of one series.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `scaling_frame`.
+    series : str
+        A name of `SERIES_NAMES`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Its rows.
+    """
+    return frame[frame["series"] == SERIES_NAMES[series]]
+
+
+def scaling_table(frame: pd.DataFrame) -> Table:
+    """Show `scaling_frame`.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `scaling_frame`.
+
+    Returns
+    -------
+    Table
+        One line per row.
+    """
+    return Table(
+        frame,
+        caption="Scaling against one IPU (results page: against the one IPU of Table 3)",
+        columns={
+            "series": "series",
+            "ipus": "IPUs",
+            "instances": "instances",
+            "published": "published images/s",
+            "predicted": "predicted images/s",
+            "published_efficiency_percent": "published efficiency %",
+            "predicted_efficiency_percent": "predicted efficiency %",
+            "published_slowdown": "published slowdown",
+            "predicted_slowdown": "predicted slowdown",
+            "slowdown_error_percent": "error %",
+        },
+    )

@@ -1,0 +1,375 @@
+"""Published against predicted, at three tiers, and the one rule that gives a verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from ipusim.machine import load_system
+from ipusim.runtime.calibration import INTERVAL_KINDS, FittedCosts, run_kind
+from ipusim.study.cached import PooledPredictor, prepare
+from ipusim.study.data.published import PublishedRow, load_rows
+from ipusim.study.data.runs import RunConfiguration
+from ipusim.study.fit.calibration_file import Calibration, load_calibration
+from ipusim.study.fit.scale_out import (
+    ScalingSample,
+    fit_scale_out,
+    scaling_requests,
+    scaling_rows,
+    scaling_samples,
+)
+from ipusim.study.fit.step_cost import (
+    StepSample,
+    fitting_rows,
+    step_cost_for,
+    step_requests,
+    step_samples,
+)
+from ipusim.study.predict import (
+    TIERS,
+    Predictor,
+    ReportLike,
+    metric_of,
+    predict,
+    request_for,
+)
+from ipusim.study.verdicts.errors import error_figures
+
+VERDICT_COLUMNS = (
+    "row_id",
+    "study",
+    "table",
+    "family",
+    "system",
+    "stack",
+    "mode",
+    "kind",
+    "metric",
+    "unit",
+    "published",
+    "roofline",
+    "specification",
+    "calibrated",
+    "low80",
+    "high80",
+    "verdict",
+    "status",
+    "note",
+)
+HIT_PERCENT = 10.0
+NEAR_PERCENT = 25.0
+RATE_METRICS = ("throughput",)
+TIME_METRICS = ("latency", "epoch_time", "time_to_train", "time_to_result")
+"""Metrics whose error is one of time, so that they have an interval."""
+PREDICTED = "predicted"
+NOT_MODELLED = "not_modelled"
+
+
+def error_percent(predicted: float, published: float) -> float:
+    """Return the signed error of a prediction.
+
+    Parameters
+    ----------
+    predicted, published : float
+        In the same unit.
+
+    Returns
+    -------
+    float
+        100 x (predicted / published - 1), in percent; NaN where either is NaN or published is 0.
+    """
+    if not published or math.isnan(published):
+        return math.nan
+    return 100.0 * (predicted / published - 1.0)
+
+
+def verdict_of(predicted: float, published: float) -> str:
+    """Judge a prediction by the one global rule.
+
+    Parameters
+    ----------
+    predicted, published : float
+        In the same unit.
+
+    Returns
+    -------
+    str
+        ``"hit"`` up to 10 %, ``"near"`` up to 25 %, ``"miss"`` above; empty where one is NaN.
+    """
+    # rounded so that a printed 10 % counts as 10 % whatever the last bit of the division
+    size = round(abs(error_percent(predicted, published)), 9)
+    if math.isnan(size):
+        return ""
+    if size <= HIT_PERCENT:
+        return "hit"
+    return "near" if size <= NEAR_PERCENT else "miss"
+
+
+def time_ratio(metric: str, published: float, predicted: float) -> float:
+    """Return published over predicted time; NaN for a metric that is no matter of time alone."""
+    if metric in TIME_METRICS:
+        return published / predicted
+    return predicted / published if metric in RATE_METRICS else math.nan
+
+
+def kind_of(row: PublishedRow) -> str:
+    """Return the kind of prediction that a row is of; empty for a run that is not modelled."""
+    run = row.run
+    if row.metric.startswith("time_to"):
+        return INTERVAL_KINDS[-1]
+    if row.not_modelled or run.mode is None or run.system is None:
+        return ""
+    return run_kind(run.mode, run.chips, load_system(run.system).ipus_per_machine)
+
+
+def interval_of(row: PublishedRow, predicted: float, fitted: Calibration) -> tuple[float, float]:
+    """Return the 80 % interval of a prediction, from the errors of other families.
+
+    Parameters
+    ----------
+    row : PublishedRow
+        What is predicted.
+    predicted : float
+        In the row's unit.
+    fitted : Calibration
+        Holds the intervals.
+
+    Returns
+    -------
+    tuple of float
+        In the row's unit; NaN for a metric without an interval: nothing was left out of the fit of
+        power, and no compile time but the fitted ones is published.
+    """
+    interval = fitted.intervals.get(kind_of(row))
+    if interval is None:
+        return math.nan, math.nan
+    low, high = interval.ratios(row.family)
+    if row.metric in TIME_METRICS:
+        return low * predicted, high * predicted
+    return (predicted / high, predicted / low) if row.metric in RATE_METRICS else (math.nan,) * 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """What the constants are fitted on, as `calibrate` and `scale_out` prepare it."""
+
+    steps: tuple[StepSample, ...] = ()
+    scaling: tuple[ScalingSample, ...] = ()
+
+
+def fitting_samples(rows: Iterable[PublishedRow], predictor: Predictor) -> Samples:
+    """Prepare what the rows need: steps of their stacks, scaling only where a row is training.
+
+    Parameters
+    ----------
+    rows : iterable of PublishedRow
+        Rows that will be compared.
+    predictor : Predictor
+        What predicts.
+    """
+    modelled = [row for row in rows if not row.not_modelled]
+    stacks = {row.stack for row in modelled}
+    trained = any(row.run.mode == "training" for row in modelled)
+    stepping = tuple(row for row in fitting_rows() if row.stack in stacks)
+    scaling = scaling_rows() if trained else ()
+    prepare(predictor, [*step_requests(stepping), *scaling_requests(scaling)])
+    return Samples(
+        steps=step_samples(stepping, predictor), scaling=scaling_samples(scaling, predictor)
+    )
+
+
+def left_out_costs(run: RunConfiguration, samples: Samples) -> FittedCosts:
+    """Fit the constants for one run without what it belongs to.
+
+    Parameters
+    ----------
+    run : RunConfiguration
+        Its family is left out of the cost per step, its series out of the collective latency.
+    samples : Samples
+        What there is to fit on.
+    """
+    step = step_cost_for(run.stack or "", samples.steps, without_family=run.family)
+    if run.mode != "training":
+        return FittedCosts(step_s=step.value_s)
+    scale = fit_scale_out(samples.scaling, without_series=run.series)
+    return FittedCosts(
+        step_s=step.value_s,
+        reduction_s=scale.reduction.value_s,
+        collective_s=scale.collective.value_s,
+    )
+
+
+def _predict_tiers(
+    runs: Iterable[RunConfiguration], samples: Samples, predictor: Predictor
+) -> dict[RunConfiguration, dict[str, ReportLike]]:
+    """Predict runs at the three tiers, with constants that each was left out of."""
+    costs = {run: left_out_costs(run, samples) for run in runs}
+    wanted = [
+        request_for(run, tier, costs=chosen) for run, chosen in costs.items() for tier in TIERS
+    ]
+    prepare(predictor, wanted)
+    return {
+        run: {tier: predict(run, tier, predictor=predictor, costs=chosen) for tier in TIERS}
+        for run, chosen in costs.items()
+    }
+
+
+def _predicted_line(
+    row: PublishedRow, reports: dict[str, ReportLike], fitted: Calibration
+) -> dict[str, float | str]:
+    """Read the row's metric from the reports of its run and judge it."""
+    values = {tier: metric_of(report, row) for tier, report in reports.items()}
+    calibrated = values["calibrated"]
+    low, high = interval_of(row, calibrated, fitted)
+    in_sample = ""
+    if row.row_id in fitted.power.rows:
+        in_sample = "the factors on energy were fitted on this row"
+    if row.row_id in fitted.scale_out.reduction.rows:
+        in_sample = "the latency of a reduction was fitted on this row"
+    return {
+        **values,
+        "low80": low,
+        "high80": high,
+        "verdict": verdict_of(calibrated, row.value),
+        "status": PREDICTED,
+        "note": "; ".join(text for text in (row.run.note, in_sample) if text),
+    }
+
+
+def _unmodelled_line(row: PublishedRow) -> dict[str, float | str]:
+    """Show a row that no prediction is made for, with the reason."""
+    blank = dict.fromkeys((*TIERS, "low80", "high80"), math.nan)
+    note = "; ".join(text for text in (row.not_modelled, row.run.note) if text)
+    return {**blank, "verdict": "", "status": NOT_MODELLED, "note": note}
+
+
+def verdicts(
+    rows: Iterable[PublishedRow] | None = None,
+    *,
+    predictor: Predictor | None = None,
+    samples: Samples | None = None,
+    jobs: int = 1,
+) -> pd.DataFrame:
+    """Compare published rows with what is predicted for them.
+
+    Parameters
+    ----------
+    rows : iterable of PublishedRow, optional
+        By default every published row.
+    predictor : Predictor, optional
+        By default the real one.
+    samples : Samples, optional
+        What the constants are fitted on; by default from `fitting_samples`.
+    jobs : int
+        Worker processes of the real predictor.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One line per row, columns `VERDICT_COLUMNS`; values in the row's unit. The verdict judges
+        the calibrated tier, whose constants are fitted without the row's own model family; so is
+        its 80 % interval, which ``data/calibration.toml`` holds (`study.verdicts.intervals`).
+    """
+    chosen = load_rows() if rows is None else tuple(rows)
+    engine = predictor or PooledPredictor(jobs)
+    if samples is None:
+        samples = fitting_samples(chosen, engine)
+    fitted = load_calibration()
+    modelled = dict.fromkeys(row.run for row in chosen if not row.not_modelled)
+    reports = _predict_tiers(modelled, samples, engine)
+    lines = []
+    for row in chosen:
+        head = {
+            "row_id": row.row_id,
+            "study": row.study,
+            "table": row.table,
+            "family": row.family,
+            "system": row.system,
+            "stack": row.stack,
+            "mode": row.run.mode or "",
+            "kind": kind_of(row),
+            "metric": row.metric,
+            "unit": row.unit,
+            "published": row.value,
+        }
+        if row.not_modelled:
+            lines.append({**head, **_unmodelled_line(row)})
+            continue
+        lines.append({**head, **_predicted_line(row, reports[row.run], fitted)})
+    return pd.DataFrame(lines, columns=list(VERDICT_COLUMNS))
+
+
+def tier_summary(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
+    """Summarise the errors of each tier.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `verdicts`.
+    by : sequence of str
+        Columns to group by first, for example ``("study", "metric")``.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per group and tier: rows, median, mean, 90th percentile and maximum absolute error in
+        percent, signed bias in percent (mean error), and how many rows are hit, near and miss at
+        that tier. Rows that are not predicted are left out; a tier without a value for the metric
+        shows 0 rows.
+    """
+    predicted = frame[frame["status"] == PREDICTED]
+    groups = predicted.groupby(list(by), sort=False) if by else [((), predicted)]
+    lines = []
+    for key, group in groups:
+        for tier in TIERS:
+            errors = np.array(
+                [
+                    error_percent(value, published)
+                    for value, published in zip(group[tier], group["published"], strict=True)
+                ],
+                dtype=np.float64,
+            )
+            known = errors[np.isfinite(errors)]
+            marks = [
+                verdict_of(value, published)
+                for value, published in zip(group[tier], group["published"], strict=True)
+            ]
+            lines.append(
+                {
+                    **dict(zip(by, key, strict=True)),
+                    "tier": tier,
+                    "rows": int(known.size),
+                    **error_figures(known, "median", "mean", "p90", "max", "bias"),
+                    "hit": marks.count("hit"),
+                    "near": marks.count("near"),
+                    "miss": marks.count("miss"),
+                }
+            )
+    return pd.DataFrame(lines)
+
+
+def with_errors(frame: pd.DataFrame) -> pd.DataFrame:
+    """Add the signed error of each tier, for showing.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `verdicts`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A copy with ``<tier>_error_percent`` columns.
+    """
+    errors = {
+        f"{tier}_error_percent": [
+            error_percent(value, published)
+            for value, published in zip(frame[tier], frame["published"], strict=True)
+        ]
+        for tier in TIERS
+    }
+    return frame.assign(**errors)

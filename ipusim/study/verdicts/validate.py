@@ -1,0 +1,179 @@
+"""The validation section as one command: three tiers side by side, and a guard against decline."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ipusim import paths
+from ipusim.errors import DataError
+from ipusim.study.book.outputs import write_text
+from ipusim.study.table import Table
+from ipusim.study.verdicts.compare import PREDICTED, tier_summary
+
+EXPECTED_FILE = "validate.json"
+GUARDED_TIERS = ("specification", "calibrated")
+"""The roofline is a baseline: it may get worse without the simulator getting worse."""
+
+Counts = dict[str, dict[str, dict[str, int]]]
+
+
+def expected_path() -> Path:
+    """Return the file that holds the recorded counts."""
+    return paths.data_dir() / "expected" / EXPECTED_FILE
+
+
+def count_verdicts(frame: pd.DataFrame) -> Counts:
+    """Count hits and near misses per study and tier.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `ipusim.study.verdicts.compare.verdicts`.
+
+    Returns
+    -------
+    dict
+        Study to tier to ``rows``, ``hit`` and ``near``.
+    """
+    counts: Counts = {}
+    for line in tier_summary(frame, by=("study",)).to_dict("records"):
+        if line["tier"] in GUARDED_TIERS:
+            tiers = counts.setdefault(line["study"], {})
+            tiers[line["tier"]] = {key: int(line[key]) for key in ("rows", "hit", "near")}
+    return counts
+
+
+def load_expected(path: Path | None = None) -> Counts:
+    """Read the recorded counts.
+
+    Parameters
+    ----------
+    path : pathlib.Path, optional
+        By default ``data/expected/validate.json``.
+
+    Returns
+    -------
+    dict
+        As `count_verdicts`.
+
+    Raises
+    ------
+    DataError
+        If the file is missing or damaged.
+    """
+    source = path or expected_path()
+    try:
+        counts = json.loads(source.read_text(encoding="utf-8"))
+        return {
+            study: {
+                tier: {key: int(numbers[key]) for key in ("rows", "hit", "near")}
+                for tier, numbers in tiers.items()
+            }
+            for study, tiers in counts.items()
+        }
+    except OSError as error:
+        raise DataError(
+            f"{source.name} cannot be read ({error.strerror}): run 'ipusim validate --record'."
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{source.name} is damaged ({error}): run 'ipusim validate --record'."
+        ) from error
+
+
+def record_expected(frame: pd.DataFrame, path: Path | None = None) -> Path:
+    """Write the present counts down as the ones that must not fall.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `ipusim.study.verdicts.compare.verdicts`.
+    path : pathlib.Path, optional
+        By default ``data/expected/validate.json``.
+
+    Returns
+    -------
+    pathlib.Path
+        The file.
+
+    Raises
+    ------
+    StudyError
+        If it cannot be written.
+    """
+    text = json.dumps(count_verdicts(frame), indent=2, sort_keys=True) + "\n"
+    return write_text(path or expected_path(), text)
+
+
+def declines(present: Counts, expected: Counts) -> list[str]:
+    """Name every count that has fallen below its record.
+
+    Parameters
+    ----------
+    present, expected : dict
+        As `count_verdicts`.
+
+    Returns
+    -------
+    list of str
+        One sentence per decline; empty when nothing fell. A near that became a hit is no decline.
+    """
+    nothing = {"rows": 0, "hit": 0, "near": 0}
+    found = []
+    for study, tiers in expected.items():
+        for tier, before in tiers.items():
+            now = present.get(study, {}).get(tier, nothing)
+            compared = {
+                "predicted rows": (now["rows"], before["rows"]),
+                "hits": (now["hit"], before["hit"]),
+                "hits and nears": (now["hit"] + now["near"], before["hit"] + before["near"]),
+            }
+            found += [
+                f"{study}, {tier}: {what} fell from {old} to {new}."
+                for what, (new, old) in compared.items()
+                if new < old
+            ]
+    return found
+
+
+def validation_tables(frame: pd.DataFrame, *, rows: bool = False) -> list[Table]:
+    """Prepare the three-tier tables.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `ipusim.study.verdicts.compare.verdicts`.
+    rows : bool
+        Also show every predicted row.
+
+    Returns
+    -------
+    list of Table
+        All rows together, then per study and metric, then (if asked for) row by row.
+    """
+    tables: list[Table] = []
+    if rows:
+        shown: dict[str, Any] = {
+            "row_id": "row",
+            "published": "published",
+            "roofline": "roofline",
+            "specification": "specification",
+            "calibrated": "calibrated",
+            "unit": "unit",
+            "verdict": "verdict",
+            "note": "note",
+        }
+        predicted = frame[frame["status"] == PREDICTED]
+        tables.append(Table(predicted, caption="Every predicted row", columns=shown))
+    tables.append(
+        Table(
+            tier_summary(frame, by=("study", "mode", "metric", "system")),
+            caption="Errors by study, metric and system",
+        )
+    )
+    tables.append(Table(tier_summary(frame), caption="Errors over all predicted rows"))
+    return tables

@@ -1,0 +1,364 @@
+"""Layers of networks, for the zoo and for imports alike."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ipusim.workload.builder import TensorBuilder
+from ipusim.workload.graph import (
+    AlignmentLoss,
+    Conv,
+    Distance,
+    Elementwise,
+    Gather,
+    MatMul,
+    Norm,
+    Pool,
+    Recurrent,
+    Reduce,
+    Softmax,
+    Tensor,
+)
+
+
+class GraphBuilder(TensorBuilder):
+    """Adds layers with their parameters, named as PyTorch names them.
+
+    The parameters of a layer are ``<layer>.weight`` and ``<layer>.bias``.
+    """
+
+    def bias(self, name: str, x: str, channels: int) -> str:
+        """Add a per-channel bias, as operator ``<name>.bias_add``."""
+        shape = self.shape(x)
+        params = Elementwise(
+            function="bias_add",
+            n_inputs=2,
+            elements=prod(shape),
+            broadcast=True,
+            in_place_ok=True,
+        )
+        bias = self.parameter(f"{name}.bias", (channels,))
+        return self.apply(f"{name}.bias_add", params, (x, bias), shape)
+
+    def conv(
+        self,
+        name: str,
+        x: str,
+        out_channels: int,
+        kernel: int,
+        *,
+        stride: int = 1,
+        padding: int = 0,
+        groups: int = 1,
+        bias: bool = False,
+    ) -> str:
+        """Add a square 2-D convolution of an NCHW tensor."""
+        square, around = (kernel, kernel), (padding, padding)
+        return self._convolve(
+            name, x, out_channels, square, around, around, stride=stride, groups=groups, bias=bias
+        )
+
+    def conv1d(
+        self,
+        name: str,
+        x: str,
+        out_channels: int,
+        kernel: int,
+        *,
+        stride: int = 1,
+        padding: tuple[int, int] = (0, 0),
+        dilation: int = 1,
+        groups: int = 1,
+        bias: bool = False,
+    ) -> str:
+        """Add a 1-D convolution of an (N, C, T) tensor, padded before and after."""
+        return self._convolve(
+            name,
+            x,
+            out_channels,
+            (kernel,),
+            padding[:1],
+            padding[1:],
+            stride=stride,
+            dilation=dilation,
+            groups=groups,
+            bias=bias,
+        )
+
+    def conv_transpose(
+        self,
+        name: str,
+        x: str,
+        out_channels: int,
+        kernel: tuple[int, ...],
+        *,
+        stride: tuple[int, ...],
+        groups: int = 1,
+        bias: bool = False,
+        role: str = "parameter",
+    ) -> str:
+        """Add a transposed convolution whose result is `stride` times as large along each axis.
+
+        As Keras pads "same": a convolution of the input, spread by zeros, with the mirrored
+        kernel, which must be at least as large as the stride. `role` is that of the weights.
+        """
+        pairs = list(zip(kernel, stride, strict=True))
+        lower = tuple(size - 1 - (size - step) // 2 for size, step in pairs)
+        upper = tuple(
+            size + step - 2 - before for (size, step), before in zip(pairs, lower, strict=True)
+        )
+        return self._convolve(
+            name,
+            x,
+            out_channels,
+            kernel,
+            lower,
+            upper,
+            spread=stride,
+            groups=groups,
+            bias=bias,
+            role=role,
+        )
+
+    def _convolve(
+        self,
+        name: str,
+        x: str,
+        out_channels: int,
+        kernel: tuple[int, ...],
+        lower: tuple[int, ...],
+        upper: tuple[int, ...],
+        *,
+        stride: int = 1,
+        dilation: int = 1,
+        spread: tuple[int, ...] = (),
+        groups: int = 1,
+        bias: bool = False,
+        role: str = "parameter",
+    ) -> str:
+        """Add a convolution of an (N, C, ...) tensor, padded below and above each axis.
+
+        `spread` puts zeros between the elements; the weights of such a convolution have the input
+        channels in front, those of any other the output channels.
+        """
+        batch, in_channels, *field = self.shape(x)
+        rank = len(field)
+        params = Conv(
+            batch=batch,
+            in_channels=in_channels,
+            out_channels=out_channels,
+            groups=groups,
+            field=tuple(field),
+            kernel=kernel,
+            stride=(stride,) * rank,
+            padding_lower=lower,
+            padding_upper=upper,
+            dilation=(dilation,) * rank,
+            input_dilation=spread,
+        )
+        first, second = (in_channels, out_channels) if spread else (out_channels, in_channels)
+        weight = self.parameter(f"{name}.weight", (first, second // groups, *kernel), role=role)
+        y = self.apply(name, params, (x, weight), (batch, out_channels, *params.out_field))
+        return self.bias(name, y, out_channels) if bias else y
+
+    def batch_norm(self, name: str, x: str) -> str:
+        """Add an inference batch norm of an NCHW tensor, with its statistics as constants."""
+        batch, channels, *field = self.shape(x)
+        params = Norm(kind="batch", batch=batch, channels=channels, spatial_elements=prod(field))
+        vectors = (
+            *self._scale_and_shift(name, channels),
+            self.parameter(f"{name}.running_mean", (channels,), role="constant"),
+            self.parameter(f"{name}.running_var", (channels,), role="constant"),
+        )
+        return self.apply(name, params, (x, *vectors), self.shape(x))
+
+    def group_norm(self, name: str, x: str, groups: int) -> str:
+        """Add a group norm of an (N, C, ...) tensor."""
+        batch, channels, *field = self.shape(x)
+        params = Norm(
+            kind="group",
+            batch=batch,
+            channels=channels,
+            spatial_elements=prod(field),
+            groups=groups,
+        )
+        return self.apply(name, params, (x, *self._scale_and_shift(name, channels)), self.shape(x))
+
+    def layer_norm(self, name: str, x: str) -> str:
+        """Add a layer norm over the last axis."""
+        *rows, channels = self.shape(x)
+        params = Norm(kind="layer", batch=prod(rows), channels=channels, spatial_elements=1)
+        return self.apply(name, params, (x, *self._scale_and_shift(name, channels)), self.shape(x))
+
+    def _scale_and_shift(self, name: str, channels: int) -> tuple[str, str]:
+        return (
+            self.parameter(f"{name}.weight", (channels,)),
+            self.parameter(f"{name}.bias", (channels,)),
+        )
+
+    def max_pool(self, name: str, x: str, kernel: int, *, stride: int, padding: int = 0) -> str:
+        """Add a square 2-D maximum pool of an NCHW tensor."""
+        batch, channels, *field = self.shape(x)
+        params = Pool(
+            kind="max",
+            batch=batch,
+            channels=channels,
+            field=tuple(field),
+            kernel=(kernel, kernel),
+            stride=(stride, stride),
+            padding_lower=(padding, padding),
+            padding_upper=(padding, padding),
+        )
+        return self.apply(name, params, (x,), (batch, channels, *params.out_field))
+
+    def global_average_pool(self, name: str, x: str) -> str:
+        """Add the average over all positions of an NCHW tensor; the result is (N, C, 1, 1)."""
+        batch, channels, *field = self.shape(x)
+        rank = len(field)
+        params = Pool(
+            kind="average",
+            batch=batch,
+            channels=channels,
+            field=tuple(field),
+            kernel=tuple(field),
+            stride=(1,) * rank,
+            padding_lower=(0,) * rank,
+            padding_upper=(0,) * rank,
+        )
+        return self.apply(name, params, (x,), (batch, channels, *(1,) * rank))
+
+    def gather(self, name: str, table: str, indices: str, *, hottest: int = 0) -> str:
+        """Add a lookup of rows of a (rows, width) table; the result is (indices, width).
+
+        A table (groups, rows, width) takes indices (groups, count) and gives (groups, count,
+        width): each group looks up in its own rows.
+        """
+        *groups, rows, width = self.shape(table)
+        count = prod(self.shape(indices)) // prod(groups)
+        params = Gather(rows=rows, width=width, indices=count, groups=prod(groups), hottest=hottest)
+        return self.apply(name, params, (table, indices), (*groups, count, width))
+
+    def scatter_add(
+        self, name: str, updates: str, indices: str, rows: int, *, hottest: int = 0
+    ) -> str:
+        """Add the sum of (count, width) updates by index, (rows, width); with groups in front."""
+        *groups, count, width = self.shape(updates)
+        params = Gather(
+            rows=rows,
+            width=width,
+            indices=count,
+            groups=prod(groups),
+            hottest=hottest,
+            function="add",
+        )
+        return self.apply(name, params, (updates, indices), (*groups, rows, width))
+
+    def write_rows(self, name: str, table: str, updates: str, indices: str) -> str:
+        """Write (count, width) rows into a stored (rows, width) table; the result is the table."""
+        rows, width = self.shape(table)
+        count = prod(self.shape(indices))
+        stored = self.tensors[table]
+        output = self.add_tensor(
+            Tensor(name=f"{name}.out", shape=stored.shape, dtype=stored.dtype, alias_of=table)
+        )
+        params = Gather(rows=rows, width=width, indices=count, function="write")
+        self.add_op(name, params, (table, updates, indices), output)
+        return output
+
+    def argmax(self, name: str, x: str) -> str:
+        """Add the position of the largest element along the last axis, in 32-bit integers."""
+        *rows, length = self.shape(x)
+        params = Reduce(function="argmax", outer=prod(rows), reduced=length, inner=1)
+        output = self.add_tensor(Tensor(name=f"{name}.out", shape=tuple(rows), dtype="int32"))
+        self.add_op(name, params, (x,), output)
+        return output
+
+    def distance(self, name: str, a: str, b: str) -> str:
+        """Add the L1 distances of the rows of (m, width) to those of (n, width): (m, n)."""
+        (rows, width), (others, _) = self.shape(a), self.shape(b)
+        params = Distance(rows=rows, others=others, width=width)
+        return self.apply(name, params, (a, b), (rows, others))
+
+    def softmax(self, name: str, x: str, *, log: bool = False) -> str:
+        """Add a softmax over the last axis, or its logarithm."""
+        *rows, length = self.shape(x)
+        params = Softmax(outer=prod(rows), length=length, log=log)
+        return self.apply(name, params, (x,), self.shape(x))
+
+    def matmul(self, name: str, a: str, b: str, *, transpose_b: bool = False) -> str:
+        """Add the product of two activations, or of one and a parameter; leading axes are groups.
+
+        With `transpose_b` the stored operand is (..., n, k) instead of (..., k, n).
+        """
+        *groups, m, k = self.shape(a)
+        n = self.shape(b)[-2 if transpose_b else -1]
+        params = MatMul(
+            groups=prod(groups),
+            m=m,
+            k=k,
+            n=n,
+            weights_operand=self.tensors[b].role == "parameter",
+            transpose_b=transpose_b,
+        )
+        return self.apply(name, params, (a, b), (*groups, m, n))
+
+    def reduce(self, name: str, function: str, x: str, *, axis: int) -> str:
+        """Add a reduction over one axis, which the result no longer has."""
+        shape = self.shape(x)
+        params = Reduce(
+            function=function,
+            outer=prod(shape[:axis]),
+            reduced=shape[axis],
+            inner=prod(shape[axis + 1 :]),
+        )
+        return self.apply(name, params, (x,), (*shape[:axis], *shape[axis + 1 :]))
+
+    def recurrent(
+        self, name: str, x: str, hidden: int, *, kind: str = "lstm", sequence: bool = True
+    ) -> str:
+        """Add an LSTM or GRU layer to a (steps, batch, features) tensor.
+
+        The result is (steps, batch, hidden), or (batch, hidden) of the last step where `sequence`
+        is False. There is one bias per gate and unit.
+        """
+        steps, batch, features = self.shape(x)
+        params = Recurrent(
+            kind=kind,
+            steps=steps,
+            batch=batch,
+            features=features,
+            hidden=hidden,
+            sequence=sequence,
+        )
+        columns = params.gates * hidden
+        weights = (
+            self.parameter(f"{name}.weight_ih", (features, columns)),
+            self.parameter(f"{name}.weight_hh", (hidden, columns)),
+            self.parameter(f"{name}.bias", (columns,)),
+        )
+        shape = (steps, batch, hidden) if sequence else (batch, hidden)
+        return self.apply(name, params, (x, *weights), shape)
+
+    def alignment_loss(self, name: str, x: str, labels: str, *, kind: str, steps: int) -> str:
+        """Add a loss over alignments of log probabilities with labels (N, L): (N,)."""
+        batch, length = self.shape(labels)
+        params = AlignmentLoss(
+            kind=kind, batch=batch, steps=steps, labels=length, classes=self.shape(x)[-1]
+        )
+        tensor = self.tensors[x]
+        loss = self.add_tensor(Tensor(name=f"{name}.out", shape=(batch,), dtype=tensor.dtype))
+        gradient = self.add_tensor(
+            Tensor(name=f"{name}.out_gradient", shape=tensor.shape, dtype=tensor.dtype)
+        )
+        self.add_op(name, params, (x, labels), loss, gradient)
+        return loss
+
+    def linear(self, name: str, x: str, out_features: int, *, bias: bool = True) -> str:
+        """Add a fully connected layer to a (batch, features) tensor."""
+        batch, in_features = self.shape(x)
+        params = MatMul(
+            m=batch, k=in_features, n=out_features, weights_operand=True, transpose_b=True
+        )
+        weight = self.parameter(f"{name}.weight", (out_features, in_features))
+        y = self.apply(name, params, (x, weight), (batch, out_features))
+        return self.bias(name, y, out_features) if bias else y

@@ -1,0 +1,204 @@
+"""ONNX operators on single elements, and those that only move or rename them."""
+
+from __future__ import annotations
+
+import re
+from math import prod
+
+import numpy as np
+import onnx
+
+from ipusim.errors import WorkloadError
+from ipusim.workload.graph import Cast, Conv, Elementwise, Gather, Layout, MatMul
+from ipusim.workload.onnx.context import Handler, ImportContext, attributes, node_label
+
+_UNARY = (
+    *("Relu", "LeakyRelu", "ThresholdedRelu", "Elu", "Selu", "Celu", "Gelu", "Mish", "Clip"),
+    *("Sigmoid", "HardSigmoid", "HardSwish", "Softplus", "Softsign", "Tanh", "Erf"),
+    *("Exp", "Log", "Sqrt", "Reciprocal", "Sin", "Cos", "Tan"),
+    *("Abs", "Neg", "Sign", "Floor", "Ceil", "Round", "Not", "IsNaN", "IsInf"),
+)
+_N_ARY = (
+    *("Add", "Sub", "Mul", "Div", "Sum", "Mean", "Min", "Max", "Pow", "Mod", "PRelu", "Where"),
+    *("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "And", "Or", "Xor"),
+)
+_VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Split", "Expand")
+_MOVES = ("Concat", "Pad", "Tile", "DepthToSpace", "SpaceToDepth")
+
+
+def _snake(op_type: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", op_type).lower()
+
+
+_FUNCTION_NAMES = {"Where": "select", "Sum": "add", "PRelu": "prelu", "IsNaN": "is_nan"}
+
+
+def _function(op_type: str) -> str:
+    return _FUNCTION_NAMES.get(op_type, _snake(op_type))
+
+
+def _elementwise(
+    context: ImportContext, node: onnx.NodeProto, function: str, operands: tuple[str, ...]
+) -> None:
+    shape, dtype = context.shape(node.output[0]), context.dtype(node.output[0], node)
+    tensors = [context.graph.tensors[name] for name in operands]
+    first = tensors[0]
+    params = Elementwise(
+        function=function,
+        n_inputs=len(operands),
+        elements=prod(shape),
+        broadcast=any(tensor.shape != shape for tensor in tensors),
+        in_place_ok=first.shape == shape
+        and first.dtype == dtype
+        and first.role not in ("parameter", "constant"),
+    )
+    context.emit(node, params, operands)
+
+
+def unary(context: ImportContext, node: onnx.NodeProto) -> None:
+    """Functions of one tensor; the constant bounds of Clip are not operands."""
+    names = [node.input[0], *(n for n in node.input[1:] if n and not context.is_static(n))]
+    operands = tuple(context.operand(name) for name in names)
+    _elementwise(context, node, _function(node.op_type), operands)
+
+
+def _is_bias(context: ImportContext, data: str, bias: str) -> bool:
+    """Whether ``bias`` is a per-channel parameter and ``data`` a convolution or product."""
+    producer = context.producer(data)
+    if producer is None or context.is_static(data) or not context.is_static(bias):
+        return False
+    if context.role(context.operand(bias)) != "parameter":
+        return False
+    shape, vector = context.shape(data), context.shape(bias)
+    vector = (1,) * (len(shape) - len(vector)) + vector
+    if isinstance(producer.params, MatMul):
+        channel_axis = len(shape) - 1
+    elif isinstance(producer.params, Conv):
+        channel_axis = 1
+    else:
+        return False
+    return vector == tuple(size if axis == channel_axis else 1 for axis, size in enumerate(shape))
+
+
+def n_ary(context: ImportContext, node: onnx.NodeProto) -> None:
+    """Functions of several broadcast tensors."""
+    if node.op_type == "Add":
+        for data, bias in (tuple(node.input), tuple(reversed(node.input))):
+            if _is_bias(context, data, bias):
+                operands = (context.operand(data), context.operand(bias))
+                _elementwise(context, node, "bias_add", operands)
+                return
+    operands = tuple(
+        context.operand(name, weight=node.op_type == "PRelu" and position == 1)
+        for position, name in enumerate(node.input)
+    )
+    _elementwise(context, node, _function(node.op_type), operands)
+
+
+def _emit_layout(
+    context: ImportContext,
+    node: onnx.NodeProto,
+    operands: tuple[str, ...],
+    *,
+    moves_data: bool,
+    function: str | None = None,
+) -> None:
+    elements = sum(prod(context.shape(name)) for name in node.output if name)
+    params = Layout(
+        function=function or _snake(node.op_type), elements=elements, moves_data=moves_data
+    )
+    context.emit(node, params, operands, every_output=True)
+
+
+def view(context: ImportContext, node: onnx.NodeProto) -> None:
+    """Reshapes, slices, splits and broadcasts."""
+    _emit_layout(context, node, (context.operand(node.input[0]),), moves_data=False)
+
+
+def move(context: ImportContext, node: onnx.NodeProto) -> None:
+    """Concatenations, pads, repeats and block permutations."""
+    names = node.input if node.op_type == "Concat" else node.input[:1]
+    operands = tuple(context.operand(name) for name in names)
+    _emit_layout(context, node, operands, moves_data=True)
+
+
+def transpose(context: ImportContext, node: onnx.NodeProto) -> None:
+    """Transpose; a view where only axes of size 1 change place."""
+    shape = context.shape(node.input[0])
+    order = tuple(attributes(node).get("perm", range(len(shape) - 1, -1, -1)))
+    kept = [axis for axis in order if shape[axis] > 1]
+    _emit_layout(context, node, (context.operand(node.input[0]),), moves_data=kept != sorted(kept))
+
+
+def resize(context: ImportContext, node: onnx.NodeProto) -> None:
+    """Resize and Upsample to the nearest element; interpolation is not supported."""
+    mode = attributes(node).get("mode", "nearest")
+    if mode != "nearest":
+        raise WorkloadError(
+            f"The {node_label(node)} interpolates with mode {mode!r}, which is not supported; "
+            "use 'nearest'."
+        )
+    _emit_layout(
+        context, node, (context.operand(node.input[0]),), moves_data=True, function="resize"
+    )
+
+
+def gather(context: ImportContext, node: onnx.NodeProto) -> None:
+    """Gather: a lookup, or a slice where the indices are constant and the data is not."""
+    table, indices = node.input
+    axis = attributes(node).get("axis", 0)
+    if context.is_static(indices):
+        _emit_layout(context, node, (context.operand(table),), moves_data=False, function="slice")
+        return
+    shape = context.shape(table)
+    rows = shape[axis]
+    params = Gather(rows=rows, width=prod(shape) // rows, indices=prod(context.shape(indices)))
+    context.emit(node, params, (context.operand(table, weight=True), context.operand(indices)))
+
+
+def cast(context: ImportContext, node: onnx.NodeProto) -> None:
+    """Cast and CastLike."""
+    output = node.output[0]
+    params = Cast(to=context.dtype(output, node), elements=prod(context.shape(output)))
+    context.emit(node, params, (context.operand(node.input[0]),))
+
+
+def identity(context: ImportContext, node: onnx.NodeProto) -> None:
+    """Identity, and Dropout at inference: a new name only, or a view if it leaves the graph."""
+    if node.output[0] not in context.contents.outputs:
+        context.alias(node)
+        return
+    elements = prod(context.shape(node.output[0]))
+    params = Layout(function="identity", elements=elements, moves_data=False)
+    context.emit(node, params, (context.operand(node.input[0]),))
+
+
+def shape_of(context: ImportContext, node: onnx.NodeProto) -> None:
+    """Shape and Size of a run-time value: known now, so no operator."""
+    shape = context.shape(node.input[0])
+    if node.op_type == "Size":
+        value = np.array(prod(shape), dtype=np.int64)
+    else:
+        given = attributes(node)
+        value = np.array(
+            shape[given.get("start", 0) : given.get("end", len(shape))], dtype=np.int64
+        )
+    context.set_static(node.output[0], value)
+
+
+LAYOUT_HANDLERS: dict[str, Handler] = {
+    **dict.fromkeys(_UNARY, unary),
+    **dict.fromkeys(_N_ARY, n_ary),
+    **dict.fromkeys(_VIEWS, view),
+    **dict.fromkeys(_MOVES, move),
+    "Transpose": transpose,
+    "Resize": resize,
+    "Upsample": resize,
+    "Gather": gather,
+    "Cast": cast,
+    "CastLike": cast,
+    "Identity": identity,
+    "Dropout": identity,
+    "Shape": shape_of,
+    "Size": shape_of,
+}

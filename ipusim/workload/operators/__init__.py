@@ -1,0 +1,1 @@
+"""Operators: attributes, work and gradient, a file for each family."""

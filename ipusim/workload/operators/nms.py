@@ -1,0 +1,36 @@
+"""What only detectors do: the suppression of boxes that overlap a better one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ipusim.workload.operators.attributes import Work, check_positive
+
+FLOPS_PER_BOX = 16
+"""Two areas' sides and corners: 8 differences and extrema, 3 products, 3 sums, a quotient, a
+comparison."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suppression(Work):
+    """Greedy non-maximum suppression of ``boxes`` boxes in each of ``batch`` images.
+
+    As often as ``detections`` says the best box is taken, and those of its class that overlap it
+    are dropped. Inputs are (scores (batch, boxes), classes (batch, boxes), corners (batch, boxes,
+    4)), outputs (corners (batch, detections, 4), scores and classes (batch, detections)).
+    """
+
+    KIND: ClassVar[str] = "suppression"
+
+    batch: int
+    boxes: int
+    detections: int
+
+    def __post_init__(self) -> None:
+        check_positive(self, batch=self.batch, boxes=self.boxes, detections=self.detections)
+
+    @property
+    def flops(self) -> int:
+        """Comparison of every box with every best one, as if all were of one class."""
+        return FLOPS_PER_BOX * self.detections * self.batch * self.boxes

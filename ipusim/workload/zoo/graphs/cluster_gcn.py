@@ -1,0 +1,324 @@
+"""Cluster-GCN: node classification on parts of a large graph.
+
+Chiang et al. (arXiv 1905.07953), as graphcore/examples trains it (tag v3.2.0,
+gnn/cluster_gcn/tensorflow2): METIS cuts the training graph into clusters; a step takes some of
+them with the edges between their nodes, padded to a fixed size. An item of a micro-batch is such a
+step. The adjacency is a dense matrix for one data set and a list of edges for the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from math import ceil
+
+from ipusim.errors import WorkloadError
+from ipusim.workload.graph import Graph
+from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.model import Model
+from ipusim.workload.zoo.layers.graphs import Edges, at_sources, at_targets, sum_at_targets
+
+METIS_IMBALANCE = 0.03
+"""Nodes by which METIS lets its largest part exceed the mean (METIS 5.1 manual, -ufactor of k-way);
+recipes pad a step to the sum of the largest clusters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clusters:
+    """A training graph and how it is cut.
+
+    Partitions are not public, so how many edges stay within clusters is not known. [assumed] All
+    of them do, as far as a cluster has other nodes to lead to: an upper bound, with the mean degree
+    of the whole data set. Clusters differ from the mean by `METIS_IMBALANCE` in edges as in nodes.
+
+    Attributes
+    ----------
+    nodes : int
+        Nodes of the training split, without labels or with them.
+    degree : float
+        Mean number of entries in a row of the adjacency.
+    clusters, per_step : int
+        Clusters of the graph, and those that a step takes.
+    edge_margin : float
+        Edges that the fullest clusters have beyond the mean. 0 where the recipe pads, and cuts, the
+        edges of a step to those of mean clusters (method_max_edges "average").
+    """
+
+    nodes: int
+    degree: float
+    clusters: int
+    per_step: int
+    edge_margin: float = METIS_IMBALANCE
+
+    @property
+    def mean_nodes(self) -> float:
+        """Nodes of a mean step."""
+        return self.nodes * self.per_step / self.clusters
+
+    @property
+    def mean_edges(self) -> float:
+        """Edges of a mean step; within a cluster a node has at most all others as neighbours."""
+        return self.mean_nodes * min(self.degree, self.nodes / self.clusters - 1)
+
+    @property
+    def padded_nodes(self) -> int:
+        """Nodes of the largest clusters that a step can draw."""
+        return ceil(self.mean_nodes * (1 + METIS_IMBALANCE))
+
+    @property
+    def padded_edges(self) -> int:
+        """Edges of the fullest clusters that a step can draw, or as many as the recipe keeps."""
+        return ceil(self.mean_edges * (1 + self.edge_margin))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """A data set and the network that is trained on it.
+
+    Attributes
+    ----------
+    name : str
+    clusters : Clusters
+    features, labels : int
+        Of a node.
+    hidden, layers : int
+        Features between layers, and layers.
+    dense : bool
+        Whether the adjacency is a matrix.
+    enhanced : bool
+        Whether self-loops are added and the diagonal is enhanced (equations 10 and 11 of the
+        paper); else rows are divided by their sums (equation 1).
+    precalculated : bool
+        Whether the host multiplied the first layer's features by the adjacency beforehand.
+    loss : str
+    """
+
+    name: str
+    clusters: Clusters
+    features: int
+    labels: int
+    hidden: int
+    layers: int
+    dense: bool = False
+    enhanced: bool = True
+    precalculated: bool = False
+    loss: str = "cross_entropy"
+
+
+PPI = Topology(
+    name="cluster_gcn_ppi",
+    clusters=Clusters(nodes=44_906, degree=2 * 818_716 / 56_944, clusters=50, per_step=1),
+    features=50,
+    labels=121,
+    hidden=1024,
+    layers=4,
+    dense=True,
+    enhanced=False,
+    loss="binary_cross_entropy",
+)
+ARXIV = Topology(
+    name="cluster_gcn_arxiv",
+    clusters=Clusters(nodes=90_941, degree=2 * 1_166_243 / 169_343, clusters=1500, per_step=50),
+    features=128,
+    labels=40,
+    hidden=256,
+    layers=5,
+    enhanced=False,
+    precalculated=True,
+)
+REDDIT = Topology(
+    name="cluster_gcn_reddit",
+    clusters=Clusters(
+        nodes=153_431, degree=2 * 11_606_919 / 232_965, clusters=1500, per_step=20, edge_margin=0.0
+    ),
+    features=602,
+    labels=41,
+    hidden=512,
+    layers=4,
+)
+PRODUCTS = Topology(
+    name="cluster_gcn_products",
+    clusters=Clusters(
+        nodes=196_615, degree=2 * 61_859_140 / 2_449_029, clusters=8000, per_step=160
+    ),
+    features=100,
+    labels=47,
+    hidden=400,
+    layers=4,
+)
+MAG = Topology(
+    name="cluster_gcn_mag",
+    # Papers of the training years, and all authors, institutions and fields of study; the recipe
+    # makes one kind of node and of edge of them, and leaves edges directed.
+    clusters=Clusters(
+        nodes=629_571 + 1_134_649 + 8_740 + 59_965,
+        degree=21_111_007 / 1_939_743,
+        clusters=15_000,
+        per_step=30,
+    ),
+    features=128,
+    labels=349,
+    hidden=512,
+    layers=4,
+    precalculated=True,
+)
+"""Sizes of the data sets: PPI and Reddit as GraphSAGE distributes them, the others as the Open
+Graph Benchmark documents them [R]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Adjacency:
+    """A transformed adjacency: a matrix, or weights (edges, 1) of a list."""
+
+    values: str
+    edges: Edges | None = None
+
+
+def build(micro_batch: int | None, *, topology: Topology) -> Graph:
+    """Build the forward graph from one padded step to scores (nodes, labels).
+
+    Parameters
+    ----------
+    micro_batch : int or None
+        Steps per pass: 1, the only number that the recipe allows.
+    topology : Topology
+
+    Raises
+    ------
+    WorkloadError
+        If `micro_batch` is above 1.
+    """
+    if micro_batch not in (None, 1):
+        raise WorkloadError(
+            f"Micro-batch {micro_batch} of {topology.name!r} must be 1: an item is a whole group "
+            "of clusters that share an adjacency. Use gradient accumulation or more replicas."
+        )
+    g = GraphBuilder(topology.name)
+    # The spare node takes the edges that only fill up; a matrix is filled up with zeros.
+    nodes = topology.clusters.padded_nodes + (not topology.dense)
+    width = topology.features * (2 if topology.precalculated else 1)
+    x = g.input("features", (nodes, width))
+    adjacency = _dense(g, nodes) if topology.dense else _sparse(g, topology, nodes)
+    for layer in range(topology.layers):
+        last = layer == topology.layers - 1
+        name = "output" if last else f"gcn_{layer}"
+        if layer or not topology.precalculated:
+            around = _multiply(g, f"{name}.adjacency", adjacency, x)
+            x = g.concat(f"{name}.concat", around, x, axis=1)
+        x = g.elementwise(f"{name}.dropout", "dropout", x)
+        x = g.linear(name, x, topology.labels if last else topology.hidden, bias=False)
+        if not last:
+            x = g.layer_norm(f"{name}.norm", x)
+            x = g.elementwise(f"{name}.relu", "relu", x)
+    return g.finish(x)
+
+
+def _multiply(g: GraphBuilder, name: str, adjacency: _Adjacency, x: str) -> str:
+    """Sum over every node's neighbours, weighted."""
+    if adjacency.edges is None:
+        return g.matmul(name, adjacency.values, x)
+    at_edges = at_sources(g, f"{name}.gather", x, adjacency.edges)
+    weighted = g.elementwise(f"{name}.weight", "mul", at_edges, adjacency.values)
+    return sum_at_targets(g, f"{name}.sum", weighted, adjacency.edges)
+
+
+def _dense(g: GraphBuilder, nodes: int) -> _Adjacency:
+    """Divide the rows of a 0/1 matrix by their sums, as the product with a diagonal matrix."""
+    matrix = g.cast("adjacency.cast", g.input("adjacency", (nodes, nodes), "bool"), "float32")
+    sums = g.reduce("adjacency.sums", "sum", matrix, axis=1)
+    sums = g.reshape("adjacency.column", sums, (nodes, 1))
+    floor = g.elementwise("adjacency.floor", "max", sums)
+    inverse = g.elementwise("adjacency.inverse", "reciprocal", floor)
+    # A diagonal matrix is made by choosing, by position, between the vector and zeros.
+    spread = g.expand("adjacency.spread", inverse, (nodes, nodes))
+    diagonal = g.elementwise("adjacency.diagonal", "select", spread)
+    return _Adjacency(values=g.matmul("adjacency.normalised", diagonal, matrix))
+
+
+def _sparse(g: GraphBuilder, topology: Topology, nodes: int) -> _Adjacency:
+    """Weigh the edges of a list by the sums of the rows that they belong to."""
+    clusters = topology.clusters
+    # One edge of every node to itself is in the list, of weight 0 at first.
+    count = clusters.padded_edges + nodes
+    edges = Edges(
+        sources=g.input("edge_sources", (count,), "int32"),
+        targets=g.input("edge_targets", (count,), "int32"),
+        nodes=nodes,
+        padding=clusters.padded_edges - int(clusters.mean_edges),
+    )
+    values = g.cast("adjacency.cast", g.input("edge_values", (count, 1), "bool"), "float32")
+    sums = sum_at_targets(g, "adjacency.sums", values, edges)
+    if not topology.enhanced:
+        sums = g.elementwise("adjacency.floor", "max", sums)
+        return _Adjacency(values=_divide_rows(g, values, sums, edges), edges=edges)
+    loops = _self_loops(g, edges)
+    ones = g.parameter("adjacency.ones", (nodes, 1), "constant")
+    values = _add_at(g, "adjacency.self", values, ones, loops)
+    sums = g.elementwise("adjacency.self.sums", "add", sums)
+    values = _divide_rows(g, values, sums, edges)
+    diagonal = g.gather("adjacency.enhance.read", values, loops)
+    diagonal = g.elementwise("adjacency.enhance.scale", "scale", diagonal)
+    values = _add_at(g, "adjacency.enhance", values, diagonal, loops)
+    return _Adjacency(values=values, edges=edges)
+
+
+def _divide_rows(g: GraphBuilder, values: str, sums: str, edges: Edges) -> str:
+    inverse = g.elementwise("adjacency.inverse", "reciprocal", sums)
+    at_edges = at_targets(g, "adjacency.at_edges", inverse, edges)
+    return g.elementwise("adjacency.scaled", "mul", values, at_edges)
+
+
+def _self_loops(g: GraphBuilder, edges: Edges) -> str:
+    """Find the edges of nodes to themselves: mark them, sort, take the first of the list.
+
+    The recipe asks for them three times; XLA computes equal expressions once.
+    """
+    (count,) = g.shape(edges.sources)
+    same = g.elementwise("adjacency.loops.same", "equal", edges.targets, edges.sources)
+    marked = g.elementwise("adjacency.loops.mark", "select", same)
+    ordered = g.sort("adjacency.loops.sort", marked)
+    first, _ = g.split("adjacency.loops", ordered, (edges.nodes, count - edges.nodes), axis=0)
+    return first
+
+
+def _add_at(g: GraphBuilder, name: str, values: str, added: str, places: str) -> str:
+    """Add (nodes, 1) values at their places among those of the edges."""
+    count, _ = g.shape(values)
+    placed = g.scatter_add(f"{name}.scatter", added, places, count)
+    return g.elementwise(f"{name}.add", "add", values, placed)
+
+
+def _model(topology: Topology) -> Model:
+    return Model(
+        name=topology.name,
+        family="cluster-gcn",
+        build=partial(build, topology=topology),
+        source="arXiv 1905.07953, as in graphcore/examples tag v3.2.0",
+        note="Sizes of the largest clusters are assumed, and edges within them are an upper bound.",
+        loss=topology.loss,
+    )
+
+
+def cluster_gcn_ppi() -> Model:
+    """Cluster-GCN on PPI, 1 of 50 clusters with a dense adjacency: 4,550,656 parameters."""
+    return _model(PPI)
+
+
+def cluster_gcn_arxiv() -> Model:
+    """Cluster-GCN on ogbn-arxiv, 50 of 1,500 clusters: 481,280 parameters."""
+    return _model(ARXIV)
+
+
+def cluster_gcn_reddit() -> Model:
+    """Cluster-GCN on Reddit, 20 of 1,500 clusters: 1,710,080 parameters."""
+    return _model(REDDIT)
+
+
+def cluster_gcn_products() -> Model:
+    """Cluster-GCN on ogbn-products, 160 of 8,000 clusters: 760,000 parameters."""
+    return _model(PRODUCTS)
+
+
+def cluster_gcn_mag() -> Model:
+    """Cluster-GCN on ogbn-mag, 30 of 15,000 clusters: 1,540,096 parameters."""
+    return _model(MAG)

@@ -1,0 +1,127 @@
+"""SchNet: the energy of a cluster of water molecules from where its atoms are.
+
+Schuett et al. (J. Chem. Phys. 148, 241722) in the form of PyTorch Geometric, with the sizes of the
+HydroNet runs of Graphcore and PNNL: an edge's filter depends on its length alone, messages are
+products of filters and neighbours' features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from ipusim.workload.graph import Graph
+from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.model import Model
+from ipusim.workload.zoo.layers.graphs import Edges, at_sources, at_targets, sum_at_targets
+
+ATOM_KINDS = 100
+SPACE = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """Sizes of the network and of its clusters.
+
+    Attributes
+    ----------
+    name : str
+    features, interactions, gaussians : int
+        Of an atom; rounds of messages; functions that spread a distance.
+    atoms : int
+        Slots of a cluster: 25 water molecules, the largest of the data set [assumed: every
+        cluster takes that many].
+    neighbours : int
+        Nearest atoms that send messages to one.
+    """
+
+    name: str = "schnet"
+    features: int = 100
+    interactions: int = 4
+    gaussians: int = 25
+    atoms: int = 75
+    neighbours: int = 28
+
+
+def build(micro_batch: int | None, *, topology: Topology) -> Graph:
+    """Build the forward graph from atoms, their places and neighbours to one energy per cluster.
+
+    Parameters
+    ----------
+    micro_batch : int or None
+        Clusters per pass; None means 1.
+    topology : Topology
+    """
+    g = GraphBuilder(topology.name)
+    clusters, features = micro_batch or 1, topology.features
+    atoms = clusters * topology.atoms
+    kinds = g.input("atoms", (clusters, topology.atoms), "int32")
+    places = g.input("positions", (atoms, SPACE))
+    count = atoms * topology.neighbours
+    edges = Edges(
+        sources=g.input("sources", (count,), "int32"),
+        targets=g.input("targets", (count,), "int32"),
+        nodes=atoms,
+    )
+    cluster_of_atom = g.input("batch", (atoms,), "int32")
+    x = g.gather("embedding", g.parameter("embedding.weight", (ATOM_KINDS, features)), kinds)
+    spread, cutoff = _distances(g, places, edges, topology)
+    for number in range(topology.interactions):
+        x = _interaction(g, f"interactions.{number}", x, spread, cutoff, edges, features)
+    x = _shifted_softplus(g, "lin1.act", g.linear("lin1", x, features // 2))
+    x = g.linear("lin2", x, 1)
+    return g.finish(g.scatter_add("readout", x, cluster_of_atom, clusters))
+
+
+def _distances(g: GraphBuilder, places: str, edges: Edges, topology: Topology) -> tuple[str, str]:
+    """Return Gaussians of every edge's length, and the factor that fades long edges out."""
+    (count,) = g.shape(edges.sources)
+    ends = (
+        at_sources(g, "distance.source", places, edges),
+        at_targets(g, "distance.target", places, edges),
+    )
+    squares = g.elementwise(
+        "distance.square", "square", g.elementwise("distance.sub", "sub", *ends)
+    )
+    squares = g.reduce("distance.sum", "sum", squares, axis=1)
+    length = g.reshape("distance.column", g.elementwise("distance", "sqrt", squares), (count, 1))
+    x = g.expand("gaussians.spread", length, (count, topology.gaussians))
+    centres = g.parameter("gaussians.offset", (topology.gaussians,), "constant")
+    x = g.elementwise("gaussians.sub", "sub", x, centres)
+    x = g.elementwise("gaussians.scale", "scale", g.elementwise("gaussians.square", "square", x))
+    cutoff = g.elementwise("cutoff.cos", "cos", g.elementwise("cutoff.angle", "scale", length))
+    cutoff = g.elementwise("cutoff.scale", "scale", g.elementwise("cutoff.add", "add", cutoff))
+    return g.elementwise("gaussians", "exp", x), cutoff
+
+
+def _interaction(
+    g: GraphBuilder, name: str, x: str, spread: str, cutoff: str, edges: Edges, features: int
+) -> str:
+    """Add one round of messages to the features of the atoms."""
+    filters = g.linear(f"{name}.mlp.0", spread, features)
+    filters = _shifted_softplus(g, f"{name}.mlp.1", filters)
+    filters = g.linear(f"{name}.mlp.2", filters, features)
+    filters = g.elementwise(f"{name}.cutoff", "mul", filters, cutoff)
+    y = g.linear(f"{name}.conv.lin1", x, features, bias=False)
+    message = at_sources(g, f"{name}.conv.gather", y, edges)
+    message = g.elementwise(f"{name}.conv.filter", "mul", message, filters)
+    y = sum_at_targets(g, f"{name}.conv.sum", message, edges)
+    y = _shifted_softplus(g, f"{name}.act", g.linear(f"{name}.conv.lin2", y, features))
+    return g.elementwise(f"{name}.add", "add", g.linear(f"{name}.lin", y, features), x)
+
+
+def _shifted_softplus(g: GraphBuilder, name: str, x: str) -> str:
+    return g.elementwise(f"{name}.shift", "sub", g.elementwise(name, "softplus", x))
+
+
+def schnet(topology: Topology | None = None) -> Model:
+    """SchNet for clusters of up to 75 atoms: 186,701 parameters."""
+    topology = topology or Topology()
+    return Model(
+        name=topology.name,
+        family="schnet",
+        build=partial(build, topology=topology),
+        source="J. Chem. Phys. 148, 241722, as in PyTorch Geometric, sizes of the HydroNet runs",
+        note="Every cluster takes the slot of the largest, 75 atoms.",
+        loss="mean_squared",
+    )

@@ -1,0 +1,297 @@
+"""TGN: a temporal graph network that predicts which user will edit which page.
+
+Rossi et al. (arXiv 2006.10637), on JODIE-Wikipedia, as graphcore/examples trains it: in TensorFlow
+(tag v2.4.0, applications/tensorflow/tgn) and in PyTorch Geometric (tag v3.3.0, gnn/tgn/pytorch).
+A batch of events reads the memory of the nodes involved and of their last neighbours, brings it up
+to date with a recurrent cell, attends over recent edges, scores true and sampled pairs, and writes
+the memory back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from ipusim.workload.graph import Graph
+from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.model import Model
+from ipusim.workload.zoo.layers.graphs import (
+    Edges,
+    at_sources,
+    at_targets,
+    gru_cell,
+    softmax_at_targets,
+    sum_at_targets,
+    time_encoding,
+)
+
+WIKIPEDIA_NODES = 9227
+EDGE_FEATURES = 172
+MEMORY = 100
+TIME_FEATURES = 100
+HEADS = 2
+TIMES = 3
+"""Whole numbers kept of a node: last update, time since the one before, other end of the event."""
+DIRECTIONS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """What distinguishes the two implementations.
+
+    Attributes
+    ----------
+    name : str
+    events : int
+        Events of a batch where none is asked for.
+    nodes_per_event, edges_per_event : int
+        Slots of a padded batch; one more node is spare.
+    padding_per_event : int
+        Edge slots among them that stay empty [assumed: the batch asks for the last ten neighbours
+        of the users and pages of its events and of a sampled page each; of 200 events that is some
+        100 users, few of whom have ten yet, and 270 of the 1,000 pages, about 3,200 edges; of 40
+        events 90 nodes, about 800].
+    projects_nodes : bool
+        Whether query, key and value are computed for every node and then taken to the edges; else
+        the nodes' rows are, and are projected there.
+    split_memory : bool
+        Whether features and direction of the memory are tables of their own.
+    """
+
+    name: str
+    events: int
+    nodes_per_event: int
+    edges_per_event: int
+    padding_per_event: int
+    projects_nodes: bool
+    split_memory: bool
+
+
+TENSORFLOW = Topology(
+    name="tgn_tensorflow",
+    events=200,
+    nodes_per_event=6,
+    edges_per_event=20,
+    padding_per_event=4,
+    projects_nodes=True,
+    split_memory=False,
+)
+PYTORCH = Topology(
+    name="tgn_pytorch",
+    events=40,
+    nodes_per_event=10,
+    edges_per_event=30,
+    padding_per_event=10,
+    projects_nodes=False,
+    split_memory=True,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Memory:
+    """Rows read from the memory: state of each node, and the time of its last update."""
+
+    state: str
+    last_update: str
+    tables: tuple[str, ...]
+    times: str
+
+
+def build(micro_batch: int | None, *, topology: Topology) -> Graph:
+    """Build the forward graph from a padded batch of events to scores of true and sampled pairs.
+
+    Parameters
+    ----------
+    micro_batch : int or None
+        Events per pass; None means those of the recipe.
+    topology : Topology
+
+    Returns
+    -------
+    Graph
+        Output: scores (2 x events, 1), the true pairs first. The updated memory stays on the chip.
+    """
+    g = GraphBuilder(topology.name)
+    events = micro_batch or topology.events
+    nodes, count = 1 + topology.nodes_per_event * events, topology.edges_per_event * events
+    event_times = g.input("batch_times", (events, 1), "int32")
+    event_features = g.input("batch_features", (events, EDGE_FEATURES))
+    ids = g.input("node_ids", (nodes,), "int32")
+    event_nodes = g.input("batch_idx", (3 * events,), "int32")
+    most_recent = g.input("batch_most_recent", (2 * events,), "bool")
+    edges = Edges(
+        sources=g.input("edge_sources", (count,), "int32"),
+        targets=g.input("edge_targets", (count,), "int32"),
+        nodes=nodes,
+        padding=topology.padding_per_event * events,
+    )
+    edge_times = g.input("edge_times", (count, 1), "int32")
+    edge_features = g.input("edge_features", (count, EDGE_FEATURES))
+    memory = _read_memory(g, topology, ids)
+    x = memory.state
+    since = at_sources(g, "gnn.last_update", memory.last_update, edges)
+    since = g.cast(
+        "gnn.since.cast", g.elementwise("gnn.since", "sub", since, edge_times), "float32"
+    )
+    times = time_encoding(g, "gnn.time", since, TIME_FEATURES, "float32")
+    attributes = g.concat("gnn.edges", edge_features, times, axis=1)
+    attend = _attend_at_nodes if topology.projects_nodes else _attend_at_edges
+    x = attend(g, "gnn.conv", x, edges, attributes)
+    source, true, sampled = g.split("events.roles", event_nodes, (events,) * 3, axis=0)
+    twice = g.concat("link.sources", source, source, axis=0)
+    targets = g.concat("link.targets", true, sampled, axis=0)
+    pairs = g.concat(
+        "link.pairs", g.gather("link.source", x, twice), g.gather("link.target", x, targets), axis=1
+    )
+    hidden = g.elementwise("link.relu", "relu", g.linear("link.hidden", pairs, MEMORY))
+    scores = g.linear("link.output", hidden, 1)
+    ends = g.concat("events.ends", source, true, axis=0)
+    _write_memory(g, memory, ids, ends, most_recent, event_times, event_features)
+    return g.finish(scores)
+
+
+def _read_memory(g: GraphBuilder, topology: Topology, ids: str) -> _Memory:
+    """Look the nodes up and bring their state up to date with the last event of each."""
+    rows = 1 + WIKIPEDIA_NODES
+    widths = (MEMORY, EDGE_FEATURES, DIRECTIONS)
+    times = g.parameter("memory.times", (rows, TIMES), "state", "int32")
+    stored = widths if topology.split_memory else (sum(widths),)
+    tables = tuple(
+        g.parameter(f"memory.table{part}", (rows, width), "state")
+        for part, width in enumerate(stored)
+    )
+    last_update, since, other_ids = g.split(
+        "memory.times.split", g.gather("memory.times.read", times, ids), (1, 1, 1), axis=1
+    )
+    read = [g.gather(f"memory.table{part}.read", table, ids) for part, table in enumerate(tables)]
+    if not topology.split_memory:
+        read = list(g.split("memory.fields", read[0], widths, axis=1))
+    own, features, direction = read
+    # The other end of the event: its state alone, which one wide table holds in its first columns.
+    states = tables[0]
+    if not topology.split_memory:
+        states, *_ = g.split("memory.states", states, widths, axis=1)
+    other = g.gather("memory.other", states, other_ids)
+    leaves, enters = g.split("memory.direction", direction, (1, 1), axis=1)
+    ends = [
+        g.elementwise(
+            f"memory.end{end}",
+            "add",
+            g.elementwise(f"memory.end{end}.own", "mul", own, first),
+            g.elementwise(f"memory.end{end}.other", "mul", other, second),
+        )
+        for end, (first, second) in enumerate(((leaves, enters), (enters, leaves)))
+    ]
+    since = g.cast("memory.since", since, "float32")
+    encoded = time_encoding(g, "memory.time", since, TIME_FEATURES, "float32")
+    message = g.concat("memory.message", *ends, features, encoded, axis=1)
+    state = gru_cell(g, "memory.gru", own, message)
+    return _Memory(state=state, last_update=last_update, tables=tables, times=times)
+
+
+def _write_memory(
+    g: GraphBuilder,
+    memory: _Memory,
+    ids: str,
+    ends: str,
+    most_recent: str,
+    event_times: str,
+    event_features: str,
+) -> None:
+    """Store state, features and times of both ends of every event, the latest of each node."""
+    events = g.shape(event_times)[0]
+    ids_column = g.reshape("write.ids.column", ids, (*g.shape(ids), 1))
+    targets = g.gather("write.ids", ids_column, ends)
+    mask = g.reshape("write.mask", most_recent, (2 * events, 1))
+    chosen = g.elementwise("write.masked", "mul", targets, mask)
+    now = g.concat("write.now", event_times, event_times, axis=0)
+    before = g.gather("write.last_update", memory.last_update, ends)
+    since = g.elementwise("write.since", "sub", now, before)
+    state = g.gather("write.state", memory.state, ends)
+    features = g.concat("write.features", event_features, event_features, axis=0)
+    direction = g.parameter("write.direction", (2 * events, DIRECTIONS), "constant")
+    rows = (state, features, direction)
+    if len(memory.tables) == 1:
+        rows = (g.concat("write.rows", *rows, axis=1),)
+    for part, (table, updates) in enumerate(zip(memory.tables, rows, strict=True)):
+        g.write_rows(f"write.table{part}", table, updates, chosen)
+    times = g.concat("write.times.rows", now, since, targets, axis=1)
+    g.write_rows("write.times", memory.times, times, chosen)
+
+
+def _attend_at_nodes(g: GraphBuilder, name: str, x: str, edges: Edges, attributes: str) -> str:
+    """Graph transformer (arXiv 2009.03509) that shares the edges' projection by key and value."""
+    count = g.shape(attributes)[0]
+    skip = g.linear(f"{name}.skip", x, MEMORY)
+    shared = g.linear(f"{name}.edge", attributes, MEMORY, bias=False)
+    query, keys = g.split(
+        f"{name}.q_kv", g.linear(f"{name}.qkv", x, 3 * MEMORY), (MEMORY, 2 * MEMORY), axis=1
+    )
+    query = at_targets(g, f"{name}.query", query, edges)
+    keys = at_sources(g, f"{name}.key_value", keys, edges)
+    keys = g.reshape(f"{name}.key_value.pairs", keys, (count, 2, MEMORY))
+    shared = g.reshape(f"{name}.edge.pairs", shared, (count, 1, MEMORY))
+    keys = g.elementwise(f"{name}.key_value.add", "add", keys, shared)
+    keys = g.reshape(f"{name}.k_v.rows", keys, (count, 2 * MEMORY))
+    key, value = g.split(f"{name}.k_v", keys, (MEMORY, MEMORY), axis=1)
+    return _attend(g, name, query, key, value, skip, edges)
+
+
+def _attend_at_edges(g: GraphBuilder, name: str, x: str, edges: Edges, attributes: str) -> str:
+    """As PyTorch Geometric's TransformerConv runs on rows already taken to the edges."""
+    at_target = at_targets(g, f"{name}.x_target", x, edges)
+    at_source = at_sources(g, f"{name}.x_source", x, edges)
+    shared = g.linear(f"{name}.edge", attributes, MEMORY, bias=False)
+    query = g.linear(f"{name}.query", at_target, MEMORY)
+    key = g.linear(f"{name}.key", at_source, MEMORY)
+    key = g.elementwise(f"{name}.key.edge", "add", key, shared)
+    value = g.linear(f"{name}.value", at_source, MEMORY)
+    value = g.elementwise(f"{name}.value.edge", "add", value, shared)
+    skip = g.linear(f"{name}.skip", x, MEMORY)
+    return _attend(g, name, query, key, value, skip, edges)
+
+
+def _attend(
+    g: GraphBuilder,
+    name: str,
+    query: str,
+    key: str,
+    value: str,
+    skip: str,
+    edges: Edges,
+) -> str:
+    count, features = g.shape(query)
+    heads = (count, HEADS, features // HEADS)
+    scores = g.elementwise(f"{name}.query_key", "mul", query, key)
+    scores = g.reshape(f"{name}.query_key.heads", scores, heads)
+    scores = g.reduce(f"{name}.scores", "sum", scores, axis=2)
+    scores = g.elementwise(f"{name}.scale", "scale", scores)
+    weights = softmax_at_targets(g, f"{name}.softmax", scores, edges)
+    weights = g.elementwise(f"{name}.dropout", "dropout", weights)
+    weights = g.reshape(f"{name}.weights", weights, (count, HEADS, 1))
+    value = g.reshape(f"{name}.value.heads", value, heads)
+    message = g.elementwise(f"{name}.message", "mul", value, weights)
+    message = g.reshape(f"{name}.message.rows", message, (count, features))
+    summed = sum_at_targets(g, f"{name}.sum", message, edges)
+    return g.elementwise(f"{name}.add", "add", skip, summed)
+
+
+def _model(topology: Topology) -> Model:
+    return Model(
+        name=topology.name,
+        family="tgn",
+        build=partial(build, topology=topology),
+        source="arXiv 2006.10637, as in graphcore/examples tags v2.4.0 and v3.3.0",
+        note="How many edge slots are padding is assumed.",
+        loss="binary_cross_entropy",
+    )
+
+
+def tgn_tensorflow() -> Model:
+    """TGN of the TensorFlow recipe, 200 events a batch: 260,401 parameters."""
+    return _model(TENSORFLOW)
+
+
+def tgn_pytorch() -> Model:
+    """TGN of the PyTorch Geometric recipe, 40 events a batch: 260,401 parameters."""
+    return _model(PYTORCH)

@@ -1,0 +1,102 @@
+"""GroupBERT: BERT whose layers have a convolution module and grouped feed-forward modules.
+
+Chelombiev et al. (arXiv 2106.05822), with the shapes of the recipe (graphcore/examples tag
+v3.0.0, nlp/bert/tensorflow1, modeling.py, GroupBertModel): four modules a layer, each normalised
+before and added to its input; a layer norm after the depth-wise-like convolution, where the paper
+has a batch norm; no dropout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.model import Model
+from ipusim.workload.zoo.language import bert
+from ipusim.workload.zoo.layers.speech import conv_along_time
+from ipusim.workload.zoo.layers.transformer import Shape, attention
+
+FEED_FORWARD_GROUPS = 4
+CONV_GROUP_SIZE = 16
+CONV_KERNEL = 7
+SOURCE = "arXiv 2106.05822, as in graphcore/examples"
+
+Module = Callable[[GraphBuilder, str, str, Shape], str]
+"""Adds one module: builder, prefix, activations, shape."""
+
+
+def convolution(g: GraphBuilder, prefix: str, x: str, shape: Shape) -> str:
+    """Add a gated linear unit, a grouped convolution over neighbouring tokens, and a dense layer.
+
+    The convolution has groups of 16 channels and 7 taps, then a layer norm and a swish.
+    """
+    values = g.linear(f"{prefix}.glu.values", x, shape.hidden)
+    gates = g.elementwise(
+        f"{prefix}.glu.sigmoid", "sigmoid", g.linear(f"{prefix}.glu.gates", x, shape.hidden)
+    )
+    y = g.elementwise(f"{prefix}.glu.gate", "mul", values, gates)
+    groups, name = shape.hidden // CONV_GROUP_SIZE, f"{prefix}.conv"
+    y = conv_along_time(
+        g, name, y, shape.batch, shape.hidden, CONV_KERNEL, groups=groups, bias=False
+    )
+    y = g.elementwise(f"{prefix}.swish", "swish", g.layer_norm(f"{prefix}.norm", y))
+    return g.linear(f"{prefix}.output", y, shape.hidden)
+
+
+def grouped_feed_forward(g: GraphBuilder, prefix: str, x: str, shape: Shape) -> str:
+    """Add a dense layer with GELU, a grouped product back, and a dense layer that mixes groups."""
+    y = g.linear(f"{prefix}.intermediate", x, shape.feed_forward)
+    y = g.elementwise(f"{prefix}.gelu", "gelu", y)
+    # The recipe runs the grouped product as a convolution of one tap.
+    y = conv_along_time(
+        g, f"{prefix}.grouped", y, shape.batch, shape.hidden, 1, groups=FEED_FORWARD_GROUPS
+    )
+    return g.linear(f"{prefix}.mixer", y, shape.hidden)
+
+
+def encoder(g: GraphBuilder, x: str, shape: Shape, mask: str, *, layers: int) -> str:
+    """Add the layers of GroupBERT and the norm after the last."""
+
+    def attend(g: GraphBuilder, prefix: str, x: str, shape: Shape) -> str:
+        return attention(g, prefix, x, shape, mask=mask)
+
+    modules: tuple[tuple[str, Module], ...] = (
+        ("convolution", convolution),
+        ("feed_forward_1", grouped_feed_forward),
+        ("attention", attend),
+        ("feed_forward_2", grouped_feed_forward),
+    )
+    for layer in range(layers):
+        for name, add in modules:
+            prefix = f"encoder.layer.{layer}.{name}"
+            y = add(g, prefix, g.layer_norm(f"{prefix}.prenorm", x), shape)
+            x = g.elementwise(f"{prefix}.add", "add", y, x)
+    return g.layer_norm("encoder.norm", x)
+
+
+def group_bert_base(sequence_length: int) -> Model:
+    """GroupBERT Base for pre-training on sequences of 128, 384 or 512 tokens."""
+    topology = bert.base(
+        f"group_bert_base_pretraining_sl{sequence_length}",
+        sequence_length,
+        "pretraining",
+        masked_tokens=bert.MASKED_TOKENS[sequence_length],
+        dropout=False,
+    )
+    return Model(
+        name=topology.name,
+        family="group-bert",
+        build=partial(
+            bert.build, topology=topology, layers=partial(encoder, layers=topology.layers)
+        ),
+        source=SOURCE,
+        loss="cross_entropy_accuracy",
+    )
+
+
+MODELS: dict[str, Callable[[], Model]] = {
+    f"group_bert_base_pretraining_sl{length}": partial(group_bert_base, length)
+    for length in (128, 384)
+}
+"""Every one by name."""

@@ -1,0 +1,110 @@
+"""Layers of graph networks: messages along edges, their sums at nodes, attention, memory cells.
+
+Nodes and edges are rows of matrices; an edge names its ends by row number. Networks of the IPU
+take graphs of fixed size, padded with edges of a spare node: how many there are (`padding`) decides
+how long the tile with that node's row works (`attributes.Gather.hottest`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ipusim.workload.layers import GraphBuilder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edges:
+    """The edges of a padded graph.
+
+    Attributes
+    ----------
+    sources, targets : str
+        Tensors of node numbers, one per edge; with groups of graphs (groups, edges).
+    nodes : int
+        Rows that the numbers point into, spare node included; of one group.
+    padding : int
+        Edges that only fill up; of one group.
+    """
+
+    sources: str
+    targets: str
+    nodes: int
+    padding: int = 0
+
+
+def at_sources(g: GraphBuilder, name: str, x: str, edges: Edges) -> str:
+    """Give every edge the row of the node that it leaves."""
+    return g.gather(name, x, edges.sources, hottest=edges.padding)
+
+
+def at_targets(g: GraphBuilder, name: str, x: str, edges: Edges) -> str:
+    """Give every edge the row of the node that it enters."""
+    return g.gather(name, x, edges.targets, hottest=edges.padding)
+
+
+def sum_at_targets(g: GraphBuilder, name: str, messages: str, edges: Edges) -> str:
+    """Add up what the edges bring to each node."""
+    return g.scatter_add(name, messages, edges.targets, edges.nodes, hottest=edges.padding)
+
+
+def softmax_at_targets(g: GraphBuilder, name: str, scores: str, edges: Edges) -> str:
+    """Add a softmax of (edges, heads) scores over the edges that enter the same node.
+
+    As graphcore/examples writes it (tag v2.4.0, applications/tensorflow/tgn/model.py,
+    index_softmax): in 32 bits, less the largest score of all, over a sum of at least 1e-6.
+    """
+    dtype = g.tensors[scores].dtype
+    wide = g.cast(f"{name}.wide", scores, "float32")
+    largest = g.reduce(f"{name}.max", "max", wide, axis=0)
+    powers = g.elementwise(f"{name}.sub", "sub", wide, largest)
+    powers = g.elementwise(f"{name}.exp", "exp", powers)
+    sums = sum_at_targets(g, f"{name}.sums", powers, edges)
+    sums = g.elementwise(f"{name}.floor", "clip", sums)
+    sums = at_targets(g, f"{name}.sums_at_edges", sums, edges)
+    return g.cast(f"{name}.narrow", g.elementwise(f"{name}.div", "div", powers, sums), dtype)
+
+
+def gru_cell(g: GraphBuilder, name: str, hidden: str, x: str) -> str:
+    """Add one step of a gated recurrent unit: (rows, state) and (rows, features) to (rows, state).
+
+    PyTorch's form, which resets the candidate after its product; three gates per product.
+    """
+    size = g.shape(hidden)[-1]
+    of_input = _gates(g, f"{name}.input", x, size)
+    of_hidden = _gates(g, f"{name}.hidden", hidden, size)
+    reset, update = (
+        g.elementwise(
+            f"{name}.{gate}",
+            "sigmoid",
+            g.elementwise(f"{name}.{gate}.add", "add", of_input[part], of_hidden[part]),
+        )
+        for part, gate in enumerate(("reset", "update"))
+    )
+    candidate = g.elementwise(f"{name}.reset.mul", "mul", reset, of_hidden[2])
+    candidate = g.elementwise(f"{name}.candidate.add", "add", of_input[2], candidate)
+    candidate = g.elementwise(f"{name}.candidate", "tanh", candidate)
+    # (1 - update) candidate + update hidden, with one operation fewer.
+    change = g.elementwise(f"{name}.change", "sub", hidden, candidate)
+    change = g.elementwise(f"{name}.update.mul", "mul", change, update)
+    return g.elementwise(f"{name}.new", "add", candidate, change)
+
+
+def _gates(g: GraphBuilder, name: str, rows: str, size: int) -> tuple[str, ...]:
+    """Compute reset, update and candidate in one product."""
+    together = g.linear(name, rows, 3 * size)
+    return g.split(f"{name}.gates", together, (size, size, size), axis=1)
+
+
+def time_encoding(g: GraphBuilder, name: str, times: str, size: int, dtype: str) -> str:
+    """Turn (rows, 1) times in 32 bits into (rows, size) cosines of learnt frequency and phase.
+
+    Cosines are taken in `dtype`. In 16 bits the application brings the argument within one turn
+    first (tf.mod in 32 bits), which is left out: some 66 cycles an element by poplibs' estimate.
+    """
+    rows = g.shape(times)[0]
+    x = g.expand(f"{name}.spread", times, (rows, size))
+    x = g.elementwise(f"{name}.mul", "mul", x, g.parameter(f"{name}.weight", (size,)))
+    x = g.elementwise(f"{name}.add", "add", x, g.parameter(f"{name}.bias", (size,)))
+    if dtype != g.tensors[x].dtype:
+        x = g.cast(f"{name}.narrow", x, dtype)
+    return g.elementwise(f"{name}.cos", "cos", x)

@@ -1,0 +1,259 @@
+"""Blocks of transformers: attention with heads, feed-forward layers, the additive mask.
+
+Vaswani et al. (arXiv 1706.03762). Activations are (items x tokens, features) matrices, which
+products read without a change of layout; heads are taken apart and put together by one transpose
+each. Query, key and value come from one product, as in ViT and GPT-2 and as Graphcore runs BERT
+(graphcore/examples, nlp/bert/pytorch/bert_fused_attention.py), or from three.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from ipusim.errors import WorkloadError
+from ipusim.workload.layers import GraphBuilder
+
+ACTIVATIONS = ("gelu", "erf_gelu", "quick_gelu")
+"""GELU by its tanh approximation, which has a vertex, by the error function, by a sigmoid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Sizes of a transformer for one micro-batch.
+
+    Attributes
+    ----------
+    batch, tokens : int
+        Items per pass and tokens of each.
+    hidden, heads, feed_forward : int
+        Features of a token, heads that share them, features inside the feed-forward layers.
+    dropout : bool
+        Whether attention and the end of each half of a layer drop elements in training.
+    attention_dropout, inner_dropout : bool
+        Whether, with dropout, the attention weights drop elements, and the feed-forward layers
+        also after the activation.
+    stochastic_depth : bool
+        Whether training drops whole halves of a layer, for each item apart (arXiv 1603.09382).
+    fused_query_key_value : bool
+        Whether query, key and value come from one product.
+    attention_bias : bool
+        Whether the products around attention add biases.
+    activation : str
+        One of `ACTIVATIONS`.
+    wide_mask : bool
+        Whether scores are widened to float32 for the mask and narrowed afterwards.
+    head_size : int, optional
+        Features of a head where they are not an equal share of the hidden ones.
+    """
+
+    batch: int
+    tokens: int
+    hidden: int
+    heads: int
+    feed_forward: int
+    dropout: bool = True
+    attention_dropout: bool = True
+    inner_dropout: bool = False
+    stochastic_depth: bool = False
+    fused_query_key_value: bool = True
+    attention_bias: bool = True
+    activation: str = "gelu"
+    wide_mask: bool = False
+    head_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS:
+            raise WorkloadError(
+                f"Activation {self.activation!r} of a transformer must be one of "
+                f"{', '.join(ACTIVATIONS)}."
+            )
+        if self.hidden % self.heads:
+            raise WorkloadError(
+                f"Hidden size {self.hidden} of a transformer must be a multiple of its "
+                f"{self.heads} heads."
+            )
+
+    @property
+    def rows(self) -> int:
+        """Rows of the activations: one per item and token."""
+        return self.batch * self.tokens
+
+    @property
+    def size(self) -> int:
+        """Features of a head."""
+        return self.head_size or self.hidden // self.heads
+
+
+def drop(g: GraphBuilder, name: str, x: str, shape: Shape) -> str:
+    """Add a dropout, if the network has any."""
+    return g.elementwise(name, "dropout", x) if shape.dropout else x
+
+
+def large_where_zero(g: GraphBuilder, prefix: str, mask: str, *, wide: bool = False) -> str:
+    """Turn a 0/1 mask of any shape into 0 where it is 1, a large negative value elsewhere.
+
+    If `wide`, in float32 whatever the precision of the run.
+    """
+    y = g.cast(f"{prefix}.cast", mask, "float32", fixed=wide)
+    y = g.elementwise(f"{prefix}.invert", "sub", y)
+    return g.elementwise(f"{prefix}.scale", "scale", y)
+
+
+def additive_mask(g: GraphBuilder, prefix: str, mask: str) -> str:
+    """Turn a 0/1 mask (N, tokens) into what is added to the scores: 0, or a large negative value.
+
+    Returns
+    -------
+    str
+        A tensor (N, 1, 1, tokens), the same for all heads and queries.
+    """
+    batch, tokens = g.shape(mask)
+    y = large_where_zero(g, prefix, mask)
+    return g.reshape(f"{prefix}.reshape", y, (batch, 1, 1, tokens))
+
+
+def packed_mask(g: GraphBuilder, prefix: str, sequences: str) -> str:
+    """Turn the number of each token's sequence (N, tokens) into what is added to the scores.
+
+    Returns
+    -------
+    str
+        A tensor (N, 1, tokens, tokens): 0 between tokens of one sequence of a pack, a large
+        negative value elsewhere.
+    """
+    batch, tokens = g.shape(sequences)
+    size = (batch, tokens, tokens)
+    rows = g.expand(
+        f"{prefix}.rows", g.reshape(f"{prefix}.column", sequences, (batch, tokens, 1)), size
+    )
+    row = g.reshape(f"{prefix}.row", sequences, (batch, 1, tokens))
+    y = large_where_zero(g, prefix, g.elementwise(f"{prefix}.equal", "equal", rows, row))
+    return g.reshape(f"{prefix}.reshape", y, (batch, 1, tokens, tokens))
+
+
+def drop_path(g: GraphBuilder, name: str, x: str, shape: Shape) -> str:
+    """Add stochastic depth to rows (N x T, H), if the network has any.
+
+    The kept items are scaled, and all are multiplied by a random 0 or 1 of their own, as in timm.
+    """
+    if not shape.stochastic_depth:
+        return x
+    y = g.reshape(f"{name}.items", x, (shape.batch, shape.tokens, shape.hidden))
+    y = g.elementwise(f"{name}.scale", "scale", y)
+    ones = g.parameter(f"{name}.ones", (shape.batch, 1, 1), "constant")
+    y = g.elementwise(f"{name}.mask", "mul", y, g.elementwise(f"{name}.draw", "dropout", ones))
+    return g.reshape(f"{name}.rows", y, g.shape(x))
+
+
+def activate(g: GraphBuilder, name: str, x: str, activation: str) -> str:
+    """Add one of `ACTIVATIONS`, as the operators that a framework writes it with."""
+    if activation == "gelu":
+        return g.elementwise(name, "gelu", x)
+    y = g.elementwise(f"{name}.scale", "scale", x)
+    if activation == "quick_gelu":
+        y = g.elementwise(f"{name}.sigmoid", "sigmoid", y)
+    else:
+        y = g.elementwise(f"{name}.erf", "erf", y)
+        y = g.elementwise(f"{name}.shift", "add", y)
+        y = g.elementwise(f"{name}.half", "scale", y)
+    return g.elementwise(name, "mul", x, y)
+
+
+def query_key_value(g: GraphBuilder, prefix: str, x: str, shape: Shape) -> tuple[str, ...]:
+    """Add the products that make query, key and value: (N x T, H) to three (N, heads, T, size)."""
+    features = shape.heads * shape.size
+    dense = partial(g.linear, bias=shape.attention_bias)
+    if not shape.fused_query_key_value:
+        return tuple(
+            split_heads(g, f"{prefix}.{part}", dense(f"{prefix}.{part}", x, features), shape)
+            for part in ("query", "key", "value")
+        )
+    qkv = dense(f"{prefix}.qkv", x, 3 * features)
+    heads = (shape.batch, shape.tokens, 3, shape.heads, shape.size)
+    qkv = g.reshape(f"{prefix}.split_heads", qkv, heads)
+    qkv = g.transpose(f"{prefix}.heads_first", qkv, (2, 0, 3, 1, 4))
+    return g.unstack(f"{prefix}.split", qkv)
+
+
+def split_heads(g: GraphBuilder, prefix: str, x: str, shape: Shape) -> str:
+    """Take the heads of (N x T, H) apart: (N, heads, T, size)."""
+    size = g.shape(x)[-1] // shape.heads
+    y = g.reshape(f"{prefix}.split_heads", x, (shape.batch, shape.tokens, shape.heads, size))
+    return g.transpose(f"{prefix}.heads_first", y, (0, 2, 1, 3))
+
+
+def merge_heads(g: GraphBuilder, prefix: str, x: str) -> str:
+    """Put heads together again: (N, heads, T, size) to (N x T, heads x size)."""
+    batch, heads, tokens, size = g.shape(x)
+    y = g.transpose(f"{prefix}.tokens_first", x, (0, 2, 1, 3))
+    return g.reshape(f"{prefix}.merge_heads", y, (batch * tokens, heads * size))
+
+
+def attention(
+    g: GraphBuilder, prefix: str, x: str, shape: Shape, *, mask: str | None = None
+) -> str:
+    """Add multi-head self-attention: (N x T, H) to (N x T, H), the output product included.
+
+    Parameters
+    ----------
+    g : GraphBuilder
+    prefix : str
+        Of all names.
+    x : str
+        Activations.
+    shape : Shape
+    mask : str, optional
+        Tensor added to the scores (N, heads, T, T).
+    """
+    query, key, value = query_key_value(g, prefix, x, shape)
+    scores = g.matmul(f"{prefix}.scores", query, key, transpose_b=True)
+    scores = g.elementwise(f"{prefix}.scale", "scale", scores)
+    if mask is not None:
+        if shape.wide_mask:
+            scores = g.cast(f"{prefix}.widen", scores, "float32", fixed=True)
+        scores = g.elementwise(f"{prefix}.mask", "add", scores, mask)
+        if shape.wide_mask:
+            scores = g.cast(f"{prefix}.narrow", scores, "float32")
+    weights = g.softmax(f"{prefix}.softmax", scores)
+    if shape.attention_dropout:
+        weights = drop(g, f"{prefix}.dropout", weights, shape)
+    y = merge_heads(g, prefix, g.matmul(f"{prefix}.context", weights, value))
+    y = g.linear(f"{prefix}.output", y, shape.hidden, bias=shape.attention_bias)
+    return drop(g, f"{prefix}.output.dropout", y, shape)
+
+
+def feed_forward(g: GraphBuilder, prefix: str, x: str, shape: Shape) -> str:
+    """Add two dense layers with a GELU between them."""
+    y = g.linear(f"{prefix}.intermediate", x, shape.feed_forward)
+    y = activate(g, f"{prefix}.gelu", y, shape.activation)
+    if shape.inner_dropout:
+        y = drop(g, f"{prefix}.intermediate.dropout", y, shape)
+    y = g.linear(f"{prefix}.output", y, shape.hidden)
+    return drop(g, f"{prefix}.output.dropout", y, shape)
+
+
+def post_norm_layer(
+    g: GraphBuilder, prefix: str, x: str, shape: Shape, *, mask: str | None = None
+) -> str:
+    """Add a layer that normalises after each residual addition, as the original and BERT do."""
+    y = attention(g, f"{prefix}.attention", x, shape, mask=mask)
+    x = g.elementwise(f"{prefix}.attention.add", "add", y, x)
+    x = g.layer_norm(f"{prefix}.attention.norm", x)
+    y = feed_forward(g, f"{prefix}.mlp", x, shape)
+    x = g.elementwise(f"{prefix}.mlp.add", "add", y, x)
+    return g.layer_norm(f"{prefix}.mlp.norm", x)
+
+
+def pre_norm_layer(
+    g: GraphBuilder, prefix: str, x: str, shape: Shape, *, mask: str | None = None
+) -> str:
+    """Add a layer that normalises before each half, as ViT and GPT-2 do."""
+    y = g.layer_norm(f"{prefix}.attention.norm", x)
+    y = attention(g, f"{prefix}.attention", y, shape, mask=mask)
+    y = drop_path(g, f"{prefix}.attention.drop_path", y, shape)
+    x = g.elementwise(f"{prefix}.attention.add", "add", y, x)
+    y = g.layer_norm(f"{prefix}.mlp.norm", x)
+    y = feed_forward(g, f"{prefix}.mlp", y, shape)
+    y = drop_path(g, f"{prefix}.mlp.drop_path", y, shape)
+    return g.elementwise(f"{prefix}.mlp.add", "add", y, x)

@@ -1,0 +1,1 @@
+"""Small networks of scientific applications."""

@@ -1,0 +1,162 @@
+"""BraggNN: the centre of a Bragg peak from an 11 x 11 patch of a detector frame.
+
+Liu et al., "BraggNN: fast X-ray Bragg peak analysis using deep learning" (IUCrJ 9, 2022, 104-113;
+arXiv 2008.08198), with the layers of its authors' code (github lzhengchun/BraggNN, 0d3fdc3,
+``model.py`` with ``fcsz=16_8_4_2``): a convolution without activation, a non-local block, two
+convolutions and five dense layers. Names follow that code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from ipusim.workload.graph import Graph, MatMul, Reduce
+from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.model import Model
+
+PATCH_SIZE = 11
+CROP_SIZE = 15
+"""Side of a stored crop: a patch, and two pixels on every side to shift it in."""
+CONV_CHANNELS = (64, 32, 8)
+DENSE_UNITS = (16, 8, 4, 2)
+COORDINATES = 2
+
+
+def _non_local_block(g: GraphBuilder, name: str, x: str) -> str:
+    """Attention between all positions of a field, added to the field.
+
+    With theta, phi and g as (channels, positions) matrices, the weighted sum of g comes out in the
+    same layout as ``g @ softmax(theta^T @ phi)^T``, so no operand changes its order.
+    """
+    batch, channels, rows, columns = g.shape(x)
+    inner, positions = channels // 2, rows * columns
+    theta, phi, value = (
+        g.reshape(
+            f"{name}.{part}.flatten",
+            g.conv(f"{name}.{part}", x, inner, 1, bias=True),
+            (batch, inner, positions),
+        )
+        for part in ("theta_layer", "phi_layer", "g_layer")
+    )
+    transposed = MatMul(
+        groups=batch, m=positions, k=inner, n=positions, weights_operand=False, transpose_a=True
+    )
+    scores = g.apply(f"{name}.scores", transposed, (theta, phi), (batch, positions, positions))
+    attention = g.softmax(f"{name}.attention", scores)
+    mixed = g.matmul(f"{name}.mix", value, attention, transpose_b=True)
+    mixed = g.reshape(f"{name}.unflatten", mixed, (batch, inner, rows, columns))
+    out = g.conv(f"{name}.out_cnn", mixed, channels, 1, bias=True)
+    return g.elementwise(f"{name}.residual", "add", out, x)
+
+
+def _shift_and_crop(g: GraphBuilder, crops: str) -> str:
+    """Move each patch by random whole pixels and cut it out of its crop.
+
+    The port (github daman-khaira/BraggNN_IPU at 3de617c, ``model.py``) draws the shifts on the
+    chip, adds them to the positions of the pixels and looks the pixels up one by one in all crops
+    of the batch. Drawing random numbers costs what dropping out does.
+    """
+    batch, channels, *_ = g.shape(crops)
+    pixels = PATCH_SIZE**2
+    drawn = g.elementwise("shift.draw", "dropout", g.input("peaks", (batch, COORDINATES)))
+    corners = g.cast("shift.whole", drawn, "int32")
+    corner = g.narrow("shift.corner", corners, axis=1, size=1)
+    places = g.parameter("shift.places", (1, pixels), role="constant", dtype="int32")
+    repeated = g.expand("shift.repeat", corner, (batch, pixels))
+    indices = g.elementwise("shift.index", "add", repeated, places)
+    table = g.reshape("crop.table", crops, (prod(g.shape(crops)), 1))
+    cut = g.gather("crop", table, g.reshape("crop.indices", indices, (batch * pixels,)))
+    return g.reshape("crop.patches", cut, (batch, channels, PATCH_SIZE, PATCH_SIZE))
+
+
+def _scale(g: GraphBuilder, x: str) -> str:
+    """Scale each patch to 0..1: subtract its minimum, divide by what is then its maximum."""
+    shape = g.shape(x)
+    rows = g.reshape("scale.rows", x, (shape[0], prod(shape[1:])))
+    for extreme, function in (("min", "sub"), ("max", "div")):
+        work = Reduce(function=extreme, outer=shape[0], reduced=prod(shape[1:]), inner=1)
+        found = g.apply(f"scale.{extreme}", work, (rows,), (shape[0], 1))
+        rows = g.elementwise(f"scale.{function}", function, rows, found)
+    return g.reshape("scale.patches", rows, shape)
+
+
+def build_braggnn(micro_batch: int | None) -> Graph:
+    """Build the forward graph.
+
+    Parameters
+    ----------
+    micro_batch : int or None
+        Patches per pass; None means 1.
+
+    Returns
+    -------
+    Graph
+        From patches (N, 1, 11, 11) to centres (N, 2), column first, as fractions of the patch.
+    """
+    g = GraphBuilder("braggnn")
+    return _network(g, g.input("patches", (micro_batch or 1, 1, PATCH_SIZE, PATCH_SIZE)))
+
+
+def build_braggnn_scaled(micro_batch: int | None) -> Graph:
+    """Build the forward graph that scales its patches itself; arguments as `build_braggnn`."""
+    g = GraphBuilder("braggnn_scaled")
+    patches = g.input("patches", (micro_batch or 1, 1, PATCH_SIZE, PATCH_SIZE))
+    return _network(g, _scale(g, patches))
+
+
+def build_braggnn_prepared(micro_batch: int | None) -> Graph:
+    """Build the forward graph that shifts, crops and scales.
+
+    Inputs are crops (N, 1, 15, 15), and positions of peaks (N, 2) in them; the shift of the
+    targets, 2 numbers per patch, is left out.
+    """
+    g = GraphBuilder("braggnn_prepared")
+    crops = g.input("crops", (micro_batch or 1, 1, CROP_SIZE, CROP_SIZE))
+    return _network(g, _scale(g, _shift_and_crop(g, crops)))
+
+
+def _network(g: GraphBuilder, x: str) -> Graph:
+    """Add the layers to patches and finish the graph."""
+    x = g.conv("cnn_layers_1", x, CONV_CHANNELS[0], 3, bias=True)
+    x = _non_local_block(g, "nlb", x)
+    x = g.elementwise("nlb.activation", "leaky_relu", x)
+    for number, channels in enumerate(CONV_CHANNELS[1:], start=2):
+        x = g.conv(f"cnn_layers_{number}", x, channels, 3, bias=True)
+        x = g.elementwise(f"cnn_layers_{number}.activation", "leaky_relu", x)
+    x = g.flatten("flatten", x)
+    for number, units in enumerate(DENSE_UNITS, start=1):
+        x = g.linear(f"dense_layers.{number}", x, units)
+        x = g.elementwise(f"dense_layers.{number}.activation", "leaky_relu", x)
+    return g.finish(g.linear("dense_layers.out", x, COORDINATES))
+
+
+def braggnn() -> Model:
+    """BraggNN: 33,172 parameters, 2.094 MMAC per patch."""
+    return Model(
+        name="braggnn",
+        family="braggnn",
+        build=build_braggnn,
+        source="arXiv 2008.08198; github lzhengchun/BraggNN at 0d3fdc3, fcsz=16_8_4_2",
+        loss="mean_squared",
+    )
+
+
+def braggnn_scaled() -> Model:
+    """BraggNN that scales its patches on the chip."""
+    return _variant("braggnn_scaled", build_braggnn_scaled, "96c601b")
+
+
+def braggnn_prepared() -> Model:
+    """BraggNN that shifts, crops and scales on the chip: the final dataflow of the port."""
+    return _variant("braggnn_prepared", build_braggnn_prepared, "3de617c")
+
+
+def _variant(name: str, build: Callable[[int | None], Graph], commit: str) -> Model:
+    return Model(
+        name=name,
+        family="braggnn",
+        build=build,
+        source=f"github daman-khaira/BraggNN_IPU at {commit}, model.py",
+        loss="mean_squared",
+    )

@@ -1,0 +1,55 @@
+"""CANDLE Uno: how a tumour's cells respond to two drugs, from dense features.
+
+ECP-CANDLE/Benchmarks, Pilot1/Uno (README and its log): towers of three dense layers read gene
+expression, and descriptors and fingerprints of each drug with shared weights; their results and
+the two doses go through three more. 15,580 numbers per sample arrive from the host.
+"""
+
+from __future__ import annotations
+
+from ipusim.workload.graph import Graph
+from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.model import Model
+
+GENES, DESCRIPTORS, FINGERPRINTS = 942, 5270, 2048
+UNITS = (1000, 1000, 1000)
+
+
+def _tower(g: GraphBuilder, name: str, x: str) -> str:
+    for number, units in enumerate(UNITS, start=1):
+        x = g.linear(f"{name}.{number}", x, units)
+        x = g.elementwise(f"{name}.{number}.relu", "relu", x)
+    return x
+
+
+def build_uno(micro_batch: int | None) -> Graph:
+    """Build the forward graph from features to growth (N, 1).
+
+    Parameters
+    ----------
+    micro_batch : int or None
+        Samples per pass; None means 1.
+    """
+    g = GraphBuilder("uno")
+    batch = micro_batch or 1
+    doses = [g.input(f"dose{drug}", (batch, 1)) for drug in (1, 2)]
+    towers = [_tower(g, "gene", g.input("cell.rnaseq", (batch, GENES)))]
+    g.share("tower2.", "tower1.")
+    for drug in (1, 2):
+        for kind, features in (("descriptors", DESCRIPTORS), ("fingerprints", FINGERPRINTS)):
+            x = g.input(f"drug{drug}.{kind}", (batch, features))
+            towers.append(_tower(g, f"tower{drug}.{kind}", x))
+    x = g.concat("concat", *doses, *towers, axis=1)
+    x = _tower(g, "dense", x)
+    return g.finish(g.linear("growth", x, 1))
+
+
+def uno() -> Model:
+    """CANDLE Uno: 21,275,001 parameters, 32.6 MMAC per sample."""
+    return Model(
+        name="uno",
+        family="uno",
+        build=build_uno,
+        source="ECP-CANDLE/Benchmarks Pilot1/Uno",
+        loss="mean_squared",
+    )

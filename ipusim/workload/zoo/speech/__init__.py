@@ -1,0 +1,1 @@
+"""Speech and recurrent networks."""

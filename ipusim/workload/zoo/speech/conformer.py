@@ -1,0 +1,254 @@
+"""Conformer: speech to text by layers of attention and convolution, with an attending decoder.
+
+Gulati et al. (arXiv 2005.08100), as Graphcore trained it: the small one of release 2.4
+(graphcore/examples@v2.4.0, applications/pytorch/conformer) with a shift of relative positions and
+no bias in attention, the medium one of WeNet (v3.3.0, speech/conformer/pytorch) with neither, and
+a CTC loss beside that of the decoder. Layer norms stand where the paper has batch norms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from ipusim.workload.graph import Graph
+from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.model import Model
+from ipusim.workload.zoo.layers.speech import (
+    Attention,
+    attention_between,
+    conv_along_time,
+    gated,
+    smoothed_cross_entropy,
+    swish,
+)
+
+MELS, VOCABULARY = 80, 4233
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """What distinguishes one Conformer from another.
+
+    Attributes
+    ----------
+    name : str
+    frames, tokens : int
+        Length of the input and of the text, to which all are padded.
+    subsampling : int
+        Features of the two convolutions that shorten the input.
+    layers, hidden, heads, feed_forward, kernel : int
+        Of the encoder; `kernel` taps of its convolutions along time.
+    decoder_layers, decoder_feed_forward : int
+    attention_dropout, attention_bias, shifts_positions, ctc : bool
+        Whether attention drops weights, its products have biases, its positions are relative by
+        a shift, and a CTC loss is trained besides.
+    """
+
+    name: str
+    frames: int
+    tokens: int
+    subsampling: int
+    layers: int
+    hidden: int
+    heads: int
+    feed_forward: int
+    kernel: int
+    decoder_layers: int
+    decoder_feed_forward: int
+    attention_dropout: bool
+    attention_bias: bool
+    shifts_positions: bool
+    ctc: bool
+
+    @property
+    def steps(self) -> int:
+        """Steps after two convolutions with stride 2 and three taps."""
+        return ((self.frames - 1) // 2 - 1) // 2
+
+    def attention(self, batch: int, queries: int, keys: int) -> Attention:
+        """Return the sizes of one attention."""
+        return Attention(
+            batch=batch,
+            queries=queries,
+            keys=keys,
+            hidden=self.hidden,
+            heads=self.heads,
+            shared_projection=True,
+            dropout=self.attention_dropout,
+            bias=self.attention_bias,
+            shifts_positions=self.shifts_positions,
+        )
+
+
+def _drop(g: GraphBuilder, name: str, x: str) -> str:
+    return g.elementwise(name, "dropout", x)
+
+
+def _feed_forward(g: GraphBuilder, prefix: str, x: str, features: int, *, encoding: bool) -> str:
+    """Add norm, two dense layers and the residual: in the encoder half of it, with Swish."""
+    y = g.linear(f"{prefix}.up", g.layer_norm(f"{prefix}.norm", x), features)
+    name = f"{prefix}.act"
+    y = swish(g, name, y) if encoding else g.elementwise(name, "relu", y)
+    y = _drop(g, f"{prefix}.inner_dropout", y)
+    y = _drop(g, f"{prefix}.dropout", g.linear(f"{prefix}.down", y, g.shape(x)[1]))
+    if encoding:
+        y = g.elementwise(f"{prefix}.half", "scale", y)
+    return g.elementwise(f"{prefix}.add", "add", x, y)
+
+
+def _convolve(g: GraphBuilder, prefix: str, x: str, batch: int, topology: Topology) -> str:
+    """Add norm, gate, depthwise convolution along time, and the residual."""
+    hidden = topology.hidden
+    y = g.layer_norm(f"{prefix}.norm_in", x)
+    y = conv_along_time(g, f"{prefix}.pointwise1", y, batch, 2 * hidden, 1, bias=False)
+    y = gated(g, f"{prefix}.glu", y)
+    y = conv_along_time(
+        g, f"{prefix}.depthwise", y, batch, hidden, topology.kernel, groups=hidden, bias=False
+    )
+    y = swish(g, f"{prefix}.act", g.layer_norm(f"{prefix}.norm", y))
+    y = conv_along_time(g, f"{prefix}.pointwise2", y, batch, hidden, 1, bias=False)
+    return g.elementwise(f"{prefix}.add", "add", x, _drop(g, f"{prefix}.dropout", y))
+
+
+def _encode(g: GraphBuilder, x: str, batch: int, mask: str, topology: Topology) -> str:
+    """Add the encoder: (N x steps, H) to the same."""
+    steps, hidden = topology.steps, topology.hidden
+    reach = 2 * steps - 1 if topology.shifts_positions else steps
+    positions = g.parameter("encoder.positions", (reach, hidden), role="constant")
+    shape = topology.attention(batch, steps, steps)
+    for layer in range(topology.layers):
+        name = f"encoder.{layer}"
+        x = _feed_forward(g, f"{name}.macaron", x, topology.feed_forward, encoding=True)
+        y = g.layer_norm(f"{name}.attention.norm", x)
+        y = attention_between(g, f"{name}.attention", y, y, shape, mask=mask, positions=positions)
+        x = g.elementwise(
+            f"{name}.attention.add", "add", x, _drop(g, f"{name}.attention.output_dropout", y)
+        )
+        x = _convolve(g, f"{name}.conv", x, batch, topology)
+        x = _feed_forward(g, f"{name}.mlp", x, topology.feed_forward, encoding=True)
+        x = g.layer_norm(f"{name}.norm", x)
+    return g.layer_norm("encoder.norm", x)
+
+
+def _decode(
+    g: GraphBuilder, tokens: str, memory: str, batch: int, memory_mask: str, topology: Topology
+) -> str:
+    """Add the decoder: tokens (N, L) to scores (N x L, vocabulary)."""
+    length, hidden = topology.tokens, topology.hidden
+    table = g.parameter("decoder.table", (VOCABULARY, hidden))
+    x = g.elementwise("decoder.scale", "scale", g.gather("decoder.embed", table, tokens))
+    x = g.reshape("decoder.items", x, (batch, length, hidden))
+    positions = g.parameter("decoder.positions", (length, hidden), role="constant")
+    x = g.elementwise("decoder.add_positions", "add", x, positions)
+    x = _drop(g, "decoder.dropout", g.reshape("decoder.rows", x, (batch * length, hidden)))
+    causal = g.parameter("decoder.mask", (batch, 1, length, length), role="constant")
+    for layer in range(topology.decoder_layers):
+        name = f"decoder.{layer}"
+        y = g.layer_norm(f"{name}.self.norm", x)
+        y = attention_between(
+            g, f"{name}.self", y, y, topology.attention(batch, length, length), mask=causal
+        )
+        x = g.elementwise(f"{name}.self.add", "add", x, _drop(g, f"{name}.self.out_dropout", y))
+        y = g.layer_norm(f"{name}.source.norm", x)
+        y = attention_between(
+            g,
+            f"{name}.source",
+            y,
+            memory,
+            topology.attention(batch, length, topology.steps),
+            mask=memory_mask,
+        )
+        x = g.elementwise(f"{name}.source.add", "add", x, _drop(g, f"{name}.source.out_dropout", y))
+        x = _feed_forward(g, f"{name}.mlp", x, topology.decoder_feed_forward, encoding=False)
+    return g.linear("decoder.output", g.layer_norm("decoder.norm", x), VOCABULARY)
+
+
+def build(micro_batch: int | None, *, topology: Topology) -> Graph:
+    """Build the forward graph from frames (N, T, 80) and tokens (N, L) to the losses."""
+    g = GraphBuilder(topology.name)
+    batch, hidden, steps = micro_batch or 1, topology.hidden, topology.steps
+    x = g.input("features", (batch, topology.frames, MELS))
+    tokens = g.input("tokens", (batch, topology.tokens), "int32")
+    targets = g.input("targets", (batch, topology.tokens), "int32")
+    for function in ("sub", "mul"):
+        statistics = g.parameter(f"normalise.{function}.by", (MELS,), role="constant")
+        x = g.elementwise(f"normalise.{function}", function, x, statistics)
+    x = g.reshape("subsample.image", x, (batch, 1, topology.frames, MELS))
+    for layer in (1, 2):
+        x = g.conv(f"subsample.conv{layer}", x, topology.subsampling, 3, stride=2, bias=True)
+        x = g.elementwise(f"subsample.act{layer}", "relu", x)
+    bands = g.shape(x)[3]
+    x = g.transpose("subsample.steps_first", x, (0, 2, 1, 3))
+    x = g.reshape("subsample.rows", x, (batch * steps, topology.subsampling * bands))
+    x = g.linear("subsample.output", x, hidden)
+    x = _drop(g, "subsample.dropout", g.elementwise("subsample.scale", "scale", x))
+    mask = g.parameter("encoder.mask", (batch, 1, 1, steps), role="constant")
+    memory = _encode(g, x, batch, mask, topology)
+    losses = []
+    if topology.ctc:
+        scores = g.linear("ctc.output", memory, VOCABULARY)
+        probabilities = g.softmax("ctc.log_softmax", scores, log=True)
+        losses.append(g.alignment_loss("ctc", probabilities, targets, kind="ctc", steps=steps))
+    scores = _decode(g, tokens, memory, batch, mask, topology)
+    losses.insert(0, smoothed_cross_entropy(g, "loss", scores, targets))
+    return g.finish(*losses)
+
+
+def _model(topology: Topology, source: str) -> Model:
+    return Model(
+        name=topology.name,
+        family="conformer",
+        build=partial(build, topology=topology),
+        source=source,
+        note="trained form: the graph ends with the losses",
+        loss="identity",
+    )
+
+
+def conformer_small() -> Model:
+    """Return the small Conformer of SDK 2.4: 16 layers of 144 features, one decoder layer."""
+    return _model(
+        Topology(
+            name="conformer_small",
+            frames=768,
+            tokens=46,
+            subsampling=32,
+            layers=16,
+            hidden=144,
+            heads=4,
+            feed_forward=576,
+            kernel=31,
+            decoder_layers=1,
+            decoder_feed_forward=640,
+            attention_dropout=True,
+            attention_bias=False,
+            shifts_positions=True,
+            ctc=False,
+        ),
+        "graphcore/examples@v2.4.0:applications/pytorch/conformer/configs/train.yaml",
+    )
+
+
+def conformer_medium() -> Model:
+    """Return WeNet's Conformer: 12 layers of 256 features, six decoder layers, with CTC."""
+    return _model(
+        Topology(
+            name="conformer_medium",
+            frames=1220,
+            tokens=48,
+            subsampling=256,
+            layers=12,
+            hidden=256,
+            heads=4,
+            feed_forward=2048,
+            kernel=15,
+            decoder_layers=6,
+            decoder_feed_forward=2048,
+            attention_dropout=False,
+            attention_bias=True,
+            shifts_positions=False,
+            ctc=True,
+        ),
+        "graphcore/examples@v3.3.0:speech/conformer/pytorch/configs/train.yaml",
+    )

@@ -1,0 +1,127 @@
+"""Deep Voice 3: speech from text by gated convolutions and attention.
+
+Ping et al. (arXiv 1710.07654), as in graphcore/examples@v3.1.0, speech/deepvoice3/popart
+(vctk_model_conf.json): 80 characters, 4 s of speech at 16 kHz in hops of 600 samples, 108 speakers.
+Absolute errors are trained as squares; masks of the losses are left out.
+"""
+
+from __future__ import annotations
+
+from ipusim.workload.graph import Graph
+from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.model import Model
+from ipusim.workload.zoo.layers.speech import conv_along_time, gated
+
+CHARACTERS, FRAMES, MELS = 80, 106, 80
+SYMBOLS = 120
+"""Characters, punctuation, phonemes, padding and end."""
+
+EMBEDDING, SPEAKERS, SPEAKER = 256, 108, 16
+ENCODER, DECODER, ATTENTION = 128, 256, 256
+BINS = 513
+TAPS = 5
+
+
+def _add_speaker(g: GraphBuilder, name: str, x: str, speaker: str) -> str:
+    """Add a dense layer of the speaker's embedding (N, S) to every step of rows (N x T, C)."""
+    rows, features = g.shape(x)
+    batch = g.shape(speaker)[0]
+    y = g.elementwise(f"{name}.tanh", "tanh", g.linear(f"{name}.dense", speaker, features))
+    y = g.reshape(f"{name}.column", y, (batch, 1, features))
+    items = g.reshape(f"{name}.items", x, (batch, rows // batch, features))
+    return g.reshape(f"{name}.rows", g.elementwise(name, "add", items, y), (rows, features))
+
+
+def _block(
+    g: GraphBuilder, name: str, x: str, batch: int, speaker: str | None, *, causal: bool
+) -> str:
+    """Add a gated residual convolution; the speaker joins before the gate."""
+    features = g.shape(x)[1]
+    y = g.elementwise(f"{name}.dropout", "dropout", x)
+    y = conv_along_time(g, f"{name}.conv", y, batch, 2 * features, TAPS, causal=causal)
+    if speaker is None:
+        y = gated(g, f"{name}.gated", y)
+    else:
+        values, gates = g.split(f"{name}.halves", y, (features, features), axis=1)
+        values = _add_speaker(g, f"{name}.speaker", values, speaker)
+        gates = g.elementwise(f"{name}.gate", "sigmoid", gates)
+        y = g.elementwise(f"{name}.gated", "mul", values, gates)
+    return g.elementwise(f"{name}.scale", "scale", g.elementwise(f"{name}.add", "add", y, x))
+
+
+def _attend(g: GraphBuilder, name: str, query: str, key: str, value: str, batch: int) -> str:
+    """Add attention of frames (N x F, C) over characters (N x T, E), with one head."""
+
+    def placed(part: str, x: str) -> str:
+        rows, features = g.shape(x)
+        table = g.parameter(f"{name}.{part}_positions", (rows // batch, features), role="constant")
+        y = g.reshape(f"{name}.{part}_items", x, (batch, rows // batch, features))
+        y = g.elementwise(f"{name}.{part}_placed", "add", y, table)
+        return g.reshape(f"{name}.{part}_rows", y, (rows, features))
+
+    def projected(part: str, x: str) -> str:
+        y = g.linear(f"{name}.{part}", x, ATTENTION, bias=False)
+        return g.reshape(f"{name}.{part}_split", y, (batch, g.shape(x)[0] // batch, ATTENTION))
+
+    keys = projected("key", placed("key", key))
+    queries = projected("query", placed("query", query))
+    values = projected("value", value)
+    scores = g.matmul(f"{name}.scores", queries, keys, transpose_b=True)
+    weights = g.softmax(f"{name}.softmax", scores)
+    weights = g.elementwise(f"{name}.dropout", "dropout", weights)
+    y = g.matmul(f"{name}.context", weights, values)
+    y = g.reshape(f"{name}.context_rows", y, (g.shape(query)[0], ATTENTION))
+    y = g.elementwise(f"{name}.root", "scale", y)
+    y = g.linear(f"{name}.output", y, g.shape(query)[1], bias=False)
+    return g.elementwise(f"{name}.act", "relu", y)
+
+
+def build(micro_batch: int | None) -> Graph:
+    """Build the forward graph from characters (N, 80), frames and speakers to both spectrograms."""
+    g = GraphBuilder("deepvoice3")
+    batch = micro_batch or 1
+    text = g.input("text", (batch, CHARACTERS), "int32")
+    frames = g.input("frames", (batch * FRAMES, MELS))
+    who = g.input("speaker", (batch, 1), "int32")
+    speaker = g.gather("speaker.embed", g.parameter("speaker.table", (SPEAKERS, SPEAKER)), who)
+    table = g.parameter("text.table", (SYMBOLS, EMBEDDING))
+    embedded = _add_speaker(g, "text.speaker", g.gather("text.embed", table, text), speaker)
+    x = g.elementwise("encoder.in.act", "relu", g.linear("encoder.in", embedded, ENCODER))
+    for layer in range(7):
+        x = _block(g, f"encoder.{layer}", x, batch, speaker, causal=False)
+    x = g.elementwise("encoder.out.act", "relu", g.linear("encoder.out", x, EMBEDDING))
+    key = _add_speaker(g, "encoder.speaker", x, speaker)
+    value = g.elementwise("encoder.value.add", "add", embedded, key)
+    value = g.elementwise("encoder.value", "scale", value)
+    x = frames
+    for layer, features in enumerate((128, DECODER)):
+        x = g.elementwise(f"decoder.in{layer}.dropout", "dropout", x)
+        x = _add_speaker(g, f"decoder.in{layer}.speaker", x, speaker)
+        x = g.linear(f"decoder.in{layer}", x, features)
+        x = g.elementwise(f"decoder.in{layer}.act", "relu", x)
+    for layer in range(4):
+        x = _block(g, f"decoder.{layer}", x, batch, speaker, causal=True)
+        if layer in (0, 3):
+            y = _attend(g, f"decoder.{layer}.attention", x, key, value, batch)
+            x = g.elementwise(f"decoder.{layer}.join", "add", x, y)
+            x = g.elementwise(f"decoder.{layer}.joined", "scale", x)
+    mel = gated(g, "mel.gated", g.linear("mel", x, 2 * MELS))
+    mel = g.elementwise("mel.act", "sigmoid", mel)
+    done = g.elementwise("done.act", "sigmoid", g.linear("done", x, 1))
+    for layer in range(6):
+        x = _block(g, f"converter.{layer}", x, batch, None, causal=False)
+    x = g.elementwise("converter.act", "relu", g.linear("converter.dense", x, DECODER))
+    linear = g.elementwise("spectrum.act", "sigmoid", g.linear("spectrum", x, BINS))
+    return g.finish(mel, linear, done)
+
+
+def deepvoice3() -> Model:
+    """Return Deep Voice 3 as it is trained."""
+    return Model(
+        name="deepvoice3",
+        family="deepvoice",
+        build=build,
+        source="graphcore/examples@v3.1.0:speech/deepvoice3/popart",
+        note="absolute errors trained as squares, without masks and guided attention",
+        loss="mean_squared",
+    )

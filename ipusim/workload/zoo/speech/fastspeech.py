@@ -1,0 +1,307 @@
+"""Speech from text with parallel transformers: FastSpeech 2 and FastPitch.
+
+FastSpeech 2 (arXiv 2006.04558) as in graphcore/examples@v3.1.0, speech/fastspeech2/tensorflow2;
+FastPitch (arXiv 2006.06873) as in graphcore/examples@v3.3.0, speech/fastpitch/pytorch. Both encode
+symbols by attention and convolutions, predict how long each lasts and at what pitch, repeat the
+symbols accordingly and decode mel frames; both train on sequences padded to 189 symbols and 870
+frames.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+from ipusim.workload.graph import Graph
+from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.model import Model
+from ipusim.workload.zoo.layers.speech import (
+    conv_along_time,
+    gather_lengths,
+    masked,
+    multiply_lengths,
+)
+from ipusim.workload.zoo.layers.transformer import Shape, attention
+
+SYMBOLS, FRAMES, MELS = 189, 870, 80
+HIDDEN, KERNEL = 384, 3
+PREDICTOR = 256
+
+
+def _block(
+    g: GraphBuilder,
+    prefix: str,
+    x: str,
+    shape: Shape,
+    *,
+    mask: str,
+    scores_mask: str,
+    activation: str,
+    masks_inside: bool,
+    trained: bool,
+) -> str:
+    """Add attention and two convolutions, each with residual, norm and mask."""
+    y = attention(g, f"{prefix}.attention", x, shape, mask=scores_mask)
+    y = g.elementwise(f"{prefix}.attention.add", "add", y, x)
+    x = masked(g, f"{prefix}.attention.masked", g.layer_norm(f"{prefix}.attention.norm", y), mask)
+    y = conv_along_time(g, f"{prefix}.conv1", x, shape.batch, shape.feed_forward, KERNEL)
+    if masks_inside:
+        y = masked(g, f"{prefix}.conv1.masked", y, mask)
+    y = _activate(g, f"{prefix}.conv1.act", y, activation, trained=trained)
+    y = conv_along_time(g, f"{prefix}.conv2", y, shape.batch, shape.hidden, KERNEL)
+    if masks_inside:
+        y = masked(g, f"{prefix}.conv2.masked", y, mask)
+    y = g.elementwise(f"{prefix}.conv2.dropout", "dropout", y)
+    y = g.elementwise(f"{prefix}.conv2.add", "add", y, x)
+    return masked(g, f"{prefix}.masked", g.layer_norm(f"{prefix}.norm", y), mask)
+
+
+def _activate(g: GraphBuilder, name: str, x: str, activation: str, *, trained: bool) -> str:
+    """Add an activation; Mish as TensorFlow computes it, x times the tanh of softplus(x).
+
+    The softplus takes x where that is large, exp(x) where it is small, and log(1 + exp(x)) between
+    (tensorflow, compiler/tf2xla/kernels/softplus_op.cc). The two choices are left out where
+    gradients are wanted.
+    """
+    if activation != "mish":
+        return g.elementwise(name, activation, x)
+    if trained:
+        y = g.elementwise(f"{name}.softplus", "softplus", x)
+    else:
+        grown = g.elementwise(f"{name}.exp", "exp", x)
+        y = g.elementwise(f"{name}.log", "log", g.elementwise(f"{name}.plus_one", "add", grown))
+        for size, other in (("small", grown), ("large", x)):
+            chosen = g.elementwise(f"{name}.{size}", "less", x)
+            y = g.elementwise(f"{name}.take_{size}", "select", chosen, other, y)
+    return g.elementwise(name, "mul", x, g.elementwise(f"{name}.tanh", "tanh", y))
+
+
+def _predictor(g: GraphBuilder, prefix: str, x: str, batch: int, mask: str) -> str:
+    """Add the prediction of one value per symbol: (N x T, H) to (N, T)."""
+    x = masked(g, f"{prefix}.mask_in", x, mask)
+    for layer in range(2):
+        x = conv_along_time(g, f"{prefix}.conv{layer}", x, batch, PREDICTOR, KERNEL)
+        x = g.elementwise(f"{prefix}.act{layer}", "relu", x)
+        x = g.layer_norm(f"{prefix}.norm{layer}", x)
+        x = g.elementwise(f"{prefix}.dropout{layer}", "dropout", x)
+    x = masked(g, f"{prefix}.mask_out", g.linear(f"{prefix}.output", x, 1), mask)
+    return g.reshape(f"{prefix}.values", x, (batch, g.shape(x)[0] // batch))
+
+
+def _masks(g: GraphBuilder, prefix: str, batch: int, steps: int, source: str) -> tuple[str, str]:
+    """Return a 0/1 mask of rows (N x T, 1), and what is added to scores (N, 1, 1, T)."""
+    present = g.elementwise(f"{prefix}.present", "equal", source)
+    mask = g.cast(f"{prefix}.cast", present, "float32")
+    away = g.elementwise(f"{prefix}.scale", "scale", g.elementwise(f"{prefix}.away", "sub", mask))
+    return (
+        g.reshape(f"{prefix}.rows", mask, (batch * steps, 1)),
+        g.reshape(f"{prefix}.scores", away, (batch, 1, 1, steps)),
+    )
+
+
+def _add_positions(g: GraphBuilder, name: str, x: str, batch: int) -> str:
+    """Add a fixed encoding to every step of rows (N x T, H)."""
+    rows, hidden = g.shape(x)
+    steps = rows // batch
+    table = g.parameter(f"{name}.table", (steps, hidden), role="constant")
+    y = g.reshape(f"{name}.items", x, (batch, steps, hidden))
+    return g.reshape(f"{name}.rows", g.elementwise(name, "add", y, table), (rows, hidden))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """What distinguishes the two networks, and the forms of one.
+
+    Attributes
+    ----------
+    name : str
+    symbols : int
+        Entries of the symbol table.
+    layers, heads, head_size, feed_forward : int
+        Of encoder and decoder each; a head has `head_size` features.
+    activation : str
+        Between the convolutions of a block.
+    predicts_energy : bool
+        Whether energy is predicted beside duration and pitch.
+    embedding_kernel : int
+        Taps of the convolutions that embed pitch and energy.
+    postnet : bool
+        Whether five convolutions refine the mel frames, and symbols are repeated by a lookup
+        (FastSpeech 2) instead of a product (FastPitch).
+    given_variance : bool
+        Whether durations, pitch and energy come from the host, as in training.
+    """
+
+    name: str
+    symbols: int
+    layers: int
+    heads: int
+    feed_forward: int
+    activation: str
+    predicts_energy: bool
+    embedding_kernel: int
+    postnet: bool
+    given_variance: bool
+    head_size: int | None = None
+
+
+def build(micro_batch: int | None, *, topology: Topology) -> Graph:
+    """Build the forward graph from symbols (N, 189) to mel frames and predicted values."""
+    g = GraphBuilder(topology.name)
+    batch = micro_batch or 1
+    encode = Shape(
+        batch=batch,
+        tokens=SYMBOLS,
+        hidden=HIDDEN,
+        heads=topology.heads,
+        feed_forward=topology.feed_forward,
+        fused_query_key_value=topology.head_size is not None,
+        head_size=topology.head_size,
+    )
+    ids = g.input("symbols", (batch, SYMBOLS), "int32")
+    table = g.parameter("symbols.table", (topology.symbols, HIDDEN))
+    mask, away = _masks(g, "symbols.mask", batch, SYMBOLS, ids)
+    x = _add_positions(g, "symbols.positions", g.gather("symbols.embed", table, ids), batch)
+    common = {
+        "activation": topology.activation,
+        "masks_inside": topology.postnet,
+        "trained": topology.given_variance,
+    }
+    for layer in range(topology.layers):
+        x = _block(g, f"encoder.{layer}", x, encode, mask=mask, scores_mask=away, **common)
+    durations = _predictor(g, "duration", x, batch, mask)
+    kinds = ("pitch", "energy") if topology.predicts_energy else ("pitch",)
+    values = {kind: _predictor(g, kind, x, batch, mask) for kind in kinds}
+    for kind, value in values.items():
+        source = g.input(f"{kind}.given", (batch, SYMBOLS)) if topology.given_variance else value
+        column = g.reshape(f"{kind}.column", source, (batch * SYMBOLS, 1))
+        y = conv_along_time(g, f"{kind}.embed", column, batch, HIDDEN, topology.embedding_kernel)
+        if topology.predicts_energy:
+            y = g.elementwise(f"{kind}.dropout", "dropout", y)
+        x = g.elementwise(f"{kind}.add", "add", x, y)
+    if topology.postnet:
+        x = gather_lengths(g, "lengths", x, batch, FRAMES)
+    else:
+        ends = g.input("lengths.ends", (batch, SYMBOLS))
+        x = multiply_lengths(g, "lengths", x, batch, FRAMES, ends)
+    lasting = g.parameter("frames.present", (batch, FRAMES), role="constant", dtype="int32")
+    mask, away = _masks(g, "frames.mask", batch, FRAMES, lasting)
+    x = _add_positions(g, "frames.positions", x, batch)
+    decode = replace(encode, tokens=FRAMES)
+    for layer in range(topology.layers):
+        x = _block(g, f"decoder.{layer}", x, decode, mask=mask, scores_mask=away, **common)
+    mel = g.linear("mel", x, MELS)
+    outputs = [mel, durations, *values.values()]
+    if topology.postnet:
+        outputs.insert(1, _postnet(g, mel, batch, mask, trained=topology.given_variance))
+    return g.finish(*outputs)
+
+
+def _keras_norm(g: GraphBuilder, name: str, x: str) -> str:
+    """Add the layer norm of Keras itself for float16 rows (R, C).
+
+    Moments of the rows, then scale and shift of every element (keras, layers/normalization: a norm
+    whose variables are not float32 takes no fused form; tensorflow, nn.moments and
+    nn.batch_normalization). TensorFlow takes the moments in float32, which a graph of one
+    precision does not hold.
+    """
+    rows, features = g.shape(x)
+    scale = g.parameter(f"{name}.weight", (features,))
+    shift = g.parameter(f"{name}.bias", (features,))
+
+    def mean(part: str, y: str) -> str:
+        y = g.reduce(f"{name}.{part}.mean", "mean", y, axis=1)
+        return g.reshape(f"{name}.{part}.column", y, (rows, 1))
+
+    average = mean("values", x)
+    apart = g.elementwise(f"{name}.apart", "sub", x, average)
+    variance = mean("squares", g.elementwise(f"{name}.squares", "square", apart))
+    inverse = g.elementwise(f"{name}.rsqrt", "rsqrt", variance)
+    inverse = g.expand(f"{name}.spread", inverse, (rows, features))
+    inverse = g.elementwise(f"{name}.scale", "mul", inverse, scale)
+    offset = g.elementwise(f"{name}.moved", "mul", inverse, average)
+    offset = g.elementwise(f"{name}.offset", "sub", offset, shift)
+    return g.elementwise(name, "add", g.elementwise(f"{name}.scaled", "mul", x, inverse), offset)
+
+
+def _postnet(g: GraphBuilder, mel: str, batch: int, mask: str, *, trained: bool) -> str:
+    """Add what five convolutions correct in the mel frames, as Tacotron 2 does.
+
+    Its layer norms are those of Keras, not the IPU's: in training, in float32, they are a fused
+    norm as well, and in inference, in float16, they are not.
+    """
+    y, last = mel, 4
+    for layer in range(last + 1):
+        y = conv_along_time(g, f"postnet.conv{layer}", y, batch, 512 if layer < last else MELS, 5)
+        norm = g.layer_norm if trained else partial(_keras_norm, g)
+        y = norm(f"postnet.norm{layer}", y)
+        if layer < last:
+            y = g.elementwise(f"postnet.tanh{layer}", "tanh", y)
+        y = g.elementwise(f"postnet.dropout{layer}", "dropout", y)
+    y = masked(g, "postnet.mask", y, mask)
+    return g.elementwise("mel_after", "add", mel, y)
+
+
+def _model(topology: Topology, source: str, note: str) -> Model:
+    return Model(
+        name=topology.name,
+        family="fastspeech",
+        build=partial(build, topology=topology),
+        source=source,
+        note=note,
+        loss="mean_squared" if topology.given_variance else "",  # trained with given values only
+    )
+
+
+_FASTSPEECH2 = Topology(
+    name="fastspeech2",
+    symbols=149,
+    layers=4,
+    heads=2,
+    feed_forward=1024,
+    activation="mish",
+    predicts_energy=True,
+    embedding_kernel=9,
+    postnet=True,
+    given_variance=False,
+)
+
+
+def fastspeech2() -> Model:
+    """Return FastSpeech 2 as it speaks: durations, pitch and energy are its own predictions."""
+    return _model(
+        _FASTSPEECH2,
+        "graphcore/examples@v3.1.0:speech/fastspeech2/tensorflow2",
+        "for inference; 189 symbols, 870 frames; the lengths to which symbols are stretched are "
+        "taken as known",
+    )
+
+
+def fastspeech2_training() -> Model:
+    """Return FastSpeech 2 as it is trained: durations, pitch and energy are given."""
+    return _model(
+        replace(_FASTSPEECH2, name="fastspeech2_training", given_variance=True),
+        "graphcore/examples@v3.1.0:speech/fastspeech2/tensorflow2",
+        "189 symbols, 870 frames; the absolute error of the mel frames is trained as a square",
+    )
+
+
+def fastpitch() -> Model:
+    """Return FastPitch as it is trained: durations and pitch are given."""
+    return _model(
+        Topology(
+            name="fastpitch",
+            symbols=148,
+            layers=6,
+            heads=1,
+            head_size=64,
+            feed_forward=1536,
+            activation="relu",
+            predicts_energy=False,
+            embedding_kernel=3,
+            postnet=False,
+            given_variance=True,
+        ),
+        "graphcore/examples@v3.3.0:speech/fastpitch/pytorch",
+        "189 symbols, 870 frames",
+    )

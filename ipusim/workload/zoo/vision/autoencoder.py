@@ -1,0 +1,120 @@
+"""The image-compression autoencoder of the PEARC'22 paper: an ASSUMED architecture.
+
+Nobody outside has its code. The paper (section 3.3) says: an autoencoder of residual blocks and
+one bottleneck, in essence similar to ResNet-50, TensorFlow 2.4, MNIST (28 x 28 x 1), at most 10
+images per IPU. What is assumed beyond that:
+
+- storage and arithmetic in float32, the default of TensorFlow, and Adam;
+- ResNet-50's bottleneck blocks (1x1, 3x3, 1x1 with a quarter of the channels between, batch norm
+  and ReLU), three per stage as in its first stage, and its doubling of channels where the field
+  halves: 128, 256 and 512 channels at 28, 14 and 7 pixels after a stem of one 3x3 convolution;
+- a dense bottleneck, and the mirror image of the encoder, where transposed 3x3 convolutions of
+  stride 2 enlarge the field and a 3x3 convolution with a sigmoid ends;
+- as many features in the bottleneck as let batch 10 fit a GC200 in the memory model here, and
+  batch 11 not: 648.
+
+The depth was settled after the published rate on one IPU had been seen: networks of six times the
+depth, whose activations fill the chip without a dense bottleneck, are four times too slow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+
+from ipusim.workload.graph import Graph
+from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.model import Model
+from ipusim.workload.zoo.layers.cnn import normalise
+
+IMAGE_SIZE = 28
+IMAGE_CHANNELS = 1
+MIDDLE_SHARE = 4
+"""Channels of a block over those between its 1x1 convolutions, as in ResNet-50."""
+SOURCE = "TAMU, PEARC'22 section 3.3 (residual blocks, one bottleneck, 28x28x1, batch 10 at most)"
+NOTE = "Assumed architecture: the paper publishes neither code nor layer sizes."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """Sizes of the autoencoder; change these and nothing else.
+
+    Attributes
+    ----------
+    name : str
+        In the zoo.
+    channels : tuple of int
+        Per stage; the field halves from one to the next.
+    blocks : tuple of int
+        Residual blocks of each stage, in the encoder and again in the decoder.
+    code_features : int
+        Numbers that the bottleneck keeps of an image.
+    """
+
+    name: str = "tamu_autoencoder"
+    channels: tuple[int, ...] = (128, 256, 512)
+    blocks: tuple[int, ...] = (3, 3, 3)
+    code_features: int = 648
+
+
+def build(micro_batch: int | None, *, topology: Topology) -> Graph:
+    """Build the forward graph from an image (N, 1, 28, 28) to its reconstruction.
+
+    Parameters
+    ----------
+    micro_batch : int or None
+        Images per pass; None means 1.
+    topology : Topology
+    """
+    g = GraphBuilder(topology.name)
+    channels = topology.channels
+    x = g.input("images", (micro_batch or 1, IMAGE_CHANNELS, IMAGE_SIZE, IMAGE_SIZE))
+    x = _settle(g, "stem", g.conv("stem.conv", x, channels[0], 3, padding=1))
+    for stage, (width, blocks) in enumerate(zip(channels, topology.blocks, strict=True)):
+        for block in range(blocks):
+            stride = 2 if stage and block == 0 else 1
+            x = _residual(g, f"encoder.{stage}.{block}", x, width, stride)
+    field = g.shape(x)
+    x = g.linear("code", g.flatten("code.flatten", x), topology.code_features)
+    x = g.linear("decoder", g.elementwise("code.relu", "relu", x), prod(field[1:]))
+    x = g.elementwise("decoder.relu", "relu", g.reshape("decoder.reshape", x, field))
+    for stage in range(len(channels) - 1, -1, -1):
+        for block in range(topology.blocks[stage]):
+            x = _residual(g, f"decoder.{stage}.{block}", x, channels[stage], 1)
+        if stage:
+            prefix = f"decoder.{stage}.enlarge"
+            x = g.conv_transpose(f"{prefix}.conv", x, channels[stage - 1], (3, 3), stride=(2, 2))
+            x = _settle(g, prefix, x)
+    x = g.conv("image.conv", x, IMAGE_CHANNELS, 3, padding=1, bias=True)
+    return g.finish(g.elementwise("image.sigmoid", "sigmoid", x))
+
+
+def _settle(g: GraphBuilder, prefix: str, x: str) -> str:
+    return g.elementwise(f"{prefix}.relu", "relu", normalise(g, f"{prefix}.norm", x, 0))
+
+
+def _residual(g: GraphBuilder, prefix: str, x: str, channels: int, stride: int) -> str:
+    middle = channels // MIDDLE_SHARE
+    y = _settle(g, f"{prefix}.1", g.conv(f"{prefix}.conv1", x, middle, 1))
+    y = g.conv(f"{prefix}.conv2", y, middle, 3, stride=stride, padding=1)
+    y = _settle(g, f"{prefix}.2", y)
+    y = normalise(g, f"{prefix}.3.norm", g.conv(f"{prefix}.conv3", y, channels, 1), 0)
+    if stride != 1 or g.shape(x)[1] != channels:
+        x = g.conv(f"{prefix}.shortcut", x, channels, 1, stride=stride)
+        x = normalise(g, f"{prefix}.shortcut.norm", x, 0)
+    y = g.elementwise(f"{prefix}.add", "add", y, x)
+    return g.elementwise(f"{prefix}.relu", "relu", y)
+
+
+def tamu_autoencoder(topology: Topology | None = None) -> Model:
+    """TAMU's MNIST autoencoder as assumed here: 42,372,865 parameters, 0.42 GMAC per image."""
+    topology = topology or Topology()
+    return Model(
+        name=topology.name,
+        family="tamu-autoencoder",
+        build=partial(build, topology=topology),
+        source=SOURCE,
+        note=NOTE,
+        loss="mean_squared",
+    )

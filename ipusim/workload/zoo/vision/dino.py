@@ -1,0 +1,189 @@
+"""DINO: a vision transformer learns to agree with its own moving average on crops of an image.
+
+Caron et al. (arXiv 2104.14294), as Graphcore ran it (graphcore/examples, vision/dino/pytorch, tag
+v3.3.0, core/dino.py and core/vision_transformer.py): the student sees two global and eight local
+crops, the teacher the global ones. A chip of the pipeline has the same layers of all three passes,
+so they are listed layer by layer. The average itself is taken once per weight update (PopART moves
+it out of the loop over micro-batches) and left out here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from ipusim.workload.graph import Graph
+from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.model import Model
+from ipusim.workload.zoo.layers.transformer import Shape, activate, pre_norm_layer
+from ipusim.workload.zoo.vision.vit import PATCH, embed_patches, first_token, put_first
+
+GLOBAL_CROPS, LOCAL_CROPS = 2, 8
+GLOBAL_SIZE, LOCAL_SIZE = 224, 96
+HEAD_HIDDEN, BOTTLENECK = 2048, 256
+ACTIVATION = "erf_gelu"
+SOURCE = "arXiv 2104.14294, graphcore/examples@v3.3.0:vision/dino/pytorch/core"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """What distinguishes one DINO from another; ``classes`` of the head, cut into two halves."""
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    classes: int = 65536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pass:
+    """One pass through student or teacher: its name, its crops, and the sizes of its layers."""
+
+    name: str
+    size: int
+    shape: Shape
+
+
+def build(micro_batch: int | None, *, topology: Topology) -> Graph:
+    """Build the forward graph from crops to the loss and the new centre of the teacher's scores.
+
+    Parameters
+    ----------
+    micro_batch : int or None
+        Images per pass, with ten crops each; None means 1.
+    topology : Topology
+    """
+    g = GraphBuilder(topology.name)
+    batch = micro_batch or 1
+    g.share("student_local.", "student.")
+    g.freeze("teacher.")
+    crops = {
+        GLOBAL_SIZE: g.input("global_crops", (batch * GLOBAL_CROPS, 3, GLOBAL_SIZE, GLOBAL_SIZE)),
+        LOCAL_SIZE: g.input("local_crops", (batch * LOCAL_CROPS, 3, LOCAL_SIZE, LOCAL_SIZE)),
+    }
+    passes = [
+        _pass(topology, "student", batch * GLOBAL_CROPS, GLOBAL_SIZE),
+        _pass(topology, "student_local", batch * LOCAL_CROPS, LOCAL_SIZE),
+        _pass(topology, "teacher", batch * GLOBAL_CROPS, GLOBAL_SIZE),
+    ]
+    states = [_tokens(g, crops[each.size], each, topology) for each in passes]
+    for layer in range(topology.layers):
+        states = [
+            pre_norm_layer(g, f"{each.name}.blocks.{layer}", x, each.shape)
+            for each, x in zip(passes, states, strict=True)
+        ]
+    features = [
+        first_token(g, f"{each.name}.head", g.layer_norm(f"{each.name}.norm", x), each.shape.batch)
+        for each, x in zip(passes, states, strict=True)
+    ]
+    student = g.concat("student.views", features[0], features[1], axis=0)
+    student = _bottleneck(g, "student.head", student)
+    teacher = _bottleneck(g, "teacher.head", features[2])
+    student = _scores(g, "student.head", student, topology.classes)
+    teacher = _scores(g, "teacher.head", teacher, topology.classes)
+    return g.finish(_loss(g, student, teacher, batch), g.reduce("center", "mean", teacher, axis=0))
+
+
+def _pass(topology: Topology, name: str, crops: int, size: int) -> _Pass:
+    shape = Shape(
+        batch=crops,
+        tokens=(size // PATCH) ** 2 + 1,
+        hidden=topology.hidden,
+        heads=topology.heads,
+        feed_forward=4 * topology.hidden,
+        dropout=False,
+        stochastic_depth=name != "teacher",
+        activation=ACTIVATION,
+    )
+    return _Pass(name=name, size=size, shape=shape)
+
+
+def _tokens(g: GraphBuilder, crops: str, each: _Pass, topology: Topology) -> str:
+    """Add the patches of the crops, the class token and the positions, as rows."""
+    name, shape = each.name, each.shape
+    x = embed_patches(g, f"{name}.patch_embed", crops, shape.hidden, PATCH)
+    token = g.parameter(f"{name}.cls_token", (1, 1, shape.hidden))
+    x = put_first(g, f"{name}.cls_token", token, x)
+    learnt = _pass(topology, name, 1, GLOBAL_SIZE).shape.tokens
+    places = g.parameter(f"{name}.pos_embed", (1, learnt, shape.hidden))
+    if shape.tokens != learnt:
+        # Bicubic resampling of the learnt square of positions is a product with fixed weights.
+        square = g.reshape(f"{name}.pos_embed.square", places, (learnt, shape.hidden))
+        weights = g.parameter(f"{name}.pos_embed.bicubic", (shape.tokens, learnt), "constant")
+        places = g.matmul(f"{name}.pos_embed.resample", weights, square)
+    x = g.elementwise(f"{name}.pos_embed.add", "add", x, places)
+    return g.reshape(f"{name}.rows", x, (shape.rows, shape.hidden))
+
+
+def _bottleneck(g: GraphBuilder, prefix: str, x: str) -> str:
+    """Add the three dense layers of the head and the scaling of each row to length 1."""
+    for number, features in enumerate((HEAD_HIDDEN, HEAD_HIDDEN)):
+        x = g.linear(f"{prefix}.mlp.{number}", x, features)
+        x = activate(g, f"{prefix}.mlp.{number}.gelu", x, ACTIVATION)
+    x = g.linear(f"{prefix}.mlp.2", x, BOTTLENECK)
+    return normalise_rows(g, f"{prefix}.normalise", x)
+
+
+def normalise_rows(g: GraphBuilder, prefix: str, x: str) -> str:
+    """Divide every row of (N, F) by its length."""
+    y = g.reduce(f"{prefix}.sum", "sum", g.elementwise(f"{prefix}.square", "square", x), axis=1)
+    y = g.elementwise(f"{prefix}.length", "sqrt", y)
+    y = g.reshape(f"{prefix}.column", y, (*g.shape(y), 1))
+    return g.elementwise(f"{prefix}.divide", "div", x, y)
+
+
+def _scores(g: GraphBuilder, prefix: str, x: str, classes: int) -> str:
+    """Add the last layer in two halves, each with weights of length 1 times a learnt scale."""
+    halves = []
+    for half in (1, 2):
+        name = f"{prefix}.last_layer{half}"
+        weight = g.parameter(f"{name}.weight_v", (classes // 2, BOTTLENECK))
+        scale = g.parameter(f"{name}.weight_g", (classes // 2, 1))
+        weight = normalise_rows(g, f"{name}.weight_norm", weight)
+        weight = g.elementwise(f"{name}.weight_norm.scale", "mul", weight, scale)
+        halves.append(g.matmul(name, x, weight, transpose_b=True))
+    return g.concat(f"{prefix}.scores", *halves, axis=1)
+
+
+def _loss(g: GraphBuilder, student: str, teacher: str, batch: int) -> str:
+    """Add the mean cross entropy of every student view with every other teacher view."""
+    classes = g.shape(student)[1]
+    center = g.input("center", (1, classes))
+    target = g.elementwise("loss.center", "sub", teacher, center)
+    target = g.elementwise("loss.sharpen", "scale", target)
+    target = g.softmax("loss.teacher", target)
+    views = g.elementwise("loss.temperature", "scale", student)
+    targets = _chunks(g, "loss.teacher.views", target, GLOBAL_CROPS)
+    total = ""
+    for own, wanted in enumerate(targets):
+        negative = g.elementwise(f"loss.{own}.negative", "neg", wanted)
+        for other, view in enumerate(
+            _chunks(g, f"loss.{own}.views", views, GLOBAL_CROPS + LOCAL_CROPS)
+        ):
+            if own == other:
+                continue
+            name = f"loss.{own}.{other}"
+            term = g.softmax(f"{name}.log_softmax", view, log=True)
+            term = g.elementwise(f"{name}.product", "mul", term, negative)
+            term = g.reduce(f"{name}.sum", "sum", term, axis=1)
+            term = g.reduce(f"{name}.mean", "mean", term, axis=0)
+            total = g.elementwise(f"{name}.add", "add", total, term) if total else term
+    return g.elementwise("loss.mean", "scale", total)
+
+
+def _chunks(g: GraphBuilder, name: str, x: str, parts: int) -> tuple[str, ...]:
+    rows, classes = g.shape(x)
+    return g.unstack(f"{name}.split", g.reshape(name, x, (parts, rows // parts, classes)))
+
+
+def dino_vit_base_16() -> Model:
+    """DINO with ViT-B/16: ten crops through a student of 85.8 million parameters, two more."""
+    topology = Topology(name="dino_vit_base_16", layers=12, hidden=768, heads=12)
+    return Model(
+        name=topology.name,
+        family="dino",
+        build=partial(build, topology=topology),
+        source=SOURCE,
+        loss="identity",
+    )

@@ -1,0 +1,246 @@
+"""EfficientDet: an EfficientNet, a pyramid of features that runs both ways, and two shared heads.
+
+Tan, Pang and Le (arXiv 1911.09070) as in google/automl, whose code Graphcore runs
+(graphcore/examples vision/efficientdet/tensorflow2, v3.3.0): every input of a pyramid node has its
+own 1x1 convolution where its channels differ, nodes add their inputs by normalised weights, and
+the heads share convolutions among the levels but not batch norms. Padding is symmetric; the shapes
+are the same.
+
+What runs is what Graphcore's benchmark runs (benchmarks.yml there). Weights are variables of Keras,
+so no batch norm is folded. XLA doubles a field by two depthwise convolutions with fixed kernels,
+one along each axis (graphcore/tensorflow tensorflow/compiler/tf2xla/kernels/image_resize_ops.cc).
+Scores of all classes of a box are computed on the chip and reduced there, and all boxes go to
+non-maximum suppression. Its threshold is 0.4 (ipu_inference.py, create_config), while the weights
+are random and the bias of the scores starts at a probability of 0.01: the loop ends after one
+round, and the other detections keep what they were filled with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from ipusim.workload.graph import Graph, Suppression, Tensor
+from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.model import Model
+from ipusim.workload.zoo.vision import efficientnet
+
+CLASSES = 90
+ANCHORS = 9
+DETECTIONS = 100
+ROUNDS = 1
+"""Rounds of non-maximum suppression before no score exceeds its threshold."""
+LEVELS = 5
+"""Levels of the pyramid, from a stride of 8 pixels on."""
+BACKBONE_STAGES = (2, 4, 6)
+"""Stages of the backbone that feed the first levels."""
+SOURCE = "arXiv 1911.09070, as in google/automl and graphcore/examples vision/efficientdet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """Sizes of one EfficientDet.
+
+    Attributes
+    ----------
+    name : str
+        In the zoo.
+    width, depth : float
+        Scaling of the backbone.
+    image_size : int
+        Pixels.
+    channels, cells : int
+        Of the pyramid.
+    repeats : int
+        Convolutions of a head before its last.
+    """
+
+    name: str
+    width: float
+    depth: float
+    image_size: int
+    channels: int
+    cells: int
+    repeats: int
+
+
+TOPOLOGIES = {
+    topology.name: topology
+    for topology in (
+        Topology(
+            name=f"efficientdet_d{number}",
+            width=width,
+            depth=depth,
+            image_size=size,
+            channels=channels,
+            cells=cells,
+            repeats=repeats,
+        )
+        for number, (width, depth, size, channels, cells, repeats) in enumerate(
+            (
+                (1.0, 1.0, 512, 64, 3, 3),
+                (1.0, 1.1, 640, 88, 4, 3),
+                (1.1, 1.2, 768, 112, 5, 3),
+                (1.2, 1.4, 896, 160, 6, 4),
+                (1.4, 1.8, 1024, 224, 7, 4),
+            )
+        )
+    )
+}
+
+
+def build(micro_batch: int | None, *, topology: Topology) -> Graph:
+    """Build the forward graph from an image (N, 3, S, S) to the detections.
+
+    Parameters
+    ----------
+    micro_batch : int or None
+        Images per pass; None means 1.
+    topology : Topology
+    """
+    g = GraphBuilder(topology.name)
+    size = topology.image_size
+    images = g.input("images", (micro_batch or 1, 3, size, size))
+    trunk = efficientnet.Topology(
+        name=topology.name, width=topology.width, depth=topology.depth, image_size=size
+    )
+    stages = efficientnet.backbone(g, images, trunk)
+    features = [stages[stage] for stage in BACKBONE_STAGES]
+    for level in range(len(features), LEVELS):
+        features.append(_resample(g, f"resample.{level}", features[-1], topology.channels, -1))
+    for cell in range(topology.cells):
+        features = _cell(g, f"fpn.{cell}", features, topology.channels)
+    scores, boxes = (
+        [_head(g, name, level, x, outputs, topology.repeats) for level, x in enumerate(features)]
+        for name, outputs in (("class_net", CLASSES), ("box_net", 4))
+    )
+    return g.finish(*_detections(g, scores, boxes))
+
+
+def _resample(g: GraphBuilder, prefix: str, x: str, channels: int, finer: int) -> str:
+    """Change the channels where they differ; then halve, keep or double the field (-1, 0, 1)."""
+    if g.shape(x)[1] != channels:
+        x = g.conv(f"{prefix}.conv", x, channels, 1, bias=True)
+        x = g.batch_norm(f"{prefix}.bn", x)
+    if finer < 0:
+        return g.max_pool(f"{prefix}.pool", x, 3, stride=2, padding=1)
+    return _double(g, f"{prefix}.up", x) if finer else x
+
+
+def _double(g: GraphBuilder, name: str, x: str) -> str:
+    """Double the field, rows first, then columns: zeros between the elements, a kernel (0, 1, 1).
+
+    XLA repeats the last row and cuts its last zero; padding by one zero more costs the same.
+    """
+    channels = g.shape(x)[1]
+    for axis, (kernel, stride) in enumerate((((3, 1), (2, 1)), ((1, 3), (1, 2)))):
+        x = g.conv_transpose(
+            f"{name}.{axis}", x, channels, kernel, stride=stride, groups=channels, role="constant"
+        )
+    return x
+
+
+def _cell(g: GraphBuilder, prefix: str, features: list[str], channels: int) -> list[str]:
+    """Add one cell of the pyramid: a way down the levels, then one up."""
+    last = LEVELS - 1
+    down = list(features)
+    for level in range(last - 1, -1, -1):
+        inputs = ((features[level], 0), (down[level + 1], 1))
+        down[level] = _node(g, f"{prefix}.down.{level}", inputs, channels)
+    up = list(down)
+    for level in range(1, LEVELS):
+        # The top level has no node on the way down.
+        own = (features[level],) if level == last else (features[level], down[level])
+        inputs = (*((x, 0) for x in own), (up[level - 1], -1))
+        up[level] = _node(g, f"{prefix}.up.{level}", inputs, channels)
+    return up
+
+
+def _node(g: GraphBuilder, prefix: str, inputs: tuple[tuple[str, int], ...], channels: int) -> str:
+    """Add a node: inputs weighted by ReLU(w) / (sum + epsilon), Swish, a separable convolution."""
+    weights = []
+    for number in range(len(inputs)):
+        weight = g.parameter(f"{prefix}.weight.{number}", (1,))
+        weights.append(g.elementwise(f"{prefix}.weight.{number}.relu", "relu", weight))
+    total = weights[0]
+    for number, weight in enumerate(weights[1:]):
+        total = g.elementwise(f"{prefix}.total.{number}", "add", total, weight)
+    total = g.elementwise(f"{prefix}.total.epsilon", "add", total)
+    merged = ""
+    for number, ((x, finer), weight) in enumerate(zip(inputs, weights, strict=True)):
+        x = _resample(g, f"{prefix}.resample.{number}", x, channels, finer)
+        x = g.elementwise(f"{prefix}.scale.{number}", "mul", x, weight)
+        x = g.elementwise(f"{prefix}.share.{number}", "div", x, total)
+        merged = g.elementwise(f"{prefix}.add.{number}", "add", merged, x) if merged else x
+    x = g.elementwise(f"{prefix}.act", "swish", merged)
+    return g.batch_norm(f"{prefix}.bn", _separable(g, f"{prefix}.conv", x, channels))
+
+
+def _separable(g: GraphBuilder, name: str, x: str, channels: int) -> str:
+    """Add a depthwise 3x3 convolution and a 1x1 convolution with bias."""
+    before = g.shape(x)[1]
+    x = g.conv(f"{name}.dw", x, before, 3, padding=1, groups=before)
+    return g.conv(f"{name}.pw", x, channels, 1, bias=True)
+
+
+def _head(g: GraphBuilder, net: str, level: int, x: str, outputs: int, repeats: int) -> str:
+    """Add one head on one level; the result is (N, boxes, outputs)."""
+    channels = g.shape(x)[1]
+    layers = [*(f"{number}.conv" for number in range(repeats)), "predict"]
+    if level:
+        for layer in layers:
+            g.share(f"{net}.{level}.{layer}.", f"{net}.0.{layer}.")
+    for number in range(repeats):
+        prefix = f"{net}.{level}.{number}"
+        x = g.batch_norm(f"{prefix}.bn", _separable(g, f"{prefix}.conv", x, channels))
+        x = g.elementwise(f"{prefix}.act", "swish", x)
+    x = _separable(g, f"{net}.{level}.predict", x, ANCHORS * outputs)
+    batch, _, rows, columns = g.shape(x)
+    # Channels are innermost in memory, and a box's numbers lie together in them.
+    return g.reshape(f"{net}.{level}.rows", x, (batch, ANCHORS * rows * columns, outputs))
+
+
+def _detections(g: GraphBuilder, scores: list[str], boxes: list[str]) -> tuple[str, ...]:
+    """Take the best class of each box, decode the boxes, suppress those that overlap."""
+    logits = g.concat("scores", *scores, axis=1)
+    classes = g.argmax("classes", logits)
+    best = g.reduce("best", "max", g.elementwise("probabilities", "sigmoid", logits), axis=2)
+    corners = _corners(g, g.concat("boxes", *boxes, axis=1))
+    batch, count, _ = g.shape(logits)
+    params = Suppression(batch=batch, boxes=count, detections=ROUNDS)
+    shapes = ((batch, ROUNDS, 4), (batch, ROUNDS), (batch, ROUNDS))
+    found = tuple(
+        g.add_tensor(Tensor(name=f"nms.out{number}", shape=shape))
+        for number, shape in enumerate(shapes)
+    )
+    g.add_op("nms", params, (best, classes, corners), *found)
+    return tuple(
+        g.pad(f"detections.{number}", x, axis=1, size=DETECTIONS) for number, x in enumerate(found)
+    )
+
+
+def _corners(g: GraphBuilder, boxes: str) -> str:
+    """Turn offsets from anchors into corners: exp(size) x anchor, centre + offset x anchor."""
+    size = g.narrow("sizes", boxes, axis=2, size=2)
+    size = g.elementwise("sizes.anchors", "mul", g.elementwise("sizes.exp", "exp", size))
+    centre = g.narrow("centres", boxes, axis=2, size=2)
+    for step, function in (("anchors", "mul"), ("shift", "add")):
+        centre = g.elementwise(f"centres.{step}", function, centre)
+    half = g.elementwise("sizes.half", "mul", size)
+    low = g.elementwise("corners.low", "sub", centre, half)
+    high = g.elementwise("corners.high", "add", centre, half)
+    return g.concat("corners", low, high, axis=2)
+
+
+def _model(topology: Topology) -> Model:
+    return Model(
+        name=topology.name,
+        family="efficientdet",
+        build=partial(build, topology=topology),
+        source=SOURCE,
+        folds_batch_norm=False,
+    )
+
+
+MODELS = {name: partial(_model, topology) for name, topology in TOPOLOGIES.items()}
+"""Constructors by name: EfficientDet-D0 to D4."""

@@ -1,0 +1,237 @@
+"""Frozen in Time: a video and a text transformer learn to give a clip and its caption like vectors.
+
+Bain et al. (arXiv 2104.00650), as Graphcore ran it (graphcore/examples, multimodal/frozen_in_time/
+pytorch/modeling, tag v3.3.0): attention over time, then over space, each with the class token
+apart; DistilBERT (arXiv 1910.01108) reads the caption.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from ipusim.workload.graph import Graph
+from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.model import Model
+from ipusim.workload.zoo.layers.transformer import (
+    Shape,
+    additive_mask,
+    drop,
+    feed_forward,
+    merge_heads,
+    post_norm_layer,
+    query_key_value,
+)
+from ipusim.workload.zoo.vision.dino import normalise_rows
+from ipusim.workload.zoo.vision.vit import embed_patches, first_token
+
+IMAGE = 224
+VOCABULARY, POSITIONS = 30522, 512
+SOURCE = (
+    "arXiv 2104.00650, graphcore/examples@v3.3.0:multimodal/frozen_in_time/pytorch/modeling/"
+    "video_transformer.py, model.py"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """What distinguishes one Frozen in Time from another.
+
+    Attributes
+    ----------
+    name : str
+    frames, learnt_frames, patch : int
+        Frames of a clip, frames that positions are learnt for, side of a patch in pixels.
+    layers, text_layers : int
+        Of the two transformers.
+    hidden, heads : int
+        Of both.
+    tokens : int
+        Of a caption.
+    features : int
+        Elements of the common vectors.
+    """
+
+    name: str
+    frames: int = 1
+    learnt_frames: int = 4
+    patch: int = 32
+    layers: int = 12
+    text_layers: int = 6
+    hidden: int = 768
+    heads: int = 12
+    tokens: int = 64
+    features: int = 256
+
+    @property
+    def patches(self) -> int:
+        """Patches of a frame."""
+        return (IMAGE // self.patch) ** 2
+
+
+def build(micro_batch: int | None, *, topology: Topology) -> Graph:
+    """Build the forward graph from captions and clips to scores of all pairs, both ways.
+
+    Parameters
+    ----------
+    micro_batch : int or None
+        Pairs per pass; None means 1.
+    topology : Topology
+    """
+    g = GraphBuilder(topology.name)
+    batch = micro_batch or 1
+    text = _text(g, topology, batch)
+    video = _video(g, topology, batch)
+    text = normalise_rows(g, "text.normalise", text)
+    video = normalise_rows(g, "video.normalise", video)
+    scores = g.matmul("similarity", text, video, transpose_b=True)
+    scale = g.elementwise("logit_scale.exp", "exp", g.parameter("logit_scale", (1, 1)))
+    scores = g.elementwise("similarity.scale", "mul", scores, scale)
+    return g.finish(scores, g.transpose("similarity.per_clip", scores, (1, 0)))
+
+
+def _text(g: GraphBuilder, topology: Topology, batch: int) -> str:
+    """Add DistilBERT and the projection of its first token: (N, features)."""
+    hidden, size = topology.hidden, (batch, topology.tokens)
+    shape = Shape(
+        batch=batch,
+        tokens=topology.tokens,
+        hidden=hidden,
+        heads=topology.heads,
+        feed_forward=4 * hidden,
+        fused_query_key_value=False,
+    )
+    ids = g.input("input_ids", size, "int32")
+    mask = additive_mask(g, "attention_mask", g.input("attention_mask", size, "int32"))
+    words = g.parameter("text.word_embeddings.weight", (VOCABULARY, hidden))
+    x = g.reshape("text.items", g.gather("text.word_embeddings", words, ids), (*size, hidden))
+    positions = g.parameter("text.position_ids", (topology.tokens,), "constant", "int32")
+    places = g.parameter("text.position_embeddings.weight", (POSITIONS, hidden))
+    places = g.gather("text.position_embeddings", places, positions)
+    x = g.elementwise("text.add_position", "add", x, places)
+    x = g.layer_norm("text.LayerNorm", g.reshape("text.rows", x, (shape.rows, hidden)))
+    x = drop(g, "text.dropout", x, shape)
+    for layer in range(topology.text_layers):
+        x = post_norm_layer(g, f"text.layer.{layer}", x, shape, mask=mask)
+    x = g.elementwise("txt_proj.relu", "relu", first_token(g, "text.first", x, batch))
+    return g.linear("txt_proj", x, topology.features)
+
+
+def _video(g: GraphBuilder, topology: Topology, batch: int) -> str:
+    """Add the space-time transformer and the projection of its class token: (N, features)."""
+    hidden, patches = topology.hidden, topology.frames * topology.patches
+    shape = Shape(
+        batch=batch,
+        tokens=patches + 1,
+        hidden=hidden,
+        heads=topology.heads,
+        feed_forward=4 * hidden,
+        dropout=False,
+    )
+    clips = g.input("video", (batch * topology.frames, 3, IMAGE, IMAGE))
+    x = embed_patches(g, "video.patch_embed", clips, hidden, topology.patch)
+    x = g.reshape("video.clips", x, (batch, patches, hidden))
+    token = g.parameter("video.cls_token", (1, 1, hidden))
+    token = g.expand("video.cls_token.expand", token, (batch, 1, hidden))
+    x = g.concat("video.cls_token.concat", token, x, axis=1)
+    x = g.elementwise("video.positions.add", "add", x, _positions(g, topology))
+    x = g.reshape("video.rows", x, (shape.rows, hidden))
+    for layer in range(topology.layers):
+        x = _layer(g, f"video.blocks.{layer}", x, shape, topology.frames)
+    x = first_token(g, "video.first", g.layer_norm("video.norm", x), batch)
+    return g.linear("vid_proj", x, topology.features)
+
+
+def _positions(g: GraphBuilder, topology: Topology) -> str:
+    """Add the sum of learnt places within a frame and learnt numbers of the frame."""
+    hidden, patches, frames = topology.hidden, topology.patches, topology.learnt_frames
+    places = g.parameter("video.pos_embed", (1, patches + 1, hidden))
+    first = g.narrow("video.pos_embed.first", places, axis=1, size=1)
+    rest = g.narrow("video.pos_embed.patches", places, axis=1, size=patches)
+    times = g.parameter("video.temporal_embed", (frames, 1, hidden))
+    rest = g.expand("video.pos_embed.frames", rest, (frames, patches, hidden))
+    rest = g.elementwise("video.temporal_embed.add", "add", rest, times)
+    rest = g.reshape("video.positions", rest, (1, frames * patches, hidden))
+    rest = g.concat("video.positions.concat", first, rest, axis=1)
+    return g.narrow("video.positions.used", rest, axis=1, size=topology.frames * patches + 1)
+
+
+def _layer(g: GraphBuilder, prefix: str, x: str, shape: Shape, frames: int) -> str:
+    """Add a space-time layer, whose residual of the attention over space is the layer's input."""
+    y = g.layer_norm(f"{prefix}.time.norm", x)
+    y = _divided_attention(g, f"{prefix}.time", y, shape, frames, over_time=True)
+    y = g.elementwise(f"{prefix}.time.add", "add", x, y)
+    y = g.layer_norm(f"{prefix}.space.norm", y)
+    y = _divided_attention(g, f"{prefix}.space", y, shape, frames, over_time=False)
+    x = g.elementwise(f"{prefix}.space.add", "add", x, y)
+    y = feed_forward(g, f"{prefix}.mlp", g.layer_norm(f"{prefix}.mlp.norm", x), shape)
+    return g.elementwise(f"{prefix}.mlp.add", "add", x, y)
+
+
+def _divided_attention(
+    g: GraphBuilder, prefix: str, x: str, shape: Shape, frames: int, *, over_time: bool
+) -> str:
+    """Add attention of every patch to the class token and its own place or its own frame.
+
+    The class token attends to all tokens. With patches of different frames at one place together
+    the groups are places, else frames.
+    """
+    groups = (shape.tokens - 1) // frames if over_time else frames
+    query, key, value = query_key_value(g, prefix, x, shape)
+    query = g.elementwise(f"{prefix}.scale", "scale", query)
+    first_query, query = _apart(g, f"{prefix}.query", query)
+    first_key, keys = _apart(g, f"{prefix}.key", key)
+    first_value, values = _apart(g, f"{prefix}.value", value)
+    first = _attend(g, f"{prefix}.first", first_query, key, value)
+    query = _grouped(g, f"{prefix}.query", query, groups, over_time=over_time)
+    keys = _with_first(g, f"{prefix}.key", first_key, keys, groups, over_time=over_time)
+    values = _with_first(g, f"{prefix}.value", first_value, values, groups, over_time=over_time)
+    y = _attend(g, f"{prefix}.groups", query, keys, values)
+    if over_time:
+        y = g.transpose(f"{prefix}.frames_first", y, (0, 1, 3, 2, 4))
+    y = g.reshape(f"{prefix}.patches", y, (*g.shape(value)[:2], shape.tokens - 1, g.shape(y)[-1]))
+    y = merge_heads(g, prefix, g.concat(f"{prefix}.concat", first, y, axis=2))
+    return g.linear(f"{prefix}.output", y, shape.hidden)
+
+
+def _apart(g: GraphBuilder, name: str, x: str) -> tuple[str, ...]:
+    """Take the class token of (N, heads, T, size) from the patches."""
+    return g.split(f"{name}.apart", x, (1, g.shape(x)[2] - 1), axis=2)
+
+
+def _grouped(g: GraphBuilder, name: str, x: str, groups: int, *, over_time: bool) -> str:
+    """Return (N, heads, patches, size) as (N, heads, groups, patches of a group, size)."""
+    batch, heads, patches, size = g.shape(x)
+    if not over_time:
+        shape = (batch, heads, groups, patches // groups, size)
+        return g.reshape(f"{name}.frames", x, shape)
+    y = g.reshape(f"{name}.places", x, (batch, heads, patches // groups, groups, size))
+    return g.transpose(f"{name}.places_first", y, (0, 1, 3, 2, 4))
+
+
+def _with_first(
+    g: GraphBuilder, name: str, first: str, x: str, groups: int, *, over_time: bool
+) -> str:
+    """Group the patches and put the class token before each group."""
+    y = _grouped(g, name, x, groups, over_time=over_time)
+    batch, heads, _, size = g.shape(first)
+    first = g.reshape(f"{name}.first", first, (batch, heads, 1, 1, size))
+    first = g.expand(f"{name}.repeat", first, (batch, heads, groups, 1, size))
+    return g.concat(f"{name}.with_first", first, y, axis=3)
+
+
+def _attend(g: GraphBuilder, name: str, query: str, key: str, value: str) -> str:
+    scores = g.matmul(f"{name}.scores", query, key, transpose_b=True)
+    return g.matmul(f"{name}.context", g.softmax(f"{name}.softmax", scores), value)
+
+
+def frozen_in_time_1_frame() -> Model:
+    """Frozen in Time on clips of one frame: 8.7 GMAC per pair, time attention included."""
+    topology = Topology(name="frozen_in_time_1_frame")
+    return Model(
+        name=topology.name,
+        family="frozen-in-time",
+        build=partial(build, topology=topology),
+        source=SOURCE,
+        loss="cross_entropy",
+    )

@@ -1,0 +1,119 @@
+"""MobileNetV3: inverted residual blocks found by architecture search.
+
+Tables 1 and 2 of Howard et al. (arXiv 1905.02244), as in torchvision: squeeze-excite at a quarter
+of the expanded channels, rounded to a multiple of 8, with a hard sigmoid gate.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ipusim.workload.graph import Graph
+from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.model import Model
+from ipusim.workload.zoo.layers.cnn import (
+    InvertedResidual,
+    classify,
+    inverted_residual,
+    normalise,
+    round_channels,
+)
+
+CLASSES = 1000
+IMAGE_SIZE = 224
+STEM_CHANNELS = 16
+HEAD_EXPANSION = 6
+"""Channels after the last convolution, over those before it."""
+SOURCE = "arXiv 1905.02244, as in torchvision"
+
+# Kernel, expanded channels, channels, squeeze-excite, activation, stride.
+LARGE = (
+    (3, 16, 16, False, "relu", 1),
+    (3, 64, 24, False, "relu", 2),
+    (3, 72, 24, False, "relu", 1),
+    (5, 72, 40, True, "relu", 2),
+    (5, 120, 40, True, "relu", 1),
+    (5, 120, 40, True, "relu", 1),
+    (3, 240, 80, False, "hard_swish", 2),
+    (3, 200, 80, False, "hard_swish", 1),
+    (3, 184, 80, False, "hard_swish", 1),
+    (3, 184, 80, False, "hard_swish", 1),
+    (3, 480, 112, True, "hard_swish", 1),
+    (3, 672, 112, True, "hard_swish", 1),
+    (5, 672, 160, True, "hard_swish", 2),
+    (5, 960, 160, True, "hard_swish", 1),
+    (5, 960, 160, True, "hard_swish", 1),
+)
+SMALL = (
+    (3, 16, 16, True, "relu", 2),
+    (3, 72, 24, False, "relu", 2),
+    (3, 88, 24, False, "relu", 1),
+    (5, 96, 40, True, "hard_swish", 2),
+    (5, 240, 40, True, "hard_swish", 1),
+    (5, 240, 40, True, "hard_swish", 1),
+    (5, 120, 48, True, "hard_swish", 1),
+    (5, 144, 48, True, "hard_swish", 1),
+    (5, 288, 96, True, "hard_swish", 2),
+    (5, 576, 96, True, "hard_swish", 1),
+    (5, 576, 96, True, "hard_swish", 1),
+)
+
+
+def build(
+    micro_batch: int | None,
+    *,
+    name: str,
+    rows: tuple[tuple[int, int, int, bool, str, int], ...],
+    hidden: int,
+) -> Graph:
+    """Build the forward graph from an image (N, 3, 224, 224) to class scores (N, 1000).
+
+    Parameters
+    ----------
+    micro_batch : int or None
+        Images per pass; None means 1.
+    name : str
+    rows : tuple
+        One row per block, as in `LARGE`.
+    hidden : int
+        Features of the dense layer before the last.
+    """
+    g = GraphBuilder(name)
+    x = g.input("images", (micro_batch or 1, 3, IMAGE_SIZE, IMAGE_SIZE))
+    x = g.conv("conv_stem", x, STEM_CHANNELS, 3, stride=2, padding=1)
+    x = g.elementwise("act1", "hard_swish", normalise(g, "bn1", x, 0))
+    for number, (kernel, expanded, channels, gated, activation, stride) in enumerate(rows):
+        block = InvertedResidual(
+            kernel=kernel,
+            stride=stride,
+            expanded=expanded,
+            channels=channels,
+            squeezed=round_channels(expanded // 4) if gated else 0,
+            activation=activation,
+            squeeze_activation="relu",
+            gate="hard_sigmoid",
+        )
+        x = inverted_residual(g, f"blocks.{number}", x, block)
+    x = g.conv("conv_last", x, HEAD_EXPANSION * g.shape(x)[1], 1)
+    x = g.elementwise("act_last", "hard_swish", normalise(g, "bn_last", x, 0))
+    return g.finish(classify(g, x, CLASSES, hidden=hidden, activation="hard_swish"))
+
+
+def _model(name: str, rows: tuple[tuple[int, int, int, bool, str, int], ...], hidden: int) -> Model:
+    return Model(
+        name=name,
+        family="mobilenet",
+        build=partial(build, name=name, rows=rows, hidden=hidden),
+        source=SOURCE,
+        loss="cross_entropy",
+    )
+
+
+def mobilenet_v3_small() -> Model:
+    """MobileNetV3-Small: 2,542,856 parameters, 0.0565 GMAC per image."""
+    return _model("mobilenet_v3_small", SMALL, 1024)
+
+
+def mobilenet_v3_large() -> Model:
+    """MobileNetV3-Large: 5,483,032 parameters, 0.217 GMAC per image."""
+    return _model("mobilenet_v3_large", LARGE, 1280)

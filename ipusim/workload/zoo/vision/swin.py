@@ -1,0 +1,278 @@
+"""Swin transformers: attention within windows of the image, shifted in every second layer.
+
+Liu et al. (arXiv 2103.14030), as in torchvision and timm. The variants for training are what
+Graphcore ran (graphcore/examples, vision/swin/pytorch/models/swin_transformer.py, tag v3.3.0):
+windows of 49 tokens are padded to 56, tensors are spread over the chip again between operators by
+an operator of its own (RemapCE), and training drops whole halves of layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from ipusim.workload.graph import Graph
+from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.model import Model
+from ipusim.workload.zoo.layers.transformer import Shape, drop_path, feed_forward, merge_heads
+from ipusim.workload.zoo.vision.vit import embed_patches
+
+CLASSES = 1000
+IMAGE = 224
+PATCH = 4
+WINDOW = 7
+ALIGNED = 8
+"""Tokens to whose multiple Graphcore pads a window."""
+SOURCE = "arXiv 2103.14030, as in torchvision and timm"
+AS_RUN = "graphcore/examples@v3.3.0:vision/swin/pytorch/models/swin_transformer.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """What distinguishes one Swin transformer from another.
+
+    Attributes
+    ----------
+    name : str
+    embed : int
+        Features of a token of the first stage; each stage has twice as many.
+    depths, heads : tuple of int
+        Layers and attention heads of each stage.
+    as_run : bool
+        Whether windows are padded, tensors spread again and halves dropped, as Graphcore does.
+    """
+
+    name: str
+    embed: int
+    depths: tuple[int, ...]
+    heads: tuple[int, ...]
+    as_run: bool = False
+
+    @property
+    def window_tokens(self) -> int:
+        """Tokens of a window, with those that only pad it."""
+        tokens = WINDOW * WINDOW
+        return -(-tokens // ALIGNED) * ALIGNED if self.as_run else tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stage:
+    """A stage: tokens lie on a square of `side` tokens, each of `hidden` features."""
+
+    topology: Topology
+    batch: int
+    side: int
+    hidden: int
+    heads: int
+
+    @property
+    def rows(self) -> int:
+        return self.batch * self.side * self.side
+
+    @property
+    def windows(self) -> int:
+        """Windows of one image."""
+        return (self.side // WINDOW) ** 2
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(
+            batch=self.batch,
+            tokens=self.side * self.side,
+            hidden=self.hidden,
+            heads=self.heads,
+            feed_forward=4 * self.hidden,
+            dropout=False,
+            stochastic_depth=self.topology.as_run,
+        )
+
+
+def build(micro_batch: int | None, *, topology: Topology) -> Graph:
+    """Build the forward graph from an image (N, 3, 224, 224) to class scores (N, 1000).
+
+    Parameters
+    ----------
+    micro_batch : int or None
+        Images per pass; None means 1.
+    topology : Topology
+    """
+    g = GraphBuilder(topology.name)
+    batch, side, hidden = micro_batch or 1, IMAGE // PATCH, topology.embed
+    x = g.input("images", (batch, 3, IMAGE, IMAGE))
+    x = embed_patches(g, "patch_embed", x, hidden, PATCH)
+    x = g.reshape("patch_embed.rows", x, (batch * side * side, hidden))
+    x = g.layer_norm("patch_embed.norm", x)
+    layer = 0
+    for number, (depth, heads) in enumerate(zip(topology.depths, topology.heads, strict=True)):
+        if number:
+            x = _merge_patches(g, f"merge.{number}", x, batch, side)
+            side, hidden = side // 2, 2 * hidden
+        stage = _Stage(topology=topology, batch=batch, side=side, hidden=hidden, heads=heads)
+        for position in range(depth):
+            shifted = position % 2 == 1 and side > WINDOW
+            x = _layer(g, f"blocks.{layer}", x, stage, shifted=shifted)
+            layer += 1
+    x = g.reshape("norm.items", g.layer_norm("norm", x), (batch, side * side, hidden))
+    x = g.reduce("pool", "mean", x, axis=1)
+    return g.finish(g.linear("head", x, CLASSES))
+
+
+def _spread(g: GraphBuilder, name: str, x: str, stage: _Stage) -> str:
+    return g.copy(name, x) if stage.topology.as_run else x
+
+
+def _merge_patches(g: GraphBuilder, prefix: str, x: str, batch: int, side: int) -> str:
+    """Add a product over each square of four tokens, which halves the side and doubles features."""
+    hidden = g.shape(x)[-1]
+    half = side // 2
+    y = g.reshape(f"{prefix}.squares", x, (batch, half, 2, half, 2, hidden))
+    y = g.transpose(f"{prefix}.gather", y, (0, 1, 3, 4, 2, 5))
+    y = g.reshape(f"{prefix}.rows", y, (batch * half * half, 4 * hidden))
+    y = g.layer_norm(f"{prefix}.norm", y)
+    return g.linear(f"{prefix}.reduction", y, 2 * hidden, bias=False)
+
+
+def _layer(g: GraphBuilder, prefix: str, x: str, stage: _Stage, *, shifted: bool) -> str:
+    """Add a layer: attention within windows, then two dense layers, both with a residual."""
+    shape = stage.shape
+    x = _spread(g, f"{prefix}.spread", x, stage)
+    y = g.layer_norm(f"{prefix}.attention.norm", x)
+    if shifted:
+        y = g.roll(f"{prefix}.shift", y)
+    y = _window_attention(g, f"{prefix}.attention", y, stage, shifted=shifted)
+    if shifted:
+        y = g.roll(f"{prefix}.shift_back", y)
+    y = _spread(g, f"{prefix}.attention.spread", y, stage)
+    y = drop_path(g, f"{prefix}.attention.drop_path", y, shape)
+    x = g.elementwise(f"{prefix}.attention.add", "add", x, y)
+    y = g.layer_norm(f"{prefix}.mlp.norm", x)
+    y = feed_forward(g, f"{prefix}.mlp", y, shape)
+    y = _spread(g, f"{prefix}.mlp.spread", y, stage)
+    y = drop_path(g, f"{prefix}.mlp.drop_path", y, shape)
+    return g.elementwise(f"{prefix}.mlp.add", "add", x, y)
+
+
+def _window_attention(g: GraphBuilder, prefix: str, x: str, stage: _Stage, *, shifted: bool) -> str:
+    """Add attention within windows: rows (N x side x side, H) to rows, the last product included.
+
+    A shift brings tokens that are no neighbours into one window; a mask keeps them apart.
+    """
+    as_run, hidden, heads = stage.topology.as_run, stage.hidden, stage.heads
+    own, tokens = WINDOW * WINDOW, stage.topology.window_tokens
+    across, windows = stage.side // WINDOW, stage.batch * stage.windows
+    y = g.reshape(f"{prefix}.squares", x, (stage.batch, across, WINDOW, across, WINDOW, hidden))
+    y = g.transpose(f"{prefix}.partition", y, (0, 1, 3, 2, 4, 5))
+    y = g.reshape(f"{prefix}.windows", y, (windows, own, hidden))
+    if tokens > own:
+        y = g.pad(f"{prefix}.pad", y, axis=1, size=tokens)
+    y = g.linear(
+        f"{prefix}.qkv", g.reshape(f"{prefix}.rows", y, (windows * tokens, hidden)), 3 * hidden
+    )
+    if as_run:
+        # Zeros where the padding got the bias.
+        y = _spread(g, f"{prefix}.qkv.spread", y, stage)
+        y = g.reshape(f"{prefix}.qkv.items", y, (windows, tokens, 3 * hidden))
+        padding = g.parameter(f"{prefix}.qkv.mask", (tokens, 3 * hidden), "constant")
+        y = g.elementwise(f"{prefix}.qkv.masked", "mul", y, padding)
+    y = g.reshape(f"{prefix}.split_heads", y, (windows, tokens, 3, heads, hidden // heads))
+    y = g.transpose(f"{prefix}.heads_first", y, (2, 0, 3, 1, 4))
+    query, key, value = g.unstack(f"{prefix}.split", y)
+    query = g.elementwise(f"{prefix}.scale", "scale", query)
+    scores = g.matmul(f"{prefix}.scores", query, key, transpose_b=True)
+    scores = _spread(g, f"{prefix}.scores.spread", scores, stage)
+    scores = g.elementwise(f"{prefix}.bias.add", "add", scores, _position_bias(g, prefix, stage))
+    if shifted:
+        apart = g.parameter(f"{prefix}.apart", (stage.windows, 1, tokens, tokens), "constant")
+        scores = g.reshape(
+            f"{prefix}.images", scores, (stage.batch, *g.shape(apart)[:1], heads, tokens, tokens)
+        )
+        scores = g.elementwise(f"{prefix}.mask", "add", scores, apart)
+        scores = g.reshape(f"{prefix}.all_windows", scores, (windows, heads, tokens, tokens))
+    if as_run:
+        hidden_keys = g.parameter(f"{prefix}.padded_keys", (tokens, tokens), "constant")
+        scores = g.elementwise(f"{prefix}.mask_keys", "add", scores, hidden_keys)
+    weights = g.softmax(f"{prefix}.softmax", scores)
+    if as_run:
+        kept = g.parameter(f"{prefix}.kept_keys", (tokens, tokens), "constant")
+        weights = g.elementwise(f"{prefix}.masked", "mul", weights, kept)
+    y = merge_heads(g, prefix, g.matmul(f"{prefix}.context", weights, value))
+    y = _spread(g, f"{prefix}.output.spread", g.linear(f"{prefix}.output", y, hidden), stage)
+    if tokens > own:
+        y = g.reshape(f"{prefix}.padded", y, (windows, tokens, hidden))
+        y = g.narrow(f"{prefix}.unpad", y, axis=1, size=own)
+    y = g.reshape(f"{prefix}.whole", y, (stage.batch, across, across, WINDOW, WINDOW, hidden))
+    y = g.transpose(f"{prefix}.reverse", y, (0, 1, 3, 2, 4, 5))
+    return g.reshape(f"{prefix}.image_rows", y, (stage.rows, hidden))
+
+
+def _position_bias(g: GraphBuilder, prefix: str, stage: _Stage) -> str:
+    """Add the lookup of one learnt number per head and pair of tokens: (heads, T, T)."""
+    own, tokens = WINDOW * WINDOW, stage.topology.window_tokens
+    table = g.parameter(f"{prefix}.bias.table", ((2 * WINDOW - 1) ** 2, stage.heads))
+    pairs = g.parameter(f"{prefix}.bias.pairs", (own, own), "constant", "int32")
+    y = g.reshape(
+        f"{prefix}.bias.squares", g.gather(f"{prefix}.bias", table, pairs), (own, own, stage.heads)
+    )
+    y = g.transpose(f"{prefix}.bias.heads_first", y, (2, 0, 1))
+    if tokens > own:
+        y = g.pad(f"{prefix}.bias.pad_keys", y, axis=2, size=tokens)
+        y = g.pad(f"{prefix}.bias.pad_queries", y, axis=1, size=tokens)
+    return y
+
+
+def swin_model(topology: Topology) -> Model:
+    """Wrap a topology as a `Model`."""
+    return Model(
+        name=topology.name,
+        family="swin",
+        build=partial(build, topology=topology),
+        source=AS_RUN if topology.as_run else SOURCE,
+        loss="cross_entropy",
+    )
+
+
+def tiny(name: str, *, as_run: bool = False) -> Topology:
+    """Return the topology of Swin-T: 12 layers, 96 features at first."""
+    return Topology(name=name, embed=96, depths=(2, 2, 6, 2), heads=(3, 6, 12, 24), as_run=as_run)
+
+
+def base(name: str, *, as_run: bool = False) -> Topology:
+    """Return the topology of Swin-B: 24 layers, 128 features at first."""
+    return Topology(name=name, embed=128, depths=(2, 2, 18, 2), heads=(4, 8, 16, 32), as_run=as_run)
+
+
+def large(name: str, *, as_run: bool = False) -> Topology:
+    """Return the topology of Swin-L: 24 layers, 192 features at first."""
+    return Topology(
+        name=name, embed=192, depths=(2, 2, 18, 2), heads=(6, 12, 24, 48), as_run=as_run
+    )
+
+
+def swin_tiny() -> Model:
+    """Swin-T: 28,288,354 parameters, 4.49 GMAC per image."""
+    return swin_model(tiny("swin_tiny"))
+
+
+def swin_base() -> Model:
+    """Swin-B: 87,768,224 parameters, 15.4 GMAC per image."""
+    return swin_model(base("swin_base"))
+
+
+def swin_large() -> Model:
+    """Swin-L: 196,532,476 parameters, 34.5 GMAC per image."""
+    return swin_model(large("swin_large"))
+
+
+def swin_tiny_padded() -> Model:
+    """Swin-T as Graphcore ran it: windows padded to 56 tokens, tensors spread between operators."""
+    return swin_model(tiny("swin_tiny_padded", as_run=True))
+
+
+def swin_base_padded() -> Model:
+    """Swin-B as Graphcore ran it."""
+    return swin_model(base("swin_base_padded", as_run=True))
+
+
+def swin_large_padded() -> Model:
+    """Swin-L as Graphcore ran it."""
+    return swin_model(large("swin_large_padded", as_run=True))

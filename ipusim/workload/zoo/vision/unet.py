@@ -1,0 +1,70 @@
+"""U-Net for medical images: unpadded convolutions, skips cropped to the decoder's field.
+
+Ronneberger et al. (arXiv 1505.04597) with the changes of Graphcore's application
+(graphcore/examples, applications/tensorflow2/unet, whose layer names are kept): transposed
+convolutions are followed by a ReLU, and crops are even-sized. Trained with cross entropy per pixel;
+the application adds a Dice loss, a few sums over the same values, that is left out here.
+"""
+
+from __future__ import annotations
+
+from ipusim.workload.graph import Graph
+from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.model import Model
+
+IMAGE_SIZE = 572
+CLASSES = 2
+CHANNELS = (64, 128, 256, 512, 1024)
+SOURCE = "arXiv 1505.04597, as in graphcore/examples applications/tensorflow2/unet"
+
+
+def build(micro_batch: int | None) -> Graph:
+    """Build the forward graph from an image (N, 1, 572, 572) to scores (N x 388 x 388, 2)."""
+    g = GraphBuilder("unet_medical")
+    x = g.input("images", (micro_batch or 1, 1, IMAGE_SIZE, IMAGE_SIZE))
+    skips: list[str] = []
+    *outer, inner = CHANNELS
+    for level, channels in enumerate(outer):
+        x = _double_conv(g, f"encoder_block_{level}", x, channels)
+        crop = _decoder_field(g.shape(x)[2], len(outer) - level)
+        skips.append(g.crop(f"encoder_block_{level}_crop", x, (crop, crop)))
+        x = g.max_pool(f"encoder_block_{level}_maxpooling", x, 2, stride=2)
+    x = _double_conv(g, f"encoder_block_{len(outer)}", x, inner)
+    x = g.elementwise(f"encoder_block_{len(outer)}_dropout", "dropout", x)
+    for level, channels in enumerate(reversed(outer)):
+        prefix = f"decoder_block_{level}"
+        x = g.conv_transpose(f"{prefix}_transpose", x, channels, (2, 2), stride=(2, 2), bias=True)
+        x = g.elementwise(f"{prefix}_transpose_relu", "relu", x)
+        x = g.concat(f"{prefix}_concat", x, skips.pop(), axis=1, view=True)
+        x = _double_conv(g, prefix, x, channels)
+    x = g.conv("conv", x, CLASSES, 1, bias=True)
+    batch, classes, *field = g.shape(x)
+    # Channels are innermost in memory, so pixels as rows are the same elements in the same order.
+    return g.finish(g.reshape("pixels", x, (batch * field[0] * field[1], classes)))
+
+
+def _double_conv(g: GraphBuilder, prefix: str, x: str, channels: int) -> str:
+    for number in range(2):
+        x = g.conv(f"{prefix}_conv_{number}", x, channels, 3, bias=True)
+        x = g.elementwise(f"{prefix}_relu_{number}", "relu", x)
+    return x
+
+
+def _decoder_field(field: int, levels: int) -> int:
+    """Side of the decoder's field where the encoder's is `field`, `levels` above the lowest.
+
+    Each level below halves, convolves twice without padding (4 pixels less), and doubles again;
+    the levels between convolve twice more on their way up.
+    """
+    if levels == 0:
+        return field
+    below = field // 2 - 4
+    inner = _decoder_field(below, levels - 1)
+    return 2 * (inner if levels == 1 else inner - 4)
+
+
+def unet_medical() -> Model:
+    """U-Net at 572 pixels: 31,030,658 parameters, 150 GMAC per image."""
+    return Model(
+        name="unet_medical", family="unet", build=build, source=SOURCE, loss="cross_entropy"
+    )

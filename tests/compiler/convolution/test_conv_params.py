@@ -1,0 +1,179 @@
+"""Transforms of a convolution keep its sums, and work lists hold what is really computed."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from hypothesis import assume, given, strategies as st
+
+from ipusim.compiler.convolution import record as lay
+from ipusim.compiler.convolution.params import ConvParams, Dim, Operand, canonical
+from ipusim.compiler.convolution.planner import plan
+from ipusim.compiler.convolution.shape import PlannerRules
+from ipusim.compiler.convolution.windows import _tap_counts
+from ipusim.compiler.operators.products import conv_shape
+from ipusim.machine import load_chip
+from ipusim.workload.graph import Conv
+from ipusim.workload.operators.gradients import conv_data_gradient, conv_weight_gradient
+
+CHIP = load_chip("GC200")
+RULES = PlannerRules(era=1, partials_bytes=4, available_memory_proportion=0.6)
+
+
+def slide(dim: Dim, data: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+    """Sum products of one dimension, straight from what the fields of `Dim` mean."""
+    out = np.zeros(dim.out)
+    data = data[dim.data.cut_low : dim.data.size - dim.data.cut_high]
+    kernel = kernel[dim.kernel.cut_low : dim.kernel.size - dim.kernel.cut_high]
+    for x, at in zip(data, dim.data.places(), strict=True):
+        for w, tap in zip(kernel, dim.kernel.places(), strict=True):
+            place = at - tap - dim.cut_low
+            inside = 0 <= place < dim.slides - dim.cut_low - dim.cut_high
+            if inside and place % dim.stride == 0:
+                out[place // dim.stride + dim.pad_low] += x * w
+    return out
+
+
+@st.composite
+def operands(draw, size):
+    kept = draw(st.integers(1, size))
+    low, high = draw(st.integers(0, 1)), draw(st.integers(0, 1))
+    return Operand(
+        kept + low + high,
+        low,
+        high,
+        draw(st.integers(1, 3)),
+        draw(st.integers(0, 2)),
+        draw(st.integers(0, 2)),
+        draw(st.booleans()),
+    )
+
+
+@st.composite
+def dims(draw):
+    dim = Dim(draw(operands(7)), draw(operands(3)))
+    assume(dim.slides >= 1)
+    cut_low = draw(st.integers(0, min(2, dim.slides - 1)))
+    cut_high = draw(st.integers(0, min(2, dim.slides - 1 - cut_low)))
+    return Dim(
+        dim.data,
+        dim.kernel,
+        cut_low,
+        cut_high,
+        draw(st.integers(1, 3)),
+        draw(st.integers(0, 2)),
+        draw(st.integers(0, 2)),
+    )
+
+
+@given(dims())
+def test_canonical_and_swapped_compute_the_same(dim):
+    rng = np.random.default_rng(3)
+    data, kernel = rng.normal(size=dim.data.size), rng.normal(size=dim.kernel.size)
+    expected = slide(dim, data, kernel)
+    small = canonical(dim)
+    np.testing.assert_allclose(slide(small, data, kernel), expected)
+    assert canonical(small) == small
+    assume(small.slides >= 1 and expected.any())
+    turned = small.swapped()
+    np.testing.assert_allclose(slide(turned, kernel, data), expected)
+    (first, last), _, outputs, _ = small.uses()
+    assert 0 <= first < last <= dim.data.size
+    assert outputs == (small.pad_low, dim.out - small.pad_high)
+
+
+@given(st.integers(2, 6), st.integers(2, 4), st.integers(0, 3), st.integers(0, 3))
+def test_deferred_dilation_computes_the_same(size, step, low, high):
+    # The data gradient of a strided kernel of one tap whose last inputs nothing reads.
+    data_in = Operand(size, dilation=step, pad_low=low, pad_high=high)
+    dim = canonical(Dim(data_in, Operand(1)))
+    assert dim.defers_dilation
+    rng = np.random.default_rng(4)
+    data, kernel = rng.normal(size=dim.data.size), rng.normal(size=dim.kernel.size)
+    dense = slide(dim.without_dilation(), data, kernel)
+    spread = np.zeros(dim.out)
+    end = dim.pad_low + (len(dense) - 1) * dim.data.dilation + 1
+    spread[dim.pad_low : end : dim.data.dilation] = dense
+    np.testing.assert_allclose(spread, slide(dim, data, kernel))
+
+
+@given(dims())
+def test_work_lists_hold_what_is_computed(dim):
+    dim = canonical(dim)
+    taps = np.zeros(dim.kernel.size, int)
+    for tap in range(dim.kernel.size):
+        one = np.zeros(dim.kernel.size)
+        one[tap] = 1.0
+        taps[tap] = np.count_nonzero(slide(dim, np.ones(dim.data.size), one))
+    np.testing.assert_array_equal(_tap_counts(dim, 1, 1, 1), taps)
+    # Of several tiles one has at least its share, and none more than everything.
+    busiest = _tap_counts(dim, min(2, dim.out), 1, 1)
+    assert math.ceil(taps.sum() / 2) <= busiest.sum() <= taps.sum()
+
+
+def layer(**changes) -> Conv:
+    values = {
+        "batch": 4,
+        "in_channels": 64,
+        "out_channels": 64,
+        "groups": 1,
+        "field": (14, 14),
+        "kernel": (3, 3),
+        "stride": (1, 1),
+        "padding_lower": (1, 1),
+        "padding_upper": (1, 1),
+        "dilation": (1, 1),
+    }
+    return Conv(**(values | changes))
+
+
+def test_expanding_and_flattening_keep_the_work():
+    conv = layer()
+    params = ConvParams.of(conv_shape(conv, 2))
+
+    def macs(params: ConvParams) -> int:
+        places = math.prod(dim.out * dim.kernel.size for dim in params.dims)
+        channels = params.groups * params.in_channels * params.out_channels
+        return params.batch * places * channels
+
+    assert macs(params) == conv.macs
+    assert macs(params.expanded((0,))) == macs(params.expanded((0, 1))) == conv.macs
+    update = ConvParams.of(conv_shape(conv_weight_gradient(conv), 2))
+    assert macs(update) == conv.macs
+    # The update as a plain product: kernel positions and input channels by output channels.
+    product, free = update.swapped().expanded((0, 1)).flattened()
+    assert free == (0, 1)
+    assert (product.in_channels, product.out_channels) == (4 * 14 * 14, 64)
+    assert product.dims[-1].out == 64 * 9
+
+
+def test_strided_data_gradient_defers_its_zeros():
+    back = conv_data_gradient(
+        layer(kernel=(1, 1), stride=(2, 2), padding_lower=(0, 0), padding_upper=(0, 0))
+    )
+    found = plan(conv_shape(back, 2), CHIP, RULES)
+    assert found.spreads_output
+    wide = conv_data_gradient(layer(stride=(2, 2)))
+    assert not plan(conv_shape(wide, 2), CHIP, RULES).spreads_output
+
+
+def test_borders_are_skipped():
+    padded = layer(field=(7, 7), in_channels=512, out_channels=512)
+    inner = layer(
+        field=(9, 9), in_channels=512, out_channels=512, padding_lower=(0, 0), padding_upper=(0, 0)
+    )
+    plans = [plan(conv_shape(conv, 2), CHIP, RULES) for conv in (padded, inner)]
+    assert plans[0].describe() == plans[1].describe()
+    assert plans[0].cost[lay.C_CALC] < 0.9 * plans[1].cost[lay.C_CALC]
+
+
+def test_training_forward_reckons_with_the_transpose_of_its_weights():
+    conv = layer(kernel=(1, 1), padding_lower=(0, 0), padding_upper=(0, 0))
+    inference = plan(conv_shape(conv, 2), CHIP, RULES)
+    training = plan(conv_shape(conv, 2, training=True), CHIP, RULES)
+    assert training.out_chans_per_group % 16 == 0 or (
+        training.planned_cycles > inference.planned_cycles
+    )
+    # What is only reckoned with does not run.
+    assert training.cost[lay.C_COPY_WEIGHTS] == 0

@@ -1,0 +1,100 @@
+"""Plans of fully connected layers in training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from ipusim.compiler.convolution import record as lay
+from ipusim.compiler.convolution.joint import forget_layers, pass_shapes, plan_layer
+from ipusim.compiler.convolution.joint_search import joint_splits
+from ipusim.compiler.convolution.planner import plan
+from ipusim.compiler.convolution.shape import ConvShape, PlannerRules
+from ipusim.compiler.lower import lower
+from ipusim.compiler.operators.products import layer_shape
+from ipusim.compiler.stacks import load_stack
+from ipusim.machine import load_chip
+from ipusim.study.evidence.graphs import training_graph
+from ipusim.workload.graph import MatMul
+from ipusim.workload.operators.gradients import matmul_data_gradient, matmul_weight_gradient
+
+CHIP = load_chip("GC200")
+RULES = PlannerRules(era=1, partials_bytes=4, available_memory_proportion=0.6)
+PASSES = ("forward", "data_gradient", "weight_gradient")
+
+
+def layer(m: int, k: int, n: int, dtype_bytes: int = 2) -> ConvShape:
+    return ConvShape.matmul(1, m, k, n, dtype_bytes=dtype_bytes, kind="fc_training")
+
+
+@settings(max_examples=15)
+@given(*[st.integers(1, 40)] * 3, st.sampled_from([1, 2, 3]))
+def test_layers_cost_no_more_than_three_plans(m, k, n, era):
+    shape, few = layer(m, k, n), replace(CHIP, tiles=24)
+    rules = replace(RULES, era=era)
+    plans = plan_layer(shape, few, rules)
+    joint = sum(getattr(plans, name).planned_cycles for name in PASSES)
+    separate = sum(plan(one, few, rules).planned_cycles for one in pass_shapes(shape))
+    assert joint <= separate
+    if not plans.joint:
+        assert plans.forward == plan(shape, few, rules)
+
+
+def test_a_joint_plan_keeps_weights_in_place():
+    # The planner of IPUModel's day joins the passes of this float layer (its worst tile says so).
+    plans = plan_layer(layer(8, 1000, 1000, 4), CHIP, RULES)
+    assert plans.joint
+    forward, back, update = (getattr(plans, name).split for name in PASSES)
+    last = lay.S_FIELD + 1
+    assert forward[lay.S_OUT] == 1
+    assert (forward[lay.S_IN], forward[last]) == (back[last], back[lay.S_IN])
+    assert (update[lay.S_OUT], update[last]) == (forward[lay.S_IN], forward[last])
+    assert plans.forward.in_chans_per_group == plans.weight_gradient.out_chans_per_group
+    assert plans.forward.out_chans_per_group == plans.weight_gradient.in_chans_per_group
+    assert len({getattr(plans, name).tiles_used for name in PASSES}) == 1
+
+
+def test_splits_of_the_gradients():
+    splits = np.zeros((3, lay.SPLIT_SIZE), np.int64)
+    joint_splits(0, 2, 3, 5, 7, 1, splits)
+    assert splits[0, [lay.S_GROUP, lay.S_IN, lay.S_FIELD + 1, lay.S_OUT_SERIAL]].tolist() == [
+        *(2, 3, 5, 7)
+    ]
+    assert splits[1, [lay.S_IN, lay.S_FIELD + 1]].tolist() == [5, 3]
+    assert splits[2, [lay.S_OUT, lay.S_FIELD + 1, lay.S_IN_SERIAL]].tolist() == [3, 5, 7]
+    assert (splits[:, lay.S_BROADCAST] == 0).all()
+
+
+def test_every_pass_finds_its_layer():
+    product = MatMul(groups=3, m=8, k=16, n=32, weights_operand=True)
+    shapes = {
+        layer_shape(one, 2)
+        for one in (product, matmul_data_gradient(product), matmul_weight_gradient(product))
+    }
+    assert len(shapes) == 1
+    forward, back, update = pass_shapes(shapes.pop())
+    assert (forward.batch, forward.in_channels, forward.out_channels) == (32, 16, 8)
+    # dA = dC B^T: 8 x 32 by 32 x 16; dB = A^T dC: 16 x 8 by 8 x 32; operands exchanged.
+    assert (back.batch, back.in_channels, back.out_channels) == (16, 32, 8)
+    assert (update.batch, update.in_channels, update.out_channels) == (32, 8, 16)
+
+
+def test_plans_are_remembered():
+    forget_layers()
+    first = plan_layer(layer(8, 16, 32), CHIP, RULES)
+    assert plan_layer(layer(8, 16, 32), CHIP, RULES) is first
+
+
+@pytest.mark.parametrize("stack", ["sdk-1.0", "sdk-2.0", "sdk-2.4", "sdk-3.x"])
+def test_layers_lower_in_every_stack(stack):
+    chip = load_chip("GC2" if stack == "sdk-1.0" else "GC200")
+    graph = training_graph(MatMul(m=128, k=768, n=3072, weights_operand=True), "float16")
+    program = lower(graph.validate(), chip, load_stack(stack), host_dtype=None)
+    assert program.macs == 3 * graph.ops[0].macs
+    by_name = {op.name: op for op in program.ops}
+    names = [step.name for step in by_name["data gradient"].steps]
+    assert names[:2] == ["transpose weights", "turn weights"]
+    assert all(op.cycles > 0 for op in program.ops)

@@ -1,0 +1,598 @@
+"""The planner: exact search, bounds, memory, determinism, errors, and evidence for its plans."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from ipusim import paths
+from ipusim.compiler.convolution import record as lay, search as cs
+from ipusim.compiler.convolution.bounds import arithmetic_floor, bytes_floor, cycles_floor
+from ipusim.compiler.convolution.cost import conv_cost, input_range, kernel_padding, kernel_zeros
+from ipusim.compiler.convolution.planner import ConvShape, PlannerRules, forget_plans, plan
+from ipusim.compiler.convolution.shape import PlannerChip
+from ipusim.compiler.convolution.tile_cycles import tile_cycles, tile_cycles_floor
+from ipusim.compiler.convolution.totals import fill_totals
+from ipusim.compiler.convolution.transforms import transformed_problems
+from ipusim.compiler.convolution.vertex_types import vertex_types
+from ipusim.compiler.operators.products import conv_shape
+from ipusim.errors import ConfigError
+from ipusim.machine import load_chip
+from ipusim.workload import zoo
+
+CHIPS = {name: load_chip(name) for name in ("GC2", "GC200")}
+
+RULES = {
+    "GC2": PlannerRules(era=0, partials_bytes=4, available_memory_proportion=0.6),
+    "GC200": PlannerRules(era=2, partials_bytes=2, available_memory_proportion=0.6),
+}
+
+
+CONV_KINDS = ("conv", "conv_forward", "conv_data_gradient", "conv_weight_gradient")
+PRODUCT_KINDS = (
+    "matmul",
+    "fc_inference",
+    "fc_training",
+    "fc_data_gradient",
+    "fc_weight_gradient",
+)
+
+
+@st.composite
+def convolutions(draw, channels=40, size=9, groups=(1, 1, 4, 9)):
+    """Return any convolution that the planner takes, up to these sizes."""
+    dims = draw(st.integers(1, 3))
+    if dims == 3:
+        channels, size = min(channels, 8), min(size, 4)
+    per_dim = {
+        name: [] for name in ("field", "kernel", "stride", "low", "high", "dilate", "spread")
+    }
+    for _ in range(dims):
+        kernel = draw(st.sampled_from([1, 1, 2, 3, 3, 5]))
+        spread = draw(st.sampled_from([1, 1, 1, 2]))
+        reach = (kernel - 1) * spread + 1
+        low, high = draw(st.integers(0, reach // 2)), draw(st.integers(0, reach // 2))
+        per_dim["kernel"].append(kernel)
+        per_dim["spread"].append(spread)
+        per_dim["low"].append(low)
+        per_dim["high"].append(high)
+        per_dim["field"].append(draw(st.integers(max(1, reach - low - high), reach + size)))
+        per_dim["stride"].append(draw(st.sampled_from([1, 1, 2, 3])))
+        per_dim["dilate"].append(draw(st.sampled_from([1, 1, 1, 2])))
+    in_bytes = draw(st.sampled_from([2, 2, 4]))
+    return ConvShape(
+        kind=draw(st.sampled_from(CONV_KINDS)),
+        groups=draw(st.sampled_from(groups)),
+        batch=draw(st.integers(1, 4)),
+        in_channels=draw(st.integers(1, channels)),
+        out_channels=draw(st.integers(1, channels)),
+        field=tuple(per_dim["field"]),
+        kernel=tuple(per_dim["kernel"]),
+        stride=tuple(per_dim["stride"]),
+        padding_lower=tuple(per_dim["low"]),
+        padding_upper=tuple(per_dim["high"]),
+        in_dilation=tuple(per_dim["dilate"]),
+        kernel_dilation=tuple(per_dim["spread"]),
+        in_bytes=in_bytes,
+        out_bytes=draw(st.sampled_from([in_bytes, in_bytes, 4])),
+    )
+
+
+@st.composite
+def products(draw, size=60):
+    """Return a matrix product."""
+    return ConvShape.matmul(
+        draw(st.sampled_from([1, 1, 2, 5])),
+        draw(st.integers(1, size)),
+        draw(st.integers(1, size)),
+        draw(st.integers(1, size)),
+        dtype_bytes=draw(st.sampled_from([2, 2, 4])),
+        kind=draw(st.sampled_from(PRODUCT_KINDS)),
+    )
+
+
+chips = st.sampled_from(sorted(CHIPS)).map(CHIPS.__getitem__)
+all_rules = st.builds(
+    PlannerRules,
+    era=st.integers(0, 3),
+    partials_bytes=st.sampled_from([2, 4]),
+    available_memory_proportion=st.sampled_from([0.1, 0.3, 0.6, 1.0]),
+)
+
+
+def small_shape(**changes) -> ConvShape:
+    values = {
+        "kind": "conv",
+        "groups": 1,
+        "batch": 2,
+        "in_channels": 32,
+        "out_channels": 48,
+        "field": (10, 10),
+        "kernel": (3, 3),
+        "stride": (1, 1),
+        "padding_lower": (1, 1),
+        "padding_upper": (1, 1),
+        "in_dilation": (1, 1),
+        "kernel_dilation": (1, 1),
+        "in_bytes": 2,
+        "out_bytes": 2,
+    }
+    return ConvShape(**(values | changes))
+
+
+# --- the search is exact --------------------------------------------------------------------
+
+
+def assert_pruned_equals_exhaustive(shape, chip, rules):
+    pruned = plan(shape, chip, rules)
+    every = plan(shape, chip, rules, pruned=False)
+    assert (pruned.planned_cycles, pruned.within_memory_bound) == (
+        every.planned_cycles,
+        every.within_memory_bound,
+    )
+    best, temp_bytes = (lay.C_TOTAL, lay.C_TEMP_BYTES)
+    if rules.era:  # of era 0 the plan holds what runs, which differs from what was planned
+        assert pruned.cost[best] == every.cost[best]
+    assert pruned.cost[temp_bytes] == every.cost[temp_bytes] or not rules.era
+
+
+@settings(max_examples=60)
+@given(st.one_of(convolutions(channels=20, size=6), products()), chips, all_rules, st.data())
+def test_pruned_equals_exhaustive(shape, chip, rules, data):
+    tiles = data.draw(st.sampled_from([5, 12, 24]))
+    # Little memory makes serial splits and the fallback likely.
+    memory = data.draw(st.sampled_from([1 << 11, 1 << 13, chip.bytes_per_tile]))
+    few = replace(chip, tiles=tiles, bytes_per_tile=memory)
+    assert_pruned_equals_exhaustive(shape, few, rules)
+
+
+@pytest.mark.parametrize("era", [2, 3])
+def test_pruned_equals_exhaustive_where_inputs_are_broadcast_once(era):
+    # The best plan has serial parts that share inputs fetched before the loop over the parts.
+    shape = small_shape(in_channels=64, out_channels=256, field=(8, 8), kernel=(1, 1),
+                        padding_lower=(0, 0), padding_upper=(0, 0))  # fmt: skip
+    rules = PlannerRules(era=era, partials_bytes=2, available_memory_proportion=0.6)
+    chip = replace(CHIPS["GC200"], tiles=8, bytes_per_tile=1 << 14)
+    assert plan(shape, chip, rules).split[lay.S_BROADCAST] == 1
+    assert_pruned_equals_exhaustive(shape, chip, rules)
+
+
+def test_pruning_skips_nearly_everything():
+    shape, chip = small_shape(), replace(CHIPS["GC200"], tiles=64)
+    pruned, every = (plan(shape, chip, RULES["GC200"], pruned=flag) for flag in (True, False))
+    assert pruned.evaluations * 100 < every.evaluations
+
+
+@given(st.integers(1, 400))
+def test_next_split_visits_every_share_once(size):
+    splits = [1]
+    while (split := cs.next_split(size, splits[-1])) <= size:
+        splits.append(split)
+    shares = [math.ceil(size / split) for split in splits]
+    assert shares == sorted({math.ceil(size / split) for split in range(1, size + 1)}, reverse=True)
+    assert all(math.ceil(size / (split - 1)) > share
+               for split, share in zip(splits[1:], shares[1:], strict=True))  # fmt: skip
+
+
+@given(st.integers(1, 300), st.integers(1, 12))
+def test_channel_splits_are_the_least_for_their_share(grains, serial):
+    found = []
+    split = cs.next_channel_split(grains, 0, serial, False, False)
+    while split <= grains:
+        found.append(split)
+        split = cs.next_channel_split(grains, split, serial, False, False)
+    least = {
+        total
+        for total in range(1, grains + 1)
+        if total == 1 or math.ceil(grains / (total - 1)) > math.ceil(grains / total)
+    }
+    assert found == sorted(total // serial for total in least if total % serial == 0)
+
+
+# --- bounds ---------------------------------------------------------------------------------
+
+
+@st.composite
+def partitions(draw):
+    """Return (problem, vertex, totals, split) of some operation, any split at all."""
+    shape = draw(st.one_of(convolutions(channels=200, size=30), products(300)))
+    chip, rules = PlannerChip.of(draw(chips)), draw(all_rules)
+    problems = list(transformed_problems(shape, chip, rules))
+    _, problem, _ = draw(st.sampled_from(problems))
+    vertices = vertex_types(problem, shape, chip, rules)
+    vertex = vertices[draw(st.integers(0, len(vertices) - 1))]
+    totals = np.zeros(lay.TOTALS_SIZE, np.int64)
+    split = np.ones(lay.SPLIT_SIZE, np.int64)
+    split[lay.S_BROADCAST] = 0
+    if not fill_totals(problem, vertex, totals):
+        return None
+    last = problem[lay.DIMS] - 1
+    one_in = vertex[lay.METHOD] in (lay.SLIC, lay.OUTER_PRODUCT)
+    one_out = vertex[lay.METHOD] in (lay.SLIC, lay.VMAC)
+    outer = vertex[lay.METHOD] == lay.OUTER_PRODUCT
+    sizes = {
+        lay.S_GROUP: (totals[lay.T_GROUP_GRAINS], False),
+        lay.S_BATCH: (problem[lay.BATCH], outer),
+        lay.S_IN: (totals[lay.T_IN_GRAINS], one_in),
+        lay.S_OUT: (totals[lay.T_OUT_GRAINS], one_out),
+        lay.S_FIELD + last: (totals[lay.T_LAST_GRAINS], False),
+    }
+    for d in range(last):
+        sizes[lay.S_FIELD + d] = (problem[lay.OUT_FIELD + d], outer)
+        sizes[lay.S_KERNEL + d] = (problem[lay.KERNEL + d], outer)
+    for place, (size, whole) in sizes.items():
+        split[place] = size if whole else draw(st.integers(1, min(int(size), 50)))
+    serial = draw(st.sampled_from([lay.S_IN_SERIAL, lay.S_OUT_SERIAL]))
+    grains = totals[lay.T_IN_GRAINS if serial == lay.S_IN_SERIAL else lay.T_OUT_GRAINS]
+    allowed = serial == lay.S_OUT_SERIAL or problem[lay.IN_SERIAL_ALLOWED]
+    parallel = split[lay.S_IN if serial == lay.S_IN_SERIAL else lay.S_OUT]
+    if allowed:
+        split[serial] = draw(st.integers(1, max(1, int(grains // parallel))))
+    if split[lay.S_OUT_SERIAL] > 1 and problem[lay.BROADCAST_ALLOWED]:
+        split[lay.S_BROADCAST] = draw(st.integers(0, 1))
+    return problem, vertex, totals, split
+
+
+def part_of(problem, vertex, totals, split):
+    """Return what one tile gets, indexed by the P_ constants."""
+    part = np.zeros(lay.PART_SIZE, np.int64)
+    dims = int(problem[lay.DIMS])
+    in_serial, out_serial = split[lay.S_IN_SERIAL], split[lay.S_OUT_SERIAL]
+    part[lay.P_GROUP_GRAINS] = -(-totals[lay.T_GROUP_GRAINS] // split[lay.S_GROUP])
+    part[lay.P_IN_GRAINS] = -(-totals[lay.T_IN_GRAINS] // (split[lay.S_IN] * in_serial))
+    part[lay.P_OUT_GRAINS] = -(-totals[lay.T_OUT_GRAINS] // (split[lay.S_OUT] * out_serial))
+    kernel = [int(-(-problem[lay.KERNEL + d] // split[lay.S_KERNEL + d])) for d in range(dims)]
+    sizes = [int(problem[lay.OUT_FIELD + d]) for d in range(dims)]
+    field = [-(-size // int(split[lay.S_FIELD + d])) for d, size in enumerate(sizes)]
+    grain = int(totals[lay.T_FIELD_GRAIN])
+    last_split = int(split[lay.S_FIELD + dims - 1])
+    field[-1] = -(-int(totals[lay.T_LAST_GRAINS]) // last_split) * grain
+    batch = int(-(-problem[lay.BATCH] // split[lay.S_BATCH]))
+    part[lay.P_KERNEL_OUTER] = kernel[0]
+    part[lay.P_KERNEL_ELEMENTS] = math.prod(kernel)
+    part[lay.P_POSITIONS] = batch * math.prod(field)
+    part[lay.P_IN_POSITIONS] = batch * math.prod(
+        input_range(problem, d, field[d], kernel[d]) for d in range(dims)
+    )
+    users = math.prod(int(v) for v in split[lay.S_BATCH : lay.S_KERNEL])
+    part[lay.P_WEIGHT_USERS] = users
+    part[lay.P_DEPTH] = split[lay.S_IN] * math.prod(int(v) for v in split[lay.S_KERNEL : lay.S_IN])
+    part[lay.P_TILES_USED] = users * split[lay.S_GROUP] * split[lay.S_OUT] * part[lay.P_DEPTH]
+    padding = kernel_padding(problem, vertex, totals, split[lay.S_KERNEL])
+    part[lay.P_KERNEL_ZEROS] = kernel_zeros(
+        problem, vertex, padding, kernel[0], int(part[lay.P_KERNEL_ELEMENTS])
+    )
+    return part
+
+
+@settings(max_examples=400, suppress_health_check=[HealthCheck.filter_too_much])
+@given(partitions().filter(bool), st.data())
+def test_floors_never_exceed_the_cost(partition, data):
+    problem, vertex, totals, split = partition
+    cost = np.zeros(lay.COST_SIZE, np.int64)
+    if not conv_cost(problem, vertex, totals, split, cost):
+        return
+    part = part_of(problem, vertex, totals, split)
+    assert part[lay.P_TILES_USED] == cost[lay.C_TILES_USED]
+    assert bytes_floor(problem, vertex, part) <= cost[lay.C_TEMP_BYTES]
+    used = cost[lay.C_TILES_USED]
+    assert arithmetic_floor(problem, vertex, totals) // used <= cost[lay.C_TOTAL]
+    assert cycles_floor(problem, vertex, totals, split, part) <= cost[lay.C_TOTAL]
+    # The search asks with less work, fewer users of the weights and more tiles.
+    part[lay.P_POSITIONS] = data.draw(st.integers(1, int(part[lay.P_POSITIONS])))
+    part[lay.P_IN_POSITIONS] = data.draw(st.integers(0, int(part[lay.P_IN_POSITIONS])))
+    part[lay.P_WEIGHT_USERS] = data.draw(st.integers(1, int(part[lay.P_WEIGHT_USERS])))
+    part[lay.P_TILES_USED] *= data.draw(st.integers(1, 9))
+    assert bytes_floor(problem, vertex, part) <= cost[lay.C_TEMP_BYTES]
+    assert cycles_floor(problem, vertex, totals, split, part) <= cost[lay.C_TOTAL]
+
+
+@settings(max_examples=60)
+@given(partitions().filter(bool))
+def test_no_form_of_the_field_beats_its_floor(partition):
+    problem, vertex, totals, split = partition
+    part = part_of(problem, vertex, totals, split)
+    of_part = [
+        int(part[place])
+        for place in (
+            lay.P_KERNEL_OUTER,
+            lay.P_KERNEL_ELEMENTS,
+            lay.P_GROUP_GRAINS,
+            lay.P_IN_GRAINS,
+            lay.P_OUT_GRAINS,
+        )
+    ]
+    steps = int(totals[lay.T_STEPS])
+    one_row = (
+        problem[lay.ERA] != 0 and totals[lay.T_ONE_BY_ONE] and part[lay.P_KERNEL_ELEMENTS] == 1
+    )
+    floors = []
+    for positions in range(1, 60):
+        part[lay.P_POSITIONS] = positions
+        floors.append(tile_cycles_floor(problem, vertex, totals, part))
+    for rows in range(1, 2 if one_row else 8):
+        for length in range(1, 60 // rows):
+            positions = rows * length
+            if vertex[lay.METHOD] == lay.VMAC and positions % problem[lay.BATCH]:
+                continue
+            batch = math.gcd(int(problem[lay.BATCH]), positions)
+            cycles = tile_cycles(problem, vertex, totals, rows, -(-length // steps), positions,
+                                 batch, *of_part)  # fmt: skip
+            if cycles >= 0:
+                assert max(floors[:positions]) <= cycles
+
+
+# --- memory ---------------------------------------------------------------------------------
+
+
+@settings(max_examples=25)
+@given(convolutions(channels=300, size=30, groups=(1, 4)), chips, st.integers(0, 3))
+def test_more_temporary_memory_never_makes_a_plan_slower(shape, chip, era):
+    # Where nothing fits, poplibs doubles the bound (or, in era 0, minimises memory instead), so a
+    # smaller proportion may come out faster: only plans within their bound can be compared.
+    cycles = []
+    for proportion in (0.02, 0.05, 0.1, 0.3, 0.6, 1.0):
+        rules = PlannerRules(era=era, partials_bytes=2, available_memory_proportion=proportion)
+        found = plan(shape, chip, rules)
+        if found.within_memory_bound:
+            assert found.temp_bytes <= proportion * chip.bytes_per_tile or era == 0
+            cycles.append(found.planned_cycles)
+    assert cycles == sorted(cycles, reverse=True)
+    assert cycles
+
+
+def test_the_fallback_doubles_the_bound():
+    shape = small_shape(out_channels=50)  # three groups of 16 cannot be computed in serial parts
+    chip = replace(CHIPS["GC200"], tiles=4, bytes_per_tile=1 << 13)
+    few, more = (
+        plan(shape, chip, PlannerRules(era=2, partials_bytes=2, available_memory_proportion=p))
+        for p in (0.3, 1.0)
+    )
+    assert not few.within_memory_bound
+    assert few.temp_bytes > 0.3 * chip.bytes_per_tile
+    free = plan(shape, CHIPS["GC200"], RULES["GC200"])
+    assert free.within_memory_bound
+    assert more.temp_bytes <= 4 * chip.bytes_per_tile
+
+
+@pytest.mark.parametrize("era", range(4))
+def test_less_than_a_byte_is_a_byte(era):
+    least, byte = (
+        plan(
+            small_shape(),
+            CHIPS["GC200"],
+            PlannerRules(era=era, partials_bytes=2, available_memory_proportion=p),
+        )
+        for p in (1e-9, 1 / CHIPS["GC200"].bytes_per_tile)
+    )
+    assert least == byte
+    assert not least.within_memory_bound
+
+
+def test_era_0_falls_back_to_the_least_memory():
+    chip = replace(CHIPS["GC2"], tiles=4, bytes_per_tile=1 << 12)
+    found = plan(small_shape(), chip, RULES["GC2"])
+    assert not found.within_memory_bound
+    roomy = plan(small_shape(), replace(chip, bytes_per_tile=1 << 20), RULES["GC2"])
+    assert found.temp_bytes < roomy.temp_bytes
+    assert found.planned_cycles > roomy.planned_cycles
+
+
+def test_serial_splits_appear_where_memory_is_short():
+    shape = small_shape(in_channels=128, out_channels=256)
+    chip = replace(CHIPS["GC200"], tiles=16)
+    plenty = plan(shape, chip, RULES["GC200"])
+    short = plan(shape, chip, replace(RULES["GC200"], available_memory_proportion=0.05))
+    assert plenty.serial_splits == 1
+    assert short.serial_splits > 1
+    assert short.within_memory_bound
+    assert short.planned_cycles > plenty.planned_cycles
+
+
+# --- plans are sound and repeatable ---------------------------------------------------------
+
+
+@settings(max_examples=60)
+@given(st.one_of(convolutions(channels=300, size=40), products(600)), chips, all_rules)
+def test_a_plan_stays_within_chip_and_shape(shape, chip, rules):
+    found = plan(shape, chip, rules)
+    parallel = [v for place, v in enumerate(found.split[: lay.S_OUT_SERIAL])
+                if place != lay.S_IN_SERIAL]  # fmt: skip
+    assert math.prod(parallel) == found.tiles_used <= chip.tiles
+    assert min(found.split[: lay.S_BROADCAST]) >= 1
+    assert min(found.split[lay.S_IN_SERIAL], found.split[lay.S_OUT_SERIAL]) == 1
+    assert found.serial_splits == found.split[lay.S_IN_SERIAL] * found.split[lay.S_OUT_SERIAL]
+    assert rules.era > 0 or found.split[lay.S_IN_SERIAL] == 1
+    assert found.reduction_depth == found.split[lay.S_IN] * math.prod(found.split[5:8])
+    assert found.planned_cycles > 0
+    assert all(isinstance(value, int) for value in found.cost)
+    assert found.evaluations > 0
+    assert found.describe().startswith(found.method)
+
+
+@pytest.mark.parametrize("chip", sorted(CHIPS))
+def test_every_shape_of_the_zoo_has_a_plan(chip):
+    shapes = set()
+    for name in zoo.names():
+        for op in zoo.load(name).graph(1).ops:
+            if op.kind == "conv":
+                shapes.add(conv_shape(op.params, 2))
+            elif op.kind == "matmul":
+                p = op.params
+                shapes.add(ConvShape.matmul(p.groups, p.m, p.k, p.n, dtype_bytes=2))
+    assert len(shapes) > 50
+    for shape in shapes:
+        found = plan(shape, CHIPS[chip], RULES[chip])
+        assert found.within_memory_bound, shape
+        assert found.tiles_used <= CHIPS[chip].tiles
+
+
+_FRESH = """
+from ipusim.compiler.convolution.planner import ConvShape, PlannerRules, plan
+from ipusim.machine import load_chip
+rules = PlannerRules(era=2, partials_bytes=2, available_memory_proportion=0.6)
+for m, k, n in ((64, 100, 8), (1000, 2048, 16)):
+    print(plan(ConvShape.matmul(1, m, k, n, dtype_bytes=2), load_chip("GC200"), rules))
+"""
+
+
+def test_same_input_same_plan_in_a_fresh_process():
+    here = [
+        repr(plan(ConvShape.matmul(1, *size, dtype_bytes=2), CHIPS["GC200"], RULES["GC200"]))
+        for size in ((64, 100, 8), (1000, 2048, 16))
+    ]
+    environment = os.environ | {"PYTHONHASHSEED": "7"}
+    fresh = subprocess.run(
+        [sys.executable, "-c", _FRESH], capture_output=True, text=True, check=True, env=environment
+    )
+    assert fresh.stdout.splitlines() == here
+
+
+def test_plans_are_remembered_until_forgotten():
+    shape = small_shape(in_channels=24)
+    first = plan(shape, CHIPS["GC200"], RULES["GC200"])
+    assert plan(shape, CHIPS["GC200"], RULES["GC200"]) is first
+    forget_plans()
+    again = plan(shape, CHIPS["GC200"], RULES["GC200"])
+    assert again == first
+    assert again is not first
+
+
+def test_describe_leaves_out_splits_of_one():
+    found = plan(small_shape(), replace(CHIPS["GC200"], tiles=1), RULES["GC200"])
+    assert found.tiles_used == 1
+    assert found.describe() == "AMP nx1 1x16x16 / one tile"
+    spread = plan(small_shape(), CHIPS["GC200"], RULES["GC200"])
+    grouping, _, parts = spread.describe().partition(" / ")
+    assert grouping.startswith(spread.method)
+    assert math.prod(int(part.lstrip("gbikos").removeprefix("f")[-1:]) for part in parts.split())
+
+
+# --- what stacks and chips offer ------------------------------------------------------------
+
+
+def methods(shape, chip, rules):
+    key = PlannerChip.of(CHIPS[chip])
+    (_, problem, _), *_ = transformed_problems(shape, key, rules)
+    rows = vertex_types(problem, shape, key, rules)
+    return rows, {lay.METHOD_NAMES[row[lay.METHOD]] for row in rows}
+
+
+def test_vertex_types_follow_the_stack():
+    _, old = methods(small_shape(), "GC2", RULES["GC2"])
+    assert old == {"AMP", "HMAC"}
+    rows, new = methods(small_shape(), "GC200", RULES["GC200"])
+    assert new == {"AMP", "HMAC", "SLIC", "VMAC", "OUTER_PRODUCT"}
+    assert len({tuple(row) for row in rows}) == len(rows)
+    assert tuple(rows[0][: lay.PARTIAL_BYTES]) == (lay.AMP, 1, 16, 16, 16)
+    product = ConvShape.matmul(1, 8, 8, 8, dtype_bytes=2, kind="fc_inference")
+    assert "SLIC" not in methods(product, "GC200", RULES["GC200"])[1]
+    floats = small_shape(in_bytes=4, out_bytes=4)
+    assert methods(floats, "GC200", RULES["GC200"])[1] == {"AMP", "HMAC", "OUTER_PRODUCT"}
+
+
+@given(st.integers(1, 600))
+def test_hmac_groupings_are_the_least_for_their_count(in_channels):
+    rows, _ = methods(small_shape(in_channels=in_channels), "GC2", RULES["GC2"])
+    groupings = sorted(int(row[2]) for row in rows if row[lay.METHOD] == lay.HMAC)
+    rounded = -(-in_channels // 2) * 2
+    counts = {-(-rounded // size): size for size in range(rounded, 0, -2)}
+    assert groupings == sorted(counts.values())
+
+
+def test_transforms():
+    key, rules = PlannerChip.of(CHIPS["GC200"]), RULES["GC200"]
+    names = [name for name, _, _ in transformed_problems(small_shape(), key, rules)]
+    assert names[:4] == ["none", "expand 0", "expand 1", "expand 01"]
+    # A kernel of 3 x 3 as the input and the input as the kernel: its field can only be flattened.
+    assert names[4:] == ["swap", *(f"swap, flatten {dims}" for dims in ("0", "1", "01"))]
+    found = {name: problem for name, problem, _ in transformed_problems(small_shape(), key, rules)}
+    expanded = found["expand 01"]
+    assert expanded[lay.IN_CHANS] == 9 * 32
+    assert expanded[lay.OUT_FIELD : lay.OUT_FIELD + 2].tolist() == [1, 2 * 10 * 10]
+    depthwise = small_shape(groups=32, in_channels=1, out_channels=1)
+    names = [name for name, _, _ in transformed_problems(depthwise, key, rules)]
+    assert [name for name in names if name.startswith("combine")] == [
+        "combine 4",
+        "combine 8",
+        "combine 16",
+    ]
+    product = ConvShape.matmul(1, 8, 16, 32, dtype_bytes=2)
+    assert [name for name, _, _ in transformed_problems(product, key, rules)] == ["none", "swap"]
+
+
+# --- evidence -------------------------------------------------------------------------------
+
+
+def test_worst_tile_bytes_of_products_match_the_plans():
+    """The IPUModel's worst tile holds the interleaved region's start and the partials."""
+    chip = CHIPS["GC200"]
+    rules = PlannerRules(era=1, partials_bytes=4, available_memory_proportion=0.6)
+    path = paths.data_dir() / "evidence" / "ipumodel_layers_dev.csv"
+    with path.open(encoding="utf-8", newline="") as stream:
+        rows = [
+            row
+            for row in csv.DictReader(stream)
+            if (row["op_kind"], row["snapshot"], row["target"]) == ("gemm", "2021-03", "mk2")
+        ]
+    slack = []
+    for row in rows:
+        size = (int(row[key]) for key in ("matmul_groups", "m", "k", "n"))
+        shape = ConvShape.matmul(*size, dtype_bytes=2 if row["input_dtype"] == "half" else 4)
+        partials = int(row["max_tile_memory_bytes"]) - chip.interleaved_offset_bytes
+        slack.append(partials - plan(shape, chip, rules).partial_bytes_per_tile)
+    assert len(slack) == 16
+    assert sum(0 <= value <= 64 for value in slack) >= 12
+
+
+# --- errors ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"kind": "convolution"}, "'convolution'"),
+        ({"in_bytes": 1}, "float16 (2) or float32 (4)"),
+        ({"out_bytes": 8}, "float16 (2) or float32 (4)"),
+        ({"field": (1,) * 4}, "4 spatial dimensions"),
+        ({"field": ()}, "0 spatial dimensions"),
+        ({"kernel": (3,)}, "one entry each per dimension"),
+        ({"padding_upper": (1, 1, 1)}, "one entry each per dimension"),
+        ({"groups": 0}, "empty dimension"),
+        ({"out_channels": 0}, "empty dimension"),
+        ({"stride": (0, 1)}, "empty dimension"),
+        ({"kernel": (13, 3)}, "larger than the padded field (10, 10)"),
+    ],
+)
+def test_shapes_that_cannot_be_planned(changes, words):
+    with pytest.raises(ConfigError) as caught:
+        small_shape(**changes)
+    message = str(caught.value)
+    assert words in message
+    assert message.endswith(".")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"era": 4}, "planner era 4"),
+        ({"era": -1}, "planner era -1"),
+        ({"partials_bytes": 8}, "half (2) or float (4)"),
+        ({"available_memory_proportion": 0.0}, "more than 0"),
+        ({"available_memory_proportion": 1.5}, "at most 1"),
+    ],
+)
+def test_rules_that_do_not_exist(changes, words):
+    values = {"era": 2, "partials_bytes": 2, "available_memory_proportion": 0.6}
+    with pytest.raises(ConfigError) as caught:
+        PlannerRules(**(values | changes))
+    assert words in str(caught.value)

@@ -1,0 +1,171 @@
+"""Supersteps of convolutions and products in training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ipusim.compiler.lower import lower
+from ipusim.compiler.operators.products import conv_shape
+from ipusim.compiler.stacks import load_stack
+from ipusim.machine import load_chip
+from ipusim.study.evidence.graphs import forward_graph, training_graph
+from ipusim.workload.graph import Conv, Elementwise, MatMul, Op
+from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.operators.gradients import conv_data_gradient, conv_weight_gradient
+
+CHIP, STACK = load_chip("GC200"), load_stack("sdk-2.0")
+
+
+def conv(**changes) -> Conv:
+    values = {
+        "batch": 4,
+        "in_channels": 128,
+        "out_channels": 256,
+        "groups": 1,
+        "field": (28, 28),
+        "kernel": (3, 3),
+        "stride": (1, 1),
+        "padding_lower": (1, 1),
+        "padding_upper": (1, 1),
+        "dilation": (1, 1),
+    }
+    return Conv(**(values | changes))
+
+
+def pointwise(**changes) -> Conv:
+    return conv(kernel=(1, 1), padding_lower=(0, 0), padding_upper=(0, 0), **changes)
+
+
+def steps(graph) -> dict[str, dict[str, object]]:
+    program = lower(graph.validate(), CHIP, STACK, host_dtype=None)
+    return {op.name: {step.name: step for step in op.steps} for op in program.ops}
+
+
+def test_kinds_of_passes():
+    forward = conv()
+    assert conv_shape(forward, 2).kind == "conv"
+    assert conv_shape(forward, 2, training=True).kind == "conv_forward"
+    for training in (False, True):
+        for gradient, kind in (
+            (conv_data_gradient, "conv_data_gradient"),
+            (conv_weight_gradient, "conv_weight_gradient"),
+        ):
+            assert conv_shape(gradient(forward), 2, training=training).kind == kind
+
+
+def test_every_pass_has_its_own_steps():
+    found = steps(training_graph(conv(), "float16"))
+    assert not {"transpose weights", "turn weights"} & set(found["forward"])
+    assert list(found["data gradient"])[:2] == ["transpose weights", "turn weights"]
+    turned = found["data gradient"]["turn weights"]
+    weights = 128 * 256 * 9 * 2
+    assert turned.exchange_bytes == pytest.approx(weights / CHIP.tiles, rel=0.05)
+    update = found["weight gradient"]
+    assert update["transpose operands"].compute_cycles > 0
+    assert update["rearrange operands"].copy_cycles == 0
+    assert "transpose operands" not in found["data gradient"]
+
+
+def test_zeros_go_through_the_output_of_a_strided_pointwise_gradient():
+    strided = steps(training_graph(pointwise(stride=(2, 2)), "float16"))["data gradient"]
+    # The whole input, at five quarters of a cycle per two-byte element.
+    elements = 4 * 128 * 28 * 28
+    assert strided["spread output"].copy_cycles >= elements * 5 // 4 // CHIP.tiles
+    for layer in (pointwise(), conv(stride=(2, 2))):
+        found = steps(training_graph(layer, "float16"))["data gradient"]
+        assert "spread output" not in found
+
+
+def test_equal_convolutions_share_their_code():
+    shared = training_graph(pointwise(out_channels=128), "float16")
+    assert [op.name for op in shared.ops][:2] == ["copy x", "copy dy"]
+    apart = training_graph(pointwise(), "float16")
+    assert apart.ops[0].name == "forward"
+
+
+def test_activations_reach_a_weight_gradient_through_its_rearrangement():
+    graph = training_graph(conv(), "float16")
+    alone = steps(graph)["weight gradient"]
+    doubled = replace(graph.tensors["x"], name="x2", role="activation")
+    made = Op(
+        name="make",
+        params=Elementwise(function="relu", n_inputs=1, elements=doubled.elements),
+        inputs=("x",),
+        outputs=("x2",),
+    )
+    ops = tuple(
+        replace(op, inputs=("x2", "dy")) if op.name == "weight gradient" else op for op in graph.ops
+    )
+    later = replace(graph, tensors={**graph.tensors, "x2": doubled}, ops=(made, *ops))
+    assert steps(later)["weight gradient"] == alone
+
+
+def test_inference_knows_no_gradient():
+    product = MatMul(m=128, k=768, n=768, weights_operand=True)
+    forward = lower(forward_graph(product, "float16"), CHIP, STACK, host_dtype=None)
+    assert [op.name for op in forward.ops] == ["forward"]
+    training = steps(training_graph(product, "float16"))
+    assert {"transpose weights", "turn weights"} <= set(training["data gradient"])
+
+
+def attention_scores(g: GraphBuilder) -> str:
+    query, key = g.input("query", (2, 4, 128, 64)), g.input("key", (2, 4, 128, 64))
+    return g.matmul("scores", query, key, transpose_b=True)
+
+
+def test_products_of_activations_have_passes_when_training():
+    # Keys are turned for the gradient of the queries like the weights of a layer (PopART gives
+    # both a fully connected pass); inference leaves them alone.
+    product = MatMul(groups=8, m=128, k=64, n=128, weights_operand=False, transpose_b=True)
+    training = steps(training_graph(product, "float16"))
+    assert "turn weights" in training["data gradient"]
+    keys = 8 * 128 * 64
+    turned = training["data gradient"]["turn weights"]
+    assert turned.exchange_cycles >= keys * 2 / CHIP.tiles / CHIP.exchange_bytes_per_cycle
+    g = GraphBuilder("attention")
+    inference = steps(g.finish(attention_scores(g)).with_precision("16.16"))
+    assert not {"transpose weights", "turn weights"} & set(inference["scores"])
+
+
+def test_odd_sizes_are_turned_element_by_element():
+    # Weights for all heads times values of 197 tokens: no group of tokens but of one divides them.
+    def passes(tokens: int):
+        product = MatMul(groups=96, m=tokens, k=tokens, n=64, weights_operand=False)
+        return steps(training_graph(product, "float16"))
+
+    even, odd = passes(192), passes(197)
+    assert "transpose weights" in even["data gradient"]
+    assert "transpose weights" not in odd["data gradient"]
+    turned = odd["data gradient"]["turn weights"]
+    assert turned.copy_cycles == pytest.approx(96 * 197 * 64 * 5 / 4 / CHIP.tiles, rel=0.01)
+    # Tokens are summed over by the gradient of the values.
+    assert even["weight gradient"]["transpose operands"].compute_cycles > 0
+    assert "transpose operands" not in odd["weight gradient"]
+    assert odd["weight gradient"]["rearrange operands"].copy_cycles > 0
+
+
+@pytest.mark.parametrize(("mask", "moved"), [((1, 1, 128, 128), True), ((2, 1, 1, 128), False)])
+def test_a_mask_of_all_keys_and_queries_moves_to_the_scores(mask, moved):
+    g = GraphBuilder("attention")
+    y = g.elementwise("mask", "add", attention_scores(g), g.input("mask_input", mask))
+    (step,) = steps(g.finish(y).with_precision("16.16"))["mask"].values()
+    share = 2 * 4 * 128 * 128 * 2 / CHIP.tiles
+    assert ("BinaryOp1D" in step.vertex) == moved
+    assert (step.exchange_cycles >= share / CHIP.exchange_bytes_per_cycle / 2) == moved
+
+
+def test_a_product_copies_activations_that_another_operation_made():
+    def layer(*, made: bool):
+        g = GraphBuilder("layer")
+        x = g.input("x", (512, 256))
+        x = g.linear("before", x, 256) if made else x
+        graph = g.finish(g.linear("fc", x, 1024))
+        return steps(graph.with_precision("16.16"))["fc"]["multiply"]
+
+    own, copied = layer(made=False), layer(made=True)
+    assert own.copy_cycles == 0 < copied.copy_cycles
+    assert replace(copied, copy_cycles=0) == own
+    # At 8 bytes a cycle, at most what a tile may hold.
+    assert copied.copy_cycles * CHIP.memcpy_bytes_per_cycle < CHIP.bytes_per_tile

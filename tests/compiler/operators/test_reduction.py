@@ -1,0 +1,169 @@
+"""Reduction: vertices by hand, stages (IPUModel rows: test_fidelity_pooling)."""
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from ipusim.compiler.operators.reduce import reduce_steps
+from ipusim.compiler.operators.reduce_layout import collapse, examine_layout
+from ipusim.compiler.vertices.reduce import (
+    ReduceTypes,
+    Region,
+    continuous_cycles,
+    default_cycles,
+    early_default_cycles,
+    strided_cycles,
+    tile_reduction,
+)
+from ipusim.errors import ConfigError, UnknownNameError
+from ipusim.machine.chip import load_chip
+
+MK1 = load_chip("GC2")
+MK2 = load_chip("GC200")
+HALF_TO_FLOAT = ReduceTypes("add", "float16", "float32")
+FLOAT = ReduceTypes("add", "float32", "float32")
+
+
+def test_strided_vertex_by_hand():
+    # 8 halves wide, 32 rows: two columns of vectors, 64 vectors.
+    assert strided_cycles(8, 32, HALF_TO_FLOAT, MK1) == 7 + 17 + 2 * 6 + 64
+    assert strided_cycles(4, 64, FLOAT, MK1) == 7 + 17 + 2 * 6 + 128
+
+
+def test_continuous_vertex_by_hand():
+    # Two outputs of 49 halves: 12 whole vectors each, an odd element, 12 per output.
+    assert continuous_cycles(2, 49, HALF_TO_FLOAT, MK1) == 2 * 12 + 2 + 24 + 17
+
+
+def test_general_vertex_by_hand():
+    # Two halves in one piece of 3 rows: remainder path of width 2 only.
+    store = 2 * 2 + 1
+    expected = 7 + 26 + 16 + 6 + 6 + 2 + (4 + store + 10) + 3 * (2 + 1 + 3)
+    assert default_cycles(2, 1, 3, HALF_TO_FLOAT, MK1) == expected
+    # The early one: 16 + 5 + 6 + 2 per region, 8 set-up, 11 + 8 x 3 for the piece.
+    assert early_default_cycles(2, 1, 3, HALF_TO_FLOAT, MK1) == 7 + 26 + 29 + 8 + 11 + 24
+
+
+def test_columns_are_shared_by_six_workers():
+    # 48 columns in grains of 8: one grain per worker, one compute set.
+    (cycles,) = tile_reduction(
+        [Region(48, 1, 10)],
+        "add",
+        dtype="float16",
+        partials="float32",
+        out_dtype="float32",
+        chip=MK1,
+        generation="2021-11",
+    )
+    assert cycles == 6 * strided_cycles(8, 10, HALF_TO_FLOAT, MK1)
+
+
+def test_few_columns_are_shared_by_rows_in_two_compute_sets():
+    first, second = tile_reduction(
+        [Region(8, 1, 32)],
+        "add",
+        dtype="float16",
+        partials="float32",
+        out_dtype="float32",
+        chip=MK1,
+        generation="2021-11",
+    )
+    assert first == 6 * strided_cycles(8, 6, HALF_TO_FLOAT, MK1)
+    assert second == 6 * strided_cycles(8, 6, FLOAT, MK1)
+
+
+def test_layout_of_a_linear_mapping():
+    sizes, reduced = collapse((16, 4, 16, 32, 8), (1, 3))
+    assert (sizes, reduced) == ((16, 4, 16, 32, 8), (False, True, False, True, False))
+    layout = examine_layout(sizes, reduced, 256, 1024, 4)
+    assert layout.patterns == ((Region(8, 1, 32),),)
+    assert (layout.spread, layout.columns_per_tile, layout.partial_elements) == (4, 8, 8192)
+    assert collapse((2, 3, 1, 5), (1, 2, 3)) == ((2, 15), (False, True))
+
+
+def test_local_reduction_needs_no_exchange():
+    # One row of 64 halves per tile.
+    steps = reduce_steps((1216, 64), (1,), "float16", MK1, era="2021-11", function="max")
+    assert sum(step.exchange_bytes for step in steps) == 0
+
+
+def test_partials_on_several_tiles_are_gathered():
+    steps = reduce_steps((16, 4, 49, 16), (2,), "float16", MK1, era="2021-11")
+    assert [step.name for step in steps][-1] == "reduce to output"
+    assert steps[-1].exchange_bytes > 0
+
+
+def test_much_data_takes_an_intermediate_stage():
+    steps = reduce_steps((100_000, 16), (0,), "float16", MK2, era="2021-11")
+    assert "reduce between tiles" in [step.name for step in steps]
+
+
+def test_early_library_casts_the_result():
+    early = reduce_steps((16, 4, 49, 16), (2,), "float16", MK1, era="2020-01")
+    late = reduce_steps((16, 4, 49, 16), (2,), "float16", MK1, era="2021-11")
+    assert early[-1].vertex == "popops::Cast"
+    assert len(early) == len(late) + 1
+
+
+def test_nothing_to_reduce():
+    assert reduce_steps((16, 1, 4), (1,), "float16", MK1, era="2021-11") == []
+
+
+@settings(max_examples=40)
+@given(
+    outer=st.integers(1, 300),
+    reduced=st.integers(2, 300),
+    inner=st.sampled_from((1, 4, 16, 64)),
+    function=st.sampled_from(("add", "square_add", "max")),
+    era=st.sampled_from(("2020-01", "2021-11")),
+    dtype=st.sampled_from(("float16", "float32")),
+)
+def test_any_reduction_has_integer_steps_and_is_deterministic(
+    outer, reduced, inner, function, era, dtype
+):
+    def run():
+        return reduce_steps((outer, reduced, inner), (1,), dtype, MK2, era=era, function=function)
+
+    steps = run()
+    assert 1 <= len(steps) <= 9
+    for step in steps:
+        assert isinstance(step.compute_cycles, int)
+        assert step.compute_cycles > 0
+        assert step.exchange_bytes >= 0
+    assert steps == run()
+
+
+@given(columns=st.integers(1, 30), rows=st.integers(2, 400), more=st.integers(1, 50))
+def test_vertices_grow_with_rows(columns, rows, more):
+    for cost in (strided_cycles, lambda c, r, *a: default_cycles(c, 1, r, *a)):
+        less = cost(4 * columns, 4 * rows, HALF_TO_FLOAT, MK1)
+        assert less <= cost(4 * columns, 4 * (rows + more), HALF_TO_FLOAT, MK1)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (
+            lambda: reduce_steps((4, 4), (2,), "float16", MK1, era="2021-11"),
+            ConfigError,
+            "0 to 1",
+        ),
+        (
+            lambda: reduce_steps((4, 0), (1,), "float16", MK1, era="2021-11"),
+            ConfigError,
+            "at least 1",
+        ),
+        (
+            lambda: reduce_steps((4, 4), (1,), "int32", MK1, era="2021-11"),
+            UnknownNameError,
+            "int32",
+        ),
+        (
+            lambda: reduce_steps((4, 4), (1,), "float16", MK1, era="2021-11", function="mean"),
+            UnknownNameError,
+            "mean",
+        ),
+    ],
+)
+def test_bad_input_is_refused(call, error, words):
+    with pytest.raises(error, match=words):
+        call()

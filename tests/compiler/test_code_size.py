@@ -1,0 +1,191 @@
+"""Code of a program, counted by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ipusim.compiler import code_size as sizes, memory
+from ipusim.compiler.code_size import code_size
+from ipusim.compiler.lower import lower
+from ipusim.compiler.program import LoweredOp, Program, Step
+from ipusim.compiler.stacks import load_stack
+from ipusim.machine import load_chip
+from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.training import training_graphs
+
+TILES = 1472
+MK2, STACK = load_chip("GC200"), load_stack("sdk-2.4")
+
+
+def step(vertex="popops::Add", *, compute=100, received=0, tiles=TILES, repeats=1):
+    return Step(
+        op="op",
+        name="step",
+        vertex=vertex,
+        sync_cycles=0,
+        exchange_cycles=0,
+        copy_cycles=0,
+        compute_cycles=compute,
+        exchange_bytes=received,
+        tiles=tiles,
+        repeats=repeats,
+    )
+
+
+def lowered(name, *steps, kind="elementwise", plan=""):
+    return LoweredOp(
+        name=name,
+        kind=kind,
+        function="",
+        steps=steps,
+        macs=0,
+        plan=plan,
+        transform="",
+        tiles=TILES,
+        grouping=16,
+        temp_bytes=0,
+    )
+
+
+def graph_of(channels, *, blocks=1):
+    """Convolutions 3x3 of one size, one after the other."""
+    g = GraphBuilder("chain")
+    x = g.input("x", (1, channels, 16, 16), "float16")
+    for block in range(blocks):
+        x = g.conv(f"conv{block}", x, channels, 3, padding=1)
+    return g.finish(x)
+
+
+EMPTY = graph_of(16)
+
+
+def test_code_of_two_small_operations_by_hand():
+    program = Program(
+        (
+            lowered("a", step(received=2048, repeats=5), step("copy", compute=0)),
+            lowered("b", step(tiles=736), step("popops::Cast1D")),
+        )
+    )
+    code = code_size(EMPTY, program, TILES)
+    # Repeats run the same code; a copy has no vertex; two types of vertex, one on all tiles.
+    own = code.fullest_tile
+    assert own.vertex_code == sizes.CODE_BASE_BYTES + 2 * sizes.VERTEX_CODE_BYTES
+    assert own.vertex_state == 3 * sizes.VERTEX_STATE_BYTES
+    assert own.exchange_code == sizes.EXCHANGE_STEP_BYTES + 2 * sizes.EXCHANGE_BYTES_PER_KIB
+    assert own.control_code == 4 * sizes.CONTROL_BYTES
+    assert own.total == sum(getattr(own, name) for name in own.__slots__)
+    assert code.chip.control_code == (3 * TILES + 736) * sizes.CONTROL_BYTES
+    assert code.chip.vertex_state == (2 * TILES + 736) * sizes.VERTEX_STATE_BYTES
+    assert code.chip.vertex_code == TILES * own.vertex_code
+
+
+def test_a_convolution_has_larger_vertices_and_more_messages_than_a_product():
+    vertex = step("poplin::AMP", received=4096)
+    one = lowered("one", vertex, kind="conv", plan="AMP nx1 1x16x16 / f04")
+    product = lowered("one", vertex, kind="matmul", plan="AMP 1x1 1x16x16 / f04")
+    conv, dense = (code_size(EMPTY, Program((op,)), TILES).fullest_tile for op in (one, product))
+    assert conv.vertex_state - dense.vertex_state == sizes.CONV_VERTEX_STATE_BYTES
+    per_kib = sizes.FIELD_EXCHANGE_BYTES_PER_KIB - sizes.EXCHANGE_BYTES_PER_KIB
+    assert conv.exchange_code - dense.exchange_code == 4 * per_kib
+    # Without a field, a convolution receives what a product does.
+    pointwise = replace(product, kind="conv")
+    code = code_size(EMPTY, Program((pointwise,)), TILES).fullest_tile
+    assert code.exchange_code == dense.exchange_code
+    assert conv.vertex_code == dense.vertex_code
+    # Another grouping of channels is another vertex type, another split is not.
+    for plan, types in (("AMP nx1 1x8x16 / f04", 2), ("AMP nx1 1x16x16 / b2", 1)):
+        both = Program((one, replace(one, name="two", plan=plan)))
+        code = code_size(EMPTY, both, TILES).fullest_tile.vertex_code
+        assert code == sizes.CODE_BASE_BYTES + types * sizes.CONV_VERTEX_CODE_BYTES
+
+
+def test_pieces_take_more_code_than_whole_rows():
+    rows = lowered("a", step(received=4096))
+    pieces = (
+        lowered("b", step("copy", compute=0, received=4096), kind="layout"),
+        lowered("c", step("popops::MultiSlice", received=4096), kind="gather"),
+    )
+    whole, *small = (
+        code_size(EMPTY, Program((op,)), TILES).fullest_tile.exchange_code for op in (rows, *pieces)
+    )
+    more = sizes.PIECE_EXCHANGE_BYTES_PER_KIB - sizes.EXCHANGE_BYTES_PER_KIB
+    assert [code - whole for code in small] == [4 * more] * 2
+    # What was transposed on the tiles, and what only moves, arrives in blocks.
+    copy = step("copy", compute=0, received=4096)
+    blocks = (
+        lowered("d", step("popops::Transpose1D"), copy, kind="conv"),
+        lowered("e", copy, kind="matmul"),
+        lowered("f", copy, kind="norm"),
+    )
+    for op in blocks:
+        code = code_size(EMPTY, Program((op,)), TILES).fullest_tile.exchange_code
+        assert code == whole
+
+
+def test_equal_convolutions_share_code_and_others_do_not():
+    single, triple = graph_of(16), graph_of(16, blocks=3)
+    code = [
+        code_size(graph, lower(graph, MK2, STACK, host_dtype=None), MK2.tiles).chip
+        for graph in (single, triple)
+    ]
+    assert code[0] == code[1]
+    g = GraphBuilder("two sizes")
+    x = g.conv("conv0", g.input("x", (1, 16, 16, 16), "float16"), 16, 3, padding=1)
+    different = g.finish(g.conv("conv1", x, 32, 3, padding=1))
+    program = lower(different, MK2, STACK, host_dtype=None)
+    assert code_size(different, program, MK2.tiles).chip.control_code > code[0].control_code
+
+
+def test_a_data_gradient_runs_by_the_forward_code():
+    graph = graph_of(32, blocks=2)
+    graphs = training_graphs(graph, loss="mean_squared", optimizer="sgd")
+    program = lower(graphs.micro_batch, MK2, STACK, host_dtype=None)
+    whole = code_size(graphs.micro_batch, program, MK2.tiles).chip
+    without = Program(tuple(op for op in program.ops if op.function != "data_gradient"))
+    assert len(without.ops) < len(program.ops)
+    assert code_size(graphs.micro_batch, without, MK2.tiles).chip == whole
+
+
+def test_updates_of_equal_tensors_share_code_beside_the_program():
+    main = Program((lowered("a", step()),))
+    update = [
+        lowered(f"update{n}", step("popops::ScaledAdd", compute=c)) for n, c in ((0, 7), (1, 7))
+    ]
+    bare = code_size(EMPTY, main, TILES).fullest_tile
+    one = code_size(EMPTY, main, TILES, update=Program(tuple(update))).fullest_tile
+    assert one.control_code - bare.control_code == sizes.CONTROL_BYTES
+    update.append(lowered("update2", step("popops::ScaledAdd", compute=9)))
+    two = code_size(EMPTY, main, TILES, update=Program(tuple(update))).fullest_tile
+    assert two.control_code - one.control_code == sizes.CONTROL_BYTES
+    assert two.vertex_code == one.vertex_code
+
+
+def test_memory_adds_up():
+    graph = graph_of(64, blocks=2)
+    program = lower(graph, MK2, STACK, host_dtype=None)
+    used = memory.measure(graph, program, MK2, resident_bytes=1472 * 100)
+    bare = memory.measure(graph, program, MK2)
+    assert used.parameter_bytes == bare.parameter_bytes + 100
+    assert used.variable_bytes == bare.variable_bytes + 1472 * 100
+    image = 64 * 16 * 16 * 2
+    weights = graph.parameter_bytes
+    # Two neighbouring activations live at once, and temporaries of the convolution.
+    temporaries = max(op.temp_bytes * op.tiles for op in program.ops)
+    assert bare.variable_bytes == weights + 2 * image + temporaries
+    stacks = sizes.STACK_BYTES * MK2.tiles
+    assert bare.total_bytes == bare.variable_bytes + bare.code.chip.total + stacks
+    uncompiled = bare.total_bytes - bare.code.chip.vertex_code - stacks
+    assert bare.total_bytes_uncompiled == uncompiled
+    assert bare.code_bytes == bare.code.fullest_tile.total + sizes.STACK_BYTES
+    assert bare.always_live_bytes == bare.code_bytes + bare.parameter_bytes
+
+
+@pytest.mark.parametrize("tiles", [100, TILES])
+def test_code_of_the_chip_grows_with_its_tiles(tiles):
+    program = Program((lowered("a", step(tiles=tiles, received=1024)),))
+    chip, own = (
+        getattr(code_size(EMPTY, program, TILES), name) for name in ("chip", "fullest_tile")
+    )
+    assert chip.exchange_code == tiles * own.exchange_code

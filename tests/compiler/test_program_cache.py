@@ -1,0 +1,100 @@
+"""Programs kept on disk are those that lowering gives, and only where keeping was asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipusim.compiler import program_cache
+from ipusim.compiler.lower import lower
+from ipusim.compiler.program_cache import keep_programs, lower_kept
+from ipusim.compiler.stacks import load_stack
+from ipusim.machine import load_chip
+from ipusim.workload import zoo
+
+CHIP = load_chip("GC200")
+STACK = load_stack("sdk-2.4")
+OPTIONS = {"partials": "half", "host_dtype": "uint8", "available_memory_proportion": 0.3}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(program_cache, "_folder", lambda: tmp_path / "programs")
+    return tmp_path / "programs"
+
+
+@pytest.fixture
+def lowered(monkeypatch):
+    """Count what is really lowered."""
+    seen = []
+
+    def counting(*args, **options):
+        seen.append(args)
+        return lower(*args, **options)
+
+    monkeypatch.setattr(program_cache, "lower", counting)
+    return seen
+
+
+def graph(micro_batch=1):
+    return zoo.load("braggnn").graph(micro_batch)
+
+
+def test_a_kept_program_equals_a_fresh_one(folder, lowered):
+    fresh = lower(graph(), CHIP, STACK, **OPTIONS)
+    with keep_programs():
+        made = lower_kept(graph(), CHIP, STACK, **OPTIONS)
+        read = lower_kept(graph(), CHIP, STACK, **OPTIONS)
+    assert len(lowered) == 1
+    assert fresh == made == read
+    assert (read.cycles, read.steps) == (fresh.cycles, fresh.steps)
+
+
+def test_nothing_is_kept_unless_asked_for(folder, lowered):
+    for _ in range(2):
+        lower_kept(graph(), CHIP, STACK, **OPTIONS)
+    assert len(lowered) == 2
+    assert not folder.exists()
+
+
+def test_every_input_tells_programs_apart(folder, lowered):
+    asked = [
+        (graph(1), CHIP, STACK, OPTIONS),
+        (graph(2), CHIP, STACK, OPTIONS),
+        (graph(1).with_precision("32.32"), CHIP, STACK, OPTIONS),
+        (graph(1), load_chip("Bow"), STACK, OPTIONS),
+        (graph(1), CHIP, load_stack("sdk-3.x"), OPTIONS),
+        (graph(1), CHIP, STACK, OPTIONS | {"partials": "float"}),
+        (graph(1), CHIP, STACK, OPTIONS | {"host_dtype": None}),
+    ]
+    with keep_programs():
+        for one, chip, stack, options in asked:
+            assert lower_kept(one, chip, stack, **options) == lower(one, chip, stack, **options)
+    assert len(lowered) == len(asked)
+
+
+def test_a_damaged_file_is_made_anew(folder, lowered):
+    with keep_programs():
+        first = lower_kept(graph(), CHIP, STACK, **OPTIONS)
+        (path,) = folder.iterdir()
+        whole = path.read_bytes()
+        for damaged in (b"", whole[:-7], b"nothing", whole[::-1]):
+            path.write_bytes(damaged)
+            assert lower_kept(graph(), CHIP, STACK, **OPTIONS) == first
+            assert path.read_bytes() == whole
+    assert len(lowered) == 5
+
+
+def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(program_cache, "_folder", lambda: tmp_path / "file" / "programs")
+    with keep_programs():
+        assert lower_kept(graph(), CHIP, STACK, **OPTIONS) == lower(graph(), CHIP, STACK, **OPTIONS)
+
+
+def test_the_folder_is_named_after_the_sources(tmp_path, monkeypatch):
+    program_cache._folder.cache_clear()
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "numba"))
+    named = program_cache._folder()
+    program_cache._folder.cache_clear()
+    assert named.parent == tmp_path / "programs"
+    assert named.name == program_cache.source_digest(program_cache.SOURCES)

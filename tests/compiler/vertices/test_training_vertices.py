@@ -1,0 +1,186 @@
+"""Vertices of training: cycles by hand from poplibs' formulas, and that more work costs more."""
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from ipusim.compiler.operators.elementwise_functions import (
+    COMPARISONS,
+    EXPRESSIONS,
+    Expression,
+    gradient_functions,
+    known_functions,
+    vertices_of,
+)
+from ipusim.compiler.operators.elementwise_gradient import (
+    dropout_steps,
+    generated_steps,
+    non_linearity_gradient_steps,
+)
+from ipusim.compiler.vertices.training import (
+    dropout_cycles,
+    generated_cycles,
+    loss_transform_cycles,
+    multi_slice_cycles,
+    multi_update_add_cycles,
+    non_linearity_grad_cycles,
+    one_hot_cycles,
+    set_seed_cycles,
+    slow_operator_cycles,
+)
+from ipusim.errors import UnknownNameError
+from ipusim.machine import load_chip
+
+MK2 = load_chip("GC200")
+HALVES = {"float16": 4, "float32": 2}
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype", "per_vector"),
+    [
+        ("relu", "float16", 3),
+        ("sigmoid", "float32", 3),
+        ("gelu", "float16", 5),
+        ("gelu", "float32", 10),
+        ("swish", "float16", 9),
+        ("swish", "float32", 15),
+    ],
+)
+def test_gradient_of_a_non_linearity(function, dtype, per_vector):
+    # 100 vectors for each of six workers: 20 to start, 4 + 99 loops + 1, 4 or 6 for remainders.
+    elements = 600 * HALVES[dtype]
+    worker = 20 + 4 + 99 * per_vector + 1 + (6 if dtype == "float16" else 4)
+    cycles = non_linearity_grad_cycles(function, elements, dtype, MK2, generation="2021-11")
+    assert cycles == 9 + 6 * worker
+
+
+def test_gradient_remainders():
+    # Three halves: no vector, one pair (3 + 2) and one single (3 + 4).
+    cycles = non_linearity_grad_cycles("relu", 3, "float16", MK2, generation="2021-11")
+    assert cycles == 9 + 6 * (20 + 6 + 5 + 7)
+
+
+def test_early_gradients_take_three_cycles_a_vector_and_know_no_swish():
+    early = non_linearity_grad_cycles("gelu", 2400, "float16", MK2, generation="2020-01")
+    assert early == 9 + 6 * (25 + 4 + 99 * 3 + 1 + 6)
+    with pytest.raises(UnknownNameError, match="swish"):
+        non_linearity_grad_cycles("swish", 2400, "float16", MK2, generation="2020-01")
+
+
+def test_generated_vertex_runs_every_operator_per_vector_of_every_input():
+    assert generated_cycles(2400, 3, 2, "float16", MK2) == 20 + 2 * 600 * 3 + 4
+    assert generated_cycles(2401, 3, 2, "float16", MK2) == 3624 + 6
+
+
+def test_slow_operators_are_charged_their_own_loop():
+    # float16 division: 21 cycles for four elements, two of them loads and stores.
+    assert slow_operator_cycles("div", 2400, "float16", MK2, generation="2021-11") == 6 * 19 * 100
+    plain, slow = (
+        generated_steps(
+            "sqrt_grad",
+            2400 * MK2.tiles,
+            Expression(operations=2, slow=operators),
+            "float16",
+            MK2,
+            era="2021-11",
+        )[0].compute_cycles
+        for operators in ((), ("div",))
+    )
+    assert slow - plain == 6 * 19 * 100
+
+
+def test_loss_transform():
+    # 40 halves a worker: twenty passes of 9; 23 to set up and end.
+    assert loss_transform_cycles("cross_entropy", 240, "float16", MK2) == 6 * (23 + 20 * 9)
+    assert loss_transform_cycles("mean_squared", 240, "float32", MK2) == 6 * (19 + 40 * 4)
+    # An odd element is stored by itself.
+    odd = loss_transform_cycles("cross_entropy", 3, "float16", MK2)
+    assert odd == 6 * (23 + 9 + 11)
+
+
+def test_one_hot_and_random_bits():
+    assert one_hot_cycles(4, "float16") == 11 + 4 * 74
+    assert one_hot_cycles(4, "float32") == 400
+    assert dropout_cycles(2400, "float16", MK2) == 6 + 24 * 6 + 2 * 600
+    assert dropout_cycles(2401, "float16", MK2) == 6 + 24 * 6 + 2 * 601 + 9
+    assert set_seed_cycles(MK2) == 14 + 27 * 6
+    steps = dropout_steps(2400 * MK2.tiles, "float16", MK2)
+    assert [step.compute_cycles for step in steps] == [176, 1350]
+
+
+def test_rows_are_added_by_the_word():
+    # 32 halves are 16 words; ten of the hundred indices fall into this worker's part.
+    expected = 6 * (37 + 10 * (13 + 15 * 3) + 90 * 5)
+    cycles = multi_update_add_cycles(100, 10, 32, "float16", MK2, generation="2021-11")
+    assert cycles == expected
+    early = multi_update_add_cycles(100, 100, 32, "float16", MK2, generation="2020-01")
+    assert early == 6 * (18 + 100 * (12 + 15 * 3))
+
+
+def test_rows_of_64_bits_have_their_own_path():
+    cycles = multi_update_add_cycles(100, 100, 4, "float16", MK2, generation="2021-11")
+    assert cycles == 6 * (36 + 100 * 9)
+    floats = multi_update_add_cycles(100, 100, 2, "float32", MK2, generation="2021-11")
+    assert floats == 6 * (37 + 100 * 8)
+
+
+def test_rows_that_are_not_whole_words_are_slow():
+    odd = multi_update_add_cycles(10, 10, 33, "float16", MK2, generation="2021-11")
+    even = multi_update_add_cycles(10, 10, 34, "float16", MK2, generation="2021-11")
+    assert odd == 6 * (37 + 10 * (13 + 33 * 20))
+    assert odd > even
+
+
+def test_lookups_skip_rows_that_lie_elsewhere():
+    found = multi_slice_cycles(10, 4, 32, "float16", MK2, generation="2021-11")
+    assert found == 6 * (19 + 4 * (19 + 2 * 16) + 6 * 8)
+
+
+@settings(max_examples=40)
+@given(
+    vectors=st.integers(1, 4000),
+    more=st.integers(0, 500),
+    dtype=st.sampled_from(("float16", "float32")),
+    name=st.sampled_from(sorted(EXPRESSIONS)),
+)
+def test_more_elements_never_take_fewer_cycles(vectors, more, dtype, name):
+    small, large = (size * HALVES[dtype] * MK2.tiles for size in (vectors, vectors + more))
+
+    def costs(elements):
+        common = {"dtype": dtype, "chip": MK2}
+        return [
+            generated_steps(name, elements, EXPRESSIONS[name], era="2021-11", **common),
+            dropout_steps(elements, **common),
+            *(
+                non_linearity_gradient_steps(function, elements, era="2021-11", **common)
+                for function in ("relu", "gelu", "swish")
+            ),
+        ]
+
+    for less, greater in zip(costs(small), costs(large), strict=True):
+        for first, second in zip(less, greater, strict=True):
+            assert 0 < first.compute_cycles <= second.compute_cycles
+
+
+def test_every_known_function_is_lowered_somewhere():
+    for generation in ("2020-01", "2021-11"):
+        special = {*EXPRESSIONS, *gradient_functions(generation), "dropout", "dropout_grad"}
+        for function in known_functions(generation):
+            assert function in special or vertices_of(function, generation)
+
+
+def test_only_comparisons_fall_back_to_a_compare():
+    falling = {
+        function
+        for function in known_functions("2021-11")
+        if function not in EXPRESSIONS
+        and not function.startswith("dropout")
+        and function not in gradient_functions("2021-11")
+        and vertices_of(function, "2021-11") == ("equal",)
+    }
+    assert falling == COMPARISONS - {"greater"}
+
+
+@pytest.mark.parametrize("generation", ["2020-01", "2021-11"])
+def test_an_unknown_function_is_refused(generation):
+    with pytest.raises(UnknownNameError, match="'relu6'.*did you mean 'relu'"):
+        vertices_of("relu6", generation)

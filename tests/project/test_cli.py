@@ -1,0 +1,334 @@
+from __future__ import annotations
+
+import json
+import sys
+import types
+from dataclasses import dataclass
+
+import pandas as pd
+import pytest
+from study_fakes import FakePredictor
+
+import ipusim
+from ipusim import cli
+from ipusim.errors import ConfigError, UnknownNameError
+from ipusim.study.book.reproduce import StudyResult
+from ipusim.study.verdicts import validate
+from ipusim.study.verdicts.compare import verdicts
+
+KEYS = {"model": "resnet50", "latency_s": 1e-3, "interval80": None}
+
+
+@dataclass
+class Report:
+    options: dict
+
+    def to_dict(self):
+        return KEYS | {"options": self.options}
+
+    def to_perfetto(self, path):
+        path.write_text("{}")
+
+    def __str__(self):
+        return "latency 1.000 ms"
+
+
+@pytest.fixture
+def api(monkeypatch):
+    """Put a fake `ipusim.api` in place, which records what it is asked."""
+
+    def simulate(model, **options):
+        if model == "resnet5":
+            raise UnknownNameError("Unknown model 'resnet5': did you mean 'resnet50'?")
+        if options.get("gradient_accumulation") and options["mode"] == "inference":
+            raise ConfigError("Inference has no gradient accumulation:\n  drop the option.")
+        return Report({"model": model, **options})
+
+    def sweep(model, *, system, micro_batch):
+        lines = [(name, size, 0.1 * size) for name in system for size in micro_batch]
+        return pd.DataFrame(lines, columns=["system", "micro_batch", "latency_ms"])
+
+    fake = types.ModuleType("ipusim.api")
+    fake.simulate, fake.sweep = simulate, sweep
+    monkeypatch.setitem(sys.modules, "ipusim.api", fake)
+    monkeypatch.setattr(ipusim, "api", fake, raising=False)
+    return fake
+
+
+def run(capsys, *arguments):
+    code = cli.main(arguments)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def assert_one_sentence(code, out, err):
+    assert code == 2
+    assert out == ""
+    assert err.startswith("ipusim: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+def test_simulate_prints_the_report(capsys, api):
+    assert run(capsys, "simulate", "resnet50") == (0, "latency 1.000 ms\n", "")
+
+
+def test_simulate_passes_options_of_training(capsys, api):
+    code, out, _ = run(
+        capsys, "simulate", "resnet50", "--mode", "training", "--gradient-accumulation", "8",
+        "--optimizer", "lars", "--recompute", "layer1.2.add", "--recompute", "layer2.3.add",
+        "--batch-norm-span", "2", "--pipeline-splits", "layer2.3.add", "--merge-gradients-bytes",
+        "0", "--instances", "4", "--dataset", "imagenet_jpeg", "--json",
+    )  # fmt: skip
+    assert code == 0
+    assert json.loads(out)["options"] == {
+        "model": "resnet50", "system": "IPU-M2000", "mode": "training", "gradient_accumulation": 8,
+        "optimizer": "lars", "recompute": ["layer1.2.add", "layer2.3.add"], "batch_norm_span": 2,
+        "pipeline_splits": ["layer2.3.add"], "merge_gradients_bytes": 0, "instances": 4,
+        "dataset": "imagenet_jpeg",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["none", "auto"])
+def test_recomputation_may_be_one_word(capsys, api, mode):
+    _, out, _ = run(capsys, "simulate", "m", "--mode", "training", "--recompute", mode, "--json")
+    assert json.loads(out)["options"]["recompute"] == mode
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("resnet18", "--gradient-accumulation", "4"), "use the mode 'training'"),
+        (("resnet18", "--mode", "training", "--replicas", "9"), "has 4"),
+        (("resnet18", "--mode", "training", "--optimizer", "adamm"), "'adam'"),
+        (("resnet18", "--mode", "training", "--recompute", "layer9"), "layer"),
+    ],
+)
+def test_bad_training_options_end_with_one_sentence(capsys, arguments, says):
+    code, out, err = run(capsys, "simulate", *arguments)
+    assert_one_sentence(code, out, err)
+    assert says in err
+
+
+def test_simulate_passes_every_option_by_its_python_name(capsys, api):
+    code, out, _ = run(
+        capsys, "simulate", "resnet50", "--system", "C2", "--mode", "training", "--micro-batch",
+        "4", "--replicas", "2", "--ipus-per-replica", "1", "--precision", "16.32", "--partials",
+        "float", "--host-dtype", "uint8", "--no-overlap-io", "--batches-in-flight", "3",
+        "--stack", "sdk-1.0", "--json",
+    )  # fmt: skip
+    assert code == 0
+    assert json.loads(out)["options"] == {
+        "model": "resnet50", "system": "C2", "mode": "training", "micro_batch": 4, "replicas": 2,
+        "ipus_per_replica": 1, "precision": "16.32", "partials": "float", "host_dtype": "uint8",
+        "overlap_io": False, "batches_in_flight": 3, "stack": "sdk-1.0",
+    }  # fmt: skip
+
+
+def test_options_that_are_not_given_are_left_to_the_defaults(capsys, api):
+    _, out, _ = run(capsys, "simulate", "resnet50", "--json")
+    assert json.loads(out)["options"] == {
+        "model": "resnet50",
+        "system": "IPU-M2000",
+        "mode": "inference",
+    }
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("simulate",),
+        ("simulate", "resnet5"),
+        ("simulate", "resnet50", "--micro-batch", "0"),
+        ("simulate", "resnet50", "--micro-batch", "-3"),
+        ("simulate", "resnet50", "--micro-batch", "1.5"),
+        ("simulate", "resnet50", "--micro-batch", "many"),
+        ("simulate", "resnet50", "--micro-batch"),
+        ("simulate", "resnet50", "--replicas", "0"),
+        ("simulate", "resnet50", "--batches-in-flight", "0"),
+        ("simulate", "resnet50", "--precision", "8.8"),
+        ("simulate", "resnet50", "--mode", "dreaming"),
+        ("simulate", "resnet50", "--partials", "double"),
+        ("simulate", "resnet50", "--host-dtype", "int4"),
+        ("simulate", "resnet50", "--gradient-accumulation", "2"),
+        ("simulate", "resnet50", "--speed", "high"),
+        ("simulate", "resnet50", "resnet18"),
+        ("simulate", "resnet50", "--trace", "no/such/folder/trace.json"),
+        ("fly",),
+        ("reproduce", "-p", "batch"),
+        ("sweep", "resnet50", "--micro-batch", "0"),
+    ],
+)
+def test_bad_input_is_one_sentence_on_stderr(capsys, api, arguments):
+    assert_one_sentence(*run(capsys, *arguments))
+
+
+def test_no_arguments_shows_help_and_is_bad_input(capsys):
+    code, out, err = run(capsys)
+    assert (code, out) == (2, "")
+    assert "Usage" in err
+
+
+def test_help_is_no_error(capsys):
+    for arguments in (["--help"], ["simulate", "-h"], ["reproduce", "--help"]):
+        code, out, err = run(capsys, *arguments)
+        assert (code, err) == (0, "")
+        assert "Usage" in out
+
+
+def test_trace_file(capsys, api, tmp_path):
+    code, _, _ = run(capsys, "simulate", "resnet50", "--trace", str(tmp_path / "t.json"))
+    assert code == 0
+    assert (tmp_path / "t.json").is_file()
+
+
+def test_sweep_prints_a_table_or_csv(capsys, api):
+    arguments = ["sweep", "resnet50", "--system", "C2", "--micro-batch", "1", "--micro-batch", "2"]
+    code, out, _ = run(capsys, *arguments)
+    assert code == 0
+    assert out.splitlines()[0].split() == ["system", "micro", "batch", "latency", "ms"]
+    assert (
+        run(capsys, *arguments, "--csv")[1] == "system,micro_batch,latency_ms\nC2,1,0.1\nC2,2,0.2\n"
+    )
+
+
+def test_starting_is_cheap():
+    """The heavy libraries are imported by the commands that need them, not at the start."""
+    import subprocess
+
+    code = (
+        "import sys; import ipusim.cli; "
+        "print([m for m in ('pandas','matplotlib','papermill','numba') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# --- reproduce
+
+
+@pytest.fixture
+def reproduced(monkeypatch):
+    """Replace the runner; return what it was asked and what it should answer."""
+    asked, answer = {}, []
+
+    def fake(names, **options):
+        asked.update(options, names=list(names))
+        return tuple(answer)
+
+    monkeypatch.setattr("ipusim.study.book.reproduce.reproduce", fake)
+    return asked, answer
+
+
+def test_reproduce_reports_success(capsys, reproduced, tmp_path):
+    asked, answer = reproduced
+    answer.append(
+        StudyResult(name="01_a", status="done", message="", notebook=tmp_path / "01_a.ipynb")
+    )
+    code, out, err = run(
+        capsys, "reproduce", "01", "-p", "a=1", "-p", "b=x", "--out", str(tmp_path), "--resume"
+    )
+    assert (code, err) == (0, "")
+    assert "01_a: done" in out
+    assert "index.html" in out
+    assert asked["names"] == ["01"]
+    assert asked["given"] == {"a": "1", "b": "x"}
+    assert asked["resume"]
+    assert not asked["progress"]  # stderr is no terminal here
+
+
+def test_reproduce_reports_failure_with_the_partial_notebook(capsys, reproduced, tmp_path):
+    _, answer = reproduced
+    partial = tmp_path / "01_a.partial.ipynb"
+    answer.append(
+        StudyResult(name="01_a", status="failed", message="failed in cell 3", notebook=partial)
+    )
+    code, _, err = run(capsys, "reproduce", "--out", str(tmp_path))
+    assert code == 1
+    assert f"01_a failed in cell 3; see {partial}" in err
+
+
+def test_reproduce_an_unknown_study(capsys, monkeypatch, tmp_path):
+    from test_reproduce import write_study
+
+    write_study(tmp_path, "01_qwant_toy", "x = 1")
+    monkeypatch.setattr("ipusim.paths.notebooks_dir", lambda: tmp_path)
+    out = tmp_path / "build"
+    for arguments in (["nothing"], ["01", "-p", "speed=3"], ["01", "-p", "repeats=x"]):
+        assert_one_sentence(*run(capsys, "reproduce", *arguments, "--out", str(out)))
+        assert not out.exists()
+
+
+def test_params_lists_type_default_and_meaning(capsys, monkeypatch, tmp_path):
+    from test_reproduce import write_study
+
+    write_study(tmp_path, "01_qwant_toy", "x = 1")
+    monkeypatch.setattr("ipusim.paths.notebooks_dir", lambda: tmp_path)
+    code, out, _ = run(capsys, "params", "qwant")
+    assert code == 0
+    assert "repeats" in out
+    assert "how often" in out
+    assert_one_sentence(*run(capsys, "params", "kwant2"))
+
+
+# --- validate
+
+
+@pytest.fixture
+def validated(monkeypatch, tmp_path):
+    """Validate against a fake predictor, without the evidence of the predicting stages."""
+    frame = verdicts(predictor=FakePredictor())
+    evidence = types.ModuleType("ipusim.study.evidence.operations")
+    evidence.operations_table = lambda: pd.DataFrame({"operation": ["gemm"], "median": [1.0]})
+    evidence.vertices_table = lambda: pd.DataFrame({"vertex": ["AMP 1x1"], "mean": [0.5]})
+    evidence.mk1_layers_table = lambda: pd.DataFrame({"stage": [5], "median": [9.0]})
+    monkeypatch.setitem(sys.modules, "ipusim.study.evidence.operations", evidence)
+    monkeypatch.setattr("ipusim.study.evidence.operations", evidence, raising=False)
+    monkeypatch.setattr("ipusim.study.verdicts.compare.verdicts", lambda *, predictor: frame)
+    monkeypatch.setattr("ipusim.study.fit.scale_out.scaling_samples", lambda rows, predictor: ())
+    monkeypatch.setattr(
+        "ipusim.study.evidence.memory.network_memory_table",
+        lambda: pd.DataFrame({"category": ["vertex code"], "median": [15.0]}),
+    )
+    monkeypatch.setattr(validate, "expected_path", lambda: tmp_path / "validate.json")
+    return frame, tmp_path / "validate.json"
+
+
+def test_validate_prints_all_tiers_and_the_evidence(capsys, validated):
+    code, out, err = run(capsys, "validate", "--record")
+    assert (code, err) == (0, "")
+    names = ("gemm", "AMP 1x1", "80 % intervals", "vertex code")
+    for text in ("roofline", "specification", "calibrated", *names):
+        assert text in out
+    code, out, err = run(capsys, "validate", "--rows")
+    assert (code, err) == (0, "")
+    assert "qwant.table1.batch2" in out
+
+
+def test_validate_fails_when_a_count_falls(capsys, validated):
+    _, path = validated
+    run(capsys, "validate", "--record")
+    counts = json.loads(path.read_text())
+    counts["qwant"]["calibrated"]["hit"] += 1
+    path.write_text(json.dumps(counts))
+    code, _, err = run(capsys, "validate")
+    assert code == 1
+    assert "qwant, calibrated: hits fell from" in err
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"qwant": {"calibrated": {"hit": "many"}}}'])
+def test_validate_with_a_damaged_record(capsys, validated, text):
+    _, path = validated
+    path.write_text(text)
+    code, _, err = run(capsys, "validate")
+    assert code == 2
+    assert "run 'ipusim validate --record'" in err
+    assert err.count("\n") == 1
+
+
+def test_a_near_that_becomes_a_hit_is_no_decline():
+    before = {"qwant": {"calibrated": {"rows": 6, "hit": 2, "near": 4}}}
+    after = {"qwant": {"calibrated": {"rows": 6, "hit": 5, "near": 1}}}
+    assert validate.declines(after, before) == []
+    assert len(validate.declines(before, after)) == 1
+    assert len(validate.declines({}, before)) == 3

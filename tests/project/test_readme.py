@@ -1,0 +1,83 @@
+"""README.md shows what the simulator says today."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from ipusim.study.verdicts.compare import verdicts
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+LARGEST_PICTURE_BYTES = 300_000
+
+
+@pytest.fixture(scope="module")
+def refresh() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("refresh", ROOT / "docs" / "refresh.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_example_prints_what_it_shows(refresh):
+    assert refresh.shown(TEXT, "example") == refresh.example_block()
+
+
+def test_the_table_of_lower_layers_is_current(refresh):
+    assert refresh.shown(TEXT, "evidence") == refresh.evidence_block()
+
+
+@pytest.mark.slow
+def test_the_accuracy_table_is_current(refresh):
+    assert refresh.shown(TEXT, "accuracy") == refresh.accuracy_block(verdicts())
+
+
+@pytest.mark.parametrize("name", ["qwant_latency", "tamu_scaling"])
+def test_a_picture_shows_todays_numbers(refresh, name):
+    path = refresh.picture_path(name)
+    content = path.read_bytes()
+    assert len(content) < LARGEST_PICTURE_BYTES
+    assert path.relative_to(ROOT).as_posix() in TEXT
+    frames = refresh.PICTURES[name].frames()
+    assert refresh.picture_description(content) == refresh.picture_data(frames)
+
+
+def test_a_picture_without_numbers_is_noticed(refresh):
+    with pytest.raises(ValueError, match="carries no numbers"):
+        refresh.picture_description(b"\x89PNG\r\n\x1a\n" + bytes(12))
+
+
+def test_only_the_blocks_are_replaced(refresh):
+    text = "a\n<!-- begin one -->\nold\n<!-- end one -->\nb"
+    assert refresh.refreshed(text, {"one": "new"}) == text.replace("old", "new")
+    assert refresh.shown(text, "one") == "old"
+    with pytest.raises(KeyError):
+        refresh.refreshed(text, {"two": "new"})
+
+
+def test_the_python_examples_run():
+    examples = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+    assert len(examples) == 2
+    namespace = {}  # the second goes on where the first ends
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        for example in examples:
+            assert len(example.splitlines()) <= 14
+            exec(compile(example, "README.md", "exec"), namespace)
+    assert "resnext101_32x4d" in output.getvalue()
+    assert "gradient all-reduce" in output.getvalue()
+
+
+def test_links_and_files_exist():
+    linked = re.findall(r"\]\(([^)#:]+)\)", TEXT)
+    named = re.findall(r"`(data/[\w./]+|environment\.yml|constraints\.txt)`", TEXT)
+    missing = [name for name in {*linked, *named} if not (ROOT / name).exists()]
+    assert linked
+    assert not missing

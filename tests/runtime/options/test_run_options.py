@@ -1,0 +1,301 @@
+"""Options of a run, transfers with the host, and the parts of a step."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+
+import onnx
+import pytest
+from onnx_single_op import single
+
+import ipusim
+from ipusim.compiler.stacks import load_stack, stack_names, stack_table
+from ipusim.errors import ConfigError, IpuSimError, UnknownNameError
+from ipusim.runtime import calibration
+from ipusim.runtime.calibration import FittedCosts
+from ipusim.runtime.options.config import make_config
+
+KEYS = [
+    "model", "system", "chip", "cycles_per_step", "latency_s", "throughput_items_per_s", "power_w",
+    "fits", "peak_tile_bytes", "tile_bytes", "supersteps", "interval80",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def report():
+    return ipusim.simulate("resnet18", system="C2", micro_batch=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"micro_batch": 0}, "micro_batch is 0"),
+        ({"micro_batch": -3}, "micro_batch is -3"),
+        ({"micro_batch": "four"}, "micro_batch is 'four'"),
+        ({"micro_batch": 1.5}, "micro_batch is 1.5"),
+        ({"micro_batch": True}, "micro_batch is True"),
+        ({"replicas": 3}, "use 1 to 2"),
+        ({"replicas": 0}, "replicas is 0"),
+        ({"ipus_per_replica": 2, "pipeline_splits": ["conv1", "fc"]}, "give 1 splits"),
+        ({"gradient_accumulation": 4}, "leave it out"),
+        ({"gradient_accumulatoin": 4}, "gradient_accumulation"),
+        ({"available_memory_proportion": 1.5}, "above 0 and up to 1"),
+        ({"mode": "inferenc"}, "inference"),
+        ({"precision": "16"}, "16.16, 16.32, 32.32"),
+        ({"partials": "double"}, "half, float"),
+        ({"host_dtype": "int4"}, "uint8"),
+        ({"overlap_io": True}, "give 2 or more"),
+        ({"io_tiles": 32}, "turn the overlap on"),
+        ({"overlap_io": True, "batches_in_flight": 2, "io_tiles": 500}, "give 1 to 192"),
+        ({"instances": 3}, "instances = 3 does not divide 2 replicas"),
+        ({"instances": 0}, "instances is 0"),
+        ({"system": "IPU-M200"}, "IPU-M2000"),
+        ({"stack": "sdk-9"}, "sdk-"),
+        ({"tier": "best"}, "calibrated"),
+        ({"costs": FittedCosts(step_s=-1.0)}, "give 0 or more"),
+        ({"tier": "specification", "costs": FittedCosts(step_s=1.0)}, "no fitted cost"),
+    ],
+)
+def test_bad_options_get_one_sentence(options, message):
+    with pytest.raises(IpuSimError) as caught:
+        ipusim.simulate("resnet18", **{"system": "C2", **options})
+    text = str(caught.value)
+    assert message in text
+    assert text.endswith((".", "?")) and "\n" not in text
+
+
+def test_unknown_model_names_the_nearest():
+    with pytest.raises(UnknownNameError, match="resnext101_32x4d"):
+        ipusim.simulate("resnext101_32x4", system="C2")
+
+
+def test_stack_names_match_their_quotations():
+    assert set(stack_names()) >= {"sdk-1.0", "sdk-2.0", "sdk-2.4", "sdk-3.x"}
+    assert all(line["source"] for line in stack_table())
+    assert load_stack("SDK 2.4").name == "sdk-2.4"
+    assert not load_stack("sdk-1.0").fold_batch_norm
+    assert load_stack("sdk-2.4").fold_batch_norm
+
+
+def test_parts_of_a_step_add_up(report):
+    result = report.result
+    parts = result.device_s + result.io.work_s + result.io.exposed_s + result.fixed_s
+    assert result.step_s == pytest.approx(max(parts, result.io.sustained_s))
+    assert sum(result.parts_s.values()) == pytest.approx(result.step_s)
+    assert report.parts["share_percent"].sum() == pytest.approx(100)
+    assert report.throughput.value == pytest.approx(2 * 2 / result.step_s)
+    assert sum(report.power_parts_w.values()) == pytest.approx(report.power.value)
+    assert report.layers["cycles"].sum() == report.cycles_per_step
+    assert report.trace["cycles"].sum() == report.cycles_per_step
+
+
+def test_fixed_cost_is_the_only_difference_between_the_tiers():
+    options = {"system": "IPU-M2000", "micro_batch": 1}
+    plain = ipusim.simulate("resnet18", tier="specification", **options)
+    fitted = ipusim.simulate("resnet18", tier="calibrated", **options)
+    cost = calibration.fitted_costs("sdk-2.4").step_s
+    assert cost > 0
+    assert fitted.result.step_s - plain.result.step_s == pytest.approx(cost)
+    assert fitted.cycles_per_step == plain.cycles_per_step
+    assert calibration.fitted_costs("no such stack").step_s == 0
+
+
+def test_files_of_one_name_are_told_apart(tmp_path):
+    macs = []
+    for folder, channels in (("a", 4), ("b", 64)):
+        path = tmp_path / folder / "model.onnx"
+        path.parent.mkdir()
+        weights = {"w": (channels, 3, 3, 3)}
+        onnx.save(single("Conv", {"x": (1, 3, 32, 32)}, weights), path)
+        macs.append(ipusim.simulate(str(path), system="C2").result.program.macs)
+    assert macs[1] == 16 * macs[0]
+
+
+def test_latency_is_queue_depth_times_step():
+    one = ipusim.simulate("resnet18", system="IPU-M2000", micro_batch=1)
+    three = ipusim.simulate("resnet18", system="IPU-M2000", micro_batch=1, batches_in_flight=3)
+    assert one.latency.value == one.result.step_s
+    assert three.latency.value == pytest.approx(3 * three.result.step_s)
+    assert three.result.step_s <= one.result.step_s
+
+
+def test_overlap_hides_transfers_behind_compute():
+    options = {"system": "IPU-M2000", "micro_batch": 4, "batches_in_flight": 3}
+    serial = ipusim.simulate("resnet18", **options)
+    beside = ipusim.simulate("resnet18", overlap_io=True, **options)
+    assert beside.result.step_s >= beside.result.device_s
+    assert beside.result.io.exposed_s < serial.result.io.exposed_s
+    assert beside.result.step_s < serial.result.step_s
+
+
+def test_one_buffer_is_filled_after_it_was_read():
+    # ResNet-18 outruns the network card: every step reads the buffer, then waits for the next fill.
+    options = {"system": "IPU-M2000", "micro_batch": 32, "host_dtype": "float32", "replicas": 4}
+    result = ipusim.simulate(
+        "resnet18", tier="specification", batches_in_flight=2, **options
+    ).result
+    bytes_per_chip = 32 * 4 * 150528
+    fill, read = bytes_per_chip / (12.5e9 / 4), bytes_per_chip / 8e9
+    assert result.device_s < fill
+    # Besides: two empty transfers, and the scores on their way back.
+    assert result.step_s == pytest.approx(fill + read, rel=0.01)
+    assert result.step_s > fill + read
+
+
+def test_host_processes_bound_what_the_chips_get():
+    options = {"system": "IPU-M2000", "micro_batch": 16, "host_dtype": "uint8", "replicas": 4}
+    options |= {"overlap_io": True, "batches_in_flight": 5, "tier": "specification"}
+    rates = {
+        n: ipusim.simulate("resnet18", instances=n, **options).throughput.value
+        for n in (None, 4, 2, 1)
+    }
+    # One process fills three buffers of four replicas, too much for its cache: at 12 GB/s it reads
+    # every byte, and reads and writes where it goes.
+    assert rates[1] == pytest.approx(12e9 / 3 / 150528)
+    assert rates[2] / rates[1] > 1.5
+    assert rates[4] <= rates[None]
+    assert rates[4] >= rates[2]
+
+
+def test_a_batch_that_stays_in_the_cache_is_copied_faster():
+    options = {"system": "IPU-M2000", "host_dtype": "uint8", "replicas": 1, "instances": 1}
+    work = {
+        n: ipusim.simulate("resnet18", micro_batch=n, **options).result.io.work_s / n
+        for n in (1, 111, 112)
+    }
+    # 111 images are the last that fit into 16 MiB.
+    assert work[1] == pytest.approx(2 * 150528 / 12e9)
+    assert work[111] == pytest.approx(work[1])
+    assert work[112] == pytest.approx(1.5 * work[1])
+
+
+def test_one_batch_in_flight_waits_for_its_own_copy():
+    options = {"system": "IPU-M2000", "micro_batch": 2, "host_dtype": "uint8", "replicas": 4}
+    steps = {n: ipusim.simulate("resnet18", instances=n, **options).result for n in (None, 4, 2)}
+    once = 2 * 2 * 150528 / 12e9
+    assert steps[None].io.work_s == 0
+    # The other replica of a process asks at another time, so its copy is not waited for.
+    for n in (4, 2):
+        assert steps[n].io.work_s == pytest.approx(once)
+        assert steps[n].step_s - steps[None].step_s == pytest.approx(once)
+    # ... but one process cannot copy more than one batch at a time.
+    assert steps[2].io.sustained_s == pytest.approx(2 * once)
+
+
+def test_work_between_runs_keeps_the_device_waiting_but_not_a_request():
+    options = {"system": "IPU-M2000", "micro_batch": 2, "replicas": 4, "instances": 2}
+    none = ipusim.simulate("resnet18", **options).result
+    slow = ipusim.simulate("resnet18", serial_item_s=1e-3, **options).result
+    # A process has the items of two replicas to work through.
+    assert slow.parts_s["host between runs"] == pytest.approx(4e-3)
+    assert slow.step_s - none.step_s == pytest.approx(4e-3)
+    assert slow.latency_s == none.latency_s
+    assert sum(slow.parts_s.values()) == pytest.approx(slow.step_s)
+    with pytest.raises(ConfigError, match="give instances too"):
+        ipusim.simulate("resnet18", serial_item_s=1e-3)
+
+
+def test_a_loader_bounds_the_rate_beside_the_device():
+    options = {"system": "IPU-M2000", "micro_batch": 2, "replicas": 4, "instances": 2}
+    none, quick, slow = (
+        ipusim.simulate("resnet18", loader_item_s=item_s, **options).result
+        for item_s in (None, 1e-6, 1e-3)
+    )
+    # A process loads the items of two replicas while these compute.
+    assert quick.step_s == none.step_s < 4e-3
+    assert slow.step_s == pytest.approx(4e-3)
+    assert slow.throughput_items_per_s == pytest.approx(2 / 1e-3)
+    assert slow.parts_s["waiting for the host"] == pytest.approx(4e-3 - none.step_s)
+    with pytest.raises(ConfigError, match="loader_item_s = 0.001"):
+        ipusim.simulate("resnet18", loader_item_s=1e-3)
+
+
+def test_bytes_from_the_host_follow_the_host_type():
+    sizes = {
+        kind: ipusim.simulate(
+            "resnet18", system="IPU-M2000", micro_batch=1, host_dtype=kind
+        ).result.io.input_bytes
+        for kind in ("uint8", "float16", "float32")
+    }
+    assert sizes == {"uint8": 150528, "float16": 2 * 150528, "float32": 4 * 150528}
+
+
+def test_half_partials_and_more_chips_help():
+    options = {"system": "IPU-M2000", "micro_batch": 4}
+    half = ipusim.simulate("resnet50", partials="half", **options)
+    full = ipusim.simulate("resnet50", partials="float", **options)
+    assert half.cycles_per_step < full.cycles_per_step
+    rates = [ipusim.simulate("resnet50", replicas=n, **options).throughput.value for n in (1, 2, 4)]
+    assert rates[0] < rates[1] < rates[2]
+
+
+def test_json_keys_are_stable(report):
+    assert list(report.to_dict()) == KEYS
+    assert json.loads(json.dumps(report.to_dict())) == report.to_dict()
+
+
+def test_what_does_not_fit_is_profiled_all_the_same():
+    big = ipusim.simulate("resnet50", system="C2", micro_batch=64)
+    memory = big.result.memory
+    assert not big.fits
+    assert memory.over_bytes == big.peak_tile_bytes - big.tile_bytes > 0
+    assert memory.peak_tiles > 0 and memory.peak_op
+    assert f"{memory.over_bytes:,} B too many" in repr(big)
+    assert len(big.layers) and len(big.memory) and big.latency.value > 0
+
+
+def test_more_items_never_take_less_time_or_memory():
+    reports = [
+        ipusim.simulate("resnet18", system="IPU-M2000", micro_batch=size) for size in (1, 2, 4, 8)
+    ]
+    for one, two in itertools.pairwise(reports):
+        assert two.cycles_per_step > one.cycles_per_step
+        assert two.throughput.value > one.throughput.value
+        assert two.result.memory.total_bytes > one.result.memory.total_bytes
+
+
+def test_perfetto_file(report, tmp_path):
+    events = json.loads(report.to_perfetto(tmp_path / "trace.json").read_text())["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    assert len(spans) == len(report.trace)
+    with pytest.raises(OSError, match="missing"):
+        report.to_perfetto(tmp_path / "missing" / "trace.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
+
+
+def test_sweep_is_tidy_and_repr_has_everything(report):
+    frame = ipusim.sweep("resnet18", system=["C2", "IPU-M2000"], micro_batch=[1, 2], progress=False)
+    assert len(frame) == 4
+    assert {"system", "micro_batch", "latency_ms", "throughput_items_per_s"} <= set(frame.columns)
+    assert "<table" in report._repr_html_()
+    for word in ("latency", "throughput", "power", "fits", "phases"):
+        assert word in repr(report)
+
+
+def test_a_fresh_process_gives_the_same_bytes(report):
+    code = (
+        "import ipusim, json; r = ipusim.simulate('resnet18', system='C2', micro_batch=2);"
+        "print(json.dumps(r.to_dict())); print(r.layers.to_csv(), end='')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == json.dumps(report.to_dict()) + "\n" + report.layers.to_csv()
+
+
+def test_defaults_come_from_system_and_stack():
+    config = make_config(system="c2")
+    assert (config.system.name, config.stack.name, config.replicas) == ("C2", "sdk-1.0", 2)
+    for wrong in (0, 0.5, float("nan"), float("inf"), True, "two"):
+        with pytest.raises(ConfigError, match="a number, 1 or more"):
+            make_config(system="C2", batches_in_flight=wrong)
+
+
+def test_latency_takes_the_mean_depth_of_a_call():
+    options = {"system": "IPU-M2000", "micro_batch": 1}
+    two, mean = (
+        ipusim.simulate("resnet18", batches_in_flight=depth, **options) for depth in (2, 1.8)
+    )
+    assert mean.result.step_s == two.result.step_s
+    assert mean.latency.value / two.latency.value == pytest.approx(0.9)

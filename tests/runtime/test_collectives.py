@@ -1,0 +1,188 @@
+"""Collectives over replicas: conservation, hand values, latencies, and cost that does not grow."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from ipusim.errors import ConfigError
+from ipusim.machine import load_system
+from ipusim.machine.interconnect import replica_rings, route, sync_s
+from ipusim.runtime.collectives import (
+    NOTHING,
+    all_gather,
+    all_reduce,
+    cross_ipu_reductions,
+    merged_sizes,
+    reduce_scatter,
+)
+
+M2000 = load_system("IPU-M2000")
+POD16 = load_system("IPU-POD16")
+POD64 = load_system("IPU-POD64")
+POD256 = load_system("IPU-POD256")
+LINK = 16e9 * 0.85  # payload of one IPU-Link in one direction
+GW_LINK = 12.5e9 * 0.85
+
+scales = st.sampled_from(
+    [(M2000, 2, 1), (M2000, 4, 1), (POD16, 16, 1), (POD16, 3, 1), (POD16, 4, 4), (POD64, 64, 1),
+     (POD64, 16, 4), (POD256, 128, 1), (POD256, 256, 1), (POD256, 64, 4)]
+)  # fmt: skip
+tensors = st.lists(st.integers(0, 10**9), min_size=1, max_size=8)
+
+
+def test_a_pair_exchanges_halves_over_its_own_links():
+    found = all_reduce(M2000, 2, 1, [10**9])
+    assert found.bytes == 10**9
+    assert found.transfer_s == pytest.approx(2 * 0.5e9 / (6 * LINK))
+
+
+def test_four_chips_go_round_both_ways_over_the_rails():
+    found = all_reduce(M2000, 4, 1, [10**9])
+    assert found.bytes == 2 * 3 * 10**9 // 4
+    assert found.transfer_s == pytest.approx(2 * 3 * 0.125e9 / (2 * LINK))
+
+
+def test_small_tensors_meet_half_way():
+    step = M2000.chip.seconds(M2000.chip.global_sync_cycles) + M2000.ipu_link.latency_s
+    found = all_reduce(M2000, 4, 1, [1000])
+    assert found.latency_s == pytest.approx(2 * 2 * step)
+    assert found.transfer_s == pytest.approx(2 * 2 * 250 / (2 * LINK))
+
+
+def test_ring_latency_counts_every_step():
+    step = sync_s(POD64, 64) + POD64.ipu_link.latency_s
+    assert all_reduce(POD64, 64, 1, [10**9]).latency_s == pytest.approx(2 * 63 * step)
+
+
+def test_racks_add_a_second_ring_over_gateways():
+    size = 64 * 4 * 10**6
+    inner, both = all_reduce(POD64, 64, 1, [size]), all_reduce(POD256, 256, 1, [size])
+    shard = size // 64
+    gateway_s = 2 * 3 * (shard // 4) / (2 * GW_LINK / 4)
+    assert both.transfer_s - inner.transfer_s == pytest.approx(gateway_s)
+    assert both.latency_s - inner.latency_s == pytest.approx(2 * 3 * (2e-6 + 2e-6))
+    assert both.bytes == 2 * size * 255 // 256
+
+
+def test_replicas_of_several_chips_use_a_closed_ring_only_on_a_full_torus():
+    (line,) = replica_rings(POD64, 4, 4)
+    (ring,) = replica_rings(POD64, 16, 4)
+    assert (line.directions, ring.directions) == (1, 2)
+    assert line.bytes_per_s == ring.bytes_per_s == 2 * LINK
+    assert ring.step_latency_s > replica_rings(POD64, 32, 2)[0].step_latency_s
+
+
+@given(scales, tensors, st.sampled_from([0.0, 1e-4]))
+def test_reduce_scatter_and_all_gather_make_an_all_reduce(scale, sizes, calibrated):
+    options = {"latency_per_collective_s": calibrated}
+    whole = all_reduce(*scale, sizes, **options)
+    halves = reduce_scatter(*scale, sizes, **options), all_gather(*scale, sizes, **options)
+    assert whole.bytes == sum(half.bytes for half in halves)
+    assert whole.seconds == pytest.approx(sum(half.seconds for half in halves))
+    assert whole.collectives == halves[0].collectives == halves[1].collectives
+
+
+@given(scales, tensors)
+def test_bytes_are_those_of_a_ring(scale, sizes):
+    replicas = scale[1]
+    least = sum(2 * (replicas - 1) / replicas * size for size in sizes)
+    sent = all_reduce(*scale, sizes).bytes
+    assert least - 1e-3 <= sent <= least + 4 * replicas * len(sizes)
+
+
+@given(scales, st.integers(0, 10**9), st.integers(0, 10**6))
+def test_more_bytes_never_take_less_time(scale, size, more):
+    first, second = all_reduce(*scale, [size]), all_reduce(*scale, [size + more])
+    assert second.seconds >= first.seconds - 1e-15
+    assert second.bytes >= first.bytes
+
+
+@given(scales, tensors, st.integers(1, 10**9))
+def test_merging_saves_latency_and_keeps_bytes(scale, sizes, merge):
+    apart, joined = all_reduce(*scale, sizes), all_reduce(*scale, sizes, merge)
+    assert joined.collectives <= apart.collectives
+    assert joined.latency_s <= apart.latency_s + 1e-12 or joined.seconds <= apart.seconds + 1e-12
+    assert abs(joined.bytes - apart.bytes) <= 4 * scale[1] * len(sizes)
+
+
+@settings(max_examples=50)
+@given(tensors, st.integers(1, 10**9))
+def test_buffers_hold_every_byte_in_order(sizes, merge):
+    buffers = merged_sizes(sizes, merge)
+    assert sum(buffers) == sum(sizes)
+    assert all(buffer <= max(merge, max(sizes)) for buffer in buffers)
+    assert merged_sizes(sizes, None) == tuple(size for size in sizes if size)
+
+
+def test_calibrated_latency_counts_collectives_and_machines():
+    plain = all_reduce(POD64, 64, 1, [1000] * 10)
+    fitted = all_reduce(POD64, 64, 1, [1000] * 10, None, 1e-4)
+    assert fitted.latency_s - plain.latency_s == pytest.approx(10 * 16 * 1e-4)
+    assert fitted.transfer_s == plain.transfer_s
+    assert all_reduce(POD64, 64, 1, [1000] * 10, 50_000_000, 1e-4).collectives == 1
+    assert all_reduce(M2000, 4, 1, [1000], None, 1e-4) == all_reduce(M2000, 4, 1, [1000])
+    assert all_reduce(POD64, 4, 1, [1000], None, 1.0) == all_reduce(POD64, 4, 1, [1000])
+
+
+def test_one_replica_and_nothing_to_reduce_cost_nothing():
+    assert all_reduce(M2000, 1, 4, [10**9], None, 1.0) == NOTHING
+    assert all_reduce(POD64, 64, 1, []) == NOTHING
+    assert all_reduce(POD64, 64, 1, [0, 0], None, 1.0) == NOTHING
+    assert cross_ipu_reductions(POD64, 1, 142, 512, 1e-5).seconds == 0
+
+
+def test_batch_norm_reductions_are_latency():
+    found = cross_ipu_reductions(POD16, 2, 142, 512)
+    one = all_reduce(POD16, 2, 1, [512])
+    assert found.seconds == pytest.approx(142 * one.seconds)
+    assert found.latency_s > 100 * found.transfer_s
+    slower = cross_ipu_reductions(POD16, 2, 142, 512, 4e-6)
+    assert slower.seconds - found.seconds == pytest.approx(142 * 4e-6)
+    assert (slower.collectives, slower.bytes) == (142, 142 * 512)
+
+
+def test_cost_does_not_grow_with_replicas():
+    pod = load_system("Bow Pod1024")
+    sizes = list(range(1000, 161_000, 1000))
+    begun = time.perf_counter()
+    for _ in range(20):
+        all_reduce(pod, 1024, 1, sizes)
+    assert (time.perf_counter() - begun) / 20 < 0.02
+
+
+@pytest.mark.parametrize(
+    ("system", "replicas", "chips", "message"),
+    [
+        (M2000, 0, 1, "0 replicas of 1 IPUs is impossible"),
+        (M2000, 5, 1, "use at most 4 replicas"),
+        (POD256, 2, 128, "use at most 64"),
+        (POD256, 96, 1, "use a multiple of 64"),
+    ],
+)
+def test_impossible_scales_get_one_sentence(system, replicas, chips, message):
+    with pytest.raises(ConfigError) as caught:
+        all_reduce(system, replicas, chips, [1])
+    text = str(caught.value)
+    assert message in text and text.endswith(".") and "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: all_reduce(M2000, 2, 1, [5, -1]), "-1 bytes"),
+        (lambda: all_reduce(M2000, 2, 1, [5], 0), "give 1 or more, or None"),
+        (lambda: all_reduce(M2000, 2, 1, [5], None, -1.0), "-1.0 seconds"),
+        (lambda: all_reduce(M2000, 2, 1, [5], None, math.nan), "nan seconds"),
+        (lambda: cross_ipu_reductions(M2000, 2, -1, 5), "-1 reductions"),
+        (lambda: cross_ipu_reductions(M2000, 2, 1, 5, math.inf), "inf seconds"),
+        (lambda: route(M2000, 0, 4), "use 0 to 3"),
+    ],
+)
+def test_impossible_numbers_get_one_sentence(call, message):
+    with pytest.raises(ConfigError) as caught:
+        call()
+    assert message in str(caught.value) and str(caught.value).endswith(".")

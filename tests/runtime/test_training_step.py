@@ -1,0 +1,270 @@
+"""A training step: its parts, replicas, pipelines, memory, and what is refused."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import ipusim
+from ipusim.errors import IpuSimError
+from ipusim.machine.system import load_system
+from ipusim.runtime.calibration import FittedCosts
+from ipusim.workload import zoo
+from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.model import Model
+from ipusim.workload.training import training_graphs
+
+BASE = {
+    "system": "IPU-POD16",
+    "mode": "training",
+    "micro_batch": 2,
+    "gradient_accumulation": 8,
+    "host_dtype": "uint8",
+    "tier": "specification",
+}
+
+
+def run(model: str = "resnet18", **options: object):
+    return ipusim.simulate(model, **{**BASE, **options})
+
+
+@pytest.fixture(scope="module")
+def report():
+    return run()
+
+
+def test_parts_add_up_to_the_step(report):
+    result = report.result
+    assert sum(result.parts_s.values()) == pytest.approx(result.step_s)
+    assert result.parts_s["device"] == pytest.approx(8 * result.device_s)
+    assert report.throughput.value == pytest.approx(16 * 8 * 2 / result.step_s)
+    assert report.parts["share_percent"].sum() == pytest.approx(100)
+    assert set(report.layers["phase"]) == {"forward", "backward", "update"}
+    in_micro_batch = report.layers[report.layers["phase"] != "update"]
+    assert in_micro_batch["cycles"].sum() == report.cycles_per_step
+    assert sum(report.power_parts_w.values()) == pytest.approx(report.power.value)
+    assert "training with sgd_momentum, micro-batch 2 x 8 accumulated" in repr(report)
+
+
+def test_accumulation_repeats_the_micro_batch_and_not_the_update(report):
+    twice = run(gradient_accumulation=16)
+    more = twice.result.step_s - report.result.step_s
+    parts = report.result.parts_s
+    assert more == pytest.approx(parts["device"] + parts["transfers"])
+    assert twice.result.update.cycles == report.result.update.cycles
+
+
+def test_the_fixed_cost_is_paid_once_per_update(report):
+    costs = FittedCosts(step_s=1e-3)
+    for accumulation in (8, 16):
+        options = {"gradient_accumulation": accumulation}
+        dear = run(tier="calibrated", costs=costs, **options)
+        assert dear.result.step_s - run(**options).result.step_s == pytest.approx(1e-3)
+
+
+def test_a_training_loop_that_makes_data_lets_the_device_wait(report):
+    slow = run(instances=2, serial_item_s=1e-3).result
+    items = 16 * 8 * 2 / 2  # of one process
+    assert slow.parts_s["host between runs"] == pytest.approx(1e-3 * items)
+    assert slow.step_s - report.result.step_s == pytest.approx(1e-3 * items)
+    for refused in (-1e-6, float("nan"), "long"):
+        with pytest.raises(IpuSimError, match="serial_item_s is"):
+            run(serial_item_s=refused)
+
+
+def test_a_process_copies_the_inputs_of_its_replicas_one_after_the_other():
+    options = {"micro_batch": 16, "host_dtype": "float32", "replicas": 8}
+    few, many = (run(instances=n, **options).result for n in (1, 8))
+    inputs = 16 * (3 * 224 * 224 + 1) * 4  # images and labels
+    # Read and written, and the lines read that the cache of a core no longer holds.
+    copy = 3 * inputs / load_system("IPU-POD16").host_core_bytes_per_s
+    assert few.io.sustained_s == pytest.approx(8 * copy)
+    assert many.io.sustained_s < few.io.sustained_s
+    assert few.step_s == pytest.approx(8 * 8 * copy)
+    assert few.parts_s["waiting for the host"] > 0
+    # Nothing is copied while the process makes data between two runs.
+    slow = run(instances=1, serial_item_s=1e-3, **options).result
+    assert slow.step_s - few.step_s == pytest.approx(1e-3 * 8 * 8 * 16)
+
+
+def test_a_pipeline_pays_the_fixed_cost_in_every_cycle():
+    options = {"ipus_per_replica": 2, "gradient_accumulation": 8}
+    free = run(**options).result
+    dear = run(tier="calibrated", costs=FittedCosts(step_s=1e-3), **options).result
+    assert free.pipeline.steps > 8
+    assert dear.step_s - free.step_s == pytest.approx(1e-3 * free.pipeline.steps)
+
+
+def test_replicas_only_add_collectives(report):
+    alone = run(replicas=1)
+    assert "gradient all-reduce" not in alone.result.parts_s
+    assert report.result.parts_s["gradient all-reduce"] > 0
+    assert report.cycles_per_step == alone.cycles_per_step
+
+
+def test_unmerged_gradients_pay_latency_for_every_tensor():
+    costs = FittedCosts(collective_s=1e-4)
+    options = {"tier": "calibrated", "costs": costs}
+    single = run(**options).result.parts_s["gradient all-reduce"]
+    merged = run(merge_gradients_bytes=2**30, **options).result.parts_s["gradient all-reduce"]
+    tensors = len(
+        training_graphs(zoo.load("resnet18").graph(2), loss="cross_entropy").gradient_bytes
+    )
+    assert single - merged > 0.9 * (tensors - 1) * 4 * 1e-4
+
+
+def test_distributed_batch_norm_pays_one_reduction_per_norm_and_pass():
+    options = {"tier": "calibrated", "replicas": 2}
+    norms = sum(op.kind == "norm" for op in run(replicas=2).result.graph.ops)
+    cheap = run(batch_norm_span=2, costs=FittedCosts(), **options)
+    dear = run(batch_norm_span=2, costs=FittedCosts(reduction_s=1e-5), **options)
+    assert dear.result.step_s - cheap.result.step_s == pytest.approx(8 * norms * 1e-5)
+    assert norms == 2 * 20
+
+
+def test_many_replicas_cost_no_time_to_simulate():
+    run(system="IPU-POD256", replicas=256)
+    begin = time.perf_counter()
+    report = run(system="IPU-POD256", replicas=256)
+    assert time.perf_counter() - begin < 1.0
+    assert report.result.parts_s["gradient all-reduce"] > 0
+
+
+def test_a_slow_host_holds_the_step():
+    fast = run(micro_batch=16, dataset="generated")
+    fed = run(micro_batch=16, dataset="imagenet_jpeg", instances=1)
+    assert "waiting for the host" not in fast.result.parts_s
+    assert fed.result.parts_s["waiting for the host"] > 0
+    assert fed.throughput.value < fast.throughput.value
+    both = [
+        run(micro_batch=16, dataset="imagenet_jpeg", instances=n).throughput.value for n in (8, 16)
+    ]
+    assert both[0] > both[1]  # more processes than NUMA nodes are swapped among them
+
+
+def test_recomputation_trades_cycles_for_memory():
+    kept = run("resnet50", micro_batch=8)
+    auto = run("resnet50", micro_batch=8, recompute="auto")
+    assert auto.cycles_per_step > kept.cycles_per_step
+    assert auto.result.memory.total_bytes < kept.result.memory.total_bytes
+    assert auto.peak_tile_bytes < kept.peak_tile_bytes
+    assert "recompute" in set(auto.layers["phase"])
+
+
+def test_optimiser_state_off_the_chip_frees_memory_and_takes_time():
+    on, off = (run(optimizer="adam", optimizer_state=place) for place in ("on_chip", "off_chip"))
+    state = 2 * 4 * 11_689_512
+    # Read and written once per update, at the rate of the chip's link to the machine's memory.
+    rate = load_system("IPU-POD16").buffer_link_bytes_per_s_per_ipu
+    assert off.result.parts_s["optimiser state"] == pytest.approx(2 * state / rate)
+    freed = on.result.memory.parameter_bytes - off.result.memory.parameter_bytes
+    assert freed == pytest.approx(state / 1472, abs=2)
+
+
+def test_chips_of_tensorflow_take_turns_at_their_state():
+    options = {"optimizer": "adam", "optimizer_state": "off_chip", "replicas": 1}
+    options |= {"ipus_per_replica": 2, "gradient_accumulation": 4}
+    side_by_side, in_turn = (
+        run(framework=name, **options).result.parts_s["optimiser state"]
+        for name in ("popart", "tensorflow")
+    )
+    assert in_turn == pytest.approx(2 * side_by_side)
+
+
+def test_a_pipeline_has_stages_bubbles_and_less_memory_on_each_chip():
+    options = {"micro_batch": 8, "replicas": 1, "recompute": "none"}
+    alone = run("resnet50", **options)
+    piped = run("resnet50", ipus_per_replica=4, **options)
+    stages = piped.stages
+    assert len(stages) == 4
+    assert list(stages["micro_batches_in_flight"]) == [7, 5, 3, 1]
+    device_ms = stages["forward_ms"].sum() + stages["backward_ms"].sum()
+    assert device_ms == pytest.approx(1e3 * alone.result.device_s)
+    slowest = (stages["forward_ms"] + stages["backward_ms"]).max()
+    assert slowest < 0.4 * device_ms
+    parts = piped.result.parts_s
+    assert parts["device"] == pytest.approx(8 * slowest / 1e3)
+    assert parts["pipeline bubbles"] > 0 and parts["stage transfers"] > 0
+    assert sum(parts.values()) == pytest.approx(piped.result.step_s)
+    kept = run("resnet50", ipus_per_replica=4, schedule="sequential", **options)
+    assert set(kept.stages["micro_batches_in_flight"]) == {1}
+    assert kept.stages["peak_tile_bytes"].max() < piped.stages["peak_tile_bytes"].max()
+    resident = [stage.memory.parameter_bytes for stage in kept.result.stages]
+    assert sum(resident) == pytest.approx(alone.result.memory.parameter_bytes, abs=8)
+
+
+@pytest.mark.parametrize("ipus", [1, 2])
+def test_code_of_the_weight_update_lies_beside_that_of_the_micro_batch(ipus):
+    options = {"ipus_per_replica": ipus, "replicas": 1, "optimizer_state": "off_chip"}
+    plain, lengthy = (run(optimizer=name, **options).result for name in ("sgd", "adam"))
+    used = [
+        [stage.memory for stage in result.stages] or [result.memory] for result in (plain, lengthy)
+    ]
+    for first, second in zip(*used, strict=True):
+        assert first.parameter_bytes == second.parameter_bytes
+        assert first.code.chip.control_code < second.code.chip.control_code
+
+
+def test_pipeline_splits_are_kept():
+    options = {"ipus_per_replica": 2, "replicas": 1}
+    piped = run(pipeline_splits=["layer2.1.relu2"], **options)
+    assert list(piped.stages["first_op"]) == ["conv1", "layer3.0.conv1"]
+
+
+def test_a_wider_master_copy_costs_casts_and_memory(report):
+    wide = run(precision="16.32")
+    assert "cast" in set(wide.layers["kind"])
+    assert wide.result.memory.parameter_bytes > 1.9 * report.result.memory.parameter_bytes
+    assert wide.cycles_per_step > report.cycles_per_step
+
+
+def test_roofline_of_training_is_never_beaten(report):
+    options = {name: value for name, value in BASE.items() if name != "tier"}
+    assert ipusim.roofline("resnet18", **options).throughput.value > report.throughput.value
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"gradient_accumulation": 0}, "gradient_accumulation is 0: give a whole number"),
+        ({"replicas": 17}, "17 replicas need 17 IPUs, but IPU-POD16 has 16"),
+        ({"replicas": 3, "batch_norm_span": 2}, "does not divide 3 replicas"),
+        ({"replicas": 16, "instances": 3}, "instances = 3 does not divide 16 replicas"),
+        ({"ipus_per_replica": 32}, "does not fit IPU-POD16"),
+        ({"ipus_per_replica": 2, "gradient_accumulation": 1}, "use 3 or more"),
+        ({"ipus_per_replica": 2, "pipeline_splits": ["conv1", "relu"]}, "give 1 splits"),
+        ({"ipus_per_replica": 2, "pipeline_splits": ["conv11"]}, "conv1"),
+        ({"loss": "hinge"}, "cross_entropy"),
+        ({"optimizer": "adagrad"}, "adam"),
+        ({"optimizer_state": "host"}, "off_chip"),
+        ({"schedule": "roundrobin"}, "grouped"),
+        ({"framework": "jax"}, "popart"),
+        ({"dataset": "cifar"}, "generated"),
+        ({"merge_gradients_bytes": -1}, "0 or more"),
+        ({"recompute": ["layer9"]}, "layer"),
+    ],
+)
+def test_bad_options_get_one_sentence(options, words):
+    with pytest.raises(IpuSimError) as caught:
+        run(**options)
+    text = str(caught.value)
+    assert words in text
+    assert text.endswith((".", "?")) and "\n" not in text
+
+
+def test_a_pipeline_longer_than_the_model_is_refused():
+    g = GraphBuilder("tiny")
+    graph = g.finish(g.linear("fc", g.input("x", (4, 8)), 4))
+    model = Model(name="tiny", family="test", build=lambda size: graph, loss="cross_entropy")
+    with pytest.raises(IpuSimError, match="needs 4 operators, but the model has 3"):
+        run(model, ipus_per_replica=4, host_dtype=None, micro_batch=None)
+
+
+def test_a_model_that_names_no_loss_is_refused():
+    g = GraphBuilder("silent")
+    graph = g.finish(g.linear("fc", g.input("x", (4, 8)), 4))
+    model = Model(name="silent", family="test", build=lambda size: graph)
+    with pytest.raises(IpuSimError, match="'silent' cannot be trained because it names no loss"):
+        run(model, host_dtype=None, micro_batch=None)
+    assert run(model, loss="mean_squared", host_dtype=None, micro_batch=None).fits

@@ -1,0 +1,292 @@
+"""The Argonne study beside its dataflows: machines, other claims, recorded training, pictures."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ipusim.api import simulate
+from ipusim.errors import ConfigError, DataError, StudyError
+from ipusim.machine import load_chip
+from ipusim.study.argonne import (
+    braggnn as bragg,
+    claims as argonne_claims,
+    machines as argonne_machines,
+    training as bragg_training,
+    views as argonne_views,
+)
+from ipusim.study.argonne.claims import claims_frame, load_other_claims
+from ipusim.study.book import trace_charts as bsp_figures
+from ipusim.study.data.published import load_claims
+from ipusim.workload import zoo
+
+# -- machines ----------------------------------------------------------------------------
+
+
+def test_every_number_of_the_slides_has_a_line():
+    frame = argonne_machines.machine_frame()
+    assert len(frame) == 30  # all but the five of the Good computer
+    assert not (frame["verdict"] == "miss").any()
+    judged = frame[frame["verdict"] != ""]
+    assert len(judged) >= 20
+    compute = frame[(frame["component"] == "Bow IPU") & (frame["attribute"] == "AI compute")]
+    bow = load_chip("Bow")
+    # 4 half conv units x 16 channels / 4 cycles ... 64 multiply-accumulates a cycle and tile
+    assert float(compute["derived"].iloc[0]) == pytest.approx(
+        2 * 64 * bow.tiles * bow.clock_hz / 1e12, rel=1e-3
+    )
+    text = repr(argonne_machines.machine_table(frame))
+    assert "1U blade" in text
+
+
+def test_the_good_computer_is_arithmetic_on_the_announcement():
+    frame = argonne_machines.good_computer_frame().set_index("quantity")
+    announced = frame["announced"]
+    assert announced["peak of a chip"] == pytest.approx(10e18 / 8192 / 1e12)
+    assert announced["memory per parameter"] == pytest.approx(4e15 / 500e12)
+    assert announced["shortest step of a dense model"] == pytest.approx(2 * 8 * 500e12 / 10e15)
+    assert announced["tokens per second, dense model"] == pytest.approx(0.2 * 10e18 / (6 * 500e12))
+    years = 6 * 500e12 * 20 * 500e12 / (0.2 * 10e18) / 86400 / 365
+    assert announced["a compute-optimal training, dense model"] == pytest.approx(years)
+    assert frame.loc["peak", "modelled"] < announced["peak"]
+    assert "Bow" in repr(argonne_machines.good_computer_table(frame.reset_index()))
+
+
+# -- other claims ------------------------------------------------------------------------
+
+
+def test_every_ratio_of_the_slides_is_answered():
+    claims = load_claims("argonne")
+    ratios = claims[claims["metric"].str.contains("ratio|speedup") & claims["value"].ne("")]
+    answered = {f"argonne.claims.{claim.claim_id}" for claim in load_other_claims()}
+    elsewhere = {"argonne.claims.AR44", "argonne.claims.AR45", "argonne.claims.AR46"}  # BraggNN
+    # AR37 is about CPUs, AR38 the headline of AR36
+    left_out = {"argonne.claims.AR37", "argonne.claims.AR38"}
+    assert set(ratios["row_id"]) <= answered | elsewhere | left_out
+    for claim in load_other_claims():
+        assert claim.assumed and claim.source and claim.reason
+        assert claim.ipu["model"] in zoo.names()
+        assert claim.gpus
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """One claim on a network that is simulated in a moment, and two published GPU rows."""
+    (claim,) = (item for item in load_other_claims() if item.claim_id == "AR36")
+    rates = [80.0, 100.0, 125.0, 90.0, 110.0, 100.0, 100.0, 100.0, 100.0, 100.0]
+    gpus = pd.DataFrame(
+        {
+            "row_id": [f"gpu.{number}" for number in range(len(rates))],
+            "gpu": "A100 SXM 40GB",
+            "gpus": 1,
+            "mode": "training",
+            "left_out": "",
+            "published": rates,
+            "predicted": 100.0,
+        }
+    )
+    monkeypatch.setattr(argonne_claims, "gpu_compare", lambda: gpus)
+
+    def use(**changes):
+        fields = {name: getattr(claim, name) for name in claim.__dataclass_fields__} | changes
+        made = argonne_claims.Claim(**fields)
+        monkeypatch.setattr(argonne_claims, "load_other_claims", lambda: (made,))
+        return made
+
+    return use
+
+
+def test_a_ratio_is_ipu_over_gpu(small):
+    claim = small(gpus=(*small().gpus, {"row": "gpu.3"}))
+    frame = claims_frame()
+    own = simulate(**claim.ipu).throughput
+    assert list(frame["ipu_rate"]) == [own.value] * 2
+    assert frame["predicted"].iloc[0] == pytest.approx(own.value / frame["gpu_rate"].iloc[0])
+    assert frame["predicted"].iloc[1] == pytest.approx(own.value / 90)
+    assert "published" in frame["gpu"].iloc[1] and "modelled" in frame["gpu"].iloc[0]
+    low, value, high = (frame[name].iloc[0] for name in ("low80", "predicted", "high80"))
+    assert low < value < high
+    assert frame["published"].iloc[0] == 5
+    assert "5.00" in repr(argonne_claims.claims_table(frame))
+    assert claim.reason in repr(argonne_claims.reasons_table(frame))
+
+
+def test_prices_and_programs(small):
+    small()
+    plain = claims_frame()["predicted"].iloc[0]
+    small(prices=("argonne.claims.AR05", "argonne.claims.AR04"))
+    assert claims_frame()["predicted"].iloc[0] == pytest.approx(plain * 299_000 / 149_995)
+    claim = small(quantity="program")
+    line = claims_frame().iloc[0]
+    parts = simulate(**claim.ipu).result.parts_s
+    assert line["ipu_rate"] == pytest.approx(1 / (parts["device"] + parts["weight update"]))
+
+
+def test_damaged_claims_are_refused(small, monkeypatch):
+    small(gpus=({"row": "gpu.nowhere"},))
+    with pytest.raises(DataError, match=r"gpu\.nowhere"):
+        claims_frame()
+    monkeypatch.undo()
+    load_other_claims.cache_clear()
+    for table, message in (
+        ({"title": "t"}, "'AR99'.*damaged"),
+        (
+            {
+                "title": "t",
+                "ipu": {},
+                "gpus": [],
+                "assumed": "",
+                "source": "",
+                "reason": "",
+                "quantity": "luck",
+            },
+            "quantity 'luck'",
+        ),
+    ):
+        monkeypatch.setattr(argonne_claims, "read_tables", lambda file, t=table: {"AR99": t})
+        with pytest.raises(DataError, match=message):
+            load_other_claims()
+    monkeypatch.undo()
+    load_other_claims.cache_clear()
+
+
+def test_the_weather_network_has_the_published_ends():
+    graph = zoo.load("weather_mlp").graph(4)
+    widths = [191, *[95] * 6, 126]
+    weights = sum(a * b + b for a, b in pairwise(widths))
+    assert graph.parameters == weights == 75_936
+    assert graph.tensors[graph.outputs[0]].shape == (4, 126)
+
+
+# -- training ----------------------------------------------------------------------------
+
+GOOD = {"schedule": "quick", "seed": 0, "checkpoint_dir": "", "progress": False, "ipus": [1, 16]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"schedule": "fast"}, "schedule is 'fast': use one of quick, standard, full"),
+        ({"seed": -1}, "seed is -1"),
+        ({"seed": True}, "seed is True"),
+        ({"checkpoint_dir": None}, "checkpoint_dir is None"),
+        ({"progress": "yes"}, "progress is 'yes'"),
+        ({"ipus": []}, r"ipus is \[\]"),
+        ({"ipus": [1, 3]}, "powers of two"),
+        ({"ipus": [32]}, "powers of two"),
+        ({"ipus": [2, 2]}, "different"),
+    ],
+)
+def test_bad_parameters_are_one_sentence(changes, message):
+    bragg_training.check_parameters(**GOOD)
+    with pytest.raises(ConfigError, match=message) as caught:
+        bragg_training.check_parameters(**GOOD | changes)
+    assert str(caught.value).count(". ") == 0
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    plan = bragg.Schedule(
+        train_peaks=64,
+        test_peaks=40,
+        batch=16,
+        steps=2,
+        learning_rate=1e-3,
+        final_learning_rate=1e-4,
+    )
+    monkeypatch.setattr(bragg, "named_schedule", lambda name: plan)
+    return plan
+
+
+def test_a_run_is_recorded_in_place_of_the_older_one(tiny, tmp_path):
+    record = tmp_path / "deep" / "record.csv"
+    common = ["--folder", str(tmp_path / "runs"), "--record", str(record)]
+    assert bragg_training.main(["--seeds", "1", "0", *common]) == 0
+    first = pd.read_csv(record)
+    assert list(first["seed"]) == [0] * 4 + [1] * 4
+    assert list(first["steps"].unique()) == [2]
+    assert bragg_training.main(["--seeds", "1", *common]) == 0
+    pd.testing.assert_frame_equal(pd.read_csv(record), first)
+    assert bragg_training.main(["--seeds", "1", "--rounding-seed", "3", *common]) == 0
+    added = pd.read_csv(record)
+    assert len(added) == 10
+    assert list(added[added["rounding_seed"] == 3]["method"]) == [
+        "16.32, float partials, stochastic rounding",
+        "16.16, half partials, stochastic rounding",
+    ]
+
+
+def test_tables_of_a_run(tiny):
+    runs, held_out = bragg_training.train("quick", 0, progress=False)
+    errors = bragg_training.all_errors(runs, held_out)
+    assert len(errors) == 7
+    text = repr(bragg_training.accuracy_table(errors, "caption"))
+    assert "published, real frames" in text and "0.57" in text
+    goals = bragg_training.goals_table({"good": np.full(9, 0.1), "bad": np.full(9, 0.4)}).frame
+    assert list(goals["75 % within 0.29 px"]) == [True, False]
+    assert list(goals["95 % within 0.57 px"]) == [True, True]
+    assert "saturated" in repr(bragg_training.peaks_table(held_out))
+    patches, centres, found = bragg_training.shown_peaks(runs, held_out)
+    assert patches.shape[0] == len(centres) == 12
+    assert len(found) == 3
+
+
+def test_the_record_answers_the_question():
+    frame = bragg_training.recorded_frame().set_index("method")
+    assert frame.loc["32.32", "median_change_percent"] == 0
+    for (error, share), column in zip(bragg_training.PUBLISHED, ("p75_px", "p95_px"), strict=True):
+        assert column == f"p{share:.0f}_px"
+        assert (frame[column] < error).all()
+    rows = bragg_training.recorded()
+    base = rows[rows["method"] == "32.32"].set_index("seed")["p75_px"]
+    half = rows[rows["method"] == "16.16, half partials, stochastic rounding"]
+    change = 100 * (half["p75_px"] / half["seed"].map(base) - 1)
+    label = "16.16, half partials, stochastic rounding"
+    assert frame.loc[label, "median_change_percent"] == pytest.approx(change.median())
+    assert "32.32" in repr(bragg_training.recorded_table())
+
+
+# -- pictures ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def report():
+    return simulate("weather_mlp", mode="training", replicas=1, micro_batch=64, optimizer="adam")
+
+
+def test_supersteps_are_drawn_from_the_trace(report):
+    op = report.layers["op"].iloc[0]
+    window = bsp_figures.heaviest_window(report.trace, op)
+    assert window["start_us"].iloc[0] == 0
+    figure = bsp_figures.superstep_figure(window, title="one operation")
+    assert len(figure.axes[0].patches) == len(window)
+    widths = sorted(patch.get_width() for patch in figure.axes[0].patches)
+    np.testing.assert_allclose(widths, sorted(window["duration_us"]))
+    with pytest.raises(StudyError, match="no operation 'nothing'"):
+        bsp_figures.heaviest_window(report.trace, "nothing")
+
+
+def test_the_trace_is_covered_from_end_to_end(report):
+    figure = bsp_figures.execution_trace(report, title="a step", bins=20)
+    _, lower = figure.axes
+    heights = np.zeros(20)
+    for container in lower.containers:
+        heights += [patch.get_height() for patch in container]
+    np.testing.assert_allclose(heights, 100, rtol=1e-9)
+    shares = bsp_figures.phase_shares({"a": report}).iloc[0]
+    phases = ("sync", "exchange", "copy", "compute")
+    assert sum(shares[f"{name}_percent"] for name in phases) == pytest.approx(100)
+    assert shares["cycles"] == report.cycles_per_step
+
+
+def test_views_show_what_the_frames_hold():
+    assert "label 48.3" in repr(argonne_views.flows_table())
+    text = repr(argonne_views.reference_table())
+    assert "72.7" in text and "1,760" in text
+    assert math.isclose(
+        float(argonne_views.phases_table().frame["compute_percent"].iloc[0]), 61, abs_tol=5
+    )

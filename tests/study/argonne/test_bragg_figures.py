@@ -1,0 +1,53 @@
+"""Figures of Bragg peaks: what they draw, and what they refuse."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ipusim.errors import StudyError
+from ipusim.study.argonne import braggnn as bragg
+from ipusim.study.argonne.figures import error_distributions, loss_curves, peaks_with_centres
+
+
+@pytest.fixture(scope="module")
+def patches():
+    peaks = bragg.simulate_peaks(12, seed=1)
+    return bragg.prepare_patches(peaks.crops, peaks.centres)
+
+
+def test_every_panel_marks_every_centre(patches):
+    images, targets = patches
+    centres = targets * 11
+    figure = peaks_with_centres(images, centres, {"fit": centres + 0.2, "BraggNN": centres - 0.1})
+    assert len(figure.axes) == 12
+    axis = figure.axes[7]
+    drawn = [tuple(float(v[0]) for v in line.get_data()) for line in axis.get_lines()]
+    expected = [centres[7], centres[7] + 0.2, centres[7] - 0.1]
+    np.testing.assert_allclose(drawn, expected)
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["true centre", "fit", "BraggNN"]
+
+
+def test_too_few_patches_or_too_many_methods(patches):
+    images, targets = patches
+    with pytest.raises(StudyError, match="12 patches for 20 panels"):
+        peaks_with_centres(images, targets, {}, columns=5, rows=4)
+    with pytest.raises(StudyError, match="4 methods"):
+        peaks_with_centres(images, targets, dict.fromkeys("abcd", targets))
+
+
+def test_distributions_end_at_all_peaks():
+    errors = {"a": np.array([0.3, 0.1]), "b": np.array([0.2, 0.4, 0.6])}
+    figure = error_distributions(errors, [(0.29, 75), (0.57, 95)])
+    lines = figure.axes[0].get_lines()
+    assert list(lines[0].get_xdata()) == [0.1, 0.3]
+    assert list(lines[0].get_ydata()) == [50, 100]
+    assert [line.get_label() for line in lines[:3]] == ["a", "b", "published"]
+
+
+def test_loss_curves_have_one_line_per_run():
+    frame = pd.DataFrame(
+        {"method": ["a", "a", "b"], "step": [10, 20, 10], "rms_px": [2.0, 1.0, 1.5]}
+    )
+    lines = loss_curves(frame).axes[0].get_lines()
+    assert [list(line.get_ydata()) for line in lines] == [[2.0, 1.0], [1.5]]

@@ -1,0 +1,369 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import nbformat
+import pandas as pd
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from study_fakes import FakePredictor
+
+from ipusim.errors import ConfigError, StudyError, UnknownNameError
+from ipusim.study.book import reproduce as module
+from ipusim.study.book.catalogue import (
+    list_studies,
+    parameter_values,
+    select_studies,
+    split_assignments,
+    study_parameters,
+)
+from ipusim.study.book.execute import Failure, quiet_kernels
+from ipusim.study.book.index import Card, index_html
+from ipusim.study.book.reproduce import load_state, reproduce, study_key
+from ipusim.study.verdicts.compare import VERDICT_COLUMNS
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+PARAMETERS = """\
+batch_sizes: list = [2, 4]  # batch sizes
+factor: float = 1.5  # a factor
+repeats: int = 3  # how often
+precision: str = "16.16"  # number format
+output_dir: str = ""  # where to write"""
+GOOD = """\
+import pandas as pd
+from ipusim.study.book.outputs import save_table
+save_table(pd.DataFrame({"x": batch_sizes}), "sizes", output_dir)
+print("writing to", output_dir)"""
+
+
+def write_study(folder, name, *sources, title="A study", parameters=PARAMETERS):
+    cells = [new_markdown_cell(f"# {title}\n\nWhat it does.\nIn two lines.\n\nMore.")]
+    cells.append(new_code_cell(parameters, metadata={"tags": ["parameters"]}))
+    cells += [new_code_cell(source) for source in sources]
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook = new_notebook(cells=cells, metadata={"kernelspec": kernel})
+    path = folder / f"{name}.ipynb"
+    nbformat.write(notebook, path)
+    return path
+
+
+@pytest.fixture
+def notebooks(tmp_path):
+    folder = tmp_path / "notebooks"
+    folder.mkdir()
+    write_study(folder, "01_qwant_toy", GOOD, title="First & foremost")
+    write_study(folder, "02_tamu_toy", "boom = {}['nothing here']", "after = 1")
+    (folder / "scratch.ipynb").write_text("not a study")
+    return folder
+
+
+@pytest.fixture
+def kernel_path(monkeypatch):
+    """Let kernels import the package from the checkout, installed or not."""
+    before = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY}{os.pathsep}{before}")
+
+
+@pytest.fixture
+def instant(monkeypatch):
+    """Replace the kernel by a copy, for tests of what happens around it."""
+    runs = []
+
+    def fake_run(source, target, parameters, *, progress):
+        runs.append((source.stem, dict(parameters)))
+        notebook = nbformat.read(source, as_version=4)
+        nbformat.write(notebook, target)
+        if "boom" in source.read_text():
+            return Failure(cell=2, error="KeyError: 'nothing here'")
+        tables = Path(parameters["output_dir"]) / "tables"
+        tables.mkdir()
+        (tables / "sizes.csv").write_text("x\n2\n")
+        return None
+
+    monkeypatch.setattr(module, "run_notebook", fake_run)
+    monkeypatch.setattr(module, "notebook_html", lambda path, title: f"<h1>{title}</h1>")
+    return runs
+
+
+def run(notebooks, out, *names, **options):
+    return reproduce(names, out=out, folder=notebooks, predictor=FakePredictor(), **options)
+
+
+# --- which studies and which parameters
+
+
+def test_studies_are_found_with_their_heading(notebooks):
+    first, second = list_studies(notebooks)
+    assert (first.name, first.title, first.rows) == ("01_qwant_toy", "First & foremost", "qwant")
+    assert first.summary == "What it does. In two lines."
+    assert second.rows == "tamu"
+
+
+@pytest.mark.parametrize("name", ["01_qwant_toy", "01", "qwant", "QWANT", "01-Qwant-Toy"])
+def test_studies_can_be_named_in_many_ways(notebooks, name):
+    assert [study.name for study in select_studies([name], notebooks)] == ["01_qwant_toy"]
+
+
+def test_all_studies_by_default_and_each_once(notebooks):
+    assert len(select_studies([], notebooks)) == 2
+    assert len(select_studies(["01", "qwant"], notebooks)) == 1
+
+
+def test_unknown_study(notebooks):
+    with pytest.raises(UnknownNameError, match="did you mean '01_qwant_toy'"):
+        select_studies(["qwantt"], notebooks)
+
+
+def test_an_empty_folder_has_no_studies(tmp_path):
+    with pytest.raises(StudyError, match="no notebook"):
+        select_studies([], tmp_path)
+
+
+def test_a_broken_notebook_is_named(notebooks):
+    (notebooks / "03_argonne_toy.ipynb").write_text('{"cells": [')
+    with pytest.raises(StudyError, match=r"03_argonne_toy\.ipynb is not valid JSON"):
+        list_studies(notebooks)
+
+
+def test_parameters_have_types_and_help_but_no_output_folder(notebooks):
+    (study,) = select_studies(["01"], notebooks)
+    shown = {item.name: (item.type_name, item.help) for item in study_parameters(study)}
+    assert shown == {
+        "batch_sizes": ("list", "batch sizes"),
+        "factor": ("float", "a factor"),
+        "repeats": ("int", "how often"),
+        "precision": ("str", "number format"),
+    }
+
+
+def test_values_are_typed_as_declared(notebooks):
+    (study,) = select_studies(["01"], notebooks)
+    given = {"batch_sizes": "[2, 8]", "factor": "2", "repeats": "4", "precision": "16.32"}
+    assert parameter_values(study, given) == {
+        "batch_sizes": [2, 8],
+        "factor": 2,
+        "repeats": 4,
+        "precision": "16.32",
+    }
+
+
+def test_types_of_parameters_without_annotation(tmp_path):
+    write_study(tmp_path, "01_a_b", parameters='n = 3\nname = "x"\nsizes = [1]\nwhole = True')
+    (study,) = list_studies(tmp_path)
+    assert [item.type_name for item in study_parameters(study)] == ["int", "str", "list", "bool"]
+    assert parameter_values(study, {"name": "12"}) == {"name": "12"}
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        ({"batch_sices": "[2]"}, UnknownNameError, "did you mean 'batch_sizes'"),
+        ({"output_dir": "x"}, UnknownNameError, "Unknown parameter"),
+        ({"repeats": "two"}, ConfigError, "not of type int"),
+        ({"repeats": "1.5"}, ConfigError, "not of type int"),
+        ({"repeats": "true"}, ConfigError, "not of type int"),
+        ({"batch_sizes": "[2"}, ConfigError, "not of type list"),
+    ],
+)
+def test_bad_parameters_are_refused(notebooks, given, error, says):
+    (study,) = select_studies(["01"], notebooks)
+    with pytest.raises(error, match=says):
+        parameter_values(study, given)
+
+
+def test_assignments():
+    assert split_assignments(["a=1", "b=x=y", "a=2"]) == {"a": "2", "b": "x=y"}
+    for wrong in ("a", "=3"):
+        with pytest.raises(ConfigError, match="name=value"):
+            split_assignments([wrong])
+
+
+# --- what happens around the kernel
+
+
+def test_a_good_and_a_failing_study(notebooks, instant, tmp_path):
+    out = tmp_path / "build"
+    good, bad = run(notebooks, out)
+    assert (good.status, bad.status) == ("done", "failed")
+    assert "KeyError" in bad.message
+    assert good.notebook.is_file()
+    assert bad.notebook == out / "notebooks" / "02_tamu_toy.partial.ipynb"
+    assert bad.notebook.is_file()
+    assert not (out / "notebooks" / "02_tamu_toy.ipynb").exists()
+    assert (out / "tables" / "sizes.csv").read_text() == "x\n2\n"
+    page = (out / "index.html").read_text()
+    assert "First &amp; foremost" in page
+    assert 'href="notebooks/02_tamu_toy.partial.ipynb"' in page
+    assert list(out.rglob("*stage*")) == []
+    assert list(out.rglob(".*.*")) == []  # no temporary file stays
+
+
+def test_verdicts_have_the_promised_columns(notebooks, instant, tmp_path):
+    run(notebooks, tmp_path / "build", "01")
+    frame = pd.read_csv(tmp_path / "build" / "verdicts.csv")
+    assert tuple(frame.columns) == VERDICT_COLUMNS
+    assert frame["row_id"].is_unique
+    assert (tmp_path / "build" / "figures" / "published_against_predicted.svg").is_file()
+
+
+def test_outputs_are_the_same_bytes_at_a_second_run(notebooks, instant, tmp_path):
+    contents = []
+    for _ in range(2):
+        run(notebooks, tmp_path / "build", "01")
+        files = sorted(path for path in (tmp_path / "build").rglob("*") if path.is_file())
+        contents.append({path: path.read_bytes() for path in files})
+    assert contents[0] == contents[1]
+
+
+def test_resume_runs_only_what_has_changed(notebooks, instant, tmp_path):
+    out = tmp_path / "build"
+
+    def again(**options):
+        instant.clear()
+        statuses = [result.status for result in run(notebooks, out, "01", resume=True, **options)]
+        return statuses, len(instant)
+
+    assert again() == (["done"], 1)
+    assert again() == (["up to date"], 0)
+    assert again(given={"repeats": "5"}) == (["done"], 1)
+    assert again(given={"repeats": "5"}) == (["up to date"], 0)
+    (out / "tables" / "sizes.csv").unlink()
+    assert again(given={"repeats": "5"}) == (["done"], 1)
+    (out / "tables" / "sizes.csv").write_text("x\n9\n")
+    assert again(given={"repeats": "5"}) == (["done"], 1)
+    write_study(notebooks, "01_qwant_toy", GOOD + "\nmore = 1")
+    assert again(given={"repeats": "5"}) == (["done"], 1)
+
+
+def test_resume_repeats_a_failed_study(notebooks, instant, tmp_path):
+    for _ in range(2):
+        (result,) = run(notebooks, tmp_path / "build", "02", resume=True)
+        assert result.status == "failed"
+    assert len(instant) == 2
+
+
+def test_a_repaired_study_loses_its_partial_notebook(notebooks, instant, tmp_path):
+    (bad,) = run(notebooks, tmp_path / "build", "02")
+    write_study(notebooks, "02_tamu_toy", GOOD)
+    (good,) = run(notebooks, tmp_path / "build", "02")
+    assert good.status == "done"
+    assert not bad.notebook.exists()
+
+
+def test_the_key_ignores_outputs_but_not_code_or_data(notebooks, monkeypatch):
+    (study,) = select_studies(["01"], notebooks)
+    before = study_key(study, {})
+    notebook = json.loads(study.path.read_text())
+    notebook["cells"][-1]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "x"}]
+    study.path.write_text(json.dumps(notebook))
+    assert study_key(study, {}) == before
+    assert study_key(study, {"repeats": 4}) != before
+    monkeypatch.setattr(module, "_tree_digest", lambda: "changed")
+    assert study_key(study, {}) != before
+
+
+def test_a_parameter_must_be_known_to_every_study(notebooks, instant, tmp_path):
+    write_study(notebooks, "02_tamu_toy", GOOD, parameters='output_dir: str = ""')
+    with pytest.raises(UnknownNameError, match="parameter of 02_tamu_toy 'repeats'"):
+        run(notebooks, tmp_path / "build", given={"repeats": "5"})
+    assert not (tmp_path / "build").exists()
+    assert instant == []
+
+
+def test_a_file_in_the_way_of_the_output_folder(notebooks, instant, tmp_path):
+    (tmp_path / "build").write_text("a file")
+    with pytest.raises(StudyError, match="cannot be written to"):
+        run(notebooks, tmp_path / "build")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "tables").write_text("a file")
+    with pytest.raises(StudyError, match="tables cannot be written to"):
+        run(notebooks, tmp_path / "other")
+    assert instant == []
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs a folder that root cannot write to")
+def test_a_folder_without_write_permission(notebooks, instant):
+    with pytest.raises(StudyError, match="cannot be written to"):
+        run(notebooks, Path("/proc/ipusim-build"))
+    assert instant == []
+
+
+@pytest.mark.parametrize("text", ["", '{"name": "01_qwant_toy", "sta', "[]", '{"other": 1}'])
+def test_a_half_written_folder(notebooks, instant, tmp_path, text):
+    out = tmp_path / "build"
+    run(notebooks, out, "01")
+    record = out / ".ipusim" / "01_qwant_toy.json"
+    record.write_text(text)
+    with pytest.raises(StudyError, match="is damaged"):
+        run(notebooks, out, "01", resume=True)
+    (result,) = run(notebooks, out, "01")  # making everything anew repairs it
+    assert result.status == "done"
+    assert load_state(out, "01_qwant_toy").status == "done"
+
+
+def test_a_failure_of_the_verdicts_is_a_result(notebooks, instant, tmp_path, monkeypatch):
+    def fail(**_):
+        raise StudyError("No prediction today.")
+
+    monkeypatch.setattr(module, "verdicts", fail)
+    study, verdict = run(notebooks, tmp_path / "build", "01")
+    assert (study.status, verdict.name, verdict.status) == ("done", "verdicts", "failed")
+    assert (tmp_path / "build" / "index.html").is_file()
+
+
+def test_the_page_escapes_names_and_needs_no_network():
+    card = Card(
+        name="01_a_b",
+        title="<script>",
+        summary="a & b",
+        rows="",
+        status="done",
+        message="",
+        files=("notebooks/01_a_b.html", "tables/t.csv", "figures/f.png", "figures/f.svg"),
+    )
+    page = index_html([card], None)
+    assert "<script>" not in page
+    assert "http" not in page
+    assert 'href="figures/f.svg"' in page
+    assert 'src="figures/f.png"' in page
+    assert "prefers-color-scheme: dark" in page
+
+
+# --- with a real kernel
+
+
+def test_kernels_get_a_profile_of_their_own(monkeypatch):
+    monkeypatch.delenv("IPYTHONDIR", raising=False)
+    with quiet_kernels():
+        profile = Path(os.environ["IPYTHONDIR"]) / "profile_default"
+        assert "log_level" in (profile / "ipython_kernel_config.py").read_text()
+    assert "IPYTHONDIR" not in os.environ
+    assert not profile.exists()
+
+
+def test_real_kernels_end_to_end(notebooks, kernel_path, tmp_path, capfd):
+    out = tmp_path / "build"
+    good, bad = run(notebooks, out, given={"batch_sizes": "[2, 6]"})
+    assert (good.status, good.message) == ("done", "")
+    assert (bad.status, bad.message) == (
+        "failed",
+        "failed in code cell 3 (KeyError: 'nothing here')",
+    )
+    assert (out / "tables" / "sizes.csv").read_text() == "x\n2\n6\n"
+    executed = json.loads(good.notebook.read_text())
+    assert executed["metadata"].keys() == {"kernelspec", "language_info"}
+    text = good.notebook.read_text()
+    assert "stage-" not in text
+    assert str(out) in text
+    page = good.notebook.with_suffix(".html").read_text()
+    assert "First &amp; foremost" in page
+    assert "<script" not in page
+    partial = json.loads(bad.notebook.read_text())
+    assert any(
+        output["output_type"] == "error"
+        for cell in partial["cells"]
+        for output in cell.get("outputs", ())
+    )
+    assert "WARNING" not in capfd.readouterr().err

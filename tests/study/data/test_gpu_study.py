@@ -1,0 +1,251 @@
+"""Published GPU rows against predictions: what is fitted on what, and how good it is."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+
+from ipusim.errors import StudyError, UnknownNameError
+from ipusim.study.data.gpu_rows import build_network, load_gpu_rows, modelled_gpu_rows
+from ipusim.study.fit.calibration_file import load_calibration
+from ipusim.study.fit.gpu import (
+    GpuSample,
+    calibrate_gpu,
+    fit_gpu,
+    fit_kernel_cost,
+    gpu_samples,
+)
+from ipusim.study.tamu.gpus import COLUMNS, SYSTEMS, tamu_gpu_figure
+from ipusim.study.verdicts.compare_gpu import (
+    GPU_COLUMNS,
+    conformal_ratios,
+    gpu_compare,
+    gpu_summary,
+)
+
+
+@pytest.fixture(scope="module")
+def samples():
+    return gpu_samples()
+
+
+@pytest.fixture(scope="module")
+def frame(samples):
+    return gpu_compare(samples)
+
+
+def sample(network, published_s, *, stack="a", kernels=100, roofline_s=1.0):
+    return GpuSample(
+        row_id=f"{network}-{published_s}",
+        network=network,
+        stack=stack,
+        roofline_s=roofline_s,
+        kernels=kernels,
+        published_s=published_s,
+    )
+
+
+# --- rows --------------------------------------------------------------------------------------
+
+
+def test_every_row_is_predicted_or_says_why_not():
+    rows = load_gpu_rows()
+    assert len(rows) == len({row.row_id for row in rows}) == 498
+    assert len(modelled_gpu_rows()) == 326
+    for row in rows:
+        assert bool(row.left_out) != bool(row.options)
+    networks = {row.network for row in modelled_gpu_rows()}
+    assert networks == {
+        "ResNet-50 v1.5",
+        "ResNeXt-101-32x4d",
+        "EfficientNet-B0",
+        "EfficientNet-B4",
+        "BERT-Base",
+        "BERT-Large",
+    }
+
+
+def test_suspicious_cells_are_kept_and_not_used():
+    by_id = {row.row_id: row for row in load_gpu_rows()}
+    assert by_id["gpu.G117"].published == 36.0
+    assert by_id["gpu.G117"].left_out == "suspicious"
+    assert by_id["gpu.G205"].batch == 4096
+    assert by_id["gpu.G193"].left_out.startswith("sequences sorted by length")
+    assert by_id["gpu.G101"].left_out == "several machines"
+
+
+def test_stack_and_network_of_a_row():
+    by_id = {row.row_id: row for row in load_gpu_rows()}
+    assert by_id["gpu.G038"].stack == "tf1-20.06-xla"
+    assert by_id["gpu.G076"].stack == "tf1-20.06"
+    assert by_id["gpu.G222"].stack == "tf1-20.06-xla"  # XLA is on in the BERT scripts
+    assert by_id["gpu.E029"].stack == "pytorch-20.01"
+    assert by_id["gpu.G222"].options["optimizer"] == "lamb"
+    large = build_network("BERT-Large", "pre-training SL512")
+    graph = large.graph(micro_batch=1)
+    assert graph.parameters == pytest.approx(336e6, rel=0.01)
+    assert any(tensor.shape == (80, 30522) for tensor in graph.tensors.values())
+
+
+# --- the fit -----------------------------------------------------------------------------------
+
+
+def test_fit_meets_the_middle_row_exactly():
+    fitted = fit_kernel_cost("a", [sample("x", 1.1), sample("y", 1.2), sample("z", 9.0)])
+    assert fitted.value_s == pytest.approx(0.002)
+    assert fitted.rows == ("x-1.1", "y-1.2", "z-9.0")
+
+
+def test_fit_is_never_negative_and_zero_without_rows():
+    assert fit_kernel_cost("a", [sample("x", 0.5), sample("y", 0.6)]).value_s == 0.0
+    assert fit_kernel_cost("a", [sample("x", 2.0, stack="b")]).value_s == 0.0
+    assert fit_kernel_cost("a", []).rows == ()
+
+
+def test_fit_is_the_best_of_a_grid():
+    generator = random.Random(1)
+    items = [sample(f"n{i}", generator.uniform(0.8, 4.0)) for i in range(9)]
+    best = fit_kernel_cost("a", items).value_s
+
+    def error(value):
+        return sum(abs(math.log(item.step_s(value) / item.published_s)) for item in items)
+
+    assert all(error(best) <= error(i * 1e-4) + 1e-12 for i in range(400))
+
+
+def test_fit_does_not_depend_on_the_order(samples):
+    shuffled = list(samples)
+    random.Random(7).shuffle(shuffled)
+    first, second = fit_gpu(samples), fit_gpu(shuffled)
+    assert {k: v.value_s for k, v in first.items()} == {k: v.value_s for k, v in second.items()}
+    assert gpu_samples(modelled_gpu_rows()[:5]) == samples[:5]
+
+
+def test_leave_one_out_really_leaves_out(samples):
+    """A model's rows, however wrong, never move the predictions of that model."""
+    network = "ResNeXt-101-32x4d"
+    poisoned = tuple(
+        replace(item, published_s=100 * item.published_s) if item.network == network else item
+        for item in samples
+    )
+    before = gpu_compare(samples).set_index("row_id")["predicted"]
+    after = gpu_compare(poisoned).set_index("row_id")["predicted"]
+    own = [item.row_id for item in samples if item.network == network]
+    other = [item.row_id for item in samples if item.network == "ResNet-50 v1.5"]
+    assert (before[own] == after[own]).all()
+    assert (before[other] != after[other]).any()
+
+
+def test_calibration_file_holds_the_fit(samples, tmp_path):
+    stored, fitted = load_calibration(), fit_gpu(samples)
+    assert set(stored.gpu) == set(fitted)
+    for stack, cost in fitted.items():
+        assert stored.gpu[stack].value_s == pytest.approx(cost.value_s, rel=1e-6, abs=1e-12)
+        assert stored.gpu[stack].rows == cost.rows
+    path = tmp_path / "calibration.toml"
+    calibrate_gpu(path)
+    written = load_calibration(path)
+    assert written.gpu == stored.gpu
+    assert (written.power, written.step_costs) == (stored.power, stored.step_costs)
+
+
+# --- how good it is ----------------------------------------------------------------------------
+
+
+def test_leave_one_model_out_error(frame):
+    assert list(frame.columns) == list(GPU_COLUMNS)
+    total = gpu_summary(frame).iloc[0]
+    assert total["rows"] == 326
+    assert total["median_abs_error_percent"] <= 15
+    assert total["specification_median_abs_error_percent"] > 20
+    by_mode = gpu_summary(frame, ("mode",)).set_index("mode")
+    assert by_mode.loc["training", "median_abs_error_percent"] <= 12.5
+    assert by_mode.loc["inference", "median_abs_error_percent"] <= 30
+    by_network = gpu_summary(frame[frame["mode"] == "training"], ("network",)).set_index("network")
+    limits = {
+        "ResNet-50 v1.5": 10,
+        "ResNeXt-101-32x4d": 14,
+        "EfficientNet-B0": 18,
+        "EfficientNet-B4": 20,
+        "BERT-Large": 16,
+    }
+    for network, limit in limits.items():
+        assert by_network.loc[network, "median_abs_error_percent"] <= limit
+
+
+def test_eight_boards_under_pytorch_are_too_fast(frame):
+    """The known miss: what 8-GPU rows lose beyond the all-reduce has no sourced mechanism."""
+    rows = frame[(frame["stack"] == "pytorch-21") & (frame["precision"] == "mixed")]
+    rows = rows[(rows["mode"] == "training") & (rows["model"] == "ResNet-50 v1.5")]
+    bias = rows.groupby("gpus")["error_percent"].mean()
+    assert 8 < bias[8] - bias[1] < 25
+
+
+def test_rows_without_a_prediction_stay_blank(frame):
+    blank = frame[frame["left_out"] != ""]
+    assert blank["predicted"].isna().all()
+    assert frame.loc[frame["left_out"] == "", "predicted"].notna().all()
+
+
+# --- intervals and figures ---------------------------------------------------------------------
+
+
+def test_conformal_interval_holds_its_share(frame):
+    used = frame[frame["left_out"] == ""]
+    low, high = conformal_ratios(frame, 0.8)
+    ratio = used["published"] / used["predicted"]
+    assert low < 1 < high
+    assert 0.78 < ((ratio >= low) & (ratio <= high)).mean() < 0.83
+    wider = conformal_ratios(frame, 0.95)
+    assert wider[0] < low < high < wider[1]
+
+
+@pytest.mark.parametrize("coverage", [0.0, 1.0, -1.0, 80])
+def test_bad_coverage(frame, coverage):
+    with pytest.raises(StudyError, match="between 0 and 1"):
+        conformal_ratios(frame, coverage)
+
+
+def test_too_few_rows_for_an_interval(frame):
+    with pytest.raises(StudyError, match="at least 9 rows"):
+        conformal_ratios(frame[frame["left_out"] == ""].head(5))
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_tamu_figure(framework):
+    figure = tamu_gpu_figure(framework)
+    assert list(figure.columns) == list(COLUMNS)
+    assert set(figure["system"]) == set(SYSTEMS)
+    assert (figure["low80_img_s"] < figure["predicted_img_s"]).all()
+    assert (figure["high80_img_s"] > figure["predicted_img_s"]).all()
+    single = figure[figure["gpus"] == 1].set_index("system")["predicted_img_s"]
+    order = ["Grace T4", "Grace RTX 6000", "Expanse V100", "Grace A100", "DGX A100"]
+    assert list(single[order]) == sorted(single)[:1] + list(single[order[1:]])
+    assert single["Grace T4"] < single["Expanse V100"] < single["DGX A100"]
+    dgx = figure[figure["system"] == "DGX A100"].set_index("gpus")
+    assert list(dgx.index) == [1, 2, 4, 8]
+    assert dgx.loc[8, "machine_tdp_w"] == 6500
+    assert list(figure[figure["system"] == "LoneStar6"]["gpus"]) == [1, 2, 3]
+    no_anchor = figure[figure["system"].isin(["Grace T4", "Grace RTX 6000"])]
+    assert no_anchor["published_img_s"].isna().all()
+    assert no_anchor["anchor"].str.startswith("none").all()
+
+
+def test_published_points_of_the_figures():
+    first = tamu_gpu_figure("pytorch").set_index(["system", "gpus"])
+    assert first.loc[("DGX A100", 8), "published_img_s"] == 16621
+    assert "80GB" in first.loc[("DGX A100", 8), "anchor"]
+    second = tamu_gpu_figure("tensorflow").set_index(["system", "gpus"])
+    assert second.loc[("DGX A100", 1), "published_img_s"] == 2375
+    assert second.loc[("DGX A100", 1), "anchor"] == "same stack and board"
+    inside = second.dropna(subset=["published_img_s"])
+    assert (inside["published_img_s"] > inside["low80_img_s"]).all()
+    assert (inside["published_img_s"] < inside["high80_img_s"]).all()
+
+
+def test_unknown_figure():
+    with pytest.raises(UnknownNameError, match="did you mean 'pytorch'"):
+        tamu_gpu_figure("pytorsh")

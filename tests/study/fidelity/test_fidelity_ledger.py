@@ -1,0 +1,188 @@
+"""The ledger: summaries counted by hand, rows and pairs picked as described, figures that draw."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from study_fakes import FakePredictor
+
+from ipusim.errors import ConfigError, StudyError, UnknownNameError
+from ipusim.study.data.convergence import time_to_train_frame
+from ipusim.study.data.published import load_row, load_rows
+from ipusim.study.fidelity import (
+    figures as fidelity_figures,
+    ledger as fidelity,
+    views as fidelity_views,
+)
+from ipusim.study.results import study as results, views as results_views
+from ipusim.study.table import Table
+from ipusim.study.verdicts import compare
+from ipusim.study.verdicts.compare import PREDICTED
+from ipusim.study.verdicts.intervals import coverage_table
+
+
+@pytest.fixture(scope="module")
+def frame():
+    return compare.verdicts(predictor=FakePredictor())
+
+
+def test_errors_are_of_time_and_slower_is_above_one(frame):
+    used = fidelity.time_errors(frame).set_index("row_id")
+    rate = used.loc["results.inference.049"]
+    assert rate["ratio"] == pytest.approx(rate["published"] / rate["calibrated"])
+    latency = used.loc["results.inference.049.latency"]
+    assert latency["ratio"] == pytest.approx(latency["calibrated"] / latency["published"])
+    assert "efficiency" not in set(used["metric"])
+
+
+def test_the_ledger_compares_tiers_on_the_same_rows(frame):
+    ledger = fidelity.ledger(frame)
+    assert ledger["rows"].nunique() == 1
+    sizes = (100 * (frame["calibrated"] / frame["published"] - 1)).abs()
+    known = sizes[frame[["roofline", "specification", "calibrated"]].notna().all(axis=1)]
+    line = ledger.set_index("tier").loc["calibrated"]
+    assert line["median_abs_error_percent"] == pytest.approx(known.median())
+    assert line["p90_abs_error_percent"] == pytest.approx(np.percentile(known, 90))
+
+
+def test_rows_are_counted_on_ipus_alone(frame):
+    counted = fidelity.coverage_of_rows(frame)
+    every = counted.iloc[-1]
+    rows = load_rows()
+    gpus = sum(row.system in ("A100",) for row in rows)
+    assert every["rows"] == len(rows) - gpus
+    assert every["predicted"] == counted["predicted"].iloc[:-1].sum()
+    reasons = fidelity.not_predicted(frame)
+    assert reasons["rows"].sum() == every["rows"] - every["predicted"]
+    assert (reasons["why"].str.len() > 10).all()
+
+
+def test_the_worst_rows_come_first(frame):
+    worst = fidelity.worst_rows(frame, 7)
+    ratios = fidelity.time_errors(frame).set_index("row_id")["ratio"]
+    sizes = np.abs(np.log(ratios.astype(float)))
+    assert len(worst) == 7
+    assert list(sizes[worst["row_id"]]) == sorted(sizes[worst["row_id"]], reverse=True)
+    assert sizes[worst["row_id"]].min() >= sizes.drop(worst["row_id"]).max()
+
+
+def test_pairs_print_the_same_and_ran_the_same(frame):
+    pairs = fidelity.bow_pairs(frame)
+    assert len(pairs) >= 5
+    for line in pairs.to_dict("records"):
+        bow, classic = load_row(line["bow_row"]), load_row(line["classic_row"])
+        assert bow.run.micro_batch == classic.run.micro_batch
+        assert bow.run.overlap_io == classic.run.overlap_io
+        assert line["published_ratio"] == pytest.approx(bow.value / classic.value)
+    # this predictor knows no clocks: it says 1 wherever the software costs the same
+    assert pairs["predicted_ratio"].between(0.5, 2.0).all()
+    assert pairs["clock_ratio"].unique() == pytest.approx([1.85 / 1.33])
+
+
+def test_what_was_asked_is_judged_by_its_bound(frame):
+    scaling = pd.DataFrame({"left_out_error_percent": [-2.0, 4.0, 1.0]})
+    pairs = pd.DataFrame({"within": [True, True, False, True]})
+    merit = fidelity.figures_of_merit(frame, scaling, pairs, coverage_table(frame))
+    lines = merit.set_index("figure")
+    assert lines.loc["scaling, series left out: median error", "value_percent"] == 2.0
+    assert lines.loc["scaling, series left out: median error", "met"]
+    assert lines.loc["pairs of Bow and Classic within 10 %", "value_percent"] == 75.0
+    assert lines.loc["pairs of Bow and Classic within 10 %", "met"]
+
+
+def test_a_rate_twice_too_high_is_off_by_half_its_time(frame):
+    doubled = frame.assign(calibrated=2.0 * frame["published"], specification=frame["published"])
+    doubled = doubled[doubled["metric"] == "throughput"]
+    scaling = pd.DataFrame({"left_out_error_percent": [0.0]})
+    pairs = pd.DataFrame({"within": [True]})
+    merit = fidelity.figures_of_merit(doubled, scaling, pairs, coverage_table(frame))
+    line = merit.set_index("figure").loc["calibrated, family left out: median error"]
+    assert line["value_percent"] == pytest.approx(50.0)
+    assert line["printed_unit_percent"] == pytest.approx(100.0)
+
+
+def test_tables_and_figures_can_be_made(frame):
+    pairs = fidelity.bow_pairs(frame)
+    scaling = pd.DataFrame(
+        {"series": ["a", "a", "b"], "ipus": [16, 64, 16], "left_out_error_percent": [1.0, -2.0, 3]}
+    )
+    for table in (
+        fidelity_views.ledger_table(fidelity.ledger(frame), "all", {}),
+        fidelity_views.worst_table(fidelity.worst_rows(frame, 3)),
+        fidelity_views.pairs_table(pairs),
+        fidelity_views.scaling_summary(scaling),
+        results_views.labels_table(),
+        results_views.little_table(),
+        *(results_views.audit_table(name) for name in results_views.AUDITS),
+        *(results_views.results_table(frame, name) for name in results.TABLES),
+    ):
+        assert isinstance(table, Table)
+        assert len(table.cells) == len(table.frame)
+    for figure in (
+        fidelity_figures.errors_by_family(frame),
+        fidelity_figures.errors_by_tier(frame),
+        fidelity_figures.intervals_of_rows(frame),
+        fidelity_figures.pairs_scatter(pairs),
+        fidelity_figures.slowdowns(scaling),
+        results_views.published_and_predicted(frame, "Classic inference"),
+        results_views.little_figure(),
+    ):
+        assert figure.axes[0].get_title(loc="left")
+    with pytest.raises(StudyError, match="no audit 'power'"):
+        results_views.audit_table("power")
+
+
+def test_tables_of_the_page_hold_every_row_once(frame):
+    ids = [row for table in results.TABLES for row in results.table_frame(frame, table)["row_id"]]
+    assert sorted(ids) == sorted(row.row_id for row in load_rows(study="results"))
+    yolo = results.table_frame(frame, "Classic inference").set_index("row_id")
+    assert yolo.loc["results.inference.106", "batch_as_run"] == 16
+    assert yolo["batch_as_run"].isna().any()
+    with pytest.raises(UnknownNameError):
+        results.table_frame(frame, "Classic trainings")
+
+
+def test_families_can_be_chosen(frame):
+    rows = results.study_rows(["vit"])
+    assert {row.family for row in rows} == {"vit"}
+    assert len(results.study_rows()) == len(load_rows(study="results"))
+    # a table that has no row of them is still a table, and a figure that says so
+    own = frame[(frame["study"] == "results") & (frame["family"] == "vit")]
+    assert results_views.results_table(own, "Bow inference").cells == []
+    empty = results_views.published_and_predicted(own, "Bow inference")
+    assert "no row" in empty.axes[0].get_title(loc="left")
+    assert time_to_train_frame(own).columns[0] == "row_id"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"chosen": "bert", "jobs": 1}, "families is 'bert'"),
+        ({"chosen": ["berd"], "jobs": 1}, "bert"),
+        ({"chosen": [], "jobs": 0}, "jobs is 0"),
+    ],
+)
+def test_bad_parameters_of_the_results_notebook(given, says):
+    with pytest.raises((ConfigError, UnknownNameError), match=says):
+        results.check_parameters(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"worst_rows": 0, "jobs": 1}, "worst_rows is 0"),
+        ({"worst_rows": 2.5, "jobs": 1}, "worst_rows is 2.5"),
+        ({"worst_rows": 5, "jobs": True}, "jobs is True"),
+    ],
+)
+def test_bad_parameters_of_the_fidelity_notebook(given, says):
+    with pytest.raises(ConfigError, match=says):
+        fidelity.check_parameters(**given)
+
+
+def test_nothing_to_draw_is_said(frame):
+    with pytest.raises(StudyError):
+        fidelity_figures.errors_by_family(frame[frame["status"] != PREDICTED])
+    with pytest.raises(StudyError):
+        fidelity_figures.pairs_scatter(fidelity.bow_pairs(frame.head(3)))

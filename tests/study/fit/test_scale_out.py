@@ -1,0 +1,75 @@
+"""Fitting the constants of scale-out: they come back from rows made with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from study_fakes import FakePredictor
+
+from ipusim.runtime.calibration import FittedCosts
+from ipusim.study.fit.scale_out import (
+    fit_compile,
+    fit_scale_out,
+    scaling_rows,
+    scaling_samples,
+    slowdown_errors,
+)
+from ipusim.study.predict import predict
+
+REDUCTION_S, COLLECTIVE_S = 4e-6, 1.2e-4
+
+
+@pytest.fixture(scope="module")
+def samples():
+    """Rows whose published values a predictor with known constants made."""
+    costs = FittedCosts(reduction_s=REDUCTION_S, collective_s=COLLECTIVE_S)
+    rows = []
+    for row in scaling_rows():
+        report = predict(row.run, "calibrated", predictor=FakePredictor(), costs=costs)
+        rows.append(replace(row, value=0.8 * float(report.throughput)))
+    return scaling_samples(rows, FakePredictor())
+
+
+def test_known_constants_are_found_whatever_the_level(samples):
+    fitted = fit_scale_out(samples)
+    assert fitted.reduction.value_s == pytest.approx(REDUCTION_S, rel=0.01)
+    assert fitted.collective.value_s == pytest.approx(COLLECTIVE_S, abs=1e-6)
+    errors = slowdown_errors(samples, fitted.reduction.value_s, fitted.collective.value_s)
+    assert max(map(abs, errors.values())) < 1e-3
+    assert len(errors) == len(samples) - len({sample.series for sample in samples})
+
+
+def test_a_series_that_is_left_out_is_not_used(samples):
+    left = samples[0].series
+    fitted = fit_scale_out(samples, without_series=left)
+    own = {sample.row_id for sample in samples if sample.series == left}
+    assert own and own.isdisjoint(fitted.collective.rows)
+    assert fitted.collective.value_s == pytest.approx(COLLECTIVE_S, abs=1e-6)
+
+
+def test_the_reduction_comes_from_the_pair_in_which_only_one_pays():
+    (row_id,) = fit_scale_out(scaling_samples(scaling_rows(), FakePredictor())).reduction.rows
+    assert row_id == "tamu.table3.08"
+
+
+def test_nothing_to_fit_on_gives_nothing():
+    fitted = fit_scale_out(())
+    assert fitted.reduction.value_s == fitted.collective.value_s == 0
+    assert not fitted.collective.rows
+
+
+def test_a_series_differs_in_the_number_of_chips_only():
+    runs = {}
+    for row in scaling_rows():
+        runs.setdefault(row.run.series, []).append(row.run)
+    for series, members in runs.items():
+        alike = {(r.model, r.micro_batch, r.precision, r.recompute, r.stack) for r in members}
+        assert len(alike) == 1, series
+        assert len({r.replicas for r in members}) > 1, series
+
+
+def test_compile_time_is_fitted_on_the_stencil():
+    fitted = fit_compile()
+    assert len(fitted.rows) == 5
+    assert 2e-4 < fitted.value_s < 6e-4

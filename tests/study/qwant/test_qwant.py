@@ -1,0 +1,305 @@
+"""Views of the Qwant study on real predictions: parts add up, assumptions bite, pictures show."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+
+import ipusim
+from ipusim.errors import ConfigError, UnknownNameError
+from ipusim.study.book import charts as figures
+from ipusim.study.book.page import show_figure, show_table
+from ipusim.study.evidence import operations as evidence
+from ipusim.study.qwant import (
+    assumptions,
+    breakdown as qwant_inside,
+    figures as qwant_figures,
+    study as qwant,
+    views as qwant_views,
+)
+from ipusim.study.table import Table
+from ipusim.study.verdicts.compare import Samples, verdicts
+from ipusim.study.verdicts.summary import verdict_table
+
+BATCHES = [2, 12]
+VIEWS = {
+    "batch_sizes": BATCHES,
+    "breakdown_micro_batches": [1, 6],
+    "what_if_systems": ["C2"],
+    "what_if_micro_batches": [1],
+}
+
+
+@pytest.fixture(scope="module")
+def parts():
+    return qwant_inside.latency_parts(BATCHES)
+
+
+@pytest.fixture(scope="module")
+def profiles():
+    return qwant_inside.block_profiles([1, 6])
+
+
+@pytest.fixture(scope="module")
+def changes():
+    return assumptions.sensitivity(BATCHES)
+
+
+@pytest.fixture(scope="module")
+def frame():
+    rows = [*qwant.rows_for([2, 14]), *qwant.machine_rows()[:2]]
+    return verdicts(rows, samples=Samples())
+
+
+# --- inside a prediction
+
+
+def test_parts_add_up_to_the_simulated_latency(parts):
+    for line in parts.to_dict("records"):
+        total = sum(line[name] for name in qwant_inside.PARTS) + line["waiting_ms"]
+        assert total == pytest.approx(line["latency_ms"])
+        report = qwant.report_for(line["batch_size"] // 2, tier="specification")
+        assert line["latency_ms"] == pytest.approx(1e3 * float(report.latency))
+    assert list(parts["published_ms"]) == [1.36, 4.75]
+
+
+def test_host_work_grows_with_the_batch_and_sync_does_not(parts):
+    small, large = parts.to_dict("records")
+    assert large["host_work_ms"] == pytest.approx(6 * small["host_work_ms"])
+    assert large["sync_ms"] == pytest.approx(small["sync_ms"], rel=0.25)
+
+
+def test_a_link_that_limits_the_rate_shows_as_waiting():
+    line = qwant_inside.latency_parts([64], system="IPU-M2000").iloc[0]
+    assert line["host_work_ms"] == 0  # its stack prepares data beside the step
+    assert line["waiting_ms"] >= 0
+
+
+def test_blocks_cover_the_whole_program(profiles):
+    profile = profiles[1]
+    report = qwant.report_for(1, tier="specification")
+    assert profile["time_us"].sum() == pytest.approx(report.layers["time_us"].sum())
+    assert profile["macs"].sum() == report.layers["macs"].sum()
+    phases = profile[list(qwant_inside.PHASES)].sum(axis=1)
+    assert list(phases) == pytest.approx(list(profile["time_us"]))
+
+
+def test_blocks_are_those_of_resnext_101(profiles):
+    blocks = profiles[1].groupby("stage", sort=False)["block"].count()
+    assert blocks.to_dict() == {"stem": 1, "2": 3, "3": 4, "4": 23, "5": 3, "head": 1}
+
+
+def test_stage_table_gives_shares_of_a_hundred(profiles):
+    data = qwant_inside.stage_table(profiles).frame
+    for column in ("macs_percent", "time_1_percent", "time_6_percent"):
+        assert data[column].sum() == pytest.approx(100)
+    assert (data["utilisation_6_percent"] > data["utilisation_1_percent"]).all()
+    assert data["utilisation_6_percent"].max() < 100
+
+
+def test_heaviest_layers_come_first():
+    layers = qwant.report_for(1, tier="specification").layers
+    table = qwant_inside.heaviest_layers(layers, count=3)
+    assert list(table.frame["cycles"]) == sorted(layers["cycles"], reverse=True)[:3]
+    assert table.caption == f"The 3 longest operations of {len(layers)}"
+
+
+# --- assumptions
+
+
+def test_every_property_of_the_stack_has_a_basis_and_a_source():
+    data = assumptions.stack_profile().frame
+    assert len(data) == 11
+    assert set(data["basis"].str.split().str[0]) <= {"settled", "supported", "adopted"}
+    assert (data["source"].str.len() > 10).all()
+    assert not data["source"].str.contains(r"^\[[A-Z]\]").any()
+
+
+def test_what_no_source_gives_is_marked():
+    data = assumptions.run_profile().frame.set_index("option")
+    assert data.loc["host dtype", "basis"] == "assumed"
+    assert data.loc["replicas", "basis"] == "source"
+
+
+def test_doubted_constants_name_the_host_rate():
+    data = assumptions.doubted_constants("c2").frame.set_index("name")
+    assert data.loc["host_core_bytes_per_s", "label"] == "assumed"
+    assert "verified" not in set(data["label"])
+    with pytest.raises(UnknownNameError):
+        assumptions.doubted_constants("C3 card")
+
+
+def test_fitted_constants_are_those_in_use():
+    data = assumptions.fitted_constants().frame.set_index("constant")
+    costs = [name for name in data.index if name.startswith("cost per step")]
+    energies = [name for name in data.index if name.startswith("energy of")]
+    assert {*costs, *energies} == set(data.index)
+    assert len(energies) == 2
+    assert data.loc["cost per step, sdk-1.0", ["in_use", "fitted_on"]].tolist() == [0, 0]
+    report = ipusim.simulate("resnet18", system="IPU-M2000", stack="sdk-2.4")
+    fixed_us = 1e6 * report.result.fixed_s
+    assert data.loc["cost per step, sdk-2.4", "in_use"] == pytest.approx(fixed_us, rel=1e-4)
+    used = data.loc[energies]
+    assert list(used["in_use"]) == pytest.approx(list(used["sourced"] * used["factor"]))
+
+
+def test_changing_an_assumption_changes_the_latency(changes):
+    first = changes[changes["batch_size"] == 12].set_index("assumption")
+    assert first.loc["as modelled", "change_percent"] == 0
+    assert (first.drop(index="as modelled")["change_percent"].abs() > 0.1).all()
+    expected = {
+        "host prepares nothing inside the timed step": -1,
+        "host memory rate of half the assumed one": 1,
+        "host memory rate of double the assumed one": -1,
+        "half partial sums": -1,
+        "batch norm folded": -1,
+        "350 cycles per superstep": -1,
+        "550 cycles per superstep": 1,
+    }
+    for label, sign in expected.items():
+        assert math.copysign(1, first.loc[label, "change_percent"]) == sign, label
+
+
+def test_modelled_run_is_the_specification_tier(changes, parts):
+    modelled = changes[changes["assumption"] == "as modelled"]
+    assert list(modelled["latency_ms"]) == pytest.approx(list(parts["latency_ms"]))
+
+
+def test_sensitivity_table_has_one_line_per_assumption_and_one_column_per_batch(changes):
+    table = assumptions.sensitivity_table(changes)
+    assert len(table.cells) == changes["assumption"].nunique()
+    assert table.headings[2:] == ("batch 2", "batch 12")
+    assert table.cells[0][0] == "as modelled"
+    assert "-" not in [cell for line in table.cells for cell in line[2:]]
+
+
+# --- views of verdicts
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"breakdown_micro_batches": []}, "breakdown_micro_batches is"),
+        ({"breakdown_micro_batches": [1, 1]}, "different whole numbers"),
+        ({"breakdown_micro_batches": [0]}, "from 1 to 64"),
+        ({"breakdown_micro_batches": [True]}, "from 1 to 64"),
+        ({"breakdown_micro_batches": 1}, "give a list"),
+        ({"what_if_micro_batches": ["2"]}, "what_if_micro_batches is"),
+        ({"what_if_systems": []}, "what_if_systems is"),
+        ({"what_if_systems": "C2"}, "give a list of names"),
+        ({"batch_sizes": [3]}, "batch size 3 cannot"),
+    ],
+)
+def test_bad_parameters_give_one_sentence(changed, says):
+    qwant_views.check_views(**VIEWS)
+    with pytest.raises(ConfigError, match=says) as caught:
+        qwant_views.check_views(**(VIEWS | changed))
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_system_of_the_what_if():
+    with pytest.raises(UnknownNameError, match="IPU-M2000"):
+        qwant_views.check_views(**(VIEWS | {"what_if_systems": ["C2", "IPU-M200"]}))
+
+
+def test_published_points_are_per_ipu(frame):
+    points = qwant_views.published_points(frame)
+    card = points[points["system"] == "C2"]
+    assert list(card["latency_ms"]) == [1.36, 1.94, 2.82, 3.32, 4.13, 4.75]
+    assert card["images_per_s_per_ipu"].iloc[0] == pytest.approx(1474.16 / 2)
+    machine = points[points["system"] == "IPU-M2000"]
+    assert list(machine["micro_batch"]) == [1, 2, 4, 8, 16]
+    assert machine["images_per_s_per_ipu"].iloc[0] == pytest.approx(4483 / 4)
+    assert machine["latency_ms"].isna().all()  # three batches in flight
+    assert machine["predicted_images_per_s_per_ipu"].notna().sum() == 1  # only one was asked for
+
+
+def test_power_audit_keeps_batches_that_were_not_predicted(frame):
+    data = qwant_views.audited_power(frame).set_index("batch_size")
+    assert len(data) == 6
+    assert data.loc[2, "predicted_power_w"] > 0
+    assert math.isnan(data.loc[10, "predicted_power_w"])
+
+
+def test_verdict_and_summary_tables(frame):
+    table = verdict_table(frame)
+    assert len(table.cells) == 8
+    unpublished = [line for line in table.cells if line[0].endswith("batch14")]
+    assert all(line[2] == "-" and line[-2] == "" for line in unpublished)
+    summary = qwant_views.summary_table(frame).frame
+    latency = summary[(summary["system"] == "C2") & (summary["metric"] == "latency")]
+    assert list(latency["rows"]) == [1, 1, 1]
+    assert len(qwant_views.machine_table(frame).cells) == 2
+
+
+# --- figures
+
+
+def heights(axis, column_count):
+    bars = [patch.get_height() for patch in axis.patches]
+    return [sum(bars[index::column_count]) for index in range(column_count)]
+
+
+def test_bars_reach_the_latency(parts):
+    axis = qwant_figures.latency_anatomy(parts).axes[0]
+    assert heights(axis, len(parts)) == pytest.approx(list(parts["latency_ms"]))
+    published = next(line for line in axis.lines if line.get_label() == "published")
+    assert list(published.get_ydata()) == [1.36, 4.75]
+
+
+def test_block_bars_reach_the_time_of_the_block(profiles):
+    figure = qwant_figures.block_times(profiles)
+    for axis, profile in zip(figure.axes, profiles.values(), strict=True):
+        assert heights(axis, len(profile)) == pytest.approx(list(profile["time_us"]))
+        names = [label.get_text() for label in axis.get_xticklabels()]
+        assert names[:5] == ["stem", "2.1", "2", "3", "3.1"]
+
+
+def test_what_if_draws_every_system_and_measurement(frame):
+    others = qwant.what_if(["C2", "IPU-M2000", "Bow-2000"], [1])
+    figure = qwant_figures.what_if_panels(others, qwant_views.published_points(frame))
+    labels = {line.get_label() for line in figure.axes[1].lines}
+    assert {"C2", "IPU-M2000", "Bow-2000", "C2, published", "IPU-M2000, published"} < labels
+    latency = {line.get_label() for line in figure.axes[0].lines}
+    assert "IPU-M2000, published" not in latency
+
+
+def test_measured_layers_mark_the_vertex():
+    rows = evidence.mk1_layer_rows()
+    figure = qwant_figures.measured_layers(rows)
+    drawn = sum(
+        len(line.get_xdata()) for line in figure.axes[0].lines if "stage" in line.get_label()
+    )
+    assert drawn == len(rows) == 31
+
+
+def test_a_far_roofline_is_stated_instead_of_drawn():
+    near = figures.Panel(
+        title="t", unit="s", x=[1, 2], series={"published": [9, 9], "roofline": [3, 14]}
+    )
+    far = figures.Panel(
+        title="t", unit="s", x=[1, 2], series={"published": [9, 9], "roofline": [100, 120]}
+    )
+    axes = figures.comparison_panels([near, far, far], x_label="x", columns=2).axes
+    assert [len(axis.lines) for axis in axes[:3]] == [2, 1, 1]
+    assert "100" in axes[1].texts[0].get_text()
+    assert not axes[3].get_visible()
+
+
+def test_what_is_shown_is_saved(tmp_path, parts):
+    table = Table(pd.DataFrame({"a": [1]}))
+    assert show_table(table, "t", tmp_path) is table
+    assert (tmp_path / "tables" / "t.csv").read_text() == "a\n1\n"
+    picture = show_figure(qwant_figures.latency_anatomy(parts), "f", tmp_path, "bars")
+    assert repr(picture) == "Figure: bars"
+    assert picture._repr_png_().startswith(b"\x89PNG")
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {"f.png", "f.svg"}
+
+
+def test_nothing_is_saved_without_a_folder(tmp_path, monkeypatch, parts):
+    monkeypatch.chdir(tmp_path)
+    show_table(Table(pd.DataFrame({"a": [1]})), "t", "")
+    show_figure(qwant_figures.latency_anatomy(parts), "f", "", "bars")
+    assert list(tmp_path.iterdir()) == []

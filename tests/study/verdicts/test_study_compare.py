@@ -1,0 +1,335 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from study_fakes import (
+    DEVICE_S_FIXED,
+    DEVICE_S_PER_ITEM,
+    OVERLAPPED_TRANSFER_S,
+    POWER_W,
+    FakePredictor,
+)
+
+from ipusim.errors import DataError, StudyError
+from ipusim.study.data.published import load_row, load_rows
+from ipusim.study.fit.calibration_file import (
+    Calibration,
+    Interval,
+    PowerScales,
+    calibration_text,
+    load_calibration,
+)
+from ipusim.study.fit.step_cost import (
+    StepSample,
+    calibrate,
+    fit_power_scales,
+    fit_step_cost,
+    fitting_rows,
+    step_cost_for,
+    step_samples,
+)
+from ipusim.study.predict import TIERS, metric_of, predict
+from ipusim.study.verdicts import compare
+from ipusim.study.verdicts.compare import Samples
+
+
+def sample(gap_ms, published_ms=1.0, family="a", stack="s", floor_ms=0.0):
+    return StepSample(
+        row_id=f"{family}.{stack}.{gap_ms}",
+        family=family,
+        stack=stack,
+        floor_s=floor_ms * 1e-3,
+        base_s=(published_ms - gap_ms) * 1e-3,
+        published_s=published_ms * 1e-3,
+    )
+
+
+def total_error(samples, cost_s):
+    return sum(item.relative_error(cost_s) for item in samples)
+
+
+@pytest.fixture(scope="module")
+def frame():
+    return compare.verdicts(predictor=FakePredictor())
+
+
+@pytest.mark.parametrize(
+    ("predicted", "published", "verdict"),
+    [
+        (1.1, 1.0, "hit"),
+        (0.9, 1.0, "hit"),
+        (1.1001, 1.0, "near"),
+        (1.25, 1.0, "near"),
+        (0.7499, 1.0, "miss"),
+        (math.nan, 1.0, ""),
+        (1.0, math.nan, ""),
+        (1.0, 0.0, ""),
+    ],
+)
+def test_verdict_rule(predicted, published, verdict):
+    assert compare.verdict_of(predicted, published) == verdict
+
+
+def test_fit_is_exact_when_one_constant_explains_all():
+    samples = [sample(0.25, published_ms=p) for p in (0.5, 1.0, 7.0)]
+    assert fit_step_cost(samples) == pytest.approx(0.25e-3)
+
+
+def test_fit_minimises_the_mean_error_and_ignores_an_outlier():
+    samples = [sample(g, p) for g, p in ((0.2, 1), (0.3, 1.4), (0.25, 0.8), (0.22, 2), (9, 10))]
+    best = fit_step_cost(samples)
+    grid = [index * 1e-6 for index in range(0, 10_000, 5)]
+    assert total_error(samples, best) <= min(total_error(samples, cost) for cost in grid) + 1e-12
+    assert best < 0.3e-3
+
+
+def test_a_floor_hides_the_cost_up_to_a_point():
+    hidden = sample(0.2, published_ms=1.0, floor_ms=1.0)  # published 1 ms, base 0.8 ms
+    assert hidden.relative_error(0.0) == hidden.relative_error(0.1e-3) == 0.0
+    assert hidden.relative_error(0.4e-3) == pytest.approx(0.2)
+    samples = [hidden, sample(0.5), sample(0.1, floor_ms=1.3), sample(0.3, 2.0, floor_ms=2.2)]
+    best = fit_step_cost(samples)
+    grid = [index * 1e-6 for index in range(2_000)]
+    assert total_error(samples, best) <= min(total_error(samples, c) for c in grid) + 1e-12
+
+
+def test_fit_is_never_negative_and_does_not_depend_on_order():
+    samples = [sample(g) for g in (-0.4, -0.1, 0.3)]
+    assert fit_step_cost(samples) == 0.0
+    mixed = [sample(g) for g in (0.1, 0.2, 0.3, 0.4)]
+    assert fit_step_cost(mixed) == fit_step_cost(mixed[::-1])
+    assert fit_step_cost([]) == 0.0
+
+
+def test_own_stack_is_preferred_and_own_family_never_used():
+    samples = [
+        sample(0.1, family="a", stack="s"),
+        sample(0.2, family="b", stack="s"),
+        sample(0.4, family="b", stack="t"),
+    ]
+    full = step_cost_for("s", samples)
+    assert set(full.rows) == {"a.s.0.1", "b.s.0.2"}
+    without = step_cost_for("s", samples, without_family="b")
+    assert without.rows == ("a.s.0.1",)
+    # another stack's samples say nothing: no cost rather than a borrowed one
+    for stack, family in (("t", "b"), ("new", None)):
+        nothing = step_cost_for(stack, samples, without_family=family)
+        assert (nothing.value_s, nothing.rows) == (0.0, ())
+
+
+def test_constants_are_fitted_on_the_results_page_alone():
+    rows = fitting_rows()
+    assert {row.study for row in rows} == {"results"}
+    assert {row.metric for row in rows} == {"throughput"}
+    assert len(rows) == len({row.row_id for row in rows}) >= 27
+
+
+def test_samples_turn_throughput_into_time_per_step():
+    rows = [load_row(f"results.inference.{number}") for number in ("049", "058")]
+    plain, overlapped = step_samples(rows, FakePredictor())
+    assert plain.base_s == pytest.approx(DEVICE_S_FIXED + DEVICE_S_PER_ITEM["resnet50"])
+    assert plain.floor_s == pytest.approx(plain.base_s)
+    assert overlapped.published_s == pytest.approx(8 / 14321)  # printed batch 16, run as 8
+    assert overlapped.base_s == pytest.approx(OVERLAPPED_TRANSFER_S)
+    assert overlapped.floor_s == pytest.approx(DEVICE_S_FIXED + 2 * DEVICE_S_PER_ITEM["resnet50"])
+
+
+def test_calibration_round_trip(tmp_path):
+    path = tmp_path / "calibration.toml"
+    written = calibrate(predictor=FakePredictor(), path=path)
+    assert set(written.step_costs) == {"sdk-1.0", "sdk-2.4", "sdk-3.x"}
+    read = load_calibration(path)
+    for stack, cost in written.step_costs.items():
+        assert read.step_costs[stack].rows == cost.rows
+        assert read.step_costs[stack].value_s == pytest.approx(cost.value_s, rel=1e-6)
+    assert read.step_costs["sdk-1.0"].value_s == 0.0
+    assert read.step_costs["sdk-1.0"].rows == ()
+    fitted_on = {row for cost in read.step_costs.values() for row in cost.rows}
+    assert not any(row.startswith("qwant") for row in fitted_on)
+    assert read.power == load_calibration().power  # kept unless it is fitted anew
+
+
+def test_calibration_is_the_same_text_every_time(tmp_path):
+    for name in ("a", "b"):
+        fitted = calibrate(predictor=FakePredictor(), path=tmp_path / name)
+    text = calibration_text(fitted)
+    assert (tmp_path / "a").read_text() == (tmp_path / "b").read_text() == text
+
+
+def test_power_scales_solve_what_two_numbers_can(monkeypatch, tmp_path):
+    # power that was made with known factors gives those factors back
+    rows = {row.row_id: row for row in load_rows(study="qwant")}
+    parts = {f"batch{size}": (5.0 + size, 40.0 - size * size) for size in (2, 4, 6, 8, 10, 12)}
+
+    def fake(run, tier, *, predictor):
+        amp, sram = parts[run.run_id.rsplit(".", 1)[-1]]
+        rate = rows[f"qwant.table2.{run.run_id.rsplit('.', 1)[-1]}"].value
+        report = FakePredictor().simulate("resnet50", replicas=2, micro_batch=1)
+        report.throughput.value = rate
+        report.power_parts_w = {"static": 110.0, "amp": amp, "sram": sram, "exchange": 4.0}
+        return report
+
+    def made(row):
+        amp, sram = parts[row.run.run_id.rsplit(".", 1)[-1]]
+        watts = 110.0 + 4.0 + 3.0 * amp + 2.5 * sram
+        rate = rows[row.row_id.replace("table3", "table2")].value
+        return dataclasses.replace(row, value=rate / watts)
+
+    def made_rows(*, study, metric):
+        chosen = [row for row in rows.values() if row.metric == metric]
+        return tuple(made(row) for row in chosen) if metric == "efficiency" else tuple(chosen)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ipusim.study.fit.step_cost.predict", fake)
+        patch.setattr("ipusim.study.fit.step_cost.load_rows", made_rows)
+        scales = fit_power_scales(FakePredictor())
+    assert (scales.amp, scales.sram) == pytest.approx((3.0, 2.5), abs=1e-3)
+    assert len(scales.rows) == 6
+    path = tmp_path / "calibration.toml"
+    calibrate(predictor=FakePredictor(), path=path, power=True)
+    read = load_calibration(path).power
+    assert read.rows == scales.rows
+    # with the same activity in every row the larger part alone explains the mean
+    assert (read.amp, read.sram) == pytest.approx((0, 0)) or min(read.amp, read.sram) >= 0
+
+
+@pytest.mark.parametrize("text", ["", "step_cost = 3", "[step_cost.x]\nvalue = 'much'", "[[["])
+def test_damaged_calibration(tmp_path, text):
+    path = tmp_path / "calibration.toml"
+    path.write_text(text)
+    with pytest.raises(DataError, match=r"run 'ipusim calibrate'\.$"):
+        load_calibration(path)
+
+
+def test_committed_calibration_can_be_read():
+    assert set(load_calibration().step_costs) == {"sdk-1.0", "sdk-2.4", "sdk-3.x"}
+
+
+def test_columns_and_rows(frame):
+    assert tuple(frame.columns) == (
+        "row_id", "study", "table", "family", "system", "stack", "mode", "kind",
+        "metric", "unit", "published", "roofline", "specification", "calibrated", "low80", "high80",
+        "verdict", "status", "note",
+    )  # fmt: skip
+    assert list(frame["row_id"]) == [row.row_id for row in load_rows()]
+    assert set(frame["status"]) == {"predicted", "not_modelled"}
+    # Every row whose run is modelled, among them all of Qwant's 18.
+    modelled = {row.row_id for row in load_rows() if not row.not_modelled}
+    assert set(frame.loc[frame["status"] == "predicted", "row_id"]) == modelled
+    assert (frame["study"][frame["status"] == "predicted"] == "qwant").sum() == 18
+
+
+def test_rows_that_are_not_modelled_say_why(frame):
+    left = frame[frame["status"] == "not_modelled"]
+    assert (left["note"].str.len() > 10).all()
+    assert left[list(TIERS)].isna().all().all()
+    assert (left["verdict"] == "").all()
+
+
+def test_tiers_are_in_the_unit_of_the_row(frame):
+    by_id = frame.set_index("row_id")
+    step_s = DEVICE_S_FIXED + DEVICE_S_PER_ITEM["resnext101_32x4d"]
+    assert by_id.loc["qwant.table1.batch2", "specification"] == pytest.approx(1e3 * step_s)
+    assert by_id.loc["qwant.table2.batch2", "specification"] == pytest.approx(2 / step_s)
+    assert by_id.loc["qwant.table2.batch2", "roofline"] == pytest.approx(4 / step_s)
+    efficiency = by_id.loc["qwant.table3.batch2"]
+    assert efficiency["specification"] == pytest.approx(2 / step_s / POWER_W)
+    assert math.isnan(efficiency["roofline"])  # a roofline has no power
+
+
+def test_latency_counts_the_batches_in_flight(frame):
+    by_id = frame.set_index("row_id")
+    step_ms = 1e3 * (DEVICE_S_FIXED + DEVICE_S_PER_ITEM["resnet50"])
+    got = by_id.loc[["results.inference.049.latency", "results.inference.056.latency"]]
+    assert list(got["specification"]) == pytest.approx([3 * step_ms, step_ms])
+
+
+def test_calibrated_tier_leaves_the_own_family_out(frame):
+    samples = step_samples(fitting_rows(), FakePredictor())
+    row = load_row("results.inference.064")
+    cost = step_cost_for("sdk-2.4", samples, without_family="resnext")
+    assert not any(name in cost.rows for name in ("results.inference.064", "results.inference.072"))
+    step_s = DEVICE_S_FIXED + DEVICE_S_PER_ITEM["resnext101_32x4d"] + cost.value_s
+    got = frame.set_index("row_id").loc[row.row_id]
+    assert got["calibrated"] == pytest.approx(4 / step_s)
+
+
+def test_an_interval_comes_from_other_families_and_is_one_of_time(monkeypatch):
+    interval = Interval(
+        kind="inference", low=0.8, high=1.25, rows=(), without={"resnext": (0.5, 2.5)}
+    )
+    fitted = Calibration(step_costs={}, power=PowerScales(), intervals={interval.kind: interval})
+    monkeypatch.setattr(compare, "load_calibration", lambda: fitted)
+    ids = ("qwant.table1.batch2", "qwant.table2.batch2", "qwant.table3.batch2",
+           "results.inference.049", "results.inference.049.latency")  # fmt: skip
+    rows = [load_row(row_id) for row_id in ids]
+    frame = compare.verdicts(rows, predictor=FakePredictor(), samples=Samples())
+    low, high = (frame[end] / frame["calibrated"] for end in ("low80", "high80"))
+    # slower by 2.5 is a latency of 2.5 and a throughput of 0.4 times the predicted one
+    assert list(low[[0, 1, 3, 4]]) == pytest.approx([0.5, 0.4, 0.8, 0.8])
+    assert list(high[[0, 1, 3, 4]]) == pytest.approx([2.5, 2.0, 1.25, 1.25])
+    assert math.isnan(low[2])  # efficiency needs power, which nothing was left out of
+    assert set(frame["kind"]) == {"inference"}
+
+
+def test_a_run_is_of_one_kind():
+    kinds = {
+        "results.inference.049": "inference",
+        "tamu.table3.06": "single-machine training",
+        "tamu.table3.11": "scale-out training",
+        "results.mlperf.01": "time to train",
+    }
+    for row_id, kind in kinds.items():
+        assert compare.kind_of(load_row(row_id)) == kind
+
+
+def test_published_values_do_not_reach_the_predictor():
+    predictor = FakePredictor()
+    compare.verdicts(load_rows(study="qwant"), predictor=predictor, samples=Samples())
+    allowed = set(load_row("qwant.table1.batch2").run.options()) | {"tier", "costs"}
+    assert all(set(options) <= allowed for _, options in predictor.calls)
+    assert len(predictor.calls) == 6 * len(TIERS)  # each run is predicted once for three tables
+
+
+def test_power_rows_that_were_fitted_on_say_so(monkeypatch):
+    rows = load_rows(study="qwant", metric="efficiency")
+    fitted = Calibration(step_costs={}, power=PowerScales(amp=1.1, rows=(rows[0].row_id,)))
+    monkeypatch.setattr(compare, "load_calibration", lambda: fitted)
+    notes = compare.verdicts(rows, predictor=FakePredictor(), samples=Samples())["note"]
+    assert ["fitted on this row" in note for note in notes] == [True] + [False] * 5
+
+
+def test_summary_counts_by_hand():
+    rows = load_rows(study="qwant", metric="latency")
+    frame = compare.verdicts(rows, predictor=FakePredictor(), samples=Samples())
+    frame = frame.assign(
+        specification=frame["published"] * [1.05, 0.95, 1.2, 0.7, 1.0, 1.1],
+        roofline=math.nan,
+    )
+    line = compare.tier_summary(frame, by=("study",)).set_index("tier").loc["specification"]
+    assert (line["rows"], line["hit"], line["near"], line["miss"]) == (6, 4, 1, 1)
+    assert line["median_abs_error_percent"] == pytest.approx(7.5)
+    assert line["max_abs_error_percent"] == pytest.approx(30)
+    assert line["bias_percent"] == pytest.approx((5 - 5 + 20 - 30 + 0 + 10) / 6)
+    assert compare.tier_summary(frame).set_index("tier").loc["roofline", "rows"] == 0
+
+
+def test_errors_are_signed(frame):
+    shown = compare.with_errors(frame).set_index("row_id").loc["qwant.table1.batch2"]
+    assert shown["specification_error_percent"] == pytest.approx(100 * (0.8 / 1.36 - 1))
+
+
+def test_predicting_what_is_not_modelled_is_refused():
+    with pytest.raises(StudyError, match="is not modelled"):
+        predict(load_row("argonne.results.04").run, "calibrated", predictor=FakePredictor())
+    with pytest.raises(StudyError, match="Unknown tier 'best'"):
+        predict(load_row("qwant.table1.batch2").run, "best", predictor=FakePredictor())
+
+
+def test_a_metric_without_prediction_is_refused():
+    row = dataclasses.replace(load_row("qwant.table1.batch2"), metric="time_to_result")
+    report = predict(row.run, "specification", predictor=FakePredictor())
+    with pytest.raises(StudyError, match="time_to_result"):
+        metric_of(report, row)

@@ -1,0 +1,259 @@
+"""The zoo against the published definitions' parameter and MAC counts."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+
+import pytest
+
+from ipusim.errors import ConfigError, UnknownNameError, WorkloadError
+from ipusim.paths import data_dir
+from ipusim.workload import zoo
+from ipusim.workload.graph import Conv, Graph, MatMul
+from ipusim.workload.model import Model
+from ipusim.workload.zoo.language import bert, gpt2, group_bert
+from ipusim.workload.zoo.vision import yolo
+
+
+def _facts() -> list[dict[str, str]]:
+    path = data_dir() / "models" / "model_zoo_facts.csv"
+    with path.open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+TWO_TOWERS = ("clip", "dino", "frozen", "mae", "mini")
+"""Networks of several parts, whose facts count some of them (`test_zoo_vision`)."""
+SPEECH = ("conformer", "deepvoice", "fastpitch", "fastspeech", "transformer_transducer")
+"""Counted in test_zoo_speech.py: their facts leave out what they name."""
+FACTS = [fact for fact in _facts() if not fact["model"].startswith((*TWO_TOWERS, *SPEECH))]
+AS_RUN = ("vit_base_16_pretraining", "vit_base_16_finetuning")
+PADDED = ("swin_tiny_padded", "swin_base_padded", "swin_large_padded")
+
+
+IMAGE_SIZES = {"efficientnet_b4": 380, "efficientnet_b4_g16_gn": 380, "efficientnet_b7": 600}
+DETECTORS = ("efficientdet", "yolo")
+_NO_IMAGES = ("bert", "braggnn", "gpt2", "group-bert", "tamu-autoencoder")
+_NO_CLASSES = ("clip", "dall-e", "dino", "frozen-in-time", "mae", "unet", *DETECTORS)
+_NO_IMAGES += ("cluster-gcn", "conformer", "deepvoice", "fastspeech", "lstm", "rnn-t")
+_NO_IMAGES += ("cookienetae", "mcmc", "mpnn", "schnet", "tgn", "transe", "uno", "weather")
+CLUSTERS = tuple(name for name in zoo.names() if name.startswith("cluster_gcn"))
+"""Take one group of clusters per pass."""
+GRAPHS = ("gin_molhiv", "mcmc_bnn", "tgn_pytorch", "tgn_tensorflow", "transe_256", *CLUSTERS)
+"""Counted in test_zoo_graphs.py: with a spare node counts are not proportional to the batch."""
+NOTED = (
+    "weather_mlp",
+    "lstm_2_layers",
+    "schnet",
+    "tamu_autoencoder",
+    "tgn_pytorch",
+    "tgn_tensorflow",
+    *CLUSTERS,
+)
+REGRESSIONS = ("braggnn", "cookienetae", "mcmc", "schnet", "tamu-autoencoder", "uno")
+REGRESSIONS += ("deepvoice", "fastspeech", "lstm", "weather")
+BINARY = ("mpnn", "tgn")
+HEADED = ("bert_base_squad", "bert_large_squad", *bert.MODELS, *group_bert.MODELS, *gpt2.MODELS)
+SAME_COUNTS = {"resnet50_gn": "resnet50", "resnext101_32x4d_gn": "resnext101_32x4d"}
+RESIDUAL = [name for name in zoo.names() if name.startswith("resn")]
+
+
+def _network(fact: dict[str, str]) -> Model:
+    name, size = fact["model"], int(fact["input"].split("x")[-1].removeprefix("seq "))
+    if name.startswith("bert"):
+        return bert.bert_model(getattr(bert, name.removeprefix("bert_"))(name, size, "none"))
+    if name.startswith("gpt2"):
+        return getattr(zoo, name)(sequence_length=size)
+    if name.startswith(("efficientnet", "vit")):
+        return getattr(zoo, name)(image_size=size)
+    return zoo.load(name)
+
+
+@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: f"{fact['model']}-{fact['input']}")
+@pytest.mark.parametrize("micro_batch", [1, 3])
+def test_counts_equal_the_facts(fact, micro_batch):
+    graph = _network(fact).graph(micro_batch)
+    # The facts count BERT's body; the pooler, one dense layer on the first token, is apart.
+    pooler = graph.producers()["pooler.dense.out"].macs if "bert" in fact["model"] else 0
+    # Nor do they count fixed kernels that enlarge a field, which the framework makes convolutions.
+    kernels = {tensor.name for tensor in graph.with_role("constant")}
+    fixed = sum(op.macs for op in graph.ops if op.kind == "conv" and op.inputs[1] in kernels)
+    assert graph.parameters == int(fact["params"])
+    assert graph.macs - pooler - fixed == micro_batch * int(fact["macs_forward"])
+
+
+def test_resnext101_32x8d_equals_what_torchvision_documents():
+    # torchvision documents num_params 88791336 and 16.41 GFLOPS (its word for GMAC).
+    graph = zoo.resnext101_32x8d().graph()
+    assert graph.parameters == 88_791_336
+    assert round(graph.macs / 1e9, 2) == 16.41
+
+
+def test_every_network_is_checked():
+    elsewhere = {"resnext101_32x8d", *HEADED, *SAME_COUNTS, *GRAPHS, *yolo.MODELS}
+    facts = {fact["model"] for fact in FACTS} - {"bert_base", "bert_large"}
+    several = {name for name in zoo.names() if name.startswith((*TWO_TOWERS, *SPEECH))}
+    # counted in test_bragg_dataflow and test_argonne
+    variants = {"braggnn_prepared", "braggnn_scaled", "weather_mlp"}
+    as_run = {"tamu_autoencoder", *AS_RUN, *PADDED}
+    assert facts | elsewhere | several | variants | as_run == set(zoo.names())
+
+
+@pytest.mark.parametrize("name", zoo.names())
+def test_names_and_sources(name):
+    model = zoo.load(name)
+    graph = model.graph(1 if name in CLUSTERS else 2)
+    assert model.name == graph.name == name
+    assert model.source
+    noted = name in NOTED or model.family == "yolo" or name.startswith(SPEECH)
+    assert bool(model.note) == noted
+    regression = model.family in REGRESSIONS
+    binary = model.family in BINARY or name == "cluster_gcn_ppi"
+    if model.family in ("dino", "mae"):
+        assert model.loss == "identity"
+        assert graph.tensors[graph.outputs[0]].elements == 1
+    elif model.family in ("conformer", "rnn-t"):
+        assert model.loss == "identity"
+    elif name.endswith("argmax") or name == "fastspeech2":
+        assert not model.loss  # hands back tokens, or speaks: nothing to train
+    else:
+        counted = model.family == "gpt2" or "_pretraining_sl" in name
+        classes = "cross_entropy_accuracy" if counted else "cross_entropy"
+        trained = "" if model.family in DETECTORS else classes
+        expected = "mean_squared" if regression else trained
+        assert model.loss == ("binary_cross_entropy" if binary else expected)
+        assert name in CLUSTERS or graph.tensors[graph.outputs[0]].shape[0] % 2 == 0
+    if graph.inputs and name not in CLUSTERS:
+        assert graph.tensors[graph.inputs[0]].shape[0] % 2 == 0
+    assert {graph.tensors[x].role for x in graph.outputs} == {"output"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n for n in zoo.names() if zoo.load(n).family not in (*_NO_IMAGES, *_NO_CLASSES)],
+)
+def test_classifiers(name):
+    graph = zoo.load(name).graph(2)
+    size = IMAGE_SIZES.get(name, 224)
+    assert graph.tensors[graph.inputs[0]].shape == (2, 3, size, size)
+    assert graph.tensors[graph.outputs[0]].shape == (2, 1000)
+
+
+@pytest.mark.parametrize("name", RESIDUAL)
+def test_structure_of_residual_networks(name):
+    graph = zoo.load(name).graph(2)
+    convs = [op for op in graph.ops if op.kind == "conv"]
+    norms = [op for op in graph.ops if op.kind == "norm"]
+    # The number in the name counts convolutions on the main path and the final layer; each
+    # first block of a stage has a shortcut convolution, save in the first stage of basic blocks.
+    depth = int("".join(c for c in name.split("_")[0] if c.isdigit()))
+    shortcuts = 3 if depth < 50 else 4
+    assert len(convs) == len(norms) == depth - 1 + shortcuts
+    assert graph.tensors["fc.weight"].shape == (1000, 512 if depth < 50 else 2048)
+
+
+@pytest.mark.parametrize(("grouped", "plain"), SAME_COUNTS.items())
+def test_group_norm_changes_nothing_but_the_norms(grouped, plain):
+    graph, reference = zoo.load(grouped).graph(), zoo.load(plain).graph()
+    assert (graph.parameters, graph.macs) == (reference.parameters, reference.macs)
+    norms = {(op.params.kind, op.params.groups) for op in graph.ops if op.kind == "norm"}
+    assert norms == {("group", 32)}
+    assert not graph.with_role("constant")
+
+
+def test_version_1_5_strides_in_the_3x3():
+    graph = zoo.resnet50().graph()
+    by_name = {op.name: op.params for op in graph.ops}
+    assert by_name["layer2.0.conv1"].stride == (1, 1)
+    assert by_name["layer2.0.conv2"].stride == (2, 2)
+    assert by_name["layer2.0.conv2"].out_field == (28, 28)
+
+
+def test_resnext_group_widths():
+    graph = zoo.resnext101_32x4d().graph()
+    widths = {
+        op.params.in_channels // op.params.groups
+        for op in graph.ops
+        if isinstance(op.params, Conv) and op.params.groups > 1
+    }
+    assert widths == {4, 8, 16, 32}
+
+
+def test_residual_add_and_bias_add():
+    graph = zoo.resnet18().graph()
+    adds = [op for op in graph.ops if op.function == "add"]
+    assert len(adds) == 8
+    assert all(not op.params.broadcast and op.params.in_place_ok for op in adds)
+    (bias,) = [op for op in graph.ops if op.function == "bias_add"]
+    assert bias.inputs == ("fc.out", "fc.bias")
+    assert bias.params.broadcast
+    product = graph.producers()["fc.out"].params
+    assert product == MatMul(m=1, k=512, n=1000, weights_operand=True, transpose_b=True)
+
+
+@pytest.mark.parametrize(
+    ("precision", "activations", "weights"),
+    [("16.16", 2, 2), ("16.32", 2, 4), ("32.32", 4, 4)],
+)
+def test_precision_sets_storage(precision, activations, weights):
+    graph = zoo.resnet18().graph(1, precision=precision)
+    assert graph.parameter_bytes == weights * graph.parameters
+    assert graph.input_bytes == activations * 3 * 224 * 224
+    assert graph.output_bytes == activations * 1000
+    assert graph.tensors["bn1.running_mean"].bytes == weights * 64
+
+
+@pytest.mark.parametrize("name", ["ResNeXt-101 32x4d", "RESNEXT101.32X4D", "resnext101_32x4d"])
+def test_names_match_loosely(name):
+    assert zoo.load(name).name == "resnext101_32x4d"
+
+
+def test_unknown_name_gives_the_nearest():
+    with pytest.raises(UnknownNameError, match="resnext50_32x4d"):
+        zoo.load("resnxt50_32x4d")
+
+
+@pytest.mark.parametrize("micro_batch", [0, -1, 1.5, "4", True])
+def test_bad_micro_batch(micro_batch):
+    with pytest.raises(ConfigError, match="whole number"):
+        zoo.resnet18().graph(micro_batch)
+
+
+def test_bad_precision():
+    with pytest.raises(ConfigError, match="16.16, 16.32, 32.32"):
+        zoo.resnet18().graph(precision="8.8")
+
+
+def test_same_graph_every_time():
+    first, second = zoo.resnet50().graph(2), zoo.resnet50().graph(2)
+    assert isinstance(first, Graph)
+    assert first == second
+    assert list(first.tensors) == list(second.tensors)
+
+
+def test_zoo_does_not_load_heavy_packages():
+    code = (
+        "import sys, ipusim.workload.zoo, ipusim.workload.onnx.importer\n"
+        "print([m for m in ('onnx', 'pandas', 'matplotlib', 'numba') if m in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"
+
+
+def test_impossible_convolution_is_refused():
+    with pytest.raises(WorkloadError, match="multiples of its 3 groups"):
+        Conv(
+            batch=1,
+            in_channels=4,
+            out_channels=6,
+            groups=3,
+            field=(4,),
+            kernel=(1,),
+            stride=(1,),
+            padding_lower=(0,),
+            padding_upper=(0,),
+            dilation=(1,),
+        )
