@@ -39,6 +39,30 @@ from ipusim.study.predict import (
 )
 from ipusim.study.verdicts.errors import error_figures
 
+RUN_COUNTS = (
+    "chips",
+    "replicas",
+    "ipus_per_replica",
+    "micro_batch",
+    "gradient_accumulation",
+    "instances",
+    "batch_norm_span",
+)
+"""Columns of `verdicts` that count something of the run; NA where its recipe says nothing."""
+RUN_COLUMNS = (
+    "run_id",
+    "label",
+    "model",
+    "framework",
+    "precision",
+    *RUN_COUNTS,
+    "batches_in_flight",
+    "series",
+    "confidence",
+    "assumed",
+    "fitted_on",
+)
+"""Columns of `verdicts` that say how a row was printed and run, under the names of its recipe."""
 VERDICT_COLUMNS = (
     "row_id",
     "study",
@@ -59,6 +83,7 @@ VERDICT_COLUMNS = (
     "verdict",
     "status",
     "note",
+    *RUN_COLUMNS,
 )
 HIT_PERCENT = 10.0
 NEAR_PERCENT = 25.0
@@ -218,6 +243,27 @@ def _predict_tiers(
     }
 
 
+def fitted_on(row: PublishedRow, fitted: Calibration) -> str:
+    """Say which constant in use was fitted on a row; empty where none was, so that it is a test."""
+    if row.row_id in fitted.scale_out.reduction.rows:
+        return "the latency of a reduction was fitted on this row"
+    if row.row_id in fitted.power.rows:
+        return "the factors on energy were fitted on this row"
+    return ""
+
+
+def _run_cells(row: PublishedRow, fitted: Calibration) -> dict[str, object]:
+    """Return the `RUN_COLUMNS` of a row."""
+    run = row.run
+    cells = {name: getattr(run, name) for name in RUN_COLUMNS if hasattr(run, name)}
+    return cells | {
+        "label": row.label,
+        "model": run.model or "",
+        "assumed": ", ".join(name.replace("_", " ") for name in run.assumed),
+        "fitted_on": fitted_on(row, fitted),
+    }
+
+
 def _predicted_line(
     row: PublishedRow, reports: dict[str, ReportLike], fitted: Calibration
 ) -> dict[str, float | str]:
@@ -225,18 +271,13 @@ def _predicted_line(
     values = {tier: metric_of(report, row) for tier, report in reports.items()}
     calibrated = values["calibrated"]
     low, high = interval_of(row, calibrated, fitted)
-    in_sample = ""
-    if row.row_id in fitted.power.rows:
-        in_sample = "the factors on energy were fitted on this row"
-    if row.row_id in fitted.scale_out.reduction.rows:
-        in_sample = "the latency of a reduction was fitted on this row"
     return {
         **values,
         "low80": low,
         "high80": high,
         "verdict": verdict_of(calibrated, row.value),
         "status": PREDICTED,
-        "note": "; ".join(text for text in (row.run.note, in_sample) if text),
+        "note": "; ".join(text for text in (row.run.note, fitted_on(row, fitted)) if text),
     }
 
 
@@ -273,6 +314,7 @@ def verdicts(
         One line per row, columns `VERDICT_COLUMNS`; values in the row's unit. The verdict judges
         the calibrated tier, whose constants are fitted without the row's own model family; so is
         its 80 % interval, which ``data/calibration.toml`` holds (`study.verdicts.intervals`).
+        How a row was printed and run stands in `RUN_COLUMNS`.
     """
     chosen = load_rows() if rows is None else tuple(rows)
     engine = predictor or PooledPredictor(jobs)
@@ -295,12 +337,14 @@ def verdicts(
             "metric": row.metric,
             "unit": row.unit,
             "published": row.value,
+            **_run_cells(row, fitted),
         }
         if row.not_modelled:
             lines.append({**head, **_unmodelled_line(row)})
             continue
         lines.append({**head, **_predicted_line(row, reports[row.run], fitted)})
-    return pd.DataFrame(lines, columns=list(VERDICT_COLUMNS))
+    frame = pd.DataFrame(lines, columns=list(VERDICT_COLUMNS))
+    return frame.astype(dict.fromkeys(RUN_COUNTS, "Int64"))
 
 
 def tier_summary(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import pandas as pd
 import pytest
 from study_fakes import (
     DEVICE_S_FIXED,
@@ -208,7 +209,7 @@ def test_committed_calibration_can_be_read():
 
 
 def test_columns_and_rows(frame):
-    assert tuple(frame.columns) == (
+    assert tuple(frame.columns[:19]) == (
         "row_id", "study", "table", "family", "system", "stack", "mode", "kind",
         "metric", "unit", "published", "roofline", "specification", "calibrated", "low80", "high80",
         "verdict", "status", "note",
@@ -219,6 +220,21 @@ def test_columns_and_rows(frame):
     modelled = {row.row_id for row in load_rows() if not row.not_modelled}
     assert set(frame.loc[frame["status"] == "predicted", "row_id"]) == modelled
     assert (frame["study"][frame["status"] == "predicted"] == "qwant").sum() == 18
+
+
+def test_every_row_says_how_it_was_run(frame):
+    assert tuple(frame.columns[19:]) == compare.RUN_COLUMNS
+    lines = frame.set_index("row_id")
+    row = load_row("tamu.table3.12")
+    line = lines.loc[row.row_id]
+    assert (line["chips"], line["micro_batch"], line["batch_norm_span"]) == (64, 20, 2)
+    assert (line["label"], line["series"]) == (row.label, row.run.series)
+    assert "gradient accumulation" in line["assumed"]
+    assert lines.loc["qwant.table1.batch2", "gradient_accumulation"] is pd.NA
+    # a row that fixed a constant is no test of it
+    fitted = lines["fitted_on"] != ""
+    assert set(lines.loc[fitted, "metric"]) == {"efficiency", "throughput"}
+    assert (lines.loc[fitted, "note"].str.contains("fitted on this row")).all()
 
 
 def test_rows_that_are_not_modelled_say_why(frame):
