@@ -10,10 +10,13 @@ cycles of every operation, and the terms of the step, of one published run per n
 from __future__ import annotations
 
 import csv
+import difflib
 import io
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+import pandas as pd
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "data" / "expected"
@@ -45,10 +48,15 @@ def predictions(only: Iterable[str] = ()) -> Rows:
     from ipusim.study.data.published import load_rows
     from ipusim.study.verdicts.compare import verdicts
 
-    columns = ["row_id", "roofline", "specification", "calibrated", "low80", "high80", "verdict"]
     rows = [row for row in load_rows() if not only or row.run.model in only]
+    return prediction_rows(verdicts(rows, jobs=available_cores()))
+
+
+def prediction_rows(frame: pd.DataFrame) -> Rows:
+    """The part of a frame of verdicts that the golden holds."""
+    columns = ["row_id", "roofline", "specification", "calibrated", "low80", "high80", "verdict"]
     yield tuple(columns)
-    for row in verdicts(rows, jobs=available_cores())[columns].itertuples(index=False):
+    for row in frame[columns].itertuples(index=False):
         yield tuple(_text(value) for value in row)
 
 
@@ -56,7 +64,7 @@ def programs(only: Iterable[str] = ()) -> Rows:
     """One published run per network and mode: each operation, then the step and its memory."""
     yield ("run", "first_op", "ops", "cycles", "supersteps", "exchange_bytes", "tiles", "plan")
     for name, model, options in _runs():
-        if not only or model in only:
+        if not only or {name, model} & set(only):
             yield from _program_rows(name, model, options)
 
 
@@ -139,21 +147,21 @@ def _text(value: object) -> str:
     return repr(float(value)) if isinstance(value, float) else str(value)
 
 
-def recorded(part: str, only: Iterable[str] = ()) -> str:
-    """Return one part as CSV text."""
+def csv_text(rows: Rows) -> str:
+    """Return rows as CSV text."""
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerows(globals()[part](only))
+    csv.writer(buffer, lineterminator="\n").writerows(rows)
     return buffer.getvalue()
 
 
-def differences(part: str, only: Iterable[str] = ()) -> list[str]:
-    """Return the lines that the recorded file has otherwise, as ``-old`` and ``+new``."""
-    import difflib
+def differences(part: str, rows: Rows, *, partial: bool = False) -> list[str]:
+    """Return the lines that the recorded file has otherwise, as ``-old`` and ``+new``.
 
+    ``partial`` leaves out what is recorded of runs that the rows say nothing of.
+    """
     old = (FOLDER / f"{part}.csv").read_text().splitlines()
-    new = recorded(part, only).splitlines()
-    if only:
+    new = csv_text(rows).splitlines()
+    if partial:
         first = {line.split(",")[0] for line in new}
         old = [line for line in old if line.split(",")[0] in first]
     lines = difflib.unified_diff(old, new, lineterm="", n=0)
@@ -168,9 +176,9 @@ def main(arguments: list[str]) -> int:
     bad = 0
     for part in parts:
         if verb == "write":
-            (FOLDER / f"{part}.csv").write_text(recorded(part))
+            (FOLDER / f"{part}.csv").write_text(csv_text(globals()[part]()))
             continue
-        found = differences(part, only)
+        found = differences(part, globals()[part](only), partial=bool(only))
         print(f"{part}: {'same' if not found else f'{len(found)} lines differ'}")
         print("\n".join(found[:40]))
         bad |= bool(found)

@@ -5,6 +5,7 @@ Where a target is missed the limit stands at what was reached, with the target b
 
 from __future__ import annotations
 
+import golden
 import pytest
 
 import ipusim
@@ -41,6 +42,16 @@ def frame(every_row):
 @pytest.fixture(scope="module")
 def slowdowns(predictor):
     return scaling_table(scaling_samples(scaling_rows(), predictor))
+
+
+def test_predictions_are_those_of_the_golden(every_row):
+    assert golden.differences("predictions", golden.prediction_rows(every_row)) == []
+
+
+def test_programs_are_those_of_the_golden():
+    models = ("resnext101_32x4d", "bert_base_squad_sl128", "unet_medical", "tgn_pytorch")
+    rows = golden.programs((*models, "phased_resnet50_training"))
+    assert golden.differences("programs", rows, partial=True) == []
 
 
 def test_amp_vertex_against_silicon():
