@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from ipusim.errors import ConfigError
 from ipusim.report import Estimate, Report, RooflineReport
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.options.config import make_config
@@ -21,8 +22,14 @@ if TYPE_CHECKING:
 _SWEPT = ("system", "micro_batch", "precision", "partials", "stack", "batches_in_flight")
 
 
-def load_model(model: str | Model) -> Model:
+ONNX_OPTIONS = ("shapes", "dims", "values")
+"""Options that say what an ONNX file leaves open; those of `from_onnx`."""
+
+
+def load_model(model: str | Model, **given: Any) -> Model:
     """Return a model from a zoo name, a path ending in .onnx, or a `Model` as it is.
+
+    `given` are options of `from_onnx` (shapes, dims, values), for a path only.
 
     Raises
     ------
@@ -30,14 +37,24 @@ def load_model(model: str | Model) -> Model:
         If the zoo has no such model; the message gives the nearest name.
     WorkloadError
         If the file cannot be read or holds an operator that is not supported.
+    ConfigError
+        If something is given for a model that is no file.
     """
-    if isinstance(model, Model):
-        return model
-    if str(model).lower().endswith(".onnx"):
+    if not isinstance(model, Model) and str(model).lower().endswith(".onnx"):
         from ipusim.workload.onnx.importer import from_onnx
 
-        return from_onnx(model)
-    return zoo.load(str(model))
+        return from_onnx(model, **given)
+    for name in given:
+        raise ConfigError(
+            f"The option {name} is for a path that ends in .onnx, which {model!r} does not: leave "
+            "it out."
+        )
+    return model if isinstance(model, Model) else zoo.load(str(model))
+
+
+def _split_onnx(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the options of `from_onnx` out of others."""
+    return {name: options.pop(name) for name in ONNX_OPTIONS if options.get(name)}
 
 
 def simulate(
@@ -80,7 +97,8 @@ def simulate(
     costs : FittedCosts, optional
         Fitted costs instead of those in data/calibration.toml.
     **options
-        For every run: partials ("half" or "float"), available_memory_proportion, host_dtype
+        For a path ending in .onnx: shapes, dims and values, as described at `from_onnx`. For every
+        run: partials ("half" or "float"), available_memory_proportion, host_dtype
         ("uint8", "float16" or "float32"), overlap_io, io_tiles, batches_in_flight, instances,
         loader_item_s, serial_item_s, serial_products (such as ["head=4"], described at
         `ipusim.workload.serialization`). For replicas over several chips: pipeline_splits,
@@ -103,11 +121,11 @@ def simulate(
     IpuSimError
         With one sentence that says what is wrong.
     """
-    loaded = load_model(model)
+    loaded = load_model(model, **_split_onnx(options))
     config = make_config(
         system=system,
         mode=mode,
-        micro_batch=micro_batch,
+        micro_batch=loaded.batch if micro_batch is None else micro_batch,
         replicas=replicas,
         ipus_per_replica=ipus_per_replica,
         precision=precision,
@@ -133,8 +151,8 @@ def roofline(model: str | Model, **options: Any) -> RooflineReport:
     RooflineReport
         Latency and throughput that the hardware cannot beat.
     """
-    loaded = load_model(model)
-    config = make_config(**({"system": "IPU-M2000"} | options))
+    loaded = load_model(model, **_split_onnx(options))
+    config = make_config(**({"system": "IPU-M2000", "micro_batch": loaded.batch} | options))
     step, items = roofline_step_s(loaded, config)
     return RooflineReport(
         model=loaded.name,
@@ -155,7 +173,8 @@ def sweep(model: str | Model, *, progress: bool | None = None, **options: Any) -
         Whether to show a bar; by default only on a terminal or in a notebook.
     **options
         Options of `simulate`; system, micro_batch, precision, partials, stack and
-        batches_in_flight may be lists or ranges.
+        batches_in_flight may be lists or ranges, and so may each size in dims
+        (``dims={"sequence": [128, 256]}``) and, as lists of tuples, each shape in shapes.
 
     Returns
     -------
@@ -167,14 +186,21 @@ def sweep(model: str | Model, *, progress: bool | None = None, **options: Any) -
     import pandas as pd
     from tqdm.auto import tqdm
 
-    loaded = load_model(model)
     lists = {name: _as_list(options.pop(name)) for name in _SWEPT if name in options}
     combinations = list(itertools.product(*lists.values()))
+    points = [
+        (loaded, sizes | dict(zip(lists, combination, strict=True)), sizes)
+        for loaded, sizes in _models(model, _split_onnx(options))
+        for combination in combinations
+    ]
     rows = []
-    bar = tqdm(combinations, desc=loaded.name, disable=None if progress is None else not progress)
-    for combination in bar:
-        chosen = dict(zip(lists, combination, strict=True))
-        report = simulate(loaded, **chosen, **options)
+    bar = tqdm(
+        points,
+        desc=points[0][0].name if points else "",
+        disable=None if progress is None else not progress,
+    )
+    for loaded, chosen, sizes in bar:
+        report = simulate(loaded, **{k: v for k, v in chosen.items() if k not in sizes}, **options)
         rows.append(
             {
                 "model": report.model,
@@ -193,6 +219,25 @@ def sweep(model: str | Model, *, progress: bool | None = None, **options: Any) -
             }
         )
     return pd.DataFrame(rows)
+
+
+def _models(model: str | Model, given: dict[str, Any]) -> list[tuple[Model, dict[str, Any]]]:
+    """Return the model once for each combination of sizes, with those that are swept."""
+    axes: dict[tuple[str, str], list[Any]] = {}
+    for name, size in given.get("dims", {}).items():
+        if isinstance(size, Iterable):
+            axes["dims", name] = list(size)
+    for name, shape in given.get("shapes", {}).items():
+        if any(isinstance(size, Iterable) for size in shape):
+            axes["shapes", name] = list(shape)
+    models = []
+    for combination in itertools.product(*axes.values()):
+        chosen = {key: dict(value) for key, value in given.items()}
+        for (kind, name), size in zip(axes, combination, strict=True):
+            chosen[kind][name] = size
+        swept = {name: size for (_, name), size in zip(axes, combination, strict=True)}
+        models.append((load_model(model, **chosen), swept))
+    return models
 
 
 def _scaled(end: float | None, scale: float = 1.0) -> float:

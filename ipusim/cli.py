@@ -116,6 +116,73 @@ _PHASE_OPTIONS = (
 )
 
 
+class Assignments(click.ParamType):
+    """NAME=VALUE: a tensor or dimension of an ONNX file, and whole numbers or numbers for it."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind, self.name = kind, f"name={kind}"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, Any]:
+        """Split an option's text, or refuse it with one sentence."""
+        if isinstance(value, tuple):
+            return value
+        name, _, text = value.rpartition("=")
+        parts = text.removesuffix(",").split(",") if text else []
+        try:
+            numbers: list[Any] = [self._number(part) for part in parts]
+        except ValueError:
+            numbers = []
+        if not name or (not numbers and (text or self.kind != "shape")):
+            example = {"shape": "x=1,3,640,640", "size": "sequence=128", "value": "sr=16000"}
+            self.fail(f"{value!r} must be such as {example[self.kind]!r}.", param, ctx)
+        if self.kind == "shape" or len(numbers) > 1:
+            return name, tuple(numbers)
+        return name, numbers[0]
+
+    def _number(self, text: str) -> int | float | bool:
+        words = {"true": True, "false": False}
+        if self.kind == "value" and text.lower() in words:
+            return words[text.lower()]
+        try:
+            return int(text)
+        except ValueError:
+            if self.kind != "value":
+                raise
+            return float(text)
+
+
+_ONNX_OPTIONS = (
+    click.option(
+        "--shape",
+        "shapes",
+        type=Assignments("shape"),
+        multiple=True,
+        help="Of an ONNX file: the shape of an input, such as x=1,3,640,640; may be repeated.",
+    ),
+    click.option(
+        "--dim",
+        "dims",
+        type=Assignments("size"),
+        multiple=True,
+        help="Of an ONNX file: the size of a free dimension, such as sequence=128.",
+    ),
+    click.option(
+        "--value",
+        "values",
+        type=Assignments("value"),
+        multiple=True,
+        help="Of an ONNX file: the value of an input, such as sr=16000.",
+    ),
+)
+
+
+def _onnx_options(command: Any) -> Any:
+    """Add what an ONNX file leaves open."""
+    return _with_options(command, _ONNX_OPTIONS)
+
+
 def _training_options(command: Any) -> Any:
     """Add the options that only training has."""
     return _with_options(command, _TRAINING_OPTIONS)
@@ -134,6 +201,7 @@ def _with_options(command: Any, options: tuple[Any, ...]) -> Any:
 
 @cli.command()
 @click.argument("model")
+@_onnx_options
 @click.option("--system", default="IPU-M2000", show_default=True, help="Machine to run on.")
 @click.option(
     "--mode",
@@ -200,6 +268,7 @@ def simulate(model: str, as_json: bool, trace: Path | None, **options: Any) -> N
     from ipusim import api
 
     given = {name: value for name, value in options.items() if value not in (None, ())}
+    given |= {name: dict(given[name]) for name in api.ONNX_OPTIONS if name in given}
     if given.get("recompute") in (("none",), ("auto",)):
         given["recompute"] = given["recompute"][0]
     report = api.simulate(model, **given)

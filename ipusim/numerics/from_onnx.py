@@ -82,7 +82,10 @@ def program_of_contents(contents: OnnxContents, values: dict[str, np.ndarray]) -
         nodes=tuple(nodes),
         inputs=tuple(item.name for item in contents.inputs),
         outputs=contents.outputs,
-        input_shapes={item.name: item.shape for item in contents.inputs},
+        input_shapes={
+            item.name: tuple(n if isinstance(n, int) else None for n in item.shape or ())
+            for item in contents.inputs
+        },
         floating=frozenset(
             item.name
             for item in contents.inputs

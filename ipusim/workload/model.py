@@ -57,6 +57,8 @@ class Model:
         are variables that the framework keeps (Keras), unknown when the program is compiled.
     repeated_inputs : tuple of str
         Inputs with the values of another, which the host prepares once and sends twice.
+    batch : int or None
+        Items of a pass for a micro-batch of None, where the model says so.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Model:
     loss: str = ""
     folds_batch_norm: bool = True
     repeated_inputs: tuple[str, ...] = ()
+    batch: int | None = None
 
     def graph(self, micro_batch: int | None = None, precision: str = "16.16") -> Graph:
         """Build the validated graph.

@@ -11,6 +11,7 @@ from ipusim.errors import WorkloadError, nearest_name
 from ipusim.workload.graph import Graph
 from ipusim.workload.onnx.context import ImportContext, Value
 from ipusim.workload.onnx.elementwise import LAYOUT_HANDLERS
+from ipusim.workload.onnx.inputs import InputPlan
 from ipusim.workload.onnx.products import COMPUTE_HANDLERS
 from ipusim.workload.onnx.reader import OnnxContents
 from ipusim.workload.onnx.recurrent import RECURRENT_HANDLERS
@@ -24,9 +25,15 @@ _CONTROL_FLOW = ("If", "Loop", "Scan", "SequenceMap")
 
 @dataclass(frozen=True, slots=True)
 class OnnxBuild:
-    """Callable that builds the graph of a file for a micro-batch (None: as exported)."""
+    """Callable that builds the graph of a file for a micro-batch (None: the file's own)."""
 
     contents: OnnxContents
+    plan: InputPlan
+
+    @property
+    def batch(self) -> int:
+        """Items of a pass where no micro-batch is given."""
+        return self.plan.fixed or self.plan.default
 
     def __call__(self, micro_batch: int | None) -> Graph:
         """Build the graph.
@@ -36,37 +43,38 @@ class OnnxBuild:
         WorkloadError
             If the file cannot be built at all, or not at this micro-batch.
         """
-        leading = self._fixed_batch(micro_batch)
-        if leading is None:
-            return _walk(self.contents, micro_batch or 1, None)
-        exported = _walk(self.contents, 1, None)
-        rebatched = _walk(self.contents, 1, (leading, micro_batch))
-        if not _scales(exported, rebatched, leading, micro_batch):
-            raise WorkloadError(
-                f"{self._label} fixes its batch of {leading} inside the graph, so micro-batch "
-                f"{micro_batch} is impossible; export it with a symbolic batch or use {leading}."
-            )
-        return rebatched
-
-    @property
-    def _label(self) -> str:
-        return self.contents.source[0].upper() + self.contents.source[1:]
-
-    def _fixed_batch(self, micro_batch: int | None) -> int | None:
-        """Return the file's fixed batch if it must be rewritten, else None."""
-        shapes = [item.shape for item in self.contents.inputs]
-        if any(shape[:1] == (None,) for shape in shapes):
-            return None
-        leading = {shape[0] if shape else 0 for shape in shapes}
-        if micro_batch in (None, 1) or leading == {micro_batch}:
-            return None
-        if len(leading) != 1 or 0 in leading:
+        size = micro_batch or self.batch
+        if self.plan.fixed == 0 or size == self.batch:
+            return _walk(self.contents, self.plan, self.plan.shapes(size))
+        if self.plan.fixed is None:
+            shapes = self.plan.shapes(size)
             raise WorkloadError(
                 f"{self._label} has data inputs of shapes {shapes}, which share no leading batch "
                 f"dimension, so micro-batch {micro_batch} is impossible; use 1 to take the file "
                 "as exported."
             )
-        return leading.pop()
+        return self._rebatched(self.plan.fixed, size)
+
+    def _rebatched(self, fixed: int, size: int) -> Graph:
+        """Return the graph with another batch than the file fixes, if all work follows it."""
+        shapes = self.plan.shapes(size)
+        exported = _walk(self.contents, self.plan, shapes)
+        resized = [(size, *shape[1:]) for shape in shapes]
+        try:
+            graph = _walk(self.contents, self.plan, resized, (fixed, size))
+            possible = _scales(exported, graph, fixed, size)
+        except WorkloadError:
+            possible = False
+        if not possible:
+            raise WorkloadError(
+                f"{self._label} fixes its batch of {fixed} inside the graph, so micro-batch "
+                f"{size} is impossible; export it with a symbolic batch or use {fixed}."
+            )
+        return graph
+
+    @property
+    def _label(self) -> str:
+        return self.contents.source[0].upper() + self.contents.source[1:]
 
 
 def _scales(exported: Graph, rebatched: Graph, before: int, after: int) -> bool:
@@ -79,12 +87,17 @@ def _scales(exported: Graph, rebatched: Graph, before: int, after: int) -> bool:
     )
 
 
-def _walk(contents: OnnxContents, batch: int, rebatch: tuple[int, int] | None) -> Graph:
+def _walk(
+    contents: OnnxContents,
+    plan: InputPlan,
+    shapes: list[tuple[int, ...]],
+    rebatch: tuple[int, int] | None = None,
+) -> Graph:
     context = ImportContext(contents)
-    for item in contents.inputs:
-        shape = tuple(batch if size is None else size for size in item.shape)
-        if rebatch is not None:
-            shape = (rebatch[1], *shape[1:])
+    for name, array in plan.values.items():
+        kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        context.values[name] = Value(shape=array.shape, elem_type=kind, static=True, array=array)
+    for item, shape in zip(plan.inputs, shapes, strict=True):
         context.values[item.name] = Value(shape=shape, elem_type=item.elem_type, static=False)
         context.graph.input(item.name, shape, context.dtype(item.name))
     for node in contents.nodes:

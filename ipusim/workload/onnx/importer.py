@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ipusim.workload.model import Model
 
@@ -11,18 +12,32 @@ if TYPE_CHECKING:
     import onnx
 
 
-def from_onnx(source: str | PathLike[str] | onnx.ModelProto) -> Model:
+def from_onnx(
+    source: str | PathLike[str] | onnx.ModelProto,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    dims: Mapping[str, int] | None = None,
+    values: Mapping[str, Any] | None = None,
+) -> Model:
     """Read an ONNX file, or a model already in memory, for inference.
 
-    The batch is the leading dimension of the data inputs (graph inputs without initializer). If
-    it is symbolic, the micro-batch takes its place. If the file fixes it, a micro-batch of None,
-    1 or that number leaves the file as exported; any other rewrites the leading dimension of
-    every data input, and of the constant target shapes of Reshape nodes.
+    The batch is the free size of the data inputs that is called so, or the leading one. The
+    micro-batch takes its place. Where the file fixes the batch, another micro-batch rewrites the
+    leading size of every data input, and of the constant target shapes of Reshape nodes; it is
+    refused where work and results do not follow. Every other free size must be given.
 
     Parameters
     ----------
     source : str, path or onnx.ModelProto
-        Weights are never needed, so external data files may be absent if they only hold weights.
+        Weights are never needed, so external data files may be absent.
+    shapes : mapping of str to sequence of int, optional
+        Shapes of inputs, by name: ``{"x": (1, 3, 640, 640)}``. A size that is the batch is only
+        the default of the micro-batch.
+    dims : mapping of str to int, optional
+        Free sizes by their names in the file: ``{"sequence": 128}``.
+    values : mapping of str to array_like, optional
+        Values of inputs on which shapes or branches depend, such as ``{"sr": 16000}``; they become
+        constants.
 
     Returns
     -------
@@ -32,20 +47,27 @@ def from_onnx(source: str | PathLike[str] | onnx.ModelProto) -> Model:
     Raises
     ------
     WorkloadError
-        If the file is missing or no ONNX model, if an operator is not supported (the message
-        names operator, node and the nearest supported one), or if a dimension other than the
-        batch is not fixed.
+        If the file is missing or no ONNX model, if an operator is not supported, or if a size is
+        free and not given (the message is the line to add).
 
     Examples
     --------
-    >>> model = from_onnx("model.onnx")  # doctest: +SKIP
+    >>> model = from_onnx("bert.onnx", dims={"sequence": 128})  # doctest: +SKIP
     >>> model.graph(micro_batch=4).macs  # doctest: +SKIP
     """
     from ipusim.workload.onnx.builder import OnnxBuild
+    from ipusim.workload.onnx.inputs import Given, plan_inputs
     from ipusim.workload.onnx.reader import read_onnx
 
     contents = read_onnx(source)
-    build = OnnxBuild(contents)
+    given = Given(shapes=shapes or {}, dims=dims or {}, values=values or {})
+    build = OnnxBuild(contents, plan_inputs(contents.inputs, given, contents.source))
     # Building once now reports what is unsupported here, not in a later simulation.
     build(None)
-    return Model(name=contents.name, family="onnx", build=build, source=contents.source)
+    return Model(
+        name=contents.name,
+        family="onnx",
+        build=build,
+        source=contents.source,
+        batch=build.batch,
+    )

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from math import prod
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import external_data_helper, inliner, numpy_helper
+from onnx import numpy_helper
 
 from ipusim.errors import WorkloadError
+from ipusim.workload.onnx.functions import inline_functions
 
 KEPT_ELEMENTS = 4096
 """Constants up to this size keep their values (shapes, axes, scalars); larger ones are weights."""
+
+LARGEST_SIZE = 2**40
+"""No dimension of a tensor is as long as this."""
 
 ELEMENT_TYPES = frozenset(onnx.TensorProto.DataType.values())
 """Numbers that ONNX knows as element types."""
 
 MINIMUM_OPSET = 7
 """Before it, Add and Gemm broadcast by attributes."""
+
+MAXIMUM_OPSET = 99
+"""Newer ones than onnx knows are read as its newest; numbers beyond this one are damage."""
+
+STANDARD_DOMAINS = ("", "ai.onnx")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +45,16 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataInput:
-    """A graph input that the host must send; a leading ``None`` is a symbolic batch."""
+    """A graph input that the host must send.
+
+    Free sizes are their names, or "" without one; None stands for the batch, once it is known which
+    that is (`ipusim.workload.onnx.inputs`). The shape is None where the file does not even say how
+    many sizes there are.
+    """
 
     name: str
     elem_type: int
-    shape: tuple[int | None, ...]
+    shape: tuple[int | str | None, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +69,13 @@ class OnnxContents:
     initializers: dict[str, Stored]
     nodes: tuple[onnx.NodeProto, ...]
     outputs: tuple[str, ...]
+    shapes: dict[str, tuple[int, ...]]
+    """Those that the file states for results, where every size is fixed."""
 
     @property
     def opset(self) -> int:
         """Version of the standard operator set."""
-        return next(entry.version for entry in self.opsets if entry.domain in ("", "ai.onnx"))
+        return next(entry.version for entry in self.opsets if entry.domain in STANDARD_DOMAINS)
 
 
 def read_onnx(source: str | PathLike[str] | onnx.ModelProto) -> OnnxContents:
@@ -79,9 +96,8 @@ def read_onnx(source: str | PathLike[str] | onnx.ModelProto) -> OnnxContents:
         model, folder, name = _load(path), path.parent, path.stem
         label = f"the ONNX file {path.name!r}"
     _check_model(model, label)
-    if model.functions:
-        model = inliner.inline_local_functions(model)
-    _check_names(model, label)
+    nodes = inline_functions(model, label)
+    _check_names(nodes, label)
     initializers = {
         tensor.name: _stored(tensor, folder, label) for tensor in model.graph.initializer
     }
@@ -97,9 +113,21 @@ def read_onnx(source: str | PathLike[str] | onnx.ModelProto) -> OnnxContents:
         ),
         initializers=initializers,
         # Copies: a node would otherwise keep the whole file with its weights alive.
-        nodes=tuple(copy.deepcopy(node) for node in model.graph.node),
+        nodes=tuple(copy.deepcopy(node) for node in nodes),
         outputs=tuple(value.name for value in model.graph.output),
+        shapes={
+            value.name: shape
+            for value in (*model.graph.value_info, *model.graph.output)
+            if (shape := _stated_shape(value)) is not None
+        },
     )
+
+
+def _stated_shape(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
+    kind = value.type.tensor_type
+    dims = kind.shape.dim
+    fixed = kind.HasField("shape") and all(0 < dim.dim_value < LARGEST_SIZE for dim in dims)
+    return tuple(dim.dim_value for dim in dims) if fixed else None
 
 
 def _load(path: Path) -> onnx.ModelProto:
@@ -118,16 +146,16 @@ def _load(path: Path) -> onnx.ModelProto:
 
 
 def _check_model(model: onnx.ModelProto, label: str) -> None:
-    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    versions = [entry.version for entry in model.opset_import if entry.domain in STANDARD_DOMAINS]
     if not model.ir_version or not model.graph.node or not versions:
         raise WorkloadError(
             f"{_capital(label)} holds no operator graph, so it is not an ONNX model or it was cut "
             "short; export it again."
         )
-    if versions[0] < MINIMUM_OPSET:
+    if not MINIMUM_OPSET <= versions[0] <= MAXIMUM_OPSET:
         raise WorkloadError(
             f"{_capital(label)} uses operator set {versions[0]}, which must be {MINIMUM_OPSET} or "
-            "newer; export it again."
+            f"newer and at most {MAXIMUM_OPSET}; export it again."
         )
     if model.graph.sparse_initializer:
         raise WorkloadError(
@@ -135,9 +163,9 @@ def _check_model(model: onnx.ModelProto, label: str) -> None:
         )
 
 
-def _check_names(model: onnx.ModelProto, label: str) -> None:
+def _check_names(nodes: list[onnx.NodeProto], label: str) -> None:
     """Refuse names that are no text: protobuf hands them over as bytes."""
-    for node in model.graph.node:
+    for node in nodes:
         texts = [node.name, node.op_type, node.domain, *node.input, *node.output]
         texts += [attribute.name for attribute in node.attribute]
         if not all(isinstance(text, str) for text in texts):
@@ -163,46 +191,58 @@ def _capital(label: str) -> str:
 def _stored(tensor: onnx.TensorProto, folder: Path, label: str) -> Stored:
     shape = tuple(tensor.dims)
     _check_type(tensor.data_type, tensor.name, label)
+    if any(not 0 <= size < LARGEST_SIZE for size in shape):
+        raise WorkloadError(
+            f"{_capital(label)} has an initializer {tensor.name!r} of shape {shape}, where every "
+            f"size must be from 0 to {LARGEST_SIZE}; export it again."
+        )
     array = None
-    if int(np.prod(shape, dtype=np.int64)) <= KEPT_ELEMENTS:
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            tensor = copy.deepcopy(tensor)
-            try:
-                external_data_helper.load_external_data_for_tensor(tensor, str(folder))
-            except (OSError, onnx.checker.ValidationError) as error:
-                raise WorkloadError(
-                    f"{_capital(label)} keeps {tensor.name!r} in an external data file that "
-                    "cannot be read; put that file beside the model."
-                ) from error
+    if prod(shape) <= KEPT_ELEMENTS:
         try:
-            array = numpy_helper.to_array(tensor)
-        except (ValueError, TypeError) as error:
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                array = _external(tensor, shape, folder)
+            else:
+                array = numpy_helper.to_array(tensor)
+        except (ValueError, TypeError, KeyError) as error:
             raise WorkloadError(
                 f"{_capital(label)} has a damaged initializer {tensor.name!r}; export it again."
             ) from error
     return Stored(elem_type=tensor.data_type, shape=shape, array=array)
 
 
+def _external(tensor: onnx.TensorProto, shape: tuple[int, ...], folder: Path) -> np.ndarray | None:
+    """Return the few values that lie outside the file; None if they are not there.
+
+    Only as many bytes are read as the tensor has, and only within the file's folder.
+    """
+    entry = {item.key: item.value for item in tensor.external_data}
+    path = (folder / entry.get("location", "")).resolve()
+    offset = int(entry.get("offset") or 0)
+    kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    wanted = prod(shape) * kind.itemsize
+    if offset < 0 or not path.is_relative_to(folder.resolve()):
+        raise ValueError(offset)
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            content = file.read(wanted)
+    except (OSError, OverflowError):
+        return None
+    return np.frombuffer(content, kind).reshape(shape) if len(content) == wanted else None
+
+
 def _data_input(value: onnx.ValueInfoProto, label: str) -> DataInput:
-    if not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape"):
+    if not value.type.HasField("tensor_type"):
         raise WorkloadError(
-            f"Input {value.name!r} of {label} has no tensor shape; export the model with fixed "
-            "input shapes."
+            f"Input {value.name!r} of {label} is no tensor but a sequence, a map or an optional; "
+            "export the model with tensors as inputs."
         )
-    sizes: list[int | None] = []
-    for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-        if dim.dim_value > 0:
-            sizes.append(dim.dim_value)
-        elif axis == 0:
-            sizes.append(None)
-        else:
-            raise WorkloadError(
-                f"Input {value.name!r} of {label} has a dynamic dimension "
-                f"{dim.dim_param or '?'!r} at position {axis}, where only the leading one, the "
-                "batch, may be dynamic; export the model with the others fixed."
-            )
+    kind = value.type.tensor_type
+    shape: tuple[int | str | None, ...] | None = None
+    if kind.HasField("shape"):
+        shape = tuple(
+            dim.dim_value if dim.dim_value > 0 else str(dim.dim_param) for dim in kind.shape.dim
+        )
     return DataInput(
-        name=value.name,
-        elem_type=_check_type(value.type.tensor_type.elem_type, value.name, label),
-        shape=tuple(sizes),
+        name=value.name, elem_type=_check_type(kind.elem_type, value.name, label), shape=shape
     )

@@ -1,0 +1,307 @@
+"""Which sizes and values the data inputs of a file have: the file's own, and what the user gives.
+
+An ONNX file may leave sizes free, by a name or without one. The batch is found here, takes the
+micro-batch and needs no answer; every other free size, and the value of an input on which shapes or
+branches depend, has to come from the user.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ipusim.errors import WorkloadError, nearest_name
+from ipusim.workload.onnx.reader import DataInput
+
+_BATCH_NAME = re.compile(r"(^|_)(batch|bs|n|b)($|_|size)|batch", re.IGNORECASE)
+_ANONYMOUS = re.compile(r"^$|^\?$|unk__|dynamic_axes|_dim_\d|^s\d+$|^dyn|^None$", re.IGNORECASE)
+_IMAGE_RANK = 4
+_LARGEST_SIZE = 2**40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What the user says: shapes of inputs, sizes of named dimensions, values of inputs."""
+
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    dims: Mapping[str, int] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputPlan:
+    """Inputs with every size known but the batch (None), and those whose value is known.
+
+    ``fixed`` is the batch that the file fixes, 0 where it is free and None where the inputs share
+    none; ``default`` what a free one is if nobody says otherwise.
+    """
+
+    inputs: tuple[DataInput, ...]
+    values: dict[str, np.ndarray]
+    fixed: int | None
+    default: int = 1
+
+    def shapes(self, batch: int) -> list[tuple[int, ...]]:
+        """Return the shape of every input at a batch."""
+        return [tuple(batch if n is None else int(n) for n in item.shape) for item in self.inputs]
+
+
+def free_sizes(inputs: Sequence[DataInput]) -> dict[str, list[str]]:
+    """Return the names of free sizes, each with the inputs that have it."""
+    found: dict[str, list[str]] = {}
+    for item in inputs:
+        for name in item.shape or ():
+            if isinstance(name, str) and name:
+                found.setdefault(name, []).append(item.name)
+    return found
+
+
+def plan_inputs(inputs: Sequence[DataInput], given: Given, label: str) -> InputPlan:
+    """Settle the sizes of all inputs.
+
+    Raises
+    ------
+    WorkloadError
+        If something given does not fit the file, or a size is missing; then the message is the line
+        to type.
+    """
+    _check_names("input", {**given.shapes, **given.values}, [item.name for item in inputs], label)
+    values = {
+        item.name: _value(item, given.values[item.name], label)
+        for item in inputs
+        if item.name in given.values
+    }
+    data = [item for item in inputs if item.name not in values]
+    symbols = dict(given.dims)
+    _check_names("dimension", symbols, list(free_sizes(inputs)), label)
+    for name, size in symbols.items():
+        _check_size(name, size)
+    batch = _batch_symbols(data)
+    defaults = {symbols[name] for name in batch if name in symbols}
+    shapes: dict[str, list[int | str | None]] = {}
+    for item in data:
+        unranked = [""] * len(given.shapes.get(item.name, ()))
+        shape = unranked if item.shape is None else list(item.shape)
+        if item.name in given.shapes:
+            _bind(item, shape, given.shapes[item.name], symbols, batch, defaults)
+        shapes[item.name] = shape
+    if len(defaults) > 1:
+        raise WorkloadError(
+            f"The inputs of {label} are given batches of {sorted(defaults)}, which must be one."
+        )
+    for item in data:
+        shapes[item.name] = [
+            None if _is_batch(size, axis, batch) else _size(size, symbols)
+            for axis, size in enumerate(shapes[item.name])
+        ]
+    _refuse_free(data, shapes, label)
+    settled = tuple(
+        DataInput(name=item.name, elem_type=item.elem_type, shape=tuple(shapes[item.name]))
+        for item in data
+    )
+    free = any(None in item.shape for item in settled)
+    leading = {item.shape[0] for item in settled if item.shape}
+    fixed = 0 if free else (leading.pop() if len(leading) == 1 else None)
+    if any(not item.shape for item in settled) and not free:
+        fixed = None
+    return InputPlan(
+        inputs=settled, values=values, fixed=fixed, default=defaults.pop() if defaults else 1
+    )
+
+
+def _check_names(kind: str, given: Mapping[str, Any], known: list[str], label: str) -> None:
+    for name in given:
+        if name not in known:
+            hint = f"did you mean {nearest_name(name, known)!r}" if known else "it has none"
+            listed = f" (it has {', '.join(map(repr, known[:12]))})" if known else ""
+            raise WorkloadError(
+                f"{label[0].upper() + label[1:]} has no {kind} {name!r}{listed}; {hint}?"
+            )
+
+
+def _check_size(name: str, size: object) -> None:
+    if (
+        isinstance(size, bool)
+        or not isinstance(size, (int, np.integer))
+        or not (0 <= size < _LARGEST_SIZE)
+    ):
+        raise WorkloadError(
+            f"The size {size!r} of {name!r} must be a whole number from 0 to {_LARGEST_SIZE}."
+        )
+
+
+def _batch_symbols(inputs: Sequence[DataInput]) -> set[str]:
+    """Return the free sizes that are the batch; "" for a leading one without a name.
+
+    Those whose names say so, wherever they stand; and leading ones that have no name of their own.
+    If no name says so, every leading one is.
+    """
+    inner = {size for item in inputs for size in (item.shape or ())[1:]}
+    named = {
+        size for size in free_sizes(inputs) if _BATCH_NAME.search(size) and len(_terms(size)) == 1
+    }
+    leading = {
+        item.shape[0]
+        for item in inputs
+        if item.shape and isinstance(item.shape[0], str) and (item.shape[0] not in inner - {""})
+    }
+    return named | {size for size in leading if not named or _ANONYMOUS.search(size)}
+
+
+def _is_batch(size: int | str | None, axis: int, batch: set[str]) -> bool:
+    return isinstance(size, str) and size in batch and (bool(size) or axis == 0)
+
+
+def _terms(text: str) -> list[str]:
+    return re.findall(r"[A-Za-z_][\w.]*", text)
+
+
+def _bind(
+    item: DataInput,
+    shape: list[int | str | None],
+    given: Sequence[int],
+    symbols: dict[str, int],
+    batch: set[str],
+    defaults: set[int],
+) -> None:
+    """Take the sizes of one input from a shape that the user gives."""
+    if len(given) != len(shape):
+        raise WorkloadError(
+            f"Input {item.name!r} is given the shape {tuple(given)}, but has {len(shape)} "
+            f"dimensions: {_shown(shape)}."
+        )
+    for axis, (own, size) in enumerate(zip(shape, given, strict=True)):
+        _check_size(item.name, size)
+        if isinstance(own, int):
+            if own != size:
+                raise WorkloadError(
+                    f"Input {item.name!r} is given {size} at position {axis}, where the file fixes "
+                    f"{own}: its shape is {_shown(shape)}."
+                )
+        elif _is_batch(own, axis, batch):
+            defaults.add(int(size))
+        elif own and symbols.setdefault(own, int(size)) != size:
+            raise WorkloadError(
+                f"Dimension {own!r} is given two sizes, {symbols[own]} and {size}; give one."
+            )
+        elif not own:
+            shape[axis] = int(size)
+
+
+def _size(size: int | str | None, symbols: Mapping[str, int]) -> int | str | None:
+    """Return a size, a named one and sums and products of named ones computed if known."""
+    if not isinstance(size, str) or size in symbols:
+        return symbols.get(size, size) if isinstance(size, str) else size
+    names = _terms(size)
+    if not names or not set(names) <= set(symbols) or len(size) > 200:
+        return size
+    try:
+        return _arithmetic(ast.parse(size, mode="eval").body, symbols)
+    except (SyntaxError, ValueError, KeyError, ZeroDivisionError, RecursionError):
+        return size
+
+
+def _arithmetic(node: ast.AST, symbols: Mapping[str, int]) -> int:
+    if isinstance(node, ast.Name):
+        return symbols[node.id]
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.BinOp):
+        left, right = _arithmetic(node.left, symbols), _arithmetic(node.right, symbols)
+        operation = {
+            ast.Add: int.__add__,
+            ast.Sub: int.__sub__,
+            ast.Mult: int.__mul__,
+            ast.FloorDiv: int.__floordiv__,
+            ast.Div: int.__floordiv__,
+        }.get(type(node.op))
+        if operation:
+            return operation(left, right)
+    raise ValueError(ast.dump(node))
+
+
+def _refuse_free(
+    inputs: Sequence[DataInput], shapes: dict[str, list[int | str | None]], label: str
+) -> None:
+    missing = [item for item in inputs if item.shape is None and not shapes[item.name]]
+    if missing:
+        line = " ".join(f"--shape {item.name}=1,3,224,224" for item in missing)
+        raise WorkloadError(
+            f"{label[0].upper() + label[1:]} does not say the shape of "
+            f"{', '.join(repr(item.name) for item in missing)}: add such as '{line}'."
+        )
+    named: dict[str, None] = {}
+    unnamed: list[str] = []
+    for item in inputs:
+        shape = shapes[item.name]
+        open_names = [size for size in shape if isinstance(size, str) and size]
+        for size in open_names:
+            named.update(dict.fromkeys(_terms(size) or [size]))
+        if "" in shape:
+            guess = [_example(shape, axis) for axis in range(len(shape))]
+            unnamed.append(f"{item.name}={','.join(map(str, guess))}")
+    if not named and not unnamed:
+        return
+    known = sorted(named)
+    line = [f"--dim {name}={_typical(name)}" for name in known]
+    line += [f"--shape {text}" for text in unnamed]
+    shown = "; ".join(
+        f"{item.name!r} is {_shown(shapes[item.name])}"
+        for item in inputs
+        if any(isinstance(size, str) for size in shapes[item.name])
+    )
+    python = f", in Python dims={{{known[0]!r}: {_typical(known[0])}}}" if known else ""
+    raise WorkloadError(
+        f"{label[0].upper() + label[1:]} leaves sizes open ({shown}): add such as "
+        f"'{' '.join(line)}'{python}."
+    )
+
+
+def _typical(name: str) -> int:
+    """Return a size to suggest for a named dimension."""
+    lowered = name.lower()
+    if "past" in lowered:
+        return 0
+    return 224 if any(part in lowered for part in ("height", "width", "image")) else 128
+
+
+def _example(shape: Sequence[int | str | None], axis: int) -> int:
+    size = shape[axis]
+    if isinstance(size, int):
+        return size
+    if size is None or axis == 0:
+        return 1
+    return 224 if len(shape) == _IMAGE_RANK else 128
+
+
+def _shown(shape: Sequence[int | str | None]) -> str:
+    return "[" + ", ".join("batch" if n is None else str(n or "?") for n in shape) + "]"
+
+
+def _value(item: DataInput, given: Any, label: str) -> np.ndarray:
+    """Return the value of an input as an array of the file's type and shape."""
+    try:
+        kind = onnx.helper.tensor_dtype_to_np_dtype(item.elem_type)
+        array = np.asarray(given).astype(kind)
+        shape = tuple(size if isinstance(size, int) else -1 for size in item.shape or ())
+        if item.shape is None:
+            return array
+        if array.ndim == 0 and -1 not in shape:
+            return np.full(shape, array) if prod(shape) <= 2**16 else array
+        free = [axis for axis, size in enumerate(shape) if size < 0]
+        if len(free) > 1:
+            return array if array.ndim == len(shape) else array.reshape([1] * len(shape))
+        return array.reshape(shape)
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise WorkloadError(
+            f"Input {item.name!r} of {label} cannot have the value {given!r}: it is "
+            f"{onnx.TensorProto.DataType.Name(item.elem_type).lower()} of shape "
+            f"{_shown(item.shape or ())}."
+        ) from error
