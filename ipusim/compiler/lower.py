@@ -46,6 +46,7 @@ from ipusim.workload.graph import (
     Layout,
     Loss,
     MatMul,
+    NonMaxSuppression,
     Norm,
     Op,
     Pool,
@@ -53,7 +54,6 @@ from ipusim.workload.graph import (
     Reduce,
     Softmax,
     Sort,
-    Suppression,
     arriving_dtype,
 )
 
@@ -305,7 +305,7 @@ _LOWER = {
     Norm: lower_norm,
     Softmax: lower_softmax,
     Recurrent: lower_recurrent,
-    Suppression: lower_suppression,
+    NonMaxSuppression: lower_suppression,
     AlignmentLoss: lower_alignment_loss,
     Reduce: _lower_reduce,
     Layout: _lower_layout,

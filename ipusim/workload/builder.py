@@ -7,12 +7,12 @@ from math import prod
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import (
+    Attributes,
     Cast,
     Elementwise,
     Graph,
     Layout,
     Op,
-    Payload,
     Sort,
     Tensor,
 )
@@ -80,7 +80,7 @@ class TensorBuilder:
         """Return the shape of a tensor added before."""
         return self.tensors[name].shape
 
-    def add_op(self, name: str, params: Payload, inputs: tuple[str, ...], *outputs: str) -> None:
+    def add_op(self, name: str, params: Attributes, inputs: tuple[str, ...], *outputs: str) -> None:
         """Add an operator whose tensors exist; a name already taken gets a numeric suffix."""
         unique, count = name, 2
         while unique in self._op_names:
@@ -89,7 +89,7 @@ class TensorBuilder:
         self.ops.append(Op(name=unique, params=params, inputs=inputs, outputs=outputs))
 
     def apply(
-        self, name: str, params: Payload, inputs: tuple[str, ...], shape: tuple[int, ...]
+        self, name: str, params: Attributes, inputs: tuple[str, ...], shape: tuple[int, ...]
     ) -> str:
         """Add an operator and its only output, named ``<name>.out``; return the output.
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
 
 from ipusim.errors import ConfigError, WorkloadError
-from ipusim.workload.operators.attributes import (
+from ipusim.workload.operators import (
+    DTYPE_BYTES,
+    AlignmentLoss,
+    Attributes,
     Cast,
     Conv,
     Distance,
@@ -20,20 +22,22 @@ from ipusim.workload.operators.attributes import (
     Layout,
     Loss,
     MatMul,
+    NonMaxSuppression,
     Norm,
-    Payload as TensorPayload,
+    Op,
     Pool,
+    Recurrent,
     Reduce,
     Softmax,
     Sort,
+    Tensor,
 )
-from ipusim.workload.operators.nms import Suppression
-from ipusim.workload.operators.recurrent import AlignmentLoss, Recurrent
 
 __all__ = [
     "DTYPE_BYTES",
     "PRECISIONS",
     "AlignmentLoss",
+    "Attributes",
     "Cast",
     "Conv",
     "Distance",
@@ -43,27 +47,17 @@ __all__ = [
     "Layout",
     "Loss",
     "MatMul",
+    "NonMaxSuppression",
     "Norm",
     "Op",
-    "Payload",
     "Pool",
     "Recurrent",
     "Reduce",
     "Softmax",
     "Sort",
-    "Suppression",
     "Tensor",
     "arriving_dtype",
 ]
-
-Payload = TensorPayload | Recurrent | AlignmentLoss | Suppression
-
-DTYPE_BYTES = {"float16": 2, "float32": 4, "int32": 4, "int64": 8, "uint8": 1, "bool": 1}
-"""Bytes per element of every element type a tensor may have."""
-
-ROLES = ("input", "parameter", "constant", "state", "activation", "output")
-"""Data from the host, learnt weights, fixed values, what a training step keeps for the next one
-(accumulated gradients, moments), intermediate results, results."""
 
 PHASES = ("forward", "recompute", "backward", "update")
 """Parts of a training step; inference is all forward."""
@@ -81,41 +75,6 @@ IMAGE_RANK = 4
 """Least number of axes of images: items, channels and two of the field."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tensor:
-    """A named array; ``alias_of`` names the tensor whose memory a reshaped parameter shares."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str = "float32"
-    role: str = "activation"
-    alias_of: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.dtype not in DTYPE_BYTES:
-            raise WorkloadError(
-                f"Tensor {self.name!r} has element type {self.dtype!r}, which must be one of "
-                f"{', '.join(DTYPE_BYTES)}."
-            )
-        if self.role not in ROLES:
-            raise WorkloadError(
-                f"Tensor {self.name!r} has role {self.role!r}, which must be one of "
-                f"{', '.join(ROLES)}."
-            )
-        if any(size < 0 for size in self.shape):
-            raise WorkloadError(f"Tensor {self.name!r} has shape {self.shape}, which is negative.")
-
-    @property
-    def elements(self) -> int:
-        """Number of elements; 1 for a scalar."""
-        return prod(self.shape)
-
-    @property
-    def bytes(self) -> int:
-        """Size in bytes."""
-        return self.elements * DTYPE_BYTES[self.dtype]
-
-
 def arriving_dtype(tensor: Tensor, host_dtype: str | None) -> str:
     """Return the type in which the host sends a tensor, where it has data of type `host_dtype`.
 
@@ -126,50 +85,6 @@ def arriving_dtype(tensor: Tensor, host_dtype: str | None) -> str:
     if not host_dtype or not floating or (host_dtype == "uint8" and len(tensor.shape) < IMAGE_RANK):
         return tensor.dtype
     return host_dtype
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Op:
-    """One operator: what it does (``params``), what it reads and what it writes.
-
-    ``phase`` is the part of a training step that it belongs to, ``source`` the forward operator
-    (or, in an update, the parameter) that it was derived from.
-    """
-
-    name: str
-    params: Payload
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    phase: str = "forward"
-    source: str = ""
-
-    @property
-    def kind(self) -> str:
-        """Lower-case name of the payload: "conv", "matmul", "elementwise", ..."""
-        return self.params.KIND
-
-    @property
-    def function(self) -> str:
-        """What distinguishes ops of one kind: "relu", "max", "batch", "reshape", ...; or ""."""
-        if isinstance(self.params, (Elementwise, Reduce, Layout)):
-            return self.params.function
-        if isinstance(self.params, Gather) and self.params.function != "lookup":
-            return self.params.function
-        if isinstance(self.params, (Pool, Norm, Loss, Recurrent, AlignmentLoss)):
-            return self.params.kind
-        if isinstance(self.params, (Conv, MatMul)) and self.params.pass_kind != "forward":
-            return self.params.pass_kind
-        return ""
-
-    @property
-    def macs(self) -> int:
-        """Multiply-accumulates."""
-        return self.params.macs
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations, as the payload counts them."""
-        return self.params.flops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,47 +277,9 @@ def _settle_cast(op: Op, tensors: Mapping[str, Tensor]) -> Op:
 
 
 def _check_shapes(op: Op, tensors: Mapping[str, Tensor]) -> None:
-    payload = op.params
-    if isinstance(payload, Conv):
-        names = (op.inputs[0], op.inputs[1], op.outputs[0])
-        counts = (
-            payload.batch * payload.in_channels * prod(payload.field),
-            payload.weights,
-            payload.batch * payload.out_channels * prod(payload.out_field),
-        )
-    elif isinstance(payload, MatMul):
-        names = (op.outputs[0],)
-        counts = (payload.groups * payload.m * payload.n,)
-    elif isinstance(payload, Elementwise):
-        names = (op.outputs[0],)
-        counts = (payload.elements,)
-        if payload.n_inputs != len(op.inputs):
-            raise WorkloadError(
-                f"Operator {op.name!r} declares {payload.n_inputs} inputs but reads "
-                f"{len(op.inputs)}."
-            )
-    elif isinstance(payload, Recurrent):
-        names, counts = _recurrent_sizes(op, payload)
-    elif isinstance(payload, Suppression):
-        boxes, kept = payload.batch * payload.boxes, payload.batch * payload.detections
-        names, counts = (*op.inputs, *op.outputs), (boxes, boxes, 4 * boxes, 4 * kept, kept, kept)
-    else:
-        return
-    for name, count in zip(names, counts, strict=True):
+    for name, count in op.params.sizes(op):
         if tensors[name].elements != count:
             raise WorkloadError(
                 f"Operator {op.name!r} expects {count} elements in {name!r}, which has shape "
                 f"{tensors[name].shape}."
             )
-
-
-def _recurrent_sizes(op: Op, payload: Recurrent) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Return tensors of a recurrent layer and the elements that they must have."""
-    per_step = payload.batch * payload.hidden
-    sequence = payload.steps * payload.batch * payload.features
-    weights = payload.gates * payload.hidden * payload.features
-    again = payload.gates * payload.hidden * payload.hidden
-    result = payload.steps * per_step if payload.sequence else per_step
-    if payload.backward:
-        return (op.inputs[0], *op.inputs[1:4]), (result, sequence, weights, again)
-    return (*op.inputs[:3], op.outputs[0]), (sequence, weights, again, result)

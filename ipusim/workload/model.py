@@ -50,7 +50,7 @@ class Model:
     note : str
         What a reader of its results must know, for example that the architecture is assumed.
     loss : str
-        What it is trained with, one of `attributes.LOSSES` ("identity": it computes its own); empty
+        What it is trained with, one of `operators.LOSSES` ("identity": it computes its own); empty
         if the model does not say.
     folds_batch_norm : bool
         Whether a stack may fold batch norm into convolutions for inference. False where weights

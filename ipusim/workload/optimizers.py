@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ipusim.errors import resolve_name
-from ipusim.workload.graph import Elementwise, Graph, Op, Payload, Reduce, Tensor
+from ipusim.workload.graph import Attributes, Elementwise, Graph, Op, Reduce, Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +197,7 @@ def _update_parameter(
         ops.append(
             Op(
                 name=output,
-                params=_payload(function, read, in_place=in_place),
+                params=_attributes(function, read, in_place=in_place),
                 inputs=tuple(tensor.name for tensor in read),
                 outputs=(output,),
                 phase="update",
@@ -207,7 +207,7 @@ def _update_parameter(
         current[target] = tensors[output]
 
 
-def _payload(function: str, read: tuple[Tensor, ...], *, in_place: bool) -> Payload:
+def _attributes(function: str, read: tuple[Tensor, ...], *, in_place: bool) -> Attributes:
     elements = read[0].elements
     if function == "norm":
         return Reduce(function="sumsquare", outer=1, reduced=elements, inner=1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ipusim.workload.graph import Cast, Elementwise, Gather, Op, Payload, Tensor
+from ipusim.workload.graph import Attributes, Cast, Elementwise, Gather, Op, Tensor
 
 
 def even_part(whole: int, factor: int, part: int) -> int:
@@ -46,10 +46,10 @@ def lookup_in_parts(op: Op, factor: int, tensors: dict[str, Tensor]) -> list[Op]
     ids = tensors[indices]
     ops: list[Op] = []
 
-    def step(suffix: str, payload: Payload, inputs: tuple[str, ...], of: Tensor) -> str:
+    def step(suffix: str, attributes: Attributes, inputs: tuple[str, ...], of: Tensor) -> str:
         name = f"{op.name}.{suffix}"
         tensors[name] = replace(of, name=name, role="activation", alias_of=None)
-        ops.append(replace(op, name=name, params=payload, inputs=inputs, outputs=(name,)))
+        ops.append(replace(op, name=name, params=attributes, inputs=inputs, outputs=(name,)))
         return name
 
     def combine(function: str, elements: int, *, broadcast: bool = False) -> Elementwise:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ipusim.errors import ConfigError, resolve_name, unknown_name
-from ipusim.workload.graph import Elementwise, Gather, Graph, Layout, MatMul, Op, Payload, Tensor
+from ipusim.workload.graph import Attributes, Elementwise, Gather, Graph, Layout, MatMul, Op, Tensor
 from ipusim.workload.serial_lookups import even_part, lookup_in_parts, stored_part
 
 DIMENSIONS = ("input_channels", "reducing_dim", "output_channels")
@@ -249,7 +249,7 @@ class _Parts:
     def _step(
         self,
         suffix: str,
-        params: Payload,
+        params: Attributes,
         inputs: tuple[str, ...],
         shape: tuple[int, ...],
         dtype: str | None = None,
@@ -260,7 +260,7 @@ class _Parts:
         self._emit(name, params, inputs, name)
         return name
 
-    def _emit(self, name: str, params: Payload, inputs: tuple[str, ...], output: str) -> None:
+    def _emit(self, name: str, params: Attributes, inputs: tuple[str, ...], output: str) -> None:
         self.ops.append(
             replace(self.op, name=name, params=params, inputs=inputs, outputs=(output,))
         )

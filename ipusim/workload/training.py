@@ -13,7 +13,7 @@ from itertools import pairwise
 from math import isqrt
 
 from ipusim.errors import ConfigError, WorkloadError, unknown_name
-from ipusim.workload.autodiff import Tape, backward_ops, tensors_with_gradient
+from ipusim.workload.autodiff import backward_ops, tensors_with_gradient, total_gradient
 from ipusim.workload.graph import (
     Cast,
     Conv,
@@ -27,7 +27,7 @@ from ipusim.workload.graph import (
     Softmax,
     Tensor,
 )
-from ipusim.workload.operators.attributes import CLASS_LOSSES, LOSSES
+from ipusim.workload.operators import CLASS_LOSSES, LOSSES, Tape
 from ipusim.workload.optimizers import update_graph
 
 RECOMPUTE_MODES = ("none", "auto")
@@ -316,7 +316,7 @@ def _differentiate(
     forward: Graph, segments: list[list[Op]]
 ) -> tuple[dict[str, Tensor], list[Op], dict[str, str]]:
     """Return all tensors, all operators in order, and the gradient of each parameter."""
-    tape = Tape(graph=forward, wanted=tensors_with_gradient(forward))
+    tape = Tape(forward=forward.tensors, wanted=tensors_with_gradient(forward))
     for op in forward.ops:
         if isinstance(op.params, Loss):
             tape.contribute(op.inputs[0], op.outputs[1])
@@ -341,7 +341,7 @@ def _differentiate(
     for tensor in forward.with_role("parameter"):
         start = len(tape.ops)
         source = next(op for op in forward.ops if tensor.name in op.inputs)
-        total = tape.total(tensor.name, source)
+        total = total_gradient(tape, tensor.name, source)
         ops += tape.ops[start:]
         if total is not None:
             gradients[tensor.name] = total
@@ -361,7 +361,7 @@ def _recomputed(
             wanted.update(name for name in op.inputs if name in made)
     clones = {name: f"{name}.again" for op in forward if op.name in again for name in op.outputs}
     for name, clone in clones.items():
-        tape.tensors[clone] = replace(tape.graph.tensors[name], name=clone)
+        tape.tensors[clone] = replace(tape.forward[name], name=clone)
     # What crosses a boundary was kept: the backward pass reads the kept tensor.
     renamed = {name: clone for name, clone in clones.items() if name in made}
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import Conv, Graph, MatMul, Op, Tensor
-from ipusim.workload.operators.gradients import (
+from ipusim.workload.operators import (
     conv_data_gradient,
     conv_weight_gradient,
     matmul_data_gradient,

@@ -25,7 +25,7 @@ from ipusim.compiler.superstep import (
 )
 from ipusim.compiler.vertices.training import loss_transform_cycles, one_hot_cycles
 from ipusim.errors import unknown_name
-from ipusim.workload.operators.attributes import CLASS_LOSSES, LOSSES
+from ipusim.workload.operators import CLASS_LOSSES, LOSSES
 
 _MIN_GRAINS_PER_TILE = 4
 

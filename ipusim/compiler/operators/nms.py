@@ -18,7 +18,7 @@ from ipusim.compiler.program import LoweredOp, Step
 from ipusim.compiler.state import LoweringState, TensorLayout
 from ipusim.compiler.superstep import ChipLike, Era, Superstep, ceil_div, element_bytes
 from ipusim.workload.graph import Op
-from ipusim.workload.operators.nms import Suppression
+from ipusim.workload.operators import NonMaxSuppression
 
 CORNERS = 4
 INDEX_BYTES = 4
@@ -34,13 +34,13 @@ its loop [inferred from codelet.cpp]."""
 
 
 def suppression_loop(
-    params: Suppression, dtype: str, chip: ChipLike, *, era: str | Era
+    params: NonMaxSuppression, dtype: str, chip: ChipLike, *, era: str | Era
 ) -> list[Superstep]:
     """Return the supersteps that find one box of each image and drop what overlaps it.
 
     Parameters
     ----------
-    params : Suppression
+    params : NonMaxSuppression
     dtype : str
         Of scores and corners.
     chip : Chip
@@ -84,7 +84,7 @@ def suppression_loop(
 
 def lower_suppression(state: LoweringState, op: Op) -> LoweredOp:
     """Return the supersteps of non-maximum suppression: arrange, then loop over the detections."""
-    params: Suppression = op.params
+    params: NonMaxSuppression = op.params
     chip, dtype = state.chip, state.dtype(op.inputs[0])
     per_box = (1 + CORNERS) * element_bytes(dtype) + INDEX_BYTES
     held = per_box * ceil_div(params.batch * params.boxes, chip.tiles)

@@ -25,7 +25,7 @@ from ipusim.compiler.program import LoweredOp, Step
 from ipusim.compiler.state import LoweringState, TensorLayout
 from ipusim.compiler.superstep import Superstep, ceil_div, element_bytes, vector_width
 from ipusim.workload.graph import Graph, MatMul, Op, Tensor
-from ipusim.workload.operators.recurrent import Recurrent
+from ipusim.workload.operators import Recurrent
 
 GATHERING_ERA = 2
 """Planner era from which an LSTM adds up weight gradients over several steps at a time."""

@@ -14,16 +14,16 @@ from math import prod
 from ipusim.errors import ConfigError, WorkloadError, resolve_name
 from ipusim.runtime.gpu.stacks import GpuStack
 from ipusim.workload.graph import Graph, Op, Tensor
-from ipusim.workload.operators.attributes import (
+from ipusim.workload.operators import (
     Conv,
     Elementwise,
     Gather,
     Layout,
     MatMul,
     Norm,
+    Recurrent,
     Softmax,
 )
-from ipusim.workload.operators.recurrent import Recurrent
 
 GPU_MODES = ("training", "inference")
 

@@ -12,7 +12,7 @@ from ipusim.errors import ConfigError, resolve_name
 from ipusim.machine import System
 from ipusim.runtime.host.loader import DATASETS, WORKERS_PER_INSTANCE
 from ipusim.runtime.replica.schedule import FRAMEWORKS
-from ipusim.workload.operators.attributes import LOSSES
+from ipusim.workload.operators import LOSSES
 from ipusim.workload.optimizers import OPTIMIZERS
 from ipusim.workload.training import RECOMPUTE_MODES
 
@@ -28,7 +28,7 @@ class TrainingOptions:
     gradient_accumulation : int
         Micro-batches per weight update.
     loss : str or None
-        One of `attributes.LOSSES`; None takes the model's own.
+        One of `operators.LOSSES`; None takes the model's own.
     optimizer : str
         One of `ipusim.workload.optimizers.OPTIMIZERS`.
     optimizer_state : str

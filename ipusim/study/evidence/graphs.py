@@ -16,7 +16,7 @@ from ipusim.workload.graph import (
     Recurrent,
     Tensor,
 )
-from ipusim.workload.operators.gradients import (
+from ipusim.workload.operators import (
     conv_data_gradient,
     conv_weight_gradient,
     matmul_data_gradient,

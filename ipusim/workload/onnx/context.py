@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
 from ipusim.errors import WorkloadError
-from ipusim.workload.graph import FLOAT_DTYPES, Op, Payload, Tensor
+from ipusim.workload.graph import FLOAT_DTYPES, Attributes, Op, Tensor
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.onnx.reader import ELEMENT_TYPES, KEPT_ELEMENTS, OnnxContents
 
@@ -305,7 +305,7 @@ class ImportContext:
     def emit(
         self,
         node: onnx.NodeProto,
-        params: Payload,
+        params: Attributes,
         inputs: tuple[str, ...],
         *,
         suffix: str = "",
@@ -329,7 +329,7 @@ class ImportContext:
     def emit_intermediate(
         self,
         node: onnx.NodeProto,
-        params: Payload,
+        params: Attributes,
         inputs: tuple[str, ...],
         *,
         suffix: str,

@@ -15,7 +15,7 @@ import onnx
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import Layout, Tensor
 from ipusim.workload.onnx.context import Handler, ImportContext, attributes, has_input, node_label
-from ipusim.workload.operators.recurrent import Recurrent
+from ipusim.workload.operators import Recurrent
 
 _DEFAULT_ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}
 _LENGTHS, _INITIAL_OUTPUT, _INITIAL_CELL, _PEEPHOLES = 4, 5, 6, 7

@@ -1,11 +1,11 @@
-"""What only detectors do: the suppression of boxes that overlap a better one."""
+"""Non-maximum suppression: detectors drop boxes that overlap a better one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ipusim.workload.operators.attributes import Work, check_positive
+from ipusim.workload.operators.base import Attributes, Op, Sizes, check_positive
 
 FLOPS_PER_BOX = 16
 """Two areas' sides and corners: 8 differences and extrema, 3 products, 3 sums, a quotient, a
@@ -13,7 +13,7 @@ comparison."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Suppression(Work):
+class NonMaxSuppression(Attributes):
     """Greedy non-maximum suppression of ``boxes`` boxes in each of ``batch`` images.
 
     As often as ``detections`` says the best box is taken, and those of its class that overlap it
@@ -21,7 +21,7 @@ class Suppression(Work):
     4)), outputs (corners (batch, detections, 4), scores and classes (batch, detections)).
     """
 
-    KIND: ClassVar[str] = "suppression"
+    KIND: ClassVar[str] = "nms"
 
     batch: int
     boxes: int
@@ -34,3 +34,9 @@ class Suppression(Work):
     def flops(self) -> int:
         """Comparison of every box with every best one, as if all were of one class."""
         return FLOPS_PER_BOX * self.detections * self.batch * self.boxes
+
+    def sizes(self, op: Op) -> Sizes:
+        """Elements of scores, classes and corners, then of corners, scores and classes kept."""
+        boxes, kept = self.batch * self.boxes, self.batch * self.detections
+        elements = (boxes, boxes, 4 * boxes, 4 * kept, kept, kept)
+        return tuple(zip((*op.inputs, *op.outputs), elements, strict=True))

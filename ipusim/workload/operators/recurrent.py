@@ -1,16 +1,13 @@
-"""What operators on whole sequences do: recurrent layers, and losses over alignments.
-
-Like those of `attributes`, the payloads here know their own work; each is one operator however long
-its sequence, because it runs as a loop.
-"""
+"""Recurrent layers, each one operator however long its sequence, because it runs as a loop."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ipusim.errors import WorkloadError
-from ipusim.workload.operators.attributes import Work, check_positive
+from ipusim.workload.operators.base import Attributes, Op, Sizes, check_positive
+from ipusim.workload.operators.gradient import Backward, gradient
 
 GATES = {"lstm": 4, "gru": 3}
 """Gates of a cell, the candidate counted as one: products of this many times the hidden size."""
@@ -23,7 +20,7 @@ _SAVED = {"lstm": 6, "gru": 3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recurrent(Work):
+class Recurrent(Attributes):
     """One LSTM or GRU layer over ``steps`` steps of ``batch`` sequences, in one direction.
 
     Inputs are (sequence, input weights, recurrent weights, bias) and, optionally, the initial
@@ -101,49 +98,42 @@ class Recurrent(Work):
         """Two per multiply-accumulate, and the elementwise part of the cell."""
         return 2 * self.macs + ELEMENTWISE_FLOPS[self.kind] * self.steps * self.batch * self.hidden
 
+    @property
+    def variant(self) -> str:
+        """Its kind."""
+        return self.kind
 
-ALIGNMENT_LOSSES = ("ctc", "transducer")
-"""Connectionist temporal classification (Graves et al. 2006) and its form with a prediction for
-every pair of step and label (Graves 2012, arXiv 1211.3711)."""
-
-_ALIGNMENT_FLOPS = 16
-"""Per cell of the lattice and direction: two additions of logarithms, two of products."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlignmentLoss(Work):
-    """Loss over all alignments of ``batch`` sequences with at most ``labels`` labels each.
-
-    Inputs are (log probabilities, labels), outputs (loss of each sequence, gradient of the log
-    probabilities). A "ctc" reads ``classes`` probabilities per step, (batch x steps, classes), a
-    "transducer" two per step and label (nothing, or the next label), so ``classes`` is 2 and its
-    input is (batch x steps x (labels + 1), 2).
-    """
-
-    KIND: ClassVar[str] = "alignment_loss"
-
-    kind: str
-    batch: int
-    steps: int
-    labels: int
-    classes: int
-
-    def __post_init__(self) -> None:
-        if self.kind not in ALIGNMENT_LOSSES:
-            raise WorkloadError(
-                f"Alignment loss {self.kind!r} must be one of {', '.join(ALIGNMENT_LOSSES)}."
-            )
-        check_positive(
-            self, batch=self.batch, steps=self.steps, labels=self.labels, classes=self.classes
+    def sizes(self, op: Op) -> Sizes:
+        """Elements of sequence, weights and result, or of what arrives in their place."""
+        steps = self.steps if self.sequence else 1
+        result = op.inputs[0] if self.backward else op.outputs[0]
+        return (
+            (result, steps * self.batch * self.hidden),
+            *zip(
+                op.inputs[1:4] if self.backward else op.inputs[:3],
+                (
+                    self.steps * self.batch * self.features,
+                    self.gates * self.hidden * self.features,
+                    self.gates * self.hidden * self.hidden,
+                ),
+                strict=True,
+            ),
         )
 
-    @property
-    def cells(self) -> int:
-        """Cells of the lattice: steps times labels, for a CTC with blanks between them."""
-        columns = 2 * self.labels + 1 if self.kind == "ctc" else self.labels + 1
-        return self.batch * self.steps * columns
 
-    @property
-    def flops(self) -> int:
-        """Both directions of the lattice."""
-        return 2 * _ALIGNMENT_FLOPS * self.cells
+@gradient(Recurrent)
+def _gradient(back: Backward, layer: Recurrent) -> None:
+    op = back.op
+    gradient, *others = back.incoming
+    x, *weights = op.inputs[:4]
+    if gradient is None or any(others) or any(back.wants(name) for name in op.inputs[4:]):
+        # Gradients of final cell states and of computed initial states are not passed on.
+        raise back.refusal()
+    passed_on = back.wants(x)
+    inputs = (gradient, *op.inputs[:3], op.outputs[0], op.outputs[-1])
+    back.send_all(
+        (x, *weights) if passed_on else tuple(weights),
+        replace(layer, backward=True, input_gradient=passed_on),
+        inputs,
+        dtype=back.result.dtype,
+    )

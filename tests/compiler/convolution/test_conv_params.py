@@ -15,7 +15,7 @@ from ipusim.compiler.convolution.windows import _tap_counts
 from ipusim.compiler.operators.products import conv_shape
 from ipusim.machine import load_chip
 from ipusim.workload.graph import Conv
-from ipusim.workload.operators.gradients import conv_data_gradient, conv_weight_gradient
+from ipusim.workload.operators import conv_data_gradient, conv_weight_gradient
 
 CHIP = load_chip("GC200")
 RULES = PlannerRules(era=1, partials_bytes=4, available_memory_proportion=0.6)

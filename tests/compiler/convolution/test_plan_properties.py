@@ -11,7 +11,7 @@ from ipusim.compiler.convolution.planner import forget_plans, plan
 from ipusim.compiler.operators.products import conv_shape
 from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
-from ipusim.workload.operators.attributes import Conv
+from ipusim.workload.operators import Conv
 
 STACKS = {"GC2": ("sdk-1.0", "sdk-2.4"), "GC200": ("sdk-2.4", "sdk-3.x")}
 

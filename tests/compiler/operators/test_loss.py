@@ -8,7 +8,7 @@ from ipusim.compiler.operators.loss import loss_steps
 from ipusim.compiler.operators.softmax import softmax_gradient_steps, softmax_steps
 from ipusim.errors import ConfigError, UnknownNameError
 from ipusim.machine import load_chip
-from ipusim.workload.operators.attributes import LOSSES
+from ipusim.workload.operators import LOSSES
 
 MK2 = load_chip("GC200")
 

@@ -11,7 +11,7 @@ from ipusim.errors import WorkloadError
 from ipusim.machine import load_chip
 from ipusim.workload.builder import TensorBuilder
 from ipusim.workload.graph import Tensor
-from ipusim.workload.operators.nms import Suppression
+from ipusim.workload.operators import NonMaxSuppression
 
 CHIP = load_chip("GC200")
 
@@ -23,7 +23,7 @@ def detector(batch: int, boxes: int, detections: int, corners: int = 4):
     places = g.input("corners", (batch, boxes, corners))
     shapes = ((batch, detections, 4), (batch, detections), (batch, detections))
     outputs = [g.add_tensor(Tensor(name=f"out{i}", shape=shape)) for i, shape in enumerate(shapes)]
-    params = Suppression(batch=batch, boxes=boxes, detections=detections)
+    params = NonMaxSuppression(batch=batch, boxes=boxes, detections=detections)
     g.add_op("nms", params, (scores, classes, places), *outputs)
     return g.finish(*outputs).with_precision("16.16")
 
@@ -35,7 +35,7 @@ def program(**sizes: int):
 def test_the_loop_runs_once_for_every_detection():
     few, many = (program(batch=2, boxes=20_000, detections=n) for n in (10, 110))
     loop = suppression_loop(
-        Suppression(batch=2, boxes=20_000, detections=1), "float16", CHIP, era="2021-11"
+        NonMaxSuppression(batch=2, boxes=20_000, detections=1), "float16", CHIP, era="2021-11"
     )
     assert many.supersteps - few.supersteps == 100 * len(loop)
     once = sum(step.cycles // step.repeats for step in many.steps if step.repeats > 1)
@@ -58,4 +58,4 @@ def test_shapes_are_checked():
     with pytest.raises(WorkloadError, match="corners"):
         detector(1, 100, 10, corners=5)
     with pytest.raises(WorkloadError, match="detections = 0"):
-        Suppression(batch=1, boxes=10, detections=0)
+        NonMaxSuppression(batch=1, boxes=10, detections=0)

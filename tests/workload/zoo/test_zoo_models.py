@@ -346,7 +346,7 @@ def test_efficientdet_shares_its_heads_but_not_their_norms():
     assert len(users["class_net.0.1.bn.weight"]) == 1
     # 9 anchors at strides of 8 to 128 pixels; one round, as no score exceeds the threshold.
     boxes = 9 * sum((512 // stride) ** 2 for stride in (8, 16, 32, 64, 128))
-    suppression = next(op.params for op in graph.ops if op.kind == "suppression")
+    suppression = next(op.params for op in graph.ops if op.kind == "nms")
     assert (suppression.boxes, suppression.detections) == (boxes, 1)
     assert graph.tensors[graph.outputs[0]].shape == (2, 100, 4)
     assert graph.tensors["probabilities.out"].shape == (2, boxes, 90)

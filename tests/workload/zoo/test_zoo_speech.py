@@ -12,7 +12,7 @@ from ipusim.study.data.published import load_rows
 from ipusim.study.predict import metric_of
 from ipusim.workload import zoo
 from ipusim.workload.graph import AlignmentLoss, Conv, Gather, Graph, MatMul
-from ipusim.workload.operators.recurrent import Recurrent
+from ipusim.workload.operators import Recurrent
 from ipusim.workload.training import training_graphs
 
 NAMES = [

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from ipusim.workload.graph import Graph, Suppression, Tensor
+from ipusim.workload.graph import Graph, NonMaxSuppression, Tensor
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.model import Model
 from ipusim.workload.zoo.vision import efficientnet
@@ -207,7 +207,7 @@ def _detections(g: GraphBuilder, scores: list[str], boxes: list[str]) -> tuple[s
     best = g.reduce("best", "max", g.elementwise("probabilities", "sigmoid", logits), axis=2)
     corners = _corners(g, g.concat("boxes", *boxes, axis=1))
     batch, count, _ = g.shape(logits)
-    params = Suppression(batch=batch, boxes=count, detections=ROUNDS)
+    params = NonMaxSuppression(batch=batch, boxes=count, detections=ROUNDS)
     shapes = ((batch, ROUNDS, 4), (batch, ROUNDS), (batch, ROUNDS))
     found = tuple(
         g.add_tensor(Tensor(name=f"nms.out{number}", shape=shape))

@@ -1,0 +1,71 @@
+"""Losses over all alignments of a sequence with its labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ipusim.errors import WorkloadError
+from ipusim.workload.operators.base import Attributes, check_positive
+from ipusim.workload.operators.elementwise import Elementwise
+from ipusim.workload.operators.gradient import Backward, gradient
+
+ALIGNMENT_LOSSES = ("ctc", "transducer")
+"""Connectionist temporal classification (Graves et al. 2006) and its form with a prediction for
+every pair of step and label (Graves 2012, arXiv 1211.3711)."""
+
+_ALIGNMENT_FLOPS = 16
+"""Per cell of the lattice and direction: two additions of logarithms, two of products."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlignmentLoss(Attributes):
+    """Loss over all alignments of ``batch`` sequences with at most ``labels`` labels each.
+
+    Inputs are (log probabilities, labels), outputs (loss of each sequence, gradient of the log
+    probabilities). A "ctc" reads ``classes`` probabilities per step, (batch x steps, classes), a
+    "transducer" two per step and label (nothing, or the next label), so ``classes`` is 2 and its
+    input is (batch x steps x (labels + 1), 2).
+    """
+
+    KIND: ClassVar[str] = "alignment_loss"
+
+    kind: str
+    batch: int
+    steps: int
+    labels: int
+    classes: int
+
+    def __post_init__(self) -> None:
+        if self.kind not in ALIGNMENT_LOSSES:
+            raise WorkloadError(
+                f"Alignment loss {self.kind!r} must be one of {', '.join(ALIGNMENT_LOSSES)}."
+            )
+        check_positive(
+            self, batch=self.batch, steps=self.steps, labels=self.labels, classes=self.classes
+        )
+
+    @property
+    def cells(self) -> int:
+        """Cells of the lattice: steps times labels, for a CTC with blanks between them."""
+        columns = 2 * self.labels + 1 if self.kind == "ctc" else self.labels + 1
+        return self.batch * self.steps * columns
+
+    @property
+    def flops(self) -> int:
+        """Both directions of the lattice."""
+        return 2 * _ALIGNMENT_FLOPS * self.cells
+
+    @property
+    def variant(self) -> str:
+        """Its kind."""
+        return self.kind
+
+
+@gradient(AlignmentLoss)
+def _gradient(back: Backward, _loss: AlignmentLoss) -> None:
+    """Scale the gradient that the forward operator has computed already."""
+    computed = back.tensor(back.op.outputs[1])
+    scale = Elementwise(function="mul", n_inputs=2, elements=computed.elements, broadcast=True)
+    result = back.emit("gradient", scale, (computed.name, back.gradient), computed)
+    back.give(back.op.inputs[0], result)

@@ -1,0 +1,184 @@
+"""What all operators of a graph have: tensors, attributes that know their own work, a name.
+
+Attributes say what one operator does, as plain numbers. ``macs`` counts multiply-accumulates as
+``torch.utils.flop_counter`` does (every output element times every kernel tap, padding
+included), because the published parameter and MAC counts were made that way. ``flops`` counts
+two per MAC, and for everything else a conventional number of arithmetic operations per element,
+stated beside each operator; it feeds roofline baselines, never the cycle model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+from ipusim.errors import WorkloadError
+
+DTYPE_BYTES = {"float16": 2, "float32": 4, "int32": 4, "int64": 8, "uint8": 1, "bool": 1}
+"""Bytes per element of every element type a tensor may have."""
+
+ROLES = ("input", "parameter", "constant", "state", "activation", "output")
+"""Data from the host, learnt weights, fixed values, what a training step keeps for the next one
+(accumulated gradients, moments), intermediate results, results."""
+
+PASSES = ("forward", "data_gradient", "weight_gradient")
+"""What a convolution or product computes: the result, or the gradient of one of its operands."""
+
+Sizes = tuple[tuple[str, int], ...]
+"""Names of tensors, each with the elements that it must have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """A named array; ``alias_of`` names the tensor whose memory a reshaped parameter shares."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    role: str = "activation"
+    alias_of: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPE_BYTES:
+            raise WorkloadError(
+                f"Tensor {self.name!r} has element type {self.dtype!r}, which must be one of "
+                f"{', '.join(DTYPE_BYTES)}."
+            )
+        if self.role not in ROLES:
+            raise WorkloadError(
+                f"Tensor {self.name!r} has role {self.role!r}, which must be one of "
+                f"{', '.join(ROLES)}."
+            )
+        if any(size < 0 for size in self.shape):
+            raise WorkloadError(f"Tensor {self.name!r} has shape {self.shape}, which is negative.")
+
+    @property
+    def elements(self) -> int:
+        """Number of elements; 1 for a scalar."""
+        return prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Size in bytes."""
+        return self.elements * DTYPE_BYTES[self.dtype]
+
+
+class Attributes:
+    """What one operator does; the base of all, without work unless one says otherwise."""
+
+    __slots__ = ()
+
+    KIND: ClassVar[str] = ""
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates; element-wise products are not counted as such."""
+        return 0
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations."""
+        return 0
+
+    @property
+    def variant(self) -> str:
+        """What tells operators of one kind apart: "relu", "max", "batch", "reshape", ...; or ""."""
+        return ""
+
+    def sizes(self, _op: Op) -> Sizes:
+        """Return tensors of an operator with the elements that they must have."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One operator: what it does (``params``), what it reads and what it writes.
+
+    ``phase`` is the part of a training step that it belongs to, ``source`` the forward operator
+    (or, in an update, the parameter) that it was derived from.
+    """
+
+    name: str
+    params: Attributes
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    phase: str = "forward"
+    source: str = ""
+
+    @property
+    def kind(self) -> str:
+        """Lower-case name of what it does: "conv", "matmul", "elementwise", ..."""
+        return self.params.KIND
+
+    @property
+    def function(self) -> str:
+        """What distinguishes operators of one kind, as their attributes say."""
+        return self.params.variant
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates."""
+        return self.params.macs
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations, as the attributes count them."""
+        return self.params.flops
+
+
+def windowed_field(
+    field: tuple[int, ...],
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding_lower: tuple[int, ...],
+    padding_upper: tuple[int, ...],
+    dilation: tuple[int, ...],
+) -> tuple[int, ...]:
+    """Output size of a sliding window per spatial dimension, rounded down and at least 0.
+
+    ``(field + paddings - dilation * (kernel - 1) - 1) // stride + 1``, in elements.
+    """
+    return tuple(
+        max(0, (size + low + high - step * (taps - 1) - 1) // hop + 1)
+        for size, taps, hop, low, high, step in zip(
+            field, kernel, stride, padding_lower, padding_upper, dilation, strict=True
+        )
+    )
+
+
+def check_positive(attributes: Attributes, **values: int) -> None:
+    """Raise `WorkloadError` for the first value below 1."""
+    for name, value in values.items():
+        if value < 1:
+            operator = type(attributes).__name__
+            raise WorkloadError(f"{operator} has {name} = {value}, which must be at least 1.")
+
+
+def check_choice(attributes: Attributes, name: str, choices: tuple[str, ...]) -> None:
+    """Raise `WorkloadError` if an attribute is none of its choices."""
+    value = getattr(attributes, name)
+    if value not in choices:
+        raise WorkloadError(
+            f"{type(attributes).__name__} has {name} = {value!r}, which must be one of "
+            f"{', '.join(choices)}."
+        )
+
+
+def check_ranks(attributes: Attributes, rank: int, **values: tuple[int, ...]) -> None:
+    """Raise `WorkloadError` for the first tuple without an entry per spatial dimension."""
+    for name, value in values.items():
+        if len(value) != rank:
+            raise WorkloadError(
+                f"{type(attributes).__name__} has {name} = {value}, which must have {rank} "
+                "entries, one per spatial dimension."
+            )
+
+
+def check_forward(attributes: Attributes, pass_kind: str) -> None:
+    """Raise `WorkloadError` if a convolution or product is a gradient itself."""
+    if pass_kind != "forward":
+        raise WorkloadError(
+            f"{type(attributes).__name__} has pass_kind = {pass_kind!r} and so no gradient of "
+            "its own here: derive gradients from the forward operator."
+        )

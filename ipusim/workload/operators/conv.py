@@ -1,0 +1,267 @@
+"""Convolutions, and the two gradients of one.
+
+A gradient of a convolution is a convolution again, and so it is planned and timed like one. With
+zeros spread through an input or a kernel (dilation) and paddings that may be negative (the field
+is cut there), every field comes out exactly as large as that of the tensor it belongs to, also
+where a stride leaves elements of the forward input unread.
+
+References
+----------
+poplibs tag sdk/poplar/2.0.0, ``lib/poplin/ConvUtil.cpp`` (getGradientParams) and
+``lib/poplin/Convolution.cpp`` (getWeightUpdateParams).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+from ipusim.errors import WorkloadError
+from ipusim.workload.operators.base import (
+    PASSES,
+    Attributes,
+    Op,
+    Sizes,
+    check_choice,
+    check_forward,
+    check_positive,
+    check_ranks,
+    windowed_field,
+)
+from ipusim.workload.operators.gradient import Backward, gradient
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conv(Attributes):
+    """A convolution, or, with ``input_dilation``, a transposed one.
+
+    Channels are totals over all groups. ``input_dilation`` spreads the input by zeros before the
+    window slides (poplibs' ``inputTransform.dilation``); it is empty for ordinary convolutions.
+    Paddings may be negative only when ``input_dilation`` is set or in a gradient (the input is then
+    truncated). ``pass_kind`` tells a forward convolution from the two gradients of one, which are
+    convolutions too (`conv_data_gradient`, `conv_weight_gradient`).
+    """
+
+    KIND: ClassVar[str] = "conv"
+
+    batch: int
+    in_channels: int
+    out_channels: int
+    groups: int
+    field: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding_lower: tuple[int, ...]
+    padding_upper: tuple[int, ...]
+    dilation: tuple[int, ...]
+    input_dilation: tuple[int, ...] = ()
+    pass_kind: str = "forward"
+
+    def __post_init__(self) -> None:
+        rank = len(self.field)
+        check_choice(self, "pass_kind", PASSES)
+        check_positive(
+            self,
+            batch=self.batch,
+            in_channels=self.in_channels,
+            out_channels=self.out_channels,
+            groups=self.groups,
+            rank=rank,
+        )
+        check_ranks(
+            self,
+            rank,
+            kernel=self.kernel,
+            stride=self.stride,
+            padding_lower=self.padding_lower,
+            padding_upper=self.padding_upper,
+            dilation=self.dilation,
+        )
+        if self.input_dilation:
+            check_ranks(self, rank, input_dilation=self.input_dilation)
+        check_positive(self, stride=min(self.stride), dilation=min(self.dilation))
+        check_positive(self, kernel=min(self.kernel), field=min(self.field))
+        if self.in_channels % self.groups or self.out_channels % self.groups:
+            raise WorkloadError(
+                f"Conv has {self.in_channels} input and {self.out_channels} output channels, "
+                f"which must both be multiples of its {self.groups} groups."
+            )
+
+    @property
+    def is_transposed(self) -> bool:
+        """Whether zeros are inserted between input elements."""
+        return any(step > 1 for step in self.input_dilation)
+
+    @property
+    def out_field(self) -> tuple[int, ...]:
+        """Output size per spatial dimension, in elements."""
+        field = self.field
+        if self.input_dilation:
+            field = tuple((n - 1) * s + 1 for n, s in zip(field, self.input_dilation, strict=True))
+        return windowed_field(
+            field,
+            self.kernel,
+            self.stride,
+            self.padding_lower,
+            self.padding_upper,
+            self.dilation,
+        )
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates: per output element, or per input element when transposed.
+
+        A gradient counts as much as its forward convolution: kernel taps times the elements of the
+        incoming gradient, or of the forward input where the forward convolution is transposed (its
+        input dilation is the stride of its data gradient).
+        """
+        channels = self.in_channels * self.out_channels // self.groups
+        positions, taps = self.out_field, self.kernel
+        if self.pass_kind == "data_gradient":
+            positions = self.out_field if max(self.stride) > 1 else self.field
+        elif self.is_transposed:
+            positions = self.field
+            taps = self.out_field if self.pass_kind == "weight_gradient" else self.kernel
+        return self.batch * prod(positions) * prod(taps) * channels
+
+    @property
+    def weights(self) -> int:
+        """Number of weights."""
+        return self.out_channels * (self.in_channels // self.groups) * prod(self.kernel)
+
+    @property
+    def flops(self) -> int:
+        """Two per multiply-accumulate."""
+        return 2 * self.macs
+
+    @property
+    def variant(self) -> str:
+        """Which gradient it computes, if it is one."""
+        return "" if self.pass_kind == "forward" else self.pass_kind
+
+    def sizes(self, op: Op) -> Sizes:
+        """Elements of the input, the weights and the result."""
+        return (
+            (op.inputs[0], self.batch * self.in_channels * prod(self.field)),
+            (op.inputs[1], self.weights),
+            (op.outputs[0], self.batch * self.out_channels * prod(self.out_field)),
+        )
+
+
+def conv_data_gradient(conv: Conv) -> Conv:
+    """Return the gradient of a convolution's input.
+
+    Parameters
+    ----------
+    conv : Conv
+        A forward convolution; strided, dilated, grouped and transposed ones alike.
+
+    Returns
+    -------
+    Conv
+        Inputs (incoming gradient, weights of the forward convolution), output in the shape of the
+        forward input.  The kernel is read rotated by half a turn in every dimension, with input and
+        output channels of each group exchanged; the incoming gradient is spread by the forward
+        stride.
+
+    Raises
+    ------
+    WorkloadError
+        If `conv` is a gradient itself.
+    """
+    check_forward(conv, conv.pass_kind)
+    # Of the forward sum y[o] += x[i] w[k], with o stride + k dilation - padding = i spread, the
+    # gradient of x reads dy at i spread + (taps - 1 - k) dilation - lower.
+    spread = _spread(conv)
+    reach = tuple((t - 1) * d for t, d in zip(conv.kernel, conv.dilation, strict=True))
+    lower = tuple(r - p for r, p in zip(reach, conv.padding_lower, strict=True))
+    upper = tuple(
+        (field - 1) * step - (out - 1) * stride + r - low
+        for field, step, out, stride, r, low in zip(
+            conv.field, spread, conv.out_field, conv.stride, reach, lower, strict=True
+        )
+    )
+    return Conv(
+        batch=conv.batch,
+        in_channels=conv.out_channels,
+        out_channels=conv.in_channels,
+        groups=conv.groups,
+        field=conv.out_field,
+        kernel=conv.kernel,
+        stride=spread,
+        padding_lower=lower,
+        padding_upper=upper,
+        dilation=conv.dilation,
+        input_dilation=_unless_ones(conv.stride),
+        pass_kind="data_gradient",
+    )
+
+
+def conv_weight_gradient(conv: Conv) -> Conv:
+    """Return the gradient of a convolution's weights.
+
+    Parameters
+    ----------
+    conv : Conv
+        A forward convolution; strided, dilated, grouped and transposed ones alike.
+
+    Returns
+    -------
+    Conv
+        Inputs (activations, incoming gradient), output in the shape of the weights.  The
+        activations are the input, their channels taking the part of the batch, and their batch that
+        of the channels to sum over; the incoming gradient is the kernel, spread by the forward
+        stride; the forward dilation is the stride.
+
+    Raises
+    ------
+    WorkloadError
+        If `conv` is a gradient itself.
+    """
+    check_forward(conv, conv.pass_kind)
+    spread = _spread(conv)
+    # What the forward windows leave unread at the upper end is not read here either.
+    upper = tuple(
+        (taps - 1) * dilation + (out - 1) * stride - (field - 1) * step - low
+        for taps, dilation, out, stride, field, step, low in zip(
+            conv.kernel,
+            conv.dilation,
+            conv.out_field,
+            conv.stride,
+            conv.field,
+            spread,
+            conv.padding_lower,
+            strict=True,
+        )
+    )
+    return Conv(
+        batch=conv.in_channels // conv.groups,
+        in_channels=conv.batch * conv.groups,
+        out_channels=conv.out_channels,
+        groups=conv.groups,
+        field=conv.field,
+        kernel=conv.out_field,
+        stride=conv.dilation,
+        padding_lower=conv.padding_lower,
+        padding_upper=upper,
+        dilation=conv.stride,
+        input_dilation=conv.input_dilation,
+        pass_kind="weight_gradient",
+    )
+
+
+@gradient(Conv)
+def _gradient(back: Backward, conv: Conv) -> None:
+    x, weights = back.op.inputs[:2]
+    dtype = back.result.dtype
+    back.send(weights, "weight_gradient", conv_weight_gradient(conv), (x, back.gradient), dtype)
+    back.send(x, "data_gradient", conv_data_gradient(conv), (back.gradient, weights))
+
+
+def _spread(conv: Conv) -> tuple[int, ...]:
+    return conv.input_dilation or (1,) * len(conv.field)
+
+
+def _unless_ones(steps: tuple[int, ...]) -> tuple[int, ...]:
+    return steps if any(step > 1 for step in steps) else ()

@@ -1,0 +1,44 @@
+"""Distances of every row of one matrix to every row of another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ipusim.workload.operators.base import Attributes, check_positive
+from ipusim.workload.operators.gradient import Backward, gradient
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distance(Attributes):
+    """L1 distances of each of ``rows`` rows to each of ``others`` rows of ``width`` elements.
+
+    With ``backward`` the inputs are (first matrix, second matrix, gradient of the distances) and
+    the result is the gradient of the first matrix.
+    """
+
+    KIND: ClassVar[str] = "distance"
+
+    rows: int
+    others: int
+    width: int
+    backward: bool = False
+
+    def __post_init__(self) -> None:
+        check_positive(self, rows=self.rows, others=self.others, width=self.width)
+
+    @property
+    def flops(self) -> int:
+        """Subtraction, absolute value or sign, addition."""
+        return 3 * self.rows * self.others * self.width
+
+
+@gradient(Distance)
+def _gradient(back: Backward, distance: Distance) -> None:
+    counts = (distance.rows, distance.others)
+    for index in (0, 1):
+        own, other = back.op.inputs[index], back.op.inputs[1 - index]
+        answer = Distance(
+            rows=counts[index], others=counts[1 - index], width=distance.width, backward=True
+        )
+        back.send(own, f"gradient{index}", answer, (own, other, back.gradient))

@@ -1,0 +1,78 @@
+"""Rows of a table, chosen, added up or written by index."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from ipusim.errors import WorkloadError
+from ipusim.workload.operators.base import Attributes, check_positive
+from ipusim.workload.operators.gradient import Backward, gradient
+
+GATHERS = ("lookup", "add", "write")
+"""What `Gather` does with the rows."""
+
+_BACK = {"lookup": "add", "add": "lookup"}
+"""A lookup sends gradients back by adding them up, a sum by looking them up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gather(Attributes):
+    """Rows of a table chosen by index: ``indices`` of ``rows`` rows of ``width`` elements.
+
+    Attributes
+    ----------
+    rows, width, indices : int
+        Of the table, of a row in elements, and how many rows are chosen.
+    function : {"lookup", "add", "write"}
+        "lookup" reads (table, indices); "add" sums (updates, indices) into a table of zeros, which
+        is the gradient of a lookup and how a graph network aggregates neighbours; "write" puts
+        (table, updates, indices) into a table that stays.
+    groups : int
+        Tables, each with as many indices of its own (a batch of small graphs). Rows and indices
+        are those of one group.
+    hottest : int
+        How many of a group's indices fall on one and the same row, beyond an even spread: padding
+        that points to a spare row, or the hub of a graph. One tile has to serve them all.
+    """
+
+    KIND: ClassVar[str] = "gather"
+
+    rows: int
+    width: int
+    indices: int
+    function: str = "lookup"
+    groups: int = 1
+    hottest: int = 0
+
+    def __post_init__(self) -> None:
+        if self.function not in GATHERS:
+            raise WorkloadError(
+                f"Gather function {self.function!r} must be one of {', '.join(GATHERS)}."
+            )
+        check_positive(self, groups=self.groups)
+        if not 0 <= self.hottest <= self.indices:
+            raise WorkloadError(
+                f"Gather has hottest = {self.hottest}, which must be 0 to {self.indices}, its "
+                "indices."
+            )
+
+    @property
+    def flops(self) -> int:
+        """One addition per element that is added."""
+        added = self.groups * self.indices * self.width
+        return added if self.function == "add" else 0
+
+    @property
+    def variant(self) -> str:
+        """Its function, unless that is a lookup."""
+        return "" if self.function == "lookup" else self.function
+
+
+@gradient(Gather)
+def _gradient(back: Backward, gather: Gather) -> None:
+    if gather.function not in _BACK:
+        raise back.refusal()
+    operand, indices = back.op.inputs
+    answer = replace(gather, function=_BACK[gather.function])
+    back.send(operand, "gradient", answer, (back.gradient, indices), back.result.dtype)

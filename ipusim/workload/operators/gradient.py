@@ -1,0 +1,192 @@
+"""Gradients of operators: one rule for each class of attributes, written to a tape.
+
+Each forward operator is answered by the operators that a framework would run for it: gradients of
+convolutions and products are convolutions and products again, everything else has one gradient
+operator of its own or a few elementwise ones. A rule stands beside the attributes it is for,
+decorated with `gradient`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from ipusim.errors import WorkloadError
+from ipusim.workload.operators.base import Attributes, Op, Tensor
+
+Rule = Callable[["Backward", Attributes], None]
+
+_RULES: dict[type[Attributes], Rule] = {}
+
+
+def gradient(attributes: type[Attributes]) -> Callable[[Rule], Rule]:
+    """Register the decorated function as the rule that writes the gradient of an operator."""
+
+    def register(rule: Rule) -> Rule:
+        _RULES[attributes] = rule
+        return rule
+
+    return register
+
+
+@dataclass(slots=True)
+class Tape:
+    """Operators and tensors of a backward pass while it is written.
+
+    Attributes
+    ----------
+    forward : mapping of str to Tensor
+        Tensors of the forward pass, which gradients are made for.
+    wanted : frozenset of str
+        Those whose gradients somebody needs.
+    tensors : dict of str to Tensor
+        Tensors that the backward pass adds.
+    ops : list of Op
+        Its operators in order.
+    gradients : dict of str to list of str
+        Contributions to the gradient of each forward tensor so far.
+    """
+
+    forward: Mapping[str, Tensor]
+    wanted: frozenset[str]
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    ops: list[Op] = field(default_factory=list)
+    gradients: dict[str, list[str]] = field(default_factory=dict)
+
+    def new_tensor(self, name: str, like: Tensor) -> str:
+        """Add an intermediate tensor with the shape and type of another."""
+        self.tensors[name] = Tensor(name=name, shape=like.shape, dtype=like.dtype)
+        return name
+
+    def append(
+        self,
+        source: Op,
+        suffix: str,
+        attributes: Attributes,
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+    ) -> None:
+        """Add one backward operator of a forward one, whose results exist."""
+        self.ops.append(
+            Op(
+                name=f"{source.name}.{suffix}",
+                params=attributes,
+                inputs=inputs,
+                outputs=outputs,
+                phase="backward",
+                source=source.name,
+            )
+        )
+
+    def emit(
+        self,
+        source: Op,
+        suffix: str,
+        attributes: Attributes,
+        inputs: tuple[str, ...],
+        like: Tensor,
+    ) -> str:
+        """Add one backward operator and its result, of the shape and type of `like`; name that."""
+        output = self.new_tensor(f"{source.name}.{suffix}", like)
+        self.append(source, suffix, attributes, inputs, (output,))
+        return output
+
+    def contribute(self, name: str, gradient: str) -> None:
+        """Record one more contribution to the gradient of a forward tensor."""
+        self.gradients.setdefault(name, []).append(gradient)
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """The gradient of one forward operator while its rule writes it.
+
+    ``incoming`` holds the gradient of each of its results, None where nobody sends one. Methods
+    that add operators name them after the forward one, with a suffix.
+    """
+
+    tape: Tape
+    op: Op
+    incoming: tuple[str | None, ...]
+
+    def run(self) -> None:
+        """Apply the rule of the operator, or raise `WorkloadError` if there is none."""
+        rule = _RULES.get(type(self.op.params))
+        if rule is None:
+            raise self.refusal()
+        rule(self, self.op.params)
+
+    def refusal(self) -> WorkloadError:
+        """Return the error of an operator without a gradient."""
+        return WorkloadError(
+            f"Operator {self.op.name!r} ({self.op.kind} {self.op.function}".rstrip()
+            + ") has no gradient: train a model without it, or simulate inference."
+        )
+
+    @property
+    def gradient(self) -> str:
+        """The gradient of the first result."""
+        name = self.incoming[0]
+        if name is None:
+            raise self.refusal()
+        return name
+
+    @property
+    def result(self) -> Tensor:
+        """The first result of the forward operator."""
+        return self.tensor(self.op.outputs[0])
+
+    def tensor(self, name: str) -> Tensor:
+        """Return a tensor of the forward pass."""
+        return self.tape.forward[name]
+
+    def elements(self, name: str) -> int:
+        """Return the elements of a tensor of either pass."""
+        return (self.tape.tensors.get(name) or self.tape.forward[name]).elements
+
+    def wants(self, name: str) -> bool:
+        """Whether anybody needs the gradient of a forward tensor."""
+        return name in self.tape.wanted
+
+    def emit(
+        self, suffix: str, attributes: Attributes, inputs: tuple[str, ...], like: Tensor
+    ) -> str:
+        """Add an operator and its result, of the shape and type of `like`; return its name."""
+        return self.tape.emit(self.op, suffix, attributes, inputs, like)
+
+    def give(self, name: str, gradient: str) -> None:
+        """Send a gradient to a forward tensor of its size, if that is wanted."""
+        if self.wants(name):
+            self.tape.contribute(name, gradient)
+
+    def send(
+        self,
+        name: str,
+        suffix: str,
+        attributes: Attributes,
+        inputs: tuple[str, ...],
+        dtype: str = "",
+    ) -> None:
+        """Add the operator that computes the gradient of a forward tensor, if that is wanted.
+
+        The gradient has the type of the tensor unless another is given.
+        """
+        if self.wants(name):
+            tensor = self.tensor(name)
+            like = replace(tensor, dtype=dtype or tensor.dtype)
+            self.tape.contribute(name, self.emit(suffix, attributes, inputs, like))
+
+    def send_all(
+        self,
+        names: tuple[str, ...],
+        attributes: Attributes,
+        inputs: tuple[str, ...],
+        dtype: str = "",
+    ) -> None:
+        """Add the one operator that computes the gradients of several forward tensors."""
+        outputs = []
+        for index, name in enumerate(names):
+            tensor = self.tensor(name)
+            like = replace(tensor, dtype=dtype or tensor.dtype)
+            outputs.append(self.tape.new_tensor(f"{self.op.name}.gradient{index}", like))
+            self.give(name, outputs[-1])
+        self.tape.append(self.op, "gradient", attributes, inputs, tuple(outputs))

@@ -1,0 +1,29 @@
+"""Changes of shape and order, which move data or are views."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ipusim.workload.operators.base import Attributes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout(Attributes):
+    """A change of shape or order: "reshape", "transpose", "concat", "split", "pad", ...
+
+    ``moves_data`` is False where the result is a mere view of the input (reshapes, slices,
+    splits, broadcasts) and True where elements change their order or new memory is needed
+    (transposes, concatenations, pads, repeats). ``elements`` is the size of all outputs.
+    """
+
+    KIND: ClassVar[str] = "layout"
+
+    function: str
+    elements: int
+    moves_data: bool
+
+    @property
+    def variant(self) -> str:
+        """Its function."""
+        return self.function

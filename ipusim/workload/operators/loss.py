@@ -1,0 +1,53 @@
+"""Losses of a prediction, each with its gradient in the same operator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ipusim.errors import WorkloadError
+from ipusim.workload.operators.base import Attributes, check_positive
+from ipusim.workload.operators.softmax import SOFTMAX_FLOPS_PER_ELEMENT
+
+CLASS_LOSSES = ("cross_entropy", "cross_entropy_accuracy")
+"""Those whose target is the number of a class."""
+
+LOSSES = (*CLASS_LOSSES, "binary_cross_entropy", "mean_squared", "identity")
+"""Losses that `Loss` knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss(Attributes):
+    """Mean loss of ``rows`` rows of ``classes`` values, and its gradient in the same op.
+
+    Inputs are (predictions, targets), outputs (loss of each row, gradient of the predictions).
+    "cross_entropy" takes the softmax of the predictions first and integer targets,
+    "cross_entropy_accuracy" also counts the rows whose largest prediction is the target's,
+    "binary_cross_entropy" the sigmoid and targets of the predictions' shape, "mean_squared" such
+    targets too. "identity" is for networks that compute their loss themselves: the result is the
+    loss, its gradient 1, and there are no targets (PopTorch's identity_loss).
+    """
+
+    KIND: ClassVar[str] = "loss"
+
+    kind: str
+    rows: int
+    classes: int
+
+    def __post_init__(self) -> None:
+        if self.kind not in LOSSES:
+            raise WorkloadError(f"Loss kind {self.kind!r} must be one of {', '.join(LOSSES)}.")
+        check_positive(self, rows=self.rows, classes=self.classes)
+
+    @property
+    def flops(self) -> int:
+        """Softmax or sigmoid and subtraction, or subtraction and square."""
+        per_element = {"identity": 1, "mean_squared": 2}.get(
+            self.kind, SOFTMAX_FLOPS_PER_ELEMENT + 1
+        )
+        return per_element * self.rows * self.classes
+
+    @property
+    def variant(self) -> str:
+        """Its kind."""
+        return self.kind

@@ -1,0 +1,134 @@
+"""Matrix products, and the two gradients of one, which are products again.
+
+References
+----------
+poplibs tag sdk/poplar/2.0.0, ``lib/poplin/MatMul.cpp``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from ipusim.workload.operators.base import (
+    PASSES,
+    Attributes,
+    Op,
+    Sizes,
+    check_choice,
+    check_forward,
+    check_positive,
+)
+from ipusim.workload.operators.gradient import Backward, gradient
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatMul(Attributes):
+    """``C[g, m, n] = A[g, m, k] @ B[g, k, n]``, A and B being the op's first two inputs.
+
+    ``weights_operand`` says whether B is a parameter. ``transpose_a`` and ``transpose_b`` record
+    that the stored operand is the transpose of what the formula reads; ``m``, ``k`` and ``n``
+    already account for it. ``pass_kind`` is that of the layer: the product of an incoming gradient
+    with the weights is its "data_gradient", with the activations its "weight_gradient".
+    """
+
+    KIND: ClassVar[str] = "matmul"
+
+    groups: int = 1
+    m: int
+    k: int
+    n: int
+    weights_operand: bool | None = None
+    transpose_a: bool = False
+    transpose_b: bool = False
+    pass_kind: str = "forward"
+
+    def __post_init__(self) -> None:
+        check_choice(self, "pass_kind", PASSES)
+        check_positive(self, groups=self.groups, m=self.m, k=self.k, n=self.n)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates."""
+        return self.groups * self.m * self.k * self.n
+
+    @property
+    def flops(self) -> int:
+        """Two per multiply-accumulate."""
+        return 2 * self.macs
+
+    @property
+    def variant(self) -> str:
+        """Which gradient it computes, if it is one."""
+        return "" if self.pass_kind == "forward" else self.pass_kind
+
+    def sizes(self, op: Op) -> Sizes:
+        """Elements of the result."""
+        return ((op.outputs[0], self.groups * self.m * self.n),)
+
+
+def matmul_data_gradient(product: MatMul) -> MatMul:
+    """Return the gradient of A, dA = dC B^T, of C = A B.
+
+    Parameters
+    ----------
+    product : MatMul
+        A forward product.
+
+    Returns
+    -------
+    MatMul
+        Inputs (dC, B), output with the elements of A as (g, m, k).
+
+    Raises
+    ------
+    WorkloadError
+        If `product` is a gradient itself.
+    """
+    check_forward(product, product.pass_kind)
+    return replace(
+        product,
+        k=product.n,
+        n=product.k,
+        transpose_a=False,
+        transpose_b=not product.transpose_b,
+        pass_kind="data_gradient",
+    )
+
+
+def matmul_weight_gradient(product: MatMul) -> MatMul:
+    """Return the gradient of B, dB = A^T dC, of C = A B.
+
+    Parameters
+    ----------
+    product : MatMul
+        A forward product.
+
+    Returns
+    -------
+    MatMul
+        Inputs (A, dC), output with the elements of B as (g, k, n).  ``weights_operand`` still says
+        whether B, whose gradient this is, is a parameter.
+
+    Raises
+    ------
+    WorkloadError
+        If `product` is a gradient itself.
+    """
+    check_forward(product, product.pass_kind)
+    return replace(
+        product,
+        m=product.k,
+        k=product.m,
+        transpose_a=not product.transpose_a,
+        transpose_b=False,
+        pass_kind="weight_gradient",
+    )
+
+
+@gradient(MatMul)
+def _gradient(back: Backward, product: MatMul) -> None:
+    a, b = back.op.inputs[:2]
+    dtype = back.result.dtype
+    back.send(b, "weight_gradient", matmul_weight_gradient(product), (a, back.gradient), dtype)
+    back.send(a, "data_gradient", matmul_data_gradient(product), (back.gradient, b), dtype)

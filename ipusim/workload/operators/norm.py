@@ -1,0 +1,85 @@
+"""Normalisations by stored or computed statistics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from ipusim.errors import WorkloadError
+from ipusim.workload.operators.base import Attributes, check_positive
+from ipusim.workload.operators.gradient import Backward, gradient
+
+LAYER_NORM_FLOPS_PER_ELEMENT = 8
+"""Mean 1, centred square sum 3, normalise 2, scale and shift 2."""
+BATCH_NORM_INFERENCE_FLOPS_PER_ELEMENT = 2
+"""Scale and shift; the statistics are constants."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Norm(Attributes):
+    """Normalisation of ``batch x channels x spatial_elements`` elements.
+
+    "batch" at inference is a scale and a shift by four stored vectors; its inputs are
+    (data, scale, bias, mean, variance). "layer" normalises each of ``batch`` rows over its
+    ``channels`` (``spatial_elements`` is 1); "instance" and "group" normalise each of ``groups``
+    groups of channels of each sample. Inputs of those, and of "batch" with ``training``, are
+    (data, scale, bias).
+
+    In a training graph a norm writes its mean and deviation as a second output. With ``backward``
+    the inputs are (incoming gradient, data, scale, statistics) and the outputs the gradients of
+    (data, scale, bias). ``replica_span`` replicas share the statistics of a training batch norm
+    (distributed batch norm).
+    """
+
+    KIND: ClassVar[str] = "norm"
+
+    kind: str
+    batch: int
+    channels: int
+    spatial_elements: int
+    groups: int = 1
+    training: bool = False
+    backward: bool = False
+    replica_span: int = 1
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("batch", "layer", "group", "instance"):
+            raise WorkloadError(
+                f"Norm kind {self.kind!r} must be 'batch', 'layer', 'group' or 'instance'."
+            )
+        check_positive(self, groups=self.groups, replica_span=self.replica_span)
+
+    @property
+    def elements(self) -> int:
+        """Number of elements normalised."""
+        return self.batch * self.channels * self.spatial_elements
+
+    @property
+    def statistics(self) -> int:
+        """Number of means: one per channel, row, group of a sample, or channel of a sample."""
+        per_kind = {
+            "batch": self.channels,
+            "layer": self.batch,
+            "group": self.batch * self.groups,
+            "instance": self.batch * self.channels,
+        }
+        return per_kind[self.kind]
+
+    @property
+    def flops(self) -> int:
+        """Two per element for a stored normalisation, eight when statistics are computed."""
+        if self.kind == "batch" and not self.training:
+            return BATCH_NORM_INFERENCE_FLOPS_PER_ELEMENT * self.elements
+        return LAYER_NORM_FLOPS_PER_ELEMENT * self.elements
+
+    @property
+    def variant(self) -> str:
+        """Its kind."""
+        return self.kind
+
+
+@gradient(Norm)
+def _gradient(back: Backward, norm: Norm) -> None:
+    names = back.op.inputs[:3]
+    inputs = (back.gradient, *names[:2], back.op.outputs[1])
+    back.send_all(names, replace(norm, backward=True), inputs)

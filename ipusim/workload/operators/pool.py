@@ -1,0 +1,80 @@
+"""Sliding maxima and averages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import ClassVar
+
+from ipusim.errors import WorkloadError
+from ipusim.workload.operators.base import Attributes, check_positive, check_ranks, windowed_field
+from ipusim.workload.operators.gradient import Backward, gradient
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool(Attributes):
+    """A sliding maximum or average; global pooling has ``kernel == field``.
+
+    When a file rounds its output size up, ``padding_upper`` has been enlarged to say the same
+    with rounding down, so ``out_field`` is always exact. With ``backward`` the op reads the
+    gradient of the result (and, for a maximum, the input and the result) and writes that of the
+    input; the sizes stay those of the forward pool.
+    """
+
+    KIND: ClassVar[str] = "pool"
+
+    kind: str
+    batch: int
+    channels: int
+    field: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding_lower: tuple[int, ...]
+    padding_upper: tuple[int, ...]
+    dilation: tuple[int, ...] = ()
+    include_padding: bool = False
+    backward: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("max", "average"):
+            raise WorkloadError(f"Pool kind {self.kind!r} must be 'max' or 'average'.")
+        rank = len(self.field)
+        check_positive(self, batch=self.batch, channels=self.channels, rank=rank)
+        check_ranks(
+            self,
+            rank,
+            kernel=self.kernel,
+            stride=self.stride,
+            padding_lower=self.padding_lower,
+            padding_upper=self.padding_upper,
+        )
+        check_positive(self, stride=min(self.stride), kernel=min(self.kernel))
+
+    @property
+    def out_field(self) -> tuple[int, ...]:
+        """Output size per spatial dimension, in elements."""
+        return windowed_field(
+            self.field,
+            self.kernel,
+            self.stride,
+            self.padding_lower,
+            self.padding_upper,
+            self.dilation or (1,) * len(self.field),
+        )
+
+    @property
+    def flops(self) -> int:
+        """One per kernel tap and output element."""
+        return self.batch * self.channels * prod(self.out_field) * prod(self.kernel)
+
+    @property
+    def variant(self) -> str:
+        """Its kind."""
+        return self.kind
+
+
+@gradient(Pool)
+def _gradient(back: Backward, pool: Pool) -> None:
+    x, result = back.op.inputs[0], back.op.outputs[0]
+    kept = (x, result) if pool.kind == "max" else ()
+    back.send(x, "gradient", replace(pool, backward=True), (back.gradient, *kept))

@@ -1,0 +1,30 @@
+"""Reductions over axes: sums, means, extrema."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ipusim.workload.operators.base import Attributes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduce(Attributes):
+    """Reduction of ``(outer, reduced, inner)`` over the middle; "mean", "sum", "max", ..."""
+
+    KIND: ClassVar[str] = "reduce"
+
+    function: str
+    outer: int
+    reduced: int
+    inner: int
+
+    @property
+    def flops(self) -> int:
+        """One per input element."""
+        return self.outer * self.reduced * self.inner
+
+    @property
+    def variant(self) -> str:
+        """Its function."""
+        return self.function

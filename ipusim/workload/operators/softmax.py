@@ -1,0 +1,38 @@
+"""Softmax and its logarithm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from ipusim.workload.operators.base import Attributes
+from ipusim.workload.operators.gradient import Backward, gradient
+
+SOFTMAX_FLOPS_PER_ELEMENT = 5
+"""Maximum, subtraction, exponential, sum, division."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Softmax(Attributes):
+    """Softmax of ``outer`` rows of ``length`` elements; ``log`` for its logarithm.
+
+    With ``backward`` the inputs are (incoming gradient, result of the forward pass).
+    """
+
+    KIND: ClassVar[str] = "softmax"
+
+    outer: int
+    length: int
+    log: bool = False
+    backward: bool = False
+
+    @property
+    def flops(self) -> int:
+        """Five per element."""
+        return SOFTMAX_FLOPS_PER_ELEMENT * self.outer * self.length
+
+
+@gradient(Softmax)
+def _gradient(back: Backward, softmax: Softmax) -> None:
+    inputs = (back.gradient, back.op.outputs[0])
+    back.send(back.op.inputs[0], "gradient", replace(softmax, backward=True), inputs)
