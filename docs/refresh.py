@@ -19,9 +19,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ipusim import cli
+from ipusim.files import write_bytes, write_text
 from ipusim.study.book.execute import run_notebook
 from ipusim.study.book.notebook import cleaned, notebook_text, read_notebook
-from ipusim.study.book.outputs import write_bytes, write_text
 from ipusim.study.evidence import operations as evidence
 from ipusim.study.evidence.memory import network_memory_table
 from ipusim.study.evidence.recurrent import recurrent_table

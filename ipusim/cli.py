@@ -466,7 +466,7 @@ def params(study: str) -> None:
 @click.option("--check", is_flag=True, help="Change nothing; fail if a notebook needs cleaning.")
 def clean_notebooks(notebooks: tuple[Path, ...], check: bool) -> int:
     """Remove times and tool metadata from NOTEBOOKS (all by default); keep outputs."""
-    from ipusim.paths import notebooks_dir
+    from ipusim.files import notebooks_dir
     from ipusim.study.book.notebook import clean_file, problems, read_notebook
 
     found = False

@@ -34,7 +34,7 @@ class DataError(IpuSimError):
 
 
 class StudyError(IpuSimError):
-    """A study that cannot be run or written."""
+    """A study that cannot be run, or a result that cannot be written."""
 
 
 def normalise_name(name: object) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import html
 import json
-import os
-import tempfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ipusim.files import replace_file
 from ipusim.runtime.calibration import compile_s_per_tile_step, interval80, run_kind
 from ipusim.runtime.compile_time import compile_s, compiled_code
 from ipusim.runtime.options.config import RunConfig
@@ -326,16 +325,9 @@ class Report:
             }
             for row in self.trace.itertuples()
         ]
-        target = Path(path)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                json.dump({"traceEvents": events, "displayTimeUnit": "ns"}, stream)
-            Path(temporary).replace(target)
-        except OSError:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-        return target
+        trace = {"traceEvents": events, "displayTimeUnit": "ns"}
+        replace_file(Path(path), json.dumps(trace).encode())
+        return Path(path)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers under the stable keys of ``ipusim simulate --json``."""

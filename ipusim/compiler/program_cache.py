@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import marshal
-import os
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import fields
 from functools import cache
@@ -26,6 +24,7 @@ from typing import Any
 from ipusim.compiler.lower import lower
 from ipusim.compiler.program import LoweredOp, Program, Step
 from ipusim.compiler.stacks import Stack
+from ipusim.files import replace_file
 from ipusim.kernel_cache import cache_folder, source_digest
 from ipusim.machine import Chip
 from ipusim.workload.graph import Graph
@@ -121,16 +120,9 @@ def _read(path: Path) -> Program | None:
 def _write(path: Path, program: Program) -> None:
     """Keep a program whole or not at all; a full or closed disk is no reason to fail."""
     content = zlib.compress(marshal.dumps(_to_rows(program)), 1)
-    temporary = ""
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-        Path(temporary).replace(path)
-    except OSError:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
+        replace_file(path, content)
 
 
 def _to_rows(program: Program) -> list[tuple[Any, Any]]:

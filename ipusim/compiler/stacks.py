@@ -7,7 +7,7 @@ from typing import Self
 
 from ipusim.compiler.convolution.planner import PlannerRules
 from ipusim.errors import resolve_name
-from ipusim.tables import read_tables, sourced_values
+from ipusim.files import read_tables, sourced_values
 
 FILE = "stacks.toml"
 SYNCS_STACK = "sdk-2.4"

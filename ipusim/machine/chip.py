@@ -3,35 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-from ipusim.errors import ConfigError, resolve_name
-from ipusim.machine import constants as catalogue
-from ipusim.machine.constants import Constant
-
-_SCHEMA: catalogue.Schema = {
-    "mark": (int, "generation"),
-    "tiles": (int, "tiles"),
-    "tile_columns": (int, "columns"),
-    "bytes_per_tile": (int, "B"),
-    "interleaved_offset_bytes": (int, "B"),
-    "memory_element_bytes": (int, "B"),
-    "clock_hz": (int, "Hz"),
-    "workers": (int, "threads"),
-    "half_half_conv_units": (int, "units"),
-    "half_float_conv_units": (int, "units"),
-    "float_float_conv_units": (int, "units"),
-    "conv_unit_pipeline_depth": (int, "stages"),
-    "conv_unit_load_bytes_per_cycle": (int, "B/cycle"),
-    "data_path_bytes": (int, "B"),
-    "memory_bytes_per_cycle": (int, "B/cycle"),
-    "memcpy_bytes_per_cycle": (int, "B/cycle"),
-    "exchange_bytes_per_cycle": (int, "B/cycle"),
-    "tiles_per_exchange_bus": (int, "tiles"),
-    "max_sync_delay_cycles": (int, "cycles"),
-    "global_sync_cycles": (int, "cycles"),
-    "supervisor_launch_cycles": (int, "cycles"),
-    "ipu_links": (int, "links"),
-}
+from ipusim.errors import ConfigError
+from ipusim.machine.constants import Constant, constant, load, table_names
 
 # Cycles in which each conv unit takes in one group of input channels, and how many channels that
 # group has (poplibs lib/poplin/PerformanceEstimation.hpp, core loops of the AMP vertices).
@@ -82,29 +57,32 @@ class Chip:
         The same values with unit, source and label.
     """
 
+    FILE: ClassVar = "chips"
+    WORD: ClassVar = "chip"
+
     name: str
-    mark: int
-    tiles: int
-    tile_columns: int
-    bytes_per_tile: int
-    interleaved_offset_bytes: int
-    memory_element_bytes: int
-    clock_hz: int
-    workers: int
-    half_half_conv_units: int
-    half_float_conv_units: int
-    float_float_conv_units: int
-    conv_unit_pipeline_depth: int
-    conv_unit_load_bytes_per_cycle: int
-    data_path_bytes: int
-    memory_bytes_per_cycle: int
-    memcpy_bytes_per_cycle: int
-    exchange_bytes_per_cycle: int
-    tiles_per_exchange_bus: int
-    max_sync_delay_cycles: int
-    global_sync_cycles: int
-    supervisor_launch_cycles: int
-    ipu_links: int
+    mark: int = constant("generation")
+    tiles: int = constant("tiles")
+    tile_columns: int = constant("columns")
+    bytes_per_tile: int = constant("B")
+    interleaved_offset_bytes: int = constant("B")
+    memory_element_bytes: int = constant("B")
+    clock_hz: int = constant("Hz")
+    workers: int = constant("threads")
+    half_half_conv_units: int = constant("units")
+    half_float_conv_units: int = constant("units")
+    float_float_conv_units: int = constant("units")
+    conv_unit_pipeline_depth: int = constant("stages")
+    conv_unit_load_bytes_per_cycle: int = constant("B/cycle")
+    data_path_bytes: int = constant("B")
+    memory_bytes_per_cycle: int = constant("B/cycle")
+    memcpy_bytes_per_cycle: int = constant("B/cycle")
+    exchange_bytes_per_cycle: int = constant("B/cycle")
+    tiles_per_exchange_bus: int = constant("tiles")
+    max_sync_delay_cycles: int = constant("cycles")
+    global_sync_cycles: int = constant("cycles")
+    supervisor_launch_cycles: int = constant("cycles")
+    ipu_links: int = constant("links")
     constants: dict[str, Constant] = field(compare=False, repr=False)
 
     def conv_units(self, dtype: str, partials: str) -> int:
@@ -172,7 +150,7 @@ class Chip:
 
 def chip_names() -> tuple[str, ...]:
     """Return the names of all chips, in file order."""
-    return catalogue.table_names("chips")
+    return table_names("chips")
 
 
 def load_chip(name: str) -> Chip:
@@ -195,6 +173,4 @@ def load_chip(name: str) -> Chip:
     DataError
         If the data file is missing or corrupt.
     """
-    valid = resolve_name("chip", name, chip_names(), catalogue.table_aliases("chips"))
-    constants = catalogue.read_table("chips", valid, _SCHEMA)
-    return Chip(name=valid, constants=constants, **catalogue.values(constants, _SCHEMA))
+    return load(Chip, name)

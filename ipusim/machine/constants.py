@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
-from ipusim.errors import DataError
-from ipusim.tables import read_tables
+from ipusim.errors import DataError, resolve_name
+from ipusim.files import data_dir, read_tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,6 +51,58 @@ class Constant:
     label: str
 
 
+_Kind = TypeVar("_Kind")
+
+
+def constant(unit: str, *, key: str = "") -> Any:
+    """Declare a field of a kind of hardware: its unit, and its key where the file has another."""
+    return field(metadata={"unit": unit, "key": key})
+
+
+def load(kind: type[_Kind], name: str) -> _Kind:
+    """Return one chip, link, host, ... by its name in any case, with or without spaces and hyphens.
+
+    Parameters
+    ----------
+    kind : type
+        A dataclass whose ``FILE`` and ``WORD`` say where it stands under data/hardware and what a
+        message calls it; its first field takes the name, fields made by `constant` the values of
+        that table (one whose type is another kind is loaded by the name that stands there), and
+        ``constants`` the same with unit, source and label.
+    name : str
+        As given by a user.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is none of that name; the message gives the nearest one.
+    DataError
+        If the data file is missing or corrupt.
+    """
+    valid = resolve_name(kind.WORD, name, table_names(kind.FILE), table_aliases(kind.FILE))
+    return _load(kind, valid, data_dir())
+
+
+@cache
+def _load(kind: type[_Kind], name: str, folder: Path) -> _Kind:
+    """Build it once per data folder; a comparison of all runs asks for thousands."""
+    hints = get_type_hints(kind)
+    declared = {item.name: item.metadata for item in fields(kind) if item.metadata}
+    keys = {of: metadata["key"] or of for of, metadata in declared.items()}
+    schema = {
+        keys[of]: (str if is_dataclass(hints[of]) else hints[of], metadata["unit"])
+        for of, metadata in declared.items()
+    }
+    file = f"hardware/{kind.FILE}.toml"
+    constants = constants_of(_tables(kind.FILE).get(name), name, file, schema)
+    plain = values(constants, schema)
+    parts = {
+        of: load(hints[of], plain[key]) if is_dataclass(hints[of]) else plain[key]
+        for of, key in keys.items()
+    }
+    return kind(**{fields(kind)[0].name: name}, **parts, constants=constants)
+
+
 def _tables(stem: str) -> dict[str, Any]:
     return read_tables(f"hardware/{stem}.toml")
 
@@ -72,56 +126,29 @@ def _constant(file: str, table: str, key: str, entry: object) -> Constant:
     where = f"{key!r} of {table!r} in {file}"
     if not isinstance(entry, dict):
         raise DataError(f"The key {where} must be a table with value, unit, source and label.")
-    for field in ("value", "unit", "source", "label"):
-        if field not in entry:
-            raise DataError(f"The key {where} has no {field!r}: add it.")
-        if field != "value" and not (isinstance(entry[field], str) and entry[field].strip()):
-            raise DataError(f"The key {where} has an empty or non-text {field!r}: fill it in.")
+    for part in ("value", "unit", "source", "label"):
+        if part not in entry:
+            raise DataError(f"The key {where} has no {part!r}: add it.")
+        if part != "value" and not (isinstance(entry[part], str) and entry[part].strip()):
+            raise DataError(f"The key {where} has an empty or non-text {part!r}: fill it in.")
     if entry["label"] not in LABELS:
         raise DataError(
             f"The key {where} has the label {entry['label']!r}: use one of {', '.join(LABELS)}."
         )
     if isinstance(entry["value"], bool) or not isinstance(entry["value"], int | float | str):
         raise DataError(f"The key {where} has the value {entry['value']!r}: use a number or text.")
-    return Constant(**{field: entry[field] for field in ("value", "unit", "source", "label")})
+    return Constant(**{part: entry[part] for part in ("value", "unit", "source", "label")})
 
 
-def read_table(stem: str, name: str, schema: Schema) -> dict[str, Constant]:
-    """Read one table of one hardware file and check it against its schema.
+def constants_of(table: object, name: str, file: str, schema: Schema) -> dict[str, Constant]:
+    """Check one table of constants, wherever below the data folder it stands.
 
-    Parameters
-    ----------
-    stem : str
-        One of `FILES`.
-    name : str
-        The table, spelt as in the file.
-    schema : mapping
-        Key -> (type, unit) of every constant that must be there; an int is accepted as a float.
-
-    Returns
-    -------
-    dict of str to Constant
-        One entry per key of `schema`, in its order.
+    The schema gives type and unit of every key that must be there; an int is accepted as a float.
 
     Raises
     ------
     DataError
-        If the file is missing or corrupt, or a key is missing or has a wrong type, unit or range.
-    """
-    return constants_of(_tables(stem).get(name), name, f"hardware/{stem}.toml", schema)
-
-
-def constants_of(table: object, name: str, file: str, schema: Schema) -> dict[str, Constant]:
-    """Check one table of constants against its schema, wherever below the data folder it stands.
-
-    Parameters
-    ----------
-    table : object
-        What was read.
-    name, file : str
-        The table and its file, for messages.
-    schema : mapping
-        As for `read_table`, whose result and errors these are.
+        If a key is missing or has a wrong type, unit or range.
     """
     if not isinstance(table, dict):
         raise DataError(f"The data file {file} has no table {name!r}: restore it.")

@@ -3,34 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-from ipusim.errors import ConfigError, resolve_name
-from ipusim.machine import constants as catalogue
-from ipusim.machine.constants import Constant
-
-_BOARD: catalogue.Schema = {
-    "sms": (int, "SMs"),
-    "boost_hz": (int, "Hz"),
-    "fp32_flops_per_s": (float, "FLOP/s"),
-    "fp16_tensor_flops_per_s": (float, "FLOP/s"),
-    "tf32_tensor_flops_per_s": (float, "FLOP/s"),
-    "tensor_efficiency": (float, "ratio"),
-    "fp32_efficiency": (float, "ratio"),
-    "l2_bytes_per_cycle": (int, "B/cycle"),
-    "memory_bytes": (int, "B"),
-    "memory_bytes_per_s": (float, "B/s"),
-    "memory_efficiency": (float, "ratio"),
-    "all_reduce_bytes_per_s": (float, "B/s"),
-    "all_reduce_hop_s": (float, "s"),
-    "kernel_gap_s": (float, "s"),
-    "max_gpus": (int, "GPUs"),
-    "tdp_w": (float, "W"),
-}
-_NODE: catalogue.Schema = {
-    "gpu": (str, "-"),
-    "gpus": (int, "GPUs"),
-    "tdp_w": (float, "W"),
-}
+from ipusim.errors import ConfigError
+from ipusim.machine.constants import Constant, constant, load, table_names
 
 GPU_PRECISIONS = ("mixed", "tf32", "fp32")
 """float16 with float32 sums on tensor cores, TensorFloat-32 on tensor cores, float32 without."""
@@ -74,23 +50,26 @@ class Gpu:
         The same values with unit, source and label.
     """
 
+    FILE: ClassVar = "gpus"
+    WORD: ClassVar = "GPU"
+
     name: str
-    sms: int
-    boost_hz: int
-    fp32_flops_per_s: float
-    fp16_tensor_flops_per_s: float
-    tf32_tensor_flops_per_s: float
-    tensor_efficiency: float
-    fp32_efficiency: float
-    l2_bytes_per_cycle: int
-    memory_bytes: int
-    memory_bytes_per_s: float
-    memory_efficiency: float
-    all_reduce_bytes_per_s: float
-    all_reduce_hop_s: float
-    kernel_gap_s: float
-    max_gpus: int
-    tdp_w: float
+    sms: int = constant("SMs")
+    boost_hz: int = constant("Hz")
+    fp32_flops_per_s: float = constant("FLOP/s")
+    fp16_tensor_flops_per_s: float = constant("FLOP/s")
+    tf32_tensor_flops_per_s: float = constant("FLOP/s")
+    tensor_efficiency: float = constant("ratio")
+    fp32_efficiency: float = constant("ratio")
+    l2_bytes_per_cycle: int = constant("B/cycle")
+    memory_bytes: int = constant("B")
+    memory_bytes_per_s: float = constant("B/s")
+    memory_efficiency: float = constant("ratio")
+    all_reduce_bytes_per_s: float = constant("B/s")
+    all_reduce_hop_s: float = constant("s")
+    kernel_gap_s: float = constant("s")
+    max_gpus: int = constant("GPUs")
+    tdp_w: float = constant("W")
     constants: dict[str, Constant] = field(compare=False, repr=False)
 
     def matmul_flops_per_s(self, precision: str) -> float:
@@ -128,21 +107,24 @@ class Gpu:
 class GpuNode:
     """A machine with several boards of one kind; ``tdp_w`` is of the machine, hosts as stated."""
 
+    FILE: ClassVar = "gpu_nodes"
+    WORD: ClassVar = "GPU machine"
+
     name: str
-    gpu: Gpu
-    gpus: int
-    tdp_w: float
+    gpu: Gpu = constant("-")
+    gpus: int = constant("GPUs")
+    tdp_w: float = constant("W")
     constants: dict[str, Constant] = field(compare=False, repr=False)
 
 
 def gpu_names() -> tuple[str, ...]:
     """Return the names of all boards, in file order."""
-    return catalogue.table_names("gpus")
+    return table_names("gpus")
 
 
 def gpu_node_names() -> tuple[str, ...]:
     """Return the names of all machines with GPUs, in file order."""
-    return catalogue.table_names("gpu_nodes")
+    return table_names("gpu_nodes")
 
 
 def load_gpu(name: str) -> Gpu:
@@ -160,9 +142,7 @@ def load_gpu(name: str) -> Gpu:
     DataError
         If the data file is missing or corrupt.
     """
-    valid = resolve_name("GPU", name, gpu_names(), catalogue.table_aliases("gpus"))
-    constants = catalogue.read_table("gpus", valid, _BOARD)
-    return Gpu(name=valid, constants=constants, **catalogue.values(constants, _BOARD))
+    return load(Gpu, name)
 
 
 def load_gpu_node(name: str) -> GpuNode:
@@ -180,15 +160,4 @@ def load_gpu_node(name: str) -> GpuNode:
     DataError
         If the data file is missing or corrupt.
     """
-    valid = resolve_name(
-        "GPU machine", name, gpu_node_names(), catalogue.table_aliases("gpu_nodes")
-    )
-    constants = catalogue.read_table("gpu_nodes", valid, _NODE)
-    values = catalogue.values(constants, _NODE)
-    return GpuNode(
-        name=valid,
-        gpu=load_gpu(values["gpu"]),
-        gpus=values["gpus"],
-        tdp_w=values["tdp_w"],
-        constants=constants,
-    )
+    return load(GpuNode, name)

@@ -3,23 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-from ipusim.errors import resolve_name
-from ipusim.machine import constants as catalogue
-from ipusim.machine.constants import Constant
-
-_SCHEMA: catalogue.Schema = {
-    "cores": (int, "cores"),
-    "numa_nodes": (int, "nodes"),
-    "remote_distance": (float, "ratio"),
-    "memory_stall_share": (float, "ratio"),
-    "decoded_images_per_s_per_core": (float, "images/s"),
-    "ten_crop_images_per_s_per_core": (float, "images/s"),
-    "worker_process_efficiency": (float, "ratio"),
-    "loader_bytes_per_s": (float, "B/s"),
-    "core_cache_bytes": (int, "B"),
-    "service_processes": (int, "processes"),
-}
+from ipusim.machine.constants import Constant, constant, load, table_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,17 +39,20 @@ class Host:
         The same values with unit, source and label.
     """
 
+    FILE: ClassVar = "hosts"
+    WORD: ClassVar = "host"
+
     name: str
-    cores: int
-    numa_nodes: int
-    remote_distance: float
-    memory_stall_share: float
-    decoded_images_per_s_per_core: float
-    ten_crop_images_per_s_per_core: float
-    worker_process_efficiency: float
-    loader_bytes_per_s: float
-    core_cache_bytes: int
-    service_processes: int
+    cores: int = constant("cores")
+    numa_nodes: int = constant("nodes")
+    remote_distance: float = constant("ratio")
+    memory_stall_share: float = constant("ratio")
+    decoded_images_per_s_per_core: float = constant("images/s")
+    ten_crop_images_per_s_per_core: float = constant("images/s")
+    worker_process_efficiency: float = constant("ratio")
+    loader_bytes_per_s: float = constant("B/s")
+    core_cache_bytes: int = constant("B")
+    service_processes: int = constant("processes")
     constants: dict[str, Constant] = field(compare=False, repr=False)
 
     @property
@@ -79,7 +68,7 @@ class Host:
 
 def host_names() -> tuple[str, ...]:
     """Return the names of all host servers, in file order."""
-    return catalogue.table_names("hosts")
+    return table_names("hosts")
 
 
 def load_host(name: str) -> Host:
@@ -102,6 +91,4 @@ def load_host(name: str) -> Host:
     DataError
         If the data file is missing or corrupt.
     """
-    valid = resolve_name("host", name, host_names(), catalogue.table_aliases("hosts"))
-    constants = catalogue.read_table("hosts", valid, _SCHEMA)
-    return Host(name=valid, constants=constants, **catalogue.values(constants, _SCHEMA))
+    return load(Host, name)

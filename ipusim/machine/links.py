@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-from ipusim.errors import ConfigError, resolve_name
-from ipusim.machine import constants as catalogue
-from ipusim.machine.constants import Constant
-
-_SCHEMA: catalogue.Schema = {
-    "bytes_per_s": (float, "B/s"),
-    "efficiency": (float, "ratio"),
-    "latency_s": (float, "s"),
-    "sync_s_per_hop": (float, "s"),
-}
+from ipusim.errors import ConfigError
+from ipusim.machine.constants import Constant, constant, load, table_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +29,14 @@ class Link:
         The same values with unit, source and label.
     """
 
+    FILE: ClassVar = "links"
+    WORD: ClassVar = "link"
+
     name: str
-    bytes_per_s: float
-    efficiency: float
-    latency_s: float
-    sync_s_per_hop: float
+    bytes_per_s: float = constant("B/s")
+    efficiency: float = constant("ratio")
+    latency_s: float = constant("s")
+    sync_s_per_hop: float = constant("s")
     constants: dict[str, Constant] = field(compare=False, repr=False)
 
     @property
@@ -78,7 +74,7 @@ class Link:
 
 def link_names() -> tuple[str, ...]:
     """Return the names of all links, in file order."""
-    return catalogue.table_names("links")
+    return table_names("links")
 
 
 def load_link(name: str) -> Link:
@@ -101,9 +97,7 @@ def load_link(name: str) -> Link:
     DataError
         If the data file is missing or corrupt.
     """
-    valid = resolve_name("link", name, link_names(), catalogue.table_aliases("links"))
-    constants = catalogue.read_table("links", valid, _SCHEMA)
-    return Link(name=valid, constants=constants, **catalogue.values(constants, _SCHEMA))
+    return load(Link, name)
 
 
 def sync_hops(ipus: int) -> int:

@@ -3,19 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
-from ipusim.errors import resolve_name
-from ipusim.machine import constants as catalogue
-from ipusim.machine.constants import Constant
-
-_SCHEMA: catalogue.Schema = {
-    "static_w_per_ipu": (float, "W"),
-    "card_w": (float, "W"),
-    "amp_pj_per_flop": (float, "pJ/FLOP"),
-    "sram_pj_per_byte": (float, "pJ/B"),
-    "exchange_pj_per_byte": (float, "pJ/B"),
-    "host_w": (float, "W"),
-}
+from ipusim.machine.constants import Constant, constant, load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +65,16 @@ class PowerConstants:
         The same values with unit, source and label.
     """
 
+    FILE: ClassVar = "power"
+    WORD: ClassVar = "chip"
+
     chip: str
-    static_w_per_ipu: float
-    card_w: float
-    amp_pj_per_flop: float
-    sram_pj_per_byte: float
-    exchange_pj_per_byte: float
-    host_w: float
+    static_w_per_ipu: float = constant("W")
+    card_w: float = constant("W")
+    amp_pj_per_flop: float = constant("pJ/FLOP")
+    sram_pj_per_byte: float = constant("pJ/B")
+    exchange_pj_per_byte: float = constant("pJ/B")
+    host_w: float = constant("W")
     constants: dict[str, Constant] = field(compare=False, repr=False)
 
     def energy(self, *, flops: float, sram_bytes: float, exchange_bytes: float) -> Energy:
@@ -128,6 +121,4 @@ def load_power(chip: str) -> PowerConstants:
     DataError
         If the data file is missing or corrupt.
     """
-    valid = resolve_name("chip", chip, catalogue.table_names("power"))
-    constants = catalogue.read_table("power", valid, _SCHEMA)
-    return PowerConstants(chip=valid, constants=constants, **catalogue.values(constants, _SCHEMA))
+    return load(PowerConstants, chip)

@@ -3,41 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
+from typing import ClassVar
 
-from ipusim import paths
-from ipusim.errors import ConfigError, resolve_name
-from ipusim.machine import constants as catalogue
-from ipusim.machine.chip import Chip, load_chip
-from ipusim.machine.constants import Constant
-from ipusim.machine.hosts import Host, load_host
-from ipusim.machine.links import Link, load_link, sync_hops
-from ipusim.machine.power import PowerConstants, load_power
-
-_SCHEMA: catalogue.Schema = {
-    "chip": (str, "-"),
-    "ipus": (int, "IPUs"),
-    "ipus_per_machine": (int, "IPUs"),
-    "topology": (str, "-"),
-    "ipu_link": (str, "-"),
-    "pair_links": (int, "links"),
-    "rail_links": (int, "links"),
-    "ipu_link_domain_ipus": (int, "IPUs"),
-    "gw_link": (str, "-"),
-    "gw_links_per_machine": (int, "links"),
-    "host_link_bytes_per_s_per_ipu": (float, "B/s"),
-    "host_link_bytes_per_s_per_machine": (float, "B/s"),
-    "host_link_latency_s": (float, "s"),
-    "buffer_link_bytes_per_s_per_ipu": (float, "B/s"),
-    "host_core_bytes_per_s": (float, "B/s"),
-    "host_servers": (int, "servers"),
-    "host_servers_max": (int, "servers"),
-    "host": (str, "-"),
-    "streaming_memory_bytes_per_machine": (float, "B"),
-    "machine_rated_w": (float, "W"),
-    "default_stack": (str, "-"),
-}
+from ipusim.errors import ConfigError
+from ipusim.machine.chip import Chip
+from ipusim.machine.constants import Constant, constant, load, table_names
+from ipusim.machine.hosts import Host
+from ipusim.machine.links import Link, sync_hops
+from ipusim.machine.power import PowerConstants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,29 +64,32 @@ class System:
         The same values with unit, source and label.
     """
 
+    FILE: ClassVar = "systems"
+    WORD: ClassVar = "system"
+
     name: str
-    chip: Chip
-    ipus: int
-    ipus_per_machine: int
-    topology: str
-    ipu_link: Link
-    pair_links: int
-    rail_links: int
-    ipu_link_domain_ipus: int
-    gw_link: Link
-    gw_links_per_machine: int
-    host_link_bytes_per_s_per_ipu: float
-    host_link_bytes_per_s_per_machine: float
-    host_link_latency_s: float
-    buffer_link_bytes_per_s_per_ipu: float
-    host_core_bytes_per_s: float
-    host_servers: int
-    host_servers_max: int
-    host: Host
-    streaming_memory_bytes_per_machine: float
-    machine_rated_w: float
-    default_stack: str
-    power: PowerConstants
+    chip: Chip = constant("-")
+    ipus: int = constant("IPUs")
+    ipus_per_machine: int = constant("IPUs")
+    topology: str = constant("-")
+    ipu_link: Link = constant("-")
+    pair_links: int = constant("links")
+    rail_links: int = constant("links")
+    ipu_link_domain_ipus: int = constant("IPUs")
+    gw_link: Link = constant("-")
+    gw_links_per_machine: int = constant("links")
+    host_link_bytes_per_s_per_ipu: float = constant("B/s")
+    host_link_bytes_per_s_per_machine: float = constant("B/s")
+    host_link_latency_s: float = constant("s")
+    buffer_link_bytes_per_s_per_ipu: float = constant("B/s")
+    host_core_bytes_per_s: float = constant("B/s")
+    host_servers: int = constant("servers")
+    host_servers_max: int = constant("servers")
+    host: Host = constant("-")
+    streaming_memory_bytes_per_machine: float = constant("B")
+    machine_rated_w: float = constant("W")
+    default_stack: str = constant("-")
+    power: PowerConstants = constant("-", key="chip")
     constants: dict[str, Constant] = field(compare=False, repr=False)
 
     @property
@@ -169,7 +145,7 @@ class System:
 
 def system_names() -> tuple[str, ...]:
     """Return the names of all systems, in file order."""
-    return catalogue.table_names("systems")
+    return table_names("systems")
 
 
 def load_system(name: str) -> System:
@@ -192,26 +168,4 @@ def load_system(name: str) -> System:
     DataError
         If a data file is missing or corrupt.
     """
-    valid = resolve_name("system", name, system_names(), catalogue.table_aliases("systems"))
-    return _load(valid, paths.data_dir())
-
-
-@cache
-def _load(valid: str, data_dir: Path) -> System:
-    """Read one system; asked for thousands of times by a comparison of all runs."""
-    constants = catalogue.read_table("systems", valid, _SCHEMA)
-    values = catalogue.values(constants, _SCHEMA)
-    chip = load_chip(values.pop("chip"))
-    ipu_link = load_link(values.pop("ipu_link"))
-    gw_link = load_link(values.pop("gw_link"))
-    host = load_host(values.pop("host"))
-    return System(
-        name=valid,
-        chip=chip,
-        ipu_link=ipu_link,
-        gw_link=gw_link,
-        host=host,
-        power=load_power(chip.name),
-        constants=constants,
-        **values,
-    )
+    return load(System, name)

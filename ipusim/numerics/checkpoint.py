@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import zipfile
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 import numpy as np
 
 from ipusim.errors import DataError
+from ipusim.files import replace_file
 from ipusim.numerics.adam import AdamState
 
 _GROUPS = ("weights", "first", "second")
@@ -33,17 +33,11 @@ def save_checkpoint(path: Path, state: AdamState, configuration: Mapping[str, ob
     }
     numbers = {"step": state.step, "power_1": state.power_1, "power_2": state.power_2}
     header = json.dumps({"configuration": configuration, **numbers}, sort_keys=True)
+    content = BytesIO()
+    np.savez(content, header=header, losses=np.array(state.losses, float), **arrays)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
-            try:
-                np.savez(file, header=header, losses=np.array(state.losses, float), **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            except BaseException:
-                Path(file.name).unlink()
-                raise
-        Path(file.name).replace(path)
+        replace_file(path, content.getvalue(), sync=True)
     except OSError as error:
         raise DataError(
             f"The checkpoint {str(path)!r} cannot be written ({error.strerror}); choose another "

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ipusim.errors import DataError
-from ipusim.tables import read_tables
+from ipusim.files import read_tables
 
 FILE = "calibration.toml"
 _REMEDY = "run 'ipusim calibrate'"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ipusim import machine, paths
+from ipusim import files, machine
 from ipusim.errors import ConfigError, DataError, UnknownNameError
 from ipusim.machine import constants as catalogue
 
@@ -20,8 +20,8 @@ HARDWARE = Path("hardware")
 def edited_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A private copy of data/ that a test may damage."""
     copy = tmp_path / "data"
-    shutil.copytree(paths.data_dir() / HARDWARE, copy / HARDWARE)
-    monkeypatch.setenv(paths.DATA_DIR_VARIABLE, str(copy))
+    shutil.copytree(files.data_dir() / HARDWARE, copy / HARDWARE)
+    monkeypatch.setenv(files.DATA_DIR_VARIABLE, str(copy))
     return copy / HARDWARE
 
 
@@ -291,15 +291,15 @@ def test_binary_rubbish_is_named(edited_data: Path) -> None:
 
 
 def test_missing_data_folder_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(paths.DATA_DIR_VARIABLE, str(tmp_path / "nowhere"))
-    with pytest.raises(DataError, match=paths.DATA_DIR_VARIABLE):
+    monkeypatch.setenv(files.DATA_DIR_VARIABLE, str(tmp_path / "nowhere"))
+    with pytest.raises(DataError, match=files.DATA_DIR_VARIABLE):
         machine.load_chip("GC2")
 
 
 def test_incomplete_install_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(paths, "_PACKAGE", tmp_path / "site-packages" / "ipusim")
+    monkeypatch.setattr(files, "_PACKAGE", tmp_path / "site-packages" / "ipusim")
     with pytest.raises(DataError, match="'notebooks'.*reinstall"):
-        paths.notebooks_dir()
+        files.notebooks_dir()
 
 
 def test_the_same_in_every_process() -> None:
@@ -307,7 +307,7 @@ def test_the_same_in_every_process() -> None:
     outputs = {
         subprocess.run(
             [sys.executable, "-c", code],
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(paths.__file__).parents[1])},
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(files.__file__).parents[1])},
             capture_output=True,
             check=True,
         ).stdout

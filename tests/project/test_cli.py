@@ -252,7 +252,7 @@ def test_reproduce_an_unknown_study(capsys, monkeypatch, tmp_path):
     from test_reproduce import write_study
 
     write_study(tmp_path, "01_qwant_toy", "x = 1")
-    monkeypatch.setattr("ipusim.paths.notebooks_dir", lambda: tmp_path)
+    monkeypatch.setattr("ipusim.files.notebooks_dir", lambda: tmp_path)
     out = tmp_path / "build"
     for arguments in (["nothing"], ["01", "-p", "speed=3"], ["01", "-p", "repeats=x"]):
         assert_one_sentence(*run(capsys, "reproduce", *arguments, "--out", str(out)))
@@ -263,7 +263,7 @@ def test_params_lists_type_default_and_meaning(capsys, monkeypatch, tmp_path):
     from test_reproduce import write_study
 
     write_study(tmp_path, "01_qwant_toy", "x = 1")
-    monkeypatch.setattr("ipusim.paths.notebooks_dir", lambda: tmp_path)
+    monkeypatch.setattr("ipusim.files.notebooks_dir", lambda: tmp_path)
     code, out, _ = run(capsys, "params", "qwant")
     assert code == 0
     assert "repeats" in out

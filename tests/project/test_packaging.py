@@ -19,12 +19,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PROBE = """
 import json, pathlib
 import ipusim
-from ipusim import paths
+from ipusim import files
 report = ipusim.simulate("resnet18", system="C2")
 print(json.dumps({
     "package": str(pathlib.Path(ipusim.__file__).resolve().parent),
-    "data": str(paths.data_dir()),
-    "notebooks": sorted(path.name for path in paths.notebooks_dir().glob("*.ipynb")),
+    "data": str(files.data_dir()),
+    "notebooks": sorted(path.name for path in files.notebooks_dir().glob("*.ipynb")),
     "latency_s": float(report.latency),
     "cycles": report.cycles_per_step,
 }))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ipusim import paths
+from ipusim import files
 from ipusim.compiler.program import LoweredOp, Program, Step
 from ipusim.errors import ConfigError
 from ipusim.runtime.compile_time import (
@@ -65,7 +65,7 @@ def test_time_is_proportional():
 
 
 def test_measured_compile_times_are_proportional_to_tiles():
-    with (paths.data_dir() / "evidence" / "ipu_microbench.csv").open(encoding="utf-8") as stream:
+    with (files.data_dir() / "evidence" / "ipu_microbench.csv").open(encoding="utf-8") as stream:
         rows = [row for row in csv.DictReader(stream) if row["metric"] == "compile_time"]
     times = [float(row["value"]) for row in rows]
     steps = [int(row["size"].split()[0]) * GC2_TILES * STENCIL_VERTICES_PER_TILE for row in rows]

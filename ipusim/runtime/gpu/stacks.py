@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ipusim.errors import DataError, resolve_name
+from ipusim.files import read_tables, sourced_values
 from ipusim.machine.gpu import GPU_PRECISIONS
-from ipusim.tables import read_tables, sourced_values
 
 FILE = "gpu/stacks.toml"
 

@@ -15,6 +15,7 @@ import pandas as pd
 
 from ipusim.api import simulate
 from ipusim.errors import DataError
+from ipusim.files import read_tables
 from ipusim.report import Report
 from ipusim.runtime.gpu.step import simulate_gpu
 from ipusim.study.data.published import load_claims
@@ -22,7 +23,6 @@ from ipusim.study.data.runs import load_run
 from ipusim.study.table import Table
 from ipusim.study.verdicts.compare import error_percent, verdict_of
 from ipusim.study.verdicts.compare_gpu import conformal_ratios, gpu_compare
-from ipusim.tables import read_tables
 
 FILE = "runs/argonne_claims.toml"
 QUANTITIES = ("throughput", "program")

@@ -17,10 +17,10 @@ import pandas as pd
 
 from ipusim.api import simulate
 from ipusim.errors import ConfigError, DataError, resolve_name
+from ipusim.files import read_tables
 from ipusim.machine.constants import Schema, constants_of, values
 from ipusim.report import Report
 from ipusim.runtime.gpu.step import GpuReport, simulate_gpu
-from ipusim.tables import read_tables
 
 FILE = "runs/bragg_dataflows.toml"
 SYSTEMS = {"GC200": "IPU-POD16", "Bow": "Bow Pod16"}

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from ipusim import paths
+from ipusim import files
+from ipusim.files import read_records
 from ipusim.machine import load_system
 from ipusim.machine.system import System
-from ipusim.study.data.records import read_records
 from ipusim.study.table import Table
 from ipusim.study.verdicts.compare import error_percent, verdict_of
 
@@ -90,7 +90,7 @@ def _derived(component: str, attribute: str) -> float | str:
 def _published() -> list[dict[str, str]]:
     """Return the slides' hardware numbers as they stand in the file."""
     columns = ("row_id", "component", "attribute", "value", "unit", "qualifier")
-    return read_records(paths.data_dir() / "published" / "argonne_hardware.csv", columns)
+    return read_records(files.data_dir() / "published" / "argonne_hardware.csv", columns)
 
 
 def machine_frame() -> pd.DataFrame:

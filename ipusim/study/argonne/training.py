@@ -20,13 +20,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ipusim import paths
+from ipusim import files
 from ipusim.errors import ConfigError, IpuSimError
+from ipusim.files import evidence_records, write_text
 from ipusim.study.argonne import braggnn as bragg
 from ipusim.study.argonne.dataflow import MOST_IPUS
-from ipusim.study.book.outputs import write_text
 from ipusim.study.book.parameters import is_count
-from ipusim.study.data.records import evidence_records
 from ipusim.study.table import Table
 
 RECORD = "braggnn_training.csv"
@@ -342,7 +341,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--rounding-seed", type=int, default=0)
     parser.add_argument("--folder", default="build/braggnn", help="where checkpoints are kept")
-    parser.add_argument("--record", type=Path, default=paths.data_dir() / "evidence" / RECORD)
+    parser.add_argument("--record", type=Path, default=files.data_dir() / "evidence" / RECORD)
     options = parser.parse_args(arguments)
     try:
         for seed in options.seeds:

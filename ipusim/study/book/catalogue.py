@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from ipusim import paths
+from ipusim import files
 from ipusim.errors import ConfigError, StudyError, normalise_name, unknown_name
 from ipusim.study.book.notebook import read_notebook
 
@@ -107,7 +107,7 @@ def list_studies(folder: Path | None = None) -> tuple[Study, ...]:
         If a notebook cannot be read.
     """
     studies = []
-    for path in sorted((folder or paths.notebooks_dir()).glob("*.ipynb")):
+    for path in sorted((folder or files.notebooks_dir()).glob("*.ipynb")):
         if _NAME.match(path.stem):
             title, summary = _front_matter(path)
             rows = _ROWS_OF_NOTEBOOK.get(path.stem[:2], "")

@@ -15,7 +15,7 @@ from typing import Any
 import nbformat
 
 from ipusim.errors import StudyError
-from ipusim.study.book.outputs import write_text
+from ipusim.files import write_text
 
 CHECK_TAG = "nbval-check-output"
 PARAMETERS_TAG = "parameters"

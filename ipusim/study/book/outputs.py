@@ -1,14 +1,12 @@
-"""Writing files that are either whole or absent."""
+"""Tables and figures as files, the same bytes for the same content."""
 
 from __future__ import annotations
 
-import os
-import tempfile
 from io import BytesIO, StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ipusim.errors import StudyError
+from ipusim.files import write_bytes, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,67 +16,6 @@ FLOAT_FORMAT = "%.10g"
 """Digits of the CSV files: more than any table shows, fewer than platforms disagree on."""
 SVG_SALT = "ipusim"
 PNG_DPI = 150
-_FILE_MODE = 0o644
-
-
-def write_bytes(path: Path, content: bytes) -> Path:
-    """Write a file in one step: a reader sees the old content or the new, never a part.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        Target; its folder is created.
-    content : bytes
-        What to write.
-
-    Returns
-    -------
-    pathlib.Path
-        `path`.
-
-    Raises
-    ------
-    StudyError
-        If the file cannot be written.
-    """
-    temporary = ""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(descriptor, "wb") as handle:
-            handle.write(content)
-        Path(temporary).chmod(_FILE_MODE)
-        Path(temporary).replace(path)
-    except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        raise StudyError(
-            f"Cannot write {path} ({error.strerror}): choose a folder that can be written to."
-        ) from error
-    return path
-
-
-def write_text(path: Path, content: str) -> Path:
-    """Write a UTF-8 text file in one step.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        Target; its folder is created.
-    content : str
-        What to write.
-
-    Returns
-    -------
-    pathlib.Path
-        `path`.
-
-    Raises
-    ------
-    StudyError
-        If the file cannot be written.
-    """
-    return write_bytes(path, content.encode("utf-8"))
 
 
 def frame_csv(frame: pd.DataFrame) -> str:

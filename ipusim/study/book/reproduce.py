@@ -14,8 +14,9 @@ import pandas as pd
 from tqdm import tqdm
 
 import ipusim
-from ipusim import paths
+from ipusim import files
 from ipusim.errors import IpuSimError, StudyError
+from ipusim.files import write_bytes, write_text
 from ipusim.study.book.catalogue import (
     OUTPUT_PARAMETER,
     Study,
@@ -28,7 +29,7 @@ from ipusim.study.book.charts import published_against_predicted
 from ipusim.study.book.execute import notebook_html, run_notebook
 from ipusim.study.book.index import Card, index_html
 from ipusim.study.book.notebook import cleaned, notebook_text, read_notebook
-from ipusim.study.book.outputs import frame_csv, save_figure, write_bytes, write_text
+from ipusim.study.book.outputs import frame_csv, save_figure
 from ipusim.study.cached import available_cores
 from ipusim.study.predict import Predictor
 from ipusim.study.verdicts.compare import PREDICTED, verdicts
@@ -95,7 +96,7 @@ def _tree_digest() -> str:
     """Return a digest of the package's source and of the data it reads."""
     digest = hashlib.sha256()
     package = Path(__file__).resolve().parents[2]
-    folders = ((package, (".py",)), (paths.data_dir(), _DATA_SUFFIXES))
+    folders = ((package, (".py",)), (files.data_dir(), _DATA_SUFFIXES))
     for folder, suffixes in folders:
         for path in sorted(folder.rglob("*")):
             if path.suffix in suffixes and path.is_file():

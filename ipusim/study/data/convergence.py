@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from ipusim import paths
-from ipusim.study.data.records import number_cell, read_records
+from ipusim import files
+from ipusim.files import number_cell, read_records
 from ipusim.study.data.runs import RunConfiguration, load_run
 
 FILE = "time_to_train.csv"
@@ -100,7 +100,7 @@ def load_convergence() -> dict[str, Convergence]:
     DataError
         If the file is missing or damaged.
     """
-    return dict(_load(paths.data_dir() / "runs" / FILE))
+    return dict(_load(files.data_dir() / "runs" / FILE))
 
 
 def time_to_train_frame(frame: pd.DataFrame) -> pd.DataFrame:

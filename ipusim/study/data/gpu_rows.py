@@ -8,11 +8,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ipusim import paths
+from ipusim import files
 from ipusim.errors import DataError, UnknownNameError
+from ipusim.files import number_cell, read_records
 from ipusim.machine.gpu import load_gpu
 from ipusim.runtime.gpu.stacks import load_gpu_stack
-from ipusim.study.data.records import number_cell, read_records
 from ipusim.workload import zoo
 from ipusim.workload.model import Model
 from ipusim.workload.zoo.language import bert
@@ -217,7 +217,7 @@ def load_gpu_rows() -> tuple[GpuRow, ...]:
     DataError
         If the data file is missing or damaged.
     """
-    return _load(paths.data_dir() / "published" / GPU_FILE)
+    return _load(files.data_dir() / "published" / GPU_FILE)
 
 
 def modelled_gpu_rows() -> tuple[GpuRow, ...]:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from ipusim import paths
+from ipusim import files
 from ipusim.errors import DataError, unknown_name
+from ipusim.files import number_cell, read_records
 from ipusim.study.data.convergence import load_convergence
-from ipusim.study.data.records import number_cell, read_records
 from ipusim.study.data.runs import RunConfiguration, load_runs
 
 EPOCH_METRICS = ("epoch_time", "throughput_epoch1", "time_to_train")
@@ -337,7 +337,7 @@ def load_rows(
     UnknownNameError
         If no row has the given study, table or metric.
     """
-    rows = _load(paths.data_dir() / "published")
+    rows = _load(files.data_dir() / "published")
     for kind, wanted in (("study", study), ("table", table), ("metric", metric)):
         if wanted is None:
             continue
@@ -394,13 +394,13 @@ def load_claims(study: str) -> pd.DataFrame:
     DataError
         If the file is missing or damaged.
     """
-    files = {
+    claims = {
         "argonne": "argonne_claims.csv",
         "mk2": "graphcore_mk2_blog_claims.csv",
         "qwant": "qwant_claims.csv",
         "results": "graphcore_results_text_claims.csv",
         "tamu": "tamu_claims.csv",
     }
-    if study not in files:
-        raise unknown_name("study", study, files)
-    return pd.DataFrame(read_records(paths.data_dir() / "published" / files[study], ("row_id",)))
+    if study not in claims:
+        raise unknown_name("study", study, claims)
+    return pd.DataFrame(read_records(files.data_dir() / "published" / claims[study], ("row_id",)))

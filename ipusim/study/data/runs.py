@@ -8,9 +8,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ipusim import paths
+from ipusim import files
 from ipusim.errors import DataError, unknown_name
-from ipusim.study.data.records import number_cell, read_records
+from ipusim.files import number_cell, read_records
 from ipusim.workload.training import RECOMPUTE_MODES
 
 CONFIGURATIONS_FILE = "configurations.csv"
@@ -402,7 +402,7 @@ def load_runs() -> dict[str, RunConfiguration]:
     DataError
         If the file is missing or damaged.
     """
-    return dict(_load(paths.data_dir() / "runs" / CONFIGURATIONS_FILE))
+    return dict(_load(files.data_dir() / "runs" / CONFIGURATIONS_FILE))
 
 
 def load_run(run_id: str) -> RunConfiguration:

@@ -20,8 +20,8 @@ from ipusim.compiler.code_size import CodeSize, code_size
 from ipusim.compiler.lower import lower
 from ipusim.compiler.program import Program
 from ipusim.compiler.stacks import load_stack
+from ipusim.files import evidence_records
 from ipusim.machine import load_chip
-from ipusim.study.data.records import evidence_records
 from ipusim.study.evidence.networks import PROFILED, SMALL, Profiled, small_graphs
 from ipusim.study.verdicts.errors import error_figures
 from ipusim.workload.graph import Graph

@@ -19,8 +19,8 @@ from ipusim.compiler.lower import lower
 from ipusim.compiler.operators.products import conv_shape
 from ipusim.compiler.stacks import Stack, load_stack
 from ipusim.compiler.vertices.conv import ERA_3_3, amp_1x1_cycles
+from ipusim.files import evidence_records
 from ipusim.machine import Chip, load_chip
-from ipusim.study.data.records import evidence_records
 from ipusim.study.evidence.graphs import (
     CHIPS,
     DTYPES,

@@ -18,8 +18,8 @@ from ipusim.compiler.operators.pool import PoolParams, pool_steps, pooled_groupi
 from ipusim.compiler.operators.reduce import reduce_steps
 from ipusim.compiler.stacks import Stack, load_stack
 from ipusim.compiler.superstep import Superstep
+from ipusim.files import evidence_records
 from ipusim.machine import Chip, load_chip
-from ipusim.study.data.records import evidence_records
 from ipusim.study.evidence.graphs import CHIPS, DTYPES
 from ipusim.study.verdicts.errors import error_figures
 

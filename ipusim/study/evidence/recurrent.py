@@ -10,8 +10,8 @@ import pandas as pd
 
 from ipusim.compiler.lower import lower
 from ipusim.compiler.stacks import Stack, load_stack
+from ipusim.files import evidence_records
 from ipusim.machine import Chip, load_chip
-from ipusim.study.data.records import evidence_records
 from ipusim.study.evidence.graphs import CHIPS, DTYPES, fingerprint, recurrent_graph, recurrent_of
 from ipusim.study.evidence.pooling import GROUPS, cycle_errors
 

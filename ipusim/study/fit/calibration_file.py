@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ipusim import paths
+from ipusim import files
 from ipusim.errors import DataError
 from ipusim.runtime.calibration import FILE as CALIBRATION_FILE
 
@@ -291,7 +291,7 @@ def load_calibration(path: Path | None = None) -> Calibration:
     DataError
         If the file is missing or damaged.
     """
-    source = path or paths.data_dir() / CALIBRATION_FILE
+    source = path or files.data_dir() / CALIBRATION_FILE
     try:
         tables = tomllib.loads(source.read_text(encoding="utf-8"))
         amp, sram = tables["power"]["amp_scale"], tables["power"]["sram_scale"]

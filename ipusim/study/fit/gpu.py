@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ipusim import paths
+from ipusim import files
+from ipusim.files import write_text
 from ipusim.runtime.gpu.stacks import gpu_stack_names
 from ipusim.runtime.gpu.step import GpuReport, simulate_gpu
-from ipusim.study.book.outputs import write_text
 from ipusim.study.data.gpu_rows import GpuRow, build_network, modelled_gpu_rows
 from ipusim.study.fit.calibration_file import (
     CALIBRATION_FILE,
@@ -153,5 +153,5 @@ def calibrate_gpu(path: Path | None = None) -> dict[str, KernelCost]:
     """
     fitted = fit_gpu()
     text = calibration_text(replace(load_calibration(), gpu=fitted))
-    write_text(path or paths.data_dir() / CALIBRATION_FILE, text)
+    write_text(path or files.data_dir() / CALIBRATION_FILE, text)
     return fitted

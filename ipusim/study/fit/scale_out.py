@@ -13,12 +13,12 @@ from itertools import pairwise, product
 import numpy as np
 import pandas as pd
 
+from ipusim.files import evidence_records
 from ipusim.machine import load_chip
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.compile_time import fit_s_per_tile_step
 from ipusim.study.cached import prepare
 from ipusim.study.data.published import PublishedRow, load_rows
-from ipusim.study.data.records import evidence_records
 from ipusim.study.data.runs import RunConfiguration
 from ipusim.study.fit.calibration_file import Latency, ScaleOut
 from ipusim.study.predict import Predictor, Request, predict, request_for

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import nnls
 
-from ipusim import paths
+from ipusim import files
+from ipusim.files import write_text
 from ipusim.runtime.calibration import FittedCosts
-from ipusim.study.book.outputs import write_text
 from ipusim.study.cached import prepare
 from ipusim.study.data.published import PublishedRow, load_rows
 from ipusim.study.fit.calibration_file import (
@@ -256,5 +256,5 @@ def calibrate(
         gpu=kept.gpu,
         intervals=kept.intervals,
     )
-    write_text(path or paths.data_dir() / CALIBRATION_FILE, calibration_text(fitted))
+    write_text(path or files.data_dir() / CALIBRATION_FILE, calibration_text(fitted))
     return fitted

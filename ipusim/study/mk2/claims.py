@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from ipusim import paths
+from ipusim import files
 from ipusim.errors import DataError
+from ipusim.files import number_cell, read_records
 from ipusim.runtime.gpu.step import simulate_gpu
 from ipusim.study.data.published import PublishedRow, load_claims, load_rows
-from ipusim.study.data.records import number_cell, read_records
 from ipusim.study.data.runs import load_run
 from ipusim.study.predict import Predictor
 from ipusim.study.verdicts.compare import (
@@ -157,7 +157,7 @@ def load_comparisons() -> tuple[Comparison, ...]:
     DataError
         If the file is missing or damaged.
     """
-    return _load(paths.data_dir() / "runs" / FILE)
+    return _load(files.data_dir() / "runs" / FILE)
 
 
 def study_rows() -> tuple[PublishedRow, ...]:

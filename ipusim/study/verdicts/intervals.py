@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from ipusim import paths
+from ipusim import files
+from ipusim.files import write_text
 from ipusim.runtime.calibration import INTERVAL_KINDS
-from ipusim.study.book.outputs import write_text
 from ipusim.study.fit.calibration_file import (
     CALIBRATION_FILE,
     Interval,
@@ -127,7 +127,7 @@ def calibrate_intervals(predictor: Predictor, path: Path | None = None) -> dict[
     DataError
         If a data file is missing or damaged.
     """
-    target = path or paths.data_dir() / CALIBRATION_FILE
+    target = path or files.data_dir() / CALIBRATION_FILE
     fitted = fit_intervals(verdicts(predictor=predictor))
     write_text(target, calibration_text(replace(load_calibration(path), intervals=fitted)))
     return fitted

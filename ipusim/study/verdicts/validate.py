@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from ipusim import paths
+from ipusim import files
 from ipusim.errors import DataError
-from ipusim.study.book.outputs import write_text
+from ipusim.files import write_text
 from ipusim.study.table import Table
 from ipusim.study.verdicts.compare import PREDICTED, tier_summary
 
@@ -23,7 +23,7 @@ Counts = dict[str, dict[str, dict[str, int]]]
 
 def expected_path() -> Path:
     """Return the file that holds the recorded counts."""
-    return paths.data_dir() / "expected" / EXPECTED_FILE
+    return files.data_dir() / "expected" / EXPECTED_FILE
 
 
 def count_verdicts(frame: pd.DataFrame) -> Counts:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from ipusim import paths
+from ipusim import files
 from ipusim.compiler.convolution import record as lay, search as cs
 from ipusim.compiler.convolution.bounds import arithmetic_floor, bytes_floor, cycles_floor
 from ipusim.compiler.convolution.cost import conv_cost, input_range, kernel_padding, kernel_zeros
@@ -536,7 +536,7 @@ def test_worst_tile_bytes_of_products_match_the_plans():
     """The IPUModel's worst tile holds the interleaved region's start and the partials."""
     chip = CHIPS["GC200"]
     rules = PlannerRules(era=1, partials_bytes=4, available_memory_proportion=0.6)
-    path = paths.data_dir() / "evidence" / "ipumodel_layers_dev.csv"
+    path = files.data_dir() / "evidence" / "ipumodel_layers_dev.csv"
     with path.open(encoding="utf-8", newline="") as stream:
         rows = [
             row

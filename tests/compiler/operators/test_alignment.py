@@ -9,8 +9,8 @@ from ipusim.compiler.lower import lower
 from ipusim.compiler.operators.alignment_loss_plan import follow_cycles, gradient_cycles, plan_ctc
 from ipusim.compiler.stacks import load_stack
 from ipusim.errors import WorkloadError
+from ipusim.files import evidence_records
 from ipusim.machine import load_chip
-from ipusim.study.data.records import evidence_records
 from ipusim.workload.graph import AlignmentLoss
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.training import training_graphs

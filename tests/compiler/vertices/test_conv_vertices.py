@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ipusim import paths
+from ipusim import files
 from ipusim.compiler.convolution import reduction as conv_reduce
 from ipusim.compiler.convolution.reduction import cast_cycles, reduce_stages, reduce_vertex_cycles
 from ipusim.compiler.vertices import amp as amp_vertices, conv as conv_vertices, mac as mac_vertices
@@ -68,7 +68,7 @@ def slic(n_rows, length, *, sub_kernels=3, chains=4, float_partials=False, era=E
 
 @pytest.mark.parametrize("era", [ERA_2_4, ERA_3_3])
 def test_amp_1x1_against_128_measured_sizes(era):
-    path = paths.data_dir() / "evidence" / "ipu_microbench.csv"
+    path = files.data_dir() / "evidence" / "ipu_microbench.csv"
     with path.open(encoding="utf-8", newline="") as stream:
         measured = [
             (int(row["size"].removeprefix("N=")), float(row["value"]))

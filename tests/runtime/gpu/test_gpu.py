@@ -9,7 +9,7 @@ from math import prod
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ipusim import machine, paths
+from ipusim import files, machine
 from ipusim.errors import ConfigError, DataError, UnknownNameError, WorkloadError
 from ipusim.machine import constants as catalogue
 from ipusim.runtime.gpu import roofline as gpu_roofline
@@ -337,9 +337,9 @@ def test_a_training_graph_is_refused():
 )
 def test_damaged_calibration_is_named(text, message, tmp_path, monkeypatch):
     for name in ("hardware", "gpu"):
-        (tmp_path / name).symlink_to(paths.data_dir() / name)
+        (tmp_path / name).symlink_to(files.data_dir() / name)
     (tmp_path / "calibration.toml").write_text(text)
-    monkeypatch.setenv(paths.DATA_DIR_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(files.DATA_DIR_VARIABLE, str(tmp_path))
     with pytest.raises(DataError, match=message):
         simulate_gpu("resnet18", batch=1)
 

@@ -10,11 +10,12 @@ from hypothesis import given, strategies as st
 from study_fakes import FakePredictor
 
 from ipusim.errors import ConfigError, StudyError, UnknownNameError
+from ipusim.files import write_text
 from ipusim.machine.system import load_system, system_names
 from ipusim.study import audit
 from ipusim.study.book import charts as figures
 from ipusim.study.book.chip_diagram import chip_diagram
-from ipusim.study.book.outputs import figure_bytes, frame_csv, save_figure, save_table, write_text
+from ipusim.study.book.outputs import figure_bytes, frame_csv, save_figure, save_table
 from ipusim.study.qwant import study as qwant
 from ipusim.study.table import Table, format_cell, format_number, format_percent
 from ipusim.study.verdicts.compare import Samples, verdicts

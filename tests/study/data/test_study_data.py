@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ipusim import paths
+from ipusim import files
 from ipusim.errors import DataError, UnknownNameError
 from ipusim.machine.system import load_system
 from ipusim.runtime.options.config import OPTION_NAMES, TRAINING_OPTION_NAMES
@@ -32,7 +32,7 @@ def modelled_runs():
 def data_copy(tmp_path, monkeypatch):
     folder = tmp_path / "data"
     for part in ("published", "runs"):
-        shutil.copytree(paths.data_dir() / part, folder / part)
+        shutil.copytree(files.data_dir() / part, folder / part)
     monkeypatch.setenv("IPUSIM_DATA_DIR", str(folder))
     return folder
 
@@ -183,7 +183,7 @@ def test_queue_depth_follows_the_way_latency_was_taken():
 
 
 def test_every_recipe_has_a_configuration():
-    folder = paths.data_dir() / "runs"
+    folder = files.data_dir() / "runs"
     with (folder / "recipes.csv").open(newline="", encoding="utf-8") as handle:
         recipes = [line["run_id"] for line in csv.DictReader(handle)]
     assert len(recipes) == len(set(recipes)) == 290
@@ -191,7 +191,7 @@ def test_every_recipe_has_a_configuration():
 
 
 def test_data_files_name_no_machine():
-    for path in (*paths.data_dir().glob("published/*"), *paths.data_dir().glob("runs/*")):
+    for path in (*files.data_dir().glob("published/*"), *files.data_dir().glob("runs/*")):
         text = path.read_text(encoding="utf-8")
         assert "/work/" not in text
         assert "/shared" not in text

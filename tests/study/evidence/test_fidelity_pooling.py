@@ -6,7 +6,7 @@ reached, so that a worse estimator is noticed.
 
 import pytest
 
-from ipusim import paths
+from ipusim import files
 from ipusim.errors import DataError
 from ipusim.study.evidence import pooling as evidence_pooling
 
@@ -57,6 +57,6 @@ def test_pools_in_groups_of_channels_are_close(rows):
 
 
 def test_a_missing_file_is_named(monkeypatch, tmp_path):
-    monkeypatch.setattr(paths, "data_dir", lambda: tmp_path)
+    monkeypatch.setattr(files, "data_dir", lambda: tmp_path)
     with pytest.raises(DataError, match=r"ipumodel_layers_dev\.csv.*restore it"):
         evidence_pooling.pooling_rows()

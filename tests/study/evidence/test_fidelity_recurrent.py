@@ -5,7 +5,7 @@ The target is a median of 15 %, forward and in training, on both chips.
 
 import pytest
 
-from ipusim import paths
+from ipusim import files
 from ipusim.errors import DataError
 from ipusim.study.evidence import recurrent as evidence_recurrent
 
@@ -40,6 +40,6 @@ def test_every_plan_is_the_one_that_ran(table):
 
 
 def test_a_missing_file_is_named(monkeypatch, tmp_path):
-    monkeypatch.setattr(paths, "data_dir", lambda: tmp_path)
+    monkeypatch.setattr(files, "data_dir", lambda: tmp_path)
     with pytest.raises(DataError, match=r"ipumodel_layers_dev\.csv"):
         evidence_recurrent.recurrent_rows()

@@ -7,7 +7,7 @@ import math
 import pandas as pd
 import pytest
 
-from ipusim import paths
+from ipusim import files
 from ipusim.errors import DataError, StudyError
 from ipusim.study.data.published import load_claims
 from ipusim.study.mk2 import claims as mk2, views as mk2_views
@@ -158,7 +158,7 @@ def test_views_show_every_claim_and_draw_every_ratio(frame):
     ],
 )
 def test_damaged_comparisons_give_one_sentence(monkeypatch, tmp_path, before, after, says):
-    text = (paths.data_dir() / "runs" / mk2.FILE).read_text(encoding="utf-8")
+    text = (files.data_dir() / "runs" / mk2.FILE).read_text(encoding="utf-8")
     assert before in text
     broken = tmp_path / mk2.FILE
     broken.write_text(text.replace(before, after), encoding="utf-8")

@@ -118,7 +118,7 @@ def test_coverage_is_counted_with_both_ends():
 
 def test_intervals_are_written_and_read_back(tmp_path):
     path = tmp_path / "calibration.toml"
-    path.write_text((ipusim.paths.data_dir() / "calibration.toml").read_text())
+    path.write_text((ipusim.files.data_dir() / "calibration.toml").read_text())
     before = load_calibration(path)
     fitted = calibrate_intervals(FakePredictor(), path)
     after = load_calibration(path)

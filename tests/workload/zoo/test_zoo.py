@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from ipusim.errors import ConfigError, UnknownNameError, WorkloadError
-from ipusim.paths import data_dir
+from ipusim.files import data_dir
 from ipusim.workload import zoo
 from ipusim.workload.graph import Conv, Graph, MatMul
 from ipusim.workload.model import Model

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ipusim.paths import data_dir
+from ipusim.files import data_dir
 from ipusim.study.data.published import load_rows
 from ipusim.study.predict import metric_of
 from ipusim.workload import zoo

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ipusim.errors import WorkloadError
-from ipusim.paths import data_dir
+from ipusim.files import data_dir
 from ipusim.workload import zoo
 from ipusim.workload.autodiff import tensors_with_gradient
 from ipusim.workload.graph import Gather, Graph, MatMul, Softmax

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipusim.errors import DataError
-from ipusim.tables import sourced_values
+from ipusim.files import sourced_values
 
 KINDS = {"era": int, "folds": bool}
 TABLE = {

@@ -1,0 +1,312 @@
+"""Where the files of ipusim are, how they are read and checked, how they are written whole.
+
+A file of data is read by the type hints of a dataclass (`read`): CSV has one record per line, TOML
+one per table. Whatever is wrong with a file is said in one sentence.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import tempfile
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from ipusim.errors import DataError, StudyError
+
+DATA_DIR_VARIABLE = "IPUSIM_DATA_DIR"
+"""Environment variable that points at another data folder, for example an edited copy."""
+
+_PACKAGE = Path(__file__).resolve().parent
+_FILE_MODE = 0o644
+_RESTORE = "restore it from the repository"
+_TRUTH = {"true": True, "false": False}
+_Record = TypeVar("_Record")
+
+
+def _locate(name: str) -> Path:
+    """Return the folder `name` of the wheel, or else of the checkout around the package."""
+    inside_wheel = _PACKAGE / name
+    in_checkout = _PACKAGE.parent / name
+    if inside_wheel.is_dir():
+        return inside_wheel
+    if in_checkout.is_dir() and (_PACKAGE.parent / "pyproject.toml").is_file():
+        return in_checkout
+    raise DataError(
+        f"The folder {name!r} is neither inside the installed package nor beside it: "
+        "reinstall ipusim or run it from a complete checkout."
+    )
+
+
+def data_dir() -> Path:
+    """Return the existing folder that holds ``hardware/``, ``runs/`` and the other data files.
+
+    The one that the environment variable IPUSIM_DATA_DIR names, or the copy inside an installed
+    wheel, or ``data/`` of the checkout; a DataError if there is none.
+    """
+    override = os.environ.get(DATA_DIR_VARIABLE)
+    if not override:
+        return _locate("data")
+    folder = Path(override)
+    if not folder.is_dir():
+        raise DataError(
+            f"{DATA_DIR_VARIABLE} names {override!r}, which is not a folder: "
+            "set it to a copy of the data folder or unset it."
+        )
+    return folder
+
+
+def notebooks_dir() -> Path:
+    """Return the existing folder of the study notebooks, found like `data_dir`."""
+    return _locate("notebooks")
+
+
+def read_tables(file: str, *, remedy: str = "restore it") -> dict[str, Any]:
+    """Return the parsed content of one TOML file below the data folder, read once per process.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read or is not valid TOML; the message ends in `remedy`.
+    """
+    return _parse(data_dir() / file, file, remedy)
+
+
+@cache
+def _parse(path: Path, name: str, remedy: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(
+            f"The data file {name} cannot be read ({error.strerror}): {remedy}."
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"The data file {name} is not valid TOML and cannot be read ({error}): {remedy}."
+        ) from error
+
+
+def sourced_values(
+    table: Mapping[str, Any], name: str, file: str, kinds: Mapping[str, type]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return values and sources of a table whose properties (with their types) each have both.
+
+    Raises
+    ------
+    DataError
+        If a property is missing, has no source, or is of another type.
+    """
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for key, kind in kinds.items():
+        entry = table.get(key)
+        if not isinstance(entry, dict) or not entry.get("source") or "value" not in entry:
+            raise DataError(
+                f"The key {key!r} of {name!r} in {file} must have a value and a source: restore it."
+            )
+        value = entry["value"]
+        if type(value) is not kind:
+            raise DataError(
+                f"The key {key!r} of {name!r} in {file} has the value {value!r}: "
+                f"use a value of type {kind.__name__}."
+            )
+        values[key], sources[key] = value, entry["source"]
+    return values, sources
+
+
+def read_records(path: Path, required: Iterable[str] = ()) -> list[dict[str, str]]:
+    """Read a UTF-8 CSV file with a header into one dictionary of texts per line.
+
+    Raises
+    ------
+    DataError
+        If the file is missing, is not UTF-8 CSV, lacks a `required` column, has a line of another
+        length or has no line at all.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as handle:
+            reader = csv.reader(handle, strict=True)
+            lines = [line for line in reader if line]
+    except OSError as error:
+        raise DataError(
+            f"The data file {path.name} cannot be read ({error.strerror}): {_RESTORE}."
+        ) from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(
+            f"The data file {path.name} is not a UTF-8 CSV file ({error}): {_RESTORE}."
+        ) from error
+    if len(lines) < 2:
+        raise DataError(f"The data file {path.name} has no rows: {_RESTORE}.")
+    header, *body = lines
+    missing = [name for name in required if name not in header]
+    if missing:
+        raise DataError(f"The data file {path.name} lacks the column {missing[0]!r}: {_RESTORE}.")
+    for number, line in enumerate(body, start=1):
+        if len(line) != len(header):
+            raise DataError(
+                f"Row {number} of the data file {path.name} has {len(line)} cells instead of "
+                f"{len(header)}: {_RESTORE}."
+            )
+    return [dict(zip(header, line, strict=True)) for line in body]
+
+
+def evidence_records(name: str, required: Iterable[str] = ()) -> list[dict[str, str]]:
+    """Read a file of data/evidence, as `read_records` does and with its errors."""
+    return read_records(data_dir() / "evidence" / name, required)
+
+
+def number_cell(record: dict[str, str], column: str, path: Path, kind: type = float) -> float | int:
+    """Convert one cell of `read_records` to a `float` or `int`; a DataError where it is none."""
+    try:
+        return kind(record[column])
+    except ValueError as error:
+        first = next(iter(record.values()))
+        raise DataError(
+            f"The cell {column!r} of row {first!r} in {path.name} is {record[column]!r}, "
+            f"which is not a number: {_RESTORE.replace('it', 'the file')}."
+        ) from error
+
+
+def read(kind: type[_Record], file: str, *, table: str = "") -> tuple[_Record, ...]:
+    """Read a file below the data folder into a dataclass, once per process.
+
+    Parameters
+    ----------
+    kind : type
+        Its type hints say what a column or key holds: text, a whole number, a number, truth
+        ("true", "false"), one of several texts (Literal), any of these or nothing (``| None``), a
+        tuple of texts (separated by spaces in CSV) or of dataclasses, another dataclass, or a dict
+        as it stands. A field with a default may be left out or empty.
+    file : str
+        CSV, whose columns are named as the fields (others are passed over); or TOML, whose tables
+        are records: the first field takes the name of the table, every key must be a field.
+    table : str
+        Of a TOML file, the table that holds the records; empty for the file itself.
+
+    Raises
+    ------
+    DataError
+        If the file is missing or damaged, or a value is missing or of another type.
+    """
+    return _read(kind, data_dir() / file, file, table)
+
+
+@cache
+def _read(kind: type[_Record], path: Path, file: str, table: str) -> tuple[_Record, ...]:
+    if path.suffix == ".csv":
+        needed = [item.name for item in fields(kind) if _default(item) is MISSING]
+        return tuple(
+            _record(kind, {name: text for name, text in line.items() if text}, line, path.name)
+            for line in read_records(path, needed)
+        )
+    tables = _parse(path, file, _RESTORE)
+    first = fields(kind)[0].name
+    return tuple(
+        _record(kind, {first: name} | entry, {first: name}, file, strict=True)
+        for name, entry in (tables.get(table, {}) if table else tables).items()
+    )
+
+
+def _default(item: Any) -> Any:
+    return item.default if item.default_factory is MISSING else item.default_factory()
+
+
+def _record(
+    kind: type[_Record],
+    given: Mapping[str, Any],
+    line: Mapping[str, str],
+    file: str,
+    *,
+    strict: bool = False,
+) -> _Record:
+    """Build a record from what is given of it; `line` starts with what names it in messages."""
+    row = next(iter(line.values()))
+    hints = get_type_hints(kind)
+    values = {}
+    for item in fields(kind):
+        if item.name in given:
+            where = f"{item.name!r} of {row!r} in {file}"
+            values[item.name] = _value(hints[item.name], given[item.name], where, line)
+        elif (default := _default(item)) is not MISSING:
+            values[item.name] = default
+        elif item.name in line and hints[item.name] is str:
+            values[item.name] = ""
+        else:
+            raise DataError(f"The entry {item.name!r} of {row!r} in {file} is missing: add it.")
+    unknown = [name for name in given if name not in hints] if strict else []
+    if unknown:
+        raise DataError(
+            f"The entry {unknown[0]!r} of {row!r} in {file} is none of {', '.join(hints)}: "
+            "correct it."
+        )
+    return kind(**values)
+
+
+def _value(hint: Any, given: Any, where: str, line: Mapping[str, str]) -> Any:
+    """Return what a type hint makes of a cell of text or of a value of a TOML file."""
+    choices = get_args(hint)
+    if get_origin(hint) is Literal:
+        if given not in choices:
+            raise DataError(f"The entry {where} is {given!r}: use one of {', '.join(choices)}.")
+        return given
+    if NoneType in choices:
+        return _value(choices[0], given, where, line)
+    if get_origin(hint) is tuple:
+        parts = given.split() if isinstance(given, str) else given
+        return tuple(_value(choices[0], part, where, line) for part in parts)
+    if is_dataclass(hint) and isinstance(given, dict):
+        return _record(hint, given, line, where.rpartition(" in ")[2], strict=True)
+    if get_origin(hint) is dict and isinstance(given, dict):
+        return dict(given)
+    try:
+        if isinstance(given, str) and hint is not str:
+            return _TRUTH[given] if hint is bool else hint(given)
+    except (KeyError, ValueError):
+        pass
+    kinds = {float: (int, float)}.get(hint, hint)
+    if not isinstance(given, kinds) or (isinstance(given, bool) and hint is not bool):
+        words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+        raise DataError(f"The entry {where} is {given!r}: use {words.get(hint, 'a table')}.")
+    return hint(given)
+
+
+def replace_file(path: Path, content: bytes, *, sync: bool = False) -> None:
+    """Write a file in one step: a reader sees the old content or the new, never a part.
+
+    Its folder must be there; with `sync` the content is on disk before the old one goes. An OSError
+    leaves nothing behind.
+    """
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as handle:
+            handle.write(content)
+            if sync:
+                handle.flush()
+                os.fsync(handle.fileno())
+        Path(temporary).chmod(_FILE_MODE)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_bytes(path: Path, content: bytes) -> Path:
+    """Write a file as `replace_file` does, with its folder; a StudyError where that cannot be."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, content)
+    except OSError as error:
+        raise StudyError(
+            f"Cannot write {path} ({error.strerror}): choose a folder that can be written to."
+        ) from error
+    return path
+
+
+def write_text(path: Path, content: str) -> Path:
+    """Write a UTF-8 text file as `write_bytes` does."""
+    return write_bytes(path, content.encode("utf-8"))
