@@ -1,4 +1,4 @@
-"""One training step of BraggNN in plain numpy, single precision, by matrix products.
+"""One training step of BraggNN in plain numpy, by matrix products, in the type of its operands.
 
 An independent second implementation: tests compare the operators with it, and the benchmark
 measures what the emulation costs against it.
@@ -51,7 +51,7 @@ def _conv_gradient(
     batch, size, taps = gradient.shape[0], gradient.shape[2], kernel.shape[2]
     spread = spread.reshape(batch, kernel.shape[1], taps, taps, size, size)
     full = size + taps - 1
-    out = np.zeros((batch, kernel.shape[1], full, full), np.float32)
+    out = np.zeros((batch, kernel.shape[1], full, full), gradient.dtype)
     for row in range(taps):
         for column in range(taps):
             out[:, :, row : row + size, column : column + size] += spread[:, :, row, column]
@@ -140,7 +140,7 @@ def _non_local_gradient(
     scores = attention * (weighted - (weighted * attention).sum(axis=2, keepdims=True))
     theta = cache["phi"] @ scores.swapaxes(1, 2)
     phi = cache["theta"] @ scores
-    total = np.zeros(1, np.float32)
+    total = np.zeros(1, gradient.dtype)
     for part, item in zip(_PARTS, (theta, phi, value), strict=True):
         item = item.reshape(batch, -1, size, size)
         total = total + _conv_gradient(item, f"nlb.{part}", weights, cache, gradients)
