@@ -1,36 +1,51 @@
-"""Where compiled numba kernels are kept: apart for every state of the sources.
+"""What is kept on disk between runs, and compiled numba kernels first of all.
 
-Numba looks only at the file that holds a kernel; one that calls kernels of other modules would keep
-its old code after these changed, and compute wrong numbers without a word. So the directory is
-named after a digest of all sources. Numba reads that name where a kernel is declared, so modules of
-kernels take `njit` from here and not from numba.
+Everything kept lies in a folder of the user's own, named after a digest of the sources it was made
+from: numba looks only at the file that holds a kernel, and one that calls kernels of other modules
+would keep its old code after these changed, and compute wrong numbers without a word. A kept file
+begins with a digest of its content; one that is damaged is as good as missing, and a disk that is
+full or read-only costs time only.
+
+Modules of kernels take `njit` from here and not from numba, which is imported when a kernel is
+first called: what was planned before is answered without it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import pickle
+import stat
+import sys
+from collections.abc import Callable
+from functools import cache, cached_property, update_wrapper
 from pathlib import Path
+from threading import RLock
+from typing import Any
 
-import numba
-from numba import njit
+from ipusim.files import replace_file
 
-__all__ = ["KERNEL_STAGES", "cache_folder", "njit", "source_digest", "use_keyed_cache"]
+__all__ = [
+    "KERNEL_STAGES",
+    "Kernel",
+    "cache_folder",
+    "njit",
+    "read_kept",
+    "source_digest",
+    "write_kept",
+]
 
 KERNEL_STAGES = ("compiler", "numerics")
 """Packages that hold kernels."""
 
-NUMBA = "numba"
+_PRIVATE = 0o700
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_LOCK = RLock()
 
 
+@cache
 def source_digest(sources: tuple[str, ...] = KERNEL_STAGES) -> str:
-    """Return a digest of source files, by default all that kernels are made from.
-
-    Parameters
-    ----------
-    sources : tuple of str
-        Modules and packages, relative to this one.
-    """
+    """Return a digest of modules and packages, by default all that kernels are made from."""
     root = Path(__file__).parent
     digest = hashlib.sha256()
     for source in sources:
@@ -42,34 +57,158 @@ def source_digest(sources: tuple[str, ...] = KERNEL_STAGES) -> str:
 
 
 def cache_folder(what: str) -> Path:
-    """Return where something is kept between runs: beside or in place of numba's own cache.
-
-    Parameters
-    ----------
-    what : str
-        Name of the folder; ``"numba"`` is that of ``NUMBA_CACHE_DIR`` where this is set, and other
-        folders lie beside it.
-    """
+    """Return where "kernels" or "programs" are kept: in NUMBA_CACHE_DIR or the user's cache."""
     given = os.environ.get("NUMBA_CACHE_DIR")
     if given:
-        folder = Path(given).resolve()
-        return folder if what == NUMBA else folder.parent / what
+        return Path(given).resolve() / f"ipusim-{what}"
     user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return (user_cache / "ipusim" / what).resolve()
 
 
-def use_keyed_cache() -> None:
-    """Let numba keep kernels in a directory of this state of the sources.
+@cache
+def _is_private(folder: Path) -> bool:
+    """Return whether a folder, made where missing, is the user's and nobody else can write to it.
 
-    It lies in ``NUMBA_CACHE_DIR`` where that is set, else in the user's cache directory; where
-    nothing can be written, numba is left to its own rules.
+    Compiled kernels are executed, so a file that somebody else could have placed is not read.
     """
     try:
-        directory = cache_folder(NUMBA) / source_digest()
-        directory.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+        found = folder.lstat()
+        own = not hasattr(os, "getuid") or found.st_uid == os.getuid()
+        if not (own and stat.S_ISDIR(found.st_mode)):
+            return False
+        if stat.S_IMODE(found.st_mode) & ~_PRIVATE:
+            folder.chmod(_PRIVATE)
+    except OSError:
+        return False
+    return True
+
+
+def read_kept(path: Path) -> bytes | None:
+    """Return what was kept in a file of `cache_folder`; None where missing, foreign or damaged."""
+    if not _is_private(path.parents[1]):
+        return None
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    payload = content[_DIGEST_BYTES:]
+    return payload if hashlib.sha256(payload).digest() == content[:_DIGEST_BYTES] else None
+
+
+def write_kept(path: Path, payload: bytes) -> None:
+    """Keep a file ``cache_folder(what) / digest / name`` whole or not at all."""
+    if not _is_private(path.parents[1]):
+        return
+    try:
+        path.parent.mkdir(mode=_PRIVATE, exist_ok=True)
+        replace_file(path, hashlib.sha256(payload).digest() + payload)
     except OSError:
         return
-    numba.config.CACHE_DIR = str(directory)
 
 
-use_keyed_cache()
+class Kernel:
+    """A function that numba compiles when it is first called, by Python or by another kernel.
+
+    To numba it is the dispatcher that it stands for: it has its type (``_numba_type_``), its
+    options and its Python function.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        update_wrapper(self, function)
+        self.py_func = function
+        self._options = options
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the compiled function."""
+        return self._dispatcher(*arguments)
+
+    @cached_property
+    def _dispatcher(self) -> Any:
+        with _LOCK:
+            numba, kept = _numba()
+            options = self._options | {"cache": False}
+            dispatcher = numba.njit(self.py_func, **options)
+            if self._options.get("cache") and not numba.config.DISABLE_JIT:
+                dispatcher._cache = kept(self.py_func)
+            return dispatcher
+
+    @property
+    def _numba_type_(self) -> Any:
+        return self._dispatcher._numba_type_
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._dispatcher, name)
+
+
+def njit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Declare a kernel as numba's own decorator does; ``cache=True`` keeps its code on disk."""
+    if function is None:
+        return lambda given: Kernel(given, options)
+    return Kernel(function, options)
+
+
+@cache
+def _numba() -> tuple[Any, Any]:
+    """Import numba, once; return it and the class that keeps a function's compiled code."""
+    import numba
+    from numba.core.caching import NullCache
+    from numba.core.compiler import CompileResult
+    from numba.core.serialize import dumps
+    from numba.np import linalg
+
+    # Numba loads all of scipy.linalg to learn whether it is there, which takes as long as numba
+    # itself; no kernel uses it and it is a dependency of this package.
+    asked, linalg.ensure_blas = linalg.ensure_blas, lambda: None
+    try:
+        import numba.np.arraymath
+    finally:
+        linalg.ensure_blas = asked
+
+    class Kept(NullCache):
+        """Compiled code of one function, a file for each signature and processor."""
+
+        def __init__(self, function: Callable[..., Any]) -> None:
+            code = function.__code__
+            self._of = (function.__module__, function.__qualname__, code.co_firstlineno)
+
+        def _path(self, signature: Any, codegen: Any) -> Path:
+            made_by = numba.__version__, sys.implementation.cache_tag, codegen.magic_tuple()
+            name = hashlib.sha256(repr((*self._of, str(signature), made_by)).encode()).hexdigest()
+            return cache_folder("kernels") / source_digest() / name
+
+        def load_overload(self, sig: Any, target_context: Any) -> Any:
+            target_context.refresh()
+            payload = read_kept(self._path(sig, target_context.codegen()))
+            if payload is not None:
+                try:
+                    return CompileResult._rebuild(target_context, *pickle.loads(payload))
+                except Exception:  # noqa: BLE001  whatever it is, compiling anew mends it
+                    pass
+            _announce()
+            return None
+
+        def save_overload(self, sig: Any, cres: Any) -> None:
+            if not cres.library.has_dynamic_globals:
+                write_kept(self._path(sig, cres.library.codegen), dumps(cres._reduce()))
+
+    return numba, Kept
+
+
+@cache
+def _announce() -> None:
+    """Say that kernels are being compiled, to a person at a terminal or a log, not in a notebook.
+
+    Notebooks put a stream of their own in place of stderr; workers have a parent that has said so.
+    """
+    from multiprocessing import parent_process
+
+    if sys.stderr is sys.__stderr__ and parent_process() is None:
+        print(
+            "ipusim: compiling kernels, once for this version and machine: up to a minute "
+            "('ipusim warmup' does it ahead).",
+            file=sys.stderr,
+            flush=True,
+        )

@@ -1,50 +1,49 @@
 """Lowered programs kept on disk, apart for every state of the sources that make them.
 
-Lowering is the larger part of a simulation and gives the same program for the same input, so a
-comparison of hundreds of runs need not repeat it. A program is found by a digest of everything that
+Lowering is the larger part of a simulation and gives the same program for the same input, so what
+was planned before need not be planned again. A program is found by a digest of everything that
 `lower` reads: the graph, the chip, the stack, the options, and the sources of the compiler, the
-machine and the operators. Nothing is kept unless `keep_programs` was called: a program that is
-being changed must not be answered from memory.
+machine and the operators. Code that is patched in memory is not seen: switch keeping off for it.
 """
 
 from __future__ import annotations
 
 import hashlib
-import marshal
+import json
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import fields
 from functools import cache
-from operator import attrgetter
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ipusim.compiler.lower import lower
+import numpy as np
+
 from ipusim.compiler.program import LoweredOp, Program, Step
-from ipusim.compiler.stacks import Stack
-from ipusim.files import replace_file
-from ipusim.kernel_cache import cache_folder, source_digest
-from ipusim.machine import Chip
-from ipusim.workload.graph import Graph
+from ipusim.kernel_cache import cache_folder, read_kept, source_digest, write_kept
+
+if TYPE_CHECKING:
+    from ipusim.compiler.stacks import Stack
+    from ipusim.machine import Chip
+    from ipusim.workload.graph import Graph
 
 SOURCES = ("compiler", "machine", "workload/graph.py", "workload/operators", "errors.py")
 """What the program of a given graph depends on."""
 
-_STEP_FIELDS = tuple(field.name for field in fields(Step))
-_OP_FIELDS = tuple(field.name for field in fields(LoweredOp) if field.name != "steps")
+Rewrite = Callable[[Program, "Chip"], Program]
 
-Rewrite = Callable[[Program, Chip], Program]
-
-_KEEPS: ContextVar[bool] = ContextVar("keeps_programs", default=False)
+_KEEPS: ContextVar[bool] = ContextVar("keeps_programs", default=True)
 _REWRITE: ContextVar[Rewrite | None] = ContextVar("rewrite", default=None)
 
 
 @contextmanager
-def keep_programs() -> Iterator[None]:
-    """Within this context, programs are read from disk where they are known and kept there."""
-    token = _KEEPS.set(True)
+def keep_programs(keeps: bool = True) -> Iterator[None]:
+    """Within this context, programs are read from disk where known and kept there, or are not."""
+    token = _KEEPS.set(keeps)
     try:
         yield
     finally:
@@ -75,32 +74,19 @@ def as_rewritten(program: Program, chip: Chip) -> Program:
 
 
 def lower_kept(graph: Graph, chip: Chip, stack: Stack, **options: Any) -> Program:
-    """Lower a graph, or read the program that the same input gave before.
+    """Lower a graph, or read the program that the same input gave before; errors as of `lower`."""
+    path = None
+    if _KEEPS.get():
+        text = repr((graph, chip, stack, sorted(options.items())))
+        path = _folder() / hashlib.sha256(text.encode()).hexdigest()
+        known = _read(path)
+        if known is not None:
+            return known
+    from ipusim.compiler.lower import lower  # with the planner, which a known program needs not
 
-    Parameters
-    ----------
-    graph, chip, stack, **options
-        As for `ipusim.compiler.lower.lower`.
-
-    Returns
-    -------
-    Program
-        The same, byte for byte, as without this module; not rewritten.
-
-    Raises
-    ------
-    ConfigError, UnknownNameError
-        As `lower`.
-    """
-    if not _KEEPS.get():
-        return lower(graph, chip, stack, **options)
-    text = repr((graph, chip, stack, sorted(options.items())))
-    path = _folder() / hashlib.sha256(text.encode()).hexdigest()
-    known = _read(path)
-    if known is not None:
-        return known
     program = lower(graph, chip, stack, **options)
-    _write(path, program)
+    if path is not None:
+        _write(path, program)
     return program
 
 
@@ -110,35 +96,78 @@ def _folder() -> Path:
 
 
 def _read(path: Path) -> Program | None:
-    """Return a kept program; none where the file is missing or damaged."""
+    """Return a kept program; none where the file is missing, damaged or of another kind."""
+    content = read_kept(path)
     try:
-        return _from_rows(marshal.loads(zlib.decompress(path.read_bytes())))
-    except (OSError, zlib.error, EOFError, TypeError, ValueError):
+        return None if content is None else _from_bytes(content)
+    except (zlib.error, ValueError, TypeError, KeyError, IndexError, AttributeError):
         return None
 
 
 def _write(path: Path, program: Program) -> None:
-    """Keep a program whole or not at all; a full or closed disk is no reason to fail."""
-    content = zlib.compress(marshal.dumps(_to_rows(program)), 1)
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, content)
+    """Keep a program whose numbers are integers of 64 bits, as they are unless it is absurd."""
+    try:
+        write_kept(path, _to_bytes(program))
+    except TypeError:
+        return
 
 
-def _to_rows(program: Program) -> list[tuple[Any, Any]]:
-    """Return a program as plain tuples, which are read back several times as fast as objects."""
-    of_op, of_step = attrgetter(*_OP_FIELDS), attrgetter(*_STEP_FIELDS)
-    return [(of_op(op), [of_step(step) for step in op.steps]) for op in program.ops]
+# A kept program is a line of JSON (its texts) and a table of integers for its operations and one
+# for its supersteps, field by field: read several times as fast as object by object, and it can
+# only ever be read as texts and numbers.
 
 
-def _from_rows(rows: list[tuple[Any, Any]]) -> Program:
-    """Return the program again; a TypeError or ValueError where the rows are none of a program."""
-    return Program(
-        tuple(
-            LoweredOp(
-                steps=tuple(Step(**dict(zip(_STEP_FIELDS, step, strict=True))) for step in steps),
-                **dict(zip(_OP_FIELDS, op, strict=True)),
-            )
-            for op, steps in rows
-        )
-    )
+def _columns(kind: type, rows: tuple[Any, ...], texts: dict[str, int]) -> np.ndarray:
+    """Return the fields of objects as rows of integers; a text is its number among all texts."""
+    columns = []
+    for name, is_text in _fields(kind):
+        column = [getattr(row, name) for row in rows]
+        columns.append([texts.setdefault(t, len(texts)) for t in column] if is_text else column)
+    table = np.array(columns).reshape(len(columns), len(rows))
+    # Of nothing, numpy makes floats.
+    return table.astype("<i8", casting="safe" if rows else "unsafe")
+
+
+def _objects(kind: type, table: np.ndarray, texts: list[str]) -> list[Any]:
+    """Return the objects again, their fields filled in without a call for each object."""
+    objects = [kind.__new__(kind) for _ in range(table.shape[1])]
+    for (name, is_text), column in zip(_fields(kind), table.tolist(), strict=True):
+        values = [texts[number] for number in column] if is_text else column
+        _fill(kind, name, objects, values)
+    return objects
+
+
+def _fill(kind: type, name: str, objects: list[Any], values: Any) -> None:
+    """Set one field of frozen objects with slots."""
+    deque(map(getattr(kind, name).__set__, objects, values), maxlen=0)
+
+
+@cache
+def _fields(kind: type) -> tuple[tuple[str, bool], ...]:
+    """Return the fields that are kept, and whether each is a text."""
+    return tuple((one.name, one.type == "str") for one in fields(kind) if one.name != "steps")
+
+
+def _to_bytes(program: Program) -> bytes:
+    texts: dict[str, int] = {}
+    ops = _columns(LoweredOp, program.ops, texts)
+    steps = _columns(Step, program.steps, texts)
+    counts = np.array([len(op.steps) for op in program.ops], dtype="<i8")
+    head = json.dumps({"ops": ops.shape[1], "steps": steps.shape[1], "texts": list(texts)})
+    tables = b"".join(table.tobytes() for table in (ops, counts, steps))
+    return zlib.compress(head.encode() + b"\n" + tables, 1)
+
+
+def _from_bytes(content: bytes) -> Program:
+    head, _, body = zlib.decompress(content).partition(b"\n")
+    about = json.loads(head)
+    sizes = (len(_fields(LoweredOp)), about["ops"]), (len(_fields(Step)), about["steps"])
+    op_size, step_size = sizes
+    ends = np.cumsum([op_size[0] * op_size[1], op_size[1]])
+    ops, counts, steps = np.split(np.frombuffer(body, dtype="<i8"), ends)
+    if counts.sum() != step_size[1]:
+        raise ValueError("not the tables of a program")
+    made = iter(_objects(Step, steps.reshape(step_size), about["texts"]))
+    objects = _objects(LoweredOp, ops.reshape(op_size), about["texts"])
+    _fill(LoweredOp, "steps", objects, [tuple(islice(made, n)) for n in counts.tolist()])
+    return Program(tuple(objects))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from ipusim.compiler.convolution.planner import PlannerRules
+from ipusim.compiler.convolution.shape import PlannerRules
 from ipusim.errors import resolve_name
 from ipusim.files import read_tables, sourced_values
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import marshal
+import zlib
+
 import pytest
 
-from ipusim.compiler import program_cache
+from ipusim.compiler import lower as lowering, program_cache
 from ipusim.compiler.lower import lower
 from ipusim.compiler.program_cache import keep_programs, lower_kept
 from ipusim.compiler.stacks import load_stack
@@ -18,8 +22,8 @@ OPTIONS = {"partials": "half", "host_dtype": "uint8", "available_memory_proporti
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(program_cache, "_folder", lambda: tmp_path / "programs")
-    return tmp_path / "programs"
+    monkeypatch.setattr(program_cache, "_folder", lambda: tmp_path / "programs" / "digest")
+    return tmp_path / "programs" / "digest"
 
 
 @pytest.fixture
@@ -31,7 +35,7 @@ def lowered(monkeypatch):
         seen.append(args)
         return lower(*args, **options)
 
-    monkeypatch.setattr(program_cache, "lower", counting)
+    monkeypatch.setattr(lowering, "lower", counting)
     return seen
 
 
@@ -49,9 +53,10 @@ def test_a_kept_program_equals_a_fresh_one(folder, lowered):
     assert (read.cycles, read.steps) == (fresh.cycles, fresh.steps)
 
 
-def test_nothing_is_kept_unless_asked_for(folder, lowered):
-    for _ in range(2):
-        lower_kept(graph(), CHIP, STACK, **OPTIONS)
+def test_nothing_is_kept_where_keeping_is_off(folder, lowered):
+    with keep_programs(False):
+        for _ in range(2):
+            lower_kept(graph(), CHIP, STACK, **OPTIONS)
     assert len(lowered) == 2
     assert not folder.exists()
 
@@ -72,21 +77,32 @@ def test_every_input_tells_programs_apart(folder, lowered):
     assert len(lowered) == len(asked)
 
 
-def test_a_damaged_file_is_made_anew(folder, lowered):
+def with_digest(payload):
+    return hashlib.sha256(payload).digest() + payload
+
+
+def test_a_damaged_or_foreign_file_is_made_anew(folder, lowered):
     with keep_programs():
         first = lower_kept(graph(), CHIP, STACK, **OPTIONS)
         (path,) = folder.iterdir()
         whole = path.read_bytes()
-        for damaged in (b"", whole[:-7], b"nothing", whole[::-1]):
-            path.write_bytes(damaged)
+        content = zlib.decompress(whole[32:])
+        fewer = zlib.compress(content[:-8], 1)
+        foreign = zlib.compress(marshal.dumps(["a program of an older version"]))
+        other = zlib.compress(b'{"ops": 1, "steps": 0, "texts": []}\n' + bytes(8 * 11))
+        flipped = bytes([*whole[:-1], whole[-1] ^ 1])
+        damaged = [b"", whole[:-7], b"nothing", whole[::-1], flipped]
+        damaged += [with_digest(payload) for payload in (fewer, foreign, other, b"")]
+        for content in damaged:
+            path.write_bytes(content)
             assert lower_kept(graph(), CHIP, STACK, **OPTIONS) == first
             assert path.read_bytes() == whole
-    assert len(lowered) == 5
+    assert len(lowered) == 1 + len(damaged)
 
 
 def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(program_cache, "_folder", lambda: tmp_path / "file" / "programs")
+    monkeypatch.setattr(program_cache, "_folder", lambda: tmp_path / "file" / "programs" / "x")
     with keep_programs():
         assert lower_kept(graph(), CHIP, STACK, **OPTIONS) == lower(graph(), CHIP, STACK, **OPTIONS)
 
@@ -96,5 +112,5 @@ def test_the_folder_is_named_after_the_sources(tmp_path, monkeypatch):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "numba"))
     named = program_cache._folder()
     program_cache._folder.cache_clear()
-    assert named.parent == tmp_path / "programs"
+    assert named.parent == tmp_path / "numba" / "ipusim-programs"
     assert named.name == program_cache.source_digest(program_cache.SOURCES)

@@ -1,43 +1,142 @@
-"""Compiled kernels are kept apart for every state of the sources."""
+"""Compiled kernels are kept apart for every state of the sources, privately, and never trusted."""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import ipusim
 from ipusim import kernel_cache
+from ipusim.kernel_cache import njit
+
+
+def triple(x):
+    return 3 * x
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where kernels are kept in this test."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "X" / "y"))
+    kernel_cache._is_private.cache_clear()
+    yield tmp_path / "X" / "y" / "ipusim-kernels" / kernel_cache.source_digest()
+    kernel_cache._is_private.cache_clear()
+
+
+def fresh(code, **environment):
+    """Run code in a process of its own; return what it printed and said on stderr."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip(), done.stderr.strip()
 
 
 def test_the_digest_follows_the_sources(tmp_path, monkeypatch):
     copy = tmp_path / "ipusim"
     shutil.copytree(Path(ipusim.__file__).parent / "compiler", copy / "compiler")
     monkeypatch.setattr(kernel_cache, "__file__", str(copy / "kernel_cache.py"))
-    before = kernel_cache.source_digest()
-    assert kernel_cache.source_digest() == before
+    digest = kernel_cache.source_digest.__wrapped__
+    before = digest()
+    assert digest() == before
     changed = copy / "compiler" / "convolution" / "search.py"
     changed.write_text(changed.read_text() + "# changed\n")
-    assert kernel_cache.source_digest() != before
+    assert digest() != before
 
 
-def test_kernels_go_to_a_directory_of_their_own(tmp_path):
-    code = "import ipusim.compiler.convolution.tile_cycles, numba; print(numba.config.CACHE_DIR)"
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
-    directory = Path(done.stdout.strip())
-    assert directory.parent == tmp_path
-    assert directory.name == kernel_cache.source_digest()
+def test_a_kernel_is_kept_in_a_private_folder_and_read_again(folder, monkeypatch):
+    assert njit(cache=True)(triple)(2) == 6
+    assert len(list(folder.iterdir())) == 1
+    assert folder.parent.stat().st_mode & 0o777 == 0o700
+    monkeypatch.setattr(kernel_cache, "write_kept", None)
+    again = njit(cache=True)(triple)
+    assert again(2) == 6
+    assert sum(again.stats.cache_hits.values()) == 1
 
 
-def test_nothing_is_changed_where_nothing_can_be_written(tmp_path, monkeypatch):
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(blocked))
-    monkeypatch.setattr(kernel_cache.numba.config, "CACHE_DIR", "as before")
-    kernel_cache.use_keyed_cache()
-    assert kernel_cache.numba.config.CACHE_DIR == "as before"
+def test_a_damaged_kernel_is_compiled_anew(folder):
+    njit(cache=True)(triple)(2)
+    (path,) = folder.iterdir()
+    whole = path.read_bytes()
+    payload = whole[32:]
+    foreign = kernel_cache.hashlib.sha256(b"no kernel").digest() + b"no kernel"
+    flipped = bytes([*whole[:-1], whole[-1] ^ 1])
+    for damaged in (b"", whole[:100], payload, flipped, foreign):
+        path.write_bytes(damaged)
+        assert njit(cache=True)(triple)(2) == 6
+        assert path.read_bytes() != damaged
+    assert njit(cache=True)(triple)(2) == 6
+
+
+def test_a_full_disk_costs_time_only(folder, monkeypatch):
+    def full(path, content):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(kernel_cache, "replace_file", full)
+    assert njit(cache=True)(triple)(2) == 6
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_a_folder_that_is_not_the_users_own_is_not_used(folder, tmp_path, kind):
+    folder.parents[1].mkdir(parents=True)
+    if kind == "file":
+        folder.parent.write_text("")
+    else:
+        (tmp_path / "elsewhere").mkdir()
+        folder.parent.symlink_to(tmp_path / "elsewhere")
+    assert njit(cache=True)(triple)(2) == 6
+    assert not (tmp_path / "elsewhere").exists() or not any((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_folder_open_to_others_is_closed(folder):
+    folder.parent.mkdir(parents=True, mode=0o777)
+    folder.parent.chmod(0o777)
+    assert njit(cache=True)(triple)(2) == 6
+    assert folder.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_kernels_call_kernels(folder):
+    inner = njit(cache=True, inline="always")(triple)
+
+    def outer(x):
+        return inner(x) + 1
+
+    assert njit(outer)(2) == 7
+
+
+KERNEL = """
+import sys
+from ipusim.compiler.vertices.conv import zero_partials_cycles
+before = "numba" in sys.modules
+from ipusim.compiler.convolution import totals
+totals._gcd(4, 6)
+print(before, "numba" in sys.modules, "scipy.linalg" in sys.modules)
+"""
+
+
+def test_numba_comes_with_the_first_call_and_without_scipy(tmp_path):
+    out, said = fresh(KERNEL, NUMBA_CACHE_DIR=str(tmp_path))
+    assert out == "False True False"
+    assert said.startswith("ipusim: compiling kernels") and len(said.splitlines()) == 1
+    assert fresh(KERNEL, NUMBA_CACHE_DIR=str(tmp_path)) == (out, "")
+
+
+PLANNED = """
+import sys, ipusim
+print(ipusim.simulate("uno").cycles_per_step)
+print(*sorted({"numba", "scipy", "pandas", "matplotlib", "onnx"} & set(sys.modules)))
+"""
+
+
+def test_what_was_planned_before_needs_no_numba():
+    first, *_ = fresh(PLANNED)[0].splitlines()
+    assert fresh(PLANNED) == (first, "")

@@ -72,10 +72,10 @@ def test_a_request_holds_nothing_that_was_published():
 
 
 def test_workers_kept_programs_and_fresh_ones_give_the_same_table(tmp_path, monkeypatch):
-    monkeypatch.setattr(program_cache, "_folder", lambda: tmp_path / "programs")
+    monkeypatch.setattr(program_cache, "_folder", lambda: tmp_path / "programs" / "digest")
     step._compiled.cache_clear()  # what another test lowered in this process is not kept again
     tables = [frame_csv(compare.verdicts(ROWS, samples=Samples())) for _ in range(2)]
-    assert len(list((tmp_path / "programs").iterdir())) == 2
+    assert len(list((tmp_path / "programs" / "digest").iterdir())) == 2
     tables.append(frame_csv(compare.verdicts(ROWS, predictor=api, samples=Samples())))
     tables.append(frame_csv(compare.verdicts(ROWS, samples=Samples(), jobs=2)))
     assert len(set(tables)) == 1
