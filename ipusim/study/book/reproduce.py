@@ -30,6 +30,7 @@ from ipusim.study.book.execute import notebook_html, run_notebook
 from ipusim.study.book.index import Card, index_html
 from ipusim.study.book.notebook import cleaned, notebook_text, read_notebook
 from ipusim.study.book.outputs import frame_csv, save_figure
+from ipusim.study.book.rows import rows_html
 from ipusim.study.cached import available_cores
 from ipusim.study.predict import Predictor
 from ipusim.study.verdicts.compare import PREDICTED, verdicts
@@ -266,6 +267,7 @@ def _write_verdicts(out: Path, predictor: Predictor | None) -> pd.DataFrame:
     """Judge every published row and draw the overview figure."""
     frame = verdicts(predictor=predictor, jobs=available_cores())
     write_text(out / "verdicts.csv", frame_csv(frame))
+    write_text(out / "rows.html", rows_html(frame))
     if (frame["status"] == PREDICTED).any():
         save_figure(published_against_predicted(frame), SCATTER_FIGURE, out)
     return frame
