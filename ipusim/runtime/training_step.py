@@ -27,6 +27,7 @@ from ipusim.runtime.compile import REMEMBERED, Lowered
 from ipusim.runtime.host.io import arriving_bytes, host_io
 from ipusim.runtime.host.loader import host_feed
 from ipusim.runtime.options.config import RunConfig
+from ipusim.runtime.options.frameworks import load_framework
 from ipusim.runtime.replica.phases.plan import forward_splits
 from ipusim.runtime.replica.phases.replica import phased_replica
 from ipusim.runtime.replica.pipelined import Beside, Replica, pipelined_replica
@@ -47,9 +48,6 @@ STATISTICS_BYTES = 8
 
 NORM_BYTES = 4
 """A sum of squares."""
-
-LOADERS = {"popart": "processes", "tensorflow": "threads"}
-"""How the data loaders of the frameworks prepare items (`host_feed.LOADERS`)."""
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -213,7 +211,7 @@ def training_step(
         workers_per_instance=options.loader_workers,
         item_bytes=prepared // items,
         item_s=config.loader_item_s,
-        loader=LOADERS[options.framework],
+        loader=load_framework(options.framework).loader,
         servers=options.host_servers,
     )
     busy = sum(parts.values())
@@ -375,12 +373,10 @@ def _turns(config: RunConfig) -> int:
     """Return how many times in a weight update chips of a replica wait for others' state.
 
     All chips meet at a transfer of any, so transfers of several take place at once only where the
-    program lists them side by side. PopART's recipes ask for that (session option
-    ``accumulateOuterFragmentSettings``, willow/include/popart/sessionoptions.hpp, whose default is
-    one chip after the other); TensorFlow is taken to have no such option, so that its chips take
-    turns [inferred]. [A] Taken up after seeing residuals.
+    program lists them side by side (`options.frameworks`).
     """
-    return config.ipus_per_replica if config.training.framework == "tensorflow" else 1
+    in_turn = load_framework(config.training.framework).state_in_turn
+    return config.ipus_per_replica if in_turn else 1
 
 
 def _off_chip_s(state_bytes: int, config: RunConfig) -> float:

@@ -10,6 +10,7 @@ from ipusim.compiler import memory
 from ipusim.machine import Chip
 from ipusim.runtime.compile import REMEMBERED, Lowered
 from ipusim.runtime.options.config import RunConfig
+from ipusim.runtime.options.frameworks import load_framework
 from ipusim.runtime.options.placement import Placement
 from ipusim.runtime.replica.balance import stage_transfer
 from ipusim.runtime.replica.partition import Stage, partition, updates_by_chip
@@ -121,7 +122,12 @@ def pipelined_replica(
     """
     options, placement = config.training, config.placement
     cut = _cut(lowered, chip, placement, options.framework, resident_bytes)
-    moved = stage_transfer(config.system, placement.stage_ipus, *cut.boundary_bytes)
+    moved = stage_transfer(
+        config.system,
+        placement.stage_ipus,
+        *cut.boundary_bytes,
+        in_turn=load_framework(options.framework).copies_in_turn,
+    )
 
     def timed(transfer_s: float, host_s: float = 0.0) -> PipelineTime:
         return pipeline_step(

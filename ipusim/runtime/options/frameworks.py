@@ -1,0 +1,50 @@
+"""Frameworks: what their programs do in a pipeline, each property with its source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from ipusim.errors import resolve_name
+from ipusim.files import read_tables, sourced_values
+
+FILE = "frameworks.toml"
+_PROPERTIES: dict[str, type] = {"copies_in_turn": bool, "state_in_turn": bool, "loader": str}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """One framework.
+
+    Attributes
+    ----------
+    name : str
+    copies_in_turn : bool
+        Whether the copies between pipeline stages run one after the other, or all together.
+    state_in_turn : bool
+        Whether the chips of a replica move optimiser state one after the other.
+    loader : str
+        How data loaders prepare items (`host.loader.LOADERS`).
+    """
+
+    name: str
+    copies_in_turn: bool
+    state_in_turn: bool
+    loader: str
+
+
+@cache
+def load_framework(name: str) -> Framework:
+    """Return a framework by its name.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such framework.
+    DataError
+        If the data file is missing or damaged.
+    """
+    tables = read_tables(FILE)
+    known = resolve_name("framework", name, tables)
+    values, _ = sourced_values(tables[known], known, FILE, _PROPERTIES)
+    return Framework(name=known, **values)
