@@ -1,9 +1,8 @@
-"""Running one notebook, and turning it into HTML that needs no network."""
+"""Running one notebook with papermill."""
 
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,9 +14,6 @@ from ipusim.errors import StudyError
 
 _KERNEL_CONFIG = "c.IPKernelApp.log_level = 40\n"
 """Newer ipykernels warn about unencrypted local sockets at every start; errors still show."""
-
-_SCRIPT = re.compile(r"<script\b.*?</script>", re.DOTALL)
-"""nbconvert's page loads scripts from the network for formulas and widgets; ours has neither."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,27 +105,3 @@ def run_notebook(
             "run 'python -m pip install ipykernel'."
         ) from error
     return None
-
-
-def notebook_html(path: Path, title: str) -> str:
-    """Turn an executed notebook into one HTML page.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The notebook.
-    title : str
-        Title of the page.
-
-    Returns
-    -------
-    str
-        HTML with style and figures inside and without scripts from elsewhere.
-    """
-    import nbformat
-    from nbconvert import HTMLExporter
-
-    notebook = nbformat.read(path, as_version=4)
-    exporter = HTMLExporter(template_name="lab")
-    body, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"name": title}})
-    return _SCRIPT.sub("", body)

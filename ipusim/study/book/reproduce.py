@@ -26,11 +26,12 @@ from ipusim.study.book.catalogue import (
     takes_output_dir,
 )
 from ipusim.study.book.charts import published_against_predicted
-from ipusim.study.book.execute import notebook_html, run_notebook
+from ipusim.study.book.execute import run_notebook
 from ipusim.study.book.index import Card, index_html
 from ipusim.study.book.notebook import cleaned, notebook_text, read_notebook
 from ipusim.study.book.outputs import frame_csv, save_figure
 from ipusim.study.book.rows import rows_html
+from ipusim.study.book.site import notebook_page, search_script
 from ipusim.study.cached import available_cores
 from ipusim.study.predict import Predictor
 from ipusim.study.verdicts.compare import PREDICTED, verdicts
@@ -226,7 +227,12 @@ def _publish(stage: Path, out: Path) -> dict[str, str]:
 
 
 def _run_study(
-    study: Study, key: str, parameters: Mapping[str, Any], out: Path, progress: bool
+    study: Study,
+    key: str,
+    parameters: Mapping[str, Any],
+    out: Path,
+    studies: Sequence[Study],
+    progress: bool,
 ) -> StudyState:
     """Run one study: its files appear in `out` only when all of its cells have run."""
     stage = out / STATE_FOLDER / f"stage-{study.name}"
@@ -251,7 +257,9 @@ def _run_study(
     partial.unlink(missing_ok=True)
     notebook = out / "notebooks" / f"{study.name}.ipynb"
     write_text(notebook, notebook_text(cleaned(json.loads(content))))
-    page = write_text(notebook.with_suffix(".html"), notebook_html(notebook, study.title))
+    page = write_text(
+        notebook.with_suffix(".html"), notebook_page(notebook, study, studies, tuple(files))
+    )
     for path in (notebook, page):
         files[path.relative_to(out).as_posix()] = _digest(path.read_bytes())
     return StudyState(name=study.name, status="done", key=key, message="", files=files)
@@ -263,11 +271,13 @@ def _result(state: StudyState, status: str, out: Path) -> StudyResult:
     return StudyResult(name=state.name, status=status, message=state.message, notebook=notebook)
 
 
-def _write_verdicts(out: Path, predictor: Predictor | None) -> pd.DataFrame:
+def _write_verdicts(
+    out: Path, studies: Sequence[Study], predictor: Predictor | None
+) -> pd.DataFrame:
     """Judge every published row and draw the overview figure."""
     frame = verdicts(predictor=predictor, jobs=available_cores())
     write_text(out / "verdicts.csv", frame_csv(frame))
-    write_text(out / "rows.html", rows_html(frame))
+    write_text(out / "rows.html", rows_html(frame, studies))
     if (frame["status"] == PREDICTED).any():
         save_figure(published_against_predicted(frame), SCATTER_FIGURE, out)
     return frame
@@ -288,6 +298,8 @@ def _write_index(out: Path, studies: Sequence[Study], frame: pd.DataFrame | None
         for study in studies
         for state in [load_state(out, study.name)]
     ]
+    pages = [(out / "notebooks" / f"{study.name}.ipynb", study) for study in studies]
+    write_text(out / "search.js", search_script([page for page in pages if page[0].exists()]))
     overview = f"figures/{SCATTER_FIGURE}.svg"
     shown = overview if frame is not None and (out / overview).exists() else ""
     return write_text(out / "index.html", index_html(cards, frame, overview=shown))
@@ -350,12 +362,12 @@ def reproduce(
             results.append(_result(state, "up to date", out))
             continue
         _state_path(out, study.name).unlink(missing_ok=True)
-        state = _run_study(study, key, values[study.name], out, progress)
+        state = _run_study(study, key, values[study.name], out, all_studies, progress)
         write_text(_state_path(out, study.name), json.dumps(asdict(state), indent=1) + "\n")
         results.append(_result(state, state.status, out))
     frame = None
     try:
-        frame = _write_verdicts(out, predictor)
+        frame = _write_verdicts(out, all_studies, predictor)
     except IpuSimError as error:
         results.append(
             StudyResult(

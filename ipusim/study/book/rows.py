@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
-from ipusim.study.book.templates import render
+from ipusim.study.book.catalogue import Study
+from ipusim.study.book.site import ROWS, render
 from ipusim.study.verdicts.compare import (
     HIT_PERCENT,
     NEAR_PERCENT,
@@ -47,13 +49,15 @@ _DETAILS = (
 )
 
 
-def rows_html(frame: pd.DataFrame) -> str:
+def rows_html(frame: pd.DataFrame, studies: Sequence[Study] = ()) -> str:
     """Return the page.
 
     Parameters
     ----------
     frame : pandas.DataFrame
         From `ipusim.study.verdicts.compare.verdicts`.
+    studies : sequence of Study
+        Whose pages the menu names.
 
     Returns
     -------
@@ -71,6 +75,8 @@ def rows_html(frame: pd.DataFrame) -> str:
     columns = [dict(zip(keys, line, strict=True)) for line in _COLUMNS]
     return render(
         "rows.html.j2",
+        ROWS,
+        studies,
         rows=rows,
         columns=columns,
         filters=filters,

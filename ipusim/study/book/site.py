@@ -1,0 +1,184 @@
+"""Pages as one static site: menu, search, previous and next, glossary; it needs no network."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import nbformat
+from markupsafe import Markup
+
+import ipusim
+from ipusim.files import read_tables
+from ipusim.study.book.catalogue import Study
+
+START, ROWS = "index.html", "rows.html"
+_SCRIPT = re.compile(r"<script\b.*?</script>", re.DOTALL)
+"""nbconvert's page loads scripts from the network for formulas and widgets; ours has neither."""
+_HEADING = re.compile(r"^(#{1,4}) +(.*)$", re.MULTILINE)
+_NOT_PROSE = re.compile(
+    r"^(?:#|\||    )[^\n]*|```.*?```|`[^`]*`|\[[^\]]*\]\([^)]*\)|<[^>]*>", re.MULTILINE | re.DOTALL
+)
+"""Headings, tables, code, links and markup: no term is explained inside them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A page of the site: its address from the start page, and its title."""
+
+    href: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """What the search finds: the text under one heading, in lower case."""
+
+    href: str
+    title: str
+    text: str
+
+
+def notebook_link(study: Study) -> Link:
+    """Return where the page of a notebook lies."""
+    return Link(f"notebooks/{study.name}.html", study.title)
+
+
+def render(template: str, here: str, studies: Sequence[Study], **values: Any) -> str:
+    """Fill in one template of ``templates/``; all values but `Markup` are escaped."""
+    menu = (Link(START, "Start page"), Link(ROWS, "Every published row"))
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            here=here,
+            root="../" * here.count("/"),
+            menu=[*menu, *map(notebook_link, studies)],
+            version=ipusim.__version__,
+            commit=_commit(),
+            **values,
+        )
+    )
+
+
+def notebook_page(path: Path, study: Study, studies: Sequence[Study], files: Sequence[str]) -> str:
+    """Turn an executed notebook into a page.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The executed notebook.
+    study : Study
+        Which one it is.
+    studies : sequence of Study
+        All of them, for the menu.
+    files : sequence of str
+        Its tables and figures, relative to the start page, to download.
+    """
+    from nbconvert import HTMLExporter
+
+    notebook = nbformat.read(path, as_version=4)
+    explained: set[str] = set()
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = _explain(cell.source, explained)
+    exporter = HTMLExporter(template_name="basic", exclude_input_prompt=True)
+    body, _ = exporter.from_notebook_node(notebook)
+    place = studies.index(study)
+    return render(
+        "notebook.html.j2",
+        notebook_link(study).href,
+        studies,
+        title=study.title,
+        body=Markup(_SCRIPT.sub("", body)),
+        downloads=[name for name in files if name.endswith((".csv", ".svg"))],
+        before=notebook_link(studies[place - 1]) if place else Link(START, "Start page"),
+        after=notebook_link(studies[place + 1]) if place + 1 < len(studies) else None,
+    )
+
+
+def search_script(notebooks: Sequence[tuple[Path, Study]]) -> str:
+    """Return the script that holds what the search box looks through.
+
+    Parameters
+    ----------
+    notebooks : sequence of (pathlib.Path, Study)
+        Executed notebooks.
+    """
+    sections = [asdict(section) for path, study in notebooks for section in _sections(path, study)]
+    return f"const SECTIONS = {json.dumps(sections, ensure_ascii=False)};\n"
+
+
+def _sections(path: Path, study: Study) -> Iterator[Section]:
+    notebook = nbformat.read(path, as_version=4)
+    page = notebook_link(study).href
+    title, href, text = study.title, page, ""
+    for cell in notebook.cells:
+        if cell.cell_type != "markdown":
+            text += " ".join(_captions(cell))
+            continue
+        parts = _HEADING.split(cell.source)
+        text += parts[0]
+        for heading, body in zip(parts[2::3], parts[3::3], strict=True):
+            yield Section(href, title, f"{title} {text}".lower())
+            # nbconvert makes the anchor of a heading from its words.
+            anchor = heading.strip().replace(" ", "-")
+            title, href, text = f"{study.title}: {heading.strip()}", f"{page}#{anchor}", body
+    yield Section(href, title, f"{title} {text}".lower())
+
+
+def _captions(cell: Any) -> Iterator[str]:
+    """First lines of what a cell printed: tables begin with their caption."""
+    for output in cell.outputs:
+        plain = output.get("data", {}).get("text/plain", "")
+        yield plain.partition("\n")[0]
+
+
+@cache
+def glossary() -> dict[str, str]:
+    """Return the terms of data/glossary.toml with a sentence each."""
+    return dict(read_tables("glossary.toml")["terms"])
+
+
+def _explain(source: str, explained: set[str]) -> str:
+    """Mark the first use of each term of the glossary in a page's prose."""
+    for term in [name for name in glossary() if name not in explained]:
+        prose = _NOT_PROSE.sub(lambda match: "\0" * len(match[0]), source)
+        found = re.search(rf"\b{re.escape(term)}s?\b", prose, re.IGNORECASE)
+        if found:
+            marked = Markup('<dfn title="{}">{}</dfn>').format(glossary()[term], found[0])
+            source = source[: found.start()] + str(marked) + source[found.end() :]
+            explained.add(term)
+    return source
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+    )
+
+
+@cache
+def _commit() -> str:
+    """Return the short commit of a checkout; nothing in an installed package."""
+    root = Path(ipusim.__file__).resolve().parents[1]
+    if not (root / ".git").exists():
+        return ""
+    done = subprocess.run(
+        ["git", "-C", str(root), "rev-parse", "--short", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip()
