@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ipusim.errors import ConfigError
 from ipusim.report import Estimate, Report, RooflineReport
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.options.config import make_config
+from ipusim.runtime.options.spec import OPTIONS, RunConfig, RunOptions, option_docs
 from ipusim.runtime.roofline import roofline_step_s
 from ipusim.runtime.step import run_step
 from ipusim.workload import zoo
@@ -19,11 +21,17 @@ from ipusim.workload.model import Model
 if TYPE_CHECKING:
     import pandas as pd
 
-_SWEPT = ("system", "micro_batch", "precision", "partials", "stack", "batches_in_flight")
-
 
 ONNX_OPTIONS = ("shapes", "dims", "values")
 """Options that say what an ONNX file leaves open; those of `from_onnx`."""
+
+
+class ModelOptions(RunOptions, total=False):
+    """The options of a run, and those of `from_onnx` for a path that ends in .onnx."""
+
+    shapes: Mapping[str, Any] | None
+    dims: Mapping[str, Any] | None
+    values: Mapping[str, Any] | None
 
 
 def load_model(model: str | Model, **given: Any) -> Model:
@@ -57,19 +65,42 @@ def _split_onnx(options: dict[str, Any]) -> dict[str, Any]:
     return {name: options.pop(name) for name in ONNX_OPTIONS if options.get(name)}
 
 
+def _asked(model: str | Model, options: dict[str, Any]) -> tuple[Model, RunConfig]:
+    """Return the model and the run that the options of `simulate` ask for."""
+    loaded = load_model(model, **_split_onnx(options))
+    if options.get("micro_batch") is None:
+        options["micro_batch"] = loaded.batch
+    return loaded, make_config(**options)
+
+
+def _documented(function: Callable[..., Any]) -> Callable[..., Any]:
+    """List the options of a run in the docstring and the signature of a function that takes them.
+
+    Editors read them from `ModelOptions`; a running Python, such as a notebook, from here.
+    """
+    signature = inspect.signature(function)
+    own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    listed = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=OPTIONS[name].default if name in OPTIONS else None,
+            annotation=hint,
+        )
+        for name, hint in ModelOptions.__annotations__.items()
+    ]
+    function.__signature__ = signature.replace(parameters=[*own, *listed])
+    function.__doc__ = str(function.__doc__).replace("<options>", option_docs())
+    return function
+
+
+@_documented
 def simulate(
     model: str | Model,
     *,
-    system: str = "IPU-M2000",
-    mode: str = "inference",
-    micro_batch: int | None = None,
-    replicas: int | None = None,
-    ipus_per_replica: int = 1,
-    precision: str = "16.16",
-    stack: str | None = None,
     tier: str = "calibrated",
     costs: FittedCosts | None = None,
-    **options: Any,
+    **options: Unpack[ModelOptions],
 ) -> Report:
     """Predict a run.
 
@@ -77,40 +108,13 @@ def simulate(
     ----------
     model : str or Model
         A zoo name, a path ending in .onnx, or a model.
-    system : str
-        Name of a system.
-    mode : {"inference", "training"}
-        What to run.
-    micro_batch : int, optional
-        Items per replica and step, in training per replica and micro-batch; by default what the
-        model fixes, or 1.
-    replicas : int, optional
-        Copies of the model; by default as many as the system holds.
-    ipus_per_replica : int
-        Chips of a copy; above 1 the model is cut into stages.
-    precision : {"16.16", "16.32", "32.32"}
-        Storage of activations.weights.
-    stack : str, optional
-        Software stack; by default that of the system.
     tier : {"calibrated", "specification"}
         With or without the fitted constants of data/calibration.toml.
     costs : FittedCosts, optional
         Fitted costs instead of those in data/calibration.toml.
-    **options
-        For a path ending in .onnx: shapes, dims and values, as described at `from_onnx`. For every
-        run: partials ("half" or "float"), available_memory_proportion, host_dtype
-        ("uint8", "float16" or "float32"), overlap_io, io_tiles, batches_in_flight, instances,
-        loader_item_s, serial_item_s, serial_products (such as ["head=4"], described at
-        `ipusim.workload.serialization`). For replicas over several chips: pipeline_splits,
-        stage_ipus (chip of each stage) and schedule ("grouped": all stages at once; "sequential":
-        one after another, PopTorch's sharded execution; "interleaved", in training). For models
-        that one or two chips load phase by phase from Streaming Memory: phases, phase_splits,
-        phase_liveness, load_schedule, weights, activations and accumulators ("on_chip" or
-        "off_chip"), micro_batches_per_phase, as described at `ipusim.runtime.options.phases`. For
-        training: gradient_accumulation, loss, optimizer, optimizer_state,
-        replicated_tensor_sharding, recompute, batch_norm_span, merge_gradients_bytes, framework,
-        host_servers, loader_workers, dataset, as described at
-        `ipusim.runtime.options.training.TrainingOptions`.
+    shapes, dims, values : mapping, optional
+        What an ONNX file leaves open, as `from_onnx` takes it; for a path ending in .onnx.
+    <options>
 
     Returns
     -------
@@ -121,38 +125,32 @@ def simulate(
     IpuSimError
         With one sentence that says what is wrong.
     """
-    loaded = load_model(model, **_split_onnx(options))
-    config = make_config(
-        system=system,
-        mode=mode,
-        micro_batch=loaded.batch if micro_batch is None else micro_batch,
-        replicas=replicas,
-        ipus_per_replica=ipus_per_replica,
-        precision=precision,
-        stack=stack,
-        **options,
-    )
-    result = run_step(loaded, config, tier=tier, costs=costs)
-    return Report(loaded.name, config, tier, result)
+    loaded, config = _asked(model, options)
+    return Report(loaded.name, config, tier, run_step(loaded, config, tier=tier, costs=costs))
 
 
-def roofline(model: str | Model, **options: Any) -> RooflineReport:
-    """Bound a run by peak rates alone.
+@_documented
+def roofline(model: str | Model, **options: Unpack[ModelOptions]) -> RooflineReport:
+    """Bound a run by peak rates alone: latency and throughput that the hardware cannot beat.
 
     Parameters
     ----------
     model : str or Model
         As for `simulate`.
-    **options
-        Those of `simulate` that describe the run.
+    shapes, dims, values : mapping, optional
+        What an ONNX file leaves open, as `from_onnx` takes it; for a path ending in .onnx.
+    <options>
 
     Returns
     -------
     RooflineReport
-        Latency and throughput that the hardware cannot beat.
+
+    Raises
+    ------
+    IpuSimError
+        With one sentence that says what is wrong.
     """
-    loaded = load_model(model, **_split_onnx(options))
-    config = make_config(**({"system": "IPU-M2000", "micro_batch": loaded.batch} | options))
+    loaded, config = _asked(model, options)
     step, items = roofline_step_s(loaded, config)
     return RooflineReport(
         model=loaded.name,
@@ -172,9 +170,10 @@ def sweep(model: str | Model, *, progress: bool | None = None, **options: Any) -
     progress : bool, optional
         Whether to show a bar; by default only on a terminal or in a notebook.
     **options
-        Options of `simulate`; system, micro_batch, precision, partials, stack and
-        batches_in_flight may be lists or ranges, and so may each size in dims
-        (``dims={"sequence": [128, 256]}``) and, as lists of tuples, each shape in shapes.
+        Options of `simulate`, each a value or a list or range of values. Of an option that takes
+        a list itself (such as pipeline_splits) several values are a list of lists. So may each
+        size in dims (``dims={"sequence": [128, 256]}``) and, as lists of tuples, each shape in
+        shapes.
 
     Returns
     -------
@@ -182,16 +181,22 @@ def sweep(model: str | Model, *, progress: bool | None = None, **options: Any) -
         One row per combination: the swept options, latency (ms) and throughput (items/s) with
         their 80 % intervals (NaN where there is none), power (W), cycles per step, whether it fits,
         bytes on the fullest tile.
+
+    Raises
+    ------
+    IpuSimError
+        With one sentence that says what is wrong.
     """
     import pandas as pd
     from tqdm.auto import tqdm
 
-    lists = {name: _as_list(options.pop(name)) for name in _SWEPT if name in options}
-    combinations = list(itertools.product(*lists.values()))
+    known = {name: OPTIONS[name].axis(value) for name, value in options.items() if name in OPTIONS}
+    axes = {name: values for name, values in known.items() if values is not None}
+    fixed = {name: value for name, value in options.items() if name not in (*axes, *ONNX_OPTIONS)}
     points = [
-        (loaded, sizes | dict(zip(lists, combination, strict=True)), sizes)
+        (loaded, sizes, dict(zip(axes, combination, strict=True)))
         for loaded, sizes in _models(model, _split_onnx(options))
-        for combination in combinations
+        for combination in itertools.product(*axes.values())
     ]
     rows = []
     bar = tqdm(
@@ -199,13 +204,13 @@ def sweep(model: str | Model, *, progress: bool | None = None, **options: Any) -
         desc=points[0][0].name if points else "",
         disable=None if progress is None else not progress,
     )
-    for loaded, chosen, sizes in bar:
-        report = simulate(loaded, **{k: v for k, v in chosen.items() if k not in sizes}, **options)
+    for loaded, sizes, chosen in bar:
+        report = simulate(loaded, **chosen, **fixed)
         rows.append(
             {
                 "model": report.model,
                 "system": report.system,
-                **{name: value for name, value in chosen.items() if name != "system"},
+                **{name: value for name, value in (sizes | chosen).items() if name != "system"},
                 "latency_ms": 1e3 * report.latency.value,
                 "latency_low80_ms": _scaled(report.latency.low80, 1e3),
                 "latency_high80_ms": _scaled(report.latency.high80, 1e3),
@@ -242,9 +247,3 @@ def _models(model: str | Model, given: dict[str, Any]) -> list[tuple[Model, dict
 
 def _scaled(end: float | None, scale: float = 1.0) -> float:
     return math.nan if end is None else scale * end
-
-
-def _as_list(value: Any) -> list[Any]:
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        return [value]
-    return list(value)

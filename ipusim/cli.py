@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ipusim.errors import ConfigError, IpuSimError
+from ipusim.runtime.options.spec import OPTIONS, Option
 
 if TYPE_CHECKING:
     from ipusim.study.table import Table
@@ -22,98 +23,51 @@ EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
 
-class AtLeastOne(click.ParamType):
-    """A number of at least one: its type, its name in the help, and what a refusal calls it."""
+class OptionValue(click.ParamType):
+    """The value of an option of a run, checked as `ipusim.simulate` checks it."""
 
-    def __init__(self, kind: type[int] | type[float], name: str, noun: str) -> None:
-        self.kind, self.name, self.noun = kind, name, noun
+    def __init__(self, option: Option) -> None:
+        self.option, self.name = option, option.kind.type.removeprefix("list of ")
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Convert an option's text, or refuse it with one sentence."""
+        if self.option.is_list:
+            return value
         try:
-            number = self.kind(value)
-        except ValueError:
-            number = self.kind(0)
-        if not number >= 1:
-            self.fail(f"{value!r} is not a {self.noun} of at least 1.", param, ctx)
-        return number
+            return self.option.check(value)
+        except IpuSimError as error:
+            self.fail(str(error), param, ctx)
 
 
-COUNT = AtLeastOne(int, "count", "whole number")
-DEPTH = AtLeastOne(float, "number", "number")
+def _run_options(*names: str, multiple: bool = False) -> Callable[[Any], Any]:
+    """Add options of a run to a command, all of them by default."""
+
+    def add(command: Any) -> Any:
+        for name in reversed(names or OPTIONS):
+            option, flag = OPTIONS[name], f"--{name.replace('_', '-')}"
+            only = " With --mode training." if option.mode else ""
+            more = " May be repeated." if option.is_list or multiple else ""
+            text = option.summary + only + more
+            if option.kind.type == "bool":
+                both = f"{flag}/--no-{flag[2:]}"
+                command = click.option(both, name, default=None, help=text)(command)
+            else:
+                command = click.option(
+                    flag,
+                    name,
+                    type=OptionValue(option),
+                    multiple=option.is_list or multiple,
+                    help=text,
+                )(command)
+        return command
+
+    return add
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="ipusim", prog_name="ipusim")
 def cli() -> None:
     """Simulate Graphcore IPUs, and regenerate published IPU results beside what was published."""
-
-
-_TRAINING_OPTIONS = (
-    click.option("--gradient-accumulation", type=COUNT, help="Micro-batches per weight update."),
-    click.option(
-        "--loss",
-        help="cross_entropy, binary_cross_entropy or mean_squared; default: the model's own.",
-    ),
-    click.option("--optimizer", help="sgd, sgd_momentum (default), rmsprop, lars, adam, ..."),
-    click.option("--optimizer-state", help="on_chip (default, without phases) or off_chip."),
-    click.option(
-        "--replicated-tensor-sharding/--no-replicated-tensor-sharding",
-        default=None,
-        help="Each replica updates a part of every weight, or all of it.",
-    ),
-    click.option(
-        "--recompute",
-        multiple=True,
-        help="none (default), auto, or an operator whose result is kept; may be repeated.",
-    ),
-    click.option("--batch-norm-span", type=COUNT, help="Replicas that share statistics."),
-    click.option(
-        "--merge-gradients-bytes", type=int, help="Largest collective; 0 (default) merges none."
-    ),
-    click.option("--framework", help="popart (default) or tensorflow."),
-    click.option(
-        "--instances",
-        type=COUNT,
-        help="Host processes, in inference too; by default by replica and node in training.",
-    ),
-    click.option("--host-servers", type=COUNT, help="Servers that they run on."),
-    click.option("--loader-workers", type=COUNT, help="Worker processes of each; default 14."),
-    click.option(
-        "--dataset",
-        help="generated (default), imagenet_jpeg, imagenet_ten_crops, tokens or memory.",
-    ),
-)
-
-
-_PLACES = "on_chip or off_chip (default)."
-
-_PHASE_OPTIONS = (
-    click.option(
-        "--phases",
-        type=COUNT,
-        help="Parts of the model that 1 or 2 IPUs load in turn from Streaming Memory.",
-    ),
-    click.option(
-        "--phase-splits", multiple=True, help="Operator that ends a phase; may be repeated."
-    ),
-    click.option(
-        "--phase-liveness",
-        help="always_live (default), off_chip_after_forward, off_chip_after_forward_no_overlap or "
-        "off_chip_after_each_phase.",
-    ),
-    click.option("--load-schedule", help="Load for a phase: preload (default) or on_demand."),
-    click.option("--weights", help=f"Of phases: {_PLACES}"),
-    click.option("--activations", help=f"Of phases: {_PLACES}"),
-    click.option("--accumulators", help=f"Of phases: {_PLACES}"),
-    click.option(
-        "--micro-batches-per-phase",
-        type=COUNT,
-        help="Micro-batches for which a phase keeps its weights; default 1.",
-    ),
-)
 
 
 class Assignments(click.ParamType):
@@ -180,21 +134,7 @@ _ONNX_OPTIONS = (
 
 def _onnx_options(command: Any) -> Any:
     """Add what an ONNX file leaves open."""
-    return _with_options(command, _ONNX_OPTIONS)
-
-
-def _training_options(command: Any) -> Any:
-    """Add the options that only training has."""
-    return _with_options(command, _TRAINING_OPTIONS)
-
-
-def _phase_options(command: Any) -> Any:
-    """Add the options of phased execution."""
-    return _with_options(command, _PHASE_OPTIONS)
-
-
-def _with_options(command: Any, options: tuple[Any, ...]) -> Any:
-    for option in reversed(options):
+    for option in reversed(_ONNX_OPTIONS):
         command = option(command)
     return command
 
@@ -202,59 +142,7 @@ def _with_options(command: Any, options: tuple[Any, ...]) -> Any:
 @cli.command()
 @click.argument("model")
 @_onnx_options
-@click.option("--system", default="IPU-M2000", show_default=True, help="Machine to run on.")
-@click.option(
-    "--mode",
-    type=click.Choice(["inference", "training"]),
-    default="inference",
-    show_default=True,
-    help="What to run.",
-)
-@click.option("--micro-batch", type=COUNT, help="Items per replica and step.")
-@click.option("--replicas", type=COUNT, help="Copies of the model; by default as many as fit.")
-@click.option("--ipus-per-replica", type=COUNT, help="IPUs that share one copy; default 1.")
-@click.option(
-    "--pipeline-splits", multiple=True, help="Operator that ends a stage; may be repeated."
-)
-@click.option(
-    "--stage-ipus", type=int, multiple=True, help="IPU of the next stage; once for every stage."
-)
-@click.option(
-    "--schedule",
-    help="Stages all at once: grouped (default), interleaved; one after another: sequential.",
-)
-@_phase_options
-@click.option(
-    "--serial-products",
-    multiple=True,
-    metavar="OP=PARTS",
-    help="Compute a product in parts, one after the other; may be repeated.",
-)
-@click.option(
-    "--precision",
-    type=click.Choice(["16.16", "16.32", "32.32"]),
-    help="Storage of activations.weights; default 16.16.",
-)
-@click.option(
-    "--partials", type=click.Choice(["half", "float"]), help="Accumulator type; default by stack."
-)
-@click.option(
-    "--host-dtype",
-    type=click.Choice(["uint8", "float16", "float32"]),
-    help="Type in which the host sends inputs.",
-)
-@click.option(
-    "--overlap-io/--no-overlap-io", default=None, help="Host transfers beside compute or not."
-)
-@click.option("--io-tiles", type=COUNT, help="Tiles for overlapped transfers; default by stack.")
-@click.option("--batches-in-flight", type=DEPTH, help="Queue depth that latency counts; default 1.")
-@click.option(
-    "--available-memory-proportion",
-    type=float,
-    help="Share of tile memory for temporaries; default by stack.",
-)
-@click.option("--stack", help="Software stack; by default the one of the system.")
-@_training_options
+@_run_options()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--trace", type=click.Path(path_type=Path), help="Also write a trace for Perfetto to this file."
@@ -262,15 +150,12 @@ def _with_options(command: Any, options: tuple[Any, ...]) -> Any:
 def simulate(model: str, as_json: bool, trace: Path | None, **options: Any) -> None:
     """Predict latency, throughput, power and fit of MODEL, in inference or training.
 
-    MODEL is a name that `ipusim list` shows, or a path ending in .onnx. Options from
-    --gradient-accumulation on need --mode training.
+    MODEL is a name that `ipusim list` shows, or a path ending in .onnx.
     """
     from ipusim import api
 
     given = {name: value for name, value in options.items() if value not in (None, ())}
-    given |= {name: dict(given[name]) for name in api.ONNX_OPTIONS if name in given}
-    if given.get("recompute") in (("none",), ("auto",)):
-        given["recompute"] = given["recompute"][0]
+    given |= {name: dict(given[name]) for name in ("shapes", "dims", "values") if name in given}
     report = api.simulate(model, **given)
     if trace is not None:
         try:
@@ -285,12 +170,9 @@ def simulate(model: str, as_json: bool, trace: Path | None, **options: Any) -> N
 
 @cli.command()
 @click.argument("model")
-@click.option("--system", "systems", multiple=True, help="Machine; may be repeated.")
-@click.option("--micro-batch", "micro_batches", type=COUNT, multiple=True, help="May be repeated.")
+@_run_options("system", "micro_batch", multiple=True)
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
-def sweep(
-    model: str, systems: tuple[str, ...], micro_batches: tuple[int, ...], as_csv: bool
-) -> None:
+def sweep(model: str, system: tuple[str, ...], micro_batch: tuple[int, ...], as_csv: bool) -> None:
     """Predict inference with MODEL for every combination of system and micro-batch."""
     from ipusim import api
     from ipusim.study.book.outputs import frame_csv
@@ -298,8 +180,8 @@ def sweep(
 
     frame = api.sweep(
         model,
-        system=list(systems) or ["C2", "IPU-M2000", "Bow-2000"],
-        micro_batch=list(micro_batches) or [1, 2, 4, 8],
+        system=list(system) or ["C2", "IPU-M2000", "Bow-2000"],
+        micro_batch=list(micro_batch) or [1, 2, 4, 8],
     )
     click.echo(frame_csv(frame) if as_csv else repr(Table(frame)), nl=not as_csv)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ipusim.files import replace_file
 from ipusim.runtime.calibration import compile_s_per_tile_step, interval80, run_kind
 from ipusim.runtime.compile_time import compile_s, compiled_code
-from ipusim.runtime.options.config import RunConfig
+from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.step import StepResult
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Report:
         its own model family. None where nothing is calibrated, and for phases, in which no
         published run took place.
         """
-        known = self.tier == "calibrated" and self.config.phases is None
+        known = self.tier == "calibrated" and not self.config.phased
         return interval80(self.kind) if known else None
 
     @property
@@ -154,7 +154,7 @@ class Report:
         """
         import pandas as pd
 
-        phased = self.config.phases is not None
+        phased = self.config.phased
         frame = pd.DataFrame(
             [
                 {
@@ -386,7 +386,7 @@ class Report:
 
     def _advice(self) -> str:
         """Return the options that make a model fit that does not."""
-        if self.config.phases is not None:
+        if self.config.phased:
             return (
                 "give more phases, a smaller micro_batch, parts of large products "
                 "(serial_products), or recompute = 'auto' in training"
@@ -397,25 +397,25 @@ class Report:
         )
 
     def _batch_text(self) -> str:
-        items, training = self.result.items, self.config.training
-        if training is None:
+        items, config = self.result.items, self.config
+        if not config.training:
             return f"micro-batch {items}"
-        size = items // training.gradient_accumulation
+        size = items // config.gradient_accumulation
         return (
-            f"training with {training.optimizer}, micro-batch {size} x "
-            f"{training.gradient_accumulation} accumulated"
+            f"training with {config.optimizer}, micro-batch {size} x "
+            f"{config.gradient_accumulation} accumulated"
         )
 
     def _replica_text(self) -> str:
-        size, placement = self.config.ipus_per_replica, self.config.placement
-        if self.config.phases is not None:
+        size, stages = self.config.ipus_per_replica, len(self.config.stage_ipus)
+        if self.config.phased:
             chips = self.chip if size == 1 else f"{size} {self.chip} in turn"
             return f"{len(self.result.stages)} phases on {chips}"
         if size == 1:
             return self.chip
-        how = "a pipeline over" if placement.schedule != "sequential" else "stages in turn on"
-        stages = "" if placement.stages == size else f", {placement.stages} stages"
-        return f"{how} {size} {self.chip}{stages}"
+        how = "a pipeline over" if self.config.schedule != "sequential" else "stages in turn on"
+        more = "" if stages == size else f", {stages} stages"
+        return f"{how} {size} {self.chip}{more}"
 
     def _where(self) -> list[tuple[str, float]]:
         """Return where device time goes: phases, then the heaviest kinds of operation."""

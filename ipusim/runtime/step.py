@@ -13,7 +13,8 @@ from ipusim.machine import Chip
 from ipusim.runtime.calibration import FittedCosts, fitted_costs
 from ipusim.runtime.compile import REMEMBERED, Lowered
 from ipusim.runtime.host.io import host_io
-from ipusim.runtime.options.config import TIERS, RunConfig
+from ipusim.runtime.options.config import TIERS
+from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.inference import shared_inference
 from ipusim.runtime.replica.partition import Stage
 from ipusim.runtime.replica.phases.replica import phased_replica
@@ -121,7 +122,7 @@ def run_step(
     for cost in (costs.step_s, costs.reduction_s, costs.collective_s):
         if not 0 <= cost < MAX_COST_S:
             raise ConfigError(f"A fitted cost is {cost!r} s: give 0 or more seconds.")
-    if config.training is not None:
+    if config.training:
         return training_step(model, config, costs=costs, calibrated=calibrated)
     return _inference_step(model, config, costs=costs, calibrated=calibrated)
 
@@ -147,7 +148,7 @@ def _inference_step(
     # What runs one after the other between two batches on a chip, without the host.
     parts, used, delay = {"device": program.cycles / chip.clock_hz}, compiled.memory, 0
     stages: tuple[Stage, ...] = ()
-    if config.phases is not None:
+    if config.phased:
         phased = phased_replica(lowered, chip, config)
         parts, used, stages = dict(phased.parts_s), phased.memory, phased.stages
     elif config.ipus_per_replica > 1:

@@ -12,7 +12,7 @@ from ipusim.machine.power import Energy
 from ipusim.machine.system import System
 from ipusim.runtime import calibration
 from ipusim.runtime.host.io import HostIo
-from ipusim.runtime.options.config import RunConfig
+from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.partition import Stage
 from ipusim.runtime.replica.schedule import PipelineTime
 from ipusim.workload.graph import Graph

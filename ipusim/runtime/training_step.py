@@ -26,8 +26,8 @@ from ipusim.runtime.collectives import (
 from ipusim.runtime.compile import REMEMBERED, Lowered
 from ipusim.runtime.host.io import arriving_bytes, host_io
 from ipusim.runtime.host.loader import host_feed
-from ipusim.runtime.options.config import RunConfig
 from ipusim.runtime.options.frameworks import load_framework
+from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.phases.plan import forward_splits
 from ipusim.runtime.replica.phases.replica import phased_replica
 from ipusim.runtime.replica.pipelined import Beside, Replica, pipelined_replica
@@ -107,25 +107,24 @@ def _graph_key(model: Model, config: RunConfig) -> tuple[object, ...]:
     In phases, automatic recomputation keeps what crosses from one to the next (PopART recomputes
     all else where it recomputes by itself, willow/src/transforms/streamingmemory.cpp).
     """
-    recompute = config.training.recompute
-    if config.phases is None or recompute != "auto":
+    recompute = config.recompute
+    if not config.phased or recompute != "auto":
         return _key(model, config, recompute)
     plain = _graphs(*_key(model, config, "none")).micro_batch
-    return _key(model, config, forward_splits(plain, config.phases))
+    return _key(model, config, forward_splits(plain, config))
 
 
 def _key(model: Model, config: RunConfig, recompute: str | tuple[str, ...]) -> tuple[object, ...]:
-    options = config.training
     return (
         model,
         config.micro_batch,
         config.precision,
-        options.loss or model.loss,
-        options.optimizer,
-        options.gradient_accumulation > 1,
+        config.loss or model.loss,
+        config.optimizer,
+        config.gradient_accumulation > 1,
         recompute,
-        options.batch_norm_span,
-        config.replicas if options.replicated_tensor_sharding else 1,
+        config.batch_norm_span,
+        config.replicas if config.replicated_tensor_sharding else 1,
         config.serial_products,
     )
 
@@ -173,19 +172,18 @@ def training_step(
     WorkloadError
         If an operator has no gradient.
     """
-    options = config.training
     chip = compute_chip(config)
     graphs = _graphs(*_graph_key(model, config))
     lowered = _lower(model, config, chip)
     graph, program, update = lowered.graph, lowered.program, lowered.update.program
     items = config.items(graph)
-    accumulation = options.gradient_accumulation
+    accumulation = config.gradient_accumulation
     io = host_io(graph, config)
     reductions = _norm_reductions(graph, config, costs)
     state = state_bytes(graphs.update)
-    on_chip = state if options.optimizer_state == "on_chip" else 0
+    on_chip = state if config.optimizer_state == "on_chip" else 0
     # Phases stream it in their own time.
-    streamed = 0 if config.phases else state - on_chip
+    streamed = 0 if config.phased else state - on_chip
     beside = Beside(
         transfers_s=io.exposed_s,
         host_work_s=io.work_s,
@@ -201,18 +199,18 @@ def training_step(
         "all-to-all": accumulation * _all_to_all_s(graph, config, costs),
         "streamed rows": accumulation * _off_chip_s(_row_bytes(graphs), config),
         "fixed": _fixed_s(replica, costs),
-        "host between runs": samples / options.instances * config.serial_item_s,
+        "host between runs": samples / config.instances * config.serial_item_s,
     }
     prepared = arriving_bytes(graph, config, set(graph.inputs) - set(model.repeated_inputs))
     feed = host_feed(
         config.system,
-        options.instances,
-        options.dataset,
-        workers_per_instance=options.loader_workers,
+        config.instances,
+        config.dataset,
+        workers_per_instance=config.loader_workers,
         item_bytes=prepared // items,
         item_s=config.loader_item_s,
-        loader=load_framework(options.framework).loader,
-        servers=options.host_servers,
+        loader=load_framework(config.framework).loader,
+        servers=config.host_servers,
     )
     busy = sum(parts.values())
     # No copy goes on beside what an instance does between two runs of the device.
@@ -265,7 +263,7 @@ def _replica(
     """Return what the chips of one replica do in a step."""
     program, update = lowered.program, lowered.update.program
     times = config.micro_batches
-    if config.phases is not None:
+    if config.phased:
         phased = phased_replica(lowered, chip, config)
         return replace(phased, parts_s={**phased.parts_s, **beside.parts_s(times)})
     if config.ipus_per_replica > 1:
@@ -298,7 +296,6 @@ def _collectives_s(
 
     [A] Each chip exchanges its own tensors, over links to its own twins in other replicas.
     """
-    options = config.training
     sizes = graphs.gradient_bytes
     held = [[name for name in chip if name in sizes] for chip in replica.parameters]
 
@@ -309,16 +306,16 @@ def _collectives_s(
                 config.replicas,
                 config.ipus_per_replica,
                 of_chip,
-                options.merge_gradients_bytes or None,
+                config.merge_gradients_bytes or None,
                 costs.collective_s,
             ).seconds
             for of_chip in tensors
         )
 
     gradients = [[sizes[name] for name in chip] for chip in held]
-    if not options.replicated_tensor_sharding:
+    if not config.replicated_tensor_sharding:
         return {"gradient all-reduce": longest(all_reduce, gradients)}
-    norms = norms_per_parameter(options.optimizer)
+    norms = norms_per_parameter(config.optimizer)
     gathered = gradients if replica.gathers is None else [list(replica.gathers)]
     return {
         "gradient reduce-scatter": longest(reduce_scatter, gradients),
@@ -338,7 +335,7 @@ def _norm_reductions(graph: Graph, config: RunConfig, costs: FittedCosts) -> flo
     for size, count in sizes.items():
         total += cross_ipu_reductions(
             config.system,
-            config.training.batch_norm_span,
+            config.batch_norm_span,
             count,
             size,
             costs.reduction_s,
@@ -375,8 +372,7 @@ def _turns(config: RunConfig) -> int:
     All chips meet at a transfer of any, so transfers of several take place at once only where the
     program lists them side by side (`options.frameworks`).
     """
-    in_turn = load_framework(config.training.framework).state_in_turn
-    return config.ipus_per_replica if in_turn else 1
+    return config.ipus_per_replica if load_framework(config.framework).state_in_turn else 1
 
 
 def _off_chip_s(state_bytes: int, config: RunConfig) -> float:

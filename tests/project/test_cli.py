@@ -12,6 +12,7 @@ from study_fakes import FakePredictor
 import ipusim
 from ipusim import cli
 from ipusim.errors import ConfigError, UnknownNameError
+from ipusim.runtime.options.spec import OPTIONS
 from ipusim.study.book.reproduce import StudyResult
 from ipusim.study.verdicts import validate
 from ipusim.study.verdicts.compare import verdicts
@@ -40,7 +41,7 @@ def api(monkeypatch):
     def simulate(model, **options):
         if model == "resnet5":
             raise UnknownNameError("Unknown model 'resnet5': did you mean 'resnet50'?")
-        if options.get("gradient_accumulation") and options["mode"] == "inference":
+        if options.get("gradient_accumulation") and "mode" not in options:
             raise ConfigError("Inference has no gradient accumulation:\n  drop the option.")
         return Report({"model": model, **options})
 
@@ -82,17 +83,27 @@ def test_simulate_passes_options_of_training(capsys, api):
     )  # fmt: skip
     assert code == 0
     assert json.loads(out)["options"] == {
-        "model": "resnet50", "system": "IPU-M2000", "mode": "training", "gradient_accumulation": 8,
+        "model": "resnet50", "mode": "training", "gradient_accumulation": 8,
         "optimizer": "lars", "recompute": ["layer1.2.add", "layer2.3.add"], "batch_norm_span": 2,
         "pipeline_splits": ["layer2.3.add"], "merge_gradients_bytes": 0, "instances": 4,
         "dataset": "imagenet_jpeg",
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("mode", ["none", "auto"])
-def test_recomputation_may_be_one_word(capsys, api, mode):
-    _, out, _ = run(capsys, "simulate", "m", "--mode", "training", "--recompute", mode, "--json")
-    assert json.loads(out)["options"]["recompute"] == mode
+def test_every_option_of_a_run_is_one_of_the_command_line(capsys):
+    flags = {name for one in cli.simulate.params for name in one.opts if name.startswith("--")}
+    assert flags >= {f"--{name.replace('_', '-')}" for name in OPTIONS}
+    _, out, _ = run(capsys, "simulate", "--help")
+    assert all(choice in out for option in OPTIONS.values() for choice in option.choices)
+
+
+def test_a_loader_that_is_timed_can_be_asked_for_from_the_shell(capsys):
+    arguments = ("simulate", "mcmc_bnn", "--mode", "training", "--dataset", "prepared")
+    code, out, err = run(capsys, *arguments, "--loader-item-s", "0.5", "--json")
+    assert (code, err) == (0, "")
+    # 14 workers of one process prepare an item each in half a second.
+    assert json.loads(out)["throughput_items_per_s"] <= 14 / 0.5 * 4
+    assert_one_sentence(*run(capsys, *arguments, "--loader-item-s", "-1"))
 
 
 @pytest.mark.parametrize(
@@ -127,11 +138,7 @@ def test_simulate_passes_every_option_by_its_python_name(capsys, api):
 
 def test_options_that_are_not_given_are_left_to_the_defaults(capsys, api):
     _, out, _ = run(capsys, "simulate", "resnet50", "--json")
-    assert json.loads(out)["options"] == {
-        "model": "resnet50",
-        "system": "IPU-M2000",
-        "mode": "inference",
-    }
+    assert json.loads(out)["options"] == {"model": "resnet50"}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ipusim.runtime.options.config import RunConfig
+from ipusim.runtime.options.spec import RunConfig
 from ipusim.workload.graph import DTYPE_BYTES, Graph, arriving_dtype
 
 
@@ -79,17 +79,16 @@ def host_io(graph: Graph, config: RunConfig) -> HostIo:
     machine = min(config.active_ipus, system.ipus_per_machine)
     link = system.host_bytes_per_s(max(1, machine // config.ipus_per_replica))
     sustained = max(inputs, outputs) / link
-    processes = config.training.instances if config.training else config.instances
-    sharing = max(1, config.replicas // processes) if processes else 1
+    sharing = max(1, config.replicas // config.instances) if config.instances else 1
     copy = _copy_bytes(inputs, sharing, config) / system.host_core_bytes_per_s
     work = 0.0
-    if processes:
-        sustained = max(sustained, sharing * copy)
     if config.instances:
+        sustained = max(sustained, sharing * copy)
+    if config.instances and not config.training:
         sustained = max(sustained, sharing * config.items(graph) * config.loader_item_s)
     if config.stack.host_work_in_step and config.host_dtype in ("float16", "float32"):
         work = 2 * copy
-    elif config.instances and config.batches_in_flight == 1:
+    elif config.instances and config.batches_in_flight == 1 and not config.training:
         work = copy
     if config.overlap_io:
         exposed = 0.0

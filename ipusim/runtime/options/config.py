@@ -2,152 +2,29 @@
 
 from __future__ import annotations
 
-import inspect
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, Unpack
 
-from ipusim.compiler.stacks import PARTIALS_BYTES, Stack, load_stack
-from ipusim.errors import ConfigError, resolve_name, unknown_name
+from ipusim.compiler.stacks import Stack, load_stack
+from ipusim.errors import ConfigError, unknown_name
 from ipusim.machine import System, load_system
-from ipusim.runtime.options.phases import PhaseOptions, make_phase_options
-from ipusim.runtime.options.placement import Placement, make_placement
-from ipusim.runtime.options.training import (
-    TrainingOptions,
-    check_instances,
-    count,
-    make_training_options,
-    seconds,
+from ipusim.runtime.options.spec import (
+    LIVENESS,
+    OPTIONS,
+    PHASES,
+    STAGES,
+    RunConfig,
+    RunOptions,
 )
-from ipusim.workload.graph import PRECISIONS, Graph
-from ipusim.workload.serialization import SerialProduct, parse_serial_products
+from ipusim.workload.serialization import parse_serial_products
 
-MODES = ("inference", "training")
-HOST_DTYPES = ("uint8", "float16", "float32")
 TIERS = ("calibrated", "specification")
-MIN_IO_TILES, MAX_IO_TILES = 32, 192
+MIN_IO_TILES = 32
+MAX_PHASED_IPUS = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunConfig:
-    """One run, with every default resolved.
-
-    Attributes
-    ----------
-    system : System
-    stack : Stack
-    mode : str
-        "inference" or "training".
-    micro_batch : int or None
-        Items per replica and step; None takes what the model fixes.
-    replicas, ipus_per_replica : int
-        Copies of the model, and chips of each.
-    placement : Placement
-        How a copy lies on its chips.
-    phases : PhaseOptions or None
-        How a copy shares its chips in time; None where they hold all of it.
-    precision : str
-        Storage of activations.weights, "16.16", "16.32" or "32.32".
-    partials : str
-        "half" or "float".
-    available_memory_proportion : float
-        Share of tile memory that the temporaries of one operation may take.
-    host_dtype : str or None
-        Type of the data on the host; None means the type of the activations.
-    overlap_io : bool
-        Whether transfers run beside compute, on tiles of their own.
-    io_tiles : int
-        Those tiles; 0 without overlap.
-    batches_in_flight : float
-        Batches between request and result, on average; with more than one the host runs ahead.
-    instances : int or None
-        Host processes that feed the replicas in inference; None leaves their rate out of account.
-        Those of training are among `training`.
-    loader_item_s : float
-        Seconds that a worker of the loader needs to prepare an item, beside the device: one worker
-        per host process in inference, those of the dataset "prepared" in training.
-    serial_item_s : float
-        Seconds per item that each host process spends between two runs of the device, to make,
-        convert or collect data, while its replicas wait.
-    training : TrainingOptions or None
-        What only training has; None in inference.
-    serial_products : tuple of SerialProduct
-        Products that are computed in parts, one after the other.
-    """
-
-    system: System
-    stack: Stack
-    mode: str
-    micro_batch: int | None
-    replicas: int
-    ipus_per_replica: int
-    placement: Placement
-    precision: str
-    partials: str
-    available_memory_proportion: float
-    host_dtype: str | None
-    overlap_io: bool
-    io_tiles: int
-    batches_in_flight: float
-    instances: int | None = None
-    loader_item_s: float = 0.0
-    serial_item_s: float = 0.0
-    training: TrainingOptions | None = None
-    phases: PhaseOptions | None = None
-    serial_products: tuple[SerialProduct, ...] = ()
-
-    @property
-    def active_ipus(self) -> int:
-        """Chips that work."""
-        return self.replicas * self.ipus_per_replica
-
-    @property
-    def micro_batches(self) -> int:
-        """Micro-batches of a replica and step."""
-        if self.training is not None:
-            return self.training.gradient_accumulation
-        return self.phases.micro_batches if self.phases else 1
-
-    def items(self, graph: Graph) -> int:
-        """Items of a micro-batch: its size, or where the model fixes it that of the first input."""
-        if self.micro_batch is not None:
-            return self.micro_batch
-        shape = graph.tensors[graph.inputs[0]].shape if graph.inputs else ()
-        return shape[0] if shape and shape[0] > 0 else 1
-
-
-def make_config(
-    *,
-    system: str | System,
-    mode: str = "inference",
-    micro_batch: int | None = None,
-    replicas: int | None = None,
-    ipus_per_replica: int = 1,
-    pipeline_splits: Sequence[str] | None = None,
-    stage_ipus: Sequence[int] | None = None,
-    schedule: str | None = None,
-    serial_products: Sequence[str] | None = None,
-    precision: str = "16.16",
-    partials: str | None = None,
-    available_memory_proportion: float | None = None,
-    host_dtype: str | None = None,
-    overlap_io: bool | None = None,
-    io_tiles: int | None = None,
-    batches_in_flight: float | None = None,
-    instances: int | None = None,
-    loader_item_s: float | None = None,
-    serial_item_s: float | None = None,
-    stack: str | None = None,
-    **others: Any,
-) -> RunConfig:
-    """Check the options of a run and fill in the defaults.
-
-    Parameters
-    ----------
-    **others
-        Options of `phase_options.make_phase_options`, and of
-        `training_options.make_training_options`, which need the mode "training".
+def make_config(**given: Unpack[RunOptions]) -> RunConfig:
+    """Check the options of a run and fill in the defaults; a System may stand for its name.
 
     Raises
     ------
@@ -155,84 +32,78 @@ def make_config(
         If a value is out of range or options contradict each other.
     UnknownNameError
         If a name does not exist; the message gives the nearest one.
+
+    Notes
+    -----
+    Of phases everything lies off the chip unless told otherwise, as PopTorch sets it for phased
+    execution (graphcore/poptorch@sdk/poptorch/3.3.0:popart_compiler/source/Compiler.cpp). PopART
+    turns phased execution off where there is one phase (willow/src/ir.cpp,
+    verifyExecutionPhaseSettings).
     """
-    machine = system if isinstance(system, System) else load_system(system)
-    profile = load_stack(stack or machine.default_stack)
-    mode = resolve_name("mode", mode, MODES)
-    size = count("ipus_per_replica", ipus_per_replica)
-    copies = _replicas(machine, size, replicas)
-    phasing = {name: others[name] for name in PHASE_OPTION_NAMES if name in others}
-    training = {name: value for name, value in others.items() if name not in phasing}
-    for name in training:
-        if name not in TRAINING_OPTION_NAMES:
-            raise unknown_name("option", name, (*OPTION_NAMES, *TRAINING_OPTION_NAMES))
-    phased = make_phase_options(machine, size, **phasing)
-    if phased:
-        _refuse_with_phases(
-            pipeline_splits=pipeline_splits, stage_ipus=stage_ipus, schedule=schedule
-        )
-    options = None
-    if mode == "training":
-        if phased and training.get("optimizer_state") is None:
-            training["optimizer_state"] = "off_chip"
-        options = make_training_options(
-            system=machine,
-            replicas=copies,
-            instances=instances,
-            **training,
-        )
-        if phased:
-            _check_phased_training(phased, options, machine)
-    else:
-        _refuse_in_inference(training)
-        instances = None if instances is None else check_instances(copies, instances)
-    host_times = {
-        "loader_item_s": seconds("loader_item_s", loader_item_s or 0.0),
-        "serial_item_s": seconds("serial_item_s", serial_item_s or 0.0),
+    for name in given:
+        if name not in OPTIONS:
+            raise unknown_name("option", name, OPTIONS)
+    machine = given.get("system") or OPTIONS["system"].default
+    if not isinstance(machine, System):
+        machine = load_system(machine)
+    asked = {
+        name: OPTIONS[name].check(value)
+        for name, value in given.items()
+        if value is not None and name != "system"
     }
-    for name, value in host_times.items():
-        if value and mode == "inference" and instances is None:
-            raise ConfigError(
-                f"The option {name} = {value!r} is time of a host process, but their number is "
-                "not known: give instances too."
-            )
-    # In training the input pipeline always runs ahead of the chips.
-    in_flight = 2 if options else 1
-    if batches_in_flight is not None:
-        in_flight = _in_flight(batches_in_flight)
-    proportion = profile.available_memory_proportion
-    if available_memory_proportion is not None:
-        proportion = float(available_memory_proportion)
-        if not 0 < proportion <= 1:
-            raise ConfigError(
-                f"The option available_memory_proportion is {proportion}: give a share above 0 "
-                "and up to 1."
-            )
-    return RunConfig(
-        system=machine,
-        stack=profile,
-        mode=mode,
-        micro_batch=None if micro_batch is None else count("micro_batch", micro_batch),
-        replicas=copies,
-        ipus_per_replica=size,
-        placement=make_placement(
-            size, pipeline_splits=pipeline_splits, stage_ipus=stage_ipus, schedule=schedule
-        ),
-        precision=resolve_precision(precision),
-        partials=resolve_name("partials type", partials or profile.partials, PARTIALS_BYTES),
-        available_memory_proportion=proportion,
-        host_dtype=None
-        if host_dtype is None
-        else resolve_name("host type", host_dtype, HOST_DTYPES),
-        overlap_io=bool(overlap_io),
-        io_tiles=_io_tiles(profile, bool(overlap_io), io_tiles, in_flight),
-        batches_in_flight=in_flight,
-        instances=None if options else instances,
-        **host_times,
-        training=options,
-        phases=phased,
-        serial_products=parse_serial_products(serial_products or ()),
+    asked["phases"] = phases = _phases(asked)
+    mode = asked.get("mode", OPTIONS["mode"].default)
+    _refuse_what_has_no_meaning(asked, mode, phases)
+    values: dict[str, Any] = {
+        name: option.default
+        for name, option in OPTIONS.items()
+        if option.mode in ("", mode) and (option.group != PHASES or phases > 1)
+    }
+    values |= asked | {
+        "system": machine,
+        "stack": load_stack(asked.get("stack") or machine.default_stack),
+    }
+    values["replicas"] = _replicas(machine, values["ipus_per_replica"], values["replicas"])
+    _fill_in(values, asked)
+    config = RunConfig(
+        **values | {"serial_products": parse_serial_products(values["serial_products"] or ())}
     )
+    _check_host(config)
+    _check_stages(config)
+    if config.phased:
+        _check_phases(config)
+    return config
+
+
+def _phases(asked: dict[str, Any]) -> int:
+    splits = asked.get("phase_splits", ())
+    number = asked.get("phases", len(splits) + 1)
+    if splits and number != len(splits) + 1:
+        raise ConfigError(
+            f"{len(splits)} phase splits make {len(splits) + 1} phases, but phases is {number}: "
+            f"give {number - 1} splits, or leave one of the options out."
+        )
+    return number
+
+
+def _refuse_what_has_no_meaning(asked: dict[str, Any], mode: str, phases: int) -> None:
+    for name, value in asked.items():
+        option = OPTIONS[name]
+        if option.mode not in ("", mode):
+            raise ConfigError(
+                f"The option {name} = {value!r} has no meaning in the mode {mode!r}: leave it out, "
+                f"or use the mode {option.mode!r}."
+            )
+        if option.group == PHASES and phases == 1:
+            raise ConfigError(
+                f"The option {name} = {value!r} has no meaning without phases: give phases, 2 or "
+                "more, or leave it out."
+            )
+        if option.group == STAGES and phases > 1 and value:
+            raise ConfigError(
+                f"The option {name} = {value!r} places the stages of a pipeline, but phases run "
+                "one after the other: leave it out, or leave phases out."
+            )
 
 
 def _replicas(machine: System, ipus_per_replica: int, replicas: int | None) -> int:
@@ -243,7 +114,7 @@ def _replicas(machine: System, ipus_per_replica: int, replicas: int | None) -> i
             f"A replica over {ipus_per_replica} IPUs does not fit {machine.name}, which has "
             f"{machine.ipus}: use ipus_per_replica = 1 to {machine.ipus}."
         )
-    copies = most if replicas is None else count("replicas", replicas)
+    copies = most if replicas is None else replicas
     if copies > most:
         raise ConfigError(
             f"{copies} replicas need {copies * ipus_per_replica} IPUs, but {machine.name} has "
@@ -252,112 +123,120 @@ def _replicas(machine: System, ipus_per_replica: int, replicas: int | None) -> i
     return copies
 
 
-def _refuse_with_phases(**placement: Any) -> None:
-    for name, value in placement.items():
-        if value:
-            raise ConfigError(
-                f"The option {name} = {value!r} places the stages of a pipeline, but phases run "
-                "one after the other: leave it out, or leave phases out."
-            )
+def _fill_in(values: dict[str, Any], asked: dict[str, Any]) -> None:
+    """Take the defaults that other options, the system or the stack decide."""
+    machine, stack = values["system"], values["stack"]
+    training, replicas = values["mode"] == "training", values["replicas"]
+    for name in ("partials", "available_memory_proportion"):
+        values[name] = asked.get(name, getattr(stack, name))
+    # In training the input pipeline always runs ahead of the chips.
+    values["batches_in_flight"] = asked.get("batches_in_flight", 2 if training else 1)
+    values["io_tiles"] = _io_tiles(stack, values)
+    values["stage_ipus"] = asked.get("stage_ipus", tuple(range(values["ipus_per_replica"])))
+    for name in ("pipeline_splits", "phase_splits"):
+        values[name] = asked.get(name, ())
+    if training:
+        if values["instances"] is None:
+            nodes = machine.host.numa_nodes * machine.host_servers
+            processes = range(1, min(replicas, nodes) + 1)
+            values["instances"] = max(n for n in processes if replicas % n == 0)
+        off_chip = "off_chip" if values["phases"] > 1 else "on_chip"
+        values["optimizer_state"] = asked.get("optimizer_state", off_chip)
+        values["replicated_tensor_sharding"] &= replicas > 1
 
 
-def _check_phased_training(phases: PhaseOptions, options: TrainingOptions, machine: System) -> None:
-    if options.framework != "popart":
-        raise ConfigError(
-            f"The framework {options.framework!r} has no phased execution: use 'popart', or leave "
-            "phases out."
-        )
-    if options.gradient_accumulation % phases.micro_batches:
-        raise ConfigError(
-            f"The option micro_batches_per_phase = {phases.micro_batches} does not divide a "
-            f"gradient accumulation of {options.gradient_accumulation}: use a divisor of it."
-        )
-    if options.optimizer_state == "off_chip" and not machine.streaming_memory_bytes_per_machine:
-        raise ConfigError(
-            f"{machine.name} has no Streaming Memory for the optimiser state of phases: give "
-            "optimizer_state = 'on_chip', or use another system, such as IPU-M2000."
-        )
-
-
-def _refuse_in_inference(training: dict[str, Any]) -> None:
-    for name, value in training.items():
-        if value is not None:
-            raise ConfigError(
-                f"The option {name} = {value!r} has no meaning in the mode 'inference': leave it "
-                "out, or use the mode 'training'."
-            )
-
-
-def _in_flight(batches: float) -> float:
-    """Return the mean number of batches in flight, 1 or more."""
-    try:
-        number = math.nan if isinstance(batches, bool) else float(batches)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not 1 <= number < math.inf:
-        raise ConfigError(
-            f"The option batches_in_flight is {batches!r}: give a number, 1 or more; a mean over "
-            "the iterations of a call need not be whole."
-        )
-    return int(number) if number.is_integer() else number
-
-
-def _io_tiles(profile: Stack, overlap: bool, io_tiles: int | None, in_flight: float) -> int:
+def _io_tiles(stack: Stack, values: dict[str, Any]) -> int:
     """Return the tiles that only transfer: 0 without overlap."""
-    if overlap and in_flight < 2:
+    tiles, in_flight = values["io_tiles"], values["batches_in_flight"]
+    if not values["overlap_io"]:
+        if tiles is not None:
+            raise ConfigError(
+                f"The option io_tiles = {tiles!r} has no meaning without overlapped transfers: "
+                "leave it out, or turn the overlap on."
+            )
+        return 0
+    if in_flight < 2:
         raise ConfigError(
             f"The options overlap_io and batches_in_flight = {in_flight} contradict each other, "
             "because overlapped transfers keep at least 2 batches in flight: give 2 or more, or "
             "turn the overlap off."
         )
-    if not overlap:
-        if io_tiles is not None:
+    return tiles or stack.io_tiles or MIN_IO_TILES
+
+
+def _check_host(config: RunConfig) -> None:
+    for name in ("batch_norm_span", "instances"):
+        value = getattr(config, name)
+        if value is not None and config.replicas % value:
             raise ConfigError(
-                f"The option io_tiles = {io_tiles!r} has no meaning without overlapped transfers: "
-                "leave it out, or turn the overlap on."
+                f"The option {name} = {value} does not divide {config.replicas} replicas: use a "
+                "divisor of the replicas."
             )
-        return 0
-    tiles = count("io_tiles", profile.io_tiles or MIN_IO_TILES if io_tiles is None else io_tiles)
-    if tiles > MAX_IO_TILES:
+    for name in ("loader_item_s", "serial_item_s"):
+        value = getattr(config, name)
+        if value and config.instances is None:
+            raise ConfigError(
+                f"The option {name} = {value!r} is time of a host process, but their number is "
+                "not known: give instances too."
+            )
+
+
+def _check_stages(config: RunConfig) -> None:
+    chips, splits, size = config.stage_ipus, config.pipeline_splits, config.ipus_per_replica
+    listed = " ".join(map(str, chips))
+    if set(chips) != set(range(size)):
         raise ConfigError(
-            f"The option io_tiles is {tiles}: give 1 to {MAX_IO_TILES} (poptorch allows "
-            f"{MIN_IO_TILES} to {MAX_IO_TILES})."
+            f"The option stage_ipus is {listed!r}, but a replica has {size} IPUs: name each of 0 "
+            f"to {size - 1} at least once."
         )
-    return tiles
-
-
-def resolve_precision(precision: str) -> str:
-    """Return a valid precision label.
-
-    Raises
-    ------
-    ConfigError
-        If it is not one of "16.16", "16.32" and "32.32".
-    """
-    if str(precision) not in PRECISIONS:
+    if any(one == two for one, two in pairwise(chips)):
         raise ConfigError(
-            f"The precision {precision!r} does not exist: use {', '.join(PRECISIONS)} "
-            "(storage of activations.weights)."
+            f"The option stage_ipus is {listed!r}, with two stages in a row on one IPU: make them "
+            "one stage."
         )
-    return str(precision)
+    if splits and len(splits) != len(chips) - 1:
+        placed = chips != tuple(range(size))
+        held = f"stage_ipus places {len(chips)}" if placed else f"a replica has {size} IPUs"
+        raise ConfigError(
+            f"{len(splits)} pipeline splits make {len(splits) + 1} stages, but {held}: give "
+            f"{len(chips) - 1} splits."
+        )
 
 
-def _keywords(function: Callable[..., Any]) -> tuple[str, ...]:
-    return tuple(
-        name
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    )
-
-
-PHASE_OPTION_NAMES = _keywords(make_phase_options)
-
-OPTION_NAMES = (*_keywords(make_config), *PHASE_OPTION_NAMES)
-"""Options that every run has."""
-
-TRAINING_OPTION_NAMES = tuple(
-    name
-    for name in inspect.signature(make_training_options).parameters
-    if name not in ("system", "replicas", "instances")
-)
-"""Options that only training has."""
+def _check_phases(config: RunConfig) -> None:
+    machine, size = config.system, config.ipus_per_replica
+    if size > MAX_PHASED_IPUS:
+        raise ConfigError(
+            f"The option phases = {config.phases} does not go with ipus_per_replica = {size}: "
+            "phases run on 1 IPU, or take turns on 2."
+        )
+    if size > 1 and config.phase_liveness in LIVENESS[2:]:
+        raise ConfigError(
+            f"The option phase_liveness = {config.phase_liveness!r} spaces phases out, which needs "
+            f"ipus_per_replica = 1: use that, or {' or '.join(LIVENESS[:2])}."
+        )
+    streams = machine.streaming_memory_bytes_per_machine
+    if config.off_chip and not streams:
+        raise ConfigError(
+            f"{machine.name} has no Streaming Memory for the "
+            f"{' and '.join(sorted(config.off_chip))} of phases: use another system, such as "
+            "IPU-M2000."
+        )
+    if not config.training:
+        return
+    if config.framework != "popart":
+        raise ConfigError(
+            f"The framework {config.framework!r} has no phased execution: use 'popart', or leave "
+            "phases out."
+        )
+    accumulation, at_once = config.gradient_accumulation, config.micro_batches_per_phase
+    if accumulation % at_once:
+        raise ConfigError(
+            f"The option micro_batches_per_phase = {at_once} does not divide a gradient "
+            f"accumulation of {accumulation}: use a divisor of it."
+        )
+    if config.optimizer_state == "off_chip" and not streams:
+        raise ConfigError(
+            f"{machine.name} has no Streaming Memory for the optimiser state of phases: give "
+            "optimizer_state = 'on_chip', or use another system, such as IPU-M2000."
+        )

@@ -8,7 +8,7 @@ from ipusim.compiler import memory
 from ipusim.errors import ConfigError
 from ipusim.machine import Chip
 from ipusim.runtime.compile import Lowered
-from ipusim.runtime.options.config import RunConfig
+from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.balance import stage_transfer
 from ipusim.runtime.replica.partition import Stage, partition
 
@@ -61,13 +61,13 @@ def shared_inference(lowered: Lowered, chip: Chip, config: RunConfig) -> SharedI
     UnknownNameError
         If a split names no operator.
     """
-    schedule = config.placement.schedule
+    schedule = config.schedule
     if schedule == "interleaved":
         raise ConfigError(
             "The schedule 'interleaved' alternates forward and backward passes, which inference "
             "does not have: use 'grouped' (pipelined) or 'sequential' (one stage after another)."
         )
-    cut = partition(lowered, config.placement, chip)
+    cut = partition(lowered, config.pipeline_splits, config.stage_ipus, chip)
     forward, _ = cut.seconds()
     sizes, _ = cut.boundary_bytes()
     if schedule == "sequential":

@@ -9,7 +9,6 @@ from ipusim.compiler import memory
 from ipusim.compiler.program import LoweredOp, Program
 from ipusim.machine import Chip
 from ipusim.runtime.compile import Lowered
-from ipusim.runtime.options.placement import Placement
 from ipusim.runtime.replica.balance import Partition, balance, split_after
 from ipusim.workload.graph import Graph, Op
 
@@ -180,13 +179,18 @@ class Partitioned:
         )
 
 
-def partition(lowered: Lowered, placement: Placement, chip: Chip) -> Partitioned:
-    """Cut a lowered graph where the placement says, or so that the largest stage is smallest.
+def partition(
+    lowered: Lowered, splits: tuple[str, ...], stage_ipus: tuple[int, ...], chip: Chip
+) -> Partitioned:
+    """Cut a lowered graph after the splits, or so that the largest stage is smallest.
 
     Parameters
     ----------
     lowered : Lowered
-    placement : Placement
+    splits : tuple of str
+        Forward operators that end a stage; empty balances the stages.
+    stage_ipus : tuple of int
+        Chip of each stage.
     chip : Chip
 
     Returns
@@ -207,15 +211,15 @@ def partition(lowered: Lowered, placement: Placement, chip: Chip) -> Partitioned
     position = {op.name: index for index, op in enumerate(forward)}
     home = {op.name: position[op.name if op.name in position else op.source] for op in graph.ops}
     cut: Partition
-    if placement.splits:
-        cut = split_after([op.name for op in forward], placement.splits)
+    if splits:
+        cut = split_after([op.name for op in forward], splits)
     else:
         costs = [0] * len(forward)
         for op in graph.ops:
             costs[home[op.name]] += programs[op.name].cycles
-        cut = balance(costs, placement.stages)
+        cut = balance(costs, len(stage_ipus))
     stage_of = {name: cut.stage_of(index) for name, index in home.items()}
-    return Partitioned(graph, programs, stage_of, placement.stage_ipus, chip)
+    return Partitioned(graph, programs, stage_of, stage_ipus, chip)
 
 
 def updates_by_chip(update: Lowered, owner: Mapping[str, int], count: int) -> tuple[Program, ...]:

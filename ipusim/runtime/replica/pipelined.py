@@ -9,9 +9,8 @@ from functools import lru_cache
 from ipusim.compiler import memory
 from ipusim.machine import Chip
 from ipusim.runtime.compile import REMEMBERED, Lowered
-from ipusim.runtime.options.config import RunConfig
 from ipusim.runtime.options.frameworks import load_framework
-from ipusim.runtime.options.placement import Placement
+from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.balance import stage_transfer
 from ipusim.runtime.replica.partition import Stage, partition, updates_by_chip
 from ipusim.runtime.replica.schedule import PipelineTime, micro_batches_in_flight, pipeline_step
@@ -120,28 +119,28 @@ def pipelined_replica(
     UnknownNameError
         If a split names no forward operator.
     """
-    options, placement = config.training, config.placement
-    cut = _cut(lowered, chip, placement, options.framework, resident_bytes)
+    placed = (config.pipeline_splits, config.stage_ipus, config.schedule, config.framework)
+    cut = _cut(lowered, chip, placed, resident_bytes)
     moved = stage_transfer(
         config.system,
-        placement.stage_ipus,
+        config.stage_ipus,
         *cut.boundary_bytes,
-        in_turn=load_framework(options.framework).copies_in_turn,
+        in_turn=load_framework(config.framework).copies_in_turn,
     )
 
     def timed(transfer_s: float, host_s: float = 0.0) -> PipelineTime:
         return pipeline_step(
             [stage.forward_s for stage in cut.stages],
             [stage.backward_s for stage in cut.stages],
-            options.gradient_accumulation,
-            placement.schedule,
+            config.gradient_accumulation,
+            config.schedule,
             transfer_s,
             host_s=host_s,
-            framework=options.framework,
-            stage_ipus=placement.stage_ipus,
+            framework=config.framework,
+            stage_ipus=config.stage_ipus,
         )
 
-    device = options.gradient_accumulation * max(cut.load_s)
+    device = config.gradient_accumulation * max(cut.load_s)
     parts = {"device": device}
     waited = beside.transfers_s + beside.host_work_s
     reached = timed(0.0).seconds
@@ -168,11 +167,15 @@ def pipelined_replica(
 
 @lru_cache(maxsize=REMEMBERED)
 def _cut(
-    lowered: Lowered, chip: Chip, placement: Placement, framework: str, resident_bytes: int
+    lowered: Lowered,
+    chip: Chip,
+    placed: tuple[tuple[str, ...], tuple[int, ...], str, str],
+    resident_bytes: int,
 ) -> _Cut:
     """Cut a step into stages; tiers and costs, and runs that differ in scale, share the cut."""
-    cut = partition(lowered, placement, chip)
-    in_flight = micro_batches_in_flight(placement.stages, placement.schedule, framework)
+    splits, stage_ipus, schedule, framework = placed
+    cut = partition(lowered, splits, stage_ipus, chip)
+    in_flight = micro_batches_in_flight(len(stage_ipus), schedule, framework)
     owner = cut.owners()
     updates = updates_by_chip(lowered.update, owner, cut.ipus)
     stages = cut.measured(in_flight, resident_bytes, updates)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from ipusim import files
-from ipusim.errors import DataError, unknown_name
+from ipusim.errors import DataError, IpuSimError, unknown_name
 from ipusim.files import number_cell, read_records
-from ipusim.workload.training import RECOMPUTE_MODES
+from ipusim.runtime.options.spec import OPTIONS
 
 CONFIGURATIONS_FILE = "configurations.csv"
 HOST_TIMES_FILE = "host_times.csv"
@@ -23,73 +23,14 @@ HOST_WORK = {"loader": "loader_item_s", "serial": "serial_item_s"}
 SERIAL_PRODUCTS_FILE = "serial_products.csv"
 """Runs that compute products in parts, one after the other."""
 
-_OPTION_FIELDS = (
-    "system",
-    "mode",
-    "micro_batch",
-    "replicas",
-    "ipus_per_replica",
-    "gradient_accumulation",
-    "precision",
-    "partials",
-    "host_dtype",
-    "overlap_io",
-    "io_tiles",
-    "batches_in_flight",
-    "available_memory_proportion",
-    "optimizer",
-    "optimizer_state",
-    "replicated_tensor_sharding",
-    "recompute",
-    "batch_norm_span",
-    "merge_gradients_bytes",
-    "pipeline_splits",
-    "stage_ipus",
-    "schedule",
-    "framework",
-    "instances",
-    "host_servers",
-    "loader_workers",
-    "dataset",
-    "loss",
-    "stack",
-)
-"""Options of `ipusim.simulate` that are columns of the file."""
-_INTEGER_FIELDS = (
-    "micro_batch",
-    "replicas",
-    "ipus_per_replica",
-    "gradient_accumulation",
-    "io_tiles",
-    "batch_norm_span",
-    "merge_gradients_bytes",
-    "instances",
-    "host_servers",
-    "loader_workers",
-    "epoch_items",
-)
-_MAY_BE_ZERO = ("merge_gradients_bytes",)
-_TEXT_FIELDS = (
-    "system",
-    "mode",
-    "precision",
-    "partials",
-    "host_dtype",
-    "optimizer",
-    "optimizer_state",
-    "schedule",
-    "framework",
-    "dataset",
-    "loss",
-    "stack",
-)
-_TRUTH_FIELDS = ("overlap_io", "replicated_tensor_sharding", "latency_per_item")
 _TRUTH = {"true": True, "false": False, "": None}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunConfiguration:
-    """One way in which a published number was measured.
+@dataclass(frozen=True, kw_only=True)
+class _Facts:
+    """One way in which a published number was measured; `None` stands for an option's default.
+
+    Every option of `ipusim.simulate` is an attribute, besides those below.
 
     Attributes
     ----------
@@ -99,30 +40,6 @@ class RunConfiguration:
         Model family, the unit that leave-one-family-out leaves out.
     model : str or None
         Name in the zoo; None when the network is not there.
-    system, mode, precision, partials, host_dtype, stack : str or None
-        Options of `ipusim.simulate`; None means the default of system or stack.
-    micro_batch : int or None
-        Items per replica and step.
-    replicas, ipus_per_replica, gradient_accumulation, io_tiles : int or None
-        Counts.
-    batches_in_flight : float or None
-        Mean number of batches between request and result.
-    overlap_io : bool or None
-        Whether host transfers run beside compute.
-    available_memory_proportion : float or None
-        Share of tile memory for temporaries.
-    optimizer, optimizer_state, schedule, framework, dataset, loss : str or None
-        Names of training options.
-    recompute : str or tuple of str or None
-        "auto", "none", or the operators whose results are kept.
-    batch_norm_span, merge_gradients_bytes, instances, host_servers, loader_workers : int or None
-        Counts of training options.
-    pipeline_splits : tuple of str or None
-        Operators that end a stage.
-    stage_ipus : tuple of int or None
-        Chip of each pipeline stage, where a chip has more than one.
-    replicated_tensor_sharding : bool or None
-        Whether replicas share the optimiser state among them.
     epoch_items : int or None
         Items of an epoch, or of a whole run, where a published time covers them.
     reported_per_item : float
@@ -143,46 +60,11 @@ class RunConfiguration:
         Why no prediction is made; empty when one is made.
     note : str
         What a reader of the verdict must know, for example a wrong printed batch.
-    loader_item_s : float or None
-        Option of `ipusim.simulate`: seconds of a worker of the loader per item.
-    serial_item_s : float or None
-        Option of `ipusim.simulate`: seconds per item of a host process between runs of the device.
-    serial_products : tuple of str or None
-        Option of `ipusim.simulate`: products in parts.
     """
 
     run_id: str
     family: str
     model: str | None
-    system: str | None
-    mode: str | None
-    micro_batch: int | None
-    replicas: int | None
-    ipus_per_replica: int | None
-    gradient_accumulation: int | None
-    precision: str | None
-    partials: str | None
-    host_dtype: str | None
-    overlap_io: bool | None
-    io_tiles: int | None
-    batches_in_flight: float | None
-    available_memory_proportion: float | None
-    optimizer: str | None
-    optimizer_state: str | None
-    recompute: str | tuple[str, ...] | None
-    batch_norm_span: int | None
-    merge_gradients_bytes: int | None
-    pipeline_splits: tuple[str, ...] | None
-    schedule: str | None
-    framework: str | None
-    instances: int | None
-    host_servers: int | None
-    loader_workers: int | None
-    dataset: str | None
-    loss: str | None
-    stack: str | None
-    stage_ipus: tuple[int, ...] | None
-    replicated_tensor_sharding: bool | None
     epoch_items: int | None
     reported_per_item: float
     latency_per_item: bool | None
@@ -192,14 +74,10 @@ class RunConfiguration:
     source: str
     not_modelled: str
     note: str
-    loader_item_s: float | None = None
-    serial_item_s: float | None = None
-    serial_products: tuple[str, ...] | None = None
 
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments of `ipusim.simulate`, unknown ones left to the defaults."""
-        names = (*_OPTION_FIELDS, *HOST_WORK.values(), "serial_products")
-        values = {name: getattr(self, name) for name in names}
+        values = {name: getattr(self, name) for name in OPTIONS}
         return {name: value for name, value in values.items() if value is not None}
 
     @property
@@ -234,90 +112,48 @@ class RunConfiguration:
         return self.items_per_step * self.reported_per_item / reported_per_s
 
 
+RunConfiguration = make_dataclass(
+    "RunConfiguration",
+    [(name, Any, field(default=None)) for name in OPTIONS],
+    bases=(_Facts,),
+    namespace={"__doc__": _Facts.__doc__, "__module__": __name__},
+    frozen=True,
+    kw_only=True,
+)
+_FACTS = tuple(one.name for one in fields(_Facts))
+
+
 def _parse(record: dict[str, str], path: Path) -> RunConfiguration:
     """Turn one line of the file into a configuration."""
-    for name in _TRUTH_FIELDS:
-        if record[name] not in _TRUTH:
-            raise DataError(
-                f"The cell {name!r} of row {record['run_id']!r} in {path.name} is "
-                f"{record[name]!r} instead of true, false or empty: correct it."
-            )
+    where = f"of row {record['run_id']!r} in {path.name}"
     if not record["model"] and not record["not_modelled"]:
         raise DataError(
             f"Row {record['run_id']!r} of {path.name} names neither a model nor a reason why it is "
             "not modelled: fill in one of the two."
         )
-    integers = {
-        name: int(number_cell(record, name, path, int)) if record[name] else None
-        for name in _INTEGER_FIELDS
+    if record["latency_per_item"] not in _TRUTH:
+        raise DataError(
+            f"The cell 'latency_per_item' {where} is {record['latency_per_item']!r} instead of "
+            "true, false or empty: correct it."
+        )
+    values: dict[str, Any] = {name: record[name] for name in _FACTS}
+    for name, cell in record.items():
+        if name in OPTIONS and cell:
+            try:
+                values[name] = OPTIONS[name].check(cell)
+            except IpuSimError as error:
+                raise DataError(f"The cell {name!r} {where} is wrong. {error}") from error
+    items, each = record["epoch_items"], record["reported_per_item"]
+    values |= {
+        "model": record["model"] or None,
+        "assumed": tuple(record["assumed"].split()),
+        "latency_per_item": _TRUTH[record["latency_per_item"]],
+        "epoch_items": int(number_cell(record, "epoch_items", path, int)) if items else None,
+        "reported_per_item": number_cell(record, "reported_per_item", path) if each else 1.0,
     }
-    for name, value in integers.items():
-        least = 0 if name in _MAY_BE_ZERO else 1
-        if value is not None and value < least:
-            raise DataError(
-                f"The cell {name!r} of row {record['run_id']!r} in {path.name} is {value}, "
-                f"below {least}: correct it."
-            )
-    share = record["available_memory_proportion"]
-    splits, kept = record["pipeline_splits"].split(), record["recompute"].split()
-    one_word = len(kept) == 1 and kept[0] in RECOMPUTE_MODES
-    return RunConfiguration(
-        run_id=record["run_id"],
-        family=record["family"],
-        model=record["model"] or None,
-        available_memory_proportion=(
-            number_cell(record, "available_memory_proportion", path, float) if share else None
-        ),
-        recompute=(kept[0] if one_word else tuple(kept)) if kept else None,
-        pipeline_splits=tuple(splits) or None,
-        series=record["series"],
-        confidence=record["confidence"],
-        assumed=tuple(record["assumed"].split()),
-        source=record["source"],
-        not_modelled=record["not_modelled"],
-        note=record["note"],
-        stage_ipus=_stage_ipus(record, path),
-        batches_in_flight=_batches_in_flight(record, path),
-        reported_per_item=_reported_per_item(record, path),
-        **{name: _TRUTH[record[name]] for name in _TRUTH_FIELDS},
-        **integers,
-        **{name: record[name] or None for name in _TEXT_FIELDS},
-    )
-
-
-def _stage_ipus(record: dict[str, str], path: Path) -> tuple[int, ...] | None:
-    chips = record["stage_ipus"].split()
-    if not all(chip.isdecimal() for chip in chips):
-        raise DataError(
-            f"The cell 'stage_ipus' of row {record['run_id']!r} in {path.name} is "
-            f"{record['stage_ipus']!r}: give the number of a chip for each stage, such as 0 1 0."
-        )
-    return tuple(int(chip) for chip in chips) or None
-
-
-def _batches_in_flight(record: dict[str, str], path: Path) -> float | None:
-    value = _number(record, path, "batches_in_flight", lambda given: given >= 1, ", 1 or more")
-    return int(value) if value is not None and value.is_integer() else value
-
-
-def _reported_per_item(record: dict[str, str], path: Path) -> float:
-    value = _number(record, path, "reported_per_item", lambda given: given > 0, " above 0")
-    return 1.0 if value is None else value
-
-
-def _number(
-    record: dict[str, str], path: Path, name: str, fits: Callable[[float], bool], allowed: str
-) -> float | None:
-    """Return the number of a cell, which must fit what is allowed; None where it is empty."""
-    if not record[name]:
-        return None
-    value = float(number_cell(record, name, path, float))
-    if not fits(value):
-        raise DataError(
-            f"The cell {name!r} of row {record['run_id']!r} in {path.name} is {value}: give a "
-            f"number{allowed}."
-        )
-    return value
+    if not 0 < values["reported_per_item"] < math.inf or items == "0":
+        raise DataError(f"A number of items {where} is not above 0: correct it.")
+    return RunConfiguration(**values)
 
 
 def _host_times(path: Path) -> dict[str, dict[str, float]]:
@@ -364,9 +200,10 @@ def _check_host_times(
 
 @lru_cache(maxsize=4)
 def _load(path: Path) -> dict[str, RunConfiguration]:
-    columns = ("run_id", "family", "model", "confidence", "assumed", "source", "not_modelled")
-    extra = ("note", "series", "epoch_items", "reported_per_item", "stage_ipus", *_TRUTH_FIELDS)
-    records = read_records(path, tuple(dict.fromkeys((*columns, *extra, *_OPTION_FIELDS))))
+    records = read_records(path, _FACTS)
+    for column in records[0]:
+        if column not in _FACTS and column not in OPTIONS:
+            raise unknown_name(f"column of {path.name}", column, [*_FACTS, *OPTIONS])
     times = _host_times(path.parent / HOST_TIMES_FILE)
     products = _serial_products(path.parent / SERIAL_PRODUCTS_FILE)
     runs: dict[str, RunConfiguration] = {}
@@ -392,11 +229,6 @@ def _load(path: Path) -> dict[str, RunConfiguration]:
 def load_runs() -> dict[str, RunConfiguration]:
     """Return every run configuration by its identifier.
 
-    Returns
-    -------
-    dict of str to RunConfiguration
-        In file order; a fresh dictionary at each call.
-
     Raises
     ------
     DataError
@@ -407,16 +239,6 @@ def load_runs() -> dict[str, RunConfiguration]:
 
 def load_run(run_id: str) -> RunConfiguration:
     """Return one run configuration.
-
-    Parameters
-    ----------
-    run_id : str
-        For example ``"qwant.batch2"``.
-
-    Returns
-    -------
-    RunConfiguration
-        That run.
 
     Raises
     ------

@@ -15,7 +15,8 @@ import pandas as pd
 from ipusim.compiler.stacks import Stack, load_stack, stack_table
 from ipusim.machine.constants import hardware_table
 from ipusim.machine.system import load_system
-from ipusim.runtime.options.config import RunConfig, make_config
+from ipusim.runtime.options.config import make_config
+from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.step import run_step
 from ipusim.study.data.runs import load_run
 from ipusim.study.fit.calibration_file import load_calibration

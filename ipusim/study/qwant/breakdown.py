@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from ipusim.runtime.options.config import RunConfig
+from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.step import StepResult
 from ipusim.study.qwant.study import (
     PUBLISHED_PRECISION,

@@ -51,7 +51,7 @@ WORK = (
 
 def _seconds_per_micro_batch(report: Any) -> dict[str, float]:
     """Return the parts of a step, each per micro-batch."""
-    accumulation = report.config.training.gradient_accumulation
+    accumulation = report.config.gradient_accumulation
     return {name: seconds / accumulation for name, seconds in report.result.parts_s.items()}
 
 
@@ -90,7 +90,7 @@ def parts_by_ipus(
         lines += [
             {
                 "ipus": count,
-                "accumulation": report.config.training.gradient_accumulation,
+                "accumulation": report.config.gradient_accumulation,
                 "part": name,
                 "time_ms": 1e3 * seconds[name],
                 "share_percent": 100.0 * seconds[name] / total,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
 import subprocess
@@ -12,11 +13,13 @@ import pytest
 from onnx_single_op import single
 
 import ipusim
+from ipusim.api import ONNX_OPTIONS, ModelOptions
 from ipusim.compiler.stacks import load_stack, stack_names, stack_table
 from ipusim.errors import ConfigError, IpuSimError, UnknownNameError
 from ipusim.runtime import calibration
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.options.config import make_config
+from ipusim.runtime.options.spec import NAME, OPTIONS, RunOptions
 
 KEYS = [
     "model", "system", "chip", "cycles_per_step", "latency_s", "throughput_items_per_s", "power_w",
@@ -65,6 +68,46 @@ def test_bad_options_get_one_sentence(options, message):
     text = str(caught.value)
     assert message in text
     assert text.endswith((".", "?")) and "\n" not in text
+
+
+def test_editors_docstrings_and_signatures_show_every_option():
+    assert set(RunOptions.__annotations__) == set(OPTIONS)
+    assert set(ModelOptions.__annotations__) == {*OPTIONS, *ONNX_OPTIONS}
+    for function in (ipusim.simulate, ipusim.roofline):
+        assert set(OPTIONS) < set(inspect.signature(function).parameters)
+        for name, option in OPTIONS.items():
+            assert f"\n    {name} : {option.kind.type}" in function.__doc__
+            assert option.meaning.split()[0] in function.__doc__
+
+
+@pytest.mark.parametrize("option", OPTIONS.values(), ids=lambda option: option.name)
+def test_a_value_of_the_wrong_kind_is_refused_by_name(option):
+    if option.name in ("system", "stack"):
+        expected, wrong = option.name, "?"
+    else:
+        expected = option.choices[0] if option.kind == NAME else f"option {option.name} is"
+        wrong = "?" if option.kind == NAME else 3.5j
+    with pytest.raises(IpuSimError, match=expected):
+        make_config(**{"mode": "training", "phases": 2, option.name: wrong})
+
+
+def test_every_option_can_be_an_axis_of_a_sweep():
+    frame = ipusim.sweep(
+        "mcmc_bnn",
+        mode="training",
+        recompute=["none", ["w1"]],
+        optimizer=("sgd", "adam"),
+        instances=range(1, 2),
+        pipeline_splits=[None],
+        system="IPU-M2000",
+        progress=False,
+    )
+    assert len(frame) == 4
+    assert list(frame["optimizer"]) == ["sgd", "adam"] * 2
+    assert list(frame["recompute"]) == ["none", "none", ["w1"], ["w1"]]
+    assert "system" in frame and frame["latency_ms"].nunique() > 1
+    with pytest.raises(UnknownNameError, match="optimizer"):
+        ipusim.sweep("mcmc_bnn", optimiser=["sgd"], progress=False)
 
 
 def test_unknown_model_names_the_nearest():

@@ -9,7 +9,7 @@ import pytest
 from ipusim import files
 from ipusim.errors import DataError, UnknownNameError
 from ipusim.machine.system import load_system
-from ipusim.runtime.options.config import OPTION_NAMES, TRAINING_OPTION_NAMES
+from ipusim.runtime.options.spec import OPTIONS
 from ipusim.study.data.published import load_claims, load_row, load_rows
 from ipusim.study.data.runs import load_run, load_runs
 from ipusim.workload import zoo
@@ -132,7 +132,7 @@ def test_modelled_runs_are_complete(run):
         assert not SIMULATE_OPTIONS - given - optional
         assert ipus == load_system(run.system).ipus
         return
-    assert given <= {*OPTION_NAMES, *TRAINING_OPTION_NAMES}
+    assert given <= set(OPTIONS)
     needed = {"micro_batch", "gradient_accumulation", "optimizer", "framework", "dataset", "stack"}
     assert needed <= given
     assert ipus <= load_system(run.system).ipus
@@ -245,7 +245,7 @@ def swap_text(old: str, new: str):
         ("published/tamu_table3.csv", swap_text("tamu.table3.02", "tamu.table3.01"), "used twice"),
         ("published/tamu_table3.csv", swap_text("tamu.table3.02", "tamu.table3.99"), "has no line"),
         ("runs/configurations.csv", cut_last_line, "not a UTF-8 CSV"),
-        ("runs/configurations.csv", swap_text(",false,", ",perhaps,"), "instead of true, false"),
+        ("runs/configurations.csv", swap_text(",false,", ",perhaps,"), "give true or false"),
         ("runs/configurations.csv", swap_text("resnet,resnet50,Bow Pod128", "resnet,,Bow Pod128"),
          "neither a model"),
         ("runs/configurations.csv", swap_text("results.training.002", "results.training.001"),

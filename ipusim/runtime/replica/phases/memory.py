@@ -151,4 +151,4 @@ def _resident_bytes(plan: PhasePlan, number: int, part: Graph) -> int:
 
 def _longest_stay(plan: PhasePlan, tensor: Held) -> int | None:
     """Return over how many phases a tensor stays between uses; None where it always stays."""
-    return ADJACENT if tensor.kind in plan.config.phases.off_chip else None
+    return ADJACENT if tensor.kind in plan.config.off_chip else None

@@ -10,9 +10,7 @@ from ipusim.compiler.superstep import ceil_div
 from ipusim.errors import ConfigError
 from ipusim.machine import Chip
 from ipusim.runtime.compile import Lowered
-from ipusim.runtime.options.config import RunConfig
-from ipusim.runtime.options.phases import PhaseOptions
-from ipusim.runtime.options.placement import Placement
+from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.partition import Partitioned, partition, updates_by_chip
 from ipusim.runtime.replica.phases.streams import (
     SPACING,
@@ -111,24 +109,24 @@ class PhasePlan:
     @property
     def micro_batches(self) -> int:
         """Micro-batches that a phase computes in a row."""
-        return self.config.phases.micro_batches
+        return self.config.micro_batches_per_phase
 
     @property
     def adjoining(self) -> bool:
         """Whether what a phase needs is loaded at the end of the phase before."""
-        preloads = self.config.phases.load_schedule == "preload"
-        return preloads and SPACING[self.config.phases.liveness] == 1
+        preloads = self.config.load_schedule == "preload"
+        return preloads and SPACING[self.config.phase_liveness] == 1
 
     @property
     def overlapped(self) -> bool:
         """Whether transfers of other phases run beside a phase."""
         beside = self.chips > 1 or self.config.io_tiles > 0
-        return beside and SPACING[self.config.phases.liveness] == 1
+        return beside and SPACING[self.config.phase_liveness] == 1
 
     @property
     def state_off_chip(self) -> bool:
         """Whether optimiser state lies in Streaming Memory."""
-        return self.update is not None and self.config.training.optimizer_state == "off_chip"
+        return self.update is not None and self.config.optimizer_state == "off_chip"
 
     def loaded_bytes(self, number: int, kind: str | None = None) -> int:
         """Return the bytes that a phase needs loaded, of all kinds or of one."""
@@ -176,12 +174,12 @@ class PhasePlan:
         return self
 
 
-def forward_splits(graph: Graph, phases: PhaseOptions) -> tuple[str, ...]:
+def forward_splits(graph: Graph, config: RunConfig) -> tuple[str, ...]:
     """Return the forward operators of a graph after which the next phase begins."""
-    if phases.splits:
-        return phases.splits
+    if config.phase_splits:
+        return config.phase_splits
     return weight_splits(
-        tuple(op for op in graph.ops if op.phase == "forward"), graph, phases.count
+        tuple(op for op in graph.ops if op.phase == "forward"), graph, config.phases
     )
 
 
@@ -205,18 +203,17 @@ def plan_phases(lowered: Lowered, chip: Chip, config: RunConfig) -> PhasePlan:
     UnknownNameError
         If a split names no forward operator.
     """
-    phases, graph, update = config.phases, lowered.graph, lowered.update
-    splits = forward_splits(graph, phases)
+    graph, update = lowered.graph, lowered.update
+    splits = forward_splits(graph, config)
     ipus = tuple(phase % config.ipus_per_replica for phase in range(len(splits) + 1))
-    placement = Placement(splits=splits, stage_ipus=ipus, schedule="sequential")
-    cut = partition(lowered, placement, chip)
-    forward, backward = phase_numbers(len(ipus), phases.liveness, training=update is not None)
+    cut = partition(lowered, splits, ipus, chip)
+    forward, backward = phase_numbers(len(ipus), config.phase_liveness, training=update is not None)
     number_of = {
         op.name: (forward if op.phase == "forward" else backward)[cut.stage_of[op.name]]
         for op in graph.ops
     }
     shares = None if update is None else _shares(cut, backward, update)
-    in_phase = shares is not None and phases.micro_batches == config.micro_batches
+    in_phase = shares is not None and config.micro_batches_per_phase == config.micro_batches
     updated = shares.number_of if in_phase else {}
     held = held_tensors(graph, number_of, config.ipus_per_replica, updated)
     return PhasePlan(
@@ -238,13 +235,13 @@ def plan_phases(lowered: Lowered, chip: Chip, config: RunConfig) -> PhasePlan:
 
 def _stream(tensor: Held, config: RunConfig) -> Stream:
     loads = stores = frozenset()
-    if tensor.kind in config.phases.off_chip:
+    if tensor.kind in config.off_chip:
         loads, stores = transfers(tensor.made, tensor.used, tensor.changed)
     size = tensor.bytes
     if tensor.of_each:
-        size *= config.phases.micro_batches
-    elif tensor.kind == "weights" and loads and config.training is not None:
-        size = ceil_div(size, config.replicas if config.training.replicated_tensor_sharding else 1)
+        size *= config.micro_batches_per_phase
+    elif tensor.kind == "weights" and loads and config.training:
+        size = ceil_div(size, config.replicas if config.replicated_tensor_sharding else 1)
     return Stream(tensor=tensor, loads=loads, stores=stores, bytes=size)
 
 

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from ipusim.machine import Chip
 from ipusim.runtime.compile import Lowered
-from ipusim.runtime.options.config import RunConfig
-from ipusim.runtime.options.phases import KINDS
+from ipusim.runtime.options.spec import STREAMED, RunConfig
 from ipusim.runtime.replica.balance import stage_transfer
 from ipusim.runtime.replica.partition import Stage
 from ipusim.runtime.replica.phases.memory import phase_memories
@@ -69,7 +68,7 @@ def phased_replica(lowered: Lowered, chip: Chip, config: RunConfig) -> Replica:
         parameters=_parameters(plan),
         memory=max((stage.memory for stage in stages), key=lambda used: used.peak_tile_bytes),
         stages=stages,
-        gathers=passes * _gathers(plan) if "weights" in config.phases.off_chip else None,
+        gathers=passes * _gathers(plan) if "weights" in config.off_chip else None,
     )
 
 
@@ -84,8 +83,8 @@ def _contributions(plan: PhasePlan) -> list[Contribution]:
     if plan.in_phase:
         cycles, clock = plan.update.cycles, plan.cut.chip.clock_hz
         result.append(("weight update", after, _by_number(plan, cycles, 1 / clock)))
-    loading = "load" if plan.config.phases.load_schedule == "preload" else "blocking"
-    for kind in KINDS:
+    loading = "load" if plan.config.load_schedule == "preload" else "blocking"
+    for kind in STREAMED:
         part = f"streamed {kind}"
         loads = [plan.loaded_bytes(number, kind) for number in numbers]
         stores = [plan.stored_bytes(number, kind) for number in numbers]
@@ -143,7 +142,7 @@ def _update_streams_s(plan: PhasePlan) -> dict[str, float]:
     off_chip = {
         stream.tensor.name: stream
         for stream in plan.streams
-        if stream.tensor.kind in plan.config.phases.off_chip and stream.tensor.kind not in COMPUTED
+        if stream.tensor.kind in plan.config.off_chip and stream.tensor.kind not in COMPUTED
     }
     moved: dict[str, list[int]] = {}
     for name, stream in off_chip.items():
@@ -160,8 +159,7 @@ def _update_streams_s(plan: PhasePlan) -> dict[str, float]:
 
 def _gathers(plan: PhasePlan) -> tuple[int, ...]:
     """Return the bytes of the weights whose shards are loaded in a pass, once for each load."""
-    training = plan.config.training
-    if training is None or not training.replicated_tensor_sharding:
+    if not plan.config.replicated_tensor_sharding:
         return ()
     return tuple(
         stream.tensor.bytes

@@ -1,0 +1,528 @@
+# ruff: noqa: RUF009 - the defaults of the table are fields, made by functions of this file
+"""The options of a run, each declared once: what it means, what it may be, what it is by default.
+
+The fields of `RunConfig` are the table. `ipusim.simulate`, `sweep` and `roofline` with their
+docstrings, the command line, the columns of data/runs/configurations.csv and the refusals all read
+it; `ipusim.runtime.options.config` checks what depends on several options at once.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from ipusim.errors import ConfigError, resolve_name
+from ipusim.runtime.host.loader import DATASETS, WORKERS_PER_INSTANCE
+from ipusim.runtime.replica.schedule import FRAMEWORKS, SCHEDULES
+from ipusim.workload.graph import PRECISIONS
+from ipusim.workload.operators import LOSSES
+from ipusim.workload.optimizers import OPTIMIZERS
+from ipusim.workload.serialization import SerialProduct
+from ipusim.workload.training import RECOMPUTE_MODES
+
+if TYPE_CHECKING:
+    from ipusim.compiler.stacks import Stack
+    from ipusim.machine import System
+    from ipusim.workload.graph import Graph
+
+MODES = ("inference", "training")
+HOST_DTYPES = ("uint8", "float16", "float32")
+PARTIALS = ("half", "float")
+PLACES = ("on_chip", "off_chip")
+LIVENESS = (
+    "always_live",
+    "off_chip_after_forward",
+    "off_chip_after_forward_no_overlap",
+    "off_chip_after_each_phase",
+)
+"""PopTorch's `Liveness` (python/enums.py): how long tensors stay on the chip between phases."""
+LOAD_SCHEDULES = ("preload", "on_demand")
+"""PopART's `ExecutionPhaseIOSchedule`: load in the phase before, or just before the use."""
+STREAMED = ("weights", "activations", "accumulators")
+"""What phases keep on or off the chip, besides the state of the optimiser."""
+MAX_IO_TILES = 192
+
+PHASES = "phases"
+STAGES = "stages"
+BASICS = "every run"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of value: what reads it (or fails), where it lies, and how a refusal asks for it."""
+
+    read: Callable[[Any], Any]
+    asks: str
+    type: str
+    least: float = -math.inf
+    most: float = math.inf
+    above: float = -math.inf
+
+    def accepts(self, value: Any) -> bool:
+        """Whether a value that was read lies where it must."""
+        return not isinstance(value, float | int) or (
+            math.isfinite(value) and self.above < value <= self.most and value >= self.least
+        )
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError
+    return int(value) if isinstance(value, str) else operator.index(value)
+
+
+def _real(value: Any) -> float:
+    if isinstance(value, bool):
+        raise TypeError
+    return float(value)
+
+
+def _depth(value: Any) -> float:
+    number = _real(value)
+    return int(number) if number.is_integer() else number
+
+
+def _truth(value: Any) -> bool:
+    known = {"true": True, "false": False, True: True, False: False}
+    return known[value]
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    return tuple(value.split()) if isinstance(value, str) else tuple(map(str, value))
+
+
+def _chips(value: Any) -> tuple[int, ...]:
+    return tuple(map(_whole, _names(value) if isinstance(value, str) else value))
+
+
+COUNT = Kind(_whole, "a whole number, 1 or more", "int", least=1)
+SIZE = Kind(_whole, "a whole number, 0 or more", "int", least=0)
+TILES = Kind(
+    _whole,
+    f"1 to {MAX_IO_TILES} (poptorch allows 32 to {MAX_IO_TILES})",
+    "int",
+    least=1,
+    most=MAX_IO_TILES,
+)
+DEPTH = Kind(
+    _depth,
+    "a number, 1 or more; a mean over the iterations of a call need not be whole",
+    "float",
+    least=1,
+)
+SECONDS = Kind(_real, "seconds, 0 or more", "float", least=0)
+SHARE = Kind(_real, "a share above 0 and up to 1", "float", above=0, most=1)
+TRUTH = Kind(_truth, "true or false", "bool")
+NAME = Kind(str, "a name", "str")
+NAMES = Kind(_names, "a list of names", "list of str")
+CHIPS = Kind(_chips, "the number of a chip for each stage, such as 0 1 0", "list of int")
+PRODUCTS = Kind(_names, "products in parts, such as head=4", "list of str")
+WORDS = Kind(_names, "a name or a list of names", "str or list of str")
+LISTS = (NAMES, CHIPS, PRODUCTS, WORDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option of a run.
+
+    Attributes
+    ----------
+    name : str
+    kind : Kind
+    meaning : str
+        What it is, as a sentence.
+    default : object
+        Value where none is given; None where another option, the stack or the system decides, as
+        `by_default` says.
+    unit : str
+    choices : tuple of str
+        The names it may have; empty where any will do.
+    noun : str
+        What a refusal calls a name that is none of the choices.
+    mode : str
+        The only mode that it has a meaning in; empty for both.
+    group : str
+        `PHASES` for what has a meaning with phases alone, `STAGES` for what has none with them.
+    """
+
+    name: str
+    kind: Kind
+    meaning: str
+    default: Any = None
+    by_default: str = ""
+    unit: str = ""
+    choices: tuple[str, ...] = ()
+    noun: str = ""
+    mode: str = ""
+    group: str = BASICS
+
+    @property
+    def is_list(self) -> bool:
+        """Whether a value of it is a list."""
+        return self.kind in LISTS
+
+    def check(self, value: Any) -> Any:
+        """Return a value as it is kept, or say what is wrong with it.
+
+        Raises
+        ------
+        ConfigError
+            If it is of another kind or out of range.
+        UnknownNameError
+            If it is none of the choices; the message gives the nearest one.
+        """
+        if self.choices and not self.is_list:
+            return resolve_name(self.noun or self.name, str(value), self.choices)
+        try:
+            read = self.kind.read(value)
+        except (TypeError, ValueError, KeyError, OverflowError):
+            read = math.nan
+        if not self.kind.accepts(read):
+            raise ConfigError(f"The option {self.name} is {value!r}: give {self.kind.asks}.")
+        if self.is_list and len(read) == 1 and read[0] in self.choices:
+            return read[0]
+        return read
+
+    def axis(self, value: Any) -> list[Any] | None:
+        """Return the values that `ipusim.sweep` takes one after the other; None for a single one.
+
+        Where a value is a list itself, several are a list of lists, of None, or of choices.
+        """
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            return None
+        values = list(value)
+        if not self.is_list:
+            return values
+        several = all(
+            one is None or one in self.choices or not isinstance(one, str | int) for one in values
+        )
+        return values if values and several else None
+
+    @property
+    def default_text(self) -> str:
+        """What holds where nothing is given, in words."""
+        return self.by_default or ("" if self.default is None else f"default {self.default}")
+
+    @property
+    def summary(self) -> str:
+        """Meaning, choices and default in one line."""
+        choices = f"One of {', '.join(self.choices)}" if self.choices else ""
+        facts = "; ".join(text for text in (choices, self.default_text) if text)
+        return f"{self.meaning} {facts[:1].upper()}{facts[1:]}." if facts else self.meaning
+
+
+def _option(kind: Kind, meaning: str, default: Any = None, **facts: Any) -> Any:
+    """Declare an option; where it has no meaning the field holds None."""
+    facts |= {"kind": kind, "meaning": meaning, "default": default}
+    return field(default=None, metadata=facts)
+
+
+def _training(kind: Kind, meaning: str, default: Any = None, **facts: Any) -> Any:
+    """Declare an option that only training has."""
+    return _option(kind, meaning, default, mode="training", **facts)
+
+
+def _place(what: str) -> Any:
+    return _option(
+        NAME,
+        f"Where the {what} of phases lie.",
+        "off_chip",
+        choices=PLACES,
+        noun=f"place of the {what}",
+        group=PHASES,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """One run with every option checked and every default taken; each field is an option.
+
+    What has no meaning in a run is None: the options of training in inference, those of phases
+    without phases. Phases are PopART's `ExecutionPhaseSettings` and `TensorLocationSettings`
+    (graphcore/popart@sdk/poplar/3.3.0:willow/include/popart/sessionoptions.hpp), PopTorch's
+    `SerialPhasedExecution` (one chip) and `ParallelPhasedExecution` (two chips that take turns;
+    graphcore/poptorch@sdk/poptorch/3.3.0:python/options.py, docs/user_guide/overview.rst).
+    """
+
+    system: System = _option(NAME, "Machine to run on.", "IPU-M2000")
+    stack: Stack = _option(NAME, "Software stack.", by_default="by default that of the system")
+    mode: str = _option(NAME, "What to run.", "inference", choices=MODES)
+    micro_batch: int | None = _option(
+        COUNT,
+        "Items per replica and step, in training per replica and micro-batch.",
+        unit="items",
+        by_default="by default what the model fixes, or 1",
+    )
+    replicas: int = _option(
+        COUNT, "Copies of the model.", by_default="by default as many as the system holds"
+    )
+    ipus_per_replica: int = _option(
+        COUNT, "Chips of a copy; above 1 the model is cut into stages.", 1
+    )
+    precision: str = _option(
+        NAME, "Storage of activations.weights.", "16.16", choices=tuple(PRECISIONS)
+    )
+    partials: str = _option(
+        NAME,
+        "Type of partial sums.",
+        by_default="by default that of the stack",
+        choices=PARTIALS,
+        noun="partials type",
+    )
+    available_memory_proportion: float = _option(
+        SHARE,
+        "Share of tile memory that the temporaries of one operation may take.",
+        by_default="by default that of the stack",
+    )
+    serial_products: tuple[SerialProduct, ...] = _option(
+        PRODUCTS,
+        "Products that are computed in parts, one after the other, such as head=4 "
+        "(`ipusim.workload.serialization`).",
+    )
+    host_dtype: str | None = _option(
+        NAME,
+        "Type of the data on the host.",
+        by_default="by default the type of the activations",
+        choices=HOST_DTYPES,
+        noun="host type",
+    )
+    overlap_io: bool = _option(
+        TRUTH, "Whether transfers run beside compute, on tiles of their own.", False
+    )
+    io_tiles: int = _option(
+        TILES, "Tiles for overlapped transfers.", by_default="by default that of the stack"
+    )
+    batches_in_flight: float = _option(
+        DEPTH,
+        "Batches between request and result, on average; with more than one the host runs ahead.",
+        by_default="default 1, and 2 in training",
+    )
+    instances: int | None = _option(
+        COUNT,
+        "Host processes that feed the replicas (``poprun --num-instances``).",
+        by_default="by default one per replica up to the NUMA nodes in training; left out of "
+        "account in inference",
+    )
+    loader_item_s: float = _option(
+        SECONDS,
+        "Time of a worker of the loader per item, beside the device: one worker per host process "
+        "in inference, those of the dataset 'prepared' in training.",
+        0.0,
+        unit="s",
+    )
+    serial_item_s: float = _option(
+        SECONDS,
+        "Time per item that each host process spends between two runs of the device, to make, "
+        "convert or collect data, while its replicas wait.",
+        0.0,
+        unit="s",
+    )
+    pipeline_splits: tuple[str, ...] = _option(
+        NAMES,
+        "Forward operators that end a stage.",
+        by_default="by default the largest stage is as small as possible",
+        group=STAGES,
+    )
+    stage_ipus: tuple[int, ...] = _option(
+        CHIPS, "Chip of each stage.", by_default="by default a stage per chip", group=STAGES
+    )
+    schedule: str = _option(
+        NAME,
+        "How stages follow each other: grouped is a pipeline in which all work at once, sequential "
+        "one after another (PopTorch's sharded execution), interleaved for training alone.",
+        "grouped",
+        choices=SCHEDULES,
+        group=STAGES,
+    )
+    phases: int = _option(
+        COUNT, "Parts of the model that 1 or 2 chips load in turn from Streaming Memory.", 1
+    )
+    phase_splits: tuple[str, ...] = _option(
+        NAMES,
+        "Forward operators that end a phase.",
+        by_default="by default the weights are shared out",
+    )
+    phase_liveness: str | None = _option(
+        NAME,
+        "How long tensors stay on the chip.",
+        LIVENESS[0],
+        choices=LIVENESS,
+        noun="phase liveness",
+        group=PHASES,
+    )
+    load_schedule: str | None = _option(
+        NAME,
+        "When a phase is loaded: in the phase before, or just before its use.",
+        LOAD_SCHEDULES[0],
+        choices=LOAD_SCHEDULES,
+        noun="load schedule",
+        group=PHASES,
+    )
+    weights: str | None = _place("weights")
+    activations: str | None = _place("activations")
+    accumulators: str | None = _place("accumulators")
+    micro_batches_per_phase: int | None = _option(
+        COUNT,
+        "Micro-batches that a phase computes while it holds its weights; PopART calls them the "
+        "compute batches of one micro-batch (`BatchSerializationSettings.factor`).",
+        1,
+        unit="micro-batches",
+        group=PHASES,
+    )
+    gradient_accumulation: int | None = _training(
+        COUNT, "Micro-batches per weight update.", 1, unit="micro-batches"
+    )
+    loss: str | None = _training(
+        NAME, "What training minimises.", by_default="by default the model's own", choices=LOSSES
+    )
+    optimizer: str | None = _training(
+        NAME, "Rule of the weight update.", "sgd_momentum", choices=tuple(OPTIMIZERS)
+    )
+    optimizer_state: str | None = _training(
+        NAME,
+        "Where the state of the optimiser lies.",
+        by_default="default on_chip, and off_chip with phases",
+        choices=PLACES,
+        noun="place of the optimiser state",
+    )
+    replicated_tensor_sharding: bool | None = _training(
+        TRUTH,
+        "Whether each replica updates a part of every weight and keeps the state of that part "
+        "only.",
+        False,
+    )
+    recompute: str | tuple[str, ...] | None = _training(
+        WORDS,
+        "What backward passes compute again: none, auto, or all but the operators that are named.",
+        "none",
+        choices=RECOMPUTE_MODES,
+        noun="recompute mode",
+    )
+    batch_norm_span: int | None = _training(COUNT, "Replicas that share batch-norm statistics.", 1)
+    merge_gradients_bytes: int | None = _training(
+        SIZE,
+        "Gradients are joined into collectives of up to so many bytes; 0 reduces each on its own.",
+        0,
+        unit="bytes",
+    )
+    framework: str | None = _training(
+        NAME,
+        "Whose rules the pipeline follows; popart is PyTorch's too.",
+        "popart",
+        choices=FRAMEWORKS,
+    )
+    host_servers: int | None = _training(
+        COUNT,
+        "Servers that the host processes run on.",
+        by_default="by default as few as give each a NUMA node, within the numbers that the system "
+        "is sold with",
+    )
+    loader_workers: int | None = _training(
+        COUNT,
+        "Worker processes of each, where the framework loads data with processes.",
+        WORKERS_PER_INSTANCE,
+    )
+    dataset: str | None = _training(
+        NAME, "What the host must prepare.", "generated", choices=DATASETS, noun="data set"
+    )
+
+    @property
+    def training(self) -> bool:
+        """Whether it is a training run."""
+        return self.mode == "training"
+
+    @property
+    def phased(self) -> bool:
+        """Whether a copy shares its chips in time."""
+        return self.phases > 1
+
+    @property
+    def off_chip(self) -> frozenset[str]:
+        """Those of `STREAMED` that phases keep in Streaming Memory."""
+        return frozenset(kind for kind in STREAMED if getattr(self, kind) == "off_chip")
+
+    @property
+    def active_ipus(self) -> int:
+        """Chips that work."""
+        return self.replicas * self.ipus_per_replica
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of a replica and step."""
+        if self.training:
+            return self.gradient_accumulation
+        return self.micro_batches_per_phase if self.phased else 1
+
+    def items(self, graph: Graph) -> int:
+        """Items of a micro-batch: its size, or where the model fixes it that of the first input."""
+        if self.micro_batch is not None:
+            return self.micro_batch
+        shape = graph.tensors[graph.inputs[0]].shape if graph.inputs else ()
+        return shape[0] if shape and shape[0] > 0 else 1
+
+
+OPTIONS: dict[str, Option] = {
+    one.name: Option(name=one.name, **one.metadata) for one in fields(RunConfig)
+}
+"""Every option of a run by its name."""
+
+
+class RunOptions(TypedDict, total=False):
+    """The options as `ipusim.simulate` takes them: `OPTIONS` for editors and type checkers."""
+
+    system: str
+    stack: str | None
+    mode: str
+    micro_batch: int | None
+    replicas: int | None
+    ipus_per_replica: int
+    precision: str
+    partials: str | None
+    available_memory_proportion: float | None
+    serial_products: Sequence[str] | None
+    host_dtype: str | None
+    overlap_io: bool | None
+    io_tiles: int | None
+    batches_in_flight: float | None
+    instances: int | None
+    loader_item_s: float | None
+    serial_item_s: float | None
+    pipeline_splits: Sequence[str] | None
+    stage_ipus: Sequence[int] | None
+    schedule: str | None
+    phases: int | None
+    phase_splits: Sequence[str] | None
+    phase_liveness: str | None
+    load_schedule: str | None
+    weights: str | None
+    activations: str | None
+    accumulators: str | None
+    micro_batches_per_phase: int | None
+    gradient_accumulation: int | None
+    loss: str | None
+    optimizer: str | None
+    optimizer_state: str | None
+    replicated_tensor_sharding: bool | None
+    recompute: str | Sequence[str] | None
+    batch_norm_span: int | None
+    merge_gradients_bytes: int | None
+    framework: str | None
+    host_servers: int | None
+    loader_workers: int | None
+    dataset: str | None
+
+
+def option_docs(indent: str = "    ") -> str:
+    """Return all options as entries of a numpydoc section, those of training last."""
+    lines = []
+    for option in OPTIONS.values():
+        unit = f" [{option.unit}]" if option.unit else ""
+        only = "Training only. " if option.mode else ""
+        only += "With phases only. " if option.group == PHASES else ""
+        text = textwrap.wrap(only + option.summary, 92 - len(indent))
+        lines += [f"{option.name} : {option.kind.type}{unit}", *(f"    {line}" for line in text)]
+    return f"\n{indent}".join(lines)
