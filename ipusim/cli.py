@@ -383,6 +383,17 @@ def _one_sentence(text: str) -> str:
     return " ".join(text.split())
 
 
+def _refused(message: str) -> int:
+    """Say in one sentence what is wrong."""
+    click.echo(f"ipusim: {_one_sentence(message)}", err=True)
+    return EXIT_BAD_INPUT
+
+
+def _close_output() -> None:
+    """Keep the interpreter from failing again at exit where stdout is full or nobody reads it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
@@ -408,18 +419,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo(error.format_message(), err=True)
         return EXIT_BAD_INPUT
     except click.ClickException as error:
-        click.echo(f"ipusim: {_one_sentence(error.format_message())}", err=True)
-        return EXIT_BAD_INPUT
+        return _refused(error.format_message())
     except IpuSimError as error:
-        click.echo(f"ipusim: {_one_sentence(str(error))}", err=True)
-        return EXIT_BAD_INPUT
-    except (KeyboardInterrupt, click.Abort):
+        return _refused(str(error))
+    except (KeyboardInterrupt, click.Abort) as error:
+        if isinstance(error.__cause__ or error.__context__, EOFError):  # click's name for it
+            return _refused("A file ends too early: run again or remove what is damaged.")
         click.echo("ipusim: interrupted.", err=True)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # the reader of a pipe has gone; keep the interpreter from failing again at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _close_output()
         return EXIT_FAILED
+    except OSError as error:
+        _close_output()
+        where = f" ({error.filename})" if error.filename else ""
+        return _refused(f"A file cannot be read or written{where}: {error.strerror}.")
+    except RecursionError:
+        return _refused("An input is nested too deeply: simplify it.")
+    except MemoryError:
+        return _refused("This needs more memory than there is: ask for less at once.")
     return code if isinstance(code, int) else EXIT_OK
 
 

@@ -65,7 +65,7 @@ class Chip:
     tiles: int = constant("tiles")
     tile_columns: int = constant("columns")
     bytes_per_tile: int = constant("B")
-    interleaved_offset_bytes: int = constant("B")
+    interleaved_offset_bytes: int = constant("B", zero=True)
     memory_element_bytes: int = constant("B")
     clock_hz: int = constant("Hz")
     workers: int = constant("threads")

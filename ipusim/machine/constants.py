@@ -25,6 +25,9 @@ measurements; recalled: from memory, to be checked.
 FILES = ("chips", "systems", "hosts", "links", "power", "gpus", "gpu_nodes")
 """Names of the files under data/hardware, without their ending."""
 
+_COSTS = ("cycles", "s", "W", "pJ/B", "pJ/FLOP", "processes")
+"""Units of what may be nothing; other zeros would be divided by, or leave nothing to run on."""
+
 Schema = Mapping[str, tuple[type, str]]
 """Key -> (Python type, unit) of each constant that a table must have."""
 
@@ -54,9 +57,9 @@ class Constant:
 _Kind = TypeVar("_Kind")
 
 
-def constant(unit: str, *, key: str = "") -> Any:
-    """Declare a field of a kind of hardware: its unit, and its key where the file has another."""
-    return field(metadata={"unit": unit, "key": key})
+def constant(unit: str, *, key: str = "", zero: bool = False) -> Any:
+    """Declare a field of a kind of hardware: unit, key where the file has another, if 0 is one."""
+    return field(metadata={"unit": unit, "key": key, "zero": zero})
 
 
 def load(kind: type[_Kind], name: str) -> _Kind:
@@ -95,6 +98,10 @@ def _load(kind: type[_Kind], name: str, folder: Path) -> _Kind:
     }
     file = f"hardware/{kind.FILE}.toml"
     constants = constants_of(_tables(kind.FILE).get(name), name, file, schema)
+    for of, key in keys.items():
+        may_be_zero = declared[of]["zero"] or declared[of]["unit"] in _COSTS
+        if constants[key].value == 0 and not may_be_zero:
+            raise DataError(f"The key {key!r} of {name!r} in {file} is 0: use a number above 0.")
     plain = values(constants, schema)
     parts = {
         of: load(hints[of], plain[key]) if is_dataclass(hints[of]) else plain[key]

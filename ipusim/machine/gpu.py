@@ -58,7 +58,7 @@ class Gpu:
     boost_hz: int = constant("Hz")
     fp32_flops_per_s: float = constant("FLOP/s")
     fp16_tensor_flops_per_s: float = constant("FLOP/s")
-    tf32_tensor_flops_per_s: float = constant("FLOP/s")
+    tf32_tensor_flops_per_s: float = constant("FLOP/s", zero=True)
     tensor_efficiency: float = constant("ratio")
     fp32_efficiency: float = constant("ratio")
     l2_bytes_per_cycle: int = constant("B/cycle")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +33,11 @@ class Failure:
     cell: int
     error: str
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether a person ended it."""
+        return self.error.startswith("KeyboardInterrupt")
+
     def __str__(self) -> str:
         """Return the failure as a phrase."""
         place = f"in code cell {self.cell} " if self.cell else ""
@@ -53,6 +60,39 @@ def quiet_kernels() -> Iterator[None]:
                 del os.environ["IPYTHONDIR"]
             else:
                 os.environ["IPYTHONDIR"] = before
+
+
+@contextmanager
+def _interrupts_reach_the_cell() -> Iterator[type]:
+    """Let Ctrl-C interrupt the running cell, not the event loop that waits for it.
+
+    The notebook then ends like one with a failing cell, with its partial copy; a second Ctrl-C, or
+    one before the kernel runs, interrupts this process as ever. Yields the class of kernel manager
+    to start the kernel with; does nothing in a thread, which receives no signals.
+    """
+    from jupyter_client import AsyncKernelManager
+
+    started: list[AsyncKernelManager] = []
+
+    class Manager(AsyncKernelManager):
+        async def start_kernel(self, **options: Any) -> None:
+            await super().start_kernel(**options)
+            started.append(self)
+
+    def interrupt(number: int, frame: Any) -> None:
+        pid = getattr(started.pop().provisioner, "pid", None) if started else None
+        if pid is None:
+            raise KeyboardInterrupt
+        os.kill(pid, signal.SIGINT)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield Manager
+        return
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield Manager
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def run_notebook(
@@ -85,7 +125,7 @@ def run_notebook(
 
     bar: bool | dict[str, str] = {"desc": source.stem} if progress else False
     try:
-        with quiet_kernels():
+        with quiet_kernels(), _interrupts_reach_the_cell() as manager:
             papermill.execute_notebook(
                 str(source),
                 str(target),
@@ -93,6 +133,7 @@ def run_notebook(
                 kernel_name="python3",
                 progress_bar=bar,
                 cwd=str(source.parent),
+                kernel_manager_class=manager,
             )
     except papermill.PapermillExecutionError as error:
         first_line = str(error.evalue).partition("\n")[0]

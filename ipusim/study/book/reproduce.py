@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,28 @@ def prepare_folder(out: Path) -> None:
             ) from error
 
 
+@contextmanager
+def _only_run(out: Path) -> Iterator[None]:
+    """Hold the output folder; a StudyError where another run has it.
+
+    The system lets go of it when the process ends, however it ends.
+    """
+    try:
+        import fcntl
+    except ImportError:  # a system without it: two runs there must be kept apart by hand
+        yield
+        return
+    with (out / STATE_FOLDER / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StudyError(
+                f"Another run is writing to the output folder {out}: wait for it to end or choose "
+                "another folder with --out."
+            ) from error
+        yield
+
+
 def _state_path(out: Path, name: str) -> Path:
     return out / STATE_FOLDER / f"{name}.json"
 
@@ -251,6 +274,8 @@ def _run_study(
     if failure:
         write_text(partial, content)
         shutil.rmtree(stage)
+        if failure.interrupted:
+            raise KeyboardInterrupt
         return StudyState(name=study.name, status="failed", key=key, message=str(failure), files={})
     files = _publish(stage, out)
     shutil.rmtree(stage)
@@ -348,10 +373,29 @@ def reproduce(
     StudyError
         If the output folder cannot be used.
     """
-    out = out.resolve()
     studies = select_studies(names, folder)
     values = {study.name: parameter_values(study, given or {}) for study in studies}
+    try:
+        out = out.resolve(strict=out.is_symlink())
+    except (OSError, RuntimeError) as error:  # a loop is a RuntimeError before Python 3.13
+        raise StudyError(
+            f"The output folder {out} is a link that leads nowhere: choose another with --out."
+        ) from error
     prepare_folder(out)
+    with _only_run(out):
+        return _run_all(studies, values, out, resume, progress, folder, predictor)
+
+
+def _run_all(
+    studies: Sequence[Study],
+    values: Mapping[str, Mapping[str, Any]],
+    out: Path,
+    resume: bool,
+    progress: bool,
+    folder: Path | None,
+    predictor: Predictor | None,
+) -> tuple[StudyResult, ...]:
+    """Run the chosen studies into a folder that is held."""
     all_studies = list_studies(folder)
     _check_states(out, [study.name for study in all_studies], resume=resume)
     results = []

@@ -291,6 +291,14 @@ def test_a_folder_without_write_permission(notebooks, instant):
     assert instant == []
 
 
+def test_two_runs_into_one_folder(notebooks, instant, tmp_path):
+    out = tmp_path / "build"
+    run(notebooks, out, "01")
+    with module._only_run(out), pytest.raises(StudyError, match="Another run is writing"):
+        run(notebooks, out, "01")
+    run(notebooks, out, "01")  # the other one has ended
+
+
 @pytest.mark.parametrize("text", ["", '{"name": "01_qwant_toy", "sta', "[]", '{"other": 1}'])
 def test_a_half_written_folder(notebooks, instant, tmp_path, text):
     out = tmp_path / "build"
