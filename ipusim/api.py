@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-ONNX_OPTIONS = ("shapes", "dims", "values")
+ONNX_OPTIONS = ("shapes", "dims", "values", "allow_unknown")
 """Options that say what an ONNX file leaves open; those of `from_onnx`."""
 
 
@@ -32,12 +32,13 @@ class ModelOptions(RunOptions, total=False):
     shapes: Mapping[str, Any] | None
     dims: Mapping[str, Any] | None
     values: Mapping[str, Any] | None
+    allow_unknown: bool
 
 
 def load_model(model: str | Model, **given: Any) -> Model:
     """Return a model from a zoo name, a path ending in .onnx, or a `Model` as it is.
 
-    `given` are options of `from_onnx` (shapes, dims, values), for a path only.
+    `given` are options of `from_onnx` (`ONNX_OPTIONS`), for a path only.
 
     Raises
     ------
@@ -112,7 +113,7 @@ def simulate(
         With or without the fitted constants of data/calibration.toml.
     costs : FittedCosts, optional
         Fitted costs instead of those in data/calibration.toml.
-    shapes, dims, values : mapping, optional
+    shapes, dims, values, allow_unknown : optional
         What an ONNX file leaves open, as `from_onnx` takes it; for a path ending in .onnx.
     <options>
 
@@ -137,7 +138,7 @@ def roofline(model: str | Model, **options: Unpack[ModelOptions]) -> RooflineRep
     ----------
     model : str or Model
         As for `simulate`.
-    shapes, dims, values : mapping, optional
+    shapes, dims, values, allow_unknown : optional
         What an ONNX file leaves open, as `from_onnx` takes it; for a path ending in .onnx.
     <options>
 

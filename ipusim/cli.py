@@ -129,7 +129,18 @@ _ONNX_OPTIONS = (
         multiple=True,
         help="Of an ONNX file: the value of an input, such as sr=16000.",
     ),
+    click.option(
+        "--allow-unknown",
+        is_flag=True,
+        default=None,
+        help="Of an ONNX file: time operators that are not supported as memory traffic.",
+    ),
 )
+
+
+def _assigned(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the repeated NAME=VALUE options as mappings."""
+    return {name: dict(given[name]) for name in ("shapes", "dims", "values") if given.get(name)}
 
 
 def _onnx_options(command: Any) -> Any:
@@ -155,7 +166,7 @@ def simulate(model: str, as_json: bool, trace: Path | None, **options: Any) -> N
     from ipusim import api
 
     given = {name: value for name, value in options.items() if value not in (None, ())}
-    given |= {name: dict(given[name]) for name in ("shapes", "dims", "values") if name in given}
+    given |= _assigned(given)
     report = api.simulate(model, **given)
     if trace is not None:
         try:
@@ -308,6 +319,18 @@ def calibrate(power: bool, gpu: bool) -> None:
         )
     scales = fitted.power
     click.echo(f"amp x {scales.amp:.4g}, sram x {scales.sram:.4g} ({len(scales.rows)} rows)")
+
+
+@cli.command()
+@click.argument("file")
+@_onnx_options
+def check(file: str, allow_unknown: bool | None, **options: Any) -> int:
+    """Say what an ONNX FILE holds: inputs, free sizes, work, unsupported operators, assumptions."""
+    from ipusim.workload.onnx.check import check_onnx
+
+    found = check_onnx(file, allow_unknown=bool(allow_unknown), **_assigned(options))
+    click.echo(repr(found))
+    return EXIT_OK if found.usable else EXIT_FAILED
 
 
 @cli.command("list")

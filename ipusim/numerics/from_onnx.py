@@ -18,7 +18,7 @@ from ipusim.errors import WorkloadError, nearest_name
 from ipusim.numerics.program import Node, Program
 from ipusim.workload.graph import FLOAT_DTYPES
 from ipusim.workload.onnx.builder import HANDLERS
-from ipusim.workload.onnx.context import DTYPES, attributes
+from ipusim.workload.onnx.context import DTYPES, decoded
 from ipusim.workload.onnx.reader import OnnxContents, read_onnx
 
 _EVALUATION_ERRORS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
@@ -111,7 +111,7 @@ def _node(proto: onnx.NodeProto, position: int, contents: OnnxContents) -> Node:
         op=proto.op_type,
         inputs=tuple(proto.input),
         outputs=tuple(proto.output),
-        attributes=attributes(proto),
+        attributes=decoded(proto),
         opset=contents.opset,
     )
 

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import onnx
 
-from ipusim.errors import WorkloadError, nearest_name
-from ipusim.workload.graph import Graph
-from ipusim.workload.onnx.context import ImportContext, Value
+from ipusim.errors import WorkloadError
+from ipusim.workload.graph import Graph, Layout, Tensor
+from ipusim.workload.onnx.composites import COMPOSITES
+from ipusim.workload.onnx.context import Handler, ImportContext, Node, Value
 from ipusim.workload.onnx.elementwise import LAYOUT_HANDLERS
+from ipusim.workload.onnx.fusion import fuse
+from ipusim.workload.onnx.indexed import INDEXED_HANDLERS
 from ipusim.workload.onnx.inputs import InputPlan
 from ipusim.workload.onnx.products import COMPUTE_HANDLERS
 from ipusim.workload.onnx.reader import OnnxContents
 from ipusim.workload.onnx.recurrent import RECURRENT_HANDLERS
+from ipusim.workload.onnx.walk import Walk, fitting
 from ipusim.workload.onnx.windows import WINDOW_HANDLERS
 
-HANDLERS = COMPUTE_HANDLERS | WINDOW_HANDLERS | LAYOUT_HANDLERS | RECURRENT_HANDLERS
-"""Operators that may depend on the data; any other one only where all its inputs are constant."""
+HANDLERS: dict[str, Handler] = {
+    **COMPUTE_HANDLERS,
+    **WINDOW_HANDLERS,
+    **LAYOUT_HANDLERS,
+    **RECURRENT_HANDLERS,
+    **INDEXED_HANDLERS,
+}
+"""Operators that run; `composites` are written as several of them."""
 
-_CONTROL_FLOW = ("If", "Loop", "Scan", "SequenceMap")
+_SHOWN = 8
+"""Unsupported operators that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +39,7 @@ class OnnxBuild:
 
     contents: OnnxContents
     plan: InputPlan
+    allow_unknown: bool = False
 
     @property
     def batch(self) -> int:
@@ -45,7 +56,7 @@ class OnnxBuild:
         """
         size = micro_batch or self.batch
         if self.plan.fixed == 0 or size == self.batch:
-            return _walk(self.contents, self.plan, self.plan.shapes(size))
+            return self._graph(self.plan.shapes(size))
         if self.plan.fixed is None:
             shapes = self.plan.shapes(size)
             raise WorkloadError(
@@ -55,13 +66,24 @@ class OnnxBuild:
             )
         return self._rebatched(self.plan.fixed, size)
 
+    def imported(self) -> Import:
+        """Return the graph for the file's own batch with all that its import knows."""
+        return walk(self.contents, self.plan, self.plan.shapes(self.batch), allow_unknown=True)
+
+    def _graph(
+        self, shapes: list[tuple[int, ...]], rebatch: tuple[int, int] | None = None
+    ) -> Graph:
+        return walk(
+            self.contents, self.plan, shapes, rebatch, allow_unknown=self.allow_unknown
+        ).graph
+
     def _rebatched(self, fixed: int, size: int) -> Graph:
         """Return the graph with another batch than the file fixes, if all work follows it."""
         shapes = self.plan.shapes(size)
-        exported = _walk(self.contents, self.plan, shapes)
+        exported = self._graph(shapes)
         resized = [(size, *shape[1:]) for shape in shapes]
         try:
-            graph = _walk(self.contents, self.plan, resized, (fixed, size))
+            graph = self._graph(resized, (fixed, size))
             possible = _scales(exported, graph, fixed, size)
         except WorkloadError:
             possible = False
@@ -87,67 +109,99 @@ def _scales(exported: Graph, rebatched: Graph, before: int, after: int) -> bool:
     )
 
 
-def _walk(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Import:
+    """A graph, and what its import knows beside it."""
+
+    graph: Graph
+    context: ImportContext
+
+
+def walk(
     contents: OnnxContents,
     plan: InputPlan,
     shapes: list[tuple[int, ...]],
     rebatch: tuple[int, int] | None = None,
-) -> Graph:
+    *,
+    allow_unknown: bool = False,
+) -> Import:
+    """Build the graph of a file for known shapes.
+
+    Raises
+    ------
+    WorkloadError
+        If the file is damaged, or operators are not supported and not allowed to be unknown.
+    """
     context = ImportContext(contents)
     for name, array in plan.values.items():
         kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
         context.values[name] = Value(shape=array.shape, elem_type=kind, static=True, array=array)
     for item, shape in zip(plan.inputs, shapes, strict=True):
-        context.values[item.name] = Value(shape=shape, elem_type=item.elem_type, static=False)
-        context.graph.input(item.name, shape, context.dtype(item.name))
-    for node in contents.nodes:
-        _visit(context, node, rebatch)
+        value = Value(shape=shape, elem_type=item.elem_type, static=False)
+        context.record(Node(op_type="Input", input=[], output=[item.name]), item.name, value)
+    visitor = Walk(context, COMPOSITES, HANDLERS, rebatch=rebatch)
+    try:
+        visitor.file()
+    except WorkloadError:
+        # What cannot be followed behind an unsupported operator is its fault.
+        if not context.unknown:
+            raise
+    if context.unknown and not allow_unknown:
+        raise unsupported(context)
+    for name in contents.outputs:
+        if name not in context.values:
+            raise WorkloadError(
+                f"Graph output {name!r} of {contents.source} is computed by no node."
+            )
+    fuse(context)
+    for item, shape in zip(plan.inputs, shapes, strict=True):
+        if 0 not in shape:
+            context.graph.input(item.name, shape, context.dtype(item.name))
+    for node in context.nodes:
+        with fitting(context, node):
+            (_unknown if "unknown" in node.given else HANDLERS[node.op_type])(context, node)
+        _add_extras(context, node)
     if not context.graph.ops:
         raise WorkloadError(
             f"{contents.source[0].upper() + contents.source[1:]} computes nothing from its data "
             "inputs, so there is nothing to simulate."
         )
-    return context.graph.finish(*[_output(context, name) for name in contents.outputs])
+    graph = context.graph.finish(*[context.operand(name) for name in contents.outputs])
+    return Import(graph=graph, context=context)
 
 
-def _output(context: ImportContext, name: str) -> str:
-    if name not in context.values:
-        raise WorkloadError(
-            f"Graph output {name!r} of {context.contents.source} is computed by no node."
-        )
-    return context.operand(name)
+def _add_extras(context: ImportContext, node: Node) -> None:
+    """Let optional results that somebody reads (statistics, indices, masks) be one move each."""
+    for name in node.output[1:]:
+        value = context.values.get(name)
+        if value and not value.static and name not in context.graph.tensors and context.reads(name):
+            context.notes["optional results (statistics, indices) are one move each"] += 1
+            tensor = Tensor(name=name, shape=value.shape, dtype=context.dtype(name, node))
+            context.graph.add_tensor(tensor)
+            move = Layout(function="extra", elements=value.elements, moves_data=True)
+            source = next(iter(context.graph.ops[-1].outputs))
+            context.graph.add_op(context.op_name(node, f".{name}"), move, (source,), name)
 
 
-def _visit(context: ImportContext, node: onnx.NodeProto, rebatch: tuple[int, int] | None) -> None:
-    inputs = [context.value(name, node) for name in node.input if name]
-    if node.domain not in ("", "ai.onnx") or node.op_type in _CONTROL_FLOW:
-        raise _unsupported(node)
-    static = all(value.static for value in inputs)
-    if not static and node.op_type not in HANDLERS:
-        raise _unsupported(node)
-    if static and not onnx.defs.has(node.op_type):
-        raise _unsupported(node)
-    arrays = {
-        name: context.values[name].array
-        for name in node.input
-        if name and context.values[name].array is not None
-    }
-    if rebatch is not None and not static and node.op_type == "Reshape":
-        target = arrays.get(node.input[1])
-        if target is not None and target.size and target[0] == rebatch[0]:
-            arrays[node.input[1]] = np.concatenate(([rebatch[1]], target[1:])).astype(np.int64)
-    context.infer(node, arrays)
-    if static:
-        context.fold(node)
-        return
-    HANDLERS[node.op_type](context, node)
-
-
-def _unsupported(node: onnx.NodeProto) -> WorkloadError:
-    domain = f" of domain {node.domain!r}" if node.domain not in ("", "ai.onnx") else ""
-    known = [name for name in HANDLERS if name != node.op_type]
+def unsupported(context: ImportContext) -> WorkloadError:
+    """Return the error that names every unsupported operator of a file."""
+    kinds = [
+        f"{kind} ({len(nodes)} nodes, the first {nodes[0]!r})"
+        for kind, nodes in list(context.unknown.items())[:_SHOWN]
+    ]
+    more = len(context.unknown) - len(kinds)
+    rest = f" and {more} more" if more else ""
     return WorkloadError(
-        f"Operator {node.op_type!r}{domain}, node {node.name or next(iter(node.output), '?')!r}, "
-        f"is not supported; the nearest supported operator is {nearest_name(node.op_type, known)!r}"
-        ", so replace it or export the model without it."
+        f"{context.contents.source[0].upper() + context.contents.source[1:]} has operators that "
+        f"are not supported: {', '.join(kinds)}{rest}; export it without them, or time them as "
+        "memory traffic with --allow-unknown (allow_unknown=True)."
     )
+
+
+def _unknown(context: ImportContext, node: Node) -> None:
+    """Time an unknown operator as one move of its results."""
+    names = [x for x in node.input if x and not context.is_static(x)]
+    elements = sum(context.values[name].elements for name in node.output if name)
+    params = Layout(function=f"unknown {node.op_type}", elements=elements, moves_data=True)
+    operands = tuple(context.operand(name) for name in dict.fromkeys(names))
+    context.emit(node, params, operands, every_output=True)

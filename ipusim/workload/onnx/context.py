@@ -1,25 +1,26 @@
-"""What the operator handlers of the ONNX import share: values known so far, and emission.
+"""What the import of an ONNX file knows while it runs, and how operators get into the graph.
 
 Every ONNX value is either *static* (initializers, and whatever follows from them and from
 shapes alone) or computed at run time. Static nodes are folded away; run-time nodes become
-operators. Shapes come from ONNX's own inference, one node at a time, with static values given.
+operators, after fusion.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper, shape_inference
-from onnx.reference import ReferenceEvaluator
+from onnx import helper
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import FLOAT_DTYPES, Attributes, Op, Tensor
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.onnx.reader import ELEMENT_TYPES, KEPT_ELEMENTS, OnnxContents
+from ipusim.workload.onnx.reader import ELEMENT_TYPES, OnnxContents
 
 _PROTO = onnx.TensorProto
 DTYPES = {
@@ -29,19 +30,46 @@ DTYPES = {
     _PROTO.BFLOAT16: "float16",
     _PROTO.INT32: "int32",
     _PROTO.UINT32: "int32",
+    _PROTO.INT16: "int32",
+    _PROTO.UINT16: "int32",
     _PROTO.INT64: "int64",
     _PROTO.UINT64: "int64",
     _PROTO.UINT8: "uint8",
+    _PROTO.INT8: "uint8",
     _PROTO.BOOL: "bool",
+    **{
+        kind: "uint8"
+        for name, kind in _PROTO.DataType.items()
+        if name.startswith(("FLOAT8", "FLOAT4", "INT4", "UINT4", "INT2", "UINT2"))
+    },
 }
 """ONNX element type -> storage; `Graph.with_precision` sets the floating-point ones anew."""
 
-# Operators that ONNX defines by a function body, for which it infers a type but no shape.
-_SHAPE_OF_DATA = ("GroupNormalization",)
-_SHAPE_OF_BROADCAST = ("LessOrEqual", "GreaterOrEqual")
+_ASSUMED_TYPES = {
+    _PROTO.DOUBLE: "float64 is computed as float of the precision of the run",
+    _PROTO.BFLOAT16: "bfloat16 is computed as float of the precision of the run",
+    _PROTO.INT16: "16-bit integers are stored as 32-bit ones",
+    _PROTO.UINT16: "16-bit integers are stored as 32-bit ones",
+}
 
-_SHAPE_ONLY = {"Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Cast"}
-_EVALUATION_ERRORS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
+LARGEST_TENSOR = 2**34
+"""Elements; in float16 more than half the memory of 64 IPUs."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Node:
+    """One ONNX node: its attributes decoded, the names of its tensors made unique.
+
+    ``scope`` holds the unique names for those that branches and loop bodies take from outside.
+    """
+
+    op_type: str
+    input: list[str]
+    output: list[str]
+    given: dict[str, Any] = field(default_factory=dict)
+    name: str = ""
+    domain: str = ""
+    scope: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,20 +87,37 @@ class Value:
     learnable: bool = False
     root: str | None = None
 
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
 
-def node_label(node: onnx.NodeProto) -> str:
+
+def node_label(node: Node) -> str:
     """Return "Conv node 'name'", falling back on the first output where a node has no name."""
     return f"{node.op_type} node {node.name or next(iter(node.output), '?')!r}"
 
 
 class ImportContext:
-    """State of one walk over the nodes of a file."""
+    """State of one import: values known so far, run-time nodes, the graph, what was assumed.
+
+    Attributes
+    ----------
+    nodes : list of Node
+        Those that run, in order.
+    notes, fused, unknown : Counter
+        Assumptions, fusions and unsupported operators, each with how often.
+    """
 
     def __init__(self, contents: OnnxContents) -> None:
         self.contents = contents
         self.opset = contents.opset
         self.graph = GraphBuilder(contents.name)
         self.values: dict[str, Value] = {}
+        self.nodes: list[Node] = []
+        self.notes: Counter[str] = Counter()
+        self.fused: Counter[str] = Counter()
+        self.unknown: dict[str, list[str]] = {}
         self._aliases: dict[str, str] = {}
         self._producers: dict[str, Op] = {}
         for name, stored in contents.initializers.items():
@@ -87,7 +132,7 @@ class ImportContext:
 
     # -- looking things up ---------------------------------------------------------------
 
-    def value(self, name: str, node: onnx.NodeProto) -> Value:
+    def value(self, name: str, node: Node) -> Value:
         """Return what is known about an input of a node."""
         if name not in self.values:
             raise WorkloadError(
@@ -99,7 +144,7 @@ class ImportContext:
         """Return the shape of a value already seen."""
         return self.values[name].shape
 
-    def array(self, node: onnx.NodeProto, position: int) -> np.ndarray | None:
+    def array(self, node: Node, position: int) -> np.ndarray | None:
         """Return the values of an input if it is present, static and small; else None."""
         if not has_input(node, position):
             return None
@@ -109,7 +154,7 @@ class ImportContext:
         """Whether a value does not depend on the data inputs."""
         return self.values[name].static
 
-    def dtype(self, name: str, node: onnx.NodeProto | None = None) -> str:
+    def dtype(self, name: str, node: Node | None = None) -> str:
         """Return the storage type of a value."""
         elem_type = self.values[name].elem_type
         if elem_type not in DTYPES:
@@ -117,144 +162,42 @@ class ImportContext:
             kind = _PROTO.DataType.Name(elem_type).lower() if known else str(elem_type)
             where = f" of the {node_label(node)}" if node is not None else ""
             raise WorkloadError(
-                f"Tensor {name!r}{where} has element type "
-                f"{kind}, which is not supported; use float16, "
-                "float32, int32, int64, uint8 or bool."
+                f"Tensor {name!r}{where} has element type {kind}, which is not supported; use "
+                "float16, float32, an integer type or bool."
             )
+        if elem_type in _ASSUMED_TYPES:
+            self.notes[_ASSUMED_TYPES[elem_type]] += 1
         return DTYPES[elem_type]
 
-    # -- shapes and static values --------------------------------------------------------
+    def reads(self, name: str) -> bool:
+        """Whether a run-time node or the host reads a value."""
+        return name in self.contents.outputs or any(name in node.input for node in self.nodes)
 
-    def infer(self, node: onnx.NodeProto, arrays: dict[str, np.ndarray]) -> None:
-        """Record type and shape of every output of a node.
+    # -- recording -----------------------------------------------------------------------
 
-        Parameters
-        ----------
-        node : onnx.NodeProto
-        arrays : dict
-            Values to use for static inputs, by name (they may differ from the file's when the
-            batch is rewritten).
-
-        Raises
-        ------
-        WorkloadError
-            If the inputs do not fit the operator or a size depends on the data.
-        """
-        names = [name for name in node.input if name]
-        types = {
-            name: helper.make_tensor_type_proto(
-                self.values[name].elem_type, self.values[name].shape
-            )
-            for name in names
-        }
-        data = {name: numpy_helper.from_array(array, name) for name, array in arrays.items()}
-        try:
-            schema = onnx.defs.get_schema(node.op_type, self.opset, "")
-            inferred = shape_inference.infer_node_outputs(
-                schema,
-                node,
-                types,
-                input_data=data,
-                opset_imports=list(self.contents.opsets),
-                ir_version=self.contents.ir_version,
-            )
-        except (
-            shape_inference.InferenceError,
-            onnx.checker.ValidationError,
-            onnx.defs.SchemaError,
-            UnicodeDecodeError,  # a message that quotes damaged text
-        ) as error:
-            reason = " ".join(str(error).split())
-            raise WorkloadError(
-                f"The {node_label(node)} cannot take inputs of shapes "
-                f"{[self.values[name].shape for name in names]} ({reason})."
-            ) from error
-        for position, name in enumerate(node.output):
-            # Of optional extras (the mask of a Dropout) ONNX does not always know the shape.
-            optional = position > 0 and node.op_type != "Split"
-            if name and not (optional and _fixed_shape(inferred.get(name)) is None):
-                self._record(node, name, inferred.get(name))
-
-    def _record(self, node: onnx.NodeProto, name: str, kind: onnx.TypeProto | None) -> None:
+    def record(self, node: Node, name: str, value: Value) -> None:
+        """Record a result of a node."""
         if name in self.values:
             raise WorkloadError(
                 f"The {node_label(node)} computes {name!r}, which already has a value."
             )
-        shape = _fixed_shape(kind)
-        if shape is None and node.op_type in _SHAPE_OF_DATA:
-            shape = self.shape(node.input[0])
-        elif shape is None and node.op_type in _SHAPE_OF_BROADCAST:
-            shape = np.broadcast_shapes(*(self.shape(source) for source in node.input))
-        if kind is None or shape is None:
+        if any(size < 0 for size in value.shape) or prod(value.shape) > LARGEST_TENSOR:
             raise WorkloadError(
-                f"The output {name!r} of the {node_label(node)} has no fixed shape, because its "
-                "size depends on data or on an unknown dimension; export the model with fixed "
-                "shapes."
+                f"The {node_label(node)} computes {name!r} of shape {value.shape}, which must have "
+                f"from 0 to {LARGEST_TENSOR} elements, what some tens of chips hold; give smaller "
+                "inputs."
             )
-        self.values[name] = Value(shape=shape, elem_type=kind.tensor_type.elem_type, static=False)
+        self.values[name] = value
 
-    def fold(self, node: onnx.NodeProto) -> None:
-        """Mark the outputs of a node without run-time inputs static, with values if small."""
-        sources = [self.values[name] for name in node.input if name]
-        outputs = [self.values[name] for name in node.output if name in self.values]
-        shape_only = node.op_type in _SHAPE_ONLY
-        for output in outputs:
-            output.static = True
-            output.learnable = any(source.learnable for source in sources)
-            output.root = sources[0].root if shape_only and sources else None
-        small = all(prod(output.shape) <= KEPT_ELEMENTS for output in outputs)
-        random = node.op_type.startswith(("Random", "Bernoulli", "Multinomial"))
-        if small and not random and all(source.array is not None for source in sources):
-            for name, array in zip(node.output, self._evaluate(node), strict=True):
-                if name in self.values:
-                    self.values[name].array = np.asarray(array)
-
-    def _evaluate(self, node: onnx.NodeProto) -> list[np.ndarray]:
-        names = list(dict.fromkeys(name for name in node.input if name))
-        graph = helper.make_graph(
-            [node],
-            "constant",
-            [
-                helper.make_tensor_value_info(
-                    name, self.values[name].elem_type, self.values[name].shape
-                )
-                for name in names
-            ],
-            [
-                helper.make_tensor_value_info(
-                    name, self.values[name].elem_type, self.values[name].shape
-                )
-                for name in node.output
-                if name in self.values
-            ],
-        )
-        model = helper.make_model(
-            graph, opset_imports=list(self.contents.opsets), ir_version=self.contents.ir_version
-        )
-        try:
-            results = ReferenceEvaluator(model).run(
-                None, {name: self.values[name].array for name in names}
-            )
-        except _EVALUATION_ERRORS as error:
-            raise WorkloadError(
-                f"The constant {node_label(node)} cannot be evaluated "
-                f"({' '.join(str(error).split())})."
-            ) from error
-        remaining = iter(results)
-        return [next(remaining) if name in self.values else np.empty(0) for name in node.output]
-
-    def set_output_shape(self, node: onnx.NodeProto, shape: tuple[int, ...]) -> None:
-        """Correct the inferred shape of the first output."""
-        self.values[node.output[0]].shape = shape
-
-    def set_static(self, name: str, array: np.ndarray) -> None:
-        """Turn an inferred output into a known constant."""
-        value = self.values[name]
-        value.static, value.array = True, array
+    def constant(self, name: str, array: np.ndarray) -> str:
+        """Add a constant that an import rule needs; return its name."""
+        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        self.values[name] = Value(shape=array.shape, elem_type=kind, static=True, array=array)
+        return name
 
     # -- emission ------------------------------------------------------------------------
 
-    def alias(self, node: onnx.NodeProto) -> None:
+    def alias(self, node: Node) -> None:
         """Let the first output of a node stand for its first input."""
         self._aliases[node.output[0]] = self._aliases.get(node.input[0], node.input[0])
 
@@ -298,13 +241,13 @@ class ImportContext:
         """Return the operator that computes a value, if any."""
         return self._producers.get(self._aliases.get(name, name))
 
-    def op_name(self, node: onnx.NodeProto, suffix: str = "") -> str:
+    def op_name(self, node: Node, suffix: str = "") -> str:
         """Return a readable operator name."""
         return (node.name or node.output[0]) + suffix
 
     def emit(
         self,
-        node: onnx.NodeProto,
+        node: Node,
         params: Attributes,
         inputs: tuple[str, ...],
         *,
@@ -316,55 +259,52 @@ class ImportContext:
         Further outputs are optional extras (masks, saved statistics) except in a Split.
         """
         names = [name for name in node.output if name]
-        if not every_output:
-            names = names[:1]
-        for name in names:
+        outputs = tuple(names if every_output else names[:1])
+        for name in outputs:
             self.graph.add_tensor(
                 Tensor(name=name, shape=self.shape(name), dtype=self.dtype(name, node))
             )
-        self.graph.add_op(self.op_name(node, suffix), params, inputs, *names)
-        for name in names:
+        self.graph.add_op(self.op_name(node, suffix), params, inputs, *outputs)
+        for name in outputs:
             self._producers[name] = self.graph.ops[-1]
 
     def emit_intermediate(
         self,
-        node: onnx.NodeProto,
+        node: Node,
         params: Attributes,
         inputs: tuple[str, ...],
         *,
         suffix: str,
+        shape: tuple[int, ...] | None = None,
     ) -> str:
-        """Add an operator with a result of the shape of the node's output; return the result."""
+        """Add an operator with a result like the node's output, or of another shape; return it."""
         output = node.output[0]
+        shape = self.shape(output) if shape is None else shape
         name = self.graph.add_tensor(
-            Tensor(name=output + suffix, shape=self.shape(output), dtype=self.dtype(output, node))
+            Tensor(name=output + suffix, shape=shape, dtype=self.dtype(output, node))
         )
         self.graph.add_op(self.op_name(node, suffix), params, inputs, name)
         return name
 
 
-def _fixed_shape(kind: onnx.TypeProto | None) -> tuple[int, ...] | None:
-    if kind is None or not kind.tensor_type.HasField("shape"):
-        return None
-    dims = kind.tensor_type.shape.dim
-    if not all(dim.HasField("dim_value") for dim in dims):
-        return None
-    return tuple(dim.dim_value for dim in dims)
-
-
-Handler = Callable[[ImportContext, onnx.NodeProto], None]
+Handler = Callable[[ImportContext, Node], None]
 """Turns one run-time node, whose outputs are already recorded, into operators."""
 
 
-def has_input(node: onnx.NodeProto, position: int) -> bool:
+def has_input(node: Node, position: int) -> bool:
     """Whether an optional input is given."""
     return len(node.input) > position and bool(node.input[position])
 
 
-def attributes(node: onnx.NodeProto) -> dict[str, object]:
+def attributes(node: Node) -> dict[str, Any]:
     """Return the attributes of a node, strings decoded."""
-    found: dict[str, object] = {}
-    for attribute in node.attribute:
+    return node.given
+
+
+def decoded(proto: onnx.NodeProto) -> dict[str, Any]:
+    """Return the attributes of a node in a file, strings decoded."""
+    found: dict[str, Any] = {}
+    for attribute in proto.attribute:
         value = helper.get_attribute_value(attribute)
         found[attribute.name] = (
             value.decode(errors="replace") if isinstance(value, bytes) else value

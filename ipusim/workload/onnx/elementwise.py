@@ -5,24 +5,26 @@ from __future__ import annotations
 import re
 from math import prod
 
-import numpy as np
-import onnx
-
-from ipusim.errors import WorkloadError
 from ipusim.workload.graph import Cast, Conv, Elementwise, Gather, Layout, MatMul
-from ipusim.workload.onnx.context import Handler, ImportContext, attributes, node_label
+from ipusim.workload.onnx.context import Handler, ImportContext, Node, attributes
+from ipusim.workload.onnx.shapes import axis_of
 
 _UNARY = (
     *("Relu", "LeakyRelu", "ThresholdedRelu", "Elu", "Selu", "Celu", "Gelu", "Mish", "Clip"),
     *("Sigmoid", "HardSigmoid", "HardSwish", "Softplus", "Softsign", "Tanh", "Erf"),
     *("Exp", "Log", "Sqrt", "Reciprocal", "Sin", "Cos", "Tan"),
-    *("Abs", "Neg", "Sign", "Floor", "Ceil", "Round", "Not", "IsNaN", "IsInf"),
+    *("Abs", "Neg", "Sign", "Floor", "Ceil", "Round", "Not", "IsNaN", "IsInf", "BitwiseNot"),
+    *("Swish", "Square", "Rsqrt"),
 )
 _N_ARY = (
     *("Add", "Sub", "Mul", "Div", "Sum", "Mean", "Min", "Max", "Pow", "Mod", "PRelu", "Where"),
     *("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "And", "Or", "Xor"),
+    *("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift"),
 )
-_VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Split", "Expand")
+_POWERS = {2.0: "square", 0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
+"""Exponents with a function of their own."""
+
+_VIEWS = ("BitCast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Split", "Expand")
 _MOVES = ("Concat", "Pad", "Tile", "DepthToSpace", "SpaceToDepth")
 
 
@@ -30,7 +32,18 @@ def _snake(op_type: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", op_type).lower()
 
 
-_FUNCTION_NAMES = {"Where": "select", "Sum": "add", "PRelu": "prelu", "IsNaN": "is_nan"}
+_FUNCTION_NAMES = {
+    "Where": "select",
+    "Sum": "add",
+    "PRelu": "prelu",
+    "IsNaN": "is_nan",
+    # popops has one vertex for bits and truths.
+    "BitwiseNot": "not",
+    "BitwiseAnd": "and",
+    "BitwiseOr": "or",
+    "BitwiseXor": "xor",
+    "BitShift": "and",
+}
 
 
 def _function(op_type: str) -> str:
@@ -38,7 +51,7 @@ def _function(op_type: str) -> str:
 
 
 def _elementwise(
-    context: ImportContext, node: onnx.NodeProto, function: str, operands: tuple[str, ...]
+    context: ImportContext, node: Node, function: str, operands: tuple[str, ...]
 ) -> None:
     shape, dtype = context.shape(node.output[0]), context.dtype(node.output[0], node)
     tensors = [context.graph.tensors[name] for name in operands]
@@ -55,7 +68,7 @@ def _elementwise(
     context.emit(node, params, operands)
 
 
-def unary(context: ImportContext, node: onnx.NodeProto) -> None:
+def unary(context: ImportContext, node: Node) -> None:
     """Functions of one tensor; the constant bounds of Clip are not operands."""
     names = [node.input[0], *(n for n in node.input[1:] if n and not context.is_static(n))]
     operands = tuple(context.operand(name) for name in names)
@@ -80,7 +93,7 @@ def _is_bias(context: ImportContext, data: str, bias: str) -> bool:
     return vector == tuple(size if axis == channel_axis else 1 for axis, size in enumerate(shape))
 
 
-def n_ary(context: ImportContext, node: onnx.NodeProto) -> None:
+def n_ary(context: ImportContext, node: Node) -> None:
     """Functions of several broadcast tensors."""
     if node.op_type == "Add":
         for data, bias in (tuple(node.input), tuple(reversed(node.input))):
@@ -88,6 +101,11 @@ def n_ary(context: ImportContext, node: onnx.NodeProto) -> None:
                 operands = (context.operand(data), context.operand(bias))
                 _elementwise(context, node, "bias_add", operands)
                 return
+    exponent = context.array(node, 1) if node.op_type == "Pow" else None
+    if exponent is not None and exponent.size == 1 and exponent.reshape(-1)[0] in _POWERS:
+        function = _POWERS[float(exponent.reshape(-1)[0])]
+        _elementwise(context, node, function, (context.operand(node.input[0]),))
+        return
     operands = tuple(
         context.operand(name, weight=node.op_type == "PRelu" and position == 1)
         for position, name in enumerate(node.input)
@@ -97,7 +115,7 @@ def n_ary(context: ImportContext, node: onnx.NodeProto) -> None:
 
 def _emit_layout(
     context: ImportContext,
-    node: onnx.NodeProto,
+    node: Node,
     operands: tuple[str, ...],
     *,
     moves_data: bool,
@@ -110,19 +128,20 @@ def _emit_layout(
     context.emit(node, params, operands, every_output=True)
 
 
-def view(context: ImportContext, node: onnx.NodeProto) -> None:
+def view(context: ImportContext, node: Node) -> None:
     """Reshapes, slices, splits and broadcasts."""
     _emit_layout(context, node, (context.operand(node.input[0]),), moves_data=False)
 
 
-def move(context: ImportContext, node: onnx.NodeProto) -> None:
+def move(context: ImportContext, node: Node) -> None:
     """Concatenations, pads, repeats and block permutations."""
     names = node.input if node.op_type == "Concat" else node.input[:1]
+    names = [name for name in names if 0 not in context.shape(name)]
     operands = tuple(context.operand(name) for name in names)
     _emit_layout(context, node, operands, moves_data=True)
 
 
-def transpose(context: ImportContext, node: onnx.NodeProto) -> None:
+def transpose(context: ImportContext, node: Node) -> None:
     """Transpose; a view where only axes of size 1 change place."""
     shape = context.shape(node.input[0])
     order = tuple(attributes(node).get("perm", range(len(shape) - 1, -1, -1)))
@@ -130,20 +149,7 @@ def transpose(context: ImportContext, node: onnx.NodeProto) -> None:
     _emit_layout(context, node, (context.operand(node.input[0]),), moves_data=kept != sorted(kept))
 
 
-def resize(context: ImportContext, node: onnx.NodeProto) -> None:
-    """Resize and Upsample to the nearest element; interpolation is not supported."""
-    mode = attributes(node).get("mode", "nearest")
-    if mode != "nearest":
-        raise WorkloadError(
-            f"The {node_label(node)} interpolates with mode {mode!r}, which is not supported; "
-            "use 'nearest'."
-        )
-    _emit_layout(
-        context, node, (context.operand(node.input[0]),), moves_data=True, function="resize"
-    )
-
-
-def gather(context: ImportContext, node: onnx.NodeProto) -> None:
+def gather(context: ImportContext, node: Node) -> None:
     """Gather: a lookup, or a slice where the indices are constant and the data is not."""
     table, indices = node.input
     axis = attributes(node).get("axis", 0)
@@ -151,19 +157,19 @@ def gather(context: ImportContext, node: onnx.NodeProto) -> None:
         _emit_layout(context, node, (context.operand(table),), moves_data=False, function="slice")
         return
     shape = context.shape(table)
-    rows = shape[axis]
+    rows = shape[axis_of(axis, len(shape))]
     params = Gather(rows=rows, width=prod(shape) // rows, indices=prod(context.shape(indices)))
     context.emit(node, params, (context.operand(table, weight=True), context.operand(indices)))
 
 
-def cast(context: ImportContext, node: onnx.NodeProto) -> None:
+def cast(context: ImportContext, node: Node) -> None:
     """Cast and CastLike."""
     output = node.output[0]
     params = Cast(to=context.dtype(output, node), elements=prod(context.shape(output)))
     context.emit(node, params, (context.operand(node.input[0]),))
 
 
-def identity(context: ImportContext, node: onnx.NodeProto) -> None:
+def identity(context: ImportContext, node: Node) -> None:
     """Identity, and Dropout at inference: a new name only, or a view if it leaves the graph."""
     if node.output[0] not in context.contents.outputs:
         context.alias(node)
@@ -173,32 +179,15 @@ def identity(context: ImportContext, node: onnx.NodeProto) -> None:
     context.emit(node, params, (context.operand(node.input[0]),))
 
 
-def shape_of(context: ImportContext, node: onnx.NodeProto) -> None:
-    """Shape and Size of a run-time value: known now, so no operator."""
-    shape = context.shape(node.input[0])
-    if node.op_type == "Size":
-        value = np.array(prod(shape), dtype=np.int64)
-    else:
-        given = attributes(node)
-        value = np.array(
-            shape[given.get("start", 0) : given.get("end", len(shape))], dtype=np.int64
-        )
-    context.set_static(node.output[0], value)
-
-
 LAYOUT_HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(_UNARY, unary),
     **dict.fromkeys(_N_ARY, n_ary),
     **dict.fromkeys(_VIEWS, view),
     **dict.fromkeys(_MOVES, move),
     "Transpose": transpose,
-    "Resize": resize,
-    "Upsample": resize,
     "Gather": gather,
     "Cast": cast,
     "CastLike": cast,
     "Identity": identity,
     "Dropout": identity,
-    "Shape": shape_of,
-    "Size": shape_of,
 }

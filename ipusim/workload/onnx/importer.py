@@ -18,6 +18,7 @@ def from_onnx(
     shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None,
     values: Mapping[str, Any] | None = None,
+    allow_unknown: bool = False,
 ) -> Model:
     """Read an ONNX file, or a model already in memory, for inference.
 
@@ -38,6 +39,9 @@ def from_onnx(
     values : mapping of str to array_like, optional
         Values of inputs on which shapes or branches depend, such as ``{"sr": 16000}``; they become
         constants.
+    allow_unknown : bool, optional
+        Whether an operator that is not supported is timed as one move of its results instead of
+        refused; layer tables call it "unknown ...".
 
     Returns
     -------
@@ -61,7 +65,8 @@ def from_onnx(
 
     contents = read_onnx(source)
     given = Given(shapes=shapes or {}, dims=dims or {}, values=values or {})
-    build = OnnxBuild(contents, plan_inputs(contents.inputs, given, contents.source))
+    plan = plan_inputs(contents.inputs, given, contents.source)
+    build = OnnxBuild(contents, plan, allow_unknown)
     # Building once now reports what is unsupported here, not in a later simulation.
     build(None)
     return Model(

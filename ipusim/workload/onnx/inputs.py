@@ -175,7 +175,7 @@ def _bind(
     if len(given) != len(shape):
         raise WorkloadError(
             f"Input {item.name!r} is given the shape {tuple(given)}, but has {len(shape)} "
-            f"dimensions: {_shown(shape)}."
+            f"dimensions: {shown(shape)}."
         )
     for axis, (own, size) in enumerate(zip(shape, given, strict=True)):
         _check_size(item.name, size)
@@ -183,7 +183,7 @@ def _bind(
             if own != size:
                 raise WorkloadError(
                     f"Input {item.name!r} is given {size} at position {axis}, where the file fixes "
-                    f"{own}: its shape is {_shown(shape)}."
+                    f"{own}: its shape is {shown(shape)}."
                 )
         elif _is_batch(own, axis, batch):
             defaults.add(int(size))
@@ -252,14 +252,14 @@ def _refuse_free(
     known = sorted(named)
     line = [f"--dim {name}={_typical(name)}" for name in known]
     line += [f"--shape {text}" for text in unnamed]
-    shown = "; ".join(
-        f"{item.name!r} is {_shown(shapes[item.name])}"
+    listed = "; ".join(
+        f"{item.name!r} is {shown(shapes[item.name])}"
         for item in inputs
         if any(isinstance(size, str) for size in shapes[item.name])
     )
     python = f", in Python dims={{{known[0]!r}: {_typical(known[0])}}}" if known else ""
     raise WorkloadError(
-        f"{label[0].upper() + label[1:]} leaves sizes open ({shown}): add such as "
+        f"{label[0].upper() + label[1:]} leaves sizes open ({listed}): add such as "
         f"'{' '.join(line)}'{python}."
     )
 
@@ -281,7 +281,8 @@ def _example(shape: Sequence[int | str | None], axis: int) -> int:
     return 224 if len(shape) == _IMAGE_RANK else 128
 
 
-def _shown(shape: Sequence[int | str | None]) -> str:
+def shown(shape: Sequence[int | str | None]) -> str:
+    """Return a shape as text, free sizes by name."""
     return "[" + ", ".join("batch" if n is None else str(n or "?") for n in shape) + "]"
 
 
@@ -303,5 +304,5 @@ def _value(item: DataInput, given: Any, label: str) -> np.ndarray:
         raise WorkloadError(
             f"Input {item.name!r} of {label} cannot have the value {given!r}: it is "
             f"{onnx.TensorProto.DataType.Name(item.elem_type).lower()} of shape "
-            f"{_shown(item.shape or ())}."
+            f"{shown(item.shape or ())}."
         ) from error

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from math import prod
 
-import onnx
-
-from ipusim.errors import WorkloadError
 from ipusim.workload.graph import (
     Elementwise,
     MatMul,
@@ -14,13 +11,13 @@ from ipusim.workload.graph import (
     Reduce,
     Softmax,
 )
-from ipusim.workload.onnx.context import Handler, ImportContext, attributes, has_input, node_label
+from ipusim.workload.onnx.context import Handler, ImportContext, Node, attributes, has_input
 
 PER_ELEMENT_AXIS_OPSET = 13
 """From here on Softmax works along one axis; before, on everything from that axis on."""
 
 
-def gemm(context: ImportContext, node: onnx.NodeProto) -> None:
+def gemm(context: ImportContext, node: Node) -> None:
     """Gemm: alpha A' B' + beta C, as matrix product, scale and (scaled) addition.
 
     Scaling by 1 is left out, and so is C where beta is 0. A per-column parameter is added as
@@ -70,7 +67,7 @@ def gemm(context: ImportContext, node: onnx.NodeProto) -> None:
     context.emit(node, add, (result, c), suffix=f".{function}")
 
 
-def matmul(context: ImportContext, node: onnx.NodeProto) -> None:
+def matmul(context: ImportContext, node: Node) -> None:
     """MatMul of any ranks; a batch that only A has is folded into its rows."""
     a_shape, b_shape = context.shape(node.input[0]), context.shape(node.input[1])
     a_shape = a_shape if len(a_shape) > 1 else (1, *a_shape)
@@ -92,12 +89,10 @@ def matmul(context: ImportContext, node: onnx.NodeProto) -> None:
     context.emit(node, params, (a, b))
 
 
-def batch_norm(context: ImportContext, node: onnx.NodeProto) -> None:
+def batch_norm(context: ImportContext, node: Node) -> None:
     """BatchNormalization with stored statistics."""
     if attributes(node).get("training_mode", 0):
-        raise WorkloadError(
-            f"The {node_label(node)} is in training mode; export the model for inference."
-        )
+        context.notes["batch norms in training mode use their stored statistics"] += 1
     batch, channels, *field = context.shape(node.input[0])
     params = Norm(kind="batch", batch=batch, channels=channels, spatial_elements=prod(field))
     operands = (
@@ -110,7 +105,7 @@ def batch_norm(context: ImportContext, node: onnx.NodeProto) -> None:
     context.emit(node, params, operands)
 
 
-def layer_norm(context: ImportContext, node: onnx.NodeProto) -> None:
+def layer_norm(context: ImportContext, node: Node) -> None:
     """LayerNormalization over the axes from ``axis`` on."""
     shape = context.shape(node.input[0])
     axis = attributes(node).get("axis", -1) % len(shape)
@@ -120,7 +115,36 @@ def layer_norm(context: ImportContext, node: onnx.NodeProto) -> None:
     context.emit(node, params, _norm_operands(context, node))
 
 
-def group_norm(context: ImportContext, node: onnx.NodeProto) -> None:
+def rms_norm(context: ImportContext, node: Node) -> None:
+    """RMSNormalization: square, mean, reciprocal root, and two products."""
+    shape = context.shape(node.input[0])
+    axis = attributes(node).get("axis", -1) % len(shape)
+    rows, length = prod(shape[:axis]), prod(shape[axis:])
+    narrow = (*shape[:axis], *(1 for _ in shape[axis:]))
+    data = context.operand(node.input[0])
+
+    def step(suffix: str, function: str, shape: tuple[int, ...], *operands: str) -> str:
+        params = Elementwise(
+            function=function,
+            n_inputs=len(operands),
+            elements=prod(shape),
+            broadcast=len(operands) > 1,
+        )
+        return context.emit_intermediate(node, params, operands, suffix=suffix, shape=shape)
+
+    squares = step(".square", "square", shape, data)
+    reduce = Reduce(function="mean", outer=rows, reduced=length, inner=1)
+    mean = context.emit_intermediate(node, reduce, (squares,), suffix=".mean", shape=narrow)
+    root = step(".root", "rsqrt", narrow, mean)
+    last = Elementwise(function="mul", n_inputs=2, elements=prod(shape), broadcast=True)
+    if not has_input(node, 1):
+        context.emit(node, last, (data, root))
+        return
+    scaled = step(".scaled", "mul", shape, data, root)
+    context.emit(node, last, (scaled, context.operand(node.input[1], weight=True)))
+
+
+def group_norm(context: ImportContext, node: Node) -> None:
     """InstanceNormalization and GroupNormalization."""
     batch, channels, *field = context.shape(node.input[0])
     instance = node.op_type == "InstanceNormalization"
@@ -134,12 +158,12 @@ def group_norm(context: ImportContext, node: onnx.NodeProto) -> None:
     context.emit(node, params, _norm_operands(context, node))
 
 
-def _norm_operands(context: ImportContext, node: onnx.NodeProto) -> tuple[str, ...]:
+def _norm_operands(context: ImportContext, node: Node) -> tuple[str, ...]:
     vectors = (context.operand(name, weight=True) for name in node.input[1:] if name)
     return (context.operand(node.input[0]), *vectors)
 
 
-def softmax(context: ImportContext, node: onnx.NodeProto) -> None:
+def softmax(context: ImportContext, node: Node) -> None:
     """Softmax and LogSoftmax."""
     shape = context.shape(node.input[0])
     modern = context.opset >= PER_ELEMENT_AXIS_OPSET
@@ -150,7 +174,7 @@ def softmax(context: ImportContext, node: onnx.NodeProto) -> None:
     context.emit(node, params, (context.operand(node.input[0]),))
 
 
-def reduce(context: ImportContext, node: onnx.NodeProto) -> None:
+def reduce(context: ImportContext, node: Node) -> None:
     """Reductions over any axes; axes that are not neighbours are brought together."""
     shape = context.shape(node.input[0])
     given = attributes(node)
@@ -196,6 +220,7 @@ COMPUTE_HANDLERS: dict[str, Handler] = {
     "MatMul": matmul,
     "BatchNormalization": batch_norm,
     "LayerNormalization": layer_norm,
+    "RMSNormalization": rms_norm,
     "InstanceNormalization": group_norm,
     "GroupNormalization": group_norm,
     "Softmax": softmax,

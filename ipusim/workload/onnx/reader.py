@@ -99,7 +99,7 @@ def read_onnx(source: str | PathLike[str] | onnx.ModelProto) -> OnnxContents:
     nodes = inline_functions(model, label)
     _check_names(nodes, label)
     initializers = {
-        tensor.name: _stored(tensor, folder, label) for tensor in model.graph.initializer
+        tensor.name: stored(tensor, label, folder) for tensor in model.graph.initializer
     }
     return OnnxContents(
         name=name,
@@ -188,7 +188,8 @@ def _capital(label: str) -> str:
     return label[0].upper() + label[1:]
 
 
-def _stored(tensor: onnx.TensorProto, folder: Path, label: str) -> Stored:
+def stored(tensor: onnx.TensorProto, label: str, folder: Path = Path()) -> Stored:
+    """Return what is kept of an initializer."""
     shape = tuple(tensor.dims)
     _check_type(tensor.data_type, tensor.name, label)
     if any(not 0 <= size < LARGEST_SIZE for size in shape):

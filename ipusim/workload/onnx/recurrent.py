@@ -10,24 +10,22 @@ from dataclasses import replace
 from math import prod
 
 import numpy as np
-import onnx
 
-from ipusim.errors import WorkloadError
 from ipusim.workload.graph import Layout, Tensor
-from ipusim.workload.onnx.context import Handler, ImportContext, attributes, has_input, node_label
+from ipusim.workload.onnx.context import Handler, ImportContext, Node, attributes, has_input
 from ipusim.workload.operators import Recurrent
 
 _DEFAULT_ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}
 _LENGTHS, _INITIAL_OUTPUT, _INITIAL_CELL, _PEEPHOLES = 4, 5, 6, 7
 
 
-def recurrent(context: ImportContext, node: onnx.NodeProto) -> None:
+def recurrent(context: ImportContext, node: Node) -> None:
     """LSTM or GRU: one recurrent operator per direction, results put side by side."""
     given = attributes(node)
-    _refuse(context, node, given)
+    _note(context, node, given)
     steps, batch, features = context.shape(node.input[0])
     directions, _, hidden = context.shape(node.input[2])
-    wanted = [bool(name) and _is_read(context, name) for name in node.output]
+    wanted = [bool(name) and context.reads(name) for name in node.output]
     wanted += [False] * (3 - len(wanted))
     every = wanted[0] or not any(wanted)
     params = Recurrent(
@@ -48,7 +46,10 @@ def recurrent(context: ImportContext, node: onnx.NodeProto) -> None:
                 context,
                 node,
                 params=replace(params, reverse=reverse),
-                operands=tuple(_part(context, node, name, index, directions) for name in operands),
+                operands=tuple(
+                    _part(context, node, name, place, index, directions)
+                    for place, name in enumerate(operands)
+                ),
                 index=index,
                 cell=wanted[2],
             )
@@ -65,13 +66,8 @@ def recurrent(context: ImportContext, node: onnx.NodeProto) -> None:
         _side_by_side(context, node, 2, [results[1] for results in parts])
 
 
-def _is_read(context: ImportContext, name: str) -> bool:
-    contents = context.contents
-    return name in contents.outputs or any(name in node.input for node in contents.nodes)
-
-
-def _refuse(context: ImportContext, node: onnx.NodeProto, given: dict[str, object]) -> None:
-    """Raise for the forms that no poplibs layer computes."""
+def _note(context: ImportContext, node: Node, given: dict[str, object]) -> None:
+    """Say what a poplibs layer computes otherwise than this one."""
     default = _DEFAULT_ACTIVATIONS[node.op_type]
     named = [
         name.decode(errors="replace") if isinstance(name, bytes) else str(name)
@@ -81,30 +77,25 @@ def _refuse(context: ImportContext, node: onnx.NodeProto, given: dict[str, objec
         name.lower() == default[index % len(default)].lower() for index, name in enumerate(named)
     )
     reasons = {
-        f"activations {named}, where only {default} are supported": not usual,
-        "clipping": bool(given.get("clip", 0)),
-        "coupled gates (input_forget)": bool(given.get("input_forget", 0)),
-        "the batch as its first axis (layout 1)": bool(given.get("layout", 0)),
-        "peephole weights": has_input(node, _PEEPHOLES),
-        "sequence lengths that differ from the number of steps": _shorter(context, node),
+        f"activations other than {', '.join(default)} cost what these do": not usual,
+        "clipping of gates is left out": bool(given.get("clip", 0)),
+        "coupled gates cost what separate ones do": bool(given.get("input_forget", 0)),
+        "peephole weights are left out": has_input(node, _PEEPHOLES),
+        "every sequence runs all its steps": _shorter(context, node),
     }
     for reason, present in reasons.items():
         if present:
-            raise WorkloadError(
-                f"The {node_label(node)} has {reason}; export the model without that."
-            )
+            context.notes[f"recurrent layers: {reason}"] += 1
 
 
-def _shorter(context: ImportContext, node: onnx.NodeProto) -> bool:
+def _shorter(context: ImportContext, node: Node) -> bool:
     if not has_input(node, _LENGTHS):
         return False
     lengths = context.array(node, _LENGTHS)
     return lengths is None or bool(np.any(lengths != context.shape(node.input[0])[0]))
 
 
-def _operands(
-    context: ImportContext, node: onnx.NodeProto, params: Recurrent, directions: int
-) -> list[str]:
+def _operands(context: ImportContext, node: Node, params: Recurrent, directions: int) -> list[str]:
     """Return the operands that have one part per direction: weights, biases, initial states."""
     names = [context.operand(node.input[position], weight=True) for position in (1, 2)]
     if has_input(node, 3):
@@ -120,15 +111,15 @@ def _operands(
 
 
 def _part(
-    context: ImportContext, node: onnx.NodeProto, name: str, index: int, directions: int
+    context: ImportContext, node: Node, name: str, place: int, index: int, directions: int
 ) -> str:
-    """Return one direction's part of an operand."""
+    """Return one direction's part of the operand at a place."""
     if directions == 1:
         return name
     tensor = context.graph.tensors[name]
     shape = tensor.shape[1:]
     output = context.graph.add_tensor(
-        Tensor(name=f"{context.op_name(node)}.{name}.{index}", shape=shape, dtype=tensor.dtype)
+        Tensor(name=f"{context.op_name(node)}.{place}.{index}", shape=shape, dtype=tensor.dtype)
     )
     view = Layout(function="slice", elements=prod(shape), moves_data=False)
     context.graph.add_op(output, view, (name,), output)
@@ -137,7 +128,7 @@ def _part(
 
 def _direction(
     context: ImportContext,
-    node: onnx.NodeProto,
+    node: Node,
     *,
     params: Recurrent,
     operands: tuple[str, ...],
@@ -159,7 +150,7 @@ def _direction(
 
 
 def _last_step(
-    context: ImportContext, node: onnx.NodeProto, outputs: str, params: Recurrent, index: int
+    context: ImportContext, node: Node, outputs: str, params: Recurrent, index: int
 ) -> str:
     """Return the output of the step that runs last, out of those of all steps."""
     tensor = context.graph.tensors[outputs]
@@ -170,9 +161,7 @@ def _last_step(
     return name
 
 
-def _side_by_side(
-    context: ImportContext, node: onnx.NodeProto, position: int, parts: list[str]
-) -> None:
+def _side_by_side(context: ImportContext, node: Node, position: int, parts: list[str]) -> None:
     """Let the node's output hold the parts of all directions; a single part is a mere view."""
     output = node.output[position]
     shape = context.shape(output)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from math import prod
 
-import onnx
-
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import Conv, Elementwise, Pool
 from ipusim.workload.onnx.context import (
     Handler,
     ImportContext,
+    Node,
     attributes,
     has_input,
     node_label,
@@ -61,7 +60,7 @@ def _window(
 
 
 def _emit_with_bias(
-    context: ImportContext, node: onnx.NodeProto, params: Conv, inputs: tuple[str, ...]
+    context: ImportContext, node: Node, params: Conv, inputs: tuple[str, ...]
 ) -> None:
     if not has_input(node, 2):
         context.emit(node, params, inputs)
@@ -78,7 +77,7 @@ def _emit_with_bias(
     context.emit(node, add, (product, bias), suffix=".bias_add")
 
 
-def conv(context: ImportContext, node: onnx.NodeProto) -> None:
+def conv(context: ImportContext, node: Node) -> None:
     """Conv of any rank, with groups, stride, dilation and padding."""
     data, weights = context.shape(node.input[0]), context.shape(node.input[1])
     given = attributes(node)
@@ -103,7 +102,7 @@ def conv(context: ImportContext, node: onnx.NodeProto) -> None:
     _emit_with_bias(context, node, params, operands)
 
 
-def conv_transpose(context: ImportContext, node: onnx.NodeProto) -> None:
+def conv_transpose(context: ImportContext, node: Node) -> None:
     """ConvTranspose, as a convolution of the zero-spread input with the mirrored kernel."""
     data, weights = context.shape(node.input[0]), context.shape(node.input[1])
     given = attributes(node)
@@ -145,22 +144,6 @@ def conv_transpose(context: ImportContext, node: onnx.NodeProto) -> None:
     _emit_with_bias(context, node, params, operands)
 
 
-def _drop_windows_in_padding(
-    output: tuple[int, ...], field: tuple[int, ...], window: dict[str, tuple[int, ...]]
-) -> tuple[int, ...]:
-    """Return output sizes without windows that would start beyond the data.
-
-    ONNX's documentation of ceil_mode, PyTorch and onnxruntime ignore them; ONNX's shape
-    inference counts them.
-    """
-    return tuple(
-        out - 1 if out > 1 and (out - 1) * hop >= size + low else out
-        for out, size, hop, low in zip(
-            output, field, window["stride"], window["padding_lower"], strict=True
-        )
-    )
-
-
 def _needed_padding(
     output: tuple[int, ...],
     field: tuple[int, ...],
@@ -182,16 +165,14 @@ def _needed_padding(
     )
 
 
-def pool(context: ImportContext, node: onnx.NodeProto) -> None:
+def pool(context: ImportContext, node: Node) -> None:
     """MaxPool and AveragePool; rounding up becomes upper padding."""
     data, output = context.shape(node.input[0]), context.shape(node.output[0])
     given = attributes(node)
     field, kernel = data[2:], tuple(given["kernel_shape"])
     window = _window(given, field, output[2:], kernel)
     if given.get("ceil_mode", 0):
-        sizes = _drop_windows_in_padding(output[2:], field, window)
-        context.set_output_shape(node, (*output[:2], *sizes))
-        window["padding_upper"] = _needed_padding(sizes, field, kernel, window)
+        window["padding_upper"] = _needed_padding(output[2:], field, kernel, window)
     params = Pool(
         kind="max" if node.op_type == "MaxPool" else "average",
         batch=data[0],
@@ -204,7 +185,7 @@ def pool(context: ImportContext, node: onnx.NodeProto) -> None:
     context.emit(node, params, (context.operand(node.input[0]),))
 
 
-def global_pool(context: ImportContext, node: onnx.NodeProto) -> None:
+def global_pool(context: ImportContext, node: Node) -> None:
     """GlobalMaxPool and GlobalAveragePool: a window as large as the field."""
     batch, channels, *field = context.shape(node.input[0])
     rank = len(field)
@@ -221,7 +202,7 @@ def global_pool(context: ImportContext, node: onnx.NodeProto) -> None:
     context.emit(node, params, (context.operand(node.input[0]),))
 
 
-def local_response_norm(context: ImportContext, node: onnx.NodeProto) -> None:
+def local_response_norm(context: ImportContext, node: Node) -> None:
     """LRN over neighbouring channels: square, windowed sum, power, division.
 
     The window slides over the channels, so its `Pool` has one spatial dimension (the channels),

@@ -1,0 +1,468 @@
+"""Operators that exporters write in pieces, put together as the frameworks of the IPU run them.
+
+Every exporter cuts GELU, SiLU, layer norm and the three projections of attention in another way;
+PopART and PopTorch have one operator for each. Each rule looks at one anchor and replaces the last
+node of its pattern; pieces that nobody else reads then fall away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import prod
+
+from ipusim.workload.onnx.context import ImportContext, Node, Value
+
+_ELEMENTWISE = ("Mul", "Div", "Add", "Sub", "Pow", "Erf", "Tanh", "Square", "Cast", "Clip", "Min")
+_LONGEST_GELU = 12
+_BIAS_RANK = 1
+
+
+class Pieces:
+    """Who makes and who reads every run-time value, kept up to date while nodes are replaced."""
+
+    def __init__(self, context: ImportContext) -> None:
+        self.context = context
+        self.made: dict[str, Node] = {}
+        self.readers: dict[str, list[Node]] = {}
+        self.kept = set(context.contents.outputs)
+        for node in context.nodes:
+            self.add(node)
+
+    def add(self, node: Node) -> None:
+        """Take a node in."""
+        self.made.update(dict.fromkeys((name for name in node.output if name), node))
+        for name in dict.fromkeys(node.input):
+            self.readers.setdefault(name, []).append(node)
+
+    def maker(self, name: str, *kinds: str) -> Node | None:
+        """Return the node that makes a value, if it is of one of these kinds."""
+        node = self.made.get(name)
+        while node is not None and node.op_type in ("Cast", "Identity") and kinds:
+            node = self.made.get(node.input[0])
+        return node if node is not None and node.op_type in kinds else None
+
+    def source(self, name: str) -> str:
+        """Return the value behind casts."""
+        node = self.made.get(name)
+        while node is not None and node.op_type in ("Cast", "Identity"):
+            name = node.input[0]
+            node = self.made.get(name)
+        return name
+
+    def only(self, name: str, *kinds: str) -> Node | None:
+        """Return the sole reader of a value, through casts, if it is of one of these kinds."""
+        readers = self.readers.get(name, [])
+        if len(readers) != 1 or name in self.kept:
+            return None
+        if readers[0].op_type == "Cast":
+            return self.only(readers[0].output[0], *kinds)
+        return readers[0] if readers[0].op_type in kinds else None
+
+    def number(self, name: str) -> float | None:
+        """Return a constant that is one number."""
+        array = self.context.values[name].array
+        if array is None or array.size != 1 or array.dtype.kind not in "fiub":
+            return None
+        return float(array.reshape(-1)[0])
+
+    def is_static(self, name: str) -> bool:
+        """Whether a value is constant."""
+        return self.context.values[name].static
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a value."""
+        return self.context.shape(name)
+
+    def other(self, node: Node, name: str) -> str:
+        """Return the operand of a node of two that is not `name`."""
+        return node.input[1] if node.input[0] == name else node.input[0]
+
+    def constant_operand(self, node: Node) -> tuple[str, float] | None:
+        """Return the other operand and the number of a node that combines a value with a number."""
+        for place in (1, 0):
+            number = self.number(node.input[place]) if len(node.input) > 1 else None
+            if number is not None and not self.is_static(node.input[1 - place]):
+                return node.input[1 - place], number
+        return None
+
+    def replace(self, last: Node, fresh: Node, kind: str) -> None:
+        """Let a new node make what `last` makes."""
+        nodes = self.context.nodes
+        for name in dict.fromkeys(last.input):
+            self.readers[name] = [item for item in self.readers[name] if item is not last]
+        place = next(index for index, item in enumerate(nodes) if item is last)
+        nodes[place] = fresh
+        self.add(fresh)
+        self.context.fused[kind] += 1
+
+    def cone(self, last: Node, root: str) -> list[Node] | None:
+        """Return the elementwise nodes between `root` and `last`, if they read nothing else."""
+        inside: list[Node] = []
+        waiting, seen = [last], {id(last)}
+        while waiting:
+            node = waiting.pop()
+            if node.op_type not in _ELEMENTWISE or len(inside) > _LONGEST_GELU:
+                return None
+            inside.append(node)
+            for name in node.input:
+                if not name or name == root or self.is_static(name):
+                    continue
+                maker = self.made.get(name)
+                if maker is None:
+                    return None
+                if id(maker) not in seen:
+                    seen.add(id(maker))
+                    waiting.append(maker)
+        for node in inside:
+            if node is last:
+                continue
+            for name in node.output:
+                if name in self.kept or any(id(r) not in seen for r in self.readers.get(name, [])):
+                    return None
+        return inside
+
+
+Rule = Callable[[Pieces, Node], None]
+
+
+def _roots(pieces: Pieces, node: Node) -> Iterable[str]:
+    """Return values that an anchor depends on through a few elementwise nodes, nearest first."""
+    level, seen = [name for name in node.input if name], set()
+    for _ in range(6):
+        following: list[str] = []
+        for name in level:
+            if name in seen or pieces.is_static(name):
+                continue
+            seen.add(name)
+            yield name
+            maker = pieces.made.get(name)
+            if maker is not None and maker.op_type in _ELEMENTWISE:
+                following += [x for x in maker.input if x]
+        level = following
+
+
+def gelu(pieces: Pieces, node: Node) -> None:
+    """X (1 + erf(x / sqrt 2)) / 2, or with tanh, in any association."""
+    grown = pieces.only(node.output[0], "Add")
+    constant = pieces.constant_operand(grown) if grown else None
+    if constant is None or constant[1] != 1.0:
+        return
+    lasts = []
+    current = pieces.only(grown.output[0], "Mul", "Div")
+    while current is not None and len(lasts) < 3:
+        lasts.append(current)
+        current = pieces.only(current.output[0], "Mul", "Div")
+    for last in reversed(lasts):
+        for root in _roots(pieces, node):
+            inside = pieces.cone(last, root)
+            if inside is None or not _halves(pieces, inside):
+                continue
+            if pieces.shape(root) != pieces.shape(last.output[0]):
+                continue
+            name = "gelu" if node.op_type == "Erf" else "gelu (tanh)"
+            fresh = Node(op_type="Gelu", input=[root], output=last.output, name=last.name)
+            pieces.replace(last, fresh, name)
+            return
+
+
+def _halves(pieces: Pieces, inside: list[Node]) -> bool:
+    numbers = [pieces.constant_operand(node) for node in inside if len(node.input) == 2]
+    half = any(pair and (pair[1] == 0.5 or pair[1] == 2.0) for pair in numbers)
+    anchors = [node for node in inside if node.op_type in ("Erf", "Tanh")]
+    return half and len(anchors) == 1
+
+
+def gated(pieces: Pieces, node: Node) -> None:
+    """X sigmoid(x), x hard_sigmoid(x), and x tanh(softplus(x))."""
+    last = pieces.only(node.output[0], "Mul")
+    if last is None:
+        return
+    x = pieces.other(last, node.output[0])
+    root, kind = node.input[0], {"Sigmoid": "Swish", "HardSigmoid": "HardSwish"}.get(node.op_type)
+    if node.op_type == "Tanh":
+        inner = pieces.maker(root, "Softplus")
+        if inner is None or pieces.only(root, "Tanh") is None:
+            return
+        root, kind = inner.input[0], "Mish"
+    if kind and root == x and pieces.shape(x) == pieces.shape(last.output[0]):
+        fresh = Node(op_type=kind, input=[x], output=last.output, name=last.name)
+        pieces.replace(last, fresh, {"Swish": "silu"}.get(kind, kind.lower()))
+
+
+def hard_swish(pieces: Pieces, node: Node) -> None:
+    """X clip(x + 3, 0, 6) / 6, in any association; without x the hard sigmoid."""
+    grown = pieces.maker(node.input[0], "Add")
+    constant = pieces.constant_operand(grown) if grown else None
+    if constant is None or constant[1] != 3.0 or pieces.only(grown.output[0], "Clip") is None:
+        return
+    x = constant[0]
+    lasts: list[Node] = []
+    current = pieces.only(node.output[0], "Mul", "Div")
+    while current is not None and len(lasts) < 2:
+        lasts.append(current)
+        current = pieces.only(current.output[0], "Mul", "Div")
+    numbers = [pair[1] for item in lasts if (pair := pieces.constant_operand(item))]
+    if not any(abs(number - 6) < 1e-3 or abs(6 * number - 1) < 1e-3 for number in numbers):
+        return
+    if len(lasts) == 2 and x in (*lasts[0].input, *lasts[1].input):
+        last, kind, name = lasts[1], "HardSwish", "hardswish"
+    elif pieces.constant_operand(lasts[0]):
+        last, kind, name = lasts[0], "HardSigmoid", "hardsigmoid"
+    else:
+        return
+    if pieces.cone(last, x) is not None and pieces.shape(x) == pieces.shape(last.output[0]):
+        pieces.replace(
+            last, Node(op_type=kind, input=[x], output=last.output, name=last.name), name
+        )
+
+
+def norm(pieces: Pieces, node: Node) -> None:
+    """Layer norm and RMS norm in pieces, anchored at the root of the mean square."""
+    grown = pieces.maker(node.input[0], "Add")
+    mean = None
+    constant = pieces.constant_operand(grown) if grown else None
+    if constant is not None:
+        mean = pieces.maker(constant[0], "ReduceMean")
+    square = pieces.maker(mean.input[0], "Pow", "Mul", "Square") if mean is not None else None
+    if square is None:
+        return
+    data = pieces.source(square.input[0])
+    if square.op_type == "Mul" and pieces.source(square.input[1]) != data:
+        return
+    if square.op_type == "Pow" and pieces.number(square.input[1]) != 2.0:
+        return
+    axes = _axes(pieces, mean)
+    rank = len(pieces.shape(data))
+    if not axes or axes != list(range(axes[0], rank)):
+        return
+    last, centred = _normalised(pieces, node)
+    if last is None:
+        return
+    root = _centre(pieces, pieces.source(centred), axes)
+    own = _centre(pieces, data, axes)
+    if own is not None and root == own:
+        kind, name, x = "LayerNormalization", "layer norm", own
+    elif pieces.source(centred) == data:
+        kind, name, x = "RMSNormalization", "RMS norm", data
+    else:
+        return
+    operands, output = [x], last.output[0]
+    width = pieces.shape(x)[axes[0] :]
+    for place in ("Mul", "Add"):
+        following = pieces.only(output, place)
+        if following is None or (place == "Add" and kind == "RMSNormalization"):
+            break
+        vector = _vector(pieces, following, output, width)
+        if vector is None:
+            break
+        operands.append(vector)
+        last, output = following, following.output[0]
+    if kind == "LayerNormalization" and len(operands) == 1:
+        operands.append(_ones(pieces, last, width))
+    fresh = Node(
+        op_type=kind, input=operands, output=[output], name=last.name, given={"axis": axes[0]}
+    )
+    pieces.replace(last, fresh, name)
+
+
+def _vector(pieces: Pieces, node: Node, output: str, width: tuple[int, ...]) -> str | None:
+    names = [name for name in node.input if pieces.source(name) != pieces.source(output)]
+    if len(names) != 1 or not pieces.is_static(names[0]):
+        return None
+    return names[0] if prod(pieces.shape(names[0])) == prod(width) else None
+
+
+def _ones(pieces: Pieces, node: Node, width: tuple[int, ...]) -> str:
+    name = f"{node.output[0]}.scale"
+    pieces.context.values[name] = Value(shape=width, elem_type=1, static=True)
+    return name
+
+
+def _axes(pieces: Pieces, node: Node) -> list[int]:
+    given = node.given.get("axes")
+    if given is None and len(node.input) > 1 and node.input[1]:
+        array = pieces.context.values[node.input[1]].array
+        given = None if array is None else array.reshape(-1).tolist()
+    rank = len(pieces.shape(node.input[0]))
+    return sorted(int(axis) % rank for axis in given or ())
+
+
+def _centre(pieces: Pieces, name: str, axes: list[int]) -> str | None:
+    """Return x where a value is x minus its mean."""
+    node = pieces.maker(name, "Sub")
+    mean = pieces.maker(node.input[1], "ReduceMean") if node is not None else None
+    if mean is None or _axes(pieces, mean) != axes:
+        return None
+    root = pieces.source(node.input[0])
+    return root if pieces.source(mean.input[0]) == root else None
+
+
+def _normalised(pieces: Pieces, root: Node) -> tuple[Node | None, str]:
+    """Return the node that divides by a root, and what it divides."""
+    name = root.output[0]
+    following = pieces.only(name, "Div", "Reciprocal", "Mul")
+    if following is None:
+        return None, ""
+    if following.op_type == "Mul" and root.op_type not in ("Rsqrt", "Pow"):
+        return None, ""
+    if following.op_type == "Reciprocal" or (
+        following.op_type == "Div" and pieces.number(following.input[0]) == 1.0
+    ):
+        name = following.output[0]
+        following = pieces.only(name, "Mul")
+        if following is None:
+            return None, ""
+    if following.op_type == "Div" and pieces.source(following.input[1]) != pieces.source(name):
+        return None, ""
+    names = [x for x in following.input if pieces.source(x) != pieces.source(name)]
+    return (following, names[0]) if len(names) == 1 else (None, "")
+
+
+def global_mean(pieces: Pieces, node: Node) -> None:
+    """The mean over the whole field of images is their global pool."""
+    shape = pieces.shape(node.input[0])
+    if len(shape) != 4 or _axes(pieces, node) != [2, 3] or 0 in shape:
+        return
+    if node.given.get("keepdims", 1):
+        fresh = Node(
+            op_type="GlobalAveragePool",
+            input=[node.input[0]],
+            output=node.output,
+            name=node.name,
+        )
+        pieces.replace(node, fresh, "global pool")
+
+
+def group_norm(pieces: Pieces, node: Node) -> None:
+    """Reshape, InstanceNormalization with ones, Reshape, gain, shift."""
+    before = pieces.maker(node.input[0], "Reshape")
+    after = pieces.only(node.output[0], "Reshape")
+    if before is None or after is None:
+        return
+    x = before.input[0]
+    shape = pieces.shape(x)
+    groups = pieces.shape(node.input[0])
+    if pieces.shape(after.output[0]) != shape or len(groups) != 3 or groups[0] != shape[0]:
+        return
+    operands, last, output = [x], after, after.output[0]
+    for kind in ("Mul", "Add"):
+        following = pieces.only(output, kind)
+        vector = _vector(pieces, following, output, shape[1:2]) if following else None
+        if vector is None:
+            return
+        operands.append(vector)
+        last, output = following, following.output[0]
+    fresh = Node(
+        op_type="GroupNormalization",
+        input=operands,
+        output=[output],
+        name=last.name,
+        given={"num_groups": groups[1]},
+    )
+    pieces.replace(last, fresh, "group norm")
+
+
+def projections(pieces: Pieces) -> None:
+    """Products of one tensor with several weights of one shape, biases included: one product."""
+    families: dict[tuple[str, int], list[Node]] = {}
+    for node in pieces.context.nodes:
+        if node.op_type == "MatMul" and pieces.is_static(node.input[1]):
+            shape = pieces.shape(node.input[1])
+            value = pieces.context.values[node.input[1]]
+            if len(shape) == 2 and len(pieces.shape(node.input[0])) > 1 and value.learnable:
+                families.setdefault((node.input[0], shape[0]), []).append(node)
+    for (x, inner), members in families.items():
+        if len(members) == 3:
+            _join_products(pieces, x, inner, members)
+
+
+def _join_products(pieces: Pieces, x: str, inner: int, members: list[Node]) -> None:
+    widths = [pieces.shape(node.input[1])[1] for node in members]
+    biased = [_bias_of(pieces, node) for node in members]
+    if any(biased) and not all(biased):
+        # Of Whisper's projections only the keys have no bias: the missing one is zeros.
+        biased = [pair or (node, "") for pair, node in zip(biased, members, strict=True)]
+    context = pieces.context
+    stem = f"{members[0].output[0]}.qkv"
+    kind = context.values[members[0].output[0]].elem_type
+    shape = (*pieces.shape(members[0].output[0])[:-1], sum(widths))
+    for name, size in ((f"{stem}.weight", (inner, sum(widths))), (f"{stem}.bias", (sum(widths),))):
+        context.values[name] = Value(
+            shape=size, elem_type=kind, static=True, learnable=True, root=name
+        )
+    fresh = [
+        Node(op_type="MatMul", input=[x, f"{stem}.weight"], output=[stem], name=members[0].name)
+    ]
+    context.values[stem] = Value(shape=shape, elem_type=kind, static=False)
+    lasts, source = members, stem
+    if all(biased):
+        source = f"{stem}.biased"
+        lasts = [pair[0] for pair in biased]
+        context.values[source] = Value(shape=shape, elem_type=kind, static=False)
+        fresh.append(
+            Node(
+                op_type="Add",
+                input=[stem, f"{stem}.bias"],
+                output=[source],
+                name=f"{members[0].name or stem}.bias",
+            )
+        )
+    split = Node(
+        op_type="Split",
+        input=[source],
+        output=[node.output[0] for node in lasts],
+        name=f"{members[0].name or stem}.split",
+        given={"axis": -1},
+    )
+    gone = {id(node) for node in (*members, *lasts)}
+    first = next(index for index, node in enumerate(context.nodes) if id(node) in gone)
+    rest = [node for node in context.nodes if id(node) not in gone]
+    context.nodes[:] = [*rest[:first], *fresh, split, *rest[first:]]
+    for node in (*fresh, split):
+        pieces.add(node)
+    context.fused["q, k, v in one product"] += 1
+
+
+def _bias_of(pieces: Pieces, node: Node) -> tuple[Node, str] | None:
+    following = pieces.only(node.output[0], "Add")
+    if following is None or node.output[0] in pieces.kept:
+        return None
+    vector = _vector(pieces, following, node.output[0], pieces.shape(node.input[1])[1:])
+    return None if vector is None else (following, vector)
+
+
+RULES: dict[str, tuple[Rule, ...]] = {
+    "Erf": (gelu,),
+    "Tanh": (gelu, gated),
+    "Sigmoid": (gated,),
+    "HardSigmoid": (gated,),
+    "Clip": (hard_swish,),
+    "Sqrt": (norm,),
+    "Rsqrt": (norm,),
+    "ReduceMean": (global_mean,),
+    "InstanceNormalization": (group_norm,),
+}
+"""Rules by the operator they are anchored at, tried in order."""
+
+
+def fuse(context: ImportContext) -> None:
+    """Replace patterns among the run-time nodes; drop nodes whose results nobody reads."""
+    drop_unread(context)
+    pieces = Pieces(context)
+    for node in list(context.nodes):
+        for rule in RULES.get(node.op_type, ()):
+            if any(pieces.made.get(name) is node for name in node.output):
+                rule(pieces, node)
+    drop_unread(context)
+    projections(Pieces(context))
+
+
+def drop_unread(context: ImportContext) -> None:
+    """Drop nodes on which no output depends."""
+    needed = set(context.contents.outputs)
+    kept = []
+    for node in reversed(context.nodes):
+        if needed.intersection(node.output):
+            needed.update(node.input)
+            kept.append(node)
+    context.nodes[:] = kept[::-1]

@@ -1,0 +1,725 @@
+"""Types and shapes of results, one rule per ONNX operator.
+
+Written here and not taken from onnx, whose native inference aborts the interpreter on some damaged
+files, knows nothing of com.microsoft's operators, and gives up where a size depends on data: here
+such a size takes its upper bound, and the import says so. The rules follow onnx/docs/Operators.md;
+the tests hold them to the shapes of onnx's own test cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import ceil, floor, prod
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ipusim.errors import WorkloadError
+from ipusim.workload.onnx.context import ImportContext, Node, has_input, node_label
+
+_PROTO = onnx.TensorProto
+BOOL, INT64, FLOAT, INT32 = _PROTO.BOOL, _PROTO.INT64, _PROTO.FLOAT, _PROTO.INT32
+
+Shape = tuple[int, ...]
+Results = list[tuple[Shape, int]]
+"""Shape and element type of each output; absent ones may be left out at the end."""
+
+MISFITS = (
+    *(ValueError, IndexError, KeyError, TypeError, ZeroDivisionError, OverflowError),
+    *(AttributeError, ArithmeticError, MemoryError, AssertionError, RecursionError),
+)
+"""What a rule raises where inputs do not fit."""
+
+
+class Call:
+    """One node as its rule sees it."""
+
+    def __init__(self, context: ImportContext, node: Node) -> None:
+        self.context, self.node = context, node
+        self.opset = context.opset
+
+    def has(self, place: int) -> bool:
+        """Whether an optional input is given."""
+        return has_input(self.node, place)
+
+    def shape(self, place: int = 0) -> Shape:
+        """Return the shape of an input."""
+        return self.context.values[self.node.input[place]].shape
+
+    def kind(self, place: int = 0) -> int:
+        """Return the element type of an input."""
+        return self.context.values[self.node.input[place]].elem_type
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return an attribute."""
+        return self.node.given.get(name, default)
+
+    def array(self, place: int) -> np.ndarray | None:
+        """Return an input that is constant and small; None if it is absent.
+
+        Raises
+        ------
+        WorkloadError
+            If it depends on data.
+        """
+        if not self.has(place):
+            return None
+        name = self.node.input[place]
+        value = self.context.values[name]
+        if value.array is None:
+            raise WorkloadError(
+                f"The output {self.node.output[0]!r} of the {node_label(self.node)} has no fixed "
+                f"shape, because {name!r} "
+                + (
+                    "lies in external data that is not there; put that file beside the model."
+                    if value.learnable
+                    else "depends on data; give the input it comes from, such as '--value "
+                    f"{self._source(name)}=...'."
+                )
+            )
+        return value.array
+
+    def _source(self, name: str) -> str:
+        """Return an input of the file on which a value depends, the last one added first."""
+        made = {out: node for node in self.context.nodes for out in node.output}
+        seen = {name}
+        waiting = [name]
+        while waiting:
+            current = waiting.pop()
+            if current not in made:
+                return current
+            fresh = [x for x in made[current].input if x and x not in seen]
+            fresh = [x for x in fresh if not self.context.values[x].static]
+            seen.update(fresh)
+            waiting += fresh
+        return name
+
+    def ints(self, name: str, place: int) -> list[int] | None:
+        """Return whole numbers that are an attribute in some opsets and an input in others."""
+        array = self.array(place)
+        if array is not None:
+            return [int(n) for n in np.asarray(array).reshape(-1)]
+        given = self.get(name)
+        return None if given is None else [int(n) for n in np.asarray(given).reshape(-1)]
+
+
+Rule = Callable[[Call], Results]
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """Return an axis counted from the front."""
+    if not -rank <= axis < max(rank, 1):
+        raise ValueError(f"axis {axis} of {rank} dimensions")
+    return axis % max(rank, 1)
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    """Return the shape that several repeat to."""
+    rank = max(len(shape) for shape in shapes)
+    result = []
+    for axis in range(-rank, 0):
+        sizes = {shape[axis] for shape in shapes if len(shape) >= -axis} - {1}
+        if len(sizes) > 1:
+            raise ValueError(f"sizes {sorted(sizes)} do not repeat to each other")
+        result.append(sizes.pop() if sizes else 1)
+    return tuple(result)
+
+
+def _same(c: Call) -> Results:
+    return [(c.shape(), c.kind())]
+
+
+def _truth(c: Call) -> Results:
+    return [(broadcast(*(c.shape(i) for i in range(len(c.node.input)))), BOOL)]
+
+
+def _repeat(c: Call) -> Results:
+    shapes = [c.shape(i) for i in range(len(c.node.input)) if c.has(i)]
+    return [(broadcast(*shapes), c.kind(1 if c.node.op_type == "Where" else 0))]
+
+
+def _cast(c: Call) -> Results:
+    to = c.kind(1) if c.node.op_type == "CastLike" else int(c.get("to"))
+    if to not in _PROTO.DataType.values():
+        raise ValueError(f"element type {to}")
+    return [(c.shape(), to)]
+
+
+def _dropout(c: Call) -> Results:
+    return [(c.shape(), c.kind()), (c.shape(), BOOL)]
+
+
+def _matmul(c: Call) -> Results:
+    a, b = c.shape(0), c.shape(1)
+    left, right = (a if len(a) > 1 else (1, *a)), (b if len(b) > 1 else (*b, 1))
+    if not a or not b or left[-1] != right[-2]:
+        raise ValueError(f"inner sizes of {a} and {b} differ")
+    outer = broadcast(left[:-2], right[:-2]) if len(left) + len(right) > 4 else ()
+    rows = () if len(a) == 1 else (left[-2],)
+    columns = () if len(b) == 1 else (right[-1],)
+    return [((*outer, *rows, *columns), c.kind())]
+
+
+def _gemm(c: Call) -> Results:
+    a, b = c.shape(0), c.shape(1)
+    m, k = a[::-1] if c.get("transA", 0) else a
+    inner, n = b[::-1] if c.get("transB", 0) else b
+    if k != inner:
+        raise ValueError(f"inner sizes of {a} and {b} differ")
+    if c.has(2) and broadcast((m, n), c.shape(2)) != (m, n):
+        raise ValueError(f"C of shape {c.shape(2)} is larger than {(m, n)}")
+    return [((m, n), c.kind())]
+
+
+def window_field(c: Call, field: Shape, kernel: Shape, *, rounds_up: bool = False) -> Shape:
+    """Return the positions of a sliding window."""
+    rank = len(field)
+    stride = tuple(c.get("strides", (1,) * rank))
+    dilation = tuple(c.get("dilations", (1,) * rank))
+    mode = c.get("auto_pad", "NOTSET")
+    pads = tuple(c.get("pads", (0,) * 2 * rank)) if mode == "NOTSET" else (0,) * 2 * rank
+    if min((*stride, *dilation), default=1) < 1 or len(pads) != 2 * rank or len(kernel) != rank:
+        raise ValueError(f"stride {stride}, dilation {dilation}, pads {pads}")
+    sizes = []
+    for axis, (size, taps, hop, step) in enumerate(
+        zip(field, kernel, stride, dilation, strict=True)
+    ):
+        if mode in ("SAME_UPPER", "SAME_LOWER"):
+            sizes.append(-(-size // hop))
+            continue
+        low, high = pads[axis], pads[rank + axis]
+        room = size + low + high - step * (taps - 1) - 1
+        if room < 0:
+            raise ValueError(f"a window of {taps} (dilation {step}) is larger than {size}")
+        out = (-(-room // hop) if rounds_up else room // hop) + 1
+        # Windows that would start beyond the data are left out, as ceil_mode's documentation,
+        # PyTorch and onnxruntime do.
+        sizes.append(out - (rounds_up and out > 1 and (out - 1) * hop >= size + low))
+    return tuple(sizes)
+
+
+def _conv(c: Call) -> Results:
+    data, weights = c.shape(0), c.shape(1)
+    if len(data) != len(weights) or len(data) < 3:
+        raise ValueError("data and weights differ in rank")
+    return [((data[0], weights[0], *window_field(c, data[2:], weights[2:])), c.kind())]
+
+
+def _conv_transpose(c: Call) -> Results:
+    data, weights = c.shape(0), c.shape(1)
+    if len(data) != len(weights) or len(data) < 3 or data[1] != weights[0]:
+        raise ValueError("data and weights do not fit")
+    rank = len(data) - 2
+    stride = tuple(c.get("strides", (1,) * rank))
+    dilation = tuple(c.get("dilations", (1,) * rank))
+    extra = tuple(c.get("output_padding", (0,) * rank))
+    stated = c.get("output_shape")
+    if stated:
+        field = tuple(stated)[-rank:]
+    elif c.get("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER"):
+        field = tuple(size * hop for size, hop in zip(data[2:], stride, strict=True))
+    else:
+        pads = tuple(c.get("pads", (0,) * 2 * rank))
+        field = tuple(
+            hop * (size - 1) + more + (taps - 1) * step + 1 - pads[axis] - pads[rank + axis]
+            for axis, (size, taps, hop, step, more) in enumerate(
+                zip(data[2:], weights[2:], stride, dilation, extra, strict=True)
+            )
+        )
+    return [((data[0], weights[1] * c.get("group", 1), *field), c.kind())]
+
+
+def _pool(c: Call) -> Results:
+    data = c.shape()
+    field = window_field(
+        c, data[2:], tuple(c.get("kernel_shape")), rounds_up=bool(c.get("ceil_mode", 0))
+    )
+    shape = (*data[:2], *field)
+    return [(shape, c.kind()), (shape, INT64)]
+
+
+def _global_pool(c: Call) -> Results:
+    batch, channels, *field = c.shape()
+    return [((batch, channels, *(1 for _ in field)), c.kind())]
+
+
+def _batch_norm(c: Call) -> Results:
+    statistics = (c.shape(3), c.kind(3))
+    return [(c.shape(), c.kind()), statistics, statistics, statistics, statistics]
+
+
+def _layer_norm(c: Call) -> Results:
+    shape = c.shape()
+    axis = axis_of(c.get("axis", -1), len(shape))
+    rows = ((*shape[:axis], *(1 for _ in shape[axis:])), FLOAT)
+    return [(shape, c.kind()), rows, rows]
+
+
+def _reduction(c: Call) -> Results:
+    shape = c.shape()
+    kind = INT64 if c.node.op_type.startswith("Arg") else c.kind()
+    chosen = reduced_axes(c)
+    keep = c.get("keepdims", 1)
+    result = tuple(
+        1 if axis in chosen else size
+        for axis, size in enumerate(shape)
+        if keep or axis not in chosen
+    )
+    return [(result, kind)]
+
+
+def reduced_axes(c: Call) -> list[int]:
+    """Return the axes that a reduction goes over, sorted."""
+    rank = len(c.shape())
+    if c.node.op_type.startswith("Arg"):
+        return [axis_of(c.get("axis", 0), rank)]
+    axes = c.ints("axes", 1)
+    if not axes:
+        return [] if c.get("noop_with_empty_axes", 0) else list(range(rank))
+    return sorted({axis_of(axis, rank) for axis in axes})
+
+
+def _reshape(c: Call) -> Results:
+    shape, target = c.shape(), c.ints("shape", 1)
+    if target is None:
+        raise ValueError("no target shape")
+    if not c.get("allowzero", 0):
+        target = [shape[axis] if size == 0 else size for axis, size in enumerate(target)]
+    if target.count(-1) > 1 or min(target, default=0) < -1:
+        raise ValueError(f"target {target}")
+    known = prod(size for size in target if size != -1)
+    if -1 in target:
+        rest = prod(shape) // known if known else 0
+        target = [rest if size == -1 else size for size in target]
+    if prod(target) != prod(shape):
+        raise ValueError(f"{shape} does not have the elements of {target}")
+    return [(tuple(target), c.kind())]
+
+
+def _flatten(c: Call) -> Results:
+    shape, axis = c.shape(), c.get("axis", 1)
+    axis = axis + len(shape) if axis < 0 else axis
+    if not 0 <= axis <= len(shape):
+        raise ValueError(f"axis {axis}")
+    return [((prod(shape[:axis]), prod(shape[axis:])), c.kind())]
+
+
+def _squeeze(c: Call) -> Results:
+    shape, axes = c.shape(), c.ints("axes", 1)
+    if axes is None:
+        return [(tuple(size for size in shape if size != 1), c.kind())]
+    gone = {axis_of(axis, len(shape)) for axis in axes}
+    if any(shape[axis] != 1 for axis in gone):
+        raise ValueError(f"axes {axes} of {shape} are not of size 1")
+    return [(tuple(size for axis, size in enumerate(shape) if axis not in gone), c.kind())]
+
+
+def _unsqueeze(c: Call) -> Results:
+    shape, axes = c.shape(), c.ints("axes", 1) or []
+    rank = len(shape) + len(axes)
+    new = {axis_of(axis, rank) for axis in axes}
+    rest = iter(shape)
+    return [(tuple(1 if axis in new else next(rest) for axis in range(rank)), c.kind())]
+
+
+def _transpose(c: Call) -> Results:
+    shape = c.shape()
+    order = tuple(c.get("perm", range(len(shape) - 1, -1, -1)))
+    if sorted(order) != list(range(len(shape))):
+        raise ValueError(f"perm {order}")
+    return [(tuple(shape[axis] for axis in order), c.kind())]
+
+
+def _expand(c: Call) -> Results:
+    return [(broadcast(c.shape(), tuple(c.ints("shape", 1))), c.kind())]
+
+
+def _tile(c: Call) -> Results:
+    times = c.ints("repeats", 1)
+    return [(tuple(n * k for n, k in zip(c.shape(), times, strict=True)), c.kind())]
+
+
+def _slice(c: Call) -> Results:
+    shape = list(c.shape())
+    starts, ends = c.ints("starts", 1), c.ints("ends", 2)
+    axes = c.ints("axes", 3) or list(range(len(starts)))
+    steps = c.ints("steps", 4) or [1] * len(starts)
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        axis = axis_of(axis, len(shape))
+        shape[axis] = len(range(*slice(start, end, step).indices(shape[axis])))
+    return [(tuple(shape), c.kind())]
+
+
+def _split(c: Call) -> Results:
+    shape = c.shape()
+    axis = axis_of(c.get("axis", 0), len(shape))
+    sizes = c.ints("split", 1)
+    parts = len(c.node.output)
+    if sizes is None:
+        chunk = -(-shape[axis] // parts)
+        sizes = [chunk] * (parts - 1)
+        sizes.append(shape[axis] - sum(sizes))
+    if len(sizes) != parts or sum(sizes) != shape[axis] or c.get("num_outputs", parts) != parts:
+        raise ValueError(f"{parts} parts of sizes {sizes}")
+    return [((*shape[:axis], size, *shape[axis + 1 :]), c.kind()) for size in sizes]
+
+
+def _concat(c: Call) -> Results:
+    shapes = [c.shape(i) for i in range(len(c.node.input))]
+    shapes = [shape for shape in shapes if shape != (0,)] or shapes[:1]
+    axis = axis_of(c.get("axis"), len(shapes[0]))
+    rest = {(shape[:axis], shape[axis + 1 :]) for shape in shapes}
+    if len(rest) > 1:
+        raise ValueError("sizes beside the axis differ")
+    total = sum(shape[axis] for shape in shapes)
+    return [((*shapes[0][:axis], total, *shapes[0][axis + 1 :]), c.kind())]
+
+
+def _pad(c: Call) -> Results:
+    shape, pads = list(c.shape()), c.ints("pads", 1)
+    axes = c.ints("axes", 3) or list(range(len(shape)))
+    for place, axis in enumerate(axes):
+        shape[axis_of(axis, len(shape))] += pads[place] + pads[len(axes) + place]
+    return [(tuple(shape), c.kind())]
+
+
+def _center_crop_pad(c: Call) -> Results:
+    shape, sizes = list(c.shape()), c.ints("shape", 1)
+    for axis, size in zip(c.get("axes", range(len(shape))), sizes, strict=True):
+        shape[axis] = size
+    return [(tuple(shape), c.kind())]
+
+
+def _gather(c: Call) -> Results:
+    data, indices = c.shape(0), c.shape(1)
+    axis = axis_of(c.get("axis", 0), len(data))
+    return [((*data[:axis], *indices, *data[axis + 1 :]), c.kind())]
+
+
+def _gather_elements(c: Call) -> Results:
+    if len(c.shape(0)) != len(c.shape(1)):
+        raise ValueError("ranks differ")
+    return [(c.shape(1), c.kind())]
+
+
+def _gather_nd(c: Call) -> Results:
+    data, indices, outer = c.shape(0), c.shape(1), c.get("batch_dims", 0)
+    if outer + indices[-1] > len(data):
+        raise ValueError("more indices than dimensions")
+    return [((*indices[:-1], *data[outer + indices[-1] :]), c.kind())]
+
+
+def _scatter(c: Call) -> Results:
+    if not c.shape():
+        raise ValueError("scalar data")
+    return [(c.shape(), c.kind())]
+
+
+def _depth_to_space(c: Call) -> Results:
+    batch, channels, height, width = c.shape()
+    block = c.get("blocksize")
+    if channels % block**2:
+        raise ValueError(f"{channels} channels, blocks of {block}")
+    return [((batch, channels // block**2, height * block, width * block), c.kind())]
+
+
+def _space_to_depth(c: Call) -> Results:
+    batch, channels, height, width = c.shape()
+    block = c.get("blocksize")
+    return [((batch, channels * block**2, height // block, width // block), c.kind())]
+
+
+def _resize(c: Call) -> Results:
+    shape = list(c.shape())
+    old = c.node.op_type == "Upsample" or c.opset < 11
+    scales, sizes = c.array(1 if old else 2), c.ints("", 3)
+    if scales is None or not scales.size:
+        scales = c.get("scales")
+    axes = [axis_of(axis, len(shape)) for axis in c.get("axes", range(len(shape)))]
+    if sizes:
+        policy = c.get("keep_aspect_ratio_policy", "stretch")
+        if policy != "stretch":
+            ratios = [size / shape[axis] for axis, size in zip(axes, sizes, strict=True)]
+            ratio = min(ratios) if policy == "not_larger" else max(ratios)
+            sizes = [floor(shape[axis] * ratio + 0.5) for axis in axes]
+        for axis, size in zip(axes, sizes, strict=True):
+            shape[axis] = size
+    else:
+        for axis, scale in zip(axes, np.asarray(scales, float), strict=True):
+            shape[axis] = floor(shape[axis] * float(np.float32(scale)) + 1e-6)
+    return [(tuple(shape), c.kind())]
+
+
+def _constant_of_shape(c: Call) -> Results:
+    value = c.get("value")
+    return [(tuple(c.ints("", 0)), value.data_type if value is not None else FLOAT)]
+
+
+def _range(c: Call) -> Results:
+    start, limit, delta = (c.array(i).item() for i in range(3))
+    return [((max(0, ceil((limit - start) / delta)),), c.kind())]
+
+
+def _constant(c: Call) -> Results:
+    value = c.get("value")
+    if value is not None:
+        if any(size < 0 for size in value.dims):
+            raise ValueError(f"shape {tuple(value.dims)}")
+        return [(tuple(value.dims), value.data_type)]
+    for name, kind in (("value_int", INT64), ("value_float", FLOAT)):
+        for plural in ("", "s"):
+            if c.get(name + plural) is not None:
+                return [((len(c.get(name + plural)),) if plural else (), kind)]
+    raise ValueError("no numbers")
+
+
+def _random(c: Call) -> Results:
+    return [(tuple(c.get("shape")), c.get("dtype", FLOAT))]
+
+
+def _random_like(c: Call) -> Results:
+    return [(c.shape(), c.get("dtype", c.kind()))]
+
+
+def _one_hot(c: Call) -> Results:
+    depth = int(c.array(1).reshape(-1)[0])
+    shape = list(c.shape())
+    axis = c.get("axis", -1)
+    shape.insert(axis + len(shape) + 1 if axis < 0 else axis, depth)
+    return [(tuple(shape), c.kind(2))]
+
+
+def _top_k(c: Call) -> Results:
+    shape = list(c.shape())
+    axis = axis_of(c.get("axis", -1), len(shape))
+    count = c.ints("k", 1)[0]
+    if not 0 <= count <= shape[axis]:
+        # A bound on the detections that are kept, larger than what there is.
+        count = shape[axis]
+    shape[axis] = count
+    return [(tuple(shape), c.kind()), (tuple(shape), INT64)]
+
+
+def _non_zero(c: Call) -> Results:
+    return [((len(c.shape()), prod(c.shape())), INT64)]
+
+
+def _unique(c: Call) -> Results:
+    shape, axis = c.shape(), c.get("axis")
+    length = prod(shape) if axis is None else shape[axis]
+    data = (length,) if axis is None else shape
+    return [(data, c.kind()), *[((length,), INT64)] * 3]
+
+
+def _compress(c: Call) -> Results:
+    shape, axis = c.shape(), c.get("axis")
+    if axis is None:
+        return [((prod(shape),), c.kind())]
+    chosen = min(shape[axis], c.shape(1)[0])
+    return [((*shape[:axis], chosen, *shape[axis + 1 :]), c.kind())]
+
+
+def suppressed(c: Call) -> tuple[int, int, int, int]:
+    """Return images, classes, boxes, and boxes kept per class at most, of a NonMaxSuppression."""
+    batch, boxes = c.shape(0)[:2]
+    classes = c.shape(1)[1]
+    limit = c.ints("", 2)
+    kept = min(boxes, limit[0]) if limit else 0
+    return batch, classes, boxes, max(0, kept)
+
+
+def _suppression(c: Call) -> Results:
+    batch, classes, _, kept = suppressed(c)
+    return [((batch * classes * kept, 3), INT64)]
+
+
+def _roi_align(c: Call) -> Results:
+    rows, columns = c.get("output_height", 1), c.get("output_width", 1)
+    return [((c.shape(1)[0], c.shape()[1], rows, columns), c.kind())]
+
+
+def _max_roi_pool(c: Call) -> Results:
+    return [((c.shape(1)[0], c.shape()[1], *c.get("pooled_shape")), c.kind())]
+
+
+def _grid_sample(c: Call) -> Results:
+    return [((*c.shape()[:2], *c.shape(1)[1:-1]), c.kind())]
+
+
+def _affine_grid(c: Call) -> Results:
+    batch, _, *field = c.ints("size", 1)
+    return [((batch, *field, len(field)), c.kind())]
+
+
+def _max_unpool(c: Call) -> Results:
+    stated = c.ints("", 2)
+    if stated:
+        return [(tuple(stated), c.kind())]
+    shape, kernel = c.shape(), c.get("kernel_shape")
+    rank = len(kernel)
+    stride, pads = c.get("strides", [1] * rank), c.get("pads", [0] * 2 * rank)
+    field = [
+        (size - 1) * stride[axis] - pads[axis] - pads[rank + axis] + kernel[axis]
+        for axis, size in enumerate(shape[2:])
+    ]
+    return [((*shape[:2], *field), c.kind())]
+
+
+def _col2im(c: Call) -> Results:
+    image, block = c.ints("", 1), c.ints("", 2)
+    return [((c.shape()[0], c.shape()[1] // prod(block), *image), c.kind())]
+
+
+def _deform_conv(c: Call) -> Results:
+    return _conv(c)
+
+
+def _recurrent(c: Call) -> Results:
+    steps, batch, _ = c.shape()
+    directions, rows, inputs = c.shape(1)
+    hidden = c.shape(2)[2]
+    if inputs != c.shape()[2] or c.shape(2)[:2] != (directions, rows) or rows % hidden:
+        raise ValueError("weights do not fit the sequence")
+    last = ((directions, batch, hidden), c.kind())
+    return [((steps, directions, batch, hidden), c.kind()), last, last]
+
+
+def _dft(c: Call) -> Results:
+    shape = list(c.shape())
+    axis = int(c.array(2)) if c.has(2) else c.get("axis", 1 if c.opset < 20 else -2)
+    axis = axis_of(axis, len(shape))
+    length = c.ints("", 1)
+    shape[axis] = length[0] if length else shape[axis]
+    one_sided, inverse = c.get("onesided", 0), c.get("inverse", 0)
+    if one_sided and not inverse:
+        shape[axis] = shape[axis] // 2 + 1
+    return [((*shape[:-1], 1 if one_sided and inverse else 2), c.kind())]
+
+
+def _stft(c: Call) -> Results:
+    step = c.ints("", 1)[0]
+    length = c.shape(2)[0] if c.has(2) else c.ints("", 3)[0]
+    signal = c.shape()
+    frames = (signal[1] - length) // step + 1
+    bins = length // 2 + 1 if c.get("onesided", 1) else length
+    return [((signal[0], frames, bins, 2), c.kind())]
+
+
+def _quantize(c: Call) -> Results:
+    return [(c.shape(), FLOAT)]
+
+
+def _dynamic_quantize(c: Call) -> Results:
+    return [(c.shape(), FLOAT), ((), FLOAT), ((), FLOAT)]
+
+
+def _eye_like(c: Call) -> Results:
+    return [(c.shape(), c.get("dtype", c.kind()))]
+
+
+def _window(c: Call) -> Results:
+    return [((c.ints("", 0)[0],), c.get("output_datatype", FLOAT))]
+
+
+def _determinant(c: Call) -> Results:
+    return [(c.shape()[:-2], c.kind())]
+
+
+def _loss(c: Call) -> Results:
+    none = c.get("reduction", "mean") == "none"
+    scores = c.shape()
+    rows = c.shape(1)
+    return [(rows if none else (), c.kind()), (scores, c.kind())]
+
+
+def _bit_cast(c: Call) -> Results:
+    return [(c.shape(), int(c.get("to")))]
+
+
+def _table(entries: Sequence[tuple[Rule, str]]) -> dict[str, Rule]:
+    return {name: rule for rule, names in entries for name in names.split()}
+
+
+RULES: dict[str, Rule] = _table(
+    [
+        (
+            _same,
+            "Relu LeakyRelu ThresholdedRelu Elu Selu Celu Gelu Mish Clip Sigmoid HardSigmoid "
+            "HardSwish Softplus Softsign Tanh Erf Exp Log Sqrt Reciprocal Sin Cos Tan Sinh Cosh "
+            "Asin Acos Atan Asinh Acosh Atanh Abs Neg Sign Floor Ceil Round Not Swish QuickGelu "
+            "Identity Softmax LogSoftmax Hardmax LRN InstanceNormalization GroupNormalization "
+            "LpNormalization MeanVarianceNormalization CumSum CumProd Trilu ReverseSequence Shrink "
+            "RMSNormalization BitwiseNot Sort Rsqrt Square",
+        ),
+        (_truth, "Equal Less Greater LessOrEqual GreaterOrEqual And Or Xor IsNaN IsInf"),
+        (
+            _repeat,
+            "Add Sub Mul Div Sum Mean Min Max Pow Mod PRelu Where BitwiseAnd BitwiseOr BitwiseXor "
+            "BitShift",
+        ),
+        (_cast, "Cast CastLike"),
+        (_dropout, "Dropout"),
+        (_matmul, "MatMul"),
+        (_gemm, "Gemm"),
+        (_conv, "Conv"),
+        (_deform_conv, "DeformConv"),
+        (_conv_transpose, "ConvTranspose"),
+        (_pool, "MaxPool AveragePool LpPool"),
+        (_global_pool, "GlobalAveragePool GlobalMaxPool GlobalLpPool"),
+        (_batch_norm, "BatchNormalization"),
+        (_layer_norm, "LayerNormalization"),
+        (
+            _reduction,
+            "ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare "
+            "ReduceLogSum ReduceLogSumExp ArgMax ArgMin",
+        ),
+        (_reshape, "Reshape"),
+        (_flatten, "Flatten"),
+        (_squeeze, "Squeeze"),
+        (_unsqueeze, "Unsqueeze"),
+        (_transpose, "Transpose"),
+        (_expand, "Expand"),
+        (_tile, "Tile"),
+        (_slice, "Slice"),
+        (_split, "Split"),
+        (_concat, "Concat"),
+        (_pad, "Pad"),
+        (_center_crop_pad, "CenterCropPad"),
+        (_gather, "Gather"),
+        (_gather_elements, "GatherElements"),
+        (_gather_nd, "GatherND"),
+        (_scatter, "Scatter ScatterElements ScatterND TensorScatter"),
+        (_depth_to_space, "DepthToSpace"),
+        (_space_to_depth, "SpaceToDepth"),
+        (_resize, "Resize Upsample"),
+        (_constant_of_shape, "ConstantOfShape"),
+        (_range, "Range"),
+        (_constant, "Constant"),
+        (_random, "RandomNormal RandomUniform"),
+        (_random_like, "RandomNormalLike RandomUniformLike Bernoulli"),
+        (_one_hot, "OneHot"),
+        (_top_k, "TopK"),
+        (_non_zero, "NonZero"),
+        (_unique, "Unique"),
+        (_compress, "Compress"),
+        (_suppression, "NonMaxSuppression"),
+        (_roi_align, "RoiAlign"),
+        (_max_roi_pool, "MaxRoiPool"),
+        (_grid_sample, "GridSample"),
+        (_affine_grid, "AffineGrid"),
+        (_max_unpool, "MaxUnpool"),
+        (_col2im, "Col2Im"),
+        (_recurrent, "LSTM GRU RNN"),
+        (_dft, "DFT"),
+        (_stft, "STFT"),
+        (_quantize, "QuantizeLinear DequantizeLinear"),
+        (_dynamic_quantize, "DynamicQuantizeLinear"),
+        (_eye_like, "EyeLike"),
+        (_window, "HannWindow HammingWindow BlackmanWindow"),
+        (_determinant, "Det"),
+        (_loss, "SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss"),
+        (_bit_cast, "BitCast"),
+    ]
+)
+"""Rules of standard operators, and of those that fusion puts in their place."""

@@ -1,0 +1,452 @@
+"""From the nodes of a file to those that run: shapes known, constants folded, branches taken.
+
+Branches whose condition is constant are decided, loops with a constant trip count are unrolled,
+sequences of tensors are followed by name, and composite operators are replaced by simpler ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from ipusim.errors import WorkloadError
+from ipusim.workload.onnx.context import ImportContext, Node, Value, decoded, node_label
+from ipusim.workload.onnx.evaluate import evaluate
+from ipusim.workload.onnx.functions import DEEPEST, LARGEST_BODY
+from ipusim.workload.onnx.reader import KEPT_ELEMENTS, STANDARD_DOMAINS, stored
+from ipusim.workload.onnx.shapes import FLOAT, MISFITS, RULES, Call, Results
+
+VENDOR = "com.microsoft"
+"""Domain of the fused operators of onnxruntime."""
+
+BATCH_FIRST = "batch first"
+"""In the place of a domain: recurrent layers whose first axis is the batch."""
+
+_SHAPE_ONLY = ("Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Cast")
+_RANDOM = ("Random", "Bernoulli", "Multinomial")
+_INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64, onnx.TensorProto.BOOL)
+_KEPT_INTEGERS = 16 * KEPT_ELEMENTS
+"""Masks and positions may be larger than other constants: sizes are counted from them."""
+
+
+@contextmanager
+def fitting(context: ImportContext, node: Node) -> Iterator[None]:
+    """Turn what a rule raises where a node does not fit its inputs into one sentence."""
+    try:
+        yield
+    except MISFITS as error:
+        names = [name for name in node.input if name in context.values]
+        shapes = [context.values[name].shape for name in names]
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise WorkloadError(
+            f"The {node_label(node)} cannot take inputs of shapes {shapes} ({reason})."
+        ) from error
+
+
+class Walk:
+    """Visits nodes in order.
+
+    Parameters
+    ----------
+    composites, handlers
+        What replaces a composite operator, and which operators run (`Walk` only asks whether one
+        is there).
+    rebatch : tuple of int, optional
+        The batch that constant targets of Reshape fix, and the one to put in its place.
+    """
+
+    def __init__(
+        self,
+        context: ImportContext,
+        composites: dict,
+        handlers: dict,
+        *,
+        rebatch: tuple[int, int] | None = None,
+    ) -> None:
+        self.context = context
+        self.composites, self.handlers = composites, handlers
+        self.rebatch = rebatch
+        self._sequences: dict[str, list[str]] = {}
+        self._depth = 0
+        self._visited = 0
+
+    def node(self, proto: onnx.NodeProto, scope: dict[str, str], prefix: str) -> Node:
+        """Return a node of the file with unique names."""
+        for name in proto.output:
+            scope[name] = prefix + name if name else ""
+        return Node(
+            op_type=proto.op_type,
+            domain="" if proto.domain in STANDARD_DOMAINS else proto.domain,
+            name=prefix + proto.name if proto.name else "",
+            input=[scope.get(name, name) for name in proto.input],
+            output=[scope[name] for name in proto.output],
+            given=decoded(proto),
+            scope=scope,
+        )
+
+    def file(self) -> None:
+        """Visit the nodes of the file."""
+        for proto in self.context.contents.nodes:
+            inputs = list(proto.input)
+            node = Node(
+                op_type=proto.op_type,
+                domain="" if proto.domain in STANDARD_DOMAINS else proto.domain,
+                name=proto.name,
+                input=inputs,
+                output=list(proto.output),
+                given=decoded(proto),
+            )
+            self.visit(node)
+
+    def visit(self, node: Node) -> None:
+        """Record the results of a node; keep it if it runs."""
+        self._visited += 1
+        if self._visited > LARGEST_BODY:
+            raise WorkloadError(
+                f"More than {LARGEST_BODY} operators run in {self.context.contents.source}, its "
+                "loops unrolled; give a smaller trip count."
+            )
+        with fitting(self.context, node):
+            self._visit(node)
+
+    def _visit(self, node: Node) -> None:
+        if node.op_type in _CONTROL and not node.domain:
+            _CONTROL[node.op_type](self, node)
+            return
+        if node.op_type == "Identity" and node.input[0] in self._sequences:
+            self._sequences[node.output[0]] = self._sequences[node.input[0]]
+            return
+        inputs = [self.context.value(name, node) for name in node.input if name]
+        if node.op_type in ("Shape", "Size") and not node.domain:
+            self._sizes(node)
+            return
+        static = all(value.static for value in inputs)
+        form = BATCH_FIRST if node.given.get("layout") == 1 else node.domain
+        composite = self.composites.get((form, node.op_type))
+        composite = composite or self.composites.get((node.domain, node.op_type))
+        if composite is not None and not (static and self._evaluable(node, inputs)):
+            composite(self, node)
+            return
+        rule = RULES.get(node.op_type) if not node.domain else None
+        known = rule is not None and (static or node.op_type in self.handlers)
+        if not known and not (static and self._evaluable(node, inputs)):
+            self._unknown(node, inputs)
+            return
+        self._rebatch(node, static)
+        results = None if rule is None else rule(Call(self.context, node))
+        if static:
+            self._fold(node, inputs, results)
+        else:
+            self._keep(node, results)
+
+    def _rebatch(self, node: Node, static: bool) -> None:
+        """Put another batch in the place of the file's in a constant target shape."""
+        if self.rebatch is None or static or node.op_type not in ("Reshape", "Expand"):
+            return
+        target = self.context.array(node, 1)
+        if target is not None and target.size and target.reshape(-1)[0] == self.rebatch[0]:
+            fresh = np.concatenate(([self.rebatch[1]], target[1:])).astype(np.int64)
+            node.input[1] = self.context.constant(f"{node.output[0]}.target", fresh)
+
+    # -- results ------------------------------------------------------------------------
+
+    def _keep(self, node: Node, results: Results) -> None:
+        """Record a run-time node; one whose results are empty is a constant."""
+        outputs = self._pairs(node, results)
+        empty = all(not prod(shape) for _, (shape, _) in outputs)
+        for name, (shape, kind) in outputs:
+            self.context.record(node, name, Value(shape=shape, elem_type=kind, static=empty))
+        if node.op_type == "Dropout" and len(outputs) > 1:
+            # At inference nothing is dropped.
+            self.context.values[outputs[1][0]].static = True
+        if not empty:
+            self.context.nodes.append(node)
+
+    def _sizes(self, node: Node) -> None:
+        """Shape and Size: known now, of constants and run-time values alike."""
+        shape = self.context.shape(node.input[0])
+        array = np.array(shape[node.given.get("start", 0) : node.given.get("end", len(shape))])
+        if node.op_type == "Size":
+            array = np.array(prod(shape))
+        self.context.constant(node.output[0], array.astype(np.int64))
+
+    def _pairs(self, node: Node, results: Results) -> list:
+        return [pair for pair in zip(node.output, results, strict=False) if pair[0]]
+
+    def _evaluable(self, node: Node, inputs: list[Value]) -> bool:
+        known = all(value.array is not None for value in inputs)
+        return known and not node.op_type.startswith(_RANDOM) and not node.domain
+
+    def _fold(self, node: Node, inputs: list[Value], results: Results | None) -> None:
+        """Record constants, with values if they are small."""
+        pairs = None if results is None else self._pairs(node, results)
+        limit = KEPT_ELEMENTS
+        if pairs and all(kind in _INTEGERS for _, (_, kind) in pairs):
+            limit = _KEPT_INTEGERS
+        small = pairs is None or all(prod(shape) <= limit for _, (shape, _) in pairs)
+        arrays: list[np.ndarray | None] = [None] * len(node.output)
+        if small and self._evaluable(node, inputs):
+            shapes = None if results is None else [shape for shape, _ in results]
+            arrays = list(evaluate(self.context, node, shapes))
+            if pairs is None:
+                kinds = [helper.np_dtype_to_tensor_dtype(array.dtype) for array in arrays]
+                named = [name for name in node.output if name]
+                pairs = [
+                    (name, (array.shape, kind))
+                    for name, array, kind in zip(named, arrays, kinds, strict=False)
+                ]
+        shape_only = node.op_type in _SHAPE_ONLY and bool(inputs)
+        learnable = any(value.learnable for value in inputs)
+        for place, (name, (shape, kind)) in enumerate(pairs):
+            array = arrays[place] if place < len(arrays) else None
+            self.context.record(
+                node,
+                name,
+                Value(
+                    shape=shape if array is None else array.shape,
+                    elem_type=kind,
+                    static=True,
+                    array=array,
+                    learnable=learnable,
+                    root=inputs[0].root if shape_only else None,
+                ),
+            )
+
+    def _unknown(self, node: Node, inputs: list[Value]) -> None:
+        """Note an unsupported operator; its results get the file's shapes, or that of its input."""
+        domain = f" of domain {node.domain!r}" if node.domain else ""
+        self.context.unknown.setdefault(f"{node.op_type!r}{domain}", []).append(
+            node.name or next(iter(node.output), "?")
+        )
+        self.guess(node, inputs)
+
+    def guess(self, node: Node, inputs: list[Value]) -> None:
+        """Keep a node of which nothing is known but what the file states."""
+        largest = max((value for value in inputs), key=lambda v: prod(v.shape), default=None)
+        for name in node.output:
+            if name:
+                shape = self.context.contents.shapes.get(name)
+                shape = shape or (largest.shape if largest else ())
+                kind = largest.elem_type if largest else FLOAT
+                self.context.record(node, name, Value(shape=shape, elem_type=kind, static=False))
+        node.given["unknown"] = True
+        self.context.nodes.append(node)
+
+    # -- branches, loops, sequences ------------------------------------------------------
+
+    def _graph(self, graph: onnx.GraphProto, scope: dict[str, str], prefix: str) -> list[str]:
+        """Visit a branch or loop body; return the names of its results."""
+        if self._depth >= DEEPEST:
+            raise WorkloadError(
+                f"{self.context.contents.source[0].upper() + self.context.contents.source[1:]} has "
+                f"more than {DEEPEST} branches or loops within each other; export it again."
+            )
+        self._depth += 1
+        for tensor in graph.initializer:
+            scope[tensor.name] = prefix + tensor.name
+            item = stored(tensor, self.context.contents.source)
+            self.context.values[prefix + tensor.name] = Value(
+                shape=item.shape,
+                elem_type=item.elem_type,
+                static=True,
+                array=item.array,
+                learnable=True,
+                root=prefix + tensor.name,
+            )
+        for proto in graph.node:
+            self.visit(self.node(proto, scope, prefix))
+        self._depth -= 1
+        return [scope.get(item.name, item.name) for item in graph.output]
+
+    def _bind(self, node: Node, output: str, source: str) -> None:
+        """Let an output of a branch or loop be a value known by another name."""
+        if not output:
+            return
+        if source in self._sequences:
+            self._sequences[output] = self._sequences[source]
+        else:
+            self.visit(Node(op_type="Identity", input=[source], output=[output], name=output))
+
+    def branch(self, node: Node) -> None:
+        """If: the branch that is taken, or where data decide, the longer one."""
+        condition = self.context.value(node.input[0], node)
+        if condition.array is not None:
+            name = "then_branch" if bool(np.all(condition.array)) else "else_branch"
+        else:
+            name = max(("then_branch", "else_branch"), key=lambda key: len(node.given[key].node))
+            self.context.notes["branches that depend on data: the longer one is taken"] += 1
+        prefix = f"{node.name or node.output[0]}/"
+        results = self._graph(node.given[name], dict(node.scope), prefix)
+        for output, source in zip(node.output, results, strict=False):
+            self._bind(node, output, source)
+
+    def loop(self, node: Node) -> None:
+        """Loop: unrolled, up to its trip count or to a condition that is known to end it."""
+        body: onnx.GraphProto = node.given["body"]
+        trips = self.context.array(node, 0)
+        unbounded = trips is None or int(trips.reshape(-1)[0]) > LARGEST_BODY
+        limit = LARGEST_BODY if trips is None else min(int(trips.reshape(-1)[0]), LARGEST_BODY)
+        condition = node.input[1] if len(node.input) > 1 else ""
+        carried = list(node.input[2:])
+        stacked: list[list[str]] = [[] for _ in range(len(body.output) - 1 - len(carried))]
+        for trip in range(limit):
+            value = self.context.values.get(condition)
+            if value is not None and value.array is not None and not bool(np.all(value.array)):
+                break
+            if unbounded and condition and (value is None or value.array is None):
+                self._unknown_trips(node)
+            prefix = f"{node.name or node.output[0]}#{trip}/"
+            counter = self.context.constant(f"{prefix}trip", np.array(trip, np.int64))
+            formal = [item.name for item in body.input]
+            given = [counter, condition or self._true(prefix), *carried]
+            scope = {**node.scope, **dict(zip(formal, given, strict=False))}
+            condition, *results = self._graph(body, scope, prefix)
+            carried, collected = results[: len(carried)], results[len(carried) :]
+            for pieces, piece in zip(stacked, collected, strict=True):
+                pieces.append(piece)
+        self._finish(node, carried, stacked)
+
+    def _true(self, prefix: str) -> str:
+        return self.context.constant(f"{prefix}true", np.array(True))
+
+    def _unknown_trips(self, node: Node) -> None:
+        raise WorkloadError(
+            f"The {node_label(node)} runs until data tell it to stop, so its time is unknown; "
+            "export the model with a fixed number of steps."
+        )
+
+    def scan(self, node: Node) -> None:
+        """Scan over the first axis of its inputs: unrolled."""
+        body: onnx.GraphProto = node.given["body"]
+        count = node.given["num_scan_inputs"]
+        carried = list(node.input[: len(node.input) - count])
+        scanned = node.input[len(carried) :]
+        length = self.context.value(scanned[0], node).shape[0]
+        stacked: list[list[str]] = [[] for _ in range(len(body.output) - len(carried))]
+        for trip in range(length):
+            prefix = f"{node.name or node.output[0]}#{trip}/"
+            index = self.context.constant(f"{prefix}trip", np.array(trip, np.int64))
+            slices = []
+            for place, source in enumerate(scanned):
+                name = f"{prefix}in{place}"
+                self.visit(
+                    Node(op_type="Gather", input=[source, index], output=[name], given={"axis": 0})
+                )
+                slices.append(name)
+            formal = [item.name for item in body.input]
+            scope = {**node.scope, **dict(zip(formal, [*carried, *slices], strict=False))}
+            results = self._graph(body, scope, prefix)
+            carried, collected = results[: len(carried)], results[len(carried) :]
+            for pieces, piece in zip(stacked, collected, strict=True):
+                pieces.append(piece)
+        self._finish(node, carried, stacked)
+
+    def _finish(self, node: Node, carried: list[str], stacked: list[list[str]]) -> None:
+        for output, source in zip(node.output, carried, strict=False):
+            self._bind(node, output, source)
+        for output, pieces in zip(node.output[len(carried) :], stacked, strict=False):
+            if output:
+                self._join(node, pieces, output, axis=0, new_axis=True)
+
+    def _join(
+        self, node: Node, pieces: list[str], output: str, *, axis: int, new_axis: bool
+    ) -> None:
+        if not pieces:
+            shape = self.context.contents.shapes.get(output, (0,))
+            self.context.values[output] = Value(shape=shape, elem_type=FLOAT, static=True)
+            return
+        parts = list(pieces)
+        if new_axis:
+            axes = self.context.constant(f"{output}.axis", np.array([axis], np.int64))
+            parts = []
+            for place, piece in enumerate(pieces):
+                name = f"{output}.part{place}"
+                self.visit(Node(op_type="Unsqueeze", input=[piece, axes], output=[name]))
+                parts.append(name)
+        self.visit(
+            Node(op_type="Concat", input=parts, output=[output], given={"axis": axis}, name=output)
+        )
+
+    def sequence(self, node: Node) -> None:
+        """Operators on sequences: lists of names, which cost nothing until they are joined."""
+        known, first = self._sequences, node.input[0] if node.input else ""
+        out = node.output[0]
+        if node.op_type == "SequenceEmpty":
+            known[out] = []
+        elif node.op_type == "SequenceConstruct":
+            known[out] = list(node.input)
+        elif node.op_type == "SplitToSequence":
+            self._split(node)
+        elif first not in known:
+            self._unknown(node, [self.context.value(name, node) for name in node.input if name])
+        elif node.op_type in ("SequenceInsert", "SequenceErase"):
+            position = 2 if node.op_type == "SequenceInsert" else 1
+            place = self._place(node, position)
+            items = list(known[first])
+            if node.op_type == "SequenceErase":
+                items.pop(len(items) - 1 if place is None else place)
+            else:
+                items.insert(len(items) if place is None else place, node.input[1])
+            known[out] = items
+        elif node.op_type == "SequenceAt":
+            self._bind(node, out, known[first][self._place(node, 1) or 0])
+        elif node.op_type == "SequenceLength":
+            self.context.constant(out, np.array(len(known[first]), np.int64))
+        else:
+            axis, new = node.given.get("axis", 0), bool(node.given.get("new_axis", 0))
+            self._join(node, known[first], out, axis=axis, new_axis=new)
+
+    def _place(self, node: Node, position: int) -> int | None:
+        array = Call(self.context, node).array(position)
+        return None if array is None else int(array.reshape(-1)[0])
+
+    def _split(self, node: Node) -> None:
+        call = Call(self.context, node)
+        shape, axis = call.shape(), node.given.get("axis", 0)
+        sizes = call.ints("", 1)
+        length = shape[axis]
+        if sizes is None:
+            sizes = [1] * length
+        elif call.array(1).ndim == 0:
+            step = max(1, sizes[0])
+            sizes = [min(step, length - start) for start in range(0, length, step)]
+        names = [f"{node.output[0]}.{place}" for place in range(len(sizes))]
+        given = self.context.constant(f"{node.output[0]}.sizes", np.array(sizes, np.int64))
+        self.visit(
+            Node(
+                op_type="Split",
+                input=[node.input[0], given],
+                output=names,
+                given={"axis": axis},
+                name=node.name,
+            )
+        )
+        self._sequences[node.output[0]] = names
+
+    def optional(self, node: Node) -> None:
+        """Optional values that are there."""
+        if node.op_type == "OptionalHasElement":
+            there = bool(node.input and node.input[0])
+            self.context.constant(node.output[0], np.array(there))
+        else:
+            self._bind(node, node.output[0], node.input[0])
+
+
+_CONTROL = {
+    "If": Walk.branch,
+    "Loop": Walk.loop,
+    "Scan": Walk.scan,
+    **dict.fromkeys(
+        (
+            *("SequenceEmpty", "SequenceConstruct", "SequenceInsert", "SequenceErase"),
+            *("SequenceAt", "SequenceLength", "ConcatFromSequence", "SplitToSequence"),
+        ),
+        Walk.sequence,
+    ),
+    **dict.fromkeys(("Optional", "OptionalGetElement", "OptionalHasElement"), Walk.optional),
+}
