@@ -12,15 +12,17 @@ PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=
 
 export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
 
-.PHONY: help reproduce test test-slow lint lab bench clean
+.PHONY: help reproduce test tests check-notebooks test-slow lint lab warmup bench clean
 
 help:
 	@echo "make reproduce   run every study into build/"
+	@echo "make warmup      compile the kernels, once for a version and machine"
 	@echo "make test        lint, import contract, tests, notebooks against their stored outputs"
 	@echo "make test-slow   the tests that need minutes or the network"
 	@echo "make lab         open JupyterLab on the notebooks"
 	@echo "make bench       measure planning, simulation and memory"
 	@echo "make clean       remove build/ and caches"
+	@echo "make VENV=PATH   with any of these: another place for the environment (.venv)"
 
 # PYTHON=/path/to/python chooses the interpreter; otherwise the first that is new enough.
 $(STAMP): pyproject.toml constraints.txt
@@ -38,7 +40,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
 	@touch $@
 
-reproduce: $(STAMP)
+reproduce: warmup
 	$(BIN)/ipusim reproduce --out build
 
 lint: $(STAMP)
@@ -46,19 +48,33 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 
-test: lint
+# Kernels are compiled once, before several processes would each compile them.
+warmup: $(STAMP)
+	$(BIN)/ipusim warmup
+
+tests: warmup
 	$(BIN)/python -m pytest $(PARALLEL) -m "not slow" tests
+
+check-notebooks: warmup
 	$(BIN)/python -m pytest $(PARALLEL) --nbval-lax --nbval-current-env --nbval-cell-timeout=900 \
 	  --nbval-sanitize-with tests/nbval_sanitize.cfg $(NOTEBOOKS)
+
+# All parts run, whichever of them fail.
+test: $(STAMP)
+	@failed=""; \
+	for part in lint tests check-notebooks; do \
+	  $(MAKE) --no-print-directory $$part || failed="$$failed $$part"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "make test: failed:$$failed" >&2; exit 1; fi
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
 
-lab: $(STAMP)
+lab: warmup
 	$(BIN)/jupyter lab --notebook-dir notebooks $(LAB_OPTIONS)
 
 bench: $(STAMP)
-	$(BIN)/python -m ipusim.bench
+	$(BIN)/python benchmarks/bench.py
 
 clean:
 	rm -rf build dist .hypothesis .pytest_cache .ruff_cache .import_linter_cache .coverage

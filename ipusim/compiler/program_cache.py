@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ipusim.compiler.memory import require_room
 from ipusim.compiler.program import LoweredOp, Program, Step
 from ipusim.kernel_cache import cache_folder, read_kept, source_digest, write_kept
 
@@ -74,7 +75,11 @@ def as_rewritten(program: Program, chip: Chip) -> Program:
 
 
 def lower_kept(graph: Graph, chip: Chip, stack: Stack, **options: Any) -> Program:
-    """Lower a graph, or read the program that the same input gave before; errors as of `lower`."""
+    """Lower a graph, or read the program that the same input gave before.
+
+    Errors are those of `lower`, and a ConfigError for what is far beyond a chip's memory.
+    """
+    require_room(graph, chip)
     path = None
     if _KEEPS.get():
         text = repr((graph, chip, stack, sorted(options.items())))
