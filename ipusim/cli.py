@@ -197,6 +197,32 @@ def sweep(model: str, system: tuple[str, ...], micro_batch: tuple[int, ...], as_
     click.echo(frame_csv(frame) if as_csv else repr(Table(frame)), nl=not as_csv)
 
 
+_WARMING = (
+    {"model": "braggnn", "mode": "training"},
+    {"model": "lstm_2_layers"},
+    {"model": "resnext50_32x4d", "system": "C2"},
+)
+"""Runs that between them call every kernel of the planner."""
+
+
+@cli.command()
+@click.argument("models", nargs=-1)
+@click.option("--system", default="IPU-M2000", show_default=True, help="Machine to plan them for.")
+def warmup(models: tuple[str, ...], system: str) -> None:
+    """Compile the planner's kernels, and plan MODELS, so that later commands answer at once."""
+    from tqdm import tqdm
+
+    from ipusim import api
+    from ipusim.compiler.program_cache import keep_programs
+
+    runs = [*_WARMING, *({"model": model, "system": system} for model in models)]
+    with tqdm(runs, desc="warming up", disable=None) as bar:
+        for options in bar:
+            bar.set_postfix_str(options["model"])
+            with keep_programs(options not in _WARMING):
+                api.simulate(**options)
+
+
 @cli.command()
 @click.argument("studies", nargs=-1)
 @click.option("--resume", is_flag=True, help="Skip studies whose outputs are up to date.")

@@ -339,3 +339,11 @@ def test_a_near_that_becomes_a_hit_is_no_decline():
     assert validate.declines(after, before) == []
     assert len(validate.declines(before, after)) == 1
     assert len(validate.declines({}, before)) == 3
+
+
+def test_warmup_compiles_kernels_and_plans_what_is_asked_for(capsys, api, monkeypatch):
+    asked = []
+    monkeypatch.setattr(api, "simulate", lambda **options: asked.append(options))
+    assert run(capsys, "warmup", "uno", "--system", "C2") == (0, "", "")
+    assert asked[-1] == {"model": "uno", "system": "C2"}
+    assert {"inference", "training"} == {one.get("mode", "inference") for one in asked}

@@ -259,3 +259,26 @@ def test_no_stray_paths_or_marks(tracked: list[Path]) -> None:
 def test_ignored_things_are_not_tracked(tracked: list[Path]) -> None:
     parts = {part for file in tracked for part in file.relative_to(ROOT).parts}
     assert not parts & {".venv", "build", "__pycache__", ".ipynb_checkpoints", ".hypothesis"}
+
+
+@pytest.mark.parametrize("failing", [(), ("ruff",), ("ruff", "python"), ("lint-imports",)])
+def test_make_test_runs_every_part_and_names_those_that_failed(tmp_path: Path, failing) -> None:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    commands = tmp_path / "elsewhere" / "bin"
+    commands.mkdir(parents=True)
+    for name in ("python", "ruff", "lint-imports", "ipusim"):
+        (commands / name).write_text(
+            f'#!/bin/sh\necho "{name} $*" >> log\nexit {int(name in failing)}\n'
+        )
+        (commands / name).chmod(0o755)
+    (tmp_path / "elsewhere" / ".installed").touch()
+    done = subprocess.run(
+        ["make", "test", "VENV=elsewhere"], cwd=tmp_path, capture_output=True, text=True
+    )
+    ran = (tmp_path / "log").read_text()
+    assert "ruff check" in ran and " tests\n" in ran and "--nbval" in ran
+    failed = ["lint"] * bool({"ruff", "lint-imports"} & {*failing})
+    failed += ["tests", "check-notebooks"] * ("python" in failing)
+    assert done.returncode == (2 if failed else 0)
+    assert not failed or f"failed: {' '.join(failed)}\n" in done.stderr
