@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -117,19 +116,14 @@ def build_network(model: str, task: str) -> Model:
     if model in _IMAGE_MODELS:
         return zoo.load(_IMAGE_MODELS[model])
     name = model.split(" ")[0]
-    makers: dict[str, Callable[[str, int, str], bert.Topology]] = {
-        "BERT-Base": bert.base,
-        "BERT-Large": bert.large,
-    }
+    makers = {"BERT-Base": bert.base, "BERT-Large": bert.large}
     words = f"{model} {task}".split(" SL")
     if name not in makers or len(words) < 2:
         raise DataError(f"No network stands for {model!r} in {task!r}: leave the row out.")
     tokens = int(words[-1].split(" ")[0])
     head = "pretraining" if "pre-training" in task else "question_answering"
-    topology = makers[name](f"{name}-{head}-{tokens}", tokens, head)
-    if head == "pretraining":
-        topology = replace(topology, masked_tokens=_MASKED_TOKENS[tokens])
-    return bert.bert_model(topology)
+    options = {"masked_tokens": _MASKED_TOKENS[tokens]} if head == "pretraining" else {}
+    return bert.model(f"{name}-{head}-{tokens}", makers[name](tokens, head, **options))
 
 
 def _network(model: str) -> str:

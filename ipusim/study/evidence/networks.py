@@ -19,6 +19,7 @@ from ipusim.workload.model import Model
 from ipusim.workload.training import TrainingGraphs, training_graphs
 from ipusim.workload.zoo.language import bert
 from ipusim.workload.zoo.layers.cnn import round_channels
+from ipusim.workload.zoo.layers.transformer import Shape
 
 EDGE_WIDTH, EDGE_DEPTH = 1.2, 1.4
 EDGE_STEM, EDGE_HEAD, EDGE_CLASSES = 32, 1280, 1001
@@ -126,23 +127,17 @@ def _stored(build: Callable[[], Graph], precision: str) -> Graph:
     return model.graph(None, precision=precision)
 
 
-def _bert(topology: bert.Topology) -> Graph:
-    return drop_dropout(_stored(partial(bert.build, 1, topology=topology), "16.16"))
+def _bert(config: bert.Config) -> Graph:
+    return drop_dropout(bert.model("evidence", config).graph())
 
 
 def _tiny_bert() -> TrainingGraphs:
     """Three layers of 64 features, recomputed one by one (``demo_tiny_128`` of run_squad.py)."""
-    topology = bert.Topology(
-        name="bert_demo_tiny",
-        layers=3,
-        hidden=64,
-        heads=8,
-        feed_forward=256,
-        sequence_length=128,
-        head="question_answering",
+    config = bert.Config(
+        layers=3, shape=Shape(tokens=128, hidden=64, heads=8), head="question_answering"
     )
     return training_graphs(
-        _bert(topology),
+        _bert(config),
         loss="cross_entropy",
         optimizer="adam",
         gradient_accumulation=16,
@@ -184,8 +179,7 @@ class Profiled:
 
 
 def _bert_large() -> tuple[Graph, None]:
-    topology = bert.large("bert_large", 128, "question_answering")
-    return _bert(topology), None
+    return _bert(bert.large(128, "question_answering")), None
 
 
 def _efficientnet() -> tuple[Graph, None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import subprocess
 import sys
 
@@ -13,64 +14,36 @@ from ipusim.files import data_dir
 from ipusim.workload import zoo
 from ipusim.workload.graph import Conv, Graph, MatMul
 from ipusim.workload.model import Model
-from ipusim.workload.zoo.language import bert, gpt2, group_bert
-from ipusim.workload.zoo.vision import yolo
+from ipusim.workload.training import training_graphs
+from ipusim.workload.zoo.language import bert
+from ipusim.workload.zoo.registry import NETWORKS
 
 
 def _facts() -> list[dict[str, str]]:
+    """Independent counts; those of a part of a network are compared where its parts are tested."""
     path = data_dir() / "models" / "model_zoo_facts.csv"
     with path.open(newline="", encoding="utf-8") as stream:
-        return list(csv.DictReader(stream))
+        return [fact for fact in csv.DictReader(stream) if fact["covers"] == "whole"]
 
 
-TWO_TOWERS = ("clip", "dino", "frozen", "mae", "mini")
-"""Networks of several parts, whose facts count some of them (`test_zoo_vision`)."""
-SPEECH = ("conformer", "deepvoice", "fastpitch", "fastspeech", "transformer_transducer")
-"""Counted in test_zoo_speech.py: their facts leave out what they name."""
-FACTS = [fact for fact in _facts() if not fact["model"].startswith((*TWO_TOWERS, *SPEECH))]
-AS_RUN = ("vit_base_16_pretraining", "vit_base_16_finetuning")
-PADDED = ("swin_tiny_padded", "swin_base_padded", "swin_large_padded")
-
-
-IMAGE_SIZES = {"efficientnet_b4": 380, "efficientnet_b4_g16_gn": 380, "efficientnet_b7": 600}
-DETECTORS = ("efficientdet", "yolo")
-_NO_IMAGES = ("bert", "braggnn", "gpt2", "group-bert", "tamu-autoencoder")
-_NO_CLASSES = ("clip", "dall-e", "dino", "frozen-in-time", "mae", "unet", *DETECTORS)
-_NO_IMAGES += ("cluster-gcn", "conformer", "deepvoice", "fastspeech", "lstm", "rnn-t")
-_NO_IMAGES += ("cookienetae", "mcmc", "mpnn", "schnet", "tgn", "transe", "uno", "weather")
-CLUSTERS = tuple(name for name in zoo.names() if name.startswith("cluster_gcn"))
-"""Take one group of clusters per pass."""
-GRAPHS = ("gin_molhiv", "mcmc_bnn", "tgn_pytorch", "tgn_tensorflow", "transe_256", *CLUSTERS)
-"""Counted in test_zoo_graphs.py: with a spare node counts are not proportional to the batch."""
-NOTED = (
-    "weather_mlp",
-    "lstm_2_layers",
-    "schnet",
-    "tamu_autoencoder",
-    "tgn_pytorch",
-    "tgn_tensorflow",
-    *CLUSTERS,
-)
-REGRESSIONS = ("braggnn", "cookienetae", "mcmc", "schnet", "tamu-autoencoder", "uno")
-REGRESSIONS += ("deepvoice", "fastspeech", "lstm", "weather")
-BINARY = ("mpnn", "tgn")
-HEADED = ("bert_base_squad", "bert_large_squad", *bert.MODELS, *group_bert.MODELS, *gpt2.MODELS)
+CLASSIFIERS = ("efficientnet", "mobilenet", "resnet", "resnext", "swin", "vit")
 SAME_COUNTS = {"resnet50_gn": "resnet50", "resnext101_32x4d_gn": "resnext101_32x4d"}
-RESIDUAL = [name for name in zoo.names() if name.startswith("resn")]
+
+
+def _family(*families: str) -> list[str]:
+    return [name for name, network in NETWORKS.items() if network.family in families]
 
 
 def _network(fact: dict[str, str]) -> Model:
     name, size = fact["model"], int(fact["input"].split("x")[-1].removeprefix("seq "))
     if name.startswith("bert"):
-        return bert.bert_model(getattr(bert, name.removeprefix("bert_"))(name, size, "none"))
-    if name.startswith("gpt2"):
-        return getattr(zoo, name)(sequence_length=size)
-    if name.startswith(("efficientnet", "vit")):
-        return getattr(zoo, name)(image_size=size)
-    return zoo.load(name)
+        return bert.model(name, getattr(bert, name.removeprefix("bert_"))(size, "none"))
+    options = inspect.signature(NETWORKS[name].build).parameters
+    given = {key: size for key in ("image_size", "sequence_length") if key in options}
+    return getattr(zoo, name)(**given) if size else zoo.load(name)
 
 
-@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: f"{fact['model']}-{fact['input']}")
+@pytest.mark.parametrize("fact", _facts(), ids=lambda fact: f"{fact['model']}-{fact['input']}")
 @pytest.mark.parametrize("micro_batch", [1, 3])
 def test_counts_equal_the_facts(fact, micro_batch):
     graph = _network(fact).graph(micro_batch)
@@ -83,6 +56,34 @@ def test_counts_equal_the_facts(fact, micro_batch):
     assert graph.macs - pooler - fixed == micro_batch * int(fact["macs_forward"])
 
 
+@pytest.mark.parametrize("network", NETWORKS.values(), ids=lambda network: network.name)
+def test_networks_are_what_they_say(network):
+    model = zoo.load(network.name)
+    graph = model.graph()
+    assert model.name == graph.name == network.name
+    assert (graph.parameters, graph.macs) == (network.parameters, network.macs)
+    assert model.source
+    assert inspect.getdoc(getattr(network.build, "func", network.build))
+    assert {graph.tensors[x].role for x in graph.outputs} == {"output"}
+    if model.loss:
+        graphs = training_graphs(graph, loss=model.loss)
+        trained = {t.name for t in graph.with_role("parameter") if t.name not in graph.streamed}
+        assert set(graphs.gradient_bytes) == trained
+
+
+@pytest.mark.parametrize("name", sorted(set(zoo.names()) - set(_family("cluster-gcn"))))
+def test_work_grows_with_the_batch(name):
+    """Except where an item is a whole group of clusters."""
+    network = NETWORKS[name]
+    one, two = (network().graph(times * network.default_batch) for times in (1, 2))
+    stored, again = (
+        {t.name: t.elements for t in graph.with_role("parameter") if t.name not in graph.streamed}
+        for graph in (one, two)
+    )
+    assert stored == again
+    assert one.macs < two.macs <= 2.5 * one.macs
+
+
 def test_resnext101_32x8d_equals_what_torchvision_documents():
     # torchvision documents num_params 88791336 and 16.41 GFLOPS (its word for GMAC).
     graph = zoo.resnext101_32x8d().graph()
@@ -90,57 +91,16 @@ def test_resnext101_32x8d_equals_what_torchvision_documents():
     assert round(graph.macs / 1e9, 2) == 16.41
 
 
-def test_every_network_is_checked():
-    elsewhere = {"resnext101_32x8d", *HEADED, *SAME_COUNTS, *GRAPHS, *yolo.MODELS}
-    facts = {fact["model"] for fact in FACTS} - {"bert_base", "bert_large"}
-    several = {name for name in zoo.names() if name.startswith((*TWO_TOWERS, *SPEECH))}
-    # counted in test_bragg_dataflow and test_argonne
-    variants = {"braggnn_prepared", "braggnn_scaled", "weather_mlp"}
-    as_run = {"tamu_autoencoder", *AS_RUN, *PADDED}
-    assert facts | elsewhere | several | variants | as_run == set(zoo.names())
-
-
-@pytest.mark.parametrize("name", zoo.names())
-def test_names_and_sources(name):
-    model = zoo.load(name)
-    graph = model.graph(1 if name in CLUSTERS else 2)
-    assert model.name == graph.name == name
-    assert model.source
-    noted = name in NOTED or model.family == "yolo" or name.startswith(SPEECH)
-    assert bool(model.note) == noted
-    regression = model.family in REGRESSIONS
-    binary = model.family in BINARY or name == "cluster_gcn_ppi"
-    if model.family in ("dino", "mae"):
-        assert model.loss == "identity"
-        assert graph.tensors[graph.outputs[0]].elements == 1
-    elif model.family in ("conformer", "rnn-t"):
-        assert model.loss == "identity"
-    elif name.endswith("argmax") or name == "fastspeech2":
-        assert not model.loss  # hands back tokens, or speaks: nothing to train
-    else:
-        counted = model.family == "gpt2" or "_pretraining_sl" in name
-        classes = "cross_entropy_accuracy" if counted else "cross_entropy"
-        trained = "" if model.family in DETECTORS else classes
-        expected = "mean_squared" if regression else trained
-        assert model.loss == ("binary_cross_entropy" if binary else expected)
-        assert name in CLUSTERS or graph.tensors[graph.outputs[0]].shape[0] % 2 == 0
-    if graph.inputs and name not in CLUSTERS:
-        assert graph.tensors[graph.inputs[0]].shape[0] % 2 == 0
-    assert {graph.tensors[x].role for x in graph.outputs} == {"output"}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [n for n in zoo.names() if zoo.load(n).family not in (*_NO_IMAGES, *_NO_CLASSES)],
-)
+@pytest.mark.parametrize("name", _family(*CLASSIFIERS))
 def test_classifiers(name):
     graph = zoo.load(name).graph(2)
-    size = IMAGE_SIZES.get(name, 224)
-    assert graph.tensors[graph.inputs[0]].shape == (2, 3, size, size)
+    size = inspect.signature(NETWORKS[name].build).parameters.get("image_size")
+    side = size.default if size else 224
+    assert graph.tensors[graph.inputs[0]].shape == (2, 3, side, side)
     assert graph.tensors[graph.outputs[0]].shape == (2, 1000)
 
 
-@pytest.mark.parametrize("name", RESIDUAL)
+@pytest.mark.parametrize("name", _family("resnet", "resnext"))
 def test_structure_of_residual_networks(name):
     graph = zoo.load(name).graph(2)
     convs = [op for op in graph.ops if op.kind == "conv"]

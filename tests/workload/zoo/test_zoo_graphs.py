@@ -16,7 +16,7 @@ from ipusim.workload.graph import Gather, Graph
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.training import training_graphs
 from ipusim.workload.zoo.graphs import cluster_gcn, gin
-from ipusim.workload.zoo.graphs.schnet import Topology as Clusters
+from ipusim.workload.zoo.graphs.schnet import Config as Clusters
 from ipusim.workload.zoo.layers.graphs import Edges, gru_cell, softmax_at_targets
 
 
@@ -27,7 +27,7 @@ def gathers(graph: Graph, function: str) -> list[Gather]:
 
 def test_gin_without_bonds_has_the_parameters_of_the_slides():
     # "1.7M model parameters"; the source of the facts counts 1,708,106 without bond tables.
-    assert gin.gin_molhiv(gin.Topology(uses_edges=False)).graph(1).parameters == 1_708_106
+    assert zoo.gin_molhiv(config=gin.Config(uses_edges=False)).graph(1).parameters == 1_708_106
     # Tables of 13 bond values, of 100 columns in the first round and 300 in the other four.
     with_bonds = zoo.gin_molhiv().graph(1)
     assert with_bonds.parameters == 1_708_106 + 13 * (100 + 4 * 300)
@@ -93,7 +93,7 @@ def test_uno_shares_the_towers_of_its_drugs():
 
 
 def test_schnet_sends_messages_along_every_edge():
-    graph = zoo.schnet(Clusters(atoms=9, neighbours=2, interactions=1)).graph(5)
+    graph = zoo.schnet(config=Clusters(atoms=9, neighbours=2, interactions=1)).graph(5)
     assert [p.indices for p in gathers(graph, "add")] == [5 * 9 * 2, 5 * 9]
     assert [p.rows for p in gathers(graph, "add")] == [5 * 9, 5]
 
@@ -190,7 +190,7 @@ def test_padding_and_self_loops_of_a_list_of_edges():
     # Its recipe cuts edges to the mean; one that keeps those of the fullest clusters pads the rest.
     assert {p.hottest for p in gathers(graph, "lookup") if p.hottest} == {1}
     fuller = replace(cluster_gcn.REDDIT, clusters=replace(clusters, edge_margin=0.03))
-    padded = gathers(cluster_gcn.build(1, topology=fuller), "lookup")
+    padded = gathers(zoo.cluster_gcn_reddit(config=fuller).graph(1), "lookup")
     (padding,) = {p.hottest for p in padded if p.hottest}
     assert padding == pytest.approx(0.03 * clusters.mean_edges, rel=0.001)
 
@@ -208,13 +208,13 @@ def test_only_what_runs_along_edges_takes_longer_with_more_edges():
         {
             op.name: op.cycles
             for op in lower(
-                cluster_gcn.build(1, topology=topology).with_precision("16.16"),
+                zoo.cluster_gcn_reddit(config=config).graph(1),
                 load_chip("Bow"),
                 load_stack("sdk-3.x"),
                 host_dtype=None,
             ).ops
         }
-        for topology in (small, denser)
+        for config in (small, denser)
     )
     for along_edges in ("gcn_0.adjacency.gather", "gcn_0.adjacency.sum", "adjacency.loops.sort"):
         assert many[along_edges] > 2 * few[along_edges] > 0

@@ -13,7 +13,7 @@ from ipusim.runtime.options.config import make_config
 from ipusim.runtime.step import prepare_graph
 from ipusim.workload import zoo
 from ipusim.workload.graph import Conv, Gather, Graph, MatMul, Norm, Softmax
-from ipusim.workload.zoo.language import bert, gpt2, group_bert
+from ipusim.workload.zoo.language import bert
 from ipusim.workload.zoo.layers.cnn import round_channels
 from ipusim.workload.zoo.layers.transformer import Shape
 from ipusim.workload.zoo.vision import autoencoder
@@ -126,7 +126,7 @@ def test_gpt2_shares_its_first_and_last_weights():
         assert made == ["scale", "invert", "cast"]
     assert graph.tensors["causal_mask"].shape == (1, 1, 128, 128)
     with pytest.raises(WorkloadError, match="at most 1024"):
-        zoo.gpt2_small(sequence_length=1025)
+        zoo.gpt2_small(sequence_length=1025).graph(1)
 
 
 def test_attention_products_have_the_shapes_of_their_heads():
@@ -145,8 +145,7 @@ def test_attention_products_have_the_shapes_of_their_heads():
 
 
 def test_bert_for_pretraining_shares_the_word_embedding():
-    topology = bert.large("pretraining", 128, "pretraining")
-    graph = bert.bert_model(topology).graph(2)
+    graph = bert.model("pretraining", bert.large(128, "pretraining")).graph(2)
     # Hugging Face's BertForPreTraining of bert-large-uncased.
     assert graph.parameters == 336_226_108
     outputs = [graph.tensors[name].shape for name in graph.outputs]
@@ -176,7 +175,7 @@ BODY = {  # parameters, and multiply-accumulates of the encoder at 128, 384 and 
 }
 
 
-@pytest.mark.parametrize("name", sorted(bert.MODELS))
+@pytest.mark.parametrize("name", sorted(set(bert.COUNTS) - {"bert_base_squad", "bert_large_squad"}))
 def test_heads_add_their_own_products_to_the_body(name):
     graph = zoo.load(name).graph(3)
     size, tokens = name.split("_")[1], int(re.search(r"sl(\d+)", name)[1])
@@ -207,7 +206,7 @@ def test_a_pack_masks_tokens_of_other_sequences():
     assert plain.tensors["attention_mask.reshape.out"].shape == (2, 1, 1, 128)
 
 
-@pytest.mark.parametrize("name", sorted(group_bert.MODELS))
+@pytest.mark.parametrize("name", [n for n in zoo.names() if n.startswith("group_bert")])
 def test_group_bert_counts(name):
     graph = zoo.load(name).graph(2)
     tokens, h = int(name.rsplit("sl", 1)[1]), 768
@@ -240,7 +239,7 @@ def test_the_causal_mask_of_gpt2_is_wide_where_operands_are_promoted(name, dtype
     assert graph.tensors[softmax.inputs[0]].dtype == "float16"
 
 
-@pytest.mark.parametrize("name", sorted(gpt2.MODELS))
+@pytest.mark.parametrize("name", [n for n in zoo.names() if n.startswith("gpt2") and "padded" in n])
 def test_gpt2_as_run_has_a_padded_vocabulary(name):
     size, tokens = name.split("_")[1], int(re.search(r"sl(\d+)", name)[1])
     graph, plain = zoo.load(name).graph(2), zoo.load(f"gpt2_{size}").graph(2)
@@ -255,11 +254,11 @@ def test_gpt2_as_run_has_a_padded_vocabulary(name):
 
 def test_a_bert_that_cannot_be_is_refused():
     with pytest.raises(WorkloadError, match="use 1 to 128"):
-        bert.base("many", 128, "pretraining", masked_tokens=129)
+        bert.base(128, "pretraining", masked_tokens=129)
     with pytest.raises(WorkloadError, match="at most 512"):
-        bert.base("long", 513, "none")
+        bert.base(513, "none")
     with pytest.raises(WorkloadError, match="one of none, question_answering, pretraining"):
-        bert.base("headless", 128, "translation")
+        bert.base(128, "translation")
     with pytest.raises(WorkloadError, match="multiple of its 5 heads"):
         Shape(batch=1, tokens=8, hidden=64, heads=5, feed_forward=128)
 
@@ -300,8 +299,8 @@ def test_the_autoencoder_has_one_bottleneck_and_mirrors():
 
 
 def test_widths_of_the_autoencoder_are_one_argument_away():
-    narrow = autoencoder.Topology(channels=(64, 128), blocks=(2, 1), code_features=8)
-    graph = zoo.tamu_autoencoder(narrow).graph()
+    narrow = autoencoder.Config(channels=(64, 128), blocks=(2, 1), code_features=8)
+    graph = zoo.tamu_autoencoder(config=narrow).graph()
     assert graph.tensors["code.out"].shape == (1, 8)
     assert sum(op.name.endswith("conv2") for op in graph.ops) == 6
 

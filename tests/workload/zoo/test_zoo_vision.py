@@ -15,7 +15,7 @@ from ipusim.workload.graph import Gather, Graph, MatMul, Softmax
 from ipusim.workload.training import training_graphs
 from ipusim.workload.zoo.layers import transformer
 from ipusim.workload.zoo.layers.transformer import Shape
-from ipusim.workload.zoo.vision import frozen_in_time, mini_dalle, swin, vqgan
+from ipusim.workload.zoo.vision import mini_dalle, swin, vqgan
 
 LEFT_OUT = {
     "clip_vit_base_32": ("visual.proj", "text_projection", "logits"),
@@ -77,8 +77,7 @@ def test_frozen_in_time_without_time_attention_equals_the_facts():
 
 
 def test_frozen_in_time_groups_by_place_then_by_frame():
-    topology = frozen_in_time.Topology(name="clips", frames=4)
-    by_name = {op.name: op.params for op in frozen_in_time.build(2, topology=topology).ops}
+    by_name = {op.name: op.params for op in zoo.frozen_in_time_1_frame(frames=4).graph(2).ops}
     time = by_name["video.blocks.0.time.groups.scores"]
     assert (time.groups, time.m, time.n) == (2 * 12 * 49, 4, 5)
     space = by_name["video.blocks.0.space.groups.scores"]
@@ -88,9 +87,9 @@ def test_frozen_in_time_groups_by_place_then_by_frame():
 
 
 def test_mini_dalle_with_full_attention_equals_the_facts():
-    topology = zoo.mini_dalle_l16().build.keywords["topology"]
+    config = mini_dalle.L16
     fact = _fact("mini_dalle_l16")
-    dense = mini_dalle.build(1, topology=replace(topology, full=tuple(range(16))))
+    dense = zoo.mini_dalle_l16(config=replace(config, full=tuple(range(16)))).graph(1)
     layers = [op for op in dense.ops if op.name.startswith("layers.")]
     assert sum(op.macs for op in layers) == int(fact["macs_forward"])
     weights = [
@@ -140,7 +139,7 @@ def test_padded_windows_change_the_work_and_nothing_that_is_learnt(size):
     padded = zoo.load(f"swin_{size}_padded").graph(2)
     assert padded.parameters == plain.parameters
     spreads = [op for op in padded.ops if op.function == "copy"]
-    layers = sum(zoo.load(f"swin_{size}").build.keywords["topology"].depths)
+    layers = sum(getattr(swin, size.upper()).depths)
     # Before a layer, of query, key and value, scores, product, windows put back, second half.
     assert len(spreads) == 6 * layers
     assert not any(op.function == "copy" for op in plain.ops)
@@ -159,7 +158,7 @@ def test_swin_shifts_every_second_layer_but_not_a_single_window():
     merged = [graph.tensors[n].shape for n in graph.tensors if n.endswith("reduction.out")]
     assert merged == [(28 * 28, 192), (14 * 14, 384), (7 * 7, 768)]
     with pytest.raises(ValueError, match="zip"):
-        swin.build(1, topology=replace(swin.tiny("uneven"), heads=(3, 6)))
+        zoo.swin_tiny(config=replace(swin.TINY, heads=(3, 6))).graph(1)
 
 
 def test_dino_lists_all_passes_layer_by_layer():

@@ -21,7 +21,7 @@ from ipusim.numerics.initial import initial_weights
 from ipusim.numerics.program import Program
 from ipusim.study.argonne.braggnn.patches import check_crops, prepare_patches, random_shifts
 from ipusim.study.argonne.braggnn.peaks import Peaks
-from ipusim.workload.zoo.science.braggnn import build_braggnn
+from ipusim.workload.zoo.science.braggnn import braggnn
 
 _F = np.float32
 CHECKPOINT_STEPS = 100
@@ -142,7 +142,7 @@ class TrainedBragg:
 
 @lru_cache(maxsize=4)
 def _program(batch: int) -> Program:
-    return program_of(build_braggnn(batch))
+    return program_of(braggnn().graph(batch, "32.32"))
 
 
 def _configuration(options: TrainingOptions, peaks: Peaks) -> dict[str, object]:

@@ -13,10 +13,9 @@ from functools import partial
 from math import ceil
 
 from ipusim.errors import WorkloadError
-from ipusim.workload.graph import Graph
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.model import Model
 from ipusim.workload.zoo.layers.graphs import Edges, at_sources, at_targets, sum_at_targets
+from ipusim.workload.zoo.registry import network
 
 METIS_IMBALANCE = 0.03
 """Nodes by which METIS lets its largest part exceed the mean (METIS 5.1 manual, -ufactor of k-way);
@@ -72,12 +71,11 @@ class Clusters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class Config:
     """A data set and the network that is trained on it.
 
     Attributes
     ----------
-    name : str
     clusters : Clusters
     features, labels : int
         Of a node.
@@ -93,7 +91,6 @@ class Topology:
     loss : str
     """
 
-    name: str
     clusters: Clusters
     features: int
     labels: int
@@ -102,11 +99,9 @@ class Topology:
     dense: bool = False
     enhanced: bool = True
     precalculated: bool = False
-    loss: str = "cross_entropy"
 
 
-PPI = Topology(
-    name="cluster_gcn_ppi",
+PPI = Config(
     clusters=Clusters(nodes=44_906, degree=2 * 818_716 / 56_944, clusters=50, per_step=1),
     features=50,
     labels=121,
@@ -114,10 +109,8 @@ PPI = Topology(
     layers=4,
     dense=True,
     enhanced=False,
-    loss="binary_cross_entropy",
 )
-ARXIV = Topology(
-    name="cluster_gcn_arxiv",
+ARXIV = Config(
     clusters=Clusters(nodes=90_941, degree=2 * 1_166_243 / 169_343, clusters=1500, per_step=50),
     features=128,
     labels=40,
@@ -126,8 +119,7 @@ ARXIV = Topology(
     enhanced=False,
     precalculated=True,
 )
-REDDIT = Topology(
-    name="cluster_gcn_reddit",
+REDDIT = Config(
     clusters=Clusters(
         nodes=153_431, degree=2 * 11_606_919 / 232_965, clusters=1500, per_step=20, edge_margin=0.0
     ),
@@ -136,8 +128,7 @@ REDDIT = Topology(
     hidden=512,
     layers=4,
 )
-PRODUCTS = Topology(
-    name="cluster_gcn_products",
+PRODUCTS = Config(
     clusters=Clusters(
         nodes=196_615, degree=2 * 61_859_140 / 2_449_029, clusters=8000, per_step=160
     ),
@@ -146,8 +137,7 @@ PRODUCTS = Topology(
     hidden=400,
     layers=4,
 )
-MAG = Topology(
-    name="cluster_gcn_mag",
+MAG = Config(
     # Papers of the training years, and all authors, institutions and fields of study; the recipe
     # makes one kind of node and of edge of them, and leaves edges directed.
     clusters=Clusters(
@@ -174,43 +164,30 @@ class _Adjacency:
     edges: Edges | None = None
 
 
-def build(micro_batch: int | None, *, topology: Topology) -> Graph:
-    """Build the forward graph from one padded step to scores (nodes, labels).
-
-    Parameters
-    ----------
-    micro_batch : int or None
-        Steps per pass: 1, the only number that the recipe allows.
-    topology : Topology
-
-    Raises
-    ------
-    WorkloadError
-        If `micro_batch` is above 1.
-    """
-    if micro_batch not in (None, 1):
+def build(g: GraphBuilder, batch: int, config: Config) -> str:
+    """From one padded step to scores (nodes, labels)."""
+    if batch != 1:
         raise WorkloadError(
-            f"Micro-batch {micro_batch} of {topology.name!r} must be 1: an item is a whole group "
+            f"Micro-batch {batch} of {g.name!r} must be 1: an item is a whole group "
             "of clusters that share an adjacency. Use gradient accumulation or more replicas."
         )
-    g = GraphBuilder(topology.name)
     # The spare node takes the edges that only fill up; a matrix is filled up with zeros.
-    nodes = topology.clusters.padded_nodes + (not topology.dense)
-    width = topology.features * (2 if topology.precalculated else 1)
+    nodes = config.clusters.padded_nodes + (not config.dense)
+    width = config.features * (2 if config.precalculated else 1)
     x = g.input("features", (nodes, width))
-    adjacency = _dense(g, nodes) if topology.dense else _sparse(g, topology, nodes)
-    for layer in range(topology.layers):
-        last = layer == topology.layers - 1
+    adjacency = _dense(g, nodes) if config.dense else _sparse(g, config, nodes)
+    for layer in range(config.layers):
+        last = layer == config.layers - 1
         name = "output" if last else f"gcn_{layer}"
-        if layer or not topology.precalculated:
+        if layer or not config.precalculated:
             around = _multiply(g, f"{name}.adjacency", adjacency, x)
             x = g.concat(f"{name}.concat", around, x, axis=1)
         x = g.elementwise(f"{name}.dropout", "dropout", x)
-        x = g.linear(name, x, topology.labels if last else topology.hidden, bias=False)
+        x = g.linear(name, x, config.labels if last else config.hidden, bias=False)
         if not last:
             x = g.layer_norm(f"{name}.norm", x)
             x = g.elementwise(f"{name}.relu", "relu", x)
-    return g.finish(x)
+    return x
 
 
 def _multiply(g: GraphBuilder, name: str, adjacency: _Adjacency, x: str) -> str:
@@ -235,9 +212,9 @@ def _dense(g: GraphBuilder, nodes: int) -> _Adjacency:
     return _Adjacency(values=g.matmul("adjacency.normalised", diagonal, matrix))
 
 
-def _sparse(g: GraphBuilder, topology: Topology, nodes: int) -> _Adjacency:
+def _sparse(g: GraphBuilder, config: Config, nodes: int) -> _Adjacency:
     """Weigh the edges of a list by the sums of the rows that they belong to."""
-    clusters = topology.clusters
+    clusters = config.clusters
     # One edge of every node to itself is in the list, of weight 0 at first.
     count = clusters.padded_edges + nodes
     edges = Edges(
@@ -248,7 +225,7 @@ def _sparse(g: GraphBuilder, topology: Topology, nodes: int) -> _Adjacency:
     )
     values = g.cast("adjacency.cast", g.input("edge_values", (count, 1), "bool"), "float32")
     sums = sum_at_targets(g, "adjacency.sums", values, edges)
-    if not topology.enhanced:
+    if not config.enhanced:
         sums = g.elementwise("adjacency.floor", "max", sums)
         return _Adjacency(values=_divide_rows(g, values, sums, edges), edges=edges)
     loops = _self_loops(g, edges)
@@ -288,37 +265,39 @@ def _add_at(g: GraphBuilder, name: str, values: str, added: str, places: str) ->
     return g.elementwise(f"{name}.add", "add", values, placed)
 
 
-def _model(topology: Topology) -> Model:
-    return Model(
-        name=topology.name,
-        family="cluster-gcn",
-        build=partial(build, topology=topology),
-        source="arXiv 1905.07953, as in graphcore/examples tag v3.2.0",
-        note="Sizes of the largest clusters are assumed, and edges within them are an upper bound.",
-        loss=topology.loss,
-    )
+cluster = partial(
+    network,
+    family="cluster-gcn",
+    source="arXiv 1905.07953, as in graphcore/examples tag v3.2.0",
+    note="Sizes of the largest clusters are assumed, and edges within them are an upper bound.",
+)
 
 
-def cluster_gcn_ppi() -> Model:
-    """Cluster-GCN on PPI, 1 of 50 clusters with a dense adjacency: 4,550,656 parameters."""
-    return _model(PPI)
+@cluster(loss="binary_cross_entropy", parameters=4_550_656, macs=7_679_280_960)
+def cluster_gcn_ppi(g: GraphBuilder, batch: int, config: Config = PPI) -> str:
+    """Cluster-GCN on PPI, 1 of 50 clusters with a dense adjacency."""
+    return build(g, batch, config)
 
 
-def cluster_gcn_arxiv() -> Model:
-    """Cluster-GCN on ogbn-arxiv, 50 of 1,500 clusters: 481,280 parameters."""
-    return _model(ARXIV)
+@cluster(loss="cross_entropy", parameters=481_280, macs=1_497_120_768)
+def cluster_gcn_arxiv(g: GraphBuilder, batch: int, config: Config = ARXIV) -> str:
+    """Cluster-GCN on ogbn-arxiv, 50 of 1,500 clusters."""
+    return build(g, batch, config)
 
 
-def cluster_gcn_reddit() -> Model:
-    """Cluster-GCN on Reddit, 20 of 1,500 clusters: 1,710,080 parameters."""
-    return _model(REDDIT)
+@cluster(loss="cross_entropy", parameters=1_710_080, macs=3_600_079_872)
+def cluster_gcn_reddit(g: GraphBuilder, batch: int, config: Config = REDDIT) -> str:
+    """Cluster-GCN on Reddit, 20 of 1,500 clusters."""
+    return build(g, batch, config)
 
 
-def cluster_gcn_products() -> Model:
-    """Cluster-GCN on ogbn-products, 160 of 8,000 clusters: 760,000 parameters."""
-    return _model(PRODUCTS)
+@cluster(loss="cross_entropy", parameters=760_000, macs=3_069_795_200)
+def cluster_gcn_products(g: GraphBuilder, batch: int, config: Config = PRODUCTS) -> str:
+    """Cluster-GCN on ogbn-products, 160 of 8,000 clusters."""
+    return build(g, batch, config)
 
 
-def cluster_gcn_mag() -> Model:
-    """Cluster-GCN on ogbn-mag, 30 of 15,000 clusters: 1,540,096 parameters."""
-    return _model(MAG)
+@cluster(loss="cross_entropy", parameters=1_540_096, macs=5_805_339_648)
+def cluster_gcn_mag(g: GraphBuilder, batch: int, config: Config = MAG) -> str:
+    """Cluster-GCN on ogbn-mag, 30 of 15,000 clusters."""
+    return build(g, batch, config)

@@ -8,24 +8,21 @@ products of filters and neighbours' features.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
-from ipusim.workload.graph import Graph
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.model import Model
 from ipusim.workload.zoo.layers.graphs import Edges, at_sources, at_targets, sum_at_targets
+from ipusim.workload.zoo.registry import network
 
 ATOM_KINDS = 100
 SPACE = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class Config:
     """Sizes of the network and of its clusters.
 
     Attributes
     ----------
-    name : str
     features, interactions, gaussians : int
         Of an atom; rounds of messages; functions that spread a distance.
     atoms : int
@@ -35,7 +32,6 @@ class Topology:
         Nearest atoms that send messages to one.
     """
 
-    name: str = "schnet"
     features: int = 100
     interactions: int = 4
     gaussians: int = 25
@@ -43,21 +39,21 @@ class Topology:
     neighbours: int = 28
 
 
-def build(micro_batch: int | None, *, topology: Topology) -> Graph:
-    """Build the forward graph from atoms, their places and neighbours to one energy per cluster.
-
-    Parameters
-    ----------
-    micro_batch : int or None
-        Clusters per pass; None means 1.
-    topology : Topology
-    """
-    g = GraphBuilder(topology.name)
-    clusters, features = micro_batch or 1, topology.features
-    atoms = clusters * topology.atoms
-    kinds = g.input("atoms", (clusters, topology.atoms), "int32")
+@network(
+    family="schnet",
+    source="J. Chem. Phys. 148, 241722, as in PyTorch Geometric, sizes of the HydroNet runs",
+    note="Every cluster takes the slot of the largest, 75 atoms.",
+    loss="mean_squared",
+    parameters=186_701,
+    macs=114_378_750,
+)
+def schnet(g: GraphBuilder, batch: int, config: Config = Config()) -> str:
+    """SchNet, from atoms, their places and neighbours to one energy per cluster."""
+    clusters, features = batch, config.features
+    atoms = clusters * config.atoms
+    kinds = g.input("atoms", (clusters, config.atoms), "int32")
     places = g.input("positions", (atoms, SPACE))
-    count = atoms * topology.neighbours
+    count = atoms * config.neighbours
     edges = Edges(
         sources=g.input("sources", (count,), "int32"),
         targets=g.input("targets", (count,), "int32"),
@@ -65,15 +61,15 @@ def build(micro_batch: int | None, *, topology: Topology) -> Graph:
     )
     cluster_of_atom = g.input("batch", (atoms,), "int32")
     x = g.gather("embedding", g.parameter("embedding.weight", (ATOM_KINDS, features)), kinds)
-    spread, cutoff = _distances(g, places, edges, topology)
-    for number in range(topology.interactions):
+    spread, cutoff = _distances(g, places, edges, config)
+    for number in range(config.interactions):
         x = _interaction(g, f"interactions.{number}", x, spread, cutoff, edges, features)
     x = _shifted_softplus(g, "lin1.act", g.linear("lin1", x, features // 2))
     x = g.linear("lin2", x, 1)
-    return g.finish(g.scatter_add("readout", x, cluster_of_atom, clusters))
+    return g.scatter_add("readout", x, cluster_of_atom, clusters)
 
 
-def _distances(g: GraphBuilder, places: str, edges: Edges, topology: Topology) -> tuple[str, str]:
+def _distances(g: GraphBuilder, places: str, edges: Edges, config: Config) -> tuple[str, str]:
     """Return Gaussians of every edge's length, and the factor that fades long edges out."""
     (count,) = g.shape(edges.sources)
     ends = (
@@ -85,8 +81,8 @@ def _distances(g: GraphBuilder, places: str, edges: Edges, topology: Topology) -
     )
     squares = g.reduce("distance.sum", "sum", squares, axis=1)
     length = g.reshape("distance.column", g.elementwise("distance", "sqrt", squares), (count, 1))
-    x = g.expand("gaussians.spread", length, (count, topology.gaussians))
-    centres = g.parameter("gaussians.offset", (topology.gaussians,), "constant")
+    x = g.expand("gaussians.spread", length, (count, config.gaussians))
+    centres = g.parameter("gaussians.offset", (config.gaussians,), "constant")
     x = g.elementwise("gaussians.sub", "sub", x, centres)
     x = g.elementwise("gaussians.scale", "scale", g.elementwise("gaussians.square", "square", x))
     cutoff = g.elementwise("cutoff.cos", "cos", g.elementwise("cutoff.angle", "scale", length))
@@ -112,16 +108,3 @@ def _interaction(
 
 def _shifted_softplus(g: GraphBuilder, name: str, x: str) -> str:
     return g.elementwise(f"{name}.shift", "sub", g.elementwise(name, "softplus", x))
-
-
-def schnet(topology: Topology | None = None) -> Model:
-    """SchNet for clusters of up to 75 atoms: 186,701 parameters."""
-    topology = topology or Topology()
-    return Model(
-        name=topology.name,
-        family="schnet",
-        build=partial(build, topology=topology),
-        source="J. Chem. Phys. 148, 241722, as in PyTorch Geometric, sizes of the HydroNet runs",
-        note="Every cluster takes the slot of the largest, 75 atoms.",
-        loss="mean_squared",
-    )

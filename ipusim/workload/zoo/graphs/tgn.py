@@ -12,9 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from ipusim.workload.graph import Graph
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.model import Model
 from ipusim.workload.zoo.layers.graphs import (
     Edges,
     at_sources,
@@ -24,6 +22,7 @@ from ipusim.workload.zoo.layers.graphs import (
     sum_at_targets,
     time_encoding,
 )
+from ipusim.workload.zoo.registry import network
 
 WIKIPEDIA_NODES = 9227
 EDGE_FEATURES = 172
@@ -36,14 +35,11 @@ DIRECTIONS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class Config:
     """What distinguishes the two implementations.
 
     Attributes
     ----------
-    name : str
-    events : int
-        Events of a batch where none is asked for.
     nodes_per_event, edges_per_event : int
         Slots of a padded batch; one more node is spare.
     padding_per_event : int
@@ -58,8 +54,6 @@ class Topology:
         Whether features and direction of the memory are tables of their own.
     """
 
-    name: str
-    events: int
     nodes_per_event: int
     edges_per_event: int
     padding_per_event: int
@@ -67,18 +61,14 @@ class Topology:
     split_memory: bool
 
 
-TENSORFLOW = Topology(
-    name="tgn_tensorflow",
-    events=200,
+TENSORFLOW = Config(
     nodes_per_event=6,
     edges_per_event=20,
     padding_per_event=4,
     projects_nodes=True,
     split_memory=False,
 )
-PYTORCH = Topology(
-    name="tgn_pytorch",
-    events=40,
+PYTORCH = Config(
     nodes_per_event=10,
     edges_per_event=30,
     padding_per_event=10,
@@ -97,23 +87,10 @@ class _Memory:
     times: str
 
 
-def build(micro_batch: int | None, *, topology: Topology) -> Graph:
-    """Build the forward graph from a padded batch of events to scores of true and sampled pairs.
-
-    Parameters
-    ----------
-    micro_batch : int or None
-        Events per pass; None means those of the recipe.
-    topology : Topology
-
-    Returns
-    -------
-    Graph
-        Output: scores (2 x events, 1), the true pairs first. The updated memory stays on the chip.
-    """
-    g = GraphBuilder(topology.name)
-    events = micro_batch or topology.events
-    nodes, count = 1 + topology.nodes_per_event * events, topology.edges_per_event * events
+def build(g: GraphBuilder, batch: int, config: Config) -> str:
+    """From a padded batch of events to scores of true and sampled pairs."""
+    events = batch
+    nodes, count = 1 + config.nodes_per_event * events, config.edges_per_event * events
     event_times = g.input("batch_times", (events, 1), "int32")
     event_features = g.input("batch_features", (events, EDGE_FEATURES))
     ids = g.input("node_ids", (nodes,), "int32")
@@ -123,11 +100,11 @@ def build(micro_batch: int | None, *, topology: Topology) -> Graph:
         sources=g.input("edge_sources", (count,), "int32"),
         targets=g.input("edge_targets", (count,), "int32"),
         nodes=nodes,
-        padding=topology.padding_per_event * events,
+        padding=config.padding_per_event * events,
     )
     edge_times = g.input("edge_times", (count, 1), "int32")
     edge_features = g.input("edge_features", (count, EDGE_FEATURES))
-    memory = _read_memory(g, topology, ids)
+    memory = _read_memory(g, config, ids)
     x = memory.state
     since = at_sources(g, "gnn.last_update", memory.last_update, edges)
     since = g.cast(
@@ -135,7 +112,7 @@ def build(micro_batch: int | None, *, topology: Topology) -> Graph:
     )
     times = time_encoding(g, "gnn.time", since, TIME_FEATURES, "float32")
     attributes = g.concat("gnn.edges", edge_features, times, axis=1)
-    attend = _attend_at_nodes if topology.projects_nodes else _attend_at_edges
+    attend = _attend_at_nodes if config.projects_nodes else _attend_at_edges
     x = attend(g, "gnn.conv", x, edges, attributes)
     source, true, sampled = g.split("events.roles", event_nodes, (events,) * 3, axis=0)
     twice = g.concat("link.sources", source, source, axis=0)
@@ -147,15 +124,15 @@ def build(micro_batch: int | None, *, topology: Topology) -> Graph:
     scores = g.linear("link.output", hidden, 1)
     ends = g.concat("events.ends", source, true, axis=0)
     _write_memory(g, memory, ids, ends, most_recent, event_times, event_features)
-    return g.finish(scores)
+    return scores
 
 
-def _read_memory(g: GraphBuilder, topology: Topology, ids: str) -> _Memory:
+def _read_memory(g: GraphBuilder, config: Config, ids: str) -> _Memory:
     """Look the nodes up and bring their state up to date with the last event of each."""
     rows = 1 + WIKIPEDIA_NODES
     widths = (MEMORY, EDGE_FEATURES, DIRECTIONS)
     times = g.parameter("memory.times", (rows, TIMES), "state", "int32")
-    stored = widths if topology.split_memory else (sum(widths),)
+    stored = widths if config.split_memory else (sum(widths),)
     tables = tuple(
         g.parameter(f"memory.table{part}", (rows, width), "state")
         for part, width in enumerate(stored)
@@ -164,12 +141,12 @@ def _read_memory(g: GraphBuilder, topology: Topology, ids: str) -> _Memory:
         "memory.times.split", g.gather("memory.times.read", times, ids), (1, 1, 1), axis=1
     )
     read = [g.gather(f"memory.table{part}.read", table, ids) for part, table in enumerate(tables)]
-    if not topology.split_memory:
+    if not config.split_memory:
         read = list(g.split("memory.fields", read[0], widths, axis=1))
     own, features, direction = read
     # The other end of the event: its state alone, which one wide table holds in its first columns.
     states = tables[0]
-    if not topology.split_memory:
+    if not config.split_memory:
         states, *_ = g.split("memory.states", states, widths, axis=1)
     other = g.gather("memory.other", states, other_ids)
     leaves, enters = g.split("memory.direction", direction, (1, 1), axis=1)
@@ -276,22 +253,22 @@ def _attend(
     return g.elementwise(f"{name}.add", "add", skip, summed)
 
 
-def _model(topology: Topology) -> Model:
-    return Model(
-        name=topology.name,
-        family="tgn",
-        build=partial(build, topology=topology),
-        source="arXiv 2006.10637, as in graphcore/examples tags v2.4.0 and v3.3.0",
-        note="How many edge slots are padding is assumed.",
-        loss="binary_cross_entropy",
-    )
+tgn = partial(
+    network,
+    family="tgn",
+    source="arXiv 2006.10637, as in graphcore/examples tags v2.4.0 and v3.3.0",
+    note="How many edge slots are padding is assumed.",
+    loss="binary_cross_entropy",
+)
 
 
-def tgn_tensorflow() -> Model:
-    """TGN of the TensorFlow recipe, 200 events a batch: 260,401 parameters."""
-    return _model(TENSORFLOW)
+@tgn(default_batch=200, parameters=260_401, macs=370_971_600)
+def tgn_tensorflow(g: GraphBuilder, batch: int) -> str:
+    """TGN of the TensorFlow recipe, 200 events a batch."""
+    return build(g, batch, TENSORFLOW)
 
 
-def tgn_pytorch() -> Model:
-    """TGN of the PyTorch Geometric recipe, 40 events a batch: 260,401 parameters."""
-    return _model(PYTORCH)
+@tgn(default_batch=40, parameters=260_401, macs=143_069_600)
+def tgn_pytorch(g: GraphBuilder, batch: int) -> str:
+    """TGN of the PyTorch Geometric recipe, 40 events a batch."""
+    return build(g, batch, PYTORCH)

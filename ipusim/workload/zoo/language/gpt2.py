@@ -6,147 +6,107 @@ Radford et al. (2019), with the parameters and shapes of Hugging Face transforme
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from ipusim.errors import WorkloadError
-from ipusim.workload.graph import Graph
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.model import Model
 from ipusim.workload.zoo.layers.transformer import Shape, drop, large_where_zero, pre_norm_layer
+from ipusim.workload.zoo.registry import network
 
 VOCABULARY = 50257
 POSITIONS = 1024
 SOURCE = "Radford et al. 2019, as in Hugging Face transformers"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
-    """What distinguishes one GPT-2 from another.
-
-    ``sequence_length`` in tokens, at most 1024; with ``argmax`` the result is the likeliest token
-    at each position instead of all scores; with ``wide_mask`` the causal mask is float32.
-    """
-
-    name: str
-    layers: int
-    hidden: int
-    heads: int
-    sequence_length: int = POSITIONS
-    argmax: bool = False
-    wide_mask: bool = True
-    vocabulary: int = VOCABULARY
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.sequence_length <= POSITIONS:
-            raise WorkloadError(
-                f"Sequence length {self.sequence_length} of {self.name!r} must be at least 1 and "
-                f"at most {POSITIONS}, the positions that GPT-2 learns."
-            )
-
-
-def build(micro_batch: int | None, *, topology: Topology) -> Graph:
-    """Build the forward graph from token numbers (N, T) to scores (N, T, vocabulary) or tokens.
-
-    Parameters
-    ----------
-    micro_batch : int or None
-        Sequences per pass; None means 1.
-    topology : Topology
-    """
-    g = GraphBuilder(topology.name)
-    batch, tokens, hidden = micro_batch or 1, topology.sequence_length, topology.hidden
-    shape = Shape(
-        batch=batch,
-        tokens=tokens,
-        hidden=hidden,
-        heads=topology.heads,
-        feed_forward=4 * hidden,
-        wide_mask=topology.wide_mask,
-    )
-    ids = g.input("input_ids", (batch, tokens), "int32")
-    positions = g.parameter("position_ids", (tokens,), "constant", "int32")
-    words = g.parameter("wte.weight", (topology.vocabulary, hidden))
-    x = g.reshape("wte.items", g.gather("wte", words, ids), (batch, tokens, hidden))
-    places = g.gather("wpe", g.parameter("wpe.weight", (POSITIONS, hidden)), positions)
-    x = g.reshape("wpe.rows", g.elementwise("wpe.add", "add", x, places), (shape.rows, hidden))
-    x = drop(g, "drop", x, shape)
-    causal = g.parameter("causal_mask", (1, 1, tokens, tokens), "constant", "int32")
-    for layer in range(topology.layers):
-        # Each layer makes its mask anew from the stored 0/1 triangle (optimized_gpt2_attn.py),
-        # whose bytes become float32 as a Python number scales them.
-        prefix = f"h.{layer}.attention.causal"
-        mask = large_where_zero(g, prefix, causal, wide=topology.wide_mask)
-        x = pre_norm_layer(g, f"h.{layer}", x, shape, mask=mask)
-    x = g.matmul("lm_head", g.layer_norm("ln_f", x), words, transpose_b=True)
-    x = g.reshape("lm_head.items", x, (batch, tokens, topology.vocabulary))
-    return g.finish(g.argmax("argmax", x) if topology.argmax else x)
-
-
-def _model(topology: Topology) -> Model:
-    return Model(
-        name=topology.name,
-        family="gpt2",
-        build=partial(build, topology=topology),
-        source=SOURCE,
-        loss="" if topology.argmax else "cross_entropy_accuracy",
-    )
-
-
-_SIZES = {"small": (12, 768, 12), "medium": (24, 1024, 16), "large": (36, 1280, 20)}
+SIZES = {"small": (12, 768, 12), "medium": (24, 1024, 16), "large": (36, 1280, 20)}
 """Layers, features and heads."""
 
 PADDED_VOCABULARY = 50272
 """A multiple of 32, as Graphcore runs it (graphcore/examples, nlp/gpt2/pytorch/config)."""
 
 
-def _sized(size: str, sequence_length: int, *, name: str = "", **options: Any) -> Model:
-    """Return a model; further options are those of `Topology`."""
-    layers, hidden, heads = _SIZES[size]
-    topology = Topology(
-        name=name or f"gpt2_{size}",
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        sequence_length=sequence_length,
-        **options,
-    )
-    return _model(topology)
+def gpt2(
+    g: GraphBuilder,
+    batch: int,
+    size: str,
+    sequence_length: int = POSITIONS,
+    *,
+    argmax: bool = False,
+    wide_mask: bool = True,
+    vocabulary: int = VOCABULARY,
+) -> str:
+    """GPT-2 from token numbers (N, T) to scores (N, T, vocabulary), or to the likeliest tokens.
+
+    With `argmax` it hands back tokens; with `wide_mask` the causal mask is float32.
+    """
+    if not 1 <= sequence_length <= POSITIONS:
+        raise WorkloadError(
+            f"Sequence length {sequence_length} of {g.name!r} must be at least 1 and at most "
+            f"{POSITIONS}, the positions that GPT-2 learns."
+        )
+    layers, hidden, heads = SIZES[size]
+    tokens = sequence_length
+    shape = Shape(batch=batch, tokens=tokens, hidden=hidden, heads=heads, wide_mask=wide_mask)
+    ids = g.input("input_ids", (batch, tokens), "int32")
+    positions = g.parameter("position_ids", (tokens,), "constant", "int32")
+    words = g.parameter("wte.weight", (vocabulary, hidden))
+    x = g.reshape("wte.items", g.gather("wte", words, ids), (batch, tokens, hidden))
+    places = g.gather("wpe", g.parameter("wpe.weight", (POSITIONS, hidden)), positions)
+    x = g.reshape("wpe.rows", g.elementwise("wpe.add", "add", x, places), (shape.rows, hidden))
+    x = drop(g, "drop", x, shape)
+    causal = g.parameter("causal_mask", (1, 1, tokens, tokens), "constant", "int32")
+    for layer in range(layers):
+        # Each layer makes its mask anew from the stored 0/1 triangle (optimized_gpt2_attn.py),
+        # whose bytes become float32 as a Python number scales them.
+        prefix = f"h.{layer}.attention.causal"
+        mask = large_where_zero(g, prefix, causal, wide=wide_mask)
+        x = pre_norm_layer(g, f"h.{layer}", x, shape, mask=mask)
+    x = g.matmul("lm_head", g.layer_norm("ln_f", x), words, transpose_b=True)
+    x = g.reshape("lm_head.items", x, (batch, tokens, vocabulary))
+    return g.argmax("argmax", x) if argmax else x
 
 
-def gpt2_small(sequence_length: int = POSITIONS) -> Model:
-    """GPT-2 small: 124,439,808 parameters, 146 GMAC per sequence of 1024 tokens."""
-    return _sized("small", sequence_length)
+_network = partial(network, family="gpt2", source=SOURCE)
+scoring = partial(_network, loss="cross_entropy_accuracy")
 
 
-def gpt2_medium(sequence_length: int = POSITIONS) -> Model:
-    """GPT-2 medium: 354,823,168 parameters, 413 GMAC per sequence of 1024 tokens."""
-    return _sized("medium", sequence_length)
+@scoring(parameters=124_439_808, macs=145_824_153_600)
+def gpt2_small(g: GraphBuilder, batch: int, sequence_length: int = POSITIONS) -> str:
+    """GPT-2 small."""
+    return gpt2(g, batch, "small", sequence_length)
 
 
-def gpt2_large(sequence_length: int = POSITIONS) -> Model:
-    """GPT-2 large: 774,030,080 parameters, 887 GMAC per sequence of 1024 tokens."""
-    return _sized("large", sequence_length)
+@scoring(parameters=354_823_168, macs=413_475_536_896)
+def gpt2_medium(g: GraphBuilder, batch: int, sequence_length: int = POSITIONS) -> str:
+    """GPT-2 medium."""
+    return gpt2(g, batch, "medium", sequence_length)
 
 
-def _padded(size: str, sequence_length: int, **options: bool) -> tuple[str, partial[Model]]:
-    """Return name and maker of a model with the padded vocabulary."""
-    name = f"gpt2_{size}_padded_sl{sequence_length}{'_argmax' if options.get('argmax') else ''}"
-    padded = {"name": name, "vocabulary": PADDED_VOCABULARY, **options}
-    return name, partial(_sized, size, sequence_length, **padded)
+@scoring(parameters=774_030_080, macs=887_285_350_400)
+def gpt2_large(g: GraphBuilder, batch: int, sequence_length: int = POSITIONS) -> str:
+    """GPT-2 large."""
+    return gpt2(g, batch, "large", sequence_length)
 
 
-MODELS: dict[str, Callable[[], Model]] = dict(
-    (
-        _padded("medium", 128, wide_mask=False),
-        _padded("large", 512),
-        *(_padded(size, POSITIONS) for size in _SIZES),
-        *(_padded(size, POSITIONS, argmax=True) for size in _SIZES),
-    )
+NARROW_MASK = 128
+
+PADDED = (
+    ("medium", 128, 354_838_528, 46_049_263_616),
+    ("large", 512, 774_049_280, 419_493_314_560),
+    ("small", 1024, 124_451_328, 145_835_950_080),
+    ("medium", 1024, 354_838_528, 413_491_265_536),
+    ("large", 1024, 774_049_280, 887_305_011_200),
 )
-"""Those with a padded vocabulary by name, some of which hand back tokens instead of scores.
+"""Size, tokens, parameters and MACs of those with a padded vocabulary.
 
 PopTorch promotes operands as PyTorch does from SDK 3.0 on (poptorch/source/ImplicitCasting.cpp);
 the one with 128 tokens is of SDK 2.3, which narrowed the float32 operand of two by default."""
+
+for _size, _tokens, _parameters, _macs in PADDED:
+    _options = {"size": _size, "sequence_length": _tokens, "vocabulary": PADDED_VOCABULARY}
+    _counts = {"parameters": _parameters, "macs": _macs}
+    _name = f"gpt2_{_size}_padded_sl{_tokens}"
+    scoring(_name, **_counts)(partial(gpt2, **_options, wide_mask=_tokens != NARROW_MASK))
+    if _tokens == POSITIONS:
+        # Those that hand back tokens instead of scores.
+        _network(f"{_name}_argmax", **_counts)(partial(gpt2, **_options, argmax=True))

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from functools import partial
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.model import Model
 from ipusim.workload.zoo.language import bert
 from ipusim.workload.zoo.layers.speech import conv_along_time
 from ipusim.workload.zoo.layers.transformer import Shape, attention
+from ipusim.workload.zoo.registry import network
 
 FEED_FORWARD_GROUPS = 4
 CONV_GROUP_SIZE = 16
@@ -46,7 +46,7 @@ def convolution(g: GraphBuilder, prefix: str, x: str, shape: Shape) -> str:
 
 def grouped_feed_forward(g: GraphBuilder, prefix: str, x: str, shape: Shape) -> str:
     """Add a dense layer with GELU, a grouped product back, and a dense layer that mixes groups."""
-    y = g.linear(f"{prefix}.intermediate", x, shape.feed_forward)
+    y = g.linear(f"{prefix}.intermediate", x, shape.inner)
     y = g.elementwise(f"{prefix}.gelu", "gelu", y)
     # The recipe runs the grouped product as a convolution of one tap.
     y = conv_along_time(
@@ -75,28 +75,19 @@ def encoder(g: GraphBuilder, x: str, shape: Shape, mask: str, *, layers: int) ->
     return g.layer_norm("encoder.norm", x)
 
 
-def group_bert_base(sequence_length: int) -> Model:
+def group_bert(g: GraphBuilder, batch: int, tokens: int) -> str | tuple[str, str]:
     """GroupBERT Base for pre-training on sequences of 128, 384 or 512 tokens."""
-    topology = bert.base(
-        f"group_bert_base_pretraining_sl{sequence_length}",
-        sequence_length,
-        "pretraining",
-        masked_tokens=bert.MASKED_TOKENS[sequence_length],
-        dropout=False,
-    )
-    return Model(
-        name=topology.name,
+    masked = bert.MASKED_TOKENS[tokens]
+    config = bert.base(tokens, "pretraining", masked_tokens=masked, dropout=False)
+    return bert.build(g, batch, config, partial(encoder, layers=config.layers))
+
+
+for _tokens, _macs in ((128, 18_128_739_840), (384, 56_100_853_248)):
+    network(
+        f"group_bert_base_pretraining_sl{_tokens}",
         family="group-bert",
-        build=partial(
-            bert.build, topology=topology, layers=partial(encoder, layers=topology.layers)
-        ),
         source=SOURCE,
         loss="cross_entropy_accuracy",
-    )
-
-
-MODELS: dict[str, Callable[[], Model]] = {
-    f"group_bert_base_pretraining_sl{length}": partial(group_bert_base, length)
-    for length in (128, 384)
-}
-"""Every one by name."""
+        parameters=160_832_828,
+        macs=_macs,
+    )(partial(group_bert, tokens=_tokens))

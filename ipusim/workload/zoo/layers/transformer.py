@@ -8,7 +8,7 @@ each. Query, key and value come from one product, as in ViT and GPT-2 and as Gra
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from ipusim.errors import WorkloadError
@@ -20,14 +20,16 @@ ACTIVATIONS = ("gelu", "erf_gelu", "quick_gelu")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Sizes of a transformer for one micro-batch.
+    """Sizes and settings of the layers of a transformer.
 
     Attributes
     ----------
+    hidden, heads : int
+        Features of a token, heads that share them.
+    feed_forward : int
+        Features inside the feed-forward layers; 0 for four times as many as a token has.
     batch, tokens : int
-        Items per pass and tokens of each.
-    hidden, heads, feed_forward : int
-        Features of a token, heads that share them, features inside the feed-forward layers.
+        Items per pass and tokens of each; set by `on` where one network has several.
     dropout : bool
         Whether attention and the end of each half of a layer drop elements in training.
     attention_dropout, inner_dropout : bool
@@ -47,11 +49,11 @@ class Shape:
         Features of a head where they are not an equal share of the hidden ones.
     """
 
-    batch: int
-    tokens: int
     hidden: int
     heads: int
-    feed_forward: int
+    feed_forward: int = 0
+    batch: int = 1
+    tokens: int = 1
     dropout: bool = True
     attention_dropout: bool = True
     inner_dropout: bool = False
@@ -73,6 +75,15 @@ class Shape:
                 f"Hidden size {self.hidden} of a transformer must be a multiple of its "
                 f"{self.heads} heads."
             )
+
+    def on(self, batch: int, tokens: int) -> Shape:
+        """Return the same layers on so many items of so many tokens."""
+        return replace(self, batch=batch, tokens=tokens)
+
+    @property
+    def inner(self) -> int:
+        """Features inside the feed-forward layers."""
+        return self.feed_forward or 4 * self.hidden
 
     @property
     def rows(self) -> int:
@@ -225,7 +236,7 @@ def attention(
 
 def feed_forward(g: GraphBuilder, prefix: str, x: str, shape: Shape) -> str:
     """Add two dense layers with a GELU between them."""
-    y = g.linear(f"{prefix}.intermediate", x, shape.feed_forward)
+    y = g.linear(f"{prefix}.intermediate", x, shape.inner)
     y = activate(g, f"{prefix}.gelu", y, shape.activation)
     if shape.inner_dropout:
         y = drop(g, f"{prefix}.intermediate.dropout", y, shape)

@@ -8,12 +8,12 @@ convolutions and five dense layers. Names follow that code.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from math import prod
 
-from ipusim.workload.graph import Graph, MatMul, Reduce
+from ipusim.workload.graph import MatMul, Reduce
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.model import Model
+from ipusim.workload.zoo.registry import network
 
 PATCH_SIZE = 11
 CROP_SIZE = 15
@@ -81,43 +81,8 @@ def _scale(g: GraphBuilder, x: str) -> str:
     return g.reshape("scale.patches", rows, shape)
 
 
-def build_braggnn(micro_batch: int | None) -> Graph:
-    """Build the forward graph.
-
-    Parameters
-    ----------
-    micro_batch : int or None
-        Patches per pass; None means 1.
-
-    Returns
-    -------
-    Graph
-        From patches (N, 1, 11, 11) to centres (N, 2), column first, as fractions of the patch.
-    """
-    g = GraphBuilder("braggnn")
-    return _network(g, g.input("patches", (micro_batch or 1, 1, PATCH_SIZE, PATCH_SIZE)))
-
-
-def build_braggnn_scaled(micro_batch: int | None) -> Graph:
-    """Build the forward graph that scales its patches itself; arguments as `build_braggnn`."""
-    g = GraphBuilder("braggnn_scaled")
-    patches = g.input("patches", (micro_batch or 1, 1, PATCH_SIZE, PATCH_SIZE))
-    return _network(g, _scale(g, patches))
-
-
-def build_braggnn_prepared(micro_batch: int | None) -> Graph:
-    """Build the forward graph that shifts, crops and scales.
-
-    Inputs are crops (N, 1, 15, 15), and positions of peaks (N, 2) in them; the shift of the
-    targets, 2 numbers per patch, is left out.
-    """
-    g = GraphBuilder("braggnn_prepared")
-    crops = g.input("crops", (micro_batch or 1, 1, CROP_SIZE, CROP_SIZE))
-    return _network(g, _scale(g, _shift_and_crop(g, crops)))
-
-
-def _network(g: GraphBuilder, x: str) -> Graph:
-    """Add the layers to patches and finish the graph."""
+def _network(g: GraphBuilder, x: str) -> str:
+    """Add the layers to patches: centres (N, 2), column first, as fractions of the patch."""
     x = g.conv("cnn_layers_1", x, CONV_CHANNELS[0], 3, bias=True)
     x = _non_local_block(g, "nlb", x)
     x = g.elementwise("nlb.activation", "leaky_relu", x)
@@ -128,35 +93,32 @@ def _network(g: GraphBuilder, x: str) -> Graph:
     for number, units in enumerate(DENSE_UNITS, start=1):
         x = g.linear(f"dense_layers.{number}", x, units)
         x = g.elementwise(f"dense_layers.{number}.activation", "leaky_relu", x)
-    return g.finish(g.linear("dense_layers.out", x, COORDINATES))
+    return g.linear("dense_layers.out", x, COORDINATES)
 
 
-def braggnn() -> Model:
-    """BraggNN: 33,172 parameters, 2.094 MMAC per patch."""
-    return Model(
-        name="braggnn",
-        family="braggnn",
-        build=build_braggnn,
-        source="arXiv 2008.08198; github lzhengchun/BraggNN at 0d3fdc3, fcsz=16_8_4_2",
-        loss="mean_squared",
-    )
+bragg = partial(network, family="braggnn", loss="mean_squared", parameters=33_172, macs=2_094_252)
+PORT = "github daman-khaira/BraggNN_IPU at {}, model.py"
 
 
-def braggnn_scaled() -> Model:
+@bragg(source="arXiv 2008.08198; github lzhengchun/BraggNN at 0d3fdc3, fcsz=16_8_4_2")
+def braggnn(g: GraphBuilder, batch: int) -> str:
+    """BraggNN, from patches (N, 1, 11, 11) to centres (N, 2)."""
+    return _network(g, g.input("patches", (batch, 1, PATCH_SIZE, PATCH_SIZE)))
+
+
+@bragg(source=PORT.format("96c601b"))
+def braggnn_scaled(g: GraphBuilder, batch: int) -> str:
     """BraggNN that scales its patches on the chip."""
-    return _variant("braggnn_scaled", build_braggnn_scaled, "96c601b")
+    patches = g.input("patches", (batch, 1, PATCH_SIZE, PATCH_SIZE))
+    return _network(g, _scale(g, patches))
 
 
-def braggnn_prepared() -> Model:
-    """BraggNN that shifts, crops and scales on the chip: the final dataflow of the port."""
-    return _variant("braggnn_prepared", build_braggnn_prepared, "3de617c")
+@bragg(source=PORT.format("3de617c"))
+def braggnn_prepared(g: GraphBuilder, batch: int) -> str:
+    """BraggNN that shifts, crops and scales on the chip: the final dataflow of the port.
 
-
-def _variant(name: str, build: Callable[[int | None], Graph], commit: str) -> Model:
-    return Model(
-        name=name,
-        family="braggnn",
-        build=build,
-        source=f"github daman-khaira/BraggNN_IPU at {commit}, model.py",
-        loss="mean_squared",
-    )
+    Inputs are crops (N, 1, 15, 15), and positions of peaks (N, 2) in them; the shift of the
+    targets, 2 numbers per patch, is left out.
+    """
+    crops = g.input("crops", (batch, 1, CROP_SIZE, CROP_SIZE))
+    return _network(g, _scale(g, _shift_and_crop(g, crops)))

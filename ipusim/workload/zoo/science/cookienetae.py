@@ -6,9 +6,8 @@ that double the image again, one that keeps its size, one to a single channel; R
 
 from __future__ import annotations
 
-from ipusim.workload.graph import Graph
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.model import Model
+from ipusim.workload.zoo.registry import network
 
 IMAGE_SIZE = 128
 ENCODER = (16, 32, 64, 128)
@@ -16,16 +15,16 @@ DECODER = ((128, 2, 2), (64, 2, 2), (32, 2, 2), (16, 3, 1))
 """Channels, kernel and stride of the transposed convolutions."""
 
 
-def build_cookienetae(micro_batch: int | None) -> Graph:
-    """Build the forward graph from images (N, 1, 128, 128) to images of that size.
-
-    Parameters
-    ----------
-    micro_batch : int or None
-        Images per pass; None means 1.
-    """
-    g = GraphBuilder("cookienetae")
-    x = g.input("images", (micro_batch or 1, 1, IMAGE_SIZE, IMAGE_SIZE))
+@network(
+    family="cookienetae",
+    source="github AISDC/CookieNetAE model.py",
+    loss="mean_squared",
+    parameters=208_641,
+    macs=220_725_248,
+)
+def cookienetae(g: GraphBuilder, batch: int) -> str:
+    """CookieNetAE, from images (N, 1, 128, 128) to images of that size."""
+    x = g.input("images", (batch, 1, IMAGE_SIZE, IMAGE_SIZE))
     for number, channels in enumerate(ENCODER, start=1):
         x = g.conv(f"encoder.{number}", x, channels, 3, padding=1, bias=True)
         x = g.elementwise(f"encoder.{number}.relu", "relu", x)
@@ -36,15 +35,4 @@ def build_cookienetae(micro_batch: int | None) -> Graph:
         x = g.conv_transpose(name, x, channels, square, stride=steps, bias=True)
         x = g.elementwise(f"decoder.{number}.relu", "relu", x)
     x = g.conv("decoder.image", x, 1, 3, padding=1, bias=True)
-    return g.finish(g.elementwise("decoder.image.relu", "relu", x))
-
-
-def cookienetae() -> Model:
-    """CookieNetAE: 208,641 parameters, 220.7 MMAC per image."""
-    return Model(
-        name="cookienetae",
-        family="cookienetae",
-        build=build_cookienetae,
-        source="github AISDC/CookieNetAE model.py",
-        loss="mean_squared",
-    )
+    return g.elementwise("decoder.image.relu", "relu", x)

@@ -7,9 +7,8 @@ the two doses go through three more. 15,580 numbers per sample arrive from the h
 
 from __future__ import annotations
 
-from ipusim.workload.graph import Graph
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.model import Model
+from ipusim.workload.zoo.registry import network
 
 GENES, DESCRIPTORS, FINGERPRINTS = 942, 5270, 2048
 UNITS = (1000, 1000, 1000)
@@ -22,16 +21,15 @@ def _tower(g: GraphBuilder, name: str, x: str) -> str:
     return x
 
 
-def build_uno(micro_batch: int | None) -> Graph:
-    """Build the forward graph from features to growth (N, 1).
-
-    Parameters
-    ----------
-    micro_batch : int or None
-        Samples per pass; None means 1.
-    """
-    g = GraphBuilder("uno")
-    batch = micro_batch or 1
+@network(
+    family="uno",
+    source="ECP-CANDLE/Benchmarks Pilot1/Uno",
+    loss="mean_squared",
+    parameters=21_275_001,
+    macs=32_581_000,
+)
+def uno(g: GraphBuilder, batch: int) -> str:
+    """CANDLE Uno, from features to growth (N, 1)."""
     doses = [g.input(f"dose{drug}", (batch, 1)) for drug in (1, 2)]
     towers = [_tower(g, "gene", g.input("cell.rnaseq", (batch, GENES)))]
     g.share("tower2.", "tower1.")
@@ -41,15 +39,4 @@ def build_uno(micro_batch: int | None) -> Graph:
             towers.append(_tower(g, f"tower{drug}.{kind}", x))
     x = g.concat("concat", *doses, *towers, axis=1)
     x = _tower(g, "dense", x)
-    return g.finish(g.linear("growth", x, 1))
-
-
-def uno() -> Model:
-    """CANDLE Uno: 21,275,001 parameters, 32.6 MMAC per sample."""
-    return Model(
-        name="uno",
-        family="uno",
-        build=build_uno,
-        source="ECP-CANDLE/Benchmarks Pilot1/Uno",
-        loss="mean_squared",
-    )
+    return g.linear("growth", x, 1)

@@ -6,36 +6,24 @@ three columns of 63 levels and two surface values in, two columns of 63 tendenci
 
 from __future__ import annotations
 
-from ipusim.workload.graph import Graph
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.model import Model
+from ipusim.workload.zoo.registry import network
 
 INPUTS, OUTPUTS = 3 * 63 + 2, 2 * 63
 HIDDEN_LAYERS, UNITS = 6, 95
 
 
-def build_weather_mlp(micro_batch: int | None) -> Graph:
-    """Build the forward graph from columns (N, 191) to tendencies (N, 126).
-
-    Parameters
-    ----------
-    micro_batch : int or None
-        Columns per pass; None means 1.
-    """
-    g = GraphBuilder("weather_mlp")
-    x = g.input("columns", (micro_batch or 1, INPUTS))
+@network(
+    family="weather",
+    source="doi 10.1029/2021MS002477",
+    note="Depth, width and activation are recalled, not checked.",
+    loss="mean_squared",
+    parameters=75_936,
+    macs=75_240,
+)
+def weather_mlp(g: GraphBuilder, batch: int) -> str:
+    """Gravity-wave drag, from columns (N, 191) to tendencies (N, 126)."""
+    x = g.input("columns", (batch, INPUTS))
     for layer in range(1, HIDDEN_LAYERS + 1):
         x = g.elementwise(f"dense{layer}.tanh", "tanh", g.linear(f"dense{layer}", x, UNITS))
-    return g.finish(g.linear("out", x, OUTPUTS))
-
-
-def weather_mlp() -> Model:
-    """Emulator of gravity-wave drag: 75,936 parameters."""
-    return Model(
-        name="weather_mlp",
-        family="weather",
-        build=build_weather_mlp,
-        source="doi 10.1029/2021MS002477",
-        note="Depth, width and activation are recalled, not checked.",
-        loss="mean_squared",
-    )
+    return g.linear("out", x, OUTPUTS)

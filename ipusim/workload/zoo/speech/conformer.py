@@ -11,9 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from ipusim.workload.graph import Graph
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.model import Model
 from ipusim.workload.zoo.layers.speech import (
     Attention,
     attention_between,
@@ -22,17 +20,17 @@ from ipusim.workload.zoo.layers.speech import (
     smoothed_cross_entropy,
     swish,
 )
+from ipusim.workload.zoo.registry import network
 
 MELS, VOCABULARY = 80, 4233
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class Config:
     """What distinguishes one Conformer from another.
 
     Attributes
     ----------
-    name : str
     frames, tokens : int
         Length of the input and of the text, to which all are padded.
     subsampling : int
@@ -45,7 +43,6 @@ class Topology:
         a shift, and a CTC loss is trained besides.
     """
 
-    name: str
     frames: int
     tokens: int
     subsampling: int
@@ -97,45 +94,45 @@ def _feed_forward(g: GraphBuilder, prefix: str, x: str, features: int, *, encodi
     return g.elementwise(f"{prefix}.add", "add", x, y)
 
 
-def _convolve(g: GraphBuilder, prefix: str, x: str, batch: int, topology: Topology) -> str:
+def _convolve(g: GraphBuilder, prefix: str, x: str, batch: int, config: Config) -> str:
     """Add norm, gate, depthwise convolution along time, and the residual."""
-    hidden = topology.hidden
+    hidden = config.hidden
     y = g.layer_norm(f"{prefix}.norm_in", x)
     y = conv_along_time(g, f"{prefix}.pointwise1", y, batch, 2 * hidden, 1, bias=False)
     y = gated(g, f"{prefix}.glu", y)
     y = conv_along_time(
-        g, f"{prefix}.depthwise", y, batch, hidden, topology.kernel, groups=hidden, bias=False
+        g, f"{prefix}.depthwise", y, batch, hidden, config.kernel, groups=hidden, bias=False
     )
     y = swish(g, f"{prefix}.act", g.layer_norm(f"{prefix}.norm", y))
     y = conv_along_time(g, f"{prefix}.pointwise2", y, batch, hidden, 1, bias=False)
     return g.elementwise(f"{prefix}.add", "add", x, _drop(g, f"{prefix}.dropout", y))
 
 
-def _encode(g: GraphBuilder, x: str, batch: int, mask: str, topology: Topology) -> str:
+def _encode(g: GraphBuilder, x: str, batch: int, mask: str, config: Config) -> str:
     """Add the encoder: (N x steps, H) to the same."""
-    steps, hidden = topology.steps, topology.hidden
-    reach = 2 * steps - 1 if topology.shifts_positions else steps
+    steps, hidden = config.steps, config.hidden
+    reach = 2 * steps - 1 if config.shifts_positions else steps
     positions = g.parameter("encoder.positions", (reach, hidden), role="constant")
-    shape = topology.attention(batch, steps, steps)
-    for layer in range(topology.layers):
+    shape = config.attention(batch, steps, steps)
+    for layer in range(config.layers):
         name = f"encoder.{layer}"
-        x = _feed_forward(g, f"{name}.macaron", x, topology.feed_forward, encoding=True)
+        x = _feed_forward(g, f"{name}.macaron", x, config.feed_forward, encoding=True)
         y = g.layer_norm(f"{name}.attention.norm", x)
         y = attention_between(g, f"{name}.attention", y, y, shape, mask=mask, positions=positions)
         x = g.elementwise(
             f"{name}.attention.add", "add", x, _drop(g, f"{name}.attention.output_dropout", y)
         )
-        x = _convolve(g, f"{name}.conv", x, batch, topology)
-        x = _feed_forward(g, f"{name}.mlp", x, topology.feed_forward, encoding=True)
+        x = _convolve(g, f"{name}.conv", x, batch, config)
+        x = _feed_forward(g, f"{name}.mlp", x, config.feed_forward, encoding=True)
         x = g.layer_norm(f"{name}.norm", x)
     return g.layer_norm("encoder.norm", x)
 
 
 def _decode(
-    g: GraphBuilder, tokens: str, memory: str, batch: int, memory_mask: str, topology: Topology
+    g: GraphBuilder, tokens: str, memory: str, batch: int, memory_mask: str, config: Config
 ) -> str:
     """Add the decoder: tokens (N, L) to scores (N x L, vocabulary)."""
-    length, hidden = topology.tokens, topology.hidden
+    length, hidden = config.tokens, config.hidden
     table = g.parameter("decoder.table", (VOCABULARY, hidden))
     x = g.elementwise("decoder.scale", "scale", g.gather("decoder.embed", table, tokens))
     x = g.reshape("decoder.items", x, (batch, length, hidden))
@@ -143,11 +140,11 @@ def _decode(
     x = g.elementwise("decoder.add_positions", "add", x, positions)
     x = _drop(g, "decoder.dropout", g.reshape("decoder.rows", x, (batch * length, hidden)))
     causal = g.parameter("decoder.mask", (batch, 1, length, length), role="constant")
-    for layer in range(topology.decoder_layers):
+    for layer in range(config.decoder_layers):
         name = f"decoder.{layer}"
         y = g.layer_norm(f"{name}.self.norm", x)
         y = attention_between(
-            g, f"{name}.self", y, y, topology.attention(batch, length, length), mask=causal
+            g, f"{name}.self", y, y, config.attention(batch, length, length), mask=causal
         )
         x = g.elementwise(f"{name}.self.add", "add", x, _drop(g, f"{name}.self.out_dropout", y))
         y = g.layer_norm(f"{name}.source.norm", x)
@@ -156,99 +153,99 @@ def _decode(
             f"{name}.source",
             y,
             memory,
-            topology.attention(batch, length, topology.steps),
+            config.attention(batch, length, config.steps),
             mask=memory_mask,
         )
         x = g.elementwise(f"{name}.source.add", "add", x, _drop(g, f"{name}.source.out_dropout", y))
-        x = _feed_forward(g, f"{name}.mlp", x, topology.decoder_feed_forward, encoding=False)
+        x = _feed_forward(g, f"{name}.mlp", x, config.decoder_feed_forward, encoding=False)
     return g.linear("decoder.output", g.layer_norm("decoder.norm", x), VOCABULARY)
 
 
-def build(micro_batch: int | None, *, topology: Topology) -> Graph:
-    """Build the forward graph from frames (N, T, 80) and tokens (N, L) to the losses."""
-    g = GraphBuilder(topology.name)
-    batch, hidden, steps = micro_batch or 1, topology.hidden, topology.steps
-    x = g.input("features", (batch, topology.frames, MELS))
-    tokens = g.input("tokens", (batch, topology.tokens), "int32")
-    targets = g.input("targets", (batch, topology.tokens), "int32")
+def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
+    """Conformer, from frames (N, T, 80) and tokens (N, L) to the losses."""
+    hidden, steps = config.hidden, config.steps
+    x = g.input("features", (batch, config.frames, MELS))
+    tokens = g.input("tokens", (batch, config.tokens), "int32")
+    targets = g.input("targets", (batch, config.tokens), "int32")
     for function in ("sub", "mul"):
         statistics = g.parameter(f"normalise.{function}.by", (MELS,), role="constant")
         x = g.elementwise(f"normalise.{function}", function, x, statistics)
-    x = g.reshape("subsample.image", x, (batch, 1, topology.frames, MELS))
+    x = g.reshape("subsample.image", x, (batch, 1, config.frames, MELS))
     for layer in (1, 2):
-        x = g.conv(f"subsample.conv{layer}", x, topology.subsampling, 3, stride=2, bias=True)
+        x = g.conv(f"subsample.conv{layer}", x, config.subsampling, 3, stride=2, bias=True)
         x = g.elementwise(f"subsample.act{layer}", "relu", x)
     bands = g.shape(x)[3]
     x = g.transpose("subsample.steps_first", x, (0, 2, 1, 3))
-    x = g.reshape("subsample.rows", x, (batch * steps, topology.subsampling * bands))
+    x = g.reshape("subsample.rows", x, (batch * steps, config.subsampling * bands))
     x = g.linear("subsample.output", x, hidden)
     x = _drop(g, "subsample.dropout", g.elementwise("subsample.scale", "scale", x))
     mask = g.parameter("encoder.mask", (batch, 1, 1, steps), role="constant")
-    memory = _encode(g, x, batch, mask, topology)
+    memory = _encode(g, x, batch, mask, config)
     losses = []
-    if topology.ctc:
+    if config.ctc:
         scores = g.linear("ctc.output", memory, VOCABULARY)
         probabilities = g.softmax("ctc.log_softmax", scores, log=True)
         losses.append(g.alignment_loss("ctc", probabilities, targets, kind="ctc", steps=steps))
-    scores = _decode(g, tokens, memory, batch, mask, topology)
+    scores = _decode(g, tokens, memory, batch, mask, config)
     losses.insert(0, smoothed_cross_entropy(g, "loss", scores, targets))
-    return g.finish(*losses)
+    return tuple(losses)
 
 
-def _model(topology: Topology, source: str) -> Model:
-    return Model(
-        name=topology.name,
-        family="conformer",
-        build=partial(build, topology=topology),
-        source=source,
-        note="trained form: the graph ends with the losses",
-        loss="identity",
-    )
+conformer = partial(
+    network,
+    family="conformer",
+    note="trained form: the graph ends with the losses",
+    loss="identity",
+)
+SMALL = Config(
+    frames=768,
+    tokens=46,
+    subsampling=32,
+    layers=16,
+    hidden=144,
+    heads=4,
+    feed_forward=576,
+    kernel=31,
+    decoder_layers=1,
+    decoder_feed_forward=640,
+    attention_dropout=True,
+    attention_bias=False,
+    shifts_positions=True,
+    ctc=False,
+)
+MEDIUM = Config(
+    frames=1220,
+    tokens=48,
+    subsampling=256,
+    layers=12,
+    hidden=256,
+    heads=4,
+    feed_forward=2048,
+    kernel=15,
+    decoder_layers=6,
+    decoder_feed_forward=2048,
+    attention_dropout=False,
+    attention_bias=True,
+    shifts_positions=False,
+    ctc=True,
+)
 
 
-def conformer_small() -> Model:
-    """Return the small Conformer of SDK 2.4: 16 layers of 144 features, one decoder layer."""
-    return _model(
-        Topology(
-            name="conformer_small",
-            frames=768,
-            tokens=46,
-            subsampling=32,
-            layers=16,
-            hidden=144,
-            heads=4,
-            feed_forward=576,
-            kernel=31,
-            decoder_layers=1,
-            decoder_feed_forward=640,
-            attention_dropout=True,
-            attention_bias=False,
-            shifts_positions=True,
-            ctc=False,
-        ),
-        "graphcore/examples@v2.4.0:applications/pytorch/conformer/configs/train.yaml",
-    )
+@conformer(
+    source="graphcore/examples@v2.4.0:applications/pytorch/conformer/configs/train.yaml",
+    parameters=9_389_129,
+    macs=2_041_080_768,
+)
+def conformer_small(g: GraphBuilder, batch: int) -> tuple[str, ...]:
+    """The small Conformer of SDK 2.4: 16 layers of 144 features, one decoder layer."""
+    return build(g, batch, SMALL)
 
 
-def conformer_medium() -> Model:
-    """Return WeNet's Conformer: 12 layers of 256 features, six decoder layers, with CTC."""
-    return _model(
-        Topology(
-            name="conformer_medium",
-            frames=1220,
-            tokens=48,
-            subsampling=256,
-            layers=12,
-            hidden=256,
-            heads=4,
-            feed_forward=2048,
-            kernel=15,
-            decoder_layers=6,
-            decoder_feed_forward=2048,
-            attention_dropout=False,
-            attention_bias=True,
-            shifts_positions=False,
-            ctc=True,
-        ),
-        "graphcore/examples@v3.3.0:speech/conformer/pytorch/configs/train.yaml",
-    )
+@conformer(
+    source="graphcore/examples@v3.3.0:speech/conformer/pytorch/configs/train.yaml",
+    parameters=44_605_970,
+    macs=15_356_468_992,
+)
+def conformer_medium(g: GraphBuilder, batch: int) -> tuple[str, ...]:
+    """WeNet's Conformer: 12 layers of 256 features, six decoder layers, with CTC."""
+    return build(g, batch, MEDIUM)

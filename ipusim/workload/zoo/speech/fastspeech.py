@@ -12,9 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ipusim.workload.graph import Graph
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.model import Model
 from ipusim.workload.zoo.layers.speech import (
     conv_along_time,
     gather_lengths,
@@ -22,6 +20,7 @@ from ipusim.workload.zoo.layers.speech import (
     multiply_lengths,
 )
 from ipusim.workload.zoo.layers.transformer import Shape, attention
+from ipusim.workload.zoo.registry import network
 
 SYMBOLS, FRAMES, MELS = 189, 870, 80
 HIDDEN, KERNEL = 384, 3
@@ -44,7 +43,7 @@ def _block(
     y = attention(g, f"{prefix}.attention", x, shape, mask=scores_mask)
     y = g.elementwise(f"{prefix}.attention.add", "add", y, x)
     x = masked(g, f"{prefix}.attention.masked", g.layer_norm(f"{prefix}.attention.norm", y), mask)
-    y = conv_along_time(g, f"{prefix}.conv1", x, shape.batch, shape.feed_forward, KERNEL)
+    y = conv_along_time(g, f"{prefix}.conv1", x, shape.batch, shape.inner, KERNEL)
     if masks_inside:
         y = masked(g, f"{prefix}.conv1.masked", y, mask)
     y = _activate(g, f"{prefix}.conv1.act", y, activation, trained=trained)
@@ -109,12 +108,11 @@ def _add_positions(g: GraphBuilder, name: str, x: str, batch: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class Config:
     """What distinguishes the two networks, and the forms of one.
 
     Attributes
     ----------
-    name : str
     symbols : int
         Entries of the symbol table.
     layers, heads, head_size, feed_forward : int
@@ -132,7 +130,6 @@ class Topology:
         Whether durations, pitch and energy come from the host, as in training.
     """
 
-    name: str
     symbols: int
     layers: int
     heads: int
@@ -145,41 +142,39 @@ class Topology:
     head_size: int | None = None
 
 
-def build(micro_batch: int | None, *, topology: Topology) -> Graph:
-    """Build the forward graph from symbols (N, 189) to mel frames and predicted values."""
-    g = GraphBuilder(topology.name)
-    batch = micro_batch or 1
+def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
+    """FastSpeech, from symbols (N, 189) to mel frames and predicted values."""
     encode = Shape(
         batch=batch,
         tokens=SYMBOLS,
         hidden=HIDDEN,
-        heads=topology.heads,
-        feed_forward=topology.feed_forward,
-        fused_query_key_value=topology.head_size is not None,
-        head_size=topology.head_size,
+        heads=config.heads,
+        feed_forward=config.feed_forward,
+        fused_query_key_value=config.head_size is not None,
+        head_size=config.head_size,
     )
     ids = g.input("symbols", (batch, SYMBOLS), "int32")
-    table = g.parameter("symbols.table", (topology.symbols, HIDDEN))
+    table = g.parameter("symbols.table", (config.symbols, HIDDEN))
     mask, away = _masks(g, "symbols.mask", batch, SYMBOLS, ids)
     x = _add_positions(g, "symbols.positions", g.gather("symbols.embed", table, ids), batch)
     common = {
-        "activation": topology.activation,
-        "masks_inside": topology.postnet,
-        "trained": topology.given_variance,
+        "activation": config.activation,
+        "masks_inside": config.postnet,
+        "trained": config.given_variance,
     }
-    for layer in range(topology.layers):
+    for layer in range(config.layers):
         x = _block(g, f"encoder.{layer}", x, encode, mask=mask, scores_mask=away, **common)
     durations = _predictor(g, "duration", x, batch, mask)
-    kinds = ("pitch", "energy") if topology.predicts_energy else ("pitch",)
+    kinds = ("pitch", "energy") if config.predicts_energy else ("pitch",)
     values = {kind: _predictor(g, kind, x, batch, mask) for kind in kinds}
     for kind, value in values.items():
-        source = g.input(f"{kind}.given", (batch, SYMBOLS)) if topology.given_variance else value
+        source = g.input(f"{kind}.given", (batch, SYMBOLS)) if config.given_variance else value
         column = g.reshape(f"{kind}.column", source, (batch * SYMBOLS, 1))
-        y = conv_along_time(g, f"{kind}.embed", column, batch, HIDDEN, topology.embedding_kernel)
-        if topology.predicts_energy:
+        y = conv_along_time(g, f"{kind}.embed", column, batch, HIDDEN, config.embedding_kernel)
+        if config.predicts_energy:
             y = g.elementwise(f"{kind}.dropout", "dropout", y)
         x = g.elementwise(f"{kind}.add", "add", x, y)
-    if topology.postnet:
+    if config.postnet:
         x = gather_lengths(g, "lengths", x, batch, FRAMES)
     else:
         ends = g.input("lengths.ends", (batch, SYMBOLS))
@@ -188,13 +183,13 @@ def build(micro_batch: int | None, *, topology: Topology) -> Graph:
     mask, away = _masks(g, "frames.mask", batch, FRAMES, lasting)
     x = _add_positions(g, "frames.positions", x, batch)
     decode = replace(encode, tokens=FRAMES)
-    for layer in range(topology.layers):
+    for layer in range(config.layers):
         x = _block(g, f"decoder.{layer}", x, decode, mask=mask, scores_mask=away, **common)
     mel = g.linear("mel", x, MELS)
     outputs = [mel, durations, *values.values()]
-    if topology.postnet:
-        outputs.insert(1, _postnet(g, mel, batch, mask, trained=topology.given_variance))
-    return g.finish(*outputs)
+    if config.postnet:
+        outputs.insert(1, _postnet(g, mel, batch, mask, trained=config.given_variance))
+    return tuple(outputs)
 
 
 def _keras_norm(g: GraphBuilder, name: str, x: str) -> str:
@@ -242,19 +237,9 @@ def _postnet(g: GraphBuilder, mel: str, batch: int, mask: str, *, trained: bool)
     return g.elementwise("mel_after", "add", mel, y)
 
 
-def _model(topology: Topology, source: str, note: str) -> Model:
-    return Model(
-        name=topology.name,
-        family="fastspeech",
-        build=partial(build, topology=topology),
-        source=source,
-        note=note,
-        loss="mean_squared" if topology.given_variance else "",  # trained with given values only
-    )
-
-
-_FASTSPEECH2 = Topology(
-    name="fastspeech2",
+fastspeech = partial(network, family="fastspeech")
+TENSORFLOW = "graphcore/examples@v3.1.0:speech/fastspeech2/tensorflow2"
+FASTSPEECH2 = Config(
     symbols=149,
     layers=4,
     heads=2,
@@ -265,43 +250,51 @@ _FASTSPEECH2 = Topology(
     postnet=True,
     given_variance=False,
 )
+FASTPITCH = Config(
+    symbols=148,
+    layers=6,
+    heads=1,
+    head_size=64,
+    feed_forward=1536,
+    activation="relu",
+    predicts_energy=False,
+    embedding_kernel=3,
+    postnet=False,
+    given_variance=True,
+)
 
 
-def fastspeech2() -> Model:
-    """Return FastSpeech 2 as it speaks: durations, pitch and energy are its own predictions."""
-    return _model(
-        _FASTSPEECH2,
-        "graphcore/examples@v3.1.0:speech/fastspeech2/tensorflow2",
-        "for inference; 189 symbols, 870 frames; the lengths to which symbols are stretched are "
-        "taken as known",
-    )
+@fastspeech(
+    source=TENSORFLOW,
+    note="for inference; 189 symbols, 870 frames; the lengths to which symbols are stretched are "
+    "taken as known",
+    parameters=29_552_579,
+    macs=19_011_604_992,
+)
+def fastspeech2(g: GraphBuilder, batch: int) -> tuple[str, ...]:
+    """FastSpeech 2 as it speaks: durations, pitch and energy are its own predictions."""
+    return build(g, batch, FASTSPEECH2)  # trained with given values only
 
 
-def fastspeech2_training() -> Model:
-    """Return FastSpeech 2 as it is trained: durations, pitch and energy are given."""
-    return _model(
-        replace(_FASTSPEECH2, name="fastspeech2_training", given_variance=True),
-        "graphcore/examples@v3.1.0:speech/fastspeech2/tensorflow2",
-        "189 symbols, 870 frames; the absolute error of the mel frames is trained as a square",
-    )
+@fastspeech(
+    source=TENSORFLOW,
+    note="189 symbols, 870 frames; the absolute error of the mel frames is trained as a square",
+    loss="mean_squared",
+    parameters=29_552_579,
+    macs=19_011_604_992,
+)
+def fastspeech2_training(g: GraphBuilder, batch: int) -> tuple[str, ...]:
+    """FastSpeech 2 as it is trained: durations, pitch and energy are given."""
+    return build(g, batch, replace(FASTSPEECH2, given_variance=True))
 
 
-def fastpitch() -> Model:
-    """Return FastPitch as it is trained: durations and pitch are given."""
-    return _model(
-        Topology(
-            name="fastpitch",
-            symbols=148,
-            layers=6,
-            heads=1,
-            head_size=64,
-            feed_forward=1536,
-            activation="relu",
-            predicts_energy=False,
-            embedding_kernel=3,
-            postnet=False,
-            given_variance=True,
-        ),
-        "graphcore/examples@v3.3.0:speech/fastpitch/pytorch",
-        "189 symbols, 870 frames",
-    )
+@fastspeech(
+    source="graphcore/examples@v3.3.0:speech/fastpitch/pytorch",
+    note="189 symbols, 870 frames",
+    loss="mean_squared",
+    parameters=44_771_154,
+    macs=23_995_783_296,
+)
+def fastpitch(g: GraphBuilder, batch: int) -> tuple[str, ...]:
+    """FastPitch as it is trained: durations and pitch are given."""
+    return build(g, batch, FASTPITCH)

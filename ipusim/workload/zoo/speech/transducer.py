@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ipusim.workload.graph import Elementwise, Graph, MatMul, Norm
+from ipusim.workload.graph import Elementwise, MatMul, Norm
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.model import Model
+from ipusim.workload.zoo.registry import network
 
 FEATURES = 240
 """Three frames of 80 mel bands."""
@@ -25,12 +25,11 @@ JOINT_STEPS = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class Config:
     """What distinguishes one transducer from another.
 
     Attributes
     ----------
-    name : str
     frames, labels : int
         Stacked frames of an utterance and labels of its text, to which all are padded.
     layers, hidden, heads : int
@@ -39,7 +38,6 @@ class Topology:
         LSTM layers of the prediction network.
     """
 
-    name: str
     frames: int
     labels: int
     layers: int
@@ -94,17 +92,17 @@ def _attention(g: GraphBuilder, name: str, x: str, batch: int, heads: int) -> st
     return g.linear(f"{name}.output", joined, hidden, bias=False)
 
 
-def _encode(g: GraphBuilder, batch: int, topology: Topology) -> str:
+def _encode(g: GraphBuilder, batch: int, config: Config) -> str:
     """Add the transcription network: (N x steps, H)."""
-    x = g.input("features", (batch, FEATURES, topology.frames))
-    hidden, steps = topology.hidden, topology.steps
+    x = g.input("features", (batch, FEATURES, config.frames))
+    hidden, steps = config.hidden, config.steps
     x = g.conv1d("subsample", x, hidden, TAPS, stride=STRIDE, padding=(TAPS - 1, 0), bias=True)
     positions = g.parameter("encoder.positions", (hidden, steps), role="constant")
     x = g.elementwise("encoder.place", "add", x, positions)
     x = g.reshape("encoder.rows", x, (batch * steps, hidden))
-    for layer in range(topology.layers):
+    for layer in range(config.layers):
         name = f"encoder.{layer}"
-        y = _attention(g, f"{name}.attention", x, batch, topology.heads)
+        y = _attention(g, f"{name}.attention", x, batch, config.heads)
         x = _norm(g, f"{name}.norm1", g.elementwise(f"{name}.add1", "add", y, x))
         y = g.elementwise(f"{name}.act", "relu", g.linear(f"{name}.up", x, 4 * hidden))
         y = g.elementwise(f"{name}.dropout", "dropout", y)
@@ -113,7 +111,7 @@ def _encode(g: GraphBuilder, batch: int, topology: Topology) -> str:
     return x
 
 
-def _predict(g: GraphBuilder, labels: str, topology: Topology) -> str:
+def _predict(g: GraphBuilder, labels: str, config: Config) -> str:
     """Add the prediction network: labels (N, L) to (N x (L + 1), units)."""
     batch, length = g.shape(labels)
     units = PREDICTION
@@ -122,23 +120,23 @@ def _predict(g: GraphBuilder, labels: str, topology: Topology) -> str:
     x = g.transpose("predict.steps_first", x, (1, 0, 2))
     blank = g.parameter("predict.blank", (1, batch, units), role="constant")
     x = g.concat("predict.start", blank, x, axis=0)
-    for layer in range(topology.prediction_layers):
+    for layer in range(config.prediction_layers):
         x = g.recurrent(f"predict.lstm{layer}", x, units)
         x = g.elementwise(f"predict.dropout{layer}", "dropout", x)
     x = g.transpose("predict.items_first", x, (1, 0, 2))
     return g.reshape("predict.rows", x, (batch * (length + 1), units))
 
 
-def _join(g: GraphBuilder, steps: str, labels: str, batch: int, topology: Topology) -> str:
+def _join(g: GraphBuilder, steps: str, labels: str, batch: int, config: Config) -> str:
     """Add the joint network: log probabilities of nothing and of the next label for every pair."""
-    joint, columns = JOINT, topology.labels + 1
+    joint, columns = JOINT, config.labels + 1
     a = g.linear("joint.steps", steps, joint)
-    a = g.reshape("joint.steps.items", a, (batch, topology.steps, 1, joint))
+    a = g.reshape("joint.steps.items", a, (batch, config.steps, 1, joint))
     b = g.linear("joint.labels", labels, joint)
     b = g.reshape("joint.labels.items", b, (batch, 1, columns, joint))
     weight = g.parameter("joint.output.weight", (joint, SYMBOLS))
     bias = g.parameter("joint.output.bias", (SYMBOLS,))
-    whole, rest = divmod(topology.steps, JOINT_STEPS)
+    whole, rest = divmod(config.steps, JOINT_STEPS)
     sizes = (JOINT_STEPS,) * whole + ((rest,) if rest else ())
     parts = []
     for index, part in enumerate(g.split("joint.parts", a, sizes, axis=1)):
@@ -163,57 +161,41 @@ def _join(g: GraphBuilder, steps: str, labels: str, batch: int, topology: Topolo
     return g.concat("joint.concat", *parts, axis=0)
 
 
-def build(micro_batch: int | None, *, topology: Topology) -> Graph:
-    """Build the forward graph from features (N, 240, T) and labels (N, L) to the loss."""
-    g = GraphBuilder(topology.name)
-    batch = micro_batch or 1
-    labels = g.input("labels", (batch, topology.labels), "int32")
-    encoded = _encode(g, batch, topology)
-    predicted = _predict(g, labels, topology)
-    pairs = _join(g, encoded, predicted, batch, topology)
-    loss = g.alignment_loss("loss", pairs, labels, kind="transducer", steps=topology.steps)
-    return g.finish(loss)
+def build(g: GraphBuilder, batch: int, config: Config) -> str:
+    """Transducer, from features (N, 240, T) and labels (N, L) to the loss."""
+    labels = g.input("labels", (batch, config.labels), "int32")
+    encoded = _encode(g, batch, config)
+    predicted = _predict(g, labels, config)
+    pairs = _join(g, encoded, predicted, batch, config)
+    return g.alignment_loss("loss", pairs, labels, kind="transducer", steps=config.steps)
 
 
-def _model(topology: Topology, source: str) -> Model:
-    return Model(
-        name=topology.name,
-        family="rnn-t",
-        build=partial(build, topology=topology),
-        source=source,
-        note="trained form, with the loss; 125 labels and, in the small one, 1980 frames before "
-        "stacking as test_transducer.py generates them; the large one takes 16.8 s slowed down to "
-        "0.85 of the speed",
-        loss="identity",
-    )
-
-
-_SMALL = Topology(
-    name="transformer_transducer",
-    frames=660,
-    labels=125,
-    layers=12,
-    hidden=256,
-    heads=8,
-    prediction_layers=1,
+transducer = partial(
+    network,
+    family="rnn-t",
+    note="trained form, with the loss; 125 labels and, in the small one, 1980 frames before "
+    "stacking as test_transducer.py generates them; the large one takes 16.8 s slowed down to "
+    "0.85 of the speed",
+    loss="identity",
 )
+SMALL = Config(frames=660, labels=125, layers=12, hidden=256, heads=8, prediction_layers=1)
 
 
-def transformer_transducer() -> Model:
-    """Return the transducer of 12 layers of 256 features."""
-    return _model(_SMALL, "graphcore/examples@v3.1.0:speech/transformer_transducer/popart/training")
+@transducer(
+    source="graphcore/examples@v3.1.0:speech/transformer_transducer/popart/training",
+    parameters=13_978_368,
+    macs=26_248_175_616,
+)
+def transformer_transducer(g: GraphBuilder, batch: int) -> str:
+    """Transducer of 12 layers of 256 features."""
+    return build(g, batch, SMALL)
 
 
-def transformer_transducer_large() -> Model:
-    """Return the transducer of MLPerf 2.0: 14 layers of 768 features."""
-    return _model(
-        replace(
-            _SMALL,
-            name="transformer_transducer_large",
-            frames=659,
-            layers=14,
-            hidden=768,
-            prediction_layers=2,
-        ),
-        "mlcommons/training_results_v2.0: Graphcore, rnnt, configs/transducer-large-1023sp.yaml",
-    )
+@transducer(
+    source="mlcommons/training_results_v2.0: Graphcore, rnnt, configs/transducer-large-1023sp.yaml",
+    parameters=107_997_952,
+    macs=58_506_006_528,
+)
+def transformer_transducer_large(g: GraphBuilder, batch: int) -> str:
+    """Transducer of MLPerf 2.0: 14 layers of 768 features."""
+    return build(g, batch, replace(SMALL, frames=659, layers=14, hidden=768, prediction_layers=2))

@@ -20,13 +20,11 @@ depth, whose activations fill the chip without a dense bottleneck, are four time
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 
-from ipusim.workload.graph import Graph
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.model import Model
 from ipusim.workload.zoo.layers.cnn import normalise
+from ipusim.workload.zoo.registry import network
 
 IMAGE_SIZE = 28
 IMAGE_CHANNELS = 1
@@ -37,13 +35,11 @@ NOTE = "Assumed architecture: the paper publishes neither code nor layer sizes."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class Config:
     """Sizes of the autoencoder; change these and nothing else.
 
     Attributes
     ----------
-    name : str
-        In the zoo.
     channels : tuple of int
         Per stage; the field halves from one to the next.
     blocks : tuple of int
@@ -52,42 +48,41 @@ class Topology:
         Numbers that the bottleneck keeps of an image.
     """
 
-    name: str = "tamu_autoencoder"
     channels: tuple[int, ...] = (128, 256, 512)
     blocks: tuple[int, ...] = (3, 3, 3)
     code_features: int = 648
 
 
-def build(micro_batch: int | None, *, topology: Topology) -> Graph:
-    """Build the forward graph from an image (N, 1, 28, 28) to its reconstruction.
-
-    Parameters
-    ----------
-    micro_batch : int or None
-        Images per pass; None means 1.
-    topology : Topology
-    """
-    g = GraphBuilder(topology.name)
-    channels = topology.channels
-    x = g.input("images", (micro_batch or 1, IMAGE_CHANNELS, IMAGE_SIZE, IMAGE_SIZE))
+@network(
+    family="tamu-autoencoder",
+    source=SOURCE,
+    note=NOTE,
+    loss="mean_squared",
+    parameters=36_351_625,
+    macs=414_855_168,
+)
+def tamu_autoencoder(g: GraphBuilder, batch: int, config: Config = Config()) -> str:
+    """TAMU's MNIST autoencoder as assumed here, from an image (N, 1, 28, 28) to another."""
+    channels = config.channels
+    x = g.input("images", (batch, IMAGE_CHANNELS, IMAGE_SIZE, IMAGE_SIZE))
     x = _settle(g, "stem", g.conv("stem.conv", x, channels[0], 3, padding=1))
-    for stage, (width, blocks) in enumerate(zip(channels, topology.blocks, strict=True)):
+    for stage, (width, blocks) in enumerate(zip(channels, config.blocks, strict=True)):
         for block in range(blocks):
             stride = 2 if stage and block == 0 else 1
             x = _residual(g, f"encoder.{stage}.{block}", x, width, stride)
     field = g.shape(x)
-    x = g.linear("code", g.flatten("code.flatten", x), topology.code_features)
+    x = g.linear("code", g.flatten("code.flatten", x), config.code_features)
     x = g.linear("decoder", g.elementwise("code.relu", "relu", x), prod(field[1:]))
     x = g.elementwise("decoder.relu", "relu", g.reshape("decoder.reshape", x, field))
     for stage in range(len(channels) - 1, -1, -1):
-        for block in range(topology.blocks[stage]):
+        for block in range(config.blocks[stage]):
             x = _residual(g, f"decoder.{stage}.{block}", x, channels[stage], 1)
         if stage:
             prefix = f"decoder.{stage}.enlarge"
             x = g.conv_transpose(f"{prefix}.conv", x, channels[stage - 1], (3, 3), stride=(2, 2))
             x = _settle(g, prefix, x)
     x = g.conv("image.conv", x, IMAGE_CHANNELS, 3, padding=1, bias=True)
-    return g.finish(g.elementwise("image.sigmoid", "sigmoid", x))
+    return g.elementwise("image.sigmoid", "sigmoid", x)
 
 
 def _settle(g: GraphBuilder, prefix: str, x: str) -> str:
@@ -105,16 +100,3 @@ def _residual(g: GraphBuilder, prefix: str, x: str, channels: int, stride: int) 
         x = normalise(g, f"{prefix}.shortcut.norm", x, 0)
     y = g.elementwise(f"{prefix}.add", "add", y, x)
     return g.elementwise(f"{prefix}.relu", "relu", y)
-
-
-def tamu_autoencoder(topology: Topology | None = None) -> Model:
-    """TAMU's MNIST autoencoder as assumed here: 42,372,865 parameters, 0.42 GMAC per image."""
-    topology = topology or Topology()
-    return Model(
-        name=topology.name,
-        family="tamu-autoencoder",
-        build=partial(build, topology=topology),
-        source=SOURCE,
-        note=NOTE,
-        loss="mean_squared",
-    )

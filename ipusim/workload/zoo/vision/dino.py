@@ -9,13 +9,11 @@ it out of the loop over micro-batches) and left out here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 
-from ipusim.workload.graph import Graph
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.model import Model
 from ipusim.workload.zoo.layers.transformer import Shape, activate, pre_norm_layer
+from ipusim.workload.zoo.registry import network
 from ipusim.workload.zoo.vision.vit import PATCH, embed_patches, first_token, put_first
 
 GLOBAL_CROPS, LOCAL_CROPS = 2, 8
@@ -25,15 +23,10 @@ ACTIVATION = "erf_gelu"
 SOURCE = "arXiv 2104.14294, graphcore/examples@v3.3.0:vision/dino/pytorch/core"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
-    """What distinguishes one DINO from another; ``classes`` of the head, cut into two halves."""
-
-    name: str
-    layers: int
-    hidden: int
-    heads: int
-    classes: int = 65536
+CLASSES = 65536
+"""Scores of the head, cut into two halves."""
+LAYERS = 12
+SHAPE = Shape(hidden=768, heads=12, dropout=False, activation=ACTIVATION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +38,15 @@ class _Pass:
     shape: Shape
 
 
-def build(micro_batch: int | None, *, topology: Topology) -> Graph:
-    """Build the forward graph from crops to the loss and the new centre of the teacher's scores.
-
-    Parameters
-    ----------
-    micro_batch : int or None
-        Images per pass, with ten crops each; None means 1.
-    topology : Topology
-    """
-    g = GraphBuilder(topology.name)
-    batch = micro_batch or 1
+@network(
+    family="dino",
+    source=SOURCE,
+    loss="identity",
+    parameters=108_937_216,
+    macs=96_047_057_664,
+)
+def dino_vit_base_16(g: GraphBuilder, batch: int) -> tuple[str, str]:
+    """DINO with ViT-B/16, from ten crops of each image to the loss and the teacher's new centre."""
     g.share("student_local.", "student.")
     g.freeze("teacher.")
     crops = {
@@ -63,12 +54,12 @@ def build(micro_batch: int | None, *, topology: Topology) -> Graph:
         LOCAL_SIZE: g.input("local_crops", (batch * LOCAL_CROPS, 3, LOCAL_SIZE, LOCAL_SIZE)),
     }
     passes = [
-        _pass(topology, "student", batch * GLOBAL_CROPS, GLOBAL_SIZE),
-        _pass(topology, "student_local", batch * LOCAL_CROPS, LOCAL_SIZE),
-        _pass(topology, "teacher", batch * GLOBAL_CROPS, GLOBAL_SIZE),
+        _pass("student", batch * GLOBAL_CROPS, GLOBAL_SIZE),
+        _pass("student_local", batch * LOCAL_CROPS, LOCAL_SIZE),
+        _pass("teacher", batch * GLOBAL_CROPS, GLOBAL_SIZE),
     ]
-    states = [_tokens(g, crops[each.size], each, topology) for each in passes]
-    for layer in range(topology.layers):
+    states = [_tokens(g, crops[each.size], each) for each in passes]
+    for layer in range(LAYERS):
         states = [
             pre_norm_layer(g, f"{each.name}.blocks.{layer}", x, each.shape)
             for each, x in zip(passes, states, strict=True)
@@ -80,32 +71,24 @@ def build(micro_batch: int | None, *, topology: Topology) -> Graph:
     student = g.concat("student.views", features[0], features[1], axis=0)
     student = _bottleneck(g, "student.head", student)
     teacher = _bottleneck(g, "teacher.head", features[2])
-    student = _scores(g, "student.head", student, topology.classes)
-    teacher = _scores(g, "teacher.head", teacher, topology.classes)
-    return g.finish(_loss(g, student, teacher, batch), g.reduce("center", "mean", teacher, axis=0))
+    student = _scores(g, "student.head", student, CLASSES)
+    teacher = _scores(g, "teacher.head", teacher, CLASSES)
+    return _loss(g, student, teacher, batch), g.reduce("center", "mean", teacher, axis=0)
 
 
-def _pass(topology: Topology, name: str, crops: int, size: int) -> _Pass:
-    shape = Shape(
-        batch=crops,
-        tokens=(size // PATCH) ** 2 + 1,
-        hidden=topology.hidden,
-        heads=topology.heads,
-        feed_forward=4 * topology.hidden,
-        dropout=False,
-        stochastic_depth=name != "teacher",
-        activation=ACTIVATION,
-    )
+def _pass(name: str, crops: int, size: int) -> _Pass:
+    shape = replace(SHAPE, stochastic_depth=name != "teacher")
+    shape = shape.on(crops, (size // PATCH) ** 2 + 1)
     return _Pass(name=name, size=size, shape=shape)
 
 
-def _tokens(g: GraphBuilder, crops: str, each: _Pass, topology: Topology) -> str:
+def _tokens(g: GraphBuilder, crops: str, each: _Pass) -> str:
     """Add the patches of the crops, the class token and the positions, as rows."""
     name, shape = each.name, each.shape
     x = embed_patches(g, f"{name}.patch_embed", crops, shape.hidden, PATCH)
     token = g.parameter(f"{name}.cls_token", (1, 1, shape.hidden))
     x = put_first(g, f"{name}.cls_token", token, x)
-    learnt = _pass(topology, name, 1, GLOBAL_SIZE).shape.tokens
+    learnt = _pass(name, 1, GLOBAL_SIZE).shape.tokens
     places = g.parameter(f"{name}.pos_embed", (1, learnt, shape.hidden))
     if shape.tokens != learnt:
         # Bicubic resampling of the learnt square of positions is a product with fixed weights.
@@ -175,15 +158,3 @@ def _loss(g: GraphBuilder, student: str, teacher: str, batch: int) -> str:
 def _chunks(g: GraphBuilder, name: str, x: str, parts: int) -> tuple[str, ...]:
     rows, classes = g.shape(x)
     return g.unstack(f"{name}.split", g.reshape(name, x, (parts, rows // parts, classes)))
-
-
-def dino_vit_base_16() -> Model:
-    """DINO with ViT-B/16: ten crops through a student of 85.8 million parameters, two more."""
-    topology = Topology(name="dino_vit_base_16", layers=12, hidden=768, heads=12)
-    return Model(
-        name=topology.name,
-        family="dino",
-        build=partial(build, topology=topology),
-        source=SOURCE,
-        loss="identity",
-    )

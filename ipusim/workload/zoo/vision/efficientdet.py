@@ -20,9 +20,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from ipusim.workload.graph import Graph, NonMaxSuppression, Tensor
+from ipusim.workload.graph import NonMaxSuppression, Tensor
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.model import Model
+from ipusim.workload.zoo.registry import network
 from ipusim.workload.zoo.vision import efficientnet
 
 CLASSES = 90
@@ -37,14 +37,12 @@ BACKBONE_STAGES = (2, 4, 6)
 SOURCE = "arXiv 1911.09070, as in google/automl and graphcore/examples vision/efficientdet"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+@dataclass(frozen=True, slots=True)
+class Config:
     """Sizes of one EfficientDet.
 
     Attributes
     ----------
-    name : str
-        In the zoo.
     width, depth : float
         Scaling of the backbone.
     image_size : int
@@ -55,7 +53,6 @@ class Topology:
         Convolutions of a head before its last.
     """
 
-    name: str
     width: float
     depth: float
     image_size: int
@@ -64,57 +61,22 @@ class Topology:
     repeats: int
 
 
-TOPOLOGIES = {
-    topology.name: topology
-    for topology in (
-        Topology(
-            name=f"efficientdet_d{number}",
-            width=width,
-            depth=depth,
-            image_size=size,
-            channels=channels,
-            cells=cells,
-            repeats=repeats,
-        )
-        for number, (width, depth, size, channels, cells, repeats) in enumerate(
-            (
-                (1.0, 1.0, 512, 64, 3, 3),
-                (1.0, 1.1, 640, 88, 4, 3),
-                (1.1, 1.2, 768, 112, 5, 3),
-                (1.2, 1.4, 896, 160, 6, 4),
-                (1.4, 1.8, 1024, 224, 7, 4),
-            )
-        )
-    )
-}
-
-
-def build(micro_batch: int | None, *, topology: Topology) -> Graph:
-    """Build the forward graph from an image (N, 3, S, S) to the detections.
-
-    Parameters
-    ----------
-    micro_batch : int or None
-        Images per pass; None means 1.
-    topology : Topology
-    """
-    g = GraphBuilder(topology.name)
-    size = topology.image_size
-    images = g.input("images", (micro_batch or 1, 3, size, size))
-    trunk = efficientnet.Topology(
-        name=topology.name, width=topology.width, depth=topology.depth, image_size=size
-    )
+def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
+    """From an image (N, 3, S, S) to the detections."""
+    size = config.image_size
+    images = g.input("images", (batch, 3, size, size))
+    trunk = efficientnet.Config(width=config.width, depth=config.depth)
     stages = efficientnet.backbone(g, images, trunk)
     features = [stages[stage] for stage in BACKBONE_STAGES]
     for level in range(len(features), LEVELS):
-        features.append(_resample(g, f"resample.{level}", features[-1], topology.channels, -1))
-    for cell in range(topology.cells):
-        features = _cell(g, f"fpn.{cell}", features, topology.channels)
+        features.append(_resample(g, f"resample.{level}", features[-1], config.channels, -1))
+    for cell in range(config.cells):
+        features = _cell(g, f"fpn.{cell}", features, config.channels)
     scores, boxes = (
-        [_head(g, name, level, x, outputs, topology.repeats) for level, x in enumerate(features)]
+        [_head(g, name, level, x, outputs, config.repeats) for level, x in enumerate(features)]
         for name, outputs in (("class_net", CLASSES), ("box_net", 4))
     )
-    return g.finish(*_detections(g, scores, boxes))
+    return _detections(g, scores, boxes)
 
 
 def _resample(g: GraphBuilder, prefix: str, x: str, channels: int, finer: int) -> str:
@@ -232,15 +194,18 @@ def _corners(g: GraphBuilder, boxes: str) -> str:
     return g.concat("corners", low, high, axis=2)
 
 
-def _model(topology: Topology) -> Model:
-    return Model(
-        name=topology.name,
+for _name, _config, _counts in (
+    ("efficientdet_d0", Config(1.0, 1.0, 512, 64, 3, 3), (3_880_067, 2_494_681_600)),
+    ("efficientdet_d1", Config(1.0, 1.1, 640, 88, 4, 3), (6_625_898, 6_010_148_880)),
+    ("efficientdet_d2", Config(1.1, 1.2, 768, 112, 5, 3), (8_097_039, 10_847_889_088)),
+    ("efficientdet_d3", Config(1.2, 1.4, 896, 160, 6, 4), (12_032_296, 24_604_739_264)),
+    ("efficientdet_d4", Config(1.4, 1.8, 1024, 224, 7, 4), (20_723_675, 54_660_481_376)),
+):
+    network(
+        _name,
         family="efficientdet",
-        build=partial(build, topology=topology),
         source=SOURCE,
         folds_batch_norm=False,
-    )
-
-
-MODELS = {name: partial(_model, topology) for name, topology in TOPOLOGIES.items()}
-"""Constructors by name: EfficientDet-D0 to D4."""
+        parameters=_counts[0],
+        macs=_counts[1],
+    )(partial(build, config=_config))

@@ -1,6 +1,6 @@
 """EfficientNet, and the form of it that Graphcore trains.
 
-Topology of Tan and Le (arXiv 1905.11946) as timm counts it: symmetric padding, squeeze-excite at a
+Config of Tan and Le (arXiv 1905.11946) as timm counts it: symmetric padding, squeeze-excite at a
 quarter of each block's input channels. The G16 form of Masters et al. (arXiv 2106.03640) filters
 in groups of 16 channels instead of one by one, expands 4 times instead of 6, and normalises by
 groups; squeeze-excite stays at a quarter of the block's input. The number of normalisation groups,
@@ -9,13 +9,11 @@ groups; squeeze-excite stays at a quarter of the block's input. The number of no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 
-from ipusim.workload.graph import Graph
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.model import Model
 from ipusim.workload.zoo.layers.cnn import (
     InvertedResidual,
     classify,
@@ -23,6 +21,7 @@ from ipusim.workload.zoo.layers.cnn import (
     normalise,
     round_channels,
 )
+from ipusim.workload.zoo.registry import network
 
 CLASSES = 1000
 STEM_CHANNELS, HEAD_CHANNELS = 32, 1280
@@ -44,113 +43,89 @@ STAGES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class Config:
     """What distinguishes one EfficientNet from another.
 
-    ``width`` and ``depth`` scale the channels and blocks of B0; ``image_size`` is in pixels.
-    ``group_size`` 1 means depthwise, ``norm_groups`` 0 batch norm.
+    ``width`` and ``depth`` scale the channels and blocks of B0. ``group_size`` 1 means depthwise,
+    ``norm_groups`` 0 batch norm.
     """
 
-    name: str
     width: float
     depth: float
-    image_size: int
     expansion: int = 6
     group_size: int = 1
     norm_groups: int = 0
 
 
-def build(micro_batch: int | None, *, topology: Topology) -> Graph:
-    """Build the forward graph from an image (N, 3, S, S) to class scores (N, 1000).
-
-    Parameters
-    ----------
-    micro_batch : int or None
-        Images per pass; None means 1.
-    topology : Topology
-    """
-    g = GraphBuilder(topology.name)
-    size = topology.image_size
-    x = backbone(g, g.input("images", (micro_batch or 1, 3, size, size)), topology)[-1]
-    x = g.conv("conv_head", x, _scaled(HEAD_CHANNELS, topology), 1)
-    x = normalise(g, "bn2", x, topology.norm_groups)
+def build(g: GraphBuilder, batch: int, config: Config, image_size: int) -> str:
+    """From an image (N, 3, S, S) to class scores (N, 1000)."""
+    x = backbone(g, g.input("images", (batch, 3, image_size, image_size)), config)[-1]
+    x = g.conv("conv_head", x, _scaled(HEAD_CHANNELS, config), 1)
+    x = normalise(g, "bn2", x, config.norm_groups)
     x = g.elementwise("act2", "swish", x)
-    return g.finish(classify(g, x, CLASSES))
+    return classify(g, x, CLASSES)
 
 
-def _scaled(channels: int, topology: Topology) -> int:
-    return round_channels(channels * topology.width)
+def _scaled(channels: int, config: Config) -> int:
+    return round_channels(channels * config.width)
 
 
-def backbone(g: GraphBuilder, images: str, topology: Topology) -> tuple[str, ...]:
+def backbone(g: GraphBuilder, images: str, config: Config) -> tuple[str, ...]:
     """Add the network without its head; the results of the stages, first to last."""
-    x = g.conv("conv_stem", images, _scaled(STEM_CHANNELS, topology), 3, stride=2, padding=1)
-    x = normalise(g, "bn1", x, topology.norm_groups)
+    x = g.conv("conv_stem", images, _scaled(STEM_CHANNELS, config), 3, stride=2, padding=1)
+    x = normalise(g, "bn1", x, config.norm_groups)
     x = g.elementwise("act1", "swish", x)
     results: list[str] = []
     for stage, (kernel, first_stride, channels, blocks, expands) in enumerate(STAGES):
-        for number in range(ceil(blocks * topology.depth)):
+        for number in range(ceil(blocks * config.depth)):
             before = g.shape(x)[1]
             block = InvertedResidual(
                 kernel=kernel,
                 stride=first_stride if number == 0 else 1,
-                expanded=before * topology.expansion if expands else before,
-                channels=_scaled(channels, topology),
+                expanded=before * config.expansion if expands else before,
+                channels=_scaled(channels, config),
                 squeezed=int(before * SQUEEZE_RATIO),
                 activation="swish",
                 squeeze_activation="swish",
                 gate="sigmoid",
-                group_size=topology.group_size,
-                norm_groups=topology.norm_groups,
+                group_size=config.group_size,
+                norm_groups=config.norm_groups,
             )
             x = inverted_residual(g, f"blocks.{stage}.{number}", x, block)
         results.append(x)
     return tuple(results)
 
 
-def _model(topology: Topology, source: str = SOURCE) -> Model:
-    return Model(
-        name=topology.name,
-        family="efficientnet",
-        build=partial(build, topology=topology),
-        source=source,
-        loss="cross_entropy",
-    )
+efficientnet = partial(network, family="efficientnet", source=SOURCE, loss="cross_entropy")
+g16 = partial(network, family="efficientnet", source=SOURCE_G16, loss="cross_entropy")
+G16 = Config(width=1.0, depth=1.0, expansion=4, group_size=16, norm_groups=NORM_GROUPS_G16)
 
 
-def _g16(name: str, width: float, depth: float, image_size: int) -> Model:
-    topology = Topology(
-        name=name,
-        width=width,
-        depth=depth,
-        image_size=image_size,
-        expansion=4,
-        group_size=16,
-        norm_groups=NORM_GROUPS_G16,
-    )
-    return _model(topology, SOURCE_G16)
+@efficientnet(parameters=5_288_548, macs=385_814_752)
+def efficientnet_b0(g: GraphBuilder, batch: int, image_size: int = 224) -> str:
+    """EfficientNet-B0."""
+    return build(g, batch, Config(width=1.0, depth=1.0), image_size)
 
 
-def efficientnet_b0(image_size: int = 224) -> Model:
-    """EfficientNet-B0: 5,288,548 parameters, 0.386 GMAC per image of 224 pixels."""
-    return _model(Topology(name="efficientnet_b0", width=1.0, depth=1.0, image_size=image_size))
+@g16(parameters=5_913_796, macs=634_668_544)
+def efficientnet_b0_g16_gn(g: GraphBuilder, batch: int, image_size: int = 224) -> str:
+    """EfficientNet-B0 in G16 form."""
+    return build(g, batch, G16, image_size)
 
 
-def efficientnet_b4(image_size: int = 380) -> Model:
-    """EfficientNet-B4: 19,341,616 parameters, 4.39 GMAC per image of 380 pixels."""
-    return _model(Topology(name="efficientnet_b4", width=1.4, depth=1.8, image_size=image_size))
+@efficientnet(parameters=19_341_616, macs=4_393_771_024)
+def efficientnet_b4(g: GraphBuilder, batch: int, image_size: int = 380) -> str:
+    """EfficientNet-B4."""
+    return build(g, batch, Config(width=1.4, depth=1.8), image_size)
 
 
-def efficientnet_b7(image_size: int = 600) -> Model:
-    """EfficientNet-B7: 66,347,960 parameters, 37.7 GMAC per image of 600 pixels."""
-    return _model(Topology(name="efficientnet_b7", width=2.0, depth=3.1, image_size=image_size))
+@g16(parameters=19_324_712, macs=6_058_411_104)
+def efficientnet_b4_g16_gn(g: GraphBuilder, batch: int, image_size: int = 380) -> str:
+    """EfficientNet-B4 in G16 form."""
+    return build(g, batch, replace(G16, width=1.4, depth=1.8), image_size)
 
 
-def efficientnet_b0_g16_gn(image_size: int = 224) -> Model:
-    """EfficientNet-B0 in G16 form: 5,913,796 parameters, 0.635 GMAC per image of 224 pixels."""
-    return _g16("efficientnet_b0_g16_gn", 1.0, 1.0, image_size)
-
-
-def efficientnet_b4_g16_gn(image_size: int = 380) -> Model:
-    """EfficientNet-B4 in G16 form: 19,324,712 parameters, 6.06 GMAC per image of 380 pixels."""
-    return _g16("efficientnet_b4_g16_gn", 1.4, 1.8, image_size)
+@efficientnet(parameters=66_347_960, macs=37_745_884_192)
+def efficientnet_b7(g: GraphBuilder, batch: int, image_size: int = 600) -> str:
+    """EfficientNet-B7."""
+    return build(g, batch, Config(width=2.0, depth=3.1), image_size)

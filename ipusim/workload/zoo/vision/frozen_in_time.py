@@ -7,12 +7,7 @@ apart; DistilBERT (arXiv 1910.01108) reads the caption.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
-
-from ipusim.workload.graph import Graph
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.model import Model
 from ipusim.workload.zoo.layers.transformer import (
     Shape,
     additive_mask,
@@ -22,6 +17,7 @@ from ipusim.workload.zoo.layers.transformer import (
     post_norm_layer,
     query_key_value,
 )
+from ipusim.workload.zoo.registry import network
 from ipusim.workload.zoo.vision.dino import normalise_rows
 from ipusim.workload.zoo.vision.vit import embed_patches, first_token
 
@@ -33,118 +29,80 @@ SOURCE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
-    """What distinguishes one Frozen in Time from another.
-
-    Attributes
-    ----------
-    name : str
-    frames, learnt_frames, patch : int
-        Frames of a clip, frames that positions are learnt for, side of a patch in pixels.
-    layers, text_layers : int
-        Of the two transformers.
-    hidden, heads : int
-        Of both.
-    tokens : int
-        Of a caption.
-    features : int
-        Elements of the common vectors.
-    """
-
-    name: str
-    frames: int = 1
-    learnt_frames: int = 4
-    patch: int = 32
-    layers: int = 12
-    text_layers: int = 6
-    hidden: int = 768
-    heads: int = 12
-    tokens: int = 64
-    features: int = 256
-
-    @property
-    def patches(self) -> int:
-        """Patches of a frame."""
-        return (IMAGE // self.patch) ** 2
+LEARNT_FRAMES = 4
+"""Frames that positions are learnt for."""
+PATCH = 32
+PATCHES = (IMAGE // PATCH) ** 2
+"""Patches of a frame."""
+LAYERS, TEXT_LAYERS = 12, 6
+CLIPS = Shape(hidden=768, heads=12, dropout=False)
+TEXTS = Shape(hidden=768, heads=12, fused_query_key_value=False)
+TOKENS = 64
+"""Of a caption."""
+FEATURES = 256
+"""Elements of the common vectors."""
 
 
-def build(micro_batch: int | None, *, topology: Topology) -> Graph:
-    """Build the forward graph from captions and clips to scores of all pairs, both ways.
-
-    Parameters
-    ----------
-    micro_batch : int or None
-        Pairs per pass; None means 1.
-    topology : Topology
-    """
-    g = GraphBuilder(topology.name)
-    batch = micro_batch or 1
-    text = _text(g, topology, batch)
-    video = _video(g, topology, batch)
+@network(
+    family="frozen-in-time",
+    source=SOURCE,
+    loss="cross_entropy",
+    parameters=182_581_761,
+    macs=8_582_775_040,
+)
+def frozen_in_time_1_frame(g: GraphBuilder, batch: int, frames: int = 1) -> tuple[str, str]:
+    """Frozen in Time, from captions and clips to scores of all pairs, both ways."""
+    text = _text(g, batch)
+    video = _video(g, batch, frames)
     text = normalise_rows(g, "text.normalise", text)
     video = normalise_rows(g, "video.normalise", video)
     scores = g.matmul("similarity", text, video, transpose_b=True)
     scale = g.elementwise("logit_scale.exp", "exp", g.parameter("logit_scale", (1, 1)))
     scores = g.elementwise("similarity.scale", "mul", scores, scale)
-    return g.finish(scores, g.transpose("similarity.per_clip", scores, (1, 0)))
+    return scores, g.transpose("similarity.per_clip", scores, (1, 0))
 
 
-def _text(g: GraphBuilder, topology: Topology, batch: int) -> str:
+def _text(g: GraphBuilder, batch: int) -> str:
     """Add DistilBERT and the projection of its first token: (N, features)."""
-    hidden, size = topology.hidden, (batch, topology.tokens)
-    shape = Shape(
-        batch=batch,
-        tokens=topology.tokens,
-        hidden=hidden,
-        heads=topology.heads,
-        feed_forward=4 * hidden,
-        fused_query_key_value=False,
-    )
+    shape, size = TEXTS.on(batch, TOKENS), (batch, TOKENS)
+    hidden = shape.hidden
     ids = g.input("input_ids", size, "int32")
     mask = additive_mask(g, "attention_mask", g.input("attention_mask", size, "int32"))
     words = g.parameter("text.word_embeddings.weight", (VOCABULARY, hidden))
     x = g.reshape("text.items", g.gather("text.word_embeddings", words, ids), (*size, hidden))
-    positions = g.parameter("text.position_ids", (topology.tokens,), "constant", "int32")
+    positions = g.parameter("text.position_ids", (TOKENS,), "constant", "int32")
     places = g.parameter("text.position_embeddings.weight", (POSITIONS, hidden))
     places = g.gather("text.position_embeddings", places, positions)
     x = g.elementwise("text.add_position", "add", x, places)
     x = g.layer_norm("text.LayerNorm", g.reshape("text.rows", x, (shape.rows, hidden)))
     x = drop(g, "text.dropout", x, shape)
-    for layer in range(topology.text_layers):
+    for layer in range(TEXT_LAYERS):
         x = post_norm_layer(g, f"text.layer.{layer}", x, shape, mask=mask)
     x = g.elementwise("txt_proj.relu", "relu", first_token(g, "text.first", x, batch))
-    return g.linear("txt_proj", x, topology.features)
+    return g.linear("txt_proj", x, FEATURES)
 
 
-def _video(g: GraphBuilder, topology: Topology, batch: int) -> str:
+def _video(g: GraphBuilder, batch: int, frames: int) -> str:
     """Add the space-time transformer and the projection of its class token: (N, features)."""
-    hidden, patches = topology.hidden, topology.frames * topology.patches
-    shape = Shape(
-        batch=batch,
-        tokens=patches + 1,
-        hidden=hidden,
-        heads=topology.heads,
-        feed_forward=4 * hidden,
-        dropout=False,
-    )
-    clips = g.input("video", (batch * topology.frames, 3, IMAGE, IMAGE))
-    x = embed_patches(g, "video.patch_embed", clips, hidden, topology.patch)
+    hidden, patches = CLIPS.hidden, frames * PATCHES
+    shape = CLIPS.on(batch, patches + 1)
+    clips = g.input("video", (batch * frames, 3, IMAGE, IMAGE))
+    x = embed_patches(g, "video.patch_embed", clips, hidden, PATCH)
     x = g.reshape("video.clips", x, (batch, patches, hidden))
     token = g.parameter("video.cls_token", (1, 1, hidden))
     token = g.expand("video.cls_token.expand", token, (batch, 1, hidden))
     x = g.concat("video.cls_token.concat", token, x, axis=1)
-    x = g.elementwise("video.positions.add", "add", x, _positions(g, topology))
+    x = g.elementwise("video.positions.add", "add", x, _positions(g, frames))
     x = g.reshape("video.rows", x, (shape.rows, hidden))
-    for layer in range(topology.layers):
-        x = _layer(g, f"video.blocks.{layer}", x, shape, topology.frames)
+    for layer in range(LAYERS):
+        x = _layer(g, f"video.blocks.{layer}", x, shape, frames)
     x = first_token(g, "video.first", g.layer_norm("video.norm", x), batch)
-    return g.linear("vid_proj", x, topology.features)
+    return g.linear("vid_proj", x, FEATURES)
 
 
-def _positions(g: GraphBuilder, topology: Topology) -> str:
+def _positions(g: GraphBuilder, used: int) -> str:
     """Add the sum of learnt places within a frame and learnt numbers of the frame."""
-    hidden, patches, frames = topology.hidden, topology.patches, topology.learnt_frames
+    hidden, patches, frames = CLIPS.hidden, PATCHES, LEARNT_FRAMES
     places = g.parameter("video.pos_embed", (1, patches + 1, hidden))
     first = g.narrow("video.pos_embed.first", places, axis=1, size=1)
     rest = g.narrow("video.pos_embed.patches", places, axis=1, size=patches)
@@ -153,7 +111,7 @@ def _positions(g: GraphBuilder, topology: Topology) -> str:
     rest = g.elementwise("video.temporal_embed.add", "add", rest, times)
     rest = g.reshape("video.positions", rest, (1, frames * patches, hidden))
     rest = g.concat("video.positions.concat", first, rest, axis=1)
-    return g.narrow("video.positions.used", rest, axis=1, size=topology.frames * patches + 1)
+    return g.narrow("video.positions.used", rest, axis=1, size=used * patches + 1)
 
 
 def _layer(g: GraphBuilder, prefix: str, x: str, shape: Shape, frames: int) -> str:
@@ -223,15 +181,3 @@ def _with_first(
 def _attend(g: GraphBuilder, name: str, query: str, key: str, value: str) -> str:
     scores = g.matmul(f"{name}.scores", query, key, transpose_b=True)
     return g.matmul(f"{name}.context", g.softmax(f"{name}.softmax", scores), value)
-
-
-def frozen_in_time_1_frame() -> Model:
-    """Frozen in Time on clips of one frame: 8.7 GMAC per pair, time attention included."""
-    topology = Topology(name="frozen_in_time_1_frame")
-    return Model(
-        name=topology.name,
-        family="frozen-in-time",
-        build=partial(build, topology=topology),
-        source=SOURCE,
-        loss="cross_entropy",
-    )

@@ -9,18 +9,16 @@ column of the image.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
-from ipusim.workload.graph import Graph
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.model import Model
 from ipusim.workload.zoo.layers.transformer import Shape, merge_heads, split_heads
+from ipusim.workload.zoo.registry import network
 from ipusim.workload.zoo.vision import vqgan
 
 SIDE = vqgan.IMAGE // 2 ** (len(vqgan.MULTIPLES) - 1)
 """Codes of a row of the image."""
 PATTERN = ("row", "row", "column", "row")
-"""Attention of the layers, repeated; see `Topology.full`."""
+"""Attention of the layers, repeated; see `Config.full`."""
 SOURCE = (
     "arXiv 2102.12092, graphcore/examples@v3.3.0:multimodal/mini_dalle/pytorch/models/dalle.py, "
     "transformer.py, attention.py, configs.yml L16"
@@ -28,12 +26,11 @@ SOURCE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class Config:
     """What distinguishes one mini DALL-E from another.
 
     Attributes
     ----------
-    name : str
     layers, hidden, heads, head_size : int
         Of the transformer; heads together may be wider than ``hidden``.
     full : tuple of int
@@ -44,7 +41,6 @@ class Topology:
         Numbers that text tokens may have, one of their own for padding at each place included.
     """
 
-    name: str
     layers: int
     hidden: int
     heads: int
@@ -61,41 +57,47 @@ class Topology:
     def shape(self, batch: int, tokens: int) -> Shape:
         """Return the sizes of the attention's heads."""
         return Shape(
-            batch=batch,
-            tokens=tokens,
-            hidden=self.heads * self.head_size,
-            heads=self.heads,
-            feed_forward=4 * self.hidden,
-            dropout=False,
+            batch=batch, tokens=tokens, hidden=self.heads * self.head_size, heads=self.heads
         )
 
 
-def build(micro_batch: int | None, *, topology: Topology) -> Graph:
-    """Build the forward graph from captions and images to scores of all tokens.
+L16 = Config(
+    layers=16,
+    hidden=512,
+    heads=16,
+    head_size=64,
+    full=(11, 15),
+    text=80,
+    words=553 + 7635 + 4 + 80,
+)
+"""Of 16 layers, with the words of its tokeniser (553 + 7635 + 4, and 80)."""
 
-    Parameters
-    ----------
-    micro_batch : int or None
-        Pairs per pass; None means 1.
-    topology : Topology
-    """
-    g = GraphBuilder(topology.name)
-    batch, hidden, tokens = micro_batch or 1, topology.hidden, topology.tokens
+
+@network(
+    family="dall-e",
+    source=SOURCE,
+    loss="cross_entropy",
+    parameters=93_604_432,
+    macs=100_458_328_064,
+)
+def mini_dalle_l16(g: GraphBuilder, batch: int, config: Config = L16) -> str:
+    """Mini DALL-E, from captions and images to scores of all tokens."""
+    hidden, tokens = config.hidden, config.tokens
     g.freeze("vae.")
     images = g.input("image", (batch, 3, vqgan.IMAGE, vqgan.IMAGE))
     codes = vqgan.encode(g, "vae", images)
     image = _image_tokens(g, codes, batch, hidden)
-    x = g.concat("tokens.concat", _text_tokens(g, topology, batch), image, axis=1)
+    x = g.concat("tokens.concat", _text_tokens(g, config, batch), image, axis=1)
     x = g.narrow("tokens.read", x, axis=1, size=tokens)
     x = g.reshape("tokens.rows", x, (batch * tokens, hidden))
-    for layer in range(topology.layers):
-        kind = "full" if layer in topology.full else PATTERN[layer % len(PATTERN)]
-        x = _layer(g, f"layers.{layer}", x, topology, batch, kind)
-    total = topology.words + vqgan.CODES
+    for layer in range(config.layers):
+        kind = "full" if layer in config.full else PATTERN[layer % len(PATTERN)]
+        x = _layer(g, f"layers.{layer}", x, config, batch, kind)
+    total = config.words + vqgan.CODES
     x = g.linear("to_logits", g.layer_norm("to_logits.norm", x), total)
     apart = g.parameter("logits_mask", (tokens, total), "constant")
     x = g.reshape("to_logits.items", x, (batch, tokens, total))
-    return g.finish(g.elementwise("to_logits.mask", "add", x, apart))
+    return g.elementwise("to_logits.mask", "add", x, apart)
 
 
 def _image_tokens(g: GraphBuilder, codes: str, batch: int, hidden: int) -> str:
@@ -111,28 +113,28 @@ def _image_tokens(g: GraphBuilder, codes: str, batch: int, hidden: int) -> str:
     return g.reshape("image_emb.items", x, (batch, SIDE * SIDE, hidden))
 
 
-def _text_tokens(g: GraphBuilder, topology: Topology, batch: int) -> str:
+def _text_tokens(g: GraphBuilder, config: Config, batch: int) -> str:
     """Add the embedding of the caption, with the token that begins it, and of places: (N, T, H)."""
-    hidden, tokens = topology.hidden, topology.text + 1
+    hidden, tokens = config.hidden, config.text + 1
     ids = g.input("text", (batch, tokens), "int32")
-    x = g.gather("text_emb", g.parameter("text_emb.weight", (topology.words, hidden)), ids)
+    x = g.gather("text_emb", g.parameter("text_emb.weight", (config.words, hidden)), ids)
     places = g.parameter("text_pos_emb.weight", (tokens, hidden))
     x = g.reshape("text_emb.items", x, (batch, tokens, hidden))
     return g.elementwise("text_pos_emb.add", "add", x, places)
 
 
-def _layer(g: GraphBuilder, prefix: str, x: str, topology: Topology, batch: int, kind: str) -> str:
+def _layer(g: GraphBuilder, prefix: str, x: str, config: Config, batch: int, kind: str) -> str:
     """Add attention and gated dense layers, both scaled by a learnt vector (arXiv 2103.17239)."""
     y = g.layer_norm(f"{prefix}.attention.norm", x)
     attend = _full_attention if kind == "full" else _axial_attention
-    y = attend(g, f"{prefix}.attention", y, topology, batch, kind)
+    y = attend(g, f"{prefix}.attention", y, config, batch, kind)
     x = _scaled_residual(g, f"{prefix}.attention", x, y)
-    y = g.linear(f"{prefix}.mlp.gated", g.layer_norm(f"{prefix}.mlp.norm", x), 8 * topology.hidden)
-    y, gates = g.split(f"{prefix}.mlp.split", y, (4 * topology.hidden,) * 2, axis=1)
+    y = g.linear(f"{prefix}.mlp.gated", g.layer_norm(f"{prefix}.mlp.norm", x), 8 * config.hidden)
+    y, gates = g.split(f"{prefix}.mlp.split", y, (4 * config.hidden,) * 2, axis=1)
     y = g.elementwise(
         f"{prefix}.mlp.gate", "mul", y, g.elementwise(f"{prefix}.mlp.gelu", "gelu", gates)
     )
-    y = g.linear(f"{prefix}.mlp.output", y, topology.hidden)
+    y = g.linear(f"{prefix}.mlp.output", y, config.hidden)
     return _scaled_residual(g, f"{prefix}.mlp", x, y)
 
 
@@ -143,10 +145,10 @@ def _scaled_residual(g: GraphBuilder, prefix: str, x: str, y: str) -> str:
 
 
 def _heads(
-    g: GraphBuilder, prefix: str, x: str, topology: Topology, batch: int, tokens: int
+    g: GraphBuilder, prefix: str, x: str, config: Config, batch: int, tokens: int
 ) -> tuple[str, str, str]:
     """Add the product that makes query, key and value, without bias, and the scaling of queries."""
-    shape = topology.shape(batch, tokens)
+    shape = config.shape(batch, tokens)
     y = g.linear(f"{prefix}.qkv", x, 3 * shape.hidden, bias=False)
     parts = g.split(f"{prefix}.split", y, (shape.hidden,) * 3, axis=1)
     query, key, value = (
@@ -162,29 +164,29 @@ def _masked_softmax(g: GraphBuilder, name: str, scores: str, mask: tuple[int, ..
 
 
 def _full_attention(
-    g: GraphBuilder, prefix: str, x: str, topology: Topology, batch: int, kind: str
+    g: GraphBuilder, prefix: str, x: str, config: Config, batch: int, kind: str
 ) -> str:
     """Add attention to all tokens before: rows (N x T, H) to rows."""
-    tokens = topology.tokens
-    query, key, value = _heads(g, prefix, x, topology, batch, tokens)
+    tokens = config.tokens
+    query, key, value = _heads(g, prefix, x, config, batch, tokens)
     scores = g.matmul(f"{prefix}.scores", query, key, transpose_b=True)
     weights = _masked_softmax(g, prefix, scores, (tokens, tokens))
     y = merge_heads(g, prefix, g.matmul(f"{prefix}.context", weights, value))
-    return g.linear(f"{prefix}.output", y, topology.hidden)
+    return g.linear(f"{prefix}.output", y, config.hidden)
 
 
 def _axial_attention(
-    g: GraphBuilder, prefix: str, x: str, topology: Topology, batch: int, kind: str
+    g: GraphBuilder, prefix: str, x: str, config: Config, batch: int, kind: str
 ) -> str:
     """Add attention of codes to the caption and their row or column, of the caption to itself.
 
     A token is added at the end, so that all codes are there, and taken away again.
     """
-    text, codes, tokens = topology.text + 1, SIDE * SIDE, topology.tokens
-    x = g.reshape(f"{prefix}.items", x, (batch, tokens, topology.hidden))
+    text, codes, tokens = config.text + 1, SIDE * SIDE, config.tokens
+    x = g.reshape(f"{prefix}.items", x, (batch, tokens, config.hidden))
     x = g.pad(f"{prefix}.pad", x, axis=1, size=text + codes)
-    x = g.reshape(f"{prefix}.rows", x, (batch * (text + codes), topology.hidden))
-    query, key, value = _heads(g, prefix, x, topology, batch, text + codes)
+    x = g.reshape(f"{prefix}.rows", x, (batch * (text + codes), config.hidden))
+    query, key, value = _heads(g, prefix, x, config, batch, text + codes)
     text_query, query = g.split(f"{prefix}.query.apart", query, (text, codes), axis=2)
     text_key, key = g.split(f"{prefix}.key.apart", key, (text, codes), axis=2)
     text_value, value = g.split(f"{prefix}.value.apart", value, (text, codes), axis=2)
@@ -195,9 +197,9 @@ def _axial_attention(
         _lines(g, f"{prefix}.{name}", part, kind)
         for name, part in (("query", query), ("key", key), ("value", value))
     )
-    lines = (batch, topology.heads, SIDE, SIDE)
+    lines = (batch, config.heads, SIDE, SIDE)
     near = g.matmul(f"{prefix}.lines.scores", query, key, transpose_b=True)
-    flat = (batch, topology.heads, codes, topology.head_size)
+    flat = (batch, config.heads, codes, config.head_size)
     query = g.reshape(f"{prefix}.query.flat", query, flat)
     far = g.matmul(f"{prefix}.to_text.scores", query, text_key, transpose_b=True)
     far = g.reshape(f"{prefix}.to_text.lines", far, (*lines, text))
@@ -205,17 +207,17 @@ def _axial_attention(
     weights = _masked_softmax(g, f"{prefix}.lines", scores, (SIDE, text + SIDE))
     far, near = g.split(f"{prefix}.lines.apart", weights, (text, SIDE), axis=4)
     near = g.matmul(f"{prefix}.lines.context", near, value)
-    far = g.reshape(f"{prefix}.to_text.flat", far, (batch, topology.heads, codes, text))
+    far = g.reshape(f"{prefix}.to_text.flat", far, (batch, config.heads, codes, text))
     far = g.matmul(f"{prefix}.to_text.context", far, text_value)
     far = g.reshape(f"{prefix}.to_text.out", far, g.shape(near))
     y = g.elementwise(f"{prefix}.lines.add", "add", near, far)
     if kind == "column":
         y = g.transpose(f"{prefix}.lines.rows_first", y, (0, 1, 3, 2, 4))
     y = g.concat(f"{prefix}.all", text_out, g.reshape(f"{prefix}.codes", y, flat), axis=2)
-    y = g.linear(f"{prefix}.output", merge_heads(g, prefix, y), topology.hidden)
-    y = g.reshape(f"{prefix}.output.items", y, (batch, text + codes, topology.hidden))
+    y = g.linear(f"{prefix}.output", merge_heads(g, prefix, y), config.hidden)
+    y = g.reshape(f"{prefix}.output.items", y, (batch, text + codes, config.hidden))
     y = g.narrow(f"{prefix}.output.read", y, axis=1, size=tokens)
-    return g.reshape(f"{prefix}.output.rows", y, (batch * tokens, topology.hidden))
+    return g.reshape(f"{prefix}.output.rows", y, (batch * tokens, config.hidden))
 
 
 def _lines(g: GraphBuilder, name: str, x: str, kind: str) -> str:
@@ -223,24 +225,3 @@ def _lines(g: GraphBuilder, name: str, x: str, kind: str) -> str:
     batch, heads, _, size = g.shape(x)
     y = g.reshape(f"{name}.lines", x, (batch, heads, SIDE, SIDE, size))
     return g.transpose(f"{name}.columns", y, (0, 1, 3, 2, 4)) if kind == "column" else y
-
-
-def mini_dalle_l16() -> Model:
-    """Mini DALL-E of 16 layers, with the words of its tokeniser (553 + 7635 + 4, and 80)."""
-    topology = Topology(
-        name="mini_dalle_l16",
-        layers=16,
-        hidden=512,
-        heads=16,
-        head_size=64,
-        full=(11, 15),
-        text=80,
-        words=553 + 7635 + 4 + 80,
-    )
-    return Model(
-        name=topology.name,
-        family="dall-e",
-        build=partial(build, topology=topology),
-        source=SOURCE,
-        loss="cross_entropy",
-    )

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from ipusim.workload.graph import Graph
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.model import Model
 from ipusim.workload.zoo.layers.cnn import (
     InvertedResidual,
     classify,
@@ -18,6 +16,7 @@ from ipusim.workload.zoo.layers.cnn import (
     normalise,
     round_channels,
 )
+from ipusim.workload.zoo.registry import network
 
 CLASSES = 1000
 IMAGE_SIZE = 224
@@ -26,7 +25,9 @@ HEAD_EXPANSION = 6
 """Channels after the last convolution, over those before it."""
 SOURCE = "arXiv 1905.02244, as in torchvision"
 
-# Kernel, expanded channels, channels, squeeze-excite, activation, stride.
+Row = tuple[int, int, int, bool, str, int]
+"""Kernel, expanded channels, channels, squeeze-excite, activation, stride of a block."""
+
 LARGE = (
     (3, 16, 16, False, "relu", 1),
     (3, 64, 24, False, "relu", 2),
@@ -59,27 +60,9 @@ SMALL = (
 )
 
 
-def build(
-    micro_batch: int | None,
-    *,
-    name: str,
-    rows: tuple[tuple[int, int, int, bool, str, int], ...],
-    hidden: int,
-) -> Graph:
-    """Build the forward graph from an image (N, 3, 224, 224) to class scores (N, 1000).
-
-    Parameters
-    ----------
-    micro_batch : int or None
-        Images per pass; None means 1.
-    name : str
-    rows : tuple
-        One row per block, as in `LARGE`.
-    hidden : int
-        Features of the dense layer before the last.
-    """
-    g = GraphBuilder(name)
-    x = g.input("images", (micro_batch or 1, 3, IMAGE_SIZE, IMAGE_SIZE))
+def build(g: GraphBuilder, batch: int, rows: tuple[Row, ...], hidden: int) -> str:
+    """From an image (N, 3, 224, 224) to class scores (N, 1000)."""
+    x = g.input("images", (batch, 3, IMAGE_SIZE, IMAGE_SIZE))
     x = g.conv("conv_stem", x, STEM_CHANNELS, 3, stride=2, padding=1)
     x = g.elementwise("act1", "hard_swish", normalise(g, "bn1", x, 0))
     for number, (kernel, expanded, channels, gated, activation, stride) in enumerate(rows):
@@ -96,24 +79,19 @@ def build(
         x = inverted_residual(g, f"blocks.{number}", x, block)
     x = g.conv("conv_last", x, HEAD_EXPANSION * g.shape(x)[1], 1)
     x = g.elementwise("act_last", "hard_swish", normalise(g, "bn_last", x, 0))
-    return g.finish(classify(g, x, CLASSES, hidden=hidden, activation="hard_swish"))
+    return classify(g, x, CLASSES, hidden=hidden, activation="hard_swish")
 
 
-def _model(name: str, rows: tuple[tuple[int, int, int, bool, str, int], ...], hidden: int) -> Model:
-    return Model(
-        name=name,
-        family="mobilenet",
-        build=partial(build, name=name, rows=rows, hidden=hidden),
-        source=SOURCE,
-        loss="cross_entropy",
-    )
+mobilenet = partial(network, family="mobilenet", source=SOURCE, loss="cross_entropy")
 
 
-def mobilenet_v3_small() -> Model:
-    """MobileNetV3-Small: 2,542,856 parameters, 0.0565 GMAC per image."""
-    return _model("mobilenet_v3_small", SMALL, 1024)
+@mobilenet(parameters=2_542_856, macs=56_510_400)
+def mobilenet_v3_small(g: GraphBuilder, batch: int) -> str:
+    """MobileNetV3-Small."""
+    return build(g, batch, SMALL, 1024)
 
 
-def mobilenet_v3_large() -> Model:
-    """MobileNetV3-Large: 5,483,032 parameters, 0.217 GMAC per image."""
-    return _model("mobilenet_v3_large", LARGE, 1280)
+@mobilenet(parameters=5_483_032, macs=216_589_760)
+def mobilenet_v3_large(g: GraphBuilder, batch: int) -> str:
+    """MobileNetV3-Large."""
+    return build(g, batch, LARGE, 1280)

@@ -8,13 +8,12 @@ an operator of its own (RemapCE), and training drops whole halves of layers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-from ipusim.workload.graph import Graph
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.model import Model
 from ipusim.workload.zoo.layers.transformer import Shape, drop_path, feed_forward, merge_heads
+from ipusim.workload.zoo.registry import network
 from ipusim.workload.zoo.vision.vit import embed_patches
 
 CLASSES = 1000
@@ -28,12 +27,11 @@ AS_RUN = "graphcore/examples@v3.3.0:vision/swin/pytorch/models/swin_transformer.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class Config:
     """What distinguishes one Swin transformer from another.
 
     Attributes
     ----------
-    name : str
     embed : int
         Features of a token of the first stage; each stage has twice as many.
     depths, heads : tuple of int
@@ -42,7 +40,6 @@ class Topology:
         Whether windows are padded, tensors spread again and halves dropped, as Graphcore does.
     """
 
-    name: str
     embed: int
     depths: tuple[int, ...]
     heads: tuple[int, ...]
@@ -59,7 +56,7 @@ class Topology:
 class _Stage:
     """A stage: tokens lie on a square of `side` tokens, each of `hidden` features."""
 
-    topology: Topology
+    config: Config
     batch: int
     side: int
     hidden: int
@@ -83,42 +80,34 @@ class _Stage:
             heads=self.heads,
             feed_forward=4 * self.hidden,
             dropout=False,
-            stochastic_depth=self.topology.as_run,
+            stochastic_depth=self.config.as_run,
         )
 
 
-def build(micro_batch: int | None, *, topology: Topology) -> Graph:
-    """Build the forward graph from an image (N, 3, 224, 224) to class scores (N, 1000).
-
-    Parameters
-    ----------
-    micro_batch : int or None
-        Images per pass; None means 1.
-    topology : Topology
-    """
-    g = GraphBuilder(topology.name)
-    batch, side, hidden = micro_batch or 1, IMAGE // PATCH, topology.embed
+def build(g: GraphBuilder, batch: int, config: Config) -> str:
+    """From an image (N, 3, 224, 224) to class scores (N, 1000)."""
+    side, hidden = IMAGE // PATCH, config.embed
     x = g.input("images", (batch, 3, IMAGE, IMAGE))
     x = embed_patches(g, "patch_embed", x, hidden, PATCH)
     x = g.reshape("patch_embed.rows", x, (batch * side * side, hidden))
     x = g.layer_norm("patch_embed.norm", x)
     layer = 0
-    for number, (depth, heads) in enumerate(zip(topology.depths, topology.heads, strict=True)):
+    for number, (depth, heads) in enumerate(zip(config.depths, config.heads, strict=True)):
         if number:
             x = _merge_patches(g, f"merge.{number}", x, batch, side)
             side, hidden = side // 2, 2 * hidden
-        stage = _Stage(topology=topology, batch=batch, side=side, hidden=hidden, heads=heads)
+        stage = _Stage(config=config, batch=batch, side=side, hidden=hidden, heads=heads)
         for position in range(depth):
             shifted = position % 2 == 1 and side > WINDOW
             x = _layer(g, f"blocks.{layer}", x, stage, shifted=shifted)
             layer += 1
     x = g.reshape("norm.items", g.layer_norm("norm", x), (batch, side * side, hidden))
     x = g.reduce("pool", "mean", x, axis=1)
-    return g.finish(g.linear("head", x, CLASSES))
+    return g.linear("head", x, CLASSES)
 
 
 def _spread(g: GraphBuilder, name: str, x: str, stage: _Stage) -> str:
-    return g.copy(name, x) if stage.topology.as_run else x
+    return g.copy(name, x) if stage.config.as_run else x
 
 
 def _merge_patches(g: GraphBuilder, prefix: str, x: str, batch: int, side: int) -> str:
@@ -157,8 +146,8 @@ def _window_attention(g: GraphBuilder, prefix: str, x: str, stage: _Stage, *, sh
 
     A shift brings tokens that are no neighbours into one window; a mask keeps them apart.
     """
-    as_run, hidden, heads = stage.topology.as_run, stage.hidden, stage.heads
-    own, tokens = WINDOW * WINDOW, stage.topology.window_tokens
+    as_run, hidden, heads = stage.config.as_run, stage.hidden, stage.heads
+    own, tokens = WINDOW * WINDOW, stage.config.window_tokens
     across, windows = stage.side // WINDOW, stage.batch * stage.windows
     y = g.reshape(f"{prefix}.squares", x, (stage.batch, across, WINDOW, across, WINDOW, hidden))
     y = g.transpose(f"{prefix}.partition", y, (0, 1, 3, 2, 4, 5))
@@ -207,7 +196,7 @@ def _window_attention(g: GraphBuilder, prefix: str, x: str, stage: _Stage, *, sh
 
 def _position_bias(g: GraphBuilder, prefix: str, stage: _Stage) -> str:
     """Add the lookup of one learnt number per head and pair of tokens: (heads, T, T)."""
-    own, tokens = WINDOW * WINDOW, stage.topology.window_tokens
+    own, tokens = WINDOW * WINDOW, stage.config.window_tokens
     table = g.parameter(f"{prefix}.bias.table", ((2 * WINDOW - 1) ** 2, stage.heads))
     pairs = g.parameter(f"{prefix}.bias.pairs", (own, own), "constant", "int32")
     y = g.reshape(
@@ -220,59 +209,46 @@ def _position_bias(g: GraphBuilder, prefix: str, stage: _Stage) -> str:
     return y
 
 
-def swin_model(topology: Topology) -> Model:
-    """Wrap a topology as a `Model`."""
-    return Model(
-        name=topology.name,
-        family="swin",
-        build=partial(build, topology=topology),
-        source=AS_RUN if topology.as_run else SOURCE,
-        loss="cross_entropy",
-    )
+plain = partial(network, family="swin", source=SOURCE, loss="cross_entropy")
+as_run = partial(network, family="swin", source=AS_RUN, loss="cross_entropy")
 
 
-def tiny(name: str, *, as_run: bool = False) -> Topology:
-    """Return the topology of Swin-T: 12 layers, 96 features at first."""
-    return Topology(name=name, embed=96, depths=(2, 2, 6, 2), heads=(3, 6, 12, 24), as_run=as_run)
+TINY = Config(embed=96, depths=(2, 2, 6, 2), heads=(3, 6, 12, 24))
+BASE = Config(embed=128, depths=(2, 2, 18, 2), heads=(4, 8, 16, 32))
+LARGE = Config(embed=192, depths=(2, 2, 18, 2), heads=(6, 12, 24, 48))
 
 
-def base(name: str, *, as_run: bool = False) -> Topology:
-    """Return the topology of Swin-B: 24 layers, 128 features at first."""
-    return Topology(name=name, embed=128, depths=(2, 2, 18, 2), heads=(4, 8, 16, 32), as_run=as_run)
+@plain(parameters=28_288_354, macs=4_490_566_656)
+def swin_tiny(g: GraphBuilder, batch: int, config: Config = TINY) -> str:
+    """Swin-T."""
+    return build(g, batch, config)
 
 
-def large(name: str, *, as_run: bool = False) -> Topology:
-    """Return the topology of Swin-L: 24 layers, 192 features at first."""
-    return Topology(
-        name=name, embed=192, depths=(2, 2, 18, 2), heads=(6, 12, 24, 48), as_run=as_run
-    )
+@plain(parameters=87_768_224, macs=15_430_946_816)
+def swin_base(g: GraphBuilder, batch: int, config: Config = BASE) -> str:
+    """Swin-B."""
+    return build(g, batch, config)
 
 
-def swin_tiny() -> Model:
-    """Swin-T: 28,288,354 parameters, 4.49 GMAC per image."""
-    return swin_model(tiny("swin_tiny"))
+@plain(parameters=196_532_476, macs=34_475_759_616)
+def swin_large(g: GraphBuilder, batch: int, config: Config = LARGE) -> str:
+    """Swin-L."""
+    return build(g, batch, config)
 
 
-def swin_base() -> Model:
-    """Swin-B: 87,768,224 parameters, 15.4 GMAC per image."""
-    return swin_model(base("swin_base"))
+@as_run(parameters=28_288_354, macs=4_731_648_000)
+def swin_tiny_padded(g: GraphBuilder, batch: int) -> str:
+    """Swin-T as Graphcore ran it: padded windows, tensors spread between operators."""
+    return build(g, batch, replace(TINY, as_run=True))
 
 
-def swin_large() -> Model:
-    """Swin-L: 196,532,476 parameters, 34.5 GMAC per image."""
-    return swin_model(large("swin_large"))
+@as_run(parameters=87_768_224, macs=16_228_917_248)
+def swin_base_padded(g: GraphBuilder, batch: int) -> str:
+    """Swin-B as Graphcore ran it: padded windows, tensors spread between operators."""
+    return build(g, batch, replace(BASE, as_run=True))
 
 
-def swin_tiny_padded() -> Model:
-    """Swin-T as Graphcore ran it: windows padded to 56 tokens, tensors spread between operators."""
-    return swin_model(tiny("swin_tiny_padded", as_run=True))
-
-
-def swin_base_padded() -> Model:
-    """Swin-B as Graphcore ran it."""
-    return swin_model(base("swin_base_padded", as_run=True))
-
-
-def swin_large_padded() -> Model:
-    """Swin-L as Graphcore ran it."""
-    return swin_model(large("swin_large_padded", as_run=True))
+@as_run(parameters=196_532_476, macs=36_201_197_568)
+def swin_large_padded(g: GraphBuilder, batch: int) -> str:
+    """Swin-L as Graphcore ran it: padded windows, tensors spread between operators."""
+    return build(g, batch, replace(LARGE, as_run=True))

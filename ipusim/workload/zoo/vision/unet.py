@@ -8,9 +8,8 @@ the application adds a Dice loss, a few sums over the same values, that is left 
 
 from __future__ import annotations
 
-from ipusim.workload.graph import Graph
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.model import Model
+from ipusim.workload.zoo.registry import network
 
 IMAGE_SIZE = 572
 CLASSES = 2
@@ -18,10 +17,16 @@ CHANNELS = (64, 128, 256, 512, 1024)
 SOURCE = "arXiv 1505.04597, as in graphcore/examples applications/tensorflow2/unet"
 
 
-def build(micro_batch: int | None) -> Graph:
-    """Build the forward graph from an image (N, 1, 572, 572) to scores (N x 388 x 388, 2)."""
-    g = GraphBuilder("unet_medical")
-    x = g.input("images", (micro_batch or 1, 1, IMAGE_SIZE, IMAGE_SIZE))
+@network(
+    family="unet",
+    source=SOURCE,
+    loss="cross_entropy",
+    parameters=31_030_658,
+    macs=150_428_424_448,
+)
+def unet_medical(g: GraphBuilder, batch: int) -> str:
+    """U-Net at 572 pixels, from an image (N, 1, 572, 572) to scores (N x 388 x 388, 2)."""
+    x = g.input("images", (batch, 1, IMAGE_SIZE, IMAGE_SIZE))
     skips: list[str] = []
     *outer, inner = CHANNELS
     for level, channels in enumerate(outer):
@@ -40,7 +45,7 @@ def build(micro_batch: int | None) -> Graph:
     x = g.conv("conv", x, CLASSES, 1, bias=True)
     batch, classes, *field = g.shape(x)
     # Channels are innermost in memory, so pixels as rows are the same elements in the same order.
-    return g.finish(g.reshape("pixels", x, (batch * field[0] * field[1], classes)))
+    return g.reshape("pixels", x, (batch * field[0] * field[1], classes))
 
 
 def _double_conv(g: GraphBuilder, prefix: str, x: str, channels: int) -> str:
@@ -61,10 +66,3 @@ def _decoder_field(field: int, levels: int) -> int:
     below = field // 2 - 4
     inner = _decoder_field(below, levels - 1)
     return 2 * (inner if levels == 1 else inner - 4)
-
-
-def unet_medical() -> Model:
-    """U-Net at 572 pixels: 31,030,658 parameters, 150 GMAC per image."""
-    return Model(
-        name="unet_medical", family="unet", build=build, source=SOURCE, loss="cross_entropy"
-    )

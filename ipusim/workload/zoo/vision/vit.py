@@ -8,69 +8,38 @@ value from products of their own, dropout, and in pre-training mixed images and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-from ipusim.workload.graph import Graph
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.model import Model
 from ipusim.workload.zoo.layers.transformer import Shape, drop, pre_norm_layer
+from ipusim.workload.zoo.registry import network
 
 CLASSES = 1000
-PATCH = 16
+IMAGE, PATCH = 224, 16
 SOURCE = "arXiv 2010.11929, as in timm"
 AS_RUN = "graphcore/examples@v3.3.0:vision/vit/pytorch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class Config:
     """What distinguishes one vision transformer from another.
 
     Attributes
     ----------
-    name : str
-    layers, hidden, heads : int
-    image_size, patch : int
-        Side of the image and of a patch, in pixels.
-    dropout, attention_dropout, inner_dropout, fused_query_key_value : bool
-        As in `transformer.Shape`; with dropout the sum of patches and positions drops too.
+    layers : int
+    shape : Shape
+        Of the layers; with dropout the sum of patches and positions drops too.
     representation : bool
         Whether a dense layer with tanh comes before the classifier.
     mixup : bool
         Whether each image is mixed with its neighbour in the batch (arXiv 1710.09412).
     """
 
-    name: str
     layers: int
-    hidden: int
-    heads: int
-    image_size: int = 224
-    patch: int = PATCH
-    dropout: bool = False
-    attention_dropout: bool = False
-    inner_dropout: bool = False
-    fused_query_key_value: bool = True
+    shape: Shape
     representation: bool = False
     mixup: bool = False
-
-    @property
-    def tokens(self) -> int:
-        """Patches and the class token."""
-        return (self.image_size // self.patch) ** 2 + 1
-
-    def shape(self, batch: int, tokens: int | None = None) -> Shape:
-        """Return the sizes of the layers for a batch, by default on all tokens."""
-        return Shape(
-            batch=batch,
-            tokens=tokens or self.tokens,
-            hidden=self.hidden,
-            heads=self.heads,
-            feed_forward=4 * self.hidden,
-            dropout=self.dropout,
-            attention_dropout=self.attention_dropout,
-            inner_dropout=self.inner_dropout,
-            fused_query_key_value=self.fused_query_key_value,
-        )
 
 
 def embed_patches(
@@ -110,82 +79,61 @@ def mix_images(g: GraphBuilder, images: str) -> str:
     )
 
 
-def build(micro_batch: int | None, *, topology: Topology) -> Graph:
-    """Build the forward graph from an image (N, 3, S, S) to class scores (N, 1000).
-
-    Parameters
-    ----------
-    micro_batch : int or None
-        Images per pass; None means 1.
-    topology : Topology
-    """
-    g = GraphBuilder(topology.name)
-    batch, hidden, tokens = micro_batch or 1, topology.hidden, topology.tokens
-    shape = topology.shape(batch)
-    images = g.input("images", (batch, 3, topology.image_size, topology.image_size))
-    if topology.mixup:
+def build(g: GraphBuilder, batch: int, config: Config, image_size: int = IMAGE) -> str:
+    """Vision transformer, from an image (N, 3, S, S) to class scores (N, 1000)."""
+    hidden, tokens = config.shape.hidden, (image_size // PATCH) ** 2 + 1
+    shape = config.shape.on(batch, tokens)
+    images = g.input("images", (batch, 3, image_size, image_size))
+    if config.mixup:
         images = mix_images(g, images)
-    x = embed_patches(g, "patch_embed", images, hidden, topology.patch)
+    x = embed_patches(g, "patch_embed", images, hidden, PATCH)
     x = put_first(g, "cls_token", g.parameter("cls_token", (1, 1, hidden)), x)
     x = g.elementwise("pos_embed.add", "add", x, g.parameter("pos_embed", (1, tokens, hidden)))
     x = drop(g, "pos_embed.dropout", g.reshape("rows", x, (shape.rows, hidden)), shape)
-    for layer in range(topology.layers):
+    for layer in range(config.layers):
         x = pre_norm_layer(g, f"blocks.{layer}", x, shape)
     x = first_token(g, "head", g.layer_norm("norm", x), batch)
-    if topology.representation:
+    if config.representation:
         x = g.elementwise("representation.tanh", "tanh", g.linear("representation", x, hidden))
-    return g.finish(g.linear("head", x, CLASSES))
+    return g.linear("head", x, CLASSES)
 
 
-def _model(topology: Topology, source: str = SOURCE) -> Model:
-    return Model(
-        name=topology.name,
-        family="vit",
-        build=partial(build, topology=topology),
-        source=source,
-        loss="cross_entropy",
-    )
+vit = partial(network, family="vit", loss="cross_entropy")
+BASE = Config(layers=12, shape=Shape(hidden=768, heads=12, dropout=False))
+LARGE = Config(layers=24, shape=Shape(hidden=1024, heads=16, dropout=False))
+APART = replace(BASE.shape, dropout=True, fused_query_key_value=False)
+"""Layers of ViT-B/16 with dropout; query, key and value from products of their own."""
 
 
-def vit_base_16(image_size: int = 224) -> Model:
-    """ViT-B/16: 86,567,656 parameters, 17.6 GMAC per image of 224 pixels."""
-    topology = Topology(name="vit_base_16", layers=12, hidden=768, heads=12, image_size=image_size)
-    return _model(topology)
+@vit(source=SOURCE, parameters=86_567_656, macs=17_563_828_224)
+def vit_base_16(g: GraphBuilder, batch: int, image_size: int = IMAGE) -> str:
+    """ViT-B/16."""
+    return build(g, batch, BASE, image_size)
 
 
-def vit_base_16_pretraining() -> Model:
+@vit(source=SOURCE, parameters=304_326_632, macs=61_554_712_576)
+def vit_large_16(g: GraphBuilder, batch: int, image_size: int = IMAGE) -> str:
+    """ViT-L/16."""
+    return build(g, batch, LARGE, image_size)
+
+
+@vit(
+    source=f"{AS_RUN}/models/modules.py, configs.yml b16_in1k_pretrain_lamb",
+    parameters=87_158_248,
+    macs=17_564_418_048,
+)
+def vit_base_16_pretraining(g: GraphBuilder, batch: int) -> str:
     """ViT-B/16 as Graphcore pre-trains it: one layer more, dropout, mixed images."""
-    topology = Topology(
-        name="vit_base_16_pretraining",
-        layers=12,
-        hidden=768,
-        heads=12,
-        dropout=True,
-        attention_dropout=True,
-        inner_dropout=True,
-        fused_query_key_value=False,
-        representation=True,
-        mixup=True,
-    )
-    return _model(topology, f"{AS_RUN}/models/modules.py, configs.yml b16_in1k_pretrain_lamb")
+    shape = replace(APART, inner_dropout=True)
+    return build(g, batch, Config(layers=12, shape=shape, representation=True, mixup=True))
 
 
-def vit_base_16_finetuning() -> Model:
+@vit(
+    source=f"{AS_RUN}/models/pipeline_model.py, configs.yml b16_imagenet1k",
+    parameters=86_567_656,
+    macs=17_563_828_224,
+)
+def vit_base_16_finetuning(g: GraphBuilder, batch: int) -> str:
     """ViT-B/16 as Graphcore fine-tunes it: the model of Hugging Face with dropout."""
-    topology = Topology(
-        name="vit_base_16_finetuning",
-        layers=12,
-        hidden=768,
-        heads=12,
-        dropout=True,
-        fused_query_key_value=False,
-    )
-    return _model(topology, f"{AS_RUN}/models/pipeline_model.py, configs.yml b16_imagenet1k")
-
-
-def vit_large_16(image_size: int = 224) -> Model:
-    """ViT-L/16: 304,326,632 parameters, 61.6 GMAC per image of 224 pixels."""
-    topology = Topology(
-        name="vit_large_16", layers=24, hidden=1024, heads=16, image_size=image_size
-    )
-    return _model(topology)
+    shape = replace(APART, attention_dropout=False)
+    return build(g, batch, Config(layers=12, shape=shape))

@@ -17,9 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from ipusim.workload.graph import Graph
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.model import Model
+from ipusim.workload.zoo.registry import network
 
 CLASSES = 80
 ANCHORS = 4
@@ -32,6 +31,13 @@ POOL_KERNELS = (5, 9, 13)
 NECK_BLOCKS = 3
 CANDIDATES = {896: 1800, 640: 1200, 512: 2600, 416: 3000}
 """Boxes kept before suppression in the recipes of 5 iterations (benchmarks.yml, v2.6.0)."""
+MACS = {
+    896: 163_321_675_776,
+    640: 83_327_385_600,
+    512: 53_329_526_784,
+    416: 35_205_820_416,
+}
+"""Of one image."""
 SOURCE = "arXiv 2011.08036, as in graphcore/examples applications/pytorch/detection"
 
 
@@ -142,19 +148,10 @@ class _Network:
         return g.concat(f"{prefix}.cat", xy, wh, rest, axis=2)
 
 
-def build(micro_batch: int | None, *, image_size: int) -> Graph:
-    """Build the forward graph from an image (N, 3, S, S) to its candidate boxes and their scores.
-
-    Parameters
-    ----------
-    micro_batch : int or None
-        Images per pass; None means 1.
-    image_size : int
-        Pixels, a multiple of 32.
-    """
-    g = GraphBuilder(_name(image_size))
+def build(g: GraphBuilder, batch: int, image_size: int) -> tuple[str, str]:
+    """From an image (N, 3, S, S) to its candidate boxes and their scores."""
     net = _Network(g)
-    x = g.input("images", (micro_batch or 1, 3, image_size, image_size))
+    x = g.input("images", (batch, 3, image_size, image_size))
     x = net.settle("backbone.conv1", x, 32, 3)
     scales: list[str] = []
     for number, (channels, blocks) in enumerate(BACKBONE, start=1):
@@ -172,7 +169,7 @@ def build(micro_batch: int | None, *, image_size: int) -> Graph:
     for number, scale in zip((3, 4, 5), (p3, p4, p5), strict=True):
         doubled = net.settle(f"neck.out{number}", scale, 2 * g.shape(scale)[1], 3)
         heads.append(net.head(f"headp{number}", doubled))
-    return g.finish(*_candidates(g, g.concat("heads.cat", *heads, axis=1), image_size))
+    return _candidates(g, g.concat("heads.cat", *heads, axis=1), image_size)
 
 
 def _candidates(g: GraphBuilder, boxes: str, image_size: int) -> tuple[str, str]:
@@ -194,19 +191,12 @@ def _candidates(g: GraphBuilder, boxes: str, image_size: int) -> tuple[str, str]
     return found[0], found[1]
 
 
-def _name(image_size: int) -> str:
-    return f"yolo_v4_p5_{image_size}"
-
-
-def _model(image_size: int) -> Model:
-    return Model(
-        name=_name(image_size),
+for _size in CANDIDATES:
+    network(
+        f"yolo_v4_p5_{_size}",
         family="yolo",
-        build=partial(build, image_size=image_size),
         source=SOURCE,
         note="Selection of candidates and the suppression loop are left out.",
-    )
-
-
-MODELS = {_name(size): partial(_model, size) for size in CANDIDATES}
-"""Constructors by name: one for each image size of the recipes."""
+        parameters=70_834_012,
+        macs=MACS[_size],
+    )(partial(build, image_size=_size))

@@ -1,0 +1,108 @@
+"""The networks of the zoo by name, each registered beside the function that builds it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+from ipusim.errors import resolve_name
+from ipusim.workload.graph import Graph
+from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.model import Model
+
+Outputs = str | tuple[str, ...]
+"""Names of the tensors that a builder leaves to the host."""
+
+Builder = Callable[..., Outputs]
+"""Adds a network to a `GraphBuilder`, for a micro-batch; further arguments are its options."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """What the zoo knows of a network; called, it returns the `Model`.
+
+    Attributes
+    ----------
+    name : str
+    build : callable
+        A `Builder`.
+    family, source, loss, note, folds_batch_norm, repeated_inputs
+        As in `Model`.
+    parameters, macs : int
+        Learnt numbers, and multiply-accumulates of one pass of the default micro-batch.
+    default_batch : int
+        Micro-batch where none is asked for.
+    """
+
+    name: str
+    build: Builder
+    family: str
+    source: str
+    parameters: int
+    macs: int
+    loss: str = ""
+    note: str = ""
+    folds_batch_norm: bool = True
+    repeated_inputs: tuple[str, ...] = ()
+    default_batch: int = 1
+
+    def __call__(self, **options: Any) -> Model:
+        """Return the model; options are those of the builder."""
+        inspect.signature(self.build).bind(None, None, **options)
+        return Model(
+            name=self.name,
+            family=self.family,
+            build=partial(self._graph, options),
+            source=self.source,
+            note=self.note,
+            loss=self.loss,
+            folds_batch_norm=self.folds_batch_norm,
+            repeated_inputs=self.repeated_inputs,
+        )
+
+    def _graph(self, options: dict[str, Any], micro_batch: int | None) -> Graph:
+        g = GraphBuilder(self.name)
+        outputs = self.build(g, micro_batch or self.default_batch, **options)
+        return g.finish(*((outputs,) if isinstance(outputs, str) else outputs))
+
+
+NETWORKS: dict[str, Network] = {}
+"""Every network by name."""
+
+
+def register(entry: Network) -> Network:
+    """List a network in the zoo."""
+    NETWORKS[entry.name] = entry
+    return entry
+
+
+def network(name: str = "", **facts: Any) -> Callable[[Builder], Network]:
+    """Register the decorated builder as a network of the zoo, which takes its place.
+
+    The name is the builder's own unless one is given; facts are the other fields of `Network`.
+    """
+    return lambda build: register(Network(name=name or build.__name__, build=build, **facts))
+
+
+def names() -> tuple[str, ...]:
+    """Return the names that `load` accepts."""
+    return tuple(NETWORKS)
+
+
+def load(name: str) -> Model:
+    """Return a network by name, whatever its case, spaces, hyphens and underscores.
+
+    Raises
+    ------
+    UnknownNameError
+        If no network has this name; the message gives the nearest one.
+    """
+    return _load(resolve_name("model", name, NETWORKS))
+
+
+@cache
+def _load(name: str) -> Model:
+    return NETWORKS[name]()
