@@ -242,6 +242,26 @@ class Report:
             )
         return pd.DataFrame(rows)
 
+    def heaviest(self, count: int = 8) -> pd.DataFrame:
+        """Return the operations that take longest on the device.
+
+        Parameters
+        ----------
+        count : int
+            How many, at most.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Longest first: op, kind, time_us [microseconds], time_percent [of the device time],
+            supersteps, utilisation_percent [of the peak of the AMP units] and plan.
+        """
+        cycles = self.layers["cycles"]
+        layers = self.layers.assign(time_percent=100.0 * cycles / cycles.sum())
+        longest = layers.sort_values(["cycles", "op"], ascending=[False, True]).head(count)
+        shown = ["op", "kind", "time_us", "time_percent", "supersteps", "utilisation_percent"]
+        return longest[[*shown, "plan"]].reset_index(drop=True)
+
     @cached_property
     def memory(self) -> pd.DataFrame:
         """One row per operation: bytes on the fullest tile while it runs."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 
 import pandas as pd
 
 from ipusim.errors import StudyError
+from ipusim.files import read_tables
 
 DEFAULT_DIGITS = 4
 MISSING = "-"
@@ -111,9 +113,11 @@ class Table:
         The data; its index is not shown.
     caption : str
         Shown above the table.
-    columns : mapping of str to str, optional
-        Which columns to show, in order, each with its heading; by default all, with underscores
-        as spaces and ``percent`` as ``%``.
+    columns : mapping of str to str or sequence of str, optional
+        Which columns to show, in order; by default all. A mapping gives each its heading. In a
+        sequence ``"name"`` takes the heading of `heading`, ``"name=heading"`` its own,
+        ``"name?"`` leaves the column out where it is empty, a star stands for any text, and
+        ``"@group"`` for the columns of a group of data/headings.toml.
     digits : int
         Significant digits.
 
@@ -141,10 +145,13 @@ class Table:
         self,
         frame: pd.DataFrame,
         caption: str = "",
-        columns: Mapping[str, str] | None = None,
+        columns: Mapping[str, str] | Sequence[str] | None = None,
         digits: int = DEFAULT_DIGITS,
     ) -> None:
-        shown = dict(columns) if columns else {name: _heading(name) for name in frame.columns}
+        if isinstance(columns, Mapping) and columns:
+            shown = dict(columns)
+        else:
+            shown = dict(_shown_columns(frame, columns or frame.columns))
         unknown = [name for name in shown if name not in frame.columns]
         if unknown:
             raise StudyError(
@@ -208,10 +215,50 @@ class Table:
         return f"<tr>{''.join(marked)}</tr>"
 
 
-def _heading(name: str) -> str:
-    """Turn a column name into a heading, its units written as they are read."""
+HEADINGS_FILE = "headings.toml"
+
+
+def heading(name: str) -> str:
+    """Return the heading of a column: that of data/headings.toml, or its name with units as read.
+
+    Examples
+    --------
+    >>> heading("median_time_percent"), heading("batch_12_error_percent")
+    ('median time %', 'batch 12')
+    """
+    headings = read_tables(HEADINGS_FILE)["headings"]
+    if name in headings:
+        return headings[name]
+    for pattern, text in headings.items():
+        match = _matching(pattern, name) if "*" in pattern else None
+        if match:
+            return text.replace("*", match[1])
     words = name.replace("_percent", " %").replace("_per_s", "/s").replace("_", " ").split(" ")
     return " ".join(_UNITS.get(word, word) for word in words)
+
+
+def _matching(pattern: str, name: str) -> re.Match[str] | None:
+    """Match the name of a column with one that may hold a star."""
+    return re.fullmatch(re.escape(pattern).replace(r"\*", "(.+)"), name)
+
+
+def _shown_columns(frame: pd.DataFrame, columns: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the columns to show, with their headings."""
+    groups = read_tables(HEADINGS_FILE)["groups"]
+    whole = (groups[name[1:]] if name.startswith("@") else [name] for name in columns)
+    for column in (name for group in whole for name in group):
+        name, _, text = column.partition("=")
+        optional = name.endswith("?")
+        name = name.removesuffix("?")
+        known = [other for other in frame.columns if _matching(name, other)] or [name]
+        for match in known:
+            if optional and (match not in frame or _is_empty(frame[match])):
+                continue
+            yield match, text or heading(match)
+
+
+def _is_empty(values: pd.Series) -> bool:
+    return bool((values.isna() | (values == "")).all())
 
 
 def _formatted(name: str, value: object, digits: int) -> str:

@@ -12,14 +12,15 @@ from typing import Any
 import yaml
 
 from ipusim import files
-from ipusim.errors import ConfigError, StudyError, normalise_name, unknown_name
-from ipusim.study.book.notebook import read_notebook
+from ipusim.errors import ConfigError, StudyError, normalise_name, resolve_name, unknown_name
+from ipusim.files import read_tables
+from ipusim.study.book.notebook import PARAMETERS_TAG, read_notebook
 
 OUTPUT_PARAMETER = "output_dir"
 """The parameter through which a notebook learns where to write; set by reproduce, not by users."""
 
+SPEC_FOLDER = "studies"
 _NAME = re.compile(r"^\d\d_[a-z0-9_]+$")
-_ROWS_OF_NOTEBOOK = {"01": "qwant", "02": "tamu", "03": "argonne", "04": "mk2", "05": "results"}
 _TYPES: dict[str, tuple[type, ...]] = {
     "int": (int,),
     "float": (int, float),
@@ -70,6 +71,26 @@ class Parameter:
     help: str
 
 
+def load_specs() -> dict[str, dict[str, Any]]:
+    """Return what data/studies says of each study, by name: notebook, rows, outputs, verdict."""
+    folder = files.data_dir() / SPEC_FOLDER
+    return {
+        path.stem: read_tables(f"{SPEC_FOLDER}/{path.name}")
+        for path in sorted(folder.glob("*.toml"))
+    }
+
+
+def load_spec(name: str) -> dict[str, Any]:
+    """Return what data/studies says of one study.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such study.
+    """
+    return load_specs()[resolve_name("study", name, load_specs())]
+
+
 def _front_matter(path: Path) -> tuple[str, str]:
     """Return the first heading of a notebook and the first paragraph under it."""
     title, summary = path.stem, ""
@@ -106,11 +127,12 @@ def list_studies(folder: Path | None = None) -> tuple[Study, ...]:
     StudyError
         If a notebook cannot be read.
     """
+    numbers = {spec["notebook"][:2]: spec.get("rows", "") for spec in load_specs().values()}
     studies = []
     for path in sorted((folder or files.notebooks_dir()).glob("*.ipynb")):
         if _NAME.match(path.stem):
             title, summary = _front_matter(path)
-            rows = _ROWS_OF_NOTEBOOK.get(path.stem[:2], "")
+            rows = numbers.get(path.stem[:2], "")
             studies.append(
                 Study(name=path.stem, path=path, title=title, summary=summary, rows=rows)
             )
@@ -159,48 +181,47 @@ def select_studies(names: Sequence[str], folder: Path | None = None) -> tuple[St
 def study_parameters(study: Study) -> tuple[Parameter, ...]:
     """Return the parameters of a study's notebook, except the output folder.
 
-    Parameters
-    ----------
-    study : Study
-        Which study.
-
     Returns
     -------
     tuple of Parameter
         In the order of the parameters cell.
     """
-    return tuple(
-        Parameter(
-            name=name,
-            type_name=_type_name(entry["inferred_type_name"], entry["default"]),
-            default=entry["default"],
-            help=entry["help"].strip(),
-        )
-        for name, entry in _inspect(study).items()
-        if name != OUTPUT_PARAMETER
-    )
+    return tuple(item for item in _declared(study.path) if item.name != OUTPUT_PARAMETER)
 
 
 def takes_output_dir(study: Study) -> bool:
     """Return whether the notebook can write tables and figures."""
-    return OUTPUT_PARAMETER in _inspect(study)
+    return OUTPUT_PARAMETER in {item.name for item in _declared(study.path)}
 
 
-def _inspect(study: Study) -> dict[str, dict[str, str]]:
-    """Read the parameters cell with papermill, which takes a second to import."""
-    import papermill
-
-    return papermill.inspect_notebook(str(study.path))
+def default_values(path: Path) -> dict[str, Any]:
+    """Return the parameters of a notebook as they are without being given."""
+    return {item.name: ast.literal_eval(item.default) for item in _declared(path)}
 
 
-def _type_name(annotated: str, default: str) -> str:
-    """Return the annotated type, or that of the default where there is none."""
-    if annotated not in ("None", ""):
-        return annotated.split("[")[0]
-    try:
-        return type(ast.literal_eval(default)).__name__
-    except (ValueError, SyntaxError):
-        return "str"
+def _declared(path: Path) -> list[Parameter]:
+    """Read the cell tagged ``parameters``: assignments with a type and a comment."""
+    for cell in read_notebook(path)["cells"]:
+        if PARAMETERS_TAG in cell["metadata"].get("tags", ()):
+            source = "".join(cell["source"])
+            return [
+                _parameter(node, source)
+                for node in ast.parse(source).body
+                if isinstance(node, ast.Assign | ast.AnnAssign)
+            ]
+    return []
+
+
+def _parameter(node: ast.Assign | ast.AnnAssign, source: str) -> Parameter:
+    default = ast.get_source_segment(source, node.value) or ""
+    if isinstance(node, ast.AnnAssign):
+        name, type_name = ast.unparse(node.target), ast.unparse(node.annotation).split("[")[0]
+    else:
+        name, type_name = ast.unparse(node.targets[0]), type(ast.literal_eval(node.value)).__name__
+    rest = source.splitlines()[node.end_lineno - 1][node.end_col_offset :]
+    return Parameter(
+        name=name, type_name=type_name, default=default, help=rest.partition("#")[2].strip()
+    )
 
 
 def split_assignments(pairs: Iterable[str]) -> dict[str, str]:

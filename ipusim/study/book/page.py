@@ -1,18 +1,24 @@
-"""What a notebook cell ends with: a table or a picture that is also saved, if there is a folder."""
+"""A study's page: what its notebook shows, each table and figure named once in data/studies."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
+from ipusim import files
+from ipusim.errors import DataError, StudyError, unknown_name
+from ipusim.study.book.catalogue import default_values, load_spec
 from ipusim.study.book.outputs import save_figure, save_table
+from ipusim.study.book.parameters import checked
+from ipusim.study.table import DEFAULT_DIGITS, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from ipusim.study.table import Table
 
 NOTEBOOK_DPI = 105
 """Coarser than the saved files: a committed notebook carries its pictures with it."""
@@ -36,7 +42,8 @@ class Picture:
     def __repr__(self) -> str:
         return f"Figure: {self.description}"
 
-    def _repr_png_(self) -> bytes:
+    def _repr_png_(self) -> tuple[bytes, dict[str, str]]:
+        """Return the picture with its alternative text, which nbconvert and Lab read."""
         buffer = BytesIO()
         self.figure.savefig(
             buffer,
@@ -45,58 +52,140 @@ class Picture:
             bbox_inches="tight",
             metadata={"Software": None},
         )
-        return buffer.getvalue()
+        return buffer.getvalue(), {"alt": self.description}
 
 
-def show_figure(figure: Figure, name: str, output_dir: str | Path, description: str) -> Picture:
-    """Save a figure and return what a notebook shows of it.
+class Page:
+    """The page of one study; its parameters are attributes (``page.batch_sizes``).
+
+    Attributes
+    ----------
+    study : str
+        Name of the study.
+    output_dir : pathlib.Path or str
+        Where tables and figures are saved; empty saves none.
+    given : dict of str to Any
+        The parameters as values.
+    changed : dict of str to Any
+        Those that differ from what the notebook declares.
+    """
+
+    def __init__(
+        self, study: str, output_dir: str | Path = "", parameters: Mapping[str, Any] | None = None
+    ) -> None:
+        self._spec = load_spec(study)
+        self.study = study
+        self.output_dir = output_dir
+        self.given = checked(self._spec.get("parameters", {}), parameters or {})
+        defaults = _defaults(self._spec["notebook"])
+        self.changed = {
+            name: value
+            for name, value in self.given.items()
+            if name in defaults and value != defaults[name]
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        given = self.__dict__.get("given", {})
+        if name in given:
+            return given[name]
+        raise AttributeError(
+            f"The page has no parameter {name!r}: it was opened with {', '.join(given) or 'none'}."
+        )
+
+    def table(self, name: str, data: pd.DataFrame | Table, **words: object) -> Table:
+        """Show a table and save the data behind it as ``tables/<name>.csv``.
+
+        Parameters
+        ----------
+        name : str
+            A table of the study in data/studies, which gives caption, columns and digits.
+        data : pandas.DataFrame or Table
+            What to show; a table is shown as it is.
+        **words
+            What stands in braces in the caption; ``{rows}`` is the number of lines.
+
+        Raises
+        ------
+        UnknownNameError
+            If the study has no such table.
+        StudyError
+            If the file cannot be written.
+        """
+        spec = self._named("tables", name)
+        spec = self._named("tables", spec["like"]) | spec if "like" in spec else spec
+        if not isinstance(data, Table):
+            data = Table(
+                data,
+                caption=spec.get("caption", "").format(rows=len(data), **words),
+                columns=spec.get("columns"),
+                digits=spec.get("digits", DEFAULT_DIGITS),
+            )
+        save_table(data.frame, name, self.output_dir)
+        return data
+
+    def figure(self, name: str, figure: Figure, *, alt: str = "", **words: object) -> Picture:
+        """Show a figure and save it as ``figures/<name>.png`` and ``.svg``.
+
+        Parameters
+        ----------
+        name : str
+            A figure of the study in data/studies, which says in words what it shows.
+        figure : matplotlib.figure.Figure
+            The drawing.
+        alt : str
+            What it shows, instead of those words.
+        **words
+            What stands in braces in them.
+
+        Raises
+        ------
+        UnknownNameError
+            If the study has no such figure.
+        StudyError
+            If the files cannot be written.
+        """
+        description = alt or self._named("figures", name)
+        save_figure(figure, name, self.output_dir)
+        return Picture(figure, description.format(**words))
+
+    def _named(self, kind: str, name: str) -> Any:
+        entries = self._spec.get(kind, {})
+        if name not in entries:
+            raise unknown_name(f"{kind.removesuffix('s')} of {self.study}", name, entries)
+        return entries[name]
+
+
+def _defaults(notebook: str) -> dict[str, Any]:
+    """Return the declared parameters of a notebook; none where it is not at hand."""
+    try:
+        return default_values(files.notebooks_dir() / f"{notebook}.ipynb")
+    except (DataError, StudyError):
+        return {}
+
+
+def open_page(study: str, output_dir: str | Path = "", **parameters: Any) -> Page:
+    """Open the page of a study, with the parameters of its notebook.
 
     Parameters
     ----------
-    figure : matplotlib.figure.Figure
-        The figure.
-    name : str
-        File name without its ending.
+    study : str
+        A file of data/studies without its ending, for example ``"tamu"``.
     output_dir : str or pathlib.Path
-        Output folder; an empty string writes nothing.
-    description : str
-        What the figure shows, as one phrase.
-
-    Returns
-    -------
-    Picture
-        Shown as PNG.
+        Folder for tables and figures; empty saves none.
+    **parameters
+        Values of the parameters cell; a list may come as text.
 
     Raises
     ------
-    StudyError
-        If the files cannot be written.
+    UnknownNameError
+        If there is no such study, or a parameter names a system, model or family there is not.
+    ConfigError
+        If the study cannot use a parameter.
+
+    Examples
+    --------
+    >>> page = open_page("qwant", batch_sizes="[2, 4]")
+    >>> page.batch_sizes, page.changed
+    ([2, 4], {'batch_sizes': [2, 4]})
     """
-    save_figure(figure, name, output_dir)
-    return Picture(figure, description)
-
-
-def show_table(table: Table, name: str, output_dir: str | Path) -> Table:
-    """Save the data behind a table and return the table.
-
-    Parameters
-    ----------
-    table : Table
-        The table.
-    name : str
-        File name without its ending.
-    output_dir : str or pathlib.Path
-        Output folder; an empty string writes nothing.
-
-    Returns
-    -------
-    Table
-        The same table.
-
-    Raises
-    ------
-    StudyError
-        If the file cannot be written.
-    """
-    save_table(table.frame, name, output_dir)
-    return table
+    return Page(study, output_dir, parameters)

@@ -1,40 +1,126 @@
-"""Checks of what notebooks are given: one sentence for a value that is no count."""
+"""Parameters of notebooks: read where papermill hands them over as text, checked by data/studies.
+
+A rule says what a value is: ``count`` (a whole number), ``system``, ``model`` or ``family`` (a
+name), ``one_of`` (a list of choices); ``list = true`` asks for a list of different ones. Bounds are
+``least`` and ``most``; ``even``, ``holds`` and ``ipus`` say more.
+"""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from ipusim.errors import ConfigError
+import yaml
+
+from ipusim.errors import ConfigError, unknown_name
+from ipusim.machine.system import load_system
+from ipusim.study.data.published import load_rows
+from ipusim.workload import zoo
+
+Rule = Mapping[str, Any]
 
 
-def is_count(value: object, most: float = math.inf) -> bool:
-    """Return whether a value is a whole number from 1 to `most`; a truth value is none."""
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+def check_family(name: str) -> None:
+    """Refuse a name that is no model family of the results page."""
+    families = tuple(dict.fromkeys(row.family for row in load_rows(study="results")))
+    if name not in families:
+        raise unknown_name("family", name, families)
 
 
-def check_count(name: str, value: object, most: float = math.inf) -> None:
-    """Refuse a parameter that is not a whole number from 1 to `most`.
+_NAMES: dict[str, Callable[[str], object]] = {
+    "system": load_system,
+    "model": zoo.load,
+    "family": check_family,
+}
+
+
+def is_count(value: object, most: int | None = None, least: int = 1) -> bool:
+    """Return whether a value is a whole number within the bounds; a truth value is none."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return whole and least <= value and (most is None or value <= most)
+
+
+def checked(rules: Mapping[str, Rule], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters as what they are, or refuse the first that a study cannot use.
+
+    Parameters
+    ----------
+    rules : mapping of str to mapping
+        The table ``parameters`` of a file of data/studies; a parameter without a rule is any value.
+    values : mapping of str to Any
+        As given; a list or a number may come as text (``papermill -p batch_sizes '[2, 4]'``).
+
+    Returns
+    -------
+    dict of str to Any
+        The values by name.
 
     Raises
     ------
     ConfigError
-        Naming the parameter.
+        Naming the parameter, what it is and what it may be.
+    UnknownNameError
+        If there is no such system, model or family.
     """
-    if not is_count(value, most):
-        allowed = "1 or more" if math.isinf(most) else f"from 1 to {most}"
-        raise ConfigError(f"{name} is {value!r}: give a whole number, {allowed}.")
+    return {name: _checked(name, value, rules.get(name, {})) for name, value in values.items()}
 
 
-def check_counts(name: str, values: object, most: int) -> None:
-    """Refuse a parameter that is not a list of different whole numbers from 1 to `most`.
+def _checked(name: str, value: Any, rule: Rule) -> Any:
+    if isinstance(value, str) and (rule.get("list") or "count" in rule.get("kind", "")):
+        value = _read(value)
+    items = value if rule.get("list") else [value]
+    empty = isinstance(items, list) and not items
+    if not isinstance(items, list) or (empty and not rule.get("empty")):
+        raise _refused(name, value, rule)
+    for item in items:
+        _check_item(name, value, item, rule)
+    if len(set(map(str, items))) < len(items):
+        raise _refused(name, value, rule)
+    if "holds" in rule and rule["holds"] not in items:
+        raise ConfigError(f"{name} is {value!r}: add {rule['holds']}, {rule['because']}.")
+    return value
 
-    Raises
-    ------
-    ConfigError
-        Naming the parameter.
-    """
-    good = isinstance(values, list) and values and len(set(map(str, values))) == len(values)
-    if not good or not all(is_count(value, most) for value in values):
-        raise ConfigError(
-            f"{name} is {values!r}: give a list of different whole numbers from 1 to {most}."
+
+def _check_item(name: str, value: Any, item: Any, rule: Rule) -> None:
+    """Refuse one item of a parameter that its rule forbids."""
+    if "one_of" in rule:
+        if item not in rule["one_of"]:
+            raise _refused(name, value, rule)
+        return
+    kind = rule.get("kind", "")
+    if kind == "count":
+        if not is_count(item, rule.get("most"), rule.get("least", 1)):
+            raise _refused(name, value, rule)
+        if "even" in rule and item > 1 and item % 2:
+            raise ConfigError(f"{name} holds {item}, but {rule['even']}.")
+    elif kind:
+        found = _NAMES[kind](str(item))
+        if "ipus" in rule and found.ipus < rule["ipus"]:
+            raise ConfigError(
+                f"{name} is {item!r}, which has {found.ipus} IPU: "
+                f"choose one with at least {rule['ipus']}."
+            )
+
+
+def _read(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def _refused(name: str, value: Any, rule: Rule) -> ConfigError:
+    """Say what a parameter may be."""
+    if "one_of" in rule:
+        allowed = f"use one of {', '.join(rule['one_of'])}"
+    elif rule["kind"] == "count":
+        least, most = rule.get("least", 1), rule.get("most")
+        span = f"from {least} to {most}" if most else f"{least} or more"
+        allowed = (
+            f"give a list of different whole numbers {span}"
+            if rule.get("list")
+            else f"give a whole number, {span}"
         )
+    else:
+        allowed = "give a list of names" + (", empty for all" if rule.get("empty") else "")
+    return ConfigError(f"{name} is {value!r}: {allowed}.")

@@ -10,19 +10,22 @@ import pandas as pd
 
 from ipusim.machine.system import system_names
 from ipusim.study.audit_results import bow_over_classic
-from ipusim.study.book.parameters import check_count
 from ipusim.study.data.published import load_rows
+from ipusim.study.evidence import operations
+from ipusim.study.evidence.memory import network_memory_table
+from ipusim.study.evidence.pooling import pooling_table
+from ipusim.study.evidence.recurrent import recurrent_table
 from ipusim.study.predict import TIERS
 from ipusim.study.verdicts.compare import (
     NOT_MODELLED,
     PREDICTED,
     error_percent,
-    tier_summary,
     time_ratio,
+    with_errors,
 )
 from ipusim.study.verdicts.errors import error_figures
+from ipusim.study.verdicts.summary import errors_by
 
-MOST_WORST_ROWS = 100
 PAIR_PERCENT = 10.0
 """A pair of chips is told apart rightly when its predicted ratio is this near the published one."""
 _SAME_RUN = (
@@ -37,25 +40,6 @@ _SAME_RUN = (
     "instances",
 )
 """Options that two runs of one configuration share."""
-
-
-def check_parameters(*, worst_rows: object, jobs: object) -> None:
-    """Refuse parameters of the notebook that it cannot use, before anything is simulated.
-
-    Parameters
-    ----------
-    worst_rows : int
-        Rows to show, 1 to 100.
-    jobs : int
-        Worker processes, at least 1.
-
-    Raises
-    ------
-    ConfigError
-        Naming the first parameter that is wrong.
-    """
-    check_count("worst_rows", worst_rows, MOST_WORST_ROWS)
-    check_count("jobs", jobs)
 
 
 def time_errors(frame: pd.DataFrame, tier: str = "calibrated") -> pd.DataFrame:
@@ -97,9 +81,9 @@ def ledger(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        As `ipusim.study.verdicts.compare.tier_summary`.
+        As `ipusim.study.verdicts.summary.errors_by`.
     """
-    return tier_summary(_whole(frame), by=by)
+    return errors_by(_whole(frame), by)
 
 
 def _whole(frame: pd.DataFrame) -> pd.DataFrame:
@@ -160,41 +144,16 @@ def not_predicted(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def worst_rows(frame: pd.DataFrame, count: int) -> pd.DataFrame:
-    """List the rows that the calibrated tier misses most, with what is known about them.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts`.
-    count : int
-        How many.
+    """List the verdicts that the calibrated tier misses most, largest error of time first.
 
     Returns
     -------
     pandas.DataFrame
-        Largest error of time first: row_id, family, system, label, metric, published, the three
-        tiers, calibrated_error_percent, how well the recipe is known, which options are assumed,
-        and the note of the run.
+        With the errors of the tiers; the note is that of the run.
     """
-    rows = {row.row_id: row for row in load_rows()}
-    used = time_errors(frame)
+    used = with_errors(time_errors(frame))
     order = np.argsort(-np.abs(np.log(used["ratio"].to_numpy(dtype=np.float64))), kind="stable")
-    lines = []
-    for line in used.iloc[order[:count]].to_dict("records"):
-        row = rows[line["row_id"]]
-        run = row.run
-        shown = ("row_id", "family", "system", "metric", "unit", "published", *TIERS, "verdict")
-        lines.append(
-            {name: line[name] for name in shown}
-            | {
-                "label": row.label,
-                "calibrated_error_percent": error_percent(line["calibrated"], line["published"]),
-                "recipe": run.confidence,
-                "assumed": ", ".join(name.replace("_", " ") for name in run.assumed),
-                "note": run.note,
-            }
-        )
-    return pd.DataFrame(lines)
+    return used.iloc[order[:count]].reset_index(drop=True)
 
 
 def bow_pairs(frame: pd.DataFrame) -> pd.DataFrame:
@@ -324,3 +283,51 @@ def _both_errors(frame: pd.DataFrame, tier: str, figure: str) -> tuple[float, fl
     printed = map(error_percent, whole[tier], whole["published"])
     (in_print,) = error_figures(list(printed), figure).values()
     return of_time, in_print
+
+
+def scaling_summary(scaling: pd.DataFrame) -> pd.DataFrame:
+    """Summarise the slowdowns of `ipusim.study.fit.scale_out.scaling_table`, by series and in all."""
+    groups = [*scaling.groupby("series", sort=True), ("all", scaling)]
+    return pd.DataFrame(
+        {
+            "series": series,
+            "rows": len(group),
+            "most_ipus": int(group["ipus"].max()),
+            **error_figures(group["left_out_error_percent"], "median", "max", "bias"),
+        }
+        for series, group in groups
+    )
+
+
+def layers_frame() -> pd.DataFrame:
+    """Return the evidence below whole runs: vertices, operations, layers of Mk1, memory.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per layer and kind of operation: rows, median, mean, 90th percentile and largest absolute
+        error in percent.
+    """
+    lines = []
+    for layer, table in (
+        ("vertices on silicon", operations.vertices_table()),
+        ("operations in IPUModel", operations.operations_table()),
+        ("operations in IPUModel", pooling_table()),
+        ("operations in IPUModel", recurrent_table()),
+        ("layers on silicon, Mk1", operations.mk1_layers_table()),
+        ("memory of compiled networks", network_memory_table()),
+    ):
+        for row in table.to_dict("records"):
+            names = ("vertex", "operation", "chip", "snapshot", "stage", "category", "use")
+            lines.append(
+                {
+                    "layer": layer,
+                    "what": ", ".join(str(row[name]) for name in names if name in row),
+                    "rows": row["rows"],
+                    **{
+                        f"{part}_percent": row.get(f"{part}_abs_error_percent", math.nan)
+                        for part in ("median", "mean", "p90", "max")
+                    },
+                }
+            )
+    return pd.DataFrame(lines)

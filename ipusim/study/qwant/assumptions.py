@@ -18,16 +18,14 @@ from ipusim.machine.system import load_system
 from ipusim.runtime.options.config import make_config
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.step import run_step
-from ipusim.study.data.runs import load_run
+from ipusim.study.data.runs import RunConfiguration
 from ipusim.study.fit.calibration_file import load_calibration
 from ipusim.study.qwant.study import (
     MODEL,
     PUBLISHED_PRECISION,
     PUBLISHED_SYSTEM,
-    check_parameters,
     rows_for,
 )
-from ipusim.study.table import Table
 from ipusim.study.verdicts.compare import error_percent
 from ipusim.workload import zoo
 
@@ -41,25 +39,14 @@ _DOUBTED_LABELS = ("inferred", "assumed", "fitted", "recalled", "weak")
 _SECONDS_TO_MS = 1e3
 
 
-def stack_profile(name: str = "") -> Table:
-    """Show what is taken for granted about a software stack, and on what grounds.
-
-    Parameters
-    ----------
-    name : str
-        Name of a stack; by default that of the study.
+def stack_frame(stack: Stack) -> pd.DataFrame:
+    """Return what is taken for granted about a software stack, and on what grounds.
 
     Returns
     -------
-    Table
+    pandas.DataFrame
         Property, value, basis (settled, supported, adopted) and source.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such stack.
     """
-    stack = load_stack(name or load_system(PUBLISHED_SYSTEM).default_stack)
     lines = []
     for row in stack_table():
         if row["stack"] != stack.name:
@@ -74,42 +61,29 @@ def stack_profile(name: str = "") -> Table:
                 "source": source,
             }
         )
-    return Table(pd.DataFrame(lines), caption=f"{stack.name}: {stack.title}")
+    return pd.DataFrame(lines)
 
 
-def run_profile() -> Table:
-    """Show how the study's runs are configured, and what no source gives.
+def run_frame(run: RunConfiguration) -> pd.DataFrame:
+    """Return how a run is configured, and what no source gives.
 
     Returns
     -------
-    Table
+    pandas.DataFrame
         Option, value and where it comes from; the micro-batch is that of each row.
     """
-    run = load_run("qwant.batch2")
-    lines = [
+    return pd.DataFrame(
         {
             "option": name.replace("_", " "),
             "value": "half the batch size" if name == "micro_batch" else _plain(value),
             "basis": "assumed" if name in run.assumed else "source",
         }
         for name, value in run.options().items()
-    ]
-    return Table(pd.DataFrame(lines), caption=f"How the rows were run ({run.source.split(':')[0]})")
+    )
 
 
-def doubted_constants(system: str = PUBLISHED_SYSTEM) -> Table:
-    """Show the hardware constants behind a prediction that no measurement or document settles.
-
-    Parameters
-    ----------
-    system : str
-        Name of a system.
-
-    Returns
-    -------
-    Table
-        Constants of the system, its chip and its power whose label is neither verified nor
-        derived, with unit and source.
+def doubted_constants(system: str = PUBLISHED_SYSTEM) -> pd.DataFrame:
+    """Return the constants of a system, chip and power that no measurement or document settles.
 
     Raises
     ------
@@ -120,22 +94,16 @@ def doubted_constants(system: str = PUBLISHED_SYSTEM) -> Table:
     frame = hardware_table()
     ours = frame["subject"].isin([machine.name, machine.chip.name])
     doubted = frame[ours & frame["label"].isin(_DOUBTED_LABELS)]
-    shown = doubted[["subject", "name", "value", "unit", "label", "source"]].copy()
-    shown["value"] = [_plain(value) for value in shown["value"]]
-    return Table(shown, caption=f"{machine.name}: constants that are inferred or assumed")
+    shown = doubted[["subject", "name", "value", "unit", "label", "source"]]
+    return shown.assign(value=shown["value"].map(_plain))
 
 
-def fitted_constants(system: str = PUBLISHED_SYSTEM) -> Table:
-    """Show every fitted constant, and what the fit makes of the sourced energies of a system.
-
-    Parameters
-    ----------
-    system : str
-        Name of a system.
+def fitted_constants(system: str = PUBLISHED_SYSTEM) -> pd.DataFrame:
+    """Return every fitted constant, and what the fit makes of the sourced energies of a system.
 
     Returns
     -------
-    Table
+    pandas.DataFrame
         Constant, sourced value, fitted factor, value in use, unit, and how many rows it was
         fitted on; costs per step are those of `ipusim.simulate`, while comparisons refit them
         without the family of each row.
@@ -148,45 +116,21 @@ def fitted_constants(system: str = PUBLISHED_SYSTEM) -> Table:
         If data/calibration.toml is missing or damaged.
     """
     calibration = load_calibration()
-    energies = load_system(system).power
-    scales = calibration.power
-    lines = [
-        {
-            "constant": f"cost per step, {cost.stack}",
-            "sourced": math.nan,
-            "factor": math.nan,
-            "in_use": 1e6 * cost.value_s,
-            "unit": "µs",
-            "fitted_on": len(cost.rows),
-        }
+    energies, scales = load_system(system).power, calibration.power
+    columns = ("constant", "sourced", "factor", "in_use", "unit", "fitted_on")
+    costs = [
+        (f"cost per step, {cost.stack}", math.nan, math.nan, 1e6 * cost.value_s, "µs",
+         len(cost.rows))
         for cost in calibration.step_costs.values()
-    ]
-    for name, value, factor, unit in (
-        ("convolution units", energies.amp_pj_per_flop, scales.amp, "pJ/FLOP"),
-        ("tile memory", energies.sram_pj_per_byte, scales.sram, "pJ/B"),
-    ):
-        lines.append(
-            {
-                "constant": f"energy of {name}",
-                "sourced": value,
-                "factor": factor,
-                "in_use": factor * value,
-                "unit": unit,
-                "fitted_on": len(scales.rows),
-            }
+    ]  # fmt: skip
+    powers = [
+        (f"energy of {name}", value, factor, factor * value, unit, len(scales.rows))
+        for name, value, factor, unit in (
+            ("convolution units", energies.amp_pj_per_flop, scales.amp, "pJ/FLOP"),
+            ("tile memory", energies.sram_pj_per_byte, scales.sram, "pJ/B"),
         )
-    return Table(
-        pd.DataFrame(lines),
-        caption="Every fitted constant",
-        columns={
-            "constant": "constant",
-            "sourced": "from a source",
-            "factor": "fitted factor",
-            "in_use": "in use",
-            "unit": "unit",
-            "fitted_on": "rows fitted on",
-        },
-    )
+    ]
+    return pd.DataFrame([*costs, *powers], columns=columns)
 
 
 def _plain(value: object) -> str:
@@ -292,13 +236,12 @@ def sensitivity(
     Raises
     ------
     ConfigError, UnknownNameError
-        As `ipusim.study.qwant.study.check_parameters`.
+        As `ipusim.study.qwant.study.rows_for`.
 
     Notes
     -----
     This weighs assumptions; it does not choose them. Dozens of combinations fit six numbers.
     """
-    check_parameters(batch_sizes=batch_sizes, system=system, precision=precision)
     model = zoo.load(MODEL)
     rows = rows_for(batch_sizes, system=system, precision=precision)
     lines = []
@@ -324,27 +267,9 @@ def sensitivity(
     return pd.DataFrame(lines)
 
 
-def sensitivity_table(frame: pd.DataFrame) -> Table:
-    """Show `sensitivity`: one line per assumption, one column per batch size.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `sensitivity`.
-
-    Returns
-    -------
-    Table
-        Error of the latency against the published one, in percent.
-    """
+def sensitivity_by_batch(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the errors of `sensitivity`: one line per assumption, one column per batch size."""
     keys = ["assumption", "basis"]
     wide = frame.pivot(index=keys, columns="batch_size", values="error_percent")
     wide = wide.reindex(pd.MultiIndex.from_frame(frame[keys].drop_duplicates()))
-    named = wide.rename(columns={size: f"batch_{size}_error_percent" for size in wide.columns})
-    headings = {"assumption": "one change at a time", "basis": "basis"}
-    headings |= {f"batch_{size}_error_percent": f"batch {size}" for size in wide.columns}
-    return Table(
-        named.reset_index(),
-        caption="Latency error in % of the published value, nothing fitted",
-        columns=headings,
-    )
+    return wide.rename(columns="batch_{}_error_percent".format).reset_index()

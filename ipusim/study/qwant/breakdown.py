@@ -18,7 +18,6 @@ from ipusim.study.qwant.study import (
     report_for,
     rows_for,
 )
-from ipusim.study.table import Table
 
 PARTS = {
     "host_work_ms": "host prepares the batch",
@@ -69,15 +68,13 @@ def latency_parts(
     Raises
     ------
     ConfigError, UnknownNameError
-        As `ipusim.study.qwant.study.check_parameters`.
+        As `ipusim.study.qwant.study.rows_for`.
     """
     lines = []
     for row in rows_for(batch_sizes, system=system, precision=precision):
         if row.metric != "latency":
             continue
-        report = report_for(
-            row.run.micro_batch or 1, system=system, precision=precision, tier="specification"
-        )
+        report = report_for(row.run.micro_batch or 1, system=system, precision=precision)
         parts = _parts_ms(report.result, report.config)
         total = _SECONDS_TO_MS * report.result.latency_s
         lines.append(
@@ -132,11 +129,10 @@ def block_profiles(
     dict of int to pandas.DataFrame
         Micro-batch to `block_profile`.
     """
-    reports = {
-        size: report_for(size, system=system, precision=precision, tier="specification")
+    return {
+        size: block_profile(report_for(size, system=system, precision=precision).layers)
         for size in micro_batches
     }
-    return {size: block_profile(report.layers) for size, report in reports.items()}
 
 
 def block_profile(layers: pd.DataFrame) -> pd.DataFrame:
@@ -188,7 +184,7 @@ def _block_of(op: str, kind: str) -> str:
     return "head" if kind in _HEAD_KINDS or op.startswith(("avgpool", "fc")) else "stem"
 
 
-def stage_table(profiles: Mapping[int, pd.DataFrame]) -> Table:
+def stage_frame(profiles: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
     """Compare the stages of the network at several micro-batches.
 
     Parameters
@@ -198,67 +194,19 @@ def stage_table(profiles: Mapping[int, pd.DataFrame]) -> Table:
 
     Returns
     -------
-    Table
+    pandas.DataFrame
         Per stage: share of the multiply-accumulates, then per micro-batch time (microseconds),
         share of the device time and utilisation (percent).
     """
-    lines: dict[str, dict[str, float | str]] = {}
+    shown = None
     for micro_batch, profile in profiles.items():
-        grouped = profile.assign(
-            useful=profile["utilisation_percent"] * profile["time_us"]
-        ).groupby("stage", sort=False)[["time_us", "macs", "useful"]]
-        totals = grouped.sum()
-        for stage, sums in totals.iterrows():
-            line = lines.setdefault(
-                str(stage),
-                {
-                    "stage": str(stage),
-                    "macs_percent": 100.0 * sums["macs"] / totals["macs"].sum(),
-                },
-            )
-            line[f"time_us_{micro_batch}"] = sums["time_us"]
-            line[f"time_{micro_batch}_percent"] = 100.0 * sums["time_us"] / totals["time_us"].sum()
-            line[f"utilisation_{micro_batch}_percent"] = sums["useful"] / sums["time_us"]
-    headings = {"stage": "stage", "macs_percent": "MACs %"}
-    for micro_batch in profiles:
-        headings[f"time_us_{micro_batch}"] = f"µs at {micro_batch}"
-        headings[f"time_{micro_batch}_percent"] = f"time % at {micro_batch}"
-        headings[f"utilisation_{micro_batch}_percent"] = f"AMP use % at {micro_batch}"
-    return Table(
-        pd.DataFrame(list(lines.values())),
-        caption="Device time by stage; columns per micro-batch",
-        columns=headings,
-    )
-
-
-def heaviest_layers(layers: pd.DataFrame, *, count: int = 8) -> Table:
-    """Show the operations that take longest.
-
-    Parameters
-    ----------
-    layers : pandas.DataFrame
-        ``report.layers``.
-    count : int
-        How many.
-
-    Returns
-    -------
-    Table
-        Operation, microseconds, share of the device time, supersteps, utilisation and plan.
-    """
-    total = layers["cycles"].sum()
-    chosen = layers.sort_values(["cycles", "op"], ascending=[False, True]).head(count)
-    shown = chosen.assign(time_percent=100.0 * chosen["cycles"] / total)
-    return Table(
-        shown,
-        caption=f"The {len(chosen)} longest operations of {len(layers)}",
-        columns={
-            "op": "operation",
-            "kind": "kind",
-            "time_us": "µs",
-            "time_percent": "time %",
-            "supersteps": "supersteps",
-            "utilisation_percent": "AMP use %",
-            "plan": "plan",
-        },
-    )
+        useful = profile["utilisation_percent"] * profile["time_us"]
+        sums = profile.assign(useful=useful).groupby("stage", sort=False)
+        totals = sums[["time_us", "macs", "useful"]].sum()
+        if shown is None:
+            shown = pd.DataFrame({"macs_percent": 100.0 * totals["macs"] / totals["macs"].sum()})
+        time = totals["time_us"]
+        shown[f"time_us_{micro_batch}"] = time
+        shown[f"time_{micro_batch}_percent"] = 100.0 * time / time.sum()
+        shown[f"utilisation_{micro_batch}_percent"] = totals["useful"] / time
+    return shown.reset_index()

@@ -9,67 +9,26 @@ from typing import Any
 
 import pandas as pd
 
-from ipusim.errors import ConfigError
 from ipusim.machine.system import load_system
+from ipusim.study.audit import qwant_power
+from ipusim.study.book.catalogue import load_spec
 from ipusim.study.book.charts import Panel
+from ipusim.study.book.parameters import checked
 from ipusim.study.data.published import PublishedRow, load_rows
 from ipusim.study.data.runs import load_run
 from ipusim.study.predict import TIERS, Predictor, default_predictor
-from ipusim.study.table import Table
-from ipusim.study.verdicts.compare import error_percent, verdict_of
+from ipusim.study.verdicts.compare import with_errors
+from ipusim.study.verdicts.summary import with_error
 
 IPUS_PER_CARD = 2
 MODEL = "resnext101_32x4d"
 PUBLISHED_SYSTEM = "C2"
 PUBLISHED_PRECISION = "16.16"
-PRECISIONS = ("16.16", "16.32", "32.32")
 _METRICS = {
     "latency": ("Table 1", "ms/batch"),
     "throughput": ("Table 2", "images/s"),
     "efficiency": ("Table 3", "images/s/W"),
 }
-
-
-def check_parameters(
-    *,
-    batch_sizes: Sequence[int],
-    system: str = PUBLISHED_SYSTEM,
-    precision: str = PUBLISHED_PRECISION,
-) -> None:
-    """Refuse notebook parameters that the study cannot use.
-
-    Parameters
-    ----------
-    batch_sizes : sequence of int
-        Batch sizes of the card: even, at least 2, none twice.
-    system : str
-        Name of a system with at least two IPUs.
-    precision : str
-        ``"16.16"``, ``"16.32"`` or ``"32.32"``.
-
-    Raises
-    ------
-    ConfigError
-        Naming the first parameter that is wrong.
-    UnknownNameError
-        If there is no such system.
-    """
-    if not isinstance(batch_sizes, list | tuple | range) or not batch_sizes:
-        raise ConfigError(f"batch_sizes is {batch_sizes!r}: give a list of even numbers from 2 up.")
-    for size in batch_sizes:
-        if isinstance(size, bool) or not isinstance(size, int) or size < 2 or size % 2:
-            raise ConfigError(
-                f"The batch size {size!r} cannot be shared by two IPUs: "
-                "use even numbers of at least 2."
-            )
-    if len(set(batch_sizes)) < len(batch_sizes):
-        raise ConfigError(f"batch_sizes holds a number twice: {list(batch_sizes)}; name each once.")
-    if precision not in PRECISIONS:
-        raise ConfigError(
-            f"The precision {precision!r} is unknown: use one of {', '.join(PRECISIONS)}."
-        )
-    if load_system(system).ipus < IPUS_PER_CARD:
-        raise ConfigError(f"The system {system!r} has one IPU: choose one with at least two.")
 
 
 def rows_for(
@@ -95,9 +54,10 @@ def rows_for(
     Raises
     ------
     ConfigError, UnknownNameError
-        As `check_parameters`.
+        If a value is not what data/studies/qwant.toml allows.
     """
-    check_parameters(batch_sizes=batch_sizes, system=system, precision=precision)
+    given = {"batch_sizes": list(batch_sizes), "system": system, "precision": precision}
+    checked(load_spec("qwant")["parameters"], given)
     published = {row.row_id: row for row in load_rows(study="qwant")}
     template = load_run("qwant.batch2")
     changes: dict[str, Any] = {}
@@ -138,77 +98,18 @@ def rows_for(
     return tuple(rows)
 
 
-def _batches(frame: pd.DataFrame) -> list[int]:
-    """Return the batch size in each row_id."""
-    return [int(row_id.rpartition("batch")[2]) for row_id in frame["row_id"]]
-
-
 def metric_frame(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Select one of Tables 1 to 3 from the verdicts.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts` on rows of `rows_for`.
-    metric : str
-        ``"latency"``, ``"throughput"`` or ``"efficiency"``.
+    """Select one of Tables 1 to 3 from the verdicts on rows of `rows_for`, in its printed unit.
 
     Returns
     -------
     pandas.DataFrame
-        Per batch size: micro-batch, published value, the three tiers, interval, error and verdict
-        of the calibrated tier; in the unit of the published table.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such metric.
+        The rows of a metric (``"latency"``, ``"throughput"`` or ``"efficiency"``), with
+        batch_size, that of the card, and error_percent of the calibrated tier.
     """
-    if metric not in _METRICS:
-        raise ConfigError(f"The metric {metric!r} is unknown: use one of {', '.join(_METRICS)}.")
-    chosen = frame[(frame["study"] == "qwant") & (frame["metric"] == metric)]
-    batches = _batches(chosen)
-    pairs = list(zip(chosen["calibrated"], chosen["published"], strict=True))
-    return pd.DataFrame(
-        {
-            "batch_size": batches,
-            "micro_batch": [batch // IPUS_PER_CARD for batch in batches],
-            "published": chosen["published"].to_numpy(),
-            **{tier: chosen[tier].to_numpy() for tier in TIERS},
-            "low80": chosen["low80"].to_numpy(),
-            "high80": chosen["high80"].to_numpy(),
-            "error_percent": [error_percent(*pair) for pair in pairs],
-            "verdict": [verdict_of(*pair) for pair in pairs],
-        }
-    )
-
-
-def metric_table(frame: pd.DataFrame, metric: str) -> Table:
-    """Show one of Tables 1 to 3 beside the predictions.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts` on rows of `rows_for`.
-    metric : str
-        ``"latency"``, ``"throughput"`` or ``"efficiency"``.
-
-    Returns
-    -------
-    Table
-        With a caption that names the table and its unit.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such metric.
-    """
-    data = metric_frame(frame, metric)
-    shown = ["batch_size", "micro_batch", "published", *TIERS, "error_percent", "verdict"]
-    if data["low80"].notna().any():
-        shown[-2:-2] = ["low80", "high80"]
-    name, unit = _METRICS[metric]
-    return Table(data[shown], caption=f"{name}: {metric}, {unit}")
+    rows = frame[(frame["study"] == "qwant") & (frame["metric"] == metric)]
+    rows = rows.assign(batch_size=rows["micro_batch"] * IPUS_PER_CARD)
+    return with_error(rows).reset_index(drop=True)
 
 
 def panels(frame: pd.DataFrame) -> list[Panel]:
@@ -255,34 +156,29 @@ def panels(frame: pd.DataFrame) -> list[Panel]:
 
 
 def power_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Compute the card power behind the published and the predicted tables.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts` on rows of `rows_for`.
+    """Return the card power behind the published and the predicted tables.
 
     Returns
     -------
     pandas.DataFrame
-        Per batch size: published, specification and calibrated power (W), each throughput /
-        efficiency, and the error of the last in percent.
+        Per batch size: published, specification and calibrated power (W), each throughput over
+        efficiency.
     """
     throughput, efficiency = (metric_frame(frame, name) for name in ("throughput", "efficiency"))
-    published, specification, predicted = (
-        throughput[name] / efficiency[name] for name in ("published", "specification", "calibrated")
-    )
-    return pd.DataFrame(
-        {
-            "batch_size": throughput["batch_size"],
-            "published_power_w": published,
-            "specification_power_w": specification,
-            "predicted_power_w": predicted,
-            "error_percent": [
-                error_percent(*pair) for pair in zip(predicted, published, strict=True)
-            ],
-        }
-    )
+    kinds = {"published": "published", "specification": "specification", "calibrated": "predicted"}
+    powers = {
+        f"{name}_power_w": throughput[kind] / efficiency[kind] for kind, name in kinds.items()
+    }
+    return pd.DataFrame({"batch_size": throughput["batch_size"].astype(int), **powers})
+
+
+def audited_power(frame: pd.DataFrame) -> pd.DataFrame:
+    """Put the predicted power beside that of `ipusim.study.audit.qwant_power`.
+
+    NaN stands where the batch size was not predicted.
+    """
+    predicted = power_frame(frame)[["batch_size", "predicted_power_w"]]
+    return qwant_power().merge(predicted, on="batch_size", how="left")
 
 
 def report_for(
@@ -290,27 +186,10 @@ def report_for(
     *,
     system: str = PUBLISHED_SYSTEM,
     precision: str = PUBLISHED_PRECISION,
-    tier: str = "calibrated",
+    tier: str = "specification",
     predictor: Predictor | None = None,
 ) -> Any:
-    """Simulate the study's network once, for looking inside.
-
-    Parameters
-    ----------
-    micro_batch : int
-        Items per IPU.
-    system, precision : str
-        As in the report, or something else.
-    tier : str
-        ``"calibrated"`` or ``"specification"``.
-    predictor : Predictor, optional
-        By default the real one.
-
-    Returns
-    -------
-    ipusim.report.Report
-        The full report.
-    """
+    """Simulate the study's network once, with nothing fitted, and return the whole report."""
     row = rows_for([IPUS_PER_CARD * micro_batch], system=system, precision=precision)[0]
     return (predictor or default_predictor()).simulate(MODEL, tier=tier, **row.run.options())
 
@@ -370,16 +249,53 @@ def what_if(
     return pd.DataFrame(lines)
 
 
-def machine_rows() -> tuple[PublishedRow, ...]:
-    """Return the published ResNeXt-101 inference rows of the later machines.
+def published_points(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return what was measured with the study's network, per IPU, for the what-if figure.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        Verdicts, for the predictions of the same runs.
 
     Returns
     -------
-    tuple of PublishedRow
-        Throughput and latency rows of the results page.
+    pandas.DataFrame
+        Columns system, micro_batch, latency_ms, images_per_s_per_ipu and
+        predicted_images_per_s_per_ipu (calibrated, in the set-up of the row). Latency is NaN
+        where several batches are in flight, because it then counts them all.
     """
+    predicted = dict(zip(frame["row_id"], frame["calibrated"], strict=True))
+    latency = {row.run.run_id: row for row in load_rows() if row.metric == "latency"}
+    lines = []
+    for row in load_rows():
+        run = row.run
+        if row.metric != "throughput" or run.model != MODEL or run.mode != "inference":
+            continue
+        serial = (run.batches_in_flight or 1) == 1
+        known = latency.get(run.run_id)
+        lines.append(
+            {
+                "system": load_system(row.system).name,
+                "micro_batch": run.micro_batch,
+                "latency_ms": known.value if serial and known else math.nan,
+                "images_per_s_per_ipu": row.value / run.chips,
+                "predicted_images_per_s_per_ipu": predicted.get(row.row_id, math.nan) / run.chips,
+            }
+        )
+    points = pd.DataFrame(lines)
+    first = points["system"] == load_system(PUBLISHED_SYSTEM).name
+    return pd.concat([points[first], points[~first]], ignore_index=True)
+
+
+def machine_rows() -> tuple[PublishedRow, ...]:
+    """Return the published ResNeXt-101 inference rows of later machines, rates and latencies."""
     return tuple(
         row
         for row in load_rows(study="results")
         if row.family == "resnext" and row.run.mode == "inference" and not row.not_modelled
     )
+
+
+def machine_frame(frame: pd.DataFrame) -> pd.DataFrame:
+    """Select `machine_rows` from the verdicts, with the error of each tier."""
+    return with_errors(frame[frame["row_id"].isin([row.row_id for row in machine_rows()])])

@@ -10,7 +10,6 @@ import pandas as pd
 
 from ipusim.study.data.runs import load_run
 from ipusim.study.predict import Predictor
-from ipusim.study.table import Table
 from ipusim.study.tamu.memory import RESNET_RUN, at_micro_batch
 from ipusim.study.tamu.scaling import run_at
 from ipusim.study.tamu.study import TENSORFLOW_SERIES, report_for
@@ -143,38 +142,6 @@ def mechanisms(parts: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def mechanisms_table(frame: pd.DataFrame, caption: str) -> Table:
-    """Show `mechanisms`.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `mechanisms`.
-    caption : str
-        Which series.
-
-    Returns
-    -------
-    Table
-        Slowdowns in percent.
-    """
-    return Table(
-        frame,
-        caption=caption,
-        columns={
-            "ipus": "IPUs",
-            "accumulation": "micro-batches per update",
-            "published_slowdown_percent": "published",
-            "predicted_slowdown_percent": "predicted",
-            "batch_norm_percent": "batch norm",
-            "all_reduce_percent": "all-reduce",
-            "host_percent": "host",
-            "update_percent": "update and fixed",
-            "device_percent": "device",
-        },
-    )
-
-
 _CONVOLUTIONS = {"data_gradient": "data gradients", "weight_gradient": "weight gradients"}
 _OTHERS = {"norm": "batch norm", "elementwise": "elementwise"}
 
@@ -234,25 +201,10 @@ def device_work(
     return shown
 
 
-def device_work_table(work: dict[str, pd.DataFrame]) -> Table:
-    """Show `device_work`.
-
-    Parameters
-    ----------
-    work : dict of str to pandas.DataFrame
-        From `device_work`.
-
-    Returns
-    -------
-    Table
-        Milliseconds per kind of work, one column per micro-batch, with their sum.
-    """
+def device_work_frame(work: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return `device_work` as milliseconds per kind of work, with their sum; a column per bar."""
     columns = {label: frame.set_index("part")["time_ms"] for label, frame in work.items()}
     frame = pd.DataFrame(columns)
     frame = frame.reindex([name for name in WORK if name in frame.index])
     frame.loc["together"] = frame.sum()
-    return Table(
-        frame.rename_axis("work").reset_index(),
-        caption="Time of one IPU per micro-batch, ms",
-        columns={"work": "work", **{label: label for label in work}},
-    )
+    return frame.rename_axis("work").reset_index()

@@ -8,7 +8,6 @@ from ipusim.errors import resolve_name
 from ipusim.machine.gpu import load_gpu_node
 from ipusim.runtime.gpu.step import simulate_gpu
 from ipusim.study.data.published import load_claims, load_rows
-from ipusim.study.table import Table
 from ipusim.study.tamu.gpus import tamu_gpu_figure
 from ipusim.study.tamu.scaling import SCALED_MICRO_BATCH
 from ipusim.study.tamu.study import PYTORCH_SERIES, STUDY, TENSORFLOW_SERIES, table_frame
@@ -63,7 +62,7 @@ def bars(frame: pd.DataFrame, framework: str) -> pd.DataFrame:
     pandas.DataFrame
         One line per platform and number of devices: platform, devices, predicted throughput
         (images/s) with its 80 % interval (NaN where there is none), the published one (NaN where
-        there is none), and where that comes from.
+        there is none), where that comes from, and the error in percent.
 
     Raises
     ------
@@ -71,22 +70,23 @@ def bars(frame: pd.DataFrame, framework: str) -> pd.DataFrame:
         If there is no such framework.
     """
     name = resolve_name("framework", framework, _FIGURES)
-    return pd.concat([_ipu_bars(frame, name), _gpu_bars(name)], ignore_index=True)
+    both = pd.concat([_ipu_bars(frame, name), _gpu_bars(name)], ignore_index=True)
+    pairs = zip(both["predicted"], both["published"], strict=True)
+    return both.assign(error_percent=[error_percent(*pair) for pair in pairs])
 
 
 def _ipu_bars(frame: pd.DataFrame, framework: str) -> pd.DataFrame:
     """Return the runs of Table 1 or 3; of several with as many IPUs the fewest instances."""
     table, series = _FIGURES[framework]
-    ids = {row.row_id for row in load_rows(study=STUDY, table=table) if row.run.series == series}
     chosen = table_frame(frame, table)
-    chosen = chosen[chosen["row_id"].isin(ids)]
+    chosen = chosen[chosen["series"] == series]
     if framework == "tensorflow":
         chosen = chosen[chosen["micro_batch"] == SCALED_MICRO_BATCH]
-    chosen = chosen.sort_values(["ipus", "instances"]).drop_duplicates("ipus")
+    chosen = chosen.sort_values(["chips", "instances"]).drop_duplicates("chips")
     return pd.DataFrame(
         {
             "platform": IPU,
-            "devices": chosen["ipus"].to_numpy(),
+            "devices": chosen["chips"].astype(int).to_numpy(),
             "predicted": chosen["calibrated"].to_numpy(),
             "low80": chosen["low80"].to_numpy(),
             "high80": chosen["high80"].to_numpy(),
@@ -111,43 +111,6 @@ def _gpu_bars(framework: str) -> pd.DataFrame:
                 for row, anchor in zip(gpus["published_row"], gpus["anchor"], strict=True)
             ],
         }
-    )
-
-
-def bars_table(frame: pd.DataFrame, caption: str) -> Table:
-    """Show the bars of a figure as numbers.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `bars`.
-    caption : str
-        Which figure.
-
-    Returns
-    -------
-    Table
-        Images per second, with the error where something was published.
-    """
-    shown = frame.assign(
-        error_percent=[
-            error_percent(*pair)
-            for pair in zip(frame["predicted"], frame["published"], strict=True)
-        ]
-    )
-    return Table(
-        shown,
-        caption=caption,
-        columns={
-            "platform": "platform",
-            "devices": "devices",
-            "predicted": "predicted images/s",
-            "low80": "low 80 %",
-            "high80": "high 80 %",
-            "published": "published images/s",
-            "error_percent": "error %",
-            "published_source": "published by",
-        },
     )
 
 
@@ -186,36 +149,6 @@ def per_watt(figures: dict[str, pd.DataFrame]) -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(lines)
-
-
-def per_watt_table(frame: pd.DataFrame) -> Table:
-    """Show `per_watt`.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `per_watt`.
-
-    Returns
-    -------
-    Table
-        Images per second and watt.
-    """
-    return Table(
-        frame,
-        caption="ResNet-50 training: images/s/W by the design powers that the paper quotes",
-        columns={
-            "framework": "framework",
-            "machine": "machine",
-            "devices": "devices",
-            "quoted_w": "W",
-            "host_in_it": "host in it",
-            "predicted": "predicted",
-            "low80": "low 80 %",
-            "high80": "high 80 %",
-            "published": "published",
-        },
-    )
 
 
 def table4_gpus() -> pd.DataFrame:
@@ -271,96 +204,32 @@ def _optimizer() -> str:
 
 
 def with_gpus(frame: pd.DataFrame, gpus: pd.DataFrame) -> pd.DataFrame:
-    """Fill the GPU rows of Table 4 into the verdicts.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts` on `ipusim.study.tamu.study.study_rows`.
-    gpus : pandas.DataFrame
-        From `table4_gpus`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        A copy whose GPU rows, throughput and time, are predicted and judged.
-    """
+    """Return verdicts whose GPU rows of Table 4, rates and times, are those of `table4_gpus`."""
     predicted = dict(zip(gpus["row_id"], gpus["predicted"], strict=True))
     rows = {row.row_id: row for row in load_rows(study=STUDY, table="Table 4")}
     rates = {row.run.run_id: predicted[name] for name, row in rows.items() if name in predicted}
-    lines = []
-    for line in frame.to_dict("records"):
-        row = rows.get(line["row_id"])
-        if row is not None and row.run.run_id in rates:
-            rate = rates[row.run.run_id]
-            value = rate if row.metric == "throughput" else EPOCH_IMAGES / rate
-            line |= {
-                "calibrated": value,
-                "verdict": verdict_of(value, row.value),
-                "status": PREDICTED,
-                "note": f"GPU model, {GPU_STACK}, {GPU_PRECISION}; the network is assumed",
-            }
-        lines.append(line)
-    return pd.DataFrame(lines, columns=list(frame.columns))
+    filled = frame.set_index("row_id", drop=False)
+    for row in rows.values():
+        rate = rates.get(row.run.run_id)
+        if rate is None or row.row_id not in filled.index:
+            continue
+        value = rate if row.metric == "throughput" else EPOCH_IMAGES / rate
+        filled.loc[row.row_id, ["calibrated", "verdict", "status", "note"]] = [
+            value,
+            verdict_of(value, row.value),
+            PREDICTED,
+            f"GPU model, {GPU_STACK}, {GPU_PRECISION}; the network is assumed",
+        ]
+    return filled.reset_index(drop=True)
 
 
-def gpu_steps_table(gpus: pd.DataFrame) -> Table:
-    """Show what the predicted GPU steps of Table 4 are made of.
-
-    Parameters
-    ----------
-    gpus : pandas.DataFrame
-        From `table4_gpus`.
-
-    Returns
-    -------
-    Table
-        Milliseconds per step, published and predicted, with its parts.
-    """
-    return Table(
-        gpus,
-        caption=f"GPU steps of Table 4, ms ({GPU_STACK}, {GPU_PRECISION}; assumed network)",
-        columns={
-            "boards": "A100",
-            "printed_batch": "printed batch",
-            "batch_per_board": "per board",
-            "published_step_ms": "published step",
-            "step_ms": "predicted step",
-            "launch_ms": "launches",
-            "memory_ms": "memory",
-            "compute_ms": "arithmetic",
-            "all_reduce_ms": "all-reduce",
-        },
-    )
-
-
-def crossover_table(frame: pd.DataFrame) -> Table:
-    """Compare one IPU with one GPU at batch 10, published and predicted.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `with_gpus`.
-
-    Returns
-    -------
-    Table
-        Published and predicted images/s of one IPU and one A100 at batch 10, and their ratio.
-    """
+def crossover(frame: pd.DataFrame) -> pd.DataFrame:
+    """Compare one IPU with one A100 at batch 10: published and predicted images/s, and the ratio."""
     table4 = table_frame(frame, "Table 4")
-    small = table4[(table4["micro_batch"] == 10) & (table4["ipus"] == 1)]
+    small = table4[(table4["micro_batch"] == 10) & (table4["chips"] == 1)]
     is_ipu = small["label"].str.contains("IPU")
     lines = []
     for name in ("published", "calibrated"):
         ipu, gpu = (float(part[name].iloc[0]) for part in (small[is_ipu], small[~is_ipu]))
         lines.append({"numbers": name, "one_ipu": ipu, "one_a100": gpu, "ratio": ipu / gpu})
-    return Table(
-        pd.DataFrame(lines),
-        caption="Batch 10: one IPU and one A100, images/s",
-        columns={
-            "numbers": "numbers",
-            "one_ipu": "one GC200",
-            "one_a100": "one A100",
-            "ratio": "ratio",
-        },
-    )
+    return pd.DataFrame(lines)

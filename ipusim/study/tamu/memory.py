@@ -9,7 +9,6 @@ import pandas as pd
 
 from ipusim.study.data.runs import RunConfiguration, load_run
 from ipusim.study.predict import Predictor
-from ipusim.study.table import Table
 from ipusim.study.tamu.study import report_for
 
 RESNET_RUN = "tamu.table3.07"
@@ -70,35 +69,7 @@ def memory_by_micro_batch(
     return pd.DataFrame(lines)
 
 
-def memory_table(frame: pd.DataFrame) -> Table:
-    """Show `memory_by_micro_batch`.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `memory_by_micro_batch`.
-
-    Returns
-    -------
-    Table
-        Bytes of the fullest tile per micro-batch.
-    """
-    return Table(
-        frame,
-        caption="The fullest tile of one GC200, ResNet-50 with the recomputation of Table 3",
-        columns={
-            "micro_batch": "micro-batch",
-            "always_live_bytes": "always live B",
-            "peak_tile_bytes": "peak B",
-            "tile_bytes": "tile B",
-            "used_percent": "used %",
-            "fits": "fits",
-            "peak_op": "at",
-        },
-    )
-
-
-def largest_fits(frames: Sequence[pd.DataFrame]) -> Table:
+def largest_fits(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Put the largest micro-batch that fits beside the one that the study states.
 
     Parameters
@@ -108,7 +79,7 @@ def largest_fits(frames: Sequence[pd.DataFrame]) -> Table:
 
     Returns
     -------
-    Table
+    pandas.DataFrame
         Per network: the stated largest micro-batch, how full the fullest tile is there, the
         largest simulated one that fits with every smaller one, and the verdict in words.
     """
@@ -130,18 +101,7 @@ def largest_fits(frames: Sequence[pd.DataFrame]) -> Table:
                 + (", by construction" if run.run_id in BY_CONSTRUCTION else ""),
             }
         )
-    return Table(
-        pd.DataFrame(lines),
-        caption="Largest micro-batch of one GC200",
-        columns={
-            "network": "network",
-            "stated": "stated by TAMU",
-            "used_percent": "tile used there, %",
-            "simulated": "largest that fits, simulated",
-            "tested_up_to": "tried up to",
-            "reading": "reading",
-        },
-    )
+    return pd.DataFrame(lines)
 
 
 def _largest(fits: dict[int, bool]) -> int:

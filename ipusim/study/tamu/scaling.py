@@ -14,10 +14,9 @@ from ipusim.study.data.runs import RunConfiguration, load_runs
 from ipusim.study.fit.scale_out import (
     scaling_rows as all_scaling_rows,
     scaling_samples,
-    scaling_table as fitted_scaling,
+    scaling_table,
 )
 from ipusim.study.predict import Predictor, default_predictor
-from ipusim.study.table import Table
 from ipusim.study.tamu.study import (
     PYTORCH_SERIES,
     RESULTS_SERIES,
@@ -35,9 +34,6 @@ SERIES_NAMES = {
     RESULTS_SERIES: "results page, TensorFlow",
     PYTORCH_SERIES: "TAMU Table 1, PyTorch",
 }
-
-OTHER_SERIES_NAMES = {"results-resnet50-pytorch-classic": "results page, PyTorch"}
-"""Series that the latencies are fitted on but that the study does not show."""
 
 
 def _scaled_runs(series: str) -> list[RunConfiguration]:
@@ -199,82 +195,31 @@ def _alone(
     return math.nan, math.nan
 
 
-def constants_table(predictor: Predictor | None = None) -> Table:
-    """Show what the two fitted latencies of scale-out explain, with and without the own series.
-
-    Parameters
-    ----------
-    predictor : Predictor, optional
-        By default the real one.
-
-    Returns
-    -------
-    Table
-        Per row of a series: slowdown against the smallest system of that series, published and with
-        the latencies fitted on all rows; its error, and the error with the latency of a collective
-        fitted on the other series.
-    """
-    samples = scaling_samples(all_scaling_rows(), predictor or default_predictor())
-    frame = fitted_scaling(samples)
-    return Table(
-        frame.assign(series=frame["series"].map(SERIES_NAMES | OTHER_SERIES_NAMES)),
-        caption="Slowdown against the smallest system of each series: the latencies fitted on all "
-        "rows, and left out",
-        columns={
-            "series": "series",
-            "ipus": "IPUs",
-            "published_slowdown": "published",
-            "predicted_slowdown": "all rows",
-            "error_percent": "error %",
-            "left_out_error_percent": "left out %",
-        },
-    )
-
-
-def of_series(frame: pd.DataFrame, series: str) -> pd.DataFrame:
-    """Return the rows of one series.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `scaling_frame`.
-    series : str
-        A name of `SERIES_NAMES`.
+def constants_frame(predictor: Predictor | None = None) -> pd.DataFrame:
+    """Return what the two fitted latencies of scale-out explain, with and without the own series.
 
     Returns
     -------
     pandas.DataFrame
-        Its rows.
+        Per row of a series: slowdown against the smallest system of that series, published and with
+        the latencies fitted on all rows; its error, and the error with the latency of a collective
+        fitted on the other series.
     """
+    frame = scaling_table(scaling_samples(all_scaling_rows(), predictor or default_predictor()))
+    return frame.assign(series=[_series_name(series) for series in frame["series"]])
+
+
+def _series_name(series: str) -> str:
+    """Return a series as a reader knows it; what is not named here is read from its runs."""
+    if series in SERIES_NAMES:
+        return SERIES_NAMES[series]
+    study, *words = series.split("-")
+    return f"{_STUDIES.get(study, study)}, {' '.join(words)}"
+
+
+_STUDIES = {"argonne": "Argonne", "results": "results page", "tamu": "TAMU"}
+
+
+def of_series(frame: pd.DataFrame, series: str) -> pd.DataFrame:
+    """Return the rows of one series (a key of `SERIES_NAMES`) of `scaling_frame`."""
     return frame[frame["series"] == SERIES_NAMES[series]]
-
-
-def scaling_table(frame: pd.DataFrame) -> Table:
-    """Show `scaling_frame`.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `scaling_frame`.
-
-    Returns
-    -------
-    Table
-        One line per row.
-    """
-    return Table(
-        frame,
-        caption="Scaling against one IPU (results page: against the one IPU of Table 3)",
-        columns={
-            "series": "series",
-            "ipus": "IPUs",
-            "instances": "instances",
-            "published": "published images/s",
-            "predicted": "predicted images/s",
-            "published_efficiency_percent": "published efficiency %",
-            "predicted_efficiency_percent": "predicted efficiency %",
-            "published_slowdown": "published slowdown",
-            "predicted_slowdown": "predicted slowdown",
-            "slowdown_error_percent": "error %",
-        },
-    )

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from ipusim.errors import ConfigError
 from ipusim.runtime.compile_time import first_epoch_items_per_s
-from ipusim.study.book.parameters import check_count, check_counts
 from ipusim.study.data.published import PublishedRow, load_rows
-from ipusim.study.data.runs import RunConfiguration
-from ipusim.study.predict import TIERS, Predictor, default_predictor
+from ipusim.study.data.runs import RunConfiguration, load_run
+from ipusim.study.predict import Predictor, default_predictor
 from ipusim.study.verdicts.compare import error_percent, verdict_of
+from ipusim.study.verdicts.summary import errors_by, with_error
 
 STUDY = "tamu"
 TENSORFLOW_SERIES = "tamu-resnet50-tensorflow"
@@ -23,64 +23,20 @@ PYTORCH_SERIES = "tamu-resnet50-pytorch"
 RESULTS_SERIES = "results-resnet50-tensorflow-classic"
 """The same program as Table 3 on the results page of Graphcore, 4 to 256 IPUs."""
 
-SIMULATED_TIERS = ("calibrated", "specification")
-MOST_IPUS = 256
-MOST_MICRO_BATCH = 64
+RUNS = {
+    "Table 1": "tamu.table1.05",
+    "Table 3": "tamu.table3.11",
+    "Table 4": "tamu.table4.10",
+}
+"""Runs on 16 IPUs whose options `run_frame` shows."""
 IMAGENET_IMAGES = 1_281_167
 """Training images of ImageNet 2012, an epoch of Tables 1 and 3."""
 
 
-def check_parameters(
-    *,
-    tier: object,
-    ipus: object,
-    breakdown_ipus: object,
-    memory_micro_batches: object,
-    autoencoder_micro_batches: object,
-    images_per_epoch: object,
-) -> None:
-    """Refuse parameters of the notebook that the study cannot use, before anything is simulated.
-
-    Parameters
-    ----------
-    tier : str
-        ``"calibrated"`` or ``"specification"``.
-    ipus, breakdown_ipus : list of int
-        Numbers of IPUs: 1 or even, at most 256, none twice, 1 among them.
-    memory_micro_batches, autoencoder_micro_batches : list of int
-        Images per IPU: whole numbers from 1 to 64, none twice.
-    images_per_epoch : int
-        At least 1.
-
-    Raises
-    ------
-    ConfigError
-        Naming the first parameter that is wrong.
-    """
-    if tier not in SIMULATED_TIERS:
-        raise ConfigError(f"tier is {tier!r}: use one of {', '.join(SIMULATED_TIERS)}.")
-    for name, counts in (("ipus", ipus), ("breakdown_ipus", breakdown_ipus)):
-        check_counts(name, counts, MOST_IPUS)
-        odd = [count for count in counts if count > 1 and count % 2]
-        if odd:
-            raise ConfigError(
-                f"{name} holds {odd[0]}, but batch norm spans pairs of IPUs: use 1 or even numbers."
-            )
-        if 1 not in counts:
-            raise ConfigError(f"{name} is {counts!r}: add 1, the system that others scale from.")
-    check_counts("memory_micro_batches", memory_micro_batches, MOST_MICRO_BATCH)
-    check_counts("autoencoder_micro_batches", autoencoder_micro_batches, MOST_MICRO_BATCH)
-    check_count("images_per_epoch", images_per_epoch)
-
-
 def study_rows() -> tuple[PublishedRow, ...]:
-    """Return every row of Tables 1 to 4, and the rows of the results page that go beside them.
+    """Return every row of Tables 1 to 4, then the rows of the results page that go beside them.
 
-    Returns
-    -------
-    tuple of PublishedRow
-        The tables in their order, each with all its columns, then the Classic TensorFlow ResNet-50
-        training rows of the results page, which carry the scaling on to 256 IPUs.
+    Those are of Classic TensorFlow ResNet-50 training, and carry the scaling on to 256 IPUs.
     """
     own = load_rows(study=STUDY)
     beside = load_rows(study="results", metric="throughput")
@@ -88,75 +44,27 @@ def study_rows() -> tuple[PublishedRow, ...]:
 
 
 def table_frame(frame: pd.DataFrame, table: str) -> pd.DataFrame:
-    """Select one of Tables 1 to 4 from the verdicts.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts` on `study_rows`.
-    table : str
-        ``"Table 1"`` to ``"Table 4"``.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Per row: row_id, label, network, ipus (devices), instances, micro_batch, accumulation,
-        span (of batch norm), published throughput (images/s), the three tiers, the 80 % interval,
-        error and verdict of the calibrated tier, and the note.
+    """Select the rates of one of Tables 1 to 4 from the verdicts, with the calibrated error.
 
     Raises
     ------
     UnknownNameError
         If there is no such table.
     """
-    rows = {row.row_id: row for row in load_rows(study=STUDY, table=table, metric="throughput")}
-    chosen = frame[frame["row_id"].isin(rows)]
-    lines = []
-    for line in chosen.to_dict("records"):
-        row = rows[line["row_id"]]
-        lines.append(
-            {
-                "row_id": row.row_id,
-                "label": row.label,
-                "network": row.run.model or row.family,
-                "ipus": row.run.chips,
-                "instances": row.run.instances,
-                "micro_batch": row.run.micro_batch,
-                "accumulation": row.run.gradient_accumulation,
-                "span": row.run.batch_norm_span,
-                "published": line["published"],
-                **{tier: line[tier] for tier in TIERS},
-                "low80": line["low80"],
-                "high80": line["high80"],
-                "error_percent": error_percent(line["calibrated"], line["published"]),
-                "verdict": line["verdict"],
-                "note": line["note"],
-            }
-        )
-    whole = ("instances", "micro_batch", "accumulation", "span")
-    return pd.DataFrame(lines).astype(dict.fromkeys(whole, "Int64"))
+    ids = [row.row_id for row in load_rows(study=STUDY, table=table, metric="throughput")]
+    return with_error(frame[frame["row_id"].isin(ids)]).reset_index(drop=True)
+
+
+def one_ipu_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of Table 3 on one IPU, of `table_frame`."""
+    data = table_frame(frame, "Table 3")
+    return data[data["chips"] == 1]
 
 
 def report_for(
     run: RunConfiguration, *, tier: str = "calibrated", predictor: Predictor | None = None
 ) -> Any:
-    """Simulate a run of the study, for looking inside.
-
-    Parameters
-    ----------
-    run : RunConfiguration
-        A run whose model is in the zoo.
-    tier : str
-        ``"calibrated"`` (with the constants in use, whatever they were fitted on) or
-        ``"specification"``.
-    predictor : Predictor, optional
-        By default the real one.
-
-    Returns
-    -------
-    ipusim.report.Report
-        The full report.
-    """
+    """Simulate a run of the study, with the constants in use, and return the whole report."""
     return (predictor or default_predictor()).simulate(run.model, tier=tier, **run.options())
 
 
@@ -216,22 +124,12 @@ def first_epoch_frame(
     *,
     predictor: Predictor | None = None,
 ) -> pd.DataFrame:
-    """Predict the first-epoch column of Table 1.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts` on `study_rows`, for the rates of
-        the second epoch.
-    images : int
-        Images of an epoch.
-    predictor : Predictor, optional
-        By default the real one.
+    """Predict the first-epoch column of Table 1 from the calibrated rates of the second epoch.
 
     Returns
     -------
     pandas.DataFrame
-        Per row of Table 1: row_id, ipus, instances, the seconds by which the published epochs
+        Per row of Table 1: row_id, chips, instances, the seconds by which the published epochs
         differ and those predicted for compilation, published and predicted rate of the first epoch
         (images/s), error and verdict.
     """
@@ -245,7 +143,7 @@ def first_epoch_frame(
         lines.append(
             {
                 "row_id": first.row_id,
-                "ipus": first.run.chips,
+                "chips": first.run.chips,
                 "instances": first.run.instances,
                 "published_difference_s": images / first.value - images / second.value,
                 "compile_s": epoch.compile_s,
@@ -256,3 +154,42 @@ def first_epoch_frame(
             }
         )
     return pd.DataFrame(lines)
+
+
+def run_frame(runs: Mapping[str, str]) -> pd.DataFrame:
+    """Return how runs are configured, option by option, one column per run.
+
+    Parameters
+    ----------
+    runs : mapping of str to str
+        Heading to run_id. A value that no source gives says that it is assumed.
+    """
+    known = {name: load_run(run_id) for name, run_id in runs.items()}
+    options = dict.fromkeys(name for run in known.values() for name in run.options())
+    return pd.DataFrame(
+        {
+            "option": name.replace("_", " "),
+            **{
+                column: _plain(getattr(run, name)) + (" (assumed)" if name in run.assumed else "")
+                for column, run in known.items()
+            },
+        }
+        for name in ("model", *options)
+    )
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return "default"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return f"{len(value) + 1} segments"
+    return str(value)
+
+
+def summary(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the errors by table, metric and tier; the rows of the results page are one table."""
+    errors = errors_by(frame, ("study", "table", "metric"))
+    own = errors["study"] == STUDY
+    return errors.assign(source=("TAMU " + errors["table"]).where(own, "results page"))

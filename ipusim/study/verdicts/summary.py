@@ -1,71 +1,21 @@
-"""The tables that every study ends with: verdicts, and errors by tier."""
+"""What verdicts come to: errors of rows and groups, and the box that opens every page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import pandas as pd
 
-from ipusim.study.table import Table
-from ipusim.study.verdicts.compare import with_errors
+from ipusim.study.verdicts.compare import error_percent, tier_summary
 
 
-def verdict_table(frame: pd.DataFrame) -> Table:
-    """Show every row with its prediction and the verdict of the one global rule.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts`.
-
-    Returns
-    -------
-    Table
-        Row, unit, published, the three tiers, error of the calibrated one, verdict, note; with the
-        80 % interval where there is one.
-    """
-    columns = {
-        "row_id": "row",
-        "unit": "unit",
-        "published": "published",
-        "roofline": "roofline",
-        "specification": "specification",
-        "calibrated": "calibrated",
-    }
-    if frame["low80"].notna().any():
-        columns |= {"low80": "low 80 %", "high80": "high 80 %"}
-    columns |= {"calibrated_error_percent": "error %", "verdict": "verdict", "note": "note"}
-    return Table(with_errors(frame), caption="Verdicts", columns=columns)
+def with_error(frame: pd.DataFrame) -> pd.DataFrame:
+    """Add ``error_percent``, the signed error of the calibrated tier."""
+    pairs = zip(frame["calibrated"], frame["published"], strict=True)
+    return frame.assign(error_percent=[error_percent(*pair) for pair in pairs])
 
 
-def errors_table(summary: pd.DataFrame, groups: Mapping[str, str]) -> Table:
-    """Show the size of the errors and count the verdicts, by tier.
-
-    Parameters
-    ----------
-    summary : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.tier_summary`.
-    groups : mapping of str to str
-        Columns that name the groups, and their headings.
-
-    Returns
-    -------
-    Table
-        Per group and tier: rows, median and largest absolute error, bias, counts. Tiers without a
-        value are left out.
-    """
-    return Table(
-        summary[summary["rows"] > 0],
-        caption="Errors by tier, in % of the published value",
-        columns={
-            **groups,
-            "tier": "tier",
-            "rows": "rows",
-            "median_abs_error_percent": "median",
-            "max_abs_error_percent": "largest",
-            "bias_percent": "bias",
-            "hit": "hit",
-            "near": "near",
-            "miss": "miss",
-        },
-    )
+def errors_by(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Return `ipusim.study.verdicts.compare.tier_summary` without tiers that have no value."""
+    summary = tier_summary(frame, by=by)
+    return summary[summary["rows"] > 0]

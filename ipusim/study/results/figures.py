@@ -1,4 +1,4 @@
-"""Tables and figures of the notebook on the results page, and tables of its audit."""
+"""Figures of the notebook on the results page."""
 
 from __future__ import annotations
 
@@ -7,46 +7,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from ipusim.errors import StudyError
-from ipusim.study import audit_results
-from ipusim.study.audit import littles_law
+from ipusim.study.audit_results import little_rows
 from ipusim.study.book.charts import OKABE_ITO, SERIES, figure_style
 from ipusim.study.results.study import table_frame
-from ipusim.study.table import Table
-
-
-def results_table(frame: pd.DataFrame, table: str) -> Table:
-    """Show one table of the page beside its predictions.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts` on `ipusim.study.results.study.study_rows`.
-    table : str
-        One of `ipusim.study.results.study.TABLES`.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such table.
-    """
-    data = table_frame(frame, table)
-    columns = {"row_id": "row", "label": "as printed"}
-    if data["batch_as_run"].notna().any():
-        columns["batch_as_run"] = "batch as run"
-    columns |= {
-        "unit": "unit",
-        "published": "published",
-        "roofline": "roofline",
-        "specification": "specification",
-        "calibrated": "calibrated",
-        "low80": "low 80 %",
-        "high80": "high 80 %",
-        "error_percent": "error %",
-        "verdict": "verdict",
-        "note": "note",
-    }
-    return Table(data, caption=f"{table}: published and predicted", columns=columns)
 
 
 def published_and_predicted(frame: pd.DataFrame, table: str) -> Figure:
@@ -123,43 +86,6 @@ def _mark_families(axis: object, names: list[str], places: np.ndarray) -> None:
         axis.axhline(places[start] + 0.5, color="#C9CED4", linewidth=0.7)
 
 
-def labels_table() -> Table:
-    """Show the rows whose printed batch is not the one that was run."""
-    return Table(
-        audit_results.batch_labels(),
-        caption="Printed batches that the recipe contradicts",
-        columns={
-            "row_id": "row",
-            "label": "as printed",
-            "printed_batch": "printed batch",
-            "run_batch": "batch as run",
-            "batches_by_printed_label": "in flight by the label",
-            "batches_as_run": "in flight as run",
-            "confidence": "recipe",
-        },
-        digits=3,
-    )
-
-
-def little_table() -> Table:
-    """Show Little's law on every row that prints a latency."""
-    return Table(
-        littles_law(),
-        caption="Batches in flight: throughput x latency / batch",
-        columns={
-            "row_id": "row",
-            "label": "as printed",
-            "throughput_items_per_s": "items/s",
-            "latency_ms": "latency, ms",
-            "items_in_flight": "items in flight",
-            "batches_by_printed_label": "batches, by the label",
-            "batches_as_run": "batches, as run",
-            "batches_stated": "by the recipe",
-        },
-        digits=3,
-    )
-
-
 def little_figure() -> Figure:
     """Draw the batches in flight of every row with a latency, by framework.
 
@@ -168,7 +94,7 @@ def little_figure() -> Figure:
     matplotlib.figure.Figure
         One mark per row; a cross where the printed batch is wrong and gives another number.
     """
-    frame = audit_results.little_rows()
+    frame = little_rows()
     names = sorted(set(frame["framework"]), reverse=True)
     ticks = (0.1, 0.25, 0.5, 1, 2, 3, 5, 7)
     with figure_style():
@@ -209,34 +135,3 @@ def little_figure() -> Figure:
         axis.set_title("What the latency column measures depends on the framework")
         figure.legend(loc="outside lower center", ncols=2)
     return figure
-
-
-def audit_table(name: str) -> Table:
-    """Show one table of `ipusim.study.audit_results`.
-
-    Parameters
-    ----------
-    name : str
-        Name of the function, for example ``"document_conflicts"``.
-
-    Raises
-    ------
-    StudyError
-        If there is no such audit.
-    """
-    if name not in AUDITS:
-        raise StudyError(f"There is no audit {name!r}: use one of {', '.join(AUDITS)}.")
-    return Table(getattr(audit_results, name)(), caption=AUDITS[name], digits=4)
-
-
-AUDITS = {
-    "little_groups": "Batches in flight by framework and system",
-    "scaling_efficiency": "Throughput per IPU against the smallest system",
-    "bow_over_classic": "The same print on Bow and Classic, beside the ratio of the clocks",
-    "mlperf_scaling": "MLPerf: what time to train costs in IPU-minutes",
-    "throughput_times_time": "OGB-LSC: throughput x time",
-    "document_conflicts": "Slides (SDK 2.6) and results page (SDK 3.x) on one configuration",
-    "repeated_values": "Numbers that are printed for two configurations",
-    "placeholders": "Numbers that no run gives",
-}
-"""What `audit_table` shows."""
