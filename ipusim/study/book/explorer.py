@@ -10,11 +10,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ipusim.api import simulate
-from ipusim.errors import ConfigError, IpuSimError
+from ipusim.errors import IpuSimError
 from ipusim.machine.system import load_system, system_names
 from ipusim.report import Report
 from ipusim.study.book.charts import figure_style
-from ipusim.study.book.parameters import is_count
 from ipusim.study.qwant.figures import SYSTEM_LOOK
 from ipusim.workload import zoo
 
@@ -25,37 +24,6 @@ FALLBACK = (
 _PRECISIONS = ("16.16", "16.32", "32.32")
 _MOST_MICRO_BATCH = 32
 _MOST_TOUR_IPUS = 16
-
-
-def check_tour(*, model: object, systems: object, micro_batches: object) -> None:
-    """Refuse parameters that the tour cannot use.
-
-    Parameters
-    ----------
-    model : str
-        Name in the zoo.
-    systems : list of str
-        Names of systems.
-    micro_batches : list of int
-        Items per IPU, each at least 1.
-
-    Raises
-    ------
-    ConfigError
-        Naming the first parameter that is wrong.
-    UnknownNameError
-        If there is no such model or system.
-    """
-    zoo.load(str(model))
-    if not isinstance(systems, list) or not systems:
-        raise ConfigError(f"systems is {systems!r}: give a list of names of systems.")
-    for system in systems:
-        load_system(str(system))
-    whole = isinstance(micro_batches, list) and all(map(is_count, micro_batches))
-    if not whole or not micro_batches:
-        raise ConfigError(
-            f"micro_batches is {micro_batches!r}: give a list of whole numbers from 1 up."
-        )
 
 
 class Explorer:

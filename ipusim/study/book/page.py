@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from ipusim.study.book.catalogue import default_values, load_spec
 from ipusim.study.book.outputs import save_figure, save_table
 from ipusim.study.book.parameters import checked
 from ipusim.study.table import DEFAULT_DIGITS, Table
+from ipusim.study.verdicts.summary import Verdict, verdict_on
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -148,6 +149,27 @@ class Page:
         save_figure(figure, name, self.output_dir)
         return Picture(figure, description.format(**words))
 
+    def verdict(self, *frames: pd.DataFrame) -> Verdict:
+        """Show what the page comes to, and save it as ``tables/<study>_verdict.csv``.
+
+        Parameters
+        ----------
+        *frames : pandas.DataFrame
+            Verdicts on rows or claims. Not counted are those without a prediction or a published
+            number, those that a constant was fitted on, and those that restate another.
+
+        Raises
+        ------
+        StudyError
+            If the file cannot be written.
+        """
+        spec = self._spec["verdict"]
+        changed = ", ".join(f"{name} = {value!r}" for name, value in self.changed.items())
+        words = {name: spec.get(name, "") for name in ("rests_on", "conclusion")}
+        verdict = verdict_on(frames, spec.get("restates"), changed=changed, **words)
+        save_table(pd.DataFrame([asdict(verdict)]), f"{self.study}_verdict", self.output_dir)
+        return verdict
+
     def _named(self, kind: str, name: str) -> Any:
         entries = self._spec.get(kind, {})
         if name not in entries:
@@ -161,31 +183,3 @@ def _defaults(notebook: str) -> dict[str, Any]:
         return default_values(files.notebooks_dir() / f"{notebook}.ipynb")
     except (DataError, StudyError):
         return {}
-
-
-def open_page(study: str, output_dir: str | Path = "", **parameters: Any) -> Page:
-    """Open the page of a study, with the parameters of its notebook.
-
-    Parameters
-    ----------
-    study : str
-        A file of data/studies without its ending, for example ``"tamu"``.
-    output_dir : str or pathlib.Path
-        Folder for tables and figures; empty saves none.
-    **parameters
-        Values of the parameters cell; a list may come as text.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such study, or a parameter names a system, model or family there is not.
-    ConfigError
-        If the study cannot use a parameter.
-
-    Examples
-    --------
-    >>> page = open_page("qwant", batch_sizes="[2, 4]")
-    >>> page.batch_sizes, page.changed
-    ([2, 4], {'batch_sizes': [2, 4]})
-    """
-    return Page(study, output_dir, parameters)

@@ -286,7 +286,7 @@ def _both_errors(frame: pd.DataFrame, tier: str, figure: str) -> tuple[float, fl
 
 
 def scaling_summary(scaling: pd.DataFrame) -> pd.DataFrame:
-    """Summarise the slowdowns of `ipusim.study.fit.scale_out.scaling_table`, by series and in all."""
+    """Summarise `ipusim.study.fit.scale_out.scaling_table`, by series and in all."""
     groups = [*scaling.groupby("series", sort=True), ("all", scaling)]
     return pd.DataFrame(
         {

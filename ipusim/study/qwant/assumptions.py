@@ -273,3 +273,8 @@ def sensitivity_by_batch(frame: pd.DataFrame) -> pd.DataFrame:
     wide = frame.pivot(index=keys, columns="batch_size", values="error_percent")
     wide = wide.reindex(pd.MultiIndex.from_frame(frame[keys].drop_duplicates()))
     return wide.rename(columns="batch_{}_error_percent".format).reset_index()
+
+
+def published_stack() -> Stack:
+    """Return the software stack of the study."""
+    return load_stack(load_system(PUBLISHED_SYSTEM).default_stack)

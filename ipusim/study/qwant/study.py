@@ -298,4 +298,5 @@ def machine_rows() -> tuple[PublishedRow, ...]:
 
 def machine_frame(frame: pd.DataFrame) -> pd.DataFrame:
     """Select `machine_rows` from the verdicts, with the error of each tier."""
-    return with_errors(frame[frame["row_id"].isin([row.row_id for row in machine_rows()])])
+    rows = with_errors(frame[frame["row_id"].isin([row.row_id for row in machine_rows()])])
+    return rows.astype({"batches_in_flight": "Int64"})

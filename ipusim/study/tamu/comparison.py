@@ -224,7 +224,7 @@ def with_gpus(frame: pd.DataFrame, gpus: pd.DataFrame) -> pd.DataFrame:
 
 
 def crossover(frame: pd.DataFrame) -> pd.DataFrame:
-    """Compare one IPU with one A100 at batch 10: published and predicted images/s, and the ratio."""
+    """Compare one IPU with one A100 at batch 10: images/s as published and predicted."""
     table4 = table_frame(frame, "Table 4")
     small = table4[(table4["micro_batch"] == 10) & (table4["chips"] == 1)]
     is_ipu = small["label"].str.contains("IPU")

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import html
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 
+from ipusim.study.table import format_percent
 from ipusim.study.verdicts.compare import error_percent, tier_summary
+
+VERDICTS = ("hit", "near", "miss")
 
 
 def with_error(frame: pd.DataFrame) -> pd.DataFrame:
@@ -19,3 +25,152 @@ def errors_by(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """Return `ipusim.study.verdicts.compare.tier_summary` without tiers that have no value."""
     summary = tier_summary(frame, by=by)
     return summary[summary["rows"] > 0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a page comes to: how many values are a test, and how they came out.
+
+    Attributes
+    ----------
+    rows, hit, near, miss : int
+        Values that are published, and those of the counted ones at each verdict.
+    typical_percent, worst_percent : float
+        Median absolute and worst signed error of the counted values; NaN where none is.
+    worst_row : str
+        The value that is missed most.
+    left_out : str
+        How many values are not counted, and why.
+    rests_on, conclusion : str
+        In words; see data/studies.
+    changed : str
+        Parameters of the page that are not those of the notebook; empty for none.
+    """
+
+    rows: int
+    hit: int
+    near: int
+    miss: int
+    typical_percent: float
+    worst_percent: float
+    worst_row: str
+    left_out: str
+    rests_on: str = ""
+    conclusion: str = ""
+    changed: str = ""
+
+    @property
+    def counted(self) -> int:
+        """Values that are a test."""
+        return self.hit + self.near + self.miss
+
+    def lines(self) -> list[str]:
+        """Return the verdict as sentences, the counts first."""
+        size = "no value to compare"
+        if self.counted:
+            size = f"error: typical {self.typical_percent:.1f} %, worst "
+            size += f"{format_percent(self.worst_percent)} % ({self.worst_row})"
+        notes = {
+            "not counted": self.left_out,
+            "rests on": self.rests_on,
+            "run with": self.changed and f"{self.changed}; the counts are those of this run",
+        }
+        return [
+            f"{self.counted} of {self.rows} values are a test: "
+            f"{self.hit} hit, {self.near} near, {self.miss} miss",
+            size,
+            *(f"{name}: {text}" for name, text in notes.items() if text),
+            *([self.conclusion] if self.conclusion and not self.changed else []),
+        ]
+
+    def __repr__(self) -> str:
+        """Return the verdict as text."""
+        return "\n".join(["Verdict", *(f"  {line}" for line in self.lines())])
+
+    def _repr_html_(self) -> str:
+        """Return the verdict as a box: counts as a bar, then the sentences."""
+        first, *others = (html.escape(line) for line in self.lines())
+        parts = "".join(
+            f'<span style="display:block;width:{100 * count / max(1, self.counted):.2f}%;'
+            f'background:{colour}"></span>'
+            for count, colour in zip((self.hit, self.near, self.miss), _COLOURS, strict=True)
+        )
+        text = "".join(f'<p style="margin:.2em 0">{line}</p>' for line in others)
+        return (
+            '<div style="border:1px solid #8A8F98;border-radius:8px;padding:.7em 1em;'
+            f'max-width:52em"><p style="margin:0;font-weight:600">{first}</p>'
+            '<div aria-hidden="true" style="display:flex;height:8px;border-radius:4px;'
+            f'overflow:hidden;margin:.4em 0;background:#DFE4E9">{parts}</div>{text}</div>'
+        )
+
+
+_COLOURS = ("#009E73", "#E69F00", "#D55E00")
+"""Of hit, near and miss."""
+
+
+def counted_rows(frame: pd.DataFrame, restates: Mapping[str, str]) -> pd.DataFrame:
+    """Say of every row whether it is a test of the model.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        Verdicts on rows or claims: ``row_id`` or ``claim_id``, ``verdict``, and errors in
+        ``error_percent`` or from ``calibrated`` and ``published``.
+    restates : mapping of str to str
+        Metrics whose values only restate another, each with what it follows from.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns row, error_percent, verdict, and left_out, why a row is not counted; empty for a
+        test.
+    """
+    errors = frame if "error_percent" in frame else with_error(frame)
+    judged = frame["verdict"].isin(VERDICTS)
+    blank = pd.Series("", index=frame.index)
+    metrics = frame.get("metric", blank)
+    fitted = frame.get("fitted_on", blank)
+    # the last that holds is named: a row without prediction is not called fitted
+    reasons = {name: f"restate another ({why})" for name, why in restates.items()}
+    left_out = metrics.map(lambda metric: reasons.get(metric, "")).mask(
+        fitted != "", "fixed a constant"
+    )
+    left_out = left_out.mask(~judged, "have no prediction or no published number")
+    return pd.DataFrame(
+        {
+            "row": frame["row_id" if "row_id" in frame else "claim_id"],
+            "error_percent": errors["error_percent"],
+            "verdict": frame["verdict"],
+            "left_out": left_out,
+        }
+    )
+
+
+def verdict_on(
+    frames: Sequence[pd.DataFrame], restates: Mapping[str, str] | None = None, **words: str
+) -> Verdict:
+    """Count the values of a page that are a test, and how they came out.
+
+    Parameters
+    ----------
+    frames : sequence of pandas.DataFrame
+        As `counted_rows` takes them.
+    restates : mapping of str to str, optional
+        As `counted_rows` takes it.
+    **words
+        ``rests_on``, ``conclusion`` and ``changed`` of the `Verdict`.
+    """
+    rows = pd.concat([counted_rows(frame, restates or {}) for frame in frames], ignore_index=True)
+    tests = rows[rows["left_out"] == ""]
+    sizes = tests["error_percent"].abs()
+    worst = tests.loc[sizes.idxmax()] if sizes.notna().any() else None
+    reasons = rows.loc[rows["left_out"] != "", "left_out"].value_counts(sort=False)
+    return Verdict(
+        rows=len(rows),
+        **{name: int((tests["verdict"] == name).sum()) for name in VERDICTS},
+        typical_percent=float(sizes.median()),
+        worst_percent=math.nan if worst is None else float(worst["error_percent"]),
+        worst_row="" if worst is None else str(worst["row"]),
+        left_out=", ".join(f"{count} {reason}" for reason, count in reasons.items()),
+        **words,
+    )

@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 
 from ipusim.errors import ConfigError, UnknownNameError
-from ipusim.study.book.explorer import FALLBACK, Explorer, check_tour, sweep_panels
+from ipusim.study import book
+from ipusim.study.book.explorer import FALLBACK, Explorer, sweep_panels
 
 GOOD = {"model": "resnet18", "systems": ["C2"], "micro_batches": [1, 2]}
 
@@ -45,22 +46,22 @@ def test_there_is_a_sentence_where_widgets_cannot_be_shown(explorer):
     [
         ({"systems": []}, "systems is"),
         ({"systems": "C2"}, "give a list"),
-        ({"micro_batches": [0]}, "from 1 up"),
-        ({"micro_batches": []}, "from 1 up"),
-        ({"micro_batches": 4}, "from 1 up"),
-        ({"micro_batches": [True]}, "from 1 up"),
+        ({"micro_batches": [0]}, "1 or more"),
+        ({"micro_batches": []}, "1 or more"),
+        ({"micro_batches": 4}, "1 or more"),
+        ({"micro_batches": [True]}, "1 or more"),
     ],
 )
 def test_bad_parameters_of_the_tour(changed, says):
-    check_tour(**GOOD)
+    book.open("tour", **GOOD)
     with pytest.raises(ConfigError, match=says):
-        check_tour(**(GOOD | changed))
+        book.open("tour", **(GOOD | changed))
 
 
 @pytest.mark.parametrize("changed", [{"model": "resnet51"}, {"systems": ["C3 card"]}])
 def test_unknown_names_in_the_tour(changed):
     with pytest.raises(UnknownNameError, match="did you mean|nearest|use"):
-        check_tour(**(GOOD | changed))
+        book.open("tour", **(GOOD | changed))
 
 
 def test_a_run_that_does_not_fit_is_not_drawn():

@@ -8,15 +8,14 @@ import pytest
 from study_fakes import FakePredictor
 
 from ipusim.errors import ConfigError, StudyError, UnknownNameError
+from ipusim.study import book
 from ipusim.study.data.convergence import time_to_train_frame
 from ipusim.study.data.published import load_row, load_rows
 from ipusim.study.fidelity import (
     figures as fidelity_figures,
     ledger as fidelity,
-    views as fidelity_views,
 )
-from ipusim.study.results import study as results, views as results_views
-from ipusim.study.table import Table
+from ipusim.study.results import figures as results_figures, study as results
 from ipusim.study.verdicts import compare
 from ipusim.study.verdicts.compare import PREDICTED
 from ipusim.study.verdicts.intervals import coverage_table
@@ -102,35 +101,27 @@ def test_a_rate_twice_too_high_is_off_by_half_its_time(frame):
     assert line["printed_unit_percent"] == pytest.approx(100.0)
 
 
-def test_tables_and_figures_can_be_made(frame):
+def test_summaries_and_figures_are_of_all_rows(frame):
     pairs = fidelity.bow_pairs(frame)
     scaling = pd.DataFrame(
         {"series": ["a", "a", "b"], "ipus": [16, 64, 16], "left_out_error_percent": [1.0, -2.0, 3]}
     )
-    for table in (
-        fidelity_views.ledger_table(fidelity.ledger(frame), "all", {}),
-        fidelity_views.worst_table(fidelity.worst_rows(frame, 3)),
-        fidelity_views.pairs_table(pairs),
-        fidelity_views.scaling_summary(scaling),
-        results_views.labels_table(),
-        results_views.little_table(),
-        *(results_views.audit_table(name) for name in results_views.AUDITS),
-        *(results_views.results_table(frame, name) for name in results.TABLES),
-    ):
-        assert isinstance(table, Table)
-        assert len(table.cells) == len(table.frame)
+    summary = fidelity.scaling_summary(scaling).set_index("series")
+    assert list(summary["rows"]) == [2, 1, 3]
+    assert summary.loc["all", "max_abs_error_percent"] == 3
+    layers = fidelity.layers_frame()
+    assert set(layers["layer"].str.split().str[0]) == {"vertices", "operations", "layers", "memory"}
+    assert layers[["median_percent", "mean_percent"]].notna().any(axis=1).all()
     for figure in (
         fidelity_figures.errors_by_family(frame),
         fidelity_figures.errors_by_tier(frame),
         fidelity_figures.intervals_of_rows(frame),
         fidelity_figures.pairs_scatter(pairs),
         fidelity_figures.slowdowns(scaling),
-        results_views.published_and_predicted(frame, "Classic inference"),
-        results_views.little_figure(),
+        results_figures.published_and_predicted(frame, "Classic inference"),
+        results_figures.little_figure(),
     ):
         assert figure.axes[0].get_title(loc="left")
-    with pytest.raises(StudyError, match="no audit 'power'"):
-        results_views.audit_table("power")
 
 
 def test_tables_of_the_page_hold_every_row_once(frame):
@@ -149,8 +140,8 @@ def test_families_can_be_chosen(frame):
     assert len(results.study_rows()) == len(load_rows(study="results"))
     # a table that has no row of them is still a table, and a figure that says so
     own = frame[(frame["study"] == "results") & (frame["family"] == "vit")]
-    assert results_views.results_table(own, "Bow inference").cells == []
-    empty = results_views.published_and_predicted(own, "Bow inference")
+    assert results.table_frame(own, "Bow inference").empty
+    empty = results_figures.published_and_predicted(own, "Bow inference")
     assert "no row" in empty.axes[0].get_title(loc="left")
     assert time_to_train_frame(own).columns[0] == "row_id"
 
@@ -158,14 +149,14 @@ def test_families_can_be_chosen(frame):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"chosen": "bert", "jobs": 1}, "families is 'bert'"),
-        ({"chosen": ["berd"], "jobs": 1}, "bert"),
-        ({"chosen": [], "jobs": 0}, "jobs is 0"),
+        ({"families": "bert", "jobs": 1}, "families is 'bert'"),
+        ({"families": ["berd"], "jobs": 1}, "bert"),
+        ({"families": [], "jobs": 0}, "jobs is 0"),
     ],
 )
 def test_bad_parameters_of_the_results_notebook(given, says):
     with pytest.raises((ConfigError, UnknownNameError), match=says):
-        results.check_parameters(**given)
+        book.open("results", **given)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +169,7 @@ def test_bad_parameters_of_the_results_notebook(given, says):
 )
 def test_bad_parameters_of_the_fidelity_notebook(given, says):
     with pytest.raises(ConfigError, match=says):
-        fidelity.check_parameters(**given)
+        book.open("fidelity", **given)
 
 
 def test_nothing_to_draw_is_said(frame):

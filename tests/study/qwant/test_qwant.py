@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import math
 
-import pandas as pd
 import pytest
 
 import ipusim
 from ipusim.errors import ConfigError, UnknownNameError
+from ipusim.study import book
 from ipusim.study.book import charts as figures
-from ipusim.study.book.page import show_figure, show_table
+from ipusim.study.data.runs import load_run
 from ipusim.study.evidence import operations as evidence
 from ipusim.study.qwant import (
     assumptions,
     breakdown as qwant_inside,
     figures as qwant_figures,
     study as qwant,
-    views as qwant_views,
 )
-from ipusim.study.table import Table
 from ipusim.study.verdicts.compare import Samples, verdicts
-from ipusim.study.verdicts.summary import verdict_table
+from ipusim.study.verdicts.summary import errors_by
 
 BATCHES = [2, 12]
 VIEWS = {
@@ -60,7 +58,7 @@ def test_parts_add_up_to_the_simulated_latency(parts):
     for line in parts.to_dict("records"):
         total = sum(line[name] for name in qwant_inside.PARTS) + line["waiting_ms"]
         assert total == pytest.approx(line["latency_ms"])
-        report = qwant.report_for(line["batch_size"] // 2, tier="specification")
+        report = qwant.report_for(line["batch_size"] // 2)
         assert line["latency_ms"] == pytest.approx(1e3 * float(report.latency))
     assert list(parts["published_ms"]) == [1.36, 4.75]
 
@@ -79,7 +77,7 @@ def test_a_link_that_limits_the_rate_shows_as_waiting():
 
 def test_blocks_cover_the_whole_program(profiles):
     profile = profiles[1]
-    report = qwant.report_for(1, tier="specification")
+    report = qwant.report_for(1)
     assert profile["time_us"].sum() == pytest.approx(report.layers["time_us"].sum())
     assert profile["macs"].sum() == report.layers["macs"].sum()
     phases = profile[list(qwant_inside.PHASES)].sum(axis=1)
@@ -92,7 +90,7 @@ def test_blocks_are_those_of_resnext_101(profiles):
 
 
 def test_stage_table_gives_shares_of_a_hundred(profiles):
-    data = qwant_inside.stage_table(profiles).frame
+    data = qwant_inside.stage_frame(profiles)
     for column in ("macs_percent", "time_1_percent", "time_6_percent"):
         assert data[column].sum() == pytest.approx(100)
     assert (data["utilisation_6_percent"] > data["utilisation_1_percent"]).all()
@@ -100,17 +98,17 @@ def test_stage_table_gives_shares_of_a_hundred(profiles):
 
 
 def test_heaviest_layers_come_first():
-    layers = qwant.report_for(1, tier="specification").layers
-    table = qwant_inside.heaviest_layers(layers, count=3)
-    assert list(table.frame["cycles"]) == sorted(layers["cycles"], reverse=True)[:3]
-    assert table.caption == f"The 3 longest operations of {len(layers)}"
+    report = qwant.report_for(1)
+    longest = report.heaviest(3)
+    assert list(longest["time_us"]) == sorted(report.layers["time_us"], reverse=True)[:3]
+    assert report.heaviest(10**6)["time_percent"].sum() == pytest.approx(100)
 
 
 # --- assumptions
 
 
 def test_every_property_of_the_stack_has_a_basis_and_a_source():
-    data = assumptions.stack_profile().frame
+    data = assumptions.stack_frame(assumptions.published_stack())
     assert len(data) == 11
     assert set(data["basis"].str.split().str[0]) <= {"settled", "supported", "adopted"}
     assert (data["source"].str.len() > 10).all()
@@ -118,13 +116,13 @@ def test_every_property_of_the_stack_has_a_basis_and_a_source():
 
 
 def test_what_no_source_gives_is_marked():
-    data = assumptions.run_profile().frame.set_index("option")
+    data = assumptions.run_frame(load_run("qwant.batch2")).set_index("option")
     assert data.loc["host dtype", "basis"] == "assumed"
     assert data.loc["replicas", "basis"] == "source"
 
 
 def test_doubted_constants_name_the_host_rate():
-    data = assumptions.doubted_constants("c2").frame.set_index("name")
+    data = assumptions.doubted_constants("c2").set_index("name")
     assert data.loc["host_core_bytes_per_s", "label"] == "assumed"
     assert "verified" not in set(data["label"])
     with pytest.raises(UnknownNameError):
@@ -132,7 +130,7 @@ def test_doubted_constants_name_the_host_rate():
 
 
 def test_fitted_constants_are_those_in_use():
-    data = assumptions.fitted_constants().frame.set_index("constant")
+    data = assumptions.fitted_constants().set_index("constant")
     costs = [name for name in data.index if name.startswith("cost per step")]
     energies = [name for name in data.index if name.startswith("energy of")]
     assert {*costs, *energies} == set(data.index)
@@ -168,7 +166,8 @@ def test_modelled_run_is_the_specification_tier(changes, parts):
 
 
 def test_sensitivity_table_has_one_line_per_assumption_and_one_column_per_batch(changes):
-    table = assumptions.sensitivity_table(changes)
+    wide = assumptions.sensitivity_by_batch(changes)
+    table = book.open("qwant").table("qwant_sensitivity", wide)
     assert len(table.cells) == changes["assumption"].nunique()
     assert table.headings[2:] == ("batch 2", "batch 12")
     assert table.cells[0][0] == "as modelled"
@@ -188,24 +187,24 @@ def test_sensitivity_table_has_one_line_per_assumption_and_one_column_per_batch(
         ({"breakdown_micro_batches": 1}, "give a list"),
         ({"what_if_micro_batches": ["2"]}, "what_if_micro_batches is"),
         ({"what_if_systems": []}, "what_if_systems is"),
-        ({"what_if_systems": "C2"}, "give a list of names"),
-        ({"batch_sizes": [3]}, "batch size 3 cannot"),
+        ({"what_if_systems": ["C2", "c2", "C2"]}, "give a list of names"),
+        ({"batch_sizes": [3]}, "two IPUs share a batch"),
     ],
 )
 def test_bad_parameters_give_one_sentence(changed, says):
-    qwant_views.check_views(**VIEWS)
+    book.open("qwant", **VIEWS)
     with pytest.raises(ConfigError, match=says) as caught:
-        qwant_views.check_views(**(VIEWS | changed))
+        book.open("qwant", **(VIEWS | changed))
     assert "\n" not in str(caught.value)
 
 
 def test_unknown_system_of_the_what_if():
     with pytest.raises(UnknownNameError, match="IPU-M2000"):
-        qwant_views.check_views(**(VIEWS | {"what_if_systems": ["C2", "IPU-M200"]}))
+        book.open("qwant", **(VIEWS | {"what_if_systems": ["C2", "IPU-M200"]}))
 
 
 def test_published_points_are_per_ipu(frame):
-    points = qwant_views.published_points(frame)
+    points = qwant.published_points(frame)
     card = points[points["system"] == "C2"]
     assert list(card["latency_ms"]) == [1.36, 1.94, 2.82, 3.32, 4.13, 4.75]
     assert card["images_per_s_per_ipu"].iloc[0] == pytest.approx(1474.16 / 2)
@@ -217,21 +216,20 @@ def test_published_points_are_per_ipu(frame):
 
 
 def test_power_audit_keeps_batches_that_were_not_predicted(frame):
-    data = qwant_views.audited_power(frame).set_index("batch_size")
+    data = qwant.audited_power(frame).set_index("batch_size")
     assert len(data) == 6
     assert data.loc[2, "predicted_power_w"] > 0
     assert math.isnan(data.loc[10, "predicted_power_w"])
 
 
 def test_verdict_and_summary_tables(frame):
-    table = verdict_table(frame)
-    assert len(table.cells) == 8
-    unpublished = [line for line in table.cells if line[0].endswith("batch14")]
-    assert all(line[2] == "-" and line[-2] == "" for line in unpublished)
-    summary = qwant_views.summary_table(frame).frame
+    tables = [qwant.metric_frame(frame, name) for name in ("latency", "throughput", "efficiency")]
+    assert [list(table["batch_size"]) for table in tables] == [[2, 14]] * 3
+    assert all(math.isnan(table["published"].iloc[1]) for table in tables)
+    summary = errors_by(frame, ("system", "metric"))
     latency = summary[(summary["system"] == "C2") & (summary["metric"] == "latency")]
     assert list(latency["rows"]) == [1, 1, 1]
-    assert len(qwant_views.machine_table(frame).cells) == 2
+    assert len(qwant.machine_frame(frame)) == 2
 
 
 # --- figures
@@ -259,7 +257,7 @@ def test_block_bars_reach_the_time_of_the_block(profiles):
 
 def test_what_if_draws_every_system_and_measurement(frame):
     others = qwant.what_if(["C2", "IPU-M2000", "Bow-2000"], [1])
-    figure = qwant_figures.what_if_panels(others, qwant_views.published_points(frame))
+    figure = qwant_figures.what_if_panels(others, qwant.published_points(frame))
     labels = {line.get_label() for line in figure.axes[1].lines}
     assert {"C2", "IPU-M2000", "Bow-2000", "C2, published", "IPU-M2000, published"} < labels
     latency = {line.get_label() for line in figure.axes[0].lines}
@@ -286,20 +284,3 @@ def test_a_far_roofline_is_stated_instead_of_drawn():
     assert [len(axis.lines) for axis in axes[:3]] == [2, 1, 1]
     assert "100" in axes[1].texts[0].get_text()
     assert not axes[3].get_visible()
-
-
-def test_what_is_shown_is_saved(tmp_path, parts):
-    table = Table(pd.DataFrame({"a": [1]}))
-    assert show_table(table, "t", tmp_path) is table
-    assert (tmp_path / "tables" / "t.csv").read_text() == "a\n1\n"
-    picture = show_figure(qwant_figures.latency_anatomy(parts), "f", tmp_path, "bars")
-    assert repr(picture) == "Figure: bars"
-    assert picture._repr_png_().startswith(b"\x89PNG")
-    assert {path.name for path in (tmp_path / "figures").iterdir()} == {"f.png", "f.svg"}
-
-
-def test_nothing_is_saved_without_a_folder(tmp_path, monkeypatch, parts):
-    monkeypatch.chdir(tmp_path)
-    show_table(Table(pd.DataFrame({"a": [1]})), "t", "")
-    show_figure(qwant_figures.latency_anatomy(parts), "f", "", "bars")
-    assert list(tmp_path.iterdir()) == []
