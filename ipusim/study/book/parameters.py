@@ -112,7 +112,7 @@ def _refused(name: str, value: Any, rule: Rule) -> ConfigError:
         least, most = rule.get("least", 1), rule.get("most")
         span = f"from {least} to {most}" if most else f"{least} or more"
         allowed = (
-            f"give a list of different whole numbers {span}"
+            f"give a list of different whole numbers{'' if most else ','} {span}"
             if rule.get("list")
             else f"give a whole number, {span}"
         )

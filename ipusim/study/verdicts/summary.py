@@ -117,7 +117,7 @@ def counted_rows(frame: pd.DataFrame, restates: Mapping[str, str]) -> pd.DataFra
         Verdicts on rows or claims: ``row_id`` or ``claim_id``, ``verdict``, and errors in
         ``error_percent`` or from ``calibrated`` and ``published``.
     restates : mapping of str to str
-        Metrics whose values only restate another, each with what it follows from.
+        ``study.metric`` of values that only restate another, and what they follow from.
 
     Returns
     -------
@@ -128,13 +128,11 @@ def counted_rows(frame: pd.DataFrame, restates: Mapping[str, str]) -> pd.DataFra
     errors = frame if "error_percent" in frame else with_error(frame)
     judged = frame["verdict"].isin(VERDICTS)
     blank = pd.Series("", index=frame.index)
-    metrics = frame.get("metric", blank)
+    names = frame.get("study", blank) + "." + frame.get("metric", blank)
     fitted = frame.get("fitted_on", blank)
     # the last that holds is named: a row without prediction is not called fitted
     reasons = {name: f"restate another ({why})" for name, why in restates.items()}
-    left_out = metrics.map(lambda metric: reasons.get(metric, "")).mask(
-        fitted != "", "fixed a constant"
-    )
+    left_out = names.map(lambda name: reasons.get(name, "")).mask(fitted != "", "fixed a constant")
     left_out = left_out.mask(~judged, "have no prediction or no published number")
     return pd.DataFrame(
         {

@@ -88,6 +88,7 @@ def rows(**changes):
     frame = pd.DataFrame(
         {
             "row_id": ["a", "b", "c", "d", "e"],
+            "study": "own",
             "metric": ["latency", "latency", "latency", "throughput", "latency"],
             "published": [1.0, 1.0, 1.0, 1.0, float("nan")],
             "calibrated": [1.05, 0.8, 3.0, 1.05, 1.0],
@@ -99,7 +100,7 @@ def rows(**changes):
 
 
 def test_only_tests_are_counted():
-    verdict = verdict_on([rows()], {"throughput": "batch over latency"})
+    verdict = verdict_on([rows()], {"own.throughput": "batch over latency"})
     assert (verdict.rows, verdict.counted) == (5, 3)
     assert (verdict.hit, verdict.near, verdict.miss) == (1, 1, 1)
     assert verdict.typical_percent == pytest.approx(20)
@@ -121,7 +122,7 @@ def test_claims_count_beside_rows():
 
 
 def test_the_box_says_the_same_as_the_text(page, tmp_path):
-    verdict = page.verdict(rows())
+    verdict = page.verdict(rows(study="qwant"))
     assert repr(verdict).splitlines()[1] == "  3 of 5 values are a test: 1 hit, 1 near, 1 miss"
     assert "run with: batch_sizes = [2, 4]" in repr(verdict)
     assert verdict.conclusion not in repr(verdict)  # it was written for other parameters

@@ -12,7 +12,7 @@ from study_fakes import FakePredictor
 from ipusim.errors import ConfigError, StudyError, UnknownNameError
 from ipusim.files import write_text
 from ipusim.machine.system import load_system, system_names
-from ipusim.study import audit
+from ipusim.study import audit, book
 from ipusim.study.book import charts as figures
 from ipusim.study.book.chip_diagram import chip_diagram
 from ipusim.study.book.outputs import figure_bytes, frame_csv, save_figure, save_table
@@ -246,7 +246,7 @@ def test_tables_show_published_beside_predicted(qwant_frame):
     data = qwant.metric_frame(qwant_frame, "throughput")
     assert list(data["published"]) == [1474.16, 2063.03, 2131.01, 2409.79, 2421.82, 2526.35]
     assert list(data["micro_batch"]) == [1, 2, 3, 4, 5, 6]
-    text = repr(qwant.metric_table(qwant_frame, "throughput"))
+    text = repr(book.open("qwant").table("qwant_table2_throughput", data))
     assert text.startswith("Table 2: throughput, images/s")
     assert "2,063" in text
 
@@ -278,7 +278,7 @@ def test_predicted_power_is_that_of_the_report(qwant_frame):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"batch_sizes": []}, "whole numbers from 2 or more"),
+        ({"batch_sizes": []}, "different whole numbers, 2 or more"),
         ({"batch_sizes": "2,4"}, "give a list"),
         ({"batch_sizes": [3]}, "two IPUs share a batch"),
         ({"batch_sizes": [0]}, r"batch_sizes is \[0\]"),

@@ -10,7 +10,7 @@ import pytest
 from study_fakes import FakePredictor
 
 import ipusim
-from ipusim import tables
+from ipusim import files
 from ipusim.errors import DataError, StudyError
 from ipusim.runtime import calibration
 from ipusim.runtime.calibration import INTERVAL_KINDS, interval80, run_kind
@@ -185,7 +185,7 @@ def test_no_interval_where_nothing_is_fitted(monkeypatch):
 def test_damaged_intervals_are_refused(entry, tmp_path, monkeypatch):
     (tmp_path / "calibration.toml").write_text(f"[interval]\ninference = {entry}\n")
     monkeypatch.setenv("IPUSIM_DATA_DIR", str(tmp_path))
-    tables._parse.cache_clear()
+    files._parse.cache_clear()
     with pytest.raises(DataError, match="ipusim calibrate"):
         interval80(INFERENCE)
     assert calibration.interval80(SINGLE) is None
