@@ -166,6 +166,12 @@ def _cell_problems(cell: dict[str, Any], name: str) -> Iterable[str]:
             yield f"{name} shows an error ({output.get('ename')})"
         if output["output_type"] == "stream" and output.get("name") == "stderr":
             yield f"{name} shows text on stderr"
+    shown = [output.get("data", {}) for output in cell["outputs"]]
+    has_table = any("<table" in "".join(data.get("text/html", "")) for data in shown)
+    if has_table and CHECK_TAG not in _tags(cell):
+        yield f"{name} shows a table but is not tagged {CHECK_TAG}, so nbval would not compare it"
+    if "figure(" in source and not any("image/png" in data for data in shown):
+        yield f"{name} calls for a figure and shows none"
     if CHECK_TAG in _tags(cell) and not cell["outputs"]:
         yield f"{name} is tagged {CHECK_TAG} but has no output"
 

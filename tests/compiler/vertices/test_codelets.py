@@ -339,3 +339,14 @@ def test_bad_input_is_refused_in_one_sentence(call, error, words):
     with pytest.raises(error, match=words) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_a_worker_of_a_2d_vertex_takes_two_vectors_at_least():
+    """Regions are shared out in pieces of two vectors: 2 to 12 of 4 halves take as long."""
+    cycles = [
+        codelets.regions_cycles(
+            "add", 4 * vectors, "float16", MK1, in_place=False, generation="2021-11"
+        )
+        for vectors in (1, 2, 3, 12, 13)
+    ]
+    assert cycles[0] < cycles[1] == cycles[2] == cycles[3] < cycles[4]

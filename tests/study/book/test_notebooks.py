@@ -87,6 +87,8 @@ def test_a_good_notebook_has_no_problem():
         (lambda nb: with_tag(nb, 0), "instead of the first"),
         (lambda nb: with_tag(nb, 1, "parameters", "nbval-check-output"), "instead of the first"),
         (lambda nb: with_tag(nb, 1), "nbval would compare nothing"),
+        (lambda nb: with_tag(nb, 1), "nbval would not compare it"),
+        (lambda nb: with_source(nb, "page.figure('x')"), "shows none"),
         (lambda nb: nb["cells"][1].update(outputs=[]), "has no output"),
         (lambda nb: with_output(nb, output_type="error", ename="KeyError"), "shows an error"),
         (lambda nb: with_output(nb, output_type="stream", name="stderr", text="x"), "stderr"),

@@ -275,3 +275,15 @@ def test_reduce(axes, expected, keep):
     assert (params.outer, params.reduced, params.inner) == expected
     assert params.function == "mean"
     assert _shapes(graph) == runtime_shapes(model)
+
+
+@pytest.mark.parametrize(("mode", "lower", "upper"), [("SAME_UPPER", 0, 1), ("SAME_LOWER", 1, 0)])
+def test_the_odd_row_of_automatic_padding_is_where_its_name_says(mode, lower, upper, tmp_path):
+    model = single(
+        "Conv", {"x": (1, 2, 8, 8)}, {"w": (2, 2, 2, 2)}, auto_pad=mode, kernel_shape=[2, 2]
+    )
+    path = tmp_path / "padded.onnx"
+    path.write_bytes(model.SerializeToString())
+    (op,) = from_onnx(path).graph().ops
+    assert op.params.padding_lower == (lower,) * 2
+    assert op.params.padding_upper == (upper,) * 2
