@@ -63,20 +63,10 @@ def forward(
     *,
     keep: bool = True,
 ) -> dict[str, np.ndarray]:
-    """Run a program forwards.
+    """Run a program forwards, on inputs and weights that it has checked.
 
-    Parameters
-    ----------
-    program, inputs, weights, arithmetic
-        Inputs and weights as `Program.check_inputs` and `Program.check_weights` return them.
-    keep : bool
-        Whether all intermediate values are returned (`backward` needs them) or only what is read
-        later and the outputs.
-
-    Returns
-    -------
-    dict of str to numpy.ndarray
-        Values by name; halves in float32 arrays.
+    Values come back by name, halves in float32 arrays: all of them, as `backward` needs, or without
+    `keep` only the outputs.
     """
     values = stored_weights(weights, arithmetic)
     for name, array in inputs.items():

@@ -74,73 +74,77 @@ def _node(op: Op, graph: Graph, producers: dict[str, Op]) -> Node:
             f"Operator {op.name!r} of kind {kind} cannot be executed from an operator graph; pass "
             "an ONNX file with this operator, or a model without it."
         )
-    name, attributes = translated
-    return Node(name=op.name, op=name, inputs=op.inputs, outputs=op.outputs, attributes=attributes)
+    name, given = translated
+    return Node(name=op.name, op=name, inputs=op.inputs, outputs=op.outputs, attributes=given)
 
 
 def _translate(
     op: Op, graph: Graph, producers: dict[str, Op]
 ) -> tuple[str, dict[str, object]] | None:
-    payload = op.params
+    attributes = op.params
     output = graph.tensors[op.outputs[0]].shape
-    if isinstance(payload, Conv):
-        return _conv(payload)
-    if isinstance(payload, MatMul):
+    if isinstance(attributes, Conv):
+        return _conv(attributes)
+    if isinstance(attributes, MatMul):
         return "Product", {
-            "groups": payload.groups,
-            "m": payload.m,
-            "k": payload.k,
-            "n": payload.n,
-            "flip_a": payload.transpose_a,
-            "flip_b": payload.transpose_b,
+            "groups": attributes.groups,
+            "m": attributes.m,
+            "k": attributes.k,
+            "n": attributes.n,
+            "flip_a": attributes.transpose_a,
+            "flip_b": attributes.transpose_b,
             "shape": output,
         }
-    if isinstance(payload, Elementwise):
-        if payload.function == "dropout":
+    if isinstance(attributes, Elementwise):
+        if attributes.function == "dropout":
             return "Reshape", {"shape": output}
-        return _elementwise(op, payload, producers)
-    if isinstance(payload, Softmax) and not payload.log and payload.length == output[-1]:
+        return _elementwise(op, attributes, producers)
+    if isinstance(attributes, Softmax) and not attributes.log and attributes.length == output[-1]:
         return "Softmax", {"axis": -1}
-    if isinstance(payload, Norm) and payload.kind == "batch" and not payload.training:
+    if isinstance(attributes, Norm) and attributes.kind == "batch" and not attributes.training:
         return "BatchNormalization", {"epsilon": 1e-5}
-    if isinstance(payload, Pool):
-        return "MaxPool" if payload.kind == "max" else "AveragePool", {
-            "kernel_shape": payload.kernel,
-            "strides": payload.stride,
-            "pads": (*payload.padding_lower, *payload.padding_upper),
-            "dilations": payload.dilation or (1,) * len(payload.field),
-            "count_include_pad": int(payload.include_padding),
+    if isinstance(attributes, Pool):
+        return "MaxPool" if attributes.kind == "max" else "AveragePool", {
+            "kernel_shape": attributes.kernel,
+            "strides": attributes.stride,
+            "pads": (*attributes.padding_lower, *attributes.padding_upper),
+            "dilations": attributes.dilation or (1,) * len(attributes.field),
+            "count_include_pad": int(attributes.include_padding),
         }
-    if isinstance(payload, Layout) and payload.function in _VIEWS:
+    if isinstance(attributes, Layout) and attributes.function in _VIEWS:
         return "Reshape", {"shape": output}
-    if isinstance(payload, Cast) and payload.to in FLOAT_DTYPES:
+    if isinstance(attributes, Cast) and attributes.to in FLOAT_DTYPES:
         return ("Cast", {}) if graph.tensors[op.inputs[0]].dtype in FLOAT_DTYPES else None
     return None
 
 
-def _conv(payload: Conv) -> tuple[str, dict[str, object]]:
-    common = {"dilations": payload.dilation, "group": payload.groups}
-    if not payload.is_transposed:
-        pads = (*payload.padding_lower, *payload.padding_upper)
-        return "Conv", {"strides": payload.stride, "pads": pads, **common}
-    reach = [step * (taps - 1) for step, taps in zip(payload.dilation, payload.kernel, strict=True)]
+def _conv(conv: Conv) -> tuple[str, dict[str, object]]:
+    common = {"dilations": conv.dilation, "group": conv.groups}
+    if not conv.is_transposed:
+        pads = (*conv.padding_lower, *conv.padding_upper)
+        return "Conv", {"strides": conv.stride, "pads": pads, **common}
+    reach = [step * (taps - 1) for step, taps in zip(conv.dilation, conv.kernel, strict=True)]
     lower, upper = (
         tuple(span - pad for span, pad in zip(reach, padding, strict=True))
-        for padding in (payload.padding_lower, payload.padding_upper)
+        for padding in (conv.padding_lower, conv.padding_upper)
     )
-    return "ConvTranspose", {"strides": payload.input_dilation, "pads": (*lower, *upper), **common}
+    return "ConvTranspose", {
+        "strides": conv.input_dilation,
+        "pads": (*lower, *upper),
+        **common,
+    }
 
 
 def _elementwise(
-    op: Op, payload: Elementwise, producers: dict[str, Op]
+    op: Op, attributes: Elementwise, producers: dict[str, Op]
 ) -> tuple[str, dict[str, object]] | None:
-    if payload.function == "bias_add":
+    if attributes.function == "bias_add":
         producer = producers.get(op.inputs[0])
         follows_conv = producer is not None and isinstance(producer.params, Conv)
         return "BiasAdd", {"axis": 1 if follows_conv else -1}
-    if payload.function == "hard_sigmoid":
+    if attributes.function == "hard_sigmoid":
         return "HardSigmoid", {"alpha": 1 / 6}
-    name = _FUNCTIONS.get(payload.function)
+    name = _FUNCTIONS.get(attributes.function)
     if name is None or len(op.inputs) != _OPERANDS.get(name, 1):
         return None
     return name, {}

@@ -23,16 +23,8 @@ class _Match:
 def drop_dropout(graph: Graph) -> Graph:
     """Leave out every dropout, which hands on its input unchanged outside training.
 
-    Parameters
-    ----------
-    graph : Graph
-
-    Returns
-    -------
-    Graph
-        Same inputs, outputs, parameters and MACs; readers of a dropout read what it read. A
-        dropout that computes an output of the graph becomes a view, so that the output keeps
-        its name.
+    Inputs, outputs, parameters and MACs stay; readers of a dropout read what it read. A dropout
+    that computes an output of the graph becomes a view, so that the output keeps its name.
     """
     stands_for: dict[str, str] = {}
     ops: list[Op] = []
@@ -57,16 +49,9 @@ def fold_batch_norm(graph: Graph) -> Graph:
     one "bias_add" in the place of the batch norm, writing the batch norm's output. A bias that
     the convolution already had is merged: its parameter is kept and the first addition goes.
 
-    Parameters
-    ----------
-    graph : Graph
-
-    Returns
-    -------
-    Graph
-        Same inputs, outputs and MACs. Each folded batch norm without an earlier bias leaves one
-        parameter ``<batch norm>.folded_bias`` of one element per output channel; scale, shift
-        and statistics are gone.
+    Inputs, outputs and MACs stay. Each folded batch norm without an earlier bias leaves one
+    parameter ``<batch norm>.folded_bias`` of one element per output channel; scale, shift and
+    statistics are gone.
     """
     consumers = graph.consumers()
     producers = graph.producers()

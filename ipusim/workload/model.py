@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ipusim.errors import ConfigError
 from ipusim.workload.graph import Graph
@@ -63,7 +63,7 @@ class Model:
 
     name: str
     family: str
-    build: Callable[[int | None], Graph]
+    build: Callable[[int | None], Graph] = field(repr=False)
     source: str = ""
     note: str = ""
     loss: str = ""

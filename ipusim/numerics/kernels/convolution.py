@@ -321,13 +321,7 @@ def weight_gradient(
 
 
 def two_dimensional(values: tuple[int, ...], fill: int, what: str) -> Pair:
-    """Return sizes of one or two spatial dimensions as two.
-
-    Raises
-    ------
-    WorkloadError
-        If there are more.
-    """
+    """Return sizes of one or two spatial dimensions as two; more are refused."""
     if len(values) > 2:
         raise WorkloadError(
             f"{what} has {len(values)} spatial dimensions, of which numerics supports 1 or 2."

@@ -231,10 +231,15 @@ def _grouped_backward(applied: Applied) -> list[np.ndarray | None]:
     ]
 
 
-def _gemm_forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
+def _gemm_settings(node: Node) -> tuple[np.float32, np.float32, dict[str, bool]]:
+    """Return alpha and beta, and which operands are stored transposed."""
     given = node.attributes
-    alpha, beta = np.float32(given.get("alpha", 1.0)), np.float32(given.get("beta", 1.0))
     flips = {"flip_a": bool(given.get("transA", 0)), "flip_b": bool(given.get("transB", 0))}
+    return np.float32(given.get("alpha", 1.0)), np.float32(given.get("beta", 1.0)), flips
+
+
+def _gemm_forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
+    alpha, beta, flips = _gemm_settings(node)
     y = _product(inputs[0][None], inputs[1][None], arithmetic, **flips)[0]
     if alpha != 1:
         y = arithmetic.store(alpha * y)
@@ -244,9 +249,8 @@ def _gemm_forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np
 
 
 def _gemm_backward(applied: Applied) -> list[np.ndarray | None]:
-    given, arithmetic = applied.node.attributes, applied.arithmetic
-    alpha, beta = np.float32(given.get("alpha", 1.0)), np.float32(given.get("beta", 1.0))
-    gradient = applied.gradients[0]
+    arithmetic, gradient = applied.arithmetic, applied.gradients[0]
+    alpha, beta, flips = _gemm_settings(applied.node)
     scaled = gradient if alpha == 1 else arithmetic.store(alpha * gradient)
     results = _product_gradients(
         applied.inputs[0][None],
@@ -254,8 +258,7 @@ def _gemm_backward(applied: Applied) -> list[np.ndarray | None]:
         scaled[None],
         arithmetic,
         (applied.wanted[0], applied.wanted[1]),
-        flip_a=bool(given.get("transA", 0)),
-        flip_b=bool(given.get("transB", 0)),
+        **flips,
     )
     flat = [None if result is None else result[0] for result in results]
     if len(applied.inputs) > 2:

@@ -150,20 +150,11 @@ class Conv(Attributes):
 
 
 def conv_data_gradient(conv: Conv) -> Conv:
-    """Return the gradient of a convolution's input.
+    """Return the gradient of a convolution's input, of strided, grouped and transposed ones alike.
 
-    Parameters
-    ----------
-    conv : Conv
-        A forward convolution; strided, dilated, grouped and transposed ones alike.
-
-    Returns
-    -------
-    Conv
-        Inputs (incoming gradient, weights of the forward convolution), output in the shape of the
-        forward input.  The kernel is read rotated by half a turn in every dimension, with input and
-        output channels of each group exchanged; the incoming gradient is spread by the forward
-        stride.
+    Inputs are (incoming gradient, weights of the forward convolution), the output has the shape of
+    the forward input. The kernel is read rotated by half a turn in every dimension, with input and
+    output channels of each group exchanged; the incoming gradient is spread by the forward stride.
 
     Raises
     ------
@@ -199,20 +190,12 @@ def conv_data_gradient(conv: Conv) -> Conv:
 
 
 def conv_weight_gradient(conv: Conv) -> Conv:
-    """Return the gradient of a convolution's weights.
+    """Return the gradient of a convolution's weights, of strided, grouped, transposed ones alike.
 
-    Parameters
-    ----------
-    conv : Conv
-        A forward convolution; strided, dilated, grouped and transposed ones alike.
-
-    Returns
-    -------
-    Conv
-        Inputs (activations, incoming gradient), output in the shape of the weights.  The
-        activations are the input, their channels taking the part of the batch, and their batch that
-        of the channels to sum over; the incoming gradient is the kernel, spread by the forward
-        stride; the forward dilation is the stride.
+    Inputs are (activations, incoming gradient), the output has the shape of the weights. The
+    activations are the input, their channels taking the part of the batch, and their batch that of
+    the channels to sum over; the incoming gradient is the kernel, spread by the forward stride; the
+    forward dilation is the stride.
 
     Raises
     ------

@@ -68,17 +68,7 @@ class MatMul(Attributes):
 
 
 def matmul_data_gradient(product: MatMul) -> MatMul:
-    """Return the gradient of A, dA = dC B^T, of C = A B.
-
-    Parameters
-    ----------
-    product : MatMul
-        A forward product.
-
-    Returns
-    -------
-    MatMul
-        Inputs (dC, B), output with the elements of A as (g, m, k).
+    """Return dA = dC B^T of C = A B: inputs (dC, B), output with A's elements as (g, m, k).
 
     Raises
     ------
@@ -97,18 +87,9 @@ def matmul_data_gradient(product: MatMul) -> MatMul:
 
 
 def matmul_weight_gradient(product: MatMul) -> MatMul:
-    """Return the gradient of B, dB = A^T dC, of C = A B.
+    """Return dB = A^T dC of C = A B: inputs (A, dC), output with B's elements as (g, k, n).
 
-    Parameters
-    ----------
-    product : MatMul
-        A forward product.
-
-    Returns
-    -------
-    MatMul
-        Inputs (A, dC), output with the elements of B as (g, k, n).  ``weights_operand`` still says
-        whether B, whose gradient this is, is a parameter.
+    ``weights_operand`` still says whether B, whose gradient this is, is a parameter.
 
     Raises
     ------

@@ -68,9 +68,19 @@ class Network:
         outputs = self.build(g, micro_batch or self.default_batch, **options)
         return g.finish(*((outputs,) if isinstance(outputs, str) else outputs))
 
+    def __reduce_ex__(self, protocol: int) -> Any:
+        """Pickle a listed network by its name, since its builder's name stands for itself."""
+        if NETWORKS.get(self.name) is self:
+            return _listed, (self.name,)
+        return super().__reduce_ex__(protocol)
+
 
 NETWORKS: dict[str, Network] = {}
 """Every network by name."""
+
+
+def _listed(name: str) -> Network:
+    return NETWORKS[name]
 
 
 def register(entry: Network) -> Network:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import inspect
+import pickle
 import subprocess
 import sys
 
@@ -178,6 +179,13 @@ def test_unknown_name_gives_the_nearest():
 def test_bad_micro_batch(micro_batch):
     with pytest.raises(ConfigError, match="whole number"):
         zoo.resnet18().graph(micro_batch)
+
+
+def test_models_can_be_sent_to_workers():
+    for model in (zoo.resnet18(), zoo.load("yolo_v4_p5_416"), zoo.vit_base_16(image_size=384)):
+        again = pickle.loads(pickle.dumps(model))
+        assert again.name == model.name
+        assert again.graph(1) == model.graph(1)
 
 
 def test_bad_precision():

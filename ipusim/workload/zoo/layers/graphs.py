@@ -2,7 +2,7 @@
 
 Nodes and edges are rows of matrices; an edge names its ends by row number. Networks of the IPU
 take graphs of fixed size, padded with edges of a spare node: how many there are (`padding`) decides
-how long the tile with that node's row works (`attributes.Gather.hottest`).
+how long the tile with that node's row works (`Gather.hottest`).
 """
 
 from __future__ import annotations

@@ -114,10 +114,7 @@ def large_where_zero(g: GraphBuilder, prefix: str, mask: str, *, wide: bool = Fa
 def additive_mask(g: GraphBuilder, prefix: str, mask: str) -> str:
     """Turn a 0/1 mask (N, tokens) into what is added to the scores: 0, or a large negative value.
 
-    Returns
-    -------
-    str
-        A tensor (N, 1, 1, tokens), the same for all heads and queries.
+    The result (N, 1, 1, tokens) is the same for all heads and queries.
     """
     batch, tokens = g.shape(mask)
     y = large_where_zero(g, prefix, mask)
@@ -127,11 +124,8 @@ def additive_mask(g: GraphBuilder, prefix: str, mask: str) -> str:
 def packed_mask(g: GraphBuilder, prefix: str, sequences: str) -> str:
     """Turn the number of each token's sequence (N, tokens) into what is added to the scores.
 
-    Returns
-    -------
-    str
-        A tensor (N, 1, tokens, tokens): 0 between tokens of one sequence of a pack, a large
-        negative value elsewhere.
+    That is 0 between tokens of one sequence of a pack, a large negative value elsewhere, in a
+    tensor (N, 1, tokens, tokens).
     """
     batch, tokens = g.shape(sequences)
     size = (batch, tokens, tokens)
@@ -204,19 +198,7 @@ def merge_heads(g: GraphBuilder, prefix: str, x: str) -> str:
 def attention(
     g: GraphBuilder, prefix: str, x: str, shape: Shape, *, mask: str | None = None
 ) -> str:
-    """Add multi-head self-attention: (N x T, H) to (N x T, H), the output product included.
-
-    Parameters
-    ----------
-    g : GraphBuilder
-    prefix : str
-        Of all names.
-    x : str
-        Activations.
-    shape : Shape
-    mask : str, optional
-        Tensor added to the scores (N, heads, T, T).
-    """
+    """Add multi-head self-attention, (N x T, H) to the same; `mask` is added to the scores."""
     query, key, value = query_key_value(g, prefix, x, shape)
     scores = g.matmul(f"{prefix}.scores", query, key, transpose_b=True)
     scores = g.elementwise(f"{prefix}.scale", "scale", scores)
