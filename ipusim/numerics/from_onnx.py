@@ -116,8 +116,12 @@ def _node(proto: onnx.NodeProto, position: int, contents: OnnxContents) -> Node:
     )
 
 
+SHAPE_READERS = ("Shape", "Size")
+"""Operators whose results the import of an operator graph knows without running them."""
+
+
 def _check_supported(node: Node, proto: onnx.NodeProto) -> None:
-    if node.op not in HANDLERS or proto.domain not in ("", "ai.onnx"):
+    if node.op not in (*HANDLERS, *SHAPE_READERS) or proto.domain not in ("", "ai.onnx"):
         raise WorkloadError(
             f"Operator {node.op!r}, node {node.name!r}, is not supported; the nearest supported "
             f"operator is {nearest_name(node.op, HANDLERS)!r}, so replace it or export the model "

@@ -11,6 +11,7 @@ from rounding_bound import SINGLE, assert_within, sum_bound
 from ipusim import numerics
 from ipusim.errors import WorkloadError
 from ipusim.numerics.kernels.exponential import exponentials
+from ipusim.numerics.kernels.functions import log, tanh
 from ipusim.workload.onnx.importer import from_onnx
 
 RNG = np.random.default_rng(11)
@@ -203,6 +204,27 @@ def test_exponential_is_accurate():
     exact = np.exp(x.astype(np.float64))
     error = np.abs(exponentials(x) - exact) / np.spacing(exact.astype(np.float32))
     assert error.max() < 2
+
+
+@pytest.mark.parametrize(("function", "exact"), [(log, np.log), (tanh, np.tanh)])
+def test_functions_are_accurate(function, exact):
+    """Within a unit in the last place; numpy's in double precision is exact for this."""
+    sizes = np.exp2(np.linspace(-100, 100, 100_001)).astype(np.float32)
+    x = sizes if function is log else np.concatenate([-sizes, [np.float32(0)], sizes])
+    expected = exact(x.astype(np.float64))
+    error = np.abs(function(x) - expected)
+    assert (error <= np.spacing(np.abs(expected).astype(np.float32))).all()
+
+
+def test_logarithms_of_nothing():
+    np.testing.assert_array_equal(log(np.array([0, -1, 1], np.float32)), [-np.inf, np.nan, 0])
+
+
+def test_functions_have_the_same_bits_on_every_machine():
+    """Sums of the bits, as recorded; numpy's own functions differ with the vectors it may use."""
+    x = (np.arange(1, 20_001, dtype=np.float32) - 10_000) / np.float32(1500)
+    bits = [int(f(v).view(np.uint32).sum()) for f, v in ((tanh, x), (log, np.abs(x) + 1))]
+    assert bits == [42_730_997_930_078, 21_331_270_469_274]
 
 
 def test_softmax_rows_sum_to_one():

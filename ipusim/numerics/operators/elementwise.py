@@ -12,6 +12,7 @@ import numpy as np
 
 from ipusim.numerics.arithmetic import Arithmetic
 from ipusim.numerics.kernels.exponential import exponentials
+from ipusim.numerics.kernels.functions import log, tanh
 from ipusim.numerics.operators.registry import Applied, Arrays, Operator, reduce_to_shape
 from ipusim.numerics.program import Node
 
@@ -139,9 +140,9 @@ ELEMENTWISE = {
     "Swish": _unary(lambda _, x: x * _sigmoid(x), lambda _, x, y: _swish_slope(x)),
     "HardSwish": _unary(lambda _, x: x * _hard_share(x), lambda _, x, y: _hard_swish_slope(x)),
     "HardSigmoid": _unary(_hard_sigmoid, _hard_sigmoid_slope),
-    "Tanh": _unary(lambda _, x: np.tanh(x), lambda _, x, y: _F(1) - y * y),
+    "Tanh": _unary(lambda _, x: tanh(x), lambda _, x, y: _F(1) - y * y),
     "Exp": _unary(lambda _, x: exponentials(x), lambda _, x, y: y),
-    "Log": _unary(lambda _, x: np.log(x), lambda _, x, y: _F(1) / x),
+    "Log": _unary(lambda _, x: log(x), lambda _, x, y: _F(1) / x),
     "Sqrt": _unary(lambda _, x: np.sqrt(x), lambda _, x, y: _F(0.5) / y),
     "Neg": _unary(lambda _, x: -x, lambda _, x, y: np.full_like(x, -1)),
     "Abs": _unary(lambda _, x: np.abs(x), lambda _, x, y: np.sign(x)),
