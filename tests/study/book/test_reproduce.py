@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import signal
 from pathlib import Path
 
 import nbformat
@@ -289,6 +291,44 @@ def test_a_folder_without_write_permission(notebooks, instant):
     with pytest.raises(StudyError, match="cannot be written to"):
         run(notebooks, Path("/proc/ipusim-build"))
     assert instant == []
+
+
+def contents(out):
+    return {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("write", [1, 2, 4, 5, 7])
+def test_killed_at_any_write_and_resumed_the_folder_is_the_same(
+    notebooks, instant, tmp_path, monkeypatch, write
+):
+    out = tmp_path / "build"
+    run(notebooks, out, "01")
+    whole = contents(out)
+    shutil.rmtree(out)
+    child = os.fork()
+    if not child:
+        done = []
+
+        def killed(real):
+            def write_or_die(path, content):
+                done.append(path)
+                if len(done) == write:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return real(path, content)
+
+            return write_or_die
+
+        monkeypatch.setattr(module, "write_text", killed(module.write_text))
+        monkeypatch.setattr(module, "write_bytes", killed(module.write_bytes))
+        try:
+            run(notebooks, out, "01")
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert contents(out) != whole
+    run(notebooks, out, "01", resume=True)
+    assert contents(out) == whole
 
 
 def test_two_runs_into_one_folder(notebooks, instant, tmp_path):
