@@ -63,8 +63,28 @@ def lower_elementwise(state: LoweringState, op: Op) -> LoweredOp:
         layout = _kept_layout(state, op)
         steps = _with_result(state, op, _gradient(state, op, dtype), layout, dtype)
     else:
+        op = _whole_first(state, op)
+        layout = state.layout(op.inputs[0])
+        if state.graph.tensors[op.inputs[0]].elements < params.elements:
+            # No operand is whole, as where a row meets a column: the result is spread evenly.
+            layout = replace(layout, tiles=None, mapping="")
         steps = _series(state, op, layout, dtype)
     return state.finish(op, steps, layout=layout)
+
+
+def _whole_first(state: LoweringState, op: Op) -> Op:
+    """Return the operation with an operand of the result's size first: the result lies like it.
+
+    popops takes the mapping of the operand that is not repeated, whichever comes first
+    (lib/popops/ElementWise.cpp, createOutputForElementWiseOp).
+    """
+    tensors = state.graph.tensors
+    whole = [x for x in op.inputs if tensors[x].elements == op.params.elements]
+    if not whole or whole[0] == op.inputs[0]:
+        return op
+    rest = list(op.inputs)
+    rest.remove(whole[0])
+    return replace(op, inputs=(whole[0], *rest))
 
 
 def _with_result(

@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from ipusim.errors import WorkloadError
-from ipusim.workload.onnx.context import Node, has_input, node_label
+from ipusim.workload.onnx.context import Node, Value, has_input, node_label
 from ipusim.workload.onnx.shapes import Call, axis_of
 from ipusim.workload.onnx.walk import BATCH_FIRST, VENDOR, Walk
 
@@ -663,9 +663,8 @@ def _nbits(walk: Walk, node: Node) -> None:
     p = Parts(walk, node)
     p.note(_AS_FLOAT)
     k, n = int(p.get("K")), int(p.get("N"))
-    stored = p.context.values[p.input(1)]
     name = f"{p.label}.weights"
-    p.context.values[name] = type(stored)(
+    p.context.values[name] = Value(
         shape=(k, n), elem_type=1, static=True, learnable=True, root=name
     )
     bias = p.has(5)
@@ -675,6 +674,32 @@ def _nbits(walk: Walk, node: Node) -> None:
 
 
 # -- indices, samples, windows --------------------------------------------------------------
+
+
+def _quantised_lstm(walk: Walk, node: Node) -> None:
+    """DynamicQuantizeLSTM: an LSTM whose weights are stored transposed."""
+    p = Parts(walk, node)
+    p.note(_AS_FLOAT)
+    operands = [*node.input[:8], *[""] * (8 - len(node.input))]
+    for place in (1, 2):
+        directions, rows, columns = p.shape(p.input(place))
+        operands[place] = f"{p.label}.weights{place}"
+        p.context.values[operands[place]] = Value(
+            shape=(directions, columns, rows),
+            elem_type=1,
+            static=True,
+            learnable=True,
+            root=operands[place],
+        )
+    walk.visit(
+        Node(
+            op_type="LSTM",
+            input=operands,
+            output=node.output,
+            given=node.given,
+            name=node.name,
+        )
+    )
 
 
 def _one_hot(walk: Walk, node: Node) -> None:
@@ -746,8 +771,6 @@ def _rnn(walk: Walk, node: Node) -> None:
     """RNN: one product for all inputs, then a product, a sum and a tanh in each step."""
     p = Parts(walk, node)
     x = p.input(0)
-    if p.get("layout", 0):
-        x = p.transpose(x, 1, 0, 2)
     steps, batch, features = p.shape(x)
     directions, hidden, _ = p.shape(p.input(1))
     if steps * directions > LARGEST_UNROLL:
@@ -854,6 +877,7 @@ COMPOSITES: dict[tuple[str, str], Composite] = {
     (VENDOR, "GroupQueryAttention"): _grouped_query,
     (VENDOR, "RotaryEmbedding"): _rotary,
     (VENDOR, "MatMulNBits"): _nbits,
+    (VENDOR, "DynamicQuantizeLSTM"): _quantised_lstm,
     ("", "Attention"): _attention,
     ("", "RotaryEmbedding"): _rotary,
     ("", "SoftmaxCrossEntropyLoss"): _loss,
@@ -886,6 +910,7 @@ COMPOSITES: dict[tuple[str, str], Composite] = {
     ("", "DFT"): _spectrum,
     ("", "STFT"): _spectrum,
     ("", "RNN"): _rnn,
+    (BATCH_FIRST, "RNN"): _batch_first,
     (BATCH_FIRST, "LSTM"): _batch_first,
     (BATCH_FIRST, "GRU"): _batch_first,
 }

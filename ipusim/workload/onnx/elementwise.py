@@ -24,6 +24,11 @@ _N_ARY = (
 _POWERS = {2.0: "square", 0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
 """Exponents with a function of their own."""
 
+_COMMUTATIVE = frozenset(
+    {"Add", "Mul", "Sum", "Mean", "Min", "Max", "Equal", "And", "Or", "Xor", "BitwiseAnd"}
+    | {"BitwiseOr", "BitwiseXor"}
+)
+
 _VIEWS = ("BitCast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Split", "Expand")
 _MOVES = ("Concat", "Pad", "Tile", "DepthToSpace", "SpaceToDepth")
 
@@ -110,6 +115,12 @@ def n_ary(context: ImportContext, node: Node) -> None:
         context.operand(name, weight=node.op_type == "PRelu" and position == 1)
         for position, name in enumerate(node.input)
     )
+    if node.op_type in _COMMUTATIVE:
+        # A gate before its tensor is the same product: what has the result's shape comes first.
+        shape = context.shape(node.output[0])
+        operands = tuple(
+            sorted(operands, key=lambda name: context.graph.tensors[name].shape != shape)
+        )
     _elementwise(context, node, _function(node.op_type), operands)
 
 

@@ -8,7 +8,7 @@ import onnx
 
 from ipusim.errors import WorkloadError
 
-LARGEST_BODY = 300_000
+LARGEST_BODY = 50_000
 """Nodes of a file with all functions replaced; nested functions can stand for any number."""
 
 DEEPEST = 64
@@ -24,8 +24,6 @@ def inline_functions(model: onnx.ModelProto, label: str) -> list[onnx.NodeProto]
         If functions call each other in a circle or stand for too many nodes.
     """
     functions = {(item.domain, item.name): item for item in model.functions}
-    if not functions and len(model.graph.node) <= LARGEST_BODY:
-        return list(model.graph.node)
     inliner = _Inliner(functions, label)
     inliner.expand(model.graph.node, ())
     return inliner.nodes

@@ -31,6 +31,9 @@ MINIMUM_OPSET = 7
 MAXIMUM_OPSET = 99
 """Newer ones than onnx knows are read as its newest; numbers beyond this one are damage."""
 
+_NAMELESS = dict.fromkeys(("?", "None", "-1", "unknown"), "")
+"""What exporters write for a free size without a name, for several in one file."""
+
 STANDARD_DOMAINS = ("", "ai.onnx")
 
 
@@ -242,7 +245,8 @@ def _data_input(value: onnx.ValueInfoProto, label: str) -> DataInput:
     shape: tuple[int | str | None, ...] | None = None
     if kind.HasField("shape"):
         shape = tuple(
-            dim.dim_value if dim.dim_value > 0 else str(dim.dim_param) for dim in kind.shape.dim
+            dim.dim_value if dim.dim_value > 0 else _NAMELESS.get(dim.dim_param, dim.dim_param)
+            for dim in kind.shape.dim
         )
     return DataInput(
         name=value.name, elem_type=_check_type(kind.elem_type, value.name, label), shape=shape

@@ -590,8 +590,9 @@ def _dft(c: Call) -> Results:
     axis = int(c.array(2)) if c.has(2) else c.get("axis", 1 if c.opset < 20 else -2)
     axis = axis_of(axis, len(shape))
     length = c.ints("", 1)
-    shape[axis] = length[0] if length else shape[axis]
     one_sided, inverse = c.get("onesided", 0), c.get("inverse", 0)
+    whole = 2 * (shape[axis] - 1) if one_sided and inverse else shape[axis]
+    shape[axis] = length[0] if length else whole
     if one_sided and not inverse:
         shape[axis] = shape[axis] // 2 + 1
     return [((*shape[:-1], 1 if one_sided and inverse else 2), c.kind())]

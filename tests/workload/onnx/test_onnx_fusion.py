@@ -1,0 +1,167 @@
+"""One network, one answer: operators in pieces, operands in any order, several exporters."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper
+from onnx_single_op import make_model
+
+from ipusim.api import simulate
+from ipusim.workload.onnx.builder import OnnxBuild
+from ipusim.workload.onnx.importer import from_onnx
+
+NUMBERS = {
+    "half": np.float32(0.5),
+    "one": np.float32(1.0),
+    "root2": np.float32(2**0.5),
+    "inverse": np.float32(2**-0.5),
+    "two": np.float32(2.0),
+    "three": np.float32(3.0),
+    "six": np.float32(6.0),
+    "zero": np.float32(0.0),
+    "cube": np.float32(0.044715),
+    "tanh": np.float32(0.7978846),
+    "eps": np.float32(1e-5),
+    "last": np.array([-1], np.int64),
+}
+
+
+def _model(steps, shape=("n", 4, 8), **weights):
+    """Build from lines such as "y = Mul x half" (attributes as key:value)."""
+    nodes = []
+    for step in steps:
+        output, _, call = step.partition(" = ")
+        kind, *operands = call.split()
+        given = {}
+        for item in [x for x in operands if ":" in x]:
+            key, _, value = item.partition(":")
+            given[key] = [int(value)] if key == "axes" else int(value)
+        inputs = [x for x in operands if ":" not in x]
+        nodes.append(helper.make_node(kind, inputs, [output], **given))
+    used = {x for node in nodes for x in node.input}
+    constants = {k: np.asarray(v) for k, v in NUMBERS.items() if k in used}
+    return make_model(nodes, {"x": shape}, ["y"], {**constants, **weights})
+
+
+def _fused(model):
+    build = from_onnx(model).build
+    assert isinstance(build, OnnxBuild)
+    imported = build.imported()
+    return imported.graph, dict(imported.context.fused)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ["a = Div x root2", "b = Erf a", "c = Add b one", "d = Mul x c", "y = Mul d half"],
+        ["a = Mul x inverse", "b = Erf a", "c = Add one b", "d = Mul c x", "y = Mul half d"],
+        ["h = Mul x half", "a = Div x root2", "b = Erf a", "c = Add b one", "y = Mul h c"],
+        ["a = Div x root2", "b = Erf a", "c = Add b one", "d = Mul c half", "y = Mul d x"],
+        ["a = Div x root2", "b = Erf a", "c = Add b one", "d = Mul x c", "y = Div d two"],
+        [
+            *("p = Pow x three", "q = Mul p cube", "r = Add x q", "s = Mul r tanh", "t = Tanh s"),
+            *("u = Add t one", "h = Mul x half", "y = Mul h u"),
+        ],
+        [
+            *("p = Mul x x", "q = Mul p x", "r = Mul cube q", "s = Add r x", "t = Mul tanh s"),
+            *("u = Tanh t", "v = Add one u", "w = Mul x v", "y = Mul w half"),
+        ],
+    ],
+)
+def test_gelu_in_any_association(steps):
+    graph, fused = _fused(_model(["e = Relu x", *[s.replace(" x", " e") for s in steps]]))
+    assert [op.function for op in graph.ops] == ["relu", "gelu"]
+    assert sum(fused.values()) == 1
+
+
+def test_half_a_gelu_is_left_alone():
+    steps = ["a = Div x root2", "b = Erf a", "c = Add b one", "y = Mul x c"]
+    graph, fused = _fused(_model(steps))
+    assert not fused
+    assert "gelu" not in [op.function for op in graph.ops]
+
+
+def test_a_gelu_whose_inside_is_read_elsewhere_is_left_alone():
+    steps = ["a = Div x root2", "b = Erf a", "c = Add b one", "d = Mul x c", "g = Mul d half"]
+    _, fused = _fused(_model([*steps, "y = Add g b"]))
+    assert not fused
+
+
+@pytest.mark.parametrize(
+    ("steps", "function"),
+    [
+        (["s = Sigmoid x", "y = Mul x s"], "swish"),
+        (["s = Sigmoid x", "y = Mul s x"], "swish"),
+        (["s = HardSigmoid x", "y = Mul s x"], "hard_swish"),
+        (["a = Add x three", "b = Clip a zero six", "c = Mul x b", "y = Div c six"], "hard_swish"),
+        (["a = Add x three", "b = Clip a zero six", "c = Div b six", "y = Mul x c"], "hard_swish"),
+        (["a = Softplus x", "b = Tanh a", "y = Mul x b"], "mish"),
+    ],
+)
+def test_gated_activations(steps, function):
+    graph, _ = _fused(_model(steps))
+    assert [op.function for op in graph.ops] == [function]
+
+
+CENTRE = ["m = ReduceMean x axes:-1", "d = Sub x m"]
+SPREAD = ["v = ReduceMean q axes:-1", "w = Add v eps", "s = Sqrt w"]
+
+
+@pytest.mark.parametrize("square", ["q = Pow d two", "q = Mul d d"])
+@pytest.mark.parametrize("divide", [["n = Div d s"], ["r = Reciprocal s", "n = Mul d r"]])
+@pytest.mark.parametrize("scale", [["g = Mul n gamma", "y = Add g beta"], ["y = Identity n"]])
+def test_layer_norm_in_pieces(square, divide, scale):
+    model = _model(
+        [*CENTRE, square, *SPREAD, *divide, *scale],
+        gamma=np.ones(8, np.float32),
+        beta=np.ones(8, np.float32),
+    )
+    graph, fused = _fused(model)
+    assert fused == {"layer norm": 1}
+    assert graph.ops[0].kind == "norm"
+    assert graph.parameters == 16 if "gamma" in scale[0] else 8
+
+
+def test_rms_norm_costs_the_same_in_pieces_and_as_one_operator():
+    gamma = np.ones(8, np.float32)
+    pieces = _model(["q = Pow x two", *SPREAD, "n = Div x s", "y = Mul n gamma"], gamma=gamma)
+    node = helper.make_node("RMSNormalization", ["x", "gamma"], ["y"])
+    one = make_model([node], {"x": ("n", 4, 8)}, ["y"], {"gamma": gamma}, opset=23)
+    functions = [[op.function for op in _fused(model)[0].ops] for model in (pieces, one)]
+    assert functions[0] == functions[1] == ["square", "mean", "rsqrt", "mul", "mul"]
+
+
+def test_three_projections_become_one_product():
+    weights = {f"w{i}": np.ones((64, 64), np.float32) * i for i in range(3)}
+    weights |= {f"b{i}": np.ones(64, np.float32) for i in range(3)}
+    big = {k: np.ones((64, 128), np.float32) for k in ("w0", "w1", "w2")} | weights
+    steps = [f"p{i} = MatMul x w{i}" for i in range(3)]
+    steps += [f"q{i} = Add p{i} b{i}" for i in range(3)]
+    model = _model([*steps, "s = Add q0 q1", "y = Mul s q2"], ("n", 16, 64), **(big | weights))
+    graph, fused = _fused(model)
+    (product,) = [op.params for op in graph.ops if op.kind == "matmul"]
+    assert (product.k, product.n, fused) == (64, 192, {"q, k, v in one product": 1})
+    assert graph.parameters == 3 * (64 * 64 + 64)
+    assert graph.macs == 16 * 64 * 192
+
+
+@pytest.mark.parametrize(("kind", "spread"), [("Mul", 1.0), ("Add", 1.0), ("Sub", 1.5)])
+def test_operand_order_does_not_matter(kind, spread):
+    cycles = []
+    for order in (["data", "gate"], ["gate", "data"]):
+        nodes = [
+            helper.make_node("Relu", ["x"], ["data"]),
+            helper.make_node("GlobalAveragePool", ["data"], ["pooled"]),
+            helper.make_node("Sigmoid", ["pooled"], ["gate"]),
+            helper.make_node(kind, order, ["y"]),
+        ]
+        model = from_onnx(make_model(nodes, {"x": ["n", 64, 56, 56]}, ["y"]))
+        cycles.append(simulate(model, replicas=1).cycles_per_step)
+    assert max(cycles) <= spread * min(cycles)
+
+
+def test_the_global_mean_is_a_global_pool():
+    node = helper.make_node("ReduceMean", ["x"], ["y"], axes=[2, 3])
+    graph, _ = _fused(make_model([node], {"x": ["n", 8, 5, 5]}, ["y"]))
+    assert graph.ops[0].kind == "pool"
