@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -12,15 +13,15 @@ import pytest
 from ipusim.api import simulate
 from ipusim.errors import ConfigError, DataError, StudyError
 from ipusim.machine import load_chip
+from ipusim.study import claims as engine
 from ipusim.study.argonne import (
     braggnn as bragg,
-    claims as argonne_claims,
     machines as argonne_machines,
+    study as argonne,
     training as bragg_training,
-    views as argonne_views,
 )
-from ipusim.study.argonne.claims import claims_frame, load_other_claims
 from ipusim.study.book import trace_charts as bsp_figures
+from ipusim.study.claims import load_specs
 from ipusim.study.data.published import load_claims
 from ipusim.workload import zoo
 
@@ -62,96 +63,89 @@ def test_the_good_computer_is_arithmetic_on_the_announcement():
 def test_every_ratio_of_the_slides_is_answered():
     claims = load_claims("argonne")
     ratios = claims[claims["metric"].str.contains("ratio|speedup") & claims["value"].ne("")]
-    answered = {f"argonne.claims.{claim.claim_id}" for claim in load_other_claims()}
-    elsewhere = {"argonne.claims.AR44", "argonne.claims.AR45", "argonne.claims.AR46"}  # BraggNN
-    # AR37 is about CPUs, AR38 the headline of AR36
-    left_out = {"argonne.claims.AR37", "argonne.claims.AR38"}
-    assert set(ratios["row_id"]) <= answered | elsewhere | left_out
-    for claim in load_other_claims():
-        assert claim.assumed and claim.source and claim.reason
-        assert claim.ipu["model"] in zoo.names()
-        assert claim.gpus
+    specs = load_specs("argonne")
+    assert set(ratios["claim_id"]) <= {spec.claim_id for spec in specs}
+    for spec in specs:
+        assert spec.not_modelled or (spec.source and spec.note), spec.key
+        bragg = spec.title.startswith(argonne.BRAGG)
+        assert bragg or spec.not_modelled or spec.assumed, spec.key
+        for part in spec.parts:
+            assert bragg or "run" in part.ipu or part.ipu["model"] in zoo.names()
 
 
 @pytest.fixture
 def small(monkeypatch):
-    """One claim on a network that is simulated in a moment, and two published GPU rows."""
-    (claim,) = (item for item in load_other_claims() if item.claim_id == "AR36")
+    """One claim on a network that is simulated in a moment, and ten published GPU rows."""
+    (spec,) = (item for item in load_specs("argonne") if item.key == "AR36")
     rates = [80.0, 100.0, 125.0, 90.0, 110.0, 100.0, 100.0, 100.0, 100.0, 100.0]
     gpus = pd.DataFrame(
         {
             "row_id": [f"gpu.{number}" for number in range(len(rates))],
             "gpu": "A100 SXM 40GB",
             "gpus": 1,
+            "batch": 256,
             "mode": "training",
             "left_out": "",
             "published": rates,
+            "specification": 100.0,
             "predicted": 100.0,
         }
     )
-    monkeypatch.setattr(argonne_claims, "gpu_compare", lambda: gpus)
+    monkeypatch.setattr(engine, "gpu_compare", lambda: gpus)
 
-    def use(**changes):
-        fields = {name: getattr(claim, name) for name in claim.__dataclass_fields__} | changes
-        made = argonne_claims.Claim(**fields)
-        monkeypatch.setattr(argonne_claims, "load_other_claims", lambda: (made,))
+    def use(*more, **changes):
+        (part,) = spec.parts
+        made = replace(spec, **changes, parts=(replace(part, gpus=(*part.gpus, *more)),))
+        monkeypatch.setattr(engine, "load_specs", lambda study: (made,))
         return made
 
     return use
 
 
 def test_a_ratio_is_ipu_over_gpu(small):
-    claim = small(gpus=(*small().gpus, {"row": "gpu.3"}))
-    frame = claims_frame()
-    own = simulate(**claim.ipu).throughput
+    claim = small({"row": "gpu.3"})
+    frame = argonne.claims_frame()
+    own = simulate(**claim.parts[0].ipu).throughput
     assert list(frame["ipu_rate"]) == [own.value] * 2
     assert frame["predicted"].iloc[0] == pytest.approx(own.value / frame["gpu_rate"].iloc[0])
     assert frame["predicted"].iloc[1] == pytest.approx(own.value / 90)
     assert "published" in frame["gpu"].iloc[1] and "modelled" in frame["gpu"].iloc[0]
     low, value, high = (frame[name].iloc[0] for name in ("low80", "predicted", "high80"))
     assert low < value < high
-    assert frame["published"].iloc[0] == 5
-    assert "5.00" in repr(argonne_claims.claims_table(frame))
-    assert claim.reason in repr(argonne_claims.reasons_table(frame))
+    assert frame["claimed"].iloc[0] == 5
+    assert "5.00" in repr(argonne.claims_table(frame))
+    assert claim.note in repr(argonne.reasons_table(frame))
 
 
 def test_prices_and_programs(small):
     small()
-    plain = claims_frame()["predicted"].iloc[0]
-    small(prices=("argonne.claims.AR05", "argonne.claims.AR04"))
-    assert claims_frame()["predicted"].iloc[0] == pytest.approx(plain * 299_000 / 149_995)
-    claim = small(quantity="program")
-    line = claims_frame().iloc[0]
-    parts = simulate(**claim.ipu).result.parts_s
+    plain = argonne.claims_frame()["predicted"].iloc[0]
+    small(prices=("AR05", "AR04"))
+    assert argonne.claims_frame()["predicted"].iloc[0] == pytest.approx(plain * 299_000 / 149_995)
+    claim = small(quantity="program_ratio")
+    line = argonne.claims_frame().iloc[0]
+    parts = simulate(**claim.parts[0].ipu).result.parts_s
     assert line["ipu_rate"] == pytest.approx(1 / (parts["device"] + parts["weight update"]))
 
 
-def test_damaged_claims_are_refused(small, monkeypatch):
-    small(gpus=({"row": "gpu.nowhere"},))
+def test_gains_and_machines_beside_each_other(small):
+    small()
+    plain = argonne.claims_frame().iloc[0]
+    small(quantity="gain")
+    line = argonne.claims_frame().iloc[0]
+    assert line["predicted"] == pytest.approx(100 * (plain["predicted"] - 1))
+    assert line["low80"] == pytest.approx(100 * (plain["low80"] - 1))
+    claim = small()
+    eight = claim.parts[0].gpus[0] | {"machines": 8}
+    small(eight)
+    rates = argonne.claims_frame()["gpu_rate"]
+    assert rates.iloc[1] == pytest.approx(8 * rates.iloc[0])
+
+
+def test_a_row_that_does_not_exist_is_named(small):
+    small({"row": "gpu.nowhere"})
     with pytest.raises(DataError, match=r"gpu\.nowhere"):
-        claims_frame()
-    monkeypatch.undo()
-    load_other_claims.cache_clear()
-    for table, message in (
-        ({"title": "t"}, "'AR99'.*damaged"),
-        (
-            {
-                "title": "t",
-                "ipu": {},
-                "gpus": [],
-                "assumed": "",
-                "source": "",
-                "reason": "",
-                "quantity": "luck",
-            },
-            "quantity 'luck'",
-        ),
-    ):
-        monkeypatch.setattr(argonne_claims, "read_tables", lambda file, t=table: {"AR99": t})
-        with pytest.raises(DataError, match=message):
-            load_other_claims()
-    monkeypatch.undo()
-    load_other_claims.cache_clear()
+        argonne.claims_frame()
 
 
 def test_the_weather_network_has_the_published_ends():
@@ -284,9 +278,9 @@ def test_the_trace_is_covered_from_end_to_end(report):
 
 
 def test_views_show_what_the_frames_hold():
-    assert "label 48.3" in repr(argonne_views.flows_table())
-    text = repr(argonne_views.reference_table())
+    assert "label 48.3" in repr(argonne.flows_table())
+    text = repr(argonne.reference_table())
     assert "72.7" in text and "1,760" in text
     assert math.isclose(
-        float(argonne_views.phases_table().frame["compute_percent"].iloc[0]), 61, abs_tol=5
+        float(argonne.phases_table().frame["compute_percent"].iloc[0]), 61, abs_tol=5
     )

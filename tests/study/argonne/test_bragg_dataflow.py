@@ -7,9 +7,10 @@ import pytest
 from ipusim.errors import ConfigError, IpuSimError, UnknownNameError
 from ipusim.machine import load_system
 from ipusim.runtime.host.loader import host_feed
+from ipusim.study import claims as engine
 from ipusim.study.argonne import (
-    bragg_claims,
     dataflow as bragg_dataflow,
+    study as argonne,
     timeline as bragg_timeline,
 )
 from ipusim.study.argonne.dataflow import (
@@ -175,20 +176,22 @@ def test_timelines_agree_with_the_simulated_step():
 
 
 def test_the_reference_time_can_only_be_that_of_a_v100():
-    frame = bragg_claims.reference_frame().set_index("candidate")
+    frame = argonne.reference_frame().set_index("candidate")
     assert frame.loc["V100", "final_s"] == pytest.approx(800 / 11)
     assert frame.loc["V100", "a100_s"] == pytest.approx(800 / 11 * 5)
     assert frame.loc["A100", "final_s"] == pytest.approx(160)
     assert frame.loc["A100", "v100_s"] == pytest.approx(1760)
     assert list(frame["meets_goal"]) == [True, False]
-    implied = bragg_claims.implied_seconds()
+    implied = argonne.implied_seconds()
     assert implied["stock"] == pytest.approx((200, 800 / 3))
 
 
 def test_ratios_are_judged_by_what_their_words_allow(boards, monkeypatch):
-    monkeypatch.setattr(bragg_claims, "board_factors", lambda run: (0.5, 2.0))
-    frame = bragg_claims.ratio_frame(boards).set_index("row_id")
-    assert list(frame["published"]) == ["800", "3-4", "11", "5", "120"]
+    monkeypatch.setattr(argonne, "board_factors", lambda run: (0.5, 2.0))
+    specs = [spec for spec in engine.load_specs("argonne") if argonne.BRAGG in spec.title]
+    monkeypatch.setattr(engine, "load_specs", lambda study: tuple(specs))
+    frame = argonne.of_bragg(argonne.claims_frame()).set_index("row_id")
+    assert list(frame["printed"]) == ["800", "3-4", "11", "5", "120"]
     v100, final = boards["V100"].training_s, frame.loc["argonne.claims.AR42", "predicted"]
     above = frame.loc["argonne.claims.AR46"]
     assert above["predicted"] == pytest.approx(v100 / final)
@@ -199,7 +202,7 @@ def test_ratios_are_judged_by_what_their_words_allow(boards, monkeypatch):
     assert reference["error_percent"] == pytest.approx(100 * (v100 / 800 - 1))
     box = frame.loc["argonne.claims.AR44"]
     assert box["error_percent"] == pytest.approx(100 * (box["predicted"] / 3 - 1))
-    assert frame["reason"].str.len().min() > 10
+    assert frame["note"].str.len().min() > 10
 
 
 def test_training_bars_mark_what_the_slides_say(boards):
@@ -207,8 +210,8 @@ def test_training_bars_mark_what_the_slides_say(boards):
     figure = bragg_timeline.training_bars(
         frame,
         list(boards.values()),
-        published_s=bragg_claims.implied_seconds(),
-        goal_s=bragg_claims.goal_seconds(),
+        published_s=argonne.implied_seconds(),
+        goal_s=argonne.goal_seconds(),
     )
     (axis,) = figure.axes
     labels = [label.get_text() for label in axis.get_yticklabels()]
