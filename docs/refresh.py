@@ -24,7 +24,6 @@ from ipusim.study.book.execute import run_notebook
 from ipusim.study.book.notebook import cleaned, notebook_text, read_notebook
 from ipusim.study.evidence import operations as evidence
 from ipusim.study.evidence.memory import network_memory_table
-from ipusim.study.evidence.recurrent import recurrent_table
 from ipusim.study.qwant import breakdown as qwant_inside, figures as qwant_figures
 from ipusim.study.table import format_percent
 from ipusim.study.tamu import figures as tamu_figures, scaling as tamu_scaling
@@ -115,7 +114,7 @@ def evidence_block() -> str:
             f"| mean {_cell(row['mean_abs_error_percent'])} "
             f"| largest {_cell(row['max_abs_error_percent'])} |"
         )
-    operations = pd.concat([evidence.operations_table(), recurrent_table()])
+    operations = pd.concat([evidence.operations_table(), evidence.recurrent_table()])
     for row in operations.to_dict("records"):
         lines.append(
             f"| IPUModel: {row['operation']}, {row['chip']}, {row['snapshot']} | {row['rows']} "

@@ -270,8 +270,6 @@ def validate(rows: bool, record: bool) -> int:
     from ipusim.study.evidence import (
         memory as evidence_memory,
         operations as evidence,
-        pooling as evidence_pooling,
-        recurrent as evidence_recurrent,
     )
     from ipusim.study.fit import scale_out
     from ipusim.study.verdicts import (
@@ -289,9 +287,9 @@ def validate(rows: bool, record: bool) -> int:
     tables += [_as_table(evidence.vertices_table(), "Vertices measured on silicon")]
     tables += [_as_table(evidence.operations_table(), "Operations against Graphcore's IPUModel")]
     title = "Pooling, reductions and embeddings against Graphcore's IPUModel"
-    tables += [_as_table(evidence_pooling.pooling_table(), title)]
+    tables += [_as_table(evidence.other_operations_table(), title)]
     title = "Recurrent layers against Graphcore's IPUModel"
-    tables += [_as_table(evidence_recurrent.recurrent_table(), title)]
+    tables += [_as_table(evidence.recurrent_table(), title)]
     title = "Memory of whole networks, compiled by Poplar, by category"
     tables += [_as_table(evidence_memory.network_memory_table(), title)]
     title = "Grouped convolutions measured on one GC2 (Jia et al. 2019), by network stage"

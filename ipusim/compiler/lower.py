@@ -11,6 +11,7 @@ Tensors that arrive from the host, and parameters, are laid out for their consum
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -78,6 +79,7 @@ def lower(
     partials: str | None = None,
     host_dtype: str | None,
     available_memory_proportion: float | None = None,
+    layouts: Mapping[str, TensorLayout] | None = None,
 ) -> Program:
     """Lower a graph for one micro-batch to a program on one chip.
 
@@ -96,6 +98,8 @@ def lower(
         graph's. Eight-bit images are also normalised there (one scale, one offset per channel).
     available_memory_proportion : float, optional
         Share of tile memory for the temporaries of one operation instead of the stack's default.
+    layouts : mapping of str to TensorLayout, optional
+        Where tensors lie at the start that are not laid out for their consumer.
 
     Returns
     -------
@@ -107,7 +111,7 @@ def lower(
         If an operation cannot be planned.
     """
     rules = stack.planner_rules(partials, available_memory_proportion)
-    state = LoweringState(graph, chip, stack, rules, graph.producers())
+    state = LoweringState(graph, chip, stack, rules, graph.producers(), dict(layouts or {}))
     ops = [op for name in graph.inputs if (op := _lower_input(state, name, host_dtype))]
     for op in graph.ops:
         ops.append(_LOWER[type(op.params)](state, op))
@@ -191,9 +195,10 @@ def _lower_reduce(state: LoweringState, op: Op) -> LoweredOp:
         return state.finish(op, steps, layout=TensorLayout())
     dtype = float_dtype(state.dtype(op.inputs[0]))
     function = _REDUCTIONS.get(params.function, "add")
+    apart = bool(params.axes)
     steps = reduce_steps(
-        (params.outer, params.reduced, params.inner),
-        (1,),
+        params.shape if apart else (params.outer, params.reduced, params.inner),
+        params.axes if apart else (1,),
         dtype,
         state.chip,
         era=state.era,

@@ -1,19 +1,30 @@
-"""The rows of the IPUModel table: their small graphs, and whether their memory fits the plans."""
+"""The rows of the IPUModel table: their small graphs, and whether their memory fits the plans.
+
+A training row is forward, gradient and the addition of the gradient to the weights; a recurrent one
+has no update; a pooling row is a maximum and its gradient, a reduction has its input spread
+linearly, an embedding is a lookup followed by the sum of gradients. Single operations start in the
+layout that they want.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from ipusim.compiler.program import Program
+from ipusim.compiler.state import TensorLayout
 from ipusim.machine import Chip
 from ipusim.workload.graph import (
     Conv,
     Elementwise,
+    Gather,
     Graph,
     Layout,
     MatMul,
     Op,
+    Pool,
     Recurrent,
+    Reduce,
     Tensor,
 )
 from ipusim.workload.operators import (
@@ -32,6 +43,7 @@ FINGERPRINT_SLACK_BYTES = 64
 
 FULLY_CONNECTED = ("fully_connected", "fully_connected_grouped")
 _ROLES = {"x": "input", "w": "parameter", "dy": "input"}
+_REDUCTIONS = {"ADD": "sum", "MAX": "max", "SQUARE_ADD": "sumsquare"}
 
 
 def fingerprint(record: dict[str, str], program: Program, chip: Chip) -> bool | None:
@@ -43,7 +55,35 @@ def fingerprint(record: dict[str, str], program: Program, chip: Chip) -> bool | 
     return 0 <= slack <= FINGERPRINT_SLACK_BYTES
 
 
-def product_of(record: dict[str, str]) -> MatMul:
+def graph_of(record: dict[str, str]) -> tuple[Graph, dict[str, TensorLayout]]:
+    """Return what a row runs, and the layouts in which tensors start that the tool gives one."""
+    kind, dtype = record["op_kind"], DTYPES[record["input_dtype"]]
+    if kind in _BUILD:
+        return _BUILD[kind](record, dtype), {}
+    if kind == "pooling":
+        layout = TensorLayout(grouping=option(record, "fwd-chans-per-group", 1))
+        return _pooling(record, dtype), {"x": layout}
+    layer = _conv(record) if kind.startswith("conv") else _product(record)
+    build = forward_graph if record["passes"] == "fwd" else training_graph
+    return build(layer, dtype), {}
+
+
+def option(record: dict[str, str], name: str, default: int) -> int:
+    """Return a special option of the tool."""
+    options = dict(part.partition("=")[::2] for part in record["special_options"].split("; "))
+    return int(options.get(name, default))
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(int(size) for size in text.split("x"))
+
+
+def _window(record: dict[str, str]) -> dict[str, tuple[int, ...]]:
+    names = ("field", "kernel", "stride", "padding_lower", "padding_upper")
+    return {name: _sizes(record[name]) for name in names}
+
+
+def _product(record: dict[str, str]) -> MatMul:
     """Return the matrix product of a row; that of a fully connected layer has stored weights."""
     return MatMul(
         groups=int(record["matmul_groups"]),
@@ -54,24 +94,96 @@ def product_of(record: dict[str, str]) -> MatMul:
     )
 
 
-def conv_of(record: dict[str, str]) -> Conv:
-    """Return the convolution of a row."""
-
-    def each(name: str) -> tuple[int, ...]:
-        return tuple(int(size) for size in record[name].split("x"))
-
+def _conv(record: dict[str, str]) -> Conv:
     return Conv(
         batch=int(record["batch"]),
         in_channels=int(record["in_channels"]),
         out_channels=int(record["out_channels"]),
         groups=int(record["conv_groups"]),
-        field=each("field"),
-        kernel=each("kernel"),
-        stride=each("stride"),
-        padding_lower=each("padding_lower"),
-        padding_upper=each("padding_upper"),
-        dilation=each("dilation"),
+        dilation=_sizes(record["dilation"]),
+        **_window(record),
     )
+
+
+def _pooling(record: dict[str, str], dtype: str) -> Graph:
+    """Maximum forward, then its gradient, which reads what the forward pass wrote."""
+    pool = Pool(
+        kind="max",
+        batch=int(record["batch"]),
+        channels=int(record["in_channels"]),
+        **_window(record),
+    )
+    shapes = {"x": (pool.batch, pool.channels, *pool.field)}
+    shapes |= {"dx": shapes["x"]}
+    shapes |= dict.fromkeys(("y", "dy"), (pool.batch, pool.channels, *pool.out_field))
+    back = replace(pool, backward=True)
+    ops = [
+        Op(name="forward", params=pool, inputs=("x",), outputs=("y",)),
+        Op(
+            name="gradient", params=back, inputs=("dy", "x", "y"), outputs=("dx",), phase="backward"
+        ),
+    ]
+    return _graph(shapes, _ROLES, list(shapes), ops, ("x", "dy"), ("y", "dx"), dtype)
+
+
+def _reduction(record: dict[str, str], dtype: str) -> Graph:
+    shape, axes = _sizes(record["reduce_shape"]), _sizes(record["reduce_dims"])
+    reduced = prod(shape[axis] for axis in axes)
+    outer = prod(shape) // reduced
+    reduce = Reduce(
+        function=_REDUCTIONS[record["reduce_op"]],
+        outer=outer,
+        reduced=reduced,
+        inner=1,
+        shape=shape,
+        axes=axes,
+    )
+    shapes = {"x": shape, "y": (outer,)}
+    ops = [Op(name="reduce", params=reduce, inputs=("x",), outputs=("y",))]
+    return _graph(shapes, _ROLES, list(shapes), ops, ("x",), ("y",), dtype)
+
+
+def _embedding(record: dict[str, str], dtype: str) -> Graph:
+    """A lookup and the sum of its gradients; IPUModel counts as if all indices were one row."""
+    rows, width, indices = (int(record[f"emb_{name}"]) for name in ("rows", "width", "indices"))
+    lookup = Gather(rows=rows, width=width, indices=indices, hottest=indices)
+    shapes = {"w": (rows, width), "i": (indices,), "y": (indices, width), "dy": (indices, width)}
+    shapes |= {"dw": shapes["w"]}
+    ops = [
+        Op(name="lookup", params=lookup, inputs=("w", "i"), outputs=("y",)),
+        Op(
+            name="update",
+            params=replace(lookup, function="add"),
+            inputs=("dy", "i"),
+            outputs=("dw",),
+            phase="backward",
+        ),
+    ]
+    roles = _ROLES | {"i": "input"}
+    return _graph(shapes, roles, list(shapes), ops, ("i", "dy"), ("y", "dw"), dtype)
+
+
+def _recurrent(record: dict[str, str], dtype: str) -> Graph:
+    """A recurrent layer; those named as training rows keep intermediates."""
+    return recurrent_graph(
+        Recurrent(
+            kind=record["op_kind"],
+            steps=int(record["timesteps"]),
+            batch=int(record["batch"]),
+            features=int(record["input_size"]),
+            hidden=int(record["hidden_size"]),
+            training=record["passes"] != "fwd",
+        ),
+        dtype,
+    )
+
+
+_BUILD = {
+    "reduce": _reduction,
+    "embedding": _embedding,
+    "lstm": _recurrent,
+    "gru": _recurrent,
+}
 
 
 def forward_graph(layer: Conv | MatMul, dtype: str) -> Graph:
@@ -135,18 +247,6 @@ def training_graph(layer: Conv | MatMul, dtype: str) -> Graph:
         _scaled_add("w", "dw", "updated", _elements(shapes["w"]), "update"),
     ]
     return _graph(shapes, _ROLES, names, ops, ("x", "dy"), ("y", "dx", "updated"), dtype)
-
-
-def recurrent_of(record: dict[str, str]) -> Recurrent:
-    """Return the recurrent layer of a row; those named as training rows keep intermediates."""
-    return Recurrent(
-        kind=record["op_kind"],
-        steps=int(record["timesteps"]),
-        batch=int(record["batch"]),
-        features=int(record["input_size"]),
-        hidden=int(record["hidden_size"]),
-        training=record["passes"] != "fwd",
-    )
 
 
 def recurrent_graph(layer: Recurrent, dtype: str) -> Graph:

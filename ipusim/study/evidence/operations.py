@@ -1,15 +1,17 @@
 """Two lower layers of evidence: vertices measured on silicon, operations run by IPUModel.
 
-Vertices: 128 sizes of the AMP 1x1 vertex timed on a Bow IPU.  Operations: Graphcore's own
-IPUModel results for single matrix products and fully connected layers (`data/evidence`).  Mk1
-layers: grouped convolutions of ResNeXt measured on a GC2 by Jia et al.; that paper's software is
-older than the stack modelled here, and nobody has explained its second stage.
+Vertices: 128 sizes of the AMP 1x1 vertex timed on a Bow IPU.  Operations: Graphcore's own IPUModel
+results for single operations (`data/evidence`), each a small graph that takes the way of every
+other graph, through `lower`.  Mk1 layers: grouped convolutions of ResNeXt measured on a GC2 by Jia
+et al.; that paper's software is older than the stack modelled here, and nobody has explained its
+second stage.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -17,95 +19,129 @@ from ipusim.compiler import memory
 from ipusim.compiler.convolution.planner import plan
 from ipusim.compiler.lower import lower
 from ipusim.compiler.operators.products import conv_shape
-from ipusim.compiler.stacks import Stack, load_stack
+from ipusim.compiler.stacks import load_stack
 from ipusim.compiler.vertices.conv import ERA_3_3, amp_1x1_cycles
 from ipusim.files import evidence_records
-from ipusim.machine import Chip, load_chip
+from ipusim.machine import load_chip
 from ipusim.study.evidence.graphs import (
     CHIPS,
-    DTYPES,
     FULLY_CONNECTED,
-    conv_of,
     fingerprint,
     forward_graph,
-    product_of,
-    training_graph,
+    graph_of,
+    option,
 )
 from ipusim.study.verdicts.errors import error_figures
 from ipusim.workload.graph import Conv
 
+DEVELOPED, RELEASED = "ipumodel_layers_dev.csv", "ipumodel_layers_released.csv"
+"""Rows that the model was made with, and rows that were kept back until it was made."""
+PRODUCTS, OTHERS, RECURRENT = "products", "others", "recurrent"
+"""Products and convolutions; pooling, reductions and embeddings; LSTM and GRU."""
+GROUPS = ["operation", "snapshot", "chip"]
+"""What the errors of single operations are summarised by."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Suite:
+class Suite:
     """Rows of the IPUModel table that are compared together.
 
     ``counts_code`` says whether memory figures contain code and stack.  The tool for fully
     connected layers runs without compiled IPU code; its smallest layers of 2021-03 take less than
-    600 bytes a tile in all, those of 2020-02 4 kB more than their data.
+    600 bytes a tile in all, those of 2020-02 4 kB more than their data.  ``codelets`` replaces the
+    stack's: the IPUModel of early 2020 estimates with the formulas of its day; stacks model
+    silicon.
     """
 
     operation: str
-    snapshot: str
-    target: str
     kinds: tuple[str, ...]
-    stack: str
-    dtype: str = "half"
+    group: str = PRODUCTS
+    snapshot: str = "2021-03"
+    targets: tuple[str, ...] = ("mk2", "mk1")
+    stack: str = "sdk-2.0"
+    codelets: str = ""
+    dtype: str = ""
+    passes: str = ""
     counts_code: bool = True
+    file: str = DEVELOPED
 
-    @property
-    def training(self) -> bool:
-        """Whether the rows sum forward, data gradient and weight gradient with update."""
-        return self.operation.endswith("three passes")
-
-    def holds(self, record: dict[str, str]) -> bool:
-        """Whether a row of the table is one of these."""
+    def holds(self, record: dict[str, str], target: str) -> bool:
+        """Whether a row of the table is one of these, on a chip."""
         return (
             record["snapshot"] == self.snapshot
-            and record["target"] == self.target
+            and record["target"] == target
             and record["op_kind"] in self.kinds
-            and record["input_dtype"] == self.dtype
+            and self.dtype in ("", record["input_dtype"])
+            and self.passes in ("", record["passes"])
         )
 
 
-_SUITES = (
-    *(
-        _Suite(
-            operation="gemm, forward",
-            snapshot=snapshot,
-            target=target,
-            kinds=("gemm",),
-            stack=stack,
-        )
-        for snapshot, target, stack in (
-            ("2021-03", "mk2", "sdk-2.0"),
-            ("2021-03", "mk1", "sdk-2.0"),
-            ("sdk_1.0.136", "mk1", "sdk-1.0"),
-        )
-    ),
-    _Suite(
+_CONV = Suite(operation="convolution, three passes", kinds=("conv", "conv_depthwise"), dtype="half")
+_GEMM = Suite(operation="gemm, forward", kinds=("gemm",), dtype="half")
+_FULLY = Suite(
+    operation="fully connected, three passes",
+    kinds=("fully_connected",),
+    dtype="half",
+    counts_code=False,
+)
+_FLOAT = replace(_FULLY, operation="fully connected, float, three passes", dtype="float")
+_POOL = Suite(
+    operation="pooling, forward and gradient",
+    kinds=("pooling",),
+    group=OTHERS,
+    targets=tuple(CHIPS),
+)
+_REDUCE = replace(_POOL, operation="reduce", kinds=("reduce",))
+_EARLY = {"snapshot": "2020-03", "targets": ("mk1",), "stack": "sdk-1.0", "codelets": "2020-01"}
+_GEMM_1_0 = {"snapshot": "sdk_1.0.136", "targets": ("mk1",), "stack": "sdk-1.0"}
+_PASSES = {"fwd": "forward", "fwd+bwd+wu": "three passes"}
+
+
+def _released(suite: Suite, **changes: object) -> Suite:
+    title = changes.pop("operation", suite.operation)
+    return replace(suite, operation=f"{title} (released)", file=RELEASED, **changes)
+
+
+SUITES = (
+    _GEMM,
+    replace(_GEMM, **_GEMM_1_0),
+    Suite(
         operation="fully connected, forward",
-        snapshot="2020-02-03_fc_fwd",
-        target="mk1",
         kinds=FULLY_CONNECTED,
+        snapshot="2020-02-03_fc_fwd",
+        targets=("mk1",),
         stack="sdk-1.0",
+        dtype="half",
     ),
+    _CONV,
+    _FULLY,
+    _FLOAT,
+    replace(
+        _FULLY,
+        operation="grouped fully connected, three passes",
+        kinds=("fully_connected_grouped",),
+    ),
+    _released(_GEMM),
+    _released(_GEMM, **_GEMM_1_0),
+    _released(_CONV, kinds=("conv",)),
+    _released(_CONV, operation="depthwise convolution, three passes", kinds=("conv_depthwise",)),
+    _released(_FLOAT),
+    _POOL,
+    replace(_POOL, **_EARLY),
+    _REDUCE,
+    replace(_REDUCE, **_EARLY),
+    replace(_POOL, operation="embedding, lookup and update", kinds=("embedding",)),
     *(
-        _Suite(
-            operation=f"{title}, three passes",
-            snapshot="2021-03",
-            target=target,
-            kinds=kinds,
-            stack="sdk-2.0",
-            dtype=dtype,
-            counts_code=kinds[0] == "conv",
+        Suite(
+            operation=f"{kind}, {title}",
+            kinds=(kind,),
+            group=RECURRENT,
+            targets=(target,),
+            passes=passes,
         )
-        for title, kinds, dtype in (
-            ("convolution", ("conv", "conv_depthwise"), "half"),
-            ("fully connected", ("fully_connected",), "half"),
-            ("fully connected, float", ("fully_connected",), "float"),
-            ("grouped fully connected", ("fully_connected_grouped",), "half"),
-        )
-        for target in ("mk2", "mk1")
+        for target in CHIPS
+        for kind in ("gru", "lstm")
+        for passes, title in _PASSES.items()
     ),
 )
 _MK1_CASE = re.compile(
@@ -155,50 +191,78 @@ def vertices_table() -> pd.DataFrame:
     )
 
 
-def operation_rows() -> pd.DataFrame:
-    """Return every compared row of the IPUModel table beside its prediction.
+def suite_rows(group: str) -> pd.DataFrame:
+    """Return every compared row of a group of suites beside its prediction.
 
     Returns
     -------
     pandas.DataFrame
         Columns operation, snapshot, chip, name, published_cycles, predicted_cycles,
         error_percent, memory_error_percent, fingerprint (True where the worst tile's bytes are
-        those of the predicted plans, None where the table has none), plan.
+        those of the predicted plans, None where the table has none or nothing is planned), plan.
+
+    Raises
+    ------
+    DataError
+        If an evidence file cannot be read.
     """
-    rows = []
-    records = evidence_records("ipumodel_layers_dev.csv")
-    for suite in _SUITES:
-        chip, stack = load_chip(CHIPS[suite.target]), load_stack(suite.stack)
-        rows += [
-            {"operation": suite.operation, "snapshot": suite.snapshot, "chip": chip.name}
-            | _compare(record, suite, chip, stack)
-            for record in records
-            if suite.holds(record)
-        ]
-    return pd.DataFrame(rows)
+    suites = [suite for suite in SUITES if suite.group == group]
+    return pd.DataFrame([line for suite in suites for line in _compared(suite)])
 
 
-def _compare(record: dict[str, str], suite: _Suite, chip: Chip, stack: Stack) -> dict[str, object]:
-    layer = conv_of(record) if record["op_kind"].startswith("conv") else product_of(record)
-    build = training_graph if suite.training else forward_graph
-    graph = build(layer, DTYPES[record["input_dtype"]])
-    program = lower(graph, chip, stack, partials=record["partials_dtype"], host_dtype=None)
-    measured = memory.measure(graph, program, chip)
-    used = measured.total_bytes if suite.counts_code else measured.total_bytes_uncompiled
-    published = int(record["cycles"])
-    return {
-        "name": record["name"],
-        "published_cycles": published,
-        "predicted_cycles": program.cycles,
-        "error_percent": 100.0 * (program.cycles / published - 1.0),
-        "memory_error_percent": 100.0 * (used / int(record["total_memory_bytes"]) - 1.0),
-        "fingerprint": fingerprint(record, program, chip),
-        "plan": "; ".join(op.plan for op in program.ops if op.plan),
-    }
+def _compared(suite: Suite) -> Iterator[dict[str, object]]:
+    stack = load_stack(suite.stack)
+    stack = replace(stack, codelets=suite.codelets or stack.codelets)
+    records = evidence_records(suite.file)
+    for target in suite.targets:
+        whole = load_chip(CHIPS[target])
+        for record in (line for line in records if suite.holds(line, target)):
+            chip = replace(whole, tiles=option(record, "tiles-per-ipu", whole.tiles))
+            graph, layouts = graph_of(record)
+            partials = record["partials_dtype"]
+            program = lower(
+                graph,
+                chip,
+                stack,
+                partials=partials if partials in ("half", "float") else None,
+                host_dtype=None,
+                layouts=layouts,
+            )
+            measured = memory.measure(graph, program, chip)
+            used = measured.total_bytes if suite.counts_code else measured.total_bytes_uncompiled
+            published = int(record["cycles"])
+            yield {
+                "operation": suite.operation,
+                "snapshot": suite.snapshot,
+                "chip": chip.name,
+                "name": record["name"],
+                "published_cycles": published,
+                "predicted_cycles": program.cycles,
+                "error_percent": 100.0 * (program.cycles / published - 1.0),
+                "memory_error_percent": 100.0 * (used / int(record["total_memory_bytes"]) - 1.0),
+                "fingerprint": fingerprint(record, program, chip),
+                "plan": "; ".join(op.plan for op in program.ops if op.plan),
+            }
+
+
+def _summary(group: str, *figures: str, fingerprints: bool, used: bool = False) -> pd.DataFrame:
+    """Summarise `suite_rows` per operation, snapshot and chip."""
+    lines = []
+    for key, rows in suite_rows(group).groupby(GROUPS, sort=False):
+        line = dict(zip(GROUPS, key, strict=True)) | {"rows": len(rows)}
+        line |= error_figures(rows["error_percent"], *figures)
+        if used:
+            bytes_of = error_figures(rows["memory_error_percent"], *figures)
+            line |= {f"memory_{column}": value for column, value in bytes_of.items()}
+        if fingerprints:
+            known = rows["fingerprint"].dropna()
+            line["fingerprints"] = f"{int(known.sum())}/{len(known)}" if len(known) else ""
+        lines.append(line)
+    return pd.DataFrame(lines)
 
 
 def operations_table() -> pd.DataFrame:
-    """Summarise `operation_rows` per operation, snapshot and chip.
+    """Summarise products and convolutions per operation, snapshot and chip.
 
     Returns
     -------
@@ -206,23 +270,23 @@ def operations_table() -> pd.DataFrame:
         Rows; median and 90th percentile of the absolute errors of cycles and of total memory in
         percent; how many worst-tile fingerprints are exact, of how many.
     """
-    lines = []
-    groups = operation_rows().groupby(["operation", "snapshot", "chip"], sort=False)
-    for (operation, snapshot, chip), group in groups:
-        used = error_figures(group["memory_error_percent"], "median", "p90")
-        known = group["fingerprint"].dropna()
-        lines.append(
-            {
-                "operation": operation,
-                "snapshot": snapshot,
-                "chip": chip,
-                "rows": len(group),
-                **error_figures(group["error_percent"], "median", "p90"),
-                **{f"memory_{column}": value for column, value in used.items()},
-                "fingerprints": f"{int(known.sum())}/{len(known)}" if len(known) else "",
-            }
-        )
-    return pd.DataFrame(lines)
+    return _summary(PRODUCTS, "median", "p90", fingerprints=True, used=True)
+
+
+def other_operations_table() -> pd.DataFrame:
+    """Summarise pooling, reductions and embeddings per operation, snapshot and chip.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Rows; median, 90th percentile and maximum of the absolute errors of cycles in percent.
+    """
+    return _summary(OTHERS, "median", "p90", "max", fingerprints=False)
+
+
+def recurrent_table() -> pd.DataFrame:
+    """Summarise recurrent layers per operation and chip, with how many fingerprints are exact."""
+    return _summary(RECURRENT, "median", "p90", "max", fingerprints=True)
 
 
 def mk1_layer_rows() -> pd.DataFrame:

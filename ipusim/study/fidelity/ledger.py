@@ -13,8 +13,6 @@ from ipusim.study.audit_results import bow_over_classic
 from ipusim.study.data.published import load_rows
 from ipusim.study.evidence import operations
 from ipusim.study.evidence.memory import network_memory_table
-from ipusim.study.evidence.pooling import pooling_table
-from ipusim.study.evidence.recurrent import recurrent_table
 from ipusim.study.predict import TIERS
 from ipusim.study.verdicts.compare import (
     NOT_MODELLED,
@@ -312,8 +310,8 @@ def layers_frame() -> pd.DataFrame:
     for layer, table in (
         ("vertices on silicon", operations.vertices_table()),
         ("operations in IPUModel", operations.operations_table()),
-        ("operations in IPUModel", pooling_table()),
-        ("operations in IPUModel", recurrent_table()),
+        ("operations in IPUModel", operations.other_operations_table()),
+        ("operations in IPUModel", operations.recurrent_table()),
         ("layers on silicon, Mk1", operations.mk1_layers_table()),
         ("memory of compiled networks", network_memory_table()),
     ):

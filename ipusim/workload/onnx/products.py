@@ -175,7 +175,7 @@ def softmax(context: ImportContext, node: Node) -> None:
 
 
 def reduce(context: ImportContext, node: Node) -> None:
-    """Reductions over any axes; axes that are not neighbours are brought together."""
+    """Reductions over any axes, neighbours or not."""
     shape = context.shape(node.input[0])
     given = attributes(node)
     if node.op_type in ("ArgMax", "ArgMin"):
@@ -187,15 +187,16 @@ def reduce(context: ImportContext, node: Node) -> None:
             axes = tuple(range(len(shape)))
     chosen = sorted({axis % len(shape) for axis in axes})
     reduced = prod(shape[axis] for axis in chosen)
-    if chosen and chosen == list(range(chosen[0], chosen[-1] + 1)):
-        inner = prod(shape[chosen[-1] + 1 :])
-    else:
-        inner = 1
+    neighbours = bool(chosen) and chosen == list(range(chosen[0], chosen[-1] + 1))
+    inner = prod(shape[chosen[-1] + 1 :]) if neighbours else 1
+    apart = bool(chosen) and not neighbours
     params = Reduce(
         function=node.op_type.removeprefix("Reduce").lower(),
         outer=prod(shape) // (reduced * inner),
         reduced=reduced,
         inner=inner,
+        shape=tuple(shape) if apart else (),
+        axes=tuple(chosen) if apart else (),
     )
     context.emit(node, params, (context.operand(node.input[0]),))
 
