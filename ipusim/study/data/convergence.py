@@ -14,16 +14,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 
 import pandas as pd
 
-from ipusim import files
-from ipusim.files import number_cell, read_records
+from ipusim.files import read
 from ipusim.study.data.runs import RunConfiguration, load_run
 
-FILE = "time_to_train.csv"
+FILE = "runs/time_to_train.csv"
 FORWARD_SHARE = 1.0 / 3.0
 """An evaluated item against a trained one [A]: the forward pass is one of the three passes of equal
 multiply-accumulates, and nothing else of the step is counted."""
@@ -69,29 +66,6 @@ class Convergence:
         return work / (items_per_s * run.reported_per_item)
 
 
-@lru_cache(maxsize=4)
-def _load(path: Path) -> dict[str, Convergence]:
-    columns = (
-        "run_id",
-        "samples",
-        "evaluations",
-        "evaluation_items",
-        "in_training_steps",
-        "source",
-    )
-    return {
-        record["run_id"]: Convergence(
-            run_id=record["run_id"],
-            samples=int(number_cell(record, "samples", path, int)),
-            evaluations=float(number_cell(record, "evaluations", path, float)),
-            evaluation_items=int(number_cell(record, "evaluation_items", path, int)),
-            in_training_steps=record["in_training_steps"] == "true",
-            source=record["source"],
-        )
-        for record in read_records(path, columns)
-    }
-
-
 def load_convergence() -> dict[str, Convergence]:
     """Return what is published about convergence, by run.
 
@@ -100,7 +74,7 @@ def load_convergence() -> dict[str, Convergence]:
     DataError
         If the file is missing or damaged.
     """
-    return dict(_load(files.data_dir() / "runs" / FILE))
+    return {run.run_id: run for run in read(Convergence, FILE)}
 
 
 def time_to_train_frame(frame: pd.DataFrame) -> pd.DataFrame:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from ipusim import files
 from ipusim.errors import DataError, UnknownNameError
-from ipusim.files import number_cell, read_records
+from ipusim.files import read
 from ipusim.machine.gpu import load_gpu
 from ipusim.runtime.gpu.stacks import load_gpu_stack
 from ipusim.workload import zoo
@@ -17,20 +15,6 @@ from ipusim.workload.model import Model
 from ipusim.workload.zoo.language import bert
 
 GPU_FILE = "gpu_published.csv"
-_COLUMNS = (
-    "row_id",
-    "gpu",
-    "n_gpus",
-    "model",
-    "framework",
-    "task",
-    "precision",
-    "batch_size_per_gpu",
-    "metric",
-    "value",
-    "unit",
-    "flag",
-)
 _IMAGE_MODELS = {
     "ResNet-50 v1.5": "resnet50",
     "ResNeXt-101-32x4d": "resnext101_32x4d",
@@ -43,6 +27,24 @@ _ALWAYS_XLA = "BERT"
 _MASKED_TOKENS = {128: 20, 512: 80}
 """max_predictions_per_seq of the two phases (NVIDIA/DeepLearningExamples, BERT)."""
 _PRECISIONS = {"mixed": "mixed", "TF32": "tf32", "FP32": "fp32"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Printed:
+    """A line of the file, as far as it is used."""
+
+    row_id: str
+    gpu: str
+    n_gpus: int
+    model: str
+    framework: str
+    task: str
+    precision: str
+    batch_size_per_gpu: float = 0.0
+    metric: str
+    value: float
+    unit: str
+    flag: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,68 +141,39 @@ def _optimizer(model: str, task: str) -> str:
     return _OPTIMIZERS.get(model, "sgd")
 
 
-def _options(record: dict[str, str], gpus: int, batch: int) -> tuple[dict[str, Any], str]:
+def _options(printed: _Printed) -> tuple[dict[str, Any], str]:
     """Return the arguments of a prediction, or the reason why there is none."""
-    model, task, framework = record["model"], record["task"], record["framework"]
-    if record["metric"] != "throughput":
+    model, task, framework = printed.model, printed.task, printed.framework
+    if printed.metric != "throughput":
         return {}, "not a throughput"
     if not _network(model):
         return {}, "network not among those compared"
     if "PyTorch" in framework and "pre-training" in task:
         return {}, "sequences sorted by length, so tokens per sequence unknown"
-    if record["flag"]:
-        return {}, record["flag"].split(":")[0].replace("_", " ").lower()
-    precision = record["precision"].split("+")[0]
+    if printed.flag:
+        return {}, printed.flag.split(":")[0].replace("_", " ").lower()
+    precision = printed.precision.split("+")[0]
     if precision not in _PRECISIONS:
         return {}, f"precision {precision!r} is not modelled"
-    xla = "XLA" in record["precision"] or (
+    xla = "XLA" in printed.precision or (
         framework.startswith("TensorFlow1") and model.startswith(_ALWAYS_XLA)
     )
     try:
         stack = load_gpu_stack(framework + "+XLA" if xla and "tf2" not in framework else framework)
-        board = load_gpu(record["gpu"])
+        board = load_gpu(printed.gpu)
     except UnknownNameError as error:
         return {}, f"not modelled: {str(error).split(':')[0]}"
-    if gpus > board.max_gpus:
+    if printed.n_gpus > board.max_gpus:
         return {}, "several machines"
     return {
         "gpu": board.name,
-        "gpus": gpus,
-        "batch": batch,
+        "gpus": printed.n_gpus,
+        "batch": int(printed.batch_size_per_gpu),
         "mode": "inference" if task.startswith("inference") else "training",
         "precision": _PRECISIONS[precision],
         "framework": stack.name,
         "optimizer": _optimizer(model, task),
     }, ""
-
-
-@lru_cache(maxsize=4)
-def _load(path: Path) -> tuple[GpuRow, ...]:
-    rows = []
-    for record in read_records(path, _COLUMNS):
-        gpus = int(number_cell(record, "n_gpus", path, int))
-        stated = record["batch_size_per_gpu"]
-        batch = int(number_cell(record, "batch_size_per_gpu", path)) if stated else 0
-        options, left_out = _options(record, gpus, batch)
-        rows.append(
-            GpuRow(
-                row_id=record["row_id"],
-                model=record["model"],
-                gpu=record["gpu"],
-                framework=record["framework"],
-                task=record["task"],
-                gpus=gpus,
-                printed_precision=record["precision"],
-                batch=batch,
-                published=float(number_cell(record, "value", path)),
-                unit=record["unit"],
-                flag=record["flag"],
-                network=_network(record["model"]),
-                options=options,
-                left_out=left_out,
-            )
-        )
-    return tuple(rows)
 
 
 def load_gpu_rows() -> tuple[GpuRow, ...]:
@@ -211,7 +184,33 @@ def load_gpu_rows() -> tuple[GpuRow, ...]:
     DataError
         If the data file is missing or damaged.
     """
-    return _load(files.data_dir() / "published" / GPU_FILE)
+    return _rows(read(_Printed, f"published/{GPU_FILE}"))
+
+
+@lru_cache(maxsize=4)
+def _rows(lines: tuple[_Printed, ...]) -> tuple[GpuRow, ...]:
+    rows = []
+    for printed in lines:
+        options, left_out = _options(printed)
+        rows.append(
+            GpuRow(
+                row_id=printed.row_id,
+                model=printed.model,
+                gpu=printed.gpu,
+                framework=printed.framework,
+                task=printed.task,
+                gpus=printed.n_gpus,
+                printed_precision=printed.precision,
+                batch=int(printed.batch_size_per_gpu),
+                published=printed.value,
+                unit=printed.unit,
+                flag=printed.flag,
+                network=_network(printed.model),
+                options=options,
+                left_out=left_out,
+            )
+        )
+    return tuple(rows)
 
 
 def modelled_gpu_rows() -> tuple[GpuRow, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -12,10 +12,18 @@ import pandas as pd
 
 from ipusim import files
 from ipusim.errors import DataError, unknown_name
-from ipusim.files import number_cell, read_records
+from ipusim.files import number_cell, read, read_records
 from ipusim.study.data.convergence import load_convergence
 from ipusim.study.data.runs import RunConfiguration, load_runs
 
+CLAIM_FILES = {
+    "qwant": "qwant_claims.csv",
+    "tamu": "tamu_claims.csv",
+    "argonne": "argonne_claims.csv",
+    "mk2": "graphcore_mk2_blog_claims.csv",
+    "results": "graphcore_results_text_claims.csv",
+}
+"""Files of data/published with what a document says outside its tables, by study."""
 EPOCH_METRICS = ("epoch_time", "throughput_epoch1", "time_to_train")
 """Metrics that need the number of items that a published time covers."""
 
@@ -93,130 +101,39 @@ class PublishedRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Metric:
-    """One number column of a file: its metric, its unit, and the suffix of its row_id."""
+class Number:
+    """One number column of a file: its metric and unit, or the columns that say them."""
 
     column: str
-    metric: str
-    unit: str
+    metric: str = ""
+    unit: str = ""
     suffix: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Table:
-    """One file of data/published."""
-
-    file: str
-    study: str
-    table: str
-    metrics: tuple[_Metric, ...]
-    label: tuple[str, ...]
-    section: str = ""
+    metric_column: str = ""
     unit_column: str = ""
 
 
-_THROUGHPUT = _Metric(column="throughput", metric="throughput", unit="items/s")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedTable:
+    """One file of data/published, as ``tables.toml`` there describes it."""
 
-_TABLES = (
-    _Table(
-        file="graphcore_results_inference.csv",
-        study="results",
-        table="inference",
-        section="section",
-        metrics=(
-            _THROUGHPUT,
-            _Metric(column="latency_ms", metric="latency", unit="ms", suffix=".latency"),
-        ),
-        label=("model", "variant", "platform", "framework", "batch_size"),
-        unit_column="unit",
-    ),
-    _Table(
-        file="graphcore_results_training.csv",
-        study="results",
-        table="training",
-        section="section",
-        metrics=(_THROUGHPUT,),
-        label=("model", "variant", "platform", "framework", "batch_size"),
-        unit_column="unit",
-    ),
-    _Table(
-        file="graphcore_results_mlperf.csv",
-        study="results",
-        table="MLPerf v2.0",
-        metrics=(_Metric(column="time_to_train_min", metric="time_to_train", unit="min"),),
-        label=("division", "model", "platform", "framework"),
-    ),
-    _Table(
-        file="graphcore_results_ogb.csv",
-        study="results",
-        table="OGB-LSC",
-        metrics=(
-            _THROUGHPUT,
-            _Metric(column="time_to_train_s", metric="time_to_train", unit="s", suffix=".time"),
-        ),
-        label=("model", "dataset", "platform"),
-        unit_column="unit",
-    ),
-    _Table(
-        file="graphcore_results_time_to_result.csv",
-        study="results",
-        table="time to result",
-        metrics=(_Metric(column="time_to_result_s", metric="time_to_result", unit="s"),),
-        label=("model", "platform"),
-    ),
-    _Table(
-        file="argonne_results_table.csv",
-        study="argonne",
-        table="benchmarks",
-        metrics=(_THROUGHPUT,),
-        label=("model", "variant", "platform", "framework", "batch_size"),
-        unit_column="unit",
-    ),
-    _Table(
-        file="tamu_table1.csv",
-        study="tamu",
-        table="Table 1",
-        metrics=(
-            _Metric(column="throughput_epoch2_img_s", metric="throughput", unit="images/s"),
-            _Metric(
-                column="throughput_epoch1_img_s",
-                metric="throughput_epoch1",
-                unit="images/s",
-                suffix=".epoch1",
-            ),
-        ),
-        label=("total_ipus", "instances", "replicas"),
-    ),
-    _Table(
-        file="tamu_table2.csv",
-        study="tamu",
-        table="Table 2",
-        metrics=(_THROUGHPUT,),
-        label=("model", "total_ipus_derived"),
-    ),
-    _Table(
-        file="tamu_table3.csv",
-        study="tamu",
-        table="Table 3",
-        metrics=(
-            _Metric(column="throughput_img_s", metric="throughput", unit="images/s"),
-            _Metric(column="training_time_s", metric="epoch_time", unit="s", suffix=".time"),
-        ),
-        label=("total_ipus", "bn_span", "batch_size", "num_instances"),
-    ),
-    _Table(
-        file="tamu_table4.csv",
-        study="tamu",
-        table="Table 4",
-        metrics=(
-            _Metric(column="throughput_img_s", metric="throughput", unit="images/s"),
-            _Metric(column="epoch2_time_s", metric="epoch_time", unit="s", suffix=".time"),
-        ),
-        label=("hardware", "devices", "micro_batch_size"),
-    ),
-)
+    file: str
+    study: str
+    label: tuple[str, ...]
+    numbers: tuple[Number, ...]
+    table: str = ""
+    section: str = ""
+    run: str = "row_id"
+    model: str = ""
 
-QWANT_FILE = "qwant_c2_resnext101.csv"
+    @property
+    def columns(self) -> set[str]:
+        """Columns that the file must have."""
+        named = {"row_id", "src_line", self.run, self.section, *self.label}
+        for number in self.numbers:
+            named |= {number.column, number.metric_column, number.unit_column}
+        return named - {"", "model" if self.model else ""}
+
+
 _SPELLED = {
     "batch_size": "batch",
     "micro_batch_size": "micro-batch",
@@ -238,68 +155,48 @@ def _label(record: dict[str, str], columns: Iterable[str]) -> str:
     return ", ".join(parts)
 
 
-def _run_for(run_id: str, runs: dict[str, RunConfiguration], path: Path) -> RunConfiguration:
-    """Return the run of a published line, or say which line has none."""
-    if run_id not in runs:
-        raise DataError(
-            f"Row {run_id!r} of {path.name} has no line in data/runs/configurations.csv: add one."
-        )
-    return runs[run_id]
-
-
-def _rows_of(table: _Table, path: Path, runs: dict[str, RunConfiguration]) -> list[PublishedRow]:
-    required = ["row_id", "src_line", *table.label, *(item.column for item in table.metrics)]
-    rows = []
-    for record in read_records(path, required):
-        run = _run_for(record["row_id"], runs, path)
-        section = record[table.section] if table.section else ""
-        for item in table.metrics:
-            if not record[item.column]:
-                continue
-            per_second = item.metric == "throughput" and table.unit_column
-            unit = f"{record[table.unit_column]}/s".replace("/s/s", "/s") if per_second else ""
-            rows.append(
-                PublishedRow(
-                    row_id=record["row_id"] + item.suffix,
-                    run=run,
-                    study=table.study,
-                    table=f"{section} {table.table}".strip(),
-                    metric=item.metric,
-                    unit=unit or item.unit,
-                    value=float(number_cell(record, item.column, path)),
-                    printed=record[item.column],
-                    label=_label(record, table.label),
-                    source_line=record["src_line"],
-                )
+def _rows_of(
+    table: PublishedTable, path: Path, runs: dict[str, RunConfiguration]
+) -> Iterator[PublishedRow]:
+    for record in read_records(path, sorted(table.columns)):
+        run_id = record[table.run]
+        if run_id not in runs:
+            raise DataError(
+                f"Row {run_id!r} of {path.name} has no line in data/runs/configurations.csv: "
+                "add one."
             )
-    return rows
+        section = record[table.section] if table.section else ""
+        named = record | ({"model": table.model} if table.model else {})
+        for number in table.numbers:
+            if not record[number.column]:
+                continue
+            yield PublishedRow(
+                row_id=record["row_id"] + number.suffix,
+                run=runs[run_id],
+                study=table.study,
+                table=f"{section} {table.table}".strip(),
+                metric=number.metric or record[number.metric_column],
+                unit=_unit(number, record),
+                value=float(number_cell(record, number.column, path)),
+                printed=record[number.column],
+                label=_label(named, table.label),
+                source_line=record["src_line"],
+            )
 
 
-def _qwant_rows(path: Path, runs: dict[str, RunConfiguration]) -> list[PublishedRow]:
-    columns = ("row_id", "run_id", "table", "batch_size", "metric", "value", "unit", "src_line")
-    return [
-        PublishedRow(
-            row_id=record["row_id"],
-            run=_run_for(record["run_id"], runs, path),
-            study="qwant",
-            table=record["table"],
-            metric=record["metric"],
-            unit=record["unit"],
-            value=float(number_cell(record, "value", path)),
-            printed=record["value"],
-            label=f"ResNeXt101, batch {record['batch_size']}",
-            source_line=record["src_line"],
-        )
-        for record in read_records(path, columns)
-    ]
+def _unit(number: Number, record: dict[str, str]) -> str:
+    """Return the unit; a column of a throughput says items of what, with or without per second."""
+    if not number.unit_column:
+        return number.unit
+    text = record[number.unit_column]
+    return f"{text}/s".replace("/s/s", "/s") if number.metric == "throughput" else text
 
 
 @lru_cache(maxsize=4)
 def _load(folder: Path) -> tuple[PublishedRow, ...]:
     runs = load_runs()
-    rows = _qwant_rows(folder / QWANT_FILE, runs)
-    for table in _TABLES:
-        rows.extend(_rows_of(table, folder / table.file, runs))
+    tables = read(PublishedTable, "published/tables.toml")
+    rows = [row for table in tables for row in _rows_of(table, folder / table.file, runs)]
     seen: set[str] = set()
     for row in rows:
         if row.row_id in seen:
@@ -394,13 +291,7 @@ def load_claims(study: str) -> pd.DataFrame:
     DataError
         If the file is missing or damaged.
     """
-    claims = {
-        "argonne": "argonne_claims.csv",
-        "mk2": "graphcore_mk2_blog_claims.csv",
-        "qwant": "qwant_claims.csv",
-        "results": "graphcore_results_text_claims.csv",
-        "tamu": "tamu_claims.csv",
-    }
-    if study not in claims:
-        raise unknown_name("study", study, claims)
-    return pd.DataFrame(read_records(files.data_dir() / "published" / claims[study], ("row_id",)))
+    if study not in CLAIM_FILES:
+        raise unknown_name("study", study, CLAIM_FILES)
+    path = files.data_dir() / "published" / CLAIM_FILES[study]
+    return pd.DataFrame(read_records(path, ("row_id",)))
