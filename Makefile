@@ -74,7 +74,7 @@ lab: warmup
 	$(BIN)/jupyter lab --notebook-dir notebooks $(LAB_OPTIONS)
 
 bench: $(STAMP)
-	$(BIN)/python benchmarks/bench.py
+	PYTHONPATH=tests/study/argonne $(BIN)/python benchmarks/bench.py
 
 clean:
 	rm -rf build dist .hypothesis .pytest_cache .ruff_cache .import_linter_cache .coverage

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 
+import naive_braggnn
 import numpy as np
 import pandas as pd
 
@@ -23,7 +24,7 @@ from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
 from ipusim.numerics.adam import start_state
 from ipusim.numerics.initial import initial_weights
-from ipusim.study.argonne.braggnn import plain, training
+from ipusim.study.argonne.braggnn import training
 from ipusim.study.table import Table
 from ipusim.workload import zoo
 from ipusim.workload.folding import fold_batch_norm
@@ -92,7 +93,7 @@ def braggnn_steps() -> tuple[float, float]:
         training.training_step(state, patches, targets, options, 3e-4)
 
     emulated()
-    numpy_s = best_of(lambda: plain.training_step(patches, targets, weights), 4)
+    numpy_s = best_of(lambda: naive_braggnn.training_step(patches, targets, weights), 4)
     return best_of(emulated, 4), numpy_s
 
 

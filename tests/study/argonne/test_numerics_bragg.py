@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import naive_braggnn
 import numba
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from ipusim.numerics.checkpoint import load_checkpoint
 from ipusim.numerics.from_graph import program_of
 from ipusim.numerics.initial import initial_weights
 from ipusim.study.argonne import braggnn as bragg
-from ipusim.study.argonne.braggnn import evaluation, plain, training
+from ipusim.study.argonne.braggnn import evaluation, training
 from ipusim.study.argonne.braggnn.patches import clean_crops, prepare_patches, random_shifts
 from ipusim.study.argonne.braggnn.peaks import FULL_SCALE, PeakOptions, Peaks, simulate_peaks
 from ipusim.study.argonne.braggnn.pseudo_voigt import fit_centres
@@ -143,8 +144,8 @@ def oracle(step):
     """
     patches, targets = (array.astype(np.float64) for array in step[:2])
     weights = {name: values.astype(np.float64) for name, values in step[2].items()}
-    _, gradients = plain.training_step(patches, targets, weights)
-    return plain.predict(patches, weights).astype(np.float32), gradients
+    _, gradients = naive_braggnn.training_step(patches, targets, weights)
+    return naive_braggnn.predict(patches, weights).astype(np.float32), gradients
 
 
 def test_single_precision_step_is_numpys(step):

@@ -1,6 +1,6 @@
 """BraggNN for real: synthetic diffraction peaks, training in IPU arithmetic, errors in pixels.
 
->>> from ipusim.numerics import bragg
+>>> from ipusim.study.argonne import braggnn as bragg
 >>> peaks = bragg.simulate_peaks(1000, seed=0)
 >>> patches, targets = bragg.prepare_patches(peaks.crops, peaks.centres)
 >>> patches.shape, targets.shape
