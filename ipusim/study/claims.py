@@ -41,7 +41,8 @@ _HOUR_S = 3600.0
 class Part:
     """One run, or one phase of it, on the IPU and on each machine that may be meant beside it.
 
-    ``items`` are those to be done where times are compared.
+    ``items`` are those to be done where times are compared; of rates, what an item of this side is
+    in items of the other (a pack of sequences).
     """
 
     ipu: dict[str, Any]
@@ -135,7 +136,7 @@ class Side:
     is_time : bool
         Whether it is the seconds of an item, and not items per second.
     batch, chips : int
-        Items of a step; chips, or boards, that do the work.
+        Items of a step; chips, or boards, that do the work, 0 where the document does not say.
     name, missing : str
         What it is, for a reader; why there is no prediction, empty where there is one.
     fits : bool
@@ -292,7 +293,8 @@ class Sides:
             claims = load_claims(self.study).set_index("claim_id")
             hours = float(claims.loc[options["claim"], "ratio_or_value"])
             name = f"the blog's {hours:g} hours"
-            return _exact(hours * _HOUR_S, is_time=True, name=name, published=hours * _HOUR_S)
+            seconds = hours * _HOUR_S
+            return _exact(seconds, is_time=True, name=name, published=seconds, chips=0)
         if "gpu" in options:
             return self._modelled_gpu(options, program)
         if kind == "run":
@@ -411,7 +413,8 @@ def compare(claim: Claim, sides: Sides, candidate: int = 0) -> tuple[Side, Side,
         sides.find(part.gpus[candidate], program=program) for part in claim.parts if part.gpus
     ]
     if claim.quantity in ("throughput_ratio", "program_ratio", "gain"):
-        result = ratio(ipus[0], others[0])
+        items = claim.parts[0].ipu_items / claim.parts[0].gpu_items
+        result = ratio(ipus[0].map(lambda value: items * value), others[0])
         if claim.quantity == "gain":
             result = result.map(lambda value: 100.0 * (value - 1.0))
         return result, ipus[0], others[0]
@@ -508,15 +511,14 @@ def _line(
     result = result.map(lambda value: factor * value)
     error, verdict = judge(result.value, allowed(head["printed"], head["qualifier"]))
     of_rates = spec.quantity == "throughput_ratio"
-    alone = math.isnan(other.bare)  # nothing beside it, or hours that the document states
-    of_machines = of_rates or (spec.quantity == "time_ratio" and not alone)
+    of_machines = other.chips > 0 and spec.quantity in ("throughput_ratio", "time_ratio")
     exact = result.low80 == result.high80  # no side has an interval
     return {
         "predicted": result.value,
         "low80": math.nan if exact else result.low80,
         "high80": math.nan if exact else result.high80,
         "from_published": result.published,
-        "against_bare_gpu": math.nan if alone else result.bare,
+        "against_bare_gpu": math.nan if math.isnan(other.bare) else result.bare,
         "per_chip": result.value * other.chips / own.chips if of_machines else math.nan,
         "ipu_rate": own.value,
         "gpu_rate": other.value,

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from typing import Any, Literal, get_args
 
 import pandas as pd
 
 from ipusim.api import simulate
-from ipusim.errors import ConfigError, DataError, resolve_name
-from ipusim.files import read_tables
+from ipusim.errors import ConfigError, resolve_name
+from ipusim.files import read, read_tables
 from ipusim.machine.constants import Schema, constants_of, values
 from ipusim.report import Report
 from ipusim.runtime.gpu.step import GpuReport, simulate_gpu
@@ -36,8 +35,9 @@ _TRAINING: Schema = {
     "batch": (int, "items"),
     "workers": (int, "processes"),
 }
-_STEPS = ("crop", "label", "scale", "collate", "copy_and_collate", "choose")
-_WORKER: Schema = dict.fromkeys(_STEPS, (float, "us"))
+Step = Literal["crop", "label", "scale", "collate", "copy_and_collate", "choose"]
+"""What a loader process does with an item."""
+_WORKER: Schema = dict.fromkeys(get_args(Step), (float, "us"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +59,19 @@ class Dataflow:
     title: str
     source: str
     model: str
-    worker: tuple[str, ...]
+    worker: tuple[Step, ...]
     batches_in_flight: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """A GPU of the slides: which board, stack and precision stand for it, and why."""
+
+    name: str
+    gpu: str
+    framework: str
+    precision: str
+    source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,64 +88,27 @@ class Training:
         return self.epochs * (self.items // items_per_step)
 
 
-@cache
 def load_training() -> Training:
-    """Return the run of the slides.
-
-    Raises
-    ------
-    DataError
-        If the data file is damaged.
-    """
-    constants = constants_of(read_tables(FILE).get("training"), "training", FILE, _TRAINING)
-    return Training(**values(constants, _TRAINING))
+    """Return the run of the slides; a DataError where the file is damaged."""
+    return Training(**_constants("training", _TRAINING))
 
 
-@cache
 def worker_times_us() -> dict[str, float]:
     """Return the microseconds of a loader process per item, step by step."""
-    return values(constants_of(read_tables(FILE).get("worker"), "worker", FILE, _WORKER), _WORKER)
+    return _constants("worker", _WORKER)
 
 
-@cache
+def _constants(table: str, schema: Schema) -> dict[str, Any]:
+    return values(constants_of(read_tables(FILE).get(table), table, FILE, schema), schema)
+
+
 def load_dataflows() -> dict[str, Dataflow]:
-    """Return the dataflows by name, in the order of the slides.
-
-    Raises
-    ------
-    DataError
-        If the data file is damaged.
-    """
-    flows = {}
-    for name, table in read_tables(FILE).get("flow", {}).items():
-        try:
-            flows[name] = Dataflow(
-                name=name,
-                title=table["title"],
-                source=table["source"],
-                model=table["model"],
-                worker=tuple(table["worker"]),
-                batches_in_flight=table["batches_in_flight"],
-            )
-        except (KeyError, TypeError) as error:
-            raise DataError(f"The flow {name!r} in {FILE} lacks {error}: restore it.") from error
-        unknown = set(flows[name].worker) - set(_STEPS)
-        if unknown:
-            raise DataError(
-                f"The flow {name!r} in {FILE} names {unknown.pop()!r}, which is no step of a "
-                "worker: restore it."
-            )
-    return flows
+    """Return the dataflows by name, in the order of the slides; a DataError for damaged data."""
+    return {flow.name: flow for flow in read(Dataflow, FILE, table="flow")}
 
 
 def load_dataflow(name: str) -> Dataflow:
-    """Return one dataflow.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such dataflow.
-    """
+    """Return one dataflow; an UnknownNameError with the nearest name if there is none."""
     flows = load_dataflows()
     return flows[resolve_name("dataflow", name, flows)]
 
@@ -142,11 +116,7 @@ def load_dataflow(name: str) -> Dataflow:
 def item_seconds(flow: Dataflow, *, several_components: bool = False) -> float:
     """Return the seconds of a loader process per item.
 
-    Parameters
-    ----------
-    flow : Dataflow
-    several_components : bool
-        Whether patches hold as many components as the synthetic ones do, and not one.
+    With `several_components` patches hold as many as the synthetic ones do, and not one.
     """
     times = worker_times_us()
     extra = times["choose"] if several_components and "label" in flow.worker else 0.0
@@ -270,24 +240,23 @@ def simulate_board(board: str, *, several_components: bool = False) -> GpuRun:
     UnknownNameError
         If the slides name no such board.
     """
-    boards: dict[str, dict[str, Any]] = read_tables(FILE)["gpu"]
-    name = resolve_name("board", board, boards)
-    options = boards[name]
+    boards = {item.name: item for item in read(Board, FILE, table="gpu")}
+    chosen = boards[resolve_name("board", board, boards)]
     run = load_training()
     report = simulate_gpu(
         "braggnn",
-        options["gpu"],
+        chosen.gpu,
         batch=run.batch,
-        precision=options["precision"],
-        framework=options["framework"],
+        precision=chosen.precision,
+        framework=chosen.framework,
         optimizer="adam",
     )
     per_item = item_seconds(load_dataflow("stock"), several_components=several_components)
     return GpuRun(
-        board=name,
+        board=chosen.name,
         report=report,
         loader_s=run.batch * per_item / run.workers,
-        source=options["source"],
+        source=chosen.source,
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ipusim.errors import ConfigError, IpuSimError, UnknownNameError
+from ipusim import files
+from ipusim.errors import ConfigError, DataError, IpuSimError, UnknownNameError
 from ipusim.machine import load_system
 from ipusim.runtime.host.loader import host_feed
 from ipusim.study import claims as engine
@@ -221,16 +222,25 @@ def test_training_bars_mark_what_the_slides_say(boards):
     assert len(marks) == 4
 
 
-def test_damaged_flows_are_refused(monkeypatch):
-    load_dataflows.cache_clear()
-    tables = {"flow": {"odd": {"title": "t", "source": "s", "model": "m", "worker": ["nap"]}}}
-    monkeypatch.setattr(bragg_dataflow, "read_tables", lambda file: tables)
-    with pytest.raises(IpuSimError, match="lacks 'batches_in_flight'"):
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ("batches_in_flight = 1\n", "", "'batches_in_flight' of 'stock'.*missing"),
+        ('"label", "scale"', '"nap", "scale"', "'worker' of 'stock'.*'nap'.*crop, label"),
+        ("model = ", "network = ", "'model' of 'stock'.*missing"),
+    ],
+)
+def test_damaged_flows_are_refused(tmp_path, monkeypatch, before, after, says):
+    text = (files.data_dir() / bragg_dataflow.FILE).read_text(encoding="utf-8")
+    assert before in text
+    path = tmp_path / bragg_dataflow.FILE
+    path.parent.mkdir()
+    path.write_text(text.replace(before, after, 1), encoding="utf-8")
+    monkeypatch.setenv(files.DATA_DIR_VARIABLE, str(tmp_path))
+    with pytest.raises(DataError, match=says):
         load_dataflows()
-    tables["flow"]["odd"]["batches_in_flight"] = 1
-    with pytest.raises(IpuSimError, match="names 'nap'"):
-        load_dataflows()
-    monkeypatch.undo()
-    load_dataflows.cache_clear()
-    with pytest.raises(UnknownNameError):
+
+
+def test_a_dataflow_that_does_not_exist_is_named():
+    with pytest.raises(UnknownNameError, match="odd"):
         load_dataflow("odd")

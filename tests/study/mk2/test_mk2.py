@@ -163,20 +163,15 @@ def test_views_show_every_claim_and_draw_every_ratio(frame):
         ("not_modelled = ", "source = ", "'GB02'.*parts or a reason"),
     ],
 )
-def test_damaged_specifications_give_one_sentence(data_copy, before, after, says):
-    path = data_copy / "runs" / "claims_mk2.toml"
+def test_damaged_specifications_give_one_sentence(tmp_path, monkeypatch, before, after, says):
+    frame = made_up_verdicts()
+    folder = tmp_path / "data"
+    shutil.copytree(files.data_dir(), folder, ignore=shutil.ignore_patterns("expected"))
+    monkeypatch.setenv(files.DATA_DIR_VARIABLE, str(folder))
+    path = folder / "runs" / "claims_mk2.toml"
     text = path.read_text(encoding="utf-8")
     assert before in text
-    frame = made_up_verdicts()
     path.write_text(text.replace(before, after), encoding="utf-8")
     with pytest.raises(DataError, match=says) as caught:
         mk2.compare_claims(frame=frame)
     assert "\n" not in str(caught.value)
-
-
-@pytest.fixture
-def data_copy(tmp_path, monkeypatch):
-    folder = tmp_path / "data"
-    shutil.copytree(files.data_dir(), folder, ignore=shutil.ignore_patterns("expected"))
-    monkeypatch.setenv(files.DATA_DIR_VARIABLE, str(folder))
-    return folder

@@ -1,0 +1,279 @@
+"""Which published value is regenerated where, with its verdict or the reason why there is none.
+
+Every row of a table, every number of the slides' hardware tables, and every claim of the five
+documents has a line. Claims that compare two machines stand in ``data/runs/claims_<study>.toml``;
+``data/published/coverage.toml`` says what answers each of the others.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import pandas as pd
+
+from ipusim.errors import DataError
+from ipusim.files import data_dir, read_tables
+from ipusim.machine import load_system
+from ipusim.study.argonne import study as argonne
+from ipusim.study.argonne.machines import machine_frame
+from ipusim.study.claims import Sides, claims_frame
+from ipusim.study.data.published import CLAIM_FILES, load_claims, load_rows
+from ipusim.study.mk2 import study as mk2
+from ipusim.study.verdicts.compare import NOT_MODELLED, error_percent, verdict_of, verdicts
+from ipusim.workload import zoo
+
+FILE = "published/coverage.toml"
+COLUMNS = (
+    "study",
+    "row_id",
+    "kind",
+    "what",
+    "printed",
+    "unit",
+    "where",
+    "answer",
+    "verdict",
+    "note",
+)
+NOTEBOOKS = {
+    "qwant": "01_qwant_c2_resnext",
+    "tamu": "02_tamu_scaling",
+    "argonne": "03_argonne_braggnn",
+    "mk2": "04_graphcore_mk2",
+    "results": "05_graphcore_results",
+}
+PREDICTED, DERIVED, RESTATED, TAKEN_OVER, OPEN = (
+    "predicted",
+    "derived",
+    "restates a row",
+    "taken over",
+    "not tested",
+)
+"""How a value is answered: simulated; from the machine model or the network alone; by the row that
+it repeats; put into the model, so no test; not at all, with the reason."""
+_WHAT = ("model_or_subject", "model", "subject", "task", "metric", "attribute")
+_VALUES = ("value", "ratio_or_value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What answers a claim that compares no two machines (``coverage.toml``)."""
+
+    row: str = ""
+    derived: str = ""
+    network: str = ""
+    attribute: str = ""
+    scale: float = 1.0
+    taken_over: bool = False
+    audit: str = ""
+    reason: str = ""
+
+
+def load_answers(study: str) -> dict[str, Answer]:
+    """Return the answers to the claims of a study that are no comparisons, by claim.
+
+    Raises
+    ------
+    DataError
+        If the file is damaged.
+    """
+    table = dict(read_tables(FILE).get(study, {}))
+    table.pop("where", None)
+    try:
+        return {claim: Answer(**entries) for claim, entries in table.items()}
+    except TypeError as error:
+        raise DataError(f"The answers to the claims of {study} in {FILE}: {error}.") from error
+
+
+def _of_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the lines of the tables' rows."""
+    rows = {row.row_id: row for row in load_rows()}
+    return [
+        {
+            "study": line["study"],
+            "row_id": line["row_id"],
+            "kind": line["table"],
+            "what": f"{rows[line['row_id']].label}, {line['metric'].replace('_', ' ')}",
+            "printed": rows[line["row_id"]].printed,
+            "unit": line["unit"],
+            "where": NOTEBOOKS[line["study"]],
+            "answer": OPEN if line["status"] == NOT_MODELLED else PREDICTED,
+            "verdict": line["verdict"],
+            "note": line["note"],
+        }
+        for line in frame.to_dict("records")
+    ]
+
+
+def _of_hardware() -> list[dict[str, Any]]:
+    """Return the lines of the slides' hardware tables."""
+    return [
+        {
+            "study": "argonne",
+            "row_id": line["row_id"],
+            "kind": "hardware",
+            "what": f"{line['component']}, {line['attribute']}",
+            "printed": line["published"],
+            "unit": line["unit"],
+            "where": NOTEBOOKS["argonne"],
+            "answer": _hardware_answer(line),
+            "verdict": line["verdict"] if _hardware_answer(line) == DERIVED else "",
+            "note": line["note"],
+        }
+        for line in machine_frame().to_dict("records")
+    ]
+
+
+def _hardware_answer(line: dict[str, Any]) -> str:
+    if "taken over" in line["note"]:
+        return TAKEN_OVER
+    return DERIVED if line["verdict"] else OPEN
+
+
+def _value(answer: Answer) -> float:
+    """Return what the machine model, or a network of the zoo, says of a claim."""
+    subject: Any = (
+        load_system(answer.derived) if answer.derived else zoo.load(answer.network).graph(1)
+    )
+    return answer.scale * float(reduce(getattr, answer.attribute.split("."), subject))
+
+
+def _answered(answer: Answer, printed: str, known: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Return how a claim is answered, its verdict and a note."""
+    if answer.row:
+        line = known[answer.row]
+        return {"answer": RESTATED, "verdict": line["verdict"], "note": answer.row}
+    if answer.taken_over:
+        return {"answer": TAKEN_OVER, "verdict": "", "note": "put into the model, so no test"}
+    if answer.attribute:
+        value = _value(answer)
+        error = error_percent(value, float(printed))
+        note = f"{value:,.4g}, {error:+.1f} %" if math.isfinite(error) else f"{value:,.4g}"
+        return {"answer": DERIVED, "verdict": verdict_of(value, float(printed)), "note": note}
+    note = f"{answer.reason} ({answer.audit})" if answer.audit else answer.reason
+    return {"answer": OPEN, "verdict": "", "note": note}
+
+
+def _compared(study: str, frame: pd.DataFrame | None) -> dict[str, list[dict[str, Any]]]:
+    """Return the lines of the claims that compare, by claim."""
+    if study == "mk2":
+        lines = mk2.compare_claims(frame=frame)
+    elif study == "argonne":
+        lines = argonne.claims_frame()
+    elif (data_dir() / "runs" / f"claims_{study}.toml").exists():
+        lines = claims_frame(study, Sides(study))
+    else:
+        return {}
+    return {key: part.to_dict("records") for key, part in lines.groupby("claim_id", sort=False)}
+
+
+def _best(lines: list[dict[str, Any]]) -> dict[str, str]:
+    """Say what several machines that may be meant, or several networks, come to.
+
+    The verdict is that of the first, which the file lists as the likeliest; the note has all.
+    """
+    first = lines[0]
+    if first["status"] == NOT_MODELLED:
+        return {"answer": OPEN, "verdict": "", "note": first["note"]}
+    said = [
+        f"{line['predicted']:.3g}" + (f" ({line['gpu_side']})" if line["gpu_side"] else "")
+        for line in lines
+    ]
+    note = "; ".join(filter(None, ("predicted " + ", ".join(said), first["note"])))
+    return {"answer": PREDICTED, "verdict": first["verdict"], "note": note}
+
+
+def _of_claims(study: str, known: dict[str, Any], frame: pd.DataFrame | None) -> list[dict]:
+    answers, compared = load_answers(study), _compared(study, frame)
+    lines = []
+    for claim in load_claims(study).to_dict("records"):
+        claim_id = claim["claim_id"]
+        printed = next(claim[name] for name in _VALUES if name in claim)
+        if claim_id in compared:
+            answered = _best(compared[claim_id])
+        elif claim_id in answers:
+            answered = _answered(answers[claim_id], printed, known)
+        else:
+            raise DataError(
+                f"The claim {claim_id!r} of {study} has neither a comparison nor an answer in "
+                f"{FILE}: add one."
+            )
+        words = [claim[name] for name in _WHAT if claim.get(name)]
+        lines.append(
+            {
+                "study": study,
+                "row_id": f"{study}.claims.{claim_id}",
+                "kind": "claim",
+                "what": ", ".join(words),
+                "printed": printed,
+                "unit": claim.get("unit", ""),
+                "where": NOTEBOOKS[study],
+                **answered,
+            }
+        )
+    return lines
+
+
+def coverage(
+    frame: pd.DataFrame | None = None, *, blog: pd.DataFrame | None = None
+) -> pd.DataFrame:
+    """Return every published value with where it is regenerated and its verdict or a reason.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame, optional
+        Verdicts on all rows (`ipusim.study.verdicts.compare.verdicts`), by default computed.
+    blog : pandas.DataFrame, optional
+        Verdicts on `ipusim.study.mk2.study.study_rows`, by default computed.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns `COLUMNS`: ``where`` is the notebook, ``answer`` how the value is answered
+        (`PREDICTED`, `DERIVED`, `RESTATED`, `TAKEN_OVER` or `OPEN`), ``verdict`` hit, near, miss
+        or empty, ``note`` what was found or why nothing is tested.
+
+    Raises
+    ------
+    DataError
+        If a claim is answered nowhere, or a data file is damaged.
+    """
+    if frame is None:
+        frame = verdicts()
+    lines = _of_rows(frame)
+    known = {line["row_id"]: line for line in lines}
+    lines += _of_hardware()
+    for study in CLAIM_FILES:
+        lines += _of_claims(study, known, blog if study == "mk2" else None)
+    return pd.DataFrame(lines, columns=list(COLUMNS))
+
+
+def coverage_summary(frame: pd.DataFrame) -> pd.DataFrame:
+    """Count `coverage` by document: values, how each kind of answer is shared, verdicts.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per study, and for all: values, one column per kind of answer, hit, near, miss, and the
+        share in percent of values with a verdict or a reason.
+    """
+    groups = [*frame.groupby("study", sort=False), ("all", frame)]
+    lines = []
+    for study, part in groups:
+        said = part["verdict"].ne("") | part["note"].ne("")
+        lines.append(
+            {
+                "study": study,
+                "values": len(part),
+                **{
+                    kind: int(part["answer"].eq(kind).sum())
+                    for kind in (PREDICTED, DERIVED, RESTATED, TAKEN_OVER, OPEN)
+                },
+                **{name: int(part["verdict"].eq(name).sum()) for name in ("hit", "near", "miss")},
+                "answered_percent": 100.0 * said.mean(),
+            }
+        )
+    return pd.DataFrame(lines)
