@@ -211,9 +211,9 @@ def suite_rows(group: str) -> pd.DataFrame:
 
 
 def _compared(suite: Suite) -> Iterator[dict[str, object]]:
+    records = evidence_records(suite.file)
     stack = load_stack(suite.stack)
     stack = replace(stack, codelets=suite.codelets or stack.codelets)
-    records = evidence_records(suite.file)
     for target in suite.targets:
         whole = load_chip(CHIPS[target])
         for record in (line for line in records if suite.holds(line, target)):
