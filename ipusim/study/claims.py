@@ -32,7 +32,7 @@ from ipusim.study.verdicts.compare import (
 from ipusim.study.verdicts.compare_gpu import conformal_ratios, gpu_compare
 
 AT_LEAST = ("over", "more than", "greater than")
-AT_MOST = ("less than", "up to")
+AT_MOST = ("less than",)
 """First words of a qualifier of claims that only bound: what lies beyond agrees with them."""
 _HOUR_S = 3600.0
 
@@ -62,7 +62,7 @@ class Claim:
     quantity : str
         What is compared: rates, rates of the chip's program alone (the host is not asked between
         steps), latencies, times for given items, or one of these alone; ``gain`` is a ratio of
-        rates less one, in percent.
+        rates less one, in percent, of which a document states the largest.
     parts : tuple of Part
         More than one where times add up; none where nothing can be compared.
     prices : tuple of str
@@ -493,6 +493,11 @@ def claims_frame(study: str, sides: Sides | None = None) -> pd.DataFrame:
             head | _line(spec, head, factor, sides, candidate)
             for candidate in range(spec.candidates)
         ]
+    gains = [line for line in lines if line["quantity"] == "gain"]
+    for line in gains:
+        same = [other["predicted"] for other in gains if other["claim_id"] == line["claim_id"]]
+        if line["predicted"] < max(same):
+            line |= {"error_percent": math.nan, "verdict": ""}
     return pd.DataFrame(lines)
 
 

@@ -173,7 +173,8 @@ def _compared(study: str, frame: pd.DataFrame | None) -> dict[str, list[dict[str
 def _best(lines: list[dict[str, Any]]) -> dict[str, str]:
     """Say what several machines that may be meant, or several networks, come to.
 
-    The verdict is that of the first, which the file lists as the likeliest; the note has all.
+    The verdict is the first there is: the file lists the likeliest machine first, and of several
+    gains only the largest is judged. The note has all.
     """
     first = lines[0]
     if first["status"] == NOT_MODELLED:
@@ -183,7 +184,8 @@ def _best(lines: list[dict[str, Any]]) -> dict[str, str]:
         for line in lines
     ]
     note = "; ".join(filter(None, ("predicted " + ", ".join(said), first["note"])))
-    return {"answer": PREDICTED, "verdict": first["verdict"], "note": note}
+    verdict = next((line["verdict"] for line in lines if line["verdict"]), "")
+    return {"answer": PREDICTED, "verdict": verdict, "note": note}
 
 
 def _of_claims(study: str, known: dict[str, Any], frame: pd.DataFrame | None) -> list[dict]:
