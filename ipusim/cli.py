@@ -15,6 +15,7 @@ from ipusim.errors import ConfigError, IpuSimError
 from ipusim.runtime.options.spec import OPTIONS, Option
 
 if TYPE_CHECKING:
+    from ipusim.study.book.reproduce import StudyResult
     from ipusim.study.table import Table
 
 EXIT_OK = 0
@@ -249,16 +250,21 @@ def reproduce(
         given=split_assignments(parameters),
         resume=resume,
         progress=sys.stderr.isatty(),
+        tell=_tell,
     )
-    for result in results:
-        click.echo(f"{result.name}: {result.status}")
-        if result.status == "failed":
-            click.echo(
-                f"ipusim: {result.name} {result.message}; see {_shown(result.notebook)}", err=True
-            )
     click.echo(f"start page: {_shown(out / 'index.html')}")
     failed = any(result.status == "failed" for result in results)
     return EXIT_FAILED if failed else EXIT_OK
+
+
+def _tell(result: StudyResult) -> None:
+    """Say what became of a study as soon as it has run."""
+    effort = f", {result.cells} cells in {result.seconds:.0f} s" if result.cells else ""
+    click.echo(f"{result.name}: {result.status}{effort}")
+    if result.status == "failed":
+        click.echo(
+            f"ipusim: {result.name} {result.message}; see {_shown(result.notebook)}", err=True
+        )
 
 
 @cli.command()

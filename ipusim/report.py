@@ -35,10 +35,10 @@ class Estimate:
         return self.value
 
     def __str__(self) -> str:
-        text = f"{self.value:.4g} {self.unit}".rstrip()
+        text = f"{_digits(self.value)} {self.unit}".rstrip()
         if self.low80 is None or self.high80 is None:
             return text
-        return f"{text} ({self.low80:.4g} to {self.high80:.4g})"
+        return f"{text} ({_digits(self.low80)} to {_digits(self.high80)})"
 
 
 @dataclass(frozen=True)
@@ -388,17 +388,19 @@ class Report:
                 f"{self.system} ({config.replicas} x {self._replica_text()}), {self.stack}, "
                 f"{config.partials} partials",
             ),
-            ("latency", f"{1e3 * result.latency_s:.4g} ms" + _ends(self.latency, 1e3)),
+            ("latency", f"{_digits(1e3 * result.latency_s)} ms" + _ends(self.latency, 1e3)),
             (
                 "throughput",
                 f"{result.throughput_items_per_s:,.1f} items/s" + _ends(self.throughput, 1.0),
             ),
-            ("power", f"{result.power_w:.4g} W"),
+            ("power", f"{_digits(result.power_w)} W"),
             ("fits", fit),
             (
                 "step",
-                f"{1e3 * result.step_s:.4g} ms = "
-                + " + ".join(f"{name} {1e3 * part:.4g}" for name, part in result.parts_s.items())
+                f"{_digits(1e3 * result.step_s)} ms = "
+                + " + ".join(
+                    f"{name} {_digits(1e3 * part)}" for name, part in result.parts_s.items()
+                )
                 + f" ({self.tier})",
             ),
             ("program", f"{self.cycles_per_step:,} cycles in {self.supersteps:,} supersteps"),
@@ -467,6 +469,11 @@ class Report:
         return f"<table>{cells}</table>{phases}{kinds}"
 
 
+def _digits(value: float) -> str:
+    """Write four significant digits, and all before the point, never as a power of ten."""
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+
+
 def _times(value: float, factor: float | None) -> float | None:
     return None if factor is None else value * factor
 
@@ -475,7 +482,8 @@ def _ends(estimate: Estimate, scale: float) -> str:
     """Return the interval of an estimate as text; nothing where there is none."""
     if estimate.low80 is None or estimate.high80 is None:
         return ""
-    return f" (80 % interval {scale * estimate.low80:,.4g} to {scale * estimate.high80:,.4g})"
+    low, high = scale * estimate.low80, scale * estimate.high80
+    return f" (80 % interval {_digits(low)} to {_digits(high)})"
 
 
 def _bars(caption: str, shares: list[tuple[str, float]]) -> str:

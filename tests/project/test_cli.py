@@ -221,6 +221,8 @@ def reproduced(monkeypatch):
 
     def fake(names, **options):
         asked.update(options, names=list(names))
+        for result in answer:
+            options["tell"](result)
         return tuple(answer)
 
     monkeypatch.setattr("ipusim.study.book.reproduce.reproduce", fake)
@@ -229,15 +231,15 @@ def reproduced(monkeypatch):
 
 def test_reproduce_reports_success(capsys, reproduced, tmp_path):
     asked, answer = reproduced
-    answer.append(
-        StudyResult(name="01_a", status="done", message="", notebook=tmp_path / "01_a.ipynb")
-    )
+    done = {"status": "done", "message": "", "cells": 31, "seconds": 62.6}
+    answer.append(StudyResult(name="01_a", **done, notebook=tmp_path / "01_a.ipynb"))
     code, out, err = run(
         capsys, "reproduce", "01", "-p", "a=1", "-p", "b=x", "--out", str(tmp_path), "--resume"
     )
     assert (code, err) == (0, "")
-    assert "01_a: done" in out
-    assert "index.html" in out
+    first, *_, last = out.splitlines()
+    assert first == "01_a: done, 31 cells in 63 s"
+    assert last.endswith("index.html")
     assert asked["names"] == ["01"]
     assert asked["given"] == {"a": "1", "b": "x"}
     assert asked["resume"]

@@ -1,78 +1,21 @@
-"""The start page of an output folder: one self-contained HTML file made from what is there."""
+"""The start page of an output folder, made from what is there: the verdict of each study first."""
 
 from __future__ import annotations
 
-import html
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
+from markupsafe import Markup
 
+from ipusim.study.book.catalogue import Study, load_spec
+from ipusim.study.book.site import START, render
 from ipusim.study.table import Table
-from ipusim.study.verdicts.compare import NOT_MODELLED, PREDICTED, tier_summary
+from ipusim.study.verdicts.compare import tier_summary
+from ipusim.study.verdicts.summary import Verdict, verdict_on
 
-_STYLE = """
-:root { color-scheme: light dark; --ink:#1d2329; --soft:#5b6570; --paper:#f5f7f9; --card:#ffffff;
-  --line:#dfe4e9; --accent:#0072b2; --hit:#00785a; --near:#8a5a00; --miss:#b3420a; --img:#ffffff; }
-@media (prefers-color-scheme: dark) { :root { --ink:#e8ecf0; --soft:#a3adb8; --paper:#14181c;
-  --card:#1d2329; --line:#333b44; --accent:#6cc0f2; --hit:#4cd3aa; --near:#f0b64a; --miss:#ff9a66;
-  --img:#ffffff; } }
-* { box-sizing: border-box; }
-body { margin:0; background:var(--paper); color:var(--ink);
-  font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",sans-serif; }
-main { max-width:70rem; margin:0 auto; padding:2.5rem 1.25rem 4rem; }
-h1 { font-size:2rem; line-height:1.2; margin:0 0 .4rem; letter-spacing:-.01em; }
-h2 { font-size:1.2rem; margin:0; }
-.lead { color:var(--soft); max-width:46rem; margin:0 0 2rem; }
-a { color:var(--accent); text-underline-offset:.15em; }
-.card { background:var(--card); border:1px solid var(--line); border-radius:14px;
-  padding:1.4rem 1.5rem; margin:0 0 1.4rem; }
-.head { display:flex; flex-wrap:wrap; gap:.6rem 1rem; align-items:center;
-  justify-content:space-between; }
-.badge { font-size:.8rem; font-weight:600; padding:.15rem .65rem; border-radius:99px;
-  border:1px solid currentColor; white-space:nowrap; }
-.done { color:var(--hit); } .failed { color:var(--miss); } .idle { color:var(--soft); }
-.hit { color:var(--hit); } .near { color:var(--near); } .miss { color:var(--miss); }
-.counts { display:flex; flex-wrap:wrap; gap:.4rem 1.4rem; margin:.9rem 0 0; padding:0;
-  list-style:none; }
-.counts b { font-size:1.35rem; font-variant-numeric:tabular-nums; margin-right:.3rem; }
-.bar { display:flex; height:8px; border-radius:99px; overflow:hidden; margin:.5rem 0 .3rem;
-  background:var(--line); }
-.bar span { display:block; background:currentColor; }
-.thumbs { display:grid; grid-template-columns:repeat(auto-fill,minmax(15rem,1fr)); gap:1rem;
-  margin:1.1rem 0 0; }
-.thumbs a { display:block; border:1px solid var(--line); border-radius:10px; overflow:hidden;
-  background:var(--card); text-decoration:none; }
-.thumbs img { display:block; width:100%; height:10.5rem; object-fit:contain; background:var(--img);
-  padding:.5rem; }
-.thumbs span { display:block; padding:.4rem .7rem; font-size:.85rem; }
-.links { margin:.8rem 0 0; padding:0; list-style:none; display:flex; flex-wrap:wrap;
-  gap:.3rem 1.2rem; }
-.split { display:grid; grid-template-columns:minmax(0,1fr) minmax(0,21rem); gap:1.5rem;
-  align-items:start; }
-.split img { width:100%; background:var(--img); border-radius:10px; }
-.scroll { overflow-x:auto; }
-table { border-collapse:collapse; width:100%; font-size:.86rem; margin:.8rem 0 0;
-  font-variant-numeric:tabular-nums; }
-th,td { padding:.32rem .45rem; border-bottom:1px solid var(--line); }
-th { color:var(--soft); font-weight:600; vertical-align:bottom; }
-.message { color:var(--miss); margin:.7rem 0 0; }
-footer { color:var(--soft); font-size:.9rem; }
-@media (max-width:50rem) { .split { grid-template-columns:1fr; } }
-"""
-_BADGES = {"done": ("done", "reproduced"), "failed": ("failed", "failed")}
-_SUMMARY_COLUMNS = {
-    "study": "study",
-    "metric": "metric",
-    "tier": "tier",
-    "rows": "rows",
-    "median_abs_error_percent": "median %",
-    "max_abs_error_percent": "max %",
-    "bias_percent": "bias %",
-    "hit": "hit",
-    "near": "near",
-    "miss": "miss",
-}
+_BADGES = {"done": ("hit", "has run"), "failed": ("failed", "failed")}
+"""Look and word of a study's state: that it ran does not say that it came out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,26 +26,62 @@ class Card:
     ----------
     name, title, summary : str
         Of the notebook.
-    rows : str
-        The published rows that it is about; empty for none.
     status : str
         ``"done"``, ``"failed"`` or ``"not run"``.
     message : str
         Why it failed.
     files : tuple of str
         Its outputs, relative to the page.
+    verdict : Verdict or None
+        What its own run came to.
     """
 
     name: str
     title: str
     summary: str
-    rows: str
     status: str
     message: str
     files: tuple[str, ...]
+    verdict: Verdict | None = None
+
+    @property
+    def look(self) -> str:
+        """Class of the badge."""
+        return _BADGES.get(self.status, ("idle", ""))[0]
+
+    @property
+    def label(self) -> str:
+        """Word on the badge."""
+        return _BADGES.get(self.status, ("", self.status))[1]
+
+    @property
+    def links(self) -> list[tuple[str, str]]:
+        """Notebook and tables, each with what its link says; the page to read first."""
+        words = {".html": "read the notebook", ".ipynb": "download the notebook"}
+        wanted = [name for name in self.files if name.startswith(("notebooks/", "tables/"))]
+        order = sorted(wanted, key=lambda name: (not name.endswith(".html"), name))
+        return [
+            (name, words.get("." + name.rpartition(".")[2], name.partition("/")[2]))
+            for name in order
+        ]
+
+    @property
+    def pictures(self) -> Iterator[tuple[str, str, str]]:
+        """Yield each figure small, with its drawing and its name in words."""
+        for name in self.files:
+            if name.startswith("figures/") and name.endswith(".png"):
+                drawing = name.removesuffix("png") + "svg"
+                words = name[len("figures/") : -len(".png")].replace("_", " ")
+                yield name, drawing if drawing in self.files else name, words
 
 
-def index_html(cards: Sequence[Card], frame: pd.DataFrame | None, *, overview: str = "") -> str:
+def index_html(
+    cards: Sequence[Card],
+    frame: pd.DataFrame | None,
+    *,
+    overview: str = "",
+    studies: Sequence[Study] = (),
+) -> str:
     """Write the page.
 
     Parameters
@@ -113,128 +92,29 @@ def index_html(cards: Sequence[Card], frame: pd.DataFrame | None, *, overview: s
         Verdicts on every published row; None when they could not be computed.
     overview : str
         Relative path of the overview figure; empty for none.
+    studies : sequence of Study
+        What the menu lists.
 
     Returns
     -------
     str
         One HTML document; style inside, figures by relative path, nothing from the network.
     """
-    body = [
-        "<h1>ipusim workbook</h1>",
-        '<p class="lead">Published Graphcore IPU results, regenerated by a simulator and set '
-        "beside what was published. A row is a hit within 10&nbsp;%, near within 25&nbsp;% and a "
-        "miss above; the constant of each software stack is fitted without the row's own model "
-        "family.</p>",
-        *([_overall(frame, overview)] if frame is not None else []),
-        *(_card(card, frame) for card in cards),
-        '<footer>Made by <code>ipusim reproduce</code>. <a href="verdicts.csv">verdicts.csv</a> '
-        "holds every row.</footer>",
-    ]
-    content = "\n".join(body)
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>ipusim workbook</title>\n<style>{_STYLE}</style>\n</head>\n"
-        f"<body>\n<main>\n{content}\n</main>\n</body>\n</html>\n"
+    whole = table = None
+    if frame is not None:
+        whole = verdict_on([frame], load_spec("fidelity")["verdict"]["restates"])
+        errors = tier_summary(frame, by=("study", "metric"))
+        if not errors.empty:
+            columns = ["study", "metric", "tier", "rows", "hit", "near", "miss"]
+            sizes = ["median_abs_error_percent=median %", "max_abs_error_percent=max %"]
+            shown = Table(errors, columns=[*columns, *sizes, "bias_percent=bias %"])
+            table = Markup(shown.to_html())
+    return render(
+        "index.html.j2",
+        START,
+        studies,
+        cards=cards,
+        whole=whole,
+        table=table or "No row is predicted.",
+        overview=overview,
     )
-
-
-def _counts(frame: pd.DataFrame) -> str:
-    """Show how many rows hit, are near and miss, in numbers and as a bar."""
-    predicted = frame[frame["status"] == PREDICTED]
-    total = max(1, len(predicted))
-    items, spans = [], []
-    for verdict in ("hit", "near", "miss"):
-        count = int((predicted["verdict"] == verdict).sum())
-        items.append(f'<li class="{verdict}"><b>{count}</b>{verdict}</li>')
-        width = 100 * count / total
-        spans.append(f'<span class="{verdict}" style="width:{width:.2f}%"></span>')
-    waiting = int((frame["status"] == NOT_MODELLED).sum())
-    if waiting:
-        items.append(f"<li><b>{waiting}</b>not modelled yet</li>")
-    return (
-        f'<ul class="counts">{"".join(items)}</ul>\n'
-        f'<div class="bar" aria-hidden="true">{"".join(spans)}</div>'
-    )
-
-
-def _overall(frame: pd.DataFrame, overview: str) -> str:
-    """Show the three tiers over all predicted rows."""
-    summary = tier_summary(frame, by=("study", "metric"))
-    table = (
-        Table(summary, columns=_SUMMARY_COLUMNS).to_html()
-        if not summary.empty
-        else "<p>No row is predicted.</p>"
-    )
-    picture = (
-        f'<a href="{html.escape(overview)}"><img src="{html.escape(overview)}" '
-        'alt="Predicted against published throughput, one mark per row and tier"></a>'
-        if overview
-        else ""
-    )
-    return (
-        f'<section class="card"><h2>How close the predictions are</h2>\n{_counts(frame)}\n'
-        f'<div class="split"><div class="scroll">{table}</div>{picture}</div></section>'
-    )
-
-
-def _card(card: Card, frame: pd.DataFrame | None) -> str:
-    """Show one study."""
-    css, label = _BADGES.get(card.status, ("idle", card.status))
-    parts = [
-        f'<section class="card" id="{html.escape(card.name)}">',
-        f'<div class="head"><h2>{html.escape(card.title)}</h2>'
-        f'<span class="badge {css}">{html.escape(label)}</span></div>',
-    ]
-    if card.summary:
-        parts.append(f"<p>{html.escape(card.summary)}</p>")
-    if card.message:
-        partial = f"notebooks/{card.name}.partial.ipynb"
-        parts.append(
-            f'<p class="message">It {html.escape(card.message)}; see the '
-            f'<a href="{html.escape(partial)}">partial notebook</a>.</p>'
-        )
-    if frame is not None and card.rows:
-        rows = frame[frame["study"] == card.rows]
-        if not rows.empty:
-            parts.append(_counts(rows))
-    parts.append(_links(card.files))
-    parts.append(_thumbnails(card.files))
-    parts.append("</section>")
-    return "\n".join(part for part in parts if part)
-
-
-def _links(files: Sequence[str]) -> str:
-    """Link the notebook and the tables."""
-    wanted = [name for name in files if name.startswith(("notebooks/", "tables/"))]
-    order = sorted(wanted, key=lambda name: (not name.endswith(".html"), name))
-    items = [
-        f'<li><a href="{html.escape(name)}">{html.escape(_link_text(name))}</a></li>'
-        for name in order
-    ]
-    return f'<ul class="links">{"".join(items)}</ul>' if items else ""
-
-
-def _link_text(name: str) -> str:
-    """Return what a link to a file says."""
-    if name.endswith(".html"):
-        return "read the notebook"
-    if name.endswith(".ipynb"):
-        return "download the notebook"
-    return name.partition("/")[2]
-
-
-def _thumbnails(files: Sequence[str]) -> str:
-    """Show each figure small, linked to its drawing."""
-    items = []
-    for name in files:
-        if not (name.startswith("figures/") and name.endswith(".png")):
-            continue
-        drawing = name[: -len(".png")] + ".svg"
-        target = drawing if drawing in files else name
-        text = name[len("figures/") : -len(".png")].replace("_", " ")
-        items.append(
-            f'<a href="{html.escape(target)}"><img src="{html.escape(name)}" loading="lazy" '
-            f'alt="{html.escape(text)}"><span>{html.escape(text)}</span></a>'
-        )
-    return f'<div class="thumbs">{"".join(items)}</div>' if items else ""

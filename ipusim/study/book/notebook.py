@@ -46,7 +46,7 @@ def cleaned(notebook: dict[str, Any]) -> dict[str, Any]:
     -------
     dict
         A copy that keeps cells, outputs and execution counts, the kernel's name, and of each
-        cell's metadata only tags and collapsed state.
+        cell's metadata only tags and collapsed state, of an output's the words for its picture.
     """
     copy = json.loads(json.dumps(notebook))
     copy["metadata"] = {"kernelspec": dict(_KERNELSPEC), "language_info": {"name": "python"}}
@@ -57,9 +57,18 @@ def cleaned(notebook: dict[str, Any]) -> dict[str, Any]:
         cell["id"] = f"cell-{number:02d}"
         for output in cell.get("outputs", ()):
             if "metadata" in output:
-                output["metadata"] = {}
+                output["metadata"] = _described(output["metadata"])
             output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
     return copy
+
+
+def _described(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Return of an output's metadata what its pictures show, for those who cannot see them."""
+    return {
+        kind: {"alt": values["alt"]}
+        for kind, values in metadata.items()
+        if isinstance(values, dict) and "alt" in values
+    }
 
 
 def read_notebook(path: Path) -> dict[str, Any]:

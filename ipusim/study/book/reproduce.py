@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from ipusim.study.book.site import notebook_page, search_script
 from ipusim.study.cached import available_cores
 from ipusim.study.predict import Predictor
 from ipusim.study.verdicts.compare import PREDICTED, verdicts
+from ipusim.study.verdicts.summary import Verdict
 
 STATE_FOLDER = ".ipusim"
 SCATTER_FIGURE = "published_against_predicted"
@@ -83,12 +85,18 @@ class StudyResult:
         What went wrong; empty otherwise.
     notebook : pathlib.Path
         The executed notebook, or the partial one after a failure.
+    cells : int
+        Code cells of the notebook; 0 where none was run.
+    seconds : float
+        What running them took.
     """
 
     name: str
     status: str
     message: str
     notebook: Path
+    cells: int = 0
+    seconds: float = 0.0
 
 
 def _digest(content: bytes) -> str:
@@ -266,10 +274,8 @@ def _run_study(
         values[OUTPUT_PARAMETER] = str(stage)
     executed = stage / f"{study.name}.ipynb"
     failure = run_notebook(study.path, executed, values, progress=progress)
-    # the notebook was told to write into the stage; a reader should see where the files are
-    content = executed.read_text(encoding="utf-8").replace(
-        json.dumps(str(stage))[1:-1], json.dumps(str(out))[1:-1]
-    )
+    # the notebook was told to write into the stage; a reader sees where the files are from it
+    content = executed.read_text(encoding="utf-8").replace(json.dumps(str(stage))[1:-1], "..")
     partial = out / "notebooks" / f"{study.name}.partial.ipynb"
     if failure:
         write_text(partial, content)
@@ -308,6 +314,16 @@ def _write_verdicts(
     return frame
 
 
+def _saved_verdict(out: Path, files: Sequence[str]) -> Verdict | None:
+    """Return what a study's page came to, from the table it saved."""
+    for name in files:
+        if name.endswith("_verdict.csv"):
+            (line,) = pd.read_csv(out / name, keep_default_na=False).to_dict("records")
+            sizes = {key: float(line[key] or "nan") for key in line if key.endswith("_percent")}
+            return Verdict(**(line | sizes))
+    return None
+
+
 def _write_index(out: Path, studies: Sequence[Study], frame: pd.DataFrame | None) -> Path:
     """Write the start page from what is in the folder."""
     cards = [
@@ -315,10 +331,10 @@ def _write_index(out: Path, studies: Sequence[Study], frame: pd.DataFrame | None
             name=study.name,
             title=study.title,
             summary=study.summary,
-            rows=study.rows,
             status=state.status if state else "not run",
             message=state.message if state else "",
             files=tuple(state.files) if state else (),
+            verdict=_saved_verdict(out, tuple(state.files) if state else ()),
         )
         for study in studies
         for state in [load_state(out, study.name)]
@@ -327,7 +343,7 @@ def _write_index(out: Path, studies: Sequence[Study], frame: pd.DataFrame | None
     write_text(out / "search.js", search_script([page for page in pages if page[0].exists()]))
     overview = f"figures/{SCATTER_FIGURE}.svg"
     shown = overview if frame is not None and (out / overview).exists() else ""
-    return write_text(out / "index.html", index_html(cards, frame, overview=shown))
+    return write_text(out / "index.html", index_html(cards, frame, overview=shown, studies=studies))
 
 
 def reproduce(
@@ -339,6 +355,7 @@ def reproduce(
     progress: bool = False,
     folder: Path | None = None,
     predictor: Predictor | None = None,
+    tell: Callable[[StudyResult], object] = lambda result: None,
 ) -> tuple[StudyResult, ...]:
     """Run studies and collect everything in one folder.
 
@@ -359,6 +376,8 @@ def reproduce(
         Where the notebooks are.
     predictor : Predictor, optional
         What the verdicts are predicted with; by default the real one.
+    tell : callable
+        Given each result as soon as it is there.
 
     Returns
     -------
@@ -383,7 +402,7 @@ def reproduce(
         ) from error
     prepare_folder(out)
     with _only_run(out):
-        return _run_all(studies, values, out, resume, progress, folder, predictor)
+        return _run_all(studies, values, out, resume, progress, folder, predictor, tell)
 
 
 def _run_all(
@@ -394,6 +413,7 @@ def _run_all(
     progress: bool,
     folder: Path | None,
     predictor: Predictor | None,
+    tell: Callable[[StudyResult], object],
 ) -> tuple[StudyResult, ...]:
     """Run the chosen studies into a folder that is held."""
     all_studies = list_studies(folder)
@@ -404,19 +424,22 @@ def _run_all(
         state = load_state(out, study.name) if resume else None
         if state and _is_current(state, key, out):
             results.append(_result(state, "up to date", out))
+            tell(results[-1])
             continue
         _state_path(out, study.name).unlink(missing_ok=True)
+        start = time.monotonic()
         state = _run_study(study, key, values[study.name], out, all_studies, progress)
         write_text(_state_path(out, study.name), json.dumps(asdict(state), indent=1) + "\n")
-        results.append(_result(state, state.status, out))
+        result = _result(state, state.status, out)
+        cells = sum(cell["cell_type"] == "code" for cell in read_notebook(study.path)["cells"])
+        results.append(replace(result, cells=cells, seconds=time.monotonic() - start))
+        tell(results[-1])
     frame = None
     try:
         frame = _write_verdicts(out, all_studies, predictor)
     except IpuSimError as error:
-        results.append(
-            StudyResult(
-                name="verdicts", status="failed", message=str(error), notebook=out / "verdicts.csv"
-            )
-        )
+        failure = {"status": "failed", "message": str(error)}
+        results.append(StudyResult(name="verdicts", **failure, notebook=out / "verdicts.csv"))
+        tell(results[-1])
     _write_index(out, all_studies, frame)
     return tuple(results)
