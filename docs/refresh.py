@@ -1,4 +1,4 @@
-"""Refresh what README.md shows of the simulator: its pictures, its tables, its example output.
+"""Refresh what README.md and docs/evidence.md show of the simulator: pictures, tables, an example.
 
 Run ``python docs/refresh.py`` after anything that changes a prediction; tests/test_readme.py tells
 when that was forgotten. With ``--notebooks`` the notebooks are run again in place as well.
@@ -24,16 +24,15 @@ from ipusim.study.book.execute import run_notebook
 from ipusim.study.book.notebook import cleaned, notebook_text, read_notebook
 from ipusim.study.evidence import operations as evidence
 from ipusim.study.evidence.memory import network_memory_table
-from ipusim.study.qwant import breakdown as qwant_inside, figures as qwant_figures
 from ipusim.study.table import format_percent
 from ipusim.study.tamu import figures as tamu_figures, scaling as tamu_scaling
 from ipusim.study.verdicts.compare import PREDICTED, tier_summary, verdicts
 from ipusim.study.verdicts.intervals import coverage_table
+from ipusim.study.verdicts.summary import with_error
 
 ROOT = Path(__file__).resolve().parent.parent
-README = ROOT / "README.md"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "evidence.md")
 PICTURE_DPI = 120
-BATCH_SIZES = (2, 4, 6, 8, 10, 12)
 IPUS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 EXAMPLE = (
     "simulate",
@@ -46,13 +45,8 @@ EXAMPLE = (
     "float32",
 )
 _BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(\n<!-- end \2 -->)", re.DOTALL)
-_STUDY_NAMES = {"qwant": "Qwant", "tamu": "TAMU", "argonne": "Argonne", "results": "results page"}
-_METRIC_NAMES = {
-    "efficiency": "images/s/W",
-    "throughput_epoch1": "first epoch",
-    "epoch_time": "time of an epoch",
-    "time_to_train": "time to train",
-}
+KNOWN_FAMILIES = ("resnet", "resnext", "bert", "efficientnet", "yolo")
+"""Families with most of the published rows, which were looked at most while the model was made."""
 
 
 def example_block() -> str:
@@ -68,7 +62,7 @@ def _cell(value: float) -> str:
 
 
 def accuracy_block(frame: pd.DataFrame) -> str:
-    """Return the three-tier table: errors per study, kind of run and metric, and over all rows.
+    """Return how far predictions are from published values, known families and others apart.
 
     Parameters
     ----------
@@ -76,16 +70,18 @@ def accuracy_block(frame: pd.DataFrame) -> str:
         From `ipusim.study.verdicts.compare.verdicts` on every row.
     """
     lines = [
-        "| published | rows | roofline | nothing fitted | calibrated | 90 % below | bias | hits "
-        "| in interval |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| what | values | nothing fitted | calibrated | 90 % below | bias | hits | in interval |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     predicted = frame[frame["status"] == PREDICTED]
-    for names, group in predicted.groupby(["study", "kind", "metric"], sort=False):
-        study, kind, metric = names
-        name = f"{_STUDY_NAMES[study]}, {kind}, {_METRIC_NAMES.get(metric, metric)}"
-        lines.append(_accuracy_line(name, group))
-    lines.append(_accuracy_line("all", predicted))
+    known = predicted["family"].isin(KNOWN_FAMILIES)
+    for families, rows in (("five families", predicted[known]), ("others", predicted[~known])):
+        for mode, group in rows.groupby("mode", sort=True):
+            lines.append(_accuracy_line(f"{mode}, {families}", group))
+    errors = predicted.assign(size=with_error(predicted)["error_percent"].abs())
+    medians = errors.groupby("family")["size"].median()
+    name = f"median of {len(medians)} family medians"
+    lines.append(f"| {name} | | | {_cell(medians.median())} | | | | |")
     return "\n".join(lines)
 
 
@@ -96,7 +92,7 @@ def _accuracy_line(name: str, group: pd.DataFrame) -> str:
     cells = [
         name,
         str(int(best["rows"])),
-        *(_cell(tiers.loc[tier, "median_abs_error_percent"]) for tier in tiers.index),
+        *(_cell(tiers.loc[tier, "median_abs_error_percent"]) for tier in tiers.index[1:]),
         _cell(best["p90_abs_error_percent"]),
         format_percent(best["bias_percent"]),
         f"{int(best['hit'])} of {int(best['rows'])}",
@@ -157,10 +153,6 @@ def _scaling() -> tuple[pd.DataFrame, ...]:
 
 
 PICTURES = {
-    "qwant_latency": Picture(
-        frames=lambda: (qwant_inside.latency_parts(BATCH_SIZES),),
-        draw=qwant_figures.latency_anatomy,
-    ),
     "tamu_scaling": Picture(frames=_scaling, draw=tamu_figures.scaling_efficiency),
 }
 """The pictures of README.md by name; they are stored as docs/<name>.png."""
@@ -248,7 +240,7 @@ def run_in_place(notebook: Path) -> None:
 
 
 def main() -> None:
-    """Rewrite README.md and its pictures, and with ``--notebooks`` the notebooks' outputs."""
+    """Rewrite the pages and the pictures, and with ``--notebooks`` the notebooks' outputs."""
     if "--notebooks" in sys.argv[1:]:
         for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
             run_in_place(notebook)
@@ -257,7 +249,8 @@ def main() -> None:
         "accuracy": accuracy_block(verdicts()),
         "evidence": evidence_block(),
     }
-    write_text(README, refreshed(README.read_text(encoding="utf-8"), blocks))
+    for page in PAGES:
+        write_text(page, refreshed(page.read_text(encoding="utf-8"), blocks))
     for name, picture in PICTURES.items():
         write_bytes(picture_path(name), picture_bytes(picture))
 
