@@ -1,0 +1,67 @@
+"""The examples of CONTRIBUTING.md do what they say."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ipusim
+from ipusim.files import data_dir
+from ipusim.workload.zoo import registry
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+def example(name: str) -> str:
+    marked = rf"<!-- {name} -->\n```python\n(.*?)```\n<!-- end {name} -->"
+    return re.search(marked, TEXT, re.DOTALL)[1]
+
+
+@pytest.fixture
+def zoo_as_it_is():
+    before = dict(registry.NETWORKS)
+    yield
+    registry.NETWORKS.clear()
+    registry.NETWORKS.update(before)
+
+
+@pytest.mark.usefixtures("zoo_as_it_is")
+def test_a_network_is_one_place():
+    space = {"__name__": "example"}
+    exec(compile(example("network"), "CONTRIBUTING.md", "exec"), space)
+    graph = ipusim.zoo.load("tiny_mlp").graph(micro_batch=1)
+    facts = registry.NETWORKS["tiny_mlp"]
+    assert (graph.macs, graph.parameters) == (facts.macs, facts.parameters)
+    assert space["report"].throughput.value > 0
+
+
+def test_a_chip_is_data_alone(tmp_path):
+    copy = shutil.copytree(data_dir(), tmp_path / "data")
+    done = subprocess.run(
+        [sys.executable, "-c", "import ipusim\n" + example("chip")],
+        env=os.environ | {"IPUSIM_DATA_DIR": str(copy)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["2000000000"], done.stderr
+
+
+def test_files_and_folders_that_it_names_exist():
+    named = re.findall(r"`((?:data|workload|compiler|runtime|numerics|tests|docs)/[\w./]*)`", TEXT)
+    missing = [
+        name
+        for name in set(named)
+        if not name.endswith("/x.py")
+        and not name.endswith("x.toml")
+        and not ((ROOT / name).exists() or (ROOT / "ipusim" / name).exists())
+    ]
+    assert len(named) > 8
+    assert not missing
