@@ -261,10 +261,9 @@ def _value(hint: Any, given: Any, where: str, line: Mapping[str, str]) -> Any:
         return tuple(_value(choices[0], part, where, line) for part in parts)
     if is_dataclass(hint) and isinstance(given, dict):
         return _record(hint, given, line, where.rpartition(" in ")[2], strict=True)
-    if get_origin(hint) is dict and isinstance(given, dict):
-        return dict(given)
+    hint = get_origin(hint) or hint
     try:
-        if isinstance(given, str) and hint is not str:
+        if isinstance(given, str) and hint in (int, float, bool):
             return _TRUTH[given] if hint is bool else hint(given)
     except (KeyError, ValueError):
         pass

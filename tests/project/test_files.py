@@ -1,10 +1,14 @@
-"""Properties of data tables: each has a value of its type, and a source."""
+"""Files: properties with their sources, records by type hints, writing whole or not at all."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
 import pytest
 
-from ipusim.errors import DataError
+from ipusim import files
+from ipusim.errors import DataError, StudyError
 from ipusim.files import sourced_values
 
 KINDS = {"era": int, "folds": bool}
@@ -37,3 +41,92 @@ def test_values_come_with_their_sources():
 def test_a_damaged_property_is_named(entry, says):
     with pytest.raises(DataError, match=f"^The key 'era' of 'sdk' in f.toml {says}"):
         sourced_values(TABLE | {"era": entry}, "sdk", "f.toml", KINDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inner:
+    size: int
+    name: str = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    key: str
+    count: int
+    share: float = 0.5
+    done: bool = False
+    kind: Literal["a", "b"] = "a"
+    words: tuple[str, ...] = ()
+    limit: int | None = None
+    parts: tuple[Inner, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    monkeypatch.setenv(files.DATA_DIR_VARIABLE, str(tmp_path))
+
+    def write(name: str, text: str) -> str:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        return name
+
+    return write
+
+
+def test_lines_become_records_by_their_type_hints(written):
+    text = "key,count,share,done,kind,words,limit,else\none,3,0.25,true,b,x y,7,z\ntwo,4,,,,,,\n"
+    one, two = files.read(Record, written("a.csv", text))
+    assert one == Record(
+        key="one", count=3, share=0.25, done=True, kind="b", words=("x", "y"), limit=7
+    )
+    assert two == Record(key="two", count=4)
+
+
+def test_tables_become_records_with_records_in_them(written):
+    text = """
+    [one]
+    count = 3
+    share = 1
+    parts = [{ size = 2 }]
+    options = { a = [1] }
+    [two]
+    count = 1
+    """
+    one, two = files.read(Record, written("a.toml", text))
+    assert one.parts == (Inner(size=2),)
+    assert (one.share, type(one.share)) == (1.0, float)
+    assert one.options == {"a": [1]}
+    assert two.key == "two"
+    nested = files.read(Record, written("b.toml", "[in.three]\ncount = 3\n"), table="in")
+    assert [record.key for record in nested] == ["three"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("a.csv", "key,share\none,1\n", "lacks the column 'count'"),
+        ("b.csv", "key,count\none,\n", "'count' of 'one' in b.csv is missing"),
+        ("c.csv", "key,count\none,1.5\n", "'count' of 'one' in c.csv is '1.5': use a whole number"),
+        ("d.csv", "key,count,share\none,1,much\n", "'much': use a number"),
+        ("e.csv", "key,count,done\none,1,yes\n", "'yes': use true or false"),
+        ("f.csv", "key,count,kind\none,1,c\n", "'c': use one of a, b"),
+        ("g.toml", "[one]\ncount = true\n", "True: use a whole number"),
+        ("i.toml", "[one]\ncount = 1\nsize = 2\n", "'size' of 'one' in i.toml is none of key"),
+        ("j.toml", "[one]\ncount = 1\nparts = [{ name = 'x' }]\n", "'size' of 'one'.*missing"),
+        ("k.toml", "[one]\ncount = 1\noptions = 5\n", "5: use a table"),
+    ],
+)
+def test_what_is_wrong_with_a_record_is_one_sentence(written, name, text, says):
+    with pytest.raises(DataError, match=says) as caught:
+        files.read(Record, written(name, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "a.txt"
+    files.write_text(path, "old")
+    with pytest.raises(StudyError, match="Cannot write"):
+        files.write_text(path / "below", "new")
+    assert path.read_text() == "old"
+    files.replace_file(path, b"new", sync=True)
+    assert [(item.name, item.read_text()) for item in tmp_path.iterdir()] == [("a.txt", "new")]
