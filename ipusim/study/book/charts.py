@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from ipusim.errors import StudyError
+from ipusim.machine.system import load_system
 from ipusim.study.book.outputs import SVG_SALT
 from ipusim.study.verdicts.compare import HIT_PERCENT, NEAR_PERCENT, PREDICTED
 
@@ -45,6 +46,55 @@ SERIES = {
 }
 """Colour, marker and line of each kind of number: never told apart by colour alone. Where
 nothing is fitted, calibrated equals specification: its mark is a frame around the other's."""
+
+_LIGHT_BLUE, _LIGHT_PURPLE, _LIGHT_GREEN = "#BFE3F7", "#E4B9CF", "#9ADBC5"
+PHASES: dict[str, dict[str, str]] = {
+    "sync": {"color": OKABE_ITO["grey"]},
+    "exchange": {"color": OKABE_ITO["orange"]},
+    "copy": {"color": OKABE_ITO["yellow"]},
+    "compute": {"color": OKABE_ITO["blue"]},
+}
+"""One look per phase of a superstep, in the order in which they follow, in every figure."""
+
+PARTS: dict[str, dict[str, str]] = {
+    **PHASES,
+    "copies on the tile": PHASES["copy"],
+    "convolutions, compute": PHASES["compute"],
+    "normalisation, compute": {"color": OKABE_ITO["sky"]},
+    "other compute": {"color": _LIGHT_BLUE, "hatch": ".."},
+    "host prepares the batch": {"color": OKABE_ITO["purple"]},
+    "host link": {"color": _LIGHT_PURPLE, "hatch": "//"},
+    "device": PHASES["compute"],
+    "host work": {"color": OKABE_ITO["purple"]},
+    "transfers": {"color": _LIGHT_PURPLE, "hatch": "//"},
+    "waiting for the host": {"color": OKABE_ITO["vermilion"], "hatch": "xx"},
+    "batch-norm reductions": {"color": OKABE_ITO["sky"]},
+    "gradient all-reduce": PHASES["exchange"] | {"hatch": "\\\\"},
+    "weight update": {"color": OKABE_ITO["green"]},
+    "optimiser state": {"color": _LIGHT_GREEN, "hatch": ".."},
+    "fixed": {"color": OKABE_ITO["grey"], "hatch": "//"},
+}
+"""One look per part of a step: what the host does is purple, the device blue, links orange."""
+
+_CHIPS = {
+    "GC2": OKABE_ITO["vermilion"],
+    "GC200": OKABE_ITO["blue"],
+    "Bow": OKABE_ITO["green"],
+}
+_LINES = (("s", "--"), ("^", "-."), ("D", ":"), ("v", "-"))
+
+
+def system_looks(names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return a look per system: the colour of its chip, mark and line by place."""
+    return {
+        name: {
+            "color": _CHIPS.get(load_system(name).chip.name, OKABE_ITO["purple"]),
+            "marker": _LINES[place % len(_LINES)][0],
+            "linestyle": _LINES[place % len(_LINES)][1],
+        }
+        for place, name in enumerate(dict.fromkeys(names))
+    }
+
 
 OFF_SCALE = 1.6
 """A roofline that starts beyond this multiple of everything else is stated, not drawn."""

@@ -13,8 +13,7 @@ from ipusim.api import simulate
 from ipusim.errors import IpuSimError
 from ipusim.machine.system import load_system, system_names
 from ipusim.report import Report
-from ipusim.study.book.charts import figure_style
-from ipusim.study.qwant.figures import SYSTEM_LOOK
+from ipusim.study.book.charts import figure_style, system_looks
 from ipusim.workload import zoo
 
 FALLBACK = (
@@ -125,14 +124,13 @@ def sweep_panels(frame: pd.DataFrame) -> Figure:
         "Latency": ("latency_ms", "ms/batch"),
         "Throughput": ("throughput_items_per_s", "items/s"),
     }
-    fitting = frame[frame["fits"]]
+    fitting, looks = frame[frame["fits"]], system_looks(frame["system"])
     with figure_style():
         figure = Figure(figsize=(9.6, 3.9))
         axes = figure.subplots(1, 2)
         for axis, (title, (column, unit)) in zip(axes, panels.items(), strict=True):
-            for index, (system, group) in enumerate(fitting.groupby("system", sort=False)):
-                look = SYSTEM_LOOK[index % len(SYSTEM_LOOK)]
-                axis.plot(group["micro_batch"], group[column], label=system, **look)
+            for system, group in fitting.groupby("system", sort=False):
+                axis.plot(group["micro_batch"], group[column], label=system, **looks[system])
             axis.set_title(title)
             axis.set_xlabel("micro-batch, items per IPU")
             axis.set_ylabel(unit)

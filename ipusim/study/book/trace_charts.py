@@ -10,15 +10,7 @@ from matplotlib.figure import Figure
 
 from ipusim.errors import StudyError
 from ipusim.report import Report
-from ipusim.study.book.charts import OKABE_ITO, figure_style
-
-PHASE_LOOK = {
-    "sync": {"color": OKABE_ITO["vermilion"]},
-    "exchange": {"color": OKABE_ITO["sky"]},
-    "copy": {"color": OKABE_ITO["orange"], "hatch": "//"},
-    "compute": {"color": OKABE_ITO["green"]},
-}
-"""One look per phase of a superstep, in the order in which they follow."""
+from ipusim.study.book.charts import OKABE_ITO, PHASES, figure_style
 
 
 def heaviest_window(trace: pd.DataFrame, op: str) -> pd.DataFrame:
@@ -51,7 +43,7 @@ def superstep_figure(window: pd.DataFrame, *, title: str) -> Figure:
         Rows of ``report.trace``; for example from `heaviest_window`.
     title : str
     """
-    lanes = list(PHASE_LOOK)
+    lanes = list(PHASES)
     with figure_style():
         figure = Figure(figsize=(9.6, 2.9))
         axis = figure.subplots()
@@ -64,7 +56,7 @@ def superstep_figure(window: pd.DataFrame, *, title: str) -> Figure:
                 height=0.72,
                 edgecolor="white",
                 linewidth=0.5,
-                **PHASE_LOOK[line.phase],
+                **PHASES[line.phase],
             )
             if line.phase == "sync":
                 axis.axvline(
@@ -119,7 +111,7 @@ def execution_trace(report: Report, *, title: str, bins: int = 160) -> Figure:
         upper.set_title(title)
         upper.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5))
         bottom = np.zeros(bins)
-        for phase, look in PHASE_LOOK.items():
+        for phase, look in PHASES.items():
             part = trace[trace["phase"] == phase]
             share = _busy(part["start_us"].to_numpy(), part["duration_us"].to_numpy(), edges)
             lower.bar(
@@ -194,7 +186,7 @@ def phase_shares(reports: Mapping[str, Report]) -> pd.DataFrame:
                 "label": label,
                 "supersteps": report.supersteps,
                 "cycles": total,
-                **{f"{name}_percent": 100 * phases[name] / total for name in PHASE_LOOK},
+                **{f"{name}_percent": 100 * phases[name] / total for name in PHASES},
             }
         )
     return pd.DataFrame(lines)

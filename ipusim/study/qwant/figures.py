@@ -10,29 +10,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
-from ipusim.study.book.charts import OKABE_ITO, SERIES, figure_style, stacked_bars
+from ipusim.study.book.charts import (
+    OKABE_ITO,
+    PARTS as PART_LOOKS,
+    SERIES,
+    figure_style,
+    stacked_bars,
+    system_looks,
+)
 from ipusim.study.qwant.breakdown import PARTS, PHASES
 from ipusim.study.verdicts.compare import HIT_PERCENT, NEAR_PERCENT
-
-PART_LOOK: dict[str, dict[str, str]] = {
-    "host prepares the batch": {"color": "#CC79A7"},
-    "host link": {"color": "#E4B9CF", "hatch": "//"},
-    "sync": {"color": "#8A8F98"},
-    "exchange": {"color": "#E69F00"},
-    "copies on the tile": {"color": "#F0E442"},
-    "compute": {"color": "#0072B2"},
-    "convolutions, compute": {"color": "#0072B2"},
-    "normalisation, compute": {"color": "#56B4E9"},
-    "other compute": {"color": "#BFE3F7", "hatch": ".."},
-}
-"""One look per part, the same in every figure."""
-
-SYSTEM_LOOK = (
-    {"color": OKABE_ITO["vermilion"], "marker": "s", "linestyle": "--"},
-    {"color": OKABE_ITO["blue"], "marker": "^", "linestyle": "-."},
-    {"color": OKABE_ITO["green"], "marker": "D", "linestyle": ":"},
-    {"color": OKABE_ITO["purple"], "marker": "v", "linestyle": "-"},
-)
 
 _STAGE_LOOK = {
     2: {"color": OKABE_ITO["vermilion"], "marker": "o"},
@@ -59,7 +46,7 @@ def latency_anatomy(frame: pd.DataFrame) -> Figure:
         axis = figure.subplots()
         positions = np.arange(len(frame))
         heights = {part: frame[column].to_numpy(np.float64) for column, part in PARTS.items()}
-        tops = stacked_bars(axis, heights, PART_LOOK, width=0.62, edge_width=0.6)
+        tops = stacked_bars(axis, heights, PART_LOOKS, width=0.62, edge_width=0.6)
         for position, total in zip(positions, tops, strict=True):
             axis.text(position - 0.33, total, f"{total:.2f}", ha="right", va="center", fontsize=8.5)
         published = frame["published_ms"].to_numpy(dtype=np.float64)
@@ -132,7 +119,7 @@ def _draw_blocks(axis: Axes, profile: pd.DataFrame) -> None:
     """Draw the blocks of one micro-batch."""
     positions = np.arange(len(profile))
     heights = {phase: profile[column].to_numpy(np.float64) for column, phase in PHASES.items()}
-    stacked_bars(axis, heights, PART_LOOK, width=0.8, edge_width=0.3)
+    stacked_bars(axis, heights, PART_LOOKS, width=0.8, edge_width=0.3)
     stages = list(profile["stage"])
     for position in positions[1:]:
         if stages[position] != stages[position - 1]:
@@ -160,7 +147,7 @@ def what_if_panels(frame: pd.DataFrame, published: pd.DataFrame) -> Figure:
     frame : pandas.DataFrame
         From `ipusim.study.qwant.study.what_if`.
     published : pandas.DataFrame
-        From `ipusim.study.qwant.views.published_points`.
+        From `ipusim.study.qwant.study.published_points`.
 
     Returns
     -------
@@ -168,9 +155,8 @@ def what_if_panels(frame: pd.DataFrame, published: pd.DataFrame) -> Figure:
         Two panels: predictions in the report's set-up as lines, measurements as black marks, and
         where those had another set-up its prediction as open marks.
     """
-    systems = list(dict.fromkeys(frame["system"]))
-    looks = {name: SYSTEM_LOOK[i % len(SYSTEM_LOOK)] for i, name in enumerate(systems)}
-    measured = published[published["system"].isin(systems)]
+    looks = system_looks(frame["system"])
+    measured = published[published["system"].isin(looks)]
     labels = {"latency_ms": "Latency, ms/batch", "images_per_s_per_ipu": "Images/s per IPU"}
     with figure_style():
         figure = Figure(figsize=(9.6, 4.6))

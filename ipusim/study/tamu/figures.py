@@ -10,24 +10,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
-from ipusim.study.book.charts import OKABE_ITO, SERIES, figure_style, stacked_bars
+from ipusim.study.book.charts import (
+    OKABE_ITO,
+    PARTS as PART_LOOKS,
+    SERIES,
+    figure_style,
+    stacked_bars,
+)
 from ipusim.study.tamu.breakdown import PARTS
 from ipusim.study.tamu.memory import STATED_LARGEST
 from ipusim.study.tamu.scaling import SERIES_NAMES
 from ipusim.study.tamu.study import PYTORCH_SERIES, RESULTS_SERIES, TENSORFLOW_SERIES
-
-PART_LOOK: dict[str, dict[str, str]] = {
-    "device": {"color": "#0072B2"},
-    "transfers": {"color": "#E4B9CF", "hatch": "//"},
-    "host work": {"color": "#CC79A7"},
-    "batch-norm reductions": {"color": "#56B4E9"},
-    "gradient all-reduce": {"color": "#E69F00"},
-    "weight update": {"color": "#009E73"},
-    "optimiser state": {"color": "#BFE3F7", "hatch": ".."},
-    "fixed": {"color": "#8A8F98"},
-    "waiting for the host": {"color": "#D55E00", "hatch": "xx"},
-}
-"""One look per part of a step."""
 
 SERIES_LOOK = {
     SERIES_NAMES[TENSORFLOW_SERIES]: {"color": OKABE_ITO["vermilion"], "marker": "s"},
@@ -106,7 +99,7 @@ def step_parts(parts: pd.DataFrame) -> Figure:
         axes = figure.subplots(1, 2)
         for axis, shown in zip(axes, (names, [n for n in names if n != "device"]), strict=True):
             heights = {name: table[name].to_numpy() for name in shown}
-            tops = stacked_bars(axis, heights, PART_LOOK, width=0.66, edge_width=0.6)
+            tops = stacked_bars(axis, heights, PART_LOOKS, width=0.66, edge_width=0.6)
             for position, total in zip(positions, tops, strict=True):
                 axis.text(position, total, f"{total:.2f}", ha="center", va="bottom", fontsize=8.5)
             axis.set_xticks(positions, [str(count) for count in table.index])
