@@ -343,7 +343,8 @@ def _exact(value: float, **given: Any) -> Side:
 
 def _of_report(report: Report, program: bool) -> Side:
     """Return a simulated IPU run; its program alone, and a run without an interval, are exact."""
-    common = {"chips": report.config.active_ipus, "fits": report.fits, "name": report.model}
+    name = f"{report.config.system.chip.name}, modelled"
+    common = {"chips": report.config.active_ipus, "fits": report.fits, "name": name}
     if program:
         parts = report.result.parts_s
         seconds = parts["device"] + parts.get("weight update", 0.0)
