@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ipusim.compiler.convolution.record import METHOD_NAMES
-from ipusim.compiler.program import LoweredOp, Program, Step
+from ipusim.compiler.program import LoweredOp, Program, Superstep
 from ipusim.workload.graph import Conv, Graph, MatMul
 
 PLANNED_VERTICES = frozenset(f"poplin::{method}" for method in METHOD_NAMES)
@@ -144,11 +144,11 @@ def _shared(graph: Graph, program: Program) -> Iterable[LoweredOp]:
         yield op
 
 
-def _signature(step: Step) -> tuple[str, int, int, int]:
+def _signature(step: Superstep) -> tuple[str, int, int, int]:
     return step.vertex, step.exchange_bytes, step.compute_cycles, step.tiles
 
 
-def _per_kib(op: LoweredOp, step: Step) -> int:
+def _per_kib(op: LoweredOp, step: Superstep) -> int:
     """Return the code for every KiB that a step receives."""
     if op.kind == "gather" or (step.vertex == "copy" and _moves_pieces(op)):
         return PIECE_EXCHANGE_BYTES_PER_KIB

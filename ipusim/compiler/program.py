@@ -7,7 +7,7 @@ from functools import cached_property
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Superstep:
     """One superstep as it runs: sync, exchange, compute; the slowest tile sets each phase.
 
     Attributes
@@ -22,6 +22,8 @@ class Step:
         Bytes received by the tile that receives most, per repeat.
     tiles : int
         Tiles that take part.
+    temp_bytes : int
+        Bytes per tile that live during this step only.
     """
 
     op: str
@@ -34,6 +36,7 @@ class Step:
     exchange_bytes: int
     tiles: int
     repeats: int = 1
+    temp_bytes: int = 0
 
     @property
     def cycles(self) -> int:
@@ -50,7 +53,7 @@ class LoweredOp:
     ----------
     name, kind, function : str
         As in the graph; kind "input" is the arrival of data from the host.
-    steps : tuple of Step
+    steps : tuple of Superstep
     macs : int
         Multiply-accumulates that the graph asks for.
     plan : str
@@ -70,7 +73,7 @@ class LoweredOp:
     name: str
     kind: str
     function: str
-    steps: tuple[Step, ...]
+    steps: tuple[Superstep, ...]
     macs: int
     plan: str
     transform: str
@@ -115,7 +118,7 @@ class Program:
     ops: tuple[LoweredOp, ...]
 
     @cached_property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[Superstep, ...]:
         """All supersteps in order."""
         return tuple(step for op in self.ops for step in op.steps)
 

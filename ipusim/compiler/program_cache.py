@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipusim.compiler.memory import require_room
-from ipusim.compiler.program import LoweredOp, Program, Step
+from ipusim.compiler.program import LoweredOp, Program, Superstep
 from ipusim.kernel_cache import cache_folder, read_kept, source_digest, write_kept
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _fields(kind: type) -> tuple[tuple[str, bool], ...]:
 def _to_bytes(program: Program) -> bytes:
     texts: dict[str, int] = {}
     ops = _columns(LoweredOp, program.ops, texts)
-    steps = _columns(Step, program.steps, texts)
+    steps = _columns(Superstep, program.steps, texts)
     counts = np.array([len(op.steps) for op in program.ops], dtype="<i8")
     head = json.dumps({"ops": ops.shape[1], "steps": steps.shape[1], "texts": list(texts)})
     tables = b"".join(table.tobytes() for table in (ops, counts, steps))
@@ -166,13 +166,13 @@ def _to_bytes(program: Program) -> bytes:
 def _from_bytes(content: bytes) -> Program:
     head, _, body = zlib.decompress(content).partition(b"\n")
     about = json.loads(head)
-    sizes = (len(_fields(LoweredOp)), about["ops"]), (len(_fields(Step)), about["steps"])
+    sizes = (len(_fields(LoweredOp)), about["ops"]), (len(_fields(Superstep)), about["steps"])
     op_size, step_size = sizes
     ends = np.cumsum([op_size[0] * op_size[1], op_size[1]])
     ops, counts, steps = np.split(np.frombuffer(body, dtype="<i8"), ends)
     if counts.sum() != step_size[1]:
         raise ValueError("not the tables of a program")
-    made = iter(_objects(Step, steps.reshape(step_size), about["texts"]))
+    made = iter(_objects(Superstep, steps.reshape(step_size), about["texts"]))
     objects = _objects(LoweredOp, ops.reshape(op_size), about["texts"])
     _fill(LoweredOp, "steps", objects, [tuple(islice(made, n)) for n in counts.tolist()])
     return Program(tuple(objects))

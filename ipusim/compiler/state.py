@@ -1,46 +1,24 @@
-"""What a lowering knows while it runs: the graph, the chip, the stack, where every tensor lies."""
+"""What a lowering knows while it runs: the graph, where every tensor lies, who lowers what."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from ipusim.compiler.convolution import planner
-from ipusim.compiler.program import LoweredOp, Step
+from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
+from ipusim.compiler.program import LoweredOp
 from ipusim.compiler.stacks import Stack
-from ipusim.compiler.superstep import Era, Superstep, parse_era
 from ipusim.machine import Chip
 from ipusim.workload.graph import Graph, Op
 
-DEFAULT_GROUPING = 16
-"""Channels that sit together where no plan says otherwise (poplibs: weights per conv unit)."""
-
-HOST_ROLES = ("input", "parameter", "constant", "state")
+FREE_ROLES = ("input", "parameter", "constant", "state")
+FLOATING = ("float16", "float32")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorLayout:
-    """Where a tensor lies.
-
-    Attributes
-    ----------
-    grouping : int
-        Channels that sit together in memory.
-    tiles : int or None
-        Tiles that hold it; None for a linear mapping over the chip.
-    from_host : bool
-        Whether it is laid out for its consumer (host inputs and parameters).
-    mapping : str
-        Tensor whose tile mapping it shares, element by element; empty where it has its own.
-    """
-
-    grouping: int = DEFAULT_GROUPING
-    tiles: int | None = None
-    from_host: bool = False
-    mapping: str = ""
-
-    def lies_with(self, other: TensorLayout) -> bool:
-        """Whether two tensors need no exchange to be combined element by element."""
-        return self.from_host or other.from_host or self.mapping == other.mapping
+def float_dtype(dtype: str) -> str:
+    """Integers and booleans are charged like the float of their width or the next wider one."""
+    return dtype if dtype in FLOATING else "float32"
 
 
 @dataclass(slots=True)
@@ -63,69 +41,115 @@ class LoweringState:
     def __post_init__(self) -> None:
         self.training = any(op.phase != "forward" for op in self.graph.ops)
 
-    @property
-    def era(self) -> Era:
-        """Generation of the codelets."""
-        return parse_era(self.stack.codelets)
-
     def layout(self, tensor: str) -> TensorLayout:
-        """Return where a tensor lies; one that nothing has made yet is spread or from the host."""
-        host = self.graph.tensors[tensor].role in HOST_ROLES
-        layout = self.layouts.get(tensor, TensorLayout(from_host=host))
+        """Return where a tensor lies; one that nothing has made yet is spread or free."""
+        free = self.graph.tensors[tensor].role in FREE_ROLES
+        layout = self.layouts.get(tensor, TensorLayout(free=free))
         return layout if layout.mapping else replace(layout, mapping=tensor)
 
-    def rows_scattered(self, tensor: str) -> bool:
-        """Whether neighbours of a row lie apart: a product keeps the rows of its result together.
+    def placed(self, name: str) -> Placed:
+        """Return a tensor with where it lies.
 
-        poplibs exchanges the operands of products (lib/poplin/MatMul.cpp), so what its plan calls
-        output channels, a few of which sit together in memory, are rows.
+        A product keeps the rows of its result apart: poplibs exchanges the operands of products
+        (lib/poplin/MatMul.cpp), so what its plan calls output channels, a few of which sit together
+        in memory, are rows.
         """
-        layout = self.layout(tensor)
+        tensor, layout = self.graph.tensors[name], self.layout(name)
         producer = self.producers.get(layout.mapping)
-        return layout.grouping > 1 and producer is not None and producer.kind == "matmul"
+        scattered = layout.grouping > 1 and producer is not None and producer.kind == "matmul"
+        return Placed(tensor.shape, tensor.dtype, layout, row_scattered=scattered)
 
     def dtype(self, tensor: str) -> str:
         """Return the element type of a tensor."""
         return self.graph.tensors[tensor].dtype
 
-    def step(self, op: str, step: Superstep, tiles: int | None) -> Step:
-        """Return a superstep as it runs on `tiles` tiles (None: all) under this stack."""
-        exchange = step.exchange_cycles(self.chip)
-        overhead = (
-            self.stack.superstep_cycles if step.exchange_bytes else self.stack.compute_set_cycles
-        )
-        return Step(
-            op=op,
-            name=step.name,
-            vertex=step.vertex,
-            sync_cycles=overhead,
-            exchange_cycles=exchange,
-            copy_cycles=step.on_tile_copy_cycles,
-            compute_cycles=step.compute_cycles,
-            exchange_bytes=step.exchange_bytes,
-            tiles=tiles or self.chip.tiles,
-        )
 
-    def finish(
-        self,
-        op: Op,
-        steps: list[Superstep],
-        *,
-        layout: TensorLayout,
-        temp_bytes: int = 0,
-    ) -> LoweredOp:
-        """Record where the results lie and wrap the steps of an operation without a plan."""
-        for name in op.outputs:
-            self.layouts[name] = layout
+@dataclass(slots=True, kw_only=True)
+class Lowering(Emitter):
+    """The lowering of one operation of a graph.
+
+    Attributes
+    ----------
+    state : LoweringState
+    op : Op
+    plan, transform : str
+        What was planned, where there is something to plan.
+    temp_bytes : int or None
+        Temporary bytes on the fullest tile; None for those of the steps.
+    interleaved_bytes : int
+        Bytes of them that must lie in interleaved memory.
+    result : TensorLayout or None
+        Where the operation's main result lies; None for its first.
+    """
+
+    state: LoweringState
+    op: Op
+    plan: str = ""
+    transform: str = ""
+    temp_bytes: int | None = None
+    interleaved_bytes: int = 0
+    result: TensorLayout | None = None
+
+    @classmethod
+    def of(cls, state: LoweringState, op: Op) -> Lowering:
+        """Start the lowering of an operation."""
+        return cls(chip=state.chip, stack=state.stack, name=op.name, state=state, op=op)
+
+    @property
+    def dtype(self) -> str:
+        """Floating-point type in which the result is computed."""
+        return float_dtype(self.state.dtype(self.op.outputs[0]))
+
+    def lay_out(self, *layouts: TensorLayout) -> None:
+        """Record where the results lie, the last layout for all that remain."""
+        for index, name in enumerate(self.op.outputs):
+            self.state.layouts[name] = layouts[min(index, len(layouts) - 1)]
+
+    def finish(self, layout: TensorLayout) -> LoweredOp:
+        """Return the operation; steps that do not say otherwise run on the tiles of the result."""
+        tiles = layout.tiles or self.chip.tiles
+        op = self.op
         return LoweredOp(
             name=op.name,
             kind=op.kind,
             function=op.function,
-            steps=tuple(self.step(op.name, step, layout.tiles) for step in steps),
+            steps=tuple(step if step.tiles else replace(step, tiles=tiles) for step in self.steps),
             macs=op.macs,
-            plan="",
-            transform="",
-            tiles=layout.tiles or self.chip.tiles,
+            plan=self.plan,
+            transform=self.transform,
+            tiles=tiles,
             grouping=layout.grouping,
-            temp_bytes=max([temp_bytes, *(step.temp_bytes for step in steps)]),
+            temp_bytes=max([0, *(step.temp_bytes for step in self.steps)])
+            if self.temp_bytes is None
+            else self.temp_bytes,
+            interleaved_bytes=self.interleaved_bytes,
         )
+
+
+LOWERINGS: dict[type, Callable[..., TensorLayout | tuple[TensorLayout, ...]]] = {}
+"""What lowers the operations with each class of attributes (`lowers`)."""
+
+
+def lowers(attributes: type) -> Callable[[Callable], Callable]:
+    """Register the function that lowers operations with attributes of a class.
+
+    It takes the lowering, the attributes and the placed inputs, adds supersteps, and returns the
+    layout of the results: one for all, or one each.
+    """
+
+    def register(function: Callable) -> Callable:
+        LOWERINGS[attributes] = function
+        return function
+
+    return register
+
+
+def lower_op(state: LoweringState, op: Op) -> LoweredOp:
+    """Lower one operation and record where its results lie."""
+    lowering = Lowering.of(state, op)
+    placed = map(state.placed, op.inputs)
+    layouts = LOWERINGS[type(op.params)](lowering, op.params, *placed)
+    if isinstance(layouts, TensorLayout):
+        layouts = (layouts,)
+    lowering.lay_out(*layouts)
+    return lowering.finish(lowering.result or layouts[0])

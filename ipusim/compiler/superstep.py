@@ -1,8 +1,9 @@
-"""What an operation costs: a list of supersteps, and how poplibs spreads its data over tiles."""
+"""How poplibs spreads data over tiles, what copies within a tile cost, versions of its codelets."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Protocol
 
@@ -22,9 +23,9 @@ BYTES_PER_ELEMENT = {
 # poplibs lib/poputil/TileMapping.cpp, calcLinearTileMapping: no tile gets less than this.
 MIN_BYTES_PER_TILE = 128
 
-# Source generations whose estimators and op structures were read: poplibs tag 1.0.136 (SDK 1.0)
+# Versions of poplibs whose estimators and operation structures were read: tag 1.0.136 (SDK 1.0)
 # and tag sdk/poplar/2.4.0.
-GENERATIONS = ("2020-01", "2021-11")
+CODELET_VERSIONS = ("2020-01", "2021-11")
 
 
 class ChipLike(Protocol):
@@ -38,59 +39,18 @@ class ChipLike(Protocol):
     max_sync_delay_cycles: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Superstep:
-    """One sync, exchange and compute phase; the slowest tile sets each of them.
-
-    Attributes
-    ----------
-    name : str
-        What the step does.
-    vertex : str
-        The vertex (codelet) that runs, or "copy" where only data moves.
-    compute_cycles : int
-        Cycles of the slowest tile.
-    exchange_bytes : int
-        Bytes received by the tile that receives most.
-    on_tile_copy_cycles : int
-        Cycles spent rearranging data within the slowest tile before the vertex runs.
-    temp_bytes : int
-        Bytes per tile that live during this step only.
-    """
-
-    name: str
-    vertex: str
-    compute_cycles: int
-    exchange_bytes: int = 0
-    on_tile_copy_cycles: int = 0
-    temp_bytes: int = 0
-
-    def exchange_cycles(self, chip: ChipLike) -> int:
-        """Return the exchange phase in cycles, without its sync."""
-        return -(-self.exchange_bytes // chip.exchange_bytes_per_cycle)
-
-    def total_cycles(self, chip: ChipLike, overhead_cycles: int = 0) -> int:
-        """Return compute, copies, exchange and a fixed overhead (sync, control code) in cycles."""
-        return (
-            self.compute_cycles
-            + self.on_tile_copy_cycles
-            + self.exchange_cycles(chip)
-            + overhead_cycles
-        )
-
-
 @dataclass(frozen=True, slots=True)
-class Era:
-    """Which generation of poplibs is modelled.
+class CodeletVersion:
+    """Which version of poplibs is modelled.
 
     Attributes
     ----------
     library : str
-        Generation that decides which vertices run and how work is planned.
+        Version that decides which vertices run and how work is planned.
     estimator : str
-        Generation whose cycle formulas are used. Early estimators charge coarse constants (200
+        Version whose cycle formulas are used. Early estimators charge coarse constants (200
         supervisor cycles per vertex in 1.0.136) which later ones corrected to the assembly; the
-        IPUModel of the day is reproduced with the same generation for both, silicon is better
+        IPUModel of the day is reproduced with the same version for both, silicon is better
         served by the latest estimator.
     """
 
@@ -98,32 +58,20 @@ class Era:
     estimator: str
 
 
-def parse_era(era: str | Era) -> Era:
-    """Return the era named by a string.
-
-    Parameters
-    ----------
-    era : str or Era
-        ``"2020-01"`` or ``"2021-11"`` (library and estimator alike), or both joined by a plus
-        sign, library first: ``"2020-01+2021-11"``.
-
-    Returns
-    -------
-    Era
+@cache
+def codelet_version(text: str) -> CodeletVersion:
+    """Return the version named by ``"2020-01"`` or ``"2020-01+2021-11"``, library first.
 
     Raises
     ------
     UnknownNameError
-        If a generation is not one of `GENERATIONS`.
+        If one of them is not in `CODELET_VERSIONS`.
     """
-    if isinstance(era, Era):
-        return era
-    library, _, estimator = era.partition("+")
-    parsed = Era(library, estimator or library)
-    for generation in (parsed.library, parsed.estimator):
-        if generation not in GENERATIONS:
-            raise unknown_name("codelet generation", generation, GENERATIONS)
-    return parsed
+    library, _, estimator = text.partition("+")
+    for version in (library, estimator or library):
+        if version not in CODELET_VERSIONS:
+            raise unknown_name("codelet version", version, CODELET_VERSIONS)
+    return CodeletVersion(library, estimator or library)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,42 +166,24 @@ def largest_part(total: int, grain: int, max_parts: int, min_part: int = 1) -> T
     return TileShare(parts, max(last, whole * grain) if parts > 1 else total)
 
 
-def linear_share(
-    elements: int, dtype: str, chip: ChipLike, *, min_bytes: int = MIN_BYTES_PER_TILE
-) -> TileShare:
+def linear_share(elements: int, dtype: str, chip: ChipLike) -> TileShare:
     """Spread a tensor linearly over the chip.
 
-    Parameters
-    ----------
-    elements : int
-        Elements of the tensor.
-    dtype : str
-        Data type, for example "float16".
-    chip : Chip
-        Tiles and data path width.
-    min_bytes : int, optional
-        Fewest bytes per tile.
-
-    Returns
-    -------
-    TileShare
+    Source: poplibs lib/poputil/TileMapping.cpp, mapTensorLinearly: grain of one vector, at least
+    128 B per tile.
 
     Raises
     ------
     ConfigError
         If `elements` is not positive.
-
-    Notes
-    -----
-    Source: poplibs lib/poputil/TileMapping.cpp, mapTensorLinearly: grain of one vector, at least
-    128 B per tile.
     """
     if elements < 1:
         raise ConfigError(
             f"A tensor of {elements} elements cannot be spread over tiles: give at least 1."
         )
     grain = vector_width(dtype, chip)
-    return largest_part(elements, grain, chip.tiles, ceil_div(min_bytes, element_bytes(dtype)))
+    least = ceil_div(MIN_BYTES_PER_TILE, element_bytes(dtype))
+    return largest_part(elements, grain, chip.tiles, least)
 
 
 def tile_share(elements: int, dtype: str, chip: ChipLike, tiles_used: int | None) -> TileShare:

@@ -9,7 +9,7 @@ import pytest
 from ipusim.compiler import code_size as sizes, memory
 from ipusim.compiler.code_size import code_size
 from ipusim.compiler.lower import lower
-from ipusim.compiler.program import LoweredOp, Program, Step
+from ipusim.compiler.program import LoweredOp, Program, Superstep
 from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
 from ipusim.workload.layers import GraphBuilder
@@ -20,7 +20,7 @@ MK2, STACK = load_chip("GC200"), load_stack("sdk-2.4")
 
 
 def step(vertex="popops::Add", *, compute=100, received=0, tiles=TILES, repeats=1):
-    return Step(
+    return Superstep(
         op="op",
         name="step",
         vertex=vertex,

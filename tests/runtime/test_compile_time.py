@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ipusim import files
-from ipusim.compiler.program import LoweredOp, Program, Step
+from ipusim.compiler.program import LoweredOp, Program, Superstep
 from ipusim.errors import ConfigError
 from ipusim.runtime.compile_time import (
     CompiledCode,
@@ -22,15 +22,15 @@ STENCIL_VERTICES_PER_TILE = 12  # two compute sets of six workers, thorbenlouw/l
 GC2_TILES = 1216
 
 
-def step(op: str, **changes) -> Step:
+def step(op: str, **changes) -> Superstep:
     plain = {
         "op": op, "name": "compute", "vertex": "AMP", "sync_cycles": 1, "exchange_cycles": 2,
         "copy_cycles": 3, "compute_cycles": 4, "exchange_bytes": 5, "tiles": 100,
     }  # fmt: skip
-    return Step(**{**plain, **changes})
+    return Superstep(**{**plain, **changes})
 
 
-def operation(name: str, *steps: Step) -> LoweredOp:
+def operation(name: str, *steps: Superstep) -> LoweredOp:
     return LoweredOp(
         name=name, kind="conv", function="", steps=steps, macs=1, plan="p", transform="", tiles=100,
         grouping=8, temp_bytes=0,

@@ -11,80 +11,50 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ipusim.compiler.emitter import SPREAD, Placed, TensorLayout
 from ipusim.compiler.operators.alignment_loss_plan import (
     LOG_ADD_CYCLES,
     LOG_MULTIPLY_CYCLES,
     PARTIAL_BYTES,
     plan_ctc,
 )
-from ipusim.compiler.operators.elementwise import elementwise_step
-from ipusim.compiler.operators.elementwise_functions import Expression
-from ipusim.compiler.operators.elementwise_gradient import generated_steps
-from ipusim.compiler.operators.elementwise_lowering import float_dtype
-from ipusim.compiler.operators.layout import cast_steps, fill_steps
-from ipusim.compiler.operators.reduce import reduce_steps
-from ipusim.compiler.program import LoweredOp
-from ipusim.compiler.state import LoweringState, TensorLayout
-from ipusim.compiler.superstep import Superstep, ceil_div, element_bytes
+from ipusim.compiler.state import Lowering, float_dtype, lowers
+from ipusim.compiler.superstep import ceil_div, element_bytes
 from ipusim.compiler.vertices.elementwise import dynamic_slice_cycles
-from ipusim.workload.graph import AlignmentLoss, Op
+from ipusim.compiler.vertices.training import Expression
+from ipusim.workload.graph import AlignmentLoss
 
 _PARTIALS = "float32"
 _CTC_GRADIENT = Expression(operations=3, tensors=3, slow=("exp", "exp"))
 """exp(log probability) - exp(gradient + loss)."""
+_TRANSDUCER_GRADIENT = Expression(operations=4, tensors=3, slow=("exp",))
 
 _OFFSET_BYTES = 4
 
 
-def lower_alignment_loss(state: LoweringState, op: Op) -> LoweredOp:
-    """Return the supersteps of a loss over alignments and of its gradient."""
-    params: AlignmentLoss = op.params
-    dtype = float_dtype(state.dtype(op.inputs[0]))
-    build = _ctc if params.kind == "ctc" else _transducer
-    before, loops, after, plan = build(state, params, dtype)
-    layout = replace(state.layout(op.inputs[0]), from_host=False, mapping="")
-    lowered = state.finish(op, [*before, *after], layout=layout)
-    steps = list(lowered.steps[: len(before)])
-    for step, repeats in loops:
-        steps.append(replace(state.step(op.name, step, None), repeats=repeats))
-    steps += lowered.steps[len(before) :]
-    state.layouts[op.outputs[0]] = TensorLayout()
-    return replace(lowered, steps=tuple(steps), plan=plan)
+@lowers(AlignmentLoss)
+def alignment_loss(
+    m: Lowering, op: AlignmentLoss, x: Placed, *_: Placed
+) -> tuple[TensorLayout, ...]:
+    """Lower a loss over alignments and its gradient, which lies with the probabilities."""
+    m.result = replace(x.layout, free=False, mapping="")
+    (_ctc if op.kind == "ctc" else _transducer)(m, op, float_dtype(x.dtype))
+    return SPREAD, m.result
 
 
-_Loops = list[tuple[Superstep, int]]
-
-
-def _ctc(
-    state: LoweringState, params: AlignmentLoss, dtype: str
-) -> tuple[list[Superstep], _Loops, list[Superstep], str]:
-    chip, era = state.chip, state.era
-    plan = plan_ctc(
-        params.batch,
-        params.steps,
-        params.labels,
-        params.classes,
-        element_bytes(dtype),
-        chip,
-    )
-    items = ceil_div(params.batch, plan.batch) * ceil_div(params.steps, plan.time)
-    held = items * params.classes
+def _ctc(m: Lowering, op: AlignmentLoss, dtype: str) -> None:
+    plan = plan_ctc(op, element_bytes(dtype), m.chip)
+    blank = " blank apart" if plan.blank_apart else ""
+    m.plan = f"CTC / b{plan.batch} t{plan.time} l{plan.label}{blank}"
+    items = ceil_div(op.batch, plan.batch) * ceil_div(op.steps, plan.time)
+    held = items * op.classes
     received = held * element_bytes(dtype)
     gradient_bytes = held * PARTIAL_BYTES
-    elements = params.batch * params.steps * params.classes
-    before = [
-        Superstep(
-            name="spread probabilities",
-            vertex="copy",
-            compute_cycles=0,
-            exchange_bytes=received,
-            temp_bytes=received + gradient_bytes,
-        ),
-        *fill_steps(elements * plan.label, _PARTIALS, chip, era=era),
-    ]
-    held_bytes = received + gradient_bytes
-    loops = []
-    for name, vertex, cycles, moved in (
+    elements = op.batch * op.steps * op.classes
+    gradient = Placed((elements,), _PARTIALS)
+    m.copy("spread probabilities", received, temp=received + gradient_bytes)
+    m.fill(gradient.shaped(elements * plan.label))
+    loops = (
         ("follow", "popnn::CTCAlpha, CTCBeta", plan.follow_cycles, plan.exchange_bytes),
         (
             "gradient",
@@ -92,75 +62,45 @@ def _ctc(
             plan.gradient_cycles,
             plan.gradient_exchange_bytes,
         ),
-    ):
-        # Columns are handed on by copies of their own, before the vertices.
-        handed = Superstep(
-            name=f"{name}, hand on columns",
-            vertex="copy",
-            compute_cycles=0,
-            exchange_bytes=moved or _OFFSET_BYTES,
-            temp_bytes=held_bytes,
-        )
-        step = Superstep(name=name, vertex=vertex, compute_cycles=cycles, temp_bytes=held_bytes)
-        loops += [(handed, plan.steps), (step, plan.steps)]
-    after: list[Superstep] = []
+    )
+    with m.loop(plan.steps, tiles=m.chip.tiles), m.holding(received + gradient_bytes):
+        for name, vertex, cycles, moved in loops:
+            # Columns are handed on by copies of their own, before the vertices.
+            m.copy(f"{name}, hand on columns", moved or _OFFSET_BYTES)
+            m.emit(name, vertex, cycles)
     if plan.label > 1:
-        after += reduce_steps((plan.label, elements), (0,), _PARTIALS, chip, era=era)
-    after += generated_steps("gradient", elements, _CTC_GRADIENT, _PARTIALS, chip, era=era)
-    after += cast_steps(elements, _PARTIALS, dtype, chip, era=era)
-    described = f"CTC / b{plan.batch} t{plan.time} l{plan.label}" + (
-        " blank apart" if plan.blank_apart else ""
-    )
-    return before, loops, after, described
+        m.reduce("add", gradient.shaped(plan.label, elements), 0)
+    m.generated("gradient", gradient, _CTC_GRADIENT)
+    m.cast(gradient, dtype)
 
 
-def _transducer(
-    state: LoweringState, params: AlignmentLoss, dtype: str
-) -> tuple[list[Superstep], _Loops, list[Superstep], str]:
-    chip, era = state.chip, state.era
-    columns = params.labels + 1
-    diagonals = params.steps + columns - 1
-    cells = params.batch * columns
+def _transducer(m: Lowering, op: AlignmentLoss, dtype: str) -> None:
+    chip = m.chip
+    columns = op.labels + 1
+    diagonals = op.steps + columns - 1
+    cells = op.batch * columns
     per_tile = ceil_div(cells, chip.tiles)
-    generation = era.estimator
+    pairs = Placed((2 * cells * op.steps,), _PARTIALS)
 
-    def sliced(name: str, values: int) -> Superstep:
-        return Superstep(
-            name=name,
-            vertex="popops::DynamicSlice1D",
-            compute_cycles=dynamic_slice_cycles(
-                values * per_tile, 1, _PARTIALS, chip, generation=generation
-            ),
-            exchange_bytes=_OFFSET_BYTES,
-        )
+    def sliced(name: str, values: int) -> None:
+        cycles = dynamic_slice_cycles(values * per_tile, 1, _PARTIALS, chip, generation=m.estimator)
+        m.emit(name, "popops::DynamicSlice1D", cycles, exchange=_OFFSET_BYTES)
 
-    per_cell = 2 * LOG_MULTIPLY_CYCLES + LOG_ADD_CYCLES
-    follow = Superstep(
-        name="follow diagonal",
-        vertex="AlphaVertex, BetaVertex",
-        compute_cycles=chip.workers * ceil_div(per_tile, chip.workers) * per_cell,
-        exchange_bytes=2 * per_tile * PARTIAL_BYTES,
-    )
-    (count,) = elementwise_step(
-        "add", 1, _PARTIALS, chip, era=era, n_inputs=2, in_place=True, tiles_used=1, name="count"
-    )
-    loop = [sliced("slice probabilities", 2), follow, sliced("write diagonal", 1), count]
     # Diagonals are laid side by side before, and cells put in order after.
     moved = 2 * ceil_div(cells * diagonals, chip.tiles) * PARTIAL_BYTES
-    before = [
-        *cast_steps(2 * cells * params.steps, dtype, _PARTIALS, chip, era=era),
-        Superstep(
-            name="shift to diagonals",
-            vertex="copy",
-            compute_cycles=0,
-            exchange_bytes=moved,
-            temp_bytes=2 * moved,
-        ),
-    ]
-    gradient = Expression(operations=4, tensors=3, slow=("exp",))
-    after = [
-        Superstep(name="shift back", vertex="copy", compute_cycles=0, exchange_bytes=moved),
-        *generated_steps("gradient", 2 * cells * params.steps, gradient, _PARTIALS, chip, era=era),
-        *cast_steps(2 * cells * params.steps, _PARTIALS, dtype, chip, era=era),
-    ]
-    return before, [(step, 2 * (diagonals - 1)) for step in loop], after, ""
+    m.cast(pairs.of(dtype), _PARTIALS)
+    m.copy("shift to diagonals", moved, temp=2 * moved)
+    per_cell = 2 * LOG_MULTIPLY_CYCLES + LOG_ADD_CYCLES
+    with m.loop(2 * (diagonals - 1), tiles=chip.tiles):
+        sliced("slice probabilities", 2)
+        m.emit(
+            "follow diagonal",
+            "AlphaVertex, BetaVertex",
+            chip.workers * ceil_div(per_tile, chip.workers) * per_cell,
+            exchange=2 * per_tile * PARTIAL_BYTES,
+        )
+        sliced("write diagonal", 1)
+        m.binary("add", Placed((1,), _PARTIALS, TensorLayout(tiles=1)), "count", in_place=True)
+    m.copy("shift back", moved)
+    m.generated("gradient", pairs, _TRANSDUCER_GRADIENT)
+    m.cast(pairs, dtype)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ipusim.compiler.superstep import ChipLike, ceil_div
+from ipusim.workload.graph import AlignmentLoss
 
 LOG_ADD_CYCLES, LOG_MULTIPLY_CYCLES = 16, 1
 """Of one worker, for a sum and a product of values kept as logarithms."""
@@ -74,20 +75,18 @@ def gradient_cycles(labels: int, *, extra_blank: bool) -> int:
 
 
 @lru_cache(maxsize=256)
-def plan_ctc(
-    batch: int, steps: int, labels: int, classes: int, dtype_bytes: int, chip: ChipLike
-) -> CtcPlan:
+def plan_ctc(op: AlignmentLoss, dtype_bytes: int, chip: ChipLike) -> CtcPlan:
     """Return the cheapest split: least cycles, then least memory, then fewest tiles."""
     best: tuple[tuple[int, int, int], CtcPlan] | None = None
-    for time in _counts(steps):
-        for label in _counts(labels):
+    for time in _counts(op.steps):
+        for label in _counts(op.labels):
             for blank_apart in (False, True):
                 columns = time * (label + blank_apart)
                 if columns > chip.tiles:
                     continue
-                for parts in _counts(min(batch, chip.tiles // columns)):
-                    plan = _plan(batch, steps, labels, parts, time, label, blank_apart, chip)
-                    used = _bytes(plan, batch, steps, labels, classes, dtype_bytes)
+                for parts in _counts(min(op.batch, chip.tiles // columns)):
+                    plan = _plan(op, (parts, time, label), blank_apart, chip)
+                    used = _bytes(plan, op, dtype_bytes)
                     if used > MEMORY_PROPORTION * chip.bytes_per_tile and best is not None:
                         continue
                     key = (_cycles(plan, chip), used, plan.tiles)
@@ -102,23 +101,18 @@ def _counts(size: int) -> list[int]:
 
 
 def _plan(
-    batch: int,
-    steps: int,
-    labels: int,
-    batch_parts: int,
-    time: int,
-    label: int,
-    blank_apart: bool,
-    chip: ChipLike,
+    op: AlignmentLoss, parts: tuple[int, int, int], blank_apart: bool, chip: ChipLike
 ) -> CtcPlan:
+    """Return what a split into parts of batch, time and labels costs."""
+    batch, time, label = parts
     # With an odd number of parts one direction waits for the other in the middle.
-    loop = ceil_div(steps, time) * (time + time % 2) // 2
-    part = ceil_div(labels, label)
-    extra_blank = labels % label == 0 and not blank_apart
-    rounds = ceil_div(ceil_div(batch, batch_parts), chip.workers) * chip.workers
+    loop = ceil_div(op.steps, time) * (time + time % 2) // 2
+    part = ceil_div(op.labels, label)
+    extra_blank = op.labels % label == 0 and not blank_apart
+    rounds = ceil_div(ceil_div(op.batch, batch), chip.workers) * chip.workers
     moved = (part if time > 2 else 0) + 2 * (label > 1) + 2 * (label > 1 and time > 2)
     return CtcPlan(
-        batch=batch_parts,
+        batch=batch,
         time=time,
         label=label,
         blank_apart=blank_apart,
@@ -137,14 +131,12 @@ def _cycles(plan: CtcPlan, chip: ChipLike) -> int:
     return plan.steps * (plan.follow_cycles + plan.gradient_cycles + exchange + fixed)
 
 
-def _bytes(
-    plan: CtcPlan, batch: int, steps: int, labels: int, classes: int, dtype_bytes: int
-) -> int:
+def _bytes(plan: CtcPlan, op: AlignmentLoss, dtype_bytes: int) -> int:
     """Return the bytes of the fullest tile: data, labels, gradient and what steps hand on."""
-    items, times = ceil_div(batch, plan.batch), ceil_div(steps, plan.time)
-    part = ceil_div(labels, plan.label)
-    extended = 2 * part + (labels % plan.label == 0)
-    data = items * times * classes
+    items, times = ceil_div(op.batch, plan.batch), ceil_div(op.steps, plan.time)
+    part = ceil_div(op.labels, plan.label)
+    extended = 2 * part + (op.labels % plan.label == 0)
+    data = items * times * op.classes
     return (
         data * (dtype_bytes + PARTIAL_BYTES)
         + items * part * LABEL_BYTES

@@ -10,14 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ipusim.compiler.superstep import (
-    ChipLike,
-    Superstep,
-    ceil_div,
-    copy_cycles,
-    element_bytes,
-    require_positive,
-)
+from ipusim.compiler.emitter import Emitter, Placed
+from ipusim.compiler.superstep import ChipLike, ceil_div, copy_cycles, element_bytes
 
 _WORKER_ELEMENTS = 32
 """Elements that a worker gets at least, and partials that one compares."""
@@ -30,33 +24,13 @@ _PARTIAL_BYTES = 8
 """A float or integer and its position."""
 
 
-def argmax_steps(
-    rows: int, length: int, dtype: str, chip: ChipLike, *, scattered: bool = False
-) -> list[Superstep]:
-    """Return the supersteps of finding the largest element of each row.
+def argmax(m: Emitter, x: Placed) -> None:
+    """Find the largest element of each row of a matrix.
 
-    Parameters
-    ----------
-    rows, length : int
-        Rows and elements of each.
-    dtype : str
-        Type of the elements; what is no float is compared by compiled code.
-    chip : Chip
-        The chip.
-    scattered : bool, optional
-        Whether neighbours of a row lie apart where the tensor is stored. Vertices read contiguous
-        elements, so the tile then copies them one by one.
-
-    Returns
-    -------
-    list of Superstep
-
-    Raises
-    ------
-    ConfigError
-        If a count is not positive.
+    What is no float is compared by compiled code. Vertices read contiguous elements, so a tile
+    copies those of a scattered row one by one before.
     """
-    require_positive(rows=rows, length=length)
+    (rows, length), chip = x.shape, m.chip
     shares, size = _shares(rows * length, chip)
     compute, partials = 0, Counter[int]()
     for share in range(shares):
@@ -64,23 +38,18 @@ def argmax_steps(
         cycles = 0
         for row, elements, count in _pieces(begin, end, length):
             worker, workers = _split(elements, chip)
-            cycles += count * _gather_cycles(elements, worker, dtype, chip)
+            cycles += count * _gather_cycles(elements, worker, x.dtype, chip)
             if count == 1:
                 partials[row] += workers
             else:
                 partials.update(dict.fromkeys(range(row, row + count), workers))
         compute = max(compute, cycles)
-    moved = size * element_bytes(dtype)
-    copied = copy_cycles(moved, chip, atom_bytes=element_bytes(dtype)) if scattered else 0
-    first = Superstep(
-        name="largest of each worker",
-        vertex="popnn::ReduceMaxClassGather",
-        compute_cycles=compute,
-        exchange_bytes=moved,
-        on_tile_copy_cycles=copied,
-        temp_bytes=moved,
-    )
-    return [first, *_compare_partials(Counter(partials.values()), dtype, chip)]
+    element = element_bytes(x.dtype)
+    moved = size * element
+    copied = copy_cycles(moved, chip, atom_bytes=element) if x.row_scattered else 0
+    vertex = "popnn::ReduceMaxClassGather"
+    m.emit("largest of each worker", vertex, compute, exchange=moved, temp=moved, copy=copied)
+    _compare_partials(m, Counter(partials.values()), x.dtype)
 
 
 def _shares(elements: int, chip: ChipLike) -> tuple[int, int]:
@@ -126,9 +95,9 @@ def _gather_cycles(elements: int, worker: int, dtype: str, chip: ChipLike) -> in
     return vertices * (_SUPERVISOR + chip.workers * cycles)
 
 
-def _compare_partials(rows: Counter[int], dtype: str, chip: ChipLike) -> list[Superstep]:
-    """Return the further steps for `rows`: how many rows have left so many partials."""
-    steps = []
+def _compare_partials(m: Emitter, rows: Counter[int], dtype: str) -> None:
+    """Compare what workers found; `rows` says how many rows have left so many partials."""
+    chip = m.chip
     while max(rows) > 1:
         vertices = sum(
             count * ceil_div(size, _WORKER_ELEMENTS) for size, count in rows.items() if size > 1
@@ -138,17 +107,14 @@ def _compare_partials(rows: Counter[int], dtype: str, chip: ChipLike) -> list[Su
         cycles = _SPARSE + 3 * largest if floats else 23 + 6 * largest
         per_tile = ceil_div(vertices, chip.tiles)
         moved = per_tile * largest * _PARTIAL_BYTES
-        steps.append(
-            Superstep(
-                name="compare the largest",
-                vertex="popnn::ReduceMaxClassSparse",
-                compute_cycles=chip.workers * ceil_div(per_tile, chip.workers) * cycles,
-                exchange_bytes=moved,
-                temp_bytes=moved,
-            )
+        m.emit(
+            "compare the largest",
+            "popnn::ReduceMaxClassSparse",
+            chip.workers * ceil_div(per_tile, chip.workers) * cycles,
+            exchange=moved,
+            temp=moved,
         )
         left: Counter[int] = Counter()
         for size, count in rows.items():
             left[ceil_div(size, _WORKER_ELEMENTS)] += count
         rows = left
-    return steps

@@ -10,14 +10,10 @@ from __future__ import annotations
 
 from math import isqrt
 
-from ipusim.compiler.superstep import (
-    ChipLike,
-    Superstep,
-    ceil_div,
-    element_bytes,
-    require_positive,
-    vector_width,
-)
+from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
+from ipusim.compiler.state import float_dtype, lowers
+from ipusim.compiler.superstep import ceil_div, element_bytes, vector_width
+from ipusim.workload.graph import Distance
 
 _FORWARD_LOOP = 3
 """Subtract, absolute value, add."""
@@ -27,42 +23,22 @@ _AROUND = 20
 """Cycles of a vertex outside its loop: pointers, sum over the vector, store [inferred]."""
 
 
-def distance_steps(
-    rows: int, others: int, width: int, dtype: str, chip: ChipLike, *, backward: bool = False
-) -> list[Superstep]:
-    """Return the superstep of the distances of `rows` rows to `others` rows of `width` elements.
-
-    Parameters
-    ----------
-    rows, others, width : int
-        Sizes.
-    dtype : str
-        "float16" or "float32".
-    chip : Chip
-        The chip.
-    backward : bool, optional
-        Whether the gradient of the first matrix is computed instead, from both matrices and the
-        gradient of the distances.
-
-    Raises
-    ------
-    ConfigError
-        If a size is not positive.
-    """
-    require_positive(rows=rows, others=others, width=width)
-    columns, length = (width, others) if backward else (others, width)
-    results = ceil_div(rows * columns, chip.tiles)
+@lowers(Distance)
+def distance(m: Emitter, op: Distance, x: Placed, *_: Placed) -> TensorLayout:
+    """Lower distances of all pairs of rows, or the gradient of the first matrix from both."""
+    dtype = float_dtype(x.dtype)
+    columns, length = (op.width, op.others) if op.backward else (op.others, op.width)
+    results = ceil_div(op.rows * columns, m.chip.tiles)
     side = isqrt(results - 1) + 1
-    received = (min(side, rows) + min(ceil_div(results, min(side, rows)), columns)) * length
-    loop = _GRADIENT_LOOP if backward else _FORWARD_LOOP
-    vertex = _AROUND + loop * ceil_div(length, vector_width(dtype, chip))
+    received = (min(side, op.rows) + min(ceil_div(results, min(side, op.rows)), columns)) * length
+    loop = _GRADIENT_LOOP if op.backward else _FORWARD_LOOP
+    vertex = _AROUND + loop * ceil_div(length, vector_width(dtype, m.chip))
     moved = received * element_bytes(dtype)
-    return [
-        Superstep(
-            name="distance gradient" if backward else "distance",
-            vertex="L1DistanceGradSingleVertex" if backward else "L1DistanceSingleVertex",
-            compute_cycles=chip.workers * ceil_div(results, chip.workers) * vertex,
-            exchange_bytes=moved,
-            temp_bytes=moved,
-        )
-    ]
+    m.emit(
+        "distance gradient" if op.backward else "distance",
+        "L1DistanceGradSingleVertex" if op.backward else "L1DistanceSingleVertex",
+        m.chip.workers * ceil_div(results, m.chip.workers) * vertex,
+        exchange=moved,
+        temp=moved,
+    )
+    return SPREAD

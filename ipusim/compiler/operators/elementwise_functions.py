@@ -8,37 +8,15 @@ first, then what the forward pass kept.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from ipusim.compiler.superstep import GENERATIONS
+from ipusim.compiler.superstep import CODELET_VERSIONS
 from ipusim.compiler.vertices import tables
 from ipusim.compiler.vertices.elementwise import (
     binary_functions,
     canonical_function,
     unary_functions,
 )
+from ipusim.compiler.vertices.training import Expression
 from ipusim.errors import unknown_name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expression:
-    """An expression of popops::map that becomes one generated vertex.
-
-    Attributes
-    ----------
-    operations : int
-        Operators of the expression; each runs once per vector of each input.
-    tensors : int
-        Tensor inputs.
-    slow : tuple of str
-        Operators among them that take longer than one cycle a vector: besides, they cost what
-        their own vertices do (poplibs' estimate of generated vertices counts them like the rest).
-    """
-
-    operations: int
-    tensors: int = 2
-    slow: tuple[str, ...] = ()
-
 
 COMPOSED: dict[str, tuple[str, ...]] = {
     "leaky_relu": ("mul", "max"),
@@ -129,20 +107,9 @@ def known_functions(generation: str) -> list[str]:
 
 
 def vertices_of(function: str, generation: str) -> tuple[str, ...]:
-    """Return the vertices that compute a function, in order.
+    """Return the functions with a vertex each that compute a function, in order.
 
-    Parameters
-    ----------
-    function : str
-        Name in the graph.
-    generation : str
-        Generation of the estimators.
-
-    Returns
-    -------
-    tuple of str
-        Functions with a vertex each; a comparison, or a step that only a later generation has,
-        becomes one compare.
+    A comparison, or a step that only a later version of the estimators has, becomes one compare.
 
     Raises
     ------
@@ -156,6 +123,6 @@ def vertices_of(function: str, generation: str) -> tuple[str, ...]:
     parts = COMPOSED.get(function) or _EARLY.get(canonical)
     if parts:
         return tuple(part if part in known else FALLBACK for part in parts)
-    if canonical in COMPARISONS or canonical in unary_functions(GENERATIONS[-1]):
+    if canonical in COMPARISONS or canonical in unary_functions(CODELET_VERSIONS[-1]):
         return (FALLBACK,)
     raise unknown_name("elementwise function", function, known_functions(generation))

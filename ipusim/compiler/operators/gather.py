@@ -3,285 +3,202 @@
 Sources: poplibs lib/popops/DynamicSlice.cpp (multiSlicePlanned, generatePlannedMultiUpdateOp) and
 lib/popops/PerformanceEstimation.cpp, tags sdk/poplar/2.0.0 and sdk/poplar/2.4.0. Indices are taken
 to be spread evenly over the table, as the planner takes them; IPUModel instead charges every index
-as if one worker of each tile found it ("worst").
+as if one worker of each tile found it (``hottest`` 1).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
 
-from ipusim.compiler.operators.elementwise import scaled_add_steps
-from ipusim.compiler.operators.gather_plan import INDEX_BYTES, EmbeddingPlan
-from ipusim.compiler.operators.layout import fill_steps
+from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
+from ipusim.compiler.operators.gather_plan import INDEX_BYTES, EmbeddingPlan, plan_embedding
+from ipusim.compiler.state import Lowering, lowers
 from ipusim.compiler.superstep import (
-    ChipLike,
-    Era,
-    Superstep,
+    CODELET_VERSIONS,
     ceil_div,
+    codelet_version,
     copy_cycles,
     element_bytes,
-    parse_era,
 )
 from ipusim.compiler.vertices.elementwise import cast_cycles, fill_cycles
-from ipusim.compiler.vertices.reduce import Region, tile_reduction
+from ipusim.compiler.vertices.reduce import ReduceTypes, Region, tile_reduction
 from ipusim.compiler.vertices.training import multi_slice_cycles, multi_update_add_cycles
-from ipusim.errors import unknown_name
+from ipusim.workload.graph import Gather
 
-_EVEN = Fraction(0)
-INDEX_DISTRIBUTIONS = ("uniform", "worst")
+CYCLE_PLANS_ERA = 2
+"""Planner version from which embeddings are planned by cycles instead of memory."""
+
 _REARRANGED_FROM_SPLIT = 4
 """From this many parts of the rows on, gradients are first brought into the plan's layout."""
 
 
-def _hits(
-    looked_at: int, part: int, rows: int, distribution: str, hottest: Fraction = _EVEN
-) -> int:
-    """Return how many of some indices fall into the part of the table that is hit most.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table of rows, how its lookups and updates are split, and where indices fall.
 
-    A share `hottest` of them falls on one row, the rest evenly.
-    """
-    if distribution not in INDEX_DISTRIBUTIONS:
-        raise unknown_name("distribution of indices", distribution, INDEX_DISTRIBUTIONS)
-    if distribution == "worst":
-        return looked_at
-    same = min(looked_at, ceil(looked_at * hottest))
-    return min(looked_at, same + ceil_div((looked_at - same) * part, rows))
-
-
-def gather_steps(
-    plan: EmbeddingPlan,
-    rows: int,
-    dtype: str,
-    chip: ChipLike,
-    *,
-    era: str | Era,
-    distribution: str = "uniform",
-    hottest: Fraction = _EVEN,
-    table_elsewhere: bool = False,
-) -> list[Superstep]:
-    """Return the supersteps of looking rows up in a table.
-
-    Parameters
+    Attributes
     ----------
     plan : EmbeddingPlan
-        The split.
-    rows : int
-        Rows of the table.
-    dtype : str
-        Type of the table.
-    chip : Chip
-        The chip.
-    era : str or Era
-        Generation of poplibs.
-    distribution : {"uniform", "worst"}, optional
-        Where the indices fall.
-    hottest : Fraction, optional
-        Share of the indices that falls on one row; the rest is spread as `distribution` says.
-    table_elsewhere : bool, optional
-        Whether the table does not lie as planned, because an operation computed it.
-
-    Returns
-    -------
-    list of Superstep
-        A table that lies elsewhere is first copied into place (multiSlice, regroupBaseTensor).
-        Each tile copies the rows that it holds; where the table's rows are split, a second step
-        picks the one candidate that is right. Split indices need the table on several tiles.
-    """
-    era = parse_era(era)
-    size = element_bytes(dtype)
-    row_bytes = plan.width * size
-    table_bytes = plan.rows * row_bytes
-    received = plan.indices * INDEX_BYTES
-    temporary = received
-    if plan.index_split > 1:
-        received += table_bytes - table_bytes // plan.index_split
-        temporary += table_bytes
-    per_worker = ceil_div(plan.indices, chip.workers)
-    first = multi_slice_cycles(
-        per_worker,
-        _hits(per_worker, plan.rows, rows, distribution, hottest),
-        plan.width,
-        dtype,
-        chip,
-        generation=era.estimator,
-    )
-    candidates = plan.indices * row_bytes if plan.row_split > 1 else 0
-    steps = _table_into_place(plan, dtype, chip) if table_elsewhere else []
-    steps.append(
-        Superstep(
-            name="gather",
-            vertex="popops::MultiSlice",
-            compute_cycles=plan.groups * first,
-            exchange_bytes=plan.groups * received,
-            temp_bytes=plan.groups * (temporary + candidates),
-        )
-    )
-    if plan.row_split == 1:
-        return steps
-    chosen = ceil_div(plan.indices, plan.row_split)
-    arriving = plan.row_split * chosen * row_bytes
-    per_worker = ceil_div(chosen, chip.workers)
-    second = multi_slice_cycles(
-        per_worker, per_worker, plan.width, dtype, chip, generation=era.estimator
-    )
-    steps.append(
-        Superstep(
-            name="gather, choose candidates",
-            vertex="popops::MultiSlice",
-            compute_cycles=plan.groups * second,
-            exchange_bytes=plan.groups * (arriving + chosen * INDEX_BYTES),
-            temp_bytes=plan.groups * (candidates + arriving),
-        )
-    )
-    return steps
-
-
-def _table_into_place(plan: EmbeddingPlan, dtype: str, chip: ChipLike) -> list[Superstep]:
-    """Return the copy of a table from where an operation left it to where the plan wants it."""
-    own = ceil_div(plan.groups * plan.rows * plan.width, plan.index_split) * element_bytes(dtype)
-    return [
-        Superstep(
-            name="bring table into place",
-            vertex="copy",
-            compute_cycles=0,
-            exchange_bytes=own,
-            on_tile_copy_cycles=copy_cycles(own, chip),
-            temp_bytes=own,
-        )
-    ]
-
-
-def update_add_steps(
-    plan: EmbeddingPlan,
-    rows: int,
-    width: int,
-    dtype: str,
-    chip: ChipLike,
-    *,
-    era: str | Era,
-    zero_first: bool = True,
-    wide_partials: bool = False,
-    distribution: str = "uniform",
-    hottest: Fraction = _EVEN,
-) -> list[Superstep]:
-    """Return the supersteps of adding rows into a table, gradients or messages of neighbours.
-
-    Parameters
-    ----------
-    plan : EmbeddingPlan
-        The split.
     rows, width : int
         Rows of the table and elements of a row.
     dtype : str
-        "float16" or "float32".
-    chip : Chip
-        The chip.
-    era : str or Era
-        Generation of poplibs.
-    zero_first : bool, optional
-        Whether the table is a fresh tensor of zeros.
-    wide_partials : bool, optional
-        Whether split indices accumulate in float32 (up to sdk/poplar/2.0.0 always).
-    distribution : {"uniform", "worst"}, optional
-        Where the indices fall.
-    hottest : Fraction, optional
-        Share of the indices that falls on one row; the rest is spread as `distribution` says.
-
-    Returns
-    -------
-    list of Superstep
-        Every tile looks at all its indices and adds the rows that fall into its part of the table.
-        Split indices fill partial tables of zeros, which are summed and added.
+    hottest : Fraction
+        Share of the indices that falls on one row; the rest is spread evenly.
     """
-    era = parse_era(era)
-    size = element_bytes(dtype)
-    elements = plan.group_split * plan.groups * rows * width
-    steps = fill_steps(elements, dtype, chip, era=era) if zero_first else []
+
+    plan: EmbeddingPlan
+    rows: int
+    width: int
+    dtype: str
+    hottest: Fraction = Fraction(0)
+
+    def hits(self, looked_at: int, part: int) -> int:
+        """Return how many indices fall into the `part` of the rows that is hit most."""
+        same = min(looked_at, ceil(looked_at * self.hottest))
+        return min(looked_at, same + ceil_div((looked_at - same) * part, self.rows))
+
+
+@lowers(Gather)
+def gather(m: Lowering, op: Gather, *inputs: Placed) -> TensorLayout:
+    """Lower lookups or updates; their planner and vertices changed between SDK 2.0 and 2.4."""
+    early = m.stack.planner_era < CYCLE_PLANS_ERA
+    # The graph may also change a table like this one: both share a plan.
+    changes = [replace(op, function=function) for function in ("add", "write")]
+    plan = plan_embedding(
+        op,
+        m.dtype,
+        m.chip,
+        goal="memory" if early else "cycles",
+        updates=any(other.params in changes for other in m.state.graph.ops),
+    )
+    hottest = Fraction(op.hottest, op.indices)
+    table = Table(plan=plan, rows=op.rows, width=op.width, dtype=m.dtype, hottest=hottest)
+    if early:
+        m.codelets = codelet_version(CODELET_VERSIONS[0])
+    if op.function == "lookup":
+        # Tables that an operation computes lie as that operation left them.
+        if not early and not inputs[0].layout.free:
+            bring_into_place(m, table)
+        look_up(m, table)
+    else:
+        # A sum starts from zeros, laid out as planned; rows are written where they are stored.
+        add_rows(m, table, wide=early, zero_first=op.function == "add")
+    return SPREAD
+
+
+def bring_into_place(m: Emitter, table: Table) -> None:
+    """Copy a table from where an operation left it (multiSlice, regroupBaseTensor)."""
+    plan = table.plan
+    own = ceil_div(plan.groups * plan.rows * plan.width, plan.index_split)
+    own *= element_bytes(table.dtype)
+    m.fetch("bring table into place", own, cycles=copy_cycles(own, m.chip))
+
+
+def look_up(m: Emitter, table: Table) -> None:
+    """Copy the rows that each tile holds.
+
+    Where the table's rows are split, a second step picks the one candidate that is right. Split
+    indices need the table on several tiles.
+    """
+    plan, dtype, workers = table.plan, table.dtype, m.chip.workers
+    row_bytes = plan.width * element_bytes(dtype)
+    table_bytes = plan.rows * row_bytes
+    received = temporary = plan.indices * INDEX_BYTES
+    if plan.index_split > 1:
+        received += table_bytes - table_bytes // plan.index_split
+        temporary += table_bytes
+    candidates = plan.indices * row_bytes if plan.row_split > 1 else 0
+
+    def sliced(indices: int, found: int) -> int:
+        return plan.groups * multi_slice_cycles(
+            indices, found, plan.width, dtype, m.chip, generation=m.estimator
+        )
+
+    per_worker = ceil_div(plan.indices, workers)
+    m.emit(
+        "gather",
+        "popops::MultiSlice",
+        sliced(per_worker, table.hits(per_worker, plan.rows)),
+        exchange=plan.groups * received,
+        temp=plan.groups * (temporary + candidates),
+    )
+    if plan.row_split == 1:
+        return
+    chosen = ceil_div(plan.indices, plan.row_split)
+    arriving = plan.row_split * chosen * row_bytes
+    per_worker = ceil_div(chosen, workers)
+    m.emit(
+        "gather, choose candidates",
+        "popops::MultiSlice",
+        sliced(per_worker, per_worker),
+        exchange=plan.groups * (arriving + chosen * INDEX_BYTES),
+        temp=plan.groups * (candidates + arriving),
+    )
+
+
+def add_rows(m: Emitter, table: Table, *, wide: bool = False, zero_first: bool = True) -> None:
+    """Add rows into a table, gradients or messages of neighbours.
+
+    Every tile looks at all its indices and adds the rows that fall into its part of the table.
+    Split indices fill partial tables of zeros, which are summed and added; up to sdk/poplar/2.0.0
+    these are always `wide`, float32. The table itself may be a fresh tensor of zeros.
+    """
+    plan, dtype, chip = table.plan, table.dtype, m.chip
+    stored = Placed((plan.group_split * plan.groups * table.rows * table.width,), dtype)
+    if zero_first:
+        m.fill(stored)
     several = plan.index_split > 1
-    partial_dtype = "float32" if several and wide_partials else dtype
+    partial_dtype = "float32" if several and wide else dtype
+    partial_size = element_bytes(partial_dtype)
     own = plan.groups * ceil_div(plan.indices, plan.row_split) * plan.width
     if plan.row_split >= _REARRANGED_FROM_SPLIT or partial_dtype != dtype:
-        steps.append(
-            Superstep(
-                name="rearrange gradients",
-                vertex="copy",
-                compute_cycles=0,
-                exchange_bytes=own * size,
-                temp_bytes=own * size,
-            )
-        )
+        m.fetch("rearrange gradients", own * element_bytes(dtype))
     if partial_dtype != dtype:
-        steps.append(
-            Superstep(
-                name="cast gradients",
-                vertex="popops::Cast1D",
-                compute_cycles=cast_cycles(
-                    own, dtype, partial_dtype, chip, generation=era.estimator
-                ),
-            )
-        )
+        cycles = cast_cycles(own, dtype, partial_dtype, chip, generation=m.estimator)
+        m.emit("cast gradients", "popops::Cast1D", cycles)
     partials = plan.groups * plan.rows * plan.width
-    partial_bytes = partials * element_bytes(partial_dtype) if several else 0
+    partial_bytes = partials * partial_size if several else 0
     if several:
-        steps.append(
-            Superstep(
-                name="zero partial tables",
-                vertex="popops::Fill",
-                compute_cycles=fill_cycles(partials, partial_dtype, chip, generation=era.estimator),
-                temp_bytes=partial_bytes,
-            )
-        )
-    row_bytes = plan.width * element_bytes(partial_dtype)
-    received = plan.groups * plan.indices * (INDEX_BYTES + row_bytes)
+        cycles = fill_cycles(partials, partial_dtype, chip, generation=m.estimator)
+        m.emit("zero partial tables", "popops::Fill", cycles, temp=partial_bytes)
+    received = plan.groups * plan.indices * (INDEX_BYTES + plan.width * partial_size)
     # The early vertex runs on one worker; later ones divide the rows of the table.
-    own_rows = plan.rows if era.estimator == "2020-01" else ceil_div(plan.rows, chip.workers)
-    steps.append(
-        Superstep(
-            name="add rows",
-            vertex="popops::ScaledMultiUpdateOp",
-            compute_cycles=plan.groups
-            * multi_update_add_cycles(
-                plan.indices,
-                _hits(plan.indices, own_rows, rows, distribution, hottest),
-                plan.width,
-                partial_dtype,
-                chip,
-                generation=era.estimator,
-            ),
-            exchange_bytes=received,
-            temp_bytes=received + partial_bytes,
-        )
+    own_rows = plan.rows if m.estimator == "2020-01" else ceil_div(plan.rows, chip.workers)
+    cycles = multi_update_add_cycles(
+        plan.indices,
+        table.hits(plan.indices, own_rows),
+        plan.width,
+        partial_dtype,
+        chip,
+        generation=m.estimator,
+    )
+    m.emit(
+        "add rows",
+        "popops::ScaledMultiUpdateOp",
+        plan.groups * cycles,
+        exchange=received,
+        temp=received + partial_bytes,
     )
     if not several:
-        return steps
+        return
     outputs = ceil_div(partials, plan.index_split)
-    arriving = outputs * plan.index_split * element_bytes(partial_dtype)
+    arriving = outputs * plan.index_split * partial_size
     compute = tile_reduction(
         [Region(outputs, 1, plan.index_split)],
-        "add",
-        dtype=partial_dtype,
+        ReduceTypes("add", partial_dtype, partial_dtype),
+        chip,
+        m.estimator,
         partials=partial_dtype,
-        out_dtype=partial_dtype,
-        chip=chip,
-        generation=era.estimator,
         pieces=plan.index_split,
     )
-    steps += [
-        Superstep(
-            name="sum partial tables",
-            vertex="popops::Reduce",
-            compute_cycles=cycles,
-            exchange_bytes=arriving if index == 0 else 0,
-            temp_bytes=partial_bytes + arriving,
+    for index, cycles in enumerate(compute):
+        m.emit(
+            "sum partial tables",
+            "popops::Reduce",
+            cycles,
+            exchange=0 if index else arriving,
+            temp=partial_bytes + arriving,
         )
-        for index, cycles in enumerate(compute)
-    ]
-    return steps + scaled_add_steps(
-        elements,
-        dtype,
-        chip,
-        era=era,
-        addend_dtype=partial_dtype,
-        constrained=True,
-    )
+    m.scaled_add(stored, partial_dtype, constrained=True)

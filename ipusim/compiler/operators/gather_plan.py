@@ -10,7 +10,7 @@ over the tiles before anything else; those of one tile take their turns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -22,6 +22,7 @@ from ipusim.compiler.superstep import (
     element_bytes,
     require_positive,
 )
+from ipusim.workload.graph import Gather
 
 GOALS = ("memory", "cycles")
 INDEX_BYTES = 4
@@ -184,27 +185,18 @@ def _cycle_goal(
 
 
 @lru_cache(maxsize=256)
-def _plan(
-    rows: int,
-    width: int,
-    indices: int,
-    size: int,
-    chip: ChipLike,
-    goal: str,
-    updates: bool,
-    groups: int,
-) -> EmbeddingPlan:
+def _plan(op: Gather, size: int, chip: ChipLike, goal: str, updates: bool) -> EmbeddingPlan:
     grain_bytes = _STORE_BYTES if goal == "memory" else chip.data_path_bytes
     grain_elements = max(1, grain_bytes // size)
-    grains = ceil_div(width, grain_elements)
+    grains = ceil_div(op.width, grain_elements)
     found = []
-    for group_split in distinct_splits(groups, chip.tiles):
-        tiles, per_tile = chip.tiles // group_split, ceil_div(groups, group_split)
-        splits = _all_splits(rows, grains, indices, tiles, grain_elements)
+    for group_split in distinct_splits(op.groups, chip.tiles):
+        tiles, per_tile = chip.tiles // group_split, ceil_div(op.groups, group_split)
+        splits = _all_splits(op.rows, grains, op.indices, tiles, grain_elements)
         if goal == "memory":
-            costs = _memory_goal(splits, indices, size, tiles, updates=updates)
+            costs = _memory_goal(splits, op.indices, size, tiles, updates=updates)
         else:
-            costs = _cycle_goal(splits, rows, grains, size, tiles, chip, updates=updates)
+            costs = _cycle_goal(splits, op.rows, grains, size, tiles, chip, updates=updates)
         best = int(np.argmin(costs))
         found.append((per_tile * int(costs[best]), group_split, per_tile, splits, best))
     _, group_split, per_tile, splits, best = min(found, key=lambda option: option[:2])
@@ -214,50 +206,25 @@ def _plan(
         width_split=int(splits.width_split[best]),
         row_split=int(splits.row_split[best]),
         index_split=int(splits.index_split[best]),
-        width=min(width, int(splits.grains[best]) * grain_elements),
+        width=min(op.width, int(splits.grains[best]) * grain_elements),
         rows=int(splits.rows[best]),
         indices=int(splits.indices[best]),
     )
 
 
 def plan_embedding(
-    rows: int,
-    width: int,
-    indices: int,
-    dtype: str,
-    chip: ChipLike,
-    *,
-    goal: str,
-    updates: bool = True,
-    groups: int = 1,
+    op: Gather, dtype: str, chip: ChipLike, *, goal: str, updates: bool = True
 ) -> EmbeddingPlan:
-    """Return the split of lookups of `indices` rows of a table, and of its updates.
+    """Return the split of the lookups in a table, and of its updates where they share the plan.
 
-    Parameters
-    ----------
-    rows, width : int
-        Rows of the table and elements of a row.
-    indices : int
-        Rows that are looked up or added.
-    dtype : str
-        Type of the table.
-    chip : Chip
-        The chip.
-    goal : {"memory", "cycles"}
-        What the plan minimises.
-    updates : bool, optional
-        Whether the same plan serves updates.
-    groups : int, optional
-        Tables of that size, each with so many indices.
-
-    Returns
-    -------
-    EmbeddingPlan
+    `goal` says what is minimised, "memory" or "cycles".
 
     Raises
     ------
     ConfigError
         If a size is not positive.
     """
-    require_positive(rows=rows, width=width, indices=indices, groups=groups)
-    return _plan(rows, width, indices, element_bytes(dtype), chip, goal, updates, groups)
+    require_positive(rows=op.rows, width=op.width, indices=op.indices)
+    # Lookups and updates of one table share the plan.
+    table = replace(op, function="lookup", hottest=0)
+    return _plan(table, element_bytes(dtype), chip, goal, updates)

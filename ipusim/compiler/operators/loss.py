@@ -6,168 +6,96 @@ Source: poplibs lib/popnn/Loss.cpp (calcLoss) and lib/popops/Encoding.cpp (encod
 
 from __future__ import annotations
 
-from ipusim.compiler.operators.argmax import argmax_steps
-from ipusim.compiler.operators.elementwise import elementwise_step, row_step
-from ipusim.compiler.operators.layout import cast_steps, fill_steps
-from ipusim.compiler.operators.reduce import reduce_steps
-from ipusim.compiler.operators.softmax import softmax_steps
-from ipusim.compiler.superstep import (
-    ChipLike,
-    Era,
-    Superstep,
-    ceil_div,
-    element_bytes,
-    parse_era,
-    require_float,
-    require_positive,
-    tile_share,
-    vector_width,
-)
+from dataclasses import replace
+
+from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
+from ipusim.compiler.operators.argmax import argmax
+from ipusim.compiler.operators.softmax import softmax_forward
+from ipusim.compiler.state import Lowering, float_dtype, lowers
+from ipusim.compiler.superstep import ceil_div, element_bytes, vector_width
 from ipusim.compiler.vertices.training import loss_transform_cycles, one_hot_cycles
-from ipusim.errors import unknown_name
-from ipusim.workload.operators import CLASS_LOSSES, LOSSES
+from ipusim.workload.graph import Loss
+from ipusim.workload.operators import CLASS_LOSSES
 
 _MIN_GRAINS_PER_TILE = 4
 
 
-def loss_steps(
-    kind: str,
-    rows: int,
-    classes: int,
-    dtype: str,
-    chip: ChipLike,
-    *,
-    era: str | Era,
-    tiles_used: int | None = None,
-    scattered: bool = False,
-) -> list[Superstep]:
-    """Return the supersteps of a loss, its gradient and the mean over all rows.
+@lowers(Loss)
+def loss(m: Lowering, op: Loss, x: Placed, *_: Placed) -> tuple[TensorLayout, ...]:
+    """Lower a loss; its gradient lies with the predictions."""
+    m.tiles = m.chip.tiles
+    m.result = TensorLayout(tiles=x.layout.tiles)
+    loss_and_gradient(m, op, x.shaped(op.rows, op.classes).of(float_dtype(x.dtype)))
+    return SPREAD, replace(x.layout, free=False)
 
-    Parameters
-    ----------
-    kind : str
-        "cross_entropy" (softmax included, integer targets), "cross_entropy_accuracy" (which also
-        counts the rows that are right), "binary_cross_entropy" (sigmoid included, a target per
-        value), "mean_squared", or "identity" of a network that computed the loss itself.
-    rows, classes : int
-        Rows of predictions and values per row.
-    dtype : str
-        "float16" or "float32".
-    chip : Chip
-        The chip.
-    era : str or Era
-        Generation of poplibs.
-    tiles_used : int, optional
-        Tiles that hold the predictions; None spreads them linearly.
-    scattered : bool, optional
-        Whether neighbours of a row lie apart (`argmax`).
 
-    Returns
-    -------
-    list of Superstep
-        For a cross entropy: softmax, the targets one-hot (zero, one vertex, copy to the
-        predictions' tiles), loss and gradient per element, the gradient of rows without a label
-        masked, the sum per row; for the accuracy the largest prediction of each row, compared with
-        the target, and the sum of what is right. For a mean squared error: loss and gradient per
-        element with the targets brought to the predictions' tiles, the sum per row; for a binary
-        cross entropy the same after a sigmoid, with the vertex that takes logarithms of
-        probabilities [inferred: frameworks write it as one fused expression of as many operations].
-        For the identity: the sum, and the gradient filled in (PopART popx/op/identitylossx.cpp).
+def loss_and_gradient(m: Emitter, op: Loss, x: Placed) -> None:
+    """A loss of the predictions x, its gradient and the mean over all rows.
 
-    Raises
-    ------
-    ConfigError, UnknownNameError
-        If an argument is out of range.
+    For a cross entropy: softmax, the targets one-hot (zero, one vertex, copy to the predictions'
+    tiles), loss and gradient per element, the gradient of rows without a label masked, the sum per
+    row; for the accuracy the largest prediction of each row, compared with the target, and the sum
+    of what is right. For a mean squared error: loss and gradient per element with the targets
+    brought to the predictions' tiles, the sum per row; for a binary cross entropy the same after a
+    sigmoid, with the vertex that takes logarithms of probabilities [inferred: frameworks write it
+    as one fused expression of as many operations]. For the identity: the sum, and the gradient
+    filled in (PopART popx/op/identitylossx.cpp).
     """
-    if kind not in LOSSES:
-        raise unknown_name("loss", kind, LOSSES)
-    require_float(dtype)
-    require_positive(rows=rows, classes=classes)
-    era = parse_era(era)
-    elements = rows * classes
-    if kind == "identity":
-        return [
-            *reduce_steps((elements,), (0,), dtype, chip, era=era, function="add"),
-            *fill_steps(elements, dtype, chip, era=era),
-        ]
-    share = tile_share(elements, dtype, chip, tiles_used)
-    tile_bytes = share.elements * element_bytes(dtype)
-    steps: list[Superstep] = []
-    if kind in CLASS_LOSSES:
-        steps += softmax_steps(rows, classes, dtype, chip, era=era, tiles_used=tiles_used)
-        steps += _one_hot_steps(rows, classes, dtype, chip, era)
-    elif kind == "binary_cross_entropy":
-        steps += elementwise_step("sigmoid", elements, dtype, chip, era=era, tiles_used=tiles_used)
+    if op.kind == "identity":
+        values = x.shaped(x.elements).spread()
+        m.reduce("add", values)
+        m.fill(values)
+        return
+    if op.kind in CLASS_LOSSES:
+        softmax_forward(m, x)
+        _one_hot(m, x)
+    elif op.kind == "binary_cross_entropy":
+        m.unary("sigmoid", x)
+    squared = op.kind == "mean_squared"
+    transform = "mean_squared" if squared else "cross_entropy"
     # The loss of every element and the targets; for a cross entropy the probabilities too.
-    temporaries = 2 if kind == "mean_squared" else 3
-    transform = "mean_squared" if kind == "mean_squared" else "cross_entropy"
-    steps.append(
-        Superstep(
-            name="loss and gradient",
-            vertex="popnn::Loss" + ("SumSquared" if kind == "mean_squared" else "CrossEntropy"),
-            compute_cycles=loss_transform_cycles(transform, share.elements, dtype, chip),
-            exchange_bytes=tile_bytes,
-            temp_bytes=temporaries * tile_bytes,
-        )
+    m.emit(
+        "loss and gradient",
+        "popnn::Loss" + ("SumSquared" if squared else "CrossEntropy"),
+        loss_transform_cycles(transform, m.share(x), x.dtype, m.chip),
+        exchange=m.tile_bytes(x),
+        temp=(2 if squared else 3) * m.tile_bytes(x),
     )
-    if kind in CLASS_LOSSES and rows > 1:
-        steps += _mask_steps(rows, classes, dtype, chip, era, tiles_used)
-    sums = None if tiles_used is None else share.elements
-    steps += reduce_steps(
-        (rows, classes), (1,), dtype, chip, era=era, function="add", elements_per_tile=sums
-    )
-    steps += reduce_steps((rows,), (0,), dtype, chip, era=era, function="add")
-    if kind == "cross_entropy_accuracy":
-        steps += argmax_steps(rows, classes, dtype, chip, scattered=scattered)
-        steps += elementwise_step(
-            "equal", rows, "float32", chip, era=era, n_inputs=2, name="rows that are right"
-        )
-        steps += cast_steps(rows, "bool", "float32", chip, era=era)
-        steps += reduce_steps((rows,), (0,), "float32", chip, era=era, function="add")
-    return steps
+    if op.kind in CLASS_LOSSES and op.rows > 1:
+        _mask(m, x)
+    m.reduce("add", x)
+    m.reduce("add", Placed((op.rows,), x.dtype))
+    if op.kind == "cross_entropy_accuracy":
+        argmax(m, x)
+        right = Placed((op.rows,), "float32")
+        m.binary("equal", right, "rows that are right")
+        m.cast(right.of("bool"), "float32")
+        m.reduce("add", right)
 
 
-def _one_hot_steps(
-    rows: int, classes: int, dtype: str, chip: ChipLike, era: Era
-) -> list[Superstep]:
-    """Return the steps that write the targets as rows of zeros and a one."""
-    grain = vector_width(dtype, chip)
-    index_grains = ceil_div(ceil_div(rows, grain), chip.tiles)
+def _one_hot(m: Emitter, x: Placed) -> None:
+    """Write the targets as rows of zeros and a one."""
+    (rows, classes), tiles = x.shape, m.chip.tiles
+    grain = vector_width(x.dtype, m.chip)
+    index_grains = ceil_div(ceil_div(rows, grain), tiles)
     groups = ceil_div(ceil_div(rows, grain), index_grains)
-    row_parts = max(chip.tiles // groups, 1)
+    row_parts = max(tiles // groups, 1)
     row_grains = max(ceil_div(ceil_div(classes, grain), row_parts), _MIN_GRAINS_PER_TILE)
     indices = min(rows, index_grains * grain)
     vertices = groups * ceil_div(classes, row_grains * grain)
-    per_tile = ceil_div(vertices, chip.tiles)
-    zero = fill_steps(rows * classes, dtype, chip, era=era)
-    return [
-        *zero,
-        Superstep(
-            name="one-hot targets",
-            vertex="popops::EncodeOneHot",
-            compute_cycles=per_tile * one_hot_cycles(indices, dtype),
-            exchange_bytes=per_tile * indices * element_bytes("int32"),
-        ),
-    ]
-
-
-def _mask_steps(
-    rows: int, classes: int, dtype: str, chip: ChipLike, era: Era, tiles_used: int | None
-) -> list[Superstep]:
-    """Return the steps that zero the gradient of rows whose target means none."""
-    compare = elementwise_step(
-        "equal",
-        rows,
-        "float32",
-        chip,
-        era=era,
-        n_inputs=2,
-        broadcast=True,
-        channels=1,
-        name="rows with a label",
+    per_tile = ceil_div(vertices, tiles)
+    m.fill(x.spread())
+    m.emit(
+        "one-hot targets",
+        "popops::EncodeOneHot",
+        per_tile * one_hot_cycles(indices, x.dtype),
+        exchange=per_tile * indices * element_bytes("int32"),
     )
-    return [
-        *compare,
-        *cast_steps(rows, "bool", dtype, chip, era=era),
-        row_step("mask gradient", rows, classes, dtype, chip, era=era, tiles_used=tiles_used),
-    ]
+
+
+def _mask(m: Emitter, x: Placed) -> None:
+    """Zero the gradient of rows whose target means none."""
+    rows = Placed(x.shape[:1], "float32")
+    m.scalar("equal", rows, "rows with a label")
+    m.cast(rows.of("bool"), x.dtype)
+    m.by_row("mask gradient", x)

@@ -1,296 +1,192 @@
-"""Normalisation layers as the series of operations that poplin and popnn emit.
+"""Normalisation layers and their gradients as the series of operations that poplin and popnn emit.
 
-Sources: poplibs lib/poplin/Norms.cpp (statistics, whitening, scale and bias),
-lib/popnn/BatchNorm.cpp, lib/popnn/GroupNorm.cpp and lib/popnn/NormsInternal.cpp, tags 1.0.136 and
-sdk/poplar/2.4.0. Both generations emit the same operations for inference; the statistics of later
-ones run in the same compute sets (reduceMany).
+Sources: poplibs lib/poplin/Norms.cpp (statistics, whitening, scale and bias; normParamGradients,
+normGradients, normStatisticsGradients), lib/popnn/BatchNorm.cpp, lib/popnn/GroupNorm.cpp and
+lib/popnn/NormsInternal.cpp, tags 1.0.136 and sdk/poplar/2.4.0. Both versions emit the same
+operations for inference; the statistics of later ones run in the same compute sets (reduceMany).
+The forward pass keeps the mean and the deviation only: the activations are whitened again, once for
+both gradients. Products of batch norm across replicas (its two all-reduced vectors) belong to the
+step, not to the chip.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from math import prod
+from itertools import zip_longest
 
-from ipusim.compiler.operators.elementwise import (
-    DEFAULT_CHANNEL_GROUPING,
-    channel_step,
-    elementwise_step,
-    row_step,
-)
-from ipusim.compiler.operators.reduce import reduce_steps
-from ipusim.compiler.superstep import (
-    ChipLike,
-    Era,
-    Superstep,
-    ceil_div,
-    element_bytes,
-    linear_share,
-    parse_era,
-    require_float,
-    require_positive,
-    tile_share,
-    vector_width,
-)
-from ipusim.errors import ConfigError, unknown_name
-
-NORM_KINDS = ("batch", "layer", "group", "instance")
+from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
+from ipusim.compiler.reduction import Stage
+from ipusim.compiler.state import Lowering, lowers
+from ipusim.compiler.superstep import ceil_div, copy_cycles, vector_width
+from ipusim.compiler.vertices.elementwise import binary_cycles
+from ipusim.errors import ConfigError
+from ipusim.workload.graph import Norm
 
 
-def statistics_count(kind: str, batch: int, channels: int, groups: int) -> int:
-    """Return how many means a normalisation computes, after a check of its sizes.
+@lowers(Norm)
+def norm(m: Lowering, op: Norm, *inputs: Placed) -> tuple[TensorLayout, ...]:
+    """Lower a normalisation or its gradients; results of another size than the first are spread."""
+    if op.backward:
+        incoming, x = (tensor.of(m.dtype) for tensor in inputs[:2])
+        exchanged = not incoming.layout.lies_with(x.layout)
+        norm_gradient(m, op, x, incoming.layout.grouping if exchanged else None)
+        layout = replace(x.layout, free=False)
+    else:
+        # The applications that train with group norm ask for the stable form (graphcore/examples
+        # v2.4.0: TensorFlow's networks force it, PyTorch's leave PopTorch's enableStableNorm on).
+        stable = op.kind == "group" and m.state.training
+        norm_forward(m, op, inputs[0].of(m.dtype), stable=stable)
+        layout = inputs[0].layout
+    sizes = [m.state.graph.tensors[name].elements for name in m.op.outputs]
+    return tuple(layout if size == sizes[0] else SPREAD for size in sizes)
 
-    Parameters
-    ----------
-    kind : str
-        One of `NORM_KINDS`.
-    batch, channels, groups : int
-        Batch size (tokens for layer norm), channels, and channel groups of group norm.
 
-    Raises
-    ------
-    ConfigError, UnknownNameError
-        If an argument is out of range.
+def norm_forward(m: Emitter, op: Norm, x: Placed, *, stable: bool = False) -> None:
+    """Statistics, whitening, scale and offset.
+
+    With `stable` the mean is subtracted before squares are summed (normStatisticsImpl, stableAlgo):
+    one more pass, and sums one after the other. Not for batch norm.
     """
-    if kind not in NORM_KINDS:
-        raise unknown_name("normalisation", kind, NORM_KINDS)
-    require_positive(batch=batch, channels=channels, groups=groups)
-    if channels % groups:
+    if op.kind == "batch" and not op.training:
+        inverse = Placed((op.channels,), x.dtype)
+        m.scalar("variance_to_inv_std_dev", inverse, "batch norm, inverse deviation")
+        _joined_parameters(m, op, x)
+        return
+    x = _seen(op, x)
+    values = _by_statistic(op, x).spread()
+    # Frameworks join the parameters of a batch norm first, as in inference (graphcore/tensorflow
+    # driver/ops/norm_ops.cc, BatchNormalise; graphcore/popart nn/batchnormx.cpp): two passes over
+    # the activations instead of four. The deviation is there already.
+    if op.kind == "batch":
+        _statistics(m, values)
+        _inverse_deviation(m, op.statistics, x.dtype)
+        _joined_parameters(m, op, x)
+        return
+    # The whitened activations are a tensor of their own until they are scaled.
+    whitened = m.tile_bytes(x)
+    rows = _by_statistic(op, x)
+    with m.holding(whitened):
+        if stable:
+            m.reduce("add", values, 1)
+            with m.holding(whitened):
+                m.by_row("remove mean", rows)
+                m.reduce("square_add", values, 1, out="float32")
+        else:
+            _statistics(m, values)
+        _inverse_deviation(m, op.statistics, x.dtype)
+        m.by_row("subtract mean", rows)
+        m.by_row("scale to unit variance", rows)
+        m.by_channel("mul", x, op.channels, "scale")
+    m.by_channel("add", x, op.channels, "offset", in_place=True)
+
+
+def _seen(op: Norm, x: Placed) -> Placed:
+    """Return the activations as one list of elements, after a check of the groups."""
+    if op.channels % op.groups:
         raise ConfigError(
-            f"{groups} groups do not divide {channels} channels: give a divisor of {channels}."
+            f"{op.groups} groups do not divide {op.channels} channels: "
+            f"give a divisor of {op.channels}."
         )
-    per_kind = {
-        "batch": channels,
-        "layer": batch,
-        "group": batch * groups,
-        "instance": batch * channels,
-    }
-    return per_kind[kind]
+    return x.shaped(op.elements)
 
 
-def batch_norm_steps(
-    elements: int,
-    channels: int,
-    dtype: str,
-    chip: ChipLike,
-    *,
-    era: str | Era,
-    channel_grouping: int = DEFAULT_CHANNEL_GROUPING,
-    tiles_used: int | None = None,
-) -> list[Superstep]:
-    """Return the supersteps of inference batch norm that is not folded into a convolution.
-
-    Parameters
-    ----------
-    elements, channels : int
-        Elements and channels of the activations.
-    dtype : str
-        "float16" or "float32".
-    chip : Chip
-        The chip.
-    era : str or Era
-        Generation of poplibs.
-    channel_grouping : int, optional
-        Channels that sit together in memory.
-    tiles_used : int, optional
-        Tiles that hold the activations; None spreads them linearly.
-
-    Returns
-    -------
-    list of Superstep
-        Three small steps join the parameters (inverse deviation, scale, offset), two passes over
-        the activations apply them (popnn::bn::batchNormalise with a combined multiplicand and
-        addend).
-
-    Raises
-    ------
-    ConfigError, UnknownNameError
-        If a size or type is out of range.
-    """
-    require_float(dtype)
-    require_positive(elements=elements, channels=channels)
-    era = parse_era(era)
-
-    def tiny(function: str, name: str, n_inputs: int = 2, broadcast: bool = False) -> Superstep:
-        return elementwise_step(
-            function,
-            channels,
-            dtype,
-            chip,
-            era=era,
-            n_inputs=n_inputs,
-            broadcast=broadcast,
-            channels=1 if broadcast else None,
-            name=f"batch norm, {name}",
-        )[0]
-
-    full = partial(
-        channel_step,
-        elements=elements,
-        channels=channels,
-        dtype=dtype,
-        chip=chip,
-        era=era,
-        channel_grouping=channel_grouping,
-        tiles_used=tiles_used,
-    )
-    return [
-        tiny("variance_to_inv_std_dev", "inverse deviation", broadcast=True),
-        tiny("mul", "multiplicand"),
-        _fused_offset(channels, dtype, chip, era),
-        full("mul", name="batch norm, scale", in_place=False),
-        full("add", name="batch norm, offset", in_place=True),
-    ]
+def _by_channel(op: Norm, x: Placed) -> Placed:
+    """Return the activations as (channel groups, batch and field, channels of a group)."""
+    grouping = x.layout.grouping if op.channels % x.layout.grouping == 0 else 1
+    return x.shaped(op.channels // grouping, x.elements // op.channels, grouping)
 
 
-def _fused_offset(channels: int, dtype: str, chip: ChipLike, era: Era) -> Superstep:
-    """Return the step ``bias - multiplicand * mean``: one generated vertex (popops::map).
-
-    A generated codelet loads three operands and stores one per vector, which is the loop of a
-    two-operand vertex plus one load and one operation.
-    """
-    base = elementwise_step("sub", channels, dtype, chip, era=era, n_inputs=2)[0]
-    share = linear_share(channels, dtype, chip)
-    vectors = ceil_div(ceil_div(share.elements, chip.workers), vector_width(dtype, chip))
-    return Superstep(
-        name="batch norm, addend",
-        vertex="popops::map (generated)",
-        compute_cycles=base.compute_cycles + 2 * chip.workers * vectors,
-    )
+def _by_statistic(op: Norm, x: Placed) -> Placed:
+    """Return the activations so that each mean is one over their second dimension."""
+    if op.kind == "batch":
+        return _by_channel(op, x)
+    return x.shaped(op.statistics, x.elements // op.statistics)
 
 
-def _inverse_deviation(statistics: int, dtype: str, chip: ChipLike) -> Superstep:
-    """Return the step from mean and mean square to the inverse standard deviation.
+def _statistics(m: Emitter, x: Placed) -> None:
+    """Sum values and squares in the same compute sets: their costs add up step by step."""
+    mean, power = m.reduction("add", x, 1), m.reduction("square_add", x, 1, out="float32")
+    for pair in zip_longest(mean, power):
+        stages = [stage for stage in pair if stage]
+        first = stages[0]
+        costs = (sum(column) for column in zip(*(stage[2:] for stage in stages), strict=True))
+        m.run(Stage(first.name, first.vertex, *costs))
+
+
+def _inverse_deviation(m: Emitter, statistics: int, dtype: str) -> None:
+    """From mean and mean square to the inverse standard deviation.
 
     Source: poplin InverseStdDeviation: workers, 4 cycles per region and 5 per pair of floats.
     """
-    share = linear_share(statistics, dtype, chip)
-    pairs = ceil_div(ceil_div(share.elements, chip.workers), 2)
-    return Superstep(
-        name="inverse deviation",
-        vertex="poplin::InverseStdDeviation",
-        compute_cycles=chip.workers * (10 + 5 * pairs),
-    )
+    share = m.share(Placed((statistics,), dtype))
+    pairs = ceil_div(ceil_div(share, m.chip.workers), 2)
+    m.emit("inverse deviation", "poplin::InverseStdDeviation", m.chip.workers * (10 + 5 * pairs))
 
 
-def _merge(first: list[Superstep], second: list[Superstep]) -> list[Superstep]:
-    """Run two series of steps in the same compute sets: their costs add up step by step."""
-    merged = []
-    for index in range(max(len(first), len(second))):
-        pair = [steps[index] for steps in (first, second) if index < len(steps)]
-        merged.append(
-            Superstep(
-                name=pair[0].name,
-                vertex=pair[0].vertex,
-                compute_cycles=sum(step.compute_cycles for step in pair),
-                exchange_bytes=sum(step.exchange_bytes for step in pair),
-                on_tile_copy_cycles=sum(step.on_tile_copy_cycles for step in pair),
-                temp_bytes=sum(step.temp_bytes for step in pair),
-            )
-        )
-    return merged
+def _joined_parameters(m: Emitter, op: Norm, x: Placed) -> None:
+    """Join deviation, scale and offset, then apply both in two passes over the activations.
 
-
-def norm_steps(
-    kind: str,
-    batch: int,
-    channels: int,
-    spatial: tuple[int, ...],
-    dtype: str,
-    chip: ChipLike,
-    *,
-    era: str | Era,
-    groups: int = 1,
-    training: bool = False,
-    stable: bool = False,
-    channel_grouping: int = DEFAULT_CHANNEL_GROUPING,
-    tiles_used: int | None = None,
-) -> list[Superstep]:
-    """Return the supersteps of a normalisation layer's forward pass.
-
-    Parameters
-    ----------
-    kind : str
-        "batch", "layer", "group" or "instance".
-    batch, channels : int
-        Batch size (tokens for layer norm) and channels.
-    spatial : tuple of int
-        Field; empty for layer norm over features.
-    dtype : str
-        "float16" or "float32".
-    chip : Chip
-        The chip.
-    era : str or Era
-        Generation of poplibs.
-    groups : int, optional
-        Channel groups of group norm.
-    training : bool, optional
-        Whether batch norm computes its statistics; the others always do.
-    stable : bool, optional
-        Whether the mean is subtracted before squares are summed (normStatisticsImpl, stableAlgo):
-        one more pass, and sums one after the other. Not for batch norm.
-    channel_grouping : int, optional
-        Channels that sit together in memory.
-    tiles_used : int, optional
-        Tiles that hold the activations.
-
-    Returns
-    -------
-    list of Superstep
-
-    Raises
-    ------
-    ConfigError, UnknownNameError
-        If an argument is out of range.
+    popnn::bn::batchNormalise with a combined multiplicand and addend. The addend ``bias -
+    multiplicand * mean`` is one generated vertex (popops::map), which loads three operands and
+    stores one per vector: the loop of a two-operand vertex plus one load and one operation.
     """
-    statistics = statistics_count(kind, batch, channels, groups)
-    require_float(dtype)
-    era = parse_era(era)
-    field = prod(spatial)
-    elements = batch * channels * field
-    per_channel = {
-        "channels": channels,
-        "channel_grouping": channel_grouping,
-        "tiles_used": tiles_used,
-    }
-    if kind == "batch" and not training:
-        return batch_norm_steps(elements, dtype=dtype, chip=chip, era=era, **per_channel)
-    if kind == "batch":
-        grouping = channel_grouping if channels % channel_grouping == 0 else 1
-        shape = (channels // grouping, batch * field, grouping)
-    else:
-        shape = (statistics, elements // statistics)
-    mean = reduce_steps(shape, (1,), dtype, chip, era=era, function="add")
-    power = reduce_steps(
-        shape, (1,), dtype, chip, era=era, function="square_add", out_dtype="float32"
+    x = x.shaped(op.elements)
+    vector = Placed((op.channels,), x.dtype)
+    m.binary("mul", vector, "batch norm, multiplicand")
+    share = m.share(vector)
+    vectors = ceil_div(ceil_div(share, m.chip.workers), vector_width(x.dtype, m.chip))
+    subtract = binary_cycles("sub", share, x.dtype, m.chip, in_place=False, generation=m.estimator)
+    m.emit(
+        "batch norm, addend",
+        "popops::map (generated)",
+        subtract + 2 * m.chip.workers * vectors,
     )
+    m.by_channel("mul", x, op.channels, "batch norm, scale")
+    m.by_channel("add", x, op.channels, "batch norm, offset", in_place=True)
 
-    def by_row(name: str) -> Superstep:
-        return row_step(name, *shape, dtype, chip, era=era, tiles_used=tiles_used)
 
-    if stable and kind != "batch":
-        removed = by_row("remove mean")
-        held = tile_share(elements, dtype, chip, tiles_used).elements * element_bytes(dtype)
-        centred = [replace(step, temp_bytes=step.temp_bytes + held) for step in (removed, *power)]
-        steps = [*mean, *centred]
-    else:
-        steps = _merge(mean, power)
-    steps.append(_inverse_deviation(statistics, dtype, chip))
-    if kind == "batch":
-        # Frameworks join the parameters first, as in inference (graphcore/tensorflow
-        # driver/ops/norm_ops.cc, BatchNormalise; graphcore/popart nn/batchnormx.cpp): two passes
-        # over the activations instead of four. The deviation is there already.
-        joined = batch_norm_steps(elements, dtype=dtype, chip=chip, era=era, **per_channel)
-        return steps + joined[1:]
+def norm_gradient(m: Emitter, op: Norm, x: Placed, arriving_grouping: int | None) -> None:
+    """Gradients of data, scale and offset of a normalisation of x.
 
-    scaled = partial(
-        channel_step, elements=elements, dtype=dtype, chip=chip, era=era, **per_channel
-    )
-    for name in ("subtract mean", "scale to unit variance"):
-        steps.append(by_row(name))
-    steps.append(scaled("mul", name="scale", in_place=False))
-    # The whitened activations are a tensor of their own until they are scaled.
-    whitened = tile_share(elements, dtype, chip, tiles_used).elements * element_bytes(dtype)
-    steps = [replace(step, temp_bytes=step.temp_bytes + whitened) for step in steps]
-    steps.append(scaled("add", name="offset", in_place=True))
-    return steps
+    The incoming gradient lies with x, or arrives in groups of so many channels. Beside inputs and
+    result live the whitened data and one product: at the peak there are the whitened data, the
+    scaled gradient and a product of both, but not yet the result, whose place the scaled gradient
+    takes in the reckoning.
+    """
+    x = _seen(op, x)
+    held = m.tile_bytes(x)
+    batch = op.kind == "batch"
+    statistics = Placed((op.channels if batch else op.statistics,), x.dtype)
+
+    def by_statistic(function: str, name: str, *, in_place: bool = True) -> None:
+        if batch:
+            m.by_channel(function, x, op.channels, name, in_place=in_place)
+        else:
+            m.by_row(name, _by_statistic(op, x))
+
+    def sums(name: str, values: Placed) -> None:
+        """Reduce two such tensors at once, to two values per channel or mean."""
+        first, *rest = values.shape
+        m.reduce("add", values.spread().shaped(2 * first, *rest), 1, name=name)
+
+    with m.holding(2 * held):
+        if arriving_grouping:
+            m.rearrange(x, arriving_grouping)
+        if batch:
+            m.scalar("variance_to_inv_std_dev", statistics, "inverse deviation")
+        by_statistic("sub", "whiten, subtract mean", in_place=False)
+        by_statistic("mul", "whiten, scale to unit variance")
+        # Gradients of scale and offset.
+        m.binary("mul", x, "whitened times gradient")
+        sums("scale and offset gradient", _by_channel(op, x))
+        # Gradient of the data.
+        m.by_channel("mul", x, op.channels, "gradient times scale")
+        m.binary("mul", x, "whitened times scaled gradient")
+        sums("statistics gradient", _by_statistic(op, x))
+        # The scaled gradient is copied, then worked on in place.
+        m.copy("copy gradient", cycles=copy_cycles(held, m.chip))
+        by_statistic("mul", "whitened times variance gradient", in_place=False)
+        m.scalar("mul", statistics, "scale mean gradient", in_place=True)
+        by_statistic("add", "add mean gradient")
+        m.scaled_add(x)
+        by_statistic("mul", "scale by inverse deviation")

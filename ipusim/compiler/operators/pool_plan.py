@@ -8,25 +8,26 @@ the later one the vertex's own estimate, and treats batch elements as further ch
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
 
 from ipusim.compiler.superstep import (
     ChipLike,
-    Era,
     ceil_div,
     distinct_splits,
     element_bytes,
-    parse_era,
-    require_positive,
     vector_width,
 )
-from ipusim.compiler.vertices.pool import PoolGeometry, TileSlice, pool_vertex_estimate
-from ipusim.errors import ConfigError, unknown_name
-
-POOL_KINDS = ("max", "average", "sum")
+from ipusim.compiler.vertices.pool import (
+    PoolGeometry,
+    PoolVertex,
+    TileSlice,
+    pool_vertex_estimate,
+)
+from ipusim.errors import ConfigError
+from ipusim.workload.graph import Pool
 
 # poplibs lib/popnn/PoolPlan.cpp: most grains per channel group, and how much slower a plan with
 # the preferred channel grouping may be (PoolPlan.hpp: 16 halves; 8 floats, 4 where sums are cast).
@@ -35,84 +36,72 @@ _PREFERRED_GROUPING = {"float16": 16, "float32": 8}
 _GROUPING_TOLERANCE = (4, 3)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolParams:
-    """A pooling operation.
+@dataclass(frozen=True)
+class PoolPass:
+    """One pass of a pooling operation as it is planned.
 
-    Attributes
-    ----------
-    kind : str
-        "max", "average" or "sum".
-    batch, channels : int
-        Batch size and channels.
-    field, kernel, stride : tuple of int
-        Input field, window and step per spatial dimension.
-    padding_lower, padding_upper : tuple of int
-        Padding per spatial dimension.
-    include_padding : bool
-        Whether averages count padding as elements.
+    ``grouping`` are the channels that sit together in memory in the pass's input, ``library`` the
+    version of poplibs.
     """
 
-    kind: str
-    batch: int
-    channels: int
-    field: tuple[int, ...]
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding_lower: tuple[int, ...]
-    padding_upper: tuple[int, ...]
-    include_padding: bool = False
-
-    def __post_init__(self) -> None:
-        if self.kind not in POOL_KINDS:
-            raise unknown_name("pooling", self.kind, POOL_KINDS)
-        require_positive(batch=self.batch, channels=self.channels)
-        sizes = {len(self.kernel), len(self.stride), len(self.padding_lower)}
-        if sizes | {len(self.padding_upper)} != {len(self.field)}:
-            raise ConfigError(
-                f"The pooling kernel, stride and padding must have the {len(self.field)} "
-                "dimensions of its field."
-            )
-        for label, values in (("kernel", self.kernel), ("stride", self.stride)):
-            for value in values:
-                require_positive(**{f"Pooling {label}": value})
-        if any(size < 1 for size in self.out_field):
-            raise ConfigError(
-                f"A pooling window of {self.kernel} does not fit into a field of {self.field}: "
-                "give a smaller kernel or more padding."
-            )
+    op: Pool
+    dtype: str
+    grouping: int
+    library: str
 
     @property
+    def is_max(self) -> bool:
+        """Whether the maximum is taken, not the average."""
+        return self.op.kind == "max"
+
+    @property
+    def is_grad(self) -> bool:
+        """Whether the vertex of a maximum's gradient runs, which reads three tensors."""
+        return self.op.backward and self.is_max
+
+    @cached_property
+    def merges_batch(self) -> bool:
+        """Whether batch elements are further channels: forward, from 2020 H2."""
+        return self.library != "2020-01" and not self.op.backward
+
+    @property
+    def batch(self) -> int:
+        """Batch elements that are split as such."""
+        return 1 if self.merges_batch else self.op.batch
+
+    @cached_property
+    def channels(self) -> int:
+        """Channels, and what counts as such."""
+        return self.op.channels * (self.op.batch if self.merges_batch else 1)
+
+    @cached_property
     def out_field(self) -> tuple[int, ...]:
-        """Output field."""
-        return tuple(
-            (size + lower + upper - kernel) // stride + 1
-            for size, lower, upper, kernel, stride in zip(
-                self.field,
-                self.padding_lower,
-                self.padding_upper,
-                self.kernel,
-                self.stride,
-                strict=True,
-            )
+        """Field that the pass writes."""
+        return self.op.field if self.op.backward else self.op.out_field
+
+    @cached_property
+    def geometry(self) -> PoolGeometry:
+        """Which inputs an output sees; in a gradient strides turn into dilation of the input."""
+        op, ones = self.op, (1,) * len(self.op.field)
+        if not op.backward:
+            return PoolGeometry(op.field, op.kernel, op.stride, ones, op.padding_lower)
+        lower = tuple(k - 1 - p for k, p in zip(op.kernel, op.padding_lower, strict=True))
+        return PoolGeometry(op.out_field, op.kernel, ones, op.stride, lower)
+
+    def vertex(self, chip: ChipLike, generation: str) -> PoolVertex:
+        """Return the vertex that runs, as a version of the estimators times it."""
+        width = vector_width(self.dtype, chip)
+        return PoolVertex(self.is_max, self.is_grad, width, chip.workers, generation)
+
+    def part(self, plan: PoolPlan) -> TileSlice:
+        """Return the largest share of a tile."""
+        groups = ceil_div(self.channels, plan.channel_grouping)
+        return TileSlice(
+            plan.channel_grouping,
+            ceil_div(groups, plan.channel_split),
+            ceil_div(self.batch, plan.batch_split),
+            tuple(map(ceil_div, self.out_field, plan.field_split)),
         )
-
-    @property
-    def is_global(self) -> bool:
-        """Whether the window covers the whole field, without padding."""
-        unpadded = not any(self.padding_lower) and not any(self.padding_upper)
-        return self.kernel == self.field and unpadded
-
-    def forward_geometry(self) -> PoolGeometry:
-        """Return the geometry of the forward pass."""
-        return PoolGeometry(
-            self.field, self.kernel, self.stride, (1,) * len(self.field), self.padding_lower
-        )
-
-    def backward_geometry(self) -> PoolGeometry:
-        """Return the geometry of the gradient: strides turn into dilation of the input."""
-        lower = tuple(k - 1 - p for k, p in zip(self.kernel, self.padding_lower, strict=True))
-        return PoolGeometry(self.out_field, self.kernel, (1,) * len(self.field), self.stride, lower)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +124,7 @@ class PoolPlan:
     channel_split: int
     batch_split: int
     field_split: tuple[int, ...]
-    cost_cycles: int
+    cost_cycles: int = 0
 
 
 def _field_splits(out_field: Sequence[int], tiles: int) -> Iterator[tuple[int, ...]]:
@@ -161,171 +150,70 @@ def _input_bytes(
     return in_bytes
 
 
-def _early_cost(
-    geometry: PoolGeometry, part: TileSlice, dtype: str, detected: int, chip: ChipLike
-) -> int:
+def _early_cost(asked: PoolPass, geometry: PoolGeometry, part: TileSlice, chip: ChipLike) -> int:
     """Return the cost that PoolPlan.cpp of tag 1.0.136 minimises, in cycles."""
     outer = prod(part.field[:-1])
-    vectors = ceil_div(part.channel_grouping, vector_width(dtype, chip))
+    vectors = ceil_div(part.channel_grouping, vector_width(asked.dtype, chip))
     compute = outer * (10 + prod(geometry.kernel) * part.field[-1] * (3 + 2 * vectors))
     compute *= part.batch * part.channel_groups
     planes = part.batch * part.channel_groups * part.channel_grouping
-    tile_bytes = prod(part.field) * planes * element_bytes(dtype)
-    regroup = tile_bytes // 4 if detected != part.channel_grouping else 0
+    tile_bytes = prod(part.field) * planes * element_bytes(asked.dtype)
+    regroup = tile_bytes // 4 if asked.grouping != part.channel_grouping else 0
     return compute + tile_bytes // chip.exchange_bytes_per_cycle + regroup
 
 
-def _late_cost(
-    geometry: PoolGeometry,
-    out_field: Sequence[int],
-    part: TileSlice,
-    kind: str,
-    backward: bool,
-    dtype: str,
-    detected: int,
-    chip: ChipLike,
-) -> int:
+def _late_cost(asked: PoolPass, geometry: PoolGeometry, part: TileSlice, chip: ChipLike) -> int:
     """Return the cost that PoolPlan.cpp of tag 2.4.0 minimises, in cycles."""
-    is_max = kind == "max"
-    grad = backward and is_max
-    kernel_positions = prod(geometry.kernel)
-    arguments = (geometry.dilation[-1], kernel_positions, vector_width(dtype, chip), chip.workers)
-    compute = pool_vertex_estimate(part, *arguments, is_max=is_max, is_grad=grad)
-    for dim, size in enumerate(out_field):
+    vertex = asked.vertex(chip, "2021-11")
+    arguments = (geometry.dilation[-1], prod(geometry.kernel))
+    compute = pool_vertex_estimate(vertex, part, *arguments)
+    for dim, size in enumerate(asked.out_field):
         if size % part.field[dim] and part.field[dim] > 1:
             field = list(part.field)
             field[dim] -= 1
-            smaller = TileSlice(
-                part.channel_grouping, part.channel_groups, part.batch, tuple(field)
-            )
-            other = pool_vertex_estimate(smaller, *arguments, is_max=is_max, is_grad=grad)
-            compute = max(compute, other)
+            smaller = replace(part, field=tuple(field))
+            compute = max(compute, pool_vertex_estimate(vertex, smaller, *arguments))
     planes = part.batch * part.channel_groups * part.channel_grouping
-    tile_bytes = _input_bytes(geometry, part.field, planes, element_bytes(dtype), int(grad))
-    regroup = tile_bytes // 4 if detected != part.channel_grouping else 0
+    size = element_bytes(asked.dtype)
+    tile_bytes = _input_bytes(geometry, part.field, planes, size, int(asked.is_grad))
+    regroup = tile_bytes // 4 if asked.grouping != part.channel_grouping else 0
     return compute + tile_bytes // chip.exchange_bytes_per_cycle + regroup
 
 
-def _search(
-    params: PoolParams,
-    geometry: PoolGeometry,
-    out_field: tuple[int, ...],
-    groupings: Sequence[int],
-    dtype: str,
-    detected: int,
-    backward: bool,
-    library: str,
-    chip: ChipLike,
-) -> PoolPlan:
+def _search(asked: PoolPass, groupings: Sequence[int], chip: ChipLike) -> PoolPlan:
     """Return the cheapest split; the first found wins a tie."""
-    # From 2020 H2 the forward pass treats batch elements as further channels.
-    merge_batch = library != "2020-01" and not backward
-    batch = 1 if merge_batch else params.batch
-    channels = params.channels * (params.batch if merge_batch else 1)
+    geometry, out_field = asked.geometry, asked.out_field
+    cost_of = _early_cost if asked.library == "2020-01" else _late_cost
     best: PoolPlan | None = None
     for grouping in groupings:
-        groups = ceil_div(channels, grouping)
+        groups = ceil_div(asked.channels, grouping)
         for channel_split in distinct_splits(groups, chip.tiles):
-            for batch_split in distinct_splits(batch, chip.tiles // channel_split):
+            for batch_split in distinct_splits(asked.batch, chip.tiles // channel_split):
                 left = chip.tiles // (channel_split * batch_split)
                 for field_split in _field_splits(out_field, left):
-                    part = TileSlice(
-                        grouping,
-                        ceil_div(groups, channel_split),
-                        ceil_div(batch, batch_split),
-                        tuple(map(ceil_div, out_field, field_split)),
-                    )
-                    if library == "2020-01":
-                        cost = _early_cost(geometry, part, dtype, detected, chip)
-                    else:
-                        cost = _late_cost(
-                            geometry, out_field, part, params.kind, backward, dtype, detected, chip
-                        )
+                    plan = PoolPlan(grouping, channel_split, batch_split, field_split)
+                    cost = cost_of(asked, geometry, asked.part(plan), chip)
                     if best is None or cost < best.cost_cycles:
-                        best = PoolPlan(grouping, channel_split, batch_split, field_split, cost)
+                        best = replace(plan, cost_cycles=cost)
     if best is None:
         raise ConfigError(f"No pooling plan fits on {chip.tiles} tiles: give at least one tile.")
     return best
 
 
-def plan_pool(
-    params: PoolParams,
-    dtype: str,
-    chip: ChipLike,
-    *,
-    era: str | Era,
-    backward: bool = False,
-    channel_grouping: int = 16,
-) -> PoolPlan:
-    """Return how popnn would split one pass.
-
-    Parameters
-    ----------
-    params : PoolParams
-        The operation.
-    dtype : str
-        "float16" or "float32".
-    chip : Chip
-        The chip.
-    era : str or Era
-        Generation of poplibs; its library part decides the plan.
-    backward : bool, optional
-        Whether the gradient is planned.
-    channel_grouping : int, optional
-        Channels that sit together in memory in the pass's input.
-
-    Returns
-    -------
-    PoolPlan
-    """
-    chip_key = (
-        chip.tiles,
-        chip.workers,
-        chip.data_path_bytes,
-        chip.exchange_bytes_per_cycle,
-    )
-    return _plan_cached(params, dtype, chip_key, parse_era(era).library, backward, channel_grouping)
-
-
-@dataclass(frozen=True, slots=True)
-class _PlanChip:
-    """The chip properties a plan depends on, hashable."""
-
-    tiles: int
-    workers: int
-    data_path_bytes: int
-    exchange_bytes_per_cycle: int
-    memcpy_bytes_per_cycle: int = 8
-    max_sync_delay_cycles: int = 0
-
-
 @lru_cache(maxsize=512)
-def _plan_cached(
-    params: PoolParams,
-    dtype: str,
-    chip_key: tuple[int, int, int, int],
-    library: str,
-    backward: bool,
-    detected: int,
-) -> PoolPlan:
-    chip = _PlanChip(*chip_key)
-    geometry = params.backward_geometry() if backward else params.forward_geometry()
-    out_field = params.field if backward else params.out_field
-    grain = vector_width(dtype, chip)
-    channels = params.channels
-    if library != "2020-01" and not backward:
-        channels *= params.batch
-    most = min(ceil_div(detected, grain), ceil_div(channels, grain))
+def plan_pool(asked: PoolPass, chip: ChipLike) -> PoolPlan:
+    """Return how popnn would split one pass."""
+    grain = vector_width(asked.dtype, chip)
+    channels = asked.channels
+    most = min(ceil_div(asked.grouping, grain), ceil_div(channels, grain))
     most = max(1, min(most, _MAX_GRAINS))
-    groupings = [grain * count for count in range(1, most + 1)]
-    fixed = (dtype, detected, backward, library, chip)
-    best = _search(params, geometry, out_field, groupings, *fixed)
-    preferred = _PREFERRED_GROUPING[dtype] if params.kind == "max" else 4 * grain
-    if dtype == "float32" and params.kind != "max":
+    best = _search(asked, [grain * count for count in range(1, most + 1)], chip)
+    preferred = _PREFERRED_GROUPING[asked.dtype] if asked.is_max else 4 * grain
+    if asked.dtype == "float32" and not asked.is_max:
         preferred = 4
-    if library == "2020-01" or best.channel_grouping >= preferred or channels < preferred:
+    if asked.library == "2020-01" or best.channel_grouping >= preferred or channels < preferred:
         return best
-    grouped = _search(params, geometry, out_field, [preferred], *fixed)
+    grouped = _search(asked, [preferred], chip)
     numerator, denominator = _GROUPING_TOLERANCE
     if grouped.cost_cycles < best.cost_cycles * numerator // denominator:
         return grouped

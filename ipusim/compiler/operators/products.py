@@ -7,17 +7,11 @@ from math import gcd, prod
 
 from ipusim.compiler.convolution import planner, record as lay
 from ipusim.compiler.convolution.joint import plan_layer
-from ipusim.compiler.program import LoweredOp, Step
-from ipusim.compiler.state import LoweringState, TensorLayout
-from ipusim.compiler.superstep import (
-    Superstep,
-    ceil_div,
-    copy_cycles,
-    element_bytes,
-    linear_share,
-)
+from ipusim.compiler.emitter import Placed, TensorLayout
+from ipusim.compiler.state import Lowering, lowers
+from ipusim.compiler.superstep import ceil_div, copy_cycles, element_bytes
 from ipusim.compiler.vertices import elementwise as codelets
-from ipusim.workload.graph import Conv, MatMul, Op
+from ipusim.workload.graph import Conv, MatMul
 
 _CONV_KINDS = {
     "forward": "conv",
@@ -51,27 +45,28 @@ def conv_shape(params: Conv, dtype_bytes: int, *, training: bool = False) -> pla
     )
 
 
-def lower_conv(state: LoweringState, op: Op) -> LoweredOp:
-    """Plan a convolution and return its supersteps."""
-    params: Conv = op.params
-    shape = conv_shape(params, element_bytes(state.dtype(op.outputs[0])), training=state.training)
-    chosen = planner.plan(shape, state.chip, state.rules)
-    before: list[Superstep] = []
-    if params.pass_kind == "forward":
-        state.plans[op.inputs[1]] = chosen
-    elif params.pass_kind == "data_gradient":
-        before = _transposed_weights(state, op, chosen, state.plans.get(op.inputs[1], chosen))
-    return _lower_planned(state, op, chosen, data=op.inputs[0], weights=op.inputs[1], before=before)
+@lowers(Conv)
+def conv(m: Lowering, op: Conv, data: Placed, weights: Placed, *_: Placed) -> TensorLayout:
+    """Plan a convolution and lower it."""
+    state, weights_name = m.state, m.op.inputs[1]
+    dtype_bytes = element_bytes(state.dtype(m.op.outputs[0]))
+    chosen = planner.plan(conv_shape(op, dtype_bytes, training=state.training), m.chip, state.rules)
+    if op.pass_kind == "forward":
+        state.plans[weights_name] = chosen
+    elif op.pass_kind == "data_gradient":
+        forward = state.plans.get(weights_name, chosen)
+        _transpose_weights(m, weights, chosen, forward)
+    return _lower_planned(m, chosen, data, weights)
 
 
-def _transposed_weights(
-    state: LoweringState,
-    op: Op,
+def _transpose_weights(
+    m: Lowering,
+    weights: Placed,
     chosen: planner.Plan,
     forward: planner.Plan,
     *,
     in_place: bool = False,
-) -> list[Superstep]:
+) -> None:
     """Rearrange the forward weights for the data gradient: channels exchanged, field reversed.
 
     Blocks are transposed where they lie, then sent (poplibs ``lib/poplin/Convolution.cpp``,
@@ -80,63 +75,41 @@ def _transposed_weights(
     plan pads them to; a product whose groups hold one element only is copied one by one
     (getGroupSizes there, useCopyImpl).
     """
-    weights = state.graph.tensors[op.inputs[1]]
-    share = linear_share(weights.elements, weights.dtype, state.chip)
-    element = element_bytes(weights.dtype)
-    moved = share.elements * element
-    if isinstance(op.params, MatMul):
-        block = gcd(chosen.in_chans_per_group, op.params.k)
-        in_per = gcd(forward.in_chans_per_group, op.params.n)
+    op = m.op.params
+    weights = weights.spread()
+    element, moved = element_bytes(weights.dtype), m.tile_bytes(weights)
+    if isinstance(op, MatMul):
+        block = gcd(chosen.in_chans_per_group, op.k)
+        in_per = gcd(forward.in_chans_per_group, op.n)
         copied = min(block, in_per) == 1
     else:
-        out_channels = op.params.in_channels // op.params.groups
+        out_channels = op.in_channels // op.groups
         out_per = gcd(forward.out_chans_per_group, out_channels)
-        in_per = gcd(forward.in_chans_per_group, op.params.out_channels // op.params.groups)
+        in_per = gcd(forward.in_chans_per_group, op.out_channels // op.groups)
         wanted = gcd(chosen.in_chans_per_group, out_channels)
         block = wanted if out_per % wanted == 0 else out_per
         copied = False
-    steps = []
+    # Weights are transposed on all tiles, whichever the product uses then.
+    m.tiles = m.chip.tiles
     if block > 1 and not copied:
-        cycles = codelets.transpose_cycles(
-            block, in_per, ceil_div(share.elements, block * in_per), weights.dtype, state.chip
-        )
-        steps.append(
-            Superstep(name="transpose weights", vertex="popops::Transpose1D", compute_cycles=cycles)
-        )
-    if in_place and not copied:
-        return steps
-    steps.append(
-        Superstep(
-            name="turn weights",
-            vertex="copy",
-            compute_cycles=0,
-            exchange_bytes=0 if in_place else moved,
-            on_tile_copy_cycles=copy_cycles(moved, state.chip, atom_bytes=element) if copied else 0,
-            temp_bytes=moved,
-        )
-    )
-    return steps
+        matrices = ceil_div(m.share(weights), block * in_per)
+        cycles = codelets.transpose_cycles(block, in_per, matrices, weights.dtype, m.chip)
+        m.emit("transpose weights", "popops::Transpose1D", cycles)
+    if not in_place or copied:
+        cycles = copy_cycles(moved, m.chip, atom_bytes=element) if copied else 0
+        m.copy("turn weights", 0 if in_place else moved, temp=moved, cycles=cycles)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PlannedProduct:
-    """A planned product: its plan, what is done to its weights before, whether passes share plans.
-
-    Attributes
-    ----------
-    chosen : planner.Plan
-    before : list of Superstep
-        Transposition of the weights, where the product is a data gradient.
-    joint : bool
-        Whether one partition serves all passes of the layer.
-    """
+    """A planned product, the forward plan of its layer, whether one partition serves all passes."""
 
     chosen: planner.Plan
-    before: list[Superstep]
+    forward: planner.Plan
     joint: bool
 
 
-def plan_product(state: LoweringState, op: Op) -> PlannedProduct:
+def plan_product(m: Lowering, op: MatMul) -> PlannedProduct:
     """Plan a matrix product; when training, with all three passes of it.
 
     PopART gives every product of a training graph a pass of a fully connected layer, whether its
@@ -146,50 +119,40 @@ def plan_product(state: LoweringState, op: Op) -> PlannedProduct:
     TensorFlow sorts its products into these passes by the operands that they share. [inferred:
     those of attention, too]
     """
-    params: MatMul = op.params
-    dtype_bytes = element_bytes(state.dtype(op.outputs[0]))
-    if state.training:
-        plans = plan_layer(layer_shape(params, dtype_bytes), state.chip, state.rules)
-        chosen = getattr(plans, params.pass_kind)
-        before: list[Superstep] = []
-        if params.pass_kind == "data_gradient":
-            before = _transposed_weights(state, op, chosen, plans.forward, in_place=plans.joint)
-        return PlannedProduct(chosen=chosen, before=before, joint=plans.joint)
+    dtype_bytes = element_bytes(m.state.dtype(m.op.outputs[0]))
+    if m.state.training:
+        plans = plan_layer(layer_shape(op, dtype_bytes), m.chip, m.state.rules)
+        return PlannedProduct(getattr(plans, op.pass_kind), plans.forward, plans.joint)
+    kind = "fc_inference" if op.weights_operand else "matmul"
     shape = planner.ConvShape.matmul(
-        params.groups,
-        params.m,
-        params.k,
-        params.n,
-        dtype_bytes=dtype_bytes,
-        kind="fc_inference" if params.weights_operand else "matmul",
+        op.groups, op.m, op.k, op.n, dtype_bytes=dtype_bytes, kind=kind
     )
-    return PlannedProduct(
-        chosen=planner.plan(shape, state.chip, state.rules), before=[], joint=False
-    )
+    chosen = planner.plan(shape, m.chip, m.state.rules)
+    return PlannedProduct(chosen, chosen, joint=False)
 
 
-def lower_matmul(state: LoweringState, op: Op) -> LoweredOp:
-    """Plan a matrix product and return its supersteps."""
-    return lower_product(state, op, plan_product(state, op))
+@lowers(MatMul)
+def matmul(m: Lowering, op: MatMul, a: Placed, b: Placed, *_: Placed) -> TensorLayout:
+    """Plan a matrix product and lower it."""
+    planned = plan_product(m, op)
+    transpose_product(m, planned, b)
+    return multiply(m, planned, a, b)
 
 
-def lower_product(state: LoweringState, op: Op, planned: PlannedProduct) -> LoweredOp:
-    """Return the supersteps of a planned product, those of its weights' transposition first."""
+def transpose_product(m: Lowering, planned: PlannedProduct, b: Placed) -> None:
+    """Transpose the weights of a planned product where the backward pass wants that."""
+    if m.op.params.pass_kind == "data_gradient" and m.state.training:
+        _transpose_weights(m, b, planned.chosen, planned.forward, in_place=planned.joint)
+
+
+def multiply(m: Lowering, planned: PlannedProduct, a: Placed, b: Placed) -> TensorLayout:
+    """Lower a planned product, whose weights are in place."""
     # poplibs swaps the operands of products: B plays the part of the input, A of the weights.
-    lowered = _lower_planned(
-        state,
-        op,
-        planned.chosen,
-        data=op.inputs[1],
-        weights=op.inputs[0],
-        before=planned.before,
-    )
-    stored = op.params.weights_operand
-    if planned.joint and stored and op.params.pass_kind == "weight_gradient":
-        # The gradient lies where the weights lie.
-        for name in op.outputs:
-            state.layouts[name] = replace(state.layouts[name], from_host=True)
-    return lowered
+    layout = _lower_planned(m, planned.chosen, b, a)
+    op = m.op.params
+    # The gradient lies where the weights lie.
+    stored = planned.joint and op.weights_operand and op.pass_kind == "weight_gradient"
+    return replace(layout, free=True) if stored else layout
 
 
 def layer_shape(params: MatMul, dtype_bytes: int) -> planner.ConvShape:
@@ -205,105 +168,70 @@ def layer_shape(params: MatMul, dtype_bytes: int) -> planner.ConvShape:
 
 
 def _lower_planned(
-    state: LoweringState,
-    op: Op,
-    chosen: planner.Plan,
-    *,
-    data: str,
-    weights: str,
-    before: list[Superstep] | None = None,
-) -> LoweredOp:
+    m: Lowering, chosen: planner.Plan, data: Placed, weights: Placed
+) -> TensorLayout:
     """Supersteps of a planned operation, in the order in which poplibs runs them."""
-    chip, cost = state.chip, chosen.cost
-    steps: list[Step] = [state.step(op.name, step, None) for step in before or ()]
-    in_bytes = element_bytes(state.dtype(data))
+    chip, cost, op = m.chip, chosen.cost, m.op
+    is_conv, rate = op.kind == "conv", chip.exchange_bytes_per_cycle
+    transposed, before_bytes = bool(m.steps), max([0, *(step.temp_bytes for step in m.steps)])
+    in_bytes = element_bytes(data.dtype)
+    m.superstep_cycles = m.stack.planned_superstep_cycles
+    m.tiles = chosen.tiles_used
 
-    def add(
-        name: str,
-        vertex: str,
-        *,
-        exchange: int = 0,
-        copy: int = 0,
-        compute: int = 0,
-        repeats: int = chosen.serial_splits,
-    ) -> None:
-        """Add one superstep; `exchange` is in cycles."""
-        stack = state.stack
-        overhead = stack.planned_superstep_cycles if exchange else stack.compute_set_cycles
-        steps.append(
-            Step(
-                op=op.name,
-                name=name,
-                vertex=vertex,
-                sync_cycles=overhead,
-                exchange_cycles=exchange,
-                copy_cycles=copy,
-                compute_cycles=compute,
-                exchange_bytes=exchange * chip.exchange_bytes_per_cycle,
-                tiles=chosen.tiles_used,
-                repeats=repeats,
-            )
-        )
+    def add(name: str, vertex: str, *, exchange: int = 0, copy: int = 0, compute: int = 0) -> None:
+        """Add one superstep of every serial part; `exchange` is in cycles."""
+        with m.loop(chosen.serial_splits, tiles=chosen.tiles_used):
+            m.emit(name, vertex, compute, exchange=exchange * rate, copy=copy)
 
-    stored = op.kind == "matmul" and op.params.weights_operand
-    if stored and op.params.pass_kind == "forward" and state.stack.regroup_fully_connected:
-        operand_bytes = sum(
-            ceil_div(state.graph.tensors[name].elements * in_bytes, chip.tiles)
-            for name in (data, weights)
-        )
-        add(
+    stored = not is_conv and op.params.weights_operand
+    if stored and op.params.pass_kind == "forward" and m.stack.regroup_fully_connected:
+        operand_bytes = sum(ceil_div(x.elements * in_bytes, chip.tiles) for x in (data, weights))
+        m.copy(
             "regroup operands",
-            "copy",
-            exchange=ceil_div(operand_bytes, chip.exchange_bytes_per_cycle),
-            copy=copy_cycles(operand_bytes, chip, atom_bytes=chip.memcpy_bytes_per_cycle),
-            repeats=1,
+            ceil_div(operand_bytes, rate) * rate,
+            cycles=copy_cycles(operand_bytes, chip, atom_bytes=chip.memcpy_bytes_per_cycle),
         )
     if cost[lay.C_BEFORE]:
-        add("arrange for slices", "copy", copy=cost[lay.C_BEFORE], repeats=1)
+        m.copy("arrange for slices", cycles=cost[lay.C_BEFORE])
     if cost[lay.C_SLICE]:
         add("slice operands", "popops::DynamicSlice1D", compute=cost[lay.C_SLICE])
     moved = cost[lay.C_MOVE_IN] + cost[lay.C_MOVE_WEIGHTS]
     copied = cost[lay.C_COPY_IN] + cost[lay.C_COPY_WEIGHTS]
-    if before and op.kind == "matmul":
+    if transposed and not is_conv:
         # The weights, which are the input here, have been transposed into their place.
         moved, copied = cost[lay.C_MOVE_WEIGHTS], cost[lay.C_COPY_WEIGHTS]
     if moved and op.function == "weight_gradient":
         # What is summed over must become innermost.
-        if _regroups(op, chosen, in_bytes):
+        if _regroups(op.params, chosen, in_bytes):
             # Blocks are transposed before they are sent.
             add("transpose operands", "popops::Transpose1D", compute=copied)
             copied = 0
         else:
-            copied = copy_cycles(moved * chip.exchange_bytes_per_cycle, chip, atom_bytes=in_bytes)
+            copied = copy_cycles(moved * rate, chip, atom_bytes=in_bytes)
     if moved:
         add("rearrange operands", "copy", exchange=moved, copy=copied)
     exchange = cost[lay.C_WEIGHTS]
     copied = 0
-    layout = state.layout(data)
-    arranged = layout.from_host or (moved > 0 and op.function == "weight_gradient")
+    arranged = data.layout.free or (moved > 0 and op.function == "weight_gradient")
     if arranged:
         exchange += cost[lay.C_INPUT]
     else:
         # All inputs lie elsewhere; neighbours that want the same ones share the bus.
         paired = chosen.split[lay.S_OUT] % chip.tiles_per_exchange_bus == 0
-        width = chip.exchange_bytes_per_cycle * (chip.tiles_per_exchange_bus if paired else 1)
+        width = rate * (chip.tiles_per_exchange_bus if paired else 1)
         exchange += ceil_div(cost[lay.C_INPUT_BYTES], width)
         copied += copy_cycles(cost[lay.C_INPUT_BYTES], chip)
         regroup = chosen.in_chans_per_group * chosen.conv_groups_per_group
-        if layout.grouping != regroup and not moved and op.kind == "conv":
-            tile_bytes = ceil_div(state.graph.tensors[data].bytes, chip.tiles)
-            atom = min(layout.grouping, regroup) * in_bytes
-            add(
-                "regroup channels",
-                "popops::Transpose1D",
-                copy=copy_cycles(tile_bytes, chip, atom_bytes=atom),
-                repeats=1,
-            )
-    if op.kind == "matmul" and not state.layout(weights).from_host and not cost[lay.C_MOVE_WEIGHTS]:
+        if data.layout.grouping != regroup and not moved and is_conv:
+            tile_bytes = ceil_div(data.elements * in_bytes, chip.tiles)
+            atom = min(data.layout.grouping, regroup) * in_bytes
+            regrouped = copy_cycles(tile_bytes, chip, atom_bytes=atom)
+            m.emit("regroup channels", "popops::Transpose1D", copy=regrouped)
+    if not is_conv and not weights.layout.free and not cost[lay.C_MOVE_WEIGHTS]:
         # Activations come from another plan, whether or not B was laid out for this one.
         copied += copy_cycles(cost[lay.C_WEIGHT_BYTES], chip)
     add(
-        "convolve" if op.kind == "conv" else "multiply",
+        "convolve" if is_conv else "multiply",
         f"poplin::{chosen.method}",
         exchange=exchange + cost[lay.C_TILE_TRANSFORM],
         copy=copied,
@@ -311,16 +239,13 @@ def _lower_planned(
     )
     if chosen.reduction_depth > 1:
         # Each tile keeps its own share of the partials that it reduces.
-        depth = chosen.reduction_depth
+        depth, stages = chosen.reduction_depth, cost[lay.C_STAGES]
+        share, rest = divmod(cost[lay.C_REDUCE], stages)
         first = cost[lay.C_REDUCE_FIRST] * (depth - 1) // depth
-        for stage in range(cost[lay.C_STAGES]):
-            share = cost[lay.C_REDUCE] // cost[lay.C_STAGES]
-            if stage == 0:
-                share += cost[lay.C_REDUCE] % cost[lay.C_STAGES]
-            moved_here = (
-                first if stage == 0 else cost[lay.C_REDUCE_REST] // (cost[lay.C_STAGES] - 1)
-            )
-            add("reduce partials", "poplin::ReduceAdd", exchange=moved_here, compute=share)
+        add("reduce partials", "poplin::ReduceAdd", exchange=first, compute=share + rest)
+        for _ in range(1, stages):
+            later = cost[lay.C_REDUCE_REST] // (stages - 1)
+            add("reduce partials", "poplin::ReduceAdd", exchange=later, compute=share)
     elif cost[lay.C_REDUCE]:
         add("cast partials", "popops::Cast1D", compute=cost[lay.C_REDUCE])
     if cost[lay.C_ADD]:
@@ -328,40 +253,24 @@ def _lower_planned(
     if cost[lay.C_UPDATE]:
         add("write slice", "popops::DynamicUpdateSlice1D", compute=cost[lay.C_UPDATE])
     if cost[lay.C_AFTER]:
-        add("cast result", "popops::Cast1D", compute=cost[lay.C_AFTER], repeats=1)
-    grouping = chosen.out_chans_per_group * chosen.conv_groups_per_group
+        m.emit("cast result", "popops::Cast1D", cost[lay.C_AFTER])
     if cost[lay.C_MOVE_OUT]:
         add("rearrange output", "copy", exchange=cost[lay.C_MOVE_OUT], copy=cost[lay.C_COPY_OUT])
     if chosen.spreads_output:
         # Copied with zeros between its elements into a tensor of its own (Convolution.cpp,
         # convolutionPostprocess).
-        result = state.graph.tensors[op.outputs[0]]
-        element = element_bytes(result.dtype)
+        result = m.state.graph.tensors[op.outputs[0]]
         tile_bytes = ceil_div(result.bytes, chosen.tiles_used)
-        add(
-            "spread output",
-            "copy",
-            copy=copy_cycles(tile_bytes, chip, atom_bytes=element),
-            repeats=1,
-        )
-    for name in op.outputs:
-        state.layouts[name] = TensorLayout(grouping=grouping, tiles=chosen.tiles_used)
-    return LoweredOp(
-        name=op.name,
-        kind=op.kind,
-        function=op.function,
-        steps=tuple(steps),
-        macs=op.macs,
-        plan=chosen.describe(),
-        transform=chosen.transform,
-        tiles=chosen.tiles_used,
-        grouping=grouping,
-        temp_bytes=_temp_bytes(state, op, chosen, before or [], from_host=arranged),
-        interleaved_bytes=chosen.partial_bytes_per_tile if chosen.method == "AMP" else 0,
-    )
+        atom = element_bytes(result.dtype)
+        m.copy("spread output", cycles=copy_cycles(tile_bytes, chip, atom_bytes=atom))
+    m.plan, m.transform = chosen.describe(), chosen.transform
+    m.temp_bytes = _temp_bytes(m, chosen, before_bytes, free=arranged)
+    m.interleaved_bytes = chosen.partial_bytes_per_tile if chosen.method == "AMP" else 0
+    grouping = chosen.out_chans_per_group * chosen.conv_groups_per_group
+    return TensorLayout(grouping=grouping, tiles=chosen.tiles_used)
 
 
-def _regroups(op: Op, chosen: planner.Plan, in_bytes: int) -> bool:
+def _regroups(op: Conv | MatMul, chosen: planner.Plan, in_bytes: int) -> bool:
     """Whether the operands of a weight gradient are transposed in blocks, not element by element.
 
     The new groups divide the rows that a product sums over, and blocks have at least
@@ -369,19 +278,12 @@ def _regroups(op: Op, chosen: planner.Plan, in_bytes: int) -> bool:
     lib/popops/Rearrange.cpp, getMinimumRegroupGrainSize). Batch and field of a convolution are
     taken to divide well. [inferred]
     """
-    if not isinstance(op.params, MatMul):
+    if not isinstance(op, MatMul):
         return True
-    return gcd(chosen.in_chans_per_group, op.params.k) * in_bytes % _REGROUP_GRAIN_BYTES == 0
+    return gcd(chosen.in_chans_per_group, op.k) * in_bytes % _REGROUP_GRAIN_BYTES == 0
 
 
-def _temp_bytes(
-    state: LoweringState,
-    op: Op,
-    chosen: planner.Plan,
-    before: list[Superstep],
-    *,
-    from_host: bool,
-) -> int:
+def _temp_bytes(m: Lowering, chosen: planner.Plan, before_bytes: int, *, free: bool) -> int:
     """Bytes of the fullest tile that live during a planned operation only, its output left out.
 
     While the vertex runs: what was received of inputs and weights, its share of weights that were
@@ -389,15 +291,15 @@ def _temp_bytes(
     output. Rearrangements and serial splits need what the planner reckons with (ConvModel.cpp).
     """
     cost, split = chosen.cost, chosen.split
-    output = cost[lay.C_OUTPUTS] * element_bytes(state.dtype(op.outputs[0]))
+    output = cost[lay.C_OUTPUTS] * element_bytes(m.state.dtype(m.op.outputs[0]))
     if chosen.serial_splits > 1 or cost[lay.C_MOVE_IN] or cost[lay.C_MOVE_WEIGHTS]:
         return max(0, chosen.temp_bytes - output)
     users = split[lay.S_BATCH] * prod(split[lay.S_FIELD : lay.S_KERNEL])
     inputs, weights = cost[lay.C_INPUT_BYTES], cost[lay.C_WEIGHT_BYTES]
     received = weights - weights // users + inputs
-    if from_host:
+    if free:
         received -= inputs // split[lay.S_OUT]
-    received += max((step.temp_bytes for step in before), default=0)
+    received += before_bytes
     partials = cost[lay.C_PARTIAL_BYTES]
     after = partials if cost[lay.C_REDUCE] else 0
     return max(received + partials - output, after, 0)

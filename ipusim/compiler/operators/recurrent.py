@@ -15,15 +15,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from ipusim.compiler.convolution import planner, record as lay
-from ipusim.compiler.operators import recurrent_cell as recurrent
-from ipusim.compiler.operators.elementwise import scaled_add_steps
-from ipusim.compiler.operators.layout import fill_steps
-from ipusim.compiler.operators.products import PlannedProduct, lower_product, plan_product
-from ipusim.compiler.operators.recurrent_cell import Cell, StateLayout
-from ipusim.compiler.operators.reduce import reduce_steps
-from ipusim.compiler.program import LoweredOp, Step
-from ipusim.compiler.state import LoweringState, TensorLayout
-from ipusim.compiler.superstep import Superstep, ceil_div, element_bytes, vector_width
+from ipusim.compiler.emitter import Placed, TensorLayout
+from ipusim.compiler.operators.products import (
+    PlannedProduct,
+    multiply,
+    plan_product,
+    transpose_product,
+)
+from ipusim.compiler.operators.recurrent_cell import GRAIN, Cell, StateLayout
+from ipusim.compiler.state import Lowering, LoweringState, lowers
+from ipusim.compiler.superstep import ceil_div, copy_cycles, element_bytes, vector_width
 from ipusim.workload.graph import Graph, MatMul, Op, Tensor
 from ipusim.workload.operators import Recurrent
 
@@ -42,54 +43,44 @@ the gates may take until they are used (Lstm.cpp, interleaveWUCadence)."""
 
 @dataclass(slots=True)
 class _Layer:
-    """One recurrent operator while it is lowered: its cell, and the steps so far."""
+    """One recurrent operator while it is lowered: its cell, and what its products need."""
 
-    state: LoweringState
-    op: Op
+    m: Lowering
     params: Recurrent
     cell: Cell
-    steps: list[Step] = field(default_factory=list)
     plans: list[str] = field(default_factory=list)
     temp_bytes: int = 0
-    interleaved_bytes: int = 0
 
-    def add(self, steps: list[Superstep], repeats: int = 1) -> None:
-        """Add supersteps of the states' tiles, each run `repeats` times."""
-        for step in steps:
-            made = self.state.step(self.op.name, step, self.cell.state.tiles)
-            self.steps.append(replace(made, repeats=repeats))
-            self.temp_bytes = max(self.temp_bytes, step.temp_bytes)
-
-    def product(self, params: MatMul, repeats: int = 1) -> PlannedProduct:
-        """Add a product that runs `repeats` times; return it as planned.
+    def product(self, params: MatMul) -> PlannedProduct:
+        """Add a product to every round of the loop; return it as planned.
 
         Its weights stay in the layout of the plan, and what a gradient does to them once is done
         before the loop.
         """
-        state, op = _product_state(self.state, params, self.cell.dtype, self.op.name)
-        planned = plan_product(state, op)
-        lowered = lower_product(state, op, planned)
-        once = len(planned.before)
-        self.steps += [
-            step if index < once else replace(step, repeats=step.repeats * repeats)
+        m = self.m
+        alone = _alone(m, params, self.cell.dtype)
+        a, b = map(alone.state.placed, alone.op.inputs)
+        planned = plan_product(alone, params)
+        transpose_product(alone, planned, b)
+        once = len(alone.steps)
+        lowered = alone.finish(multiply(alone, planned, a, b))
+        m.steps += [
+            replace(step, repeats=step.repeats * (m.repeats if index >= once else 1), temp_bytes=0)
             for index, step in enumerate(lowered.steps)
         ]
         self.plans.append(lowered.plan)
         self.temp_bytes = max(self.temp_bytes, lowered.temp_bytes)
-        self.interleaved_bytes = max(self.interleaved_bytes, lowered.interleaved_bytes)
+        m.interleaved_bytes = max(m.interleaved_bytes, lowered.interleaved_bytes)
         return planned
 
-    def units(self, params: MatMul, repeats: int) -> None:
+    def units(self, params: MatMul) -> None:
         """Add a product of every step and the regrouping of its rows into groups of units."""
-        plan = self.product(params, repeats).chosen
-        elements = params.m * params.n
-        self.add(self.cell.regroup(elements, plan.out_chans_per_group, plan.tiles_used), repeats)
+        plan = self.product(params).chosen
+        self.cell.regroup(params.m * params.n, plan.out_chans_per_group, plan.tiles_used)
 
 
-def _product_state(
-    state: LoweringState, params: MatMul, dtype: str, name: str
-) -> tuple[LoweringState, Op]:
-    """Return a lowering of one product alone, from the weights and what a step computes."""
+def _alone(m: Lowering, params: MatMul, dtype: str) -> Lowering:
+    """Start the lowering of one product alone, from the weights and what a step computes."""
     gradient = params.pass_kind == "weight_gradient"
     shapes = {"a": (params.m, params.k), "b": (params.k, params.n), "c": (params.m, params.n)}
     roles = {"b": "activation" if gradient else "parameter"}
@@ -97,233 +88,210 @@ def _product_state(
         key: Tensor(name=key, shape=shape, dtype=dtype, role=roles.get(key, "activation"))
         for key, shape in shapes.items()
     }
-    op = Op(name=name, params=params, inputs=("a", "b"), outputs=("c",))
-    graph = Graph(name=name, tensors=tensors, ops=(op,), inputs=("a",), outputs=("c",))
-    stack = replace(state.stack, regroup_fully_connected=False)
-    alone = LoweringState(graph, state.chip, stack, state.rules, {})
-    alone.training = state.training
-    return alone, op
+    op = Op(name=m.name, params=params, inputs=("a", "b"), outputs=("c",))
+    graph = Graph(name=m.name, tensors=tensors, ops=(op,), inputs=("a",), outputs=("c",))
+    stack = replace(m.stack, regroup_fully_connected=False)
+    state = LoweringState(graph, m.chip, stack, m.state.rules, {})
+    state.training = m.state.training
+    return Lowering.of(state, op)
 
 
-def lower_recurrent(state: LoweringState, op: Op) -> LoweredOp:
-    """Return the supersteps of a recurrent layer or of its gradient."""
-    params: Recurrent = op.params
-    chip = state.chip
+@lowers(Recurrent)
+def recurrent(m: Lowering, op: Recurrent, *_: Placed) -> tuple[TensorLayout, ...]:
+    """Lower a recurrent layer or its gradient; gradients of weights are laid out like weights."""
+    # What follows runs in a loop, but for a few copies around it.
+    m.stack = m.stack.in_loop()
+    m.superstep_cycles = m.stack.superstep_cycles
     cell = Cell(
-        state=StateLayout.of(params.batch, params.hidden, chip),
-        data=StateLayout.of(params.batch, params.features, chip),
-        dtype=state.dtype(op.outputs[0]),
-        chip=chip,
-        era=state.era,
+        m=m,
+        state=StateLayout.of(op.batch, op.hidden, m.chip),
+        data=StateLayout.of(op.batch, op.features, m.chip),
+        dtype=m.state.dtype(m.op.outputs[0]),
     )
-    layer = _Layer(replace(state, stack=state.stack.in_loop()), op, params, cell)
-    if params.backward:
-        _backward(layer)
-    else:
-        _forward(layer)
-    tiles = cell.state.tiles * (_shards(layer) if params.sequence or params.backward else 1)
-    layout = TensorLayout(grouping=recurrent.GRAIN, tiles=tiles)
-    for name in op.outputs:
-        state.layouts[name] = layout
-    if params.backward:
-        # Gradients of the weights are laid out like the weights.
-        for name in op.outputs[params.input_gradient :]:
-            state.layouts[name] = TensorLayout(from_host=True)
-    return LoweredOp(
-        name=op.name,
-        kind=op.kind,
-        function=op.function,
-        steps=tuple(layer.steps),
-        macs=op.macs,
-        plan="; ".join(layer.plans),
-        transform="",
-        tiles=tiles,
-        grouping=recurrent.GRAIN,
-        temp_bytes=layer.temp_bytes,
-        interleaved_bytes=layer.interleaved_bytes,
-    )
+    m.tiles = cell.state.tiles
+    layer = _Layer(m, op, cell)
+    (_backward if op.backward else _forward)(layer)
+    m.plan = "; ".join(layer.plans)
+    m.temp_bytes = max(layer.temp_bytes, *(step.temp_bytes for step in m.steps))
+    tiles = cell.state.tiles * (_shards(layer) if op.sequence or op.backward else 1)
+    m.result = TensorLayout(grouping=GRAIN, tiles=tiles)
+    if op.backward:
+        free = TensorLayout(free=True)
+        return (m.result, free) if op.input_gradient else (free,)
+    return (m.result,)
 
 
 def _shards(layer: _Layer) -> int:
     """Return how many sets of tiles share the sequence (Rnn.cpp, getMaxShards; getNumShards)."""
-    params, cell, chip = layer.params, layer.cell, layer.state.chip
-    size = element_bytes(cell.dtype)
+    params, cell, chip = layer.params, layer.cell, layer.m.chip
     steps = params.steps
     most = chip.tiles // max(cell.state.tiles, cell.data.tiles)
     most = ceil_div(steps, ceil_div(steps, most))
-    per_step = size * (cell.data.per_tile + cell.state.per_tile * (1 + params.saved))
+    per_step = cell.bytes(cell.data) + cell.bytes(cell.state, 1 + params.saved)
     wanted = ceil_div(per_step * steps, int(chip.bytes_per_tile * OPERAND_SHARE))
     return min(wanted, most)
 
 
 def _forward(layer: _Layer) -> None:
-    params, cell, steps = layer.params, layer.cell, layer.params.steps
+    m, params, cell = layer.m, layer.params, layer.cell
     # Single-operation plans of the products: m rows, k summed over, n columns.
-    rows, hidden, features = params.batch, params.hidden, params.features
-    layer.add([_copied("lay out sequence", layer, cell.data)])
+    rows, features = params.steps * params.batch, params.features
+    _copy_sequence("lay out sequence", layer, cell.data)
     if params.input_product_first:
-        layer.product(_stored(steps * rows, features, params.gates * hidden))
-        layer.add([cell.slice("slice input products", cell.state, params.gates)], steps)
-    else:
-        layer.add([cell.slice("slice input", cell.data)], steps)
-    if params.kind == "lstm":
-        _lstm_units(layer)
-        layer.add(recurrent.lstm_state(cell, training=params.training, saved=params.saved), steps)
-    else:
-        (_gru_units_reset_after if params.reset_after else _gru_units)(layer)
-        layer.add(recurrent.gru_state(cell, training=params.training, saved=params.saved), steps)
-    if params.training:
-        layer.add([cell.slice("write kept", cell.state, params.saved)], steps)
-    if params.sequence:
-        layer.add([cell.slice("write output", cell.state)], steps)
-    layer.add([cell.count()], steps)
+        layer.product(_stored(rows, features, params.gates * params.hidden))
+    with m.loop(params.steps, tiles=m.tiles):
+        if params.input_product_first:
+            cell.slice("slice input products", cell.state, params.gates)
+        else:
+            cell.slice("slice input", cell.data)
+        if params.kind == "lstm":
+            _lstm_units(layer)
+            cell.lstm_state(training=params.training, saved=params.saved)
+        else:
+            (_gru_units_reset_after if params.reset_after else _gru_units)(layer)
+            cell.gru_state(training=params.training, saved=params.saved)
+        if params.training:
+            cell.slice("write kept", cell.state, params.saved)
+        if params.sequence:
+            cell.slice("write output", cell.state)
+        cell.count()
 
 
 def _lstm_units(layer: _Layer) -> None:
-    params, cell, steps = layer.params, layer.cell, layer.params.steps
+    params, cell = layer.params, layer.cell
     columns = params.gates * params.hidden
     if params.input_product_first:
-        layer.units(_stored(params.batch, params.hidden, columns), steps)
-        added = cell.combine_many(
-            "add input products", "add", params.gates, in_place=True, elsewhere=True
-        )
-        layer.add([added], steps)
+        layer.units(_stored(params.batch, params.hidden, columns))
+        cell.combine_many("add input products", "add", params.gates, in_place=True, elsewhere=True)
     else:
-        layer.units(_stored(params.batch, params.features + params.hidden, columns), steps)
-    layer.add(recurrent.gates_forward(cell, ("sigmoid", 3), ("tanh", 1)), steps)
+        layer.units(_stored(params.batch, params.features + params.hidden, columns))
+    cell.gates(("sigmoid", 3), ("tanh", 1))
 
 
 def _gru_units(layer: _Layer) -> None:
-    params, cell, steps = layer.params, layer.cell, layer.params.steps
+    params, cell = layer.params, layer.cell
     read = params.features + params.hidden
-    layer.units(_stored(params.batch, read, 2 * params.hidden), steps)
-    layer.add(recurrent.gates_forward(cell, ("sigmoid", 2)), steps)
+    layer.units(_stored(params.batch, read, 2 * params.hidden))
+    cell.gates(("sigmoid", 2))
     if params.training:
-        layer.add([cell.keep("keep reset", 1)], steps)
-    layer.add([cell.combine("reset state", "mul", in_place=True)], steps)
-    layer.units(_stored(params.batch, read, params.hidden), steps)
-    layer.add(recurrent.gates_forward(cell, ("tanh", 1)), steps)
+        cell.keep("keep reset", 1)
+    cell.combine("reset state", "mul", in_place=True)
+    layer.units(_stored(params.batch, read, params.hidden))
+    cell.gates(("tanh", 1))
 
 
 def _gru_units_reset_after(layer: _Layer) -> None:
-    params, cell, steps = layer.params, layer.cell, layer.params.steps
+    params, cell = layer.params, layer.cell
     columns = params.gates * params.hidden
-    layer.product(_stored(params.batch, params.features, columns), steps)
-    layer.units(_stored(params.batch, params.hidden, columns), steps)
-    layer.add(
-        [
-            cell.receive("units to states", cell.state, 2 * params.gates),
-            cell.combine_many("add biases", "add", 2 * params.gates, in_place=True, elsewhere=True),
-        ],
-        steps,
-    )
+    layer.product(_stored(params.batch, params.features, columns))
+    layer.units(_stored(params.batch, params.hidden, columns))
+    cell.receive("units to states", cell.state, 2 * params.gates)
+    cell.combine_many("add biases", "add", 2 * params.gates, in_place=True, elsewhere=True)
     if params.training:
-        layer.add([cell.keep("keep candidate product", 1)], steps)
-    layer.add(
-        [
-            cell.combine_many("add state products", "add", 2, in_place=True),
-            cell.apply("update and reset", "sigmoid", 2, in_place=True),
-            cell.combine("reset product", "mul", in_place=True),
-            cell.combine("add reset product", "add", in_place=True),
-            cell.apply("candidate", "tanh", in_place=True),
-        ],
-        steps,
-    )
+        cell.keep("keep candidate product", 1)
+    cell.combine_many("add state products", "add", 2, in_place=True)
+    cell.apply("update and reset", "sigmoid", 2, in_place=True)
+    cell.combine("reset product", "mul", in_place=True)
+    cell.combine("add reset product", "add", in_place=True)
+    cell.apply("candidate", "tanh", in_place=True)
 
 
 def _backward(layer: _Layer) -> None:
-    params, cell, steps = layer.params, layer.cell, layer.params.steps
+    m, params, cell = layer.m, layer.params, layer.cell
     interval = _steps_per_weight_gradient(layer)
     if params.sequence:
-        layer.add([_copied("lay out incoming gradient", layer, cell.state)])
-    _zero_accumulators(layer)
-    layer.add([_copied("lay out sequence", layer, cell.data)])
-    layer.add([cell.keep("shift outputs", 1)])
-    if params.sequence:
-        layer.add([cell.slice("slice incoming gradient", cell.state)], steps)
-    layer.add([cell.slice("slice kept", cell.state, params.saved)], steps)
-    if params.kind == "gru":
-        layer.add([cell.slice("slice previous output", cell.state)], steps)
-    (_lstm_gradient if params.kind == "lstm" else _gru_gradient)(layer)
-    layer.add([_received_gradients(layer, kept=params.gates if interval != 1 else 0)], steps)
-    if interval != 1:
-        layer.add([cell.slice("write gate gradients", cell.state, params.gates)], steps)
-    if params.input_gradient:
-        layer.add([cell.slice("write input gradient", cell.data)], steps)
-    layer.add([cell.count()], steps)
+        _copy_sequence("lay out incoming gradient", layer, cell.state)
+    weights = params.gates * params.hidden * (params.features + params.hidden + params.batch)
+    m.fill(Placed((weights,), cell.dtype))
+    _copy_sequence("lay out sequence", layer, cell.data)
+    cell.keep("shift outputs", 1)
+    with m.loop(params.steps, tiles=m.tiles):
+        if params.sequence:
+            cell.slice("slice incoming gradient", cell.state)
+        cell.slice("slice kept", cell.state, params.saved)
+        if params.kind == "gru":
+            cell.slice("slice previous output", cell.state)
+        (_lstm_gradient if params.kind == "lstm" else _gru_gradient)(layer)
+        _receive_gradients(layer, kept=params.gates if interval != 1 else 0)
+        if interval != 1:
+            cell.slice("write gate gradients", cell.state, params.gates)
+        if params.input_gradient:
+            cell.slice("write input gradient", cell.data)
+        cell.count()
     _weight_gradients(layer, interval)
 
 
 def _lstm_gradient(layer: _Layer) -> None:
-    params, steps = layer.params, layer.params.steps
-    layer.add(recurrent.lstm_gradient(layer.cell), steps)
-    layer.units(_passed_on(layer, params.gates), steps)
+    layer.cell.lstm_gradient()
+    layer.units(_passed_on(layer, layer.params.gates))
 
 
 def _gru_gradient(layer: _Layer) -> None:
-    params, cell, steps = layer.params, layer.cell, layer.params.steps
-    layer.add(recurrent.gru_candidate_gradient(cell), steps)
+    params, cell = layer.params, layer.cell
+    cell.gru_candidate_gradient()
     if params.reset_after:
-        layer.add(recurrent.gru_reset_gradient(cell), steps)
-        layer.add([cell.combine("reset candidate gradient", "mul", in_place=False)], steps)
-        layer.units(_transposed(params.batch, params.gates * params.hidden, params.hidden), steps)
+        cell.gru_reset_gradient()
+        cell.combine("reset candidate gradient", "mul")
+        gates = params.gates * params.hidden
+        layer.units(_transposed(params.batch, gates, params.hidden))
         if params.input_gradient:
-            layer.units(
-                _transposed(params.batch, params.gates * params.hidden, params.features), steps
-            )
+            layer.units(_transposed(params.batch, gates, params.features))
     else:
-        layer.units(_passed_on(layer, 1), steps)
-        layer.add(recurrent.gru_reset_gradient(cell), steps)
-        layer.units(_passed_on(layer, 2), steps)
+        layer.units(_passed_on(layer, 1))
+        cell.gru_reset_gradient()
+        layer.units(_passed_on(layer, 2))
         if params.input_gradient:
-            layer.add([cell.combine("add input gradients", "add", in_place=False)], steps)
-    layer.add([recurrent.gru_state_gradient(cell)], steps)
+            cell.combine("add input gradients", "add")
+    cell.gru_state_gradient()
 
 
 def _weight_gradients(layer: _Layer, interval: int) -> None:
     """Add the weight gradients of every `interval` steps, or with 0 in a loop after the other."""
-    params, cell, steps = layer.params, layer.cell, layer.params.steps
-    size = max(1, interval)
-    runs, rest = divmod(steps, size)
+    m, params, cell = layer.m, layer.params, layer.cell
+    runs, rest = divmod(params.steps, max(1, interval))
     if interval == 0:
-        layer.add([_copied("lay out sequence", layer, cell.data), cell.keep("shift outputs", 1)])
-    for repeats, taken in ((runs, size), (1, rest)):
+        _copy_sequence("lay out sequence", layer, cell.data)
+        cell.keep("shift outputs", 1)
+    for repeats, taken in ((runs, max(1, interval)), (1, rest)):
         if repeats and taken:
-            _weight_gradient(layer, taken, repeats, separate=interval == 0)
+            with m.loop(repeats, tiles=m.tiles):
+                _weight_gradient(layer, taken, separate=interval == 0)
     if interval == 0:
-        layer.add([cell.count()], steps)
-    gates = params.gates * params.hidden
-    layer.add(reduce_steps((params.batch, gates), (0,), cell.dtype, cell.chip, era=cell.era))
+        with m.loop(params.steps, tiles=m.tiles):
+            cell.count()
+    m.reduce("add", Placed((params.batch, params.gates * params.hidden), cell.dtype), 0)
 
 
-def _weight_gradient(layer: _Layer, taken: int, repeats: int, *, separate: bool) -> None:
-    """Add the weight gradients of `taken` steps, `repeats` times."""
-    params, cell = layer.params, layer.cell
-    rows = taken * params.batch
-    slices = [cell.slice("slice input", cell.data, taken)]
-    if params.kind == "lstm" or separate:
-        slices.append(cell.slice("slice previous output", cell.state, taken))
+def _weight_gradient(layer: _Layer, taken: int, *, separate: bool) -> None:
+    """Add the weight gradients of `taken` steps."""
+    m, params, cell = layer.m, layer.params, layer.cell
+    rows, lstm = taken * params.batch, params.kind == "lstm"
+    cell.slice("slice input", cell.data, taken)
+    if lstm or separate:
+        cell.slice("slice previous output", cell.state, taken)
     if separate:
-        slices.append(cell.slice("slice gate gradients", cell.state, params.gates))
-        if params.kind == "gru":
-            slices.append(cell.slice("slice kept", cell.state, params.saved))
-    layer.add(slices, repeats)
+        cell.slice("slice gate gradients", cell.state, params.gates)
+        if not lstm:
+            cell.slice("slice kept", cell.state, params.saved)
+    if not lstm:
+        cell.combine("reset", "mul")
     read, hidden = params.features + params.hidden, params.hidden
-    if params.kind == "lstm":
+    if lstm:
         products = [(read, params.gates * hidden)]
     elif params.reset_after:
         products = [(params.features, 3 * hidden), (hidden, 3 * hidden)]
     else:
         products = [(read, 2 * hidden), (read, hidden)]
-    if params.kind == "gru":
-        layer.add([cell.combine("reset", "mul", in_place=False)], repeats)
     for inputs, outputs in products:
-        joint = layer.product(
-            MatMul(m=inputs, k=rows, n=outputs, weights_operand=True, pass_kind="weight_gradient"),
-            repeats,
-        ).joint
-        layer.add([_accumulated(layer, inputs * outputs, in_place=joint)], repeats)
-    layer.add([cell.add_bias_gradients(params.gates * taken)], repeats)
+        product = MatMul(
+            m=inputs, k=rows, n=outputs, weights_operand=True, pass_kind="weight_gradient"
+        )
+        joint = layer.product(product).joint
+        # The accumulator is laid out like the weights (matMulAcc), where in a joint plan the
+        # product lies too; both lie in different memory elements (`operators.elementwise`).
+        accumulator = Placed((inputs * outputs,), cell.dtype)
+        m.scaled_add(accumulator, constrained=True, exchanged=not joint)
+    cell.add_bias_gradients(params.gates * taken)
 
 
 def _steps_per_weight_gradient(layer: _Layer) -> int:
@@ -332,11 +300,11 @@ def _steps_per_weight_gradient(layer: _Layer) -> int:
     Without gathering, the gradients of the gates are kept for a second loop where they are smaller
     than the transposed weights (interleavedWUIsBeneficial).
     """
-    params, cell, chip = layer.params, layer.cell, layer.state.chip
+    params, cell, chip = layer.params, layer.cell, layer.m.chip
     gates = params.gates * params.hidden
     transposed = (params.features + params.hidden) * gates
     within = int(transposed <= params.batch * gates * params.steps)
-    if params.kind == "gru" or layer.state.stack.planner_era < GATHERING_ERA:
+    if params.kind == "gru" or layer.m.stack.planner_era < GATHERING_ERA:
         return within
     per_step = params.gates * cell.state.per_tile * element_bytes(cell.dtype)
     memory = int(chip.bytes_per_tile * GATHER_MEMORY_PROPORTION)
@@ -359,7 +327,7 @@ def _steps_per_weight_gradient(layer: _Layer) -> int:
         ),
         chip,
         replace(
-            layer.state.rules,
+            layer.m.state.rules,
             available_memory_proportion=(memory - per_step * most) / chip.bytes_per_tile,
         ),
     )
@@ -384,52 +352,20 @@ def _passed_on(layer: _Layer, gates: int) -> MatMul:
     return _transposed(params.batch, gates * params.hidden, read)
 
 
-def _copied(name: str, layer: _Layer, layout: StateLayout) -> Superstep:
+def _copy_sequence(name: str, layer: _Layer, layout: StateLayout) -> None:
     """Bring a whole sequence into the layout in which its steps can be sliced."""
     steps = ceil_div(layer.params.steps, _shards(layer))
-    moved = steps * layout.per_tile * element_bytes(layer.cell.dtype)
-    return Superstep(
-        name=name, vertex="copy", compute_cycles=0, exchange_bytes=moved, temp_bytes=moved
-    )
+    layer.m.fetch(name, layer.cell.bytes(layout, steps))
 
 
-def _zero_accumulators(layer: _Layer) -> None:
-    params, cell = layer.params, layer.cell
-    weights = params.gates * params.hidden * (params.features + params.hidden + params.batch)
-    layer.add(fill_steps(weights, cell.dtype, cell.chip, era=cell.era))
-
-
-def _received_gradients(layer: _Layer, *, kept: int) -> Superstep:
+def _receive_gradients(layer: _Layer, *, kept: int) -> None:
     """Bring what was passed on to the states' tiles, and copy `kept` states there.
 
     Copies that follow each other share one exchange.
     """
     cell = layer.cell
-    step = cell.receive("pass on", cell.state)
+    moved = cell.bytes(cell.state)
     if layer.params.input_gradient:
-        more = cell.receive("pass on", cell.data).exchange_bytes
-        step = replace(
-            step, exchange_bytes=step.exchange_bytes + more, temp_bytes=step.temp_bytes + more
-        )
-    if kept:
-        copied = cell.keep("pass on", kept).on_tile_copy_cycles
-        step = replace(step, on_tile_copy_cycles=copied)
-    return step
-
-
-def _accumulated(layer: _Layer, elements: int, *, in_place: bool) -> Superstep:
-    """Add a product to its accumulator, which is laid out like the weights (matMulAcc).
-
-    In a joint plan the product lies there too; as in every matMulAcc, both lie in different memory
-    elements (`lowering_elementwise`).
-    """
-    cell = layer.cell
-    (step,) = scaled_add_steps(
-        elements,
-        cell.dtype,
-        cell.chip,
-        era=cell.era,
-        constrained=True,
-        same_mapping=in_place,
-    )
-    return step
+        moved += cell.bytes(cell.data)
+    copied = copy_cycles(cell.bytes(cell.state, kept), layer.m.chip)
+    layer.m.fetch("pass on", moved, cycles=copied)

@@ -7,13 +7,10 @@ Source: poplibs lib/popops/BitonicTopK.cpp and popopsCycleEstimators.cpp
 
 from __future__ import annotations
 
-from ipusim.compiler.superstep import (
-    ChipLike,
-    Superstep,
-    ceil_div,
-    element_bytes,
-    require_positive,
-)
+from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
+from ipusim.compiler.state import lowers
+from ipusim.compiler.superstep import ChipLike, ceil_div, element_bytes
+from ipusim.workload.graph import Sort
 
 _SUPERVISOR = 19
 _WHOLE_NUMBERS = (42, 22, 3, 12)
@@ -29,37 +26,19 @@ def compare_and_swap_cycles(comparisons: int, dtype: str, chip: ChipLike) -> int
     return _SUPERVISOR + chip.workers * (once + entry + run + each * per_worker)
 
 
-def sort_steps(outer: int, length: int, dtype: str, chip: ChipLike) -> list[Superstep]:
-    """Return the supersteps of sorting `outer` rows of `length` elements.
-
-    Parameters
-    ----------
-    outer, length : int
-        Rows, and elements of each.
-    dtype : str
-        Type of the elements; those of 16 bits are taken as 32 bits wide.
-    chip : Chip
-        The chip.
-
-    Returns
-    -------
-    list of Superstep
-        None for rows of one element.
-
-    Raises
-    ------
-    ConfigError
-        If a count is not positive.
-    """
-    require_positive(outer=outer, length=length)
-    doublings = (length - 1).bit_length()
-    comparisons = ceil_div(outer * (length // 2), chip.tiles)
-    moved = 2 * comparisons * max(4, element_bytes(dtype))
-    step = Superstep(
-        name="compare and swap",
-        vertex="popops::CompareAndSwapAtDistance",
-        compute_cycles=compare_and_swap_cycles(max(1, comparisons), dtype, chip),
-        exchange_bytes=moved,
-        temp_bytes=moved,
-    )
-    return [step] * (doublings * (doublings + 1) // 2)
+@lowers(Sort)
+def sort(m: Emitter, op: Sort, x: Placed) -> TensorLayout:
+    """Lower the sorting of rows; elements of 16 bits are taken as 32 bits wide."""
+    doublings = (op.length - 1).bit_length()
+    comparisons = ceil_div(op.outer * (op.length // 2), m.chip.tiles)
+    moved = 2 * comparisons * max(4, element_bytes(x.dtype))
+    cycles = compare_and_swap_cycles(max(1, comparisons), x.dtype, m.chip)
+    for _ in range(doublings * (doublings + 1) // 2):
+        m.emit(
+            "compare and swap",
+            "popops::CompareAndSwapAtDistance",
+            cycles,
+            exchange=moved,
+            temp=moved,
+        )
+    return SPREAD

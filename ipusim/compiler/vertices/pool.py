@@ -76,73 +76,57 @@ class TileSlice:
     field: tuple[int, ...]
 
 
-def _loop_cycles(count: int, *, is_max: bool, is_grad: bool) -> int:
-    """Return the innermost loop over `count` outputs of one vector."""
-    if is_grad:
-        return 7 + 5 * (count - 1)
-    return (4 if is_max else 5) + 3 * (count - 1)
+@dataclass(frozen=True, slots=True)
+class PoolVertex:
+    """Which vertex runs (maximum or sum, forward or gradient of a maximum), and how it is timed."""
 
+    is_max: bool
+    is_grad: bool
+    vector_width: int
+    workers: int
+    generation: str
 
-def _item_cycles(
-    vectors: int, groups: int, count: int, *, is_max: bool, is_grad: bool, generation: str
-) -> int:
-    """Return one work item: `count` outputs of a row for one kernel position, all channels."""
-    channel_loop = vectors * (3 + _loop_cycles(count, is_max=is_max, is_grad=is_grad))
-    if generation == "2020-01":
-        # Pointers are reloaded and advanced for every channel group.
-        per_group = 2 + 5 + 4 + 2 + (12 if is_grad else 0)
-        return 23 + groups * (per_group + channel_loop + 1)
-    between = (6 if is_grad else 4) * (groups - 1)
-    return 23 + between + groups * (1 + channel_loop + 1)
+    def loop_cycles(self, count: int) -> int:
+        """Return the innermost loop over `count` outputs of one vector."""
+        if self.is_grad:
+            return 7 + 5 * (count - 1)
+        return (4 if self.is_max else 5) + 3 * (count - 1)
 
+    def item_cycles(self, part: TileSlice, count: int) -> int:
+        """Return one work item: `count` outputs of a row for one kernel position, all channels."""
+        groups = part.channel_groups
+        vectors = part.channel_grouping // self.vector_width
+        channel_loop = vectors * (3 + self.loop_cycles(count))
+        if self.generation == "2020-01":
+            # Pointers are reloaded and advanced for every channel group.
+            per_group = 2 + 5 + 4 + 2 + (12 if self.is_grad else 0)
+            return 23 + groups * (per_group + channel_loop + 1)
+        between = (6 if self.is_grad else 4) * (groups - 1)
+        return 23 + between + groups * (1 + channel_loop + 1)
 
-def _worker_cycles(
-    init_vectors: int,
-    groups: int,
-    rows: Sequence[Sequence[int]],
-    vectors: int,
-    *,
-    is_max: bool,
-    is_grad: bool,
-    generation: str,
-) -> int:
-    """Return one worker's cycles.
+    def worker_cycles(
+        self, part: TileSlice, init_vectors: int, rows: Sequence[Sequence[int]]
+    ) -> int:
+        """Return one worker's cycles.
 
-    Parameters
-    ----------
-    init_vectors : int
-        Output vectors per channel group that the worker initialises.
-    groups : int
-        Channel groups.
-    rows : sequence of sequence of int
-        Output counts of the work items of each row.
-    vectors : int
-        Vectors per channel group.
-    is_max, is_grad : bool
-        Vertex type.
-    generation : str
-        Generation of the estimator.
-    """
-    early = generation == "2020-01"
-    cycles = 16 if early else 17 + _UNPACK
-    cycles += ((3 if early else 4) + init_vectors) * groups
-    cycles += 7 if early else 6 + _UNPACK
-    if not rows:
+        It initialises `init_vectors` vectors per channel group; `rows` are the output counts of
+        the work items of each row.
+        """
+        early = self.generation == "2020-01"
+        cycles = 16 if early else 17 + _UNPACK
+        cycles += ((3 if early else 4) + init_vectors) * part.channel_groups
+        cycles += 7 if early else 6 + _UNPACK
+        if not rows:
+            return cycles + 1
+        pointer = 1 if self.is_max else 2
+        if early:
+            cycles += 3 + pointer + (8 if self.is_grad else 0) + 3
+        else:
+            cycles += 2 + pointer + (6 + 2 * _UNPACK if self.is_grad else 0) + 6 + 2 * _UNPACK
+        per_row = 17 if early else 15
+        for row in rows:
+            cycles += per_row + sum(self.item_cycles(part, count) for count in row)
         return cycles + 1
-    pointer = 1 if is_max else 2
-    if early:
-        cycles += 3 + pointer + (8 if is_grad else 0) + 3
-    else:
-        cycles += 2 + pointer + (6 + 2 * _UNPACK if is_grad else 0) + 6 + 2 * _UNPACK
-    per_row = 17 if early else 15
-    for row in rows:
-        cycles += per_row + sum(
-            _item_cycles(
-                vectors, groups, count, is_max=is_max, is_grad=is_grad, generation=generation
-            )
-            for count in row
-        )
-    return cycles + 1
 
 
 def _segments(
@@ -162,61 +146,26 @@ def _segments(
 
 
 def pool_vertex_estimate(
-    part: TileSlice,
-    row_stride: int,
-    kernel_positions: int,
-    vector_width: int,
-    workers: int,
-    *,
-    is_max: bool,
-    is_grad: bool,
+    vertex: PoolVertex, part: TileSlice, row_stride: int, kernel_positions: int
 ) -> int:
     """Return the estimate that the 2021 planner uses: every kernel position always contributes.
 
-    Parameters
-    ----------
-    part : TileSlice
-        Share of the tile.
-    row_stride : int
-        Spacing of contributing outputs along a row (dilation of the innermost dimension).
-    kernel_positions : int
-        Window size.
-    vector_width, workers : int
-        Elements per vector and worker threads.
-    is_max, is_grad : bool
-        Vertex type.
-
-    Returns
-    -------
-    int
-        Cycles of the tile.
+    `row_stride` is the spacing of contributing outputs along a row (dilation of the innermost
+    dimension).
     """
-    vectors = part.channel_grouping // vector_width
-    outputs = prod(part.field) * part.batch
+    vectors = part.channel_grouping // vertex.vector_width
+    outputs, workers = prod(part.field) * part.batch, vertex.workers
     width = part.field[-1]
     slowest = 0
 
     def item(count: int) -> int:
-        return _item_cycles(
-            vectors,
-            part.channel_groups,
-            ceil_div(count, row_stride),
-            is_max=is_max,
-            is_grad=is_grad,
-            generation="2021-11",
-        )
+        return vertex.item_cycles(part, ceil_div(count, row_stride))
 
     full_row = 15 + kernel_positions * item(width)
     for worker in range(workers):
         begin, end = worker * outputs // workers, (worker + 1) * outputs // workers
-        cycles = _worker_cycles(
-            outputs // vectors * vectors // workers,
-            part.channel_groups,
-            [[]] if begin < end else [],
-            vectors,
-            is_max=is_max,
-            is_grad=is_grad,
-            generation="2021-11",
+        cycles = vertex.worker_cycles(
+            part, outputs // vectors * vectors // workers, [[]] if begin < end else []
         )
         if begin < end:
             cycles -= 15
@@ -231,38 +180,17 @@ def pool_vertex_estimate(
 
 
 def pool_tile_cycles(
+    vertex: PoolVertex,
     geometry: PoolGeometry,
     out_field: Sequence[int],
     field_split: Sequence[int],
     part: TileSlice,
-    *,
-    is_max: bool,
-    is_grad: bool,
-    vector_width: int,
-    workers: int,
-    generation: str,
 ) -> int:
     """Return the cycles of the slowest tile, with the work lists it really has.
 
-    Parameters
-    ----------
-    geometry : PoolGeometry
-        Which inputs an output sees.
-    out_field, field_split : sequence of int
-        Output field and its split.
-    part : TileSlice
-        The largest share; the field may be one smaller on some tiles.
-    is_max, is_grad : bool
-        Vertex type.
-    vector_width, workers : int
-        Elements per vector and worker threads.
-    generation : str
-        Generation of the estimator.
-
-    Notes
-    -----
-    The estimator of tag 1.0.136 multiplies the zeroing of outputs by 8 per worker and skips one
-    channel group, which no vertex does; the corrected count is used for both generations.
+    `part` is the largest share; the field may be one smaller on some tiles. The estimator of tag
+    1.0.136 multiplies the zeroing of outputs by 8 per worker and skips one channel group, which no
+    vertex does; the corrected count is used for both versions.
     """
     slowest = 0
     for tile in _sample_tiles(out_field, field_split):
@@ -270,19 +198,7 @@ def pool_tile_cycles(
             (index * size // split, (index + 1) * size // split)
             for index, size, split in zip(tile, out_field, field_split, strict=True)
         ]
-        slowest = max(
-            slowest,
-            _tile_cycles(
-                geometry,
-                tuple(ranges),
-                part,
-                is_max=is_max,
-                is_grad=is_grad,
-                vector_width=vector_width,
-                workers=workers,
-                generation=generation,
-            ),
-        )
+        slowest = max(slowest, _tile_cycles(vertex, geometry, tuple(ranges), part))
     return slowest
 
 
@@ -303,17 +219,13 @@ def _sample_tiles(out_field: Sequence[int], field_split: Sequence[int]) -> list[
 
 
 def _tile_cycles(
+    vertex: PoolVertex,
     geometry: PoolGeometry,
     ranges: tuple[tuple[int, int], ...],
     part: TileSlice,
-    *,
-    is_max: bool,
-    is_grad: bool,
-    vector_width: int,
-    workers: int,
-    generation: str,
 ) -> int:
     """Return the cycles of the tile that computes outputs in `ranges`."""
+    workers = vertex.workers
     field = tuple(end - begin for begin, end in ranges)
     outer_hits = []
     for dim, (begin, end) in enumerate(ranges[:-1]):
@@ -331,7 +243,7 @@ def _tile_cycles(
     x_begin = ranges[-1][0]
     row_stride = geometry.dilation[-1]
     widths: dict[tuple[int, int], list[int]] = {}
-    vectors = part.channel_grouping // vector_width
+    vectors = part.channel_grouping // vertex.vector_width
     outputs = prod(field) * part.batch
     slowest = 0
     for worker in range(workers):
@@ -346,14 +258,6 @@ def _tile_cycles(
             items = widths[begin, end] * per_row[row]
             if items:
                 rows.append(items)
-        cycles = _worker_cycles(
-            ceil_div(outputs * vectors, workers),
-            part.channel_groups,
-            rows,
-            vectors,
-            is_max=is_max,
-            is_grad=is_grad,
-            generation=generation,
-        )
+        cycles = vertex.worker_cycles(part, ceil_div(outputs * vectors, workers), rows)
         slowest = max(slowest, cycles)
     return 7 + workers * slowest + 6

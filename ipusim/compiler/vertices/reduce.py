@@ -262,13 +262,11 @@ def _share_outputs(
 
 def tile_reduction(
     regions: Sequence[Region],
-    function: str,
-    *,
-    dtype: str,
-    partials: str,
-    out_dtype: str,
+    types: ReduceTypes,
     chip: ChipLike,
     generation: str,
+    *,
+    partials: str,
     divide_columns: bool = True,
     pieces: int = 1,
 ) -> list[int]:
@@ -278,14 +276,12 @@ def tile_reduction(
     ----------
     regions : sequence of Region
         The outputs on the tile.
-    function : str
-        One of `REDUCE_FUNCTIONS`.
-    dtype, partials, out_dtype : str
-        Types of the input, of results shared between two compute sets, and of the output.
-    chip : Chip
-        Workers and data path.
-    generation : str
-        Generation of the estimator.
+    types : ReduceTypes
+        Function, and types of input and output.
+    chip, generation
+        Workers and data path; version of the estimator.
+    partials : str
+        Type of results shared between two compute sets.
     divide_columns : bool, optional
         Whether columns are shared among workers first. Stages between tiles reduce each piece as
         it is.
@@ -298,9 +294,9 @@ def tile_reduction(
         One or two entries: a second compute set combines what several workers made of one output.
     """
     workers = chip.workers
-    types = ReduceTypes(function, dtype, out_dtype)
-    first = ReduceTypes(function, dtype, partials)
-    second = ReduceTypes("add" if function == "square_add" else function, partials, out_dtype)
+    function = types.function
+    first = ReduceTypes(function, types.inputs, partials)
+    second = ReduceTypes("add" if function == "square_add" else function, partials, types.output)
     todo = _split_columns(regions, types, chip) if divide_columns else list(regions)
     stage1: list[int] = []
     stage2: list[int] = []
@@ -330,7 +326,7 @@ def tile_reduction(
             stage1.append(region_cycles(region, types, chip, generation, pieces=pieces))
             continue
         contiguous = region.inner > 1 or region.columns == 1
-        grain = vector_width(dtype, chip) if region.columns == 1 else 1
+        grain = vector_width(types.inputs, chip) if region.columns == 1 else 1
         for rows in split_sizes(region.rows, grain, parts):
             part = Region(region.columns, rows if contiguous else 1, 1 if contiguous else rows)
             stage1.append(region_cycles(part, first, chip, generation, pieces=min(pieces, rows)))

@@ -9,12 +9,34 @@ sdk/poplar/2.4.0. All workers issue in turn: a vertex takes its slowest worker t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ipusim.compiler.superstep import ChipLike, ceil_div, element_bytes, vector_width
 from ipusim.compiler.vertices import tables
 from ipusim.compiler.vertices.elementwise import gather_cycles
 from ipusim.errors import unknown_name
 
 _ATOMIC_STORE_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expression:
+    """An expression of popops::map that becomes one generated vertex.
+
+    Attributes
+    ----------
+    operations : int
+        Operators of the expression; each runs once per vector of each input.
+    tensors : int
+        Tensor inputs.
+    slow : tuple of str
+        Operators among them that take longer than one cycle a vector: besides, they cost what
+        their own vertices do (poplibs' estimate of generated vertices counts them like the rest).
+    """
+
+    operations: int
+    tensors: int = 2
+    slow: tuple[str, ...] = ()
 
 
 def non_linearity_grad_cycles(
@@ -64,29 +86,19 @@ def non_linearity_grad_cycles(
 
 
 def generated_cycles(
-    elements: int, operations: int, tensors: int, dtype: str, chip: ChipLike
+    expression: Expression, elements: int, dtype: str, chip: ChipLike, *, generation: str
 ) -> int:
     """Return the cycles of a vertex that popops::map generates from an expression.
 
-    Parameters
-    ----------
-    elements : int
-        Elements on the tile.
-    operations, tensors : int
-        Operators of the expression and tensors it reads.
-    dtype : str
-        "float16" or "float32".
-    chip : Chip
-        Worker count and data path.
-
-    Returns
-    -------
-    int
-        Every operator once per vector of every input, and per element of the remainder.
+    Every operator runs once per vector of every input, and per element of the remainder.
     """
     width = vector_width(dtype, chip)
     loops = elements // width + elements % width
-    return ceil_div(20 + tensors * loops * operations, chip.workers) * chip.workers
+    once = 20 + expression.tensors * loops * expression.operations
+    return ceil_div(once, chip.workers) * chip.workers + sum(
+        slow_operator_cycles(function, elements, dtype, chip, generation=generation)
+        for function in expression.slow
+    )
 
 
 def slow_operator_cycles(

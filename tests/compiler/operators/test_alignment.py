@@ -31,7 +31,8 @@ def network(kind: str, batch: int, steps: int, labels: int, classes: int):
 @settings(max_examples=25)
 @given(st.integers(1, 4), st.integers(2, 60), st.integers(1, 30), st.sampled_from([2, 4]))
 def test_plans_cover_the_lattice(batch, steps, labels, size):
-    plan = plan_ctc(batch, steps, labels, 20, size, CHIP)
+    op = AlignmentLoss(kind="ctc", batch=batch, steps=steps, labels=labels, classes=20)
+    plan = plan_ctc(op, size, CHIP)
     assert 1 <= plan.tiles <= CHIP.tiles
     assert plan.batch <= batch
     assert plan.label <= labels

@@ -1,10 +1,12 @@
 """Distances between rows, and rows that come from Streaming Memory."""
 
-import pytest
+from dataclasses import replace
 
-from ipusim.compiler.operators.distance import distance_steps
-from ipusim.errors import ConfigError
-from ipusim.machine import load_chip, load_system
+import pytest
+from emitting import emitted, matrix
+
+from ipusim.compiler.operators.distance import distance
+from ipusim.machine import load_system
 from ipusim.machine.interconnect import replica_rings
 from ipusim.runtime.collectives import NOTHING, all_to_all
 from ipusim.runtime.options.config import make_config
@@ -15,21 +17,19 @@ from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.model import Model
 from ipusim.workload.training import training_graphs
 
-MK2 = load_chip("GC200")
 POD = load_system("IPU-POD16")
 
 
 def test_distances_by_hand():
     # 535 of 512 x 1536 results on a tile, 90 for the busiest worker; blocks of 24 x 23 results.
-    (step,) = distance_steps(512, 1536, 256, "float32", MK2)
+    sizes, x = Distance(rows=512, others=1536, width=256), matrix(512, 256, "float32")
+    (step,) = emitted(distance, sizes, x)
     assert step.compute_cycles == 6 * 90 * (20 + 3 * 128)
     assert step.exchange_bytes == (24 + 23) * 256 * 4
     # The gradient of the first matrix: 90 of its elements on a tile, each over 1,536 distances.
-    (back,) = distance_steps(512, 1536, 256, "float32", MK2, backward=True)
+    (back,) = emitted(distance, replace(sizes, backward=True), x)
     assert back.compute_cycles == 6 * 15 * (20 + 7 * 768)
     assert back.exchange_bytes == (10 + 9) * 1536 * 4
-    with pytest.raises(ConfigError, match="width is 0"):
-        distance_steps(2, 2, 0, "float32", MK2)
 
 
 def test_both_matrices_get_a_gradient():

@@ -1,21 +1,33 @@
 """Losses and the gradient of softmax: order of operations, costs, bad input."""
 
+from dataclasses import replace
+
 import pytest
+from emitting import emitted, matrix
 from hypothesis import given, settings, strategies as st
 
-from ipusim.compiler.operators.argmax import argmax_steps
-from ipusim.compiler.operators.loss import loss_steps
-from ipusim.compiler.operators.softmax import softmax_gradient_steps, softmax_steps
-from ipusim.errors import ConfigError, UnknownNameError
-from ipusim.machine import load_chip
+from ipusim.compiler.operators.argmax import argmax
+from ipusim.compiler.operators.loss import loss_and_gradient
+from ipusim.compiler.operators.softmax import softmax_forward, softmax_gradient
+from ipusim.errors import WorkloadError
+from ipusim.workload.graph import Loss
 from ipusim.workload.operators import LOSSES
 
-MK2 = load_chip("GC200")
+
+def loss(kind, rows, classes, dtype="float16", codelets="2021-11", scattered=False):
+    op = Loss(kind=kind, rows=rows, classes=classes)
+    x = replace(matrix(rows, classes, dtype), row_scattered=scattered)
+    return emitted(loss_and_gradient, op, x, codelets=codelets)
+
+
+def gradient(log=False, elsewhere=True):
+    """1472 rows of 384: one row a tile, 64 elements a worker."""
+    return emitted(softmax_gradient, matrix(1472, 384), log=log, elsewhere=elsewhere)
 
 
 def test_cross_entropy_order():
-    steps = loss_steps("cross_entropy", 16, 1000, "float16", MK2, era="2021-11")
-    softmax = softmax_steps(16, 1000, "float16", MK2, era="2021-11")
+    steps = loss("cross_entropy", 16, 1000)
+    softmax = emitted(softmax_forward, matrix(16, 1000))
     assert steps[: len(softmax)] == softmax
     rest = [step.name for step in steps[len(softmax) :]]
     assert rest[:6] == [
@@ -30,14 +42,12 @@ def test_cross_entropy_order():
 
 
 def test_a_single_row_is_not_masked_and_has_no_mean():
-    names = [
-        step.name for step in loss_steps("cross_entropy", 1, 1000, "float16", MK2, era="2021-11")
-    ]
+    names = [step.name for step in loss("cross_entropy", 1, 1000)]
     assert "mask gradient" not in names
 
 
 def test_mean_squared_error_needs_no_one_hot_targets():
-    steps = loss_steps("mean_squared", 16, 1000, "float16", MK2, era="2021-11")
+    steps = loss("mean_squared", 16, 1000)
     assert steps[0].name == "loss and gradient"
     # 64 halves a tile (128 bytes at least): the targets arrive, and so lie beside the losses.
     assert steps[0].exchange_bytes == 128
@@ -47,25 +57,24 @@ def test_mean_squared_error_needs_no_one_hot_targets():
 
 
 def test_a_network_that_computes_its_loss_needs_only_a_sum_and_ones():
-    steps = loss_steps("identity", 16, 1000, "float16", MK2, era="2021-11")
+    steps = loss("identity", 16, 1000)
     assert steps[-1].name == "fill"
     assert all("reduce" in step.name for step in steps[:-1])
-    one = loss_steps("identity", 1, 1, "float16", MK2, era="2021-11")
+    one = loss("identity", 1, 1)
     assert sum(s.compute_cycles for s in one) < sum(s.compute_cycles for s in steps)
 
 
 def test_one_hot_vertex_by_hand():
     # 16 rows are four grains on one tile each; 1000 classes are 250 grains, 368 tiles a group, but
     # at least four grains a tile: 63 x 4 vertices, one to a tile, four rows each.
-    steps = loss_steps("cross_entropy", 16, 1000, "float16", MK2, era="2021-11")
+    steps = loss("cross_entropy", 16, 1000)
     (one_hot,) = [step for step in steps if step.name == "one-hot targets"]
     assert one_hot.compute_cycles == 11 + 4 * 74
     assert one_hot.exchange_bytes == 16
 
 
 def test_softmax_gradient_order_and_costs():
-    # 1472 rows of 384: one row a tile, 64 elements a worker.
-    steps = softmax_gradient_steps(1472, 384, "float16", MK2, era="2021-11")
+    steps = gradient()
     assert [step.name for step in steps] == [
         "softmax gradient, result times gradient",
         "reduce on tile",
@@ -77,14 +86,12 @@ def test_softmax_gradient_order_and_costs():
     assert steps[0].exchange_bytes == 768
     assert steps[4].compute_cycles == 6 * (58 + 16 * 3) + 11
     assert steps[4].temp_bytes == 768
-    near = softmax_gradient_steps(
-        1472, 384, "float16", MK2, era="2021-11", exchanged_gradient=False
-    )
+    near = gradient(elsewhere=False)
     assert near[0].exchange_bytes == 0
 
 
 def test_gradient_of_log_softmax_takes_the_exponent_of_the_result():
-    steps = softmax_gradient_steps(1472, 384, "float16", MK2, era="2021-11", log=True)
+    steps = gradient(log=True)
     assert steps[0].name == "softmax gradient, exp"
     assert steps[-1].exchange_bytes == 768
 
@@ -98,32 +105,26 @@ def test_gradient_of_log_softmax_takes_the_exponent_of_the_result():
     era=st.sampled_from(("2020-01", "2021-11")),
 )
 def test_losses_are_positive_and_repeatable(kind, rows, classes, dtype, era):
-    steps = loss_steps(kind, rows, classes, dtype, MK2, era=era)
-    assert steps == loss_steps(kind, rows, classes, dtype, MK2, era=era)
+    steps = loss(kind, rows, classes, dtype, era)
+    assert steps == loss(kind, rows, classes, dtype, era)
     assert all(isinstance(step.compute_cycles, int) and step.compute_cycles > 0 for step in steps)
 
 
 @pytest.mark.parametrize("kind", ["cross_entropy", "mean_squared"])
 def test_more_rows_cost_more(kind):
-    totals = [
-        sum(
-            step.total_cycles(MK2)
-            for step in loss_steps(kind, rows, 1000, "float16", MK2, era="2021-11")
-        )
-        for rows in (16, 64, 256, 1024)
-    ]
+    totals = [sum(step.cycles for step in loss(kind, rows, 1000)) for rows in (16, 64, 256, 1024)]
     assert totals == sorted(totals)
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(UnknownNameError, match="'hinge'"):
-        loss_steps("hinge", 4, 10, "float16", MK2, era="2021-11")
-    with pytest.raises(ConfigError, match="rows is 0"):
-        loss_steps("mean_squared", 0, 10, "float16", MK2, era="2021-11")
+    with pytest.raises(WorkloadError, match="'hinge'"):
+        loss("hinge", 4, 10)
+    with pytest.raises(WorkloadError, match="rows = 0"):
+        loss("mean_squared", 0, 10)
 
 
 def test_binary_cross_entropy_takes_the_sigmoid_first():
-    steps = loss_steps("binary_cross_entropy", 400, 1, "float16", MK2, era="2021-11")
+    steps = loss("binary_cross_entropy", 400, 1)
     names = [step.name for step in steps]
     assert names[:2] == ["sigmoid", "loss and gradient"]
     assert not {"one-hot targets", "mask gradient"} & set(names)
@@ -131,11 +132,11 @@ def test_binary_cross_entropy_takes_the_sigmoid_first():
 
 def test_accuracy_adds_the_largest_prediction_of_each_row():
     plain, counted = (
-        loss_steps(kind, 160, 30522, "float16", MK2, era="2021-11", scattered=True)
+        loss(kind, 160, 30522, scattered=True)
         for kind in ("cross_entropy", "cross_entropy_accuracy")
     )
     assert counted[: len(plain)] == plain
-    largest = argmax_steps(160, 30522, "float16", MK2, scattered=True)
+    largest = emitted(argmax, replace(matrix(160, 30522), row_scattered=True))
     rest = counted[len(plain) :]
     assert rest[: len(largest)] == largest
     names = [step.name for step in rest[len(largest) :]]

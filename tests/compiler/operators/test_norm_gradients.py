@@ -1,25 +1,34 @@
 """Gradients of normalisation layers: the order of operations, their costs, their memory."""
 
 import pytest
+from emitting import emitted
 from hypothesis import given, settings, strategies as st
 
-from ipusim.compiler.operators.norm import norm_steps
-from ipusim.compiler.operators.norm_gradient import norm_gradient_steps
-from ipusim.errors import ConfigError, UnknownNameError
-from ipusim.machine import load_chip
-
-MK2 = load_chip("GC200")
+from ipusim.compiler.emitter import Placed
+from ipusim.compiler.operators.norm import norm_forward, norm_gradient
+from ipusim.errors import ConfigError
+from ipusim.workload.graph import Norm
 
 
-def gradient(kind="batch", batch=8, channels=64, spatial=(16, 23), **changes):
-    """Return the steps of a norm with 128 float16 elements a tile."""
-    return norm_gradient_steps(
-        kind, batch, channels, spatial, "float16", MK2, era="2021-11", **changes
+def sizes(kind="batch", batch=8, channels=64, field=16 * 23, groups=1, training=False):
+    """Return a norm with 128 float16 elements a tile."""
+    return Norm(
+        kind=kind,
+        batch=batch,
+        channels=channels,
+        spatial_elements=field,
+        groups=groups,
+        training=training,
     )
 
 
+def gradient(kind="batch", arriving=16, **changes):
+    op = sizes(kind, **changes)
+    return emitted(norm_gradient, op, Placed((op.elements,), "float16"), arriving)
+
+
 def test_batch_norm_whitens_once_and_reduces_twice():
-    names = [step.name for step in gradient(exchanged_gradient=False)]
+    names = [step.name for step in gradient(arriving=None)]
     kept = [name for name in names if "reduce" not in name]
     assert kept == [
         "inverse deviation",
@@ -47,15 +56,15 @@ def test_products_of_two_tensors_by_hand():
     assert steps["whitened times gradient"].compute_cycles == 6 * (26 + 6 * 3) + 11
     # Scaled add: 32 vectors over six workers are 6 each; 8 bytes a cycle copied.
     assert steps["scaled add"].compute_cycles == 11 + 7 + 12 + 27 + 6 * (15 + 6 + 3 * 5 + 4)
-    assert steps["copy gradient"].on_tile_copy_cycles == 128 * 2 // 8
+    assert steps["copy gradient"].copy_cycles == 128 * 2 // 8
 
 
 def test_the_incoming_gradient_moves_unless_it_lies_there():
     moved = gradient()
     assert moved[0].name == "move"
     assert moved[0].exchange_bytes == 256
-    assert gradient(exchanged_gradient=False) == moved[1:]
-    regrouped = gradient(gradient_grouping=8)
+    assert gradient(arriving=None) == moved[1:]
+    regrouped = gradient(arriving=8)
     assert regrouped[0].name == "regroup"
 
 
@@ -70,7 +79,8 @@ def test_statistics_of_rows_are_broadcast_by_row(kind):
 def test_two_tensors_live_beside_inputs_and_result():
     whole = 128 * 2
     assert min(step.temp_bytes for step in gradient()) == 2 * whole
-    forward = norm_steps("batch", 8, 64, (16, 23), "float16", MK2, era="2021-11", training=True)
+    op = sizes(training=True)
+    forward = emitted(norm_forward, op, Placed((op.elements,), "float16"))
     assert max(step.temp_bytes for step in forward) >= whole
     assert forward[-1].temp_bytes == 0
 
@@ -83,18 +93,17 @@ def test_two_tensors_live_beside_inputs_and_result():
     dtype=st.sampled_from(("float16", "float32")),
 )
 def test_backward_costs_more_than_forward_and_grows(kind, batch, era, dtype):
-    def total(function, size, **options):
-        steps = function(kind, 8 * size, 64, (16, 16), dtype, MK2, era=era, **options)
+    def total(function, size, *arriving, training=True):
+        op = sizes(kind, 8 * size, 64, 16 * 16, training=training)
+        steps = emitted(function, op, Placed((op.elements,), dtype), *arriving, codelets=era)
         assert all(isinstance(step.compute_cycles, int) for step in steps)
-        return sum(step.total_cycles(MK2) for step in steps)
+        return sum(step.cycles for step in steps)
 
-    once = total(norm_gradient_steps, batch)
-    assert once > total(norm_steps, batch, training=True)
-    assert total(norm_gradient_steps, 2 * batch) > once
+    once = total(norm_gradient, batch, 16)
+    assert once > total(norm_forward, batch)
+    assert total(norm_gradient, 2 * batch, 16) > once
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(UnknownNameError, match="weight"):
-        gradient("weight")
     with pytest.raises(ConfigError, match="divisor"):
         gradient("group", groups=5)

@@ -1,10 +1,11 @@
 """Reduction: vertices by hand, stages (IPUModel rows: test_fidelity_pooling)."""
 
 import pytest
+from emitting import MK1, MK2, emitted
 from hypothesis import given, settings, strategies as st
 
-from ipusim.compiler.operators.reduce import reduce_steps
-from ipusim.compiler.operators.reduce_layout import collapse, examine_layout
+from ipusim.compiler.emitter import Emitter, Placed
+from ipusim.compiler.reduction_layout import collapse, examine_layout
 from ipusim.compiler.vertices.reduce import (
     ReduceTypes,
     Region,
@@ -15,12 +16,13 @@ from ipusim.compiler.vertices.reduce import (
     tile_reduction,
 )
 from ipusim.errors import ConfigError, UnknownNameError
-from ipusim.machine.chip import load_chip
 
-MK1 = load_chip("GC2")
-MK2 = load_chip("GC200")
 HALF_TO_FLOAT = ReduceTypes("add", "float16", "float32")
 FLOAT = ReduceTypes("add", "float32", "float32")
+
+
+def reduce_steps(shape, dims, dtype="float16", chip=MK1, era="2021-11", function="add"):
+    return emitted(Emitter.reduce, function, Placed(shape, dtype), *dims, chip=chip, codelets=era)
 
 
 def test_strided_vertex_by_hand():
@@ -47,12 +49,10 @@ def test_columns_are_shared_by_six_workers():
     # 48 columns in grains of 8: one grain per worker, one compute set.
     (cycles,) = tile_reduction(
         [Region(48, 1, 10)],
-        "add",
-        dtype="float16",
+        HALF_TO_FLOAT,
+        MK1,
+        "2021-11",
         partials="float32",
-        out_dtype="float32",
-        chip=MK1,
-        generation="2021-11",
     )
     assert cycles == 6 * strided_cycles(8, 10, HALF_TO_FLOAT, MK1)
 
@@ -60,12 +60,10 @@ def test_columns_are_shared_by_six_workers():
 def test_few_columns_are_shared_by_rows_in_two_compute_sets():
     first, second = tile_reduction(
         [Region(8, 1, 32)],
-        "add",
-        dtype="float16",
+        HALF_TO_FLOAT,
+        MK1,
+        "2021-11",
         partials="float32",
-        out_dtype="float32",
-        chip=MK1,
-        generation="2021-11",
     )
     assert first == 6 * strided_cycles(8, 6, HALF_TO_FLOAT, MK1)
     assert second == 6 * strided_cycles(8, 6, FLOAT, MK1)
@@ -82,30 +80,30 @@ def test_layout_of_a_linear_mapping():
 
 def test_local_reduction_needs_no_exchange():
     # One row of 64 halves per tile.
-    steps = reduce_steps((1216, 64), (1,), "float16", MK1, era="2021-11", function="max")
+    steps = reduce_steps((1216, 64), (1,), function="max")
     assert sum(step.exchange_bytes for step in steps) == 0
 
 
 def test_partials_on_several_tiles_are_gathered():
-    steps = reduce_steps((16, 4, 49, 16), (2,), "float16", MK1, era="2021-11")
+    steps = reduce_steps((16, 4, 49, 16), (2,))
     assert [step.name for step in steps][-1] == "reduce to output"
     assert steps[-1].exchange_bytes > 0
 
 
 def test_much_data_takes_an_intermediate_stage():
-    steps = reduce_steps((100_000, 16), (0,), "float16", MK2, era="2021-11")
+    steps = reduce_steps((100_000, 16), (0,), chip=MK2)
     assert "reduce between tiles" in [step.name for step in steps]
 
 
 def test_early_library_casts_the_result():
-    early = reduce_steps((16, 4, 49, 16), (2,), "float16", MK1, era="2020-01")
-    late = reduce_steps((16, 4, 49, 16), (2,), "float16", MK1, era="2021-11")
+    early = reduce_steps((16, 4, 49, 16), (2,), era="2020-01")
+    late = reduce_steps((16, 4, 49, 16), (2,))
     assert early[-1].vertex == "popops::Cast"
     assert len(early) == len(late) + 1
 
 
 def test_nothing_to_reduce():
-    assert reduce_steps((16, 1, 4), (1,), "float16", MK1, era="2021-11") == []
+    assert reduce_steps((16, 1, 4), (1,)) == []
 
 
 @settings(max_examples=40)
@@ -143,22 +141,22 @@ def test_vertices_grow_with_rows(columns, rows, more):
     ("call", "error", "words"),
     [
         (
-            lambda: reduce_steps((4, 4), (2,), "float16", MK1, era="2021-11"),
+            lambda: reduce_steps((4, 4), (2,)),
             ConfigError,
             "0 to 1",
         ),
         (
-            lambda: reduce_steps((4, 0), (1,), "float16", MK1, era="2021-11"),
+            lambda: reduce_steps((4, 0), (1,)),
             ConfigError,
             "at least 1",
         ),
         (
-            lambda: reduce_steps((4, 4), (1,), "int32", MK1, era="2021-11"),
+            lambda: reduce_steps((4, 4), (1,), "int32", MK1),
             UnknownNameError,
             "int32",
         ),
         (
-            lambda: reduce_steps((4, 4), (1,), "float16", MK1, era="2021-11", function="mean"),
+            lambda: reduce_steps((4, 4), (1,), function="mean"),
             UnknownNameError,
             "mean",
         ),

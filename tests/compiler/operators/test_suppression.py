@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from emitting import emitted
 
 from ipusim.compiler.lower import lower
-from ipusim.compiler.operators.nms import suppression_loop
+from ipusim.compiler.operators.nms import suppression_round
 from ipusim.compiler.stacks import load_stack
 from ipusim.errors import WorkloadError
 from ipusim.machine import load_chip
@@ -34,9 +35,8 @@ def program(**sizes: int):
 
 def test_the_loop_runs_once_for_every_detection():
     few, many = (program(batch=2, boxes=20_000, detections=n) for n in (10, 110))
-    loop = suppression_loop(
-        NonMaxSuppression(batch=2, boxes=20_000, detections=1), "float16", CHIP, era="2021-11"
-    )
+    sizes = NonMaxSuppression(batch=2, boxes=20_000, detections=1)
+    loop = emitted(suppression_round, sizes, "float16")
     assert many.supersteps - few.supersteps == 100 * len(loop)
     once = sum(step.cycles // step.repeats for step in many.steps if step.repeats > 1)
     assert many.cycles - few.cycles == pytest.approx(100 * once, rel=0.01)

@@ -1,20 +1,15 @@
 """Vertex formulas and elementwise supersteps, against sums worked out by hand from the sources."""
 
 import pytest
+from emitting import MK1, MK2, emitted, emitter, vector
 from hypothesis import given, strategies as st
 
-from ipusim.compiler.operators.elementwise import (
-    bias_add_steps,
-    elementwise_step,
-    scaled_add_steps,
-)
-from ipusim.compiler.operators.layout import cast_steps, fill_steps, rearrange_steps
+from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
 from ipusim.compiler.superstep import (
-    Superstep,
+    codelet_version,
     copy_cycles,
     largest_part,
     linear_share,
-    parse_era,
     split_sizes,
 )
 from ipusim.compiler.vertices import elementwise as codelets, tables
@@ -24,10 +19,7 @@ from ipusim.compiler.vertices.broadcast import (
     vector_outer_cycles,
 )
 from ipusim.errors import ConfigError, UnknownNameError
-from ipusim.machine.chip import load_chip
 
-MK1 = load_chip("GC2")
-MK2 = load_chip("GC200")
 ERAS = ("2020-01", "2021-11")
 DTYPES = ("float16", "float32")
 
@@ -230,15 +222,34 @@ def test_copies_run_at_the_copy_rate_and_rearrangements_slower():
 
 
 def test_superstep_totals():
-    step = Superstep(
-        name="x", vertex="v", compute_cycles=100, exchange_bytes=10, on_tile_copy_cycles=7
-    )
-    assert step.exchange_cycles(MK1) == 3
-    assert step.total_cycles(MK1, overhead_cycles=450) == 560
+    m = emitter(chip=MK1)
+    m.superstep_cycles = 450
+    m.emit("x", "v", 100, exchange=10, copy=7)
+    assert m.steps[0].exchange_cycles == 3
+    assert m.steps[0].cycles == 560
+
+
+def test_steps_of_a_loop_repeat_and_hold():
+    m = emitter()
+    with m.loop(5, tiles=7), m.holding(100):
+        m.copy("inside", 40, temp=8)
+    m.copy("after", 40)
+    inside, after = m.steps
+    assert (inside.repeats, inside.tiles, inside.temp_bytes) == (5, 7, 108)
+    assert (after.repeats, after.tiles, after.temp_bytes) == (1, 0, 0)
+    assert inside.cycles == 5 * after.cycles
+
+
+IMAGE = (4, 56, 56, 256)
+
+
+def bias_add(dtype):
+    (step,) = emitted(Emitter.by_channel, "add", Placed(IMAGE, dtype), 256, in_place=True, chip=MK1)
+    return step
 
 
 def test_bias_add_uses_the_vector_inner_vertex():
-    (step,) = bias_add_steps(4 * 56 * 56 * 256, 256, "float16", MK1, era="2021-11")
+    step = bias_add("float16")
     assert step.vertex == "popops::BroadcastVectorInner1DInPlace"
     assert step.exchange_bytes == 32
     # 2,640 halves per tile are 165 blocks of 16 channels, 28 per worker.
@@ -246,89 +257,93 @@ def test_bias_add_uses_the_vector_inner_vertex():
 
 
 def test_float_bias_is_written_out_first():
-    (step,) = bias_add_steps(4 * 56 * 56 * 256, 256, "float32", MK1, era="2021-11")
+    step = bias_add("float32")
     assert step.vertex == "popops::BinaryOp1DInPlace"
-    assert step.on_tile_copy_cycles > 0
+    assert step.copy_cycles > 0
     assert step.temp_bytes > 0
 
 
+def unary(function, elements, dtype="float16", era="2021-11", **options):
+    (step,) = emitted(
+        Emitter.unary, function, vector(elements, dtype), codelets=era, chip=MK1, **options
+    )
+    return step
+
+
 def test_early_relu_into_another_tensor_copies_first():
-    (elsewhere,) = elementwise_step("relu", 121600, "float16", MK1, era="2020-01")
-    (here,) = elementwise_step("relu", 121600, "float16", MK1, era="2020-01", in_place=True)
+    elsewhere = unary("relu", 121600, era="2020-01")
+    here = unary("relu", 121600, era="2020-01", in_place=True)
     assert here.vertex == "popnn::NonLinearitySupervisor"
-    assert elsewhere.on_tile_copy_cycles == 100 * 2 // 8
-    assert here.on_tile_copy_cycles == 0
+    assert elsewhere.copy_cycles == 100 * 2 // 8
+    assert here.copy_cycles == 0
     assert elsewhere.compute_cycles == here.compute_cycles
 
 
 def addition(era="2021-11", **options):
     """Two activations of 100 halves a tile, added in place."""
-    (step,) = elementwise_step(
-        "add", 121600, "float16", MK1, era=era, n_inputs=2, in_place=True, **options
+    (step,) = emitted(
+        Emitter.binary, "add", vector(121600), in_place=True, chip=MK1, codelets=era, **options
     )
     return step
 
 
 def test_an_operand_from_other_tiles_is_received():
-    assert addition(exchanged_inputs=1).exchange_bytes == 200
+    assert addition(exchanged=True).exchange_bytes == 200
     assert addition().exchange_bytes == 0
 
 
-def test_estimators_of_another_generation_can_be_chosen():
+def test_estimators_of_another_version_can_be_chosen():
     early, mixed, late = map(addition, ("2020-01", "2020-01+2021-11", "2021-11"))
     assert mixed.compute_cycles == late.compute_cycles != early.compute_cycles
-    assert parse_era("2020-01").estimator == "2020-01"
+    assert codelet_version("2020-01").estimator == "2020-01"
 
 
 def test_casts_and_moves():
-    assert cast_steps(1000, "float16", "float16", MK2, era="2021-11") == []
-    assert cast_steps(1000, "float32", "float16", MK2, era="2021-11")[0].exchange_bytes == 0
-    assert fill_steps(100_000, "float16", MK2, era="2021-11")[0].compute_cycles > 0
-    (move,) = rearrange_steps(121600, "float16", MK1, from_grouping=16, to_grouping=16)
+    assert emitted(Emitter.cast, vector(1000), "float16") == []
+    assert emitted(Emitter.cast, vector(1000, "float32"), "float16")[0].exchange_bytes == 0
+    assert emitted(Emitter.fill, vector(100_000))[0].compute_cycles > 0
+    moved = []
+    for before, after in ((16, 16), (16, 8), (1, 16)):
+        x = Placed((121600,), "float16", TensorLayout(grouping=after))
+        moved += emitted(Emitter.rearrange, x, before, chip=MK1)
+    move, regroup, slow = moved
     assert (move.compute_cycles, move.exchange_bytes) == (0, 200)
-    (regroup,) = rearrange_steps(121600, "float16", MK1, from_grouping=16, to_grouping=8)
     assert regroup.vertex == "popops::Transpose1D"
-    (slow,) = rearrange_steps(121600, "float16", MK1, from_grouping=1, to_grouping=16)
-    assert slow.on_tile_copy_cycles == 125
-    update = scaled_add_steps(121600, "float16", MK1, era="2021-11")
-    assert update[0].exchange_bytes == 0
+    assert slow.copy_cycles == 125
+    (update,) = emitted(Emitter.scaled_add, vector(121600), chip=MK1)
+    assert update.exchange_bytes == 0
 
 
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
         (
-            lambda: elementwise_step("rellu", 100, "float16", MK1, era="2021-11"),
+            lambda: unary("rellu", 100),
             UnknownNameError,
             "did you mean 'relu'",
         ),
         (
-            lambda: elementwise_step("relu", 100, "float16", MK1, era="2019-07"),
+            lambda: emitter("2019-07"),
             UnknownNameError,
             "2020-01",
         ),
         (
-            lambda: elementwise_step("add", 100, "float16", MK1, era="2021-11", n_inputs=3),
-            ConfigError,
-            "3 operands",
-        ),
-        (
-            lambda: elementwise_step("relu", 0, "float16", MK1, era="2021-11"),
+            lambda: unary("relu", 0),
             ConfigError,
             "at least 1",
         ),
         (
-            lambda: elementwise_step("relu", 100, "float8", MK1, era="2021-11"),
+            lambda: unary("relu", 100, "float8"),
             UnknownNameError,
             "float8",
         ),
         (
-            lambda: bias_add_steps(100, 7, "float16", MK1, era="2021-11"),
+            lambda: emitted(Emitter.by_channel, "add", vector(100), 7),
             ConfigError,
             "do not divide",
         ),
         (
-            lambda: elementwise_step("add", 100, "float16", MK1, era="2021-11", tiles_used=2000),
+            lambda: emitted(Emitter.fill, vector(100, tiles=2000), chip=MK1),
             ConfigError,
             "1216",
         ),

@@ -1,0 +1,236 @@
+"""Reductions over the whole chip: stages, exchange, and the vertices of each stage.
+
+A reduction first reduces what each tile holds. Where an output's partials lie on several tiles it
+goes on either straight to the tiles of the output or, if much data is left, through intermediate
+stages that spread the partials over the chip. Sources: poplibs lib/popops/reduction/Reduction.cpp
+(reduceFirstDim2D), ReductionPlan.cpp (calculateNextStep, calculateSplit), ReductionStages.cpp,
+tags 1.0.136 and sdk/poplar/2.0.0 .. 2.4.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import zip_longest
+from math import isqrt, prod
+from typing import NamedTuple
+
+from ipusim.compiler.reduction_layout import InputLayout, collapse, examine_layout
+from ipusim.compiler.superstep import (
+    ChipLike,
+    CodeletVersion,
+    ceil_div,
+    element_bytes,
+    largest_part,
+    linear_share,
+    require_float,
+    require_positive,
+    vector_width,
+)
+from ipusim.compiler.vertices.elementwise import cast_cycles
+from ipusim.compiler.vertices.reduce import (
+    ACCUMULATING,
+    REDUCE_FUNCTIONS,
+    ReduceTypes,
+    Region,
+    grain_size,
+    tile_reduction,
+)
+from ipusim.errors import ConfigError, unknown_name
+
+# poplibs lib/popops/reduction/ReductionPlan.hpp: partials per output above which another
+# intermediate stage is worth it, and the smallest piece of such a stage.
+MORE_STAGES_THRESHOLD = 64
+MIN_PIECE_ROWS = 2
+
+
+class Stage(NamedTuple):
+    """One compute set of a reduction; bytes that a tile receives before it, and holds meanwhile."""
+
+    name: str
+    vertex: str
+    cycles: int
+    received: int = 0
+    temp: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """What is reduced: dimensions in memory order, which of them, types, how the input is spread.
+
+    ``per_tile`` are the elements on each tile where the input is not spread linearly.
+    """
+
+    sizes: tuple[int, ...]
+    reduced: tuple[bool, ...]
+    function: str
+    dtype: str
+    out: str
+    per_tile: int | None
+
+    @classmethod
+    def of(
+        cls,
+        shape: tuple[int, ...],
+        dims: tuple[int, ...],
+        function: str,
+        dtype: str,
+        out: str = "",
+        per_tile: int | None = None,
+    ) -> Reduction:
+        """Check a reduction of some dimensions of a shape and merge neighbouring ones.
+
+        Raises
+        ------
+        ConfigError
+            If a size or dimension is out of range.
+        UnknownNameError
+            If the function or type does not exist.
+        """
+        if function not in REDUCE_FUNCTIONS:
+            raise unknown_name("reduction", function, REDUCE_FUNCTIONS)
+        out = out or dtype
+        require_float(dtype)
+        require_float(out)
+        for dim, size in enumerate(shape):
+            require_positive(**{f"Dimension {dim} of the reduction's input": size})
+        for dim in dims:
+            if not 0 <= dim < len(shape):
+                raise ConfigError(
+                    f"Dimension {dim} cannot be reduced: the input has dimensions 0 to "
+                    f"{len(shape) - 1}."
+                )
+        return cls(*collapse(shape, dims), function, dtype, out, per_tile)
+
+    @property
+    def outputs(self) -> int:
+        """Elements of the result."""
+        kept = zip(self.sizes, self.reduced, strict=True)
+        return prod(size for size, reduced in kept if not reduced)
+
+    @property
+    def partials(self) -> str:
+        """Type in which is accumulated."""
+        widened = self.out == "float16" and self.function in (*ACCUMULATING, "mul")
+        return "float32" if widened else self.out
+
+    def stages(self, chip: ChipLike, codelets: CodeletVersion) -> tuple[Stage, ...]:
+        """Return the stages in order; none if nothing is reduced."""
+        return _stages(self, chip, codelets) if any(self.reduced) else ()
+
+
+@lru_cache(maxsize=4096)
+def _stages(asked: Reduction, chip: ChipLike, codelets: CodeletVersion) -> tuple[Stage, ...]:
+    """Return the stages of a reduction; networks repeat the same ones many times."""
+    total, partials = prod(asked.sizes), asked.partials
+    share = asked.per_tile or linear_share(total, asked.dtype, chip).elements
+    tiles = min(chip.tiles, ceil_div(total, share))
+    layout = examine_layout(
+        asked.sizes, asked.reduced, share, tiles, vector_width(asked.dtype, chip)
+    )
+    # Early vertices give out what they accumulate; a cast on the same tiles follows.
+    casts = codelets.library == "2020-01" and partials != asked.out
+    types = ReduceTypes(asked.function, asked.dtype, partials if casts else asked.out)
+    stages: list[Stage] = []
+    if layout.spread == 1:
+        stages += _on_tile(layout, types, partials, chip, codelets.estimator)
+        results = layout.columns_per_tile
+    else:
+        if layout.repeats:
+            local = replace(types, output=partials)
+            stages += _on_tile(layout, local, partials, chip, codelets.estimator)
+            further = "add" if types.function == "square_add" else types.function
+            types = replace(types, function=further, inputs=partials)
+        stages += _between_tiles(asked, layout, tiles, types, chip, codelets.estimator)
+        results = _results_per_tile(asked.outputs, partials, chip)
+    if casts:
+        cycles = cast_cycles(results, partials, asked.out, chip, generation=codelets.estimator)
+        stages.append(Stage("cast result", "popops::Cast", cycles))
+    return tuple(stages)
+
+
+def _on_tile(
+    layout: InputLayout, types: ReduceTypes, partials: str, chip: ChipLike, generation: str
+) -> list[Stage]:
+    """Return the stages in which each tile reduces what it holds; the slowest pattern counts."""
+    costs = [
+        tile_reduction(pattern, types, chip, generation, partials=partials)
+        for pattern in layout.patterns
+    ]
+    return _compute_sets("reduce on tile", [max(each) for each in zip_longest(*costs, fillvalue=0)])
+
+
+def _between_tiles(
+    asked: Reduction,
+    layout: InputLayout,
+    tiles: int,
+    types: ReduceTypes,
+    chip: ChipLike,
+    generation: str,
+) -> list[Stage]:
+    """Return the stages that gather and reduce partials lying on several tiles."""
+    outputs, partials = asked.outputs, asked.partials
+    stages: list[Stage] = []
+    sources, data, width = layout.spread, layout.partial_elements, layout.columns_per_tile
+    while data > outputs * MORE_STAGES_THRESHOLD and not (
+        sources < 2 * isqrt(chip.tiles) and tiles > chip.tiles * 3 // 4
+    ):
+        grain = grain_size(types.function, types.inputs, chip)
+        # Narrow partials stay whole; wide ones are cut so that pieces are roughly square.
+        least = max(grain, width // grain // max(1, isqrt(data // outputs)) * grain)
+        columns = largest_part(min(width, outputs), grain, chip.tiles, least).elements
+        ideal = max(1, data // chip.tiles)
+        pieces = max(1, sources * columns // ideal)
+        if sources * columns // pieces < MORE_STAGES_THRESHOLD:
+            pieces = max(1, sources * columns // MORE_STAGES_THRESHOLD)
+        if sources // pieces < MIN_PIECE_ROWS:
+            pieces = max(1, sources // MIN_PIECE_ROWS)
+        rows = max(2, ceil_div(sources, pieces))
+        compute = tile_reduction(
+            [_gathered(columns, rows)],
+            replace(types, output=partials),
+            chip,
+            generation,
+            partials=types.inputs,
+            divide_columns=False,
+            pieces=rows,
+        )
+        received = rows * columns * element_bytes(types.inputs)
+        stages += _compute_sets("reduce between tiles", compute, received)
+        types = replace(types, inputs=partials)
+        sources = ceil_div(sources, rows)
+        data = outputs * sources
+        width = columns
+        tiles = min(chip.tiles, ceil_div(data, columns))
+    mapped = _results_per_tile(outputs, partials, chip)
+    compute = tile_reduction(
+        [_gathered(mapped, sources)], types, chip, generation, partials=partials, pieces=sources
+    )
+    received = mapped * sources * element_bytes(types.inputs)
+    return stages + _compute_sets("reduce to output", compute, received)
+
+
+def _results_per_tile(outputs: int, partials: str, chip: ChipLike) -> int:
+    """Return the outputs on the fullest tile (mapping of intermediateToOutput)."""
+    width = vector_width(partials, chip)
+    return largest_part(outputs, width, chip.tiles, 4 * width).elements
+
+
+def _gathered(columns: int, rows: int) -> Region:
+    """Return the region that arrives as `rows` rows; those of a single output are contiguous."""
+    return Region(1, rows, 1) if columns == 1 else Region(columns, 1, rows)
+
+
+def _compute_sets(name: str, cycles: Sequence[int], received: int = 0) -> list[Stage]:
+    """Return one stage per compute set; data arrives before the first, and stays until the last."""
+    return [
+        Stage(
+            f"{name}, combine workers" if index else name,
+            "popops::Reduce",
+            count,
+            0 if index else received,
+            received,
+        )
+        for index, count in enumerate(cycles)
+    ]
