@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from ipusim.compiler.convolution.record import METHOD_NAMES
 from ipusim.compiler.program import LoweredOp, Program, Superstep
+from ipusim.compiler.vertices.elementwise import TRANSPOSE
 from ipusim.workload.graph import Conv, Graph, MatMul
 
 PLANNED_VERTICES = frozenset(f"poplin::{method}" for method in METHOD_NAMES)
@@ -125,7 +126,7 @@ def code_size(graph: Graph, program: Program, tiles: int, *, update: Program | N
     """
     ops = [*_shared(graph, program)]
     if update is not None:
-        ops += {(op.function, tuple(map(_signature, op.steps))): op for op in update.ops}.values()
+        ops += update.distinct.values()
     return _added_up(ops, tiles)
 
 
@@ -144,23 +145,18 @@ def _shared(graph: Graph, program: Program) -> Iterable[LoweredOp]:
         yield op
 
 
-def _signature(step: Superstep) -> tuple[str, int, int, int]:
-    return step.vertex, step.exchange_bytes, step.compute_cycles, step.tiles
-
-
 def _per_kib(op: LoweredOp, step: Superstep) -> int:
     """Return the code for every KiB that a step receives."""
     if op.kind == "gather" or (step.vertex == "copy" and _moves_pieces(op)):
         return PIECE_EXCHANGE_BYTES_PER_KIB
-    has_field = op.kind == "conv" and not op.plan.startswith("AMP 1x1")
-    if has_field and step.vertex in PLANNED_VERTICES:
+    if op.reads_lines and step.vertex in PLANNED_VERTICES:
         return FIELD_EXCHANGE_BYTES_PER_KIB
     return EXCHANGE_BYTES_PER_KIB
 
 
 def _moves_pieces(op: LoweredOp) -> bool:
     """Say whether an operation rearranges by exchange alone, not by transposing on tiles first."""
-    transposes = any("Transpose" in step.vertex for step in op.steps)
+    transposes = any(step.vertex == TRANSPOSE for step in op.steps)
     return op.kind in ("conv", "layout") and not transposes
 
 
@@ -183,8 +179,7 @@ def _added_up(ops: Iterable[LoweredOp], tiles: int) -> Code:
                 size = VERTEX_STATE_BYTES + CONV_VERTEX_STATE_BYTES * (planned and convolves)
                 state += size
                 chip_state += step.tiles * size
-                # A plan starts with the vertex and the channel groups it is made for.
-                codelet = (step.vertex, op.plan.partition(" / ")[0] if planned else "")
+                codelet = (step.vertex, op.codelet if planned else "")
                 types[codelet] = max(types.get(codelet, 0), step.tiles)
     vertices = {
         codelet: CONV_VERTEX_CODE_BYTES if codelet[1] else VERTEX_CODE_BYTES for codelet in types

@@ -452,7 +452,7 @@ class Emitter:
             cycles = codelets.transpose_cycles(
                 from_grouping, grouping, matrices, x.dtype, self.chip
             )
-            self.emit("regroup", "popops::Transpose1D", cycles, exchange=moved, temp=moved)
+            self.emit("regroup", codelets.TRANSPOSE, cycles, exchange=moved, temp=moved)
         else:
             self.fetch("rearrange", moved, cycles=copy_cycles(moved, self.chip, atom_bytes=size))
 

@@ -57,7 +57,11 @@ class LoweredOp:
     macs : int
         Multiply-accumulates that the graph asks for.
     plan : str
-        The planner's choice in one line, empty where there is nothing to plan.
+        The planner's choice in one line for people, empty where there is nothing to plan.
+    codelet : str
+        The vertex that the plan asks for and the channel groups it is made for, empty likewise.
+    reads_lines : bool
+        Whether operands arrive as lines of a field, as those of a convolution with a window do.
     transform : str
         Transforms before the split.
     tiles : int
@@ -81,6 +85,8 @@ class LoweredOp:
     grouping: int
     temp_bytes: int
     interleaved_bytes: int = 0
+    codelet: str = ""
+    reads_lines: bool = False
 
     @property
     def cycles(self) -> int:

@@ -76,8 +76,8 @@ class Lowering(Emitter):
         What was planned, where there is something to plan.
     temp_bytes : int or None
         Temporary bytes on the fullest tile; None for those of the steps.
-    interleaved_bytes : int
-        Bytes of them that must lie in interleaved memory.
+    interleaved_bytes, codelet, reads_lines
+        See `LoweredOp`.
     result : TensorLayout or None
         Where the operation's main result lies; None for its first.
     """
@@ -88,6 +88,8 @@ class Lowering(Emitter):
     transform: str = ""
     temp_bytes: int | None = None
     interleaved_bytes: int = 0
+    codelet: str = ""
+    reads_lines: bool = False
     result: TensorLayout | None = None
 
     @classmethod
@@ -123,6 +125,8 @@ class Lowering(Emitter):
             if self.temp_bytes is None
             else self.temp_bytes,
             interleaved_bytes=self.interleaved_bytes,
+            codelet=self.codelet,
+            reads_lines=self.reads_lines,
         )
 
 

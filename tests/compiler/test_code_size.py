@@ -34,18 +34,20 @@ def step(vertex="popops::Add", *, compute=100, received=0, tiles=TILES, repeats=
     )
 
 
-def lowered(name, *steps, kind="elementwise", plan=""):
+def lowered(name, *steps, kind="elementwise", codelet="", reads_lines=False):
     return LoweredOp(
         name=name,
         kind=kind,
         function="",
         steps=steps,
         macs=0,
-        plan=plan,
+        plan="",
         transform="",
         tiles=TILES,
         grouping=16,
         temp_bytes=0,
+        codelet=codelet,
+        reads_lines=reads_lines,
     )
 
 
@@ -83,8 +85,8 @@ def test_code_of_two_small_operations_by_hand():
 
 def test_a_convolution_has_larger_vertices_and_more_messages_than_a_product():
     vertex = step("poplin::AMP", received=4096)
-    one = lowered("one", vertex, kind="conv", plan="AMP nx1 1x16x16 / f04")
-    product = lowered("one", vertex, kind="matmul", plan="AMP 1x1 1x16x16 / f04")
+    one = lowered("one", vertex, kind="conv", codelet="AMP nx1 1x16x16", reads_lines=True)
+    product = lowered("one", vertex, kind="matmul", codelet="AMP 1x1 1x16x16")
     conv, dense = (code_size(EMPTY, Program((op,)), TILES).fullest_tile for op in (one, product))
     assert conv.vertex_state - dense.vertex_state == sizes.CONV_VERTEX_STATE_BYTES
     per_kib = sizes.FIELD_EXCHANGE_BYTES_PER_KIB - sizes.EXCHANGE_BYTES_PER_KIB
@@ -95,8 +97,8 @@ def test_a_convolution_has_larger_vertices_and_more_messages_than_a_product():
     assert code.exchange_code == dense.exchange_code
     assert conv.vertex_code == dense.vertex_code
     # Another grouping of channels is another vertex type, another split is not.
-    for plan, types in (("AMP nx1 1x8x16 / f04", 2), ("AMP nx1 1x16x16 / b2", 1)):
-        both = Program((one, replace(one, name="two", plan=plan)))
+    for codelet, types in (("AMP nx1 1x8x16", 2), ("AMP nx1 1x16x16", 1)):
+        both = Program((one, replace(one, name="two", plan="/ b2", codelet=codelet)))
         code = code_size(EMPTY, both, TILES).fullest_tile.vertex_code
         assert code == sizes.CODE_BASE_BYTES + types * sizes.CONV_VERTEX_CODE_BYTES
 

@@ -100,17 +100,25 @@ class Plan:
         """Bytes of the partials tensor on the fullest tile."""
         return self.cost[lay.C_PARTIAL_BYTES]
 
-    def describe(self) -> str:
+    @property
+    def one_by_one(self) -> bool:
+        """Whether the AMP vertex without a window runs."""
+        return self.method == "AMP" and bool(self.cost[lay.C_ONE_BY_ONE])
+
+    @property
+    def codelet(self) -> str:
+        """The vertex and the channel groups it is made for."""
+        vertex = self.method
+        if self.method == "AMP":
+            vertex = "AMP 1x1" if self.one_by_one else "AMP nx1"
+        groups = self.conv_groups_per_group, self.in_chans_per_group, self.out_chans_per_group
+        return f"{vertex} {'x'.join(map(str, groups))}"
+
+    def __str__(self) -> str:
         """Return the plan in one line, splits that are 1 left out."""
         names = ("g", "b", "f0", "f1", "f2", "k0", "k1", "k2", "i", "is", "o", "os")
         parts = [f"{n}{v}" for n, v in zip(names, self.split, strict=False) if v > 1]
-        grouping = (
-            f"{self.conv_groups_per_group}x{self.in_chans_per_group}x{self.out_chans_per_group}"
-        )
-        vertex = self.method
-        if self.method == "AMP":
-            vertex = "AMP 1x1" if self.cost[lay.C_ONE_BY_ONE] else "AMP nx1"
-        return f"{vertex} {grouping} / {' '.join(parts) or 'one tile'}"
+        return f"{self.codelet} / {' '.join(parts) or 'one tile'}"
 
 
 def plan(shape: ConvShape, chip: Chip, rules: PlannerRules, *, pruned: bool = True) -> Plan:

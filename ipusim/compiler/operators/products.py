@@ -10,7 +10,7 @@ from ipusim.compiler.convolution.joint import plan_layer
 from ipusim.compiler.emitter import Placed, TensorLayout
 from ipusim.compiler.state import Lowering, lowers
 from ipusim.compiler.superstep import ceil_div, copy_cycles, element_bytes
-from ipusim.compiler.vertices import elementwise as codelets
+from ipusim.compiler.vertices.elementwise import TRANSPOSE, transpose_cycles
 from ipusim.workload.graph import Conv, MatMul
 
 _CONV_KINDS = {
@@ -93,8 +93,8 @@ def _transpose_weights(
     m.tiles = m.chip.tiles
     if block > 1 and not copied:
         matrices = ceil_div(m.share(weights), block * in_per)
-        cycles = codelets.transpose_cycles(block, in_per, matrices, weights.dtype, m.chip)
-        m.emit("transpose weights", "popops::Transpose1D", cycles)
+        cycles = transpose_cycles(block, in_per, matrices, weights.dtype, m.chip)
+        m.emit("transpose weights", TRANSPOSE, cycles)
     if not in_place or copied:
         cycles = copy_cycles(moved, m.chip, atom_bytes=element) if copied else 0
         m.copy("turn weights", 0 if in_place else moved, temp=moved, cycles=cycles)
@@ -204,7 +204,7 @@ def _lower_planned(
         # What is summed over must become innermost.
         if _regroups(op.params, chosen, in_bytes):
             # Blocks are transposed before they are sent.
-            add("transpose operands", "popops::Transpose1D", compute=copied)
+            add("transpose operands", TRANSPOSE, compute=copied)
             copied = 0
         else:
             copied = copy_cycles(moved * rate, chip, atom_bytes=in_bytes)
@@ -226,7 +226,7 @@ def _lower_planned(
             tile_bytes = ceil_div(data.elements * in_bytes, chip.tiles)
             atom = min(data.layout.grouping, regroup) * in_bytes
             regrouped = copy_cycles(tile_bytes, chip, atom_bytes=atom)
-            m.emit("regroup channels", "popops::Transpose1D", copy=regrouped)
+            m.emit("regroup channels", TRANSPOSE, copy=regrouped)
     if not is_conv and not weights.layout.free and not cost[lay.C_MOVE_WEIGHTS]:
         # Activations come from another plan, whether or not B was laid out for this one.
         copied += copy_cycles(cost[lay.C_WEIGHT_BYTES], chip)
@@ -263,7 +263,8 @@ def _lower_planned(
         tile_bytes = ceil_div(result.bytes, chosen.tiles_used)
         atom = element_bytes(result.dtype)
         m.copy("spread output", cycles=copy_cycles(tile_bytes, chip, atom_bytes=atom))
-    m.plan, m.transform = chosen.describe(), chosen.transform
+    m.plan, m.transform, m.codelet = str(chosen), chosen.transform, chosen.codelet
+    m.reads_lines = is_conv and not chosen.one_by_one
     m.temp_bytes = _temp_bytes(m, chosen, before_bytes, free=arranged)
     m.interleaved_bytes = chosen.partial_bytes_per_tile if chosen.method == "AMP" else 0
     grouping = chosen.out_chans_per_group * chosen.conv_groups_per_group

@@ -69,6 +69,8 @@ class _Layer:
             for index, step in enumerate(lowered.steps)
         ]
         self.plans.append(lowered.plan)
+        # Code is told apart by the first product alone.
+        m.codelet = m.codelet or lowered.codelet
         self.temp_bytes = max(self.temp_bytes, lowered.temp_bytes)
         m.interleaved_bytes = max(m.interleaved_bytes, lowered.interleaved_bytes)
         return planned

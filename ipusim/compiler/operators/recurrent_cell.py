@@ -14,6 +14,7 @@ from math import gcd
 from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
 from ipusim.compiler.superstep import ChipLike, ceil_div, copy_cycles, element_bytes
 from ipusim.compiler.vertices.elementwise import (
+    TRANSPOSE,
     dynamic_slice_cycles,
     regions_cycles,
     transpose_cycles,
@@ -170,7 +171,7 @@ class Cell:
         if grouping > 1:
             blocks = ceil_div(ceil_div(elements, grouping * GRAIN), tiles)
             cycles = transpose_cycles(grouping, GRAIN, blocks, self.dtype, self.m.chip)
-            self.m.emit("group units", "popops::Transpose1D", cycles)
+            self.m.emit("group units", TRANSPOSE, cycles)
 
     def gates(self, *functions: tuple[str, int]) -> None:
         """Bring the product to the states' tiles, add biases, apply each function to some gates.

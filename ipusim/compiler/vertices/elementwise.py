@@ -13,6 +13,9 @@ from ipusim.compiler.superstep import ChipLike, ceil_div, element_bytes, vector_
 from ipusim.compiler.vertices import tables
 from ipusim.errors import ConfigError, unknown_name
 
+TRANSPOSE = "popops::Transpose1D"
+"""Name of the vertex that transposes blocks where they lie."""
+
 
 def canonical_function(function: str) -> str:
     """Return the name under which a function is tabulated."""

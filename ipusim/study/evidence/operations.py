@@ -335,7 +335,7 @@ def mk1_layer_rows() -> pd.DataFrame:
                 "measured_us": 1e6 * measured,
                 "predicted_us": 1e6 * predicted,
                 "error_percent": 100.0 * (predicted / measured - 1.0),
-                "plan": chosen.describe(),
+                "plan": str(chosen),
             }
         )
     return pd.DataFrame(rows)

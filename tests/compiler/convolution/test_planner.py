@@ -415,7 +415,7 @@ def test_a_plan_stays_within_chip_and_shape(shape, chip, rules):
     assert found.planned_cycles > 0
     assert all(isinstance(value, int) for value in found.cost)
     assert found.evaluations > 0
-    assert found.describe().startswith(found.method)
+    assert str(found).startswith(found.method)
 
 
 @pytest.mark.parametrize("chip", sorted(CHIPS))
@@ -469,9 +469,9 @@ def test_plans_are_remembered_until_forgotten():
 def test_describe_leaves_out_splits_of_one():
     found = plan(small_shape(), replace(CHIPS["GC200"], tiles=1), RULES["GC200"])
     assert found.tiles_used == 1
-    assert found.describe() == "AMP nx1 1x16x16 / one tile"
+    assert str(found) == "AMP nx1 1x16x16 / one tile"
     spread = plan(small_shape(), CHIPS["GC200"], RULES["GC200"])
-    grouping, _, parts = spread.describe().partition(" / ")
+    grouping, _, parts = str(spread).partition(" / ")
     assert grouping.startswith(spread.method)
     assert math.prod(int(part.lstrip("gbikos").removeprefix("f")[-1:]) for part in parts.split())
 
