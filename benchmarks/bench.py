@@ -19,7 +19,7 @@ import pandas as pd
 
 from ipusim import api, numerics
 from ipusim.compiler.convolution import planner
-from ipusim.compiler.operators.products import conv_shape
+from ipusim.compiler.operators.conv import conv_shape
 from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
 from ipusim.numerics.adam import start_state

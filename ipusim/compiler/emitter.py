@@ -17,7 +17,7 @@ from math import prod
 from ipusim.compiler.program import Superstep
 from ipusim.compiler.reduction import Reduction, Stage
 from ipusim.compiler.stacks import Stack
-from ipusim.compiler.superstep import (
+from ipusim.compiler.tiles import (
     ChipLike,
     CodeletVersion,
     ceil_div,
@@ -229,7 +229,7 @@ class Emitter:
             version = self.library
             in_place = in_place or version == "2020-01"
         return codelets.unary_cycles(
-            function, self.share(x), x.dtype, self.chip, in_place=in_place, generation=version
+            function, self.share(x), x.dtype, self.chip, in_place=in_place, version=version
         )
 
     def unary(self, function: str, x: Placed, name: str = "", *, in_place: bool = False) -> None:
@@ -265,7 +265,7 @@ class Emitter:
             x.dtype,
             self.chip,
             in_place=in_place,
-            generation=self.estimator,
+            version=self.estimator,
         )
         received = self.tile_bytes(x) if exchanged else 0
         vertex = "popops::BinaryOp1D" + _suffix(in_place)
@@ -296,12 +296,12 @@ class Emitter:
         known = function in vertices[self.library] and function in vertices[self.estimator]
         if channels == 1 and known:
             cycles = codelets.scalar_broadcast_cycles(
-                function, share, x.dtype, self.chip, generation=self.estimator
+                function, share, x.dtype, self.chip, version=self.estimator
             )
             vertex = "popops::BroadcastScalar1D" + _suffix(in_place)
             self.emit(name or function, vertex, cycles, exchange=size)
             return
-        options = {"in_place": in_place, "generation": self.estimator}
+        options = {"in_place": in_place, "version": self.estimator}
         block = min(x.layout.grouping, channels)
         # Groups that one tile touches; a producer's partition does not cut a group unless it must.
         regions = ceil_div(share * channels, x.elements * block)
@@ -336,7 +336,7 @@ class Emitter:
             ceil_div(share, rows),
             vector_width(x.dtype, self.chip),
             self.chip,
-            generation=self.estimator,
+            version=self.estimator,
         )
         received = rows * element_bytes(x.dtype)
         self.emit(name, "popops::BroadcastVectorOuter", cycles, exchange=received)
@@ -361,7 +361,7 @@ class Emitter:
             self.chip,
             addend_dtype=addend,
             constrained=constrained,
-            generation=self.estimator,
+            version=self.estimator,
         )
         received = share * element_bytes(addend) if exchanged else 0
         vertex = "popops::ScaledAddSupervisor"
@@ -370,14 +370,14 @@ class Emitter:
     def generated(self, name: str, x: Placed, expression: Expression) -> None:
         """Compute an expression that popops::map turns into one vertex."""
         cycles = generated_cycles(
-            expression, self.share(x), x.dtype, self.chip, generation=self.estimator
+            expression, self.share(x), x.dtype, self.chip, version=self.estimator
         )
         self.emit(name, "popops::map (generated)", cycles)
 
     def gradient_cycles(self, function: str, x: Placed) -> int:
         """Return the cycles of the gradient of a non-linearity."""
         return non_linearity_grad_cycles(
-            function, self.share(x), x.dtype, self.chip, generation=self.estimator
+            function, self.share(x), x.dtype, self.chip, version=self.estimator
         )
 
     def reduction(self, function: str, x: Placed, *dims: int, out: str = "") -> tuple[Stage, ...]:
@@ -426,14 +426,12 @@ class Emitter:
         """
         if x.dtype == to:
             return
-        cycles = codelets.cast_cycles(
-            self.share(x), x.dtype, to, self.chip, generation=self.estimator
-        )
+        cycles = codelets.cast_cycles(self.share(x), x.dtype, to, self.chip, version=self.estimator)
         self.emit("cast", "popops::Cast1D", cycles)
 
     def fill(self, x: Placed) -> None:
         """Write one value to every element (popops::zero, popops::fill)."""
-        cycles = codelets.fill_cycles(self.share(x), x.dtype, self.chip, generation=self.estimator)
+        cycles = codelets.fill_cycles(self.share(x), x.dtype, self.chip, version=self.estimator)
         self.emit("fill", "popops::Fill", cycles)
 
     def rearrange(self, x: Placed, from_grouping: int) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ipusim.compiler.code_size import STACK_BYTES, Code, code_size
 from ipusim.compiler.program import Program
-from ipusim.compiler.superstep import ceil_div
+from ipusim.compiler.tiles import ceil_div
 from ipusim.errors import ConfigError
 from ipusim.machine import Chip
 from ipusim.workload.graph import Graph

@@ -17,7 +17,7 @@ from math import isqrt, prod
 from typing import NamedTuple
 
 from ipusim.compiler.reduction_layout import InputLayout, collapse, examine_layout
-from ipusim.compiler.superstep import (
+from ipusim.compiler.tiles import (
     ChipLike,
     CodeletVersion,
     ceil_div,
@@ -145,17 +145,17 @@ def _stages(asked: Reduction, chip: ChipLike, codelets: CodeletVersion) -> tuple
         stages += _between_tiles(asked, layout, tiles, types, chip, codelets.estimator)
         results = _results_per_tile(asked.outputs, partials, chip)
     if casts:
-        cycles = cast_cycles(results, partials, asked.out, chip, generation=codelets.estimator)
+        cycles = cast_cycles(results, partials, asked.out, chip, version=codelets.estimator)
         stages.append(Stage("cast result", "popops::Cast", cycles))
     return tuple(stages)
 
 
 def _on_tile(
-    layout: InputLayout, types: ReduceTypes, partials: str, chip: ChipLike, generation: str
+    layout: InputLayout, types: ReduceTypes, partials: str, chip: ChipLike, version: str
 ) -> list[Stage]:
     """Return the stages in which each tile reduces what it holds; the slowest pattern counts."""
     costs = [
-        tile_reduction(pattern, types, chip, generation, partials=partials)
+        tile_reduction(pattern, types, chip, version, partials=partials)
         for pattern in layout.patterns
     ]
     return _compute_sets("reduce on tile", [max(each) for each in zip_longest(*costs, fillvalue=0)])
@@ -167,7 +167,7 @@ def _between_tiles(
     tiles: int,
     types: ReduceTypes,
     chip: ChipLike,
-    generation: str,
+    version: str,
 ) -> list[Stage]:
     """Return the stages that gather and reduce partials lying on several tiles."""
     outputs, partials = asked.outputs, asked.partials
@@ -191,7 +191,7 @@ def _between_tiles(
             [_gathered(columns, rows)],
             replace(types, output=partials),
             chip,
-            generation,
+            version,
             partials=types.inputs,
             divide_columns=False,
             pieces=rows,
@@ -205,7 +205,7 @@ def _between_tiles(
         tiles = min(chip.tiles, ceil_div(data, columns))
     mapped = _results_per_tile(outputs, partials, chip)
     compute = tile_reduction(
-        [_gathered(mapped, sources)], types, chip, generation, partials=partials, pieces=sources
+        [_gathered(mapped, sources)], types, chip, version, partials=partials, pieces=sources
     )
     received = mapped * sources * element_bytes(types.inputs)
     return stages + _compute_sets("reduce to output", compute, received)

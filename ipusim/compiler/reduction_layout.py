@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from ipusim.compiler.superstep import ceil_div
+from ipusim.compiler.tiles import ceil_div
 from ipusim.compiler.vertices.reduce import Region
 
 # Elements of the input that are looked at to find the busiest tile; larger inputs are sampled.

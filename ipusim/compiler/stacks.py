@@ -42,7 +42,7 @@ class Stack:
     planner_era : int
         Generation of planner rules and vertices (`conv_vertices`).
     codelets : str
-        Generation of all other codelets (`superstep.codelet_version`).
+        Generation of all other codelets (`tiles.codelet_version`).
     partials : str
         Default type of partial sums, "half" or "float".
     available_memory_proportion : float

@@ -127,15 +127,15 @@ def _joint(
     problems, vertices, splits = winner
     return [
         planner.executed_plan(
-            "joint",
-            problems[index],
-            vertices[index],
-            splits[index],
-            found[index][2],
-            planned_cycles=int(best[0]) // 3,
-            evaluations=evaluations,
-            within_memory_bound=True,
-            spreads_output=False,
+            planner.Found(
+                transform="joint",
+                problem=problems[index],
+                vertex=vertices[index],
+                dims=found[index][2],
+                split=splits[index],
+                cycles=int(best[0]) // 3,
+                evaluations=evaluations,
+            )
         )
         for index in range(3)
     ]

@@ -121,6 +121,19 @@ class Plan:
         return f"{self.codelet} / {' '.join(parts) or 'one tile'}"
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The winner of one search: vectors as in `record`, dimensions after the transform."""
+
+    transform: str
+    problem: np.ndarray
+    vertex: np.ndarray
+    dims: tuple[Dim, ...]
+    split: np.ndarray
+    cycles: int
+    evaluations: int
+
+
 def plan(shape: ConvShape, chip: Chip, rules: PlannerRules, *, pruned: bool = True) -> Plan:
     """Return the cheapest plan of `shape` on `chip`.
 
@@ -160,64 +173,34 @@ def _plan(shape: ConvShape, chip: PlannerChip, rules: PlannerRules, pruned: bool
     within = found is not None
     if found is None:
         found = _fall_back(candidates, limit, chip, rules, pruned)
-    return executed_plan(
-        found.transform,
-        found.problem,
-        found.vertex,
-        found.split,
-        found.dims,
-        planned_cycles=found.cycles,
-        evaluations=found.evaluations,
-        within_memory_bound=within,
-        spreads_output=defers_dilation(shape),
-    )
+    return executed_plan(found, within_memory_bound=within, spreads_output=defers_dilation(shape))
 
 
 def executed_plan(
-    transform: str,
-    problem: np.ndarray,
-    vertex: np.ndarray,
-    split: np.ndarray,
-    dims: tuple[Dim, ...],
-    *,
-    planned_cycles: int,
-    evaluations: int,
-    within_memory_bound: bool,
-    spreads_output: bool,
+    found: Found, *, within_memory_bound: bool = True, spreads_output: bool = False
 ) -> Plan:
-    """Return a partition as a plan, with the costs of what runs.
-
-    Parameters
-    ----------
-    transform : str
-        Name of the transform that made `problem` and `dims`.
-    problem, vertex, split : numpy.ndarray
-        See `conv_layout`.
-    dims : tuple of Dim
-        Spatial dimensions after the transform.
-    planned_cycles, evaluations, within_memory_bound, spreads_output
-        See `Plan`.
-    """
+    """Return a partition as a plan, with the costs of what runs."""
+    problem, vertex, split = found.problem, found.vertex, found.split
     problem[lay.EXECUTING] = 1
     totals = np.zeros(lay.TOTALS_SIZE, np.int64)
     cost = np.zeros(lay.COST_SIZE, np.int64)
     fill_totals(problem, vertex, totals)
     conv_cost(problem, vertex, totals, split, cost)
-    computed = windowed_cycles(problem, vertex, totals, split, dims)
+    computed = windowed_cycles(problem, vertex, totals, split, found.dims)
     if computed is not None:
         cost[lay.C_CALC] = computed
     return Plan(
         method=lay.METHOD_NAMES[vertex[lay.METHOD]],
-        transform=transform,
+        transform=found.transform,
         conv_groups_per_group=int(vertex[lay.CONV_GROUPS_PER_GROUP]),
         in_chans_per_group=int(vertex[lay.IN_CHANS_PER_GROUP]),
         out_chans_per_group=int(vertex[lay.OUT_CHANS_PER_GROUP]),
         units=int(vertex[lay.UNITS]),
         partial_bytes=int(vertex[lay.PARTIAL_BYTES]),
         split=tuple(int(v) for v in split),
-        planned_cycles=planned_cycles,
+        planned_cycles=found.cycles,
         cost=tuple(int(v) for v in cost),
-        evaluations=evaluations,
+        evaluations=found.evaluations,
         within_memory_bound=within_memory_bound,
         spreads_output=spreads_output,
     )
@@ -229,7 +212,7 @@ def _fall_back(
     chip: PlannerChip,
     rules: PlannerRules,
     pruned: bool,
-) -> _Found:
+) -> Found:
     """Find a plan where none is within `limit`; the HMAC vertex can always do it."""
     if rules.era == ERA_1_0:
         return _best(candidates, int(lay.UNBOUNDED), True, pruned)
@@ -241,25 +224,12 @@ def _fall_back(
     return _best(candidates, int(lay.UNBOUNDED), False, pruned)
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """The winner of one search."""
-
-    transform: str
-    problem: np.ndarray
-    vertex: np.ndarray
-    dims: tuple[Dim, ...]
-    split: np.ndarray
-    cycles: int
-    evaluations: int
-
-
 def _best(
     candidates: list[Candidate],
     limit: int,
     minimise_memory: bool,
     pruned: bool,
-) -> _Found | None:
+) -> Found | None:
     """Search all candidates with one shared best cost; None if nothing is within `limit`."""
     best_cost = np.full(lay.COST_SIZE, lay.UNBOUNDED, np.int64)
     best_split = np.ones(lay.SPLIT_SIZE, np.int64)
@@ -287,4 +257,4 @@ def _best(
                 best = (transform, problem, vertices[winner], dims)
     if best is None:
         return None
-    return _Found(*best, best_split, int(best_cost[lay.C_TOTAL]), evaluations)
+    return Found(*best, best_split, int(best_cost[lay.C_TOTAL]), evaluations)

@@ -48,7 +48,7 @@ def transformed_problems(
                         chip,
                         rules,
                         moved=moved,
-                        **_copies(shape, rules, swap, bool(expand), bool(flatten), factor > 1),
+                        copies=_copies(shape, rules, swap, bool(expand), bool(flatten), factor > 1),
                     )
                     yield _name(parts, factor), problem, flattened.dims
 
@@ -110,8 +110,8 @@ def _copies(
     expand: bool,
     flatten: bool,
     combine: bool,
-) -> dict[str, bool]:
-    """Say which operands are rearranged for a transform, whatever the vertex.
+) -> tuple[bool, bool, bool]:
+    """Say which of input, weights and output are rearranged for a transform, whatever the vertex.
 
     Tag 1.0.136 did not count the merging of groups.
     """
@@ -119,15 +119,12 @@ def _copies(
     combine = combine and rules.era != ERA_1_0
     # ConvShape has products with their operands exchanged already.
     swap_out = swap != update
-    return {
-        "copy_input": update
-        or expand
-        or swap
-        or combine
-        or shape.kind in ("fc_data_gradient", "fc_weight_gradient"),
-        "copy_weights": update or expand or flatten or swap or combine,
-        "copy_output": swap_out or flatten or combine or shape.kind == "fc_weight_gradient",
-    }
+    gradient = shape.kind in ("fc_data_gradient", "fc_weight_gradient")
+    return (
+        update or expand or swap or combine or gradient,
+        update or expand or flatten or swap or combine,
+        swap_out or flatten or combine or shape.kind == "fc_weight_gradient",
+    )
 
 
 def _problem(
@@ -138,16 +135,12 @@ def _problem(
     rules: PlannerRules,
     *,
     moved: tuple[int, ...],
-    copy_input: bool,
-    copy_weights: bool,
-    copy_output: bool,
+    copies: tuple[bool, bool, bool],
 ) -> np.ndarray:
     """Build the problem vector of transformed parameters.
 
-    Parameters
-    ----------
-    turned : the parameters after an exchange of operands, before anything else.
-    moved : dimensions that were expanded or flattened.
+    `turned` are the parameters after an exchange of operands, before anything else; `moved` the
+    dimensions that were expanded or flattened; `copies` as `_copies` gives them.
     """
     dims = params.dims
     problem = np.zeros(lay.PROBLEM_SIZE, np.int64)
@@ -182,9 +175,7 @@ def _problem(
     problem[lay.OUT_BYTES] = shape.out_bytes
     problem[lay.INTER_TILE_BYTES] = rules.partials_bytes
     problem[lay.FULLY_CONNECTED] = shape.kind.startswith("fc_")
-    problem[lay.COPY_INPUT] = copy_input
-    problem[lay.COPY_WEIGHTS] = copy_weights
-    problem[lay.COPY_OUTPUT] = copy_output
+    problem[lay.COPY_INPUT], problem[lay.COPY_WEIGHTS], problem[lay.COPY_OUTPUT] = copies
     problem[lay.REGROUP_WEIGHTS] = shape.kind == "conv_forward"
     problem[lay.ERA] = rules.era
     problem[lay.TILES] = chip.tiles

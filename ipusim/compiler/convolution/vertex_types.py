@@ -35,8 +35,7 @@ def vertex_types(
     """
     kernel = problem[lay.KERNEL : lay.KERNEL + problem[lay.DIMS]].tolist()
     return _sorted_types(
-        int(problem[lay.IN_CHANS]),
-        int(problem[lay.OUT_CHANS]),
+        (int(problem[lay.IN_CHANS]), int(problem[lay.OUT_CHANS])),
         max(kernel) == 1,
         shape.in_bytes,
         shape.out_bytes,
@@ -48,8 +47,7 @@ def vertex_types(
 
 @lru_cache(maxsize=16384)
 def _sorted_types(
-    in_chans: int,
-    out_chans: int,
+    channels: tuple[int, int],
     one_element: bool,
     in_bytes: int,
     out_bytes: int,
@@ -58,6 +56,7 @@ def _sorted_types(
     rules: PlannerRules,
 ) -> np.ndarray:
     """List and sort the vertex types of one size of channels; shared, so not to be written to."""
+    in_chans, out_chans = channels
     partials = 4 if in_bytes == 4 else rules.partials_bytes
     rows: list[Row] = []
     if one_element and out_bytes < partials:

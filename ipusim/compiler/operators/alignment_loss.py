@@ -19,7 +19,7 @@ from ipusim.compiler.operators.alignment_loss_plan import (
     plan_ctc,
 )
 from ipusim.compiler.state import Lowering, float_dtype, lowers
-from ipusim.compiler.superstep import ceil_div, element_bytes
+from ipusim.compiler.tiles import ceil_div, element_bytes
 from ipusim.compiler.vertices.elementwise import dynamic_slice_cycles
 from ipusim.compiler.vertices.training import Expression
 from ipusim.workload.graph import AlignmentLoss
@@ -83,7 +83,7 @@ def _transducer(m: Lowering, op: AlignmentLoss, dtype: str) -> None:
     pairs = Placed((2 * cells * op.steps,), _PARTIALS)
 
     def sliced(name: str, values: int) -> None:
-        cycles = dynamic_slice_cycles(values * per_tile, 1, _PARTIALS, chip, generation=m.estimator)
+        cycles = dynamic_slice_cycles(values * per_tile, 1, _PARTIALS, chip, version=m.estimator)
         m.emit(name, "popops::DynamicSlice1D", cycles, exchange=_OFFSET_BYTES)
 
     # Diagonals are laid side by side before, and cells put in order after.

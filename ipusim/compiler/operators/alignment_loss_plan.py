@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ipusim.compiler.superstep import ChipLike, ceil_div
+from ipusim.compiler.tiles import ChipLike, ceil_div
 from ipusim.workload.graph import AlignmentLoss
 
 LOG_ADD_CYCLES, LOG_MULTIPLY_CYCLES = 16, 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ipusim.compiler.emitter import Emitter, Placed
-from ipusim.compiler.superstep import ChipLike, ceil_div, copy_cycles, element_bytes
+from ipusim.compiler.tiles import ChipLike, ceil_div, copy_cycles, element_bytes
 
 _WORKER_ELEMENTS = 32
 """Elements that a worker gets at least, and partials that one compares."""

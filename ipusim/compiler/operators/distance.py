@@ -12,7 +12,7 @@ from math import isqrt
 
 from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
 from ipusim.compiler.state import float_dtype, lowers
-from ipusim.compiler.superstep import ceil_div, element_bytes, vector_width
+from ipusim.compiler.tiles import ceil_div, element_bytes, vector_width
 from ipusim.workload.graph import Distance
 
 _FORWARD_LOOP = 3

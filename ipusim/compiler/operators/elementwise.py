@@ -1,4 +1,4 @@
-"""Elementwise operations of a graph: which vertices run, and what has to move first.
+"""Elementwise operations and casts: which vertices run, and what has to move first.
 
 Sources of dropout: poplibs lib/poprand/RandomGen.cpp, tag sdk/poplar/2.4.0; of the others, see
 `ipusim.compiler.emitter`.
@@ -17,10 +17,10 @@ from ipusim.compiler.operators.elementwise_functions import (
     vertices_of,
 )
 from ipusim.compiler.state import FLOATING, Lowering, float_dtype, lowers
-from ipusim.compiler.superstep import linear_share
+from ipusim.compiler.tiles import element_bytes, linear_share
 from ipusim.compiler.vertices.elementwise import binary_functions
 from ipusim.compiler.vertices.training import dropout_cycles, set_seed_cycles
-from ipusim.workload.graph import Elementwise
+from ipusim.workload.graph import Cast, Elementwise
 
 
 @lowers(Elementwise)
@@ -68,6 +68,15 @@ def _whole_first(op: Elementwise, inputs: tuple[Placed, ...]) -> tuple[Placed, .
         if operand.elements == op.elements:
             return (operand, *inputs[:index], *inputs[index + 1 :])
     return inputs
+
+
+@lowers(Cast)
+def cast(m: Lowering, op: Cast, x: Placed) -> TensorLayout:
+    """Lower a conversion where the width changes; indices of 64 bits are none on the chip."""
+    target = m.state.dtype(m.op.outputs[0])
+    if element_bytes(x.dtype) != element_bytes(target) and "int64" not in (x.dtype, target):
+        m.cast(x.shaped(op.elements), target)
+    return x.layout
 
 
 def _result_bytes(m: Emitter, op: Elementwise, x: Placed) -> int:

@@ -8,7 +8,7 @@ first, then what the forward pass kept.
 
 from __future__ import annotations
 
-from ipusim.compiler.superstep import CODELET_VERSIONS
+from ipusim.compiler.tiles import CODELET_VERSIONS
 from ipusim.compiler.vertices import tables
 from ipusim.compiler.vertices.elementwise import (
     binary_functions,
@@ -43,7 +43,7 @@ COMPOSED: dict[str, tuple[str, ...]] = {
 """Functions without a vertex of their own: the popops operations that compute them."""
 
 _EARLY: dict[str, tuple[str, ...]] = {"swish": ("sigmoid", "mul")}
-"""Series that stand for vertices which only later generations have."""
+"""Series that stand for vertices which only later versions have."""
 
 EXPRESSIONS: dict[str, Expression] = {
     # |x| <= limit, cast, slope, gradient: lib/popnn/HardSigmoid.cpp.
@@ -93,20 +93,20 @@ FALLBACK = "equal"
 """Vertex that stands for comparisons, logic and selection: one compare per element."""
 
 
-def gradient_functions(generation: str) -> list[str]:
-    """Return the gradients that have a popnn vertex in a generation."""
-    return sorted(f"{name}_grad" for name in tables.NON_LINEARITY_GRAD[generation])
+def gradient_functions(version: str) -> list[str]:
+    """Return the gradients that have a popnn vertex in a version."""
+    return sorted(f"{name}_grad" for name in tables.NON_LINEARITY_GRAD[version])
 
 
-def known_functions(generation: str) -> list[str]:
+def known_functions(version: str) -> list[str]:
     """Return every function name that can be lowered."""
     names = {*COMPOSED, *EXPRESSIONS, *COMPARISONS, *RANDOM, "bias_add"}
-    names.update(unary_functions(generation), binary_functions(generation))
-    names.update(gradient_functions(generation), _EARLY, tables.SYNONYMS)
+    names.update(unary_functions(version), binary_functions(version))
+    names.update(gradient_functions(version), _EARLY, tables.SYNONYMS)
     return sorted(names)
 
 
-def vertices_of(function: str, generation: str) -> tuple[str, ...]:
+def vertices_of(function: str, version: str) -> tuple[str, ...]:
     """Return the functions with a vertex each that compute a function, in order.
 
     A comparison, or a step that only a later version of the estimators has, becomes one compare.
@@ -116,7 +116,7 @@ def vertices_of(function: str, generation: str) -> tuple[str, ...]:
     UnknownNameError
         If the name is not known at all.
     """
-    known = (*unary_functions(generation), *binary_functions(generation))
+    known = (*unary_functions(version), *binary_functions(version))
     canonical = canonical_function(function)
     if canonical in known:
         return (canonical,)
@@ -125,4 +125,4 @@ def vertices_of(function: str, generation: str) -> tuple[str, ...]:
         return tuple(part if part in known else FALLBACK for part in parts)
     if canonical in COMPARISONS or canonical in unary_functions(CODELET_VERSIONS[-1]):
         return (FALLBACK,)
-    raise unknown_name("elementwise function", function, known_functions(generation))
+    raise unknown_name("elementwise function", function, known_functions(version))

@@ -15,7 +15,7 @@ from math import ceil
 from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
 from ipusim.compiler.operators.gather_plan import INDEX_BYTES, EmbeddingPlan, plan_embedding
 from ipusim.compiler.state import Lowering, lowers
-from ipusim.compiler.superstep import (
+from ipusim.compiler.tiles import (
     CODELET_VERSIONS,
     ceil_div,
     codelet_version,
@@ -113,7 +113,7 @@ def look_up(m: Emitter, table: Table) -> None:
 
     def sliced(indices: int, found: int) -> int:
         return plan.groups * multi_slice_cycles(
-            indices, found, plan.width, dtype, m.chip, generation=m.estimator
+            indices, found, plan.width, dtype, m.chip, version=m.estimator
         )
 
     per_worker = ceil_div(plan.indices, workers)
@@ -156,12 +156,12 @@ def add_rows(m: Emitter, table: Table, *, wide: bool = False, zero_first: bool =
     if plan.row_split >= _REARRANGED_FROM_SPLIT or partial_dtype != dtype:
         m.fetch("rearrange gradients", own * element_bytes(dtype))
     if partial_dtype != dtype:
-        cycles = cast_cycles(own, dtype, partial_dtype, chip, generation=m.estimator)
+        cycles = cast_cycles(own, dtype, partial_dtype, chip, version=m.estimator)
         m.emit("cast gradients", "popops::Cast1D", cycles)
     partials = plan.groups * plan.rows * plan.width
     partial_bytes = partials * partial_size if several else 0
     if several:
-        cycles = fill_cycles(partials, partial_dtype, chip, generation=m.estimator)
+        cycles = fill_cycles(partials, partial_dtype, chip, version=m.estimator)
         m.emit("zero partial tables", "popops::Fill", cycles, temp=partial_bytes)
     received = plan.groups * plan.indices * (INDEX_BYTES + plan.width * partial_size)
     # The early vertex runs on one worker; later ones divide the rows of the table.
@@ -172,7 +172,7 @@ def add_rows(m: Emitter, table: Table, *, wide: bool = False, zero_first: bool =
         plan.width,
         partial_dtype,
         chip,
-        generation=m.estimator,
+        version=m.estimator,
     )
     m.emit(
         "add rows",

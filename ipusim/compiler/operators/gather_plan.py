@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ipusim.compiler.superstep import (
+from ipusim.compiler.tiles import (
     ChipLike,
     ceil_div,
     distinct_splits,

@@ -1,4 +1,4 @@
-"""Changes of shape, order and type."""
+"""Changes of shape and order."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from ipusim.compiler.emitter import SPREAD, Placed, TensorLayout
 from ipusim.compiler.state import Lowering, lowers
-from ipusim.compiler.superstep import element_bytes
-from ipusim.workload.graph import Cast, Layout
+from ipusim.workload.graph import Layout
 
 
 @lowers(Layout)
@@ -23,12 +22,3 @@ def layout(m: Lowering, op: Layout, *inputs: Placed) -> TensorLayout:
     moved = Placed((op.elements,), dtype, TensorLayout(grouping=grouping))
     m.rearrange(moved, before.grouping)
     return TensorLayout(grouping=before.grouping)
-
-
-@lowers(Cast)
-def cast(m: Lowering, op: Cast, x: Placed) -> TensorLayout:
-    """Lower a conversion where the width changes; indices of 64 bits are none on the chip."""
-    target = m.state.dtype(m.op.outputs[0])
-    if element_bytes(x.dtype) != element_bytes(target) and "int64" not in (x.dtype, target):
-        m.cast(x.shaped(op.elements), target)
-    return x.layout

@@ -12,7 +12,7 @@ from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
 from ipusim.compiler.operators.argmax import argmax
 from ipusim.compiler.operators.softmax import softmax_forward
 from ipusim.compiler.state import Lowering, float_dtype, lowers
-from ipusim.compiler.superstep import ceil_div, element_bytes, vector_width
+from ipusim.compiler.tiles import ceil_div, element_bytes, vector_width
 from ipusim.compiler.vertices.training import loss_transform_cycles, one_hot_cycles
 from ipusim.workload.graph import Loss
 from ipusim.workload.operators import CLASS_LOSSES

@@ -12,7 +12,7 @@ from __future__ import annotations
 from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
 from ipusim.compiler.operators.argmax import argmax
 from ipusim.compiler.state import Lowering, lowers
-from ipusim.compiler.superstep import ceil_div, element_bytes
+from ipusim.compiler.tiles import ceil_div, element_bytes
 from ipusim.workload.operators import NonMaxSuppression
 
 CORNERS = 4

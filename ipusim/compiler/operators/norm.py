@@ -17,7 +17,7 @@ from itertools import zip_longest
 from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
 from ipusim.compiler.reduction import Stage
 from ipusim.compiler.state import Lowering, lowers
-from ipusim.compiler.superstep import ceil_div, copy_cycles, vector_width
+from ipusim.compiler.tiles import ceil_div, copy_cycles, vector_width
 from ipusim.compiler.vertices.elementwise import binary_cycles
 from ipusim.errors import ConfigError
 from ipusim.workload.graph import Norm
@@ -135,7 +135,7 @@ def _joined_parameters(m: Emitter, op: Norm, x: Placed) -> None:
     m.binary("mul", vector, "batch norm, multiplicand")
     share = m.share(vector)
     vectors = ceil_div(ceil_div(share, m.chip.workers), vector_width(x.dtype, m.chip))
-    subtract = binary_cycles("sub", share, x.dtype, m.chip, in_place=False, generation=m.estimator)
+    subtract = binary_cycles("sub", share, x.dtype, m.chip, in_place=False, version=m.estimator)
     m.emit(
         "batch norm, addend",
         "popops::map (generated)",

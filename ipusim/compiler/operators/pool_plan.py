@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
 
-from ipusim.compiler.superstep import (
+from ipusim.compiler.tiles import (
     ChipLike,
     ceil_div,
     distinct_splits,
@@ -88,10 +88,10 @@ class PoolPass:
         lower = tuple(k - 1 - p for k, p in zip(op.kernel, op.padding_lower, strict=True))
         return PoolGeometry(op.out_field, op.kernel, ones, op.stride, lower)
 
-    def vertex(self, chip: ChipLike, generation: str) -> PoolVertex:
+    def vertex(self, chip: ChipLike, version: str) -> PoolVertex:
         """Return the vertex that runs, as a version of the estimators times it."""
         width = vector_width(self.dtype, chip)
-        return PoolVertex(self.is_max, self.is_grad, width, chip.workers, generation)
+        return PoolVertex(self.is_max, self.is_grad, width, chip.workers, version)
 
     def part(self, plan: PoolPlan) -> TileSlice:
         """Return the largest share of a tile."""

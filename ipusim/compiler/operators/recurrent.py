@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from ipusim.compiler.convolution import planner, record as lay
 from ipusim.compiler.emitter import Placed, TensorLayout
-from ipusim.compiler.operators.products import (
+from ipusim.compiler.operators.matmul import (
     PlannedProduct,
     multiply,
     plan_product,
@@ -24,7 +24,7 @@ from ipusim.compiler.operators.products import (
 )
 from ipusim.compiler.operators.recurrent_cell import GRAIN, Cell, StateLayout
 from ipusim.compiler.state import Lowering, LoweringState, lowers
-from ipusim.compiler.superstep import ceil_div, copy_cycles, element_bytes, vector_width
+from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes, vector_width
 from ipusim.workload.graph import Graph, MatMul, Op, Tensor
 from ipusim.workload.operators import Recurrent
 

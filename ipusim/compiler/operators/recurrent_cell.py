@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
-from ipusim.compiler.superstep import ChipLike, ceil_div, copy_cycles, element_bytes
+from ipusim.compiler.tiles import ChipLike, ceil_div, copy_cycles, element_bytes
 from ipusim.compiler.vertices.elementwise import (
     TRANSPOSE,
     dynamic_slice_cycles,
@@ -118,7 +118,7 @@ class Cell:
             self.dtype,
             self.m.chip,
             in_place=in_place,
-            generation=self.m.estimator,
+            version=self.m.estimator,
         )
 
     def add_bias_gradients(self, states: int) -> None:
@@ -145,7 +145,7 @@ class Cell:
     def slice(self, name: str, layout: StateLayout, states: int = 1) -> None:
         """Read one step of a sequence of `states` tensors per step, or write one."""
         cycles = dynamic_slice_cycles(
-            states * layout.per_tile, 1, self.dtype, self.m.chip, generation=self.m.estimator
+            states * layout.per_tile, 1, self.dtype, self.m.chip, version=self.m.estimator
         )
         self.m.emit(name, "popops::DynamicSlice1D", cycles, exchange=OFFSET_BYTES)
 

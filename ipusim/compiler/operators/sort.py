@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
 from ipusim.compiler.state import lowers
-from ipusim.compiler.superstep import ChipLike, ceil_div, element_bytes
+from ipusim.compiler.tiles import ChipLike, ceil_div, element_bytes
 from ipusim.workload.graph import Sort
 
 _SUPERVISOR = 19

@@ -9,7 +9,7 @@ The estimators mask the remainder of blocks over workers with 3 instead of 7, an
 
 from __future__ import annotations
 
-from ipusim.compiler.superstep import ChipLike, ceil_div
+from ipusim.compiler.tiles import ChipLike, ceil_div
 
 INNER_VECTOR_FUNCTIONS = ("add", "mul", "sub")
 
@@ -56,41 +56,29 @@ def _mul_core(length: int, blocks: int, *, pipelined: bool) -> int:
     return 9 + 4 + (length // 4) * (9 + blocks)
 
 
-def _core(function: str, length: int, blocks: int, *, in_place: bool, generation: str) -> int:
+def _core(function: str, length: int, blocks: int, *, in_place: bool, version: str) -> int:
     if function == "mul":
         # The 2020-01 supervisor vertex always takes the in-place loop.
-        pipelined = not in_place and generation != "2020-01"
+        pipelined = not in_place and version != "2020-01"
         return _mul_core(length, blocks, pipelined=pipelined)
     return _add_core(length, blocks)
 
 
 def vector_inner_cycles(
-    function: str, length: int, blocks: int, chip: ChipLike, *, in_place: bool, generation: str
+    function: str, length: int, blocks: int, chip: ChipLike, *, in_place: bool, version: str
 ) -> int:
     """Return the cycles of applying one float16 vector to contiguous blocks of its own length.
 
     Parameters
     ----------
-    function : str
-        "add", "sub" or "mul".
     length : int
         Elements of the vector, for example the channels of one channel group.
     blocks : int
         Repetitions on the tile, for example its field positions.
-    chip : Chip
-        Worker count.
-    in_place : bool
-        Whether the output overwrites the input.
-    generation : str
-        Generation of the estimator.
-
-    Returns
-    -------
-    int
     """
     per_worker = ceil_div(blocks, chip.workers)
-    core = _core(function, length, per_worker, in_place=in_place, generation=generation)
-    if generation == "2020-01":
+    core = _core(function, length, per_worker, in_place=in_place, version=version)
+    if version == "2020-01":
         supervisor = 1 + 6 + 1
         if function == "mul":
             return supervisor + 2 + chip.workers * (24 + core)
@@ -119,7 +107,7 @@ def vector_inner_2d_cycles(
     chip: ChipLike,
     *,
     in_place: bool,
-    generation: str,
+    version: str,
 ) -> int:
     """Return the cycles where a tile holds several regions, each with its own vector.
 
@@ -138,20 +126,20 @@ def vector_inner_2d_cycles(
         ("2021-11", "add"): (3, 15),
     }
     kind = "mul" if function == "mul" else "add"
-    before, per_region = half_overhead[generation, kind]
+    before, per_region = half_overhead[version, kind]
     worker = before + 1 + 3
     remaining = per_worker
     for _ in range(touched):
         blocks = min(blocks_per_region, remaining)
         remaining -= blocks
         worker += per_region + _core(
-            function, length, max(1, blocks), in_place=in_place, generation=generation
+            function, length, max(1, blocks), in_place=in_place, version=version
         )
     return chip.workers * worker
 
 
 def vector_outer_cycles(
-    rows: int, columns: int, dtype_width: int, chip: ChipLike, *, generation: str
+    rows: int, columns: int, dtype_width: int, chip: ChipLike, *, version: str
 ) -> int:
     """Return the cycles of applying one value per row to a ``rows x columns`` block.
 
@@ -161,14 +149,6 @@ def vector_outer_cycles(
         Shape on the tile; each row has its own value.
     dtype_width : int
         Elements per vector.
-    chip : Chip
-        Worker count.
-    generation : str
-        Generation of the estimator.
-
-    Returns
-    -------
-    int
 
     Notes
     -----
@@ -176,7 +156,7 @@ def vector_outer_cycles(
     faster. A vector takes 2 cycles; rows that are not whole vectors cost 25 instead of 7 each.
     """
     overhead = 25 if columns % dtype_width else 7
-    supervisor = 200 if generation == "2020-01" else 11
+    supervisor = 200 if version == "2020-01" else 11
     by_row = ceil_div(rows, chip.workers) * (overhead + 2 * ceil_div(columns, dtype_width))
     share = ceil_div(columns, chip.workers)
     by_column = rows * (overhead + 2 * ceil_div(share, dtype_width))

@@ -4,12 +4,12 @@ Every function gives the cycles of the vertex that poplibs would run on one tile
 threads. The work is cut into equal shares and the slowest worker counts, times the number of
 workers, because each worker issues once per round (ipu_facts.md section 1). Formulas are those of
 poplibs lib/popops/popopsCycleEstimators.cpp, lib/popops/PerformanceEstimation.cpp and
-lib/popnn/popnnCycleEstimators.cpp at the generation named by `generation`.
+lib/popnn/popnnCycleEstimators.cpp at the version named by `version`.
 """
 
 from __future__ import annotations
 
-from ipusim.compiler.superstep import ChipLike, ceil_div, element_bytes, vector_width
+from ipusim.compiler.tiles import ChipLike, ceil_div, element_bytes, vector_width
 from ipusim.compiler.vertices import tables
 from ipusim.errors import ConfigError, unknown_name
 
@@ -23,14 +23,14 @@ def canonical_function(function: str) -> str:
     return tables.SYNONYMS.get(key, key)
 
 
-def unary_functions(generation: str) -> list[str]:
+def unary_functions(version: str) -> list[str]:
     """Return the one-operand functions that have a vertex."""
-    return sorted(tables.UNARY[generation].keys() | tables.NON_LINEARITY[generation].keys())
+    return sorted(tables.UNARY[version].keys() | tables.NON_LINEARITY[version].keys())
 
 
-def binary_functions(generation: str) -> list[str]:
+def binary_functions(version: str) -> list[str]:
     """Return the two-operand functions that have a vertex."""
-    return sorted(tables.BINARY[generation])
+    return sorted(tables.BINARY[version])
 
 
 def _loop(table: tables.LoopTable, function: str, dtype: str) -> tables.Loop:
@@ -40,33 +40,9 @@ def _loop(table: tables.LoopTable, function: str, dtype: str) -> tables.Loop:
 
 
 def unary_cycles(
-    function: str, elements: int, dtype: str, chip: ChipLike, *, in_place: bool, generation: str
+    function: str, elements: int, dtype: str, chip: ChipLike, *, in_place: bool, version: str
 ) -> int:
     """Return the cycles of a one-operand vertex.
-
-    Parameters
-    ----------
-    function : str
-        Function name, for example "relu" or "exp".
-    elements : int
-        Elements on the tile.
-    dtype : str
-        "float16" or "float32".
-    chip : Chip
-        Worker count and data path.
-    in_place : bool
-        Whether the output overwrites the input.
-    generation : str
-        Generation of the estimator.
-
-    Returns
-    -------
-    int
-
-    Raises
-    ------
-    UnknownNameError
-        If the function has no vertex in that generation.
 
     Notes
     -----
@@ -75,36 +51,36 @@ def unary_cycles(
     and swish are.
     """
     function = canonical_function(function)
-    if function in tables.NON_LINEARITY[generation]:
-        return _non_linearity_cycles(function, elements, dtype, chip, generation)
-    if function not in tables.UNARY[generation]:
-        raise unknown_name("elementwise function", function, unary_functions(generation))
-    table = tables.UNARY[generation]
-    prologue = tables.UNARY_PROLOGUE[generation]
+    if function in tables.NON_LINEARITY[version]:
+        return _non_linearity_cycles(function, elements, dtype, chip, version)
+    if function not in tables.UNARY[version]:
+        raise unknown_name("elementwise function", function, unary_functions(version))
+    table = tables.UNARY[version]
+    prologue = tables.UNARY_PROLOGUE[version]
     if function == "exp":
-        prologue = tables.EXP_PROLOGUE[generation]
+        prologue = tables.EXP_PROLOGUE[version]
     if in_place:
-        table = table | tables.UNARY_IN_PLACE[generation]
-        prologue = tables.UNARY_IN_PLACE_PROLOGUE[generation]
+        table = table | tables.UNARY_IN_PLACE[version]
+        prologue = tables.UNARY_IN_PLACE_PROLOGUE[version]
     cycles, per_loop = _loop(table, function, dtype)
     per_worker = ceil_div(elements, chip.workers)
-    if generation == "2020-01":
+    if version == "2020-01":
         # The early estimator divides after multiplying, so a part vector costs a part loop.
         loops = cycles * (per_worker + per_loop - 1) // per_loop
     else:
         loops = cycles * ceil_div(per_worker, per_loop)
-    return chip.workers * (prologue + loops) + 9 + tables.SUPERVISOR_CYCLES[generation]
+    return chip.workers * (prologue + loops) + 9 + tables.SUPERVISOR_CYCLES[version]
 
 
 def _non_linearity_cycles(
-    function: str, elements: int, dtype: str, chip: ChipLike, generation: str
+    function: str, elements: int, dtype: str, chip: ChipLike, version: str
 ) -> int:
     """Return the cycles of a pipelined popnn non-linearity (see `unary_cycles`).
 
     The 2021 source mis-nests a conditional so that the prologue counts as one cycle; the sum that
     its comments describe is used here.
     """
-    single, per_vector = _loop(tables.NON_LINEARITY[generation], function, dtype)
+    single, per_vector = _loop(tables.NON_LINEARITY[version], function, dtype)
     width = vector_width(dtype, chip)
     vectors = ceil_div(elements // width, chip.workers)
     remainder = elements % width
@@ -119,23 +95,23 @@ def _non_linearity_cycles(
 
 
 def binary_cycles(
-    function: str, elements: int, dtype: str, chip: ChipLike, *, in_place: bool, generation: str
+    function: str, elements: int, dtype: str, chip: ChipLike, *, in_place: bool, version: str
 ) -> int:
     """Return the cycles of a two-operand vertex whose operands have the same shape.
 
-    Parameters and errors are those of `unary_cycles`. Source: BinaryOp1D, BinaryOp1DInPlace.
+    Source: BinaryOp1D, BinaryOp1DInPlace.
     """
     function = canonical_function(function)
-    if function not in tables.BINARY[generation]:
-        raise unknown_name("elementwise function", function, binary_functions(generation))
-    cycles, per_loop = _loop(tables.BINARY[generation], function, dtype)
+    if function not in tables.BINARY[version]:
+        raise unknown_name("elementwise function", function, binary_functions(version))
+    cycles, per_loop = _loop(tables.BINARY[version], function, dtype)
     per_worker = ceil_div(elements, chip.workers)
     if in_place:
-        prologue = tables.BINARY_IN_PLACE_PROLOGUE[generation]
+        prologue = tables.BINARY_IN_PLACE_PROLOGUE[version]
     else:
-        prologue = tables.BINARY_PROLOGUE[generation][dtype]
+        prologue = tables.BINARY_PROLOGUE[version][dtype]
     loops = cycles * ceil_div(per_worker, per_loop)
-    return chip.workers * (prologue + loops) + tables.SUPERVISOR_CYCLES[generation]
+    return chip.workers * (prologue + loops) + tables.SUPERVISOR_CYCLES[version]
 
 
 def regions_cycles(
@@ -145,39 +121,23 @@ def regions_cycles(
     chip: ChipLike,
     *,
     in_place: bool,
-    generation: str,
+    version: str,
 ) -> int:
     """Return the cycles of a function of several regions of one tile, one vertex per worker.
 
-    Parameters
-    ----------
-    function : str
-        A function of one operand, or of two of the same shape.
-    elements : int
-        Elements of all regions; workers share them in whole vectors, two at least.
-    dtype, chip, in_place, generation
-        As in `unary_cycles`.
-
-    Returns
-    -------
-    int
-
-    Raises
-    ------
-    UnknownNameError
-        If the function has no vertex in that generation.
+    `elements` are those of all regions; workers share them in whole vectors, two at least.
 
     Notes
     -----
     Sources: UnaryOp2D, UnaryOp2DInPlace, BinaryOp2D, BinaryOp2DInPlace.
     """
     function = canonical_function(function)
-    binary = function in tables.BINARY[generation]
-    table = tables.BINARY[generation] if binary else tables.UNARY[generation]
+    binary = function in tables.BINARY[version]
+    table = tables.BINARY[version] if binary else tables.UNARY[version]
     if in_place and not binary:
-        table = table | tables.UNARY_IN_PLACE[generation]
+        table = table | tables.UNARY_IN_PLACE[version]
     if function not in table:
-        known = sorted({*tables.BINARY[generation], *tables.UNARY[generation]})
+        known = sorted({*tables.BINARY[version], *tables.UNARY[version]})
         raise unknown_name("elementwise function", function, known)
     cycles, per_loop = _loop(table, function, dtype)
     vectors = ceil_div(elements, vector_width(dtype, chip))
@@ -187,20 +147,20 @@ def regions_cycles(
 
 
 def scalar_broadcast_cycles(
-    function: str, elements: int, dtype: str, chip: ChipLike, *, generation: str
+    function: str, elements: int, dtype: str, chip: ChipLike, *, version: str
 ) -> int:
     """Return the cycles of a two-operand vertex whose second operand is one element.
 
-    Parameters and errors are those of `unary_cycles`. Source: BroadcastScalar1D.
+    Source: BroadcastScalar1D.
     """
     function = canonical_function(function)
-    table = tables.SCALAR_BROADCAST[generation]
+    table = tables.SCALAR_BROADCAST[version]
     if function not in table:
         raise unknown_name("scalar broadcast function", function, sorted(table))
     cycles, per_loop = _loop(table, function, dtype)
     loops = cycles * ceil_div(ceil_div(elements, chip.workers), per_loop)
     worker = tables.SCALAR_BROADCAST_PROLOGUE + loops
-    return chip.workers * worker + tables.SUPERVISOR_CYCLES[generation]
+    return chip.workers * worker + tables.SUPERVISOR_CYCLES[version]
 
 
 def scaled_add_cycles(
@@ -210,22 +170,16 @@ def scaled_add_cycles(
     *,
     addend_dtype: str | None = None,
     constrained: bool = False,
-    generation: str,
+    version: str,
 ) -> int:
     """Return the cycles of ``a += scale * b`` with a constant scale.
 
     Parameters
     ----------
-    elements : int
-        Elements on the tile.
     dtype, addend_dtype : str
         Types of a and of b (the same by default).
-    chip : Chip
-        Worker count and data path.
     constrained : bool, optional
         Whether a and b lie in different memory elements, so that one vector takes 2 cycles.
-    generation : str
-        Generation of the estimator.
 
     Notes
     -----
@@ -236,17 +190,17 @@ def scaled_add_cycles(
     width = vector_width(dtype, chip)
     vectors = ceil_div(elements // width, chip.workers)
     remainder = elements % width
-    supervisor = tables.SUPERVISOR_CYCLES[generation] + (7 if remainder == 0 else 13) + 12
-    supervisor += 12 if generation == "2020-01" else 27
+    supervisor = tables.SUPERVISOR_CYCLES[version] + (7 if remainder == 0 else 13) + 12
+    supervisor += 12 if version == "2020-01" else 27
     widening = dtype == "float16" and addend == "float32"
-    if widening and generation == "2020-01":
+    if widening and version == "2020-01":
         worker = 16
         if vectors:
             worker += 8 + 4 * (vectors - 1) if vectors < 3 else 16 + 2 * (vectors - 3)
     elif widening:
         worker = 16 + (8 + 4 * (vectors - 1) if vectors else 0)
     else:
-        mixed = dtype != addend and generation != "2020-01"
+        mixed = dtype != addend and version != "2020-01"
         per_vector = 4 if mixed else (2 if constrained else 3)
         worker = 15 + (6 + per_vector * (vectors - 1) if vectors else 0)
     worker += 2 + 1 + 1
@@ -258,20 +212,9 @@ def scaled_add_cycles(
 
 
 def cast_cycles(
-    elements: int, from_dtype: str, to_dtype: str, chip: ChipLike, *, generation: str
+    elements: int, from_dtype: str, to_dtype: str, chip: ChipLike, *, version: str
 ) -> int:
     """Return the cycles of a type conversion.
-
-    Parameters
-    ----------
-    elements : int
-        Elements on the tile.
-    from_dtype, to_dtype : str
-        Types.
-    chip : Chip
-        Worker count and data path.
-    generation : str
-        Generation of the estimator.
 
     Notes
     -----
@@ -279,7 +222,7 @@ def cast_cycles(
     """
     per_worker = ceil_div(elements, chip.workers)
     floating = {"float16", "float32"}
-    if generation == "2020-01":
+    if version == "2020-01":
         # The early supervisor vertex exists for the floating-point pair; other casts run one
         # element pair per cycle on plain workers.
         if {from_dtype, to_dtype} <= floating:
@@ -306,7 +249,7 @@ def cast_cycles(
     return 12 + chip.workers * (worker + 18)
 
 
-def fill_cycles(elements: int, dtype: str, chip: ChipLike, *, generation: str) -> int:
+def fill_cycles(elements: int, dtype: str, chip: ChipLike, *, version: str) -> int:
     """Return the cycles of writing one value to every element on the tile.
 
     Source: Zero (2020-01), getFill1DCycleEstimate and modelContiguousFill (2021-11), whose workers
@@ -315,7 +258,7 @@ def fill_cycles(elements: int, dtype: str, chip: ChipLike, *, generation: str) -
     width = vector_width(dtype, chip)
     per_worker = max(ceil_div(ceil_div(elements, width), chip.workers), 2) * width
     per_worker = min(elements, per_worker)
-    if generation == "2020-01":
+    if version == "2020-01":
         return chip.workers * (20 + per_worker // width)
     if element_bytes(dtype) == 1:
         worker = 28 + per_worker // 4 if per_worker < 64 else 39 + per_worker // 8
@@ -327,15 +270,15 @@ def fill_cycles(elements: int, dtype: str, chip: ChipLike, *, generation: str) -
 
 
 def dynamic_slice_cycles(
-    region_elements: int, slices: int, dtype: str, chip: ChipLike, *, generation: str
+    region_elements: int, slices: int, dtype: str, chip: ChipLike, *, version: str
 ) -> int:
     """Return the cycles of copying `slices` rows of `region_elements` at a run-time offset.
 
     Source: DynamicSlice1D; DynamicUpdateSlice1D costs the same.
     """
     copies = ceil_div(region_elements, chip.workers) // vector_width(dtype, chip)
-    supervisor = tables.SUPERVISOR_CYCLES[generation] + 14
-    if generation == "2020-01":
+    supervisor = tables.SUPERVISOR_CYCLES[version] + 14
+    if version == "2020-01":
         worker = 41 + (27 + copies) * slices
     elif element_bytes(dtype) == 1:
         worker = 72 + (70 + 2 * copies) * slices
@@ -344,16 +287,14 @@ def dynamic_slice_cycles(
     return supervisor + chip.workers * worker
 
 
-def gather_cycles(
-    rows: int, row_elements: int, dtype: str, chip: ChipLike, *, generation: str
-) -> int:
+def gather_cycles(rows: int, row_elements: int, dtype: str, chip: ChipLike, *, version: str) -> int:
     """Return the cycles of copying `rows` rows chosen by index, all of them on this tile.
 
     Source: MultiSlice, one worker vertex per group of indices. The 2021-11 loop moves four bytes
     of a float16 row in two cycles.
     """
     per_worker = ceil_div(rows, chip.workers)
-    if generation == "2020-01":
+    if version == "2020-01":
         vectors = ceil_div(row_elements, vector_width(dtype, chip))
         return chip.workers * (16 + per_worker * (19 + 3 * vectors))
     width, per_vector = {1: (4, 3), 2: (2, 2)}.get(
@@ -365,11 +306,6 @@ def gather_cycles(
 
 def transpose_cycles(rows: int, columns: int, matrices: int, dtype: str, chip: ChipLike) -> int:
     """Return the cycles of transposing `matrices` matrices of ``rows x columns`` on a tile.
-
-    Raises
-    ------
-    ConfigError
-        If a dimension or the number of matrices is not positive.
 
     Notes
     -----

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from ipusim.compiler.superstep import ceil_div
+from ipusim.compiler.tiles import ceil_div
 
 # Unpacking a scaled pointer, twice for the list of work lists.
 _UNPACK = 2
@@ -84,7 +84,7 @@ class PoolVertex:
     is_grad: bool
     vector_width: int
     workers: int
-    generation: str
+    version: str
 
     def loop_cycles(self, count: int) -> int:
         """Return the innermost loop over `count` outputs of one vector."""
@@ -97,7 +97,7 @@ class PoolVertex:
         groups = part.channel_groups
         vectors = part.channel_grouping // self.vector_width
         channel_loop = vectors * (3 + self.loop_cycles(count))
-        if self.generation == "2020-01":
+        if self.version == "2020-01":
             # Pointers are reloaded and advanced for every channel group.
             per_group = 2 + 5 + 4 + 2 + (12 if self.is_grad else 0)
             return 23 + groups * (per_group + channel_loop + 1)
@@ -112,7 +112,7 @@ class PoolVertex:
         It initialises `init_vectors` vectors per channel group; `rows` are the output counts of
         the work items of each row.
         """
-        early = self.generation == "2020-01"
+        early = self.version == "2020-01"
         cycles = 16 if early else 17 + _UNPACK
         cycles += ((3 if early else 4) + init_vectors) * part.channel_groups
         cycles += 7 if early else 6 + _UNPACK

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
 
-from ipusim.compiler.superstep import ChipLike, ceil_div, element_bytes, split_sizes, vector_width
+from ipusim.compiler.tiles import ChipLike, ceil_div, element_bytes, split_sizes, vector_width
 
 ENTRY_EXIT_CYCLES = 7
 ACCUMULATING = ("add", "square_add")
@@ -105,10 +105,6 @@ def default_cycles(
         Separate partials, each of `rows_per_piece` rows of all columns.
     rows_per_piece : int
         Rows of one piece.
-    types : ReduceTypes
-        Types and function.
-    chip : Chip
-        Data path.
     """
     accumulates = types.function in ACCUMULATING
     width = _op_width(types, chip)
@@ -161,7 +157,7 @@ def early_default_cycles(
 
 
 def region_cycles(
-    region: Region, types: ReduceTypes, chip: ChipLike, generation: str, *, pieces: int = 1
+    region: Region, types: ReduceTypes, chip: ChipLike, version: str, *, pieces: int = 1
 ) -> int:
     """Return a worker's cycles for one region with the vertex that poplibs would pick.
 
@@ -169,12 +165,6 @@ def region_cycles(
     ----------
     region : Region
         What is reduced; ``inner`` is 1 or ``columns`` is 1, or ``outer`` is 1.
-    types : ReduceTypes
-        Types and function.
-    chip : Chip
-        Data path.
-    generation : str
-        Generation of the estimator.
     pieces : int, optional
         Separate partials that did not arrive as one regular array.
     """
@@ -184,7 +174,7 @@ def region_cycles(
     out_bytes = region.columns * element_bytes(types.output)
     if in_bytes % 8 == 0 and out_bytes % 4 == 0:
         return strided_cycles(region.columns, region.rows, types, chip)
-    default = early_default_cycles if generation == "2020-01" else default_cycles
+    default = early_default_cycles if version == "2020-01" else default_cycles
     return default(region.columns, pieces, ceil_div(region.rows, pieces), types, chip)
 
 
@@ -251,11 +241,11 @@ def _row_splits(
 
 
 def _share_outputs(
-    region: Region, parts: int, types: ReduceTypes, chip: ChipLike, generation: str
+    region: Region, parts: int, types: ReduceTypes, chip: ChipLike, version: str
 ) -> list[int]:
     """Return vertex costs after sharing the outputs of a region among workers."""
     return [
-        region_cycles(Region(columns, region.inner, 1), types, chip, generation)
+        region_cycles(Region(columns, region.inner, 1), types, chip, version)
         for columns in split_sizes(region.columns, 1, parts)
     ]
 
@@ -264,7 +254,7 @@ def tile_reduction(
     regions: Sequence[Region],
     types: ReduceTypes,
     chip: ChipLike,
-    generation: str,
+    version: str,
     *,
     partials: str,
     divide_columns: bool = True,
@@ -276,10 +266,6 @@ def tile_reduction(
     ----------
     regions : sequence of Region
         The outputs on the tile.
-    types : ReduceTypes
-        Function, and types of input and output.
-    chip, generation
-        Workers and data path; version of the estimator.
     partials : str
         Type of results shared between two compute sets.
     divide_columns : bool, optional
@@ -304,13 +290,13 @@ def tile_reduction(
     share = max(1, workers // len(todo))
     for region in todo:
         if region.inner > 1 and region.columns > 1 and region.outer == 1:
-            stage1 += _share_outputs(region, share, types, chip, generation)
+            stage1 += _share_outputs(region, share, types, chip, version)
         elif region.inner > 1 and region.columns > 1:
             # Even and odd partials first, as columns of their own; then each output's few.
             wide = Region(region.columns * region.inner, 1, region.outer)
             for columns in split_sizes(wide.columns, region.inner, share):
                 part = Region(columns, 1, wide.outer)
-                stage1.append(region_cycles(part, first, chip, generation))
+                stage1.append(region_cycles(part, first, chip, version))
                 outputs = columns // region.inner
                 stage2.append(continuous_cycles(outputs, region.inner, second, chip))
         else:
@@ -323,15 +309,15 @@ def tile_reduction(
     )
     for region, parts in zip(remaining, splits, strict=True):
         if parts == 1:
-            stage1.append(region_cycles(region, types, chip, generation, pieces=pieces))
+            stage1.append(region_cycles(region, types, chip, version, pieces=pieces))
             continue
         contiguous = region.inner > 1 or region.columns == 1
         grain = vector_width(types.inputs, chip) if region.columns == 1 else 1
         for rows in split_sizes(region.rows, grain, parts):
             part = Region(region.columns, rows if contiguous else 1, 1 if contiguous else rows)
-            stage1.append(region_cycles(part, first, chip, generation, pieces=min(pieces, rows)))
+            stage1.append(region_cycles(part, first, chip, version, pieces=min(pieces, rows)))
         inner = parts if region.columns == 1 else 1
         combined = Region(region.columns, inner, parts // inner)
-        stage2.append(region_cycles(combined, second, chip, generation))
+        stage2.append(region_cycles(combined, second, chip, version))
     stages = [stage1, stage2] if stage2 else [stage1]
     return [workers * _busiest_worker(costs, workers) for costs in stages]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ipusim.compiler.superstep import ChipLike, ceil_div, element_bytes, vector_width
+from ipusim.compiler.tiles import ChipLike, ceil_div, element_bytes, vector_width
 from ipusim.compiler.vertices import tables
 from ipusim.compiler.vertices.elementwise import gather_cycles
 from ipusim.errors import unknown_name
@@ -40,33 +40,10 @@ class Expression:
 
 
 def non_linearity_grad_cycles(
-    function: str, elements: int, dtype: str, chip: ChipLike, *, generation: str
+    function: str, elements: int, dtype: str, chip: ChipLike, *, version: str
 ) -> int:
-    """Return the cycles of the gradient of a non-linearity (NonLinearityGrad1D).
-
-    Parameters
-    ----------
-    function : str
-        "relu", "sigmoid", "tanh", "gelu" or, from 2021-11 on, "swish".
-    elements : int
-        Elements on the tile.
-    dtype : str
-        "float16" or "float32".
-    chip : Chip
-        Worker count and data path.
-    generation : str
-        Generation of the estimator.
-
-    Returns
-    -------
-    int
-
-    Raises
-    ------
-    UnknownNameError
-        If the gradient has no vertex in that generation.
-    """
-    table = tables.NON_LINEARITY_GRAD[generation]
+    """Return the cycles of the gradient of a non-linearity (NonLinearityGrad1D)."""
+    table = tables.NON_LINEARITY_GRAD[version]
     if function not in table:
         raise unknown_name("non-linearity with a gradient vertex", function, table)
     single, per_vector = table[function][dtype]
@@ -75,7 +52,7 @@ def non_linearity_grad_cycles(
     remainder = elements % width
     # State, sharing, identity, remaining vectors, offsets, first loads, branch; and, in the later
     # estimator only where pointers are scaled, five more to unpack them.
-    worker = 8 + 5 + 2 + 3 + 3 + 3 + 1 if generation == "2020-01" else 20
+    worker = 8 + 5 + 2 + 3 + 3 + 3 + 1 if version == "2020-01" else 20
     if vectors:
         worker += 4 + (vectors - 1) * per_vector + 1
     if dtype == "float32":
@@ -86,7 +63,7 @@ def non_linearity_grad_cycles(
 
 
 def generated_cycles(
-    expression: Expression, elements: int, dtype: str, chip: ChipLike, *, generation: str
+    expression: Expression, elements: int, dtype: str, chip: ChipLike, *, version: str
 ) -> int:
     """Return the cycles of a vertex that popops::map generates from an expression.
 
@@ -96,20 +73,20 @@ def generated_cycles(
     loops = elements // width + elements % width
     once = 20 + expression.tensors * loops * expression.operations
     return ceil_div(once, chip.workers) * chip.workers + sum(
-        slow_operator_cycles(function, elements, dtype, chip, generation=generation)
+        slow_operator_cycles(function, elements, dtype, chip, version=version)
         for function in expression.slow
     )
 
 
 def slow_operator_cycles(
-    function: str, elements: int, dtype: str, chip: ChipLike, *, generation: str
+    function: str, elements: int, dtype: str, chip: ChipLike, *, version: str
 ) -> int:
     """Return what an operator of several cycles costs inside a generated vertex.
 
     Its loop in the vertex of its own (`codelet_tables`), less two cycles to load and store.
     """
-    table = tables.BINARY if function in tables.BINARY[generation] else tables.UNARY
-    cycles, per_loop = table[generation][function][dtype]
+    table = tables.BINARY if function in tables.BINARY[version] else tables.UNARY
+    cycles, per_loop = table[version][function][dtype]
     loops = ceil_div(ceil_div(elements, chip.workers), per_loop)
     return chip.workers * max(0, cycles - 2) * loops
 
@@ -121,12 +98,6 @@ def loss_transform_cycles(kind: str, elements: int, dtype: str, chip: ChipLike) 
     ----------
     kind : str
         "cross_entropy" (of probabilities) or "mean_squared".
-    elements : int
-        Elements on the tile.
-    dtype : str
-        "float16" or "float32".
-    chip : Chip
-        Worker count and data path.
 
     Notes
     -----
@@ -168,7 +139,7 @@ def set_seed_cycles(chip: ChipLike) -> int:
 
 
 def multi_slice_cycles(
-    offsets: int, in_range: int, row_elements: int, dtype: str, chip: ChipLike, *, generation: str
+    offsets: int, in_range: int, row_elements: int, dtype: str, chip: ChipLike, *, version: str
 ) -> int:
     """Return the cycles of copying rows chosen by index, one vertex per worker (MultiSlice).
 
@@ -178,20 +149,10 @@ def multi_slice_cycles(
         Indices that one worker looks at, and how many of them it finds.
     row_elements : int
         Elements of a row on the tile.
-    dtype : str
-        Type of the rows.
-    chip : Chip
-        Worker count and data path.
-    generation : str
-        Generation of the estimator.
-
-    Returns
-    -------
-    int
     """
-    found = offsets if generation == "2020-01" else in_range
+    found = offsets if version == "2020-01" else in_range
     missed = 8 * (offsets - found)
-    cycles = gather_cycles(chip.workers * found, row_elements, dtype, chip, generation=generation)
+    cycles = gather_cycles(chip.workers * found, row_elements, dtype, chip, version=version)
     return cycles + chip.workers * missed
 
 
@@ -202,7 +163,7 @@ def multi_update_add_cycles(
     dtype: str,
     chip: ChipLike,
     *,
-    generation: str,
+    version: str,
 ) -> int:
     """Return the cycles of adding scaled rows into the part of a table that lies on this tile.
 
@@ -214,16 +175,6 @@ def multi_update_add_cycles(
         Most of them that one worker finds in its part of the table.
     row_elements : int
         Elements of a row on the tile.
-    dtype : str
-        "float16" or "float32".
-    chip : Chip
-        Worker count.
-    generation : str
-        Generation of the estimator.
-
-    Returns
-    -------
-    int
 
     Notes
     -----
@@ -234,7 +185,7 @@ def multi_update_add_cycles(
     """
     size = element_bytes(dtype)
     words = size == 4
-    early = generation == "2020-01"
+    early = version == "2020-01"
     special = (words and row_elements in (2, 4)) or (not words and row_elements == 4)
     special = special and not early
     if early:

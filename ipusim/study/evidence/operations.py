@@ -18,7 +18,7 @@ import pandas as pd
 from ipusim.compiler import memory
 from ipusim.compiler.convolution.planner import plan
 from ipusim.compiler.lower import lower
-from ipusim.compiler.operators.products import conv_shape
+from ipusim.compiler.operators.conv import conv_shape
 from ipusim.compiler.stacks import load_stack
 from ipusim.compiler.vertices.conv import ERA_3_3, amp_1x1_cycles
 from ipusim.files import evidence_records

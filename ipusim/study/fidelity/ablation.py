@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from ipusim.compiler.program import LoweredOp, Program
-from ipusim.compiler.superstep import ceil_div
+from ipusim.compiler.tiles import ceil_div
 from ipusim.machine import Chip
 from ipusim.study.cached import LOWERING_OPTIONS, PooledPredictor
 from ipusim.study.data.published import PublishedRow, load_rows

@@ -12,7 +12,7 @@ from ipusim.compiler.convolution.params import ConvParams, Dim, Operand, canonic
 from ipusim.compiler.convolution.planner import plan
 from ipusim.compiler.convolution.shape import PlannerRules
 from ipusim.compiler.convolution.windows import _tap_counts
-from ipusim.compiler.operators.products import conv_shape
+from ipusim.compiler.operators.conv import conv_shape
 from ipusim.machine import load_chip
 from ipusim.workload.graph import Conv
 from ipusim.workload.operators import conv_data_gradient, conv_weight_gradient

@@ -14,7 +14,7 @@ from ipusim.compiler.convolution.joint_search import joint_splits
 from ipusim.compiler.convolution.planner import plan
 from ipusim.compiler.convolution.shape import ConvShape, PlannerRules
 from ipusim.compiler.lower import lower
-from ipusim.compiler.operators.products import layer_shape
+from ipusim.compiler.operators.matmul import layer_shape
 from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
 from ipusim.study.evidence.graphs import training_graph

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from ipusim.compiler.convolution.planner import forget_plans, plan
-from ipusim.compiler.operators.products import conv_shape
+from ipusim.compiler.operators.conv import conv_shape
 from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
 from ipusim.workload.operators import Conv

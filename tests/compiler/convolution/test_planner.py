@@ -23,7 +23,7 @@ from ipusim.compiler.convolution.tile_cycles import tile_cycles, tile_cycles_flo
 from ipusim.compiler.convolution.totals import fill_totals
 from ipusim.compiler.convolution.transforms import transformed_problems
 from ipusim.compiler.convolution.vertex_types import vertex_types
-from ipusim.compiler.operators.products import conv_shape
+from ipusim.compiler.operators.conv import conv_shape
 from ipusim.errors import ConfigError
 from ipusim.machine import load_chip
 from ipusim.workload import zoo

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ipusim.compiler.lower import lower
-from ipusim.compiler.operators.products import conv_shape
+from ipusim.compiler.operators.conv import conv_shape
 from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
 from ipusim.study.evidence.graphs import forward_graph, training_graph

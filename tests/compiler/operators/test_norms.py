@@ -39,7 +39,7 @@ def test_batch_norm_is_three_small_steps_and_two_passes():
     ]
     # 2,640 halves per tile: 165 blocks of 16 channels.
     scale, offset = (
-        vector_inner_cycles(function, 16, 165, MK1, in_place=in_place, generation="2020-01")
+        vector_inner_cycles(function, 16, 165, MK1, in_place=in_place, version="2020-01")
         for function, in_place in (("mul", False), ("add", True))
     )
     assert (steps[3].compute_cycles, steps[4].compute_cycles) == (scale, offset)

@@ -159,12 +159,12 @@ def test_several_regions_by_hand():
         "mul": 6 * (20 + 3 * 2),
     }
     for function, expected in cycles.items():
-        found = regions_cycles(function, 48, "float16", CHIP, in_place=True, generation="2021-11")
+        found = regions_cycles(function, 48, "float16", CHIP, in_place=True, version="2021-11")
         assert found == expected
-    apart = regions_cycles("mul", 48, "float16", CHIP, in_place=False, generation="2021-11")
+    apart = regions_cycles("mul", 48, "float16", CHIP, in_place=False, version="2021-11")
     assert apart == 6 * (5 + 3 * 2)
     with pytest.raises(UnknownNameError):
-        regions_cycles("nothing", 48, "float16", CHIP, in_place=True, generation="2021-11")
+        regions_cycles("nothing", 48, "float16", CHIP, in_place=True, version="2021-11")
 
 
 def network(kind, layers=2):

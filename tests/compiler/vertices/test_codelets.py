@@ -5,7 +5,7 @@ from emitting import MK1, MK2, emitted, emitter, vector
 from hypothesis import given, strategies as st
 
 from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
-from ipusim.compiler.superstep import (
+from ipusim.compiler.tiles import (
     codelet_version,
     copy_cycles,
     largest_part,
@@ -41,7 +41,7 @@ DTYPES = ("float16", "float32")
     ],
 )
 def test_unary_vertices_by_hand(function, in_place, era, expected):
-    cycles = codelets.unary_cycles(function, 240, "float16", MK1, in_place=in_place, generation=era)
+    cycles = codelets.unary_cycles(function, 240, "float16", MK1, in_place=in_place, version=era)
     assert cycles == expected
 
 
@@ -57,18 +57,18 @@ def test_unary_vertices_by_hand(function, in_place, era, expected):
     ],
 )
 def test_binary_vertices_by_hand(function, dtype, in_place, era, expected):
-    cycles = codelets.binary_cycles(function, 240, dtype, MK1, in_place=in_place, generation=era)
+    cycles = codelets.binary_cycles(function, 240, dtype, MK1, in_place=in_place, version=era)
     assert cycles == expected
 
 
 def test_scalar_broadcast_by_hand():
     assert (
-        codelets.scalar_broadcast_cycles("add", 240, "float16", MK1, generation="2021-11")
+        codelets.scalar_broadcast_cycles("add", 240, "float16", MK1, version="2021-11")
         == 6 * (20 + 10 * 2) + 11
     )
     assert (
         codelets.scalar_broadcast_cycles(
-            "variance_to_inv_std_dev", 240, "float16", MK1, generation="2020-01"
+            "variance_to_inv_std_dev", 240, "float16", MK1, version="2020-01"
         )
         == 6 * (20 + 10 * 11) + 200
     )
@@ -77,33 +77,33 @@ def test_scalar_broadcast_by_hand():
 def test_casts_by_hand():
     # 40 elements per worker, f32 -> f16: vectors of 4, two cycles each, two remainder tests.
     worker = 19 + 2 * 10 + 2
-    assert codelets.cast_cycles(240, "float32", "float16", MK2, generation="2021-11") == 12 + 6 * (
+    assert codelets.cast_cycles(240, "float32", "float16", MK2, version="2021-11") == 12 + 6 * (
         worker + 18
     )
     # f16 -> f32: vectors of 2 limited by the store, one cycle each, one remainder test.
     worker = 19 + 20 + 1
-    assert codelets.cast_cycles(240, "float16", "float32", MK2, generation="2021-11") == 12 + 6 * (
+    assert codelets.cast_cycles(240, "float16", "float32", MK2, version="2021-11") == 12 + 6 * (
         worker + 18
     )
     # CastSupervisor to half: 20 + (1 + 3) + 26 + 2 x 10
-    assert codelets.cast_cycles(240, "float32", "float16", MK1, generation="2020-01") == 7 + 6 * 70
+    assert codelets.cast_cycles(240, "float32", "float16", MK1, version="2020-01") == 7 + 6 * 70
 
 
 def test_scaled_add_by_hand():
     # 60 vectors, 10 per worker: 15 + 6 + 9 x 3 + 4; supervisor 27 + 11 + 7 + 12.
-    assert codelets.scaled_add_cycles(240, "float16", MK2, generation="2021-11") == 57 + 6 * 52
+    assert codelets.scaled_add_cycles(240, "float16", MK2, version="2021-11") == 57 + 6 * 52
     # Without a remainder the early supervisor costs 12 + 200 + 7 + 12.
-    assert codelets.scaled_add_cycles(240, "float16", MK1, generation="2020-01") == 231 + 6 * 52
+    assert codelets.scaled_add_cycles(240, "float16", MK1, version="2020-01") == 231 + 6 * 52
 
 
 def test_dynamic_slice_by_hand():
     # 240 halves over 6 workers: 10 vectors; two slices.
-    assert codelets.dynamic_slice_cycles(240, 2, "float16", MK2, generation="2021-11") == 25 + 6 * (
+    assert codelets.dynamic_slice_cycles(240, 2, "float16", MK2, version="2021-11") == 25 + 6 * (
         35 + (24 + 20) * 2
     )
-    assert codelets.dynamic_slice_cycles(
-        240, 2, "float16", MK1, generation="2020-01"
-    ) == 214 + 6 * (41 + (27 + 10) * 2)
+    assert codelets.dynamic_slice_cycles(240, 2, "float16", MK1, version="2020-01") == 214 + 6 * (
+        41 + (27 + 10) * 2
+    )
 
 
 def test_transposes_by_hand():
@@ -116,7 +116,7 @@ def test_transposes_by_hand():
 
 
 def test_gather_moves_four_bytes_in_two_cycles():
-    assert codelets.gather_cycles(6, 64, "float16", MK2, generation="2021-11") == 6 * (
+    assert codelets.gather_cycles(6, 64, "float16", MK2, version="2021-11") == 6 * (
         19 + 19 + 32 * 2
     )
 
@@ -124,23 +124,23 @@ def test_gather_moves_four_bytes_in_two_cycles():
 def test_vector_inner_by_hand():
     # 16 channels, 12 blocks: two per worker. Add: 5 + 2 + 4 + 2 x (15 + 2) + 1 = 46.
     assert vector_inner_cycles(
-        "add", 16, 12, MK1, in_place=True, generation="2020-01"
+        "add", 16, 12, MK1, in_place=True, version="2020-01"
     ) == 8 + 2 + 6 * (27 + 46)
-    assert vector_inner_cycles(
-        "add", 16, 12, MK2, in_place=True, generation="2021-11"
-    ) == 13 + 6 * (19 + 2 + 46)
+    assert vector_inner_cycles("add", 16, 12, MK2, in_place=True, version="2021-11") == 13 + 6 * (
+        19 + 2 + 46
+    )
     # Multiply in place: 5 + 4 + 4 x (7 + 4) = 53; pipelined into another tensor: 9 + 4 + 4 x 11.
     assert vector_inner_cycles(
-        "mul", 16, 12, MK1, in_place=False, generation="2020-01"
+        "mul", 16, 12, MK1, in_place=False, version="2020-01"
     ) == 8 + 2 + 6 * (24 + 53)
-    assert vector_inner_cycles(
-        "mul", 16, 12, MK2, in_place=False, generation="2021-11"
-    ) == 13 + 6 * (19 + 24 + 2 + 57)
+    assert vector_inner_cycles("mul", 16, 12, MK2, in_place=False, version="2021-11") == 13 + 6 * (
+        19 + 24 + 2 + 57
+    )
 
 
 def test_vector_outer_by_hand():
     # 12 rows of 64 halves, two per worker: 15 + 2 x (7 + 2 x 16); by column: 12 x (7 + 2 x 3).
-    assert vector_outer_cycles(12, 64, 4, MK2, generation="2021-11") == 11 + 6 * (15 + 78)
+    assert vector_outer_cycles(12, 64, 4, MK2, version="2021-11") == 11 + 6 * (15 + 78)
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -149,19 +149,19 @@ def test_vector_outer_by_hand():
 def test_vertices_are_integers_that_grow_with_their_work(era, dtype, elements, more):
     def costs(count):
         result = [
-            codelets.unary_cycles(f, count, dtype, MK1, in_place=p, generation=era)
+            codelets.unary_cycles(f, count, dtype, MK1, in_place=p, version=era)
             for f in codelets.unary_functions(era)
             for p in (False, True)
         ]
         result += [
-            codelets.binary_cycles(f, count, dtype, MK1, in_place=True, generation=era)
+            codelets.binary_cycles(f, count, dtype, MK1, in_place=True, version=era)
             for f in codelets.binary_functions(era)
         ]
         result += [
-            codelets.scalar_broadcast_cycles(f, count, dtype, MK1, generation=era)
+            codelets.scalar_broadcast_cycles(f, count, dtype, MK1, version=era)
             for f in tables.SCALAR_BROADCAST[era]
         ]
-        result.append(codelets.dynamic_slice_cycles(count, 2, dtype, MK1, generation=era))
+        result.append(codelets.dynamic_slice_cycles(count, 2, dtype, MK1, version=era))
         return result
 
     # A whole number of vectors per worker, so that remainders do not cost more than a vector.
@@ -183,11 +183,11 @@ def test_vector_inner_grows_with_blocks(blocks, groups, era, function, in_place)
     length = 8 * groups
 
     def cost(count):
-        return vector_inner_cycles(function, length, count, MK2, in_place=in_place, generation=era)
+        return vector_inner_cycles(function, length, count, MK2, in_place=in_place, version=era)
 
     assert cost(blocks + 12) >= cost(blocks)
     two_regions = vector_inner_2d_cycles(
-        function, length, blocks, 2, MK2, in_place=in_place, generation=era
+        function, length, blocks, 2, MK2, in_place=in_place, version=era
     )
     assert two_regions >= 6 * 2
 

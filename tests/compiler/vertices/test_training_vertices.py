@@ -45,36 +45,36 @@ def test_gradient_of_a_non_linearity(function, dtype, per_vector):
     # 100 vectors for each of six workers: 20 to start, 4 + 99 loops + 1, 4 or 6 for remainders.
     elements = 600 * HALVES[dtype]
     worker = 20 + 4 + 99 * per_vector + 1 + (6 if dtype == "float16" else 4)
-    cycles = non_linearity_grad_cycles(function, elements, dtype, MK2, generation="2021-11")
+    cycles = non_linearity_grad_cycles(function, elements, dtype, MK2, version="2021-11")
     assert cycles == 9 + 6 * worker
 
 
 def test_gradient_remainders():
     # Three halves: no vector, one pair (3 + 2) and one single (3 + 4).
-    cycles = non_linearity_grad_cycles("relu", 3, "float16", MK2, generation="2021-11")
+    cycles = non_linearity_grad_cycles("relu", 3, "float16", MK2, version="2021-11")
     assert cycles == 9 + 6 * (20 + 6 + 5 + 7)
 
 
 def test_early_gradients_take_three_cycles_a_vector_and_know_no_swish():
-    early = non_linearity_grad_cycles("gelu", 2400, "float16", MK2, generation="2020-01")
+    early = non_linearity_grad_cycles("gelu", 2400, "float16", MK2, version="2020-01")
     assert early == 9 + 6 * (25 + 4 + 99 * 3 + 1 + 6)
     with pytest.raises(UnknownNameError, match="swish"):
-        non_linearity_grad_cycles("swish", 2400, "float16", MK2, generation="2020-01")
+        non_linearity_grad_cycles("swish", 2400, "float16", MK2, version="2020-01")
 
 
 def test_generated_vertex_runs_every_operator_per_vector_of_every_input():
     three = Expression(operations=3)
-    common = {"dtype": "float16", "chip": MK2, "generation": "2021-11"}
+    common = {"dtype": "float16", "chip": MK2, "version": "2021-11"}
     assert generated_cycles(three, 2400, **common) == 20 + 2 * 600 * 3 + 4
     assert generated_cycles(three, 2401, **common) == 3624 + 6
 
 
 def test_slow_operators_are_charged_their_own_loop():
     # float16 division: 21 cycles for four elements, two of them loads and stores.
-    assert slow_operator_cycles("div", 2400, "float16", MK2, generation="2021-11") == 6 * 19 * 100
+    assert slow_operator_cycles("div", 2400, "float16", MK2, version="2021-11") == 6 * 19 * 100
     plain, slow = (
         generated_cycles(
-            Expression(operations=2, slow=operators), 2400, "float16", MK2, generation="2021-11"
+            Expression(operations=2, slow=operators), 2400, "float16", MK2, version="2021-11"
         )
         for operators in ((), ("div",))
     )
@@ -103,28 +103,28 @@ def test_one_hot_and_random_bits():
 def test_rows_are_added_by_the_word():
     # 32 halves are 16 words; ten of the hundred indices fall into this worker's part.
     expected = 6 * (37 + 10 * (13 + 15 * 3) + 90 * 5)
-    cycles = multi_update_add_cycles(100, 10, 32, "float16", MK2, generation="2021-11")
+    cycles = multi_update_add_cycles(100, 10, 32, "float16", MK2, version="2021-11")
     assert cycles == expected
-    early = multi_update_add_cycles(100, 100, 32, "float16", MK2, generation="2020-01")
+    early = multi_update_add_cycles(100, 100, 32, "float16", MK2, version="2020-01")
     assert early == 6 * (18 + 100 * (12 + 15 * 3))
 
 
 def test_rows_of_64_bits_have_their_own_path():
-    cycles = multi_update_add_cycles(100, 100, 4, "float16", MK2, generation="2021-11")
+    cycles = multi_update_add_cycles(100, 100, 4, "float16", MK2, version="2021-11")
     assert cycles == 6 * (36 + 100 * 9)
-    floats = multi_update_add_cycles(100, 100, 2, "float32", MK2, generation="2021-11")
+    floats = multi_update_add_cycles(100, 100, 2, "float32", MK2, version="2021-11")
     assert floats == 6 * (37 + 100 * 8)
 
 
 def test_rows_that_are_not_whole_words_are_slow():
-    odd = multi_update_add_cycles(10, 10, 33, "float16", MK2, generation="2021-11")
-    even = multi_update_add_cycles(10, 10, 34, "float16", MK2, generation="2021-11")
+    odd = multi_update_add_cycles(10, 10, 33, "float16", MK2, version="2021-11")
+    even = multi_update_add_cycles(10, 10, 34, "float16", MK2, version="2021-11")
     assert odd == 6 * (37 + 10 * (13 + 33 * 20))
     assert odd > even
 
 
 def test_lookups_skip_rows_that_lie_elsewhere():
-    found = multi_slice_cycles(10, 4, 32, "float16", MK2, generation="2021-11")
+    found = multi_slice_cycles(10, 4, 32, "float16", MK2, version="2021-11")
     assert found == 6 * (19 + 4 * (19 + 2 * 16) + 6 * 8)
 
 
@@ -150,7 +150,7 @@ def test_more_elements_never_take_fewer_cycles(vectors, further, dtype, name):
     for function in ("relu", "gelu", "swish"):
         less, more = (
             non_linearity_grad_cycles(
-                function, elements // MK2.tiles, dtype, MK2, generation="2021-11"
+                function, elements // MK2.tiles, dtype, MK2, version="2021-11"
             )
             for elements in (small, large)
         )
@@ -158,10 +158,10 @@ def test_more_elements_never_take_fewer_cycles(vectors, further, dtype, name):
 
 
 def test_every_known_function_is_lowered_somewhere():
-    for generation in ("2020-01", "2021-11"):
-        special = {*EXPRESSIONS, *gradient_functions(generation), "dropout", "dropout_grad"}
-        for function in known_functions(generation):
-            assert function in special or vertices_of(function, generation)
+    for version in ("2020-01", "2021-11"):
+        special = {*EXPRESSIONS, *gradient_functions(version), "dropout", "dropout_grad"}
+        for function in known_functions(version):
+            assert function in special or vertices_of(function, version)
 
 
 def test_only_comparisons_fall_back_to_a_compare():
@@ -176,7 +176,7 @@ def test_only_comparisons_fall_back_to_a_compare():
     assert falling == COMPARISONS - {"greater"}
 
 
-@pytest.mark.parametrize("generation", ["2020-01", "2021-11"])
-def test_an_unknown_function_is_refused(generation):
+@pytest.mark.parametrize("version", ["2020-01", "2021-11"])
+def test_an_unknown_function_is_refused(version):
     with pytest.raises(UnknownNameError, match="'relu6'.*did you mean 'relu'"):
-        vertices_of("relu6", generation)
+        vertices_of("relu6", version)

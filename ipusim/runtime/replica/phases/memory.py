@@ -8,7 +8,7 @@ from dataclasses import replace
 from ipusim.compiler import memory
 from ipusim.compiler.code_size import Code, code_size
 from ipusim.compiler.program import Program
-from ipusim.compiler.superstep import ceil_div
+from ipusim.compiler.tiles import ceil_div
 from ipusim.runtime.replica.partition import part_of
 from ipusim.runtime.replica.phases.plan import COMPUTED, PhasePlan
 from ipusim.runtime.replica.phases.streams import ADJACENT, Held, stored_as

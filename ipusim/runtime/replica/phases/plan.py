@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ipusim.compiler.program import Program
-from ipusim.compiler.superstep import ceil_div
+from ipusim.compiler.tiles import ceil_div
 from ipusim.errors import ConfigError
 from ipusim.machine import Chip
 from ipusim.runtime.compile import Lowered

@@ -1,65 +1,21 @@
-"""Convolutions and products: from a plan to the supersteps that poplibs would run."""
+"""Planned operations, convolutions and products: from a plan to the supersteps of poplibs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import gcd, prod
 
 from ipusim.compiler.convolution import planner, record as lay
-from ipusim.compiler.convolution.joint import plan_layer
 from ipusim.compiler.emitter import Placed, TensorLayout
-from ipusim.compiler.state import Lowering, lowers
-from ipusim.compiler.superstep import ceil_div, copy_cycles, element_bytes
+from ipusim.compiler.state import Lowering
+from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes
 from ipusim.compiler.vertices.elementwise import TRANSPOSE, transpose_cycles
 from ipusim.workload.graph import Conv, MatMul
-
-_CONV_KINDS = {
-    "forward": "conv",
-    "data_gradient": "conv_data_gradient",
-    "weight_gradient": "conv_weight_gradient",
-}
 
 _REGROUP_GRAIN_BYTES = 8
 """Bytes of a row of the smallest block that is worth a transposition."""
 
 
-def conv_shape(params: Conv, dtype_bytes: int, *, training: bool = False) -> planner.ConvShape:
-    """Return what the planner needs to know of a convolution, in a training graph or not."""
-    rank = len(params.field)
-    kind = _CONV_KINDS[params.pass_kind]
-    return planner.ConvShape(
-        kind="conv_forward" if training and kind == "conv" else kind,
-        groups=params.groups,
-        batch=params.batch,
-        in_channels=params.in_channels // params.groups,
-        out_channels=params.out_channels // params.groups,
-        field=params.field,
-        kernel=params.kernel,
-        stride=params.stride,
-        padding_lower=params.padding_lower,
-        padding_upper=params.padding_upper,
-        in_dilation=params.input_dilation or (1,) * rank,
-        kernel_dilation=params.dilation,
-        in_bytes=dtype_bytes,
-        out_bytes=dtype_bytes,
-    )
-
-
-@lowers(Conv)
-def conv(m: Lowering, op: Conv, data: Placed, weights: Placed, *_: Placed) -> TensorLayout:
-    """Plan a convolution and lower it."""
-    state, weights_name = m.state, m.op.inputs[1]
-    dtype_bytes = element_bytes(state.dtype(m.op.outputs[0]))
-    chosen = planner.plan(conv_shape(op, dtype_bytes, training=state.training), m.chip, state.rules)
-    if op.pass_kind == "forward":
-        state.plans[weights_name] = chosen
-    elif op.pass_kind == "data_gradient":
-        forward = state.plans.get(weights_name, chosen)
-        _transpose_weights(m, weights, chosen, forward)
-    return _lower_planned(m, chosen, data, weights)
-
-
-def _transpose_weights(
+def transpose_weights(
     m: Lowering,
     weights: Placed,
     chosen: planner.Plan,
@@ -100,76 +56,7 @@ def _transpose_weights(
         m.copy("turn weights", 0 if in_place else moved, temp=moved, cycles=cycles)
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedProduct:
-    """A planned product, the forward plan of its layer, whether one partition serves all passes."""
-
-    chosen: planner.Plan
-    forward: planner.Plan
-    joint: bool
-
-
-def plan_product(m: Lowering, op: MatMul) -> PlannedProduct:
-    """Plan a matrix product; when training, with all three passes of it.
-
-    PopART gives every product of a training graph a pass of a fully connected layer, whether its
-    second operand is stored or computed, like the keys and values of attention
-    (willow/src/popx/op/matmulx.cpp, appendPoplarOptionsForOp; enableFullyConnectedPass in
-    willow/include/popart/sessionoptions.hpp), and so the backward pass transposes that operand.
-    TensorFlow sorts its products into these passes by the operands that they share. [inferred:
-    those of attention, too]
-    """
-    dtype_bytes = element_bytes(m.state.dtype(m.op.outputs[0]))
-    if m.state.training:
-        plans = plan_layer(layer_shape(op, dtype_bytes), m.chip, m.state.rules)
-        return PlannedProduct(getattr(plans, op.pass_kind), plans.forward, plans.joint)
-    kind = "fc_inference" if op.weights_operand else "matmul"
-    shape = planner.ConvShape.matmul(
-        op.groups, op.m, op.k, op.n, dtype_bytes=dtype_bytes, kind=kind
-    )
-    chosen = planner.plan(shape, m.chip, m.state.rules)
-    return PlannedProduct(chosen, chosen, joint=False)
-
-
-@lowers(MatMul)
-def matmul(m: Lowering, op: MatMul, a: Placed, b: Placed, *_: Placed) -> TensorLayout:
-    """Plan a matrix product and lower it."""
-    planned = plan_product(m, op)
-    transpose_product(m, planned, b)
-    return multiply(m, planned, a, b)
-
-
-def transpose_product(m: Lowering, planned: PlannedProduct, b: Placed) -> None:
-    """Transpose the weights of a planned product where the backward pass wants that."""
-    if m.op.params.pass_kind == "data_gradient" and m.state.training:
-        _transpose_weights(m, b, planned.chosen, planned.forward, in_place=planned.joint)
-
-
-def multiply(m: Lowering, planned: PlannedProduct, a: Placed, b: Placed) -> TensorLayout:
-    """Lower a planned product, whose weights are in place."""
-    # poplibs swaps the operands of products: B plays the part of the input, A of the weights.
-    layout = _lower_planned(m, planned.chosen, b, a)
-    op = m.op.params
-    # The gradient lies where the weights lie.
-    stored = planned.joint and op.weights_operand and op.pass_kind == "weight_gradient"
-    return replace(layout, free=True) if stored else layout
-
-
-def layer_shape(params: MatMul, dtype_bytes: int) -> planner.ConvShape:
-    """Return the forward product of the layer that a product is a pass of, for `plan_layer`."""
-    m, k, n = params.m, params.k, params.n
-    if params.pass_kind == "data_gradient":
-        k, n = n, k
-    elif params.pass_kind == "weight_gradient":
-        m, k = k, m
-    return planner.ConvShape.matmul(
-        params.groups, m, k, n, dtype_bytes=dtype_bytes, kind="fc_training"
-    )
-
-
-def _lower_planned(
-    m: Lowering, chosen: planner.Plan, data: Placed, weights: Placed
-) -> TensorLayout:
+def lower_planned(m: Lowering, chosen: planner.Plan, data: Placed, weights: Placed) -> TensorLayout:
     """Supersteps of a planned operation, in the order in which poplibs runs them."""
     chip, cost, op = m.chip, chosen.cost, m.op
     is_conv, rate = op.kind == "conv", chip.exchange_bytes_per_cycle

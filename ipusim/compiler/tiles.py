@@ -60,13 +60,7 @@ class CodeletVersion:
 
 @cache
 def codelet_version(text: str) -> CodeletVersion:
-    """Return the version named by ``"2020-01"`` or ``"2020-01+2021-11"``, library first.
-
-    Raises
-    ------
-    UnknownNameError
-        If one of them is not in `CODELET_VERSIONS`.
-    """
+    """Return the version named by ``"2020-01"`` or ``"2020-01+2021-11"``, library first."""
     library, _, estimator = text.partition("+")
     for version in (library, estimator or library):
         if version not in CODELET_VERSIONS:
@@ -88,13 +82,7 @@ def ceil_div(numerator: int, denominator: int) -> int:
 
 
 def element_bytes(dtype: str) -> int:
-    """Return the bytes of one element.
-
-    Raises
-    ------
-    UnknownNameError
-        If `dtype` is not in `BYTES_PER_ELEMENT`.
-    """
+    """Return the bytes of one element."""
     if dtype not in BYTES_PER_ELEMENT:
         raise unknown_name("data type", dtype, BYTES_PER_ELEMENT)
     return BYTES_PER_ELEMENT[dtype]
@@ -171,11 +159,6 @@ def linear_share(elements: int, dtype: str, chip: ChipLike) -> TileShare:
 
     Source: poplibs lib/poputil/TileMapping.cpp, mapTensorLinearly: grain of one vector, at least
     128 B per tile.
-
-    Raises
-    ------
-    ConfigError
-        If `elements` is not positive.
     """
     if elements < 1:
         raise ConfigError(
@@ -187,13 +170,7 @@ def linear_share(elements: int, dtype: str, chip: ChipLike) -> TileShare:
 
 
 def tile_share(elements: int, dtype: str, chip: ChipLike, tiles_used: int | None) -> TileShare:
-    """Spread a tensor over given tiles, or linearly over the chip if `tiles_used` is None.
-
-    Raises
-    ------
-    ConfigError
-        If `tiles_used` is not between 1 and the tiles of the chip.
-    """
+    """Spread a tensor over given tiles, or linearly over the chip if `tiles_used` is None."""
     if tiles_used is None:
         return linear_share(elements, dtype, chip)
     if not 1 <= tiles_used <= chip.tiles:
@@ -210,15 +187,9 @@ def copy_cycles(copied_bytes: int, chip: ChipLike, *, atom_bytes: int | None = N
     ----------
     copied_bytes : int
         Bytes copied on the slowest tile.
-    chip : Chip
-        Copy rate.
     atom_bytes : int, optional
         Contiguous bytes moved together when that is less than a full copy word, for example one
         element in a fine-grained rearrangement.
-
-    Returns
-    -------
-    int
 
     Notes
     -----
@@ -232,25 +203,13 @@ def copy_cycles(copied_bytes: int, chip: ChipLike, *, atom_bytes: int | None = N
 
 
 def require_positive(**counts: int) -> None:
-    """Check operation sizes.
-
-    Raises
-    ------
-    ConfigError
-        If one of them is below 1.
-    """
+    """Check operation sizes."""
     for label, value in counts.items():
         if value < 1:
             raise ConfigError(f"{label} is {value} but must be at least 1.")
 
 
 def require_float(dtype: str) -> None:
-    """Check that a type is one that these vertices compute in.
-
-    Raises
-    ------
-    UnknownNameError
-        If it is neither "float16" nor "float32".
-    """
+    """Check that a type is one that these vertices compute in."""
     if dtype not in ("float16", "float32"):
         raise unknown_name("floating-point type", dtype, ("float16", "float32"))

@@ -1,0 +1,80 @@
+"""Matrix products, and the passes of the layers that they belong to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ipusim.compiler.convolution import planner
+from ipusim.compiler.convolution.joint import plan_layer
+from ipusim.compiler.emitter import Placed, TensorLayout
+from ipusim.compiler.operators.planned import lower_planned, transpose_weights
+from ipusim.compiler.state import Lowering, lowers
+from ipusim.compiler.tiles import element_bytes
+from ipusim.workload.graph import MatMul
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedProduct:
+    """A planned product, the forward plan of its layer, whether one partition serves all passes."""
+
+    chosen: planner.Plan
+    forward: planner.Plan
+    joint: bool
+
+
+def plan_product(m: Lowering, op: MatMul) -> PlannedProduct:
+    """Plan a matrix product; when training, with all three passes of it.
+
+    PopART gives every product of a training graph a pass of a fully connected layer, whether its
+    second operand is stored or computed, like the keys and values of attention
+    (willow/src/popx/op/matmulx.cpp, appendPoplarOptionsForOp; enableFullyConnectedPass in
+    willow/include/popart/sessionoptions.hpp), and so the backward pass transposes that operand.
+    TensorFlow sorts its products into these passes by the operands that they share. [inferred:
+    those of attention, too]
+    """
+    dtype_bytes = element_bytes(m.state.dtype(m.op.outputs[0]))
+    if m.state.training:
+        plans = plan_layer(layer_shape(op, dtype_bytes), m.chip, m.state.rules)
+        return PlannedProduct(getattr(plans, op.pass_kind), plans.forward, plans.joint)
+    kind = "fc_inference" if op.weights_operand else "matmul"
+    shape = planner.ConvShape.matmul(
+        op.groups, op.m, op.k, op.n, dtype_bytes=dtype_bytes, kind=kind
+    )
+    chosen = planner.plan(shape, m.chip, m.state.rules)
+    return PlannedProduct(chosen, chosen, joint=False)
+
+
+@lowers(MatMul)
+def matmul(m: Lowering, op: MatMul, a: Placed, b: Placed, *_: Placed) -> TensorLayout:
+    """Plan a matrix product and lower it."""
+    planned = plan_product(m, op)
+    transpose_product(m, planned, b)
+    return multiply(m, planned, a, b)
+
+
+def transpose_product(m: Lowering, planned: PlannedProduct, b: Placed) -> None:
+    """Transpose the weights of a planned product where the backward pass wants that."""
+    if m.op.params.pass_kind == "data_gradient" and m.state.training:
+        transpose_weights(m, b, planned.chosen, planned.forward, in_place=planned.joint)
+
+
+def multiply(m: Lowering, planned: PlannedProduct, a: Placed, b: Placed) -> TensorLayout:
+    """Lower a planned product, whose weights are in place."""
+    # poplibs swaps the operands of products: B plays the part of the input, A of the weights.
+    layout = lower_planned(m, planned.chosen, b, a)
+    op = m.op.params
+    # The gradient lies where the weights lie.
+    stored = planned.joint and op.weights_operand and op.pass_kind == "weight_gradient"
+    return replace(layout, free=True) if stored else layout
+
+
+def layer_shape(params: MatMul, dtype_bytes: int) -> planner.ConvShape:
+    """Return the forward product of the layer that a product is a pass of, for `plan_layer`."""
+    m, k, n = params.m, params.k, params.n
+    if params.pass_kind == "data_gradient":
+        k, n = n, k
+    elif params.pass_kind == "weight_gradient":
+        m, k = k, m
+    return planner.ConvShape.matmul(
+        params.groups, m, k, n, dtype_bytes=dtype_bytes, kind="fc_training"
+    )
