@@ -1,12 +1,13 @@
 """From an operator graph to a program of supersteps.
 
-Convolutions and products are planned (`planner`); everything else has its own codelets. Between
-operations three costs arise that a plan alone does not see: the inputs of a convolution lie where
-the operation before it left them, so all of them arrive by exchange and are then copied on the
-tile into the order the vertex reads ([D] LESSONS of three prototypes: on-tile copies of operands
-move the mean error of published runs by 7 points); where the channel grouping of producer and
-consumer differ they are regrouped; and operands of an addition come from different plans.
-Tensors that arrive from the host, and parameters, are laid out for their consumer.
+Every operator is lowered by the function that `operators` registers for its attributes
+(`state.lowers`). Convolutions and products are planned (`planner`); everything else has its own
+codelets. Between operations three costs arise that a plan alone does not see: the inputs of a
+convolution lie where the operation before it left them, so all of them arrive by exchange and are
+then copied on the tile into the order the vertex reads ([D] in three prototypes these copies moved
+the mean error of published runs by 7 points); where the channel grouping of producer and consumer
+differ they are regrouped; and operands of an addition come from different plans. Tensors that
+arrive from the host, and parameters, are laid out for their consumer.
 """
 
 from __future__ import annotations

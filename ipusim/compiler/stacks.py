@@ -40,7 +40,7 @@ class Stack:
     name, title : str
         Short name, and what it is.
     planner_era : int
-        Generation of planner rules and vertices (`conv_vertices`).
+        Generation of planner rules and vertices (`vertices.conv`).
     codelets : str
         Generation of all other codelets (`tiles.codelet_version`).
     partials : str

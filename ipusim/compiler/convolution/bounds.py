@@ -1,6 +1,6 @@
 """Lower bounds of a convolution's cost, as compiled kernels: what the search may skip.
 
-The vectors are those of `conv_layout`.  Each bound restates terms of `conv_cost` for the least
+The vectors are those of `record`.  Each bound restates terms of `conv_cost` for the least
 work that a partly chosen split leaves to one tile.
 """
 

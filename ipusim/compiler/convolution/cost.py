@@ -1,6 +1,6 @@
 """The planner's objective: what one partition of a convolution costs, as compiled kernels.
 
-The vectors are those of `conv_layout`.
+The vectors are those of `record`.
 
 References
 ----------

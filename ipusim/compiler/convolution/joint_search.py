@@ -1,6 +1,6 @@
 """Search for the partition that serves all three passes of a fully connected layer.
 
-The vectors are those of `conv_layout`, one row each for forward, data gradient and weight gradient.
+The vectors are those of `record`, one row each for forward, data gradient and weight gradient.
 """
 
 from __future__ import annotations

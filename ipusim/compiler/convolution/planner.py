@@ -1,7 +1,7 @@
 """The convolution and matrix-multiply planner: the cheapest plan of one operation.
 
-`plan` tries the transforms that poplibs tries (`conv_transforms`), lists the vertex types that the
-chip and the stack offer for each (`vertex_types`), and lets `conv_search.search` find the best
+`plan` tries the transforms that poplibs tries (`transforms`), lists the vertex types that the
+chip and the stack offer for each (`vertex_types`), and lets `search.search` find the best
 partition of all of them under the temporary-memory bound.
 
 References
@@ -48,11 +48,11 @@ class Plan:
     partial_bytes : int
         Bytes of a partial sum.
     split : tuple of int
-        Partition, indexed by the S_ constants of `conv_layout`.
+        Partition, indexed by the S_ constants of `record`.
     planned_cycles : int
         The planner's own objective.
     cost : tuple of int
-        Terms of what runs, indexed by the C_ constants of `conv_layout`.
+        Terms of what runs, indexed by the C_ constants of `record`.
     evaluations : int
         Partitions that the search looked at.
     within_memory_bound : bool

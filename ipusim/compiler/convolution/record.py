@@ -1,6 +1,6 @@
 """Layouts of the integer vectors that the convolution kernels share.
 
-A convolution after its transforms (``conv_problem.py``) is the vector `problem`; a vertex type is
+A convolution after its transforms (`transforms`) is the vector `problem`; a vertex type is
 `vertex`; what follows from the two alone is `totals`; a partition over the tiles is `split`; what
 one tile gets of it is `part`; what it costs is `cost`.
 """

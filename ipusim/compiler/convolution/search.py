@@ -2,9 +2,9 @@
 
 `search` finds the minimum of `conv_cost`.  A split is looked at only if it is the smallest that
 gives its share (poplibs ``lib/popsolver/Model.cpp``, ceildivConstrainDivisor), and skipped with
-all that it contains where a floor of `conv_bounds` exceeds the best cost so far.
+all that it contains where a floor of `bounds` exceeds the best cost so far.
 
-The vectors are those of `conv_layout`.
+The vectors are those of `record`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def search(
 
     Parameters
     ----------
-    problem, vertices : see `conv_layout`; vertices is (n, VERTEX_SIZE).
+    problem, vertices : see `record`; vertices is (n, VERTEX_SIZE).
     temp_limit : most temporary bytes a tile may use.
     minimise_memory : order by (bytes, cycles) instead of (cycles, bytes).
     pruned : False evaluates every partition, the oracle of the tests.

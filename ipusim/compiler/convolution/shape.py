@@ -141,7 +141,7 @@ class PlannerRules:
     Attributes
     ----------
     era : int
-        Generation of the vertex formulas and planner rules (`conv_vertices`), 0 to 3.
+        Generation of the vertex formulas and planner rules (`vertices.conv`), 0 to 3.
     partials_bytes : int
         Bytes of a partial sum, 2 or 4, in the vertex and between tiles.
     available_memory_proportion : float

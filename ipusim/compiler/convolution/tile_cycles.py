@@ -1,6 +1,6 @@
 """Compute cycles of the slowest tile, by vertex type, as compiled kernels.
 
-The vectors are those of `conv_layout`.
+The vectors are those of `record`.
 """
 
 from __future__ import annotations

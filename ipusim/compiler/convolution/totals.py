@@ -1,6 +1,6 @@
 """What an operation and a vertex type imply before any split, as compiled kernels.
 
-The vectors are those of `conv_layout`.
+The vectors are those of `record`.
 """
 
 from __future__ import annotations

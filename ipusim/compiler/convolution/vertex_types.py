@@ -16,7 +16,7 @@ from ipusim.compiler.convolution.shape import ConvShape, PlannerChip, PlannerRul
 from ipusim.compiler.vertices.conv import ERA_1_0, ERA_2_4
 
 Row = tuple[int, ...]
-"""One vertex type, indexed by the vertex constants of `conv_layout`."""
+"""One vertex type, indexed by the vertex constants of `record`."""
 
 
 def vertex_types(

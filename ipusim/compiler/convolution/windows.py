@@ -35,7 +35,7 @@ def windowed_cycles(
     Parameters
     ----------
     problem, vertex, totals, split : numpy.ndarray
-        See `conv_layout`.
+        See `record`.
     dims : tuple of Dim
         Spatial dimensions after all transforms.
     """

@@ -1,4 +1,4 @@
-"""Cycle estimates of the n x 1 convolution vertex (AMP) on one tile, by era as in `conv_vertices`.
+"""Cycle estimates of the n x 1 convolution vertex (AMP) on one tile, by era as in `vertices.conv`.
 
 The formulas restate poplibs ``lib/poplin/PerformanceEstimation.hpp`` (MIT).
 """

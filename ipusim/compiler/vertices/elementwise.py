@@ -2,7 +2,7 @@
 
 Every function gives the cycles of the vertex that poplibs would run on one tile with all worker
 threads. The work is cut into equal shares and the slowest worker counts, times the number of
-workers, because each worker issues once per round (ipu_facts.md section 1). Formulas are those of
+workers, because each worker issues once per round. Formulas are those of
 poplibs lib/popops/popopsCycleEstimators.cpp, lib/popops/PerformanceEstimation.cpp and
 lib/popnn/popnnCycleEstimators.cpp at the version named by `version`.
 """

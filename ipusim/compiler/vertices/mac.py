@@ -1,7 +1,7 @@
 """Cycle estimates of the multiply-accumulate, SLIC and outer product vertices, one tile.
 
 The formulas restate poplibs ``lib/poplin/PerformanceEstimation.hpp`` (MIT) by era, as
-`conv_vertices` does for the AMP vertices.
+`vertices.conv` does for the AMP vertices.
 """
 
 from __future__ import annotations

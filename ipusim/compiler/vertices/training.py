@@ -83,7 +83,7 @@ def slow_operator_cycles(
 ) -> int:
     """Return what an operator of several cycles costs inside a generated vertex.
 
-    Its loop in the vertex of its own (`codelet_tables`), less two cycles to load and store.
+    Its loop in the vertex of its own (`tables`), less two cycles to load and store.
     """
     table = tables.BINARY if function in tables.BINARY[version] else tables.UNARY
     cycles, per_loop = table[version][function][dtype]
