@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ipusim.errors import ConfigError
 from ipusim.machine import Chip
+from ipusim.workload.operators.base import windowed_field
 
 KINDS = (
     "conv",
@@ -119,18 +120,14 @@ class ConvShape:
     @property
     def out_field(self) -> tuple[int, ...]:
         """Output extent per spatial dimension."""
-        return tuple(
-            ((size - 1) * dilation + 1 + low + high - ((kernel - 1) * spread + 1)) // stride + 1
-            for size, dilation, low, high, kernel, spread, stride in zip(
-                self.field,
-                self.in_dilation,
-                self.padding_lower,
-                self.padding_upper,
-                self.kernel,
-                self.kernel_dilation,
-                self.stride,
-                strict=True,
-            )
+        spread = zip(self.field, self.in_dilation, strict=True)
+        return windowed_field(
+            tuple((size - 1) * dilation + 1 for size, dilation in spread),
+            self.kernel,
+            self.stride,
+            self.padding_lower,
+            self.padding_upper,
+            self.kernel_dilation,
         )
 
 
