@@ -1,0 +1,35 @@
+"""How data is spread over tiles, and what copies within one cost."""
+
+from emitting import MK1
+from hypothesis import given, strategies as st
+
+from ipusim.compiler.tiles import copy_cycles, largest_part, linear_share, split_sizes
+
+
+@given(
+    total=st.integers(1, 100_000),
+    grain=st.integers(1, 64),
+    parts=st.integers(1, 1472),
+    least=st.integers(1, 256),
+)
+def test_split_covers_everything_in_whole_grains(total, grain, parts, least):
+    sizes = split_sizes(total, grain, parts, least)
+    assert sum(sizes) == total
+    assert len(sizes) <= parts
+    assert all(size % grain == 0 for size in sizes[:-1])
+    assert max(sizes) - min(sizes[:-1] or sizes) <= grain
+    share = largest_part(total, grain, parts, least)
+    assert (share.tiles, share.elements) == (len(sizes), max(sizes))
+
+
+def test_linear_mapping_keeps_128_bytes_per_tile():
+    share = linear_share(1000, "float16", MK1)
+    # 250 vectors in parts of at least 16 vectors: 15 parts of up to 17 vectors.
+    assert (share.tiles, share.elements) == (15, 68)
+    assert linear_share(1216 * 400, "float16", MK1).elements == 400
+
+
+def test_copies_run_at_the_copy_rate_and_rearrangements_slower():
+    assert copy_cycles(800, MK1) == 100
+    assert copy_cycles(800, MK1, atom_bytes=32) == 125
+    assert copy_cycles(800, MK1, atom_bytes=2) == 500
