@@ -440,7 +440,7 @@ from ipusim.compiler.convolution.planner import ConvShape, PlannerRules, plan
 from ipusim.machine import load_chip
 rules = PlannerRules(era=2, partials_bytes=2, available_memory_proportion=0.6)
 for m, k, n in ((64, 100, 8), (1000, 2048, 16)):
-    print(plan(ConvShape.matmul(1, m, k, n, dtype_bytes=2), load_chip("GC200"), rules))
+    print(repr(plan(ConvShape.matmul(1, m, k, n, dtype_bytes=2), load_chip("GC200"), rules)))
 """
 
 
