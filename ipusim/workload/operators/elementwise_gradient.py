@@ -9,7 +9,7 @@ from ipusim.workload.operators.gradient import Backward, gradient
 from ipusim.workload.operators.layout import Layout
 from ipusim.workload.operators.reduce import Reduce
 
-FROM_OUTPUT = ("relu", "sigmoid", "tanh", "sqrt", "elu", "leaky_relu")
+FROM_OUTPUT = ("relu", "sigmoid", "tanh", "sqrt", "rsqrt", "reciprocal", "elu", "leaky_relu")
 """Functions whose gradient is computed from the result, so that the input need not be kept."""
 
 FROM_INPUT = (
@@ -67,6 +67,12 @@ def _elementwise(back: Backward, work: Elementwise) -> None:
         back.give(x, _times(back, back.gradient, back.op.outputs[0], "gradient"))
     elif function == "square":
         back.give(x, _times(back, back.gradient, x, "gradient"))
+    elif function == "pow" and not (others and back.wants(others[0])):
+        back.give(x, _times(back, back.gradient, x, "gradient", function="pow_grad"))
+    elif function in ("max", "min") and others:
+        _compared(back, function)
+    elif function == "select":
+        _selected(back)
     elif function in LINEAR or (function == "mul" and not others):
         back.give(x, _unary(back, function, back.gradient, "gradient"))
     elif function in FROM_OUTPUT or function in FROM_INPUT:
@@ -75,6 +81,33 @@ def _elementwise(back: Backward, work: Elementwise) -> None:
         back.give(x, _times(back, back.gradient, kept, "gradient", function=function))
     else:
         raise back.refusal()
+
+
+def _compared(back: Backward, function: str) -> None:
+    """Send the gradient of a maximum of tensors to the one that was the largest."""
+    for index, name in enumerate(back.op.inputs):
+        if back.wants(name):
+            work = Elementwise(
+                function=f"{function}_grad",
+                n_inputs=3,
+                elements=back.result.elements,
+                broadcast=back.elements(name) != back.result.elements,
+            )
+            part = back.emit(
+                f"part{index}", work, (back.gradient, name, back.op.outputs[0]), back.result
+            )
+            _give_summed(back, name, part, f"gradient{index}")
+
+
+def _selected(back: Backward) -> None:
+    """Send the gradient of a selection by its condition; a constant mask has one operand."""
+    condition, *chosen = back.op.inputs
+    if not chosen:
+        back.give(condition, _unary(back, "select", back.gradient, "gradient"))
+    for index, name in enumerate(chosen):
+        if back.wants(name):
+            part = _times(back, back.gradient, condition, f"part{index}", function="select")
+            _give_summed(back, name, part, f"gradient{index}")
 
 
 def _unary(back: Backward, function: str, operand: str, suffix: str) -> str:
@@ -116,6 +149,15 @@ def _reduce(back: Backward, work: Reduce) -> None:
     if work.function in ("max", "min"):
         back.give(x, _shared_by_equals(back, work))
         return
+    if work.function == "l2":
+        quotient = Elementwise(function="div", n_inputs=2, elements=back.result.elements)
+        share = back.emit("share", quotient, (incoming, back.op.outputs[0]), back.result)
+        whole = back.tensor(x)
+        product = Elementwise(
+            function="mul", n_inputs=2, elements=whole.elements, broadcast=True, in_place_ok=True
+        )
+        back.give(x, back.emit("gradient", product, (x, share), whole))
+        return
     if work.function not in ("sum", "mean"):
         raise back.refusal()
     if work.function == "mean":
@@ -143,7 +185,9 @@ def _shared_by_equals(back: Backward, work: Reduce) -> str:
 
 @gradient(Layout)
 def _layout(back: Backward, layout: Layout) -> None:
-    if layout.function in SUMS_BACK:
+    source = back.tensor(back.op.inputs[0]).elements
+    repeats = layout.function == "resize" and back.result.elements % source == 0
+    if layout.function in SUMS_BACK or repeats:
         _give_summed(back, back.op.inputs[0], back.gradient, "gradient")
         return
     if layout.function == "resize":
