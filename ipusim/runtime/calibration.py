@@ -48,11 +48,14 @@ class FittedCosts:
     collective_s : float
         Latency of an all-reduce over all replicas, per machine that takes part; collectives of one
         pass have half.
+    exchange_cycles : float
+        Cycles of every superstep with an exchange, beyond those of its sync and its data.
     """
 
     step_s: float = 0.0
     reduction_s: float = 0.0
     collective_s: float = 0.0
+    exchange_cycles: float = 0.0
 
 
 def fitted_costs(stack: str) -> FittedCosts:

@@ -22,22 +22,52 @@ class Collective:
         Bytes that the chip which holds a tensor sends, over all tensors.
     transfer_s : float
         Seconds that the links carry data.
-    latency_s : float
-        Seconds of syncs and empty links, plus the calibrated latency.
+    each_latency_s : float
+        Seconds of syncs and empty links, of one repetition.
+    repeats : int
+        Repetitions.
+    paid : float
+        How often a repetition pays the fitted latency.
     """
 
     collectives: int
     bytes: int
     transfer_s: float
-    latency_s: float
+    each_latency_s: float
+    repeats: int = 1
+    paid: float = 0.0
+
+    @property
+    def latency_s(self) -> float:
+        """Seconds of syncs and empty links."""
+        return self.repeats * self.each_latency_s
 
     @property
     def seconds(self) -> float:
-        """Transfer and latency."""
-        return self.transfer_s + self.latency_s
+        """Transfer and latency, nothing fitted."""
+        return self.at(0.0)
+
+    @property
+    def latencies(self) -> float:
+        """How often the fitted latency is paid in all."""
+        return self.repeats * self.paid
+
+    def at(self, latency_s: float) -> float:
+        """Return the seconds with a fitted latency on top of syncs and links.
+
+        Raises
+        ------
+        ConfigError
+            If the latency is negative or not finite.
+        """
+        if not 0 <= latency_s < float("inf"):
+            raise ConfigError(
+                f"A latency of {latency_s} seconds is impossible: give a finite number, 0 or more."
+            )
+        return self.transfer_s + self.repeats * (self.each_latency_s + self.paid * latency_s)
 
 
-NOTHING = Collective(collectives=0, bytes=0, transfer_s=0.0, latency_s=0.0)
+NOTHING = Collective(collectives=0, bytes=0, transfer_s=0.0, each_latency_s=0.0)
 """What a single replica needs."""
 
 
@@ -135,36 +165,28 @@ def _run(
     replicas: int,
     ipus_per_replica: int,
     sizes: Sequence[int],
-    way: Callable[[Sequence[Ring], int], _Pass],
-    latency_per_collective_s: float,
+    way: Callable[[Sequence[Ring], int], _Pass] = _one_pass,
     passes: int = 1,
 ) -> Collective:
     """Add up collectives of so many passes over the same replicas; equal sizes are costed once.
 
-    The calibrated latency is that of an all-reduce, two passes; one pass has half of it. [A] Taken
-    up after seeing that with equal latencies sharded updates (reduce-scatter, all-gather) lose too
-    much over many machines and all-reduces too little.
+    The fitted latency is that of an all-reduce, two passes, for each machine that takes part; one
+    pass has half of it, and inside one machine there is none. [A] Taken up after seeing that with
+    equal latencies sharded updates (reduce-scatter, all-gather) lose too much over many machines
+    and all-reduces too little.
     """
-    _check_latency(latency_per_collective_s)
     rings = replica_rings(system, replicas, ipus_per_replica)
     if not rings or not sizes:
         return NOTHING
     known = {size: way(rings, size) for size in set(sizes)}
     machines = -(-replicas * ipus_per_replica // system.ipus_per_machine)
-    calibrated = latency_per_collective_s * passes / 2 * machines if machines > 1 else 0.0
     return Collective(
         collectives=len(sizes),
         bytes=passes * sum(known[size].bytes for size in sizes),
         transfer_s=passes * sum(known[size].transfer_s for size in sizes),
-        latency_s=passes * sum(known[size].latency_s for size in sizes) + len(sizes) * calibrated,
+        each_latency_s=passes * sum(known[size].latency_s for size in sizes),
+        paid=len(sizes) * passes / 2 * machines if machines > 1 else 0.0,
     )
-
-
-def _check_latency(latency_s: float) -> None:
-    if not 0 <= latency_s < float("inf"):
-        raise ConfigError(
-            f"A latency of {latency_s} seconds is impossible: give a finite number, 0 or more."
-        )
 
 
 def all_reduce(
@@ -173,7 +195,6 @@ def all_reduce(
     ipus_per_replica: int,
     tensor_bytes: Sequence[int],
     merge_bytes: int | None = None,
-    latency_per_collective_s: float = 0.0,
 ) -> Collective:
     """Sum tensors over all replicas and leave the sums on each.
 
@@ -186,10 +207,6 @@ def all_reduce(
         Size of each tensor of one replica.
     merge_bytes : int or None
         Tensors are joined into collectives of up to so many bytes; None reduces each on its own.
-    latency_per_collective_s : float
-        Calibrated latency of an all-reduce for each machine that takes part, of which a collective
-        of one pass (all others) has half; it does not apply inside one machine. 0 leaves the
-        latencies of syncs and links alone.
 
     Returns
     -------
@@ -208,9 +225,7 @@ def all_reduce(
     fragment in a few per cent of the time that the links need for it.
     """
     sizes = merged_sizes(tensor_bytes, merge_bytes)
-    return _run(
-        system, replicas, ipus_per_replica, sizes, _one_pass, latency_per_collective_s, passes=2
-    )
+    return _run(system, replicas, ipus_per_replica, sizes, passes=2)
 
 
 def reduce_scatter(
@@ -219,26 +234,9 @@ def reduce_scatter(
     ipus_per_replica: int,
     tensor_bytes: Sequence[int],
     merge_bytes: int | None = None,
-    latency_per_collective_s: float = 0.0,
 ) -> Collective:
-    """Sum tensors over all replicas and leave each replica its part of the sums.
-
-    Parameters
-    ----------
-    system, replicas, ipus_per_replica, tensor_bytes, merge_bytes, latency_per_collective_s
-        As for `all_reduce`.
-
-    Returns
-    -------
-    Collective
-
-    Raises
-    ------
-    ConfigError
-        If the replicas do not fit the system or a size is out of range.
-    """
-    sizes = merged_sizes(tensor_bytes, merge_bytes)
-    return _run(system, replicas, ipus_per_replica, sizes, _one_pass, latency_per_collective_s)
+    """Sum tensors over all replicas and leave each its part of the sums; else as `all_reduce`."""
+    return _run(system, replicas, ipus_per_replica, merged_sizes(tensor_bytes, merge_bytes))
 
 
 def all_gather(
@@ -247,59 +245,21 @@ def all_gather(
     ipus_per_replica: int,
     tensor_bytes: Sequence[int],
     merge_bytes: int | None = None,
-    latency_per_collective_s: float = 0.0,
 ) -> Collective:
-    """Bring the parts of tensors that are spread over the replicas together on each.
-
-    Parameters
-    ----------
-    system, replicas, ipus_per_replica, tensor_bytes, merge_bytes, latency_per_collective_s
-        As for `all_reduce`; `tensor_bytes` are the sizes of the whole tensors.
-
-    Returns
-    -------
-    Collective
-
-    Raises
-    ------
-    ConfigError
-        If the replicas do not fit the system or a size is out of range.
-    """
-    sizes = merged_sizes(tensor_bytes, merge_bytes)
-    return _run(system, replicas, ipus_per_replica, sizes, _one_pass, latency_per_collective_s)
+    """Bring the parts of whole tensors of the given sizes together; else as `all_reduce`."""
+    return _run(system, replicas, ipus_per_replica, merged_sizes(tensor_bytes, merge_bytes))
 
 
 def all_to_all(
-    system: System,
-    replicas: int,
-    ipus_per_replica: int,
-    tensor_bytes: Sequence[int],
-    latency_per_collective_s: float = 0.0,
+    system: System, replicas: int, ipus_per_replica: int, tensor_bytes: Sequence[int]
 ) -> Collective:
-    """Send every replica its own equal part of a tensor of each replica.
+    """Send every replica its own equal part of a tensor of each replica; else as `all_reduce`.
 
-    Parameters
-    ----------
-    system, replicas, ipus_per_replica, tensor_bytes, latency_per_collective_s
-        As for `all_reduce`.
-
-    Returns
-    -------
-    Collective
-
-    Raises
-    ------
-    ConfigError
-        If the replicas do not fit the system.
-
-    Notes
-    -----
     Round a ring of n members the part for the member d hops away crosses d links, the nearer way
     round where both are open: each link carries n/8 of a tensor per direction, or (n - 1)/2 where
     only one way is open. Outer rings see the whole tensor too.
     """
-    sizes = tuple(tensor_bytes)
-    return _run(system, replicas, ipus_per_replica, sizes, _scatter, latency_per_collective_s)
+    return _run(system, replicas, ipus_per_replica, tuple(tensor_bytes), _scatter)
 
 
 def _scatter(rings: Sequence[Ring], size: int) -> _Pass:
@@ -315,12 +275,7 @@ def _scatter(rings: Sequence[Ring], size: int) -> _Pass:
 
 
 def cross_ipu_reductions(
-    system: System,
-    span: int,
-    count: int,
-    bytes_each: int,
-    latency_per_reduction_s: float = 0.0,
-    ipus_per_replica: int = 1,
+    system: System, span: int, count: int, bytes_each: int, ipus_per_replica: int = 1
 ) -> Collective:
     """Return the cost of small all-reduces over neighbouring replicas (distributed batch norm).
 
@@ -330,17 +285,11 @@ def cross_ipu_reductions(
     span : int
         Neighbouring replicas that share a statistic; 1 needs no reduction.
     count : int
-        Reductions, one after the other.
+        Reductions, one after the other; each pays the fitted latency once.
     bytes_each : int
         Bytes of one reduction.
-    latency_per_reduction_s : float
-        Calibrated latency of each, on top of syncs and links.
     ipus_per_replica : int
         Chips of one replica.
-
-    Returns
-    -------
-    Collective
 
     Raises
     ------
@@ -349,11 +298,12 @@ def cross_ipu_reductions(
     """
     if count < 0:
         raise ConfigError(f"{count} reductions over replicas are impossible: give 0 or more.")
-    _check_latency(latency_per_reduction_s)
     one = all_reduce(system, span, ipus_per_replica, [bytes_each])
     return Collective(
         collectives=count * one.collectives,
         bytes=count * one.bytes,
         transfer_s=count * one.transfer_s,
-        latency_s=count * (one.latency_s + one.collectives * latency_per_reduction_s),
+        each_latency_s=one.latency_s,
+        repeats=count,
+        paid=one.collectives,
     )

@@ -1,39 +1,226 @@
-"""A graph and the program it was lowered to: what every way of running a replica starts from."""
+"""Compilation of a run: one key, one result, whatever the mode and the way a replica runs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 
 from ipusim.compiler.program import Program
-from ipusim.compiler.program_cache import as_rewritten
+from ipusim.compiler.program_cache import as_rewritten, lower_kept
+from ipusim.compiler.stacks import Stack
 from ipusim.machine import Chip
+from ipusim.runtime.options.spec import RunConfig
+from ipusim.runtime.replica.phases.streams import forward_splits
+from ipusim.workload.folding import drop_dropout, fold_batch_norm
 from ipusim.workload.graph import Graph
+from ipusim.workload.model import Model
+from ipusim.workload.optimizers import state_bytes
+from ipusim.workload.serialization import SerialProduct, serialise
+from ipusim.workload.training import training_graphs
 
 REMEMBERED = 128
-"""Programs of a mode whose graphs and cuts a process remembers: the published runs have fewer."""
+"""Graphs, programs and cuts that a process remembers: the published runs of a mode have fewer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Lowered:
-    """One micro-batch of a run; each object its own key, so that what it is cut into is remembered.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphJob:
+    """What the graphs of a run depend on; runs that differ only in scale or chip share them.
+
+    Of inference, `loss` is None and only `folds_batch_norm` matters of what follows it.
+    """
+
+    model: Model
+    micro_batch: int | None
+    precision: str
+    serial_products: tuple[SerialProduct, ...]
+    loss: str | None = None
+    optimizer: str = ""
+    accumulates: bool = False
+    recompute: str | tuple[str, ...] = "none"
+    batch_norm_span: int = 1
+    shards: int = 1
+    folds_batch_norm: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileJob:
+    """What the programs of a run depend on: the key of every cache.
 
     Attributes
     ----------
-    graph : Graph
-    program : Program
-        Lowered as if for one chip: a stage or phase of it has a whole chip to itself.
-    update : Lowered or None
-        The weight update of a training step; None in inference, and of an update itself.
+    graphs : GraphJob
+    chip : Chip
+        Without the tiles that only transfer.
+    stack : Stack
+    partials : str
+    available_memory_proportion : float
+    host_dtype : str or None
     """
 
+    graphs: GraphJob
+    chip: Chip
+    stack: Stack
+    partials: str
+    available_memory_proportion: float
+    host_dtype: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graphs:
+    """A micro-batch of a run, and in training its weight update and bytes of each gradient."""
+
+    micro_batch: Graph
+    update: Graph | None = None
+    gradient_bytes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Compiled:
+    """Graphs and programs of a run; each object its own key, so that what it is cut into is kept.
+
+    Attributes
+    ----------
+    job : CompileJob
+    graph : Graph
+        Of one micro-batch.
+    program : Program
+        Lowered as if for one chip: a stage or phase of it has a whole chip to itself.
+    update : Compiled or None
+        The weight update of a training step; None in inference, and of an update itself.
+    gradient_bytes : mapping of str to int
+        Of each parameter that is trained.
+    """
+
+    job: CompileJob
     graph: Graph
     program: Program
-    update: Lowered | None = None
+    update: Compiled | None = None
+    gradient_bytes: Mapping[str, int] = field(default_factory=dict)
 
-    def as_rewritten(self, chip: Chip) -> Lowered:
+    @property
+    def chip(self) -> Chip:
+        """The chip that it was lowered for."""
+        return self.job.chip
+
+    @cached_property
+    def state_bytes(self) -> int:
+        """Bytes of optimiser state."""
+        return state_bytes(self.update.graph) if self.update else 0
+
+    def as_rewritten(self) -> Compiled:
         """Return this with its programs as they are read here (`program_cache.rewritten`)."""
-        program = as_rewritten(self.program, chip)
+        program = as_rewritten(self.program, self.chip)
         if program is self.program:
             return self
-        update = self.update.as_rewritten(chip) if self.update else None
-        return Lowered(graph=self.graph, program=program, update=update)
+        return replace(
+            self, program=program, update=self.update.as_rewritten() if self.update else None
+        )
+
+
+def compute_chip(config: RunConfig) -> Chip:
+    """Return the chip without the tiles that only transfer."""
+    chip = config.system.chip
+    return replace(chip, tiles=chip.tiles - config.io_tiles) if config.io_tiles else chip
+
+
+def graph_job(model: Model, config: RunConfig) -> GraphJob:
+    """Return what the graphs of a run depend on.
+
+    In phases, automatic recomputation keeps what crosses from one to the next (PopART recomputes
+    all else where it recomputes by itself, willow/src/transforms/streamingmemory.cpp).
+    """
+    job = GraphJob(
+        model=model,
+        micro_batch=config.micro_batch,
+        precision=config.precision,
+        serial_products=config.serial_products,
+    )
+    if not config.training:
+        return replace(job, folds_batch_norm=config.stack.fold_batch_norm)
+    job = replace(
+        job,
+        loss=config.loss or model.loss,
+        optimizer=config.optimizer,
+        accumulates=config.gradient_accumulation > 1,
+        batch_norm_span=config.batch_norm_span,
+        shards=config.replicas if config.replicated_tensor_sharding else 1,
+    )
+    recompute = config.recompute
+    if config.phased and recompute == "auto":
+        recompute = forward_splits(graphs(job).micro_batch, config)
+    return replace(job, recompute=recompute)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def graphs(job: GraphJob) -> Graphs:
+    """Return the graphs that the stack would compile."""
+    graph = job.model.graph(job.micro_batch, precision=job.precision)
+    if not job.optimizer:
+        graph = drop_dropout(graph)
+        if job.folds_batch_norm and job.model.folds_batch_norm:
+            graph = fold_batch_norm(graph)
+        return Graphs(micro_batch=serialise(graph, job.serial_products))
+    trained = training_graphs(
+        graph,
+        loss=job.loss,
+        optimizer=job.optimizer,
+        gradient_accumulation=2 if job.accumulates else 1,
+        recompute=job.recompute,
+        batch_norm_span=job.batch_norm_span,
+        shards=job.shards,
+    )
+    return Graphs(
+        micro_batch=serialise(trained.micro_batch, job.serial_products),
+        update=trained.update,
+        gradient_bytes=trained.gradient_bytes,
+    )
+
+
+def compile_run(model: Model, config: RunConfig) -> Compiled:
+    """Compile what one micro-batch of a run computes, and in training the weight update.
+
+    Raises
+    ------
+    ConfigError
+        If the model has no loss to train with.
+    WorkloadError
+        If an operator has no gradient.
+    """
+    job = CompileJob(
+        graphs=graph_job(model, config),
+        chip=compute_chip(config),
+        stack=config.stack,
+        partials=config.partials,
+        available_memory_proportion=config.available_memory_proportion,
+        host_dtype=config.host_dtype,
+    )
+    return _compiled(job).as_rewritten()
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _compiled(job: CompileJob) -> Compiled:
+    """Lower the graphs of a job: the most expensive part of a simulation."""
+    made = graphs(job.graphs)
+
+    def lowered(graph: Graph, host_dtype: str | None) -> Program:
+        return lower_kept(
+            graph,
+            job.chip,
+            job.stack,
+            partials=job.partials,
+            host_dtype=host_dtype,
+            available_memory_proportion=job.available_memory_proportion,
+        )
+
+    update = None
+    program = lowered(made.micro_batch, job.host_dtype)
+    if made.update is not None:
+        update = Compiled(job=job, graph=made.update, program=lowered(made.update, None))
+    return Compiled(
+        job=job,
+        graph=made.micro_batch,
+        program=program,
+        update=update,
+        gradient_bytes=made.gradient_bytes,
+    )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from ipusim.compiler.stacks import PARTIALS_BYTES
+from ipusim.runtime.compile import graph_job, graphs
 from ipusim.runtime.host.io import host_io
 from ipusim.runtime.options.spec import RunConfig
-from ipusim.runtime.step import prepare_graph
-from ipusim.runtime.training_step import micro_batch_graph
 from ipusim.workload.model import Model
 
 
@@ -26,7 +25,7 @@ def roofline_step_s(model: Model, config: RunConfig) -> tuple[float, int]:
         the exchange; the host link. A training step is that for every micro-batch, forward and
         backward, shared evenly by the chips of a replica.
     """
-    graph = (micro_batch_graph if config.training else prepare_graph)(model, config)
+    graph = graphs(graph_job(model, config)).micro_batch
     times = config.micro_batches
     chip = config.system.chip
     dtype = "float32" if config.precision == "32.32" else "float16"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ipusim.compiler.memory import Memory
 from ipusim.compiler.program import Program
-from ipusim.machine import Chip
 from ipusim.machine.power import Energy
 from ipusim.machine.system import System
 from ipusim.runtime import calibration
@@ -15,6 +14,7 @@ from ipusim.runtime.host.io import HostIo
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.partition import Stage
 from ipusim.runtime.replica.schedule import PipelineTime
+from ipusim.runtime.terms import Terms
 from ipusim.workload.graph import Graph
 
 SRAM_BYTES_PER_CYCLE = 16
@@ -38,6 +38,8 @@ class StepResult:
         Of a replica over several chips; empty where it is one chip.
     pipeline : PipelineTime or None
         Fill, steady part and drain of a pipelined step.
+    terms : Terms
+        What the step consists of, before anything fitted has a price.
     parts_s : mapping of str to float
         Where the seconds of a step go; they add up to `step_s`.
     device_s : float
@@ -64,6 +66,7 @@ class StepResult:
     update: Program | None = None
     stages: tuple[Stage, ...] = ()
     pipeline: PipelineTime | None = None
+    terms: Terms
     parts_s: Mapping[str, float]
     device_s: float
     fixed_s: float
@@ -73,12 +76,6 @@ class StepResult:
     energy: Energy
     static_w: float
     power_w: float
-
-
-def compute_chip(config: RunConfig) -> Chip:
-    """Return the chip without the tiles that only transfer."""
-    chip = config.system.chip
-    return replace(chip, tiles=chip.tiles - config.io_tiles) if config.io_tiles else chip
 
 
 def static_power_w(system: System, active_ipus: int) -> float:

@@ -78,11 +78,10 @@ def test_replicas_of_several_chips_use_a_closed_ring_only_on_a_full_torus():
 
 @given(scales, tensors, st.sampled_from([0.0, 1e-4]))
 def test_reduce_scatter_and_all_gather_make_an_all_reduce(scale, sizes, calibrated):
-    options = {"latency_per_collective_s": calibrated}
-    whole = all_reduce(*scale, sizes, **options)
-    halves = reduce_scatter(*scale, sizes, **options), all_gather(*scale, sizes, **options)
+    whole = all_reduce(*scale, sizes)
+    halves = reduce_scatter(*scale, sizes), all_gather(*scale, sizes)
     assert whole.bytes == sum(half.bytes for half in halves)
-    assert whole.seconds == pytest.approx(sum(half.seconds for half in halves))
+    assert whole.at(calibrated) == pytest.approx(sum(half.at(calibrated) for half in halves))
     assert whole.collectives == halves[0].collectives == halves[1].collectives
 
 
@@ -120,19 +119,18 @@ def test_buffers_hold_every_byte_in_order(sizes, merge):
 
 def test_calibrated_latency_counts_collectives_and_machines():
     plain = all_reduce(POD64, 64, 1, [1000] * 10)
-    fitted = all_reduce(POD64, 64, 1, [1000] * 10, None, 1e-4)
-    assert fitted.latency_s - plain.latency_s == pytest.approx(10 * 16 * 1e-4)
-    assert fitted.transfer_s == plain.transfer_s
-    assert all_reduce(POD64, 64, 1, [1000] * 10, 50_000_000, 1e-4).collectives == 1
-    assert all_reduce(M2000, 4, 1, [1000], None, 1e-4) == all_reduce(M2000, 4, 1, [1000])
-    assert all_reduce(POD64, 4, 1, [1000], None, 1.0) == all_reduce(POD64, 4, 1, [1000])
+    assert plain.at(1e-4) - plain.seconds == pytest.approx(10 * 16 * 1e-4)
+    assert plain.latencies == 10 * 16
+    assert all_reduce(POD64, 64, 1, [1000] * 10, 50_000_000).latencies == 16
+    assert all_reduce(M2000, 4, 1, [1000]).latencies == 0
+    assert all_reduce(POD64, 4, 1, [1000]).latencies == 0
 
 
 def test_one_replica_and_nothing_to_reduce_cost_nothing():
-    assert all_reduce(M2000, 1, 4, [10**9], None, 1.0) == NOTHING
+    assert all_reduce(M2000, 1, 4, [10**9]) == NOTHING
     assert all_reduce(POD64, 64, 1, []) == NOTHING
-    assert all_reduce(POD64, 64, 1, [0, 0], None, 1.0) == NOTHING
-    assert cross_ipu_reductions(POD64, 1, 142, 512, 1e-5).seconds == 0
+    assert all_reduce(POD64, 64, 1, [0, 0]) == NOTHING
+    assert cross_ipu_reductions(POD64, 1, 142, 512).at(1e-5) == 0
 
 
 def test_batch_norm_reductions_are_latency():
@@ -140,9 +138,8 @@ def test_batch_norm_reductions_are_latency():
     one = all_reduce(POD16, 2, 1, [512])
     assert found.seconds == pytest.approx(142 * one.seconds)
     assert found.latency_s > 100 * found.transfer_s
-    slower = cross_ipu_reductions(POD16, 2, 142, 512, 4e-6)
-    assert slower.seconds - found.seconds == pytest.approx(142 * 4e-6)
-    assert (slower.collectives, slower.bytes) == (142, 142 * 512)
+    assert found.at(4e-6) - found.seconds == pytest.approx(142 * 4e-6)
+    assert (found.collectives, found.bytes) == (142, 142 * 512)
 
 
 def test_cost_does_not_grow_with_replicas():
@@ -175,10 +172,10 @@ def test_impossible_scales_get_one_sentence(system, replicas, chips, message):
     [
         (lambda: all_reduce(M2000, 2, 1, [5, -1]), "-1 bytes"),
         (lambda: all_reduce(M2000, 2, 1, [5], 0), "give 1 or more, or None"),
-        (lambda: all_reduce(M2000, 2, 1, [5], None, -1.0), "-1.0 seconds"),
-        (lambda: all_reduce(M2000, 2, 1, [5], None, math.nan), "nan seconds"),
+        (lambda: all_reduce(M2000, 2, 1, [5]).at(-1.0), "-1.0 seconds"),
+        (lambda: all_reduce(M2000, 2, 1, [5]).at(math.nan), "nan seconds"),
         (lambda: cross_ipu_reductions(M2000, 2, -1, 5), "-1 reductions"),
-        (lambda: cross_ipu_reductions(M2000, 2, 1, 5, math.inf), "inf seconds"),
+        (lambda: cross_ipu_reductions(M2000, 2, 1, 5).at(math.inf), "inf seconds"),
         (lambda: route(M2000, 0, 4), "use 0 to 3"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from ipusim import api
 from ipusim.compiler import program_cache
 from ipusim.errors import UnknownNameError
-from ipusim.runtime import step
+from ipusim.runtime import compile as compilation
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.study import cached as pooled
 from ipusim.study.book.outputs import frame_csv
@@ -73,7 +73,7 @@ def test_a_request_holds_nothing_that_was_published():
 
 def test_workers_kept_programs_and_fresh_ones_give_the_same_table(tmp_path, monkeypatch):
     monkeypatch.setattr(program_cache, "_folder", lambda: tmp_path / "programs" / "digest")
-    step._compiled.cache_clear()  # what another test lowered in this process is not kept again
+    compilation._compiled.cache_clear()  # what another test lowered here is not kept again
     tables = [frame_csv(compare.verdicts(ROWS, samples=Samples())) for _ in range(2)]
     assert len(list((tmp_path / "programs" / "digest").iterdir())) == 2
     tables.append(frame_csv(compare.verdicts(ROWS, predictor=api, samples=Samples())))

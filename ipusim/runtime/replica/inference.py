@@ -4,54 +4,44 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ipusim.compiler import memory
 from ipusim.errors import ConfigError
-from ipusim.machine import Chip
-from ipusim.runtime.compile import Lowered
+from ipusim.runtime.calibration import FittedCosts
+from ipusim.runtime.compile import Compiled
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.balance import stage_transfer
-from ipusim.runtime.replica.partition import Stage, partition
+from ipusim.runtime.replica.partition import by_chip, partition
+from ipusim.runtime.replica.replica import Replica, fullest
+from ipusim.runtime.terms import UPDATE, Beside, Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedInference:
-    """What the chips of one replica do for a batch.
+class Staged:
+    """A batch on the chips of a replica: of the works that go on at once the longest counts."""
 
-    Attributes
-    ----------
-    parts_s : dict of str to float
-        Where the time between two batches goes, the host left out.
-    delay : int
-        Steps that a batch spends in the pipeline beyond its first.
-    memory : Memory
-        Of the fullest chip.
-    stages : tuple of Stage
-        In order.
-    """
+    works: tuple[Work, ...]
+    handover_s: float
+    starts: int = 1
+    reductions: float = 0.0
 
-    parts_s: dict[str, float]
-    delay: int
-    memory: memory.Memory
-    stages: tuple[Stage, ...]
+    @property
+    def exchanges(self) -> int:
+        """As `Schedule` says."""
+        return max(self.works, key=lambda work: work.seconds).exchanges
+
+    def parts_s(self, costs: FittedCosts, beside: Beside | None) -> dict[str, float]:
+        """As `Schedule` says."""
+        device = max(work.at(costs) for work in self.works)
+        parts = {"device": device, "stage transfers": self.handover_s}
+        return parts | (beside.parts_s(1, costs) if beside else {}) | {UPDATE: 0.0}
 
 
-def shared_inference(lowered: Lowered, chip: Chip, config: RunConfig) -> SharedInference:
+def staged_inference(compiled: Compiled, config: RunConfig) -> Replica:
     """Cut an inference graph into stages and run them.
 
-    Parameters
-    ----------
-    lowered : Lowered
-    chip : Chip
-    config : RunConfig
-        In the mode "inference", with more than one chip per replica.
-
-    Returns
-    -------
-    SharedInference
-        "sequential" (PopTorch: sharded execution): a batch passes through all stages before the
-        next begins, so the time is that of one chip plus the copies between chips. "grouped"
-        (pipelined execution): every stage works on a batch of its own; a step takes as long as the
-        chip with most to do, and then all hand over.
+    "sequential" (PopTorch: sharded execution): a batch passes through all stages before the next
+    begins, so the time is that of one chip plus the copies between chips. "grouped" (pipelined
+    execution): every stage works on a batch of its own; a step takes as long as the chip with most
+    to do, and then all hand over.
 
     Raises
     ------
@@ -61,28 +51,28 @@ def shared_inference(lowered: Lowered, chip: Chip, config: RunConfig) -> SharedI
     UnknownNameError
         If a split names no operator.
     """
-    schedule = config.schedule
-    if schedule == "interleaved":
+    if config.schedule == "interleaved":
         raise ConfigError(
             "The schedule 'interleaved' alternates forward and backward passes, which inference "
             "does not have: use 'grouped' (pipelined) or 'sequential' (one stage after another)."
         )
-    cut = partition(lowered, config.pipeline_splits, config.stage_ipus, chip)
-    forward, _ = cut.seconds()
+    cut = partition(compiled, config.pipeline_splits, config.stage_ipus)
+    forward, _ = cut.works()
     sizes, _ = cut.boundary_bytes()
-    if schedule == "sequential":
-        copies = [
+    in_turn = config.schedule == "sequential"
+    if in_turn:
+        works = by_chip((0,) * len(forward), forward)
+        handover = sum(
             stage_transfer(config.system, cut.stage_ipus[at : at + 2], [size]).seconds
             for at, size in enumerate(sizes)
-        ]
-        parts = {"device": sum(forward), "stage transfers": sum(copies)}
+        )
     else:
-        moved = stage_transfer(config.system, cut.stage_ipus, sizes)
-        parts = {"device": max(cut.load_s(forward)), "stage transfers": moved.seconds}
+        works = by_chip(cut.stage_ipus, forward)
+        handover = stage_transfer(config.system, cut.stage_ipus, sizes).seconds
     stages = cut.measured((1,) * len(cut.stage_ipus))
-    return SharedInference(
-        parts_s=parts,
-        delay=0 if schedule == "sequential" else len(cut.stage_ipus) - 1,
-        memory=max((stage.memory for stage in stages), key=lambda used: used.peak_tile_bytes),
+    return Replica(
+        schedule=Staged(works=works, handover_s=handover),
+        delay=0 if in_turn else len(cut.stage_ipus) - 1,
+        memory=fullest(stages),
         stages=stages,
     )

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from ipusim.compiler import memory
 from ipusim.compiler.program import LoweredOp, Program
 from ipusim.machine import Chip
-from ipusim.runtime.compile import Lowered
+from ipusim.runtime.compile import Compiled
 from ipusim.runtime.replica.balance import Partition, balance, split_after
+from ipusim.runtime.terms import Work
 from ipusim.workload.graph import Graph, Op
 
 _FLOWING = ("input", "activation", "output")
@@ -75,12 +76,22 @@ class Partitioned:
                 forward[0] += op.cycles / self.chip.clock_hz
         return forward, backward
 
-    def load_s(self, stage_s: Sequence[float]) -> list[float]:
-        """Return the seconds of every chip: those of its stages together."""
-        load = [0.0] * self.ipus
-        for ipu, seconds in zip(self.stage_ipus, stage_s, strict=True):
-            load[ipu] += seconds
-        return load
+    def works(self) -> tuple[list[Work], list[Work]]:
+        """Return what every stage computes, forward and backward."""
+        exchanges = [[0] * len(self.stage_ipus) for _ in range(2)]
+        for op in self.graph.ops:
+            part = exchanges[op.phase != "forward"]
+            part[self.stage_of[op.name]] += exchange_supersteps([self.lowered[op.name]])
+        inputs = [op for op in self.lowered.values() if op.kind == "input"]
+        exchanges[0][0] += exchange_supersteps(inputs)
+        forward, backward = (
+            [
+                Work(seconds=seconds, exchanges=count, clock_hz=self.chip.clock_hz)
+                for seconds, count in zip(both[0], both[1], strict=True)
+            ]
+            for both in zip(self.seconds(), exchanges, strict=True)
+        )
+        return forward, backward
 
     def boundary_bytes(self) -> tuple[list[int], list[int]]:
         """Return the bytes that go from each stage to the next, and back, per micro-batch.
@@ -180,18 +191,17 @@ class Partitioned:
 
 
 def partition(
-    lowered: Lowered, splits: tuple[str, ...], stage_ipus: tuple[int, ...], chip: Chip
+    compiled: Compiled, splits: tuple[str, ...], stage_ipus: tuple[int, ...]
 ) -> Partitioned:
     """Cut a lowered graph after the splits, or so that the largest stage is smallest.
 
     Parameters
     ----------
-    lowered : Lowered
+    compiled : Compiled
     splits : tuple of str
         Forward operators that end a stage; empty balances the stages.
     stage_ipus : tuple of int
         Chip of each stage.
-    chip : Chip
 
     Returns
     -------
@@ -205,8 +215,8 @@ def partition(
     UnknownNameError
         If a split names no forward operator.
     """
-    graph = lowered.graph
-    programs = {op.name: op for op in lowered.program.ops}
+    graph = compiled.graph
+    programs = {op.name: op for op in compiled.program.ops}
     forward = [op for op in graph.ops if op.phase == "forward"]
     position = {op.name: index for index, op in enumerate(forward)}
     home = {op.name: position[op.name if op.name in position else op.source] for op in graph.ops}
@@ -219,10 +229,24 @@ def partition(
             costs[home[op.name]] += programs[op.name].cycles
         cut = balance(costs, len(stage_ipus))
     stage_of = {name: cut.stage_of(index) for name, index in home.items()}
-    return Partitioned(graph, programs, stage_of, stage_ipus, chip)
+    return Partitioned(graph, programs, stage_of, stage_ipus, compiled.chip)
 
 
-def updates_by_chip(update: Lowered, owner: Mapping[str, int], count: int) -> tuple[Program, ...]:
+def exchange_supersteps(ops: Iterable[LoweredOp]) -> int:
+    """Return how many supersteps with an exchange run in some operations, repeats counted."""
+    return sum(step.repeats for op in ops for step in op.steps if step.exchange_cycles)
+
+
+def by_chip(stage_ipus: Sequence[int], works: Sequence[Work]) -> tuple[Work, ...]:
+    """Return what every chip computes: its stages together."""
+    first = replace(works[0], seconds=0.0, exchanges=0)
+    load = [first] * len(set(stage_ipus))
+    for ipu, work in zip(stage_ipus, works, strict=True):
+        load[ipu] += work
+    return tuple(load)
+
+
+def updates_by_chip(update: Compiled, owner: Mapping[str, int], count: int) -> tuple[Program, ...]:
     """Return the weight update of each chip."""
     parts: list[list[LoweredOp]] = [[] for _ in range(count)]
     for op, low in zip(update.graph.ops, update.program.ops, strict=True):

@@ -1,115 +1,137 @@
-"""One replica over several chips: stages with their time and memory, run as a pipeline."""
+"""Training of one replica over several chips: stages with their time and memory, as a pipeline."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
-from ipusim.compiler import memory
-from ipusim.machine import Chip
-from ipusim.runtime.compile import REMEMBERED, Lowered
+from ipusim.runtime.calibration import FittedCosts
+from ipusim.runtime.compile import REMEMBERED, Compiled
 from ipusim.runtime.options.frameworks import load_framework
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.balance import stage_transfer
-from ipusim.runtime.replica.partition import Stage, partition, updates_by_chip
+from ipusim.runtime.replica.partition import Stage, by_chip, partition, updates_by_chip
+from ipusim.runtime.replica.replica import Replica, fullest
 from ipusim.runtime.replica.schedule import PipelineTime, micro_batches_in_flight, pipeline_step
+from ipusim.runtime.terms import UPDATE, Beside, Work
+
+Placed = tuple[tuple[str, ...], tuple[int, ...], str, str]
+"""Splits, chip of each stage, schedule and framework."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
-    """Seconds per micro-batch that are not spent in the program of a chip.
-
-    Attributes
-    ----------
-    transfers_s, host_work_s : float
-        Transfers from and to the host that nothing hides; work of the host in between.
-    reductions_s : float
-        Reductions of shared norm statistics, over all stages.
-    """
-
-    transfers_s: float
-    host_work_s: float
-    reductions_s: float
-
-    def parts_s(self, times: int) -> dict[str, float]:
-        """Return the seconds of so many micro-batches that run one after the other."""
-        return {
-            "transfers": times * self.transfers_s,
-            "host work": times * self.host_work_s,
-            "batch-norm reductions": times * self.reductions_s,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
-    """What the chips of one replica do in a step.
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """Micro-batches of a weight update in a pipeline.
 
     Attributes
     ----------
-    parts_s : mapping of str to float
-        Where the time of all micro-batches goes.
+    forward, backward : tuple of Work
+        What each stage computes of a micro-batch; recomputation belongs to the backward pass.
+    placed : Placed
+    accumulation : int
+        Micro-batches of an update.
+    handover_s : float
+        Copies between stages, which end every step in which a stage hands over.
     update_s : float
         Device seconds of the weight update on the chip that takes longest.
-    parameters : tuple of tuple of str
-        Parameters of each chip.
-    memory : Memory
-        Of the fullest chip.
-    stages : tuple of Stage
-        In order; empty for one chip that holds all of the model.
-    pipeline : PipelineTime or None
-        Schedule of the micro-batches; None without a pipeline.
-    gathers : tuple of int or None
-        Bytes of the weights that a step puts together from the shards of the replicas whenever it
-        loads them; None where that takes place once, after the weight update.
     """
 
-    parts_s: Mapping[str, float]
+    forward: tuple[Work, ...]
+    backward: tuple[Work, ...]
+    placed: Placed
+    accumulation: int
+    handover_s: float
     update_s: float
-    parameters: tuple[tuple[str, ...], ...]
-    memory: memory.Memory
-    stages: tuple[Stage, ...] = ()
-    pipeline: PipelineTime | None = None
-    gathers: tuple[int, ...] | None = None
+
+    @property
+    def ipus(self) -> int:
+        """Chips of the replica."""
+        return len(set(self.placed[1]))
+
+    def time(
+        self, costs: FittedCosts, transfer_s: float = 0.0, host_s: float = 0.0
+    ) -> PipelineTime:
+        """Return the time of all micro-batches, with these copies and host transfers."""
+        _, stage_ipus, schedule, framework = self.placed
+        return pipeline_step(
+            [work.at(costs) for work in self.forward],
+            [work.at(costs) for work in self.backward],
+            self.accumulation,
+            schedule,
+            transfer_s,
+            host_s=host_s,
+            framework=framework,
+            stage_ipus=stage_ipus,
+        )
+
+    @cached_property
+    def free(self) -> PipelineTime:
+        """The steps of the pipeline when nothing fitted is paid."""
+        return self.time(FittedCosts())
+
+    @property
+    def exchanges(self) -> int:
+        """As `Schedule` says."""
+        works = zip(self.free.waited_for, (*self.forward, *self.backward), strict=True)
+        return sum(times * work.exchanges for times, work in works)
+
+    @property
+    def starts(self) -> int:
+        """As `Schedule` says: once per cycle.
+
+        [A] In each cycle of a pipeline the host is read and all chips of the replica meet, as in a
+        batch of inference. Taken up after seeing that pipelines of every family come out too fast,
+        by 0.4 to 1.5 ms per cycle, and replicas of one chip do not.
+        """
+        return self.free.steps
+
+    @property
+    def reductions(self) -> float:
+        """As `Schedule` says: shared evenly by the chips, in every step that ends with copies."""
+        return self.free.handovers / self.ipus
+
+    def parts_s(self, costs: FittedCosts, beside: Beside | None) -> dict[str, float]:
+        """As `Schedule` says.
+
+        Host transfers are waited for in every step that a micro-batch begins with, the rest in
+        every step of the pipeline.
+        """
+        works = [one + two for one, two in zip(self.forward, self.backward, strict=True)]
+        load = by_chip(self.placed[1], works)
+        device = self.accumulation * max(work.at(costs) for work in load)
+        reached = self.time(costs).seconds
+        parts = {"device": device, "pipeline bubbles": reached - device}
+        per_step = 0.0
+        for name, seconds in (
+            ("stage transfers", self.handover_s),
+            ("batch-norm reductions", beside.reductions_s(costs) / self.ipus),
+        ):
+            per_step += seconds
+            parts[name] = self.time(costs, per_step).seconds - reached
+            reached += parts[name]
+        parts["transfers"] = self.whole(costs, beside).seconds - reached
+        return parts | {UPDATE: self.update_s}
+
+    def whole(self, costs: FittedCosts, beside: Beside) -> PipelineTime:
+        """Return the time of all micro-batches with everything that they wait for."""
+        per_step = self.handover_s + beside.reductions_s(costs) / self.ipus
+        return self.time(costs, per_step, beside.transfers_s + beside.host_work_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cut:
-    """What of a pipeline depends on no cost: stages, traffic between them, updates."""
+    """What of a pipeline depends on no scale: stages, traffic between them, updates."""
 
-    load_s: tuple[float, ...]
+    forward: tuple[Work, ...]
+    backward: tuple[Work, ...]
     boundary_bytes: tuple[list[int], list[int]]
     stages: tuple[Stage, ...]
     parameters: tuple[tuple[str, ...], ...]
     update_cycles: int
 
 
-def pipelined_replica(
-    lowered: Lowered,
-    *,
-    chip: Chip,
-    config: RunConfig,
-    resident_bytes: int,
-    beside: Beside,
-) -> Replica:
+def pipelined_replica(compiled: Compiled, config: RunConfig) -> Replica:
     """Cut a training graph into stages and run them as a pipeline.
-
-    Parameters
-    ----------
-    lowered : Lowered
-        With its update.
-    chip : Chip
-    config : RunConfig
-        In the mode "training", with more than one chip per replica.
-    resident_bytes : int
-        Optimiser state on the chips of the replica together.
-    beside : Beside
-        What comes on top of the programs: host transfers in every step that a micro-batch begins
-        with, the rest in every step of the pipeline.
-
-    Returns
-    -------
-    Replica
 
     Raises
     ------
@@ -120,69 +142,43 @@ def pipelined_replica(
         If a split names no forward operator.
     """
     placed = (config.pipeline_splits, config.stage_ipus, config.schedule, config.framework)
-    cut = _cut(lowered, chip, placed, resident_bytes)
+    resident = compiled.state_bytes if config.optimizer_state == "on_chip" else 0
+    cut = _cut(compiled, placed, resident)
     moved = stage_transfer(
         config.system,
         config.stage_ipus,
         *cut.boundary_bytes,
         in_turn=load_framework(config.framework).copies_in_turn,
     )
-
-    def timed(transfer_s: float, host_s: float = 0.0) -> PipelineTime:
-        return pipeline_step(
-            [stage.forward_s for stage in cut.stages],
-            [stage.backward_s for stage in cut.stages],
-            config.gradient_accumulation,
-            config.schedule,
-            transfer_s,
-            host_s=host_s,
-            framework=config.framework,
-            stage_ipus=config.stage_ipus,
-        )
-
-    device = config.gradient_accumulation * max(cut.load_s)
-    parts = {"device": device}
-    waited = beside.transfers_s + beside.host_work_s
-    reached = timed(0.0).seconds
-    parts["pipeline bubbles"] = reached - device
-    per_step = 0.0
-    for name, seconds in (
-        ("stage transfers", moved.seconds),
-        ("batch-norm reductions", beside.reductions_s / config.ipus_per_replica),
-    ):
-        per_step += seconds
-        parts[name] = timed(per_step).seconds - reached
-        reached += parts[name]
-    pipeline = timed(per_step, waited)
-    parts["transfers"] = pipeline.seconds - reached
     return Replica(
-        parts_s=parts,
-        update_s=cut.update_cycles / chip.clock_hz,
+        schedule=Pipeline(
+            forward=cut.forward,
+            backward=cut.backward,
+            placed=placed,
+            accumulation=config.gradient_accumulation,
+            handover_s=moved.seconds,
+            update_s=cut.update_cycles / compiled.chip.clock_hz,
+        ),
         parameters=cut.parameters,
-        memory=max((stage.memory for stage in cut.stages), key=lambda used: used.peak_tile_bytes),
+        memory=fullest(cut.stages),
         stages=cut.stages,
-        pipeline=pipeline,
     )
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _cut(
-    lowered: Lowered,
-    chip: Chip,
-    placed: tuple[tuple[str, ...], tuple[int, ...], str, str],
-    resident_bytes: int,
-) -> _Cut:
-    """Cut a step into stages; tiers and costs, and runs that differ in scale, share the cut."""
+def _cut(compiled: Compiled, placed: Placed, resident_bytes: int) -> _Cut:
+    """Cut a step into stages; tiers, and runs that differ in scale, share the cut."""
     splits, stage_ipus, schedule, framework = placed
-    cut = partition(lowered, splits, stage_ipus, chip)
+    cut = partition(compiled, splits, stage_ipus)
     in_flight = micro_batches_in_flight(len(stage_ipus), schedule, framework)
     owner = cut.owners()
-    updates = updates_by_chip(lowered.update, owner, cut.ipus)
-    stages = cut.measured(in_flight, resident_bytes, updates)
+    updates = updates_by_chip(compiled.update, owner, cut.ipus)
+    forward, backward = cut.works()
     return _Cut(
-        load_s=tuple(cut.load_s([stage.forward_s + stage.backward_s for stage in stages])),
+        forward=tuple(forward),
+        backward=tuple(backward),
         boundary_bytes=cut.boundary_bytes(),
-        stages=stages,
+        stages=cut.measured(in_flight, resident_bytes, updates),
         parameters=tuple(
             tuple(name for name, ipu in owner.items() if ipu == chosen)
             for chosen in range(cut.ipus)

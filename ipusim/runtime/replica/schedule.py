@@ -24,6 +24,11 @@ class PipelineTime:
         slower chips, transfers.
     steps : int
         Pipeline steps, each ended by the copies between stages.
+    handovers : int
+        Steps in which a stage hands over to another chip.
+    waited_for : tuple of int
+        How often the forward and then how often the backward pass of each stage lies on the chip
+        that a step waits for.
     """
 
     fill_s: float
@@ -31,6 +36,8 @@ class PipelineTime:
     drain_s: float
     bubble_share: float
     steps: int
+    handovers: int = 0
+    waited_for: tuple[int, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -44,6 +51,7 @@ class _Order:
 
     ipus: tuple[int, ...]
     seconds: tuple[float, ...]
+    passes: tuple[tuple[int, ...], ...]
     period: int
     offsets: tuple[int, ...]
 
@@ -52,18 +60,35 @@ class _Order:
         """Steps that one micro-batch needs."""
         return len(self.ipus)
 
-    def step_s(self, step: int, periods: int, transfer_s: float, host_s: float) -> float:
-        """Seconds of one step: what the host sends, the chip with most to do, then the copies."""
+    def step(self, step: int, periods: int) -> _Step:
+        """Return what happens in a step of so many periods."""
         load: dict[int, float] = {}
+        run: dict[int, list[int]] = {}
         sent = copies = False
         for offset in self.offsets:
             for slot, ipu in enumerate(self.ipus):
                 begun, late = divmod(step - offset - slot, self.period)
                 if late == 0 and 0 <= begun < periods:
                     load[ipu] = load.get(ipu, 0.0) + self.seconds[slot]
+                    run.setdefault(ipu, []).extend(self.passes[slot])
                     sent |= slot == 0
                     copies |= slot + 1 < self.slots and self.ipus[slot + 1] != ipu
-        return sent * host_s + max(load.values(), default=0.0) + copies * transfer_s
+        slowest = max(load, key=lambda ipu: load[ipu], default=None)
+        return _Step(load.get(slowest, 0.0), tuple(run.get(slowest, ())), sent, copies)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The chip with most to do in a step and its passes; whether the host sends, and who copies."""
+
+    busy_s: float
+    passes: tuple[int, ...]
+    sent: bool
+    copies: bool
+
+    def seconds(self, transfer_s: float, host_s: float) -> float:
+        """What the host sends, the chip with most to do, then the copies."""
+        return self.sent * host_s + self.busy_s + self.copies * transfer_s
 
 
 def _order(
@@ -84,11 +109,14 @@ def _order(
     pipeline_visitor_utils.h, ScheduleOffsets).
     """
     merged = schedule == "grouped" and framework == "popart"
+    stages = len(ipus)
     slot_ipus = [*ipus, *reversed(ipus)]
     seconds = [*forward, *reversed(backward)]
+    passes = [(index,) for index in (*range(stages), *reversed(range(stages, 2 * stages)))]
     if merged:
-        last = len(ipus) - 1
+        last = stages - 1
         seconds[last] += seconds.pop(last + 1)
+        passes[last] += passes.pop(last + 1)
         slot_ipus.pop(last + 1)
     if schedule == "grouped":
         period, offsets = 1, (0,)
@@ -96,7 +124,7 @@ def _order(
         period, offsets = len(slot_ipus), (0,)
     else:
         period, offsets = len(slot_ipus), _rotations(slot_ipus)
-    return _Order(tuple(slot_ipus), tuple(seconds), period, offsets)
+    return _Order(tuple(slot_ipus), tuple(seconds), tuple(passes), period, offsets)
 
 
 def _rotations(slot_ipus: Sequence[int]) -> tuple[int, ...]:
@@ -276,12 +304,20 @@ def pipeline_step(
     entered = periods * order.period  # from this step on no micro-batch begins
     steps = entered - order.period + max(order.offsets) + order.slots
 
-    def spent(first: int, stop: int) -> float:
-        return sum(order.step_s(step, periods, transfer_s, host_s) for step in range(first, stop))
+    waited_for, handovers = [0] * (2 * stages), 0
+
+    def spent(first: int, stop: int, times: int = 1) -> float:
+        nonlocal handovers
+        run = [order.step(step, periods) for step in range(first, stop)]
+        handovers += times * sum(step.copies for step in run)
+        for step in run if times else ():
+            for index in step.passes:
+                waited_for[index] += times
+        return sum(step.seconds(transfer_s, host_s) for step in run)
 
     rounds, rest = divmod(max(0, entered - full), order.period)
     fill = spent(0, full)
-    steady = rounds * spent(full, full + order.period) + spent(entered - rest, entered)
+    steady = rounds * spent(full, full + order.period, rounds) + spent(entered - rest, entered)
     drain = spent(max(full, entered), steps)
     total = fill + steady + drain
     busiest = max(
@@ -301,4 +337,6 @@ def pipeline_step(
         drain_s=drain,
         bubble_share=max(0.0, share),
         steps=steps,
+        handovers=handovers,
+        waited_for=tuple(waited_for),
     )

@@ -9,8 +9,8 @@ import pytest
 
 import ipusim
 from ipusim.errors import WorkloadError
+from ipusim.runtime.compile import graph_job, graphs
 from ipusim.runtime.options.config import make_config
-from ipusim.runtime.step import prepare_graph
 from ipusim.workload import zoo
 from ipusim.workload.graph import Conv, Gather, Graph, MatMul, Norm, Softmax
 from ipusim.workload.zoo.language import bert
@@ -389,7 +389,7 @@ def test_enlarging_repeats_every_element():
 def test_norms_of_variables_are_not_folded():
     model = zoo.load("efficientdet_d0")
     config = make_config(system="Bow-2000", micro_batch=1)
-    kept = [op for op in prepare_graph(model, config).ops if op.kind == "norm"]
+    kept = [op for op in graphs(graph_job(model, config)).micro_batch.ops if op.kind == "norm"]
     assert len(kept) == sum(op.kind == "norm" for op in model.graph(1).ops)
-    folded = prepare_graph(zoo.load("resnet50"), config)
+    folded = graphs(graph_job(zoo.load("resnet50"), config)).micro_batch
     assert not [op for op in folded.ops if op.kind == "norm"]

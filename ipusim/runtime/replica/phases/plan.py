@@ -8,20 +8,18 @@ from dataclasses import dataclass
 from ipusim.compiler.program import Program
 from ipusim.compiler.tiles import ceil_div
 from ipusim.errors import ConfigError
-from ipusim.machine import Chip
-from ipusim.runtime.compile import Lowered
+from ipusim.runtime.compile import Compiled
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.partition import Partitioned, partition, updates_by_chip
 from ipusim.runtime.replica.phases.streams import (
     SPACING,
     Held,
+    forward_splits,
     held_tensors,
     phase_numbers,
     stored_as,
     transfers,
-    weight_splits,
 )
-from ipusim.workload.graph import Graph
 
 COMPUTED = ("activations", "inputs")
 """Kinds of tensors that are not kept from one step to the next."""
@@ -174,26 +172,8 @@ class PhasePlan:
         return self
 
 
-def forward_splits(graph: Graph, config: RunConfig) -> tuple[str, ...]:
-    """Return the forward operators of a graph after which the next phase begins."""
-    if config.phase_splits:
-        return config.phase_splits
-    return weight_splits(
-        tuple(op for op in graph.ops if op.phase == "forward"), graph, config.phases
-    )
-
-
-def plan_phases(lowered: Lowered, chip: Chip, config: RunConfig) -> PhasePlan:
+def plan_phases(compiled: Compiled, config: RunConfig) -> PhasePlan:
     """Cut a graph into phases.
-
-    Parameters
-    ----------
-    lowered : Lowered
-        With its update in training.
-    chip : Chip
-        Without the tiles that only transfer.
-    config : RunConfig
-        With phases.
 
     Raises
     ------
@@ -203,10 +183,10 @@ def plan_phases(lowered: Lowered, chip: Chip, config: RunConfig) -> PhasePlan:
     UnknownNameError
         If a split names no forward operator.
     """
-    graph, update = lowered.graph, lowered.update
+    graph, update = compiled.graph, compiled.update
     splits = forward_splits(graph, config)
     ipus = tuple(phase % config.ipus_per_replica for phase in range(len(splits) + 1))
-    cut = partition(lowered, splits, ipus, chip)
+    cut = partition(compiled, splits, ipus)
     forward, backward = phase_numbers(len(ipus), config.phase_liveness, training=update is not None)
     number_of = {
         op.name: (forward if op.phase == "forward" else backward)[cut.stage_of[op.name]]
@@ -245,7 +225,7 @@ def _stream(tensor: Held, config: RunConfig) -> Stream:
     return Stream(tensor=tensor, loads=loads, stores=stores, bytes=size)
 
 
-def _shares(cut: Partitioned, backward: Sequence[int], update: Lowered) -> UpdateShares:
+def _shares(cut: Partitioned, backward: Sequence[int], update: Compiled) -> UpdateShares:
     """Share the weight update out: a parameter belongs to the first phase that reads it."""
     graph = update.graph
     owners = cut.owners()

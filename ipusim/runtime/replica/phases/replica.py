@@ -6,10 +6,11 @@ tells what is streamed, `phase_schedule` what overlaps, `phase_memory` what lies
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from ipusim.machine import Chip
-from ipusim.runtime.compile import Lowered
+from ipusim.runtime.calibration import FittedCosts
+from ipusim.runtime.compile import Compiled
 from ipusim.runtime.options.spec import STREAMED, RunConfig
 from ipusim.runtime.replica.balance import stage_transfer
 from ipusim.runtime.replica.partition import Stage
@@ -17,24 +18,63 @@ from ipusim.runtime.replica.phases.memory import phase_memories
 from ipusim.runtime.replica.phases.plan import COMPUTED, PhasePlan, plan_phases
 from ipusim.runtime.replica.phases.schedule import Contribution, parts_s
 from ipusim.runtime.replica.phases.streams import handed_over_bytes
-from ipusim.runtime.replica.pipelined import Replica
+from ipusim.runtime.replica.replica import Replica, fullest
+from ipusim.runtime.terms import UPDATE, Beside, Work
 from ipusim.workload.training import ACCUMULATOR_SUFFIX
 
 STATE_PART = "streamed optimiser state"
 
 
-def phased_replica(lowered: Lowered, chip: Chip, config: RunConfig) -> Replica:
-    """Run a graph in phases.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phased:
+    """Micro-batches on chips that hold one phase at a time.
 
-    Parameters
+    Attributes
     ----------
-    lowered, chip, config
-        As for `phase_plan.plan_phases`.
+    compute : tuple of Work
+        Of every phase in one pass.
+    contributions : tuple of Contribution
+        What else a pass spends seconds on.
+    after_s : mapping of str to float
+        What follows all passes.
+    overlapped : bool
+        As for `phased_seconds`.
+    passes, times : int
+        Passes and micro-batches of a step.
+    """
 
-    Returns
-    -------
-    Replica
-        The phases are its stages.
+    compute: tuple[Work, ...]
+    contributions: tuple[Contribution, ...]
+    after_s: Mapping[str, float]
+    overlapped: bool
+    passes: int
+    times: int
+    starts: int = 1
+
+    @property
+    def exchanges(self) -> int:
+        """As `Schedule` says; of phases all, even where a transfer takes longer."""
+        return self.passes * sum(work.exchanges for work in self.compute)
+
+    @property
+    def reductions(self) -> float:
+        """As `Schedule` says."""
+        return self.times
+
+    def parts_s(self, costs: FittedCosts, beside: Beside | None) -> dict[str, float]:
+        """As `Schedule` says."""
+        device = ("device", "compute", [work.at(costs) for work in self.compute])
+        once = parts_s((device, *self.contributions), len(self.compute), overlapped=self.overlapped)
+        parts = {name: self.passes * seconds for name, seconds in once.items() if seconds}
+        update = parts.pop(UPDATE, 0.0)
+        for name, seconds in self.after_s.items():
+            parts[name] = parts.get(name, 0.0) + seconds
+        update = parts.pop(UPDATE, update)
+        return parts | (beside.parts_s(self.times, costs) if beside else {}) | {UPDATE: update}
+
+
+def phased_replica(compiled: Compiled, config: RunConfig) -> Replica:
+    """Run a graph in phases, which are the stages of the result.
 
     Raises
     ------
@@ -52,37 +92,40 @@ def phased_replica(lowered: Lowered, chip: Chip, config: RunConfig) -> Replica:
     is loaded on demand, PopART's default, when the phase has handed over. With tiles for transfers
     the update runs on the others (PopTorch's default, useIOTilesToStore False).
     """
-    plan = plan_phases(lowered, chip, config)
+    plan = plan_phases(compiled, config)
     passes = config.micro_batches // plan.micro_batches
-    once = parts_s(_contributions(plan), plan.count, overlapped=plan.overlapped)
-    parts = {name: passes * seconds for name, seconds in once.items() if seconds}
-    update_s = parts.pop("weight update", 0.0)
+    after: dict[str, float] = {}
     if plan.update and not plan.in_phase:
-        update_s = max(part.cycles for part in plan.update.programs) / chip.clock_hz
-        for name, seconds in _update_streams_s(plan).items():
-            parts[name] = parts.get(name, 0.0) + seconds
+        cycles = max(part.cycles for part in plan.update.programs)
+        after = {UPDATE: cycles / compiled.chip.clock_hz, **_update_streams_s(plan)}
     stages = _stages(plan)
     return Replica(
-        parts_s=parts,
-        update_s=update_s,
+        schedule=Phased(
+            compute=_compute(plan),
+            contributions=tuple(_contributions(plan)),
+            after_s=after,
+            overlapped=plan.overlapped,
+            passes=passes,
+            times=config.micro_batches,
+        ),
         parameters=_parameters(plan),
-        memory=max((stage.memory for stage in stages), key=lambda used: used.peak_tile_bytes),
+        memory=fullest(stages),
         stages=stages,
         gathers=passes * _gathers(plan) if "weights" in config.off_chip else None,
     )
 
 
 def _contributions(plan: PhasePlan) -> list[Contribution]:
-    """Return the seconds of every phase of one pass, by part and column."""
+    """Return what a pass spends seconds on besides computing, by part and column."""
     numbers = range(plan.count)
-    result: list[Contribution] = [("device", "compute", _compute_s(plan))]
+    result: list[Contribution] = []
     if plan.chips > 1:
         result.append(("stage transfers", "blocking", _handovers_s(plan)))
     # One of two chips goes on by itself once it has handed over to the other.
     after = "store" if plan.chips > 1 else "blocking"
     if plan.in_phase:
         cycles, clock = plan.update.cycles, plan.cut.chip.clock_hz
-        result.append(("weight update", after, _by_number(plan, cycles, 1 / clock)))
+        result.append((UPDATE, after, _by_number(plan, cycles, 1 / clock)))
     loading = "load" if plan.config.load_schedule == "preload" else "blocking"
     for kind in STREAMED:
         part = f"streamed {kind}"
@@ -99,12 +142,18 @@ def _contributions(plan: PhasePlan) -> list[Contribution]:
     return result
 
 
-def _compute_s(plan: PhasePlan) -> list[float]:
-    result = [0.0] * plan.count
-    for numbers, seconds in zip((plan.forward, plan.backward), plan.cut.seconds(), strict=True):
-        for number, own in zip(numbers, seconds, strict=False):
-            result[number] += plan.micro_batches * own
-    return result
+def _compute(plan: PhasePlan) -> tuple[Work, ...]:
+    """Return what every phase computes in one pass."""
+    clock = plan.cut.chip.clock_hz
+    result = [Work(seconds=0.0, exchanges=0, clock_hz=clock) for _ in range(plan.count)]
+    for numbers, works in zip((plan.forward, plan.backward), plan.cut.works(), strict=True):
+        for number, own in zip(numbers, works, strict=False):
+            result[number] += replace(
+                own,
+                seconds=plan.micro_batches * own.seconds,
+                exchanges=plan.micro_batches * own.exchanges,
+            )
+    return tuple(result)
 
 
 def _handovers_s(plan: PhasePlan) -> list[float]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from ipusim.runtime.options.spec import RunConfig
 from ipusim.workload.graph import Graph, Op
 from ipusim.workload.training import ACCUMULATOR_SUFFIX
 
@@ -219,6 +220,15 @@ def handed_over_bytes(graph: Graph, number_of: Mapping[str, int]) -> dict[int, i
         if any((number_of[reader.name] - number) % 2 for reader in consumers[name]):
             moved[number] = moved.get(number, 0) + graph.tensors[name].bytes
     return moved
+
+
+def forward_splits(graph: Graph, config: RunConfig) -> tuple[str, ...]:
+    """Return the forward operators of a graph after which the next phase begins."""
+    if config.phase_splits:
+        return config.phase_splits
+    return weight_splits(
+        tuple(op for op in graph.ops if op.phase == "forward"), graph, config.phases
+    )
 
 
 def weight_splits(ops: tuple[Op, ...], graph: Graph, phases: int) -> tuple[str, ...]:

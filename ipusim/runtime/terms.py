@@ -1,0 +1,287 @@
+"""What a step consists of, before anything fitted has a price: counts and seconds.
+
+A run is compiled once and states its terms; a tier prices them. Where the chips of a replica spend
+their time is the matter of a `Schedule`, which knows what waits for what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from ipusim.errors import ConfigError
+from ipusim.runtime.calibration import FittedCosts
+from ipusim.runtime.collectives import Collective
+
+UPDATE = "weight update"
+WAITING = "waiting for the host"
+MAX_COST = 1e6
+"""Largest fitted cost that is taken: beyond it something is wrong with its unit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a chip computes: seconds, and supersteps with an exchange, at its clock."""
+
+    seconds: float
+    exchanges: int
+    clock_hz: float
+
+    def at(self, costs: FittedCosts) -> float:
+        """Return the seconds with the fitted cycles of each exchange superstep."""
+        return self.seconds + costs.exchange_cycles * self.exchanges / self.clock_hz
+
+    def __add__(self, other: Work) -> Work:
+        return replace(
+            self, seconds=self.seconds + other.seconds, exchanges=self.exchanges + other.exchanges
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What a micro-batch takes besides the program of a chip.
+
+    Attributes
+    ----------
+    transfers_s, host_work_s : float
+        Transfers from and to the host that nothing hides; work of the host in between.
+    reductions : tuple of Collective
+        Reductions of shared norm statistics, over all stages.
+    """
+
+    transfers_s: float
+    host_work_s: float
+    reductions: tuple[Collective, ...] = ()
+
+    def reductions_s(self, costs: FittedCosts) -> float:
+        """Return the seconds of the reductions."""
+        total = 0.0
+        for reduction in self.reductions:
+            total += reduction.at(costs.reduction_s)
+        return total
+
+    def parts_s(self, times: int, costs: FittedCosts) -> dict[str, float]:
+        """Return the seconds of so many micro-batches that run one after the other."""
+        parts = {"transfers": times * self.transfers_s, "host work": times * self.host_work_s}
+        if self.reductions:
+            parts["batch-norm reductions"] = times * self.reductions_s(costs)
+        return parts
+
+
+class Schedule(Protocol):
+    """How the chips of a replica spend a step."""
+
+    @property
+    def exchanges(self) -> int:
+        """Supersteps with an exchange on the path that sets the time of all micro-batches."""
+
+    @property
+    def starts(self) -> int:
+        """How often the host starts the chips in a step: once, or in every pipeline cycle."""
+
+    @property
+    def reductions(self) -> float:
+        """How often reductions of one micro-batch are waited for in a step."""
+
+    def parts_s(self, costs: FittedCosts, beside: Beside | None) -> dict[str, float]:
+        """Return where the seconds go, `UPDATE` apart; `beside` is None where it overlaps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneChip:
+    """Micro-batches one after the other on a chip that holds all of the model."""
+
+    cycles: int
+    exchanges_each: int
+    clock_hz: float
+    times: int
+    update_cycles: int = 0
+    starts: int = 1
+
+    @property
+    def exchanges(self) -> int:
+        """As `Schedule` says."""
+        return self.times * self.exchanges_each
+
+    @property
+    def reductions(self) -> float:
+        """As `Schedule` says."""
+        return self.times
+
+    def parts_s(self, costs: FittedCosts, beside: Beside | None) -> dict[str, float]:
+        """As `Schedule` says."""
+        cycles = self.cycles + costs.exchange_cycles * self.exchanges_each
+        parts = {"device": self.times * cycles / self.clock_hz}
+        if beside is not None:
+            parts |= beside.parts_s(self.times, costs)
+        return parts | {UPDATE: self.update_cycles / self.clock_hz}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """How a step depends on the fitted costs: what is slower, the chips or what runs beside them.
+
+    Exact but where a price makes another chip, or the tensors of another chip, the slowest.
+
+    Attributes
+    ----------
+    base_s : float
+        Seconds of the side that pays the cost per step: all that happens in turn, or the host
+        where transfers overlap.
+    floor_s : float
+        Seconds of the other side.
+    starts : int
+        How often the base pays the cost per step.
+    exchanges, floor_exchanges : int
+        Exchange supersteps that each side waits for.
+    reductions, collectives : float
+        How often the base pays a reduction; collectives times machines.
+    clock_hz : float
+    """
+
+    base_s: float
+    floor_s: float
+    starts: int
+    exchanges: int
+    floor_exchanges: int
+    reductions: float
+    collectives: float
+    clock_hz: float
+
+    def busy_s(self, costs: FittedCosts) -> float:
+        """Return the seconds of the base."""
+        return (
+            self.base_s
+            + self.starts * costs.step_s
+            + self.exchanges * costs.exchange_cycles / self.clock_hz
+            + self.reductions * costs.reduction_s
+            + self.collectives * costs.collective_s
+        )
+
+    def step_s(self, costs: FittedCosts) -> float:
+        """Return the seconds of a step."""
+        floor = self.floor_s + self.floor_exchanges * costs.exchange_cycles / self.clock_hz
+        return max(floor, self.busy_s(costs))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """A step at given costs: its parts, which add up to it, and the latency of a request."""
+
+    parts_s: Mapping[str, float]
+    step_s: float
+    latency_s: float
+    fixed_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a step consists of.
+
+    Attributes
+    ----------
+    training : bool
+    clock_hz : float
+        Of the chips.
+    schedule : Schedule
+        What the chips of a replica do.
+    beside : Beside or None
+        What each micro-batch takes besides; None where it overlaps with the chips.
+    collectives : tuple of (str, tuple of Collective)
+        Collectives over the replicas by part; of the chips of a replica the longest counts.
+    streamed_s : mapping of str to float
+        Optimiser state and rows of tables in Streaming Memory.
+    host_s : float
+        Seconds that the host needs beside the chips; a step takes at least as long.
+    between_s : float
+        Seconds that host processes spend between two runs of the device.
+    depth : float
+        Steps from request to result.
+    all_to_all : tuple of int and Collective, or None
+        How often replicas send parts to each other in a step, and what one costs.
+    """
+
+    training: bool
+    clock_hz: float
+    schedule: Schedule
+    beside: Beside | None
+    host_s: float
+    between_s: float
+    depth: float = 1
+    collectives: tuple[tuple[str, tuple[Collective, ...]], ...] = ()
+    streamed_s: Mapping[str, float] = field(default_factory=dict)
+    all_to_all: tuple[int, Collective] | None = None
+
+    def price(self, costs: FittedCosts) -> Priced:
+        """Return the step at given costs.
+
+        Raises
+        ------
+        ConfigError
+            If a cost is negative or implausibly large.
+        """
+        for cost in (costs.step_s, costs.exchange_cycles, costs.reduction_s, costs.collective_s):
+            if not 0 <= cost < MAX_COST:
+                raise ConfigError(f"A fitted cost is {cost!r} s: give 0 or more seconds.")
+        return self._training(costs) if self.training else self._inference(costs)
+
+    def _inference(self, costs: FittedCosts) -> Priced:
+        parts = self.schedule.parts_s(costs, self.beside)
+        parts.pop(UPDATE)
+        # Overlapped transfers hide the fixed cost as well: host and chip then run side by side.
+        if self.beside is None:
+            step = max(sum(parts.values()), self.host_s + costs.step_s)
+        else:
+            parts["fixed"] = costs.step_s
+            step = max(sum(parts.values()), self.host_s)
+        parts[WAITING] = step - sum(parts.values())
+        latency = self.depth * step
+        if self.between_s:
+            parts["host between runs"] = self.between_s
+            step += self.between_s
+        return Priced(parts_s=parts, step_s=step, latency_s=latency, fixed_s=costs.step_s)
+
+    def _training(self, costs: FittedCosts) -> Priced:
+        parts = self.schedule.parts_s(costs, self.beside)
+        update = parts.pop(UPDATE)
+        for name, of_chips in self.collectives:
+            parts[name] = max(one.at(costs.collective_s) for one in of_chips)
+        parts |= {UPDATE: update, "optimiser state": self.streamed_s["optimiser state"]}
+        if self.all_to_all:
+            times, exchange = self.all_to_all
+            parts["all-to-all"] = times * exchange.at(costs.collective_s)
+        fixed = costs.step_s * self.schedule.starts
+        parts |= {
+            "streamed rows": self.streamed_s["streamed rows"],
+            "fixed": fixed,
+            "host between runs": self.between_s,
+        }
+        busy = sum(parts.values())
+        step = max(busy, self.host_s)
+        parts[WAITING] = step - busy
+        shown = {name: seconds for name, seconds in parts.items() if seconds}
+        return Priced(parts_s=shown, step_s=step, latency_s=step, fixed_s=fixed)
+
+    def line(self) -> Line:
+        """Return how the step depends on the costs, read off the terms."""
+        free = self.price(FittedCosts()).parts_s
+        busy = sum(seconds for name, seconds in free.items() if name != WAITING)
+        host = self.host_s + (0.0 if self.training else self.between_s)
+        overlapped = self.beside is None
+        reductions = sum(one.latencies for one in self.beside.reductions) if self.beside else 0.0
+        collectives = sum(
+            max(one.latencies for one in of_chips) for _, of_chips in self.collectives
+        )
+        if self.all_to_all:
+            collectives += self.all_to_all[0] * self.all_to_all[1].latencies
+        return Line(
+            base_s=host if overlapped else busy,
+            floor_s=busy if overlapped else host,
+            starts=self.schedule.starts,
+            exchanges=0 if overlapped else self.schedule.exchanges,
+            floor_exchanges=self.schedule.exchanges if overlapped else 0,
+            reductions=reductions * self.schedule.reductions,
+            collectives=collectives,
+            clock_hz=self.clock_hz,
+        )

@@ -1,0 +1,64 @@
+"""Terms of a step: stated once, priced at any cost, the same as a step simulated with it."""
+
+from __future__ import annotations
+
+import pytest
+
+import ipusim
+from ipusim.runtime.calibration import FittedCosts
+from ipusim.runtime.compile import compile_run
+from ipusim.runtime.options.config import make_config
+from ipusim.runtime.replica.partition import exchange_supersteps
+from ipusim.workload import zoo
+
+MODEL = "braggnn"
+TRAINING = {"mode": "training", "micro_batch": 2, "gradient_accumulation": 8}
+RUNS = {
+    "one chip": {"system": "C2", "micro_batch": 2},
+    "overlapped": {"system": "IPU-M2000", "overlap_io": True, "batches_in_flight": 3},
+    "in turn": {"system": "IPU-M2000", "ipus_per_replica": 2, "schedule": "sequential"},
+    "at once": {"system": "IPU-M2000", "ipus_per_replica": 2},
+    "trained": {"system": "IPU-POD64", **TRAINING},
+    "pipeline": {"system": "IPU-POD64", "ipus_per_replica": 2, **TRAINING},
+    "turns": {"system": "IPU-POD64", "ipus_per_replica": 2, "framework": "tensorflow", **TRAINING},
+}
+COSTS = {
+    "starts": FittedCosts(step_s=1e-3),
+    "exchanges": FittedCosts(exchange_cycles=1.0),
+    "reductions": FittedCosts(reduction_s=1e-6),
+    "collectives": FittedCosts(collective_s=1e-3),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("cost", COSTS)
+def test_a_step_pays_each_cost_as_often_as_its_terms_say(name, cost):
+    options = RUNS[name]
+    terms = ipusim.simulate(MODEL, tier="specification", **options).result.terms
+    line = terms.line()
+    dear = ipusim.simulate(MODEL, costs=COSTS[cost], **options).result
+    assert terms.price(COSTS[cost]).step_s == dear.step_s
+    assert dear.step_s == pytest.approx(line.step_s(COSTS[cost]), rel=1e-12)
+    assert sum(dear.parts_s.values()) == pytest.approx(dear.step_s)
+
+
+def test_shared_statistics_are_paid_by_every_micro_batch():
+    options = {"system": "IPU-POD16", "batch_norm_span": 2, **TRAINING}
+    line = ipusim.simulate("resnet18", **options).result.terms.line()
+    norms = 2 * 20
+    assert line.reductions == 8 * norms
+
+
+def test_exchanges_of_a_pipeline_are_those_of_the_chips_that_are_waited_for():
+    options = {"system": "IPU-M2000", "replicas": 1, **TRAINING}
+    alone = ipusim.simulate(MODEL, **options).result.terms.line()
+    config = make_config(**options)
+    each = exchange_supersteps(compile_run(zoo.load(MODEL), config).program.ops)
+    assert alone.exchanges == 8 * each > 0
+    piped = ipusim.simulate(MODEL, ipus_per_replica=2, **options).result
+    schedule = piped.terms.schedule
+    of_stages = [work.exchanges for work in (*schedule.forward, *schedule.backward)]
+    assert sum(of_stages) == each
+    # Every step waits for one chip, and some steps hold a part of its work only.
+    assert 8 * each / 2 <= piped.terms.line().exchanges < 8 * each
+    assert schedule.free.steps == schedule.starts > 8
