@@ -1,4 +1,4 @@
-"""One offline page with every published row: filters, order, and a click to what is behind it."""
+"""Offline pages of every published value: filters, order, and a click to what is behind it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 import pandas as pd
 
 from ipusim.study.book.catalogue import Study
-from ipusim.study.book.site import ROWS, render
+from ipusim.study.book.site import COVERAGE, ROWS, render
 from ipusim.study.verdicts.compare import (
     HIT_PERCENT,
     NEAR_PERCENT,
     RUN_COLUMNS,
-    VERDICT_COLUMNS,
     error_percent,
 )
 
@@ -21,6 +20,7 @@ _STUDIES = {
     "qwant": "Qwant, C2 card",
     "tamu": "TAMU, PEARC'22",
     "argonne": "Graphcore at Argonne",
+    "mk2": "Graphcore's MK2 blog",
     "results": "Graphcore's results page",
 }
 _COLUMNS = (
@@ -34,6 +34,16 @@ _COLUMNS = (
     ("interval", "80 % interval", True, True),
     ("error", "error %", True, False),
     ("verdict", "verdict", False, False),
+)
+_COVERAGE = (
+    ("name", "value", False, False),
+    ("study", "document", False, True),
+    ("kind", "table", False, True),
+    ("printed", "printed", True, False),
+    ("unit", "unit", False, True),
+    ("answer", "answer", False, False),
+    ("verdict", "verdict", False, False),
+    ("note", "what was found, or why not", False, True),
 )
 _FILTERS = ("study", "family", "system", "mode", "metric", "verdict")
 _DETAILS = (
@@ -50,7 +60,7 @@ _DETAILS = (
 
 
 def rows_html(frame: pd.DataFrame, studies: Sequence[Study] = ()) -> str:
-    """Return the page.
+    """Return the page of all rows.
 
     Parameters
     ----------
@@ -65,24 +75,67 @@ def rows_html(frame: pd.DataFrame, studies: Sequence[Study] = ()) -> str:
         One HTML document that needs nothing from the network. Its address takes the filters after
         ``#``, as ``rows.html#family=bert&mode=training``.
     """
-    rows = [_row(row) for row in frame[list(VERDICT_COLUMNS)].to_dict("records")]
-    titles = {key: title for key, title, _, _ in _COLUMNS}
-    filters = [
-        (name, titles.get(name, name), sorted({row[name] for row in rows if row[name]}))
-        for name in _FILTERS
-    ]
-    keys = ("key", "title", "number", "wide")
-    columns = [dict(zip(keys, line, strict=True)) for line in _COLUMNS]
     return render(
         "rows.html.j2",
         ROWS,
         studies,
-        rows=rows,
-        columns=columns,
-        filters=filters,
-        hit=f"{HIT_PERCENT:g}",
-        near=f"{NEAR_PERCENT:g}",
+        title="Every published row beside its prediction",
+        intro="Error: predicted over published, minus one, of the calibrated tier, whose constants "
+        f"are fitted without the row's own model family. A hit is within {HIT_PERCENT:g} %, near "
+        f"within {NEAR_PERCENT:g} %, a miss above.",
+        source="verdicts.csv",
+        order="error",
+        **_listing([_row(row) for row in frame.to_dict("records")], _COLUMNS, _FILTERS),
     )
+
+
+def coverage_html(frame: pd.DataFrame, studies: Sequence[Study] = ()) -> str:
+    """Return the page that says where each published value is regenerated, or why not.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `ipusim.study.coverage.coverage`.
+    studies : sequence of Study
+        Whose pages the menu names.
+    """
+    rows = [
+        {"name": line["what"], **line, "verdict": line["verdict"] or "none"}
+        for line in frame.assign(study=frame["study"].map(_STUDIES)).to_dict("records")
+    ]
+    for row in rows:
+        row["shown"] = {key: _text(row[key]) for key, *_ in _COVERAGE}
+        row["details"] = [["row", row["row_id"]], ["page", row["where"]], ["note", row["note"]]]
+        row["search"] = f"{row['name']} {row['row_id']}".lower()
+    return render(
+        "rows.html.j2",
+        COVERAGE,
+        studies,
+        title="What was published, and where it is regenerated",
+        intro="Every table, figure and claim of the five documents: simulated, derived from the "
+        "machine or the network alone, a restatement of another row, put into the model (so no "
+        "test), or not tested for the reason given.",
+        source="coverage.csv",
+        order="study",
+        **_listing(rows, _COVERAGE, ("study", "kind", "answer", "verdict")),
+    )
+
+
+def _listing(
+    rows: list[dict[str, Any]], shown: Sequence[tuple[str, str, bool, bool]], by: Sequence[str]
+) -> dict[str, Any]:
+    """Return the rows, columns and filters of a page."""
+    titles = {key: title for key, title, *_ in shown}
+    return {
+        "rows": rows,
+        "columns": [
+            dict(zip(("key", "title", "number", "wide"), line, strict=True)) for line in shown
+        ],
+        "filters": [
+            (name, titles.get(name, name), sorted({row[name] for row in rows if row[name]}))
+            for name in by
+        ],
+    }
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import ipusim
 from ipusim.files import read_tables
 from ipusim.study.book.catalogue import Study
 
-START, ROWS = "index.html", "rows.html"
+START, ROWS, COVERAGE = "index.html", "rows.html", "coverage.html"
 _SCRIPT = re.compile(r"<script\b.*?</script>", re.DOTALL)
 """nbconvert's page loads scripts from the network for formulas and widgets; ours has neither."""
 _HEADING = re.compile(r"^(#{1,4}) +(.*)$", re.MULTILINE)
@@ -53,7 +53,11 @@ def notebook_link(study: Study) -> Link:
 
 def render(template: str, here: str, studies: Sequence[Study], **values: Any) -> str:
     """Fill in one template of ``templates/``; all values but `Markup` are escaped."""
-    menu = (Link(START, "Start page"), Link(ROWS, "Every published row"))
+    menu = (
+        Link(START, "Start page"),
+        Link(ROWS, "Every published row"),
+        Link(COVERAGE, "Coverage"),
+    )
     return (
         _environment()
         .get_template(template)
