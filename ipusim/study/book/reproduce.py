@@ -23,6 +23,7 @@ from ipusim.study.book.catalogue import (
     OUTPUT_PARAMETER,
     Study,
     list_studies,
+    load_specs,
     parameter_values,
     select_studies,
     takes_output_dir,
@@ -32,9 +33,11 @@ from ipusim.study.book.execute import run_notebook
 from ipusim.study.book.index import Card, index_html
 from ipusim.study.book.notebook import cleaned, notebook_text, read_notebook
 from ipusim.study.book.outputs import frame_csv, save_figure
-from ipusim.study.book.rows import rows_html
-from ipusim.study.book.site import notebook_page, search_script
+from ipusim.study.book.rows import coverage_html, rows_html
+from ipusim.study.book.site import COVERAGE, ROWS, START, notebook_page, search_script
 from ipusim.study.cached import available_cores
+from ipusim.study.coverage import coverage
+from ipusim.study.data.published import PublishedRow, load_rows
 from ipusim.study.predict import Predictor
 from ipusim.study.verdicts.compare import PREDICTED, verdicts
 from ipusim.study.verdicts.summary import Verdict
@@ -302,15 +305,32 @@ def _result(state: StudyState, status: str, out: Path) -> StudyResult:
     return StudyResult(name=state.name, status=status, message=state.message, notebook=notebook)
 
 
+def _judged(out: Path, studies: Sequence[Study]) -> tuple[PublishedRow, ...]:
+    """Return the rows that the studies in the folder are about; each once, in their order."""
+    shown = [study for study in studies if load_state(out, study.name)]
+    about_all = {spec["notebook"] for spec in load_specs().values() if spec.get("judges_all_rows")}
+    if any(study.name in about_all for study in shown):
+        return load_rows()
+    wanted = {study.rows for study in shown}
+    return tuple(row for row in load_rows() if row.study in wanted)
+
+
 def _write_verdicts(
-    out: Path, studies: Sequence[Study], predictor: Predictor | None
+    out: Path,
+    studies: Sequence[Study],
+    rows: Sequence[PublishedRow],
+    predictor: Predictor | None,
 ) -> pd.DataFrame:
-    """Judge every published row and draw the overview figure."""
-    frame = verdicts(predictor=predictor, jobs=available_cores())
+    """Judge published rows; write their table, their page, the coverage if all are there."""
+    frame = verdicts(rows, predictor=predictor, jobs=available_cores())
     write_text(out / "verdicts.csv", frame_csv(frame))
-    write_text(out / "rows.html", rows_html(frame, studies))
+    write_text(out / ROWS, rows_html(frame, studies))
     if (frame["status"] == PREDICTED).any():
         save_figure(published_against_predicted(frame), SCATTER_FIGURE, out)
+    if predictor is None and len(rows) == len(load_rows()):
+        covered = coverage(frame)
+        write_text(out / "coverage.csv", frame_csv(covered))
+        write_text(out / COVERAGE, coverage_html(covered, studies))
     return frame
 
 
@@ -343,7 +363,7 @@ def _write_index(out: Path, studies: Sequence[Study], frame: pd.DataFrame | None
     write_text(out / "search.js", search_script([page for page in pages if page[0].exists()]))
     overview = f"figures/{SCATTER_FIGURE}.svg"
     shown = overview if frame is not None and (out / overview).exists() else ""
-    return write_text(out / "index.html", index_html(cards, frame, overview=shown, studies=studies))
+    return write_text(out / START, index_html(cards, frame, overview=shown, studies=studies))
 
 
 def reproduce(
@@ -419,6 +439,7 @@ def _run_all(
     all_studies = list_studies(folder)
     _check_states(out, [study.name for study in all_studies], resume=resume)
     results = []
+    written = out / STATE_FOLDER / "pages"
     for study in tqdm(studies, desc="studies", unit="study", disable=not progress):
         key = study_key(study, values[study.name])
         state = load_state(out, study.name) if resume else None
@@ -427,6 +448,7 @@ def _run_all(
             tell(results[-1])
             continue
         _state_path(out, study.name).unlink(missing_ok=True)
+        written.unlink(missing_ok=True)
         start = time.monotonic()
         state = _run_study(study, key, values[study.name], out, all_studies, progress)
         write_text(_state_path(out, study.name), json.dumps(asdict(state), indent=1) + "\n")
@@ -434,12 +456,18 @@ def _run_all(
         cells = sum(cell["cell_type"] == "code" for cell in read_notebook(study.path)["cells"])
         results.append(replace(result, cells=cells, seconds=time.monotonic() - start))
         tell(results[-1])
+    if all(result.status == "up to date" for result in results) and written.exists():
+        return tuple(results)
+    written.unlink(missing_ok=True)
     frame = None
     try:
-        frame = _write_verdicts(out, all_studies, predictor)
+        rows = _judged(out, all_studies)
+        if rows:
+            frame = _write_verdicts(out, all_studies, rows, predictor)
     except IpuSimError as error:
         failure = {"status": "failed", "message": str(error)}
         results.append(StudyResult(name="verdicts", **failure, notebook=out / "verdicts.csv"))
         tell(results[-1])
     _write_index(out, all_studies, frame)
+    write_text(written, "")  # the pages belong to the studies' outputs: a resumed run may keep them
     return tuple(results)

@@ -353,13 +353,30 @@ def test_a_half_written_folder(notebooks, instant, tmp_path, text):
 
 
 def test_a_failure_of_the_verdicts_is_a_result(notebooks, instant, tmp_path, monkeypatch):
-    def fail(**_):
+    def fail(*_, **__):
         raise StudyError("No prediction today.")
 
     monkeypatch.setattr(module, "verdicts", fail)
     study, verdict = run(notebooks, tmp_path / "build", "01")
     assert (study.status, verdict.name, verdict.status) == ("done", "verdicts", "failed")
     assert (tmp_path / "build" / "index.html").is_file()
+
+
+def test_only_the_rows_of_studies_that_ran_are_judged(notebooks, instant, tmp_path):
+    out = tmp_path / "build"
+    run(notebooks, out, "01")
+    assert set(pd.read_csv(out / "verdicts.csv")["study"]) == {"qwant"}
+    run(notebooks, out, "02")
+    assert set(pd.read_csv(out / "verdicts.csv")["study"]) == {"qwant", "tamu"}
+
+
+def test_resuming_with_nothing_to_do_judges_nothing(notebooks, instant, tmp_path, monkeypatch):
+    out = tmp_path / "build"
+    run(notebooks, out, "01")
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    monkeypatch.setattr(module, "verdicts", None)
+    assert {result.status for result in run(notebooks, out, "01", resume=True)} == {"up to date"}
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
 def test_the_page_escapes_names_and_needs_no_network():
