@@ -333,7 +333,10 @@ def calibrate(power: bool, gpu: bool) -> None:
     predictor = PooledPredictor(available_cores())
     fitted = fit(predictor=predictor, power=power)
     for cost in fitted.step_costs.values():
-        click.echo(f"{cost.stack}: {1e6 * cost.value_s:.1f} us ({len(cost.rows)} rows)")
+        click.echo(
+            f"{cost.stack}: {1e6 * cost.value_s:.1f} us per step, {cost.superstep_cycles:.0f} "
+            f"cycles per superstep with an exchange ({len(cost.rows)} rows)"
+        )
     for name in ("reduction", "collective"):
         latency = getattr(fitted.scale_out, name)
         click.echo(f"{name}: {1e6 * latency.value_s:.2f} us ({len(latency.rows)} rows)")

@@ -13,6 +13,7 @@ DEVICE_S_FIXED = 2e-4
 POWER_W = 250.0
 POWER_PARTS_W = {"static": 110.0, "amp": 10.0, "sram": 20.0, "exchange": 3.0}
 CALIBRATED_BY_DEFAULT_S = 1e-4
+EXCHANGES, CLOCK_HZ = 500, 1.33e9
 OVERLAPPED_TRANSFER_S = 5e-5
 
 
@@ -68,6 +69,8 @@ class FakePredictor:
         if options.get("tier", "calibrated") == "calibrated":
             given = options.get("costs")
             cost_s = CALIBRATED_BY_DEFAULT_S if given is None else given.step_s
+            if given is not None:
+                device_s += EXCHANGES / CLOCK_HZ * given.exchange_cycles
             if given is not None and options.get("mode") == "training":
                 shared = options.get("batch_norm_span", 1) > 1
                 machines = options["replicas"] / IPUS_PER_MACHINE

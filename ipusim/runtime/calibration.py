@@ -1,4 +1,4 @@
-"""The few fitted constants: costs per step, GPU kernel and compiled vertex; scale-out; power."""
+"""The few fitted constants: per step, superstep, GPU kernel, compiled vertex; scale-out; power."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def _value(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedCosts:
-    """Seconds that the calibrated tier adds; all 0 in the specification tier.
+    """What the calibrated tier adds; all 0 in the specification tier.
 
     Attributes
     ----------
     step_s : float
-        Fixed cost per step: per batch in inference, per weight update in training, per cycle where
-        a replica is a pipeline.
+        Seconds of a call from the host: per batch in inference, per weight update in training.
     reduction_s : float
         Latency of a reduction over neighbouring chips within the program (distributed batch norm).
     collective_s : float
         Latency of an all-reduce over all replicas, per machine that takes part; collectives of one
         pass have half.
     exchange_cycles : float
-        Cycles of every superstep with an exchange, beyond those of its sync and its data.
+        Cycles of every superstep with an exchange of tensors, beyond those of its sync and its
+        data (`LoweredOp.exchanges`): in inference and training, on one chip and in stages.
     """
 
     step_s: float = 0.0
@@ -61,7 +61,7 @@ class FittedCosts:
 def fitted_costs(stack: str) -> FittedCosts:
     """Return the fitted costs of a stack.
 
-    A stack without an entry has nothing to be fitted on: its cost per step is 0. The two
+    A stack without an entry has nothing to be fitted on: its costs are 0. The two
     constants of scale-out belong to links and synchronisation and hold for all stacks.
 
     Raises
@@ -72,6 +72,9 @@ def fitted_costs(stack: str) -> FittedCosts:
     known = _tables().get("step_cost", {})
     return FittedCosts(
         step_s=_value("step_cost", stack) if stack in known else 0.0,
+        exchange_cycles=_value("superstep_cost", stack, what="number of cycles")
+        if stack in known
+        else 0.0,
         reduction_s=_value("scale_out", "reduction_latency"),
         collective_s=_value("scale_out", "collective_latency"),
     )

@@ -61,4 +61,5 @@ def test_exchanges_of_a_pipeline_are_those_of_the_chips_that_are_waited_for():
     assert sum(of_stages) == each
     # Every step waits for one chip, and some steps hold a part of its work only.
     assert 8 * each / 2 <= piped.terms.line().exchanges < 8 * each
-    assert schedule.free.steps == schedule.starts > 8
+    assert schedule.free.steps > 8
+    assert schedule.starts == 1

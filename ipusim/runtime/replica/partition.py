@@ -233,8 +233,8 @@ def partition(
 
 
 def exchange_supersteps(ops: Iterable[LoweredOp]) -> int:
-    """Return how many supersteps with an exchange run in some operations, repeats counted."""
-    return sum(step.repeats for op in ops for step in op.steps if step.exchange_cycles)
+    """Return how many supersteps of some operations pay for an exchange (`LoweredOp.exchanges`)."""
+    return sum(op.exchanges for op in ops)
 
 
 def by_chip(stage_ipus: Sequence[int], works: Sequence[Work]) -> tuple[Work, ...]:

@@ -42,6 +42,7 @@ class Pipeline:
     accumulation: int
     handover_s: float
     update_s: float
+    starts: int = 1
 
     @property
     def ipus(self) -> int:
@@ -74,16 +75,6 @@ class Pipeline:
         """As `Schedule` says."""
         works = zip(self.free.waited_for, (*self.forward, *self.backward), strict=True)
         return sum(times * work.exchanges for times, work in works)
-
-    @property
-    def starts(self) -> int:
-        """As `Schedule` says: once per cycle.
-
-        [A] In each cycle of a pipeline the host is read and all chips of the replica meet, as in a
-        batch of inference. Taken up after seeing that pipelines of every family come out too fast,
-        by 0.4 to 1.5 ms per cycle, and replicas of one chip do not.
-        """
-        return self.free.steps
 
     @property
     def reductions(self) -> float:

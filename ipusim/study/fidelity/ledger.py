@@ -15,6 +15,7 @@ from ipusim.study.evidence import operations
 from ipusim.study.evidence.memory import network_memory_table
 from ipusim.study.predict import TIERS
 from ipusim.study.verdicts.compare import (
+    HIT_PERCENT,
     NOT_MODELLED,
     PREDICTED,
     error_percent,
@@ -24,6 +25,8 @@ from ipusim.study.verdicts.compare import (
 from ipusim.study.verdicts.errors import error_figures
 from ipusim.study.verdicts.summary import errors_by
 
+TUNED_FAMILIES = ("resnet", "resnext", "bert", "efficientnet", "yolo")
+"""Families with most rows, on which the model was developed; others show what a new one gets."""
 PAIR_PERCENT = 10.0
 """A pair of chips is told apart rightly when its predicted ratio is this near the published one."""
 _SAME_RUN = (
@@ -82,6 +85,56 @@ def ledger(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
         As `ipusim.study.verdicts.summary.errors_by`.
     """
     return errors_by(_whole(frame), by)
+
+
+def families_apart(frame: pd.DataFrame) -> pd.DataFrame:
+    """Summarise errors of time where a pooled median would hide those that nobody tuned.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `ipusim.study.verdicts.compare.verdicts`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per tier and group of rows: rows, families, median and 90th percentile of absolute errors
+        and bias of time in percent, median of the medians of the families, and hits, judged in
+        printed units and in time, the worse counts.
+    """
+    tuned = frame["family"].isin(TUNED_FAMILIES)
+    inference = frame["mode"] == "inference"
+    bow = frame["system"].str.contains("Bow", na=False)
+    pipelined = (frame["ipus_per_replica"].fillna(1) > 1) & (frame["mode"] == "training")
+    groups = {
+        "all": tuned | ~tuned,
+        "families tuned on": tuned,
+        "other families": ~tuned,
+        "inference, Bow": inference & bow,
+        "inference, Classic": inference & ~bow,
+        "training, one chip per replica": (frame["mode"] == "training") & ~pipelined,
+        "training, pipelines": pipelined,
+    }
+    lines = []
+    for tier in TIERS:
+        for name, chosen in groups.items():
+            used = time_errors(_whole(frame[chosen]), tier)
+            errors = 100.0 * (used["ratio"] - 1.0)
+            printed = [*map(error_percent, used[tier], used["published"])]
+            worse = np.maximum(errors.abs(), np.abs(printed))
+            medians = errors.abs().groupby(used["family"]).median()
+            lines.append(
+                {
+                    "tier": tier,
+                    "group": name,
+                    "rows": len(used),
+                    "families": len(medians),
+                    **error_figures(errors, "median", "p90", "bias"),
+                    "median_of_families_percent": float(medians.median()),
+                    "hits": int((worse.round(9) <= HIT_PERCENT).sum()),
+                }
+            )
+    return pd.DataFrame(lines)
 
 
 def _whole(frame: pd.DataFrame) -> pd.DataFrame:

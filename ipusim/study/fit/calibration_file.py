@@ -16,10 +16,11 @@ from ipusim.runtime.calibration import FILE as CALIBRATION_FILE
 _HEADER = """\
 # Written by `ipusim calibrate`; do not edit by hand.
 #
-# step_cost: one constant per software stack, a fixed cost per step in seconds on top of what the
-# specification tier predicts. It minimises the mean absolute relative error of time per step over
-# the rows it names; a stack without rows has no fitted cost. Comparisons never use these values:
-# they refit without the row's own family.
+# step_cost, superstep_cost: two constants per software stack on top of what the specification tier
+# predicts, the seconds of a call from the host per step and the cycles of each superstep with an
+# exchange of data. They minimise the mean absolute relative error of time per step over the rows
+# that the first names, inference on one chip; a stack without rows has no fitted cost. Comparisons
+# never use these values: they refit without the row's own family.
 #
 # power: two factors, on the energies of arithmetic and of memory traffic in
 # data/hardware/power.toml, by least squares on the power that the rows imply; 1 means none.
@@ -40,6 +41,7 @@ _HEADER = """\
 # compile: seconds per vertex on a tile that the compiler generates (ipusim.runtime.compile_time).
 schema = 1
 """
+_SUPERSTEP_SOURCE = "together with the stack's cost per step, on the same rows"
 _STEP_SOURCE = "least mean absolute relative error of time per step over rows"
 _GPU_SOURCE = "least mean absolute logarithm of predicted over published time per step over rows"
 _SCALE_SOURCE = "median of what makes the slowdown of one of the rows exact"
@@ -50,21 +52,24 @@ _POWER_SOURCE = "non-negative least squares of dynamic power over rows"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCost:
-    """A fitted cost per step.
+    """The fitted costs of a stack.
 
     Attributes
     ----------
     stack : str
         The stack it is for.
     value_s : float
-        Seconds per step; 0 when there is no row to fit on.
+        Seconds of a call from the host per step; 0 when there is no row to fit on.
     rows : tuple of str
         The rows it was fitted on.
+    superstep_cycles : float
+        Cycles of each superstep with an exchange of data.
     """
 
     stack: str
     value_s: float
     rows: tuple[str, ...]
+    superstep_cycles: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +212,13 @@ def calibration_text(calibration: Calibration) -> str:
         blocks.append(
             _seconds(f"step_cost.{json.dumps(stack)}", cost.value_s, _STEP_SOURCE, cost.rows)
         )
+        values = {
+            "value": f"{cost.superstep_cycles:.0f}",
+            "unit": '"cycles"',
+            "label": '"fitted"',
+            "source": json.dumps(_SUPERSTEP_SOURCE),
+        }
+        blocks.append(_block(f"superstep_cost.{json.dumps(stack)}", values, ()))
     for name in ("reduction", "collective"):
         fitted: Latency = getattr(calibration.scale_out, name)
         blocks.append(
@@ -265,10 +277,11 @@ def _kernel_cost(stack: str, block: dict[str, Any]) -> KernelCost:
     return KernelCost(stack=stack, value_s=float(block["value"]), rows=tuple(block["rows"]))
 
 
-def _step_cost(stack: str, block: dict[str, Any]) -> StepCost:
+def _step_cost(stack: str, block: dict[str, Any], superstep: dict[str, Any]) -> StepCost:
     return StepCost(
         stack=stack,
         value_s=float(block["value"]),
+        superstep_cycles=float(superstep.get("value", 0.0)),
         rows=tuple(block["rows"]),
     )
 
@@ -295,9 +308,11 @@ def load_calibration(path: Path | None = None) -> Calibration:
     try:
         tables = tomllib.loads(source.read_text(encoding="utf-8"))
         amp, sram = tables["power"]["amp_scale"], tables["power"]["sram_scale"]
+        supersteps = tables.get("superstep_cost", {})
         return Calibration(
             step_costs={
-                stack: _step_cost(stack, block) for stack, block in tables["step_cost"].items()
+                stack: _step_cost(stack, block, supersteps.get(stack, {}))
+                for stack, block in tables["step_cost"].items()
             },
             power=PowerScales(
                 amp=float(amp["value"]), sram=float(sram["value"]), rows=tuple(amp["rows"])

@@ -1,15 +1,19 @@
-"""Fitting the few constants: a fixed cost per step of each software stack, and two of power.
+"""Fitting the few constants: two costs of each software stack, and two of power.
 
-The cost enters a step as max(floor, base + cost): base is everything that happens in turn, floor
-what runs beside it (the host link, or the device where transfers overlap). Both are read off two
-predictions, and the mean of |step / published - 1| is then piecewise linear in the cost, so its
-minimum lies at a kink and is found exactly: robust against single rows, the same on every machine.
+A call from the host, in seconds per step, and control code, in cycles per superstep with an
+exchange, enter a step as max(floor, base + costs): base is everything that happens in turn, floor
+what runs beside it (the host link, or the device where transfers overlap). How both grow is read
+off five predictions. The mean of |step / published - 1| is then piecewise linear in the call, so
+that for each number of cycles its minimum lies at a kink and is found exactly: robust against
+single rows, the same on every machine.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -43,19 +47,40 @@ POWER_STUDY = "qwant"
 
 _PROBE_S = 1.0
 """A cost beside which everything that runs in parallel is short."""
-_PROBE = FittedCosts(step_s=_PROBE_S)
+_PROBE_CYCLES = 2e5
+"""The same per superstep."""
+_PROBES = tuple(
+    FittedCosts(step_s=call, exchange_cycles=cycles)
+    for call, cycles in (
+        (_PROBE_S, 0.0),
+        (_PROBE_S, _PROBE_CYCLES),
+        (0.0, _PROBE_CYCLES),
+        (0.0, 2 * _PROBE_CYCLES),
+    )
+)
+
+_ALIKE = 1e-9
+"""Errors this near are taken for equal, so that the last bit of a sum decides nothing."""
+
+MOST_CYCLES, CYCLES_STEP = 2000, 10
+"""The cost of a superstep is looked for up to here, in steps of so many cycles."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSample:
     """One published throughput beside the step that is predicted for it.
 
+    The step takes max(floor_s + beside_s x cycles, base_s + call + in_turn_s x cycles) seconds for
+    a call from the host and a number of cycles per superstep with an exchange.
+
     Attributes
     ----------
     row_id, family, stack : str
         Which row.
     floor_s, base_s : float
-        The step takes max(floor_s, base_s + cost) seconds.
+        Seconds of what runs beside the call from the host, and in turn with it, without costs.
+    beside_s, in_turn_s : float
+        Seconds that one cycle per superstep adds to each.
     published_s : float
         Time per step that the published throughput implies.
     """
@@ -65,21 +90,19 @@ class StepSample:
     stack: str
     floor_s: float
     base_s: float
+    beside_s: float
+    in_turn_s: float
     published_s: float
-
-    def relative_error(self, cost_s: float) -> float:
-        """Return the absolute relative error of the step at a cost in seconds."""
-        return abs(max(self.floor_s, self.base_s + cost_s) / self.published_s - 1.0)
 
 
 def fitting_rows() -> tuple[PublishedRow, ...]:
-    """Return the published rows that the cost per step may be fitted on.
+    """Return the published rows that the costs per step and superstep may be fitted on.
 
     Returns
     -------
     tuple of PublishedRow
-        Modelled inference throughput rows of the results page: in a training step the cost drowns
-        in many micro-batches.
+        Modelled inference throughput rows of the results page with one chip per replica: what
+        several chips or a training step add are not to leak into the costs.
 
     Raises
     ------
@@ -87,22 +110,26 @@ def fitting_rows() -> tuple[PublishedRow, ...]:
         If a data file is missing or damaged.
     """
     rows = load_rows(study=FITTING_STUDY, metric="throughput")
-    return tuple(row for row in rows if not row.not_modelled and row.run.mode == "inference")
+    return tuple(
+        row
+        for row in rows
+        if not row.not_modelled
+        and row.run.mode == "inference"
+        and (row.run.ipus_per_replica or 1) == 1
+    )
 
 
 def step_requests(rows: Iterable[PublishedRow]) -> list[Request]:
-    """Return what `step_samples` asks for: every row without a cost and with a large one."""
+    """Return what `step_samples` asks for: every row without costs and with large ones."""
     asked = []
     for row in rows:
-        asked += [
-            request_for(row.run, "specification"),
-            request_for(row.run, "calibrated", costs=_PROBE),
-        ]
+        asked.append(request_for(row.run, "specification"))
+        asked += [request_for(row.run, "calibrated", costs=costs) for costs in _PROBES]
     return asked
 
 
 def step_samples(rows: Iterable[PublishedRow], predictor: Predictor) -> tuple[StepSample, ...]:
-    """Predict how each row's step depends on the cost.
+    """Predict how each row's step depends on the costs.
 
     Parameters
     ----------
@@ -121,45 +148,76 @@ def step_samples(rows: Iterable[PublishedRow], predictor: Predictor) -> tuple[St
     samples = []
     for row in rows:
         items = row.run.items_per_step
-        free = predict(row.run, "specification", predictor=predictor)
-        loaded = predict(row.run, "calibrated", predictor=predictor, costs=_PROBE)
+        free = items / float(predict(row.run, "specification", predictor=predictor).throughput)
+        called, both, once, twice = (
+            items
+            / float(predict(row.run, "calibrated", predictor=predictor, costs=costs).throughput)
+            for costs in _PROBES
+        )
+        slope = (twice - once) / _PROBE_CYCLES
+        in_turn = (both - called) / _PROBE_CYCLES > slope / 2
         samples.append(
             StepSample(
                 row_id=row.row_id,
                 family=row.family,
                 stack=row.stack,
-                floor_s=items / float(free.throughput),
-                base_s=items / float(loaded.throughput) - _PROBE_S,
+                floor_s=free if in_turn else once - slope * _PROBE_CYCLES,
+                base_s=called - _PROBE_S,
+                beside_s=0.0 if in_turn else slope,
+                in_turn_s=slope if in_turn else 0.0,
                 published_s=row.run.step_s_at(row.value),
             )
         )
     return tuple(samples)
 
 
-def fit_step_cost(samples: Sequence[StepSample]) -> float:
-    """Return the cost per step that fits the samples best.
+def steps_s(
+    samples: Sequence[StepSample], calls_s: np.ndarray | float, cycles: float
+) -> np.ndarray:
+    """Return the predicted steps, in seconds: one line per call, one column per sample."""
+    floor, base, beside, in_turn = (
+        np.array([getattr(item, name) for item in samples])
+        for name in ("floor_s", "base_s", "beside_s", "in_turn_s")
+    )
+    calls = np.atleast_1d(np.asarray(calls_s, dtype=np.float64))[:, None]
+    return np.maximum(floor + beside * cycles, base + calls + in_turn * cycles)
+
+
+@lru_cache(maxsize=256)
+def fit_step_cost(samples: tuple[StepSample, ...]) -> tuple[float, float]:
+    """Return the cost per step and per superstep that fit the samples best.
 
     Parameters
     ----------
-    samples : sequence of StepSample
+    samples : tuple of StepSample
         May be empty.
 
     Returns
     -------
-    float
-        Seconds, at least 0; the smallest of equally good ones; exactly 0 for no samples.
+    tuple of float
+        Seconds and cycles, at least 0 both: those with the least mean absolute relative error of
+        time, the fewest cycles of equally good ones; exactly 0 for no samples.
     """
-    kinks = {0.0}
-    for sample in samples:
-        kinks |= {sample.published_s - sample.base_s, sample.floor_s - sample.base_s}
-    candidates = sorted(cost for cost in kinks if cost >= 0)
-    return min(candidates, key=lambda cost: sum(item.relative_error(cost) for item in samples))
+    if not samples:
+        return 0.0, 0.0
+    published = np.array([item.published_s for item in samples])
+    best = (math.inf, 0.0, 0.0)
+    for cycles in range(0, MOST_CYCLES + 1, CYCLES_STEP):
+        in_turn = np.array([item.base_s + item.in_turn_s * cycles for item in samples])
+        floor = np.array([item.floor_s + item.beside_s * cycles for item in samples])
+        calls = np.unique(np.concatenate([[0.0], published - in_turn, floor - in_turn]))
+        calls = calls[calls >= 0]
+        errors = np.abs(steps_s(samples, calls, cycles) / published - 1.0).mean(axis=1)
+        at = int(errors.argmin())
+        if errors[at] < best[0] - _ALIKE:
+            best = (float(errors[at]), float(calls[at]), float(cycles))
+    return best[1], best[2]
 
 
 def step_cost_for(
     stack: str, samples: Iterable[StepSample], *, without_family: str | None = None
 ) -> StepCost:
-    """Return the cost per step of a stack, as fitted on the samples that may be used for it.
+    """Return the costs per step and superstep of a stack, fitted on the samples that may be used.
 
     Parameters
     ----------
@@ -176,10 +234,12 @@ def step_cost_for(
         Fitted on the stack's own samples; 0 when it has none left: how long one stack takes to
         start a step says nothing about another.
     """
-    used = [item for item in samples if item.stack == stack and item.family != without_family]
+    used = tuple(i for i in samples if i.stack == stack and i.family != without_family)
+    call_s, cycles = fit_step_cost(used)
     return StepCost(
         stack=stack,
-        value_s=fit_step_cost(used),
+        value_s=call_s,
+        superstep_cycles=cycles,
         rows=tuple(sample.row_id for sample in used),
     )
 

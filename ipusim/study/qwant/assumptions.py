@@ -123,6 +123,11 @@ def fitted_constants(system: str = PUBLISHED_SYSTEM) -> pd.DataFrame:
          len(cost.rows))
         for cost in calibration.step_costs.values()
     ]  # fmt: skip
+    costs += [
+        (f"cost per superstep, {cost.stack}", math.nan, math.nan, cost.superstep_cycles, "cycles",
+         len(cost.rows))
+        for cost in calibration.step_costs.values()
+    ]  # fmt: skip
     powers = [
         (f"energy of {name}", value, factor, factor * value, unit, len(scales.rows))
         for name, value, factor, unit in (

@@ -219,10 +219,11 @@ def left_out_costs(run: RunConfiguration, samples: Samples) -> FittedCosts:
     """
     step = step_cost_for(run.stack or "", samples.steps, without_family=run.family)
     if run.mode != "training":
-        return FittedCosts(step_s=step.value_s)
+        return FittedCosts(step_s=step.value_s, exchange_cycles=step.superstep_cycles)
     scale = fit_scale_out(samples.scaling, without_series=run.series)
     return FittedCosts(
         step_s=step.value_s,
+        exchange_cycles=step.superstep_cycles,
         reduction_s=scale.reduction.value_s,
         collective_s=scale.collective.value_s,
     )

@@ -16,6 +16,7 @@ import ipusim
 from ipusim.api import ONNX_OPTIONS, ModelOptions
 from ipusim.compiler.stacks import load_stack, stack_names, stack_table
 from ipusim.errors import ConfigError, IpuSimError, UnknownNameError
+from ipusim.machine import load_chip
 from ipusim.runtime import calibration
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.options.config import make_config
@@ -135,12 +136,17 @@ def test_parts_of_a_step_add_up(report):
     assert report.trace["cycles"].sum() == report.cycles_per_step
 
 
-def test_fixed_cost_is_the_only_difference_between_the_tiers():
+def test_fitted_costs_are_the_only_difference_between_the_tiers():
     options = {"system": "IPU-M2000", "micro_batch": 1}
     plain = ipusim.simulate("resnet18", tier="specification", **options)
     fitted = ipusim.simulate("resnet18", tier="calibrated", **options)
-    cost = calibration.fitted_costs("sdk-2.4").step_s
-    assert cost > 0
+    costs = calibration.fitted_costs("sdk-2.4")
+    assert costs.step_s > 0
+    assert costs.exchange_cycles > 0
+    exchanges = plain.result.program.exchanges
+    assert 0 < exchanges < plain.supersteps
+    clock_hz = load_chip("GC200").clock_hz
+    cost = costs.step_s + exchanges * costs.exchange_cycles / clock_hz
     assert fitted.result.step_s - plain.result.step_s == pytest.approx(cost)
     assert fitted.cycles_per_step == plain.cycles_per_step
     assert calibration.fitted_costs("no such stack").step_s == 0

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
 from study_fakes import (
@@ -30,25 +31,37 @@ from ipusim.study.fit.step_cost import (
     fitting_rows,
     step_cost_for,
     step_samples,
+    steps_s,
 )
 from ipusim.study.predict import TIERS, metric_of, predict
 from ipusim.study.verdicts import compare
 from ipusim.study.verdicts.compare import Samples
 
+CLOCK_HZ = 1.33e9
 
-def sample(gap_ms, published_ms=1.0, family="a", stack="s", floor_ms=0.0):
+
+def sample(gap_ms, published_ms=1.0, family="a", stack="s", floor_ms=0.0, exchanges=0):
     return StepSample(
         row_id=f"{family}.{stack}.{gap_ms}",
         family=family,
         stack=stack,
         floor_s=floor_ms * 1e-3,
         base_s=(published_ms - gap_ms) * 1e-3,
+        beside_s=0.0,
+        in_turn_s=exchanges / CLOCK_HZ,
         published_s=published_ms * 1e-3,
     )
 
 
-def total_error(samples, cost_s):
-    return sum(item.relative_error(cost_s) for item in samples)
+def total_error(samples, cost_s, cycles=0.0):
+    published = [item.published_s for item in samples]
+    return np.abs(steps_s(samples, cost_s, cycles) / published - 1.0).sum()
+
+
+def best_call(samples):
+    call_s, cycles = fit_step_cost(tuple(samples))
+    assert cycles == 0
+    return call_s
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +88,21 @@ def test_verdict_rule(predicted, published, verdict):
 
 def test_fit_is_exact_when_one_constant_explains_all():
     samples = [sample(0.25, published_ms=p) for p in (0.5, 1.0, 7.0)]
-    assert fit_step_cost(samples) == pytest.approx(0.25e-3)
+    assert best_call(samples) == pytest.approx(0.25e-3)
+
+
+def test_fit_tells_a_call_from_supersteps():
+    call_ms, cycles = 0.1, 400
+    samples = [
+        sample(call_ms + 1e3 * cycles * n / CLOCK_HZ, published_ms=9.0, exchanges=n)
+        for n in (100, 500, 900)
+    ]
+    assert fit_step_cost(tuple(samples)) == pytest.approx((call_ms * 1e-3, cycles))
 
 
 def test_fit_minimises_the_mean_error_and_ignores_an_outlier():
     samples = [sample(g, p) for g, p in ((0.2, 1), (0.3, 1.4), (0.25, 0.8), (0.22, 2), (9, 10))]
-    best = fit_step_cost(samples)
+    best = best_call(samples)
     grid = [index * 1e-6 for index in range(0, 10_000, 5)]
     assert total_error(samples, best) <= min(total_error(samples, cost) for cost in grid) + 1e-12
     assert best < 0.3e-3
@@ -88,20 +110,20 @@ def test_fit_minimises_the_mean_error_and_ignores_an_outlier():
 
 def test_a_floor_hides_the_cost_up_to_a_point():
     hidden = sample(0.2, published_ms=1.0, floor_ms=1.0)  # published 1 ms, base 0.8 ms
-    assert hidden.relative_error(0.0) == hidden.relative_error(0.1e-3) == 0.0
-    assert hidden.relative_error(0.4e-3) == pytest.approx(0.2)
+    assert total_error([hidden], 0.0) == total_error([hidden], 0.1e-3) == 0.0
+    assert total_error([hidden], 0.4e-3) == pytest.approx(0.2)
     samples = [hidden, sample(0.5), sample(0.1, floor_ms=1.3), sample(0.3, 2.0, floor_ms=2.2)]
-    best = fit_step_cost(samples)
+    best = best_call(samples)
     grid = [index * 1e-6 for index in range(2_000)]
     assert total_error(samples, best) <= min(total_error(samples, c) for c in grid) + 1e-12
 
 
 def test_fit_is_never_negative_and_does_not_depend_on_order():
     samples = [sample(g) for g in (-0.4, -0.1, 0.3)]
-    assert fit_step_cost(samples) == 0.0
+    assert best_call(samples) == 0.0
     mixed = [sample(g) for g in (0.1, 0.2, 0.3, 0.4)]
-    assert fit_step_cost(mixed) == fit_step_cost(mixed[::-1])
-    assert fit_step_cost([]) == 0.0
+    assert best_call(mixed) == best_call(mixed[::-1])
+    assert best_call([]) == 0.0
 
 
 def test_own_stack_is_preferred_and_own_family_never_used():
@@ -124,6 +146,8 @@ def test_constants_are_fitted_on_the_results_page_alone():
     rows = fitting_rows()
     assert {row.study for row in rows} == {"results"}
     assert {row.metric for row in rows} == {"throughput"}
+    assert {row.run.mode for row in rows} == {"inference"}
+    assert {row.run.ipus_per_replica or 1 for row in rows} == {1}
     assert len(rows) == len({row.row_id for row in rows}) >= 27
 
 
