@@ -109,10 +109,6 @@ def code_size(graph: Graph, program: Program, tiles: int, *, update: Program | N
     update : Program, optional
         The weight update, whose code lies beside it.
 
-    Returns
-    -------
-    Code
-
     Notes
     -----
     Equal convolutions and products share their code, a data gradient with a forward convolution of

@@ -53,10 +53,6 @@ def lower(
     layouts : mapping of str to TensorLayout, optional
         Where tensors lie at the start that are not laid out for their consumer.
 
-    Returns
-    -------
-    Program
-
     Raises
     ------
     ConfigError, UnknownNameError

@@ -169,10 +169,6 @@ def measure(
         Bytes on the chip that this graph does not name but that stay while it runs, such as the
         state of an optimiser or micro-batches that wait in a pipeline.
 
-    Returns
-    -------
-    Memory
-
     Notes
     -----
     Parameters and states are spread evenly over the chip; an activation over the tiles of the

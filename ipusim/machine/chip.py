@@ -93,11 +93,6 @@ class Chip:
         dtype, partials : str
             "float16" or "float32" each.
 
-        Returns
-        -------
-        int
-            Conv units.
-
         Raises
         ------
         ConfigError

@@ -75,10 +75,6 @@ class Gpu:
     def matmul_flops_per_s(self, precision: str) -> float:
         """Return what large matrix products reach at a precision, in FLOP/s.
 
-        Parameters
-        ----------
-        precision : {"mixed", "tf32", "fp32"}
-
         Raises
         ------
         ConfigError
@@ -129,11 +125,6 @@ def gpu_node_names() -> tuple[str, ...]:
 
 def load_gpu(name: str) -> Gpu:
     """Return one board.
-
-    Parameters
-    ----------
-    name : str
-        Its name, in any case, with or without spaces and hyphens.
 
     Raises
     ------

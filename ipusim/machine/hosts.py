@@ -74,11 +74,6 @@ def host_names() -> tuple[str, ...]:
 def load_host(name: str) -> Host:
     """Return one host server.
 
-    Parameters
-    ----------
-    name : str
-        Its name, in any case, with or without spaces and hyphens.
-
     Returns
     -------
     Host

@@ -172,10 +172,6 @@ def route(system: System, source: int, target: int) -> Route:
     source, target : int
         Chips, 0 to ``system.ipus - 1``.
 
-    Returns
-    -------
-    Route
-
     Raises
     ------
     ConfigError

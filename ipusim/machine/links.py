@@ -80,11 +80,6 @@ def link_names() -> tuple[str, ...]:
 def load_link(name: str) -> Link:
     """Return one link.
 
-    Parameters
-    ----------
-    name : str
-        Its name, in any case, with or without spaces and hyphens.
-
     Returns
     -------
     Link

@@ -126,10 +126,6 @@ def backward(
     arithmetic : Arithmetic
         The one that ran forwards: it continues its streams.
 
-    Returns
-    -------
-    dict of str to numpy.ndarray
-
     Raises
     ------
     WorkloadError

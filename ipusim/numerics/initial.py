@@ -18,11 +18,6 @@ def initial_weights(program: Program, seed: int) -> dict[str, np.ndarray]:
     Matrices and kernels are Xavier-uniform (Glorot and Bengio, AISTATS 2010), vectors are zero,
     except the scales and variances of norms, which are one.
 
-    Parameters
-    ----------
-    program : Program
-    seed : int
-
     Returns
     -------
     dict of str to numpy.ndarray

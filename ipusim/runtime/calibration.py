@@ -63,11 +63,6 @@ def fitted_costs(stack: str) -> FittedCosts:
 
     A stack without an entry has nothing to be fitted on: its costs are 0. The two
     constants of scale-out belong to links and synchronisation and hold for all stacks.
-
-    Raises
-    ------
-    DataError
-        If the calibration file is missing or damaged.
     """
     known = _tables().get("step_cost", {})
     return FittedCosts(
@@ -81,13 +76,7 @@ def fitted_costs(stack: str) -> FittedCosts:
 
 
 def compile_s_per_tile_step() -> float:
-    """Return the fitted seconds that the compiler takes per vertex and tile.
-
-    Raises
-    ------
-    DataError
-        If the calibration file is missing or damaged.
-    """
+    """Return the fitted seconds that the compiler takes per vertex and tile."""
     return _value("compile", "tile_step")
 
 
@@ -118,11 +107,6 @@ def interval80(kind: str) -> tuple[float, float] | None:
     -------
     tuple of float or None
         None for a kind that has no rows to be fitted on.
-
-    Raises
-    ------
-    DataError
-        If the calibration file is missing or damaged.
     """
     entry = _tables().get(_INTERVAL, {}).get(kind)
     if entry is None:
@@ -140,13 +124,7 @@ def interval80(kind: str) -> tuple[float, float] | None:
 
 
 def power_scales() -> tuple[float, float]:
-    """Return the fitted factors on the energies of arithmetic and of memory traffic.
-
-    Raises
-    ------
-    DataError
-        If the calibration file is missing or damaged.
-    """
+    """Return the fitted factors on the energies of arithmetic and of memory traffic."""
     return _value("power", "amp_scale", what="factor"), _value("power", "sram_scale", what="factor")
 
 
@@ -162,11 +140,6 @@ def kernel_cost_s(stack: str) -> float:
     -------
     float
         0 for a stack that has no row to be fitted on.
-
-    Raises
-    ------
-    DataError
-        If the calibration file is missing or damaged.
     """
     section = _tables().get(_KERNEL_COST)
     if not isinstance(section, dict):

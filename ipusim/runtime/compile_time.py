@@ -96,11 +96,6 @@ def fit_s_per_tile_step(seconds: Sequence[float], tile_steps: Sequence[int]) -> 
     tile_steps : sequence of int
         Vertices on tiles of each program.
 
-    Returns
-    -------
-    float
-        Seconds per tile step.
-
     Raises
     ------
     ConfigError

@@ -12,11 +12,6 @@ from ipusim.workload.model import Model
 def roofline_step_s(model: Model, config: RunConfig) -> tuple[float, int]:
     """Return the least seconds of one step, and the items of a replica in it.
 
-    Parameters
-    ----------
-    model : Model
-    config : RunConfig
-
     Returns
     -------
     tuple of float and int

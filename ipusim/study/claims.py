@@ -104,13 +104,7 @@ class Claim:
 
 
 def load_specs(study: str) -> tuple[Claim, ...]:
-    """Return what stands behind the claims of a study, in the order of its file.
-
-    Raises
-    ------
-    DataError
-        If the file is missing or damaged.
-    """
+    """Return what stands behind the claims of a study, in the order of its file."""
     specs = read(Claim, f"runs/claims_{study}.toml")
     for spec in specs:
         if bool(spec.parts) == bool(spec.not_modelled):

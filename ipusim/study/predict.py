@@ -136,11 +136,6 @@ def predict(
     predictor : Predictor
         What predicts.
 
-    Returns
-    -------
-    ReportLike
-        The report.
-
     Raises
     ------
     StudyError

@@ -70,11 +70,6 @@ def format_cell(value: object, digits: int = DEFAULT_DIGITS) -> str:
         A number, a truth value, text, or nothing.
     digits : int
         Significant digits of numbers.
-
-    Returns
-    -------
-    str
-        Its text.
     """
     if value is None or value is pd.NA:
         return MISSING
@@ -87,11 +82,6 @@ def format_cell(value: object, digits: int = DEFAULT_DIGITS) -> str:
 
 def format_percent(value: float) -> str:
     """Write an error in percent: signed, one decimal.
-
-    Parameters
-    ----------
-    value : float
-        Percent.
 
     Returns
     -------

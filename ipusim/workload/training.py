@@ -91,10 +91,6 @@ def training_graphs(
     shards : int
         Replicas that share a weight update, each with a part of every parameter.
 
-    Returns
-    -------
-    TrainingGraphs
-
     Raises
     ------
     ConfigError

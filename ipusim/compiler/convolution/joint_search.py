@@ -18,15 +18,7 @@ from ipusim.kernel_cache import njit
 def joint_splits(
     forward: int, groups: int, depth: int, field: int, serial: int, last: int, splits: np.ndarray
 ) -> None:
-    """Fill the splits of the passes: what is depth forward is field backward, and so on.
-
-    Parameters
-    ----------
-    forward : index of the forward pass in `splits`; data and weight gradient follow.
-    groups, depth, field : parallel splits of groups, input channels and field, forward.
-    serial : serial parts of the forward output channels.
-    last : index of the innermost dimension.
-    """
+    """Fill the splits of the passes: what is depth forward is field backward, and so on."""
     splits[:] = 1
     splits[:, lay.S_BROADCAST] = 0
     for index in range(3):
@@ -50,15 +42,7 @@ def joint_search(
     best: np.ndarray,
     best_splits: np.ndarray,
 ) -> int:
-    """Look at every partition; return how many.
-
-    Parameters
-    ----------
-    problems, vertices : one row per pass.
-    temp_limit : most temporary bytes a tile may use in any pass.
-    best : (cycles, bytes) to beat, filled with the winner's.
-    best_splits : filled with the winner's splits, one row per pass.
-    """
+    """Look at every partition; return how many."""
     totals = np.zeros((3, lay.TOTALS_SIZE), np.int64)
     cost = np.zeros(lay.COST_SIZE, np.int64)
     splits = np.ones((3, lay.SPLIT_SIZE), np.int64)

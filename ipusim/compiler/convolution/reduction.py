@@ -99,14 +99,7 @@ def fill_reduction(
     in_serial: int,
     cost: np.ndarray,
 ) -> int:
-    """Fill the reduction's terms of `cost`; return the bytes of partials that a tile receives.
-
-    Parameters
-    ----------
-    result_bytes : bytes of a partial on its way between tiles.
-    outputs : partials that one tile has computed; depth : tiles that share the sum.
-    in_serial : serial parts of the input channels, whose sums are cast after the last part.
-    """
+    """Fill the reduction's terms of `cost`; return the bytes of partials that a tile receives."""
     exchange = problem[EXCHANGE_BYTES]
     out_bytes = problem[OUT_BYTES]
     final_outputs = ceil_div(outputs, depth)

@@ -50,11 +50,6 @@ def _next_coarse_split(size: int, split: int, coarse: bool) -> int:
 def next_channel_split(grains: int, split: int, serial: int, whole: bool, coarse: bool) -> int:
     """Next parallel split of channels that are also split into `serial` parts; start from 0.
 
-    Parameters
-    ----------
-    whole : only the split into single grains will do.
-    coarse : visit only splits that divide evenly or are powers of two.
-
     Returns
     -------
     int

@@ -34,15 +34,7 @@ def tile_cycles(
     in_grains: int,
     out_grains: int,
 ) -> int:
-    """Compute cycles of one tile, -1 where the vertex cannot do the work.
-
-    Parameters
-    ----------
-    rows, row_length : rows to compute, over batch and outer field, and positions in each.
-    positions, batch : output positions, batch included, and the batch.
-    kernel_outer, kernel_elements : kernel positions in dimension 0 and in all.
-    group_grains, in_grains, out_grains : groups of channels.
-    """
+    """Compute cycles of one tile, -1 where the vertex cannot do the work."""
     era = problem[lay.ERA]
     method = vertex[lay.METHOD]
     last = problem[lay.DIMS] - 1

@@ -136,10 +136,6 @@ def _fill_copies(
 ) -> None:
     """Fill what is rearranged between the neighbours' layout and the plan's.
 
-    Parameters
-    ----------
-    inputs, outputs : elements of the whole padded operands.
-
     References
     ----------
     poplibs ConvModel.cpp, addTransformCycleEstimate: five cycles for every three or four chunks.

@@ -103,12 +103,7 @@ def _part(problem: np.ndarray, totals: np.ndarray, split: np.ndarray, d: int, ra
 
 @lru_cache(maxsize=4096)
 def _tap_counts(dim: Dim, field_splits: int, kernel_splits: int, height: int) -> np.ndarray:
-    """Return how many outputs each kernel tap computes on the tile with the most to do.
-
-    Parameters
-    ----------
-    height : kernel positions that share one pass; those have their zeros in memory.
-    """
+    """Return how many outputs each kernel tap computes on the tile with the most to do."""
     out, taps = dim.out, dim.kernel.size
     index = np.arange(out)
     computed = (index >= dim.pad_low) & (index < out - dim.pad_high)

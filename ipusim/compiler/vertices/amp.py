@@ -94,13 +94,6 @@ def amp_nx1_cycles(
 ) -> int:
     """Cycles of the ConvPartialnx1 (AMP) vertex on one tile, zeroing of partials included.
 
-    Parameters
-    ----------
-    rows, row_length : active output rows (batch times outer field) and their length.
-    kernel_outer : kernel positions in the outermost dimension after grouping by filter_height.
-    kernel_inner : the remaining kernel positions.
-    filter_height : kernel rows that share one pass, 1, 2 or 4.
-
     References
     ----------
     poplibs PerformanceEstimation.hpp, getConvPartialnx1Supervisor{Inner,Outer}LoopCycleEstimate.
@@ -145,12 +138,6 @@ def amp_nx1_window_cycles(
     Outputs that a tap would compute from padding only are not in its work list, so padded and tiny
     fields take less than the planner reckons with (poplibs ``lib/poplin/ConvVertices.cpp``,
     createConvPartialAmpVertex).
-
-    Parameters
-    ----------
-    tap_rows : rows that each group of outer kernel positions reaches, batch included.
-    tap_lengths : outputs of a row that each inner kernel position reaches.
-    positions : outputs of the tile, batch included.
     """
     worker_sum = 0
     for rows in tap_rows:

@@ -159,13 +159,6 @@ def amp_1x1_cycles(
 ) -> int:
     """Cycles of the ConvPartial1x1 (AMP) vertex on one tile.
 
-    Parameters
-    ----------
-    rows, row_length : output rows on the tile and field positions in one row.
-    conv_groups, in_groups, out_groups : counts of groups on the tile.
-    out_chans_per_group : output channels in one group; units : convolution units in use.
-    weight_load : cycles to load the weights of all units.
-
     References
     ----------
     poplibs PerformanceEstimation.hpp, getConvPartial1x1SupervisorOuterLoopCycleEstimate.

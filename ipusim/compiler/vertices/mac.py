@@ -234,10 +234,6 @@ def vmac_cycles(
 ) -> int:
     """Cycles of the vertical MAC vertex (depthwise, half inputs) on one tile.
 
-    Parameters
-    ----------
-    positions, outputs : output field positions on the tile, with and without the batch.
-
     References
     ----------
     poplibs PerformanceEstimation.hpp, estimateConvPartialVerticalMacInnerLoopCycles and
@@ -281,13 +277,7 @@ def vmac_cycles(
 
 @njit(cache=True)
 def outer_product_cycles(width: int, channels: int, chans_per_group: int, is_float: bool) -> int:
-    """Cycles of the outer product vertex on one tile (getOuterProductCycleEstimate x workers).
-
-    Parameters
-    ----------
-    width : field positions on the tile.
-    channels : output channels on the tile, all groups together.
-    """
+    """Cycles of the outer product vertex on one tile (getOuterProductCycleEstimate x workers)."""
     groups = channels // chans_per_group
     per_worker = ceil_div(width, WORKERS)
     if is_float:

@@ -165,11 +165,6 @@ def round_in_place(
     mode : {NONE, NEAREST, STOCHASTIC}
     key : tuple of numpy.uint32
         From `stream_key`; only stochastic rounding uses it.
-
-    Returns
-    -------
-    numpy.ndarray
-        The same array.
     """
     if mode != NONE:
         flat = values.reshape(-1)

@@ -36,16 +36,6 @@ class HostIo:
 def host_io(graph: Graph, config: RunConfig) -> HostIo:
     """Return the host transfers of one step.
 
-    Parameters
-    ----------
-    graph : Graph
-        For one micro-batch.
-    config : RunConfig
-
-    Returns
-    -------
-    HostIo
-
     Notes
     -----
     One batch in flight: the whole way from host memory is waited for, at the rate that the chips

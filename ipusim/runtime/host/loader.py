@@ -83,10 +83,6 @@ def host_feed(
         Host servers, by default as few as give every instance a NUMA node of its own, within the
         numbers that the system is published with.
 
-    Returns
-    -------
-    HostFeed
-
     Raises
     ------
     ConfigError

@@ -264,11 +264,6 @@ def recorded() -> pd.DataFrame:
     -------
     pandas.DataFrame
         One line per schedule, seed and arithmetic; errors in pixels on held-out peaks.
-
-    Raises
-    ------
-    DataError
-        If the file is missing or damaged.
     """
     records = evidence_records(RECORD, _COLUMNS)
     frame = pd.DataFrame(records, columns=list(_COLUMNS))

@@ -115,11 +115,6 @@ def list_studies(folder: Path | None = None) -> tuple[Study, ...]:
     folder : pathlib.Path, optional
         Where the notebooks are; by default the workbook's own.
 
-    Returns
-    -------
-    tuple of Study
-        By name.
-
     Raises
     ------
     DataError
@@ -253,18 +248,6 @@ def split_assignments(pairs: Iterable[str]) -> dict[str, str]:
 
 def parameter_values(study: Study, given: Mapping[str, str]) -> dict[str, Any]:
     """Convert parameters given as text to the types that the notebook declares.
-
-    Parameters
-    ----------
-    study : Study
-        Which study.
-    given : mapping of str to str
-        Name to text.
-
-    Returns
-    -------
-    dict of str to Any
-        Name to value.
 
     Raises
     ------

@@ -252,11 +252,6 @@ def stacked_bars(
         Options of matplotlib's bars for each part.
     width, edge_width : float
         Of the bars, and of the white line between their parts.
-
-    Returns
-    -------
-    numpy.ndarray
-        Height of every whole bar.
     """
     tops = np.zeros(len(next(iter(heights.values()))))
     for label, height in heights.items():

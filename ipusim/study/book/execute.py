@@ -109,11 +109,6 @@ def run_notebook(
     progress : bool
         Show a bar per cell.
 
-    Returns
-    -------
-    Failure or None
-        None when every cell ran.
-
     Raises
     ------
     StudyError

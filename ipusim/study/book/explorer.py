@@ -72,10 +72,6 @@ class Explorer:
     def report(self) -> Report:
         """Simulate the run that the controls describe.
 
-        Returns
-        -------
-        Report
-
         Raises
         ------
         IpuSimError

@@ -74,16 +74,6 @@ def _described(metadata: dict[str, Any]) -> dict[str, Any]:
 def read_notebook(path: Path) -> dict[str, Any]:
     """Read a notebook file as JSON.
 
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file.
-
-    Returns
-    -------
-    dict
-        The notebook.
-
     Raises
     ------
     StudyError
@@ -122,13 +112,6 @@ def notebook_text(notebook: dict[str, Any]) -> str:
 
 def clean_file(path: Path, *, check: bool = False) -> bool:
     """Clean one notebook file.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The notebook.
-    check : bool
-        Only look, write nothing.
 
     Returns
     -------

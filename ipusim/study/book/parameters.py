@@ -50,11 +50,6 @@ def checked(rules: Mapping[str, Rule], values: Mapping[str, Any]) -> dict[str, A
     values : mapping of str to Any
         As given; a list or a number may come as text (``papermill -p batch_sizes '[2, 4]'``).
 
-    Returns
-    -------
-    dict of str to Any
-        The values by name.
-
     Raises
     ------
     ConfigError

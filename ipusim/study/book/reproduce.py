@@ -198,13 +198,6 @@ def _state_path(out: Path, name: str) -> Path:
 def load_state(out: Path, name: str) -> StudyState | None:
     """Read what is known about a study's outputs.
 
-    Parameters
-    ----------
-    out : pathlib.Path
-        Output folder.
-    name : str
-        The study.
-
     Returns
     -------
     StudyState or None

@@ -62,13 +62,6 @@ _DETAILS = (
 def rows_html(frame: pd.DataFrame, studies: Sequence[Study] = ()) -> str:
     """Return the page of all rows.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts`.
-    studies : sequence of Study
-        Whose pages the menu names.
-
     Returns
     -------
     str

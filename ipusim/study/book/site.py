@@ -109,13 +109,7 @@ def notebook_page(path: Path, study: Study, studies: Sequence[Study], files: Seq
 
 
 def search_script(notebooks: Sequence[tuple[Path, Study]]) -> str:
-    """Return the script that holds what the search box looks through.
-
-    Parameters
-    ----------
-    notebooks : sequence of (pathlib.Path, Study)
-        Executed notebooks.
-    """
+    """Return the script that holds what the search box looks through."""
     sections = [asdict(section) for path, study in notebooks for section in _sections(path, study)]
     return f"const SECTIONS = {json.dumps(sections, ensure_ascii=False)};\n"
 

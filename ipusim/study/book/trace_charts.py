@@ -167,11 +167,6 @@ def _busy(start: np.ndarray, duration: np.ndarray, edges: np.ndarray) -> np.ndar
 def phase_shares(reports: Mapping[str, Report]) -> pd.DataFrame:
     """Return how the cycles of a micro-batch divide into phases.
 
-    Parameters
-    ----------
-    reports : mapping of str to Report
-        Label to report.
-
     Returns
     -------
     pandas.DataFrame

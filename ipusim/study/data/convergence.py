@@ -67,13 +67,7 @@ class Convergence:
 
 
 def load_convergence() -> dict[str, Convergence]:
-    """Return what is published about convergence, by run.
-
-    Raises
-    ------
-    DataError
-        If the file is missing or damaged.
-    """
+    """Return what is published about convergence, by run."""
     return {run.run_id: run for run in read(Convergence, FILE)}
 
 

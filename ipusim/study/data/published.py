@@ -253,11 +253,6 @@ def load_row(row_id: str) -> PublishedRow:
     row_id : str
         For example ``"qwant.table1.batch2"``.
 
-    Returns
-    -------
-    PublishedRow
-        That row.
-
     Raises
     ------
     UnknownNameError

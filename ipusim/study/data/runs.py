@@ -227,13 +227,7 @@ def _load(path: Path) -> dict[str, RunConfiguration]:
 
 
 def load_runs() -> dict[str, RunConfiguration]:
-    """Return every run configuration by its identifier.
-
-    Raises
-    ------
-    DataError
-        If the file is missing or damaged.
-    """
+    """Return every run configuration by its identifier."""
     return dict(_load(files.data_dir() / "runs" / CONFIGURATIONS_FILE))
 
 

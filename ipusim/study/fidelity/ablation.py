@@ -147,13 +147,7 @@ ABLATIONS = (
 
 
 def ablation_rows() -> tuple[PublishedRow, ...]:
-    """Return one throughput row of each program: on the smallest system it was published on.
-
-    Raises
-    ------
-    DataError
-        If a data file is missing or damaged.
-    """
+    """Return one throughput row of each program: on the smallest system it was published on."""
     smallest: dict[tuple[Any, ...], PublishedRow] = {}
     for row in load_rows(metric="throughput"):
         if row.not_modelled:

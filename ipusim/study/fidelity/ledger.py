@@ -46,13 +46,6 @@ _SAME_RUN = (
 def time_errors(frame: pd.DataFrame, tier: str = "calibrated") -> pd.DataFrame:
     """Return the predicted rows with the error of their time.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts`.
-    tier : str
-        Which prediction.
-
     Returns
     -------
     pandas.DataFrame
@@ -89,11 +82,6 @@ def ledger(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
 
 def families_apart(frame: pd.DataFrame) -> pd.DataFrame:
     """Summarise errors of time where a pooled median would hide those that nobody tuned.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts`.
 
     Returns
     -------

@@ -197,11 +197,6 @@ def _seconds(title: str, value_s: float, source: str, rows: Iterable[str]) -> st
 def calibration_text(calibration: Calibration) -> str:
     """Write fitted constants as TOML.
 
-    Parameters
-    ----------
-    calibration : Calibration
-        All of them.
-
     Returns
     -------
     str
@@ -293,16 +288,6 @@ def load_calibration(path: Path | None = None) -> Calibration:
     ----------
     path : pathlib.Path, optional
         By default ``data/calibration.toml``.
-
-    Returns
-    -------
-    Calibration
-        All of them.
-
-    Raises
-    ------
-    DataError
-        If the file is missing or damaged.
     """
     source = path or files.data_dir() / CALIBRATION_FILE
     try:

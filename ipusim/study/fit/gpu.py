@@ -143,13 +143,6 @@ def calibrate_gpu(path: Path | None = None) -> dict[str, KernelCost]:
     ----------
     path : pathlib.Path, optional
         File to write; by default ``data/calibration.toml``.
-
-    Raises
-    ------
-    StudyError
-        If the file cannot be written.
-    DataError
-        If a data file is missing or damaged.
     """
     fitted = fit_gpu()
     text = calibration_text(replace(load_calibration(), gpu=fitted))

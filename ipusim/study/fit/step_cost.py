@@ -103,11 +103,6 @@ def fitting_rows() -> tuple[PublishedRow, ...]:
     tuple of PublishedRow
         Modelled inference throughput rows of the results page with one chip per replica: what
         several chips or a training step add are not to leak into the costs.
-
-    Raises
-    ------
-    DataError
-        If a data file is missing or damaged.
     """
     rows = load_rows(study=FITTING_STUDY, metric="throughput")
     return tuple(
@@ -186,11 +181,6 @@ def steps_s(
 @lru_cache(maxsize=256)
 def fit_step_cost(samples: tuple[StepSample, ...]) -> tuple[float, float]:
     """Return the cost per step and per superstep that fit the samples best.
-
-    Parameters
-    ----------
-    samples : tuple of StepSample
-        May be empty.
 
     Returns
     -------
@@ -299,11 +289,6 @@ def calibrate(
     -------
     Calibration
         A cost for each stack that a modelled run names.
-
-    Raises
-    ------
-    StudyError
-        If the file cannot be written.
     """
     samples = step_samples(fitting_rows(), predictor)
     stacks = sorted({row.stack for row in load_rows() if not row.not_modelled})

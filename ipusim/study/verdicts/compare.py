@@ -97,11 +97,6 @@ NOT_MODELLED = "not_modelled"
 def error_percent(predicted: float, published: float) -> float:
     """Return the signed error of a prediction.
 
-    Parameters
-    ----------
-    predicted, published : float
-        In the same unit.
-
     Returns
     -------
     float
@@ -114,11 +109,6 @@ def error_percent(predicted: float, published: float) -> float:
 
 def verdict_of(predicted: float, published: float) -> str:
     """Judge a prediction by the one global rule.
-
-    Parameters
-    ----------
-    predicted, published : float
-        In the same unit.
 
     Returns
     -------
@@ -154,15 +144,6 @@ def kind_of(row: PublishedRow) -> str:
 def interval_of(row: PublishedRow, predicted: float, fitted: Calibration) -> tuple[float, float]:
     """Return the 80 % interval of a prediction, from the errors of other families.
 
-    Parameters
-    ----------
-    row : PublishedRow
-        What is predicted.
-    predicted : float
-        In the row's unit.
-    fitted : Calibration
-        Holds the intervals.
-
     Returns
     -------
     tuple of float
@@ -187,15 +168,7 @@ class Samples:
 
 
 def fitting_samples(rows: Iterable[PublishedRow], predictor: Predictor) -> Samples:
-    """Prepare what the rows need: steps of their stacks, scaling only where a row is training.
-
-    Parameters
-    ----------
-    rows : iterable of PublishedRow
-        Rows that will be compared.
-    predictor : Predictor
-        What predicts.
-    """
+    """Prepare what the rows need: steps of their stacks, scaling only where a row is training."""
     modelled = [row for row in rows if not row.not_modelled]
     stacks = {row.stack for row in modelled}
     trained = any(row.run.mode == "training" for row in modelled)

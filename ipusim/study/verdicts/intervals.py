@@ -39,11 +39,6 @@ _DIGITS = 4
 def residuals(frame: pd.DataFrame) -> pd.DataFrame:
     """Return how each row's left-out prediction missed.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts`.
-
     Returns
     -------
     pandas.DataFrame
@@ -119,13 +114,6 @@ def calibrate_intervals(predictor: Predictor, path: Path | None = None) -> dict[
         What predicts.
     path : pathlib.Path, optional
         File to write; by default ``data/calibration.toml``.
-
-    Raises
-    ------
-    StudyError
-        If the file cannot be written.
-    DataError
-        If a data file is missing or damaged.
     """
     target = path or files.data_dir() / CALIBRATION_FILE
     fitted = fit_intervals(verdicts(predictor=predictor))

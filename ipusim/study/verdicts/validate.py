@@ -29,11 +29,6 @@ def expected_path() -> Path:
 def count_verdicts(frame: pd.DataFrame) -> Counts:
     """Count hits and near misses per study and tier.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts`.
-
     Returns
     -------
     dict
@@ -59,11 +54,6 @@ def load_expected(path: Path | None = None) -> Counts:
     -------
     dict
         As `count_verdicts`.
-
-    Raises
-    ------
-    DataError
-        If the file is missing or damaged.
     """
     source = path or expected_path()
     try:
@@ -94,11 +84,6 @@ def record_expected(frame: pd.DataFrame, path: Path | None = None) -> Path:
         From `ipusim.study.verdicts.compare.verdicts`.
     path : pathlib.Path, optional
         By default ``data/expected/validate.json``.
-
-    Returns
-    -------
-    pathlib.Path
-        The file.
 
     Raises
     ------

@@ -149,10 +149,6 @@ def simulate_peaks(count: int, seed: int, options: PeakOptions | None = None) ->
     seed : int
     options : PeakOptions, optional
 
-    Returns
-    -------
-    Peaks
-
     Raises
     ------
     ConfigError

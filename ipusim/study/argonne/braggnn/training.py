@@ -169,17 +169,7 @@ def training_step(
     options: TrainingOptions,
     learning_rate: float,
 ) -> float:
-    """Take one step on a batch; return its mean squared error, as computed in single precision.
-
-    Parameters
-    ----------
-    state : AdamState
-        Changed in place.
-    patches : float32 (batch, 1, 11, 11)
-    targets : float32 (batch, 2)
-    options : TrainingOptions
-    learning_rate : float
-    """
+    """Take one step on a batch; return its mean squared error, as computed in single precision."""
     arithmetic = Arithmetic(options.arithmetic, step=state.step + 1)
     program = _program(len(patches))
     output = program.outputs[0]
@@ -216,10 +206,6 @@ def train_bragg(
         Whether to show a progress bar.
     stop_after : int, optional
         Stop early after this many steps of this call, with a checkpoint.
-
-    Returns
-    -------
-    TrainedBragg
 
     Raises
     ------
