@@ -9,8 +9,6 @@ from onnx_single_op import make_model
 
 from ipusim.api import simulate
 from ipusim.errors import WorkloadError
-from ipusim.runtime.options.config import make_config
-from ipusim.runtime.training_step import micro_batch_graph
 from ipusim.workload.onnx.importer import from_onnx
 
 SHAPE = ["n", 8, 4, 4]
@@ -24,10 +22,10 @@ def _model(*nodes, **weights):
 
 
 def _backward(model):
-    config = make_config(
-        system="IPU-M2000", mode="training", micro_batch=2, loss="mean_squared", replicas=1
+    report = simulate(
+        model, mode="training", micro_batch=2, loss="mean_squared", replicas=1, tier="specification"
     )
-    graph = micro_batch_graph(model, config)
+    graph = report.result.graph
     return [op.function for op in graph.ops if op.phase == "backward"]
 
 
