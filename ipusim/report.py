@@ -471,7 +471,7 @@ class Report:
 
 def _digits(value: float) -> str:
     """Write four significant digits, and all before the point, never as a power of ten."""
-    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 1e3 else f"{value:.4g}"
 
 
 def _times(value: float, factor: float | None) -> float | None:

@@ -193,7 +193,7 @@ def test_sweep_prints_a_table_or_csv(capsys, api):
     arguments = ["sweep", "resnet50", "--system", "C2", "--micro-batch", "1", "--micro-batch", "2"]
     code, out, _ = run(capsys, *arguments)
     assert code == 0
-    assert out.splitlines()[0].split() == ["system", "micro", "batch", "latency", "ms"]
+    assert out.splitlines()[0].split() == ["system", "micro-batch", "latency", "ms"]
     assert (
         run(capsys, *arguments, "--csv")[1] == "system,micro_batch,latency_ms\nC2,1,0.1\nC2,2,0.2\n"
     )
