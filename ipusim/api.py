@@ -127,7 +127,8 @@ def simulate(
         With one sentence that says what is wrong.
     """
     loaded, config = _asked(model, options)
-    return Report(loaded.name, config, tier, run_step(loaded, config, tier=tier, costs=costs))
+    result = run_step(loaded, config, tier=tier, costs=costs)
+    return Report(loaded.name, config, tier, result, loaded.note)
 
 
 @_documented

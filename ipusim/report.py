@@ -55,12 +55,15 @@ class Report:
         "calibrated", "specification" or "roofline".
     result : StepResult
         Everything behind the numbers.
+    note : str
+        What is to know of the model: what an import fused and assumed, what is recalled.
     """
 
     model: str
     config: RunConfig
     tier: str
     result: StepResult
+    note: str = ""
 
     @property
     def system(self) -> str:
@@ -404,6 +407,7 @@ class Report:
                 + f" ({self.tier})",
             ),
             ("program", f"{self.cycles_per_step:,} cycles in {self.supersteps:,} supersteps"),
+            *([("note", self.note)] if self.note else []),
         ]
 
     def _advice(self) -> str:

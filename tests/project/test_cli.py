@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 import pytest
 from study_fakes import FakePredictor
+from toy_study import write_study
 
 import ipusim
 from ipusim import cli
@@ -258,8 +259,6 @@ def test_reproduce_reports_failure_with_the_partial_notebook(capsys, reproduced,
 
 
 def test_reproduce_an_unknown_study(capsys, monkeypatch, tmp_path):
-    from test_reproduce import write_study
-
     write_study(tmp_path, "01_qwant_toy", "x = 1")
     monkeypatch.setattr("ipusim.files.notebooks_dir", lambda: tmp_path)
     out = tmp_path / "build"
@@ -269,8 +268,6 @@ def test_reproduce_an_unknown_study(capsys, monkeypatch, tmp_path):
 
 
 def test_params_lists_type_default_and_meaning(capsys, monkeypatch, tmp_path):
-    from test_reproduce import write_study
-
     write_study(tmp_path, "01_qwant_toy", "x = 1")
     monkeypatch.setattr("ipusim.files.notebooks_dir", lambda: tmp_path)
     code, out, _ = run(capsys, "params", "qwant")

@@ -66,9 +66,10 @@ class OnnxBuild:
             )
         return self._rebatched(self.plan.fixed, size)
 
-    def imported(self) -> Import:
+    def imported(self, *, allow_unknown: bool = True) -> Import:
         """Return the graph for the file's own batch with all that its import knows."""
-        return walk(self.contents, self.plan, self.plan.shapes(self.batch), allow_unknown=True)
+        shapes = self.plan.shapes(self.batch)
+        return walk(self.contents, self.plan, shapes, allow_unknown=allow_unknown)
 
     def _graph(
         self, shapes: list[tuple[int, ...]], rebatch: tuple[int, int] | None = None

@@ -130,6 +130,16 @@ class ImportContext:
                 root=name,
             )
 
+    def summary(self) -> str:
+        """Return in one line what was fused, assumed, and timed as memory traffic alone."""
+        timed = {kind: len(nodes) for kind, nodes in self.unknown.items()}
+        parts = {"fused": self.fused, "assumed": self.notes, "only as memory traffic": timed}
+        return "; ".join(
+            f"{what}: " + ", ".join(f"{name} ({count} x)" for name, count in found.items())
+            for what, found in parts.items()
+            if found
+        )
+
     # -- looking things up ---------------------------------------------------------------
 
     def value(self, name: str, node: Node) -> Value:

@@ -68,11 +68,12 @@ def from_onnx(
     plan = plan_inputs(contents.inputs, given, contents.source)
     build = OnnxBuild(contents, plan, allow_unknown)
     # Building once now reports what is unsupported here, not in a later simulation.
-    build(None)
+    context = build.imported(allow_unknown=allow_unknown).context
     return Model(
         name=contents.name,
         family="onnx",
         build=build,
         source=contents.source,
+        note=context.summary(),
         batch=build.batch,
     )

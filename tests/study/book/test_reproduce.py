@@ -10,8 +10,8 @@ from pathlib import Path
 import nbformat
 import pandas as pd
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from study_fakes import FakePredictor
+from toy_study import write_study
 
 from ipusim.errors import ConfigError, StudyError, UnknownNameError
 from ipusim.study.book import reproduce as module
@@ -28,28 +28,11 @@ from ipusim.study.book.reproduce import load_state, reproduce, study_key
 from ipusim.study.verdicts.compare import VERDICT_COLUMNS
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-PARAMETERS = """\
-batch_sizes: list = [2, 4]  # batch sizes
-factor: float = 1.5  # a factor
-repeats: int = 3  # how often
-precision: str = "16.16"  # number format
-output_dir: str = ""  # where to write"""
 GOOD = """\
 import pandas as pd
 from ipusim.study.book.outputs import save_table
 save_table(pd.DataFrame({"x": batch_sizes}), "sizes", output_dir)
 print("writing to", output_dir)"""
-
-
-def write_study(folder, name, *sources, title="A study", parameters=PARAMETERS):
-    cells = [new_markdown_cell(f"# {title}\n\nWhat it does.\nIn two lines.\n\nMore.")]
-    cells.append(new_code_cell(parameters, metadata={"tags": ["parameters"]}))
-    cells += [new_code_cell(source) for source in sources]
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    notebook = new_notebook(cells=cells, metadata={"kernelspec": kernel})
-    path = folder / f"{name}.ipynb"
-    nbformat.write(notebook, path)
-    return path
 
 
 @pytest.fixture

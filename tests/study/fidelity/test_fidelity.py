@@ -156,7 +156,7 @@ def errors_of(frame, prefix, numbers, tier="calibrated"):
 
 # The fitted cost is one of supersteps that exchange, fitted on inference alone, and charged in
 # training as it is there. Convolution networks in training, and TAMU's autoencoder above all, come
-# out slower for it: Table 3 was within 12 % (median 5) and Tables 1 and 3 on several IPUs within 7 %
+# out slower for it: Table 3 was within 12 % (median 5), Tables 1 and 3 on several IPUs within 7 %,
 # while 0.25 ms per step stood in for it. Inference, Bow and pipelines gained more than these lost.
 
 

@@ -165,3 +165,9 @@ def test_the_global_mean_is_a_global_pool():
     node = helper.make_node("ReduceMean", ["x"], ["y"], axes=[2, 3])
     graph, _ = _fused(make_model([node], {"x": ["n", 8, 5, 5]}, ["y"]))
     assert graph.ops[0].kind == "pool"
+
+
+def test_a_report_says_what_the_import_fused():
+    model = from_onnx(_model(["e = Relu x", "s = Sigmoid e", "y = Mul e s"]))
+    assert model.note == "fused: silu (1 x)"
+    assert model.note in repr(simulate(model, tier="specification"))
