@@ -39,7 +39,7 @@ _COVERAGE = (
     ("name", "value", False, False),
     ("study", "document", False, True),
     ("kind", "table", False, True),
-    ("printed", "printed", True, False),
+    ("printed", "printed", False, False),
     ("unit", "unit", False, True),
     ("answer", "answer", False, False),
     ("verdict", "verdict", False, False),
