@@ -24,6 +24,7 @@ from ipusim.study.book.execute import run_notebook
 from ipusim.study.book.notebook import cleaned, notebook_text, read_notebook
 from ipusim.study.evidence import operations as evidence
 from ipusim.study.evidence.memory import network_memory_table
+from ipusim.study.fidelity.ledger import TUNED_FAMILIES
 from ipusim.study.table import format_percent
 from ipusim.study.tamu import figures as tamu_figures, scaling as tamu_scaling
 from ipusim.study.verdicts.compare import PREDICTED, tier_summary, verdicts
@@ -45,8 +46,6 @@ EXAMPLE = (
     "float32",
 )
 _BLOCK = re.compile(r"(<!-- begin (\w+) -->\n).*?(\n<!-- end \2 -->)", re.DOTALL)
-KNOWN_FAMILIES = ("resnet", "resnext", "bert", "efficientnet", "yolo")
-"""Families with most of the published rows, which were looked at most while the model was made."""
 
 
 def example_block() -> str:
@@ -74,7 +73,7 @@ def accuracy_block(frame: pd.DataFrame) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     predicted = frame[frame["status"] == PREDICTED]
-    known = predicted["family"].isin(KNOWN_FAMILIES)
+    known = predicted["family"].isin(TUNED_FAMILIES)
     for families, rows in (("five families", predicted[known]), ("others", predicted[~known])):
         for mode, group in rows.groupby("mode", sort=True):
             lines.append(_accuracy_line(f"{mode}, {families}", group))
