@@ -10,6 +10,24 @@ settings.register_profile("kernels", deadline=None)
 settings.load_profile("kernels")
 
 
+LONGEST_FILES = (
+    "test_fidelity.py",
+    "test_lab_browser.py",
+    "test_readme.py",
+    "test_packaging.py",
+    "test_faults.py",
+    "test_planner.py",
+    "test_same_bytes.py",
+)
+"""Files that take most of a minute or more: begun first, no worker is left alone with one."""
+
+
+def pytest_collection_modifyitems(items):
+    """A file stays with one worker (Makefile), so the order of files decides who waits for whom."""
+    order = {name: place for place, name in enumerate(LONGEST_FILES)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)))
+
+
 @pytest.fixture(autouse=True)
 def _plans_anew():
     """Tests patch what plans: nothing may be answered from, or kept on, the disk."""

@@ -51,6 +51,11 @@ def keep_programs(keeps: bool = True) -> Iterator[None]:
         _KEEPS.reset(token)
 
 
+def keeps_programs() -> bool:
+    """Return whether programs are read from disk and kept there."""
+    return _KEEPS.get()
+
+
 @contextmanager
 def rewritten(rewrite: Rewrite | None) -> Iterator[None]:
     """Within this context, every program is rewritten before its time is read off it.

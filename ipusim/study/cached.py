@@ -1,25 +1,39 @@
 """The predicting stages for hundreds of runs: every prediction made once, several at a time.
 
-A comparison asks for the same run at several tiers and costs, and a fit asks again. Predictions are
-remembered by what was asked; what is not known yet can be made by worker processes, and programs
-that were lowered before are read from disk (`ipusim.compiler.program_cache`).
+A comparison asks for the same run at several tiers and costs, a fit asks again, and so does the
+next notebook. Predictions are remembered by what was asked, in the process and on disk beside the
+programs, apart for every state of the predicting sources and of the data; what is not known yet can
+be made by worker processes.
 """
 
 from __future__ import annotations
 
 import gc
+import hashlib
+import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+from ipusim.compiler.program_cache import keep_programs, keeps_programs, rewritten
+from ipusim.files import data_dir
+from ipusim.kernel_cache import cache_folder, read_kept, source_digest, write_kept
 from ipusim.study.predict import Predictor, Request
 from ipusim.study.workers import Workers
 
 LOWERING_OPTIONS = ("mode", "stack", "micro_batch", "precision", "partials", "recompute")
 """Options that tell programs apart; runs that agree in them are better predicted together."""
+
+PREDICTING = (
+    *("api.py", "report.py", "runtime", "compiler", "workload", "machine", "files.py", "errors.py"),
+    *("study/cached.py", "study/fidelity/ablation.py"),
+)
+"""Sources that the answer to a request depends on, those that rewrite programs among them."""
 
 _ALLOCATIONS_BETWEEN_COLLECTIONS = 200_000
 """Python's own 700 cost a quarter of the time of a comparison and save no memory."""
@@ -55,9 +69,42 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+@cache
+def _kept_folder(data: Path) -> Path:
+    """Return where answers are kept that these sources give with these data."""
+    digest = hashlib.sha256(source_digest(PREDICTING).encode())
+    for path in sorted(data.rglob("*.*")):
+        if path.is_file():
+            digest.update(path.relative_to(data).as_posix().encode() + path.read_bytes())
+    return cache_folder("predictions") / digest.hexdigest()[:16]
+
+
+def _kept_path(request: Request) -> Path | None:
+    """Return the file of an answer; None where nothing is kept, or a model's own file is asked."""
+    if not keeps_programs() or request.model.lower().endswith(".onnx"):
+        return None
+    entry, model, rewrite, *options = request.key
+    text = repr((entry, model, rewrite and f"{rewrite.__module__}.{rewrite.__qualname__}", options))
+    return _kept_folder(data_dir()) / hashlib.sha256(text.encode()).hexdigest()
+
+
+def _kept(request: Request) -> Prediction | None:
+    """Return what the same question was answered before."""
+    path = _kept_path(request)
+    content = None if path is None else read_kept(path)
+    return None if content is None else Prediction(**json.loads(content))
+
+
 def _answer(request: Request) -> Prediction:
+    prediction = _predict(request)
+    path = _kept_path(request)
+    if path is not None:
+        write_kept(path, json.dumps(asdict(prediction)).encode())
+    return prediction
+
+
+def _predict(request: Request) -> Prediction:
     from ipusim import api
-    from ipusim.compiler.program_cache import keep_programs, rewritten
 
     with keep_programs(), rewritten(request.rewrite):
         report = getattr(api, request.entry)(request.model, **request.options)
@@ -113,9 +160,18 @@ class PooledPredictor:
 
     def answer(self, request: Request) -> Prediction:
         """Return what a request asks for."""
-        if request.key not in self._known:
+        if not self._knows(request):
             self._known[request.key] = _answer(request)
         return self._known[request.key]
+
+    def _knows(self, request: Request) -> bool:
+        """Return whether an answer is there, in this object or on disk."""
+        if request.key not in self._known:
+            kept = _kept(request)
+            if kept is None:
+                return False
+            self._known[request.key] = kept
+        return True
 
     def prepare(self, requests: Iterable[Request]) -> None:
         """Make predictions that will be asked for, in worker processes if there are any.
@@ -132,7 +188,7 @@ class PooledPredictor:
         """
         groups: dict[tuple[Any, ...], dict[tuple[Any, ...], Request]] = {}
         for request in requests:
-            if request.key not in self._known:
+            if not self._knows(request):
                 options = tuple(request.options.get(name) for name in LOWERING_OPTIONS)
                 groups.setdefault((request.model, *options), {})[request.key] = request
         tasks = {key: list(group.values()) for key, group in groups.items()}

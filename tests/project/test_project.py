@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from conftest import LONGEST_FILES
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -282,3 +283,8 @@ def test_make_test_runs_every_part_and_names_those_that_failed(tmp_path: Path, f
     failed += ["tests", "check-notebooks"] * ("python" in failing)
     assert done.returncode == (2 if failed else 0)
     assert not failed or f"failed: {' '.join(failed)}\n" in done.stderr
+
+
+def test_the_files_begun_first_exist():
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert [name for name in LONGEST_FILES if names.count(name) != 1] == []

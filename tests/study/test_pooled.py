@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 import math
+import shutil
+import subprocess
+import sys
 
 import pytest
 
 from ipusim import api
 from ipusim.compiler import program_cache
 from ipusim.errors import UnknownNameError
+from ipusim.files import data_dir
 from ipusim.runtime import compile as compilation
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.study import cached as pooled
 from ipusim.study.book.outputs import frame_csv
 from ipusim.study.cached import PooledPredictor, available_cores
 from ipusim.study.data.published import load_row
+from ipusim.study.fidelity import ablation
 from ipusim.study.predict import TIERS, Request, request_for
 from ipusim.study.verdicts import compare
 from ipusim.study.verdicts.compare import Samples
 
 ROWS = [load_row(f"results.inference.{number}") for number in ("049", "058", "058.latency")]
+
+
+KEPT = {"entry": "simulate", "model": "braggnn", "options": {"micro_batch": 1}}
+LOADS = """
+import sys
+from ipusim import api
+from ipusim.compiler.program_cache import keep_programs
+with keep_programs(False):
+    api.simulate("braggnn", mode="training")
+    api.roofline("braggnn")
+print(*(name for name in sys.modules if name.startswith("ipusim")))
+"""
 
 
 def simulate(**options):
@@ -63,6 +80,44 @@ def test_each_question_is_answered_once(asked):
     assert len(asked) == 2
     predictor.simulate("braggnn", micro_batch=2, tier="specification")
     assert len(asked) == 3
+
+
+def test_an_answer_is_kept_for_its_sources_and_data(tmp_path, monkeypatch, asked):
+    monkeypatch.setattr(pooled, "cache_folder", lambda what: tmp_path / what)
+    pooled._kept_folder.cache_clear()
+    costly = simulate(costs=FittedCosts(step_s=1e-4))
+    with program_cache.keep_programs():
+        first = PooledPredictor().answer(costly)
+        assert PooledPredictor().answer(costly) == first
+        assert len(asked) == 1
+        PooledPredictor().answer(simulate())
+        PooledPredictor().answer(Request(**{**KEPT, "rewrite": ablation.no_copies}))
+        assert len(asked) == 3
+        data = shutil.copytree(data_dir(), tmp_path / "data")
+        (data / "calibration.toml").write_text((data / "calibration.toml").read_text() + "\n")
+        monkeypatch.setenv("IPUSIM_DATA_DIR", str(data))
+        PooledPredictor().answer(costly)
+        assert len(asked) == 4
+    PooledPredictor().answer(costly)  # nothing is read where nothing is kept
+    assert len(asked) == 5
+    pooled._kept_folder.cache_clear()
+
+
+def test_sources_that_a_request_depends_on_are_all_named():
+    """Whatever the entry points load is in the digest, and so is every rewrite."""
+    loaded = subprocess.run(
+        [sys.executable, "-c", LOADS], capture_output=True, text=True, check=True
+    ).stdout.split()
+    names = {name.removeprefix("ipusim.").replace(".", "/") for name in loaded if "." in name}
+    covered = (*pooled.PREDICTING, "kernel_cache.py")  # which only keeps
+    stray = [
+        name
+        for name in sorted(names)
+        if not any(f"{name}.py" == one or f"{name}/".startswith(f"{one}/") for one in covered)
+    ]
+    assert stray == []
+    rewrites = {one.rewrite.__module__ for one in ablation.ABLATIONS if one.rewrite}
+    assert rewrites == {"ipusim.study.fidelity.ablation"}
 
 
 def test_a_request_holds_nothing_that_was_published():

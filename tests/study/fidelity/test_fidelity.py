@@ -9,6 +9,7 @@ import golden
 import pytest
 
 import ipusim
+from ipusim.compiler.program_cache import keep_programs
 from ipusim.machine import load_chip
 from ipusim.study.cached import PooledPredictor
 from ipusim.study.evidence import operations as evidence
@@ -31,7 +32,8 @@ def predictor():
 
 @pytest.fixture(scope="module")
 def every_row(predictor):
-    return verdicts(predictor=predictor)
+    with keep_programs():  # of these very sources and data; the notebooks ask the same
+        return verdicts(predictor=predictor)
 
 
 @pytest.fixture(scope="module")
