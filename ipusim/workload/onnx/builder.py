@@ -14,6 +14,7 @@ from ipusim.workload.onnx.elementwise import LAYOUT_HANDLERS
 from ipusim.workload.onnx.fusion import fuse
 from ipusim.workload.onnx.indexed import INDEXED_HANDLERS
 from ipusim.workload.onnx.inputs import InputPlan
+from ipusim.workload.onnx.learners import LEARNERS
 from ipusim.workload.onnx.products import COMPUTE_HANDLERS
 from ipusim.workload.onnx.reader import OnnxContents
 from ipusim.workload.onnx.recurrent import RECURRENT_HANDLERS
@@ -140,7 +141,7 @@ def walk(
     for item, shape in zip(plan.inputs, shapes, strict=True):
         value = Value(shape=shape, elem_type=item.elem_type, static=False)
         context.record(Node(op_type="Input", input=[], output=[item.name]), item.name, value)
-    visitor = Walk(context, COMPOSITES, HANDLERS, rebatch=rebatch)
+    visitor = Walk(context, {**COMPOSITES, **LEARNERS}, HANDLERS, rebatch=rebatch)
     try:
         visitor.file()
     except WorkloadError:

@@ -89,6 +89,14 @@ class Parts:
         bounds = [np.array([value], np.int64) for value in (start, end, axis)]
         return self("Slice", x, *bounds, out=out)
 
+    def stored(self, *shape: int) -> str:
+        """Add weights whose values do not matter; return their name."""
+        self._count += 1
+        name = f"{self.label}.weights{self._count}"
+        value = Value(shape=shape, elem_type=1, static=True, learnable=True, root=name)
+        self.context.record(self.node, name, value)
+        return name
+
     def note(self, text: str) -> None:
         """Count an assumption."""
         self.context.notes[text] += 1
@@ -127,10 +135,6 @@ def _inverse_hyperbolic(p: Parts, x: str, out: str) -> None:
 def _inverse_circular(p: Parts, x: str, out: str) -> None:
     p.note("inverse trigonometric functions cost what a tangent does")
     p("Tan", x, out=out)
-
-
-def _shrink(p: Parts, x: str, out: str) -> None:
-    p("ThresholdedRelu", x, out=out)
 
 
 def _cumulative(p: Parts, x: str, out: str) -> None:
@@ -242,13 +246,6 @@ def _pair(p: Parts, a: str, left: str, b: str, right: str, later: set[str]) -> t
 # -- normalisation and activations ---------------------------------------------------------
 
 
-def _norm_of(p: Parts, x: str, axes: list[int], out: str) -> str:
-    """Return x over its root mean square."""
-    squares = p("ReduceMean", p("Square", x), np.array(axes, np.int64), axes=axes)
-    root = p("Rsqrt", p("Add", squares, p.scalar(x, float(p.get("epsilon", 1e-5)))))
-    return p("Mul", x, root, out=out)
-
-
 def _skip_norm(walk: Walk, node: Node) -> None:
     """Skip(Simplified)LayerNormalization: x + skip (+ bias), then the norm."""
     p = Parts(walk, node)
@@ -295,13 +292,6 @@ def _bias_gelu(walk: Walk, node: Node) -> None:
     p("Gelu", x, out=p.out())
 
 
-def _mean_variance(p: Parts, x: str, out: str) -> None:
-    axes = list(p.get("axes", [0, 2, 3]))
-    positions = np.array(axes, np.int64)
-    centred = p("Sub", x, p("ReduceMean", x, positions, axes=axes))
-    _norm_of(p, centred, axes, out)
-
-
 def _lp_norm(p: Parts, x: str, out: str) -> None:
     axis = [int(p.get("axis", -1))]
     kind = "ReduceL1" if p.get("p", 2) == 1 else "ReduceL2"
@@ -327,19 +317,6 @@ def _hardmax(p: Parts, x: str, out: str) -> None:
     axis = axis_of(int(p.get("axis", -1)), len(p.shape(x)))
     best = p("ReduceMax", x, np.array([axis], np.int64), axes=[axis])
     p("Cast", p("Equal", x, best), to=p.context.values[x].elem_type, out=out)
-
-
-def _loss(walk: Walk, node: Node) -> None:
-    """Losses: the logarithm of the softmax, one entry of each row, the mean."""
-    p = Parts(walk, node)
-    x = p.input(0)
-    if node.op_type == "SoftmaxCrossEntropyLoss":
-        x = p("LogSoftmax", x, axis=1, out=p.out(1))
-    rows = p("ReduceSum", x, np.array([1], np.int64), axes=[1], keepdims=0)
-    if p.get("reduction", "mean") == "none":
-        p("Neg", rows, out=p.out())
-    else:
-        p("ReduceMean", rows, keepdims=0, out=p.out())
 
 
 # -- products and attention ---------------------------------------------------------------
@@ -586,12 +563,10 @@ def _rotated(p: Parts, x: str, cosine: str, sine: str, out: str = "", dims: int 
 
 
 def _rotary(walk: Walk, node: Node) -> None:
-    """RotaryEmbedding of opset 23 (x, cos, sin, positions) or onnxruntime (x, positions, ...)."""
+    """com.microsoft.RotaryEmbedding (x, positions, cos, sin)."""
     p = Parts(walk, node)
     x = p.input(0)
-    vendor = node.domain == VENDOR
-    cosine, sine = (p.input(2), p.input(3)) if vendor else (p.input(1), p.input(2))
-    positions = p.input(1) if vendor else (p.input(3) if p.has(3) else "")
+    cosine, sine, positions = p.input(2), p.input(3), p.input(1)
     shape = p.shape(x)
     heads = int(p.get("num_heads", 0) or 0)
     dims = int(p.get("rotary_embedding_dim", 0) or 0)
@@ -646,7 +621,7 @@ def _floating(p: Parts, name: str) -> str:
     return name
 
 
-def _same_as(op_type: str, *places: int) -> Composite:
+def same_as(op_type: str, *places: int) -> Composite:
     """Return the rule of an operator that is another one of the same attributes."""
 
     def composite(walk: Walk, node: Node) -> None:
@@ -662,13 +637,8 @@ def _nbits(walk: Walk, node: Node) -> None:
     """MatMulNBits: the product with unpacked weights."""
     p = Parts(walk, node)
     p.note(_AS_FLOAT)
-    k, n = int(p.get("K")), int(p.get("N"))
-    name = f"{p.label}.weights"
-    p.context.values[name] = Value(
-        shape=(k, n), elem_type=1, static=True, learnable=True, root=name
-    )
-    bias = p.has(5)
-    product = p("MatMul", p.input(0), name, out="" if bias else p.out())
+    weights, bias = p.stored(int(p.get("K")), int(p.get("N"))), p.has(5)
+    product = p("MatMul", p.input(0), weights, out="" if bias else p.out())
     if bias:
         p("Add", product, p.input(5), out=p.out())
 
@@ -683,14 +653,7 @@ def _quantised_lstm(walk: Walk, node: Node) -> None:
     operands = [*node.input[:8], *[""] * (8 - len(node.input))]
     for place in (1, 2):
         directions, rows, columns = p.shape(p.input(place))
-        operands[place] = f"{p.label}.weights{place}"
-        p.context.values[operands[place]] = Value(
-            shape=(directions, columns, rows),
-            elem_type=1,
-            static=True,
-            learnable=True,
-            root=operands[place],
-        )
+        operands[place] = p.stored(directions, columns, rows)
     walk.visit(
         Node(
             op_type="LSTM",
@@ -713,22 +676,6 @@ def _one_hot(walk: Walk, node: Node) -> None:
     classes = np.arange(depth).reshape([-1 if a == axis else 1 for a in range(rank + 1)])
     hit = p("Equal", wide, classes)
     p("Cast", hit, to=p.context.values[p.input(2)].elem_type, out=p.out())
-
-
-def _center(walk: Walk, node: Node) -> None:
-    """CenterCropPad: a slice and a pad."""
-    p = Parts(walk, node)
-    x, shape = p.input(0), p.shape(p.input(0))
-    sizes = Call(p.context, node).ints("", 1)
-    axes = [axis_of(a, len(shape)) for a in p.get("axes", range(len(shape)))]
-    pads = [0] * 2 * len(shape)
-    for axis, size in zip(axes, sizes, strict=True):
-        own = shape[axis]
-        if size < own:
-            start = (own - size) // 2
-            x = p.slice(x, axis, start, start + size)
-        pads[axis], pads[len(shape) + axis] = max(0, size - own) // 2, -(-max(0, size - own) // 2)
-    p("Pad", x, np.array(pads, np.int64), out=p.out(), pads=pads)
 
 
 def _spectrum(walk: Walk, node: Node) -> None:
@@ -850,10 +797,8 @@ COMPOSITES: dict[tuple[str, str], Composite] = {
             "Asin": _inverse_circular,
             "Acos": _inverse_circular,
             "Atan": _inverse_circular,
-            "Shrink": _shrink,
             "CumSum": _cumulative,
             "CumProd": _cumulative,
-            "MeanVarianceNormalization": _mean_variance,
             "LpNormalization": _lp_norm,
             "LpPool": _lp_pool,
             "GlobalLpPool": _lp_pool,
@@ -861,8 +806,8 @@ COMPOSITES: dict[tuple[str, str], Composite] = {
         }.items()
     },
     ("", "Einsum"): _einsum,
-    ("", "SimplifiedLayerNormalization"): _same_as("RMSNormalization", 0, 1),
-    (VENDOR, "SimplifiedLayerNormalization"): _same_as("RMSNormalization", 0, 1),
+    ("", "SimplifiedLayerNormalization"): same_as("RMSNormalization", 0, 1),
+    (VENDOR, "SimplifiedLayerNormalization"): same_as("RMSNormalization", 0, 1),
     (VENDOR, "SkipSimplifiedLayerNormalization"): _skip_norm,
     (VENDOR, "SkipLayerNormalization"): _skip_norm,
     (VENDOR, "EmbedLayerNormalization"): _embed_norm,
@@ -879,9 +824,6 @@ COMPOSITES: dict[tuple[str, str], Composite] = {
     (VENDOR, "MatMulNBits"): _nbits,
     (VENDOR, "DynamicQuantizeLSTM"): _quantised_lstm,
     ("", "Attention"): _attention,
-    ("", "RotaryEmbedding"): _rotary,
-    ("", "SoftmaxCrossEntropyLoss"): _loss,
-    ("", "NegativeLogLikelihoodLoss"): _loss,
     **{
         (domain, name): _as_float
         for name in ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
@@ -901,12 +843,11 @@ COMPOSITES: dict[tuple[str, str], Composite] = {
     (VENDOR, "QLinearSoftmax"): _renamed("Softmax", 0),
     (VENDOR, "QLinearGlobalAveragePool"): _renamed("GlobalAveragePool", 0),
     (VENDOR, "QLinearAveragePool"): _renamed("AveragePool", 0),
-    (VENDOR, "Gelu"): _same_as("Gelu", 0),
+    (VENDOR, "Gelu"): same_as("Gelu", 0),
     (VENDOR, "QuickGelu"): _expression(_quick_gelu),
-    (VENDOR, "LayerNormalization"): _same_as("LayerNormalization"),
-    (VENDOR, "Inverse"): _same_as("Identity"),
+    (VENDOR, "LayerNormalization"): same_as("LayerNormalization"),
+    (VENDOR, "Inverse"): same_as("Identity"),
     ("", "OneHot"): _one_hot,
-    ("", "CenterCropPad"): _center,
     ("", "DFT"): _spectrum,
     ("", "STFT"): _spectrum,
     ("", "RNN"): _rnn,

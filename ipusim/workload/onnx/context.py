@@ -37,6 +37,7 @@ DTYPES = {
     _PROTO.UINT8: "uint8",
     _PROTO.INT8: "uint8",
     _PROTO.BOOL: "bool",
+    _PROTO.STRING: "int32",
     **{
         kind: "uint8"
         for name, kind in _PROTO.DataType.items()
@@ -50,6 +51,7 @@ _ASSUMED_TYPES = {
     _PROTO.BFLOAT16: "bfloat16 is computed as float of the precision of the run",
     _PROTO.INT16: "16-bit integers are stored as 32-bit ones",
     _PROTO.UINT16: "16-bit integers are stored as 32-bit ones",
+    _PROTO.STRING: "texts are numbers of entries; the texts stay on the host",
 }
 
 LARGEST_TENSOR = 2**34
@@ -320,3 +322,11 @@ def decoded(proto: onnx.NodeProto) -> dict[str, Any]:
             value.decode(errors="replace") if isinstance(value, bytes) else value
         )
     return found
+
+
+def proto_of(node: Node) -> onnx.NodeProto:
+    """Return a node as a file would have it."""
+    given = {key: item for key, item in node.given.items() if item is not None}
+    return helper.make_node(
+        node.op_type, node.input, node.output, name=node.name, domain=node.domain, **given
+    )

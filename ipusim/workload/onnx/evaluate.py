@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from ipusim.errors import WorkloadError
-from ipusim.workload.onnx.context import ImportContext, Node, node_label
+from ipusim.workload.onnx.context import ImportContext, Node, node_label, proto_of
 from ipusim.workload.onnx.shapes import MISFITS, Shape
 
 _ERRORS = (*MISFITS, RuntimeError)
@@ -123,9 +123,9 @@ def _computed(
         return [np.full(shapes[0], fill)]
     if node.op_type == "Constant":
         return [_constant(node)]
-    given = {key: item for key, item in node.given.items() if item is not None}
-    proto = helper.make_node(node.op_type, node.input, node.output, domain=node.domain, **given)
-    evaluator = ReferenceEvaluator(proto, opsets={"": context.opset, node.domain: context.opset})
+    evaluator = ReferenceEvaluator(
+        proto_of(node), opsets={"": context.opset, node.domain: context.opset}
+    )
     feed = {name: context.values[name].array for name in node.input if name}
     return [np.asarray(result) for result in evaluator.run(None, feed)]
 

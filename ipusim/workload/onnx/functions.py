@@ -1,4 +1,4 @@
-"""Functions that a file defines itself, replaced by their bodies."""
+"""Functions that a file defines itself, and operators that onnx defines by simpler ones."""
 
 from __future__ import annotations
 
@@ -50,25 +50,62 @@ class _Inliner:
                 )
             else:
                 self._calls += 1
-                self.expand(self._body(node, self.functions[key]), (*active, key))
+                prefix = f"{node.name or node.op_type}#{self._calls}/"
+                self.expand(called(node, self.functions[key], prefix), (*active, key))
             if len(self.nodes) + self._calls > LARGEST_BODY:
                 raise WorkloadError(
                     f"{self.label[0].upper() + self.label[1:]} has more than {LARGEST_BODY} "
                     "operators, its functions replaced; export a part of the model."
                 )
 
-    def _body(self, call: onnx.NodeProto, function: onnx.FunctionProto) -> list[onnx.NodeProto]:
-        """Return the body of a function with the names and attributes of one call."""
-        prefix = f"{call.name or call.op_type}#{self._calls}/"
-        names = {"": ""}
-        for place, formal in enumerate(function.input):
-            names[formal] = call.input[place] if place < len(call.input) else ""
-        for place, formal in enumerate(function.output):
-            given = place < len(call.output) and call.output[place]
-            names[formal] = call.output[place] if given else prefix + formal
-        values = {item.name: item for item in function.attribute_proto}
-        values.update({item.name: item for item in call.attribute})
-        return [renamed(node, names, prefix, values) for node in function.node]
+
+def called(call: onnx.NodeProto, function: onnx.FunctionProto, prefix: str) -> list[onnx.NodeProto]:
+    """Return the body of a function with the names and attributes of one call."""
+    names = {"": ""}
+    for place, formal in enumerate(function.input):
+        names[formal] = call.input[place] if place < len(call.input) else ""
+    for place, formal in enumerate(function.output):
+        given = place < len(call.output) and call.output[place]
+        names[formal] = call.output[place] if given else prefix + formal
+    values = {item.name: item for item in function.attribute_proto}
+    values.update({item.name: item for item in call.attribute})
+    return [renamed(node, names, prefix, values) for node in function.node]
+
+
+def definition(
+    call: onnx.NodeProto, opset: int, types: list[onnx.TypeProto]
+) -> onnx.FunctionProto | None:
+    """Return how onnx defines an operator by simpler ones; None if it does not."""
+    try:
+        schema = onnx.defs.get_schema(
+            call.op_type, min(opset, onnx.defs.onnx_opset_version()), call.domain
+        )
+    except onnx.defs.SchemaError:
+        return None
+    fixed, varying = (
+        schema.function_opset_versions,
+        schema.context_dependent_function_opset_versions,
+    )
+    versions = fixed or varying
+    if not versions:
+        return None
+    version = max((v for v in versions if v <= opset), default=min(versions))
+    function = onnx.FunctionProto()
+    if fixed:
+        function.ParseFromString(schema.get_function_with_opset_version(version))
+    else:
+        function.ParseFromString(
+            schema.get_context_dependent_function_with_opset_version(
+                version, call.SerializeToString(), [kind.SerializeToString() for kind in types]
+            )
+        )
+    own = {item.name for item in function.attribute_proto}
+    function.attribute_proto.extend(
+        item.default_value
+        for name, item in schema.attributes.items()
+        if item.default_value.name and name not in own
+    )
+    return function if function.node else None
 
 
 def renamed(

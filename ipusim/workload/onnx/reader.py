@@ -78,7 +78,8 @@ class OnnxContents:
     @property
     def opset(self) -> int:
         """Version of the standard operator set."""
-        return next(entry.version for entry in self.opsets if entry.domain in STANDARD_DOMAINS)
+        found = [entry.version for entry in self.opsets if entry.domain in STANDARD_DOMAINS]
+        return found[0] if found else onnx.defs.onnx_opset_version()
 
 
 def read_onnx(source: str | PathLike[str] | onnx.ModelProto) -> OnnxContents:
@@ -150,12 +151,12 @@ def _load(path: Path) -> onnx.ModelProto:
 
 def _check_model(model: onnx.ModelProto, label: str) -> None:
     versions = [entry.version for entry in model.opset_import if entry.domain in STANDARD_DOMAINS]
-    if not model.ir_version or not model.graph.node or not versions:
+    if not model.ir_version or not model.graph.node or not model.opset_import:
         raise WorkloadError(
             f"{_capital(label)} holds no operator graph, so it is not an ONNX model or it was cut "
             "short; export it again."
         )
-    if not MINIMUM_OPSET <= versions[0] <= MAXIMUM_OPSET:
+    if versions and not MINIMUM_OPSET <= versions[0] <= MAXIMUM_OPSET:
         raise WorkloadError(
             f"{_capital(label)} uses operator set {versions[0]}, which must be {MINIMUM_OPSET} or "
             f"newer and at most {MAXIMUM_OPSET}; export it again."

@@ -384,13 +384,6 @@ def _pad(c: Call) -> Results:
     return [(tuple(shape), c.kind())]
 
 
-def _center_crop_pad(c: Call) -> Results:
-    shape, sizes = list(c.shape()), c.ints("shape", 1)
-    for axis, size in zip(c.get("axes", range(len(shape))), sizes, strict=True):
-        shape[axis] = size
-    return [(tuple(shape), c.kind())]
-
-
 def _gather(c: Call) -> Results:
     data, indices = c.shape(0), c.shape(1)
     axis = axis_of(c.get("axis", 0), len(data))
@@ -627,13 +620,6 @@ def _determinant(c: Call) -> Results:
     return [(c.shape()[:-2], c.kind())]
 
 
-def _loss(c: Call) -> Results:
-    none = c.get("reduction", "mean") == "none"
-    scores = c.shape()
-    rows = c.shape(1)
-    return [(rows if none else (), c.kind()), (scores, c.kind())]
-
-
 def _bit_cast(c: Call) -> Results:
     return [(c.shape(), int(c.get("to")))]
 
@@ -650,7 +636,7 @@ RULES: dict[str, Rule] = _table(
             "HardSwish Softplus Softsign Tanh Erf Exp Log Sqrt Reciprocal Sin Cos Tan Sinh Cosh "
             "Asin Acos Atan Asinh Acosh Atanh Abs Neg Sign Floor Ceil Round Not Swish QuickGelu "
             "Identity Softmax LogSoftmax Hardmax LRN InstanceNormalization GroupNormalization "
-            "LpNormalization MeanVarianceNormalization CumSum CumProd Trilu ReverseSequence Shrink "
+            "LpNormalization CumSum CumProd Trilu ReverseSequence "
             "RMSNormalization BitwiseNot Sort Rsqrt Square",
         ),
         (_truth, "Equal Less Greater LessOrEqual GreaterOrEqual And Or Xor IsNaN IsInf"),
@@ -686,7 +672,6 @@ RULES: dict[str, Rule] = _table(
         (_split, "Split"),
         (_concat, "Concat"),
         (_pad, "Pad"),
-        (_center_crop_pad, "CenterCropPad"),
         (_gather, "Gather"),
         (_gather_elements, "GatherElements"),
         (_gather_nd, "GatherND"),
@@ -719,7 +704,6 @@ RULES: dict[str, Rule] = _table(
         (_eye_like, "EyeLike"),
         (_window, "HannWindow HammingWindow BlackmanWindow"),
         (_determinant, "Det"),
-        (_loss, "SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss"),
         (_bit_cast, "BitCast"),
     ]
 )

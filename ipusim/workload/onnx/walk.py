@@ -15,9 +15,16 @@ import onnx
 from onnx import helper
 
 from ipusim.errors import WorkloadError
-from ipusim.workload.onnx.context import ImportContext, Node, Value, decoded, node_label
+from ipusim.workload.onnx.context import (
+    ImportContext,
+    Node,
+    Value,
+    decoded,
+    node_label,
+    proto_of,
+)
 from ipusim.workload.onnx.evaluate import evaluate
-from ipusim.workload.onnx.functions import DEEPEST, LARGEST_BODY
+from ipusim.workload.onnx.functions import DEEPEST, LARGEST_BODY, called, definition
 from ipusim.workload.onnx.reader import KEPT_ELEMENTS, STANDARD_DOMAINS, stored
 from ipusim.workload.onnx.shapes import FLOAT, MISFITS, RULES, Call, Results
 
@@ -92,16 +99,7 @@ class Walk:
     def file(self) -> None:
         """Visit the nodes of the file."""
         for proto in self.context.contents.nodes:
-            inputs = list(proto.input)
-            node = Node(
-                op_type=proto.op_type,
-                domain="" if proto.domain in STANDARD_DOMAINS else proto.domain,
-                name=proto.name,
-                input=inputs,
-                output=list(proto.output),
-                given=decoded(proto),
-            )
-            self.visit(node)
+            self.visit(self.node(proto, {}, ""))
 
     def visit(self, node: Node) -> None:
         """Record the results of a node; keep it if it runs."""
@@ -135,7 +133,8 @@ class Walk:
         rule = RULES.get(node.op_type) if not node.domain else None
         known = rule is not None and (static or node.op_type in self.handlers)
         if not known and not (static and self._evaluable(node, inputs)):
-            self._unknown(node, inputs)
+            if not self._defined(node):
+                self._unknown(node, inputs)
             return
         self._rebatch(node, static)
         results = None if rule is None else rule(Call(self.context, node))
@@ -143,6 +142,25 @@ class Walk:
             self._fold(node, inputs, results)
         else:
             self._keep(node, results)
+
+    def _defined(self, node: Node) -> bool:
+        """Visit what onnx defines an operator by; return whether it does."""
+        types = [
+            helper.make_tensor_type_proto(value.elem_type, value.shape)
+            if (value := self.context.values.get(name))
+            else onnx.TypeProto()
+            for name in node.input
+        ]
+        call = proto_of(node)
+        function = definition(call, self.context.opset, types)
+        if function is None or self._depth >= DEEPEST:
+            return False
+        self._depth += 1
+        prefix = f"{node.name or node.output[0]}/"
+        for proto in called(call, function, prefix):
+            self.visit(self.node(proto, {}, ""))
+        self._depth -= 1
+        return True
 
     def _rebatch(self, node: Node, static: bool) -> None:
         """Put another batch in the place of the file's in a constant target shape."""

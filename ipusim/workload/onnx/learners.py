@@ -1,0 +1,240 @@
+"""Operators of ai.onnx.ml, which scikit-learn and gradient boosting are exported with.
+
+Linear models are products; a tree goes down one level in three lookups, a comparison and a
+selection, for all rows and trees at once; support vectors are one product and the kernel function.
+Names of classes, and maps from names to scores, are made on the host.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ipusim.workload.onnx.composites import Composite, Parts, same_as
+from ipusim.workload.onnx.context import Node
+from ipusim.workload.onnx.walk import Walk
+
+ML = "ai.onnx.ml"
+"""Domain of the operators of classical machine learning."""
+
+DEEPEST_TREE = 64
+"""Levels of a tree that are followed."""
+
+_LABELS = "labels are positions of classes, whose names stay on the host"
+_TRANSFORMS = {"SOFTMAX": "Softmax", "SOFTMAX_ZERO": "Softmax", "LOGISTIC": "Sigmoid"}
+
+
+def _listed(p: Parts, *names: str) -> list[Any]:
+    """Return the first attribute that holds anything, a tensor or a list."""
+    for name in names:
+        given = p.get(name)
+        if given is not None and hasattr(given, "dims"):
+            return [0] * int(np.prod(given.dims))
+        if given is not None and len(given):
+            return list(given)
+    return []
+
+
+def _rows(p: Parts) -> tuple[str, int]:
+    """Return the data as float rows, and their length."""
+    x = p.input(0)
+    if p.context.dtype(x) not in ("float16", "float32"):
+        x = p("Cast", x, to=1)
+    *rows, length = p.shape(x) or (1,)
+    return (x if len(rows) == 1 else p.reshape(x, -1, length)), length
+
+
+def _classes(p: Parts) -> int:
+    names = ("classlabels_ints", "classlabels_strings", "classlabels_int64s")
+    return max(2, len(_listed(p, *names)))
+
+
+def _scored(p: Parts, scores: str, place: int) -> None:
+    """Transform scores and, in a classifier, choose the best."""
+    kind = _TRANSFORMS.get(str(p.get("post_transform", "NONE")), "Identity")
+    if kind == "Softmax":
+        scores = p(kind, scores, axis=-1, out=p.out(place))
+    else:
+        scores = p(kind, scores, out=p.out(place))
+    if place and p.out():
+        p.note(_LABELS)
+        p("ArgMax", scores, axis=1, keepdims=0, out=p.out())
+
+
+def _linear(walk: Walk, node: Node) -> None:
+    p = Parts(walk, node)
+    x, length = _rows(p)
+    classifier = node.op_type == "LinearClassifier"
+    columns = _classes(p) if classifier else int(p.get("targets", 1))
+    y = p("MatMul", x, p.stored(length, columns))
+    if _listed(p, "intercepts"):
+        y = p("Add", y, p.stored(columns))
+    _scored(p, y, int(classifier))
+
+
+def _scaler(walk: Walk, node: Node) -> None:
+    p = Parts(walk, node)
+    x, _ = _rows(p)
+    y = p("Sub", x, np.array(p.get("offset"), np.float32)) if _listed(p, "offset") else x
+    p(
+        "Mul",
+        y,
+        np.array(p.get("scale"), np.float32) if _listed(p, "scale") else p.scalar(y, 1),
+        out=p.out(),
+    )
+
+
+def _normalizer(walk: Walk, node: Node) -> None:
+    p = Parts(walk, node)
+    x, _ = _rows(p)
+    kind = {"L1": "ReduceL1", "L2": "ReduceL2"}.get(str(p.get("norm", "MAX")), "ReduceMax")
+    p("Div", x, p(kind, x, np.array([1], np.int64), axes=[1]), out=p.out())
+
+
+def _imputer(walk: Walk, node: Node) -> None:
+    p = Parts(walk, node)
+    x = p.input(0)
+    p("Where", p("IsNaN", x), p.scalar(x, 0), x, out=p.out())
+
+
+def _binarizer(walk: Walk, node: Node) -> None:
+    p = Parts(walk, node)
+    above = p("Greater", p.input(0), p.scalar("", float(p.get("threshold", 0.0))))
+    p("Cast", above, to=p.context.values[p.input(0)].elem_type, out=p.out())
+
+
+def _features(walk: Walk, node: Node) -> None:
+    """ArrayFeatureExtractor: columns by index."""
+    p = Parts(walk, node)
+    indices = p.reshape(p.input(1), -1)
+    rank = len(p.shape(p.input(0)))
+    data = p.input(0) if rank > 1 else p.reshape(p.input(0), 1, -1)
+    p("Gather", data, indices, axis=-1, out=p.out())
+
+
+def _encoded(walk: Walk, node: Node) -> None:
+    """LabelEncoder and OneHotEncoder: a comparison with every key."""
+    p = Parts(walk, node)
+    x = p.input(0)
+    keys = _listed(p, *(n for n in p.node.given if n.startswith(("keys_", "cats_", "classes_"))))
+    rank = len(p.shape(x))
+    wide = p("Unsqueeze", x, np.array([rank], np.int64), axes=[rank])
+    if p.context.dtype(wide) not in ("float16", "float32"):
+        wide = p("Cast", wide, to=1)
+    hits = p("Cast", p("Equal", wide, np.arange(max(1, len(keys)), dtype=np.float32)), to=1)
+    if node.op_type == "OneHotEncoder":
+        p("Identity", hits, out=p.out())
+        return
+    values = [name for name in p.node.given if name.startswith("values_")]
+    numeric = any("float" in name for name in values)
+    table = np.arange(max(1, len(keys))).astype(np.float32 if numeric else np.int64)
+    p("Gather", table, p("ArgMax", hits, axis=-1, keepdims=0), axis=0, out=p.out())
+
+
+def _depth(p: Parts) -> tuple[int, int, int]:
+    """Return the trees, the levels of the deepest, and all nodes of an ensemble."""
+    true, false = _listed(p, "nodes_truenodeids"), _listed(p, "nodes_falsenodeids")
+    if p.get("tree_roots") is not None:
+        roots = set(p.get("tree_roots"))
+        leaves = zip(_listed(p, "nodes_trueleafs"), _listed(p, "nodes_falseleafs"), strict=True)
+        children = {
+            place: [c for c, leaf in zip(pair, ends, strict=True) if not leaf]
+            for place, (pair, ends) in enumerate(
+                zip(zip(true, false, strict=True), leaves, strict=True)
+            )
+        }
+        trees, deeper = len(roots), 1
+    else:
+        ids = list(zip(p.get("nodes_treeids"), p.get("nodes_nodeids"), strict=True))
+        children = {
+            (tree, own): [] if mode in (b"LEAF", "LEAF") else [(tree, a), (tree, b)]
+            for (tree, own), mode, a, b in zip(ids, p.get("nodes_modes"), true, false, strict=True)
+        }
+        roots = set(children) - {child for pair in children.values() for child in pair}
+        trees, deeper = len({tree for tree, _ in ids}), 0
+    levels = 0
+    while levels < DEEPEST_TREE and (
+        below := {child for key in roots for child in children.get(key, ())}
+    ):
+        roots, levels = below, levels + 1
+    return trees, max(1, levels + deeper), max(1, len(children))
+
+
+def _trees(walk: Walk, node: Node) -> None:
+    p = Parts(walk, node)
+    x, _ = _rows(p)
+    trees, levels, nodes = _depth(p)
+    classifier = node.op_type == "TreeEnsembleClassifier"
+    columns = _classes(p) if classifier else int(p.get("n_targets", 1))
+    table, limits = np.zeros((nodes, 3), np.int64), np.zeros(nodes, np.float32)
+    at: str | np.ndarray = np.zeros((p.shape(x)[0], trees), np.int64)
+    for _ in range(levels):
+        entry = p("Gather", table, at, axis=0)
+        feature, left, right = (
+            p("Squeeze", p.slice(entry, 2, place, place + 1), np.array([2], np.int64), axes=[2])
+            for place in range(3)
+        )
+        value = p("GatherElements", x, feature, axis=1)
+        goes = p("Less", value, p("Gather", limits, at, axis=0))
+        at = p("Where", goes, left, right)
+    leaves = p("Gather", p.stored(nodes, columns), at, axis=0)
+    scores = p("ReduceSum", leaves, np.array([1], np.int64), axes=[1], keepdims=0)
+    _scored(p, scores, int(classifier))
+
+
+def _vectors(walk: Walk, node: Node) -> None:
+    """SVMClassifier and SVMRegressor."""
+    p = Parts(walk, node)
+    x, length = _rows(p)
+    classifier = node.op_type == "SVMClassifier"
+    classes = _classes(p) if classifier else 1
+    pairs = classes * (classes - 1) // 2 if classifier else 1
+    count = len(_listed(p, "support_vectors")) // length
+    if count:
+        y = p("MatMul", x, p.stored(length, count))
+        kernel = str(p.get("kernel_type", "LINEAR"))
+        if kernel == "RBF":
+            squares = p("ReduceSumSquare", x, np.array([1], np.int64), axes=[1])
+            y = p("Exp", p("Neg", p("Sub", squares, y)))
+        elif kernel == "POLY":
+            y = p("Pow", y, p.scalar(y, 3.0))
+        elif kernel == "SIGMOID":
+            y = p("Tanh", y)
+        y = p("MatMul", y, p.stored(count, pairs))
+    else:
+        y = p("MatMul", x, p.stored(length, pairs))
+    y = p("Add", y, p.stored(pairs))
+    if classifier:
+        votes = p("Sigmoid", y) if _listed(p, "prob_a") else p("Sign", y)
+        y = p("MatMul", votes, p.stored(pairs, classes))
+    _scored(p, y, int(classifier))
+
+
+def _joined(walk: Walk, node: Node) -> None:
+    """FeatureVectorizer."""
+    Parts(walk, node)("Concat", *node.input, axis=1, out=node.output[0])
+
+
+LEARNERS: dict[tuple[str, str], Composite] = {
+    (ML, name): rule
+    for name, rule in {
+        "LinearClassifier": _linear,
+        "LinearRegressor": _linear,
+        "Scaler": _scaler,
+        "Normalizer": _normalizer,
+        "Imputer": _imputer,
+        "Binarizer": _binarizer,
+        "ArrayFeatureExtractor": _features,
+        "LabelEncoder": _encoded,
+        "OneHotEncoder": _encoded,
+        "FeatureVectorizer": _joined,
+        "TreeEnsembleClassifier": _trees,
+        "TreeEnsembleRegressor": _trees,
+        "TreeEnsemble": _trees,
+        "SVMClassifier": _vectors,
+        "SVMRegressor": _vectors,
+        "ZipMap": same_as("Identity"),
+    }.items()
+}
+"""Rules of the operators of classical machine learning."""
