@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipusim.files import replace_file
-from ipusim.runtime.calibration import compile_s_per_tile_step, interval80, run_kind
+from ipusim.runtime.calibration import (
+    FittedCosts,
+    compile_s_per_tile_step,
+    interval80,
+    run_kind,
+)
 from ipusim.runtime.compile_time import compile_s, compiled_code
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.step import StepResult
@@ -128,6 +133,26 @@ class Report:
             "sram": result.energy.sram_j * rate,
             "exchange": result.energy.exchange_j * rate,
         }
+
+    @property
+    def parts_s(self) -> dict[str, float]:
+        """Where the seconds of a step go: the chip's by phase, fitted costs apart.
+
+        The device's time without fitted costs is shared out as the cycles of the program of one
+        micro-batch are, over all chips of the replica and all micro-batches alike.
+        """
+        parts = dict(self.result.parts_s)
+        bare = self.result.terms.price(FittedCosts()).parts_s.get("device", 0.0)
+        fitted = {"fitted: exchanges": parts.pop("device", 0.0) - bare}
+        fitted["fitted: once per step"] = parts.pop("fixed", 0.0)
+        steps = self.result.program.steps
+        cycles = {
+            phase: sum(step.repeats * getattr(step, f"{phase}_cycles") for step in steps)
+            for phase in _PHASES
+        }
+        each = bare / max(1, sum(cycles.values()))
+        device = {f"chip: {phase}": each * number for phase, number in cycles.items()}
+        return {name: value for name, value in {**device, **parts, **fitted}.items() if value}
 
     @cached_property
     def parts(self) -> pd.DataFrame:

@@ -80,9 +80,9 @@ def batch_labels() -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        Per row: row_id, label, printed batch, batch as run (micro-batch x replicas x accumulation),
-        their quotient, and the batches in flight that Little's law gives with either (NaN in
-        training, where no latency is printed).
+        Per row: row_id, table, label, printed batch, batch as run (micro-batch x replicas x
+        accumulation), their quotient, and the batches in flight that Little's law gives with
+        either (NaN in training, where no latency is printed).
     """
     little = littles_law().set_index("row_id")
     lines = []
@@ -97,6 +97,7 @@ def batch_labels() -> pd.DataFrame:
         lines.append(
             {
                 "row_id": row.row_id,
+                "table": row.table,
                 "label": row.label,
                 "printed_batch": printed,
                 "run_batch": run.items_per_step,

@@ -34,6 +34,8 @@ PREDICTING = (
     *("study/cached.py", "study/fidelity/ablation.py"),
 )
 """Sources that the answer to a request depends on, those that rewrite programs among them."""
+DATA = ("calibration.toml", "frameworks.toml", "stacks.toml", "gpu", "hardware", "models")
+"""Data that it depends on; how a row was run stands in the request."""
 
 _ALLOCATIONS_BETWEEN_COLLECTIONS = 200_000
 """Python's own 700 cost a quarter of the time of a comparison and save no memory."""
@@ -53,6 +55,8 @@ class Prediction:
         Its parts; empty where there is none.
     compile_s : float
         Seconds of compilation; NaN where nothing is compiled.
+    parts_s : dict of str to float
+        Where the seconds of a step go; empty at the roofline.
     """
 
     latency: float
@@ -60,6 +64,7 @@ class Prediction:
     power: float = math.nan
     power_parts_w: dict[str, float] = field(default_factory=dict)
     compile_s: float = math.nan
+    parts_s: dict[str, float] = field(default_factory=dict)
 
 
 def available_cores() -> int:
@@ -73,8 +78,8 @@ def available_cores() -> int:
 def _kept_folder(data: Path) -> Path:
     """Return where answers are kept that these sources give with these data."""
     digest = hashlib.sha256(source_digest(PREDICTING).encode())
-    for path in sorted(data.rglob("*.*")):
-        if path.is_file():
+    for name in DATA:
+        for path in sorted((data / name).rglob("*.*")) or [data / name]:
             digest.update(path.relative_to(data).as_posix().encode() + path.read_bytes())
     return cache_folder("predictions") / digest.hexdigest()[:16]
 
@@ -116,6 +121,7 @@ def _predict(request: Request) -> Prediction:
         power=float(report.power),
         power_parts_w=report.power_parts_w,
         compile_s=report.compile_s,
+        parts_s=report.parts_s,
     )
 
 

@@ -22,7 +22,7 @@ MISSING = "-"
 _LARGEST_PLAIN = 1e15
 _SMALLEST_PLAIN = 1e-6
 _UNITS = {"us": "µs", "w": "W", "ipu": "IPU", "ipus": "IPUs", "macs": "MACs"}
-_VERDICT_MARKS = {"hit": "● hit", "near": "◐ near", "miss": "○ miss"}
+VERDICT_MARKS = {"hit": "●", "near": "◐", "miss": "○"}
 
 
 def format_number(value: float, digits: int = DEFAULT_DIGITS) -> str:
@@ -77,7 +77,8 @@ def format_cell(value: object, digits: int = DEFAULT_DIGITS) -> str:
         return "yes" if value else "no"
     if isinstance(value, Real):
         return format_number(value, digits)
-    return _VERDICT_MARKS.get(str(value), str(value))
+    mark = VERDICT_MARKS.get(str(value), "")
+    return f"{mark} {value}".lstrip()
 
 
 def format_percent(value: float) -> str:
@@ -203,6 +204,73 @@ class Table:
             for cell, side in zip(cells, sides, strict=True)
         ]
         return f"<tr>{''.join(marked)}</tr>"
+
+
+class FoldedTable:
+    """A data frame as tables behind one line each, their notes as footnotes.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        The data; its index is not shown.
+    by : str
+        The column that divides it, in the order of the first appearance; a column ``fold`` holds
+        the lines to click, of another they are its heading, its value and the count of rows.
+    caption, columns, digits
+        As for `Table`; a column ``note`` becomes footnotes.
+
+    Attributes
+    ----------
+    frame : pandas.DataFrame
+        The data as given.
+    caption : str
+        Shown above the tables.
+    parts : dict of str to (Table, tuple of str)
+        Table and notes of each line, the notes in the order of their numbers.
+    """
+
+    def __init__(
+        self,
+        frame: pd.DataFrame,
+        by: str,
+        caption: str = "",
+        columns: Sequence[str] | None = None,
+        digits: int = DEFAULT_DIGITS,
+    ) -> None:
+        self.frame = frame
+        self.caption = caption
+        self.parts: dict[str, tuple[Table, tuple[str, ...]]] = {}
+        for value, group in frame.groupby(by, sort=False):
+            line = f"{heading(by)}: {format_cell(value)}, {len(group)} rows"
+            shown, notes = group.drop(columns=by), ()
+            if "note" in shown:
+                texts = shown["note"].fillna("")
+                notes = tuple(dict.fromkeys(texts[texts != ""]))
+                shown = shown.assign(note=[notes.index(t) + 1 if t else "" for t in texts])
+                shown["note"] = shown["note"].astype(str)
+            self.parts[value if by == "fold" else line] = (
+                Table(shown, columns=columns, digits=digits),
+                notes,
+            )
+
+    def __repr__(self) -> str:
+        """Return all tables as aligned text, each under its line."""
+        text = [self.caption]
+        for line, (table, notes) in self.parts.items():
+            text += ["", line, repr(table)]
+            text += [f"  {number} {note}" for number, note in enumerate(notes, start=1)]
+        return "\n".join(text)
+
+    def _repr_html_(self) -> str:
+        """Return the tables as HTML, folded, without generated identifiers."""
+        text = [f'<p style="font-weight:600">{html.escape(self.caption)}</p>']
+        for line, (table, notes) in self.parts.items():
+            text += [f"<details><summary>{html.escape(line)}</summary>", table.to_html()]
+            if notes:
+                items = "".join(f"<li>{html.escape(note)}</li>" for note in notes)
+                text.append(f"<ol>{items}</ol>")
+            text.append("</details>")
+        return "\n".join(text)
 
 
 HEADINGS_FILE = "headings.toml"

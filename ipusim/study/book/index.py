@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pandas as pd
-from markupsafe import Markup
 
 from ipusim.study.book.catalogue import Study, load_spec
 from ipusim.study.book.site import START, render
-from ipusim.study.table import Table
-from ipusim.study.verdicts.compare import tier_summary
+from ipusim.study.fidelity.ledger import TUNED_FAMILIES
 from ipusim.study.verdicts.summary import Verdict, verdict_on
 
+PICTURES = 3
+"""Figures of a study on the start page; its own page has all."""
 _BADGES = {"done": ("hit", "has run"), "failed": ("failed", "failed")}
 """Look and word of a study's state: that it ran does not say that it came out."""
 
@@ -45,34 +46,38 @@ class Card:
     verdict: Verdict | None = None
 
     @property
-    def look(self) -> str:
-        """Class of the badge."""
-        return _BADGES.get(self.status, ("idle", ""))[0]
-
-    @property
-    def label(self) -> str:
-        """Word on the badge."""
-        return _BADGES.get(self.status, ("", self.status))[1]
+    def badge(self) -> tuple[str, str]:
+        """Class of the badge and the word on it."""
+        return _BADGES.get(self.status, ("idle", self.status))
 
     @property
     def links(self) -> list[tuple[str, str]]:
-        """Notebook and tables, each with what its link says; the page to read first."""
-        words = {".html": "read the notebook", ".ipynb": "download the notebook"}
-        wanted = [name for name in self.files if name.startswith(("notebooks/", "tables/"))]
-        order = sorted(wanted, key=lambda name: (not name.endswith(".html"), name))
-        return [
-            (name, words.get("." + name.rpartition(".")[2], name.partition("/")[2]))
-            for name in order
-        ]
+        """The page of the notebook and its file, each with what its link says."""
+        words = {"html": "read the notebook", "ipynb": "download it"}
+        own = (f"notebooks/{self.name}.{ending}" for ending in words)
+        return [(name, words[name.rpartition(".")[2]]) for name in own if name in self.files]
 
     @property
-    def pictures(self) -> Iterator[tuple[str, str, str]]:
-        """Yield each figure small, with its drawing and its name in words."""
-        for name in self.files:
-            if name.startswith("figures/") and name.endswith(".png"):
-                drawing = name.removesuffix("png") + "svg"
-                words = name[len("figures/") : -len(".png")].replace("_", " ")
-                yield name, drawing if drawing in self.files else name, words
+    def pictures(self) -> list[tuple[str, str, str]]:
+        """The first figures small, each with its drawing and its name in words."""
+        names = [name for name in self.files if name.startswith("figures/")]
+        return [
+            (name, drawing if drawing in names else name, Path(name).stem.replace("_", " "))
+            for name in names
+            if name.endswith(".png")
+            for drawing in [name.removesuffix("png") + "svg"]
+        ][:PICTURES]
+
+
+def apart(frame: pd.DataFrame, restates: Mapping[str, str]) -> Iterator[tuple[str, Verdict]]:
+    """Yield what rows come to, families that the model was developed on and others apart."""
+    known = frame["family"].isin(TUNED_FAMILIES)
+    groups = {"families known best": frame[known], "all other families": frame[~known]}
+    for name, rows in groups.items():
+        for mode in ("inference", "training"):
+            verdict = verdict_on([rows[rows["mode"] == mode]], restates)
+            if verdict.counted:
+                yield f"{mode}, {name}", verdict
 
 
 def index_html(
@@ -100,21 +105,13 @@ def index_html(
     str
         One HTML document; style inside, figures by relative path, nothing from the network.
     """
-    whole = table = None
-    if frame is not None:
-        whole = verdict_on([frame], load_spec("fidelity")["verdict"]["restates"])
-        errors = tier_summary(frame, by=("study", "metric"))
-        if not errors.empty:
-            columns = ["study", "metric", "tier", "rows", "hit", "near", "miss"]
-            sizes = ["median_abs_error_percent=median %", "max_abs_error_percent=max %"]
-            shown = Table(errors, columns=[*columns, *sizes, "bias_percent=bias %"])
-            table = Markup(shown.to_html())
+    restates = load_spec("fidelity")["verdict"]["restates"]
     return render(
         "index.html.j2",
         START,
         studies,
         cards=cards,
-        whole=whole,
-        table=table or "No row is predicted.",
+        whole=None if frame is None else verdict_on([frame], restates),
+        groups=[] if frame is None else list(apart(frame, restates)),
         overview=overview,
     )

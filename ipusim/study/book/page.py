@@ -15,7 +15,7 @@ from ipusim.errors import DataError, StudyError, unknown_name
 from ipusim.study.book.catalogue import default_values, load_spec
 from ipusim.study.book.outputs import save_figure, save_table
 from ipusim.study.book.parameters import checked
-from ipusim.study.table import DEFAULT_DIGITS, Table
+from ipusim.study.table import DEFAULT_DIGITS, FoldedTable, Table
 from ipusim.study.verdicts.summary import Verdict, verdict_on
 
 if TYPE_CHECKING:
@@ -93,13 +93,14 @@ class Page:
             f"The page has no parameter {name!r}: it was opened with {', '.join(given) or 'none'}."
         )
 
-    def table(self, name: str, data: pd.DataFrame | Table, **words: object) -> Table:
+    def table(self, name: str, data: pd.DataFrame | Table, **words: object) -> Table | FoldedTable:
         """Show a table and save the data behind it as ``tables/<name>.csv``.
 
         Parameters
         ----------
         name : str
-            A table of the study in data/studies, which gives caption, columns and digits.
+            A table of the study in data/studies, which gives caption, columns and digits, and in
+            ``fold`` the column that divides a long one.
         data : pandas.DataFrame or Table
             What to show; a table is shown as it is.
         **words
@@ -115,12 +116,13 @@ class Page:
         spec = self._named("tables", name)
         spec = self._named("tables", spec["like"]) | spec if "like" in spec else spec
         if not isinstance(data, Table):
-            data = Table(
-                data,
-                caption=spec.get("caption", "").format(rows=len(data), **words),
-                columns=spec.get("columns"),
-                digits=spec.get("digits", DEFAULT_DIGITS),
-            )
+            look = {
+                "caption": spec.get("caption", "").format(rows=len(data), **words),
+                "columns": spec.get("columns"),
+                "digits": spec.get("digits", DEFAULT_DIGITS),
+            }
+            fold = spec.get("fold")
+            data = FoldedTable(data, fold, **look) if fold else Table(data, **look)
         save_table(data.frame, name, self.output_dir)
         return data
 

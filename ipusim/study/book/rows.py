@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import pandas as pd
 
-from ipusim.study.book.catalogue import Study
+from ipusim.study.book.catalogue import Study, load_specs
 from ipusim.study.book.site import COVERAGE, ROWS, render
 from ipusim.study.verdicts.compare import (
     HIT_PERCENT,
@@ -16,13 +17,6 @@ from ipusim.study.verdicts.compare import (
     error_percent,
 )
 
-_STUDIES = {
-    "qwant": "Qwant, C2 card",
-    "tamu": "TAMU, PEARC'22",
-    "argonne": "Graphcore at Argonne",
-    "mk2": "Graphcore's MK2 blog",
-    "results": "Graphcore's results page",
-}
 _COLUMNS = (
     # key, title, right-aligned, left out on narrow screens
     ("name", "row", False, False),
@@ -55,7 +49,7 @@ _DETAILS = (
     "roofline",
     "specification",
     "note",
-    *RUN_COLUMNS,
+    *(name for name in RUN_COLUMNS if name != "label"),
 )
 
 
@@ -94,7 +88,7 @@ def coverage_html(frame: pd.DataFrame, studies: Sequence[Study] = ()) -> str:
     """
     rows = [
         {"name": line["what"], **line, "verdict": line["verdict"] or "none"}
-        for line in frame.assign(study=frame["study"].map(_STUDIES)).to_dict("records")
+        for line in frame.assign(study=frame["study"].map(_documents())).to_dict("records")
     ]
     for row in rows:
         row["shown"] = {key: _text(row[key]) for key, *_ in _COVERAGE}
@@ -137,7 +131,7 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
     name = row["label"] or row["model"]
     known = {
         "name": name,
-        "study": _STUDIES.get(row["study"], row["study"]),
+        "study": _documents().get(row["study"], row["study"]),
         "published": row["published"],
         "predicted": row["calibrated"],
         "error": error,
@@ -153,7 +147,23 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
     }
     details = [[key.replace("_", " "), _text(row[key])] for key in _DETAILS if _is_known(row[key])]
     plain = {key: value for key, value in known.items() if key in _FILTERS or _is_known(value)}
-    return plain | {"shown": shown, "details": details, "search": f"{name} {row['row_id']}".lower()}
+    search = f"{name} {row['row_id']}".lower()
+    return plain | {
+        "shown": shown, "details": details, "parts": _parts(row["parts"]), "search": search,
+    }  # fmt: skip
+
+
+def _parts(text: str) -> list[tuple[str, str, float]]:
+    """Return the parts of a step, the longest first: name, ms, share of them all in percent."""
+    found = [part.rpartition(" ") for part in text.split("; ") if part]
+    whole = sum(float(value) for *_, value in found)
+    return [(name, value, round(100.0 * float(value) / whole, 1)) for name, _, value in found]
+
+
+@cache
+def _documents() -> dict[str, str]:
+    """Return what lists call the documents, by the name of their study."""
+    return {name: spec.get("document", "") for name, spec in load_specs().items()}
 
 
 def _is_known(value: Any) -> bool:

@@ -82,9 +82,9 @@ def time_to_train_frame(frame: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        Per row with a prediction: row_id, published samples and evaluations, the simulated training
-        throughput (samples/s), published and predicted minutes, those of them that evaluation
-        takes, and the throughput that the published time would need.
+        Per row with a prediction: row_id, label, system, published samples and evaluations, the
+        simulated training throughput (samples/s), published and predicted minutes, those of them
+        that evaluation takes, and the throughput that the published time would need.
     """
     known = load_convergence()
     lines = []
@@ -98,6 +98,7 @@ def time_to_train_frame(frame: pd.DataFrame) -> pd.DataFrame:
         lines.append(
             {
                 "row_id": line["row_id"],
+                "label": line["label"],
                 "system": line["system"],
                 "samples": run.samples,
                 "evaluations": run.evaluations,
@@ -113,6 +114,7 @@ def time_to_train_frame(frame: pd.DataFrame) -> pd.DataFrame:
 
 _COLUMNS = (
     "row_id",
+    "label",
     "system",
     "samples",
     "evaluations",

@@ -192,11 +192,17 @@ def _unit(number: Number, record: dict[str, str]) -> str:
     return f"{text}/s".replace("/s/s", "/s") if number.metric == "throughput" else text
 
 
+def published_tables() -> tuple[PublishedTable, ...]:
+    """Return the files with numbers, in the order of their rows."""
+    return read(PublishedTable, "published/tables.toml")
+
+
 @lru_cache(maxsize=4)
 def _load(folder: Path) -> tuple[PublishedRow, ...]:
     runs = load_runs()
-    tables = read(PublishedTable, "published/tables.toml")
-    rows = [row for table in tables for row in _rows_of(table, folder / table.file, runs)]
+    rows = [
+        row for table in published_tables() for row in _rows_of(table, folder / table.file, runs)
+    ]
     seen: set[str] = set()
     for row in rows:
         if row.row_id in seen:

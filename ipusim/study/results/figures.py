@@ -4,86 +4,89 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from ipusim.study.audit_results import little_rows
 from ipusim.study.book.charts import OKABE_ITO, SERIES, figure_style
-from ipusim.study.results.study import table_frame
+
+_MACHINES = {"Classic": "Classic (GC200)", "Bow": "Bow"}
 
 
-def published_and_predicted(frame: pd.DataFrame, table: str) -> Figure:
-    """Draw the predicted rates of one table as shares of the published ones, with intervals.
+def published_and_predicted(frame: pd.DataFrame, mode: str) -> Figure:
+    """Draw the predicted rates as shares of the published ones, Classic beside Bow.
 
     Parameters
     ----------
     frame : pandas.DataFrame
         From `ipusim.study.verdicts.compare.verdicts`.
-    table : str
-        One of `ipusim.study.results.study.TABLES`.
+    mode : str
+        ``"inference"`` or ``"training"``.
 
     Returns
     -------
     matplotlib.figure.Figure
-        One line per throughput row, grouped by family: what is predicted, its 80 % interval and
-        what nothing fitted gives, over what was published. Says so where no row is predicted.
+        One line per throughput row, in bands of families that both panels share: what is predicted,
+        its 80 % interval and what nothing fitted gives, over what was published.
     """
-    data = table_frame(frame, table)
-    data = data[(data["metric"] == "throughput") & data["calibrated"].notna()]
-    if data.empty:
-        return _empty_figure(f"{table}: no row of these families is predicted")
-    places = np.arange(len(data))[::-1].astype(np.float64)
-    scaled = data[["low80", "calibrated", "high80", "specification"]].div(data["published"], axis=0)
+    names = {f"{machine} {mode}": title for machine, title in _MACHINES.items()}
+    used = frame[frame["table"].isin(names) & (frame["metric"] == "throughput")]
+    used = used[used["calibrated"].notna()]
+    counts = used.groupby(["family", "table"], sort=False).size().unstack(fill_value=0)
+    bands = (counts.max(axis=1) + 1).cumsum() if len(used) else pd.Series(dtype=int)
+    ends = bands.to_dict()
     with figure_style():
-        figure = Figure(figsize=(9.4, 1.6 + 0.17 * len(data)))
-        axis = figure.subplots()
-        known = scaled["low80"].notna().to_numpy()
-        axis.hlines(
-            places[known],
-            scaled["low80"][known],
-            scaled["high80"][known],
-            color=OKABE_ITO["vermilion"],
-            alpha=0.35,
-            linewidth=3.2,
-            label="80 % interval",
-        )
-        for tier in ("specification", "calibrated"):
-            look = SERIES[tier] | {"linestyle": "none", "markersize": 5.0}
-            axis.plot(scaled[tier], places, label=tier, **look)
-        axis.axvline(1.0, color=OKABE_ITO["black"], linewidth=1.0, label="published")
-        axis.set_xscale("log")
-        ticks = (0.25, 0.5, 0.67, 0.8, 1, 1.25, 1.5, 2, 4)
-        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axis.xaxis.set_minor_formatter(NullFormatter())
-        values = scaled.to_numpy(dtype=np.float64)
-        axis.set_xlim(0.9 * min(0.5, np.nanmin(values)), 1.1 * max(2.0, np.nanmax(values)))
-        axis.set_ylim(-1, len(data))
-        _mark_families(axis, data["family"].to_list(), places)
-        axis.set_xlabel("predicted / published throughput (log scale)")
-        axis.set_title(f"{table}: {len(data)} rows")
-        figure.legend(loc="outside lower center", ncols=4)
+        figure = Figure(figsize=(9.4, 1.6 + 0.105 * max(ends.values(), default=0)))
+        axes = figure.subplots(1, 2, sharey=True)
+        for axis, (table, title) in zip(axes, names.items(), strict=True):
+            own = used[used["table"] == table]
+            axis.set_title(f"{title}: {len(own)} rows")
+            axis.set_xlabel("predicted / published throughput (log)")
+            for end in ends.values():
+                axis.axhline(end - 0.5, color="#C9CED4", linewidth=0.6)
+            if own.empty:
+                continue
+            # the rows of a family lie in the middle of its band
+            sizes = own["family"].map(own["family"].value_counts())
+            widths = own["family"].map(counts.max(axis=1))
+            first = own["family"].map(ends) - (widths + sizes) / 2
+            _draw_shares(axis, own, first + own.groupby("family").cumcount())
+        starts = [0, *ends.values()][: len(ends)]
+        middles = [(a + b) / 2 - 0.5 for a, b in zip(starts, ends.values(), strict=True)]
+        axes[0].set_yticks(middles, list(ends))
+        axes[0].set_ylim(max(ends.values(), default=1), -1)
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4)
     return figure
 
 
-def _empty_figure(text: str) -> Figure:
-    with figure_style():
-        figure = Figure(figsize=(9.4, 0.8))
-        axis = figure.subplots()
-        axis.set_axis_off()
-        axis.set_title(text)
-    return figure
-
-
-def _mark_families(axis: object, names: list[str], places: np.ndarray) -> None:
-    """Write each family once beside its rows, with a line between families."""
-    starts = [i for i, name in enumerate(names) if i == 0 or names[i - 1] != name]
-    ends = [*starts[1:], len(names)]
-    middles = [float(places[start:end].mean()) for start, end in zip(starts, ends, strict=True)]
-    axis.set_yticks(middles, [names[start] for start in starts])
+def _draw_shares(axis: Axes, own: pd.DataFrame, places: pd.Series) -> None:
+    """Draw rows as shares of what was published, each at its place."""
+    columns = ["low80", "calibrated", "high80", "specification"]
+    scaled = own[columns].div(own["published"], axis=0)
+    axis.hlines(
+        places,
+        scaled["low80"],
+        scaled["high80"],
+        color=OKABE_ITO["vermilion"],
+        alpha=0.35,
+        linewidth=2.4,
+        label="80 % interval",
+    )
+    for tier in ("specification", "calibrated"):
+        look = SERIES[tier] | {"linestyle": "none", "markersize": 3.5, "markeredgewidth": 0.8}
+        axis.plot(scaled[tier], places, label=tier, **look)
+    axis.axvline(1.0, color=OKABE_ITO["black"], linewidth=1.0, label="published")
+    axis.set_xscale("log")
+    ticks = (0.25, 0.5, 0.67, 0.8, 1, 1.25, 1.5, 2, 3, 4)
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    shown = scaled[["calibrated", "specification"]].stack()
+    axis.set_xlim(0.9 * min(0.6, shown.min()), 1.1 * max(1.7, shown.max()))
     axis.tick_params(axis="y", length=0)
+    axis.tick_params(axis="x", labelsize=8)
     axis.grid(axis="y", visible=False)
-    for start in starts[1:]:
-        axis.axhline(places[start] + 0.5, color="#C9CED4", linewidth=0.7)
 
 
 def little_figure() -> Figure:

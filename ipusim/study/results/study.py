@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
 from ipusim.errors import unknown_name
+from ipusim.files import data_dir, read_records
 from ipusim.study.audit_results import batch_labels
-from ipusim.study.data.published import PublishedRow, load_rows
-from ipusim.study.verdicts.summary import with_error
+from ipusim.study.data.published import PublishedRow, load_rows, published_tables
+from ipusim.study.table import MISSING, VERDICT_MARKS, format_number, format_percent
+from ipusim.study.verdicts.summary import verdict_on, with_error
 
 STUDY = "results"
 TABLES = (
@@ -22,6 +25,11 @@ TABLES = (
     "time to result",
 )
 """The tables of the page, in the order of the notebook."""
+PRINTED = ("model", "variant", "platform", "sdk", "framework", "dataset", "batch_size", "precision")
+"""What the page prints of a line beside its numbers, in its order."""
+NUMBERS = ("published", "unit", "roofline", "specification", "calibrated", "low80", "high80",
+           "error_percent", "verdict")  # fmt: skip
+DIGITS = 3
 
 
 def study_rows(chosen: Sequence[str] = ()) -> tuple[PublishedRow, ...]:
@@ -36,26 +44,83 @@ def study_rows(chosen: Sequence[str] = ()) -> tuple[PublishedRow, ...]:
     return tuple(row for row in rows if not chosen or row.family in chosen)
 
 
-def table_frame(frame: pd.DataFrame, table: str) -> pd.DataFrame:
-    """Select one table of the page from the verdicts, family by family as the page has them.
+def table_frame(frame: pd.DataFrame, *tables: str) -> pd.DataFrame:
+    """Set tables of the page beside their predictions, line by line in the order of the page.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        From `ipusim.study.verdicts.compare.verdicts`.
+    *tables : str
+        Of `TABLES`.
 
     Returns
     -------
     pandas.DataFrame
-        With batch_as_run, the batch that was run where the printed one is another (NA elsewhere),
-        and the error of the calibrated tier.
+        One line per printed line: ``fold``, its family with what its values come to; what the
+        page prints (`PRINTED`); ``batch_as_run`` where the printed batch is another; and of each
+        number, under the name of its metric, the columns `NUMBERS` of the verdicts, its error, and
+        three texts: ``printed``, ``shown`` (prediction and 80 % interval) and ``marked`` (error
+        with the mark of the verdict).
 
     Raises
     ------
     UnknownNameError
         If there is no such table.
     """
-    if table not in TABLES:
-        raise unknown_name("table", table, TABLES)
+    for table in tables:
+        if table not in TABLES:
+            raise unknown_name("table", table, TABLES)
     wrong = batch_labels().set_index("row_id")["run_batch"].to_dict()
-    own = frame[frame["table"] == table]
-    own = with_error(own.assign(batch_as_run=own["row_id"].map(wrong).astype("Int64")))
-    families = dict.fromkeys(row.family for row in load_rows(study=STUDY))
-    order = {family: place for place, family in enumerate(families)}
-    placed = own.sort_values("family", key=lambda name: name.map(order), kind="stable")
-    return placed.reset_index(drop=True)
+    own = with_error(frame[frame["table"].isin(tables)])
+    families = {name: _family_line(name, group) for name, group in own.groupby("family")}
+    printed, values = _printed_lines(), {row.row_id: row.printed for row in load_rows(study=STUDY)}
+    lines = []
+    for run_id, numbers in own.groupby("run_id", sort=False):
+        line = {"row_id": run_id, **printed[run_id], "batch_as_run": wrong.get(run_id, pd.NA)}
+        for number in numbers.to_dict("records"):
+            metric = number["metric"]
+            texts = {
+                "printed": f"{values[number['row_id']]} {number['unit']}",
+                "shown": _with_interval(number),
+                "marked": _marked(number),
+            }
+            known = {name: number[name] for name in NUMBERS}
+            line |= {f"{metric}_{name}": value for name, value in {**known, **texts}.items()}
+            line |= {"fold": families[number["family"]], "note": number["note"]}
+        lines.append(line)
+    shown = pd.DataFrame(lines, columns=None if lines else ["row_id", "fold", "note"])
+    return shown if shown.empty else shown.astype({"batch_as_run": "Int64"})
+
+
+def _family_line(name: str, group: pd.DataFrame) -> str:
+    """Say what the values of a family come to, in a line."""
+    verdict = verdict_on([group])
+    if not verdict.counted:
+        return f"{name}: no value that is a test"
+    worst = format_percent(verdict.worst_percent)
+    return (
+        f"{name}: {verdict.hit} hit, {verdict.near} near, {verdict.miss} miss; "
+        f"error typical {verdict.typical_percent:.1f} %, worst {worst} %"
+    )
+
+
+def _with_interval(number: dict[str, Any]) -> str:
+    low, high = (format_number(number[name], DIGITS) for name in ("low80", "high80"))
+    predicted = format_number(number["calibrated"], DIGITS)
+    return predicted if low == MISSING else f"{predicted} ({low} to {high})"
+
+
+def _marked(number: dict[str, Any]) -> str:
+    mark = VERDICT_MARKS.get(number["verdict"], "")
+    return f"{mark}\N{NO-BREAK SPACE}{format_percent(number['error_percent'])}".strip()
+
+
+def _printed_lines() -> dict[str, dict[str, str]]:
+    """Return what the page prints of each line beside its numbers."""
+    return {
+        record["row_id"]: {name: record.get(name, "").removeprefix("SDK ") for name in PRINTED}
+        for table in published_tables()
+        if table.study == STUDY
+        for record in read_records(data_dir() / "published" / table.file, ["row_id"])
+    }

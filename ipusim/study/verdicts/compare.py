@@ -83,6 +83,7 @@ VERDICT_COLUMNS = (
     "verdict",
     "status",
     "note",
+    "parts",
     *RUN_COLUMNS,
 )
 HIT_PERCENT = 10.0
@@ -252,14 +253,22 @@ def _predicted_line(
         "verdict": verdict_of(calibrated, row.value),
         "status": PREDICTED,
         "note": "; ".join(text for text in (row.run.note, fitted_on(row, fitted)) if text),
+        "parts": _parts_text(reports["calibrated"]),
     }
+
+
+def _parts_text(report: ReportLike) -> str:
+    """Return where the time of a step goes, in ms, the longest first; nothing if not known."""
+    parts = getattr(report, "parts_s", {})
+    longest = sorted(parts.items(), key=lambda item: -item[1])
+    return "; ".join(f"{name} {1e3 * seconds:.4g}" for name, seconds in longest)
 
 
 def _unmodelled_line(row: PublishedRow) -> dict[str, float | str]:
     """Show a row that no prediction is made for, with the reason."""
     blank = dict.fromkeys((*TIERS, "low80", "high80"), math.nan)
     note = "; ".join(text for text in (row.not_modelled, row.run.note) if text)
-    return {**blank, "verdict": "", "status": NOT_MODELLED, "note": note}
+    return {**blank, "verdict": "", "status": NOT_MODELLED, "note": note, "parts": ""}
 
 
 def verdicts(
@@ -288,6 +297,7 @@ def verdicts(
         One line per row, columns `VERDICT_COLUMNS`; values in the row's unit. The verdict judges
         the calibrated tier, whose constants are fitted without the row's own model family; so is
         its 80 % interval, which ``data/calibration.toml`` holds (`study.verdicts.intervals`).
+        ``parts`` says where the time of its step goes, in ms.
         How a row was printed and run stands in `RUN_COLUMNS`.
     """
     chosen = load_rows() if rows is None else tuple(rows)

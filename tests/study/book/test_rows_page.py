@@ -34,6 +34,13 @@ def test_a_row_shows_its_values_and_keeps_its_run():
     assert "roofline" not in dict(row["details"])  # NaN is not a number to show
 
 
+def test_a_row_says_where_its_time_goes():
+    (row,) = rows_of(rows_html(frame_of(parts="chip: compute 3; host work 1")))
+    assert row["parts"] == [["chip: compute", "3", 75.0], ["host work", "1", 25.0]]
+    (row,) = rows_of(rows_html(frame_of()))
+    assert row["parts"] == []
+
+
 def test_a_row_without_a_prediction_says_so():
     (row,) = rows_of(rows_html(frame_of(calibrated=float("nan"), verdict="")))
     assert row["verdict"] == "not predicted"

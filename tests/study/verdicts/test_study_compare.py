@@ -247,7 +247,7 @@ def test_columns_and_rows(frame):
 
 
 def test_every_row_says_how_it_was_run(frame):
-    assert tuple(frame.columns[19:]) == compare.RUN_COLUMNS
+    assert tuple(frame.columns[20:]) == compare.RUN_COLUMNS
     lines = frame.set_index("row_id")
     row = load_row("tamu.table3.12")
     line = lines.loc[row.row_id]
