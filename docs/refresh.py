@@ -24,7 +24,7 @@ from ipusim.study.book.execute import run_notebook
 from ipusim.study.book.notebook import cleaned, notebook_text, read_notebook
 from ipusim.study.evidence import operations as evidence
 from ipusim.study.evidence.memory import network_memory_table
-from ipusim.study.fidelity.ledger import TUNED_FAMILIES
+from ipusim.study.fit.calibration_file import load_calibration
 from ipusim.study.table import format_percent
 from ipusim.study.tamu import figures as tamu_figures, scaling as tamu_scaling
 from ipusim.study.verdicts.compare import PREDICTED, tier_summary, verdicts
@@ -73,7 +73,7 @@ def accuracy_block(frame: pd.DataFrame) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     predicted = frame[frame["status"] == PREDICTED]
-    known = predicted["family"].isin(TUNED_FAMILIES)
+    known = predicted["family"].isin(load_calibration().known_families)
     for families, rows in (("five families", predicted[known]), ("others", predicted[~known])):
         for mode, group in rows.groupby("mode", sort=True):
             lines.append(_accuracy_line(f"{mode}, {families}", group))

@@ -128,7 +128,7 @@ def simulate(
     """
     loaded, config = _asked(model, options)
     result = run_step(loaded, config, tier=tier, costs=costs)
-    return Report(loaded.name, config, tier, result, loaded.note)
+    return Report(loaded.name, config, tier, result, loaded.note, loaded.family)
 
 
 @_documented

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from ipusim.files import replace_file
 from ipusim.runtime.calibration import (
     FittedCosts,
+    Interval,
     compile_s_per_tile_step,
     interval80,
-    run_kind,
 )
 from ipusim.runtime.compile_time import compile_s, compiled_code
 from ipusim.runtime.options.spec import RunConfig
@@ -62,6 +62,8 @@ class Report:
         Everything behind the numbers.
     note : str
         What is to know of the model: what an import fused and assumed, what is recalled.
+    family : str
+        Of the model: its interval is that of a known family or of a new network.
     """
 
     model: str
@@ -69,6 +71,7 @@ class Report:
     tier: str
     result: StepResult
     note: str = ""
+    family: str = ""
 
     @property
     def system(self) -> str:
@@ -85,35 +88,33 @@ class Report:
         """Name of the software stack."""
         return self.config.stack.name
 
-    @property
-    def kind(self) -> str:
-        """Kind of run, by which intervals are taken."""
-        config = self.config
-        return run_kind(config.mode, config.active_ipus, config.system.ipus_per_machine)
-
     @cached_property
-    def interval80(self) -> tuple[float, float] | None:
-        """Factors on a predicted time between which 80 % of measurements are expected.
+    def interval(self) -> Interval | None:
+        """What the 80 % intervals come from: class of runs, published rows, factors on the time.
 
-        They come from the errors that published runs of this kind were predicted with, each without
-        its own model family. None where nothing is calibrated, and for phases, in which no
-        published run took place.
+        None where nothing is calibrated, and for phases, in which no published run took place.
         """
-        known = self.tier == "calibrated" and not self.config.phased
-        return interval80(self.kind) if known else None
+        if self.tier != "calibrated" or self.config.phased:
+            return None
+        return interval80(self.family, self.config.mode, self.chip)
+
+    @property
+    def interval80(self) -> tuple[float, float] | None:
+        """Factors on a predicted time between which 80 % of measurements are expected."""
+        return None if self.interval is None else (self.interval.low, self.interval.high)
 
     @property
     def latency(self) -> Estimate:
         """Seconds from request to result; in training, of a step from update to update."""
         value = self.result.latency_s
-        low, high = (None, None) if self.interval80 is None else self.interval80
+        low, high = self.interval80 or (None, None)
         return Estimate(value, _times(value, low), _times(value, high), unit="s")
 
     @property
     def throughput(self) -> Estimate:
         """Items per second of all replicas."""
         value = self.result.throughput_items_per_s
-        low, high = (None, None) if self.interval80 is None else self.interval80
+        low, high = self.interval80 or (None, None)
         slow, fast = (None if end is None else 1.0 / end for end in (high, low))
         return Estimate(value, _times(value, slow), _times(value, fast), unit="items/s")
 
@@ -432,6 +433,7 @@ class Report:
                 + f" ({self.tier})",
             ),
             ("program", f"{self.cycles_per_step:,} cycles in {self.supersteps:,} supersteps"),
+            *([("intervals", str(self.interval))] if self.interval else []),
             *([("note", self.note)] if self.note else []),
         ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +13,7 @@ FILE = "calibration.toml"
 _REMEDY = "run 'ipusim calibrate'"
 _KERNEL_COST = "gpu_kernel_cost"
 _INTERVAL = "interval"
-
-INTERVAL_KINDS = ("inference", "single-machine training", "scale-out training", "time to train")
-"""Kinds of prediction that miss by different amounts, and for different reasons."""
+_KNOWN = "known_families"
 
 
 def _tables() -> dict[str, Any]:
@@ -80,47 +79,84 @@ def compile_s_per_tile_step() -> float:
     return _value("compile", "tile_step")
 
 
-def run_kind(mode: str, active_ipus: int, ipus_per_machine: int) -> str:
-    """Return which of `INTERVAL_KINDS` a run belongs to.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """An 80 % interval of a predicted time.
 
-    Parameters
-    ----------
-    mode : str
-        "inference" or "training".
-    active_ipus, ipus_per_machine : int
-        Chips that work; chips that share a machine.
-    """
-    if mode == "inference":
-        return INTERVAL_KINDS[0]
-    return INTERVAL_KINDS[1 if active_ipus <= ipus_per_machine else 2]
-
-
-def interval80(kind: str) -> tuple[float, float] | None:
-    """Return the factors on a predicted time between which 80 % of measurements are expected.
-
-    Parameters
+    Attributes
     ----------
     kind : str
-        One of `INTERVAL_KINDS`.
-
-    Returns
-    -------
-    tuple of float or None
-        None for a kind that has no rows to be fitted on.
+        Class of runs, as `interval_classes` names it.
+    low, high : float
+        Factors on the predicted time.
+    rows : tuple of str
+        The published rows whose errors it comes from.
+    without : dict of str to tuple of float
+        By family that has rows: the same without them.
     """
-    entry = _tables().get(_INTERVAL, {}).get(kind)
-    if entry is None:
-        return None
+
+    kind: str
+    low: float
+    high: float
+    rows: tuple[str, ...]
+    without: dict[str, tuple[float, float]]
+
+    def ratios(self, family: str) -> tuple[float, float]:
+        """Return the factors for a family; of one that is not among the rows, those of all."""
+        return self.without.get(family, (self.low, self.high))
+
+    def __str__(self) -> str:
+        return (
+            f"80 % by the class '{self.kind}': {len(self.rows)} published values of "
+            f"{len(self.without)} families, each predicted without itself and counted once"
+        )
+
+
+def interval_classes(
+    family: str, mode: str, chip: str, known: Collection[str] | None = None
+) -> tuple[str, str]:
+    """Return the classes of a run, the narrower first; the number of its machines does not matter.
+
+    Parameters
+    ----------
+    family, mode, chip : str
+        Of the model; "inference" or "training"; name of the chip.
+    known : collection of str, optional
+        Families that the simulator was developed on; by default those of data/calibration.toml.
+        Any other network, a user's own file too, is new.
+    """
+    if known is None:
+        known = _tables().get(_KNOWN, {}).get("names", ())
+    wide = f"{'known family' if family in known else 'new network'}, {mode}"
+    return f"{wide}, {chip}", wide
+
+
+def interval80(family: str, mode: str, chip: str) -> Interval | None:
+    """Return the factors on a predicted time between which 80 % of measurements are expected.
+
+    None for a class that has no rows to be fitted on.
+    """
+    blocks = _tables().get(_INTERVAL, {})
+    kinds = interval_classes(family, mode, chip)
+    return next((read_interval(kind, blocks[kind]) for kind in kinds if kind in blocks), None)
+
+
+def read_interval(kind: str, entry: Any) -> Interval:
+    """Return an interval as the file holds it."""
     try:
         low, high = float(entry["low"]), float(entry["high"])
-    except (KeyError, TypeError, ValueError) as error:
+        without = {
+            family: (float(one), float(two)) for family, (one, two) in entry["without"].items()
+        }
+        rows = tuple(entry["rows"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"The entry interval.{kind} of {FILE} is damaged: {_REMEDY}.") from error
     if not 0 < low <= high:
         raise DataError(
             f"The entry interval.{kind} of {FILE} goes from {low:g} to {high:g} instead of upwards "
             f"from above 0: {_REMEDY}."
         )
-    return low, high
+    return Interval(kind=kind, low=low, high=high, rows=rows, without=without)
 
 
 def power_scales() -> tuple[float, float]:

@@ -13,6 +13,7 @@ from ipusim.study.audit_results import bow_over_classic
 from ipusim.study.data.published import load_rows
 from ipusim.study.evidence import operations
 from ipusim.study.evidence.memory import network_memory_table
+from ipusim.study.fit.calibration_file import load_calibration
 from ipusim.study.predict import TIERS
 from ipusim.study.verdicts.compare import (
     HIT_PERCENT,
@@ -25,8 +26,6 @@ from ipusim.study.verdicts.compare import (
 from ipusim.study.verdicts.errors import error_figures
 from ipusim.study.verdicts.summary import errors_by
 
-TUNED_FAMILIES = ("resnet", "resnext", "bert", "efficientnet", "yolo")
-"""Families with most rows, on which the model was developed; others show what a new one gets."""
 PAIR_PERCENT = 10.0
 """A pair of chips is told apart rightly when its predicted ratio is this near the published one."""
 _SAME_RUN = (
@@ -90,7 +89,7 @@ def families_apart(frame: pd.DataFrame) -> pd.DataFrame:
         and bias of time in percent, median of the medians of the families, and hits, judged in
         printed units and in time, the worse counts.
     """
-    tuned = frame["family"].isin(TUNED_FAMILIES)
+    tuned = frame["family"].isin(load_calibration().known_families)
     inference = frame["mode"] == "inference"
     bow = frame["system"].str.contains("Bow", na=False)
     pipelined = (frame["ipus_per_replica"].fillna(1) > 1) & (frame["mode"] == "training")

@@ -11,7 +11,7 @@ from typing import Any
 
 from ipusim import files
 from ipusim.errors import DataError
-from ipusim.runtime.calibration import FILE as CALIBRATION_FILE
+from ipusim.runtime.calibration import FILE as CALIBRATION_FILE, Interval, read_interval
 
 _HEADER = """\
 # Written by `ipusim calibrate`; do not edit by hand.
@@ -34,9 +34,10 @@ _HEADER = """\
 # has half of it). Both are fitted on slowdowns against the smallest system of a series, not on
 # levels (ipusim.study.fit.scale_out); comparisons refit the second without the row's own series.
 #
-# interval: factors on a predicted time between which 80 % of published times are expected, by kind
-# of run (ipusim.study.verdicts.intervals); `without` holds what each
-# family gets, its own rows left out.
+# known_families: those with most rows, on which the model was developed; any other network is new.
+#
+# interval: factors on a predicted time between which 80 % of published times are expected, by class
+# of runs (ipusim.study.verdicts.intervals); `without` holds what each family among the rows gets.
 #
 # compile: seconds per vertex on a tile that the compiler generates (ipusim.runtime.compile_time).
 schema = 1
@@ -46,7 +47,7 @@ _STEP_SOURCE = "least mean absolute relative error of time per step over rows"
 _GPU_SOURCE = "least mean absolute logarithm of predicted over published time per step over rows"
 _SCALE_SOURCE = "median of what makes the slowdown of one of the rows exact"
 _COMPILE_SOURCE = "least squares of compile times over rows of evidence/ipu_microbench.csv"
-_INTERVAL_SOURCE = "order statistics of published over predicted time, family left out, over rows"
+_INTERVAL_SOURCE = "mean and spread of families, each predicted without its own rows, over rows"
 _POWER_SOURCE = "non-negative least squares of dynamic power over rows"
 
 
@@ -123,33 +124,6 @@ class PowerScales:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
-    """An 80 % interval of a predicted time.
-
-    Attributes
-    ----------
-    kind : str
-        Kind of run.
-    low, high : float
-        Factors on the predicted time.
-    rows : tuple of str
-        The rows whose errors it comes from.
-    without : dict of str to tuple of float
-        By family: the same without its rows.
-    """
-
-    kind: str
-    low: float
-    high: float
-    rows: tuple[str, ...]
-    without: dict[str, tuple[float, float]] = field(default_factory=dict)
-
-    def ratios(self, family: str) -> tuple[float, float]:
-        """Return the factors for a family; of one that is not among the rows, those of all."""
-        return self.without.get(family, (self.low, self.high))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """Everything that is fitted.
 
@@ -166,7 +140,9 @@ class Calibration:
     gpu : dict of str to KernelCost
         By GPU software stack.
     intervals : dict of str to Interval
-        By kind of run; a kind that is missing has none.
+        By class of runs; a class that is missing takes that of all chips.
+    known_families : tuple of str
+        Families that the model was developed on; others show what a new network gets.
     """
 
     step_costs: dict[str, StepCost]
@@ -175,6 +151,7 @@ class Calibration:
     compile: Latency = Latency()
     gpu: dict[str, KernelCost] = field(default_factory=dict)
     intervals: dict[str, Interval] = field(default_factory=dict)
+    known_families: tuple[str, ...] = ()
 
 
 def _block(title: str, values: dict[str, str], rows: Iterable[str]) -> str:
@@ -233,6 +210,8 @@ def calibration_text(calibration: Calibration) -> str:
     for stack, kernel in sorted(calibration.gpu.items()):
         title = f"gpu_kernel_cost.{json.dumps(stack)}"
         blocks.append(_seconds(title, kernel.value_s, _GPU_SOURCE, kernel.rows))
+    names = ", ".join(map(json.dumps, calibration.known_families))
+    blocks.append(f"[known_families]\nnames = [{names}]\n")
     blocks += [_interval_text(interval) for interval in calibration.intervals.values()]
     return "\n".join(blocks)
 
@@ -252,16 +231,6 @@ def _interval_text(interval: Interval) -> str:
         for family, (low, high) in interval.without.items()
     ]
     return "\n".join([*lines, ""])
-
-
-def _interval(kind: str, block: dict[str, Any]) -> Interval:
-    return Interval(
-        kind=kind,
-        low=float(block["low"]),
-        high=float(block["high"]),
-        rows=tuple(block["rows"]),
-        without={family: (low, high) for family, (low, high) in block["without"].items()},
-    )
 
 
 def _latency(block: dict[str, Any]) -> Latency:
@@ -312,8 +281,10 @@ def load_calibration(path: Path | None = None) -> Calibration:
                 for stack, block in tables.get("gpu_kernel_cost", {}).items()
             },
             intervals={
-                kind: _interval(kind, block) for kind, block in tables.get("interval", {}).items()
+                kind: read_interval(kind, block)
+                for kind, block in tables.get("interval", {}).items()
             },
+            known_families=tuple(tables["known_families"]["names"]),
         )
     except OSError as error:
         raise DataError(

@@ -300,6 +300,7 @@ def calibrate(
         compile=fit_compile(),
         gpu=kept.gpu,
         intervals=kept.intervals,
+        known_families=kept.known_families,
     )
     write_text(path or files.data_dir() / CALIBRATION_FILE, calibration_text(fitted))
     return fitted

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ipusim.machine import load_system
-from ipusim.runtime.calibration import INTERVAL_KINDS, FittedCosts, run_kind
+from ipusim.runtime.calibration import FittedCosts, interval_classes
 from ipusim.study.cached import PooledPredictor, prepare
 from ipusim.study.data.published import PublishedRow, load_rows
 from ipusim.study.data.runs import RunConfiguration
@@ -132,14 +132,14 @@ def time_ratio(metric: str, published: float, predicted: float) -> float:
     return predicted / published if metric in RATE_METRICS else math.nan
 
 
-def kind_of(row: PublishedRow) -> str:
-    """Return the kind of prediction that a row is of; empty for a run that is not modelled."""
+def kind_of(row: PublishedRow, fitted: Calibration) -> str:
+    """Return the class of runs whose interval a row has; empty for a run that is not modelled."""
     run = row.run
-    if row.metric.startswith("time_to"):
-        return INTERVAL_KINDS[-1]
     if row.not_modelled or run.mode is None or run.system is None:
         return ""
-    return run_kind(run.mode, run.chips, load_system(run.system).ipus_per_machine)
+    chip = load_system(run.system).chip.name
+    narrow, wide = interval_classes(row.family, run.mode, chip, fitted.known_families)
+    return narrow if narrow in fitted.intervals else wide
 
 
 def interval_of(row: PublishedRow, predicted: float, fitted: Calibration) -> tuple[float, float]:
@@ -151,7 +151,7 @@ def interval_of(row: PublishedRow, predicted: float, fitted: Calibration) -> tup
         In the row's unit; NaN for a metric without an interval: nothing was left out of the fit of
         power, and no compile time but the fitted ones is published.
     """
-    interval = fitted.intervals.get(kind_of(row))
+    interval = fitted.intervals.get(kind_of(row, fitted))
     if interval is None:
         return math.nan, math.nan
     low, high = interval.ratios(row.family)
@@ -317,7 +317,7 @@ def verdicts(
             "system": row.system,
             "stack": row.stack,
             "mode": row.run.mode or "",
-            "kind": kind_of(row),
+            "kind": kind_of(row, fitted),
             "metric": row.metric,
             "unit": row.unit,
             "published": row.value,

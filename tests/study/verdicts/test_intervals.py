@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -12,30 +13,36 @@ from study_fakes import FakePredictor
 import ipusim
 from ipusim import files
 from ipusim.errors import DataError, StudyError
-from ipusim.runtime import calibration
-from ipusim.runtime.calibration import INTERVAL_KINDS, interval80, run_kind
+from ipusim.runtime.calibration import Interval, interval80, interval_classes
 from ipusim.study.fit.calibration_file import load_calibration
 from ipusim.study.verdicts import intervals
 from ipusim.study.verdicts.compare import PREDICTED
 from ipusim.study.verdicts.conformal import conformal_bounds, least_rows
 from ipusim.study.verdicts.intervals import (
+    LEAST_ROWS_PER_FAMILY,
     calibrate_intervals,
     coverage_table,
     fit_intervals,
+    predictive_bounds,
     residuals,
     stale_kinds,
 )
 
-INFERENCE, SINGLE, SCALE_OUT, TO_TRAIN = INTERVAL_KINDS
+NEW = "new network, inference"
+KNOWN = Interval(kind=NEW, low=0.8, high=1.25, rows=("x", "y"), without={"a": (1.0, 1.0)})
 
 
-def made_frame(ratios_by_family, kind=INFERENCE, metric="throughput", predicted=100.0):
+def made_frame(
+    ratios_by_family, mode="inference", metric="throughput", predicted=100.0, system="IPU-M2000"
+):
     """Rows whose published time is so many times the predicted one."""
     lines = [
         {
-            "row_id": f"{family}.{kind}.{index}",
+            "row_id": f"{family}.{mode}.{system}.{index}",
             "family": family,
-            "kind": kind,
+            "system": system,
+            "mode": mode,
+            "kind": f"new network, {mode}",
             "metric": metric,
             "status": PREDICTED,
             "calibrated": predicted,
@@ -70,41 +77,60 @@ def test_coverage_is_what_was_asked_for():
 
 def test_residuals_are_of_time():
     for metric in ("throughput", "latency", "time_to_train"):
-        known = residuals(made_frame({"a": [1.5]}, metric=metric))
-        assert list(known["ratio"]) == pytest.approx([1.5])
-    assert residuals(made_frame({"a": [1.5]}, metric="efficiency")).empty
+        known = residuals(made_frame({"a": [1.5]}, metric=metric), ("a",))
+        assert list(np.exp(known["miss"])) == pytest.approx([1.5])
+        assert list(known["narrow"]) == ["known family, inference, GC200"]
+    assert residuals(made_frame({"a": [1.5]}, metric="efficiency"), ()).empty
 
 
-def test_a_family_has_no_part_in_its_own_interval():
-    near, far = np.linspace(0.95, 1.05, 19), np.full(19, 3.0)
-    frame = made_frame({"a": near, "b": near, "odd": far})
-    found = fit_intervals(frame)[INFERENCE]
-    assert found.ratios("odd") == pytest.approx((0.955, 1.045), abs=6e-3)
-    assert found.ratios("a")[1] == 3.0
+def test_interval_by_hand():
+    misses = pd.Series([0.1, 0.3, -0.2, 0.0])
+    low, high = predictive_bounds(misses, pd.Series(["a", "a", "b", "b"]))
+    # means 0.2 and -0.1, so middle 0.05 and variance 0.045; within each family 0.02
+    half = 1.2815516 * math.sqrt(0.045 * 1.5 + 0.02)
+    assert (low, high) == (round(math.exp(0.05 - half), 4), round(math.exp(0.05 + half), 4))
+
+
+def test_predictive_intervals_hold_on_families_never_seen():
+    generator = np.random.default_rng(5)
+    names = pd.Series(np.repeat([f"{number}" for number in range(20)], 6))
+    inside = []
+    for _ in range(300):
+        own = generator.normal(0.2, 0.2, 21)
+        misses = pd.Series(np.repeat(own[:20], 6) + generator.normal(0.0, 0.1, 120))
+        low, high = predictive_bounds(misses, names)
+        inside.append(low <= np.exp(own[20] + generator.normal(0.0, 0.1)) <= high)
+    assert 0.74 <= np.mean(inside) <= 0.86
+
+
+def test_a_family_counts_once_and_not_in_its_own_interval():
+    spread = np.linspace(0.95, 1.05, 19)
+    families = dict.fromkeys("abcd", spread) | {"odd": np.full(19, 3.0)}
+    found = fit_intervals(made_frame(families))[NEW]
+    assert found.ratios("odd") == pytest.approx((0.96, 1.04), abs=6e-3)
+    assert found.ratios("a")[1] > 2
     assert found.ratios("never seen") == (found.low, found.high)
-    assert len(found.rows) == 57
+    assert set(found.without) == set(families)
+    # ten times the rows of one family: the others weigh as much as before
+    more = fit_intervals(made_frame(families | {"a": np.repeat(spread, 10)}))[NEW]
+    assert (more.low, more.high) == pytest.approx((found.low, found.high), rel=1e-3)
 
 
-def test_a_kind_with_few_rows_takes_all_kinds():
-    spread = np.linspace(0.9, 1.2, 15)
+def test_a_chip_has_its_own_interval_where_its_rows_allow():
+    many, few = np.linspace(0.9, 1.2, LEAST_ROWS_PER_FAMILY), [1.5]
     frame = pd.concat(
         [
-            made_frame({"a": spread, "b": spread, "c": spread}),
-            made_frame({"a": spread * 2, "b": spread * 2}, kind=SCALE_OUT),
-            made_frame({"a": [9.0] * 3, "c": [9.0]}, kind=SINGLE),
+            made_frame(dict.fromkeys("abcd", many)),
+            made_frame(dict.fromkeys("abcd", few), system="Bow-2000"),
         ]
     )
     found = fit_intervals(frame)
-    assert set(found) == set(INTERVAL_KINDS)
-    assert {row.split(".")[1] for row in found[SCALE_OUT].rows} == {SCALE_OUT}
-    # without one of its two families a kind is not told by the other alone
-    assert found[SCALE_OUT].ratios("a")[0] < 1.8 < found[SCALE_OUT].low + 0.1
-    for kind in (SINGLE, TO_TRAIN):
-        assert len(found[kind].rows) == len(frame)
+    assert set(found) == {NEW, f"{NEW}, GC200"}
+    assert found[NEW].high > found[f"{NEW}, GC200"].high
 
 
-def test_too_few_rows_altogether_give_none():
-    assert fit_intervals(made_frame({"a": [1.0] * 3, "b": [1.1] * 3, "c": [1.0]})) == {}
+def test_too_few_families_give_none():
+    assert fit_intervals(made_frame({name: [1.0] * 9 for name in "abc"})) == {}
 
 
 def test_coverage_is_counted_with_both_ends():
@@ -126,31 +152,46 @@ def test_intervals_are_written_and_read_back(tmp_path):
     assert after.intervals == fitted
     assert after.step_costs == before.step_costs
     assert after.gpu == before.gpu
-    assert set(fitted) == set(INTERVAL_KINDS)
+    wide = {
+        f"{who}, {mode}"
+        for who in ("known family", "new network")
+        for mode in ("inference", "training")
+    }
+    assert wide <= set(fitted)
+    assert after.known_families == before.known_families
     assert all(0 < interval.low <= interval.high for interval in fitted.values())
 
 
 def test_stale_intervals_are_named(monkeypatch):
-    spread = np.linspace(0.9, 1.2, 15)
-    frame = made_frame({"a": spread, "b": spread, "c": spread})
-    assert stale_kinds(frame) == sorted(INTERVAL_KINDS)
-
-    class Kept:
-        intervals = fit_intervals(frame)
-
-    monkeypatch.setattr(intervals, "load_calibration", lambda: Kept)
+    frame = made_frame({name: np.linspace(0.9, 1.2, 15) for name in "abcd"})
+    assert {NEW, "known family, training"} <= set(stale_kinds(frame))
+    kept = replace(load_calibration(), intervals=fit_intervals(frame))
+    monkeypatch.setattr(intervals, "load_calibration", lambda: kept)
     assert stale_kinds(frame) == []
 
 
-def test_kinds_follow_from_the_run():
-    assert run_kind("inference", 4, 4) == run_kind("inference", 64, 4) == INFERENCE
-    assert run_kind("training", 4, 4) == SINGLE
-    assert run_kind("training", 8, 4) == SCALE_OUT
+def test_classes_are_what_a_user_can_tell():
+    assert interval_classes("bert", "training", "Bow") == (
+        "known family, training, Bow",
+        "known family, training",
+    )
+    assert interval_classes("onnx", "inference", "GC200", ("bert",))[1] == NEW
+    assert interval80("onnx", "inference", "Bow").kind.startswith(NEW)
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_an_interval_does_not_jump_when_a_machine_is_added(mode):
+    systems = ("Bow-2000", "Bow Pod16", "Bow Pod64", "Bow Pod256")
+    options = {"mode": mode, "micro_batch": 8}
+    reports = [
+        ipusim.simulate("braggnn", system=system, replicas=replicas, **options)
+        for system, replicas in zip(systems, (4, 16, 64, 256), strict=True)
+    ]
+    assert len({report.interval80 for report in reports}) == 1
 
 
 def test_reports_carry_the_interval_of_their_kind(monkeypatch):
-    known = {INFERENCE: (0.8, 1.25), SINGLE: (0.5, 1.6)}
-    monkeypatch.setattr("ipusim.report.interval80", known.get)
+    monkeypatch.setattr("ipusim.report.interval80", lambda *run: KNOWN)
     report = ipusim.simulate("braggnn", micro_batch=2)
     latency, throughput = report.latency, report.throughput
     assert latency.low80 == pytest.approx(0.8 * latency.value)
@@ -162,7 +203,8 @@ def test_reports_carry_the_interval_of_their_kind(monkeypatch):
         "latency_s": [latency.low80, latency.high80],
         "throughput_items_per_s": [throughput.low80, throughput.high80],
     }
-    assert repr(report).count("80 % interval") == 2
+    assert repr(report).count("(80 % interval") == 2
+    assert f"class '{NEW}': 2 published values of 1 families" in repr(report)
     assert report.power.low80 is None  # nothing was left out of the fit of power
     frame = ipusim.sweep("braggnn", system="IPU-M2000", micro_batch=[2], progress=False)
     assert frame["latency_low80_ms"][0] == pytest.approx(1e3 * latency.low80)
@@ -170,23 +212,29 @@ def test_reports_carry_the_interval_of_their_kind(monkeypatch):
 
 
 def test_no_interval_where_nothing_is_fitted(monkeypatch):
-    monkeypatch.setattr("ipusim.report.interval80", lambda kind: (0.8, 1.25))
+    monkeypatch.setattr("ipusim.report.interval80", lambda *run: KNOWN)
     report = ipusim.simulate("braggnn", tier="specification")
     assert report.latency.low80 is None
     assert report.to_dict()["interval80"] is None
     assert "80 %" not in repr(report)
-    monkeypatch.setattr("ipusim.report.interval80", lambda kind: None)
+    monkeypatch.setattr("ipusim.report.interval80", lambda *run: None)
     assert ipusim.simulate("braggnn").throughput.high80 is None
 
 
 @pytest.mark.parametrize(
     "entry",
-    ["3", "{low = 1.0}", "{low = 'a', high = 2}", "{low = 2.0, high = 1.0}", "{low = 0, high = 1}"],
+    [
+        "3",
+        "{low = 1.0}",
+        "{low = 'a', high = 2, rows = [], without = {}}",
+        "{low = 2.0, high = 1.0, rows = [], without = {}}",
+        "{low = 0, high = 1, rows = [], without = {}}",
+    ],
 )
 def test_damaged_intervals_are_refused(entry, tmp_path, monkeypatch):
-    (tmp_path / "calibration.toml").write_text(f"[interval]\ninference = {entry}\n")
+    (tmp_path / "calibration.toml").write_text(f'[interval]\n"{NEW}" = {entry}\n')
     monkeypatch.setenv("IPUSIM_DATA_DIR", str(tmp_path))
     files._parse.cache_clear()
     with pytest.raises(DataError, match="ipusim calibrate"):
-        interval80(INFERENCE)
-    assert calibration.interval80(SINGLE) is None
+        interval80("onnx", "inference", "Bow")
+    assert interval80("onnx", "training", "Bow") is None
