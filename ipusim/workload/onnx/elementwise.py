@@ -153,7 +153,10 @@ def move(context: ImportContext, node: Node) -> None:
 
 
 def transpose(context: ImportContext, node: Node) -> None:
-    """Transpose; a view where only axes of size 1 change place."""
+    """Transpose; a view where only axes of size 1 change place; of several parts in one."""
+    if len(node.output) > 1:
+        _emit_layout(context, node, (context.operand(node.input[0]),), moves_data=True)
+        return
     shape = context.shape(node.input[0])
     order = tuple(attributes(node).get("perm", range(len(shape) - 1, -1, -1)))
     kept = [axis for axis in order if shape[axis] > 1]

@@ -8,7 +8,10 @@ node of its pattern; pieces that nobody else reads then fall away.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from math import prod
+
+import numpy as np
 
 from ipusim.workload.onnx.context import ImportContext, Node, Value
 
@@ -93,7 +96,14 @@ class Pieces:
         place = next(index for index, item in enumerate(nodes) if item is last)
         nodes[place] = fresh
         self.add(fresh)
-        self.context.fused[kind] += 1
+        if kind:
+            self.context.fused[kind] += 1
+
+    def read(self, node: Node, place: int, name: str) -> None:
+        """Let a node read another value."""
+        old, node.input[place] = node.input[place], name
+        self.readers[old] = [item for item in self.readers[old] if item is not node]
+        self.readers.setdefault(name, []).append(node)
 
     def cone(self, last: Node, root: str) -> list[Node] | None:
         """Return the elementwise nodes between `root` and `last`, if they read nothing else."""
@@ -362,6 +372,79 @@ def group_norm(pieces: Pieces, node: Node) -> None:
     pieces.replace(last, fresh, "group norm")
 
 
+def one_scale(pieces: Pieces, node: Node) -> None:
+    """(a x) (b y) with two numbers is a b x y: attention is exported with a root on each side."""
+    scales = [pieces.maker(name, "Mul") for name in node.input]
+    found = [pieces.constant_operand(scale) if scale else None for scale in scales]
+    if not all(found) or any(pieces.only(s.output[0], "MatMul") is not node for s in scales):
+        return
+    product = np.array(found[0][1] * found[1][1], np.float32)
+    kept, name = scales[0], f"{scales[0].output[0]}.factor"
+    pieces.context.constant(name, product)
+    kept.input = [found[0][0], name]
+    pieces.read(node, 1, found[1][0])
+    pieces.context.fused["two scales in one"] += 1
+
+
+def flags(pieces: Pieces, node: Node) -> None:
+    """A product reads the transpose of an operand as it lies: poplin takes any view of it."""
+    for place, flag in ((0, "transA"), (1, "transB")):
+        turned = pieces.maker(node.input[place], "Transpose")
+        if turned is None or pieces.only(node.input[place], "MatMul") is not node:
+            continue
+        order = list(turned.given.get("perm", ()))
+        if len(order) < 2 or order[-2] != len(order) - 1:
+            continue
+        order[-2:] = order[:-3:-1]
+        source, name = turned.input[0], f"{turned.output[0]}.as_it_lies"
+        shape = pieces.shape(source)
+        if order == sorted(order):
+            name = source
+        else:
+            value = replace(pieces.context.values[source], shape=tuple(shape[i] for i in order))
+            pieces.context.values[name] = value
+            fresh = Node(
+                op_type="Transpose",
+                input=[source],
+                output=[name],
+                name=turned.name,
+                given={"perm": order},
+            )
+            pieces.replace(turned, fresh, "")
+        pieces.read(node, place, name)
+        node.given[flag] = 1
+        pieces.context.fused["transposed operands"] += 1
+
+
+def siblings(pieces: Pieces) -> None:
+    """The same transpose of every part of one tensor is one transpose of all of it."""
+    families: dict[tuple[str, tuple[int, ...]], list[Node]] = {}
+    for node in pieces.context.nodes:
+        if node.op_type != "Transpose":
+            continue
+        part = pieces.made.get(node.input[0])
+        while part is not None and part.op_type in ("Reshape", "Squeeze", "Unsqueeze"):
+            part = pieces.made.get(part.input[0])
+        constant = part is not None and all(pieces.is_static(x) for x in part.input[1:] if x)
+        if constant and part.op_type in ("Split", "Slice", "Gather"):
+            order = tuple(node.given.get("perm", ()))
+            families.setdefault((part.input[0], order), []).append(node)
+    for (source, _), members in families.items():
+        outputs = [node.output[0] for node in members]
+        total = sum(prod(pieces.shape(name)) for name in outputs)
+        if len(members) > 1 and total == prod(pieces.shape(source)):
+            fresh = Node(
+                op_type="Transpose",
+                input=[source],
+                output=outputs,
+                name=members[0].name,
+                given={"perm": None},
+            )
+            pieces.replace(members[0], fresh, "transposes of parts in one")
+            gone = {id(node) for node in members[1:]}
+            pieces.context.nodes[:] = [n for n in pieces.context.nodes if id(n) not in gone]
+
+
 def projections(pieces: Pieces) -> None:
     """Products of one tensor with several weights of one shape, biases included: one product."""
     families: dict[tuple[str, int], list[Node]] = {}
@@ -441,6 +524,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "Rsqrt": (norm,),
     "ReduceMean": (global_mean,),
     "InstanceNormalization": (group_norm,),
+    "MatMul": (one_scale, flags),
 }
 """Rules by the operator they are anchored at, tried in order."""
 
@@ -455,6 +539,8 @@ def fuse(context: ImportContext) -> None:
                 rule(pieces, node)
     drop_unread(context)
     projections(Pieces(context))
+    siblings(Pieces(context))
+    drop_unread(context)
 
 
 def drop_unread(context: ImportContext) -> None:

@@ -70,6 +70,10 @@ def gemm(context: ImportContext, node: Node) -> None:
 def matmul(context: ImportContext, node: Node) -> None:
     """MatMul of any ranks; a batch that only A has is folded into its rows."""
     a_shape, b_shape = context.shape(node.input[0]), context.shape(node.input[1])
+    given = attributes(node)
+    flip_a, flip_b = bool(given.get("transA", 0)), bool(given.get("transB", 0))
+    a_shape = (*a_shape[:-2], *a_shape[:-3:-1]) if flip_a else a_shape
+    b_shape = (*b_shape[:-2], *b_shape[:-3:-1]) if flip_b else b_shape
     a_shape = a_shape if len(a_shape) > 1 else (1, *a_shape)
     b_shape = b_shape if len(b_shape) > 1 else (*b_shape, 1)
     rows, groups = a_shape[-2], 1
@@ -85,6 +89,8 @@ def matmul(context: ImportContext, node: Node) -> None:
         k=a_shape[-1],
         n=b_shape[-1],
         weights_operand=context.role(b) == "parameter",
+        transpose_a=flip_a,
+        transpose_b=flip_b,
     )
     context.emit(node, params, (a, b))
 

@@ -36,7 +36,8 @@ def _model(steps, shape=("n", 4, 8), **weights):
         given = {}
         for item in [x for x in operands if ":" in x]:
             key, _, value = item.partition(":")
-            given[key] = [int(value)] if key == "axes" else int(value)
+            several = key in ("axes", "perm")
+            given[key] = [int(n) for n in value.split(",")] if several else int(value)
         inputs = [x for x in operands if ":" not in x]
         nodes.append(helper.make_node(kind, inputs, [output], **given))
     used = {x for node in nodes for x in node.input}
@@ -171,3 +172,38 @@ def test_a_report_says_what_the_import_fused():
     model = from_onnx(_model(["e = Relu x", "s = Sigmoid e", "y = Mul e s"]))
     assert model.note == "fused: silu (1 x)"
     assert model.note in repr(simulate(model, tier="specification"))
+
+
+HEADS = {
+    "heads": np.array([0, 0, 4, 16], np.int64),
+    "root": np.float32(0.5),
+    **{f"w{i}": np.ones((64, 64), np.float32) * i for i in range(3)},
+}
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        ["s = MatMul tq tk", "u = Mul s root"],
+        ["sq = Mul tq root", "sk = Mul tk root", "u = MatMul sq sk"],
+    ],
+)
+def test_attention_moves_its_heads_twice_and_scales_once(scores):
+    """As the zoo's: heads of q, k and v by one transpose, put together again by one."""
+    steps = ["x1 = Relu x", *(f"p{c} = MatMul x1 w{i}" for i, c in enumerate("qkv"))]
+    steps += [f"r{c} = Reshape p{c} heads" for c in "qkv"]
+    orders = {"q": "0,2,1,3", "k": "0,2,3,1", "v": "0,2,1,3"}
+    steps += [f"t{c} = Transpose r{c} perm:{order}" for c, order in orders.items()]
+    steps += [*scores, "m = Softmax u axis:-1", "y = MatMul m tv"]
+    model = _model(steps, ("n", 8, 64), **HEADS)
+    imported, fused = _fused(model)
+    functions = [op.function for op in imported.ops]
+    assert functions.count("transpose") == 1
+    assert functions.count("mul") == 1
+    assert fused["transposed operands"] == 1
+    products = [op.params for op in imported.ops if op.kind == "matmul"]
+    assert [(p.groups, p.m, p.k, p.n) for p in products] == [
+        (1, 8, 64, 192),
+        (4, 8, 16, 8),
+        (4, 8, 8, 16),
+    ]

@@ -113,7 +113,7 @@ def test_attention_with_symbolic_batch():
     products = [op.params for op in graph.ops if isinstance(op.params, MatMul)]
     assert products == [
         MatMul(groups=1, m=24, k=8, n=8, weights_operand=True),
-        MatMul(groups=6, m=8, k=4, n=8, weights_operand=False),
+        MatMul(groups=6, m=8, k=4, n=8, weights_operand=False, transpose_b=True),
         MatMul(groups=6, m=8, k=8, n=4, weights_operand=False),
     ]
     by_name = {op.name: op for op in graph.ops}
