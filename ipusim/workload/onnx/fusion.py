@@ -91,19 +91,24 @@ class Pieces:
     def replace(self, last: Node, fresh: Node, kind: str) -> None:
         """Let a new node make what `last` makes."""
         nodes = self.context.nodes
-        for name in dict.fromkeys(last.input):
-            self.readers[name] = [item for item in self.readers[name] if item is not last]
+        self.forget(last)
         place = next(index for index, item in enumerate(nodes) if item is last)
         nodes[place] = fresh
         self.add(fresh)
         if kind:
             self.context.fused[kind] += 1
 
+    def forget(self, node: Node) -> None:
+        """Take a node that falls away out of the readers."""
+        for name in dict.fromkeys(node.input):
+            self.readers[name] = [item for item in self.readers[name] if item is not node]
+
     def read(self, node: Node, place: int, name: str) -> None:
         """Let a node read another value."""
-        old, node.input[place] = node.input[place], name
-        self.readers[old] = [item for item in self.readers[old] if item is not node]
-        self.readers.setdefault(name, []).append(node)
+        self.forget(node)
+        node.input[place] = name
+        for name in dict.fromkeys(node.input):
+            self.readers.setdefault(name, []).append(node)
 
     def cone(self, last: Node, root: str) -> list[Node] | None:
         """Return the elementwise nodes between `root` and `last`, if they read nothing else."""
@@ -382,6 +387,7 @@ def one_scale(pieces: Pieces, node: Node) -> None:
     kept, name = scales[0], f"{scales[0].output[0]}.factor"
     pieces.context.constant(name, product)
     kept.input = [found[0][0], name]
+    pieces.forget(scales[1])
     pieces.read(node, 1, found[1][0])
     pieces.context.fused["two scales in one"] += 1
 

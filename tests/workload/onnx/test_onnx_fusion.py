@@ -176,7 +176,7 @@ def test_a_report_says_what_the_import_fused():
 
 HEADS = {
     "heads": np.array([0, 0, 4, 16], np.int64),
-    "root": np.float32(0.5),
+    "root": np.array(0.5, np.float32),
     **{f"w{i}": np.ones((64, 64), np.float32) * i for i in range(3)},
 }
 
