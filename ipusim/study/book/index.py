@@ -10,7 +10,7 @@ import pandas as pd
 
 from ipusim.study.book.catalogue import Study, load_spec
 from ipusim.study.book.site import START, render
-from ipusim.study.fidelity.ledger import TUNED_FAMILIES
+from ipusim.study.fit.calibration_file import load_calibration
 from ipusim.study.verdicts.summary import Verdict, verdict_on
 
 PICTURES = 3
@@ -71,7 +71,7 @@ class Card:
 
 def apart(frame: pd.DataFrame, restates: Mapping[str, str]) -> Iterator[tuple[str, Verdict]]:
     """Yield what rows come to, families that the model was developed on and others apart."""
-    known = frame["family"].isin(TUNED_FAMILIES)
+    known = frame["family"].isin(load_calibration().known_families)
     groups = {"families known best": frame[known], "all other families": frame[~known]}
     for name, rows in groups.items():
         for mode in ("inference", "training"):
