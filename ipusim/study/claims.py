@@ -55,21 +55,12 @@ class Part:
 class Claim:
     """What stands behind one claim.
 
-    Attributes
-    ----------
-    key : str
-        The claim's identifier; a suffix tells the networks of one claim apart ("AR10.bert").
-    quantity : str
-        What is compared: rates, rates of the chip's program alone (the host is not asked between
-        steps), latencies, times for given items, or one of these alone; ``gain`` is a ratio of
-        rates less one, in percent, of which a document states the largest.
-    parts : tuple of Part
-        More than one where times add up; none where nothing can be compared.
-    prices : tuple of str
-        Claims whose quotient the ratio is multiplied with.
-    title, assumed, source, note, not_modelled : str
-        What it says; what the document does not state; where the runs come from; what a reader must
-        know; why there is nothing to compare.
+    ``key`` is the claim's identifier; a suffix tells the networks of one claim apart ("AR10.bert").
+    ``quantity`` is what is compared: rates, rates of the chip's program alone (the host not asked
+    between steps), latencies, times for given items, or one of these alone; ``gain`` is a ratio
+    of rates less one, in percent, of which a document states the largest. Times of several parts
+    add up. ``prices`` are claims whose quotient the ratio is multiplied with; ``assumed`` is what
+    the document does not state; without parts ``not_modelled`` says why nothing is compared.
     """
 
     key: str
@@ -117,24 +108,13 @@ def load_specs(study: str) -> tuple[Claim, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One side of a comparison: a rate or a time; NaN where it is not known.
+    """One side of a comparison: a rate or a time with its 80 % interval; NaN where it is not known.
 
-    Attributes
-    ----------
-    value, low80, high80 : float
-        Simulated or modelled, with its 80 % interval; equal ends count as exact.
-    published : float
-        As printed elsewhere.
-    bare : float
-        The prediction without any cost of a software stack; only GPUs have one of their own.
-    is_time : bool
-        Whether it is the seconds of an item, and not items per second.
-    batch, chips : int
-        Items of a step; chips, or boards, that do the work, 0 where the document does not say.
-    name, missing : str
-        What it is, for a reader; why there is no prediction, empty where there is one.
-    fits : bool
-        Whether the run fits the machine.
+    ``value`` is simulated or modelled (equal ends count as exact), ``published`` as printed
+    elsewhere, ``bare`` without any cost of a software stack (only GPUs have one of their own).
+    ``is_time`` tells seconds of an item from items per second, ``batch`` is the items of a step,
+    ``chips`` the chips, or boards, that do the work, 0 where the document does not say; ``name``
+    and ``missing`` say for a reader what it is and why there is no prediction.
     """
 
     value: float = math.nan
@@ -152,14 +132,8 @@ class Side:
     def map(self, change: Callable[[float], float]) -> Side:
         """Return the side with all its numbers changed alike, the interval's ends in order."""
         low, high = sorted((change(self.low80), change(self.high80)))
-        return replace(
-            self,
-            value=change(self.value),
-            low80=low,
-            high80=high,
-            published=change(self.published),
-            bare=change(self.bare),
-        )
+        numbers = {name: change(getattr(self, name)) for name in ("value", "published", "bare")}
+        return replace(self, low80=low, high80=high, **numbers)
 
     def seconds(self, items: float) -> Side:
         """Return the time for so many items."""
@@ -222,13 +196,8 @@ def judge(predicted: float, ends: tuple[float, float]) -> tuple[float, str]:
 class Sides:
     """The sides of the claims of a study, each computed once.
 
-    Parameters
-    ----------
-    study : str
-    frame : pandas.DataFrame, optional
-        Verdicts on `study_rows`, for sides that are rows.
-    own : mapping of str to callable, optional
-        Kinds of sides that only this study has: what a side is named by, and how it is computed.
+    ``frame`` holds verdicts on `study_rows`, for sides that are rows; ``own`` the kinds of sides
+    that only this study has: what a side is named by, and how it is computed.
     """
 
     def __init__(
@@ -255,21 +224,11 @@ class Sides:
     def find(self, options: Mapping[str, Any], *, program: bool = False) -> Side:
         """Return a side by what names it.
 
-        Parameters
-        ----------
-        options : mapping
-            ``{"row": ...}``, a published row of an IPU or a GPU, or a run of which nothing is
-            published (``.latency`` for its latency); ``{"run": ...}``, a run simulated without a
-            published value; ``{"claim": ...}``, hours that the document states itself; arguments of
-            `simulate_gpu` where "gpu" is among them, ``machines`` of them without a loss; else
-            arguments of `simulate`.
-        program : bool
-            Steps per second of the program alone in place of items per second.
-
-        Raises
-        ------
-        DataError
-            If it names a GPU row that does not exist.
+        ``{"row": ...}`` is a published row of an IPU or a GPU, or a run of which nothing is
+        published (``.latency`` for its latency); ``{"run": ...}`` a run simulated without a
+        published value; ``{"claim": ...}`` hours that the document states itself; arguments of
+        `simulate_gpu` where "gpu" is among them, ``machines`` of them without a loss; else
+        arguments of `simulate`. With `program`, steps per second of the program alone.
         """
         key = repr((sorted(options.items()), program))
         if key not in self._known:
@@ -368,14 +327,7 @@ def study_rows(study: str) -> tuple[PublishedRow, ...]:
     """Return the rows on the IPU side of a study's claims.
 
     Published rows; then, with the value NaN, numbers of runs of which nothing is published: the
-    throughput, or ``<run>.latency``.
-
-    Raises
-    ------
-    DataError
-        If a data file is missing or damaged.
-    UnknownNameError
-        If a claim names neither a published row nor a run.
+    throughput, or ``<run>.latency``. An UnknownNameError where a claim names neither.
     """
     known = {row.row_id: row for row in load_rows()}
     parts = [part for spec in load_specs(study) for part in spec.parts]
@@ -386,27 +338,17 @@ def study_rows(study: str) -> tuple[PublishedRow, ...]:
 def _row_of_run(study: str, name: str) -> PublishedRow:
     run_id = name.removesuffix(".latency")
     metric, unit = ("throughput", "items/s") if run_id == name else ("latency", "ms")
-    return PublishedRow(
-        row_id=name,
-        run=load_run(run_id),
-        study=study,
-        table="",
-        metric=metric,
-        unit=unit,
-        value=math.nan,
-        printed="",
-        label=run_id,
-        source_line="",
-    )
+    texts = dict.fromkeys(("table", "printed", "source_line"), "")
+    words = {"row_id": name, "study": study, "metric": metric, "unit": unit, "label": run_id}
+    return PublishedRow(run=load_run(run_id), value=math.nan, **words, **texts)
 
 
 def compare(claim: Claim, sides: Sides, candidate: int = 0) -> tuple[Side, Side, Side]:
     """Return what a claim compares: the result, its IPU side, the other (NaN if there is none)."""
     program = claim.quantity == "program_ratio"
     ipus = [sides.find(part.ipu, program=program) for part in claim.parts]
-    others = [
-        sides.find(part.gpus[candidate], program=program) for part in claim.parts if part.gpus
-    ]
+    known = [part for part in claim.parts if part.gpus]
+    others = [sides.find(part.gpus[candidate], program=program) for part in known]
     if claim.quantity in ("throughput_ratio", "program_ratio", "gain"):
         items = claim.parts[0].ipu_items / claim.parts[0].gpu_items
         result = ratio(ipus[0].map(lambda value: items * value), others[0])
@@ -416,29 +358,18 @@ def compare(claim: Claim, sides: Sides, candidate: int = 0) -> tuple[Side, Side,
     if claim.quantity == "throughput":
         return ipus[0], ipus[0], Side()
     unit = _HOUR_S if claim.quantity == "hours" else 1.0
-    own = add(
-        [side.seconds(part.ipu_items / unit) for side, part in zip(ipus, claim.parts, strict=True)]
-    )
+    pairs = zip(ipus, claim.parts, strict=True)
+    own = add([side.seconds(part.ipu_items / unit) for side, part in pairs])
     if not others:
         return own, own, Side()
     batch = claim.quantity == "latency_ratio"
-    other = add(
-        [
-            side.seconds(side.batch if batch else part.gpu_items)
-            for side, part in zip(others, claim.parts, strict=True)
-        ]
-    )
+    pairs = zip(others, known, strict=True)
+    other = add([side.seconds(side.batch if batch else part.gpu_items) for side, part in pairs])
     return ratio(other, own), own, other
 
 
 def claims_frame(study: str, sides: Sides | None = None) -> pd.DataFrame:
     """Recompute every claim that a study has a specification of.
-
-    Parameters
-    ----------
-    study : str
-    sides : Sides, optional
-        By default without rows of verdicts.
 
     Returns
     -------
@@ -451,11 +382,6 @@ def claims_frame(study: str, sides: Sides | None = None) -> pd.DataFrame:
         that would make the claim true of the simulated IPU; ipu_rate and gpu_rate (items/s, or the
         time of a part), gpu_side, gpus, error_percent and verdict (`judge`), status, fits, assumed,
         source, note. A claim with nothing to compare says why.
-
-    Raises
-    ------
-    DataError
-        If a data file is missing or damaged.
     """
     sides = sides or Sides(study)
     claims = load_claims(study)

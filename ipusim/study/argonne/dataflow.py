@@ -44,15 +44,9 @@ _WORKER: Schema = dict.fromkeys(get_args(Step), (float, "us"))
 class Dataflow:
     """One version of the program.
 
-    Attributes
-    ----------
-    name, title, source : str
-    model : str
-        The graph that the chip runs, by its name in the zoo.
-    worker : tuple of str
-        What a loader process does with an item.
-    batches_in_flight : int
-        1 where the chip waits for each batch, 2 where the host runs ahead.
+    ``model`` is the graph that the chip runs, by its name in the zoo; ``worker`` what a loader
+    process does with an item; ``batches_in_flight`` 1 where the chip waits for each batch, 2 where
+    the host runs ahead.
     """
 
     name: str
@@ -155,10 +149,8 @@ def simulate_flow(
 
     Raises
     ------
-    ConfigError
-        If the batch cannot be shared by so many IPUs.
-    UnknownNameError
-        If the chip does not exist.
+    ConfigError, UnknownNameError
+        If the batch cannot be shared by so many IPUs, or the chip does not exist.
     """
     run = load_training()
     if isinstance(ipus, bool) or not isinstance(ipus, int) or not 1 <= ipus <= MOST_IPUS:
@@ -198,16 +190,8 @@ def training_seconds(report: Report) -> float:
 class GpuRun:
     """BraggNN with the stock loader on a GPU.
 
-    Attributes
-    ----------
-    board : str
-        As the slides call it.
-    report : GpuReport
-        A step whose data are there.
-    loader_s : float
-        Seconds between two batches of the loader.
-    source : str
-        Why this stack and precision.
+    ``board`` is as the slides call it, ``report`` a step whose data are there, ``loader_s`` the
+    seconds between two batches of the loader, ``source`` why this stack and precision.
     """
 
     board: str
@@ -227,18 +211,10 @@ class GpuRun:
 
 
 def simulate_board(board: str, *, several_components: bool = False) -> GpuRun:
-    """Simulate the reference run on a GPU of the slides.
+    """Simulate the reference run on a GPU of the slides, "V100" or "A100".
 
-    Parameters
-    ----------
-    board : {"V100", "A100"}
-    several_components : bool
-        See `item_seconds`.
-
-    Raises
-    ------
-    UnknownNameError
-        If the slides name no such board.
+    `several_components` is that of `item_seconds`. An UnknownNameError if the slides name no such
+    board.
     """
     boards = {item.name: item for item in read(Board, FILE, table="gpu")}
     chosen = boards[resolve_name("board", board, boards)]
@@ -273,14 +249,14 @@ def dataflow_frame(
         training_s, training_several_s (with as many components as synthetic patches hold).
     """
     lines = []
+    run = load_training()
     for flow in load_dataflows().values():
+        item_s = item_seconds(flow)
         for chip in chips:
             common = {"chip": chip, "precision": precision, "tier": tier}
             report = simulate_flow(flow, **common)
             several = simulate_flow(flow, several_components=True, **common)
             waiting = report.result.parts_s.get("waiting for the host", 0.0)
-            item_s = item_seconds(flow)
-            run = load_training()
             lines.append(
                 {
                     "flow": flow.name,
@@ -330,25 +306,15 @@ def scaling_frame(
         for chip in chips:
             alone = None
             for count in sorted(ipus):
-                report = simulate_flow(
-                    flow,
-                    chip=chip,
-                    ipus=count,
-                    share=share,
-                    merged=merged,
-                    precision=precision,
-                    tier=tier,
-                )
+                run = {"chip": chip, "share": share, "merged": merged, "ipus": count}
+                report = simulate_flow(flow, precision=precision, tier=tier, **run)
                 seconds = training_seconds(report)
                 alone = alone or seconds
                 lines.append(
                     {
                         "flow": name,
                         "line": words,
-                        "chip": chip,
-                        "share": share,
-                        "merged": merged,
-                        "ipus": count,
+                        **run,
                         "step_ms": 1e3 * report.result.step_s,
                         "bound": _bound(report),
                         "training_s": seconds,

@@ -1,4 +1,4 @@
-"""Figures of Bragg peaks: patches with true and predicted centres, errors, losses."""
+"""Figures of the Argonne study: Bragg peaks, training, lanes of a dataflow, time to train."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ipusim.errors import StudyError
-from ipusim.study.book.charts import OKABE_ITO, figure_style
+from ipusim.study.argonne.dataflow import GpuRun
+from ipusim.study.argonne.timeline import FIRST_DRAWN, lane_shares
+from ipusim.study.book.charts import OKABE_ITO, lane, log_axis, name_places, sheet
 
+SLIDES_CHIP = "GC200"
+"""The chip of the slides, which say Mk2."""
 _MARKS = (
-    {"marker": "x", "color": OKABE_ITO["vermilion"], "markersize": 9},
-    {"marker": "o", "color": OKABE_ITO["sky"], "markersize": 9, "fillstyle": "none"},
-    {"marker": "^", "color": OKABE_ITO["yellow"], "markersize": 8, "fillstyle": "none"},
+    {"marker": "x", "color": OKABE_ITO["vermilion"], "markersize": 10, "markeredgewidth": 1.8},
+    {"marker": "o", "color": OKABE_ITO["sky"], "markersize": 10, "fillstyle": "none"},
+    {"marker": "^", "color": OKABE_ITO["yellow"], "markersize": 9, "fillstyle": "none"},
 )
+_NEAR_PIXELS = 2.5
+"""Pixels shown around a centre: the marks lie within a few tenths of one."""
 _LINES = (
     {"color": OKABE_ITO["black"], "linestyle": "-"},
     {"color": OKABE_ITO["green"], "linestyle": "-."},
@@ -25,6 +31,13 @@ _LINES = (
     {"color": OKABE_ITO["orange"], "linestyle": "--"},
     {"color": OKABE_ITO["grey"], "linestyle": "-."},
 )
+_SCALING_LOOKS = (
+    {"color": OKABE_ITO["purple"], "marker": "v", "linestyle": ":"},
+    {"color": OKABE_ITO["blue"], "marker": "s", "linestyle": "--"},
+    {"color": OKABE_ITO["green"], "marker": "o", "linestyle": "-"},
+    {"color": OKABE_ITO["vermilion"], "marker": "^", "linestyle": "-."},
+)
+_LANES = {"host": "sky", "link": "orange", "chip": "green"}
 
 
 def peaks_with_centres(
@@ -35,7 +48,7 @@ def peaks_with_centres(
     columns: int = 6,
     rows: int = 2,
 ) -> Figure:
-    """Draw patches with their true centre and what each method found.
+    """Draw the middle of patches with their true centre and what each method found.
 
     Parameters
     ----------
@@ -48,10 +61,6 @@ def peaks_with_centres(
     columns, rows : int
         Patches shown, the first ones.
 
-    Returns
-    -------
-    matplotlib.figure.Figure
-
     Raises
     ------
     StudyError
@@ -63,26 +72,18 @@ def peaks_with_centres(
         )
     if len(predicted) > len(_MARKS):
         raise StudyError(f"{len(predicted)} methods are too many for one figure; show at most 3.")
-    with figure_style():
-        figure = Figure(figsize=(1.7 * columns, 1.8 * rows + 0.5))
-        axes = figure.subplots(rows, columns, squeeze=False)
-        for number, axis in enumerate(axes.flat):
+    with sheet(1.7 * columns, 1.8 * rows + 0.5, down=rows, across=columns) as (figure, axes):
+        for number, axis in enumerate(axes):
             axis.imshow(patches[number, 0], cmap="gray", vmin=0, vmax=1)
-            axis.plot(
-                *centres[number],
-                linestyle="none",
-                marker="+",
-                markersize=13,
-                color=OKABE_ITO["green"],
-                label="true centre",
-            )
+            look = {"marker": "+", "markersize": 16, "markeredgewidth": 1.8}
+            green = OKABE_ITO["green"]
+            axis.plot(*centres[number], linestyle="none", color=green, label="true centre", **look)
             for (method, found), mark in zip(predicted.items(), _MARKS, strict=False):
                 axis.plot(*found[number], linestyle="none", label=method, **mark)
-            axis.set_xticks([])
-            axis.set_yticks([])
-            axis.grid(visible=False)
-        handles, labels = axes.flat[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+            # a row of an image counts downwards
+            (column, row), near = centres[number], _NEAR_PIXELS
+            limits = {"xlim": (column - near, column + near), "ylim": (row + near, row - near)}
+            axis.set(xticks=[], yticks=[], **limits)
     return figure
 
 
@@ -98,46 +99,128 @@ def error_distributions(
     marks : sequence of (error in pixels, percent of peaks)
         Published points.
     """
-    with figure_style():
-        figure = Figure(figsize=(7.5, 4.2))
-        axis = figure.subplots()
+    with sheet(7.5, 4.2, legend=0) as (figure, (axis,)):
         for number, (method, values) in enumerate(errors.items()):
-            ordered = np.sort(values)
-            share = 100 * np.arange(1, len(ordered) + 1) / len(ordered)
-            axis.plot(ordered, share, label=method, **_LINES[number % len(_LINES)])
-        for number, (error, share) in enumerate(marks):
-            axis.plot(
-                error,
-                share,
-                linestyle="none",
-                marker="o",
-                markersize=8,
-                color=OKABE_ITO["black"],
-                label="published" if number == 0 else None,
-            )
-        axis.set_xlim(0, 1)
-        axis.set_ylim(0, 100)
-        axis.set_xlabel("error of the centre, pixels")
-        axis.set_ylabel("peaks within that error, %")
+            share = 100 * np.arange(1, len(values) + 1) / len(values)
+            axis.plot(np.sort(values), share, label=method, **_LINES[number % len(_LINES)])
+        look = {"linestyle": "none", "marker": "o", "markersize": 8, "color": OKABE_ITO["black"]}
+        axis.plot(*zip(*marks, strict=True), label="published", **look)
+        words = {"xlabel": "error of the centre, pixels", "ylabel": "peaks within that error, %"}
+        axis.set(xlim=(0, 1), ylim=(0, 100), **words)
         axis.legend(loc="lower right")
     return figure
 
 
 def loss_curves(frame: pd.DataFrame) -> Figure:
-    """Draw training errors over steps, one line per run.
+    """Draw training errors over steps (`braggnn.loss_table`), one line per run."""
+    with sheet(7.5, 3.8, legend=0) as (figure, (axis,)):
+        for number, (method, part) in enumerate(frame.groupby("method", sort=False)):
+            axis.plot(part["step"], part["rms_px"], label=method, **_LINES[number % len(_LINES)])
+        log_axis(axis, "y")
+        unit = "error of the batch, root mean square, pixels"
+        axis.set(xlabel="training step", ylabel=unit)
+        axis.legend(loc="upper right")
+    return figure
+
+
+def timelines_figure(timelines: Mapping[str, pd.DataFrame], *, window_ms: float = 20.0) -> Figure:
+    """Draw timelines under each other, with host, link and chip lanes.
+
+    Parameters
+    ----------
+    timelines : mapping of str to pandas.DataFrame
+        Title to what `ipusim.study.argonne.timeline.run_lanes` returned.
+    window_ms : float
+        Milliseconds shown, from the steady state.
+    """
+    options = {"down": len(timelines), "legend": 0, "sharex": True}
+    with sheet(9.6, 2.15 * len(timelines) + 0.4, **options) as (figure, axes):
+        for axis, (title, timeline) in zip(axes, timelines.items(), strict=True):
+            chip = timeline[timeline["lane"] == "chip"]
+            origin = float(chip["end_s"].iloc[FIRST_DRAWN - 1])
+            workers = timeline["worker"].max() + 1
+            timeline = timeline.assign(
+                begin=1e3 * (timeline["start_s"] - origin), end=1e3 * (timeline["end_s"] - origin)
+            )
+            timeline = timeline[(timeline["end"] >= 0) & (timeline["begin"] <= window_ms)]
+            for line in timeline.itertuples():
+                # loader processes share the upper part, each with a row of its own
+                height = 0.8 if line.lane != "host" else 1.6 / workers
+                place = {"chip": 0.0, "link": 1.0, "host": 2.0 + 1.8 * line.worker / workers}
+                look = {
+                    "color": OKABE_ITO[_LANES[line.lane]],
+                    "alpha": 0.55 + 0.45 * (line.batch % 2),
+                }
+                middle = place[line.lane] + height / 2
+                lane(axis, middle, line.begin, line.end - line.begin, height=height, **look)
+            shares = lane_shares(timelines[title])
+            axis.set(
+                xlim=(0, window_ms),
+                ylim=(-0.1, 4.0),
+                title=f"{title}: {shares['step_ms']:.2f} ms per step, "
+                f"the chip works {shares['chip_percent']:.0f} % of the time",
+            )
+            axis.set_yticks([0.4, 1.4, 2.9], ["chip", "link", f"host, {workers} processes"])
+            axis.grid(axis="y", visible=False)
+        axes[-1].set_xlabel("milliseconds (alternating shades: alternating batches)")
+    return figure
+
+
+def training_bars(
+    frame: pd.DataFrame,
+    boards: Sequence[GpuRun],
+    *,
+    published_s: Mapping[str, tuple[float, float]],
+    goal_s: float,
+) -> Figure:
+    """Draw the time of 500 epochs, predicted for GPUs and dataflows, with what the slides say.
 
     Parameters
     ----------
     frame : pandas.DataFrame
-        Columns method, step, rms_px (`ipusim.study.argonne.braggnn.loss_table`).
+        From `ipusim.study.argonne.dataflow.dataflow_frame`.
+    boards : sequence of GpuRun
+    published_s : mapping of str to (low, high)
+        Seconds that follow from the slides, for a board or the name of a dataflow; equal ends are
+        one value.
+    goal_s : float
+        The goal of the slides.
     """
-    with figure_style():
-        figure = Figure(figsize=(7.5, 3.8))
-        axis = figure.subplots()
-        for number, (method, part) in enumerate(frame.groupby("method", sort=False)):
-            axis.plot(part["step"], part["rms_px"], label=method, **_LINES[number % len(_LINES)])
-        axis.set_yscale("log")
-        axis.set_xlabel("training step")
-        axis.set_ylabel("error of the batch, root mean square, pixels")
-        axis.legend(loc="upper right")
+    colours = {"GC200": "green", "Bow": "blue"}
+    rows = [(f"{run.board}, stock loader", run.training_s, "purple", run.board) for run in boards]
+    for line in frame.itertuples():
+        key = line.flow if line.chip == SLIDES_CHIP else ""
+        rows.append((f"{line.chip}, {line.title}", line.training_s, colours[line.chip], key))
+    with sheet(9.6, 0.42 * len(rows) + 1.3, legend=2) as (figure, (axis,)):
+        for place, (_, seconds, colour, key) in enumerate(rows):
+            axis.barh(place, seconds, height=0.6, color=OKABE_ITO[colour], alpha=0.85)
+            axis.text(21, place, f"{seconds:.0f} s", va="center", fontsize=9, color="white")
+            if key in published_s:
+                look = {"color": OKABE_ITO["black"], "marker": "|", "markersize": 15}
+                label = "from the slides, 800 s being a V100's"
+                axis.plot(published_s[key], [place, place], label=label, **look)
+        axis.axvline(goal_s, color=OKABE_ITO["vermilion"], linestyle="--", label="goal: 2 minutes")
+        name_places(axis, [row[0] for row in rows], vertical=True)
+        log_axis(axis, "x", (20, 50, 100, 200, 500, 1000))
+        unit = "seconds to train 500 epochs at batch 512 (logarithmic)"
+        axis.set(xlim=(20, 1500), xlabel=unit)
+    return figure
+
+
+def scaling_figure(frame: pd.DataFrame) -> Figure:
+    """Draw the speedup over the number of IPUs (`dataflow.scaling_frame`), one panel per chip."""
+    chips = list(dict.fromkeys(frame["chip"]))
+    options = {"across": len(chips), "legend": 1, "sharey": True}
+    with sheet(4.8 * len(chips), 4.4, **options) as (figure, axes):
+        for axis, chip in zip(axes, chips, strict=True):
+            shown = frame[frame["chip"] == chip]
+            counts = np.array(sorted(shown["ipus"].unique()))
+            axis.plot(counts, counts / counts[0], color=OKABE_ITO["grey"], lw=1, label="ideal")
+            named = shown.groupby("line", sort=False)
+            for look, (line, part) in zip(_SCALING_LOOKS, named, strict=False):
+                axis.plot(part["ipus"], part["speedup"], label=line, **look)
+            log_axis(axis, "x", counts)
+            log_axis(axis, "y", [2.0**power for power in range(-3, 5)])
+            axis.set(title=chip, xlabel="IPUs")
+        axes[0].set_ylabel("speedup of the training")
     return figure

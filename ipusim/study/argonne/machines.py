@@ -13,7 +13,6 @@ from ipusim import files
 from ipusim.files import read_records
 from ipusim.machine import load_system
 from ipusim.machine.system import System
-from ipusim.study.table import Table
 from ipusim.study.verdicts.compare import error_percent, verdict_of
 
 CHIP_SYSTEM = "Bow-2000"
@@ -132,24 +131,6 @@ def machine_frame() -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def machine_table(frame: pd.DataFrame) -> Table:
-    """Show `machine_frame`."""
-    return Table(
-        frame,
-        caption="Chip, machine and pods: the slides, and what the machine model derives",
-        columns={
-            "component": "component",
-            "attribute": "attribute",
-            "published": "slide",
-            "derived": "derived",
-            "unit": "unit",
-            "error_percent": "error %",
-            "verdict": "verdict",
-            "note": "note",
-        },
-    )
-
-
 def good_computer_frame() -> pd.DataFrame:
     """Work out what the announcement of the Good computer means, with Bow chips in its place.
 
@@ -175,102 +156,37 @@ def good_computer_frame() -> pd.DataFrame:
     per_token = 6 * parameters
     whole = per_token * TOKENS_PER_PARAMETER * parameters
 
-    def row(quantity: str, given: float, ours: float, unit: str, how: str) -> dict[str, object]:
-        return {
-            "quantity": quantity,
-            "announced": given,
-            "modelled": ours,
-            "unit": unit,
-            "how": how,
-        }
-
-    none = float("nan")
     flops, bandwidth = announced["AI compute"] * _EXA, announced["memory bandwidth"] * _PETA
-    stream = state * parameters
-    useful = USEFUL_SHARE
-    return pd.DataFrame(
-        [
-            row("peak", flops / _EXA, bow / _EXA, "exaFLOP/s", "half precision, all chips"),
-            row(
-                "peak of a chip",
-                flops / system.ipus / _TERA,
-                system.chip.peak_flops_per_s() / _TERA,
-                "teraFLOP/s",
-                "over 8,192",
-            ),
-            row("memory beside the chips", announced["memory"], memory / _PETA, "PB", "up to"),
-            row("memory on the chips", none, sram / _TERA, "TB", "SRAM of 8,192 Bow"),
-            row(
-                "bandwidth of the memory beside the chips",
-                bandwidth / _PETA,
-                off_chip / _PETA,
-                "PB/s",
-                "Bow: each chip's link to its machine's buffer",
-            ),
-            row(
-                "bandwidth of the memory on the chips",
-                none,
-                system.ipus * system.chip.sram_bytes_per_s / _PETA,
-                "PB/s",
-                "the announced 10 PB/s cannot be this: it is 50 times less",
-            ),
-            row(
-                "memory per parameter",
-                memory / parameters,
-                memory / parameters,
-                "B",
-                "of 500 trillion; " + " + ".join(f"{n} ({b} B)" for n, b in TRAINING_BYTES.items()),
-            ),
-            row(
-                "share of the model on the chips",
-                none,
-                100 * sram / stream,
-                "%",
-                f"SRAM over {state} B per parameter: all must stream, every step",
-            ),
-            row(
-                "shortest step of a dense model",
-                2 * stream / bandwidth,
-                2 * stream / off_chip,
-                "s",
-                "every byte of weights, gradients and moments read and written once",
-            ),
-            row(
-                "tokens per second, dense model",
-                useful * flops / per_token,
-                useful * bow / per_token,
-                "tokens/s",
-                f"6 FLOPs per parameter and token at {useful:.0%} of the peak",
-            ),
-            row(
-                "a compute-optimal training, dense model",
-                whole / (useful * flops) / day / 365,
-                whole / (useful * bow) / day / 365,
-                "years",
-                f"{TOKENS_PER_PARAMETER} tokens per parameter, at {useful:.0%} of the peak",
-            ),
-            row(
-                "the same with 1 parameter in 1,000 active per token",
-                whole / (useful * flops) / day / 365 / 1000,
-                whole / (useful * bow) / day / 365 / 1000,
-                "years",
-                "sparse models are the only ones of that size that can be trained",
-            ),
-        ]
-    )
-
-
-def good_computer_table(frame: pd.DataFrame) -> Table:
-    """Show `good_computer_frame`."""
-    return Table(
-        frame,
-        caption="The Good computer: announced, and with 8,192 Bow IPUs in place of roadmap ones",
-        columns={
-            "quantity": "quantity",
-            "announced": "announced",
-            "modelled": "with Bow",
-            "unit": "unit",
-            "how": "how",
-        },
-        digits=3,
-    )
+    stream, useful, none = state * parameters, USEFUL_SHARE, float("nan")
+    years = [whole / (useful * peak) / day / 365 for peak in (flops, bow)]
+    bytes_of = " + ".join(f"{name} ({count} B)" for name, count in TRAINING_BYTES.items())
+    columns = ["quantity", "unit", "how", "announced", "modelled"]
+    rows = [
+        ("peak", "exaFLOP/s", "half precision, all chips", flops / _EXA, bow / _EXA),
+        ("peak of a chip", "teraFLOP/s", "over 8,192",
+         flops / system.ipus / _TERA, system.chip.peak_flops_per_s() / _TERA),
+        ("memory beside the chips", "PB", "up to", announced["memory"], memory / _PETA),
+        ("memory on the chips", "TB", "SRAM of 8,192 Bow", none, sram / _TERA),
+        ("bandwidth of the memory beside the chips", "PB/s",
+         "Bow: each chip's link to its machine's buffer", bandwidth / _PETA, off_chip / _PETA),
+        ("bandwidth of the memory on the chips", "PB/s",
+         "the announced 10 PB/s cannot be this: it is 50 times less",
+         none, system.ipus * system.chip.sram_bytes_per_s / _PETA),
+        ("memory per parameter", "B", f"of 500 trillion; {bytes_of}",
+         memory / parameters, memory / parameters),
+        ("share of the model on the chips", "%",
+         f"SRAM over {state} B per parameter: all must stream, every step",
+         none, 100 * sram / stream),
+        ("shortest step of a dense model", "s",
+         "every byte of weights, gradients and moments read and written once",
+         2 * stream / bandwidth, 2 * stream / off_chip),
+        ("tokens per second, dense model", "tokens/s",
+         f"6 FLOPs per parameter and token at {useful:.0%} of the peak",
+         useful * flops / per_token, useful * bow / per_token),
+        ("a compute-optimal training, dense model", "years",
+         f"{TOKENS_PER_PARAMETER} tokens per parameter, at {useful:.0%} of the peak", *years),
+        ("the same with 1 parameter in 1,000 active per token", "years",
+         "sparse models are the only ones of that size that can be trained",
+         *(number / 1000 for number in years)),
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=columns)

@@ -23,10 +23,9 @@ from ipusim.study.argonne.dataflow import (
     training_seconds,
     worker_times_us,
 )
-from ipusim.study.book.trace_charts import phase_shares
+from ipusim.study.breakdown import phase_shares
 from ipusim.study.claims import Side, Sides, allowed, claims_frame as recompute, load_specs
 from ipusim.study.data.published import load_claims
-from ipusim.study.table import Table
 from ipusim.study.verdicts.compare_gpu import conformal_ratios, gpu_compare
 
 STUDY = "argonne"
@@ -35,7 +34,6 @@ REFERENCE, GOAL, OUT_OF_THE_BOX, AGAINST_A100, AGAINST_V100 = (
 )
 BRAGG = "BraggNN: "
 """How the titles of BraggNN's claims begin."""
-_MILLISECONDS = 1e3
 
 
 def board_factors(run: GpuRun) -> tuple[float, float]:
@@ -126,22 +124,12 @@ def reference_frame() -> pd.DataFrame:
     known = _bragg_ends()
     ratios = {"V100": known[AGAINST_V100][0], "A100": known[AGAINST_A100][0]}
     low, high = known[OUT_OF_THE_BOX]
-    lines = []
+    frame = pd.DataFrame({"candidate": list(ratios)})
+    frame["final_s"] = [known[REFERENCE][0] / ratio for ratio in ratios.values()]
     for board, ratio in ratios.items():
-        final = known[REFERENCE][0] / ratio
-        v100 = final * ratios["V100"]
-        lines.append(
-            {
-                "candidate": board,
-                "final_s": final,
-                "v100_s": v100,
-                "a100_s": final * ratios["A100"],
-                "first_fast_s": v100 / high,
-                "first_slow_s": v100 / low,
-                "meets_goal": final < known[GOAL][0],
-            }
-        )
-    return pd.DataFrame(lines)
+        frame[f"{board.lower()}_s"] = frame["final_s"] * ratio
+    frame["first_fast_s"], frame["first_slow_s"] = frame["v100_s"] / high, frame["v100_s"] / low
+    return frame.assign(meets_goal=frame["final_s"] < known[GOAL][0])
 
 
 def implied_seconds() -> dict[str, tuple[float, float]]:
@@ -190,215 +178,55 @@ def uno_frame(batches: tuple[int, ...] = (32, 128, 512, 2048)) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def flows_table() -> Table:
-    """Show what a loader process does with an item in each dataflow, and how long it takes."""
+def flows_frame() -> pd.DataFrame:
+    """Return what a loader process does with an item in each dataflow, and how long it takes."""
     times = worker_times_us()
-    lines = []
-    for flow in load_dataflows().values():
-        steps = ", ".join(f"{step.replace('_', ' ')} {times[step]:g}" for step in flow.worker)
-        lines.append(
-            {
-                "title": flow.title,
-                "steps": steps,
-                "item_us": 1e6 * item_seconds(flow),
-                "model": flow.model,
-                "source": flow.source,
-            }
-        )
-    return Table(
-        pd.DataFrame(lines),
-        caption="What a loader process does with one item, in us (measured, see the text)",
-        columns={
-            "title": "dataflow",
-            "steps": "steps of a process, us",
-            "item_us": "in all, us",
-            "model": "graph on the chip",
-            "source": "source",
-        },
-        digits=3,
+    return pd.DataFrame(
+        {
+            "title": flow.title,
+            "steps": ", ".join(f"{step.replace('_', ' ')} {times[step]:g}" for step in flow.worker),
+            "item_us": 1e6 * item_seconds(flow),
+            "model": flow.model,
+            "source": flow.source,
+        }
+        for flow in load_dataflows().values()
     )
 
 
-def dataflow_table(frame: pd.DataFrame) -> Table:
-    """Show `ipusim.study.argonne.dataflow.dataflow_frame`."""
-    return Table(
-        frame,
-        caption="One IPU, batch 512, single precision, 500 epochs of 108 steps",
-        columns={
-            "title": "dataflow",
-            "chip": "chip",
-            "loader_ms": "loader, ms per batch",
-            "chip_ms": "chip, ms",
-            "step_ms": "step, ms",
-            "bound": "bound by",
-            "training_s": "time to train, s",
-            "training_several_s": "several components, s",
-        },
-        digits=3,
-    )
-
-
-def boards_table(boards: Mapping[str, GpuRun]) -> Table:
-    """Show the GPU runs with the stock loader."""
-    lines = [
+def boards_frame(boards: Mapping[str, GpuRun]) -> pd.DataFrame:
+    """Return the parts of a step on each GPU with the stock loader, in milliseconds."""
+    return pd.DataFrame(
         {
             "board": run.report.gpu,
             "stack": run.report.stack,
             "precision": run.report.precision,
             "kernels": run.report.host_ops,
-            **{name: _MILLISECONDS * part for name, part in run.report.parts.items()},
-            "loader_ms": _MILLISECONDS * run.loader_s,
-            "step_ms": _MILLISECONDS * run.step_s,
+            **{name: 1e3 * part for name, part in run.report.parts.items()},
+            "loader_ms": 1e3 * run.loader_s,
+            "step_ms": 1e3 * run.step_s,
             "training_s": run.training_s,
             "source": run.source,
         }
         for run in boards.values()
-    ]
-    return Table(
-        pd.DataFrame(lines),
-        caption="GPUs with the stock loader, ms per step of 512",
-        columns={
-            "board": "board",
-            "stack": "stack",
-            "precision": "precision",
-            "kernels": "kernels",
-            "compute": "arithmetic",
-            "memory": "memory",
-            "launch": "launches",
-            "loader_ms": "loader",
-            "step_ms": "step",
-            "training_s": "time to train, s",
-            "source": "source",
-        },
-        digits=3,
     )
 
 
-def reference_table() -> Table:
-    """Show what 800 s mean for either GPU."""
-    return Table(
-        reference_frame(),
-        caption="If the 800 s are those of ...",
-        columns={
-            "candidate": "GPU",
-            "v100_s": "V100, s",
-            "a100_s": "A100, s",
-            "first_fast_s": "first version, s (4 x)",
-            "first_slow_s": "(3 x)",
-            "final_s": "final version, at most s",
-            "meets_goal": "under two minutes",
-        },
-        digits=3,
-    )
+def scaling_by_ipus(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return `dataflow.scaling_frame` with the seconds to train in a column per number of IPUs."""
+    keys = ["line", "chip"]
+    named = frame.assign(heading=[f"{n} IPU{'s' if n > 1 else ''}" for n in frame["ipus"]])
+    wide = named.pivot_table(index=keys, columns="heading", values="training_s", sort=False)
+    last = frame.groupby(keys, sort=False)["bound"].last().reset_index()
+    return wide.reset_index().merge(last, on=keys)
 
 
-def ratios_table(frame: pd.DataFrame) -> Table:
-    """Show what the slides say of BraggNN: the lines of `of_bragg`."""
-    return Table(
-        of_bragg(frame),
-        caption="BraggNN on the slides, and predicted for a GC200",
-        columns={
-            "row_id": "row",
-            "title": "claim",
-            "printed": "slide",
-            "predicted": "predicted",
-            "low80": "low 80 %",
-            "high80": "high 80 %",
-            "unit": "unit",
-            "error_percent": "error %",
-            "verdict": "verdict",
-            "note": "reason",
-        },
-        digits=3,
-    )
-
-
-def claims_table(frame: pd.DataFrame) -> Table:
-    """Show the ratios of the other networks with intervals and verdicts."""
-    return Table(
-        other_ratios(frame),
-        caption="Other ratios on the slides, one line per GPU that may be meant",
-        columns={
-            "row_id": "row",
-            "title": "claim",
-            "gpu": "GPU taken",
-            "claimed": "slide, x",
-            "predicted": "predicted, x",
-            "low80": "low 80 %",
-            "high80": "high 80 %",
-            "error_percent": "error %",
-            "verdict": "verdict",
-            "fits": "fits the IPU",
-        },
-        digits=3,
-    )
-
-
-def reasons_table(frame: pd.DataFrame) -> Table:
-    """Show what the ratios of the other networks rest on in words, once per claim."""
-    return Table(
-        other_ratios(frame).drop_duplicates("key"),
-        caption="What these predictions rest on",
-        columns={"title": "claim", "assumed": "assumed", "source": "source", "note": "reason"},
-    )
-
-
-def scaling_table(frame: pd.DataFrame) -> Table:
-    """Show `ipusim.study.argonne.dataflow.scaling_frame`: seconds to train per number of IPUs."""
-    wide = frame.pivot_table(
-        index=["line", "chip"], columns="ipus", values="training_s", sort=False
-    ).reset_index()
-    last = frame.groupby(["line", "chip"], sort=False)["bound"].last().reset_index()
-    wide = wide.merge(last, on=["line", "chip"])
-    counts = [name for name in wide.columns if isinstance(name, int)]
-    columns = {"line": "dataflow", "chip": "chip"}
-    columns |= {count: f"{count} IPU" + ("s" if count > 1 else "") for count in counts}
-    return Table(
-        wide.rename(columns={count: str(count) for count in counts}),
-        caption="Seconds to train 500 epochs",
-        columns={str(key): name for key, name in columns.items()} | {"bound": "bound by, at last"},
-        digits=3,
-    )
-
-
-def phases_table() -> Table:
-    """Show how a training step divides into phases, in either precision and on either chip."""
+def phases_frame() -> pd.DataFrame:
+    """Return how a training step divides into phases, in either precision and on either chip."""
     flow = load_dataflow("on_chip")
-    reports = {
-        f"{chip}, {precision}": simulate_flow(flow, chip=chip, precision=precision)
-        for chip in SYSTEMS
-        for precision in ("32.32", "16.16")
-    }
-    return Table(
-        phase_shares(reports),
-        caption="Cycles of 512 patches, forwards and backwards",
-        columns={
-            "label": "run",
-            "supersteps": "supersteps",
-            "cycles": "cycles",
-            "sync_percent": "sync %",
-            "exchange_percent": "exchange %",
-            "copy_percent": "copy %",
-            "compute_percent": "compute %",
-        },
-    )
-
-
-def uno_table() -> Table:
-    """Show what bounds Uno on one IPU, over the batch."""
-    return Table(
-        uno_frame(),
-        caption="CANDLE Uno on one GC200, single precision",
-        columns={
-            "batch": "batch",
-            "kb_per_sample": "kB per sample",
-            "device_ms": "chip, ms",
-            "transfers_ms": "transfers, ms",
-            "other_ms": "update and fixed, ms",
-            "step_ms": "step, ms",
-            "link_percent": "transfers over chip, %",
-            "samples_per_s": "samples/s",
-            "link_samples_per_s": "most the link passes, samples/s",
-        },
-        digits=3,
+    return phase_shares(
+        {
+            f"{chip}, {precision}": simulate_flow(flow, chip=chip, precision=precision)
+            for chip in SYSTEMS
+            for precision in ("32.32", "16.16")
+        }
     )

@@ -26,7 +26,6 @@ from ipusim.files import evidence_records, write_text
 from ipusim.study.argonne import braggnn as bragg
 from ipusim.study.argonne.dataflow import MOST_IPUS
 from ipusim.study.book.parameters import is_count
-from ipusim.study.table import Table
 
 RECORD = "braggnn_training.csv"
 """File of data/evidence with the recorded runs."""
@@ -35,7 +34,6 @@ PUBLISHED = ((0.29, 75.0), (0.57, 95.0))
 centre: Liu et al., IUCrJ 9 (2022) 104-113, abstract."""
 SCHEDULES = ("quick", "standard", "full")
 SHOWN_PEAKS = 12
-_DIGITS = 2
 _COLUMNS = (
     "schedule",
     "seed",
@@ -54,51 +52,40 @@ _COUNTS = ("seed", "rounding_seed", "train_peaks", "test_peaks", "batch", "steps
 
 
 def check_parameters(
-    *,
-    schedule: object,
-    seed: object,
-    checkpoint_dir: object,
-    progress: object,
-    ipus: object,
+    *, schedule: object, seed: object, checkpoint_dir: object, progress: object, ipus: object
 ) -> None:
     """Refuse parameters of the notebook that the study cannot use, before anything is trained.
-
-    Parameters
-    ----------
-    schedule : str
-        One of `SCHEDULES`.
-    seed : int
-        0 or more.
-    checkpoint_dir : str
-        A folder, or an empty string for none.
-    progress : bool
-    ipus : list of int
-        Numbers of IPUs from 1 to 16, none twice, that divide a batch of 512.
 
     Raises
     ------
     ConfigError
         Naming the first parameter that is wrong.
     """
-    if schedule not in SCHEDULES:
-        raise ConfigError(f"schedule is {schedule!r}: use one of {', '.join(SCHEDULES)}.")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ConfigError(f"seed is {seed!r}: use a whole number, 0 or more.")
-    if not isinstance(checkpoint_dir, str):
-        raise ConfigError(
-            f"checkpoint_dir is {checkpoint_dir!r}: use the path of a folder, or an empty string."
-        )
-    if not isinstance(progress, bool):
-        raise ConfigError(f"progress is {progress!r}: use True or False.")
-    good = isinstance(ipus, list) and ipus and len(set(map(str, ipus))) == len(ipus)
-    if not good or not all(_is_share(count) for count in ipus):
-        raise ConfigError(
-            f"ipus is {ipus!r}: give a list of different powers of two from 1 to {MOST_IPUS}."
-        )
-
-
-def _is_share(count: object) -> bool:
-    return is_count(count, MOST_IPUS) and count & (count - 1) == 0
+    good_ipus = isinstance(ipus, list) and ipus and len(set(map(str, ipus))) == len(ipus)
+    good_ipus = good_ipus and all(
+        is_count(count, MOST_IPUS) and count & (count - 1) == 0 for count in ipus
+    )
+    good_seed = isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0
+    rules = (
+        ("schedule", schedule, schedule in SCHEDULES, f"use one of {', '.join(SCHEDULES)}"),
+        ("seed", seed, good_seed, "use a whole number, 0 or more"),
+        (
+            "checkpoint_dir",
+            checkpoint_dir,
+            isinstance(checkpoint_dir, str),
+            "use the path of a folder, or an empty string",
+        ),
+        ("progress", progress, isinstance(progress, bool), "use True or False"),
+        (
+            "ipus",
+            ipus,
+            good_ipus,
+            f"give a list of different powers of two from 1 to {MOST_IPUS}",
+        ),
+    )
+    for name, value, good, what in rules:
+        if not good:
+            raise ConfigError(f"{name} is {value!r}: {what}.")
 
 
 def train(
@@ -148,7 +135,7 @@ def all_errors(runs: Sequence[bragg.TrainedBragg], held_out: bragg.Peaks) -> dic
     return bragg.training_errors(runs, held_out) | bragg.conventional_errors(held_out)
 
 
-def peaks_table(peaks: bragg.Peaks) -> Table:
+def peaks_frame(peaks: bragg.Peaks) -> pd.DataFrame:
     """Describe a set of peaks: how many, how bright, how many disturbed."""
     heights = np.percentile(peaks.heights, (5, 50, 95))
     patches, _ = bragg.prepare_patches(peaks.crops, peaks.centres, clean=False)
@@ -162,55 +149,31 @@ def peaks_table(peaks: bragg.Peaks) -> Table:
         ("saturated", 100 * float(peaks.saturated.mean()), "%"),
         ("pixels above the background, median patch", 100 * float(np.median(lit)), "%"),
     )
-    return Table(
-        pd.DataFrame(facts, columns=["quantity", "value", "unit"]),
-        caption="Synthetic peaks",
-        digits=3,
-    )
+    return pd.DataFrame(facts, columns=["quantity", "value", "unit"])
 
 
-def accuracy_table(errors: Mapping[str, np.ndarray], caption: str) -> Table:
-    """Show percentiles of errors beside the published ones.
+def accuracy_frame(errors: Mapping[str, np.ndarray]) -> pd.DataFrame:
+    """Return percentiles of errors in pixels by method (`all_errors`), and the published ones.
 
-    Parameters
-    ----------
-    errors : mapping of str to numpy.ndarray
-        Errors in pixels by method, from `all_errors`.
-    caption : str
-
-    Returns
-    -------
-    Table
-        Two significant digits: the last one may differ where a fit ends a little elsewhere.
+    Shown with two significant digits: the last one may differ where a fit ends a little elsewhere.
     """
     frame = bragg.error_table(errors)
     (first, _), (second, _) = PUBLISHED
     published = {"method": "published, real frames", "p75_px": first, "p95_px": second}
     frame = pd.concat([frame, pd.DataFrame([published])], ignore_index=True)
-    frame["peaks"] = frame["peaks"].astype("Int64")
-    return Table(
-        frame,
-        caption=caption,
-        columns={
-            "method": "method",
-            "peaks": "peaks",
-            "p50_px": "half of them within, px",
-            "p75_px": "75 % within, px",
-            "p95_px": "95 % within, px",
-        },
-        digits=_DIGITS,
-    )
+    return frame.astype({"peaks": "Int64"})
 
 
-def goals_table(errors: Mapping[str, np.ndarray]) -> Table:
+def goals_frame(errors: Mapping[str, np.ndarray]) -> pd.DataFrame:
     """Say of every method whether it places as many peaks as the paper's network."""
-    lines = []
-    for method, values in errors.items():
-        line: dict[str, object] = {"method": method}
-        for error, share in PUBLISHED:
-            line[f"{share:g} % within {error} px"] = bool(np.percentile(values, share) <= error)
-        lines.append(line)
-    return Table(pd.DataFrame(lines), caption="As good as published?")
+    return pd.DataFrame(
+        {"method": method}
+        | {
+            f"{share:g} % within {error} px": bool(np.percentile(values, share) <= error)
+            for error, share in PUBLISHED
+        }
+        for method, values in errors.items()
+    )
 
 
 def shown_peaks(
@@ -239,32 +202,15 @@ def record_rows(
     """Return the lines that `RECORD` holds of one seed."""
     plan = bragg.named_schedule(schedule)
     table = bragg.error_table(bragg.training_errors(runs, held_out))
-    return pd.DataFrame(
-        [
-            {
-                "schedule": schedule,
-                "seed": seed,
-                "rounding_seed": runs[0].options.arithmetic.seed,
-                "train_peaks": plan.train_peaks,
-                "test_peaks": plan.test_peaks,
-                "batch": plan.batch,
-                "steps": plan.steps,
-                **{name: line[name] for name in _COLUMNS[7:]},
-            }
-            for line in table.to_dict("records")
-        ]
-    )
+    same = {name: getattr(plan, name) for name in ("train_peaks", "test_peaks", "batch", "steps")}
+    same |= {"schedule": schedule, "seed": seed}
+    same["rounding_seed"] = runs[0].options.arithmetic.seed
+    return table.assign(**same)[list(_COLUMNS)]
 
 
 @cache
 def recorded() -> pd.DataFrame:
-    """Return the recorded runs.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One line per schedule, seed and arithmetic; errors in pixels on held-out peaks.
-    """
+    """Return the recorded runs: a line per schedule, seed and arithmetic, errors in pixels."""
     records = evidence_records(RECORD, _COLUMNS)
     frame = pd.DataFrame(records, columns=list(_COLUMNS))
     kinds = dict.fromkeys(_COUNTS, int)
@@ -273,11 +219,6 @@ def recorded() -> pd.DataFrame:
 
 def recorded_frame(reference: str = "32.32") -> pd.DataFrame:
     """Compare the recorded arithmetics with single precision.
-
-    Parameters
-    ----------
-    reference : str
-        Label of the arithmetic to compare with.
 
     Returns
     -------
@@ -305,28 +246,6 @@ def recorded_frame(reference: str = "32.32") -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(lines)
-
-
-def recorded_table() -> Table:
-    """Show `recorded_frame`."""
-    return Table(
-        recorded_frame(),
-        caption="Recorded once (python -m ipusim.study.argonne.training): medians over runs",
-        columns={
-            "schedule": "schedule",
-            "steps": "steps",
-            "batch": "batch",
-            "method": "method",
-            "runs": "runs",
-            "p50_px": "50 % within, px",
-            "p75_px": "75 % within, px",
-            "p95_px": "95 % within, px",
-            "median_change_percent": "75 % against 32.32, median %",
-            "least_change_percent": "least %",
-            "most_change_percent": "most %",
-        },
-        digits=_DIGITS + 1,
-    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from ipusim.errors import StudyError
 from ipusim.machine.system import load_system
@@ -96,6 +96,10 @@ def system_looks(names: Sequence[str]) -> dict[str, dict[str, str]]:
     }
 
 
+INTERVAL = "80 % interval"
+PUBLISHED_MARK = {"color": OKABE_ITO["black"], "linestyle": "none", "markersize": 5.5, "zorder": 5}
+_RATIO_TICKS = (0.25, 0.33, 0.5, 0.67, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
+_HATCHES = ("", "//", "..", "xx")
 OFF_SCALE = 1.6
 """A roofline that starts beyond this multiple of everything else is stated, not drawn."""
 
@@ -131,22 +135,79 @@ def figure_style() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def sheet(
+    width: float,
+    height: float,
+    *,
+    down: int = 1,
+    across: int = 1,
+    legend: int | None = None,
+    last: Sequence[str] = (),
+    **options: Any,
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """Open a figure of panels in the workbook's style, closed with one legend for all of them.
+
+    Width and height are in inches; `legend` is how many entries stand side by side (all by
+    default, 0 for no legend), `last` how the labels begin that stand behind all others. Yields the
+    figure and its panels, line by line; further options are those of ``Figure.subplots``.
+    """
+    with figure_style():
+        figure = Figure(figsize=(width, height))
+        axes = list(figure.subplots(down, across, squeeze=False, **options).flat)
+        yield figure, axes
+        entries: dict[str, Any] = {}
+        for axis in axes:
+            entries |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+        names = sorted(entries, key=lambda name: [name.startswith(start) for start in last])
+        if legend != 0 and names:
+            handles = [entries[name] for name in names]
+            across = min(legend or len(names), len(names))
+            figure.legend(handles, names, loc="outside lower center", ncols=across)
+
+
+def name_places(axis: Axes, names: Sequence[object], *, vertical: bool = False) -> None:
+    """Name the places 0, 1, 2, ... of an axis; a list on the vertical one reads downwards."""
+    side = "y" if vertical else "x"
+    getattr(axis, f"set_{side}ticks")(range(len(names)), [str(name) for name in names])
+    axis.grid(axis=side, visible=False)
+    if vertical:
+        axis.set_ylim(len(names) - 0.4, -0.6)
+
+
+def log_axis(axis: Axes, side: str, ticks: Sequence[float] = (), *, unit: str = "") -> None:
+    """Make the axis "x" or "y" logarithmic, with plain numbers where `ticks` are."""
+    getattr(axis, f"set_{side}scale")("log")
+    line = getattr(axis, f"{side}axis")
+    line.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.12g}{unit}"))
+    line.set_minor_formatter(NullFormatter())
+    if len(ticks):
+        line.set_ticks(list(ticks))
+        line.set_minor_locator(NullLocator())
+
+
+def lines(
+    axis: Axes,
+    frame: pd.DataFrame,
+    x: str,
+    y: str,
+    *,
+    by: str,
+    looks: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Draw column `y` over column `x`, from zero, a line for each value of the column `by`."""
+    for name, group in frame.groupby(by, sort=False):
+        axis.plot(group[x], group[y], label=name, **looks[name])
+    axis.set_ylim(bottom=0)
+    axis.set_xticks(sorted(set(frame[x])))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
     """One set of axes that compares published and predicted values.
 
-    Attributes
-    ----------
-    title : str
-        Title of the panel.
-    unit : str
-        Label of the vertical axis.
-    x : sequence of float
-        Horizontal positions.
-    series : mapping of str to sequence of float
-        Values per kind of number; the keys are those of `SERIES`, NaN where there is none.
-    band : tuple of sequence of float, optional
-        Lower and upper end of the 80 % interval of the calibrated values.
+    ``unit`` labels the vertical axis, ``series`` holds values per kind of number (keys of `SERIES`,
+    NaN where there is none), ``band`` the ends of the 80 % interval of the calibrated values.
     """
 
     title: str
@@ -154,6 +215,14 @@ class Panel:
     x: Sequence[float]
     series: Mapping[str, Sequence[float]]
     band: tuple[Sequence[float], Sequence[float]] | None = None
+
+
+def tier_panel(frame: pd.DataFrame, x: str, title: str, unit: str) -> Panel:
+    """Return the panel of a table over its column `x`, with the tiers and interval that it has."""
+    data = frame.sort_values(x)
+    band = (list(data["low80"]), list(data["high80"])) if "low80" in data else None
+    series = {name: list(data[name]) for name in SERIES if name in data}
+    return Panel(title=title, unit=unit, x=list(data[x]), series=series, band=band)
 
 
 def comparison_panels(panels: Sequence[Panel], *, x_label: str, columns: int = 0) -> Figure:
@@ -168,34 +237,20 @@ def comparison_panels(panels: Sequence[Panel], *, x_label: str, columns: int = 0
     columns : int
         Panels side by side; 0 puts all into one line.
 
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The figure, with one legend.
-
     Raises
     ------
     StudyError
         If a series is not one of `SERIES`.
     """
-    with figure_style():
-        across = min(columns or len(panels), len(panels))
-        down = -(-len(panels) // across)
-        figure = Figure(figsize=((4.1 if across > 2 else 4.8) * across, 0.6 + 2.9 * down))
-        places = list(figure.subplots(down, across, squeeze=False).flat)
-        for axis in places[len(panels) :]:
+    across = min(columns or len(panels), len(panels))
+    down = -(-len(panels) // across)
+    width = (4.1 if across > 2 else 4.8) * across
+    with sheet(width, 0.6 + 2.9 * down, down=down, across=across) as (figure, axes):
+        for axis in axes[len(panels) :]:
             axis.set_visible(False)
-        axes = places[: len(panels)]
-        for axis, panel in zip(axes, panels, strict=True):
+        for axis, panel in zip(axes, panels, strict=False):
             _draw_panel(axis, panel)
             axis.set_xlabel(x_label)
-        entries: dict[str, Artist] = {}
-        for axis in axes:
-            handles, labels = axis.get_legend_handles_labels()
-            entries |= dict(zip(labels, handles, strict=True))
-        figure.legend(
-            entries.values(), entries.keys(), loc="outside lower center", ncols=len(entries)
-        )
     return figure
 
 
@@ -203,9 +258,11 @@ def _draw_panel(axis: Axes, panel: Panel) -> None:
     unknown = [name for name in panel.series if name not in SERIES]
     if unknown:
         raise StudyError(f"Unknown series {unknown[0]!r}: use one of {', '.join(SERIES)}.")
+    tops = [np.nan]
     if panel.band is not None and np.isfinite(np.asarray(panel.band, dtype=np.float64)).all():
-        low, high = panel.band
-        axis.fill_between(panel.x, low, high, color=SERIES["calibrated"]["color"], alpha=0.13)
+        colour = SERIES["calibrated"]["color"]
+        axis.fill_between(panel.x, *panel.band, color=colour, alpha=0.13, label=INTERVAL)
+        tops.append(max(panel.band[1]))
     known = {
         name: np.asarray(panel.series[name], dtype=np.float64)
         for name in SERIES
@@ -215,115 +272,148 @@ def _draw_panel(axis: Axes, panel: Panel) -> None:
     others = [np.nanmax(values) for name, values in known.items() if name != "roofline"]
     if bound is not None and others and np.nanmin(bound) > OFF_SCALE * max(others):
         del known["roofline"]
-        axis.text(
-            0.98,
-            0.06,
-            f"roofline: {np.nanmin(bound):,.0f}, off the scale",
-            transform=axis.transAxes,
-            ha="right",
-            fontsize=8.5,
-            color="#5B626B",
-        )
+        text = f"roofline: {np.nanmin(bound):,.0f}, off the scale"
+        look = {"ha": "right", "fontsize": 8.5, "color": "#5B626B"}
+        axis.text(0.98, 0.06, text, transform=axis.transAxes, **look)
     for name, values in known.items():
         axis.plot(panel.x, values, label=name, **SERIES[name])
-    axis.set_title(panel.title)
-    axis.set_ylabel(panel.unit)
-    axis.set_ylim(0, 1.07 * max((np.nanmax(values) for values in known.values()), default=1.0))
-    axis.set_xticks(list(panel.x))
+    top = 1.07 * np.nanmax([*tops, *map(np.nanmax, known.values()), 0.0]) or 1.0
+    axis.set(title=panel.title, ylabel=panel.unit, ylim=(0, top), xticks=list(panel.x))
 
 
 def stacked_bars(
     axis: Axes,
     heights: Mapping[str, np.ndarray],
-    looks: Mapping[str, Mapping[str, str]],
+    looks: Mapping[str, Mapping[str, Any]],
     *,
-    width: float,
-    edge_width: float,
+    width: float = 0.66,
+    edge_width: float = 0.6,
+    flat: bool = False,
 ) -> np.ndarray:
-    """Draw bars at 0, 1, 2, ..., each a stack of labelled parts, the first at the bottom.
+    """Draw bars at 0, 1, 2, ..., each a stack of labelled parts, and return where each ends.
 
-    Parameters
-    ----------
-    axis : matplotlib.axes.Axes
-        Where.
-    heights : mapping of str to numpy.ndarray
-        Height of each part in every bar, by the part's label.
-    looks : mapping of str to mapping of str to str
-        Options of matplotlib's bars for each part.
-    width, edge_width : float
-        Of the bars, and of the white line between their parts.
+    `heights` and `looks` (matplotlib's options) go by part; the first is at the bottom, or at the
+    left of bars that lie `flat`.
     """
-    tops = np.zeros(len(next(iter(heights.values()))))
+    ends = np.zeros(len(next(iter(heights.values()))))
+    draw, start, thick = (axis.barh, "left", "height") if flat else (axis.bar, "bottom", "width")
     for label, height in heights.items():
-        axis.bar(
-            np.arange(len(tops)),
-            height,
-            bottom=tops,
-            width=width,
-            label=label,
-            edgecolor="white",
-            linewidth=edge_width,
-            **looks[label],
-        )
-        tops = tops + height
-    return tops
+        extent = {start: ends, thick: width, "linewidth": edge_width}
+        draw(np.arange(len(ends)), height, label=label, edgecolor="white", **extent, **looks[label])
+        ends = ends + height
+    return ends
+
+
+def grouped_bars(
+    axis: Axes,
+    frame: pd.DataFrame,
+    *,
+    group: str,
+    bar: str,
+    looks: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Draw predictions as groups of bars with their intervals, published values as black marks.
+
+    The columns `group` and `bar` say what is named below a group and what tells its bars apart;
+    `looks` gives the order of the bars. Intervals and published values are NaN where there is none.
+    """
+    start, ticks = 0.0, {}
+    for name, rows in frame.groupby(group, sort=False):
+        own = rows.set_index(bar)
+        shown = [key for key in looks if key in own.index]
+        for place, key in enumerate(shown):
+            line, at = own.loc[key], start + place
+            axis.bar(at, line["predicted"], width=0.9, label=key, edgecolor="white", **looks[key])
+            if np.isfinite(line["low80"]):
+                ends = {"color": "#4A5058", "linewidth": 1.6, "zorder": 4, "label": INTERVAL}
+                axis.vlines(at, line["low80"], line["high80"], **ends)
+            if np.isfinite(line["published"]):
+                axis.plot(at, line["published"], marker="o", label="published", **PUBLISHED_MARK)
+        ticks[start + (len(shown) - 1) / 2] = f"{name}"
+        start += len(shown) + 1.2
+    axis.set_xticks(list(ticks), list(ticks.values()))
+    axis.grid(axis="x", visible=False)
+
+
+def forest(
+    axis: Axes,
+    frame: pd.DataFrame,
+    marks: Mapping[str, tuple[str, Mapping[str, Any]]],
+    names: Sequence[object] = (),
+    **interval: Any,
+) -> None:
+    """Draw a line per row, from above: its 80 % interval, and a mark per column.
+
+    `marks` gives label and options of each column, `names` says what the rows are; NaN where there
+    is no interval.
+    """
+    places = np.arange(len(frame))
+    known = frame["low80"].notna().to_numpy()
+    look = {"color": OKABE_ITO["vermilion"], "label": INTERVAL, "linewidth": 1.4} | interval
+    axis.hlines(places[known], frame["low80"][known], frame["high80"][known], **look)
+    for column, (label, mark) in marks.items():
+        axis.plot(frame[column], places, label=label, **(dict(mark) | {"linestyle": "none"}))
+    name_places(axis, names or [""] * len(frame), vertical=True)
+
+
+def lane(axis: Axes, place: float, start: float, duration: float, **look: Any) -> None:
+    """Draw a stretch of time in the lane at `place` of a timeline."""
+    axis.barh(place, duration, left=start, edgecolor="white", linewidth=0.5, **look)
+
+
+def agreement(axis: Axes, ends: Sequence[float], percents: Sequence[float]) -> None:
+    """Draw where a prediction equals what was published or measured, with bands around it."""
+    line = np.asarray(ends, dtype=np.float64)
+    for percent, shade in zip(
+        percents, (0.08, 0.14) if len(percents) > 1 else (0.14,), strict=True
+    ):
+        band = (line * (1 - percent / 100), line * (1 + percent / 100))
+        look = {"color": OKABE_ITO["green"], "alpha": shade, "linewidth": 0}
+        axis.fill_between(line, *band, label=f"within {percent:g} %", **look)
+    axis.plot(line, line, color=OKABE_ITO["black"], linewidth=0.9)
+    axis.set(xlim=ends, ylim=ends)
+
+
+def ratio_axis(axis: Axes, low: float, high: float) -> None:
+    """Give the horizontal axis ratios on a logarithmic scale, with the bands of the verdicts."""
+    log_axis(axis, "x", [tick for tick in _RATIO_TICKS if low <= tick <= high])
+    axis.set_xlim(low, high)
+    for percent, shade in ((NEAR_PERCENT, 0.08), (HIT_PERCENT, 0.14)):
+        part = percent / 100
+        look = {"color": OKABE_ITO["green"], "alpha": shade, "linewidth": 0}
+        axis.axvspan(1 / (1 + part), 1 / (1 - part), **look)
+    axis.axvline(1.0, color=OKABE_ITO["black"], linewidth=0.9)
 
 
 def layer_breakdown(parts: Mapping[str, pd.DataFrame], *, title: str = "") -> Figure:
     """Draw where the time goes: one stacked bar per run, one colour per kind of operation.
 
-    Parameters
-    ----------
-    parts : mapping of str to pandas.DataFrame
-        Label of each bar to a table with the columns ``part`` and ``share_percent``, for example
-        from `ipusim.study.tamu.breakdown.device_work`.
-    title : str
-        Title of the figure.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        The figure; shares below 4 % are drawn but not labelled.
+    `parts` holds a table per bar with the columns ``part`` and ``share_percent``; shares below 4 %
+    are drawn but not labelled.
     """
+    table = pd.DataFrame(
+        {label: frame.set_index("part")["share_percent"] for label, frame in parts.items()}
+    )
     names = list(dict.fromkeys(name for frame in parts.values() for name in frame["part"]))
     colours = [colour for name, colour in OKABE_ITO.items() if name != "black"]
-    hatches = ("", "//", "..", "xx")
-    with figure_style():
-        figure = Figure(figsize=(9.0, 1.5 + 0.62 * len(parts)))
-        axis = figure.subplots()
-        for row, frame in enumerate(parts.values()):
-            share = dict(zip(frame["part"], frame["share_percent"], strict=True))
-            left = 0.0
-            for index, name in enumerate(names):
-                width = float(share.get(name, 0.0))
-                axis.barh(
-                    row,
-                    width,
-                    left=left,
-                    height=0.62,
-                    color=colours[index % len(colours)],
-                    hatch=hatches[index // len(colours) % len(hatches)],
-                    edgecolor="white",
-                    linewidth=0.8,
-                    label=name if row == 0 else None,
-                )
-                if width >= 4.0:
-                    axis.text(
-                        left + width / 2, row, f"{width:.0f}", ha="center", va="center", fontsize=9
-                    )
-                left += width
-        axis.set_yticks(range(len(parts)), list(parts))
-        axis.invert_yaxis()
-        axis.set_xlim(0, 100)
-        axis.set_xlabel("share of the device time, %")
-        axis.grid(axis="y", visible=False)
-        axis.set_title(title)
-        figure.legend(loc="outside lower center", ncols=min(5, len(names)))
+    looks = {
+        name: {"color": colours[index % len(colours)], "hatch": _HATCHES[index // len(colours) % 4]}
+        for index, name in enumerate(names)
+    }
+    with sheet(9.0, 1.5 + 0.62 * len(parts), legend=5) as (figure, (axis,)):
+        shares = {name: table.loc[name].fillna(0.0).to_numpy() for name in names}
+        stacked_bars(axis, shares, looks, width=0.62, edge_width=0.8, flat=True)
+        for bar in axis.patches:
+            if bar.get_width() >= 4.0:
+                place = (bar.get_x() + bar.get_width() / 2, bar.get_y() + bar.get_height() / 2)
+                axis.text(*place, f"{bar.get_width():.0f}", ha="center", va="center", fontsize=9)
+        name_places(axis, list(parts), vertical=True)
+        axis.set(xlim=(0, 100), xlabel="share of the device time, %", title=title)
     return figure
 
 
 def published_against_predicted(frame: pd.DataFrame, *, metric: str = "throughput") -> Figure:
-    """Draw every predicted row of one metric against what was published.
+    """Draw every predicted row of one metric against what was published, all tiers.
 
     Parameters
     ----------
@@ -331,11 +421,6 @@ def published_against_predicted(frame: pd.DataFrame, *, metric: str = "throughpu
         From `ipusim.study.verdicts.compare.verdicts`.
     metric : str
         Which metric.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Logarithmic scatter, one marker per tier, with the bands that count as hit and as near.
 
     Raises
     ------
@@ -347,86 +432,16 @@ def published_against_predicted(frame: pd.DataFrame, *, metric: str = "throughpu
         raise StudyError(f"No predicted row has the metric {metric!r}: choose another metric.")
     tiers = [name for name in SERIES if name != "published"]
     values = shown[["published", *tiers]].to_numpy(dtype=np.float64)
-    ends = np.array([np.nanmin(values) / 1.3, np.nanmax(values) * 1.3])
-    with figure_style():
-        figure = Figure(figsize=(5.4, 5.0))
-        axis = figure.subplots()
-        for percent, shade in ((NEAR_PERCENT, 0.08), (HIT_PERCENT, 0.14)):
-            axis.fill_between(
-                ends,
-                ends * (1 - percent / 100),
-                ends * (1 + percent / 100),
-                color=OKABE_ITO["green"],
-                alpha=shade,
-                label=f"within {percent:g} %",
-                linewidth=0,
-            )
-        axis.plot(ends, ends, color=OKABE_ITO["black"], linewidth=0.9)
+    with sheet(5.4, 5.0, legend=0) as (figure, (axis,)):
+        ends = (np.nanmin(values) / 1.3, np.nanmax(values) * 1.3)
+        agreement(axis, ends, (NEAR_PERCENT, HIT_PERCENT))
         for name in reversed(tiers):
             look = SERIES[name] | {"linestyle": "none"}
             axis.plot(shown["published"], shown[name], label=name, alpha=0.85, **look)
-        axis.set_xscale("log")
-        axis.set_yscale("log")
-        for line in (axis.xaxis, axis.yaxis):
-            line.set_minor_formatter(NullFormatter())
-        axis.set_xlim(*ends)
-        axis.set_ylim(*ends)
+        for side in "xy":
+            log_axis(axis, side)
         axis.set_aspect("equal")
-        axis.set_title(f"{metric}: {len(shown)} published rows")
-        axis.set_xlabel("published")
-        axis.set_ylabel("predicted")
+        title = f"{metric}: {len(shown)} published rows"
+        axis.set(title=title, xlabel="published", ylabel="predicted")
         axis.legend(loc="upper left")
-    return figure
-
-
-def power_audit(frame: pd.DataFrame) -> Figure:
-    """Draw the card power that Qwant's Tables 2 and 3 imply.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.audit.qwant_power`, optionally with a column ``predicted_power_w``.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Implied power with its rounding range; rows that fall although the batch grows are marked.
-    """
-    fallen = frame[frame["falls_beyond_rounding"]]
-    with figure_style():
-        figure = Figure(figsize=(6.4, 4.0))
-        axis = figure.subplots()
-        spread = [
-            frame["implied_power_w"] - frame["low_w"],
-            frame["high_w"] - frame["implied_power_w"],
-        ]
-        axis.errorbar(
-            frame["batch_size"],
-            frame["implied_power_w"],
-            yerr=spread,
-            capsize=4,
-            label="implied by Tables 2 and 3",
-            **SERIES["published"],
-        )
-        if "predicted_power_w" in frame:
-            axis.plot(
-                frame["batch_size"],
-                frame["predicted_power_w"],
-                label="calibrated",
-                **SERIES["calibrated"],
-            )
-        axis.plot(
-            fallen["batch_size"],
-            fallen["implied_power_w"],
-            "o",
-            markersize=13,
-            fillstyle="none",
-            color=OKABE_ITO["vermilion"],
-            label="falls, beyond rounding",
-        )
-        axis.set_xticks(list(frame["batch_size"]))
-        axis.set_title("Power that the published tables imply")
-        axis.set_xlabel("batch size of the card")
-        axis.set_ylabel("card power, W (axis cut)")
-        figure.legend(loc="outside lower center", ncols=3)
     return figure

@@ -13,7 +13,7 @@ from ipusim.api import simulate
 from ipusim.errors import IpuSimError
 from ipusim.machine.system import load_system, system_names
 from ipusim.report import Report
-from ipusim.study.book.charts import figure_style, system_looks
+from ipusim.study.book.charts import lines, sheet, system_looks
 from ipusim.workload import zoo
 
 FALLBACK = (
@@ -63,8 +63,8 @@ class Explorer:
         self.precision = widgets.Dropdown(options=_PRECISIONS, description="precision")
         self.answer = widgets.HTML()
         controls = (self.model, self.system, self.micro_batch, self.precision)
-        lines = [widgets.HBox(controls[:2]), widgets.HBox(controls[2:]), self.answer]
-        self._box = widgets.VBox(lines)
+        rows = [widgets.HBox(controls[:2]), widgets.HBox(controls[2:]), self.answer]
+        self._box = widgets.VBox(rows)
         for control in controls:
             control.observe(self._changed, names="value")
         self.update()
@@ -121,17 +121,9 @@ def sweep_panels(frame: pd.DataFrame) -> Figure:
         "Throughput": ("throughput_items_per_s", "items/s"),
     }
     fitting, looks = frame[frame["fits"]], system_looks(frame["system"])
-    with figure_style():
-        figure = Figure(figsize=(9.6, 3.9))
-        axes = figure.subplots(1, 2)
+    with sheet(9.6, 3.9, across=2) as (figure, axes):
         for axis, (title, (column, unit)) in zip(axes, panels.items(), strict=True):
-            for system, group in fitting.groupby("system", sort=False):
-                axis.plot(group["micro_batch"], group[column], label=system, **looks[system])
-            axis.set_title(title)
-            axis.set_xlabel("micro-batch, items per IPU")
-            axis.set_ylabel(unit)
-            axis.set_ylim(bottom=0)
+            lines(axis, fitting, "micro_batch", column, by="system", looks=looks)
+            axis.set(title=title, ylabel=unit, xlabel="micro-batch, items per IPU")
             axis.set_xticks(sorted(set(frame["micro_batch"])))
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=max(1, len(labels)))
     return figure

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from ipusim.errors import StudyError
 from ipusim.report import Report
-from ipusim.study.book.charts import OKABE_ITO, PHASES, figure_style
+from ipusim.study.book.charts import OKABE_ITO, PHASES, lane, name_places, sheet
 
 
 def heaviest_window(trace: pd.DataFrame, op: str) -> pd.DataFrame:
@@ -44,33 +45,19 @@ def superstep_figure(window: pd.DataFrame, *, title: str) -> Figure:
     title : str
     """
     lanes = list(PHASES)
-    with figure_style():
-        figure = Figure(figsize=(9.6, 2.9))
-        axis = figure.subplots()
+    dotted = {"color": OKABE_ITO["grey"], "linewidth": 0.7, "linestyle": ":", "zorder": 0}
+    with sheet(9.6, 2.9, legend=0) as (figure, (axis,)):
         for line in window.itertuples():
-            place = lanes.index(line.phase)
-            axis.barh(
-                place,
-                line.duration_us,
-                left=line.start_us,
-                height=0.72,
-                edgecolor="white",
-                linewidth=0.5,
-                **PHASES[line.phase],
-            )
+            look = PHASES[line.phase] | {"height": 0.72}
+            lane(axis, lanes.index(line.phase), line.start_us, line.duration_us, **look)
             if line.phase == "sync":
-                axis.axvline(
-                    line.start_us, color=OKABE_ITO["grey"], linewidth=0.7, linestyle=":", zorder=0
-                )
-        axis.set_yticks(range(len(lanes)), lanes)
-        axis.invert_yaxis()
-        axis.grid(axis="y", visible=False)
-        axis.set_xlabel("microseconds; dotted lines: all tiles meet")
-        axis.set_title(title)
+                axis.axvline(line.start_us, **dotted)
+        name_places(axis, lanes, vertical=True)
+        axis.set(title=title, xlabel="microseconds; dotted lines: all tiles meet")
     return figure
 
 
-def execution_trace(report: Report, *, title: str, bins: int = 160) -> Figure:
+def execution_trace(report: Report, *, title: str, bins: int = 80) -> Figure:
     """Draw a micro-batch as PopVision does: pass by pass, and what the tiles do over time.
 
     The weight update that follows is a program of its own and not drawn.
@@ -86,52 +73,33 @@ def execution_trace(report: Report, *, title: str, bins: int = 160) -> Figure:
     trace, passes = report.trace, _passes(report)
     end = float((trace["start_us"] + trace["duration_us"]).iloc[-1])
     edges = np.linspace(0, end, bins + 1)
-    with figure_style():
-        figure = Figure(figsize=(9.6, 4.6))
-        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(2, 3))
-        names = list(dict.fromkeys(passes["kind"]))
-        colours = [c for n, c in OKABE_ITO.items() if n not in ("black", "grey")]
+    kinds = dict(zip(dict.fromkeys(passes["kind"]), itertools.cycle(_KINDS), strict=False))
+    beside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+    options = {"down": 2, "legend": 0, "sharex": True, "height_ratios": (2, 3)}
+    with sheet(9.6, 4.6, **options) as (figure, (upper, lower)):
         for line in passes.itertuples():
-            upper.barh(
-                list(_PASSES).index(line.phase),
-                line.duration_us,
-                left=line.start_us,
-                height=0.75,
-                color=colours[names.index(line.kind) % len(colours)],
-                edgecolor="white",
-                linewidth=0.4,
-            )
-        handles = [
-            upper.barh(0, 0, color=colours[index % len(colours)], label=name)
-            for index, name in enumerate(names)
-        ]
-        upper.set_yticks(range(len(_PASSES)), list(_PASSES.values()))
-        upper.invert_yaxis()
-        upper.grid(axis="y", visible=False)
+            look = {"height": 0.75, "color": kinds[line.kind]}
+            lane(upper, list(_PASSES).index(line.phase), line.start_us, line.duration_us, **look)
+        name_places(upper, list(_PASSES.values()), vertical=True)
         upper.set_title(title)
-        upper.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        upper.legend(
+            handles=[Patch(color=colour, label=kind) for kind, colour in kinds.items()], **beside
+        )
         bottom = np.zeros(bins)
         for phase, look in PHASES.items():
             part = trace[trace["phase"] == phase]
             share = _busy(part["start_us"].to_numpy(), part["duration_us"].to_numpy(), edges)
-            lower.bar(
-                edges[:-1],
-                100 * share,
-                width=np.diff(edges),
-                align="edge",
-                bottom=bottom,
-                label=phase,
-                **look,
-            )
-            bottom += 100 * share
-        lower.set_ylim(0, 100)
-        lower.set_xlim(0, end)
-        lower.set_ylabel("share of the slice, %")
-        lower.set_xlabel("microseconds of one micro-batch on one chip")
-        lower.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+            slices = {"width": np.diff(edges), "align": "edge", "bottom": bottom}
+            lower.bar(edges[:-1], 100 * share, label=phase, **slices, **look)
+            bottom = bottom + 100 * share
+        unit = "microseconds of one micro-batch on one chip"
+        lower.set(ylim=(0, 100), xlim=(0, end), ylabel="share of the slice, %", xlabel=unit)
+        lower.legend(**beside)
     return figure
 
 
+_KINDS = ("#0B3C5D", "#D55E00", "#009E73", "#56B4E9", "#CC79A7", "#7A5C00", "#9ADBC5", "#B8BEC6")
+"""Colours of kinds of operations: none of them that of a phase."""
 _PASSES = {"forward": "forward", "backward": "backward"}
 
 
@@ -162,26 +130,3 @@ def _busy(start: np.ndarray, duration: np.ndarray, edges: np.ndarray) -> np.ndar
         start[:, None], edges[None, :-1]
     )
     return np.clip(covered, 0, None).sum(axis=0) / np.diff(edges)
-
-
-def phase_shares(reports: Mapping[str, Report]) -> pd.DataFrame:
-    """Return how the cycles of a micro-batch divide into phases.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Per label: label, supersteps, cycles, and percent of the cycles per phase.
-    """
-    lines = []
-    for label, report in reports.items():
-        phases = report.result.program.phase_cycles()
-        total = report.cycles_per_step
-        lines.append(
-            {
-                "label": label,
-                "supersteps": report.supersteps,
-                "cycles": total,
-                **{f"{name}_percent": 100 * phases[name] / total for name in PHASES},
-            }
-        )
-    return pd.DataFrame(lines)

@@ -5,22 +5,25 @@ What stands behind a claim is in ``data/runs/claims_mk2.toml``; `ipusim.study.cl
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
+
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 
+from ipusim.api import simulate
 from ipusim.errors import StudyError
+from ipusim.runtime.gpu.step import simulate_gpu
 from ipusim.study import claims as engine
-from ipusim.study.book.charts import OKABE_ITO, figure_style
+from ipusim.study.book.charts import OKABE_ITO, forest, log_axis, sheet
 from ipusim.study.claims import AT_LEAST, Part, load_specs
 from ipusim.study.data.published import PublishedRow, load_claims
-from ipusim.study.predict import Predictor
-from ipusim.study.table import Table
+from ipusim.study.data.runs import load_run
 from ipusim.study.verdicts.compare import PREDICTED, error_percent, verdicts
 from ipusim.study.verdicts.compare_gpu import gpu_compare
 
 STUDY = "mk2"
+LSTM = "GB19"
+"""The claim on the LSTM, of which the blog draws a curve."""
 RATIO_UNITS = ("x", "x lower", "x faster")
 _NEAREST = ("row_id", "gpu", "framework", "precision", "batch", "published")
 
@@ -30,17 +33,13 @@ def study_rows() -> tuple[PublishedRow, ...]:
     return engine.study_rows(STUDY)
 
 
-def compare_claims(
-    *, frame: pd.DataFrame | None = None, predictor: Predictor | None = None
-) -> pd.DataFrame:
+def compare_claims(*, frame: pd.DataFrame | None = None) -> pd.DataFrame:
     """Recompute every claim of the blog.
 
     Parameters
     ----------
     frame : pandas.DataFrame, optional
         Verdicts on `study_rows`, by default computed.
-    predictor : Predictor, optional
-        By default the real one.
 
     Returns
     -------
@@ -53,16 +52,13 @@ def compare_claims(
     DataError
         If a data file is missing or damaged.
     """
-    if frame is None:
-        frame = verdicts(study_rows(), predictor=predictor)
+    frame = verdicts(study_rows()) if frame is None else frame
     compared = engine.claims_frame(STUDY, engine.Sides(STUDY, frame=frame))
     printed = load_claims(STUDY).set_index("claim_id").loc[compared["claim_id"]]
     for name in ("model", "task", "metric", "unit"):
         compared[name] = printed[name].to_numpy()
-    compared["error_percent"] = [
-        error_percent(predicted, claimed)
-        for predicted, claimed in zip(compared["predicted"], compared["claimed"], strict=True)
-    ]
+    pairs = zip(compared["predicted"], compared["claimed"], strict=True)
+    compared["error_percent"] = [error_percent(*pair) for pair in pairs]
     return compared.drop(columns="row_id")  # the blog names its claims
 
 
@@ -78,24 +74,22 @@ def chip_arithmetic(frame: pd.DataFrame) -> pd.DataFrame:
         Per network with both claims: model, throughput_ratio, latency_ratio, quotient, and
         predicted_quotient of the predictions.
     """
-    lowest = frame[frame["metric"].str.contains("ratio") & (frame["task"] == "inference")]
-    lines = []
-    for model, group in lowest.groupby("model", sort=False):
-        latency = group[group["metric"].str.startswith("latency")]
-        rate = group[group["metric"].str.startswith("throughput")]
-        if latency.empty or rate.empty:
-            continue
-        above, below = rate.iloc[0], latency.iloc[0]
-        lines.append(
-            {
-                "model": model,
-                "throughput_ratio": above["claimed"],
-                "latency_ratio": below["claimed"],
-                "quotient": above["claimed"] / below["claimed"],
-                "predicted_quotient": above["predicted"] / below["predicted"],
-            }
-        )
-    return pd.DataFrame(lines)
+    ratios = frame[frame["metric"].str.contains("ratio") & (frame["task"] == "inference")]
+    first = ratios.assign(kind=ratios["metric"].str.split().str[0]).drop_duplicates(
+        ["model", "kind"]
+    )
+    both = first.pivot(index="model", columns="kind", values=["claimed", "predicted"]).dropna()
+    quotients = {
+        name: both[name]["throughput"] / both[name]["latency"] for name in ("claimed", "predicted")
+    }
+    return pd.DataFrame(
+        {
+            "throughput_ratio": both["claimed"]["throughput"],
+            "latency_ratio": both["claimed"]["latency"],
+            "quotient": quotients["claimed"],
+            "predicted_quotient": quotients["predicted"],
+        }
+    ).reset_index()
 
 
 def implied_rows(frame: pd.DataFrame) -> pd.DataFrame:
@@ -121,9 +115,7 @@ def implied_rows(frame: pd.DataFrame) -> pd.DataFrame:
             continue
         own = gpus.loc[named[claim["key"]]]
         alike = gpus[
-            (gpus["model"] == own["model"])
-            & (gpus["task"] == own["task"])
-            & (gpus["gpus"] == own["gpus"])
+            (gpus[["model", "task", "gpus"]] == own[["model", "task", "gpus"]]).all(axis=1)
         ]
         error = 100.0 * (alike["published"] / claim["implied_gpu_rate"] - 1.0)
         nearest = alike.loc[error.abs().idxmin()]
@@ -139,102 +131,24 @@ def implied_rows(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def claims_table(frame: pd.DataFrame) -> Table:
-    """Show each claim beside its prediction."""
-    columns = {
-        "claim_id": "claim",
-        "model": "model",
-        "task": "task",
-        "metric": "metric",
-        "qualifier": "claimed as",
-        "claimed": "claimed",
-        "predicted": "predicted",
-    }
-    if frame["low80"].notna().any():
-        columns |= {"low80": "low 80 %", "high80": "high 80 %"}
-    columns |= {"error_percent": "error %", "verdict": "verdict", "note": "note"}
-    return Table(frame, caption="Claims of the blog and what is predicted", columns=columns)
-
-
 def ratios(frame: pd.DataFrame) -> pd.DataFrame:
     """Select the predicted claims that are ratios between an IPU system and a GPU."""
     return frame[(frame["status"] == PREDICTED) & frame["unit"].isin(RATIO_UNITS)]
 
 
-def arithmetic_table(frame: pd.DataFrame) -> Table:
-    """Show what each ratio becomes with other numbers on either side, and chip for chip."""
-    return Table(
-        ratios(frame),
-        caption="The same ratios with other numbers on either side",
-        columns={
-            "claim_id": "claim",
-            "model": "model",
-            "task": "task",
-            "claimed": "claimed",
-            "predicted": "predicted",
-            "from_published": "both published",
-            "against_bare_gpu": "GPU without software",
-            "per_chip": "per chip",
-            "implied_gpu_rate": "GPU items/s if true",
-            "gpu_side": "GPU",
-        },
-    )
-
-
-def implied_table(nearest: pd.DataFrame) -> Table:
-    """Show the rows of `implied_rows`."""
-    return Table(
-        nearest,
-        caption="The published GPU row nearest to what a claim implies",
-        columns={
-            "claim_id": "claim",
-            "model": "model",
-            "implied_gpu_rate": "items/s if true",
-            "published": "nearest, items/s",
-            "difference_percent": "difference %",
-            "row_id": "row",
-            "gpu": "GPU",
-            "framework": "framework",
-            "precision": "precision",
-            "batch": "batch",
-        },
-    )
-
-
-def quotient_table(quotients: pd.DataFrame) -> Table:
-    """Show the quotients of `chip_arithmetic`."""
-    return Table(
-        quotients,
-        caption="Ratio of throughput over ratio of latency",
-        columns={
-            "model": "model",
-            "throughput_ratio": "throughput, claimed",
-            "latency_ratio": "latency, claimed",
-            "quotient": "quotient, claimed",
-            "predicted_quotient": "quotient, predicted",
-        },
-    )
-
-
-def sources_table() -> Table:
-    """Show which runs stand behind each claim, and what of that is assumed."""
-    lines = []
-    for spec in load_specs(STUDY):
-        # one line per part; a claim that is not modelled has the line of its reason
-        for part in spec.parts or (None,):
-            lines.append(
-                {
-                    "claim": spec.key,
-                    "ipu": part.ipu["row"] if part else "",
-                    "gpu": _words(part),
-                    "assumed": spec.assumed,
-                    "source": spec.source or spec.not_modelled,
-                }
-            )
-    return Table(
-        pd.DataFrame(lines),
-        caption="What stands on either side of each claim",
-        columns={name: name for name in ("claim", "ipu", "gpu", "assumed", "source")},
+def sources_frame() -> pd.DataFrame:
+    """Return which runs stand behind each claim, and what of that is assumed."""
+    # one line per part; a claim that is not modelled has the line of its reason
+    return pd.DataFrame(
+        {
+            "claim": spec.key,
+            "ipu": part.ipu["row"] if part else "",
+            "gpu": _words(part),
+            "assumed": spec.assumed,
+            "source": spec.source or spec.not_modelled,
+        }
+        for spec in load_specs(STUDY)
+        for part in spec.parts or (None,)
     )
 
 
@@ -257,44 +171,74 @@ def claims_figure(frame: pd.DataFrame) -> Figure:
     shown = ratios(frame)
     if shown.empty:
         raise StudyError("No ratio of the blog is predicted: there is nothing to draw.")
-    places = np.arange(len(shown))[::-1]
-    red = OKABE_ITO["vermilion"]
-    hollow = {"s": 52, "facecolor": "none", "edgecolor": red, "linewidth": 1.6}
+    grey, red, blue = (OKABE_ITO[name] for name in ("grey", "vermilion", "blue"))
+    hollow = {"marker": "s", "markersize": 7.5, "fillstyle": "none", "color": red}
     marks = {
-        "against_bare_gpu": {"marker": "|", "s": 120, "color": OKABE_ITO["grey"]},
-        "predicted": {"marker": "s", **hollow},
-        "from_published": {"marker": "^", "color": OKABE_ITO["blue"], "s": 26},
-        "claimed": {"color": "black", "s": 34, "zorder": 4},
+        "against_bare_gpu": (
+            "GPU without software",
+            {"marker": "|", "markersize": 11, "color": grey},
+        ),
+        "predicted": ("predicted", hollow),
+        "from_published": ("published on both sides", {"marker": "^", "color": blue}),
+        "claimed": ("claimed", {"marker": "o", "color": "black", "zorder": 4}),
     }
-    labels = {
-        "against_bare_gpu": "GPU without software",
-        "predicted": "predicted (80 % interval)",
-        "from_published": "published on both sides",
-        "claimed": "claimed",
-    }
-    with figure_style():
-        figure = Figure(figsize=(9.2, 1.6 + 0.42 * len(shown)))
-        axis = figure.subplots()
-        known = np.isfinite(shown["low80"])
-        axis.hlines(
-            places[known], shown["low80"][known], shown["high80"][known], color=red, linewidth=1.4
-        )
-        for column, mark in marks.items():
-            axis.scatter(shown[column], places, label=labels[column], **mark)
-        for place, claim in zip(places, shown.to_dict("records"), strict=True):
+    with sheet(9.2, 1.6 + 0.42 * len(shown), legend=5) as (figure, (axis,)):
+        forest(axis, shown, marks, [_name(claim) for claim in shown.to_dict("records")])
+        log_axis(axis, "x", unit="x")
+        for place, claim in enumerate(shown.to_dict("records")):
             if claim["qualifier"].startswith(AT_LEAST):
-                axis.annotate(
-                    "",
-                    xy=(1.28 * claim["claimed"], place),
-                    xytext=(claim["claimed"], place),
-                    arrowprops={"arrowstyle": "->", "color": "black"},
-                )
-        axis.set_xscale("log")
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
-        axis.set_yticks(places, [_name(claim) for claim in shown.to_dict("records")])
-        axis.set_xlabel("IPU system over GPU (log scale)")
-        axis.set_title("The ratios of the MK2 blog")
-        figure.legend(loc="outside lower center", ncols=4)
+                ends = {"xy": (1.28 * claim["claimed"], place), "xytext": (claim["claimed"], place)}
+                axis.annotate("", **ends, arrowprops={"arrowstyle": "->", "color": "black"})
+        title, unit = "The ratios of the MK2 blog", "IPU system over GPU (log scale)"
+        axis.set(title=title, xlabel=unit)
+    return figure
+
+
+def lstm_curve(batches: Sequence[int] = (1, 4, 16, 64)) -> pd.DataFrame:
+    """Simulate the LSTM of the blog at several batches on either side.
+
+    Parameters
+    ----------
+    batches : sequence of int
+        Items per step of a chip.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per side and batch, with the options of claim GB19: side, batch (of all chips), latency_ms,
+        throughput (items/s).
+    """
+    (part,) = (part for spec in load_specs(STUDY) for part in spec.parts if spec.key == LSTM)
+    run = load_run(part.ipu["row"])
+    lines = []
+    for batch in batches:
+        report = simulate(run.model, **(run.options() | {"micro_batch": batch}))
+        gpu = simulate_gpu(**(part.gpus[0] | {"batch": batch}))
+        own = (float(report.latency), float(report.throughput))
+        lines.append((run.system, batch * report.config.active_ipus, *own))
+        lines.append((f"{gpu.gpu}, modelled", batch, gpu.step_s, gpu.throughput))
+    frame = pd.DataFrame(lines, columns=["side", "batch", "latency_ms", "throughput"])
+    frame["latency_ms"] *= 1e3
+    return frame.sort_values(["side", "batch"], ignore_index=True)
+
+
+def lstm_figure(curve: pd.DataFrame) -> Figure:
+    """Draw throughput over latency of `lstm_curve`, a mark per batch."""
+    looks = (
+        {"color": OKABE_ITO["grey"], "marker": "v"},
+        {"color": OKABE_ITO["blue"], "marker": "s"},
+    )
+    with sheet(7.0, 4.2) as (figure, (axis,)):
+        for look, (side, part) in zip(looks, curve.groupby("side", sort=False), strict=True):
+            axis.plot(part["latency_ms"], part["throughput"], label=side, **look)
+            for line in part.itertuples():
+                place = (line.latency_ms, line.throughput)
+                offset = {"xytext": (6, -10), "textcoords": "offset points", "fontsize": 8}
+                axis.annotate(f"{line.batch}", place, **offset)
+        for side in "xy":
+            log_axis(axis, side)
+        title = "Two-layer LSTM: throughput over latency, batches in figures"
+        axis.set(title=title, xlabel="latency, ms (log scale)", ylabel="items/s (log scale)")
     return figure
 
 

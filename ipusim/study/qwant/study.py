@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
+from ipusim.compiler.stacks import Stack, load_stack
 from ipusim.machine.system import load_system
 from ipusim.study.audit import qwant_power
 from ipusim.study.book.catalogue import load_spec
-from ipusim.study.book.charts import Panel
+from ipusim.study.book.charts import Panel, tier_panel
 from ipusim.study.book.parameters import checked
 from ipusim.study.data.published import PublishedRow, load_rows
 from ipusim.study.data.runs import load_run
-from ipusim.study.predict import TIERS, Predictor, default_predictor
+from ipusim.study.predict import Predictor, default_predictor
 from ipusim.study.verdicts.compare import with_errors
 from ipusim.study.verdicts.summary import with_error
 
@@ -29,6 +30,9 @@ _METRICS = {
     "throughput": ("Table 2", "images/s"),
     "efficiency": ("Table 3", "images/s/W"),
 }
+
+
+_HIGHEST = ("highest", pd.Series.idxmax)
 
 
 def rows_for(
@@ -65,37 +69,33 @@ def rows_for(
         changes |= {"precision": precision, "note": f"published at {PUBLISHED_PRECISION}"}
     machine = load_system(system)
     if machine.name != PUBLISHED_SYSTEM:
-        changes |= {
-            "system": machine.name,
-            "stack": machine.default_stack,
-            "note": f"published on {PUBLISHED_SYSTEM}",
-        }
+        changes |= {"system": machine.name, "stack": machine.default_stack}
+        changes["note"] = f"published on {PUBLISHED_SYSTEM}"
     rows = []
     for metric, (table, unit) in _METRICS.items():
         for batch in batch_sizes:
+            changes |= {"run_id": f"qwant.batch{batch}", "micro_batch": batch // IPUS_PER_CARD}
             row_id = f"qwant.{table.lower().replace(' ', '')}.batch{batch}"
-            run = dataclasses.replace(
-                template,
-                run_id=f"qwant.batch{batch}",
-                micro_batch=batch // IPUS_PER_CARD,
-                **changes,
+            unpublished = PublishedRow(
+                row_id=row_id,
+                run=template,
+                study="qwant",
+                table=table,
+                metric=metric,
+                unit=unit,
+                value=math.nan,
+                printed="",
+                label=f"ResNeXt101, batch {batch}",
+                source_line="",
             )
-            known = published.get(row_id)
-            rows.append(
-                PublishedRow(
-                    row_id=row_id,
-                    run=run,
-                    study="qwant",
-                    table=table,
-                    metric=metric,
-                    unit=unit,
-                    value=known.value if known else math.nan,
-                    printed=known.printed if known else "",
-                    label=f"ResNeXt101, batch {batch}",
-                    source_line=known.source_line if known else "",
-                )
-            )
+            row, run = published.get(row_id, unpublished), replace(template, **changes)
+            rows.append(replace(row, run=run))
     return tuple(rows)
+
+
+def latency_rows(batch_sizes: Sequence[int], **changes: str) -> tuple[PublishedRow, ...]:
+    """Return the rows of Table 1 among `rows_for`."""
+    return tuple(row for row in rows_for(batch_sizes, **changes) if row.metric == "latency")
 
 
 def metric_frame(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -112,57 +112,58 @@ def metric_frame(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
     return with_error(rows).reset_index(drop=True)
 
 
-def panels(frame: pd.DataFrame) -> list[Panel]:
-    """Prepare the latency, throughput and efficiency figure.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts` on rows of `rows_for`.
-
-    Returns
-    -------
-    list of Panel
-        One per metric and one for the power behind them, for
-        `ipusim.study.book.charts.comparison_panels`.
-    """
-    drawn = []
-    for metric, (_, unit) in _METRICS.items():
-        data = metric_frame(frame, metric).sort_values("batch_size")
-        drawn.append(
-            Panel(
-                title=metric.capitalize(),
-                unit=unit,
-                x=list(data["batch_size"]),
-                series={name: list(data[name]) for name in ("published", *TIERS)},
-                band=(list(data["low80"]), list(data["high80"])),
-            )
-        )
-    power = power_frame(frame).sort_values("batch_size")
-    names = {
-        "published": "published_power_w",
-        "specification": "specification_power_w",
-        "calibrated": "predicted_power_w",
-    }
-    drawn.append(
-        Panel(
-            title="Power of the card",
-            unit="W",
-            x=list(power["batch_size"]),
-            series={name: list(power[column]) for name, column in names.items()},
-        )
-    )
-    return drawn
-
-
-def power_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the card power behind the published and the predicted tables.
+def best_frame(frame: pd.DataFrame) -> pd.DataFrame:
+    """Put the best row of each table, which the text names, beside the best predicted one.
 
     Returns
     -------
     pandas.DataFrame
-        Per batch size: published, specification and calibrated power (W), each throughput over
-        efficiency.
+        Per metric: metric, best ("lowest" or "highest"), published_batch, published,
+        predicted_there, predicted_batch and predicted (calibrated); empty where no batch size was
+        published.
+    """
+    lines = []
+    for metric in _METRICS:
+        data = metric_frame(frame, metric).dropna(subset=["published"])
+        best, chosen = ("lowest", pd.Series.idxmin) if metric == "latency" else _HIGHEST
+        if data.empty:
+            continue
+        said, own = (data.loc[chosen(data[name])] for name in ("published", "calibrated"))
+        lines.append(
+            {
+                "metric": metric,
+                "best": best,
+                "published_batch": said["batch_size"],
+                "published": said["published"],
+                "predicted_there": said["calibrated"],
+                "predicted_batch": own["batch_size"],
+                "predicted": own["calibrated"],
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def panels(frame: pd.DataFrame) -> list[Panel]:
+    """Prepare latency, throughput, efficiency and the power behind them from the verdicts.
+
+    Returns
+    -------
+    list of Panel
+        For `ipusim.study.book.charts.comparison_panels`.
+    """
+    drawn = [
+        tier_panel(metric_frame(frame, metric), "batch_size", metric.capitalize(), unit)
+        for metric, (_, unit) in _METRICS.items()
+    ]
+    power = power_frame(frame).rename(columns=lambda name: name.removesuffix("_power_w"))
+    power = power.rename(columns={"predicted": "calibrated"})
+    return [*drawn, tier_panel(power, "batch_size", "Power of the card", "W")]
+
+
+def power_frame(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return published, specification and calibrated power (W) per batch size of the card.
+
+    Each is throughput over efficiency.
     """
     throughput, efficiency = (metric_frame(frame, name) for name in ("throughput", "efficiency"))
     kinds = {"published": "published", "specification": "specification", "calibrated": "predicted"}
@@ -181,17 +182,15 @@ def audited_power(frame: pd.DataFrame) -> pd.DataFrame:
     return qwant_power().merge(predicted, on="batch_size", how="left")
 
 
-def report_for(
-    micro_batch: int,
-    *,
-    system: str = PUBLISHED_SYSTEM,
-    precision: str = PUBLISHED_PRECISION,
-    tier: str = "specification",
-    predictor: Predictor | None = None,
-) -> Any:
+def published_stack() -> Stack:
+    """Return the software stack of the study."""
+    return load_stack(load_system(PUBLISHED_SYSTEM).default_stack)
+
+
+def report_for(micro_batch: int, **changes: str) -> Any:
     """Simulate the study's network once, with nothing fitted, and return the whole report."""
-    row = rows_for([IPUS_PER_CARD * micro_batch], system=system, precision=precision)[0]
-    return (predictor or default_predictor()).simulate(MODEL, tier=tier, **row.run.options())
+    row = rows_for([IPUS_PER_CARD * micro_batch], **changes)[0]
+    return default_predictor().simulate(MODEL, tier="specification", **row.run.options())
 
 
 def what_if(

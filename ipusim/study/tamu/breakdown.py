@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 
+from ipusim.study.breakdown import by_group
 from ipusim.study.data.runs import load_run
-from ipusim.study.predict import Predictor
 from ipusim.study.tamu.memory import RESNET_RUN, at_micro_batch
 from ipusim.study.tamu.scaling import run_at
 from ipusim.study.tamu.study import TENSORFLOW_SERIES, report_for
@@ -48,18 +46,11 @@ WORK = (
 """Kinds of work on the chip, in the order in which they are shown."""
 
 
-def _seconds_per_micro_batch(report: Any) -> dict[str, float]:
-    """Return the parts of a step, each per micro-batch."""
-    accumulation = report.config.gradient_accumulation
-    return {name: seconds / accumulation for name, seconds in report.result.parts_s.items()}
-
-
 def parts_by_ipus(
     ipus: Sequence[int],
     *,
     series: str = TENSORFLOW_SERIES,
     tier: str = "calibrated",
-    predictor: Predictor | None = None,
 ) -> pd.DataFrame:
     """Split the time per micro-batch into its parts on several numbers of IPUs.
 
@@ -71,8 +62,6 @@ def parts_by_ipus(
         A name of `ipusim.study.tamu.scaling.SERIES_NAMES`.
     tier : str
         ``"calibrated"`` or ``"specification"``.
-    predictor : Predictor, optional
-        By default the real one.
 
     Returns
     -------
@@ -82,19 +71,18 @@ def parts_by_ipus(
     """
     lines = []
     for count in sorted(ipus):
-        report = report_for(run_at(count, series), tier=tier, predictor=predictor)
-        seconds = _seconds_per_micro_batch(report)
-        total = sum(seconds.values())
-        ordered = sorted(seconds, key=lambda name: PARTS.index(name) if name in PARTS else 99)
+        report = report_for(run_at(count, series), tier=tier)
+        accumulation, parts = report.config.gradient_accumulation, report.result.parts_s
+        total = sum(parts.values())
         lines += [
             {
                 "ipus": count,
-                "accumulation": report.config.gradient_accumulation,
+                "accumulation": accumulation,
                 "part": name,
-                "time_ms": 1e3 * seconds[name],
-                "share_percent": 100.0 * seconds[name] / total,
+                "time_ms": 1e3 * parts[name] / accumulation,
+                "share_percent": 100.0 * parts[name] / total,
             }
-            for name in ordered
+            for name in sorted(parts, key=lambda name: PARTS.index(name) if name in PARTS else 99)
         ]
     return pd.DataFrame(lines)
 
@@ -115,31 +103,22 @@ def mechanisms(parts: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
         Per number of IPUs: accumulation, published slowdown in percent beyond 0 (NaN where none),
         the predicted one, and the columns of `MECHANISMS`, which add up to it.
     """
-    known = published.sort_values("instances").drop_duplicates("ipus")
-    slowdown = dict(zip(known["ipus"], known["published_slowdown"], strict=True))
-    by_count = {
-        count: dict(zip(group["part"], group["time_ms"], strict=True))
-        for count, group in parts.groupby("ipus")
-    }
-    one = by_count[1]
-    total = sum(one.values())
-    accumulation = dict(zip(parts["ipus"], parts["accumulation"], strict=True))
-    lines = []
-    for count, times in by_count.items():
-        grown = {
-            column: 100.0 * sum(times.get(name, 0.0) - one.get(name, 0.0) for name in names) / total
-            for column, names in MECHANISMS.items()
+    known = published.sort_values("instances").drop_duplicates("ipus").set_index("ipus")
+    times = parts.pivot(index="ipus", columns="part", values="time_ms").fillna(0.0)
+    grown = 100.0 * (times - times.loc[1]) / times.loc[1].sum()
+    slowdown = known["published_slowdown"].reindex(times.index)
+    frame = pd.DataFrame(
+        {
+            "accumulation": parts.groupby("ipus")["accumulation"].first(),
+            "published_slowdown_percent": 100.0 * (slowdown - 1.0),
+            "predicted_slowdown_percent": grown.sum(axis=1),
+            **{
+                column: grown.reindex(columns=list(names), fill_value=0.0).sum(axis=1)
+                for column, names in MECHANISMS.items()
+            },
         }
-        lines.append(
-            {
-                "ipus": count,
-                "accumulation": accumulation[count],
-                "published_slowdown_percent": 100.0 * (slowdown.get(count, math.nan) - 1.0),
-                "predicted_slowdown_percent": 100.0 * (sum(times.values()) / total - 1.0),
-                **grown,
-            }
-        )
-    return pd.DataFrame(lines)
+    )
+    return frame.reset_index()
 
 
 _CONVOLUTIONS = {"data_gradient": "data gradients", "weight_gradient": "weight gradients"}
@@ -161,7 +140,6 @@ def device_work(
     micro_batches: Sequence[int],
     *,
     tier: str = "calibrated",
-    predictor: Predictor | None = None,
 ) -> dict[str, pd.DataFrame]:
     """Split the time that one IPU computes on a micro-batch by the kind of work.
 
@@ -171,8 +149,6 @@ def device_work(
         Images per IPU; everything else is as in Table 3 on one IPU.
     tier : str
         ``"calibrated"`` or ``"specification"``.
-    predictor : Predictor, optional
-        By default the real one.
 
     Returns
     -------
@@ -183,19 +159,16 @@ def device_work(
     run = load_run(RESNET_RUN)
     shown = {}
     for size in micro_batches:
-        report = report_for(at_micro_batch(run, size), tier=tier, predictor=predictor)
+        report = report_for(at_micro_batch(run, size), tier=tier)
         layers = report.layers[report.layers["phase"] != "update"]
-        names = [
-            _work_of(*cells)
-            for cells in zip(layers["kind"], layers["phase"], layers["function"], strict=True)
-        ]
-        times = layers["time_us"].groupby(names).sum()
-        ordered = times[[name for name in WORK if name in times.index]]
+        cells = zip(layers["kind"], layers["phase"], layers["function"], strict=True)
+        sums = by_group(layers, [_work_of(*cell) for cell in cells]).set_index("group")
+        sums = sums.loc[[name for name in WORK if name in sums.index]]
         shown[f"micro-batch {size}"] = pd.DataFrame(
             {
-                "part": ordered.index,
-                "time_ms": 1e-3 * ordered.to_numpy(),
-                "share_percent": 100.0 * ordered.to_numpy() / times.sum(),
+                "part": sums.index,
+                "time_ms": 1e-3 * sums["time_us"].to_numpy(),
+                "share_percent": sums["share_percent"].to_numpy(),
             }
         )
     return shown

@@ -1,4 +1,4 @@
-"""The GPUs of the TAMU study's Figures 1 and 2: ResNet-50 training, with mixed precision.
+"""IPUs beside GPUs in the TAMU study: Figures 1 and 2, images per second and watt, Table 4.
 
 The figures are charts without numbers. Their GPU bars are predicted here, with an interval from
 rows that were published elsewhere, and such a row stands beside a bar where there is one.
@@ -6,7 +6,6 @@ rows that were published elsewhere, and such a row stands beside a bar where the
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import pandas as pd
@@ -14,154 +13,266 @@ import pandas as pd
 from ipusim.errors import resolve_name
 from ipusim.machine.gpu import load_gpu_node
 from ipusim.runtime.gpu.step import simulate_gpu
+from ipusim.study.data.published import load_claims, load_rows
+from ipusim.study.tamu.scaling import SCALED_MICRO_BATCH
+from ipusim.study.tamu.study import PYTORCH_SERIES, STUDY, TENSORFLOW_SERIES, table_frame
+from ipusim.study.verdicts.compare import PREDICTED, error_percent, verdict_of
 from ipusim.study.verdicts.compare_gpu import conformal_ratios, gpu_compare
 
-MODEL = "resnet50"
-PRINTED_MODEL = "ResNet-50 v1.5"
+MODEL, PRINTED_MODEL = "resnet50", "ResNet-50 v1.5"
 BATCH = 256
 """TAMU section 3.3.2 for TensorFlow; configs.yml of NVIDIA/DeepLearningExamples for PyTorch."""
 COUNTS = (1, 2, 4, 8)
-SYSTEMS = ("Grace T4", "Grace RTX 6000", "Expanse V100", "Grace A100", "LoneStar6", "DGX A100")
-COLUMNS = (
-    "figure",
-    "system",
-    "gpu",
-    "gpus",
-    "batch",
-    "stack",
-    "predicted_img_s",
-    "low80_img_s",
-    "high80_img_s",
-    "published_img_s",
-    "published_row",
-    "anchor",
-    "predicted_on_anchor_img_s",
-    "boards_tdp_w",
-    "machine_tdp_w",
-    "predicted_img_s_per_board_w",
-)
+IPU = "GC200 IPU"
+PLATFORMS = {
+    "Grace T4": "T4",
+    "Grace RTX 6000": "RTX 6000",
+    "Expanse V100": "V100",
+    "Grace A100": "A100 (Grace)",
+    "LoneStar6": "A100 (LoneStar6)",
+    "DGX A100": "DGX A100",
+}
+"""Machines with GPUs as the study names them, in the order of its figures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Figure:
-    """One figure: its stack, and for each machine the board whose published rows stand beside."""
+    """One figure: the IPU's rows, the GPUs' stack, the boards whose published rows stand beside."""
 
-    name: str
+    table: str
+    series: str
     stack: str
     boards: dict[str, str]
 
 
 FIGURES = {
     "pytorch": _Figure(
-        name="Figure 1",
+        table="Table 1",
+        series=PYTORCH_SERIES,
         stack="pytorch-21",
         boards={"Expanse V100": "V100 SXM2 32GB", "DGX A100": "A100 SXM 80GB"},
     ),
     "tensorflow": _Figure(
-        name="Figure 2",
+        table="Table 3",
+        series=TENSORFLOW_SERIES,
         stack="tf1-20.06-xla",
         boards={"Expanse V100": "V100 SXM2 16GB", "DGX A100": "A100 SXM 40GB"},
     ),
 }
-_ANCHORS = {
+"""Figure 1 and Figure 2."""
+_LAMBDA_A100 = "none with this stack: Lambda's rows on A100 PCIe are PyTorch 1.7 and 1.13"
+_NO_ANCHOR = {
     "Grace T4": "none: no mixed-precision training of ResNet-50 on T4 is published",
     "Grace RTX 6000": "none with this stack: Lambda's 646 img/s on one board is PyTorch 1.4",
-    "Grace A100": "none with this stack: Lambda's rows on A100 PCIe are PyTorch 1.7 and 1.13",
+    "Grace A100": _LAMBDA_A100,
+    "LoneStar6": _LAMBDA_A100,
 }
-_ANCHORS["LoneStar6"] = _ANCHORS["Grace A100"]
+_WATTS = {
+    # claim, device, number of devices, whether the host is in the number
+    "one GC200": ("TA01", IPU, 1, "no"),
+    "IPU-POD16": ("TA03", IPU, 16, "no"),
+    "DGX A100": ("TA02", "DGX A100", 8, "yes"),
+}
+
+AUTOENCODER = "tamu_autoencoder"
+EPOCH_IMAGES = 70_000
+"""Images to which all times of Table 4 are scaled (claim TA24)."""
+GPU_NODE = "Grace A100"
+"""Table 4 says A100; the study's own are PCIe boards in Grace, two a node."""
+GPU_STACK = "tf1-20.06"
+"""The nearest stack without XLA to the TensorFlow 2.4 that the study used. [assumed]"""
+GPU_PRECISION = "tf32"
+"""Default of TensorFlow 2.4 for float32 on A100."""
 
 
-def _published(frame: pd.DataFrame, figure: _Figure, board: str, gpus: int) -> tuple[float, str]:
-    """Return the published throughput of a board with the figure's stack, and its row."""
-    found = frame[
-        (frame["model"] == PRINTED_MODEL)
-        & (frame["stack"] == figure.stack)
-        & (frame["mode"] == "training")
-        & (frame["precision"] == "mixed")
-        & (frame["gpu"] == board)
-        & (frame["gpus"] == gpus)
-        & (frame["batch"] == BATCH)
-    ]
-    if found.empty:
-        return math.nan, ""
-    return float(found["published"].iloc[0]), str(found["row_id"].iloc[0])
-
-
-def _on_anchor(figure: _Figure, board: str, gpus: int) -> float:
-    """Predict the published run itself, in images per second."""
-    report = simulate_gpu(MODEL, board, gpus=gpus, batch=BATCH, framework=figure.stack)
-    return report.throughput
-
-
-def _anchor(figure: _Figure, system: str, gpu: str, row: str) -> str:
-    board = figure.boards.get(system)
-    if board is None:
-        return _ANCHORS[system]
-    if not row:
-        return "none at this number of boards"
-    return "same stack and board" if board == gpu else f"same stack, measured on {board}"
-
-
-def tamu_gpu_figure(framework: str = "pytorch", *, coverage: float = 0.8) -> pd.DataFrame:
-    """Predict the GPU bars of Figure 1 or Figure 2.
+def bars(frame: pd.DataFrame, framework: str) -> pd.DataFrame:
+    """Collect the bars of Figure 1 or Figure 2.
 
     Parameters
     ----------
+    frame : pandas.DataFrame
+        From `ipusim.study.verdicts.compare.verdicts` on `ipusim.study.tamu.study.study_rows`.
     framework : {"pytorch", "tensorflow"}
         Figure 1 or Figure 2.
-    coverage : float
-        Share of measurements that the interval should hold.
 
     Returns
     -------
     pandas.DataFrame
-        One line per machine and number of boards (1, 2, 4, 8 and all of the machine), columns
-        `COLUMNS`; throughput in images per second, power in watts. ``anchor`` says whether a
-        published number stands beside the bar, and on which board it was measured;
-        ``predicted_on_anchor_img_s`` is the prediction for that very run. The interval
-        comes from the training rows of the same stack, leave one model out; where a machine has no
-        anchor it assumes that the board errs like those that have one.
+        One line per platform and number of devices: platform, devices, predicted throughput
+        (images/s) with its 80 % interval (NaN where there is none), the published one (NaN where
+        there is none), where that comes from, and the error in percent.
 
     Raises
     ------
     UnknownNameError
         If there is no such framework.
-    StudyError
-        If the coverage is out of range.
     """
     figure = FIGURES[resolve_name("framework", framework, FIGURES)]
-    frame = gpu_compare()
-    known = frame[(frame["stack"] == figure.stack) & (frame["mode"] == "training")]
-    low, high = conformal_ratios(known, coverage)
+    both = pd.concat([ipu_bars(frame, figure), gpu_bars(figure)], ignore_index=True)
+    pairs = zip(both["predicted"], both["published"], strict=True)
+    return both.assign(error_percent=[error_percent(*pair) for pair in pairs])
+
+
+def ipu_bars(frame: pd.DataFrame, figure: _Figure) -> pd.DataFrame:
+    """Return the runs of Table 1 or 3; of several with as many IPUs the fewest instances."""
+    chosen = table_frame(frame, figure.table)
+    chosen = chosen[chosen["series"] == figure.series]
+    if figure.series == TENSORFLOW_SERIES:
+        chosen = chosen[chosen["micro_batch"] == SCALED_MICRO_BATCH]
+    chosen = chosen.sort_values(["chips", "instances"]).drop_duplicates("chips")
+    names = {"chips": "devices", "calibrated": "predicted"}
+    shown = chosen[["chips", "calibrated", "low80", "high80", "published"]].rename(columns=names)
+    shown = shown.astype({"devices": int}).assign(published_source=f"TAMU {figure.table}")
+    shown.insert(0, "platform", IPU)
+    return shown
+
+
+def gpu_bars(figure: _Figure) -> pd.DataFrame:
+    """Predict the GPU bars of a figure, with 1, 2, 4, 8 and all boards of each machine.
+
+    The interval comes from the training rows of the same stack, leave one model out; where a
+    machine has no anchor it assumes that the board errs like those that have one.
+    """
+    known = gpu_compare()
+    known = known[(known["stack"] == figure.stack) & (known["mode"] == "training")]
+    low, high = conformal_ratios(known)
+    anchors = known[
+        (known["model"] == PRINTED_MODEL)
+        & (known["precision"] == "mixed")
+        & (known["batch"] == BATCH)
+    ]
     lines = []
-    for system in SYSTEMS:
-        node = load_gpu_node(system)
+    for system, platform in PLATFORMS.items():
+        node, board = load_gpu_node(system), figure.boards.get(system)
         for gpus in sorted({*(count for count in COUNTS if count <= node.gpus), node.gpus}):
             report = simulate_gpu(
                 MODEL, system, gpus=gpus, batch=BATCH, framework=figure.stack, precision="mixed"
             )
-            board = figure.boards.get(system, "")
-            value, row = _published(frame, figure, board, gpus)
+            found = anchors[(anchors["gpu"] == board) & (anchors["gpus"] == gpus)]["published"]
             lines.append(
                 {
-                    "figure": figure.name,
-                    "system": system,
-                    "gpu": report.gpu,
-                    "gpus": gpus,
-                    "batch": BATCH,
-                    "stack": report.stack,
-                    "predicted_img_s": report.throughput,
-                    "low80_img_s": report.throughput * low,
-                    "high80_img_s": report.throughput * high,
-                    "published_img_s": value,
-                    "published_row": row,
-                    "anchor": _anchor(figure, system, report.gpu, row),
-                    "predicted_on_anchor_img_s": (
-                        _on_anchor(figure, board, gpus) if row else math.nan
-                    ),
-                    "boards_tdp_w": report.tdp_w,
-                    "machine_tdp_w": node.tdp_w if gpus == node.gpus else math.nan,
-                    "predicted_img_s_per_board_w": report.throughput / report.tdp_w,
+                    "platform": platform,
+                    "devices": gpus,
+                    "predicted": report.throughput,
+                    "low80": report.throughput * low,
+                    "high80": report.throughput * high,
+                    "published": found.iloc[0] if len(found) else float("nan"),
+                    "published_source": _anchor(system, board, report.gpu, bool(len(found))),
                 }
             )
-    return pd.DataFrame(lines, columns=list(COLUMNS))
+    return pd.DataFrame(lines)
+
+
+def _anchor(system: str, board: str | None, gpu: str, published: bool) -> str:
+    """Say what stands beside a bar, or why nothing does."""
+    if board is None:
+        return _NO_ANCHOR[system]
+    if not published:
+        return "none at this number of boards"
+    measured = "" if board == gpu else f", measured on {board}"
+    return f"NVIDIA, same stack{measured or ' and board'}"
+
+
+def per_watt(figures: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """Divide throughput by the powers that the study quotes.
+
+    Parameters
+    ----------
+    figures : dict of str to pandas.DataFrame
+        Framework to `bars`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per framework and machine: devices, watts (as quoted), whether the host is in them,
+        predicted and published images/s/W, and the predicted interval.
+    """
+    claims = load_claims(STUDY).set_index("claim_id")["value"]
+    lines = []
+    for framework, frame in figures.items():
+        for machine, (claim, platform, devices, host) in _WATTS.items():
+            bar = frame[(frame["platform"] == platform) & (frame["devices"] == devices)].iloc[0]
+            watts = float(claims[claim])
+            names = ("predicted", "low80", "high80", "published")
+            lines.append(
+                {
+                    "framework": framework,
+                    "machine": machine,
+                    "devices": devices,
+                    "quoted_w": watts,
+                    "host_in_it": host,
+                    **{name: bar[name] / watts for name in names},
+                }
+            )
+    return pd.DataFrame(lines)
+
+
+def table4_gpus() -> pd.DataFrame:
+    """Predict the GPU rows of Table 4 on the same assumed network as its IPU rows.
+
+    The printed micro-batch is taken as that of all boards together: at 10 a step takes 37 ms on one
+    board and on two, which only a shared batch explains.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per row: row_id, boards, printed batch, batch per board, published and predicted throughput
+        (images/s), and the parts of the predicted step (ms).
+    """
+    most = load_gpu_node(GPU_NODE).gpus
+    rows = load_rows(study=STUDY, table="Table 4", metric="throughput")
+    # the optimiser is the one that the IPU rows assume
+    optimizer = next(row.run.optimizer for row in rows if row.run.model == AUTOENCODER) or "sgd"
+    lines = []
+    for row in rows:
+        if row.run.model is not None:
+            continue
+        boards, printed = min(row.run.chips, most), row.run.micro_batch or 1
+        report = simulate_gpu(
+            AUTOENCODER,
+            GPU_NODE,
+            gpus=boards,
+            batch=max(1, printed // boards),
+            precision=GPU_PRECISION,
+            framework=GPU_STACK,
+            optimizer=optimizer,
+        )
+        lines.append(
+            {
+                "row_id": row.row_id,
+                "boards": boards,
+                "printed_batch": printed,
+                "batch_per_board": report.batch,
+                "published": row.value,
+                "predicted": report.throughput,
+                "step_ms": 1e3 * report.step_s,
+                "published_step_ms": 1e3 * printed / row.value,
+                **{f"{part}_ms": 1e3 * seconds for part, seconds in report.parts.items()},
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def with_gpus(frame: pd.DataFrame, gpus: pd.DataFrame) -> pd.DataFrame:
+    """Return verdicts whose GPU rows of Table 4, rates and times, are those of `table4_gpus`."""
+    filled = frame.set_index("row_id", drop=False)
+    note = f"GPU model, {GPU_STACK}, {GPU_PRECISION}; the network is assumed"
+    for name, rate in zip(gpus["row_id"], gpus["predicted"], strict=True):
+        for row_id, value in ((name, rate), (f"{name}.time", EPOCH_IMAGES / rate)):
+            if row_id in filled.index:
+                verdict = verdict_of(value, filled.loc[row_id, "published"])
+                columns = ["calibrated", "verdict", "status", "note"]
+                filled.loc[row_id, columns] = [value, verdict, PREDICTED, note]
+    return filled.reset_index(drop=True)
+
+
+def crossover(frame: pd.DataFrame) -> pd.DataFrame:
+    """Compare one IPU with one A100 at batch 10: images/s as published and predicted."""
+    table4 = table_frame(frame, "Table 4")
+    small = table4[(table4["micro_batch"] == 10) & (table4["chips"] == 1)]
+    is_ipu = small["label"].str.contains("IPU")
+    lines = []
+    for name in ("published", "calibrated"):
+        ipu, gpu = (float(part[name].iloc[0]) for part in (small[is_ipu], small[~is_ipu]))
+        lines.append({"numbers": name, "one_ipu": ipu, "one_a100": gpu, "ratio": ipu / gpu})
+    return pd.DataFrame(lines)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import pandas as pd
 
 from ipusim.study.data.runs import RunConfiguration, load_run
-from ipusim.study.predict import Predictor
 from ipusim.study.tamu.study import report_for
 
 RESNET_RUN = "tamu.table3.07"
@@ -28,7 +27,6 @@ def memory_by_micro_batch(
     micro_batches: Sequence[int],
     *,
     run_id: str = RESNET_RUN,
-    predictor: Predictor | None = None,
 ) -> pd.DataFrame:
     """Simulate the memory of one IPU over the micro-batch.
 
@@ -38,8 +36,6 @@ def memory_by_micro_batch(
         Images per IPU.
     run_id : str
         A run on one IPU; everything but the micro-batch stays as it was.
-    predictor : Predictor, optional
-        By default the real one.
 
     Returns
     -------
@@ -51,7 +47,7 @@ def memory_by_micro_batch(
     run = load_run(run_id)
     lines = []
     for size in sorted(micro_batches):
-        report = report_for(at_micro_batch(run, size), tier="specification", predictor=predictor)
+        report = report_for(at_micro_batch(run, size), tier="specification")
         memory = report.result.memory
         lines.append(
             {
@@ -86,32 +82,21 @@ def largest_fits(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     lines = []
     for frame in frames:
         run = load_run(frame["run_id"].iloc[0])
-        stated = STATED_LARGEST[run.run_id]
-        reports = dict(zip(frame["micro_batch"], frame["fits"], strict=True))
-        fitting = _largest(reports)
-        used = dict(zip(frame["micro_batch"], frame["used_percent"], strict=True))
+        stated, tried = STATED_LARGEST[run.run_id], frame.set_index("micro_batch").sort_index()
+        # up to which all fit; 0 if the smallest does not
+        fitting = max([0, *tried.index[tried["fits"].astype(bool).cummin()]])
+        reading = _reading(stated, fitting, max(tried.index))
         lines.append(
             {
                 "network": run.model,
                 "stated": stated,
-                "used_percent": used.get(stated, float("nan")),
+                "used_percent": tried["used_percent"].get(stated, float("nan")),
                 "simulated": fitting,
-                "tested_up_to": max(reports),
-                "reading": _reading(stated, fitting, max(reports))
-                + (", by construction" if run.run_id in BY_CONSTRUCTION else ""),
+                "tested_up_to": max(tried.index),
+                "reading": reading + (", by construction" if run.run_id in BY_CONSTRUCTION else ""),
             }
         )
     return pd.DataFrame(lines)
-
-
-def _largest(fits: dict[int, bool]) -> int:
-    """Return the largest micro-batch up to which all fit; 0 if the smallest does not."""
-    largest = 0
-    for size in sorted(fits):
-        if not fits[size]:
-            break
-        largest = size
-    return largest
 
 
 def _reading(stated: int, fitting: int, tried: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 import pandas as pd
@@ -16,7 +15,7 @@ from ipusim.study.fit.scale_out import (
     scaling_samples,
     scaling_table,
 )
-from ipusim.study.predict import Predictor, default_predictor
+from ipusim.study.predict import default_predictor
 from ipusim.study.tamu.study import (
     PYTORCH_SERIES,
     RESULTS_SERIES,
@@ -24,7 +23,6 @@ from ipusim.study.tamu.study import (
     report_for,
     study_rows,
 )
-from ipusim.study.verdicts.compare import error_percent
 
 SCALED_MICRO_BATCH = 20
 """Images per IPU of every run of Table 3 on more than one IPU."""
@@ -45,21 +43,10 @@ def _scaled_runs(series: str) -> list[RunConfiguration]:
 
 
 def run_at(ipus: int, series: str = TENSORFLOW_SERIES) -> RunConfiguration:
-    """Return the run of a series on any number of IPUs.
+    """Return the run of a series (a name of `SERIES_NAMES`) on any number of IPUs.
 
-    Parameters
-    ----------
-    ipus : int
-        How many.
-    series : str
-        A name of `SERIES_NAMES`.
-
-    Returns
-    -------
-    RunConfiguration
-        The published run where there is one, with the fewest instances of several; otherwise the
-        next smaller one with more replicas and instances in proportion, on the smallest POD that
-        holds them.
+    The published run where there is one, with the fewest instances of several; otherwise the next
+    smaller one with more replicas and instances in proportion, on the smallest POD that holds them.
     """
     runs = _scaled_runs(series)
     template = max(
@@ -81,9 +68,7 @@ def run_at(ipus: int, series: str = TENSORFLOW_SERIES) -> RunConfiguration:
     )
 
 
-def scaling_line(
-    ipus: Sequence[int], *, tier: str = "calibrated", predictor: Predictor | None = None
-) -> pd.DataFrame:
+def scaling_line(ipus: Sequence[int], *, tier: str = "calibrated") -> pd.DataFrame:
     """Simulate the run of Table 3 on many numbers of IPUs.
 
     Parameters
@@ -92,8 +77,6 @@ def scaling_line(
         How many; 1 must be among them.
     tier : str
         ``"calibrated"`` or ``"specification"``.
-    predictor : Predictor, optional
-        By default the real one.
 
     Returns
     -------
@@ -102,24 +85,19 @@ def scaling_line(
         in percent, and whether such a run was published.
     """
     published = {run.chips for run in _scaled_runs(TENSORFLOW_SERIES)}
-    lines = []
-    for count in sorted(ipus):
-        run = run_at(count)
-        report = report_for(run, tier=tier, predictor=predictor)
-        lines.append(
-            {
-                "ipus": count,
-                "system": run.system,
-                "accumulation": run.gradient_accumulation,
-                "throughput_images_per_s": float(report.throughput),
-                "published": count in published,
-            }
-        )
-    frame = pd.DataFrame(lines)
-    alone = frame["throughput_images_per_s"].iloc[0] / frame["ipus"].iloc[0]
-    shares = frame["throughput_images_per_s"] / frame["ipus"] / alone
-    frame.insert(4, "efficiency_percent", 100.0 * shares)
-    return frame
+    runs = {count: run_at(count) for count in sorted(ipus)}
+    rates = [float(report_for(run, tier=tier).throughput) for run in runs.values()]
+    frame = pd.DataFrame(
+        {
+            "ipus": list(runs),
+            "system": [run.system for run in runs.values()],
+            "accumulation": [run.gradient_accumulation for run in runs.values()],
+            "throughput_images_per_s": rates,
+        }
+    )
+    each = frame["throughput_images_per_s"] / frame["ipus"]
+    frame["efficiency_percent"] = 100.0 * each / each.iloc[0]
+    return frame.assign(published=frame["ipus"].isin(published))
 
 
 def scaling_rows() -> tuple[PublishedRow, ...]:
@@ -157,45 +135,26 @@ def scaling_frame(frame: pd.DataFrame) -> pd.DataFrame:
         Per row: series, ipus, instances, published and predicted (calibrated) throughput
         (images/s), efficiency in percent and slowdown, and the error of the slowdown.
     """
-    predicted = dict(zip(frame["row_id"], frame["calibrated"], strict=True))
-    rows = scaling_rows()
-    alone = {series: _alone(rows, series, predicted) for series in SERIES_NAMES}
-    lines = []
-    for row in rows:
-        count, series = row.run.chips, row.run.series
-        one_published, one_predicted = alone[series]
-        value = predicted[row.row_id]
-        shares = [value / count / one_predicted, row.value / count / one_published]
-        lines.append(
-            {
-                "row_id": row.row_id,
-                "series": SERIES_NAMES[series],
-                "ipus": count,
-                "instances": row.run.instances,
-                "published": row.value,
-                "predicted": value,
-                "published_efficiency_percent": 100.0 * shares[1],
-                "predicted_efficiency_percent": 100.0 * shares[0],
-                "published_slowdown": 1.0 / shares[1],
-                "predicted_slowdown": 1.0 / shares[0],
-                "slowdown_error_percent": error_percent(shares[1], shares[0]),
-            }
-        )
-    return pd.DataFrame(lines).sort_values(["series", "ipus"], kind="stable", ignore_index=True)
+    own = frame["series"].ne(TENSORFLOW_SERIES) | frame["micro_batch"].eq(SCALED_MICRO_BATCH)
+    known = frame["series"].isin(list(SERIES_NAMES)) & frame["metric"].eq("throughput")
+    rows = frame[known & own.fillna(False)]
+    rows = rows.assign(series=rows["series"].map(SERIES_NAMES), predicted=rows["calibrated"])
+    rows = rows.astype({"chips": int}).rename(columns={"chips": "ipus"})
+    rows = rows.sort_values(["series", "ipus"], kind="stable", ignore_index=True)
+    alone = rows[rows["ipus"] == 1].set_index("series")
+    alone.loc[SERIES_NAMES[RESULTS_SERIES]] = alone.loc[SERIES_NAMES[TENSORFLOW_SERIES]]
+    one = alone.loc[rows["series"]].reset_index(drop=True)
+    shown = rows[["row_id", "series", "ipus", "instances", "published", "predicted"]]
+    kinds = ("published", "predicted")
+    shares = {kind: rows[kind] / rows["ipus"] / one[kind] for kind in kinds}
+    return shown.assign(
+        **{f"{kind}_efficiency_percent": 100.0 * shares[kind] for kind in kinds},
+        **{f"{kind}_slowdown": 1.0 / shares[kind] for kind in kinds},
+        slowdown_error_percent=100.0 * (shares["published"] / shares["predicted"] - 1.0),
+    )
 
 
-def _alone(
-    rows: Sequence[PublishedRow], series: str, predicted: dict[str, float]
-) -> tuple[float, float]:
-    """Return published and predicted images/s of the one IPU that a series scales from."""
-    own = TENSORFLOW_SERIES if series == RESULTS_SERIES else series
-    for row in rows:
-        if row.run.series == own and row.run.chips == 1:
-            return row.value, predicted[row.row_id]
-    return math.nan, math.nan
-
-
-def constants_frame(predictor: Predictor | None = None) -> pd.DataFrame:
+def constants_frame() -> pd.DataFrame:
     """Return what the two fitted latencies of scale-out explain, with and without the own series.
 
     Returns
@@ -205,16 +164,14 @@ def constants_frame(predictor: Predictor | None = None) -> pd.DataFrame:
         the latencies fitted on all rows; its error, and the error with the latency of a collective
         fitted on the other series.
     """
-    frame = scaling_table(scaling_samples(all_scaling_rows(), predictor or default_predictor()))
-    return frame.assign(series=[_series_name(series) for series in frame["series"]])
+    frame = scaling_table(scaling_samples(all_scaling_rows(), default_predictor()))
+    return frame.assign(series=frame["series"].map(_series_name))
 
 
 def _series_name(series: str) -> str:
     """Return a series as a reader knows it; what is not named here is read from its runs."""
-    if series in SERIES_NAMES:
-        return SERIES_NAMES[series]
     study, *words = series.split("-")
-    return f"{_STUDIES.get(study, study)}, {' '.join(words)}"
+    return SERIES_NAMES.get(series, f"{_STUDIES.get(study, study)}, {' '.join(words)}")
 
 
 _STUDIES = {"argonne": "Argonne", "results": "results page", "tamu": "TAMU"}

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from ipusim.runtime.compile_time import first_epoch_items_per_s
+from ipusim.study.audit import tamu_work
 from ipusim.study.data.published import PublishedRow, load_rows
 from ipusim.study.data.runs import RunConfiguration, load_run
-from ipusim.study.predict import Predictor, default_predictor
+from ipusim.study.predict import default_predictor
 from ipusim.study.verdicts.compare import error_percent, verdict_of
 from ipusim.study.verdicts.summary import errors_by, with_error
 
@@ -61,68 +61,37 @@ def one_ipu_rows(frame: pd.DataFrame) -> pd.DataFrame:
     return data[data["chips"] == 1]
 
 
-def report_for(
-    run: RunConfiguration, *, tier: str = "calibrated", predictor: Predictor | None = None
-) -> Any:
-    """Simulate a run of the study, with the constants in use, and return the whole report."""
-    return (predictor or default_predictor()).simulate(run.model, tier=tier, **run.options())
+def times_frame(frame: pd.DataFrame) -> pd.DataFrame:
+    """Predict the training times of Table 3, whose number of images the paper does not state.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FirstEpoch:
-    """An epoch that begins with compilation.
-
-    Attributes
-    ----------
-    images : int
-        Images of the epoch.
-    compile_s : float
-        Seconds before the first step.
-    images_per_s : float
-        Rate over the whole epoch.
-    """
-
-    images: int
-    compile_s: float
-    images_per_s: float
-
-
-def first_epoch(
-    report: Any, images: int = IMAGENET_IMAGES, *, images_per_s: float | None = None
-) -> FirstEpoch:
-    """Predict the first epoch of a training run, in which the program is compiled.
-
-    Parameters
-    ----------
-    report : ipusim.report.Report
-        Of a training run.
-    images : int
-        Images of an epoch.
-    images_per_s : float, optional
-        Rate once compiled; by default that of the report.
+    The images are those that throughput x time of most rows comes to (`ipusim.study.audit`), so
+    the error is that of the rate but for rows in which the two do not belong together.
 
     Returns
     -------
-    FirstEpoch
-        With the compilation of ``report.compile_s``.
-
-    Raises
-    ------
-    ConfigError
-        If the number of images is below 1.
-    DataError
-        If the calibration file lacks the constant.
+    pandas.DataFrame
+        Per row: label, published and predicted (calibrated) seconds with the 80 % interval of the
+        rate, error_percent and verdict.
     """
-    rate = float(report.throughput) if images_per_s is None else images_per_s
-    whole = first_epoch_items_per_s(images, rate, report.compile_s)
-    return FirstEpoch(images=images, compile_s=report.compile_s, images_per_s=whole)
+    work = tamu_work("Table 3").set_index("row_id")
+    rates = frame.set_index("row_id").loc[work.index, ["calibrated", "low80", "high80"]]
+    seconds = rates.astype(float).rdiv(work["usual_images"], axis=0)
+    shown = pd.DataFrame({"label": work["label"], "published": work["time_s"]})
+    shown["predicted"] = seconds["calibrated"]
+    shown["low80"], shown["high80"] = seconds["high80"], seconds["low80"]
+    pairs = list(zip(shown["predicted"], shown["published"], strict=True))
+    shown["error_percent"] = [error_percent(*pair) for pair in pairs]
+    return shown.assign(verdict=[verdict_of(*pair) for pair in pairs])
+
+
+def report_for(run: RunConfiguration, *, tier: str = "calibrated") -> Any:
+    """Simulate a run of the study, with the constants in use, and return the whole report."""
+    return default_predictor().simulate(run.model, tier=tier, **run.options())
 
 
 def first_epoch_frame(
     frame: pd.DataFrame,
     images: int = IMAGENET_IMAGES,
-    *,
-    predictor: Predictor | None = None,
 ) -> pd.DataFrame:
     """Predict the first-epoch column of Table 1 from the calibrated rates of the second epoch.
 
@@ -132,25 +101,30 @@ def first_epoch_frame(
         Per row of Table 1: row_id, chips, instances, the seconds by which the published epochs
         differ and those predicted for compilation, published and predicted rate of the first epoch
         (images/s), error and verdict.
+
+    Raises
+    ------
+    ConfigError
+        If the number of images is below 1.
     """
     rows = {row.run.run_id: row for row in load_rows(study=STUDY, metric="throughput_epoch1")}
     calibrated = dict(zip(frame["row_id"], frame["calibrated"], strict=True))
     lines = []
     for second in load_rows(study=STUDY, table="Table 1", metric="throughput"):
         first = rows[second.run.run_id]
-        report = report_for(second.run, tier="specification", predictor=predictor)
-        epoch = first_epoch(report, images, images_per_s=calibrated[second.row_id])
+        report = report_for(second.run, tier="specification")
+        rate = first_epoch_items_per_s(images, calibrated[second.row_id], report.compile_s)
         lines.append(
             {
                 "row_id": first.row_id,
                 "chips": first.run.chips,
                 "instances": first.run.instances,
                 "published_difference_s": images / first.value - images / second.value,
-                "compile_s": epoch.compile_s,
+                "compile_s": report.compile_s,
                 "published": first.value,
-                "predicted": epoch.images_per_s,
-                "error_percent": error_percent(epoch.images_per_s, first.value),
-                "verdict": verdict_of(epoch.images_per_s, first.value),
+                "predicted": rate,
+                "error_percent": error_percent(rate, first.value),
+                "verdict": verdict_of(rate, first.value),
             }
         )
     return pd.DataFrame(lines)

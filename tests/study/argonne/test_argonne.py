@@ -13,7 +13,7 @@ import pytest
 from ipusim.api import simulate
 from ipusim.errors import ConfigError, DataError, StudyError
 from ipusim.machine import load_chip
-from ipusim.study import claims as engine
+from ipusim.study import book, claims as engine
 from ipusim.study.argonne import (
     braggnn as bragg,
     machines as argonne_machines,
@@ -21,6 +21,7 @@ from ipusim.study.argonne import (
     training as bragg_training,
 )
 from ipusim.study.book import trace_charts as bsp_figures
+from ipusim.study.breakdown import phase_shares
 from ipusim.study.claims import load_specs
 from ipusim.study.data.published import load_claims
 from ipusim.workload import zoo
@@ -40,7 +41,7 @@ def test_every_number_of_the_slides_has_a_line():
     assert float(compute["derived"].iloc[0]) == pytest.approx(
         2 * 64 * bow.tiles * bow.clock_hz / 1e12, rel=1e-3
     )
-    text = repr(argonne_machines.machine_table(frame))
+    text = repr(book.open("argonne").table("argonne_machines", frame))
     assert "1U blade" in text
 
 
@@ -54,7 +55,8 @@ def test_the_good_computer_is_arithmetic_on_the_announcement():
     years = 6 * 500e12 * 20 * 500e12 / (0.2 * 10e18) / 86400 / 365
     assert announced["a compute-optimal training, dense model"] == pytest.approx(years)
     assert frame.loc["peak", "modelled"] < announced["peak"]
-    assert "Bow" in repr(argonne_machines.good_computer_table(frame.reset_index()))
+    shown = book.open("argonne").table("argonne_good", frame.reset_index())
+    assert "Bow" in repr(shown)
 
 
 # -- other claims ------------------------------------------------------------------------
@@ -113,8 +115,9 @@ def test_a_ratio_is_ipu_over_gpu(small):
     low, value, high = (frame[name].iloc[0] for name in ("low80", "predicted", "high80"))
     assert low < value < high
     assert frame["claimed"].iloc[0] == 5
-    assert "5.00" in repr(argonne.claims_table(frame))
-    assert claim.note in repr(argonne.reasons_table(frame))
+    page = book.open("argonne")
+    assert "5.00" in repr(page.table("argonne_claims", argonne.other_ratios(frame)))
+    assert claim.note in repr(page.table("argonne_reasons", frame.drop_duplicates("key")))
 
 
 def test_prices_and_programs(small):
@@ -218,12 +221,13 @@ def test_tables_of_a_run(tiny):
     runs, held_out = bragg_training.train("quick", 0, progress=False)
     errors = bragg_training.all_errors(runs, held_out)
     assert len(errors) == 7
-    text = repr(bragg_training.accuracy_table(errors, "caption"))
+    page = book.open("argonne")
+    text = repr(page.table("bragg_errors", bragg_training.accuracy_frame(errors), schedule="tiny"))
     assert "published, real frames" in text and "0.57" in text
-    goals = bragg_training.goals_table({"good": np.full(9, 0.1), "bad": np.full(9, 0.4)}).frame
+    goals = bragg_training.goals_frame({"good": np.full(9, 0.1), "bad": np.full(9, 0.4)})
     assert list(goals["75 % within 0.29 px"]) == [True, False]
     assert list(goals["95 % within 0.57 px"]) == [True, True]
-    assert "saturated" in repr(bragg_training.peaks_table(held_out))
+    assert "saturated" in repr(page.table("bragg_peaks", bragg_training.peaks_frame(held_out)))
     patches, centres, found = bragg_training.shown_peaks(runs, held_out)
     assert patches.shape[0] == len(centres) == 12
     assert len(found) == 3
@@ -241,7 +245,9 @@ def test_the_record_answers_the_question():
     change = 100 * (half["p75_px"] / half["seed"].map(base) - 1)
     label = "16.16, half partials, stochastic rounding"
     assert frame.loc[label, "median_change_percent"] == pytest.approx(change.median())
-    assert "32.32" in repr(bragg_training.recorded_table())
+    assert "32.32" in repr(
+        book.open("argonne").table("bragg_recorded", bragg_training.recorded_frame())
+    )
 
 
 # -- pictures ----------------------------------------------------------------------------
@@ -271,16 +277,16 @@ def test_the_trace_is_covered_from_end_to_end(report):
     for container in lower.containers:
         heights += [patch.get_height() for patch in container]
     np.testing.assert_allclose(heights, 100, rtol=1e-9)
-    shares = bsp_figures.phase_shares({"a": report}).iloc[0]
+    shares = phase_shares({"a": report}).iloc[0]
     phases = ("sync", "exchange", "copy", "compute")
     assert sum(shares[f"{name}_percent"] for name in phases) == pytest.approx(100)
     assert shares["cycles"] == report.cycles_per_step
 
 
 def test_views_show_what_the_frames_hold():
-    assert "label 48.3" in repr(argonne.flows_table())
-    text = repr(argonne.reference_table())
+    page = book.open("argonne")
+    assert "label 48.3" in repr(page.table("bragg_flows", argonne.flows_frame()))
+    text = repr(page.table("bragg_reference", argonne.reference_frame()))
     assert "72.7" in text and "1,760" in text
-    assert math.isclose(
-        float(argonne.phases_table().frame["compute_percent"].iloc[0]), 61, abs_tol=5
-    )
+    phases = page.table("bragg_phases", argonne.phases_frame()).frame
+    assert math.isclose(float(phases["compute_percent"].iloc[0]), 61, abs_tol=5)

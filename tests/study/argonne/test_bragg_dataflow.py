@@ -11,6 +11,7 @@ from ipusim.runtime.host.loader import host_feed
 from ipusim.study import claims as engine
 from ipusim.study.argonne import (
     dataflow as bragg_dataflow,
+    figures,
     study as argonne,
     timeline as bragg_timeline,
 )
@@ -166,7 +167,7 @@ def test_timelines_agree_with_the_simulated_step():
         assert shares["step_ms"] == pytest.approx(1e3 * expected, rel=0.01)
         busy_percent.append(shares["chip_percent"])
     assert busy_percent[0] < 25 and busy_percent[-1] > 90
-    figure = bragg_timeline.timelines_figure(timelines, window_ms=10)
+    figure = figures.timelines_figure(timelines, window_ms=10)
     assert len(figure.axes) == 4
     titles = [axis.get_title(loc="left").split(":")[0] for axis in figure.axes]
     assert titles == list(timelines)
@@ -208,7 +209,7 @@ def test_ratios_are_judged_by_what_their_words_allow(boards, monkeypatch):
 
 def test_training_bars_mark_what_the_slides_say(boards):
     frame = dataflow_frame(["GC200"])
-    figure = bragg_timeline.training_bars(
+    figure = figures.training_bars(
         frame,
         list(boards.values()),
         published_s=argonne.implied_seconds(),

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from ipusim.errors import StudyError, UnknownNameError
+from ipusim.errors import StudyError
 from ipusim.study.data.gpu_rows import build_network, load_gpu_rows, modelled_gpu_rows
 from ipusim.study.fit.calibration_file import load_calibration
 from ipusim.study.fit.gpu import (
@@ -18,7 +18,7 @@ from ipusim.study.fit.gpu import (
     fit_kernel_cost,
     gpu_samples,
 )
-from ipusim.study.tamu.gpus import COLUMNS, SYSTEMS, tamu_gpu_figure
+from ipusim.study.tamu.gpus import FIGURES, PLATFORMS, gpu_bars
 from ipusim.study.verdicts.compare_gpu import (
     GPU_COLUMNS,
     conformal_ratios,
@@ -216,36 +216,31 @@ def test_too_few_rows_for_an_interval(frame):
 
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_tamu_figure(framework):
-    figure = tamu_gpu_figure(framework)
-    assert list(figure.columns) == list(COLUMNS)
-    assert set(figure["system"]) == set(SYSTEMS)
-    assert (figure["low80_img_s"] < figure["predicted_img_s"]).all()
-    assert (figure["high80_img_s"] > figure["predicted_img_s"]).all()
-    single = figure[figure["gpus"] == 1].set_index("system")["predicted_img_s"]
-    order = ["Grace T4", "Grace RTX 6000", "Expanse V100", "Grace A100", "DGX A100"]
+    figure = gpu_bars(FIGURES[framework])
+    assert set(figure["platform"]) == set(PLATFORMS.values())
+    assert (figure["low80"] < figure["predicted"]).all()
+    assert (figure["high80"] > figure["predicted"]).all()
+    single = figure[figure["devices"] == 1].set_index("platform")["predicted"]
+    order = ["T4", "RTX 6000", "V100", "A100 (Grace)", "DGX A100"]
     assert list(single[order]) == sorted(single)[:1] + list(single[order[1:]])
-    assert single["Grace T4"] < single["Expanse V100"] < single["DGX A100"]
-    dgx = figure[figure["system"] == "DGX A100"].set_index("gpus")
-    assert list(dgx.index) == [1, 2, 4, 8]
-    assert dgx.loc[8, "machine_tdp_w"] == 6500
-    assert list(figure[figure["system"] == "LoneStar6"]["gpus"]) == [1, 2, 3]
-    no_anchor = figure[figure["system"].isin(["Grace T4", "Grace RTX 6000"])]
-    assert no_anchor["published_img_s"].isna().all()
-    assert no_anchor["anchor"].str.startswith("none").all()
+    assert single["T4"] < single["V100"] < single["DGX A100"]
+    dgx = figure[figure["platform"] == "DGX A100"]
+    assert list(dgx["devices"]) == [1, 2, 4, 8]
+    assert list(figure[figure["platform"] == "A100 (LoneStar6)"]["devices"]) == [1, 2, 3]
+    no_anchor = figure[figure["platform"].isin(["T4", "RTX 6000"])]
+    assert no_anchor["published"].isna().all()
+    assert no_anchor["published_source"].str.startswith("none").all()
 
 
 def test_published_points_of_the_figures():
-    first = tamu_gpu_figure("pytorch").set_index(["system", "gpus"])
-    assert first.loc[("DGX A100", 8), "published_img_s"] == 16621
-    assert "80GB" in first.loc[("DGX A100", 8), "anchor"]
-    second = tamu_gpu_figure("tensorflow").set_index(["system", "gpus"])
-    assert second.loc[("DGX A100", 1), "published_img_s"] == 2375
-    assert second.loc[("DGX A100", 1), "anchor"] == "same stack and board"
-    inside = second.dropna(subset=["published_img_s"])
-    assert (inside["published_img_s"] > inside["low80_img_s"]).all()
-    assert (inside["published_img_s"] < inside["high80_img_s"]).all()
-
-
-def test_unknown_figure():
-    with pytest.raises(UnknownNameError, match="did you mean 'pytorch'"):
-        tamu_gpu_figure("pytorsh")
+    keys = ["platform", "devices"]
+    first = gpu_bars(FIGURES["pytorch"]).set_index(keys)
+    assert first.loc[("DGX A100", 8), "published"] == 16621
+    assert "NVIDIA, same stack" in first.loc[("DGX A100", 8), "published_source"]
+    second = gpu_bars(FIGURES["tensorflow"]).set_index(keys)
+    assert second.loc[("DGX A100", 1), "published"] == 2375
+    assert second.loc[("DGX A100", 1), "published_source"] == "NVIDIA, same stack and board"
+    assert second.loc[("DGX A100", 2), "published_source"] == "none at this number of boards"
+    inside = second.dropna(subset=["published"])
+    assert (inside["published"] > inside["low80"]).all()
+    assert (inside["published"] < inside["high80"]).all()

@@ -10,6 +10,7 @@ import pytest
 
 from ipusim import files
 from ipusim.errors import DataError, StudyError
+from ipusim.study import book
 from ipusim.study.claims import allowed, judge, load_specs
 from ipusim.study.data.published import load_claims
 from ipusim.study.mk2 import study as mk2
@@ -145,7 +146,12 @@ def test_an_unmodelled_row_leaves_its_claim_open_with_the_reason():
 
 def test_views_show_every_claim_and_draw_every_ratio(frame):
     shown = frame.reset_index()
-    assert len(mk2.claims_table(shown).frame) == 21
+    page = book.open("mk2")
+    table = page.table("mk2_claims", shown)
+    assert len(table.cells) == 21
+    # as the blog prints it, and not with the digits of a prediction
+    assert [line[5] for line in table.cells][2:4] == ["3.4", "2.6"]
+    assert len(page.table("mk2_sources", mk2.sources_frame()).cells) == 22
     figure = mk2.claims_figure(shown)
     assert len(figure.axes[0].get_yticks()) == len(mk2.ratios(shown))
     with pytest.raises(StudyError, match="No ratio"):

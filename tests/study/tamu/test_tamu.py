@@ -15,10 +15,9 @@ from ipusim.study.book import charts as figures
 from ipusim.study.book.catalogue import select_studies, study_parameters
 from ipusim.study.data.runs import load_run
 from ipusim.study.tamu import (
-    bars as tamu_bars,
     breakdown as tamu_inside,
-    comparison as tamu_comparison,
     figures as tamu_figures,
+    gpus as tamu_gpus,
     memory as tamu_memory,
     scaling as tamu_scaling,
     study as tamu,
@@ -78,12 +77,12 @@ def parts():
 
 @pytest.fixture(scope="module")
 def gpus():
-    return tamu_comparison.table4_gpus()
+    return tamu_gpus.table4_gpus()
 
 
 @pytest.fixture(scope="module")
 def tensorflow_bars(frame):
-    return tamu_comparison.bars(frame, "tensorflow")
+    return tamu_gpus.bars(frame, "tensorflow")
 
 
 # --- parameters and rows
@@ -153,7 +152,7 @@ def test_what_is_assumed_is_said():
 
 
 def test_every_row_of_the_assumed_network_says_so(frame, gpus):
-    filled = tamu_comparison.with_gpus(frame, gpus)
+    filled = tamu_gpus.with_gpus(frame, gpus)
     notes = tamu.table_frame(filled, "Table 4")["note"]
     assert notes.str.contains("assumed").all()
 
@@ -297,29 +296,28 @@ def test_the_statement_says_it_either_way(fits, largest, says):
 
 
 def test_figure_2_holds_ipus_and_gpus(tensorflow_bars):
-    assert list(dict.fromkeys(tensorflow_bars["platform"])) == list(
-        tamu_comparison.PLATFORMS.values()
-    )
-    own = tensorflow_bars[tensorflow_bars["platform"] == tamu_comparison.IPU].set_index("devices")
+    platforms = [tamu_gpus.IPU, *tamu_gpus.PLATFORMS.values()]
+    assert list(dict.fromkeys(tensorflow_bars["platform"])) == platforms
+    own = tensorflow_bars[tensorflow_bars["platform"] == tamu_gpus.IPU].set_index("devices")
     assert list(own.index) == [1, 2, 4, 8, 16, 64]
     assert own.loc[64, "published"] == 107_535
     assert not tensorflow_bars.duplicated(["platform", "devices"]).any()
-    gpus = tensorflow_bars[tensorflow_bars["platform"] != tamu_comparison.IPU]
+    gpus = tensorflow_bars[tensorflow_bars["platform"] != tamu_gpus.IPU]
     assert (gpus["low80"] < gpus["high80"]).all()
 
 
 def test_figure_1_takes_the_better_of_two_runs(frame):
-    data = tamu_comparison._ipu_bars(frame, "pytorch").set_index("devices")
+    data = tamu_gpus.ipu_bars(frame, tamu_gpus.FIGURES["pytorch"]).set_index("devices")
     assert data.loc[16, "published"] == 23082.9
 
 
 def test_an_unknown_framework_is_refused(frame):
     with pytest.raises(UnknownNameError, match="pytorch"):
-        tamu_comparison.bars(frame, "pytorhc")
+        tamu_gpus.bars(frame, "pytorhc")
 
 
 def test_watts_are_those_that_the_paper_quotes(tensorflow_bars):
-    data = tamu_comparison.per_watt({"tensorflow": tensorflow_bars}).set_index("machine")
+    data = tamu_gpus.per_watt({"tensorflow": tensorflow_bars}).set_index("machine")
     assert data["quoted_w"].to_dict() == {"one GC200": 300, "IPU-POD16": 6000, "DGX A100": 6500}
     assert data.loc["IPU-POD16", "published"] == pytest.approx(30_170 / 6000)
     assert data["host_in_it"].to_dict()["DGX A100"] == "yes"
@@ -335,14 +333,14 @@ def test_gpu_rows_of_table_4_share_the_printed_batch(gpus):
 
 
 def test_gpu_rows_are_filled_in_and_others_left_alone(frame, gpus):
-    filled = tamu_comparison.with_gpus(frame, gpus)
+    filled = tamu_gpus.with_gpus(frame, gpus)
     changed = (filled["status"] != frame["status"]).to_numpy()
     assert changed.sum() == 10
     first = filled.set_index("row_id").loc[["tamu.table4.01", "tamu.table4.01.time"], "calibrated"]
     assert math.prod(first) == pytest.approx(70_000)
     same = filled[~changed].reset_index(drop=True)
     pd.testing.assert_frame_equal(same, frame[~changed].reset_index(drop=True))
-    shown = tamu_comparison.crossover(filled)
+    shown = tamu_gpus.crossover(filled)
     assert shown["ratio"].iloc[0] == pytest.approx(2954 / 270)
 
 
@@ -397,11 +395,11 @@ def test_figures_show_what_they_are_given(frame, parts, tensorflow_bars):
         "The fullest tile of one GC200, ResNet-50 training": (
             tamu_figures.memory_over_micro_batch(memory)
         ),
-        "Figure 2": tamu_bars.accelerator_bars(tensorflow_bars, "Figure 2"),
-        "ResNet-50 training by the quoted design powers": tamu_bars.watts(
-            tamu_comparison.per_watt({"tensorflow": tensorflow_bars})
+        "Figure 2": tamu_figures.accelerator_bars(tensorflow_bars, "Figure 2"),
+        "ResNet-50 training by the quoted design powers": tamu_figures.watts(
+            tamu_gpus.per_watt({"tensorflow": tensorflow_bars})
         ),
-        "Table 3: median 1,531,880 images": tamu_bars.work_audit(work),
+        "Table 3: median 1,531,880 images": tamu_figures.work_audit(work),
     }
     for title, figure in drawn.items():
         axes = figure.get_axes()
@@ -415,7 +413,7 @@ def test_figures_show_what_they_are_given(frame, parts, tensorflow_bars):
 
 def test_parts_and_platforms_can_be_told_apart():
     parts = {name: figures.PARTS[name] for name in tamu_inside.PARTS}
-    for looks in (parts, figures.PHASES, tamu_bars.PLATFORM_LOOK, tamu_figures.SERIES_LOOK):
+    for looks in (parts, figures.PHASES, tamu_figures.PLATFORM_LOOK, tamu_figures.SERIES_LOOK):
         assert len({tuple(sorted(look.items())) for look in looks.values()}) == len(looks)
     published = figures.SERIES["published"]["color"]
-    assert published not in {look["color"] for look in tamu_bars.PLATFORM_LOOK.values()}
+    assert published not in {look["color"] for look in tamu_figures.PLATFORM_LOOK.values()}

@@ -33,13 +33,7 @@ _TEST_SEED = 1_000_003  # added to the seed: held-out peaks come from a stream o
 
 
 def named_schedule(name: str) -> Schedule:
-    """Return a schedule by name.
-
-    Raises
-    ------
-    UnknownNameError
-        If it is not one of "quick", "standard" and "full".
-    """
+    """Return a schedule by name: "quick", "standard" or "full"."""
     return SCHEDULES[resolve_name("schedule", name, SCHEDULES)]
 
 
@@ -61,25 +55,10 @@ def train_in_each(
     folder: str | Path | None = None,
     progress: bool = False,
 ) -> list[TrainedBragg]:
-    """Train once per arithmetic, everything else alike.
+    """Train once per arithmetic, in their order, everything else alike.
 
-    Parameters
-    ----------
-    peaks : Peaks
-        Training set.
-    schedule : Schedule
-    arithmetics : sequence of ArithmeticOptions
-    seed : int
-        Of initial weights, order and shifts: the same for every run.
-    folder : path, optional
-        Where each run keeps its checkpoint; with it, a second call goes on where the first stopped.
-    progress : bool
-        Whether to show a progress bar per run.
-
-    Returns
-    -------
-    list of TrainedBragg
-        In the order of `arithmetics`.
+    With a `folder` each run keeps its checkpoint there, and a second call goes on where the first
+    stopped. The seed is that of initial weights, order and shifts, the same for every run.
     """
     trained = []
     for arithmetic in arithmetics:

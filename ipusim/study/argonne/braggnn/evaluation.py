@@ -18,13 +18,7 @@ PERCENTILES = (50.0, 75.0, 95.0, 99.5)
 
 
 def errors_px(predicted: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """Return Euclidean errors in pixels of centres (count, 2) in pixels.
-
-    Raises
-    ------
-    DataError
-        If there are none or the shapes differ.
-    """
+    """Return Euclidean errors in pixels of centres (count, 2) in pixels."""
     if not len(centres):
         raise DataError("There are no peaks to compare; give at least one.")
     if predicted.shape != centres.shape:
@@ -37,12 +31,7 @@ def errors_px(predicted: np.ndarray, centres: np.ndarray) -> np.ndarray:
 def predicted_pixels(trained: TrainedBragg, peaks: Peaks) -> tuple[np.ndarray, np.ndarray]:
     """Return predicted and true centres of unshifted patches, in pixels of the patch.
 
-    Parameters
-    ----------
-    trained : TrainedBragg
-        Predicts in the arithmetic in which it was trained.
-    peaks : Peaks
-        Held-out peaks.
+    The network predicts in the arithmetic in which it was trained.
     """
     patches, targets = prepare_patches(peaks.crops, peaks.centres)
     found = predict_centres(patches, trained.weights, trained.options.arithmetic)
@@ -75,20 +64,10 @@ def conventional_errors(peaks: Peaks) -> dict[str, np.ndarray]:
 
 
 def error_table(errors: Mapping[str, np.ndarray], reference: str = "32.32") -> pd.DataFrame:
-    """Summarise errors.
+    """Summarise errors in pixels by method.
 
-    Parameters
-    ----------
-    errors : mapping of str to numpy.ndarray
-        Errors in pixels by method.
-    reference : str
-        The row that the 75th percentiles of the others are compared with, if it is there.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One row per method: method, peaks, mean_px, p50_px, p75_px, p95_px, p99_5_px, and
-        p75_change_percent against the reference.
+    Columns method, peaks, mean_px, p50_px, p75_px, p95_px, p99_5_px, and p75_change_percent against
+    the method `reference`, if it is there.
     """
     base = float(np.percentile(errors[reference], 75)) if reference in errors else float("nan")
     rows = []

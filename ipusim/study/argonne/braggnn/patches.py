@@ -9,6 +9,8 @@ size, column first.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ipusim.errors import ConfigError, DataError
@@ -93,13 +95,7 @@ def _clean_range(crops, centres, start, stop):
 
 
 def check_crops(crops: np.ndarray, centres: np.ndarray) -> None:
-    """Check images before anything is computed from them.
-
-    Raises
-    ------
-    DataError
-        If there are none, if shapes do not fit, or if a pixel or centre is NaN or infinite.
-    """
+    """Refuse images that are none, misshapen or not finite, before anything is computed."""
     if crops.ndim != 3 or crops.shape[1:] != (CROP_SIZE, CROP_SIZE):
         raise DataError(
             f"The crops have shape {crops.shape}, which must be (count, {CROP_SIZE}, {CROP_SIZE})."
@@ -125,23 +121,11 @@ def clean_crops(peaks: Peaks) -> Peaks:
     check_crops(peaks.crops, peaks.centres)
     cleaned = peaks.crops.copy()
     over_ranges(len(cleaned), _CHUNK, _clean_range, cleaned, peaks.centres)
-    return Peaks(
-        crops=cleaned,
-        centres=peaks.centres,
-        heights=peaks.heights,
-        saturated=peaks.saturated,
-        neighbours=peaks.neighbours,
-    )
+    return replace(peaks, crops=cleaned)
 
 
 def random_shifts(count: int, generator: np.random.Generator, reach: int = 1) -> np.ndarray:
-    """Draw whole-pixel shifts (count, 2) between -reach and reach, column first.
-
-    Raises
-    ------
-    ConfigError
-        If the reach is beyond the margin of the crops.
-    """
+    """Draw whole-pixel shifts (count, 2) between -reach and reach, column first."""
     if not 0 <= reach <= MARGIN:
         raise ConfigError(f"The shift is {reach} pixels, which must be between 0 and {MARGIN}.")
     return generator.integers(-reach, reach, (count, 2), endpoint=True)
@@ -154,44 +138,18 @@ def prepare_patches(
     *,
     clean: bool = True,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Make patches and targets.
+    """Make patches float32 (count, 1, 11, 11), scaled to 0..1, and targets (count, 2).
 
-    Parameters
-    ----------
-    crops : float32 (count, 15, 15)
-    centres : float64 (count, 2)
-        In pixels of the crop, column first.
-    shifts : int (count, 2), optional
-        Movement of each patch, column first; none by default.
-    clean : bool
-        Whether to keep one component only (not needed after `clean_crops`).
-
-    Returns
-    -------
-    patches : float32 (count, 1, 11, 11)
-        Scaled to 0..1.
-    targets : float32 (count, 2)
-        Centre as a fraction of the patch, column first.
-
-    Raises
-    ------
-    DataError
-        If the data are empty, misshapen or not finite.
+    Crops are (count, 15, 15), centres in pixels of the crop, `shifts` the whole-pixel movement of
+    each patch (none by default), column first as the targets, which are fractions of the patch.
+    With `clean` one component only is kept (not needed after `clean_crops`).
     """
     check_crops(crops, centres)
     if shifts is None:
         shifts = np.zeros((len(crops), 2), np.int64)
     patches = np.empty((len(crops), 1, PATCH_SIZE, PATCH_SIZE), np.float32)
     targets = np.empty((len(crops), 2), np.float32)
-    over_ranges(
-        len(crops),
-        _CHUNK,
-        _prepare_range,
-        np.ascontiguousarray(crops, np.float32),
-        np.ascontiguousarray(centres, np.float64),
-        np.ascontiguousarray(shifts, np.int64),
-        clean,
-        patches,
-        targets,
-    )
+    given = ((crops, np.float32), (centres, np.float64), (shifts, np.int64))
+    arrays = [np.ascontiguousarray(array, dtype) for array, dtype in given]
+    over_ranges(len(crops), _CHUNK, _prepare_range, *arrays, clean, patches, targets)
     return patches, targets

@@ -13,7 +13,7 @@ counts are drawn and pixel values are whole, so that platforms agree.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -31,70 +31,33 @@ _COUNT_STEP = 2.0**-10  # of the expected counts of a pixel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakOptions:
-    """Distributions from which peaks are drawn.
+    """Distributions from which peaks are drawn; counts, pixels, and ranges as (least, most)."""
 
-    Attributes
-    ----------
-    height : tuple of float
-        Median and logarithmic standard deviation of the peak height, in counts (log-normal).
-    half_width : tuple of float
-        Smallest and largest half width at half maximum along either axis, in pixels.
-    neighbour_share : float
-        Share of crops with a second peak.
-    neighbour_distance : tuple of float
-        Smallest and largest distance of that peak, in pixels.
-    background : tuple of float
-        Smallest and largest level, in counts; it slopes by up to a fifth across a crop.
-    read_noise : float
-        Standard deviation in counts.
-    threshold_sigmas : float
-        Pixels less than this many standard deviations above the background become zero.
-    """
-
-    height: tuple[float, float] = (600.0, 1.4)
-    half_width: tuple[float, float] = (0.8, 2.2)
-    neighbour_share: float = 0.25
+    height: tuple[float, float] = (600.0, 1.4)  # log-normal: median, logarithmic deviation
+    half_width: tuple[float, float] = (0.8, 2.2)  # at half maximum along either axis
+    neighbour_share: float = 0.25  # of crops with a second peak
     neighbour_distance: tuple[float, float] = (5.0, 10.0)
-    background: tuple[float, float] = (50.0, 200.0)
-    read_noise: float = 6.0
-    threshold_sigmas: float = 3.0
+    background: tuple[float, float] = (50.0, 200.0)  # it slopes by up to a fifth across a crop
+    read_noise: float = 6.0  # standard deviation
+    threshold_sigmas: float = 3.0  # pixels less than so much above the background become zero
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
-    """Simulated crops.
+    """Simulated crops; centres are the true ones in pixels of the crop, column first."""
 
-    Attributes
-    ----------
-    crops : numpy.ndarray
-        float32 (count, 15, 15), counts above the background; the detected pixel is in the middle.
-    centres : numpy.ndarray
-        float64 (count, 2), true centre in pixels of the crop, column first.
-    heights : numpy.ndarray
-        float64 (count,), counts above the background before saturation.
-    saturated, neighbours : numpy.ndarray
-        bool (count,), whether a pixel is at full scale, whether a second peak was added.
-    """
-
-    crops: np.ndarray
-    centres: np.ndarray
-    heights: np.ndarray
-    saturated: np.ndarray
-    neighbours: np.ndarray
+    crops: np.ndarray  # float32 (count, 15, 15), above the background, detected pixel in the middle
+    centres: np.ndarray  # float64 (count, 2)
+    heights: np.ndarray  # counts above the background before saturation
+    saturated: np.ndarray  # whether a pixel is at full scale
+    neighbours: np.ndarray  # whether a second peak was added
 
     def __len__(self) -> int:
         return len(self.crops)
 
     def part(self, start: int, stop: int) -> Peaks:
         """Return consecutive peaks."""
-        chosen = slice(start, stop)
-        return Peaks(
-            crops=self.crops[chosen],
-            centres=self.centres[chosen],
-            heights=self.heights[chosen],
-            saturated=self.saturated[chosen],
-            neighbours=self.neighbours[chosen],
-        )
+        return Peaks(**{item.name: getattr(self, item.name)[start:stop] for item in fields(self)})
 
 
 def pseudo_voigt(
@@ -111,21 +74,8 @@ def pseudo_voigt(
 ) -> np.ndarray:
     """Two-dimensional pseudo-Voigt: a Lorentzian and a Gaussian of the same half widths, mixed.
 
-    Parameters
-    ----------
-    columns, rows : numpy.ndarray
-        Pixel coordinates.
-    height, column, row
-        Height and centre.
-    width_a, width_b, angle
-        Half widths at half maximum along the axes of the peak, in pixels, and their turn in rad.
-    mixing
-        Share of the Lorentzian, 0 to 1.
-
-    Returns
-    -------
-    numpy.ndarray
-        Value at every pixel, broadcast over all arguments.
+    Half widths at half maximum lie along the axes of the peak, which is turned by `angle` (rad);
+    `mixing` is the share of the Lorentzian, 0 to 1. All arguments are broadcast.
     """
     across, down = columns - column, rows - row
     cosine, sine = np.cos(angle), np.sin(angle)
@@ -141,18 +91,6 @@ def simulate_peaks(count: int, seed: int, options: PeakOptions | None = None) ->
     A detector finds the brightest pixel (of the mean over 3 x 3, so that flat saturated tops do no
     harm) and crops around it; as in the published preparation, a crop whose true centre is a pixel
     or more from the detected one is not used and drawn anew.
-
-    Parameters
-    ----------
-    count : int
-        Number of crops, at least 1.
-    seed : int
-    options : PeakOptions, optional
-
-    Raises
-    ------
-    ConfigError
-        If the count is not positive.
     """
     if count < 1:
         raise ConfigError(f"The number of peaks is {count}, which must be at least 1.")
@@ -170,8 +108,8 @@ def simulate_peaks(count: int, seed: int, options: PeakOptions | None = None) ->
             f"Only {found} of {count} peaks were found near their brightest pixel; choose fewer "
             "neighbours or higher peaks."
         )
-    fields = ("crops", "centres", "heights", "saturated", "neighbours")
-    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in fields}
+    names = [item.name for item in fields(Peaks)]
+    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
     return Peaks(**joined).part(0, count)
 
 

@@ -67,33 +67,17 @@ class _Peak:
 
 
 def fit_centre(patch: np.ndarray) -> tuple[float, float]:
-    """Fit height, centre, two half widths, turn, mixing and background to one patch.
+    """Fit height, centre, two half widths, turn, mixing and background to one patch (size, size).
 
-    Levenberg-Marquardt of MINPACK through scipy, with analytic derivatives.
-
-    Parameters
-    ----------
-    patch : float (size, size)
-        Values scaled to 0..1.
-
-    Returns
-    -------
-    column, row : float
-        Centre in pixels of the patch, at most a pixel outside it; the middle of an empty patch.
+    Levenberg-Marquardt of MINPACK through scipy, with analytic derivatives. Returns column and row
+    in pixels of the patch, at most a pixel outside it; the middle of an empty patch.
     """
     size = patch.shape[0]
     if not patch.any():
         return (size - 1) / 2, (size - 1) / 2
     peak = _Peak(patch)
-    fitted = least_squares(
-        peak.residuals,
-        peak.start(),
-        jac=peak.jacobian,
-        method="lm",
-        xtol=_TOLERANCE,
-        ftol=_TOLERANCE,
-        max_nfev=_EVALUATIONS,
-    )
+    limits = {"xtol": _TOLERANCE, "ftol": _TOLERANCE, "max_nfev": _EVALUATIONS}
+    fitted = least_squares(peak.residuals, peak.start(), jac=peak.jacobian, method="lm", **limits)
     column, row = np.clip(fitted.x[1:3], -1.0, float(size))
     return float(column), float(row)
 

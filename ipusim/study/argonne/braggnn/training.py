@@ -30,24 +30,11 @@ PREDICTION_BATCH = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """How much data and how many steps.
-
-    Attributes
-    ----------
-    train_peaks, test_peaks : int
-    batch : int
-        Patches per step; what an epoch leaves over is dropped.
-    steps : int
-        Weight updates.
-    learning_rate : float
-        Of the first step.
-    final_learning_rate : float
-        Of the last step; linear in between.
-    """
+    """How much data and how many steps; the learning rate falls linearly from first to final."""
 
     train_peaks: int
     test_peaks: int
-    batch: int
+    batch: int  # patches per step; what an epoch leaves over is dropped
     steps: int
     learning_rate: float
     final_learning_rate: float
@@ -192,27 +179,12 @@ def train_bragg(
     progress: bool = False,
     stop_after: int | None = None,
 ) -> TrainedBragg:
-    """Train BraggNN.
+    """Train BraggNN on as many peaks as the schedule says.
 
-    Parameters
-    ----------
-    peaks : Peaks
-        Training set; the schedule says how many are used.
-    options : TrainingOptions
-    checkpoint : path, optional
-        Written every 100 steps, at the end, and when interrupted; a run that finds its own
-        checkpoint goes on from it and ends in the same bits as one without a break.
-    progress : bool
-        Whether to show a progress bar.
-    stop_after : int, optional
-        Stop early after this many steps of this call, with a checkpoint.
-
-    Raises
-    ------
-    ConfigError
-        If the data set is smaller than the schedule or the loss is no longer finite.
-    DataError
-        If the data hold NaN, or the checkpoint belongs to another configuration.
+    A `checkpoint` is written every 100 steps, at the end, and when interrupted; a run that finds
+    its own goes on from it and ends in the same bits as one without a break. `stop_after` stops
+    early after so many steps of this call. A ConfigError or DataError refuses a data set that is
+    too small or holds NaN, a loss that is not finite, a checkpoint of another configuration.
     """
     schedule = options.schedule
     check_crops(peaks.crops, peaks.centres)

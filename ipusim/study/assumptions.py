@@ -1,4 +1,4 @@
-"""What the Qwant prediction rests on, and how much hangs on each assumption.
+"""What a prediction rests on, and how much hangs on each assumption.
 
 What is predicted here is the specification tier: nothing in it is fitted.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pandas as pd
 
@@ -18,14 +18,9 @@ from ipusim.machine.system import load_system
 from ipusim.runtime.options.config import make_config
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.step import run_step
+from ipusim.study.data.published import PublishedRow
 from ipusim.study.data.runs import RunConfiguration
 from ipusim.study.fit.calibration_file import load_calibration
-from ipusim.study.qwant.study import (
-    MODEL,
-    PUBLISHED_PRECISION,
-    PUBLISHED_SYSTEM,
-    rows_for,
-)
 from ipusim.study.verdicts.compare import error_percent
 from ipusim.workload import zoo
 
@@ -37,6 +32,7 @@ _BASIS = {
 _MARK = re.compile(r"^\[([A-Z])\]\s*(.*)$", re.DOTALL)
 _DOUBTED_LABELS = ("inferred", "assumed", "fitted", "recalled", "weak")
 _SECONDS_TO_MS = 1e3
+AS_MODELLED = "as modelled"
 
 
 def stack_frame(stack: Stack) -> pd.DataFrame:
@@ -82,7 +78,7 @@ def run_frame(run: RunConfiguration) -> pd.DataFrame:
     )
 
 
-def doubted_constants(system: str = PUBLISHED_SYSTEM) -> pd.DataFrame:
+def doubted_constants(system: str) -> pd.DataFrame:
     """Return the constants of a system, chip and power that no measurement or document settles.
 
     Raises
@@ -98,7 +94,7 @@ def doubted_constants(system: str = PUBLISHED_SYSTEM) -> pd.DataFrame:
     return shown.assign(value=shown["value"].map(_plain))
 
 
-def fitted_constants(system: str = PUBLISHED_SYSTEM) -> pd.DataFrame:
+def fitted_constants(system: str) -> pd.DataFrame:
     """Return every fitted constant, and what the fit makes of the sourced energies of a system.
 
     Returns
@@ -118,24 +114,20 @@ def fitted_constants(system: str = PUBLISHED_SYSTEM) -> pd.DataFrame:
     calibration = load_calibration()
     energies, scales = load_system(system).power, calibration.power
     columns = ("constant", "sourced", "factor", "in_use", "unit", "fitted_on")
-    costs = [
-        (f"cost per step, {cost.stack}", math.nan, math.nan, 1e6 * cost.value_s, "µs",
-         len(cost.rows))
-        for cost in calibration.step_costs.values()
+    fitted = [(cost.stack, cost, len(cost.rows)) for cost in calibration.step_costs.values()]
+    none = math.nan
+    lines = [
+        *((f"cost per step, {name}", none, none, 1e6 * cost.value_s, "µs", rows)
+          for name, cost, rows in fitted),
+        *((f"cost per superstep, {name}", none, none, cost.superstep_cycles, "cycles", rows)
+          for name, cost, rows in fitted),
+        *((f"energy of {name}", value, factor, factor * value, unit, len(scales.rows))
+          for name, value, factor, unit in (
+              ("convolution units", energies.amp_pj_per_flop, scales.amp, "pJ/FLOP"),
+              ("tile memory", energies.sram_pj_per_byte, scales.sram, "pJ/B"),
+          )),
     ]  # fmt: skip
-    costs += [
-        (f"cost per superstep, {cost.stack}", math.nan, math.nan, cost.superstep_cycles, "cycles",
-         len(cost.rows))
-        for cost in calibration.step_costs.values()
-    ]  # fmt: skip
-    powers = [
-        (f"energy of {name}", value, factor, factor * value, unit, len(scales.rows))
-        for name, value, factor, unit in (
-            ("convolution units", energies.amp_pj_per_flop, scales.amp, "pJ/FLOP"),
-            ("tile memory", energies.sram_pj_per_byte, scales.sram, "pJ/B"),
-        )
-    ]
-    return pd.DataFrame([*costs, *powers], columns=columns)
+    return pd.DataFrame(lines, columns=columns)
 
 
 def _plain(value: object) -> str:
@@ -147,122 +139,84 @@ def _plain(value: object) -> str:
     return str(value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Variant:
-    """One assumption changed."""
-
-    label: str
-    basis: str
-    config: RunConfig
-
-
-def _variants(config: RunConfig) -> Iterator[_Variant]:
-    """Yield the run as it is modelled, then with one assumption changed at a time."""
+def _variants(config: RunConfig) -> Iterator[tuple[str, str, RunConfig]]:
+    """Yield the run as it is modelled, then with one assumption changed: words, basis, run."""
     stack, machine = config.stack, config.system
 
     def changed_stack(**values: object) -> RunConfig:
-        return replace(config, stack=_replaced(stack, **values))
+        # a name of its own: it is no published stack any more
+        return replace(config, stack=replace(stack, name=f"{stack.name}, changed", **values))
 
     def host_rate(factor: float) -> RunConfig:
         rate = factor * machine.host_core_bytes_per_s
         return replace(config, system=replace(machine, host_core_bytes_per_s=rate))
 
-    yield _Variant(label="as modelled", basis="", config=config)
+    yield AS_MODELLED, "", config
     if stack.host_work_in_step:
-        yield _Variant(
-            label="host prepares nothing inside the timed step",
-            basis="adopted: the report times pre-processing",
-            config=changed_stack(host_work_in_step=False),
+        yield (
+            "host prepares nothing inside the timed step",
+            "adopted: the report times pre-processing",
+            changed_stack(host_work_in_step=False),
         )
         for factor, word in ((0.5, "half"), (2.0, "double")):
-            yield _Variant(
-                label=f"host memory rate of {word} the assumed one",
-                basis="assumed rate",
-                config=host_rate(factor),
-            )
+            label = f"host memory rate of {word} the assumed one"
+            yield label, "assumed rate", host_rate(factor)
     if config.host_dtype == "float32":
-        yield _Variant(
-            label="host sends float16 instead of float32",
-            basis="assumed",
-            config=replace(config, host_dtype="float16"),
-        )
+        changed = replace(config, host_dtype="float16")
+        yield "host sends float16 instead of float32", "assumed", changed
     other = "half" if config.partials == "float" else "float"
-    yield _Variant(
-        label=f"{other} partial sums",
-        basis="settled: default of the SDK",
-        config=replace(config, partials=other),
-    )
-    yield _Variant(
-        label="batch norm kept" if stack.fold_batch_norm else "batch norm folded",
-        basis="settled, if the export was plain",
-        config=changed_stack(fold_batch_norm=not stack.fold_batch_norm),
+    changed = replace(config, partials=other)
+    yield f"{other} partial sums", "settled: default of the SDK", changed
+    yield (
+        "batch norm kept" if stack.fold_batch_norm else "batch norm folded",
+        "settled, if the export was plain",
+        changed_stack(fold_batch_norm=not stack.fold_batch_norm),
     )
     for cycles in (350, 550):
-        yield _Variant(
-            label=f"{cycles} cycles per superstep",
-            basis="supported: the range that IPUModel allows",
-            config=changed_stack(superstep_cycles=cycles, planned_superstep_cycles=cycles),
+        yield (
+            f"{cycles} cycles per superstep",
+            "supported: the range that IPUModel allows",
+            changed_stack(superstep_cycles=cycles, planned_superstep_cycles=cycles),
         )
     later = load_stack("sdk-2.0")
     if stack.planner_era < later.planner_era:
-        yield _Variant(
-            label=f"planner rules of {later.name}",
-            basis="settled: another SDK",
-            config=changed_stack(planner_era=later.planner_era),
-        )
+        changed = changed_stack(planner_era=later.planner_era)
+        yield f"planner rules of {later.name}", "settled: another SDK", changed
 
 
-def _replaced(stack: Stack, **values: object) -> Stack:
-    """Return a copy of a stack whose name says that it is none."""
-    return replace(stack, name=f"{stack.name}, changed", **values)
-
-
-def sensitivity(
-    batch_sizes: Sequence[int],
-    *,
-    system: str = PUBLISHED_SYSTEM,
-    precision: str = PUBLISHED_PRECISION,
-) -> pd.DataFrame:
-    """Change one assumption at a time and see what it does to the latency.
+def sensitivity(rows: Sequence[PublishedRow]) -> pd.DataFrame:
+    """Change one assumption of runs at a time and see what it does to the latency.
 
     Parameters
     ----------
-    batch_sizes : sequence of int
-        Batch sizes of the card.
-    system, precision : str
-        As in the report, or something else.
+    rows : sequence of PublishedRow
+        Latencies in milliseconds; the value NaN where none was published.
 
     Returns
     -------
     pandas.DataFrame
-        Per variant and batch size: label, basis, latency (ms), change against the modelled run
-        (percent) and error against the published latency (percent, NaN where none).
+        Per row and variant: assumption, basis, batch_size, latency_ms, change_percent against the
+        modelled run and error_percent against the published latency (NaN where none).
 
     Raises
     ------
     ConfigError, UnknownNameError
-        As `ipusim.study.qwant.study.rows_for`.
+        If a run cannot be simulated.
 
     Notes
     -----
     This weighs assumptions; it does not choose them. Dozens of combinations fit six numbers.
     """
-    model = zoo.load(MODEL)
-    rows = rows_for(batch_sizes, system=system, precision=precision)
     lines = []
     for row in rows:
-        if row.metric != "latency":
-            continue
-        modelled = math.nan
-        for variant in _variants(make_config(**row.run.options())):
-            latency = (
-                _SECONDS_TO_MS * run_step(model, variant.config, tier="specification").latency_s
-            )
-            modelled = latency if variant.label == "as modelled" else modelled
+        model, modelled = zoo.load(row.run.model), math.nan
+        for label, basis, config in _variants(make_config(**row.run.options())):
+            latency = _SECONDS_TO_MS * run_step(model, config, tier="specification").latency_s
+            modelled = latency if label == AS_MODELLED else modelled
             lines.append(
                 {
-                    "assumption": variant.label,
-                    "basis": variant.basis,
+                    "assumption": label,
+                    "basis": basis,
                     "batch_size": row.run.items_per_step,
                     "latency_ms": latency,
                     "change_percent": 100.0 * (latency / modelled - 1.0),
@@ -278,8 +232,3 @@ def sensitivity_by_batch(frame: pd.DataFrame) -> pd.DataFrame:
     wide = frame.pivot(index=keys, columns="batch_size", values="error_percent")
     wide = wide.reindex(pd.MultiIndex.from_frame(frame[keys].drop_duplicates()))
     return wide.rename(columns="batch_{}_error_percent".format).reset_index()
-
-
-def published_stack() -> Stack:
-    """Return the software stack of the study."""
-    return load_stack(load_system(PUBLISHED_SYSTEM).default_stack)
