@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 
 _EXPORTS = {
     "simulate": "ipusim.api",
-    "sweep": "ipusim.api",
+    "sweep": "ipusim.sweeps",
     "roofline": "ipusim.api",
     "load_model": "ipusim.api",
     "simulate_gpu": "ipusim.runtime.gpu.step",

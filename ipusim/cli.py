@@ -40,24 +40,24 @@ class OptionValue(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
-def _run_options(*names: str, multiple: bool = False) -> Callable[[Any], Any]:
-    """Add options of a run to a command, all of them by default."""
+def _run_options(*, several: bool = False) -> Callable[[Any], Any]:
+    """Add the options of a run to a command; `several` lets each have a list of values."""
 
     def add(command: Any) -> Any:
-        for name in reversed(names or OPTIONS):
+        for name in reversed(OPTIONS):
             option, flag = OPTIONS[name], f"--{name.replace('_', '-')}"
             only = " With --mode training." if option.mode else ""
-            more = " May be repeated." if option.is_list or multiple else ""
+            more = " May be repeated." if option.is_list else ""
             text = option.summary + only + more
-            if option.kind.type == "bool":
+            if option.kind.type == "bool" and not several:
                 both = f"{flag}/--no-{flag[2:]}"
                 command = click.option(both, name, default=None, help=text)(command)
             else:
                 command = click.option(
                     flag,
                     name,
-                    type=OptionValue(option),
-                    multiple=option.is_list or multiple,
+                    type=SeveralValues(option) if several else OptionValue(option),
+                    multiple=option.is_list or several,
                     help=text,
                 )(command)
         return command
@@ -180,22 +180,96 @@ def simulate(model: str, as_json: bool, trace: Path | None, **options: Any) -> N
     click.echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
 
 
+class SeveralValues(OptionValue):
+    """Values of an option of a sweep: V, V,V,... or, of whole numbers, FIRST:LAST[:STEP]."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Convert an option's text into a list, or refuse it with one sentence."""
+        check = super().convert
+        if not isinstance(value, str) or self.option.is_list:
+            return value
+        return [check(one, param, ctx) for part in value.split(",") for one in _span(part)]
+
+
+def _span(text: str) -> Sequence[Any]:
+    """Return what FIRST:LAST[:STEP] stands for, both ends included; other text as it is."""
+    parts = text.split(":")
+    if len(parts) not in (2, 3) or not all(part.isdecimal() for part in parts):
+        return [text]
+    first, last, step = *map(int, parts[:2]), max(1, int((*parts, "1")[2]))
+    return range(first, last + 1, step)
+
+
+class ChipNumbers(click.ParamType):
+    """NAME=VALUES: a number of the chip."""
+
+    name = "name=values"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, list[Any]]:
+        """Split an option's text, or refuse it with one sentence."""
+        name, _, text = value.partition("=")
+        if not name or not text:
+            self.fail(f"{value!r} must be such as 'tiles=736,1472'.", param, ctx)
+        return name, [one for part in text.split(",") for one in _span(part)]
+
+
+_MACHINES = ["C2", "IPU-M2000", "Bow-2000"]
+_MICRO_BATCHES = [1, 2, 4, 8]
+
+
 @cli.command()
 @click.argument("model")
-@_run_options("system", "micro_batch", multiple=True)
+@_onnx_options
+@_run_options(several=True)
+@click.option(
+    "--chip",
+    type=ChipNumbers(),
+    multiple=True,
+    help="Numbers of the chip, such as tiles=736,1472 or clock_hz=1330000000.",
+)
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
-def sweep(model: str, system: tuple[str, ...], micro_batch: tuple[int, ...], as_csv: bool) -> None:
-    """Predict inference with MODEL for every combination of system and micro-batch."""
-    from ipusim import api
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Write a .csv or .parquet file instead; a sweep that was ended goes on there.",
+)
+@click.option(
+    "--jobs", type=click.IntRange(min=1), help="Worker processes.  [default: one per core]"
+)
+@click.option("--scheduler", help="Address of a dask scheduler to run on, or 'local'.")
+@click.option("--keep-going", is_flag=True, help="Rows that make no sense say why; do not stop.")
+def sweep(model: str, as_csv: bool, **given: Any) -> None:
+    """Predict MODEL for every combination of options.
+
+    An option takes one value, several (1,2,4) or a range of whole numbers (1:64, 8:512:8), and may
+    be repeated. Without --system and --micro-batch it is three machines and four sizes.
+    """
+    from ipusim import sweeps
     from ipusim.study.book.outputs import frame_csv
     from ipusim.study.table import Table
+    from ipusim.workers import available_cores
 
-    frame = api.sweep(
+    options = {name: value for name, value in given.items() if value not in (None, (), False)}
+    options |= _assigned(options)
+    for name, option in OPTIONS.items():
+        if name in options and not option.is_list:
+            several = [one for part in options[name] for one in part]
+            options[name] = several if len(several) > 1 else several[0]
+    options["chip"] = {
+        name: values if len(values) > 1 else values[0] for name, values in given["chip"]
+    }
+    options["client"] = options.pop("scheduler", None)
+    out = options.get("out")
+    frame = sweeps.sweep(
         model,
-        system=list(system) or ["C2", "IPU-M2000", "Bow-2000"],
-        micro_batch=list(micro_batch) or [1, 2, 4, 8],
+        **{"system": _MACHINES, "micro_batch": _MICRO_BATCHES, "jobs": available_cores()} | options,
     )
-    click.echo(frame_csv(frame) if as_csv else repr(Table(frame)), nl=not as_csv)
+    if out is not None:
+        click.echo(f"{len(frame)} rows: {_shown(out)}")
+    else:
+        click.echo(frame_csv(frame) if as_csv else repr(Table(frame)), nl=not as_csv)
 
 
 _WARMING = (
@@ -272,7 +346,7 @@ def _tell(result: StudyResult) -> None:
 @click.option("--record", is_flag=True, help="Record the counts as those that must not fall.")
 def validate(rows: bool, record: bool) -> int:
     """Print the three-tier validation tables; fail when a recorded count of hits falls."""
-    from ipusim.study.cached import PooledPredictor, available_cores
+    from ipusim.study.cached import PooledPredictor
     from ipusim.study.evidence import (
         memory as evidence_memory,
         operations as evidence,
@@ -284,6 +358,7 @@ def validate(rows: bool, record: bool) -> int:
         validate,
     )
     from ipusim.study.verdicts.compare import verdicts
+    from ipusim.workers import available_cores
 
     predictor = PooledPredictor(available_cores())
     frame = verdicts(predictor=predictor)
@@ -326,9 +401,10 @@ def validate(rows: bool, record: bool) -> int:
 @click.option("--gpu", is_flag=True, help="Also fit the cost per kernel of GPU software stacks.")
 def calibrate(power: bool, gpu: bool) -> None:
     """Fit the constants of stacks and scale-out, and the intervals; write data/calibration.toml."""
-    from ipusim.study.cached import PooledPredictor, available_cores
+    from ipusim.study.cached import PooledPredictor
     from ipusim.study.fit.step_cost import calibrate as fit
     from ipusim.study.verdicts.intervals import calibrate_intervals
+    from ipusim.workers import available_cores
 
     predictor = PooledPredictor(available_cores())
     fitted = fit(predictor=predictor, power=power)

@@ -29,13 +29,14 @@ _TRUTH = {"true": True, "false": False}
 _Record = TypeVar("_Record")
 
 
-def _locate(name: str) -> Path:
+@cache
+def _locate(name: str, package: Path) -> Path:
     """Return the folder `name` of the wheel, or else of the checkout around the package."""
-    inside_wheel = _PACKAGE / name
-    in_checkout = _PACKAGE.parent / name
+    inside_wheel = package / name
+    in_checkout = package.parent / name
     if inside_wheel.is_dir():
         return inside_wheel
-    if in_checkout.is_dir() and (_PACKAGE.parent / "pyproject.toml").is_file():
+    if in_checkout.is_dir() and (package.parent / "pyproject.toml").is_file():
         return in_checkout
     raise DataError(
         f"The folder {name!r} is neither inside the installed package nor beside it: "
@@ -51,7 +52,7 @@ def data_dir() -> Path:
     """
     override = os.environ.get(DATA_DIR_VARIABLE)
     if not override:
-        return _locate("data")
+        return _locate("data", _PACKAGE)
     folder = Path(override)
     if not folder.is_dir():
         raise DataError(
@@ -63,7 +64,7 @@ def data_dir() -> Path:
 
 def notebooks_dir() -> Path:
     """Return the existing folder of the study notebooks, found like `data_dir`."""
-    return _locate("notebooks")
+    return _locate("notebooks", _PACKAGE)
 
 
 def read_tables(file: str, *, remedy: str = "restore it") -> dict[str, Any]:

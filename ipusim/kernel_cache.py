@@ -23,20 +23,44 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
-from ipusim.files import replace_file
+from ipusim.files import data_dir, replace_file
 
 __all__ = [
     "KERNEL_STAGES",
+    "PREDICTING_SOURCES",
     "Kernel",
     "cache_folder",
     "njit",
     "read_kept",
     "source_digest",
+    "state_digest",
     "write_kept",
 ]
 
 KERNEL_STAGES = ("compiler", "numerics")
 """Packages that hold kernels."""
+
+PREDICTING_SOURCES = (
+    "api.py",
+    "report.py",
+    "runtime",
+    "compiler",
+    "workload",
+    "machine",
+    "files.py",
+    "errors.py",
+)
+"""What predicts."""
+
+PREDICTING_DATA = (
+    "calibration.toml",
+    "frameworks.toml",
+    "stacks.toml",
+    "gpu",
+    "hardware",
+    "models",
+)
+"""The data that it reads; how a published row was run is part of a question."""
 
 _PRIVATE = 0o700
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -53,6 +77,20 @@ def source_digest(sources: tuple[str, ...] = KERNEL_STAGES) -> str:
         for path in [place] if place.suffix else sorted(place.rglob("*.py")):
             digest.update(path.relative_to(root).as_posix().encode())
             digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def state_digest(sources: tuple[str, ...] = PREDICTING_SOURCES) -> str:
+    """Return a digest of sources and data: what the answer to a question depends on."""
+    return _state_digest(sources, data_dir())
+
+
+@cache
+def _state_digest(sources: tuple[str, ...], data: Path) -> str:
+    digest = hashlib.sha256(source_digest(sources).encode())
+    for name in PREDICTING_DATA:
+        for path in sorted((data / name).rglob("*.*")) or [data / name]:
+            digest.update(path.relative_to(data).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
 

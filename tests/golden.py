@@ -44,9 +44,9 @@ Rows = Iterator[tuple[str, ...]]
 
 def predictions(only: Iterable[str] = ()) -> Rows:
     """Every published row: three tiers and the 80 % interval."""
-    from ipusim.study.cached import available_cores
     from ipusim.study.data.published import load_rows
     from ipusim.study.verdicts.compare import verdicts
+    from ipusim.workers import available_cores
 
     rows = [row for row in load_rows() if not only or row.run.model in only]
     return prediction_rows(verdicts(rows, jobs=available_cores()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from ipusim.compiler.code_size import STACK_BYTES, Code, code_size
 from ipusim.compiler.program import Program
@@ -33,7 +34,7 @@ class LivePoint:
     chip_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Memory:
     """Memory of one chip for one program.
 
@@ -93,7 +94,7 @@ class Memory:
         """The same without vertex code and stacks, as IPUModel counts if it compiles no code."""
         return self.variable_bytes + self.code.chip.total - self.code.chip.vertex_code
 
-    @property
+    @cached_property
     def peak_tile_bytes(self) -> int:
         """Highest address in use on the fullest tile, so that gaps between regions count.
 

@@ -21,6 +21,7 @@ from ipusim.workload.training import training_graphs
 
 REMEMBERED = 128
 """Graphs, programs and cuts that a process remembers: the published runs of a mode have fewer."""
+_ANY_CLOCK = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +91,8 @@ class Compiled:
         The weight update of a training step; None in inference, and of an update itself.
     gradient_bytes : mapping of str to int
         Of each parameter that is trained.
+    timeless : Compiled or None
+        The same for any clock: what needs no seconds, such as memory, is measured once for it.
     """
 
     job: CompileJob
@@ -97,6 +100,7 @@ class Compiled:
     program: Program
     update: Compiled | None = None
     gradient_bytes: Mapping[str, int] = field(default_factory=dict)
+    timeless: Compiled | None = None
 
     @property
     def chip(self) -> Chip:
@@ -113,9 +117,8 @@ class Compiled:
         program = as_rewritten(self.program, self.chip)
         if program is self.program:
             return self
-        return replace(
-            self, program=program, update=self.update.as_rewritten() if self.update else None
-        )
+        update = self.update.as_rewritten() if self.update else None
+        return replace(self, program=program, update=update, timeless=None)
 
 
 def compute_chip(config: RunConfig) -> Chip:
@@ -200,6 +203,14 @@ def compile_run(model: Model, config: RunConfig) -> Compiled:
 
 @lru_cache(maxsize=REMEMBERED)
 def _compiled(job: CompileJob) -> Compiled:
+    """Compile for a chip, whose clock says how long cycles are and not which they are."""
+    timeless = _lowered(replace(job, chip=replace(job.chip, clock_hz=_ANY_CLOCK)))
+    update = replace(timeless.update, job=job) if timeless.update else None
+    return replace(timeless, job=job, update=update, timeless=timeless)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _lowered(job: CompileJob) -> Compiled:
     """Lower the graphs of a job: the most expensive part of a simulation."""
     made = graphs(job.graphs)
 

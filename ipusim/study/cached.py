@@ -12,30 +12,28 @@ import gc
 import hashlib
 import json
 import math
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ipusim.compiler.program_cache import keep_programs, keeps_programs, rewritten
-from ipusim.files import data_dir
-from ipusim.kernel_cache import cache_folder, read_kept, source_digest, write_kept
+from ipusim.kernel_cache import (
+    PREDICTING_SOURCES,
+    cache_folder,
+    read_kept,
+    state_digest,
+    write_kept,
+)
 from ipusim.study.predict import Predictor, Request
-from ipusim.study.workers import Workers
+from ipusim.workers import Workers
 
 LOWERING_OPTIONS = ("mode", "stack", "micro_batch", "precision", "partials", "recompute")
 """Options that tell programs apart; runs that agree in them are better predicted together."""
 
-PREDICTING = (
-    *("api.py", "report.py", "runtime", "compiler", "workload", "machine", "files.py", "errors.py"),
-    *("study/cached.py", "study/fidelity/ablation.py"),
-)
+PREDICTING = (*PREDICTING_SOURCES, "study/cached.py", "study/fidelity/ablation.py")
 """Sources that the answer to a request depends on, those that rewrite programs among them."""
-DATA = ("calibration.toml", "frameworks.toml", "stacks.toml", "gpu", "hardware", "models")
-"""Data that it depends on; how a row was run stands in the request."""
 
 _ALLOCATIONS_BETWEEN_COLLECTIONS = 200_000
 """Python's own 700 cost a quarter of the time of a comparison and save no memory."""
@@ -67,21 +65,9 @@ class Prediction:
     parts_s: dict[str, float] = field(default_factory=dict)
 
 
-def available_cores() -> int:
-    """Return how many processor cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-@cache
-def _kept_folder(data: Path) -> Path:
+def _kept_folder() -> Path:
     """Return where answers are kept that these sources give with these data."""
-    digest = hashlib.sha256(source_digest(PREDICTING).encode())
-    for name in DATA:
-        for path in sorted((data / name).rglob("*.*")) or [data / name]:
-            digest.update(path.relative_to(data).as_posix().encode() + path.read_bytes())
-    return cache_folder("predictions") / digest.hexdigest()[:16]
+    return cache_folder("predictions") / state_digest(PREDICTING)
 
 
 def _kept_path(request: Request) -> Path | None:
@@ -90,7 +76,7 @@ def _kept_path(request: Request) -> Path | None:
         return None
     entry, model, rewrite, *options = request.key
     text = repr((entry, model, rewrite and f"{rewrite.__module__}.{rewrite.__qualname__}", options))
-    return _kept_folder(data_dir()) / hashlib.sha256(text.encode()).hexdigest()
+    return _kept_folder() / hashlib.sha256(text.encode()).hexdigest()
 
 
 def _kept(request: Request) -> Prediction | None:

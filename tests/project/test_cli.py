@@ -11,7 +11,7 @@ from study_fakes import FakePredictor
 from toy_study import write_study
 
 import ipusim
-from ipusim import cli
+from ipusim import cli, sweeps
 from ipusim.errors import ConfigError, UnknownNameError
 from ipusim.runtime.options.spec import OPTIONS
 from ipusim.study.book.reproduce import StudyResult
@@ -46,13 +46,16 @@ def api(monkeypatch):
             raise ConfigError("Inference has no gradient accumulation:\n  drop the option.")
         return Report({"model": model, **options})
 
-    def sweep(model, *, system, micro_batch):
+    def sweep(model, *, system, micro_batch, jobs, chip, client):
+        assert jobs >= 1 and not chip and client is None
+        system = [system] if isinstance(system, str) else system
         lines = [(name, size, 0.1 * size) for name in system for size in micro_batch]
         return pd.DataFrame(lines, columns=["system", "micro_batch", "latency_ms"])
 
     fake = types.ModuleType("ipusim.api")
-    fake.simulate, fake.sweep = simulate, sweep
+    fake.simulate = simulate
     monkeypatch.setitem(sys.modules, "ipusim.api", fake)
+    monkeypatch.setattr(sweeps, "sweep", sweep)
     monkeypatch.setattr(ipusim, "api", fake, raising=False)
     return fake
 

@@ -21,7 +21,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CONDA_NAMES = {"matplotlib-base": "matplotlib"}
 IMPORT_NAMES = {"protobuf": "google", "pyyaml": "yaml"}
-PREDICTING = ("machine", "workload", "compiler", "numerics", "runtime", "api.py", "report.py")
+PREDICTING = (
+    *("machine", "workload", "compiler", "numerics", "runtime", "api.py", "report.py"),
+    *("sweeps.py", "parts.py", "workers.py"),
+)
 
 
 def requirements(lines: list[str]) -> dict[str, Requirement]:
@@ -30,6 +33,7 @@ def requirements(lines: list[str]) -> dict[str, Requirement]:
 
 
 RUNTIME = requirements(PROJECT["dependencies"])
+CLUSTER = requirements(PROJECT["optional-dependencies"]["cluster"])
 TEST = requirements(PROJECT["optional-dependencies"]["test"])
 
 
@@ -82,6 +86,12 @@ def test_pin_satisfies_floor(name: str, pins: dict[str, str]) -> None:
     assert requirement.specifier.contains(pins[name]), f"{name}=={pins[name]}"
 
 
+def test_what_a_cluster_needs_is_tested() -> None:
+    assert {name: TEST[name].specifier for name in CLUSTER} == {
+        name: line.specifier for name, line in CLUSTER.items()
+    }
+
+
 def test_known_bad_versions_are_excluded() -> None:
     assert not TEST["nbval"].specifier.contains("0.10.0")
     assert not TEST["coverage"].specifier.contains("7.6.0")
@@ -124,7 +134,7 @@ def import_names(*declared: dict[str, Requirement]) -> set[str]:
 
 def test_the_package_imports_only_what_it_declares() -> None:
     # IPython comes with ipykernel.
-    allowed = import_names(RUNTIME) | {"IPython"}
+    allowed = import_names(RUNTIME, CLUSTER) | {"IPython"}
     assert third_party_imports(ROOT / "ipusim") <= allowed
 
 

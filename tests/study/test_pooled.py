@@ -17,12 +17,13 @@ from ipusim.runtime import compile as compilation
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.study import cached as pooled
 from ipusim.study.book.outputs import frame_csv
-from ipusim.study.cached import PooledPredictor, available_cores
+from ipusim.study.cached import PooledPredictor
 from ipusim.study.data.published import load_row
 from ipusim.study.fidelity import ablation
 from ipusim.study.predict import TIERS, Request, request_for
 from ipusim.study.verdicts import compare
 from ipusim.study.verdicts.compare import Samples
+from ipusim.workers import available_cores
 
 ROWS = [load_row(f"results.inference.{number}") for number in ("049", "058", "058.latency")]
 
@@ -84,7 +85,6 @@ def test_each_question_is_answered_once(asked):
 
 def test_an_answer_is_kept_for_its_sources_and_data(tmp_path, monkeypatch, asked):
     monkeypatch.setattr(pooled, "cache_folder", lambda what: tmp_path / what)
-    pooled._kept_folder.cache_clear()
     costly = simulate(costs=FittedCosts(step_s=1e-4))
     with program_cache.keep_programs():
         first = PooledPredictor().answer(costly)
@@ -100,7 +100,6 @@ def test_an_answer_is_kept_for_its_sources_and_data(tmp_path, monkeypatch, asked
         assert len(asked) == 4
     PooledPredictor().answer(costly)  # nothing is read where nothing is kept
     assert len(asked) == 5
-    pooled._kept_folder.cache_clear()
 
 
 def test_sources_that_a_request_depends_on_are_all_named():
@@ -128,7 +127,8 @@ def test_a_request_holds_nothing_that_was_published():
 
 def test_workers_kept_programs_and_fresh_ones_give_the_same_table(tmp_path, monkeypatch):
     monkeypatch.setattr(program_cache, "_folder", lambda: tmp_path / "programs" / "digest")
-    compilation._compiled.cache_clear()  # what another test lowered here is not kept again
+    for remembered in (compilation._compiled, compilation._lowered):
+        remembered.cache_clear()  # what another test lowered here is not kept again
     tables = [frame_csv(compare.verdicts(ROWS, samples=Samples())) for _ in range(2)]
     assert len(list((tmp_path / "programs" / "digest").iterdir())) == 2
     tables.append(frame_csv(compare.verdicts(ROWS, predictor=api, samples=Samples())))

@@ -39,7 +39,7 @@ def run_replica(compiled: Compiled, config: RunConfig) -> Replica:
             times=config.micro_batches,
             update_cycles=compiled.update.program.cycles if compiled.update else 0,
         ),
-        memory=_one_chip(compiled, resident),
+        memory=_one_chip(compiled.timeless or compiled, resident),
         parameters=(tuple(compiled.gradient_bytes),),
     )
 

@@ -35,12 +35,12 @@ from ipusim.study.book.notebook import cleaned, notebook_text, read_notebook
 from ipusim.study.book.outputs import frame_csv, save_figure
 from ipusim.study.book.rows import coverage_html, rows_html
 from ipusim.study.book.site import COVERAGE, ROWS, START, notebook_page, search_script
-from ipusim.study.cached import available_cores
 from ipusim.study.coverage import coverage
 from ipusim.study.data.published import PublishedRow, load_rows
 from ipusim.study.predict import Predictor
 from ipusim.study.verdicts.compare import PREDICTED, verdicts
 from ipusim.study.verdicts.summary import Verdict
+from ipusim.workers import available_cores
 
 STATE_FOLDER = ".ipusim"
 SCATTER_FIGURE = "published_against_predicted"

@@ -7,9 +7,10 @@ import pytest
 from onnx import TensorProto, helper
 from onnx_single_op import make_model, single
 
-from ipusim.api import simulate, sweep
+from ipusim.api import simulate
 from ipusim.cli import main
 from ipusim.errors import ConfigError, WorkloadError
+from ipusim.sweeps import sweep
 from ipusim.workload.onnx.importer import from_onnx
 
 

@@ -1,4 +1,7 @@
-"""Worker processes that keep what they made: a task goes to the one that had it before."""
+"""Worker processes that keep what they made: a task goes to the one that had it before.
+
+A process that dies is replaced and its task begun again: it costs time and loses nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,23 @@ import multiprocessing
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
+
+from ipusim.errors import ConfigError
+
+MOST_DEATHS = 3
+"""Workers that a task may cost; one that ends so many of them would end them all."""
+
+
+def available_cores() -> int:
+    """Return how many processor cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _follow_parent() -> None:
@@ -26,6 +43,12 @@ def _follow_parent() -> None:
     threading.Thread(target=watch, daemon=True, name="follows-parent").start()
 
 
+def _process() -> ProcessPoolExecutor:
+    """Return a process, started afresh: a notebook has threads, which do not survive a fork."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(1, mp_context=context, initializer=_follow_parent)
+
+
 class Workers:
     """Processes that live as long as this object.
 
@@ -36,12 +59,7 @@ class Workers:
     """
 
     def __init__(self, count: int) -> None:
-        # Started afresh: a notebook has threads, and those do not survive a fork.
-        context = multiprocessing.get_context("spawn")
-        self._pools = [
-            ProcessPoolExecutor(1, mp_context=context, initializer=_follow_parent)
-            for _ in range(count)
-        ]
+        self._pools = [_process() for _ in range(count)]
         self._home: dict[Hashable, int] = {}
 
     def each(
@@ -59,10 +77,13 @@ class Workers:
 
         Raises
         ------
+        ConfigError
+            If a task has ended `MOST_DEATHS` workers, as one that needs too much memory does.
         Exception
             What the function raises.
         """
         waiting = dict(tasks)
+        deaths: Counter[Hashable] = Counter()
         running: dict[Future[Any], tuple[int, Hashable]] = {}
         idle = set(range(len(self._pools)))
         while waiting or running:
@@ -78,4 +99,16 @@ class Workers:
             for future in done:
                 worker, key = running.pop(future)
                 idle.add(worker)
-                yield key, future.result()
+                try:
+                    result = future.result()
+                except BrokenProcessPool:
+                    deaths[key] += 1
+                    if deaths[key] == MOST_DEATHS:
+                        raise ConfigError(
+                            f"{MOST_DEATHS} worker processes ended on the same task, most likely "
+                            "for lack of memory: use fewer of them, or ask for less at once."
+                        ) from None
+                    self._pools[worker] = _process()
+                    waiting[key] = tasks[key]
+                    continue
+                yield key, result

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from ipusim.errors import ConfigError
-from ipusim.study.workers import Workers
+from ipusim.workers import Workers
 
 CHILD = """
 import os
 from test_workers import who
-from ipusim.study.workers import Workers
+from ipusim.workers import Workers
 
 if __name__ == "__main__":
     workers = Workers(1)
@@ -55,6 +55,24 @@ def test_who_has_nothing_to_do_takes_what_waits():
 def test_errors_come_back():
     with pytest.raises(ConfigError, match="No."):
         list(Workers(1).each(refuse, {"a": None}))
+
+
+def dies_once(path):
+    if not Path(path).exists():
+        Path(path).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "done"
+
+
+def dies(_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_the_task_of_a_process_that_dies_is_done_by_another(tmp_path):
+    tasks = {"a": tmp_path / "a", "b": tmp_path / "b"}
+    assert dict(Workers(2).each(dies_once, tasks)) == {"a": "done", "b": "done"}
+    with pytest.raises(ConfigError, match="lack of memory"):
+        list(Workers(1).each(dies, {"a": None}))
 
 
 def test_an_interrupt_is_the_parents():

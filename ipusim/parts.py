@@ -1,0 +1,169 @@
+"""A table that grows by parts: in memory, or on disk where it outlives its process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from ipusim.errors import ConfigError
+from ipusim.files import replace_file
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ENDINGS = (".csv", ".parquet")
+_INDEX = "row"
+_MANIFEST = "parts.json"
+
+
+class Parts:
+    """Parts of a table, each written whole or not at all.
+
+    Parameters
+    ----------
+    file : path, optional
+        The table, .csv or .parquet; its parts lie in a folder of the same name with ``.parts``
+        until it is complete. None keeps everything in memory.
+    what : str
+        What the table says; parts of another are refused.
+    """
+
+    def __init__(self, file: str | Path | None, what: str) -> None:
+        self._frames: dict[int, pd.DataFrame] = {}
+        self._file = None if file is None else Path(file)
+        self._about = json.dumps({"digest": hashlib.sha256(what.encode()).hexdigest()})
+        self._lock: int | None = None
+        if self._file is None:
+            return
+        self._csv = self._file.suffix == ".csv"
+        self._folder = self._file.with_name(f"{self._file.name}.parts")
+        if self._file.suffix not in ENDINGS:
+            raise ConfigError(f"The table {str(file)!r} must end in .csv or .parquet.")
+        if not self._csv:
+            _require_pyarrow()
+
+    def __enter__(self) -> Self:
+        """Take the folder for this process alone, and see that its parts belong together."""
+        if self._file is None:
+            return self
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self._folder, os.O_RDONLY)
+            self._take()
+            manifest = self._folder / _MANIFEST
+            known = manifest.read_text() if manifest.exists() else None
+            if known is None:
+                replace_file(manifest, self._about.encode())
+        except OSError as error:
+            self.__exit__(None, None, None)
+            raise ConfigError(
+                f"Cannot write {self._file} ({error.strerror}): choose another file."
+            ) from error
+        if known not in (None, self._about):
+            self.__exit__(None, None, None)
+            raise ConfigError(
+                f"The folder {self._folder} holds parts of another sweep, or of another version of "
+                "ipusim or its data: remove it or choose another file."
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave the folder to others."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _take(self) -> None:
+        try:
+            import fcntl
+        except ImportError:  # not on Windows
+            return
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.__exit__(None, None, None)
+            raise ConfigError(
+                f"Another process is writing {self._file}: wait for it or choose another file."
+            ) from None
+
+    def known(self, names: Iterable[int]) -> set[int]:
+        """Return the parts that are there already."""
+        if self._file is None:
+            return set()
+        return {name for name in names if self._part(name).exists()}
+
+    def keep(self, name: int, frame: pd.DataFrame) -> None:
+        """Keep one part; its index says which rows of the table it is."""
+        if self._file is None:
+            self._frames[name] = frame
+            return
+        texts = {
+            column: frame[column].map(_text) for column in frame if frame[column].dtype == object
+        }
+        self._write(self._part(name), frame.assign(**texts).rename_axis(_INDEX).reset_index())
+
+    def table(self, names: Iterable[int]) -> pd.DataFrame:
+        """Return the whole table, its rows in order; on disk it takes the place of its parts."""
+        import pandas as pd
+
+        if self._file is None:
+            frames = [self._frames[name] for name in names]
+            return pd.concat(frames).sort_index().reset_index(drop=True)
+        frames = [self._read(self._part(name), as_written=True) for name in names]
+        whole = pd.concat(frames, ignore_index=True)
+        order = whole.pop(_INDEX).astype(int).argsort(kind="stable")
+        self._write(self._file, whole.iloc[order])
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return self._read(self._file)
+
+    def _part(self, name: int) -> Path:
+        return self._folder / f"part-{name:06d}{self._file.suffix}"
+
+    def _write(self, path: Path, frame: pd.DataFrame) -> None:
+        if self._csv:
+            content = frame.to_csv(index=False, lineterminator="\n").encode()
+        else:
+            content = frame.to_parquet(None, engine="pyarrow", index=False)
+        try:
+            replace_file(path, content)
+        except OSError as error:
+            raise ConfigError(
+                f"Cannot write {path} ({error.strerror}): make room, then ask again for the rest."
+            ) from error
+
+    def _read(self, path: Path, *, as_written: bool = False) -> pd.DataFrame:
+        """Read a table; `as_written` leaves the digits of CSV as they are."""
+        import pandas as pd
+
+        if not self._csv:
+            return pd.read_parquet(path, engine="pyarrow")
+        if as_written:
+            return pd.read_csv(path, dtype=str, keep_default_na=False)
+        # The parser in Python reads every digit, as float() does.
+        return pd.read_csv(path, engine="python", na_values=[""], keep_default_na=False)
+
+
+def _text(value: Any) -> Any:
+    """Return a list as text, as the command line takes it."""
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+
+def _require_pyarrow() -> None:
+    try:
+        import pyarrow  # noqa: F401  only to see that it is there
+    except ImportError:
+        raise ConfigError(
+            "A .parquet file needs pyarrow, which is not installed: pip install ipusim[cluster], "
+            "or write .csv."
+        ) from None

@@ -1,0 +1,341 @@
+"""Many runs: every combination of options, each distinct program compiled once, here or elsewhere.
+
+The combinations are cut into tasks whose points share their programs. Tasks run in this process, in
+worker processes or on a dask cluster; what each gives is written to a part file at once, so that a
+sweep that was ended goes on where it was and its table is the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ipusim.api import ONNX_OPTIONS, load_model, simulate, split_onnx
+from ipusim.errors import ConfigError, IpuSimError, unknown_name
+from ipusim.kernel_cache import state_digest
+from ipusim.machine import Chip, System, load_system
+from ipusim.parts import Parts
+from ipusim.report import Report
+from ipusim.runtime.options.spec import COUNT, OPTIONS, Option
+from ipusim.workers import Workers
+from ipusim.workload.model import Model
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEAST_POINTS, MOST_POINTS = 25, 500
+"""Points of a task: enough to be worth a part file, few enough that a lost one is soon made."""
+
+PRICED = (
+    *("clock_hz", "replicas", "batches_in_flight", "instances", "loader_item_s", "serial_item_s"),
+    *("host_servers", "loader_workers", "dataset", "merge_gradients_bytes", "framework"),
+    *("ipus_per_replica", "pipeline_splits", "stage_ipus", "schedule", "optimizer_state"),
+)
+"""What a program does not depend on, as a rule: points that differ in these alone share a task."""
+
+CHIP_OPTIONS: dict[str, Option] = {
+    one.name: Option(name=one.name, kind=COUNT, meaning="")
+    for one in fields(Chip)
+    if one.metadata and one.name != "mark"
+}
+"""Numbers of a chip that a sweep may set."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What a sweep asks; a point is the number of a combination, the last axis moving fastest.
+
+    Attributes
+    ----------
+    model : str or Model
+    axes : mapping
+        Values by (kind, name); the kind is "run", "chip", "dims" or "shapes".
+    fixed : mapping
+        Options of a run with one value.
+    chip : mapping
+        Numbers of the chip with one value.
+    given : mapping
+        What an ONNX file leaves open, apart from what is swept.
+    keep_going : bool
+    """
+
+    model: str | Model
+    axes: Mapping[tuple[str, str], list[Any]]
+    fixed: Mapping[str, Any]
+    chip: Mapping[str, int]
+    given: Mapping[str, Any]
+    keep_going: bool = False
+
+    def __len__(self) -> int:
+        return math.prod(map(len, self.axes.values()))
+
+    def text(self) -> str:
+        """Return what tells it from others; a model that is no name counts by its name."""
+        model = self.model.name if isinstance(self.model, Model) else self.model
+        told = (model, self.axes, self.fixed, self.chip, self.given, self.keep_going)
+        return repr((*told, LEAST_POINTS, MOST_POINTS))
+
+    def tasks(self) -> list[tuple[int, ...]]:
+        """Return the points of each task: those that share programs together."""
+        compiled = [place for place, (_, name) in enumerate(self.axes) if name not in PRICED]
+        groups: dict[tuple[int, ...], list[int]] = {}
+        places = itertools.product(*(range(len(values)) for values in self.axes.values()))
+        for point, place in enumerate(places):
+            groups.setdefault(tuple(place[axis] for axis in compiled), []).append(point)
+        tasks: list[tuple[int, ...]] = []
+        waiting: list[int] = []
+        for group in groups.values():
+            waiting += group
+            while len(waiting) >= LEAST_POINTS:
+                tasks.append(tuple(waiting[:MOST_POINTS]))
+                waiting = waiting[MOST_POINTS:]
+        return [*tasks, tuple(waiting)] if waiting else tasks
+
+    def row(self, point: int) -> dict[str, Any]:
+        """Predict one point."""
+        chosen: dict[str, dict[str, Any]] = {kind: {} for kind in ("run", "chip", "dims", "shapes")}
+        for (kind, name), values in reversed(self.axes.items()):
+            point, place = divmod(point, len(values))
+            chosen[kind][name] = values[place]
+        sizes = chosen["dims"] | chosen["shapes"]
+        run = {**self.fixed, **chosen["run"]}
+        machine = _system(run.get("system"), tuple({**self.chip, **chosen["chip"]}.items()))
+        swept = [name for _, name in self.axes if name != "system"]
+        told = sizes | chosen["run"] | chosen["chip"]
+        head = {"system": machine.name, **{name: told[name] for name in swept}}
+        try:
+            loaded = _loaded(self.model, _Given(self.given, chosen["dims"], chosen["shapes"]))
+            report = simulate(loaded, **{**run, "system": machine})
+        except IpuSimError as error:
+            if not self.keep_going:
+                raise
+            named = self.model.name if isinstance(self.model, Model) else self.model
+            return {"model": named, **head, **dict.fromkeys(NUMBERS), "refused": str(error)}
+        numbers = {name: number(report) for name, number in NUMBERS.items()}
+        return {"model": report.model, **head, **numbers} | (
+            {"refused": ""} if self.keep_going else {}
+        )
+
+
+def _scaled(end: float | None, scale: float = 1.0) -> float:
+    return math.nan if end is None else scale * end
+
+
+NUMBERS: dict[str, Callable[[Report], Any]] = {
+    "latency_ms": lambda report: 1e3 * report.latency.value,
+    "latency_low80_ms": lambda report: _scaled(report.latency.low80, 1e3),
+    "latency_high80_ms": lambda report: _scaled(report.latency.high80, 1e3),
+    "throughput_items_per_s": lambda report: report.throughput.value,
+    "throughput_low80_items_per_s": lambda report: _scaled(report.throughput.low80),
+    "throughput_high80_items_per_s": lambda report: _scaled(report.throughput.high80),
+    "power_w": lambda report: report.power.value,
+    "cycles_per_step": lambda report: report.cycles_per_step,
+    "fits": lambda report: report.fits,
+    "peak_tile_bytes": lambda report: report.peak_tile_bytes,
+}
+"""What a row says of a run."""
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What is given for an ONNX file, with the sizes of a point; equal where it says the same."""
+
+    fixed: Mapping[str, Any]
+    dims: Mapping[str, Any]
+    shapes: Mapping[str, Any]
+
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """The options of `from_onnx`."""
+        options = dict(self.fixed)
+        for name in ("dims", "shapes"):
+            if getattr(self, name):
+                options[name] = {**options.get(name, {}), **getattr(self, name)}
+        return options
+
+    def __hash__(self) -> int:
+        return hash(repr(self.options))
+
+
+@lru_cache(maxsize=8)
+def _loaded(model: str | Model, given: _Given) -> Model:
+    return load_model(model, **given.options)
+
+
+@lru_cache(maxsize=1024)
+def _system(system: str | System | None, changes: tuple[tuple[str, int], ...]) -> System:
+    name = OPTIONS["system"].default if system is None else system
+    machine = name if isinstance(name, System) else load_system(name)
+    return replace(machine, chip=replace(machine.chip, **dict(changes))) if changes else machine
+
+
+def _counts(name: str, value: Any) -> int | list[int]:
+    """Return one or several numbers of a chip, checked."""
+    if name not in CHIP_OPTIONS:
+        raise unknown_name("number of a chip", name, CHIP_OPTIONS)
+    option = CHIP_OPTIONS[name]
+    several = option.axis(value)
+    return option.check(value) if several is None else list(map(option.check, several))
+
+
+def _asked(
+    model: str | Model, chip: Mapping[str, Any] | None, options: dict[str, Any], keep_going: bool
+) -> Question:
+    """Tell what is swept from what is fixed."""
+    given = split_onnx(options)
+    chip = {name: _counts(name, value) for name, value in (chip or {}).items()}
+    axes: dict[tuple[str, str], list[Any]] = {}
+    for name, size in given.get("dims", {}).items():
+        if isinstance(size, Iterable):
+            axes["dims", name] = list(size)
+    for name, shape in given.get("shapes", {}).items():
+        if any(isinstance(size, Iterable) for size in shape):
+            axes["shapes", name] = list(shape)
+    for kind, known, values in (("run", OPTIONS, options), ("chip", CHIP_OPTIONS, chip)):
+        for name, value in values.items():
+            if name not in known and name not in ONNX_OPTIONS:
+                raise unknown_name("option", name, known)
+            several = known[name].axis(value) if name in known else None
+            if several is not None:
+                axes[kind, name] = several
+    left = {name: value for name, value in options.items() if ("run", name) not in axes}
+    return Question(
+        model=model,
+        axes=axes,
+        fixed={name: value for name, value in left.items() if name not in ONNX_OPTIONS},
+        chip={name: one for name, one in chip.items() if ("chip", name) not in axes},
+        given=given,
+        keep_going=keep_going,
+    )
+
+
+def sweep(
+    model: str | Model,
+    *,
+    chip: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    jobs: int = 1,
+    client: Any = None,
+    keep_going: bool = False,
+    progress: bool | None = None,
+    **options: Any,
+) -> pd.DataFrame:
+    """Predict every combination of options.
+
+    Parameters
+    ----------
+    model : str or Model
+        As for `simulate`.
+    chip : mapping, optional
+        Numbers of the chip to set, each a value or several: tiles, clock_hz [Hz], bytes_per_tile
+        [bytes] and the others of `load_chip`.
+    out : path, optional
+        Also write the table to this file, ending in .csv or .parquet (which needs pyarrow). What is
+        done lies in a folder beside it; the same call again goes on from there, however it ended.
+    jobs : int
+        Worker processes. Above 1, a script needs ``if __name__ == "__main__":``.
+    client : distributed.Client or str, optional
+        Run on a dask cluster instead: a client, the address of a scheduler, or "local" for a
+        cluster of `jobs` processes here. Needs ``ipusim[cluster]``.
+    keep_going : bool
+        Whether a combination that makes no sense becomes a row without numbers, with the reason in
+        the column refused, instead of the end.
+    progress : bool, optional
+        Whether to show a bar; by default only on a terminal or in a notebook.
+    **options
+        Options of `simulate`, each a value or a list or range of values. Of an option that takes
+        a list itself (such as pipeline_splits) several values are a list of lists. So may each
+        size in dims (``dims={"sequence": [128, 256]}``) and, as lists of tuples, each shape in
+        shapes.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per combination: the swept options, latency (ms) and throughput (items/s) with
+        their 80 % intervals (NaN where there is none), power (W), cycles per step, whether it fits,
+        bytes on the fullest tile.
+
+    Raises
+    ------
+    IpuSimError
+        With one sentence that says what is wrong.
+    """
+    import pandas as pd
+    from tqdm.auto import tqdm
+
+    question = _asked(model, chip, options, keep_going)
+    tasks = dict(enumerate(question.tasks()))
+    with Parts(out, f"{state_digest()} {question.text()}") as parts:
+        kept = parts.known(tasks)
+        bar = tqdm(
+            total=len(question),
+            initial=sum(len(tasks[task]) for task in kept),
+            desc=model.name if isinstance(model, Model) else str(model),
+            disable=None if progress is None else not progress,
+        )
+        left = {task: (question, points) for task, points in tasks.items() if task not in kept}
+        with bar:
+            for task, rows in _run_all(left, jobs, client):
+                parts.keep(task, pd.DataFrame(rows, index=list(tasks[task])))
+                bar.update(len(rows))
+        return parts.table(tasks)
+
+
+def _run(task: tuple[Question, tuple[int, ...]]) -> list[dict[str, Any]]:
+    question, points = task
+    return [question.row(point) for point in points]
+
+
+def _run_all(
+    tasks: Mapping[int, Any], jobs: int, client: Any
+) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
+    """Yield the rows of each task as they are done."""
+    if client is not None:
+        return _on_cluster(tasks, jobs, client)
+    if jobs == 1 or len(tasks) < 2:
+        return ((task, _run(given)) for task, given in tasks.items())
+    return Workers(jobs).each(_run, tasks)
+
+
+def _on_cluster(
+    tasks: Mapping[int, Any], jobs: int, client: Any
+) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    """Run on a dask cluster, which begins the tasks of a lost worker again on another."""
+    try:
+        from distributed import Client, as_completed
+    except ImportError:
+        raise ConfigError(
+            "A cluster needs dask.distributed, which is not installed: pip install ipusim[cluster]."
+        ) from None
+    with _closing(client, jobs, Client) as found:
+        futures = {found.submit(_run, given, pure=False): task for task, given in tasks.items()}
+        try:
+            for future, rows in as_completed(futures, with_results=True):
+                yield futures[future], rows
+                future.release()
+        finally:
+            found.cancel(list(futures))
+
+
+@contextmanager
+def _closing(client: Any, jobs: int, make: Callable[..., Any]) -> Iterator[Any]:
+    """Give a client as it is, or one made for an address, which ends with its use."""
+    if not isinstance(client, str):
+        yield client
+        return
+    local = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None}
+    try:
+        made = make(**local) if client == "local" else make(client, timeout=10)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"No scheduler answers at {client!r} ({error}): give its address, such as "
+            "tcp://127.0.0.1:8786, or 'local'."
+        ) from error
+    with made:
+        yield made
