@@ -12,13 +12,14 @@ PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=
 
 export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
 
-.PHONY: help reproduce test tests check-notebooks test-slow lint lab warmup bench clean
+.PHONY: help reproduce test tests check-notebooks test-slow mutants lint lab warmup bench clean
 
 help:
 	@echo "make reproduce   run every study into build/"
 	@echo "make warmup      compile the kernels, once for a version and machine"
 	@echo "make test        lint, import contract, tests, notebooks against their stored outputs"
 	@echo "make test-slow   the tests that need minutes or the network"
+	@echo "make mutants     break one line at a time: the tests of its room must notice (an hour or more)"
 	@echo "make lab         open JupyterLab on the notebooks"
 	@echo "make bench       measure planning, simulation and memory"
 	@echo "make clean       remove build/ and caches"
@@ -69,6 +70,9 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
+
+mutants: warmup
+	$(BIN)/python tests/mutants.py
 
 lab: warmup
 	$(BIN)/jupyter lab --notebook-dir notebooks $(LAB_OPTIONS)

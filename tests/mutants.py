@@ -120,8 +120,7 @@ def main(arguments: list[str]) -> int:
         every = every[:: max(1, len(every) // count)]
     elif arguments:
         every = [(n, one) for n, one in every if any(word in one.file for word in arguments)]
-    for _, one in every:
-        one.text()
+    every = [(n, one) for n, one in every if (ROOT / one.file).read_text().count(one.old) == 1]
     jobs = int(os.environ.get("MUTANT_JOBS", "1"))
     survivors = []
     with ThreadPoolExecutor(jobs) as pool:
