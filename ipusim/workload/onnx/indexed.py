@@ -163,10 +163,16 @@ def _function(node: Node) -> str:
 
 
 def suppression(context: ImportContext, node: Node) -> None:
-    """NonMaxSuppression: one loop for each class of each image, up to its largest result."""
-    context.notes["results whose number depends on data have their largest size"] += 1
+    """NonMaxSuppression: one loop for each class of each image, up to its largest result.
+
+    An upper bound: on the chip a loop ends as soon as no box is left, which data decide.
+    """
     batch, classes, boxes, kept = suppressed(Call(context, node))
     rows = batch * classes
+    context.notes[
+        f"NonMaxSuppression takes {kept:,} steps over {boxes:,} boxes, as many as it may keep: an "
+        "upper bound, which a smaller max_output_boxes_per_class lowers"
+    ] += 1
     corners, scores = (context.operand(name) for name in node.input[:2])
     dtype = context.dtype(node.input[0])
     label = context.op_name(node)

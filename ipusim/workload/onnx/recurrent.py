@@ -106,7 +106,7 @@ def _operands(context: ImportContext, node: Node, params: Recurrent, directions:
         names.append(context.graph.parameter(zeros, shape, role="constant"))
     for position in (_INITIAL_OUTPUT, _INITIAL_CELL):
         if has_input(node, position):
-            names.append(context.operand(node.input[position]))
+            names.append(context.operand(node.input[position], role="constant"))
     return names
 
 

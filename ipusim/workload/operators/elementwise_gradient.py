@@ -9,26 +9,23 @@ from ipusim.workload.operators.gradient import Backward, gradient
 from ipusim.workload.operators.layout import Layout
 from ipusim.workload.operators.reduce import Reduce
 
-FROM_OUTPUT = ("relu", "sigmoid", "tanh", "sqrt", "rsqrt", "reciprocal", "elu", "leaky_relu")
+FROM_OUTPUT = (
+    *("relu", "sigmoid", "tanh", "sqrt", "rsqrt", "reciprocal", "elu", "leaky_relu"),
+    *("selu", "celu"),
+)
 """Functions whose gradient is computed from the result, so that the input need not be kept."""
 
 FROM_INPUT = (
-    "abs",
-    "clip",
-    "cos",
-    "erf",
-    "gelu",
-    "hard_sigmoid",
-    "hard_swish",
-    "log",
-    "softplus",
-    "mish",
-    "swish",
+    *("abs", "clip", "cos", "erf", "gelu", "hard_sigmoid", "hard_swish", "log", "softplus"),
+    *("mish", "swish", "softsign", "thresholded_relu"),
 )
 """Functions whose gradient is computed from the input."""
 
 LINEAR = ("dropout", "neg", "scale")
 """Functions of one operand whose gradient is the same function of the incoming gradient."""
+
+STEPS = ("floor", "ceil", "round", "sign")
+"""Functions that are flat wherever they have a slope: nothing is sent back."""
 
 VIEWS_BACK = ("concat", "pad")
 """Layouts that need new memory, whose gradient is a view of the incoming one."""
@@ -43,7 +40,7 @@ def _elementwise(back: Backward, work: Elementwise) -> None:
     if function == "bias_add":
         back.give(x, back.gradient)
         _give_summed(back, others[0], back.gradient, "bias_gradient")
-    elif function in ("add", "sum", "mean"):
+    elif function in ("add", "sum", "mean", "scaled_add"):
         for index, name in enumerate(back.op.inputs):
             _give_summed(back, name, back.gradient, f"gradient{index}")
     elif function == "sub":
@@ -67,8 +64,31 @@ def _elementwise(back: Backward, work: Elementwise) -> None:
         back.give(x, _times(back, back.gradient, back.op.outputs[0], "gradient"))
     elif function == "square":
         back.give(x, _times(back, back.gradient, x, "gradient"))
-    elif function == "pow" and not (others and back.wants(others[0])):
+    elif function == "pow":
         back.give(x, _times(back, back.gradient, x, "gradient", function="pow_grad"))
+        if others and back.wants(others[0]):
+            power = _times(back, back.gradient, back.op.outputs[0], "power")
+            logarithm = _unary(back, "log", x, "logarithm")
+            product = _times(back, power, logarithm, "product")
+            _give_summed(back, others[0], product, "gradient1")
+    elif function == "sin":
+        back.give(x, _times(back, back.gradient, _unary(back, "cos", x, "cosine"), "gradient"))
+    elif function == "tan":
+        tangent = back.op.outputs[0]
+        # 1 + y^2 in the place of 1 - y^2.
+        back.give(x, _times(back, back.gradient, tangent, "gradient", function="tanh_grad"))
+    elif function == "prelu":
+        slope = Elementwise(
+            function="prelu_grad", n_inputs=3, elements=back.result.elements, broadcast=True
+        )
+        back.give(x, back.emit("gradient", slope, (back.gradient, x, others[0]), back.result))
+        if back.wants(others[0]):
+            product = _times(back, back.gradient, x, "product")
+            _give_summed(back, others[0], product, "gradient1")
+    elif function == "mod":
+        back.give(x, back.gradient)
+    elif function in STEPS:
+        return
     elif function in ("max", "min") and others:
         _compared(back, function)
     elif function == "select":
@@ -149,38 +169,71 @@ def _reduce(back: Backward, work: Reduce) -> None:
     if work.function in ("max", "min"):
         back.give(x, _shared_by_equals(back, work))
         return
-    if work.function == "l2":
-        quotient = Elementwise(function="div", n_inputs=2, elements=back.result.elements)
-        share = back.emit("share", quotient, (incoming, back.op.outputs[0]), back.result)
-        whole = back.tensor(x)
-        product = Elementwise(
-            function="mul", n_inputs=2, elements=whole.elements, broadcast=True, in_place_ok=True
-        )
-        back.give(x, back.emit("gradient", product, (x, share), whole))
+    y, rule = back.op.outputs[0], _OVER_ELEMENTS.get(work.function)
+    if rule is not None:
+        back.give(x, rule(back, x, y))
         return
-    if work.function not in ("sum", "mean"):
+    if work.function not in ("sum", "mean", "logsum"):
         raise back.refusal()
     if work.function == "mean":
         incoming = _unary(back, "scale", incoming, "scaled")
+    if work.function == "logsum":
+        incoming = _narrow(back, "share", "div", incoming, _unary(back, "exp", y, "sum"))
     spread = Layout(function="expand", elements=back.tensor(x).elements, moves_data=False)
     back.send(x, "gradient", spread, (incoming,))
 
 
+def _narrow(back: Backward, suffix: str, function: str, *inputs: str) -> str:
+    """Combine tensors of the size of the result of a reduction."""
+    work = Elementwise(function=function, n_inputs=2, elements=back.result.elements)
+    return back.emit(suffix, work, inputs, back.result)
+
+
+def _wide(back: Backward, suffix: str, function: str, *inputs: str) -> str:
+    """Combine tensors over all elements that a reduction read; its results repeat."""
+    whole = back.tensor(back.op.inputs[0])
+    work = Elementwise(
+        function=function,
+        n_inputs=len(inputs),
+        elements=whole.elements,
+        broadcast=len(inputs) > 1,
+        in_place_ok=True,
+    )
+    return back.emit(suffix, work, inputs, whole)
+
+
+def _of_length(back: Backward, x: str, y: str) -> str:
+    return _wide(back, "gradient", "mul", x, _narrow(back, "share", "div", back.gradient, y))
+
+
+def _of_exponentials(back: Backward, x: str, y: str) -> str:
+    share = _wide(back, "share", "exp", _wide(back, "difference", "sub", x, y))
+    return _wide(back, "gradient", "mul", share, back.gradient)
+
+
+def _of_product(back: Backward, x: str, y: str) -> str:
+    product = _narrow(back, "product", "mul", back.gradient, y)
+    inverse = _wide(back, "inverse", "reciprocal", x)
+    return _wide(back, "gradient", "mul", inverse, product)
+
+
+_OVER_ELEMENTS = {
+    "l1": lambda back, x, _: _wide(back, "gradient", "abs_grad", x, back.gradient),
+    "l2": _of_length,
+    "sumsquare": lambda back, x, _: _wide(back, "gradient", "mul", x, back.gradient),
+    "logsumexp": _of_exponentials,
+    "prod": _of_product,
+}
+"""Reductions whose gradient differs from element to element."""
+
+
 def _shared_by_equals(back: Backward, work: Reduce) -> str:
     """Return the gradient of a maximum: elements equal to it share it (TensorFlow's rule)."""
-    whole, part = back.tensor(back.op.inputs[0]), back.result
-
-    def spread(suffix: str, function: str, inputs: tuple[str, ...]) -> str:
-        product = Elementwise(
-            function=function, n_inputs=2, elements=whole.elements, broadcast=True, in_place_ok=True
-        )
-        return back.emit(suffix, product, inputs, whole)
-
-    equal = spread("equal", "equal", (whole.name, part.name))
+    part = back.result
+    equal = _wide(back, "equal", "equal", back.op.inputs[0], part.name)
     count = back.emit("count", replace(work, function="sum"), (equal,), part)
-    quotient = Elementwise(function="div", n_inputs=2, elements=part.elements)
-    share = back.emit("share", quotient, (back.gradient, count), part)
-    return spread("gradient", "mul", (equal, share))
+    share = _narrow(back, "share", "div", back.gradient, count)
+    return _wide(back, "gradient", "mul", equal, share)
 
 
 @gradient(Layout)
@@ -191,7 +244,8 @@ def _layout(back: Backward, layout: Layout) -> None:
         _give_summed(back, back.op.inputs[0], back.gradient, "gradient")
         return
     if layout.function == "resize":
-        raise back.refusal()
+        _resized(back, source)
+        return
     present = tuple(name for name in back.incoming if name is not None)
     arriving = sum(back.elements(name) for name in present)
     for index, name in enumerate(back.op.inputs):
@@ -207,3 +261,14 @@ def _layout(back: Backward, layout: Layout) -> None:
             answer = replace(layout, elements=elements)
         suffix = f"gradient{index}" if len(back.op.inputs) > 1 else "gradient"
         back.send(name, suffix, answer, present)
+
+
+def _resized(back: Backward, source: int) -> None:
+    """Sum what went to several places: as often as the result is larger, rounded up."""
+    arriving, times = back.gradient, -(-back.result.elements // source)
+    if back.result.elements % source:
+        filled = Layout(function="pad", elements=times * source, moves_data=True)
+        like = replace(back.result, shape=(times, source))
+        arriving = back.emit("filled", filled, (arriving,), like)
+    total = Reduce(function="sum", outer=1, reduced=times, inner=source)
+    back.send(back.op.inputs[0], "gradient", total, (arriving,), back.result.dtype)

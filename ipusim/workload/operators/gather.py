@@ -8,6 +8,7 @@ from typing import ClassVar
 from ipusim.errors import WorkloadError
 from ipusim.workload.operators.base import Attributes, check_positive
 from ipusim.workload.operators.gradient import Backward, gradient
+from ipusim.workload.operators.layout import Layout
 
 GATHERS = ("lookup", "add", "write")
 """What `Gather` does with the rows."""
@@ -71,8 +72,13 @@ class Gather(Attributes):
 
 @gradient(Gather)
 def _gradient(back: Backward, gather: Gather) -> None:
-    if gather.function not in _BACK:
-        raise back.refusal()
-    operand, indices = back.op.inputs
+    *tables, operand, indices = back.op.inputs
+    if gather.function == "write":
+        # The rows that were overwritten send nothing back; what was written is looked up.
+        read = replace(gather, function="lookup")
+        back.send(operand, "gradient", read, (back.gradient, indices), back.result.dtype)
+        kept = Layout(function="pad", elements=back.result.elements, moves_data=True)
+        back.send(tables[0], "gradient_of_table", kept, (back.gradient,), back.result.dtype)
+        return
     answer = replace(gather, function=_BACK[gather.function])
     back.send(operand, "gradient", answer, (back.gradient, indices), back.result.dtype)

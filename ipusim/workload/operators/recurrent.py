@@ -7,7 +7,9 @@ from typing import ClassVar
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.operators.base import Attributes, Op, Sizes, check_positive
+from ipusim.workload.operators.elementwise import Elementwise
 from ipusim.workload.operators.gradient import Backward, gradient
+from ipusim.workload.operators.layout import Layout
 
 GATES = {"lstm": 4, "gru": 3}
 """Gates of a cell, the candidate counted as one: products of this many times the hidden size."""
@@ -126,8 +128,15 @@ def _gradient(back: Backward, layer: Recurrent) -> None:
     op = back.op
     gradient, *others = back.incoming
     x, *weights = op.inputs[:4]
-    if gradient is None or any(others) or any(back.wants(name) for name in op.inputs[4:]):
-        # Gradients of final cell states and of computed initial states are not passed on.
+    for place, other in enumerate(filter(None, others)):
+        # The gradient of a final cell state joins that of the last step.
+        wide = Layout(function="pad", elements=back.result.elements, moves_data=True)
+        part = back.emit(f"final{place}", wide, (other,), back.result)
+        if gradient is not None:
+            add = Elementwise(function="add", n_inputs=2, elements=back.result.elements)
+            part = back.emit(f"joined{place}", add, (gradient, part), back.result)
+        gradient = part
+    if gradient is None:
         raise back.refusal()
     passed_on = back.wants(x)
     inputs = (gradient, *op.inputs[:3], op.outputs[0], op.outputs[-1])
@@ -137,3 +146,7 @@ def _gradient(back: Backward, layer: Recurrent) -> None:
         inputs,
         dtype=back.result.dtype,
     )
+    for place, name in enumerate(op.inputs[4:]):
+        # What reaches an initial state is what the first step leaves over: one small copy.
+        first = Layout(function="slice", elements=back.elements(name), moves_data=True)
+        back.send(name, f"initial{place}", first, (gradient,), back.result.dtype)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ipusim.workload.operators.base import Attributes, check_positive
+from ipusim.workload.operators.gather import Gather
+from ipusim.workload.operators.gradient import Backward, gradient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,3 +26,12 @@ class Sort(Attributes):
     def flops(self) -> int:
         """One comparison per element and merge of a sort by merging."""
         return self.outer * self.length * (self.length - 1).bit_length()
+
+
+@gradient(Sort)
+def _gradient(back: Backward, sort: Sort) -> None:
+    """Every element goes back to where it came from: an addition into rows of one element."""
+    scatter = Gather(
+        rows=sort.length, width=1, indices=sort.length, groups=sort.outer, function="add"
+    )
+    back.send(back.op.inputs[0], "gradient", scatter, (back.gradient, back.op.outputs[0]))
