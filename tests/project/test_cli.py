@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import types
 from dataclasses import dataclass
@@ -316,6 +317,7 @@ def test_validate_prints_all_tiers_and_the_evidence(capsys, validated):
     code, out, err = run(capsys, "validate", "--rows")
     assert (code, err) == (0, "")
     assert "qwant.table1.batch2" in out
+    assert re.fullmatch(r"PASS: \d+ hit, \d+ near, \d+ miss", out.splitlines()[-1])
 
 
 def test_validate_fails_when_a_count_falls(capsys, validated):
@@ -324,8 +326,9 @@ def test_validate_fails_when_a_count_falls(capsys, validated):
     counts = json.loads(path.read_text())
     counts["qwant"]["calibrated"]["hit"] += 1
     path.write_text(json.dumps(counts))
-    code, _, err = run(capsys, "validate")
+    code, out, err = run(capsys, "validate")
     assert code == 1
+    assert out.splitlines()[-1].startswith("FAIL: ")
     assert "qwant, calibrated: hits fell from" in err
 
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from browser import CHROMIUM, browser
+from playwright.sync_api import Browser, Page
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -31,10 +32,10 @@ LONG = (
 )
 """A minute and more each, and run by nbval too: in the browser only by `make test-slow`."""
 SCREENS = ROOT / "build" / "screens"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 START_SECONDS = 90
 RUN_SECONDS = 600
 
+__all__ = ["browser"]  # a fixture
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine"),
@@ -153,23 +154,6 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """The Chromium of this machine; nothing is downloaded."""
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=CHROMIUM,
-            args=[
-                "--no-sandbox",
-                "--disable-gpu",
-                "--disable-background-networking",
-                "--disable-dev-shm-usage",
-            ],
-        )
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CONDA_NAMES = {"matplotlib-base": "matplotlib"}
-IMPORT_NAMES = {"protobuf": "google", "pyyaml": "yaml"}
+IMPORT_NAMES = {"beautifulsoup4": "bs4", "protobuf": "google", "pyyaml": "yaml"}
 PREDICTING = (
     *("machine", "workload", "compiler", "numerics", "runtime", "api.py", "report.py"),
     *("sweeps.py", "parts.py", "workers.py"),

@@ -7,7 +7,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,43 +62,63 @@ def quiet_kernels() -> Iterator[None]:
                 os.environ["IPYTHONDIR"] = before
 
 
+_RUNNING: set[int] = set()
+"""Process numbers of the kernels that run notebooks."""
+
+
 @contextmanager
-def _interrupts_reach_the_cell() -> Iterator[type]:
-    """Let Ctrl-C interrupt the running cell, not the event loop that waits for it.
+def interrupts_reach_cells() -> Iterator[None]:
+    """Let Ctrl-C interrupt the running cells, not the event loops that wait for them.
 
-    The notebook then ends like one with a failing cell, with its partial copy; a second Ctrl-C, or
-    one before the kernel runs, interrupts this process as ever. Yields the class of kernel manager
-    to start the kernel with; does nothing in a thread, which receives no signals.
+    Each notebook then ends like one with a failing cell, with its partial copy; a second Ctrl-C, or
+    one while no kernel runs, interrupts this process as ever. Does nothing in a thread, which
+    receives no signals.
     """
-    from jupyter_client import AsyncKernelManager
-
-    started: list[AsyncKernelManager] = []
-
-    class Manager(AsyncKernelManager):
-        async def start_kernel(self, **options: Any) -> None:
-            await super().start_kernel(**options)
-            started.append(self)
 
     def interrupt(number: int, frame: Any) -> None:
-        pid = getattr(started.pop().provisioner, "pid", None) if started else None
-        if pid is None:
+        if not _RUNNING:
             raise KeyboardInterrupt
-        os.kill(pid, signal.SIGINT)
+        while _RUNNING:
+            with suppress(ProcessLookupError):
+                os.kill(_RUNNING.pop(), signal.SIGINT)
 
     if threading.current_thread() is not threading.main_thread():
-        yield Manager
+        yield
         return
     before = signal.signal(signal.SIGINT, interrupt)
     try:
-        yield Manager
+        yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _kernel_manager(folder: Path) -> type:
+    """Return a class of kernel managers whose kernels work in a folder and are known to run.
+
+    Papermill would change the working directory of this process, where other notebooks run too.
+    """
+    from jupyter_client import AsyncKernelManager
+
+    class Manager(AsyncKernelManager):
+        own: int | None = None
+
+        async def start_kernel(self, **options: Any) -> None:
+            await super().start_kernel(**options | {"cwd": str(folder)})
+            self.own = getattr(self.provisioner, "pid", None)
+            if self.own is not None:
+                _RUNNING.add(self.own)
+
+        async def shutdown_kernel(self, *arguments: Any, **options: Any) -> None:
+            _RUNNING.discard(self.own)
+            await super().shutdown_kernel(*arguments, **options)
+
+    return Manager
 
 
 def run_notebook(
     source: Path, target: Path, parameters: Mapping[str, Any], *, progress: bool
 ) -> Failure | None:
-    """Execute a notebook with papermill.
+    """Execute a notebook with papermill, within `quiet_kernels` and `interrupts_reach_cells`.
 
     Parameters
     ----------
@@ -120,16 +140,14 @@ def run_notebook(
 
     bar: bool | dict[str, str] = {"desc": source.stem} if progress else False
     try:
-        with quiet_kernels(), _interrupts_reach_the_cell() as manager:
-            papermill.execute_notebook(
-                str(source),
-                str(target),
-                parameters=dict(parameters),
-                kernel_name="python3",
-                progress_bar=bar,
-                cwd=str(source.parent),
-                kernel_manager_class=manager,
-            )
+        papermill.execute_notebook(
+            str(source),
+            str(target),
+            parameters=dict(parameters),
+            kernel_name="python3",
+            progress_bar=bar,
+            kernel_manager_class=_kernel_manager(source.parent),
+        )
     except papermill.PapermillExecutionError as error:
         first_line = str(error.evalue).partition("\n")[0]
         return Failure(cell=error.exec_count or 0, error=f"{error.ename}: {first_line}")

@@ -7,6 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from ipusim.study.book.catalogue import (
     takes_output_dir,
 )
 from ipusim.study.book.charts import published_against_predicted
-from ipusim.study.book.execute import run_notebook
+from ipusim.study.book.execute import interrupts_reach_cells, quiet_kernels, run_notebook
 from ipusim.study.book.index import Card, index_html
 from ipusim.study.book.notebook import cleaned, notebook_text, read_notebook
 from ipusim.study.book.outputs import frame_csv, save_figure
@@ -119,7 +120,7 @@ def _tree_digest() -> str:
     return digest.hexdigest()
 
 
-def study_key(study: Study, parameters: Mapping[str, Any]) -> str:
+def study_key(study: Study, parameters: Mapping[str, Any], tree: str = "") -> str:
     """Return the digest that decides whether a study must run again.
 
     Parameters
@@ -128,6 +129,8 @@ def study_key(study: Study, parameters: Mapping[str, Any]) -> str:
         Which study.
     parameters : mapping of str to Any
         Values that differ from its defaults.
+    tree : str
+        Digest of source and data where it is known.
 
     Returns
     -------
@@ -139,7 +142,7 @@ def study_key(study: Study, parameters: Mapping[str, Any]) -> str:
         [cell["cell_type"], "".join(cell["source"])] for cell in read_notebook(study.path)["cells"]
     ]
     version = getattr(ipusim, "__version__", "")
-    content = json.dumps([cells, dict(parameters), version, _tree_digest()], sort_keys=True)
+    content = json.dumps([cells, dict(parameters), version, tree or _tree_digest()], sort_keys=True)
     return _digest(content.encode())
 
 
@@ -298,9 +301,9 @@ def _result(state: StudyState, status: str, out: Path) -> StudyResult:
     return StudyResult(name=state.name, status=status, message=state.message, notebook=notebook)
 
 
-def _judged(out: Path, studies: Sequence[Study]) -> tuple[PublishedRow, ...]:
-    """Return the rows that the studies in the folder are about; each once, in their order."""
-    shown = [study for study in studies if load_state(out, study.name)]
+def _judged(out: Path, studies: Sequence[Study], left: Sequence[Study]) -> tuple[PublishedRow, ...]:
+    """Return the rows that the studies in the folder, or about to be, are about; each once."""
+    shown = [study for study in studies if study in left or load_state(out, study.name)]
     about_all = {spec["notebook"] for spec in load_specs().values() if spec.get("judges_all_rows")}
     if any(study.name in about_all for study in shown):
         return load_rows()
@@ -308,23 +311,16 @@ def _judged(out: Path, studies: Sequence[Study]) -> tuple[PublishedRow, ...]:
     return tuple(row for row in load_rows() if row.study in wanted)
 
 
-def _write_verdicts(
-    out: Path,
-    studies: Sequence[Study],
-    rows: Sequence[PublishedRow],
-    predictor: Predictor | None,
-) -> pd.DataFrame:
-    """Judge published rows; write their table, their page, the coverage if all are there."""
-    frame = verdicts(rows, predictor=predictor, jobs=available_cores())
+def _write_verdicts(out: Path, studies: Sequence[Study], frame: pd.DataFrame, real: bool) -> None:
+    """Write the table of judged rows and their page, and the coverage if all are there."""
     write_text(out / "verdicts.csv", frame_csv(frame))
     write_text(out / ROWS, rows_html(frame, studies))
     if (frame["status"] == PREDICTED).any():
         save_figure(published_against_predicted(frame), SCATTER_FIGURE, out)
-    if predictor is None and len(rows) == len(load_rows()):
+    if real and len(frame) == len(load_rows()):
         covered = coverage(frame)
         write_text(out / "coverage.csv", frame_csv(covered))
         write_text(out / COVERAGE, coverage_html(covered, studies))
-    return frame
 
 
 def _saved_verdict(out: Path, files: Sequence[str]) -> Verdict | None:
@@ -418,6 +414,24 @@ def reproduce(
         return _run_all(studies, values, out, resume, progress, folder, predictor, tell)
 
 
+def _side_by_side(
+    run: Callable[[Study], StudyResult], studies: Sequence[Study]
+) -> Iterator[StudyResult]:
+    """Run notebooks, as many at a time as there are cores, and yield each result when it is there.
+
+    The later notebooks take longest and begin first.
+    """
+    if len(studies) < 2 or available_cores() < 2:
+        yield from map(run, studies)
+        return
+    with ThreadPoolExecutor(available_cores()) as pool:
+        running = [pool.submit(run, study) for study in reversed(studies)]
+        try:
+            yield from (future.result() for future in as_completed(running))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
 def _run_all(
     studies: Sequence[Study],
     values: Mapping[str, Mapping[str, Any]],
@@ -431,35 +445,57 @@ def _run_all(
     """Run the chosen studies into a folder that is held."""
     all_studies = list_studies(folder)
     _check_states(out, [study.name for study in all_studies], resume=resume)
-    results = []
     written = out / STATE_FOLDER / "pages"
-    for study in tqdm(studies, desc="studies", unit="study", disable=not progress):
-        key = study_key(study, values[study.name])
+    tree = _tree_digest()
+    keys = {study.name: study_key(study, values[study.name], tree) for study in studies}
+    found, left = {}, []
+    for study in studies:
         state = load_state(out, study.name) if resume else None
-        if state and _is_current(state, key, out):
-            results.append(_result(state, "up to date", out))
-            tell(results[-1])
-            continue
+        if state and _is_current(state, keys[study.name], out):
+            found[study.name] = _result(state, "up to date", out)
+            tell(found[study.name])
+        else:
+            left.append(study)
+
+    def run(study: Study) -> StudyResult:
+        start = time.monotonic()
         _state_path(out, study.name).unlink(missing_ok=True)
         written.unlink(missing_ok=True)
-        start = time.monotonic()
-        state = _run_study(study, key, values[study.name], out, all_studies, progress)
+        bars = progress and len(left) == 1
+        key, given = keys[study.name], values[study.name]
+        state = _run_study(study, key, given, out, all_studies, bars)
         write_text(_state_path(out, study.name), json.dumps(asdict(state), indent=1) + "\n")
-        result = _result(state, state.status, out)
         cells = sum(cell["cell_type"] == "code" for cell in read_notebook(study.path)["cells"])
-        results.append(replace(result, cells=cells, seconds=time.monotonic() - start))
-        tell(results[-1])
-    if all(result.status == "up to date" for result in results) and written.exists():
-        return tuple(results)
-    written.unlink(missing_ok=True)
-    frame = None
+        result = _result(state, state.status, out)
+        return replace(result, cells=cells, seconds=time.monotonic() - start)
+
+    if not left and written.exists():
+        return tuple(found.values())
+    frame = failure = None
     try:
-        rows = _judged(out, all_studies)
+        # first of all: the notebooks that run side by side find these predictions on disk
+        rows = _judged(out, all_studies, left)
         if rows:
-            frame = _write_verdicts(out, all_studies, rows, predictor)
+            frame = verdicts(rows, predictor=predictor, jobs=available_cores())
     except IpuSimError as error:
-        failure = {"status": "failed", "message": str(error)}
-        results.append(StudyResult(name="verdicts", **failure, notebook=out / "verdicts.csv"))
+        failure = error
+    with quiet_kernels(), interrupts_reach_cells():
+        done = _side_by_side(run, left)
+        for result in tqdm(
+            done, desc="studies", unit="study", total=len(left), disable=not progress
+        ):
+            found[result.name] = result
+            tell(result)
+    results = [found[study.name] for study in studies]
+    written.unlink(missing_ok=True)
+    try:
+        if frame is not None:
+            _write_verdicts(out, all_studies, frame, real=predictor is None)
+    except IpuSimError as error:
+        failure = error
+    if failure:
+        said = {"status": "failed", "message": str(failure)}
+        results.append(StudyResult(name="verdicts", **said, notebook=out / "verdicts.csv"))
         tell(results[-1])
     _write_index(out, all_studies, frame)
     write_text(written, "")  # the pages belong to the studies' outputs: a resumed run may keep them
