@@ -126,8 +126,10 @@ class TestInBrowser:
                 assert page.evaluate(CUT) == []
         assert said == []
 
-    @pytest.mark.parametrize("name", PAGES)
-    @pytest.mark.parametrize("colours", ["light", "dark"])
+    @pytest.mark.parametrize(
+        ("name", "colours"),
+        [(name, "light") for name in PAGES] + [(name, "dark") for name in (START, ROWS, COVERAGE)],
+    )
     def test_axe_finds_no_serious_fault(self, site, page, name, colours):
         axe = pytest.importorskip("axe_playwright_python.base", reason="axe is not installed")
         page.emulate_media(color_scheme=colours)
