@@ -16,8 +16,9 @@ __version__ = "0.1.0"
 _EXPORTS = {
     "simulate": "ipusim.api",
     "sweep": "ipusim.sweeps",
+    "plan": "ipusim.planning",
     "roofline": "ipusim.api",
-    "load_model": "ipusim.api",
+    "load_model": "ipusim.workload.loading",
     "simulate_gpu": "ipusim.runtime.gpu.step",
     "FittedCosts": "ipusim.runtime.calibration",
     "from_onnx": "ipusim.workload.onnx.importer",
@@ -29,6 +30,7 @@ _EXPORTS = {
     "load_stack": "ipusim.compiler.stacks",
     "stack_names": "ipusim.compiler.stacks",
     "Report": "ipusim.report",
+    "compare": "ipusim.report",
     "IpuSimError": "ipusim.errors",
 }
 

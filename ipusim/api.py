@@ -6,18 +6,14 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
-from ipusim.errors import ConfigError
 from ipusim.report import Estimate, Report, RooflineReport
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.options.config import make_config
 from ipusim.runtime.options.spec import OPTIONS, RunConfig, RunOptions, option_docs
 from ipusim.runtime.roofline import roofline_step_s
 from ipusim.runtime.step import run_step
-from ipusim.workload import zoo
+from ipusim.workload.loading import ONNX_OPTIONS, load_model
 from ipusim.workload.model import Model
-
-ONNX_OPTIONS = ("shapes", "dims", "values", "allow_unknown")
-"""Options that say what an ONNX file leaves open; those of `from_onnx`."""
 
 
 class ModelOptions(RunOptions, total=False):
@@ -27,32 +23,6 @@ class ModelOptions(RunOptions, total=False):
     dims: Mapping[str, Any] | None
     values: Mapping[str, Any] | None
     allow_unknown: bool
-
-
-def load_model(model: str | Model, **given: Any) -> Model:
-    """Return a model from a zoo name, a path ending in .onnx, or a `Model` as it is.
-
-    `given` are options of `from_onnx` (`ONNX_OPTIONS`), for a path only.
-
-    Raises
-    ------
-    UnknownNameError
-        If the zoo has no such model; the message gives the nearest name.
-    WorkloadError
-        If the file cannot be read or holds an operator that is not supported.
-    ConfigError
-        If something is given for a model that is no file.
-    """
-    if not isinstance(model, Model) and str(model).lower().endswith(".onnx"):
-        from ipusim.workload.onnx.importer import from_onnx
-
-        return from_onnx(model, **given)
-    for name in given:
-        raise ConfigError(
-            f"The option {name} is for a path that ends in .onnx, which {model!r} does not: leave "
-            "it out."
-        )
-    return model if isinstance(model, Model) else zoo.load(str(model))
 
 
 def split_onnx(options: dict[str, Any]) -> dict[str, Any]:
@@ -95,6 +65,7 @@ def simulate(
     *,
     tier: str = "calibrated",
     costs: FittedCosts | None = None,
+    as_if_it_fits: bool = False,
     **options: Unpack[ModelOptions],
 ) -> Report:
     """Predict a run.
@@ -107,6 +78,9 @@ def simulate(
         With or without the fitted constants of data/calibration.toml.
     costs : FittedCosts, optional
         Fitted costs instead of those in data/calibration.toml.
+    as_if_it_fits : bool
+        Whether a run that does not fit gets latency, throughput and power all the same, as the
+        published runs do that the model of memory says not to fit; by default they are NaN.
     shapes, dims, values, allow_unknown : optional
         What an ONNX file leaves open, as `from_onnx` takes it; for a path ending in .onnx.
     <options>
@@ -120,9 +94,12 @@ def simulate(
     IpuSimError
         With one sentence that says what is wrong.
     """
+    asked = {"model": model, **options}
     loaded, config = _asked(model, options)
     result = run_step(loaded, config, tier=tier, costs=costs)
-    return Report(loaded.name, config, tier, result, loaded.note, loaded.family)
+    return Report(
+        loaded.name, config, tier, result, loaded.note, loaded.family, asked, as_if_it_fits
+    )
 
 
 @_documented

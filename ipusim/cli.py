@@ -159,7 +159,18 @@ def _onnx_options(command: Any) -> Any:
 @click.option(
     "--trace", type=click.Path(path_type=Path), help="Also write a trace for Perfetto to this file."
 )
-def simulate(model: str, as_json: bool, trace: Path | None, **options: Any) -> None:
+@click.option(
+    "--report", type=click.Path(path_type=Path), help="Also write a page with figures to this file."
+)
+@click.option("--price-per-hour", type=float, help="Of the chips in use: adds that of an item.")
+def simulate(
+    model: str,
+    as_json: bool,
+    trace: Path | None,
+    report: Path | None,
+    price_per_hour: float | None,
+    **options: Any,
+) -> None:
     """Predict latency, throughput, power and fit of MODEL, in inference or training.
 
     MODEL is a name that `ipusim list` shows, or a path ending in .onnx.
@@ -168,16 +179,23 @@ def simulate(model: str, as_json: bool, trace: Path | None, **options: Any) -> N
 
     given = {name: value for name, value in options.items() if value not in (None, ())}
     given |= _assigned(given)
-    report = api.simulate(model, **given)
-    if trace is not None:
-        try:
-            report.to_perfetto(trace)
-        except OSError as error:
-            raise ConfigError(
-                f"The trace file {str(trace)!r} cannot be written ({error.strerror}): "
-                "choose another."
-            ) from error
-    click.echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
+    done = api.simulate(model, **given)
+    for what, path, write in (("trace", trace, "to_perfetto"), ("report", report, "to_html")):
+        if path is not None:
+            try:
+                getattr(done, write)(path)
+            except OSError as error:
+                raise ConfigError(
+                    f"The {what} file {str(path)!r} cannot be written ({error.strerror}): "
+                    "choose another."
+                ) from error
+    facts = done.to_dict()
+    if price_per_hour is not None:
+        price = done.price_per_item(price_per_hour)
+        facts["price_per_item"] = price if done.runs else None
+    click.echo(json.dumps(facts, indent=2) if as_json else str(done))
+    if price_per_hour is not None and not as_json:
+        click.echo(f"      price  {price:.4g} per item")
 
 
 class SeveralValues(OptionValue):
@@ -270,6 +288,27 @@ def sweep(model: str, as_csv: bool, **given: Any) -> None:
         click.echo(f"{len(frame)} rows: {_shown(out)}")
     else:
         click.echo(frame_csv(frame) if as_csv else repr(Table(frame)), nl=not as_csv)
+
+
+@cli.command()
+@click.argument("model")
+@_onnx_options
+@_run_options()
+@click.option("--global-batch", type=int, help="Items per call, in training per weight update.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print all that fits as CSV.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Also draw it to this file.")
+def plan(model: str, as_csv: bool, plot: Path | None, **options: Any) -> None:
+    """Search the ways to run MODEL that fit: latency, throughput, chips, and a line to copy each.
+
+    Options that the search chooses, such as the micro-batch, are kept where they are given.
+    """
+    from ipusim.planning import plan as search
+
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    found = search(model, **given | _assigned(given))
+    if plot is not None:
+        found.figure().savefig(plot)
+    click.echo(found.frame.to_csv(index=False) if as_csv else repr(found), nl=not as_csv)
 
 
 _WARMING = (

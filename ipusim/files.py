@@ -23,6 +23,9 @@ DATA_DIR_VARIABLE = "IPUSIM_DATA_DIR"
 """Environment variable that points at another data folder, for example an edited copy."""
 
 _PACKAGE = Path(__file__).resolve().parent
+TEMPLATES = _PACKAGE / "templates"
+"""What pages are filled in from."""
+
 _FILE_MODE = 0o644
 _RESTORE = "restore it from the repository"
 _TRUTH = {"true": True, "false": False}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import html
 import json
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ipusim import advice
 from ipusim.files import replace_file
 from ipusim.runtime.calibration import (
     FittedCosts,
@@ -18,7 +21,7 @@ from ipusim.runtime.calibration import (
 )
 from ipusim.runtime.compile_time import compile_s, compiled_code
 from ipusim.runtime.options.spec import RunConfig
-from ipusim.runtime.step import StepResult
+from ipusim.runtime.step_result import StepResult, price_per_item
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,6 +67,11 @@ class Report:
         What is to know of the model: what an import fused and assumed, what is recalled.
     family : str
         Of the model: its interval is that of a known family or of a new network.
+    asked : mapping of str to object
+        What `ipusim.simulate` was asked, the model included, to be asked again.
+    as_if_it_fits : bool
+        Whether a run that does not fit has latency, throughput and power all the same; by default
+        they are NaN, and only `result` says what the program would take.
     """
 
     model: str
@@ -72,6 +80,8 @@ class Report:
     result: StepResult
     note: str = ""
     family: str = ""
+    asked: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    as_if_it_fits: bool = False
 
     @property
     def system(self) -> str:
@@ -94,7 +104,7 @@ class Report:
 
         None where nothing is calibrated, and for phases, in which no published run took place.
         """
-        if self.tier != "calibrated" or self.config.phased:
+        if self.tier != "calibrated" or self.config.phased or not self.runs:
             return None
         return interval80(self.family, self.config.mode, self.chip)
 
@@ -104,24 +114,41 @@ class Report:
         return None if self.interval is None else (self.interval.low, self.interval.high)
 
     @property
+    def runs(self) -> bool:
+        """Whether there are rates: it fits, or is asked for as if it did."""
+        return self.fits or self.as_if_it_fits
+
+    def _estimate(self, value: float, low: float | None, high: float | None, unit: str) -> Estimate:
+        """Return a number with its interval, NaN for a run that is not possible."""
+        if not self.runs:
+            return Estimate(math.nan, unit=unit)
+        return Estimate(value, _times(value, low), _times(value, high), unit)
+
+    @property
     def latency(self) -> Estimate:
         """Seconds from request to result; in training, of a step from update to update."""
-        value = self.result.latency_s
-        low, high = self.interval80 or (None, None)
-        return Estimate(value, _times(value, low), _times(value, high), unit="s")
+        return self._estimate(self.result.latency_s, *(self.interval80 or (None, None)), "s")
 
     @property
     def throughput(self) -> Estimate:
         """Items per second of all replicas."""
-        value = self.result.throughput_items_per_s
         low, high = self.interval80 or (None, None)
         slow, fast = (None if end is None else 1.0 / end for end in (high, low))
-        return Estimate(value, _times(value, slow), _times(value, fast), unit="items/s")
+        return self._estimate(self.result.throughput_items_per_s, slow, fast, "items/s")
 
     @property
     def power(self) -> Estimate:
         """Watts of the cards or machines in use, hosts left out; no interval is known."""
-        return Estimate(self.result.power_w, unit="W")
+        return self._estimate(self.result.power_w, None, None, "W")
+
+    @property
+    def energy_per_item_j(self) -> float:
+        """Joules per item of the cards or machines in use, hosts left out."""
+        return self.power.value / self.throughput.value
+
+    def price_per_item(self, price_per_hour: float) -> float:
+        """Return the price of an item where the chips in use cost so much per hour."""
+        return price_per_item(price_per_hour, self.throughput.value)
 
     @property
     def power_parts_w(self) -> dict[str, float]:
@@ -219,8 +246,13 @@ class Report:
 
     @property
     def peak_tile_bytes(self) -> int:
-        """Bytes on the fullest tile at the fullest moment."""
+        """Highest address in use on the fullest tile at the fullest moment; it decides the fit."""
         return self.result.memory.peak_tile_bytes
+
+    @property
+    def used_tile_bytes(self) -> int:
+        """Bytes in use there, without the gap below the interleaved region of a tile."""
+        return self.result.memory.used_tile_bytes
 
     @property
     def tile_bytes(self) -> int:
@@ -378,21 +410,49 @@ class Report:
         replace_file(Path(path), json.dumps(trace).encode())
         return Path(path)
 
+    def to_html(self, path: str | Path) -> Path:
+        """Write the report as one page that needs no network: verdict, advice, figures, layers.
+
+        Parameters
+        ----------
+        path : str or pathlib.Path
+            File to write; written whole or not at all.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written.
+        """
+        from ipusim.report_page import write  # with matplotlib, which a number needs not
+
+        return write(self, Path(path))
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What would help, computed from the numbers: the largest part of the step first."""
+        return advice.advice(self)
+
     def to_dict(self) -> dict[str, Any]:
-        """Return the numbers under the stable keys of ``ipusim simulate --json``."""
+        """Return the numbers under the stable keys of ``ipusim simulate --json``.
+
+        What is not known, such as the rates of a run that does not fit, is None.
+        """
         return {
             "model": self.model,
             "system": self.system,
             "chip": self.chip,
             "cycles_per_step": self.cycles_per_step,
-            "latency_s": self.latency.value,
-            "throughput_items_per_s": self.throughput.value,
-            "power_w": self.power.value,
+            "latency_s": _known(self.latency.value),
+            "throughput_items_per_s": _known(self.throughput.value),
+            "power_w": _known(self.power.value),
+            "energy_per_item_j": _known(self.energy_per_item_j),
             "fits": self.fits,
             "peak_tile_bytes": self.peak_tile_bytes,
+            "used_tile_bytes": self.used_tile_bytes,
             "tile_bytes": self.tile_bytes,
             "supersteps": self.supersteps,
             "interval80": self._interval_dict(),
+            "verdict": self.verdict,
         }
 
     def _interval_dict(self) -> dict[str, list[float]] | None:
@@ -401,53 +461,53 @@ class Report:
         known = {"latency_s": self.latency, "throughput_items_per_s": self.throughput}
         return {name: [item.low80, item.high80] for name, item in known.items()}
 
-    def _lines(self) -> list[tuple[str, str]]:
+    @cached_property
+    def verdict(self) -> str:
+        """What the run comes to, in a sentence: what does not fit and what to do, or the rates."""
+        return advice.verdict(self)
+
+    def held(self) -> pd.DataFrame:
+        """Return what lies on the fullest tile at the fullest moment.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Largest first: what, category ("parameters", "code", "activation", "temporary"), bytes
+            of a tile and the tiles that hold it.
+        """
+        return advice.held(self)
+
+    def summary(self) -> list[tuple[str, str]]:
         """Return the summary as (what, value) pairs."""
         config, result, memory = self.config, self.result, self.result.memory
-        fit = f"yes, {memory.peak_tile_bytes:,} of {memory.tile_bytes:,} B on the fullest tile"
-        if not memory.fits:
-            fit = (
-                f"no, {memory.over_bytes:,} B too many on {memory.peak_tiles:,} tiles at "
-                f"{memory.peak_op}: {self._advice()}"
-            )
+        room = (
+            f"highest address {memory.peak_tile_bytes:,} of {memory.tile_bytes:,} B on the fullest "
+            f"tile, {memory.used_tile_bytes:,} B in use"
+        )
+        step = " + ".join(f"{name} {_digits(1e3 * part)}" for name, part in result.parts_s.items())
+        rates = [
+            ("latency", f"{_digits(1e3 * self.latency.value)} ms" + _ends(self.latency, 1e3)),
+            ("throughput", f"{self.throughput.value:,.1f} items/s" + _ends(self.throughput, 1.0)),
+            (
+                "power",
+                f"{_digits(self.power.value)} W, {_digits(self.energy_per_item_j)} J per item",
+            ),
+        ]
         return [
+            *([] if self.fits else [("verdict", self.verdict)]),
             ("model", f"{self.model}, {self._batch_text()}, {config.precision}"),
             (
                 "machine",
                 f"{self.system} ({config.replicas} x {self._replica_text()}), {self.stack}, "
                 f"{config.partials} partials",
             ),
-            ("latency", f"{_digits(1e3 * result.latency_s)} ms" + _ends(self.latency, 1e3)),
-            (
-                "throughput",
-                f"{result.throughput_items_per_s:,.1f} items/s" + _ends(self.throughput, 1.0),
-            ),
-            ("power", f"{_digits(result.power_w)} W"),
-            ("fits", fit),
-            (
-                "step",
-                f"{_digits(1e3 * result.step_s)} ms = "
-                + " + ".join(
-                    f"{name} {_digits(1e3 * part)}" for name, part in result.parts_s.items()
-                )
-                + f" ({self.tier})",
-            ),
+            *(rates if self.runs else []),
+            ("fits", f"{'yes' if memory.fits else 'no'}, {room}"),
+            *([("step", f"{_digits(1e3 * result.step_s)} ms = {step} ({self.tier})")] * self.runs),
             ("program", f"{self.cycles_per_step:,} cycles in {self.supersteps:,} supersteps"),
             *([("intervals", str(self.interval))] if self.interval else []),
             *([("note", self.note)] if self.note else []),
         ]
-
-    def _advice(self) -> str:
-        """Return the options that make a model fit that does not."""
-        if self.config.phased:
-            return (
-                "give more phases, a smaller micro_batch, parts of large products "
-                "(serial_products), or recompute = 'auto' in training"
-            )
-        return (
-            "share it out over more chips (ipus_per_replica), or load it phase by phase from "
-            "Streaming Memory (phases)"
-        )
 
     def _batch_text(self) -> str:
         items, config = self.result.items, self.config
@@ -482,7 +542,7 @@ class Report:
         return [(name, 100.0 * cycles / total) for name, cycles in [*phases.items(), *ranked]]
 
     def __repr__(self) -> str:
-        lines = [f"{name:>11}  {value}" for name, value in self._lines()]
+        lines = [f"{name:>11}  {value}" for name, value in self.summary()]
         shares = self._where()
         phases = ", ".join(f"{name} {share:.1f} %" for name, share in shares[: len(_PHASES)])
         kinds = ", ".join(f"{name} {share:.1f} %" for name, share in shares[len(_PHASES) :])
@@ -492,7 +552,7 @@ class Report:
         cells = "".join(
             f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
             f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
-            for name, value in self._lines()
+            for name, value in self.summary()
         )
         shares = self._where()
         phases = _bars("Device time by phase", shares[: len(_PHASES)])
@@ -503,6 +563,10 @@ class Report:
 def _digits(value: float) -> str:
     """Write four significant digits, and all before the point, never as a power of ten."""
     return f"{value:,.0f}" if abs(value) >= 1e3 else f"{value:.4g}"
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def _times(value: float, factor: float | None) -> float | None:
@@ -536,3 +600,41 @@ class RooflineReport:
     config: RunConfig
     latency: Estimate
     throughput: Estimate
+
+
+def compare(a: Report, b: Report) -> pd.DataFrame:
+    """Set two reports side by side: what changed, by how much.
+
+    Parameters
+    ----------
+    a, b : Report
+        For example of micro-batch 1 and 16, of GC200 and Bow, before and after an edit.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per number: "a", "b" and "ratio", b over a, NaN where a is 0 or not known. First
+        the rates and the memory, then the parts of a step (ms), then cycles by kind of operation.
+    """
+    import pandas as pd
+
+    def numbers(report: Report) -> dict[str, float]:
+        kinds = report.layers.groupby("kind")["cycles"].sum()
+        return {
+            "chips": report.config.active_ipus,
+            "latency, ms": 1e3 * report.latency.value,
+            "throughput, items/s": report.throughput.value,
+            "power, W": report.power.value,
+            "energy per item, J": report.energy_per_item_j,
+            "highest address, B": report.peak_tile_bytes,
+            "in use on the fullest tile, B": report.used_tile_bytes,
+            "cycles": report.cycles_per_step,
+            "supersteps": report.supersteps,
+            **{f"{part}, ms": 1e3 * seconds for part, seconds in report.result.parts_s.items()},
+            **{f"{kind}, cycles": cycles for kind, cycles in kinds.items()},
+        }
+
+    frame = pd.DataFrame({"a": numbers(a), "b": numbers(b)}, dtype=float)
+    order = dict.fromkeys((*numbers(a), *numbers(b)))
+    frame = frame.reindex(order).rename_axis("number")
+    return frame.assign(ratio=(frame["b"] / frame["a"]).where(frame["a"] != 0))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 from ipusim.compiler.code_size import STACK_BYTES, Code, code_size
 from ipusim.compiler.program import Program
@@ -103,9 +105,18 @@ class Memory:
         """
         return max((self.bytes_at(point) for point in self.points), default=self.always_live_bytes)
 
+    def used_at(self, point: LivePoint) -> int:
+        """Return the bytes in use while one operation runs, without gaps between regions."""
+        return self.always_live_bytes + point.activation_bytes + point.temp_bytes
+
+    @property
+    def used_tile_bytes(self) -> int:
+        """Most bytes in use on the fullest tile."""
+        return max(map(self.used_at, self.points), default=self.always_live_bytes)
+
     def bytes_at(self, point: LivePoint) -> int:
         """Return the highest address in use while one operation runs."""
-        live = self.always_live_bytes + point.activation_bytes + point.temp_bytes
+        live = self.used_at(point)
         if not point.interleaved_bytes:
             return live
         return max(live, self.interleaved_offset_bytes + point.interleaved_bytes)
@@ -147,6 +158,64 @@ def require_room(graph: Graph, chip: Chip) -> None:
             )
 
 
+def _lifetimes(
+    graph: Graph, tiles_of: Mapping[str, int], chip_tiles: int
+) -> tuple[dict[str, int], dict[str, tuple[str, ...]], dict[str, int]]:
+    """Return tiles, tensors that lend their memory, and number of the last reader, by tensor."""
+    tiles = dict.fromkeys(graph.inputs, chip_tiles)
+    owners: dict[str, tuple[str, ...]] = {name: (name,) for name in graph.inputs}
+    consumers = graph.consumers()
+    last_use: dict[str, int] = {}
+    for index, op in enumerate(graph.ops):
+        source = op.inputs[0] if op.inputs else None
+        shares = op.kind == "layout" and not op.params.moves_data
+        in_place = op.kind == "elementwise" and op.params.in_place_ok
+        in_place = in_place and source is not None and len(consumers[source]) == 1
+        for name in op.outputs:
+            if graph.tensors[name].alias_of is not None:
+                continue
+            tiles[name] = tiles_of[op.name]
+            shared = op.inputs if shares else op.inputs[:in_place]
+            places = (place for part in shared for place in owners.get(part, ()))
+            owners[name] = tuple(dict.fromkeys(places)) or (name,)
+        for name in (*op.inputs, *op.outputs):
+            last_use.update(dict.fromkeys(owners.get(name, ()), index))
+    for name in (*graph.outputs, *graph.kept):
+        last_use.update(dict.fromkeys(owners.get(name, ()), len(graph.ops)))
+    return tiles, owners, last_use
+
+
+def live_tensors(graph: Graph, program: Program, chip: Chip, op: str) -> dict[str, int]:
+    """Return the bytes on the fullest tile of each activation that lives while `op` runs."""
+    tiles, owners, last_use = _lifetimes(
+        graph, {low.name: low.tiles for low in program.ops}, chip.tiles
+    )
+    now = [one.name for one in graph.ops].index(op)
+    born = dict.fromkeys(graph.inputs, 0)
+    for index, one in enumerate(graph.ops):
+        own = (name for name in one.outputs if owners.get(name) == (name,))
+        born.update(dict.fromkeys(own, index))
+    return {
+        name: _share(graph, name, tiles)
+        for name, start in born.items()
+        if start <= now <= last_use.get(name, now)
+    }
+
+
+def least_bytes(graph: Graph) -> int:
+    """Return the bytes that a graph needs at the least, of all tiles together, without code."""
+    one_tile = {op.name: 1 for op in graph.ops}
+    owners, last_use = _lifetimes(graph, one_tile, 1)[1:]
+    changes = [0] * (len(graph.ops) + 2)
+    for index, names in enumerate((graph.inputs, *(op.outputs for op in graph.ops))):
+        for name in names:
+            if owners.get(name) == (name,):
+                changes[max(0, index - 1)] += graph.tensors[name].bytes
+                changes[last_use.get(name, len(graph.ops)) + 1] -= graph.tensors[name].bytes
+    states = sum(tensor.bytes for tensor in graph.with_role("state"))
+    return graph.parameter_bytes + states + max(accumulate(changes))
+
+
 def measure(
     graph: Graph,
     program: Program,
@@ -177,26 +246,8 @@ def measure(
     views that of all inputs, updated parameters and states that of what they update.
     """
     lowered = {op.name: op for op in program.ops}
-    tiles = dict.fromkeys(graph.inputs, chip.tiles)
-    owners: dict[str, tuple[str, ...]] = {name: (name,) for name in graph.inputs}
-    consumers = graph.consumers()
-    last_use: dict[str, int] = {}
-    for index, op in enumerate(graph.ops):
-        source = op.inputs[0] if op.inputs else None
-        shares = op.kind == "layout" and not op.params.moves_data
-        in_place = op.kind == "elementwise" and op.params.in_place_ok
-        in_place = in_place and source is not None and len(consumers[source]) == 1
-        for name in op.outputs:
-            if graph.tensors[name].alias_of is not None:
-                continue
-            tiles[name] = lowered[op.name].tiles
-            shared = op.inputs if shares else op.inputs[:in_place]
-            places = (place for part in shared for place in owners.get(part, ()))
-            owners[name] = tuple(dict.fromkeys(places)) or (name,)
-        for name in (*op.inputs, *op.outputs):
-            last_use.update(dict.fromkeys(owners.get(name, ()), index))
-    for name in (*graph.outputs, *graph.kept):
-        last_use.update(dict.fromkeys(owners.get(name, ()), len(graph.ops)))
+    tiles_of = {low.name: low.tiles for low in program.ops}
+    tiles, owners, last_use = _lifetimes(graph, tiles_of, chip.tiles)
     expiring: dict[int, list[str]] = {}
     for name, index in last_use.items():
         expiring.setdefault(index, []).append(name)

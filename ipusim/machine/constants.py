@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
-from ipusim.errors import DataError, resolve_name
+from ipusim.errors import DataError, resolve_name, unknown_name
 from ipusim.files import data_dir, read_tables
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def constant(unit: str, *, key: str = "", zero: bool = False) -> Any:
     return field(metadata={"unit": unit, "key": key, "zero": zero})
 
 
-def load(kind: type[_Kind], name: str) -> _Kind:
+def load(kind: type[_Kind], name: str, own: Own | None = None) -> _Kind:
     """Return one chip, link, host, ... by its name in any case, with or without spaces and hyphens.
 
     Parameters
@@ -74,6 +74,8 @@ def load(kind: type[_Kind], name: str) -> _Kind:
         ``constants`` the same with unit, source and label.
     name : str
         As given by a user.
+    own : Own, optional
+        A user's tables beside those of data/hardware.
 
     Raises
     ------
@@ -82,13 +84,19 @@ def load(kind: type[_Kind], name: str) -> _Kind:
     DataError
         If the data file is missing or corrupt.
     """
-    valid = resolve_name(kind.WORD, name, table_names(kind.FILE), table_aliases(kind.FILE))
-    return _load(kind, valid, data_dir())
+    added = own.tables.get(kind.FILE, {}) if own else {}
+    names = (*added, *table_names(kind.FILE))
+    valid = resolve_name(kind.WORD, name, names, table_aliases(kind.FILE))
+    return _build(kind, valid, own) if own else _load(kind, valid, data_dir())
 
 
 @cache
 def _load(kind: type[_Kind], name: str, folder: Path) -> _Kind:
     """Build it once per data folder; a comparison of all runs asks for thousands."""
+    return _build(kind, name, None)
+
+
+def _build(kind: type[_Kind], name: str, own: Own | None) -> _Kind:
     hints = get_type_hints(kind)
     declared = {item.name: item.metadata for item in fields(kind) if item.metadata}
     keys = {of: metadata["key"] or of for of, metadata in declared.items()}
@@ -96,18 +104,49 @@ def _load(kind: type[_Kind], name: str, folder: Path) -> _Kind:
         keys[of]: (str if is_dataclass(hints[of]) else hints[of], metadata["unit"])
         for of, metadata in declared.items()
     }
-    file = f"hardware/{kind.FILE}.toml"
-    constants = constants_of(_tables(kind.FILE).get(name), name, file, schema)
+    file, table = f"hardware/{kind.FILE}.toml", _tables(kind.FILE).get(name)
+    if own is not None and name in own.tables.get(kind.FILE, {}):
+        file, table = own.file, own.table(kind, name, schema)
+    constants = constants_of(table, name, file, schema)
     for of, key in keys.items():
         may_be_zero = declared[of]["zero"] or declared[of]["unit"] in _COSTS
         if constants[key].value == 0 and not may_be_zero:
             raise DataError(f"The key {key!r} of {name!r} in {file} is 0: use a number above 0.")
     plain = values(constants, schema)
     parts = {
-        of: load(hints[of], plain[key]) if is_dataclass(hints[of]) else plain[key]
+        of: load(hints[of], plain[key], own) if is_dataclass(hints[of]) else plain[key]
         for of, key in keys.items()
     }
     return kind(**{fields(kind)[0].name: name}, **parts, constants=constants)
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A user's tables, which look like those of data/hardware but may leave out more.
+
+    A table with ``like = NAME`` takes what it does not say from that one, and a bare value stands
+    for itself in the unit of its key, assumed.
+    """
+
+    file: str
+    tables: Mapping[str, Mapping[str, Any]]
+
+    def table(self, kind: type, name: str, schema: Schema) -> dict[str, Any]:
+        """Return one of them, completed."""
+        given = dict(self.tables[kind.FILE][name])
+        like = given.pop("like", None)
+        for key, value in given.items():
+            if key not in schema:
+                raise unknown_name(f"key of {name!r} in {self.file}", key, schema)
+            if not isinstance(value, dict):
+                about = {"unit": schema[key][1], "source": self.file, "label": "assumed"}
+                given[key] = {"value": value} | about
+        if like is None:
+            return given
+        near = resolve_name(kind.WORD, like, table_names(kind.FILE), table_aliases(kind.FILE))
+        return {
+            key: entry for key, entry in _tables(kind.FILE)[near].items() if key in schema
+        } | given
 
 
 def _tables(stem: str) -> dict[str, Any]:

@@ -46,6 +46,8 @@ class Gpu:
         Boards in the largest machine that is modelled.
     tdp_w : float
         Thermal design power.
+    compared : str
+        "yes" where published runs on the board were compared with predictions, else "no".
     constants : dict of str to Constant
         The same values with unit, source and label.
     """
@@ -70,6 +72,7 @@ class Gpu:
     kernel_gap_s: float = constant("s")
     max_gpus: int = constant("GPUs")
     tdp_w: float = constant("W")
+    compared: str = constant("-")
     constants: dict[str, Constant] = field(compare=False, repr=False)
 
     def matmul_flops_per_s(self, precision: str) -> float:

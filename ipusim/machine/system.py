@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar
 
-from ipusim.errors import ConfigError
+from ipusim.errors import ConfigError, unknown_name
 from ipusim.machine.chip import Chip
-from ipusim.machine.constants import Constant, constant, load, table_names
+from ipusim.machine.constants import Constant, Own, constant, load, table_names
 from ipusim.machine.hosts import Host
 from ipusim.machine.links import Link, sync_hops
 from ipusim.machine.power import PowerConstants
+
+TOPOLOGIES = ("pair", "ladder", "torus")
+OWN_FILES = ("systems", "chips", "power", "links", "hosts")
+"""What a user's file may describe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +160,8 @@ def load_system(name: str) -> System:
     Parameters
     ----------
     name : str
-        Its name, in any case, with or without spaces and hyphens.
+        Its name, in any case, with or without spaces and hyphens, or the path of a file that ends
+        in .toml: a machine of the user's own.
 
     Returns
     -------
@@ -167,5 +174,38 @@ def load_system(name: str) -> System:
         If there is no such system.
     DataError
         If a data file is missing or corrupt.
+    ConfigError
+        If the user's file cannot be read, or does not describe one system.
+
+    Notes
+    -----
+    A user's file holds tables as data/hardware does, under the names of its files: one
+    ``[systems.NAME]``, and what it is made of that is new: ``[chips.NAME]``, ``[power.NAME]`` (by
+    the name of the chip), ``[links.NAME]``, ``[hosts.NAME]``. A table may take what it leaves out
+    from another (``like = "IPU-M2000"``), and a bare number has the unit of its key.
     """
-    return load(System, name)
+    return _own_system(name) if str(name).lower().endswith(".toml") else load(System, name)
+
+
+def _own_system(path: str) -> System:
+    """Return the system of a user's file."""
+    try:
+        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"The machine file {path!r} cannot be read: {why}.") from error
+    for stem, named in tables.items():
+        if stem not in OWN_FILES:
+            raise unknown_name(f"kind of table in {path!r}", stem, OWN_FILES)
+        if not isinstance(named, dict) or not all(isinstance(one, dict) for one in named.values()):
+            raise ConfigError(f"The tables of {path!r} have names: write [{stem}.NAME].")
+    names = list(tables.get("systems", {}))
+    if len(names) != 1:
+        raise ConfigError(f"{path!r} must describe one system, but holds {len(names)}: keep one.")
+    for chip, table in tables.get("chips", {}).items():
+        if "like" in table:
+            tables.setdefault("power", {}).setdefault(chip, {"like": table["like"]})
+    system = load(System, names[0], Own(path, tables))
+    if system.topology not in TOPOLOGIES:
+        raise unknown_name("topology", system.topology, TOPOLOGIES)
+    return system

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ipusim.compiler.memory import Memory
 from ipusim.compiler.program import Program
+from ipusim.errors import ConfigError
 from ipusim.machine.power import Energy
 from ipusim.machine.system import System
 from ipusim.runtime import calibration
@@ -90,6 +92,19 @@ def static_power_w(system: System, active_ipus: int) -> float:
     machines = -(-active_ipus // system.ipus_per_machine)
     chips = machines * system.ipus_per_machine
     return chips * system.power.static_w_per_ipu + machines * system.power.card_w
+
+
+def price_per_item(price_per_hour: float, items_per_s: float) -> float:
+    """Return the price of one item, in the unit of the price of an hour.
+
+    Raises
+    ------
+    ConfigError
+        If the price is negative or no number.
+    """
+    if not 0 <= price_per_hour < math.inf:
+        raise ConfigError(f"The price per hour is {price_per_hour!r}: give a number, 0 or more.")
+    return price_per_hour / 3600 / items_per_s
 
 
 def program_energy(program: Program, config: RunConfig, *, calibrated: bool) -> Energy:

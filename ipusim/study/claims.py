@@ -253,7 +253,7 @@ class Sides:
         if kind == "run":
             run = load_run(options.pop("run"))
             options = {"model": run.model, **run.options(), **options}
-        return _of_report(simulate(**options), program)
+        return _of_report(simulate(**options, as_if_it_fits=True), program)
 
     def _gpu_row(self, row_id: str) -> Side:
         """Return a published GPU row, which is a measurement and counts as exact."""

@@ -314,3 +314,54 @@ def test_the_same_in_every_process() -> None:
         for seed in ("1", "2")
     }
     assert len(outputs) == 1
+
+
+MINE = """
+[systems."Fast cards"]
+like = "IPU-M2000"
+chip = "Fast"
+ipus = 8
+
+[chips.Fast]
+like = "GC200"
+clock_hz = 1_500_000_000
+"""
+
+
+def test_a_user_describes_a_machine_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE)
+    system = machine.load_system(str(path))
+    assert (system.name, system.ipus, system.chip.clock_hz) == ("Fast cards", 8, 1_500_000_000)
+    assert system.chip.tiles == machine.load_chip("GC200").tiles
+    assert system.chip.constants["clock_hz"].source == str(path)
+    assert system.power.amp_pj_per_flop == machine.load_system("IPU-M2000").power.amp_pj_per_flop
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must describe one system"),
+        ("x = [", "cannot be read"),
+        ("[system]\nipus = 2", "did you mean 'systems'"),
+        ("[systems]\nipus = 2", r"write \[systems.NAME\]"),
+        ("[systems.X]\nipus = 2", "The key 'chip' of 'X'"),
+        ("[systems.X]\nlike = 'C2'\nipuss = 2", "did you mean 'ipus'"),
+        ("[systems.X]\nlike = 'C2'\nipus = 'two'", "use a value of type int"),
+        ("[systems.X]\nlike = 'C2'\nipus = 0", "use a number above 0"),
+        ("[systems.X]\nlike = 'C2'\ntopology = 'ring'", "did you mean 'pair'"),
+        ("[systems.X]\nlike = 'C2'\nchip = 'Fast'", "Fast"),
+    ],
+)
+def test_a_bad_machine_file_gets_one_sentence(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises((ConfigError, DataError, UnknownNameError), match=message) as caught:
+        machine.load_system(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_the_c600_card_has_the_peak_that_was_announced() -> None:
+    system = machine.load_system("C600")
+    assert system.ipus == 1 and system.machine_rated_w == 185
+    assert system.chip.peak_flops_per_s() / 1e12 == pytest.approx(280, rel=0.001)

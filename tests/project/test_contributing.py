@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import ipusim
-from ipusim.files import data_dir
 from ipusim.workload.zoo import registry
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,7 +15,7 @@ TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
 def example(name: str) -> str:
-    marked = rf"<!-- {name} -->\n```python\n(.*?)```\n<!-- end {name} -->"
+    marked = rf"<!-- {name} -->\n```(?:python|toml)\n(.*?)```\n<!-- end {name} -->"
     return re.search(marked, TEXT, re.DOTALL)[1]
 
 
@@ -42,16 +37,12 @@ def test_a_network_is_one_place():
     assert space["report"].throughput.value > 0
 
 
-def test_a_chip_is_data_alone(tmp_path):
-    copy = shutil.copytree(data_dir(), tmp_path / "data")
-    done = subprocess.run(
-        [sys.executable, "-c", "import ipusim\n" + example("chip")],
-        env=os.environ | {"IPUSIM_DATA_DIR": str(copy)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout.split() == ["2000000000"], done.stderr
+def test_a_machine_is_a_file(tmp_path):
+    path = tmp_path / "my.toml"
+    path.write_text(example("machine"))
+    report = ipusim.simulate("mcmc_bnn", system=str(path))
+    assert (report.system, report.chip, report.config.replicas) == ("Two fast cards", "Fast", 8)
+    assert report.config.system.chip.clock_hz == 1_500_000_000
 
 
 def test_files_and_folders_that_it_names_exist():

@@ -12,7 +12,8 @@ but leaves large batches unexplained: median error 20 % instead of 14 %. [adopte
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
+from typing import Any
 
 from ipusim.errors import ConfigError, UnknownNameError, normalise_name, unknown_name
 from ipusim.machine.constants import table_aliases
@@ -29,13 +30,16 @@ from ipusim.runtime.calibration import kernel_cost_s
 from ipusim.runtime.gpu.kernels import step_kernels
 from ipusim.runtime.gpu.roofline import DeviceTime, device_time
 from ipusim.runtime.gpu.stacks import GpuStack, load_gpu_stack
-from ipusim.workload import zoo
+from ipusim.runtime.step_result import price_per_item
+from ipusim.workload.loading import load_model
 from ipusim.workload.model import Model, check_micro_batch
 
 BUCKET_BYTES = 25 * 2**20
 """Gradients reduced in one go (PyTorch DistributedDataParallel, bucket_cap_mb = 25)."""
 GRADIENT_BYTES = 4
 """Gradients of float32 master weights."""
+
+UNCOMPARED = "outside the fitted range: no published run on {} was compared with the model"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +64,8 @@ class GpuReport:
         Kernels that the host starts per step.
     tdp_w : float
         Thermal design power of the boards in use.
+    note : str
+        What is to know of the prediction: a board that nothing here was compared with.
     """
 
     model: str
@@ -76,11 +82,21 @@ class GpuReport:
     all_reduce_s: float
     host_ops: int
     tdp_w: float
+    note: str = ""
 
     @property
     def throughput(self) -> float:
         """Items per second of all boards."""
         return self.gpus * self.batch / self.step_s
+
+    @property
+    def energy_per_item_j(self) -> float:
+        """Joules per item at the thermal design power, which a board seldom draws."""
+        return self.tdp_w / self.throughput
+
+    def price_per_item(self, price_per_hour: float) -> float:
+        """Return the price of an item where all boards together cost so much per hour."""
+        return price_per_item(price_per_hour, self.throughput)
 
     @property
     def parts(self) -> dict[str, float]:
@@ -98,6 +114,7 @@ class GpuReport:
             f"{self.model} {self.mode} on {self.gpus} x {self.gpu} ({self.stack}, "
             f"{self.precision}, batch {self.batch}): {self.throughput:.4g} items/s, "
             f"{1e3 * self.step_s:.4g} ms per step ({parts} ms)"
+            + (f"; {self.note}" if self.note else "")
         )
 
 
@@ -166,12 +183,6 @@ def _check_gpus(gpus: object, gpu: Gpu, node: GpuNode | None) -> int:
     return gpus
 
 
-@cache
-def _zoo_model(name: str) -> Model:
-    """Return a network by name; one object per name, so that its steps are found again."""
-    return zoo.load(name)
-
-
 @lru_cache(maxsize=512)
 def _step_on_board(
     model: Model, batch: int, mode: str, precision: str, optimizer: str, stack: GpuStack, gpu: Gpu
@@ -193,13 +204,14 @@ def simulate_gpu(
     framework: str = "pytorch-21",
     optimizer: str = "sgd",
     op_s: float | None = None,
+    **opened: Any,
 ) -> GpuReport:
     """Predict one step of a model on GPUs of one machine.
 
     Parameters
     ----------
     model : Model or str
-        A model, or the name of one in the zoo.
+        A model, the name of one in the zoo, or a path ending in .onnx.
     gpu : str
         A board ("T4", "V100 SXM2 32GB", ...) or a machine ("DGX A100", "Grace A100", ...).
     gpus : int
@@ -213,6 +225,8 @@ def simulate_gpu(
     optimizer : {"sgd", "rmsprop", "adam", "lamb"}
     op_s : float, optional
         Seconds that the stack adds per kernel that the host starts; by default its fitted value.
+    **opened
+        What an ONNX file leaves open, as `from_onnx` takes it: shapes, dims, values, allow_unknown.
 
     Returns
     -------
@@ -232,7 +246,7 @@ def simulate_gpu(
     Data loading on the host, memory capacity, gradient accumulation and several machines are not
     modelled.
     """
-    network = _zoo_model(model) if isinstance(model, str) else model
+    network = load_model(model, **opened)
     board, node = _boards(gpu)
     boards = _check_gpus(gpus, board, node)
     size = check_micro_batch(batch)
@@ -271,4 +285,5 @@ def simulate_gpu(
         all_reduce_s=reduced,
         host_ops=device.host_ops,
         tdp_w=boards * board.tdp_w,
+        note="" if board.compared == "yes" else UNCOMPARED.format(board.name),
     )

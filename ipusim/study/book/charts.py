@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -15,22 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from ipusim.errors import StudyError
+from ipusim.look import OKABE_ITO, PHASES, figure_style
 from ipusim.machine.system import load_system
-from ipusim.study.book.outputs import SVG_SALT
 from ipusim.study.verdicts.compare import HIT_PERCENT, NEAR_PERCENT, PREDICTED
-
-OKABE_ITO = {
-    "black": "#000000",
-    "orange": "#E69F00",
-    "sky": "#56B4E9",
-    "green": "#009E73",
-    "yellow": "#F0E442",
-    "blue": "#0072B2",
-    "vermilion": "#D55E00",
-    "purple": "#CC79A7",
-    "grey": "#8A8F98",
-}
-"""The palette of Okabe and Ito (2008), which people with any colour vision can tell apart."""
 
 SERIES = {
     "published": {"color": OKABE_ITO["black"], "marker": "o", "linestyle": "-"},
@@ -48,14 +34,6 @@ SERIES = {
 nothing is fitted, calibrated equals specification: its mark is a frame around the other's."""
 
 _LIGHT_BLUE, _LIGHT_PURPLE, _LIGHT_GREEN = "#BFE3F7", "#E4B9CF", "#9ADBC5"
-PHASES: dict[str, dict[str, str]] = {
-    "sync": {"color": OKABE_ITO["grey"]},
-    "exchange": {"color": OKABE_ITO["orange"]},
-    "copy": {"color": OKABE_ITO["yellow"]},
-    "compute": {"color": OKABE_ITO["blue"]},
-}
-"""One look per phase of a superstep, in the order in which they follow, in every figure."""
-
 PARTS: dict[str, dict[str, str]] = {
     **PHASES,
     "copies on the tile": PHASES["copy"],
@@ -102,37 +80,6 @@ _RATIO_TICKS = (0.25, 0.33, 0.5, 0.67, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
 _HATCHES = ("", "//", "..", "xx")
 OFF_SCALE = 1.6
 """A roofline that starts beyond this multiple of everything else is stated, not drawn."""
-
-_STYLE = {
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "figure.constrained_layout.use": True,
-    "figure.dpi": 100,
-    "figure.facecolor": "white",
-    "font.family": "DejaVu Sans",
-    "font.size": 9.5,
-    "grid.color": "#E3E6EA",
-    "grid.linewidth": 0.8,
-    "legend.frameon": False,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 5.5,
-    "svg.fonttype": "path",
-    "svg.hashsalt": SVG_SALT,
-}
-
-
-@contextmanager
-def figure_style() -> Iterator[None]:
-    """Draw in the workbook's style, whatever style the caller has set."""
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update(_STYLE)
-        yield
 
 
 @contextmanager

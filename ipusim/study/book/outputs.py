@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipusim.files import write_bytes, write_text
+from ipusim.look import SVG_SALT
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
 FLOAT_FORMAT = "%.10g"
 """Digits of the CSV files: more than any table shows, fewer than platforms disagree on."""
-SVG_SALT = "ipusim"
 PNG_DPI = 150
 
 

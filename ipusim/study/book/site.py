@@ -16,7 +16,7 @@ import nbformat
 from markupsafe import Markup
 
 import ipusim
-from ipusim.files import read_tables
+from ipusim.files import TEMPLATES, read_tables
 from ipusim.study.book.catalogue import Study
 
 START, ROWS, COVERAGE = "index.html", "rows.html", "coverage.html"
@@ -160,7 +160,7 @@ def _explain(source: str, explained: set[str]) -> str:
 @cache
 def _environment() -> jinja2.Environment:
     return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        loader=jinja2.FileSystemLoader([Path(__file__).parent / "templates", TEMPLATES]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,

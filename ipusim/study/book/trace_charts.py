@@ -11,6 +11,7 @@ from matplotlib.patches import Patch
 
 from ipusim.errors import StudyError
 from ipusim.report import Report
+from ipusim.report_page import busy_share
 from ipusim.study.book.charts import OKABE_ITO, PHASES, lane, name_places, sheet
 
 
@@ -88,7 +89,7 @@ def execution_trace(report: Report, *, title: str, bins: int = 80) -> Figure:
         bottom = np.zeros(bins)
         for phase, look in PHASES.items():
             part = trace[trace["phase"] == phase]
-            share = _busy(part["start_us"].to_numpy(), part["duration_us"].to_numpy(), edges)
+            share = busy_share(part["start_us"].to_numpy(), part["duration_us"].to_numpy(), edges)
             slices = {"width": np.diff(edges), "align": "edge", "bottom": bottom}
             lower.bar(edges[:-1], 100 * share, label=phase, **slices, **look)
             bottom = bottom + 100 * share
@@ -121,12 +122,3 @@ def _passes(report: Report) -> pd.DataFrame:
         )
         now += op.cycles
     return pd.DataFrame([line for line in lines if line["duration_us"]])
-
-
-def _busy(start: np.ndarray, duration: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Return the share of each slice of time that some intervals cover."""
-    stop = start + duration
-    covered = np.minimum(stop[:, None], edges[None, 1:]) - np.maximum(
-        start[:, None], edges[None, :-1]
-    )
-    return np.clip(covered, 0, None).sum(axis=0) / np.diff(edges)

@@ -190,7 +190,8 @@ def published_stack() -> Stack:
 def report_for(micro_batch: int, **changes: str) -> Any:
     """Simulate the study's network once, with nothing fitted, and return the whole report."""
     row = rows_for([IPUS_PER_CARD * micro_batch], **changes)[0]
-    return default_predictor().simulate(MODEL, tier="specification", **row.run.options())
+    options = row.run.options()
+    return default_predictor().simulate(MODEL, tier="specification", as_if_it_fits=True, **options)
 
 
 def what_if(

@@ -86,7 +86,8 @@ def times_frame(frame: pd.DataFrame) -> pd.DataFrame:
 
 def report_for(run: RunConfiguration, *, tier: str = "calibrated") -> Any:
     """Simulate a run of the study, with the constants in use, and return the whole report."""
-    return default_predictor().simulate(run.model, tier=tier, **run.options())
+    options = run.options() | {"tier": tier, "as_if_it_fits": True}
+    return default_predictor().simulate(run.model, **options)
 
 
 def first_epoch_frame(

@@ -6,8 +6,10 @@ from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
+import onnx
 import pytest
 from hypothesis import given, settings, strategies as st
+from onnx_single_op import single
 
 from ipusim import files, machine
 from ipusim.errors import ConfigError, DataError, UnknownNameError, WorkloadError
@@ -359,3 +361,14 @@ def test_lookups_and_sums_of_groups_move_every_table():
     copied, added = 2 * 6 * 7 * 8, 2 * 6 * 5 * 8 + 3 * 6 * 7 * 8
     assert found["lookup", "forward"] == found["add", "backward"] == 2 * copied
     assert found["lookup", "backward"] == found["add", "forward"] == 2 * added
+
+
+def test_newer_boards_are_marked_and_an_onnx_file_runs(tmp_path):
+    old, new = (simulate_gpu("resnet18", name, batch=64) for name in ("A100 SXM 80GB", "H100"))
+    assert new.throughput > old.throughput
+    assert not old.note and "outside the fitted range" in str(new)
+    assert new.energy_per_item_j == pytest.approx(700 / new.throughput)
+    assert new.price_per_item(3.6) == pytest.approx(1e-3 / new.throughput)
+    path = tmp_path / "conv.onnx"
+    onnx.save(single("Conv", {"x": (1, 3, 32, 32)}, {"w": (8, 3, 3, 3)}), path)
+    assert simulate_gpu(str(path), "L4", batch=1, mode="inference").throughput > 0

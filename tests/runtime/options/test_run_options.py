@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import json
+import math
 import subprocess
 import sys
 
@@ -24,7 +25,9 @@ from ipusim.runtime.options.spec import NAME, OPTIONS, RunOptions
 
 KEYS = [
     "model", "system", "chip", "cycles_per_step", "latency_s", "throughput_items_per_s", "power_w",
-    "fits", "peak_tile_bytes", "tile_bytes", "supersteps", "interval80",
+    "energy_per_item_j",
+    "fits", "peak_tile_bytes", "used_tile_bytes", "tile_bytes", "supersteps", "interval80",
+    "verdict",
 ]  # fmt: skip
 
 
@@ -292,8 +295,23 @@ def test_what_does_not_fit_is_profiled_all_the_same():
     assert not big.fits
     assert memory.over_bytes == big.peak_tile_bytes - big.tile_bytes > 0
     assert memory.peak_tiles > 0 and memory.peak_op
-    assert f"{memory.over_bytes:,} B too many" in repr(big)
-    assert len(big.layers) and len(big.memory) and big.latency.value > 0
+    first = repr(big).splitlines()[0]
+    assert f"does not fit: {memory.over_bytes:,} B too many" in first
+    assert "ipusim plan resnet50 --system C2" in first
+    assert big.held()["what"][0] in first and big.held()["bytes"].sum() == big.used_tile_bytes
+    assert len(big.layers) and len(big.memory)
+
+
+def test_what_does_not_fit_has_no_rates_unless_asked():
+    options = {"system": "C2", "micro_batch": 64}
+    big = ipusim.simulate("resnet50", **options)
+    for estimate in (big.latency, big.throughput, big.power):
+        assert math.isnan(estimate.value) and estimate.low80 is None
+    assert big.to_dict()["latency_s"] is None
+    assert "items/s" not in repr(big) and "latency" not in repr(big)
+    as_if = ipusim.simulate("resnet50", **options, as_if_it_fits=True)
+    assert as_if.latency.value == big.result.latency_s > 0
+    assert as_if.verdict == big.verdict and not as_if.fits
 
 
 def test_more_items_never_take_less_time_or_memory():

@@ -317,7 +317,7 @@ def test_an_interval_comes_from_other_families_and_is_one_of_time(monkeypatch):
 def test_published_values_do_not_reach_the_predictor():
     predictor = FakePredictor()
     compare.verdicts(load_rows(study="qwant"), predictor=predictor, samples=Samples())
-    allowed = set(load_row("qwant.table1.batch2").run.options()) | {"tier", "costs"}
+    allowed = {*load_row("qwant.table1.batch2").run.options(), "tier", "costs", "as_if_it_fits"}
     assert all(set(options) <= allowed for _, options in predictor.calls)
     assert len(predictor.calls) == 6 * len(TIERS)  # each run is predicted once for three tables
 

@@ -1,0 +1,384 @@
+"""The search for a way to run a model: `ipusim.plan`.
+
+A candidate is a micro-batch, chips per replica with the split of stages, replicas and accumulation,
+and what saves memory: recomputation, a smaller share of memory for temporaries, phases. Of a
+micro-batch on so many chips the first candidate that fits is taken, what costs no time tried first.
+What cannot fit however it is planned is left out before it is compiled (`least_bytes`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ipusim.advice import PLANNED, command, python
+from ipusim.api import simulate
+from ipusim.compiler.memory import least_bytes
+from ipusim.errors import ConfigError
+from ipusim.report import Report
+from ipusim.runtime.compile import compile_run, graph_job, graphs
+from ipusim.runtime.options.config import make_config
+from ipusim.runtime.options.spec import RunConfig
+from ipusim.runtime.replica.balance import balance
+from ipusim.workload.loading import ONNX_OPTIONS, load_model
+from ipusim.workload.model import Model
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+MOST_ITEMS = 4096
+"""Largest micro-batch that is tried where no global batch bounds it."""
+PHASES = (2, 3, 4, 8, 16)
+LOW_SHARE = 0.2
+"""Share of a tile for temporaries where that of the stack leaves too little for the rest."""
+NEAR = 1.05
+"""Latencies up to so many times the least count as alike."""
+HOPELESS = 2.0
+"""How many times a tile a stage may need for another split to be tried."""
+FILLED = 8
+"""Micro-batches per stage and update where no global batch is given: bubbles of one in nine."""
+
+Options = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Ways to run a model, as `ipusim.plan` found them.
+
+    Attributes
+    ----------
+    model, system, mode : str
+    global_batch : int or None
+        Items per call, in training per weight update, that were asked for.
+    frame : pandas.DataFrame
+        Everything that fits, one row per way: chips, latency (ms), throughput (items/s), tile
+        (bytes in use, %), the options that make it, and ``command`` and ``python``, lines to copy.
+    pareto : pandas.DataFrame
+        The rows that no other beats in chips, latency and throughput, near ones (`NEAR`) told once.
+    """
+
+    model: str
+    system: str
+    mode: str
+    global_batch: int | None
+    frame: pd.DataFrame = field(repr=False)
+    pareto: pd.DataFrame = field(repr=False)
+
+    @property
+    def best(self) -> pd.Series:
+        """The way with the highest throughput, of several the one with fewest chips."""
+        return _ranked(self.pareto).iloc[0]
+
+    def _head(self) -> str:
+        asked = f", global batch {self.global_batch:,}" if self.global_batch else ""
+        return (
+            f"{self.model} on {self.system}, {self.mode}{asked}: {len(self.frame)} ways fit, "
+            f"{len(self.pareto)} of them are beaten by no other"
+        )
+
+    def __repr__(self) -> str:
+        shown = self.pareto.drop(columns=["command", "python"])
+        table = shown.to_string(index=True, float_format=lambda value: f"{value:,.4g}")
+        lines = "\n".join(f"{at}: {line}" for at, line in self.pareto["command"].items())
+        return f"{self._head()}\n\n{table}\n\n{lines}"
+
+    def _repr_html_(self) -> str:
+        shown = self.pareto.drop(columns="python")
+        return f"<p>{self._head()}</p>{shown.to_html(float_format=lambda value: f'{value:,.4g}')}"
+
+    def figure(self) -> Figure:
+        """Draw latency against throughput of every way; those beaten by no other are joined."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+        axis = figure.subplots()
+        others = self.frame
+        axis.scatter(
+            others["latency_ms"], others["throughput_items_per_s"], s=14, color="#BBBBBB",
+            label="fits",
+        )  # fmt: skip
+        colours = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+        looks = itertools.cycle(zip(colours, "os^Dv<>", strict=True))
+        for (chips, group), (colour, marker) in zip(
+            self.pareto.groupby("chips"), looks, strict=False
+        ):
+            points = group.sort_values("latency_ms")
+            axis.plot(
+                points["latency_ms"], points["throughput_items_per_s"], marker=marker,
+                color=colour, label=f"{chips} IPU{'s' * (chips > 1)}, beaten by no other",
+            )  # fmt: skip
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_xlabel("step, ms" if self.mode == "training" else "latency, ms")
+        axis.set_ylabel("throughput, items/s")
+        axis.set_title(f"{self.model} on {self.system}, {self.mode}")
+        axis.legend(fontsize="small")
+        return figure
+
+
+def plan(
+    model: str | Model,
+    *,
+    system: str = "IPU-POD16",
+    mode: str = "inference",
+    global_batch: int | None = None,
+    **options: Any,
+) -> Plan:
+    """Search the ways to run a model that fit, and those of them that no other beats.
+
+    Parameters
+    ----------
+    model : str or Model
+        As for `simulate`.
+    system : str
+        Machine; its chips are the most that are used.
+    mode : {"inference", "training"}
+    global_batch : int, optional
+        Items per call of all replicas, in training per weight update; by default as many as are
+        fastest, in training with accumulation enough to fill a pipeline.
+    **options
+        Other options of `simulate` and of `from_onnx`. Those that the search chooses (micro_batch,
+        replicas, ipus_per_replica, gradient_accumulation, recompute, available_memory_proportion,
+        pipeline_splits, phases) are kept as they are where they are given.
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    ConfigError
+        If nothing that was tried fits, or the options contradict each other.
+    """
+    opened = {name: options.pop(name) for name in ONNX_OPTIONS if options.get(name)}
+    loaded = load_model(model, **opened)
+    if global_batch is not None and (not isinstance(global_batch, int) or global_batch < 1):
+        raise ConfigError(f"The global batch is {global_batch!r}: give a whole number, 1 or more.")
+    given = {"system": system, "mode": mode, **options}
+    search = _Search(loaded, make_config(**given), given, global_batch)
+    asked = {"model": model, **opened}
+    rows = [_row(report, ways, asked) for report, ways in search.found()]
+    if not rows:
+        raise ConfigError(search.refusal())
+    import pandas as pd
+
+    frame = pd.DataFrame(rows)
+    frame = frame.sort_values(["chips", "latency_ms", "throughput_items_per_s"], ignore_index=True)
+    empty = [name for name in PLANNED if name in frame and frame[name].isna().all()]
+    frame = frame.drop(columns=empty)
+    return Plan(
+        model=loaded.name,
+        system=search.base.system.name,
+        mode=search.base.mode,
+        global_batch=global_batch,
+        frame=frame,
+        pareto=_unbeaten(frame),
+    )
+
+
+def _row(report: Report, options: Options, asked: Mapping[str, Any]) -> dict[str, Any]:
+    question = {**asked, **options}
+    memory = report.result.memory
+    return {
+        "chips": report.config.active_ipus,
+        "latency_ms": 1e3 * report.latency.value,
+        "throughput_items_per_s": report.throughput.value,
+        "tile_percent": 100.0 * memory.used_tile_bytes / memory.tile_bytes,
+        **{name: options.get(name) for name in PLANNED if name != "stage_ipus"},
+        "command": command("simulate", question),
+        "python": python("simulate", question),
+    }
+
+
+def _ranked(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.sort_values(["throughput_items_per_s", "chips"], ascending=[False, True])
+
+
+def _unbeaten(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows that no other beats, and of rows that are nearly alike the fastest."""
+    kept: list[Any] = []
+    for row in _ranked(frame).itertuples():
+        beaten = any(
+            other.chips <= row.chips and other.latency_ms <= NEAR * row.latency_ms for other in kept
+        )
+        if not beaten:
+            kept.append(row)
+    return frame.loc[sorted(row.Index for row in kept)].reset_index(drop=True)
+
+
+def _doubled(most: int) -> list[int]:
+    """Return 1, 2, 4, ... up to a number, and the number."""
+    return sorted({*(2**power for power in range(most.bit_length())), most})
+
+
+def _spaced_divisors(number: int) -> list[int]:
+    """Return divisors of a number, each at least half as large again as the one before."""
+    found = [1]
+    for size in range(2, number + 1):
+        if number % size == 0 and 2 * size >= 3 * found[-1]:
+            found.append(size)
+    return found
+
+
+class _Search:
+    """Candidates in a fixed order, each simulated at most once."""
+
+    def __init__(self, model: Model, base: RunConfig, given: Options, batch: int | None) -> None:
+        self.model, self.base, self.given, self.batch = model, base, given, batch
+        self.nearest: Report | None = None
+        self.last: Report | None = None
+        self.least = math.inf
+        self.phased = False
+
+    def found(self) -> Iterator[tuple[Report, Options]]:
+        """Yield what fits: each micro-batch on as few chips as hold it, with all replicas."""
+        for size in self._sizes():
+            held = list(self._held(size))
+            # Phases save chips where one holds no micro-batch at all.
+            if size == self._sizes()[0] and not any(o["ipus_per_replica"] == 1 for o in held):
+                self.phased = True
+                held += self._held(size, chips=(1,))
+            for options in held:
+                yield from self._scaled(options)
+            if not held:
+                return
+
+    def refusal(self) -> str:
+        """Say why nothing was found."""
+        name, machine = self.model.name, self.base.system
+        if self.nearest is None:
+            room = machine.ipus * machine.chip.sram_bytes
+            return (
+                f"Nothing runs {name} on {machine.name} at this batch: it needs at least "
+                f"{self.least / 1e9:.3g} GB at once, of {room / 1e9:.3g} GB of all its chips, or "
+                "more replicas than the batch has items: choose another system or batch."
+            )
+        return f"Nothing that was tried fits {name} on {machine.name}; nearest: " + (
+            self.nearest.verdict.partition(": ipusim")[0].rstrip(".") + "."
+        )
+
+    def _sizes(self) -> list[int]:
+        """Return the micro-batches to try, smallest first."""
+        if self.given.get("micro_batch") is not None or self.model.batch is not None:
+            return [self.given.get("micro_batch") or self.model.batch]
+        if self.batch is None:
+            return _doubled(MOST_ITEMS)
+        return _spaced_divisors(self.batch)
+
+    def _options(self, size: int, chips: int, **more: Any) -> Options:
+        options = self.given | {"micro_batch": size, "replicas": 1, "ipus_per_replica": chips}
+        if self.base.mode == "training":
+            options["gradient_accumulation"] = self._accumulation(size, chips, 1)
+        return {**options, **more, **self.given}
+
+    def _accumulation(self, size: int, chips: int, replicas: int) -> int:
+        if self.batch is not None:
+            return self.batch // (size * replicas)
+        return 1 if chips == 1 else FILLED * chips
+
+    def _held(self, size: int, chips: Sequence[int] = ()) -> Iterator[Options]:
+        """Yield options with which a micro-batch fits, until nothing could be gained."""
+        for number in chips or self._chips():
+            for options in self._savings(size, number):
+                if self._fits(options):
+                    yield options
+                    if not self._saved(options):
+                        return
+                    break
+
+    def _chips(self) -> list[int]:
+        given = self.given.get("ipus_per_replica")
+        return [given] if given else _doubled(self.base.system.ipus)
+
+    def _saved(self, options: Options) -> bool:
+        """Whether something was given up to save memory on so many chips."""
+        saving = ("recompute", "available_memory_proportion", "phases")
+        return any(options.get(name) not in (None, self.given.get(name)) for name in saving)
+
+    def _savings(self, size: int, chips: int) -> Iterator[Options]:
+        """Yield options for a micro-batch on so many chips, what costs no time first."""
+        training = self.base.mode == "training"
+        modes = [{}, *([{"recompute": "auto"}] if training else [])]
+        shares = [{}, {"available_memory_proportion": LOW_SHARE}]
+        for share, mode in itertools.product(shares, modes):
+            options = self._options(size, chips, **share, **mode)
+            yield options
+            over = self.last.peak_tile_bytes / self.last.tile_bytes if self.last else math.inf
+            if chips > 1 and "pipeline_splits" not in self.given and over < HOPELESS:
+                yield from self._splits(options)
+        if chips == 1 and self.phased:
+            recompute = {"recompute": "auto"} if training else {}
+            for share, phases in itertools.product(shares, PHASES):
+                yield self._options(size, chips, phases=phases, **recompute, **share)
+
+    def _splits(self, options: Options) -> Iterator[Options]:
+        """Yield the same with stages cut for memory, and for memory and time alike."""
+        compiled = compile_run(self.model, make_config(**options))
+        graph, cycles = compiled.graph, {op.name: op.cycles for op in compiled.program.ops}
+        forward = [op.name for op in graph.ops if op.phase == "forward"]
+        size, time = dict.fromkeys(forward, 0), dict.fromkeys(forward, 0)
+        seen: set[str] = set()
+        for op in graph.ops:
+            home = op.name if op.name in size else op.source
+            time[home] += cycles[op.name]
+            for name in (*op.inputs, *op.outputs):
+                if name not in seen:
+                    seen.add(name)
+                    size[home] += graph.tensors[name].bytes
+        whole = max(1, sum(time.values())) / max(1, sum(size.values()))
+        for costs in (
+            [size[name] for name in forward],
+            [time[name] + int(whole * size[name]) for name in forward],
+        ):
+            starts = balance(costs, options["ipus_per_replica"]).starts
+            yield options | {"pipeline_splits": [forward[start - 1] for start in starts[1:]]}
+
+    def _config(self, options: Options) -> RunConfig | None:
+        try:
+            return make_config(**options)
+        except ConfigError:
+            return None
+
+    def _may_fit(self, config: RunConfig) -> bool:
+        """Whether the bytes that live at once, spread as well as can be, are there at all."""
+        least = least_bytes(graphs(graph_job(self.model, config)).micro_batch)
+        self.least = min(self.least, least)
+        return least <= config.ipus_per_replica * config.system.chip.sram_bytes
+
+    def _simulated(self, options: Options) -> Report | None:
+        """Simulate a candidate; nothing where its options go together on no machine."""
+        config = self._config(options)
+        if config is None or (not config.phased and not self._may_fit(config)):
+            return None
+        try:
+            return simulate(self.model, **options)
+        except ConfigError:
+            return None
+
+    def _fits(self, options: Options) -> bool:
+        report = self.last = self._simulated(options)
+        if report is None:
+            return False
+        nearer = self.nearest is None or report.peak_tile_bytes < self.nearest.peak_tile_bytes
+        self.nearest = report if nearer else self.nearest
+        return report.fits
+
+    def _scaled(self, options: Options) -> Iterator[tuple[Report, Options]]:
+        """Yield the same on one to all replicas that the system holds."""
+        chips, size = options["ipus_per_replica"], options["micro_batch"]
+        for replicas in _doubled(self.base.system.ipus // chips):
+            scaled = options | {"replicas": replicas, **self.given}
+            if self.batch is not None and self.batch % (size * replicas):
+                continue
+            if self.base.mode == "training":
+                scaled["gradient_accumulation"] = self._accumulation(size, chips, replicas)
+                scaled |= self.given
+            elif self.batch is not None and self.batch != size * replicas:
+                continue
+            report = self._simulated(scaled)
+            if report is not None and report.fits:
+                yield report, scaled

@@ -1,0 +1,104 @@
+"""The search for a way to run a model, and the lines that it hands out."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from click.testing import CliRunner
+
+import ipusim
+from ipusim import advice
+from ipusim.cli import cli
+from ipusim.errors import ConfigError, IpuSimError
+from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.model import Model
+
+
+def _dense(micro_batch, width, layers):
+    g = GraphBuilder("dense")
+    x = g.input("x", (micro_batch or 1, width))
+    for index in range(layers):
+        x = g.elementwise(f"relu{index}", "relu", g.linear(f"fc{index}", x, width))
+    return g.finish(x)
+
+
+SMALL = Model(name="small", family="test", build=lambda n: _dense(n, 256, 4), loss="mean_squared")
+WIDE = Model(name="wide", family="test", build=lambda n: _dense(n, 16384, 3), loss="mean_squared")
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return ipusim.plan(SMALL, system="IPU-M2000", mode="training", global_batch=24)
+
+
+def test_every_way_fits_and_has_the_global_batch(trained):
+    frame = trained.frame
+    accumulation = frame.get("gradient_accumulation", 1)
+    assert (frame["micro_batch"] * frame["replicas"] * accumulation == 24).all()
+    assert frame["tile_percent"].between(0, 100).all()
+    assert frame["chips"].max() <= 4
+
+
+def test_no_way_of_the_front_is_beaten(trained):
+    for one in trained.pareto.itertuples():
+        for other in trained.pareto.itertuples():
+            beats = (
+                other.chips <= one.chips
+                and other.latency_ms <= one.latency_ms
+                and other.throughput_items_per_s > one.throughput_items_per_s
+            )
+            assert not beats
+    assert trained.best["throughput_items_per_s"] == trained.frame["throughput_items_per_s"].max()
+    assert trained.figure().axes[0].get_xlabel() == "step, ms"
+
+
+def test_the_same_question_has_the_same_answer(trained):
+    again = ipusim.plan(SMALL, system="IPU-M2000", mode="training", global_batch=24)
+    assert again.frame.equals(trained.frame)
+
+
+def test_too_large_for_a_chip_is_cut_or_loaded_in_phases():
+    found = ipusim.plan(WIDE, system="IPU-M2000", micro_batch=1)
+    chips = found.frame["chips"]
+    assert chips.min() == 1 and found.frame.loc[chips == 1, "phases"].notna().all()
+    assert (found.frame.loc[found.frame["phases"].isna(), "ipus_per_replica"] > 1).all()
+
+
+def test_what_cannot_fit_is_refused_in_one_sentence():
+    huge = Model(name="huge", family="test", build=lambda n: _dense(n, 65536, 3))
+    with pytest.raises(ConfigError, match=r"needs at least .* GB") as caught:
+        ipusim.plan(huge, system="C2")
+    assert "\n" not in str(caught.value)
+    for options in ({"global_batch": 0}, {"system": "C3"}, {"speed": 2}):
+        with pytest.raises(IpuSimError):
+            ipusim.plan(SMALL, **options)
+
+
+def test_the_lines_really_run():
+    done = CliRunner().invoke(cli, ["plan", "uno", "--system", "C2", "--global-batch", "16"])
+    assert done.exit_code == 0, done.output
+    lines = [line.split(": ", 1)[1] for line in done.output.splitlines() if ": ipusim " in line]
+    assert lines
+    for line in lines[:2]:
+        ran = CliRunner().invoke(cli, shlex.split(line)[1:])
+        assert ran.exit_code == 0, ran.output
+
+
+def test_a_line_names_what_is_no_default():
+    asked = {
+        "model": "my net.onnx",
+        "system": "IPU-M2000",
+        "micro_batch": 2,
+        "overlap_io": True,
+        "pipeline_splits": ("a", "b"),
+        "shapes": {"x": (1, 3)},
+        "dims": {"t": 128},
+    }
+    assert advice.command("simulate", asked) == (
+        "ipusim simulate 'my net.onnx' --micro-batch 2 --overlap-io --pipeline-splits a "
+        "--pipeline-splits b --shape x=1,3 --dim t=128"
+    )
+    assert advice.python("simulate", {"model": "uno", "micro_batch": 2}) == (
+        "ipusim.simulate('uno', micro_batch=2)"
+    )

@@ -1,0 +1,74 @@
+"""A report as a page, its advice, and two reports side by side."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+
+import ipusim
+from ipusim import report_page
+
+
+@pytest.fixture(scope="module")
+def report():
+    return ipusim.simulate("resnet18", system="IPU-M2000", micro_batch=2)
+
+
+def test_a_page_needs_no_network_and_is_the_same_twice(report, tmp_path):
+    page = report.to_html(tmp_path / "a.html").read_text()
+    assert not re.search(r"(?:src|href)=\"https?:|@import|<script", page)
+    assert report.verdict in page and "ipusim simulate resnet18 --micro-batch 2" in page
+    for title in ("What would help", "Roofline", "Memory over the program", "Timeline", "Layers"):
+        assert f"<h2>{title}</h2>" in page
+    assert report.to_html(tmp_path / "b.html").read_text() == page
+    with pytest.raises(OSError, match="missing"):
+        report.to_html(tmp_path / "missing" / "c.html")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "b.html"]
+
+
+def test_figures_draw_what_the_report_holds(report):
+    drawn = {title: figure.axes[0] for title, _, figure in report_page.figures(report)}
+    parts = drawn["Where the time goes"]
+    assert sum(bar.get_width() for bar in parts.patches) == pytest.approx(
+        1e3 * report.result.step_s
+    )
+    live = drawn["Memory over the program"]
+    highest = next(line for line in live.lines if line.get_label() == "highest address")
+    assert max(highest.get_ydata()) * 1024 == pytest.approx(report.peak_tile_bytes)
+    for axis in drawn.values():
+        assert axis.get_title(loc="left") and axis.get_xlabel()
+
+
+def test_what_does_not_fit_has_no_rates_on_its_page(tmp_path):
+    big = ipusim.simulate("resnet18", system="C2", micro_batch=256)
+    assert not big.fits
+    page = big.to_html(tmp_path / "a.html").read_text()
+    assert "does not fit" in page and "items/s" not in page and "Roofline" not in page
+    assert big.advice == ()
+
+
+def test_advice_says_the_largest_part_first(report):
+    shares = [int(text.split("%")[0]) for text in report.advice]
+    assert shares == sorted(shares, reverse=True)
+    assert any("host_dtype='uint8'" in text for text in report.advice)
+    less = ipusim.simulate("resnet18", system="IPU-M2000", micro_batch=2, host_dtype="uint8")
+    assert not any("host_dtype" in text for text in less.advice)
+
+
+def test_two_reports_side_by_side(report):
+    more = ipusim.simulate("resnet18", system="IPU-M2000", micro_batch=4)
+    table = ipusim.compare(report, more)
+    assert table.loc["throughput, items/s", "ratio"] == pytest.approx(
+        more.throughput.value / report.throughput.value
+    )
+    assert table.loc["host work, ms", "a"] == 0 and math.isnan(table.loc["host work, ms", "ratio"])
+    assert table.loc["conv, cycles", "b"] > table.loc["conv, cycles", "a"]
+
+
+def test_energy_and_price_of_an_item(report):
+    assert report.energy_per_item_j == pytest.approx(report.power.value / report.throughput.value)
+    assert report.price_per_item(3.6) == pytest.approx(1e-3 / report.throughput.value)
+    with pytest.raises(ipusim.IpuSimError, match="price per hour is -1"):
+        report.price_per_item(-1)
