@@ -8,6 +8,7 @@ sets the pace.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -20,6 +21,7 @@ from ipusim.files import read, read_tables
 from ipusim.machine.constants import Schema, constants_of, values
 from ipusim.report import Report
 from ipusim.runtime.gpu.step import GpuReport, simulate_gpu
+from ipusim.study.book.parameters import is_count
 
 FILE = "runs/bragg_dataflows.toml"
 SYSTEMS = {"GC200": "IPU-POD16", "Bow": "Bow Pod16"}
@@ -124,7 +126,6 @@ def simulate_flow(
     ipus: int = 1,
     share: str = "per IPU",
     precision: str = "32.32",
-    tier: str = "calibrated",
     several_components: bool = False,
     merged: bool = False,
 ) -> Report:
@@ -140,8 +141,6 @@ def simulate_flow(
         What the batch of 512 counts.
     precision : str
         By default single precision, the port's own default.
-    tier : str
-        "calibrated" or "specification".
     several_components : bool
         See `item_seconds`.
     merged : bool
@@ -153,7 +152,7 @@ def simulate_flow(
         If the batch cannot be shared by so many IPUs, or the chip does not exist.
     """
     run = load_training()
-    if isinstance(ipus, bool) or not isinstance(ipus, int) or not 1 <= ipus <= MOST_IPUS:
+    if not is_count(ipus, MOST_IPUS):
         raise ConfigError(f"ipus is {ipus!r}: use a whole number from 1 to {MOST_IPUS}.")
     divided = resolve_name("share of the batch", share, SHARES) == "in all"
     if divided and run.batch % ipus:
@@ -176,7 +175,6 @@ def simulate_flow(
         loader_workers=run.workers,
         dataset="prepared",
         loader_item_s=item_seconds(flow, several_components=several_components),
-        tier=tier,
     )
 
 
@@ -236,9 +234,7 @@ def simulate_board(board: str, *, several_components: bool = False) -> GpuRun:
     )
 
 
-def dataflow_frame(
-    chips: Sequence[str] = tuple(SYSTEMS), *, precision: str = "32.32", tier: str = "calibrated"
-) -> pd.DataFrame:
+def dataflow_frame(chips: Sequence[str] = tuple(SYSTEMS)) -> pd.DataFrame:
     """Predict the time to train of every dataflow on one chip.
 
     Returns
@@ -253,9 +249,8 @@ def dataflow_frame(
     for flow in load_dataflows().values():
         item_s = item_seconds(flow)
         for chip in chips:
-            common = {"chip": chip, "precision": precision, "tier": tier}
-            report = simulate_flow(flow, **common)
-            several = simulate_flow(flow, several_components=True, **common)
+            report = simulate_flow(flow, chip=chip)
+            several = simulate_flow(flow, chip=chip, several_components=True)
             waiting = report.result.parts_s.get("waiting for the host", 0.0)
             lines.append(
                 {
@@ -283,13 +278,7 @@ SCALINGS = (
 """Dataflow, share of the batch, and whether gradients are merged: the lines of `scaling_frame`."""
 
 
-def scaling_frame(
-    ipus: Sequence[int],
-    *,
-    chips: Sequence[str] = tuple(SYSTEMS),
-    precision: str = "32.32",
-    tier: str = "calibrated",
-) -> pd.DataFrame:
+def scaling_frame(ipus: Sequence[int]) -> pd.DataFrame:
     """Predict the time to train over several IPUs, as `SCALINGS` lists.
 
     Returns
@@ -303,25 +292,15 @@ def scaling_frame(
     for name, share, merged in SCALINGS:
         flow = load_dataflow(name)
         words = f"{flow.title}, 512 {share}" + (", gradients merged" if merged else "")
-        for chip in chips:
-            alone = None
-            for count in sorted(ipus):
-                run = {"chip": chip, "share": share, "merged": merged, "ipus": count}
-                report = simulate_flow(flow, precision=precision, tier=tier, **run)
-                seconds = training_seconds(report)
-                alone = alone or seconds
-                lines.append(
-                    {
-                        "flow": name,
-                        "line": words,
-                        **run,
-                        "step_ms": 1e3 * report.result.step_s,
-                        "bound": _bound(report),
-                        "training_s": seconds,
-                        "speedup": alone / seconds,
-                    }
-                )
-    return pd.DataFrame(lines)
+        for chip, count in itertools.product(SYSTEMS, sorted(ipus)):
+            run = {"chip": chip, "share": share, "merged": merged, "ipus": count}
+            report = simulate_flow(flow, **run)
+            step_ms, bound = 1e3 * report.result.step_s, _bound(report)
+            times = {"step_ms": step_ms, "bound": bound, "training_s": training_seconds(report)}
+            lines.append({"flow": name, "line": words, **run, **times})
+    frame = pd.DataFrame(lines)
+    alone = frame.groupby(["line", "chip"], sort=False)["training_s"].transform("first")
+    return frame.assign(speedup=alone / frame["training_s"])
 
 
 def _bound(report: Report) -> str:

@@ -61,12 +61,10 @@ def run_lanes(
     return pd.DataFrame(lines, columns=["lane", "worker", "batch", "start_s", "end_s"])
 
 
-def dataflow_timeline(
-    flow: Dataflow, *, chip: str = "GC200", precision: str = "32.32", batches: int = 160
-) -> pd.DataFrame:
-    """Simulate a dataflow on one chip and follow its batches (`run_lanes`)."""
+def dataflow_timeline(flow: Dataflow, *, batches: int = 160) -> pd.DataFrame:
+    """Simulate a dataflow on one GC200 and follow its batches (`run_lanes`)."""
     run = load_training()
-    link, busy = lane_times(simulate_flow(flow, chip=chip, precision=precision))
+    link, busy = lane_times(simulate_flow(flow))
     return run_lanes(
         prepare_s=run.batch * item_seconds(flow),
         link_s=link,

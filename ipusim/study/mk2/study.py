@@ -18,6 +18,7 @@ from ipusim.study.book.charts import OKABE_ITO, forest, log_axis, sheet
 from ipusim.study.claims import AT_LEAST, Part, load_specs
 from ipusim.study.data.published import PublishedRow, load_claims
 from ipusim.study.data.runs import load_run
+from ipusim.study.table import MISSING
 from ipusim.study.verdicts.compare import PREDICTED, error_percent, verdicts
 from ipusim.study.verdicts.compare_gpu import gpu_compare
 
@@ -45,7 +46,8 @@ def compare_claims(*, frame: pd.DataFrame | None = None) -> pd.DataFrame:
     -------
     pandas.DataFrame
         `ipusim.study.claims.claims_frame` with the model, task, metric and unit that the blog
-        prints; the error is against the number printed, also where that is only a bound.
+        prints (a dash for words); the error is against the number printed, also where that is only
+        a bound.
 
     Raises
     ------
@@ -59,6 +61,7 @@ def compare_claims(*, frame: pd.DataFrame | None = None) -> pd.DataFrame:
         compared[name] = printed[name].to_numpy()
     pairs = zip(compared["predicted"], compared["claimed"], strict=True)
     compared["error_percent"] = [error_percent(*pair) for pair in pairs]
+    compared["printed"] = compared["printed"].where(compared["claimed"].notna(), MISSING)
     return compared.drop(columns="row_id")  # the blog names its claims
 
 
@@ -235,10 +238,9 @@ def lstm_figure(curve: pd.DataFrame) -> Figure:
                 place = (line.latency_ms, line.throughput)
                 offset = {"xytext": (6, -10), "textcoords": "offset points", "fontsize": 8}
                 axis.annotate(f"{line.batch}", place, **offset)
-        for side in "xy":
-            log_axis(axis, side)
+        log_axis(axis, "y")
         title = "Two-layer LSTM: throughput over latency, batches in figures"
-        axis.set(title=title, xlabel="latency, ms (log scale)", ylabel="items/s (log scale)")
+        axis.set(title=title, xlabel="latency, ms", ylabel="items/s (log scale)", xlim=(0, None))
     return figure
 
 

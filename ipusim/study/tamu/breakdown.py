@@ -137,9 +137,7 @@ def _work_of(kind: str, phase: str, function: str) -> str:
 
 
 def device_work(
-    micro_batches: Sequence[int],
-    *,
-    tier: str = "calibrated",
+    micro_batches: Sequence[int], *, tier: str = "calibrated"
 ) -> dict[str, pd.DataFrame]:
     """Split the time that one IPU computes on a micro-batch by the kind of work.
 
@@ -162,15 +160,11 @@ def device_work(
         report = report_for(at_micro_batch(run, size), tier=tier)
         layers = report.layers[report.layers["phase"] != "update"]
         cells = zip(layers["kind"], layers["phase"], layers["function"], strict=True)
-        sums = by_group(layers, [_work_of(*cell) for cell in cells]).set_index("group")
-        sums = sums.loc[[name for name in WORK if name in sums.index]]
-        shown[f"micro-batch {size}"] = pd.DataFrame(
-            {
-                "part": sums.index,
-                "time_ms": 1e-3 * sums["time_us"].to_numpy(),
-                "share_percent": sums["share_percent"].to_numpy(),
-            }
-        )
+        sums = by_group(layers, [_work_of(*cell) for cell in cells])
+        sums = sums.assign(time_ms=1e-3 * sums["time_us"]).rename(columns={"group": "part"})
+        sums = sums.sort_values("part", key=lambda names: names.map(WORK.index))
+        columns = ["part", "time_ms", "share_percent"]
+        shown[f"micro-batch {size}"] = sums[columns].reset_index(drop=True)
     return shown
 
 
@@ -178,6 +172,6 @@ def device_work_frame(work: dict[str, pd.DataFrame]) -> pd.DataFrame:
     """Return `device_work` as milliseconds per kind of work, with their sum; a column per bar."""
     columns = {label: frame.set_index("part")["time_ms"] for label, frame in work.items()}
     frame = pd.DataFrame(columns)
-    frame = frame.reindex([name for name in WORK if name in frame.index])
+    frame = frame.loc[[name for name in WORK if name in frame.index]]
     frame.loc["together"] = frame.sum()
     return frame.rename_axis("work").reset_index()

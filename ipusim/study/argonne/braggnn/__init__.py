@@ -16,49 +16,30 @@ from ipusim.study.argonne.braggnn.comparison import (
 from ipusim.study.argonne.braggnn.evaluation import (
     conventional_errors,
     error_table,
-    errors_px,
     loss_table,
     predicted_pixels,
     training_errors,
 )
-from ipusim.study.argonne.braggnn.patches import clean_crops, prepare_patches, random_shifts
-from ipusim.study.argonne.braggnn.peaks import PeakOptions, Peaks, simulate_peaks
+from ipusim.study.argonne.braggnn.patches import prepare_patches
+from ipusim.study.argonne.braggnn.peaks import Peaks, simulate_peaks
 from ipusim.study.argonne.braggnn.pseudo_voigt import fit_centres
-from ipusim.study.argonne.braggnn.training import (
-    FULL,
-    QUICK,
-    STANDARD,
-    Schedule,
-    TrainedBragg,
-    TrainingOptions,
-    predict_centres,
-    train_bragg,
-)
+from ipusim.study.argonne.braggnn.training import QUICK, Schedule, TrainedBragg
 
 __all__ = [
     "ARITHMETICS",
-    "FULL",
     "QUICK",
-    "STANDARD",
-    "PeakOptions",
     "Peaks",
     "Schedule",
     "TrainedBragg",
-    "TrainingOptions",
-    "clean_crops",
     "conventional_errors",
     "error_table",
-    "errors_px",
     "fit_centres",
     "loss_table",
     "named_schedule",
-    "predict_centres",
     "predicted_pixels",
     "prepare_patches",
-    "random_shifts",
     "simulate_peaks",
     "simulate_sets",
-    "train_bragg",
     "train_in_each",
     "training_errors",
 ]
