@@ -81,13 +81,7 @@ def load_specs() -> dict[str, dict[str, Any]]:
 
 
 def load_spec(name: str) -> dict[str, Any]:
-    """Return what data/studies says of one study.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such study.
-    """
+    """Return what data/studies says of one study."""
     return load_specs()[resolve_name("study", name, load_specs())]
 
 
@@ -108,20 +102,7 @@ def _front_matter(path: Path) -> tuple[str, str]:
 
 
 def list_studies(folder: Path | None = None) -> tuple[Study, ...]:
-    """Return every study.
-
-    Parameters
-    ----------
-    folder : pathlib.Path, optional
-        Where the notebooks are; by default the workbook's own.
-
-    Raises
-    ------
-    DataError
-        If there is no notebooks folder.
-    StudyError
-        If a notebook cannot be read.
-    """
+    """Return every study."""
     numbers = {spec["notebook"][:2]: spec.get("rows", "") for spec in load_specs().values()}
     studies = []
     for path in sorted((folder or files.notebooks_dir()).glob("*.ipynb")):
@@ -135,27 +116,7 @@ def list_studies(folder: Path | None = None) -> tuple[Study, ...]:
 
 
 def select_studies(names: Sequence[str], folder: Path | None = None) -> tuple[Study, ...]:
-    """Return the studies that were asked for.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Full names, numbers (``"01"``) or subjects (``"qwant"``); empty means all.
-    folder : pathlib.Path, optional
-        Where the notebooks are.
-
-    Returns
-    -------
-    tuple of Study
-        In the order of the notebooks, each once.
-
-    Raises
-    ------
-    UnknownNameError
-        If a name fits no study.
-    StudyError
-        If there is no study at all.
-    """
+    """Return the studies asked for by full name, number or subject; empty means all, each once."""
     studies = list_studies(folder)
     if not studies:
         raise StudyError("There is no notebook to run: restore the notebooks folder.")
@@ -174,13 +135,7 @@ def select_studies(names: Sequence[str], folder: Path | None = None) -> tuple[St
 
 
 def study_parameters(study: Study) -> tuple[Parameter, ...]:
-    """Return the parameters of a study's notebook, except the output folder.
-
-    Returns
-    -------
-    tuple of Parameter
-        In the order of the parameters cell.
-    """
+    """Return the parameters of a study's notebook, except the output folder."""
     return tuple(item for item in _declared(study.path) if item.name != OUTPUT_PARAMETER)
 
 
@@ -220,23 +175,7 @@ def _parameter(node: ast.Assign | ast.AnnAssign, source: str) -> Parameter:
 
 
 def split_assignments(pairs: Iterable[str]) -> dict[str, str]:
-    """Split ``name=value`` texts.
-
-    Parameters
-    ----------
-    pairs : iterable of str
-        As given on the command line.
-
-    Returns
-    -------
-    dict of str to str
-        Name to text; a later pair wins.
-
-    Raises
-    ------
-    ConfigError
-        If a text has no ``=`` or no name.
-    """
+    """Split ``name=value`` texts; a later pair wins."""
     values = {}
     for pair in pairs:
         name, sign, text = pair.partition("=")
@@ -247,15 +186,7 @@ def split_assignments(pairs: Iterable[str]) -> dict[str, str]:
 
 
 def parameter_values(study: Study, given: Mapping[str, str]) -> dict[str, Any]:
-    """Convert parameters given as text to the types that the notebook declares.
-
-    Raises
-    ------
-    UnknownNameError
-        If the notebook has no such parameter.
-    ConfigError
-        If a text is not of the parameter's type.
-    """
+    """Convert parameters given as text to the types that the notebook declares."""
     declared = {parameter.name: parameter for parameter in study_parameters(study)}
     values = {}
     for name, text in given.items():

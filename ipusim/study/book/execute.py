@@ -118,21 +118,9 @@ def _kernel_manager(folder: Path) -> type:
 def run_notebook(
     source: Path, target: Path, parameters: Mapping[str, Any], *, progress: bool
 ) -> Failure | None:
-    """Execute a notebook with papermill, within `quiet_kernels` and `interrupts_reach_cells`.
+    """Execute a notebook, within `quiet_kernels` and `interrupts_reach_cells`.
 
-    Parameters
-    ----------
-    source, target : pathlib.Path
-        The notebook and where its executed copy goes; the copy is kept after a failure too.
-    parameters : mapping of str to Any
-        Values for its parameters cell.
-    progress : bool
-        Show a bar per cell.
-
-    Raises
-    ------
-    StudyError
-        If the Python kernel cannot be started at all.
+    The executed copy is kept after a failure too.
     """
     import papermill
     from jupyter_client.kernelspec import NoSuchKernel

@@ -87,24 +87,7 @@ def index_html(
     overview: str = "",
     studies: Sequence[Study] = (),
 ) -> str:
-    """Write the page.
-
-    Parameters
-    ----------
-    cards : sequence of Card
-        The studies, in order.
-    frame : pandas.DataFrame or None
-        Verdicts on every published row; None when they could not be computed.
-    overview : str
-        Relative path of the overview figure; empty for none.
-    studies : sequence of Study
-        What the menu lists.
-
-    Returns
-    -------
-    str
-        One HTML document; style inside, figures by relative path, nothing from the network.
-    """
+    """Write the page; without verdicts (None) it has the studies alone."""
     restates = load_spec("fidelity")["verdict"]["restates"]
     return render(
         "index.html.j2",

@@ -72,13 +72,7 @@ def _described(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_notebook(path: Path) -> dict[str, Any]:
-    """Read a notebook file as JSON.
-
-    Raises
-    ------
-    StudyError
-        If it cannot be read or is not a notebook of format 4.
-    """
+    """Read a notebook file as JSON."""
     try:
         notebook = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -95,34 +89,12 @@ def read_notebook(path: Path) -> dict[str, Any]:
 
 
 def notebook_text(notebook: dict[str, Any]) -> str:
-    """Return a notebook as the text of its file.
-
-    Parameters
-    ----------
-    notebook : dict
-        A notebook of format 4.
-
-    Returns
-    -------
-    str
-        JSON with sorted keys and one space of indentation, as JupyterLab writes it.
-    """
+    """Return a notebook as the text of its file, as JupyterLab writes it."""
     return nbformat.writes(nbformat.from_dict(notebook)) + "\n"
 
 
 def clean_file(path: Path, *, check: bool = False) -> bool:
-    """Clean one notebook file.
-
-    Returns
-    -------
-    bool
-        Whether the file was already clean.
-
-    Raises
-    ------
-    StudyError
-        If the file cannot be read or written.
-    """
+    """Clean one notebook file, or only look; return whether it was clean already."""
     notebook = read_notebook(path)
     after = notebook_text(cleaned(notebook))
     clean = after == path.read_text(encoding="utf-8")

@@ -19,72 +19,21 @@ PNG_DPI = 150
 
 
 def frame_csv(frame: pd.DataFrame) -> str:
-    """Return a table as CSV with a fixed number format.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        The table; its index is not written.
-
-    Returns
-    -------
-    str
-        CSV whose lines end in a plain newline.
-    """
+    """Return a table as CSV with a fixed number format."""
     buffer = StringIO()
     frame.to_csv(buffer, index=False, float_format=FLOAT_FORMAT, lineterminator="\n")
     return buffer.getvalue()
 
 
 def save_table(frame: pd.DataFrame, name: str, output_dir: str | Path) -> Path | None:
-    """Save a table as ``tables/<name>.csv``.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        The table.
-    name : str
-        File name without its ending.
-    output_dir : str or pathlib.Path
-        Output folder; an empty string writes nothing.
-
-    Returns
-    -------
-    pathlib.Path or None
-        The file, if one was written.
-
-    Raises
-    ------
-    StudyError
-        If it cannot be written.
-    """
+    """Save a table as ``tables/<name>.csv``; an empty folder writes none."""
     if not str(output_dir):
         return None
     return write_text(Path(output_dir) / "tables" / f"{name}.csv", frame_csv(frame))
 
 
 def save_figure(figure: Figure, name: str, output_dir: str | Path) -> tuple[Path, Path] | None:
-    """Save a figure as ``figures/<name>.png`` and ``figures/<name>.svg``.
-
-    Parameters
-    ----------
-    figure : matplotlib.figure.Figure
-        The figure.
-    name : str
-        File name without its ending.
-    output_dir : str or pathlib.Path
-        Output folder; an empty string writes nothing.
-
-    Returns
-    -------
-    tuple of pathlib.Path or None
-        PNG and SVG, if they were written. The SVG is the same bytes for the same figure.
-
-    Raises
-    ------
-    StudyError
-        If they cannot be written.
-    """
+    """Save a figure as ``figures/<name>.png`` and ``.svg``; an empty folder writes none."""
     if not str(output_dir):
         return None
     folder = Path(output_dir) / "figures"
@@ -94,20 +43,7 @@ def save_figure(figure: Figure, name: str, output_dir: str | Path) -> tuple[Path
 
 
 def figure_bytes(figure: Figure, kind: str) -> bytes:
-    """Render a figure.
-
-    Parameters
-    ----------
-    figure : matplotlib.figure.Figure
-        The figure.
-    kind : str
-        ``"png"`` or ``"svg"``.
-
-    Returns
-    -------
-    bytes
-        The file's content, without a date and with fixed identifiers.
-    """
+    """Render a figure as "png" or "svg", without a date and with fixed identifiers."""
     import matplotlib as mpl  # only here: it takes half a second to import
 
     buffer = BytesIO()

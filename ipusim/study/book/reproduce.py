@@ -147,18 +147,7 @@ def study_key(study: Study, parameters: Mapping[str, Any], tree: str = "") -> st
 
 
 def prepare_folder(out: Path) -> None:
-    """Make sure that results can be written.
-
-    Parameters
-    ----------
-    out : pathlib.Path
-        Output folder; created when missing.
-
-    Raises
-    ------
-    StudyError
-        If it, or a folder in it, cannot be created or written to.
-    """
+    """Make the output folder, or say that it cannot be written to."""
     for folder in (out, *(out / name for name in _FOLDERS)):
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -199,18 +188,7 @@ def _state_path(out: Path, name: str) -> Path:
 
 
 def load_state(out: Path, name: str) -> StudyState | None:
-    """Read what is known about a study's outputs.
-
-    Returns
-    -------
-    StudyState or None
-        None when it has never run there.
-
-    Raises
-    ------
-    StudyError
-        If the record is damaged, as after a crash of the machine.
-    """
+    """Read what is known about a study's outputs; None when it has never run there."""
     path = _state_path(out, name)
     if not path.exists():
         return None

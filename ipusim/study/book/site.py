@@ -73,19 +73,7 @@ def render(template: str, here: str, studies: Sequence[Study], **values: Any) ->
 
 
 def notebook_page(path: Path, study: Study, studies: Sequence[Study], files: Sequence[str]) -> str:
-    """Turn an executed notebook into a page.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The executed notebook.
-    study : Study
-        Which one it is.
-    studies : sequence of Study
-        All of them, for the menu.
-    files : sequence of str
-        Its tables and figures, relative to the start page, to download.
-    """
+    """Turn an executed notebook into a page."""
     from nbconvert import HTMLExporter
 
     notebook = nbformat.read(path, as_version=4)
