@@ -163,17 +163,25 @@ class Kernel:
 
     @cached_property
     def _dispatcher(self) -> Any:
-        with _LOCK:
-            numba, kept = _numba()
-            options = self._options | {"cache": False}
-            dispatcher = numba.njit(self.py_func, **options)
-            if self._options.get("cache") and not numba.config.DISABLE_JIT:
-                dispatcher._cache = kept(self.py_func)
-            return dispatcher
+        return self._declared()
+
+    @cached_property
+    def _inner(self) -> Any:
+        # Other kernels need nothing that unpacks objects of Python.
+        return self._declared(no_cpython_wrapper=True)
 
     @property
     def _numba_type_(self) -> Any:
-        return self._dispatcher._numba_type_
+        return self._inner._numba_type_
+
+    def _declared(self, **inner: bool) -> Any:
+        with _LOCK:
+            numba, kept = _numba()
+            options = self._options | {"cache": False, "no_cfunc_wrapper": True} | inner
+            dispatcher = numba.njit(self.py_func, **options)
+            if self._options.get("cache") and not numba.config.DISABLE_JIT:
+                dispatcher._cache = kept(self.py_func, bool(inner))
+            return dispatcher
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -208,9 +216,9 @@ def _numba() -> tuple[Any, Any]:
     class Kept(NullCache):
         """Compiled code of one function, a file for each signature and processor."""
 
-        def __init__(self, function: Callable[..., Any]) -> None:
+        def __init__(self, function: Callable[..., Any], inner: bool) -> None:
             code = function.__code__
-            self._of = (function.__module__, function.__qualname__, code.co_firstlineno)
+            self._of = (function.__module__, function.__qualname__, code.co_firstlineno, inner)
 
         def _path(self, signature: Any, codegen: Any) -> Path:
             made_by = numba.__version__, sys.implementation.cache_tag, codegen.magic_tuple()

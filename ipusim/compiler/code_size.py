@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ipusim.compiler.convolution.record import METHOD_NAMES
 from ipusim.compiler.program import LoweredOp, Program, Superstep
+from ipusim.compiler.vertices.conv import METHOD_NAMES
 from ipusim.compiler.vertices.elementwise import TRANSPOSE
 from ipusim.workload.graph import Conv, Graph, MatMul
 

@@ -115,10 +115,9 @@ def test_kernels_call_kernels(folder):
 
 KERNEL = """
 import sys
-from ipusim.compiler.vertices.conv import zero_partials_cycles
+from ipusim.compiler.convolution.search import next_split
 before = "numba" in sys.modules
-from ipusim.compiler.convolution import totals
-totals._gcd(4, 6)
+next_split(4, 1, False)
 print(before, "numba" in sys.modules, "scipy.linalg" in sys.modules)
 """
 

@@ -1,6 +1,6 @@
 """The planner's objective: what one partition of a convolution costs, as compiled kernels.
 
-The vectors are those of `record`.
+The records are those of `record`.
 
 References
 ----------
@@ -12,316 +12,251 @@ from __future__ import annotations
 
 import numpy as np
 
-from ipusim.compiler.convolution import record as lay
 from ipusim.compiler.convolution.reduction import cast_cycles, fill_reduction
 from ipusim.compiler.convolution.tile_cycles import tile_cycles
-from ipusim.compiler.vertices.conv import ERA_1_0, ERA_2_0, ERA_2_4, ceil_div
+from ipusim.compiler.convolution.totals import fill_totals
+from ipusim.compiler.vertices.conv import ERA_1_0, ERA_2_0, ERA_2_4, SLIC
 from ipusim.kernel_cache import njit
 
 
 @njit(cache=True)
-def slice_cycles(elements: int, element_bytes: int, splits: int, era: int, executing: bool) -> int:
+def slice_cycles(problem: np.void, elements: int, element_bytes: int, splits: int) -> int:
     """Dynamic slice or update of one of `splits` serial parts (getDynamicSlice1dEstimate)."""
     if splits == 1:
         return 0
-    size = ceil_div(elements, splits)
-    if era == ERA_1_0 and not executing:
+    size = -(-elements // splits)
+    if problem.era == ERA_1_0 and not problem.executing:
         # Tag 1.0.136 forgot that six workers share the elements.
-        per_word = 2 if element_bytes == 2 else 1
-        return (30 + 2 * size // per_word) * 6
-    return 25 + (41 + 27 + ceil_div(size, 6) // (8 // element_bytes)) * 6
+        return (30 + size * element_bytes // 2) * 6
+    return 25 + (41 + 27 + -(-size // 6) // (8 // element_bytes)) * 6
 
 
 @njit(cache=True)
-def input_range(problem: np.ndarray, dim: int, out_size: int, kernel: int) -> int:
+def input_range(dim: np.void, era: int, out_size: int, kernel: int) -> int:
     """Input extent needed for `out_size` outputs (getMaxInputRangeSize)."""
-    if problem[lay.TRANSFORMED + dim]:
+    if dim.transformed:
         return out_size
-    whole = problem[lay.WHOLE_IN + dim]
-    if out_size == problem[lay.OUT_FIELD + dim] and kernel == problem[lay.KERNEL + dim]:
-        return whole
+    if out_size == dim.out and kernel == dim.kernel:
+        return dim.whole_in
     reach = kernel
-    if problem[lay.ERA] >= ERA_2_4:
-        reach = 1 + (kernel - 1) * problem[lay.KERNEL_DILATION + dim]
-    dilated = (out_size - 1) * problem[lay.STRIDE + dim] + reach
-    return min((dilated - 1) // problem[lay.IN_DILATION + dim] + 1, whole)
+    if era >= ERA_2_4:
+        reach = 1 + (kernel - 1) * dim.kernel_dilation
+    dilated = (out_size - 1) * dim.stride + reach
+    return min((dilated - 1) // dim.in_dilation + 1, dim.whole_in)
 
 
 @njit(cache=True)
-def own_range(problem: np.ndarray, split: np.ndarray, dim: int, seen: int) -> int:
-    """Part of the `seen` inputs of one dimension that lies on the tile itself.
+def fill_kernel(problem: np.void, vertex: np.void, work: np.void) -> None:
+    """Fill the kernel's share of a tile, with the zeros that the tile adds to it.
 
-    Every element lies on one of the tiles that use it (Convolution.cpp, mapActivations).  The
-    planner forgets that parts overlap at their borders and that parts of the kernel share inputs.
+    Padding is rows (AMP n x 1) or columns (SLIC) that bring each part of a split dimension to a
+    multiple of what the vertex takes at once.
     """
-    if problem[lay.TRANSFORMED + dim]:
-        return seen
-    sharers = split[lay.S_FIELD + dim] * split[lay.S_KERNEL + dim]
-    return min(seen, ceil_div(problem[lay.WHOLE_IN + dim], sharers))
+    part, dims = work.part, work.split.dims
+    whole, split = problem.dims[0].kernel, dims[0].kernel
+    outer = -(-whole // split)
+    middle = -(-problem.dims[1].kernel // dims[1].kernel)
+    columns = problem.dims[2].kernel
+    part.kernel_outer = outer
+    part.kernel_elements = outer * middle * columns
+    multiple, row = vertex.filter_height, middle * columns
+    if vertex.method == SLIC:
+        multiple, row = 4, outer * middle
+        whole, split = columns, 1
+    missing = multiple - max(whole // split % multiple, -(-whole // split) % multiple)
+    # Tag 1.0.136 adds a whole filter height where nothing is missing.
+    if multiple == 1 or problem.era != ERA_1_0 or problem.executing:
+        missing %= multiple
+    part.kernel_padding = missing
+    part.kernel_zeros = missing * row
 
 
-@njit(cache=True)
-def input_exchange_bytes(problem: np.ndarray, out_split: int) -> int:
-    """Bytes a cycle into a tile, doubled where neighbours on one bus want the same inputs.
+@njit(cache=True, inline="always")
+def fill_part(problem: np.void, vertex: np.void, work: np.void) -> None:
+    """Fill the largest share of one tile for the partition at hand.
 
-    References
-    ----------
-    poplibs ExchangeEstimator.hpp.
+    Every input lies on one of the tiles that use it (Convolution.cpp, mapActivations).  The planner
+    forgets that parts overlap at their borders and that parts of the kernel share inputs.
     """
-    if out_split % problem[lay.TILES_PER_BUS] == 0:
-        return problem[lay.TILES_PER_BUS] * problem[lay.EXCHANGE_BYTES]
-    return problem[lay.EXCHANGE_BYTES]
+    totals, split, part = work.totals, work.split, work.part
+    fill_kernel(problem, vertex, work)
+    part.group_grains = -(-totals.group_grains // split.group)
+    part.in_grains = -(-totals.in_grains // (split.in_chans * split.in_serial))
+    part.out_grains = -(-totals.out_grains // (split.out_chans * split.out_serial))
+    batch = -(-problem.batch // split.batch)
+    rows = positions = in_positions = own_positions = slic_positions = columns = batch
+    length, users, depth = 1, split.batch, split.in_chans
+    for d in range(3):
+        dim, parts = problem.dims[d], split.dims[d]
+        size, pad = dim.out, 0
+        if d == 2:
+            size, pad = totals.last_grains, part.kernel_padding * dim.kernel_dilation
+        field = -(-size // parts.field)
+        if d == 2:
+            field *= totals.field_grain
+        rows *= length
+        length = -(-field // totals.step[d])
+        if d > 0:
+            columns *= field
+        spread = (dim.in_dilation - 1) * (field + pad - 1)
+        if dim.transformed:
+            spread = 0
+        slic_positions *= field + dim.padding + pad + spread
+        seen = input_range(dim, problem.era, field, -(-dim.kernel // parts.kernel))
+        positions *= field
+        in_positions *= seen
+        if not dim.transformed:
+            seen = min(seen, -(-dim.whole_in // (parts.field * parts.kernel)))
+        own_positions *= seen
+        users *= parts.field
+        depth *= parts.kernel
+    part.batch, part.rows, part.row_length = batch, rows, length
+    part.positions, part.in_positions = positions, in_positions
+    part.own_positions, part.slic_positions, part.columns = own_positions, slic_positions, columns
+    part.weight_users, part.depth = users, depth
+    part.tiles_used = split.group * split.out_chans * depth * users
 
 
 @njit(cache=True)
-def _pad_to(size: int, splits: int, multiple: int) -> int:
-    """Zeros that bring each part of a split kernel dimension to a multiple."""
-    return (multiple - max(size // splits % multiple, ceil_div(size, splits) % multiple)) % multiple
-
-
-@njit(cache=True)
-def kernel_padding(
-    problem: np.ndarray, vertex: np.ndarray, totals: np.ndarray, kernel_split: int
-) -> int:
-    """Rows (AMP nx1) or columns (SLIC) of zeros that a tile adds to its part of the kernel."""
-    if vertex[lay.METHOD] == lay.SLIC:
-        return _pad_to(problem[lay.KERNEL + problem[lay.DIMS] - 1], 1, 4)
-    height = totals[lay.T_FILTER_HEIGHT]
-    if height == 1:
-        return 0
-    whole = problem[lay.KERNEL]
-    if problem[lay.ERA] == ERA_1_0 and not problem[lay.EXECUTING]:
-        # Tag 1.0.136 adds a whole filter height where nothing is missing.
-        return height - max(whole // kernel_split % height, ceil_div(whole, kernel_split) % height)
-    return _pad_to(whole, kernel_split, height)
-
-
-@njit(cache=True)
-def kernel_zeros(
-    problem: np.ndarray, vertex: np.ndarray, padding: int, kernel_outer: int, kernel_elements: int
-) -> int:
-    """Kernel elements in the rows or columns of `kernel_padding`."""
-    padded = kernel_outer
-    if vertex[lay.METHOD] == lay.SLIC:
-        padded = problem[lay.KERNEL + problem[lay.DIMS] - 1]
-    return padding * (kernel_elements // padded)
-
-
-@njit(cache=True)
-def _fill_copies(
-    problem: np.ndarray, totals: np.ndarray, used: int, cost: np.ndarray
-) -> tuple[int, int]:
-    """Fill the rearrangement terms; return the bytes of the largest and of the input's."""
-    exchange = problem[lay.EXCHANGE_BYTES]
-    element = problem[lay.OUT_BYTES]
-    in_elements, w_elements = totals[lay.T_COPY_IN], totals[lay.T_COPY_WEIGHTS]
-    if problem[lay.ERA] >= ERA_2_4:
-        in_tile = ceil_div(in_elements * element, used)
-        w_tile = ceil_div(w_elements * element, used)
-    else:
-        # Earlier planners copy both at once.
-        both = ceil_div(in_elements + w_elements, used) * element
-        in_tile, w_tile = (both, 0) if in_elements > 0 else (0, both)
-    rate = totals[lay.T_COPY_RATE]
-    cost[lay.C_MOVE_IN] = ceil_div(in_tile, exchange)
-    cost[lay.C_COPY_IN] = ceil_div(in_tile * 5, rate)
-    cost[lay.C_MOVE_WEIGHTS] = ceil_div(w_tile, exchange)
-    cost[lay.C_COPY_WEIGHTS] = ceil_div(w_tile * 5, rate)
-    regrouped = ceil_div(totals[lay.T_REGROUP_WEIGHTS], used) * element
-    cost[lay.C_COPY_WEIGHTS] += ceil_div(regrouped * 5, totals[lay.T_REGROUP_RATE])
-    out_tile = ceil_div(totals[lay.T_COPY_OUT], used) * element
-    cost[lay.C_MOVE_OUT] = ceil_div(out_tile, exchange) if totals[lay.T_MOVE_OUT] else 0
-    cost[lay.C_COPY_OUT] = ceil_div(out_tile * 5, totals[lay.T_COPY_OUT_RATE])
-    return max(in_tile, w_tile, out_tile, regrouped), in_tile
-
-
-@njit(cache=True)
-def conv_cost(
-    problem: np.ndarray,
-    vertex: np.ndarray,
-    totals: np.ndarray,
-    split: np.ndarray,
-    cost: np.ndarray,
-) -> bool:
-    """Fill `cost` for one partition; False where the vertex cannot do it.
+def conv_cost(problem: np.void, vertex: np.void, work: np.void) -> bool:
+    """Fill the cost of one partition, and its share of a tile; False where the vertex cannot do it.
 
     The innermost kernel dimension is never split.
 
     Notes
     -----
-    With ``problem[EXECUTING]`` set, some terms are what runs rather than what the planner
-    believes: the weight load of era 0 and its zero padding, and the inputs that arrive.
+    Where `problem` is executing, some terms are what runs rather than what the planner believes:
+    the zero padding of era 0, and the inputs that arrive.
     """
-    era = problem[lay.ERA]
-    executing = problem[lay.EXECUTING] == 1
-    dims = problem[lay.DIMS]
-    last = dims - 1
-    in_bytes = problem[lay.IN_BYTES]
-    partial_bytes = vertex[lay.PARTIAL_BYTES]
-    result_bytes = totals[lay.T_RESULT_BYTES]
-    in_serial, out_serial = split[lay.S_IN_SERIAL], split[lay.S_OUT_SERIAL]
-    serial = in_serial * out_serial
-
-    group_grains = ceil_div(totals[lay.T_GROUP_GRAINS], split[lay.S_GROUP])
-    in_grains = ceil_div(totals[lay.T_IN_GRAINS], split[lay.S_IN] * in_serial)
-    out_grains = ceil_div(totals[lay.T_OUT_GRAINS], split[lay.S_OUT] * out_serial)
-    groups = group_grains * vertex[lay.CONV_GROUPS_PER_GROUP]
-    in_chans = in_grains * vertex[lay.IN_CHANS_PER_GROUP]
-    out_chans = out_grains * vertex[lay.OUT_CHANS_PER_GROUP]
-    batch = ceil_div(problem[lay.BATCH], split[lay.S_BATCH])
-    kernel_outer = ceil_div(problem[lay.KERNEL], split[lay.S_KERNEL])
-    pad = kernel_padding(problem, vertex, totals, split[lay.S_KERNEL])
-
-    rows = batch
-    row_length = lay.ONE
-    positions = batch
-    in_positions = batch
-    own_positions = batch
-    slic_positions = batch
-    columns = batch
-    kernel_elements = lay.ONE
-    field_splits = lay.ONE
-    kernel_splits = lay.ONE
-    for d in range(dims):
-        grain = totals[lay.T_FIELD_GRAIN] if d == last else 1
-        grains = totals[lay.T_LAST_GRAINS] if d == last else problem[lay.OUT_FIELD + d]
-        field = ceil_div(grains, split[lay.S_FIELD + d]) * grain
-        kernel = ceil_div(problem[lay.KERNEL + d], split[lay.S_KERNEL + d])
-        steps = ceil_div(field, totals[lay.T_STEP + d])
-        padding = problem[lay.PADDING + d]
-        if d == last:
-            row_length = steps
-            padding += pad * problem[lay.KERNEL_DILATION + d]
-        else:
-            rows *= steps
-        if d > 0:
-            columns *= field
-        positions *= field
-        spread = problem[lay.IN_DILATION + d] - 1
-        if problem[lay.TRANSFORMED + d]:
-            spread = 0
-        elif spread > 0 and d == last:
-            spread *= field + pad * problem[lay.KERNEL_DILATION + d] - 1
-        else:
-            spread *= field - 1
-        slic_positions *= field + padding + spread
-        seen = input_range(problem, d, field, kernel)
-        in_positions *= seen
-        own_positions *= own_range(problem, split, d, seen)
-        kernel_elements *= kernel
-        field_splits *= split[lay.S_FIELD + d]
-        kernel_splits *= split[lay.S_KERNEL + d]
-    depth = kernel_splits * split[lay.S_IN]
-    weight_users = field_splits * split[lay.S_BATCH]
-    used = split[lay.S_GROUP] * split[lay.S_OUT] * depth * weight_users
-
-    calc = tile_cycles(
-        problem,
-        vertex,
-        totals,
-        rows,
-        row_length,
-        positions,
-        batch,
-        kernel_outer,
-        kernel_elements,
-        group_grains,
-        in_grains,
-        out_grains,
-    )
-    if calc < 0:
+    totals, split, part, cost = work.totals, work.split, work.part, work.cost
+    fill_part(problem, vertex, work)
+    cost.calc = tile_cycles(problem, vertex, work)
+    if cost.calc < 0:
         return False
+    in_bytes, serial = problem.in_bytes, split.in_serial * split.out_serial
+    groups = part.group_grains * vertex.conv_groups_per_group
+    in_chans = part.in_grains * vertex.in_chans_per_group
+    out_chans = part.out_grains * vertex.out_chans_per_group
+    used = part.tiles_used
 
-    # Exchange: what a tile does not hold already.
-    exchange = problem[lay.EXCHANGE_BYTES]
-    in_exchange = input_exchange_bytes(problem, split[lay.S_OUT])
-    inputs = in_positions * in_chans * groups
-    weights = kernel_elements * in_chans * out_chans * groups
-    outputs = positions * out_chans * groups
+    # Exchange: what a tile does not hold already; neighbours on one bus that want the same inputs
+    # receive them together (ExchangeEstimator.hpp).
+    exchange = problem.exchange_bytes
+    in_exchange = exchange
+    if split.out_chans % problem.tiles_per_bus == 0:
+        in_exchange *= problem.tiles_per_bus
+    inputs = part.in_positions * in_chans * groups
+    weights = part.kernel_elements * in_chans * out_chans * groups
+    outputs = part.positions * out_chans * groups
     own = inputs
-    if executing:
-        own = own_positions * in_chans * groups
-    cost[lay.C_INPUT] = ceil_div((inputs - own // split[lay.S_OUT]) * in_bytes, in_exchange)
-    cost[lay.C_WEIGHTS] = ceil_div((weights - weights // weight_users) * in_bytes, exchange)
-    reduce_bytes = fill_reduction(problem, result_bytes, outputs, depth, in_serial, cost)
-    final_outputs = cost[lay.C_OUTPUTS]
-    transform_bytes, in_transform_bytes = _fill_copies(problem, totals, used, cost)
+    if problem.executing:
+        own = part.own_positions * in_chans * groups
+    cost.input = -(-(inputs - own // split.out_chans) * in_bytes // in_exchange)
+    cost.weights = -(-(weights - weights // part.weight_users) * in_bytes // exchange)
+    reduce_bytes = fill_reduction(problem, work, outputs)
+    copied, in_copied = _fill_copies(problem, work)
 
     # Zeros made on the tile: short filter rows (AMP n x 1), window and field padding (SLIC).
-    zeros = kernel_zeros(problem, vertex, pad, kernel_outer, kernel_elements)
-    zeros *= in_chans * out_chans * groups
+    zeros = part.kernel_zeros * in_chans * out_chans * groups
     input_zeros = 0
-    if vertex[lay.METHOD] == lay.SLIC:
-        input_zeros = (slic_positions - positions) * in_chans * groups
-    elif pad > 0:
-        # Tag 1.0.136 multiplies padding elements, not rows, by the size of an input row.
-        padded_rows = zeros if era == ERA_1_0 and not executing else pad
-        input_zeros = padded_rows * problem[lay.KERNEL_DILATION] * columns * in_chans * groups
-    cost[lay.C_TILE_TRANSFORM] = ceil_div(zeros * in_bytes, exchange) + ceil_div(
-        input_zeros * in_bytes, in_exchange
-    )
+    if vertex.method == SLIC:
+        input_zeros = (part.slic_positions - part.positions) * in_chans * groups
+    elif part.kernel_padding > 0:
+        rows = part.kernel_padding
+        if problem.era == ERA_1_0 and not problem.executing:
+            # Tag 1.0.136 multiplies padding elements, not rows, by the size of an input row.
+            rows = zeros
+        input_zeros = rows * problem.dims[0].kernel_dilation * part.columns * in_chans * groups
+    cost.tile_transform = -(-zeros * in_bytes // exchange)
+    cost.tile_transform += -(-input_zeros * in_bytes // in_exchange)
 
-    # Serial splits: slice operands, write outputs back, accumulate.
-    cost[lay.C_SLICE] = 0
-    cost[lay.C_UPDATE] = 0
-    cost[lay.C_ADD] = 0
-    cost[lay.C_BEFORE] = 0
-    cost[lay.C_AFTER] = 0
-    add_bytes = 0
-    rearrange_bytes = 0
-    if serial > 1:
-        weights_held = ceil_div(totals[lay.T_WEIGHTS], used)
-        cost[lay.C_SLICE] = slice_cycles(weights_held, in_bytes, serial, era, executing)
-        cost[lay.C_UPDATE] = slice_cycles(final_outputs, result_bytes, out_serial, era, executing)
-        if problem[lay.FULLY_CONNECTED] and not problem[lay.JOINT]:
-            rearrange_bytes = weights_held * in_bytes
-            cost[lay.C_BEFORE] = ceil_div(rearrange_bytes, exchange) + weights_held
-    if in_serial > 1:
-        inputs_held = ceil_div(totals[lay.T_INPUTS], used)
-        cost[lay.C_SLICE] += slice_cycles(inputs_held, in_bytes, in_serial, era, executing)
-        vector = 8 // result_bytes
-        loop = ceil_div(ceil_div(final_outputs, 6), vector)
-        cost[lay.C_ADD] = (58 + 3 * loop) * 6 + 11
-        add_bytes = final_outputs * result_bytes
-        if era == ERA_2_0:
-            cost[lay.C_BEFORE] += ceil_div(final_outputs, 6 * vector) * 6
-        cost[lay.C_AFTER] = cast_cycles(final_outputs, result_bytes, problem[lay.OUT_BYTES])
-
+    arranged, summed = _fill_serial(problem, work)
     # Inputs that all serial parts use can be fetched once, at the price of keeping them.
-    input_storage = inputs * in_bytes
-    broadcast_bytes = 0
-    if split[lay.S_BROADCAST]:
-        cost[lay.C_BEFORE] += cost[lay.C_COPY_IN] + cost[lay.C_MOVE_IN] + cost[lay.C_INPUT]
-        broadcast_bytes = in_transform_bytes + input_storage
-        cost[lay.C_COPY_IN] = 0
-        cost[lay.C_MOVE_IN] = 0
-        cost[lay.C_INPUT] = 0
-        input_storage = 0
-        transform_bytes = max(transform_bytes - in_transform_bytes, 0)
+    held = inputs * in_bytes
+    fetched_once = 0
+    if split.broadcast:
+        cost.before += cost.copy_in + cost.move_in + cost.input
+        fetched_once = in_copied + held
+        cost.copy_in = cost.move_in = cost.input = 0
+        held = 0
+        copied = max(copied - in_copied, 0)
 
-    partial_storage = outputs * partial_bytes
-    if vertex[lay.METHOD] == lay.SLIC:
-        partial_storage += ceil_div(partial_storage, group_grains) + 200
-    conv_bytes = input_storage + weights * in_bytes + partial_storage
-    zero_bytes = (zeros + input_zeros) * in_bytes
+    partials = outputs * vertex.partial_bytes
+    cost.partial_bytes = partials
+    if vertex.method == SLIC:
+        partials += -(-partials // part.group_grains) + 200
+    computing = (zeros + input_zeros + weights) * in_bytes + held + partials
+    cost.temp_bytes = fetched_once + arranged + summed
+    cost.temp_bytes += max(2 * copied, computing, reduce_bytes, arranged)
 
-    loop_cycles = calc
-    for item in range(lay.C_SLICE, lay.C_TILE_TRANSFORM + 1):
-        loop_cycles += cost[item]
-    loop_cycles += cost[lay.C_REDUCE] + cost[lay.C_UPDATE] + cost[lay.C_ADD]
-    cost[lay.C_CALC] = calc
-    cost[lay.C_SERIAL] = serial
-    cost[lay.C_DEPTH] = depth
-    cost[lay.C_TILES_USED] = used
-    cost[lay.C_TOTAL] = loop_cycles * serial + cost[lay.C_BEFORE] + cost[lay.C_AFTER]
-    cost[lay.C_TEMP_BYTES] = (
-        broadcast_bytes
-        + rearrange_bytes
-        + max(2 * transform_bytes, zero_bytes + conv_bytes, reduce_bytes, rearrange_bytes)
-        + add_bytes
-    )
-    cost[lay.C_PARTIAL_BYTES] = outputs * partial_bytes
-    cost[lay.C_INPUT_BYTES] = inputs * in_bytes
-    cost[lay.C_WEIGHT_BYTES] = weights * in_bytes
-    cost[lay.C_ONE_BY_ONE] = totals[lay.T_ONE_BY_ONE] and kernel_elements == 1
+    loop = cost.slice + cost.copy_in + cost.copy_weights + cost.copy_out
+    loop += cost.move_in + cost.move_weights + cost.move_out + cost.input + cost.weights
+    loop += cost.reduce_first + cost.reduce_rest + cost.tile_transform + cost.calc
+    loop += cost.reduce + cost.update + cost.add
+    cost.total = loop * serial + cost.before + cost.after
+    cost.serial, cost.depth, cost.tiles_used = serial, part.depth, used
+    cost.input_bytes, cost.weight_bytes = inputs * in_bytes, weights * in_bytes
+    cost.one_by_one = totals.one_by_one and part.kernel_elements == 1
     return True
+
+
+@njit(cache=True)
+def execute(problems: np.ndarray, vertices: np.ndarray, works: np.ndarray) -> None:
+    """Fill totals, part and cost of the partition at hand, of the first of each."""
+    fill_totals(problems[0], vertices[0], works[0])
+    conv_cost(problems[0], vertices[0], works[0])
+
+
+@njit(cache=True, inline="always")
+def _fill_copies(problem: np.void, work: np.void) -> tuple[int, int]:
+    """Fill the rearrangement terms; return the bytes of the largest and of the input's."""
+    totals, cost, used = work.totals, work.cost, work.part.tiles_used
+    exchange, element = problem.exchange_bytes, problem.out_bytes
+    if problem.era >= ERA_2_4:
+        in_tile = -(-totals.copy_in * element // used)
+        w_tile = -(-totals.copy_weights * element // used)
+    else:
+        # Earlier planners copy both at once.
+        in_tile, w_tile = 0, -(-(totals.copy_in + totals.copy_weights) // used) * element
+        if totals.copy_in > 0:
+            in_tile, w_tile = w_tile, in_tile
+    cost.move_in = -(-in_tile // exchange)
+    cost.copy_in = -(-in_tile * 5 // totals.copy_rate)
+    cost.move_weights = -(-w_tile // exchange)
+    regrouped = -(-totals.regroup_weights // used) * element
+    cost.copy_weights = -(-w_tile * 5 // totals.copy_rate)
+    cost.copy_weights += -(-regrouped * 5 // totals.regroup_rate)
+    out_tile = -(-totals.copy_out // used) * element
+    cost.move_out = -(-out_tile // exchange) * totals.move_out
+    cost.copy_out = -(-out_tile * 5 // totals.copy_out_rate)
+    return max(in_tile, w_tile, out_tile, regrouped), in_tile
+
+
+@njit(cache=True, inline="always")
+def _fill_serial(problem: np.void, work: np.void) -> tuple[int, int]:
+    """Fill the terms of serial splits: slice operands, write outputs back, accumulate.
+
+    Returns the bytes of weights arranged for slices and of sums to add to.
+    """
+    totals, split, cost, used = work.totals, work.split, work.cost, work.part.tiles_used
+    in_bytes, result_bytes, outputs = problem.in_bytes, totals.result_bytes, cost.outputs
+    cost.slice = cost.update = cost.add = cost.before = cost.after = 0
+    arranged = summed = 0
+    serial = split.in_serial * split.out_serial
+    if serial > 1:
+        held = -(-totals.weights // used)
+        cost.slice = slice_cycles(problem, held, in_bytes, serial)
+        cost.update = slice_cycles(problem, outputs, result_bytes, split.out_serial)
+        if problem.fully_connected and not problem.joint:
+            arranged = held * in_bytes
+            cost.before = -(-arranged // problem.exchange_bytes) + held
+    if split.in_serial > 1:
+        held = -(-totals.inputs // used)
+        cost.slice += slice_cycles(problem, held, in_bytes, split.in_serial)
+        vector = 8 // result_bytes
+        cost.add = (58 + 3 * -(-outputs // (6 * vector))) * 6 + 11
+        summed = outputs * result_bytes
+        if problem.era == ERA_2_0:
+            cost.before += -(-outputs // (6 * vector)) * 6
+        cost.after = cast_cycles(outputs, result_bytes, problem.out_bytes)
+    return arranged, summed

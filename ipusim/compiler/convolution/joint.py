@@ -16,12 +16,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from ipusim.compiler.convolution import planner, record as lay
+from ipusim.compiler.convolution import planner
 from ipusim.compiler.convolution.joint_search import joint_search
+from ipusim.compiler.convolution.record import empty_works
 from ipusim.compiler.convolution.shape import ConvShape, PlannerChip, PlannerRules
 from ipusim.compiler.convolution.transforms import transformed_problems
 from ipusim.compiler.convolution.vertex_types import vertex_types
-from ipusim.compiler.vertices.conv import ERA_1_0
+from ipusim.compiler.vertices.conv import AMP, ERA_1_0
 from ipusim.machine import Chip
 
 _PASSES = ("fc_training", "fc_data_gradient", "fc_weight_gradient")
@@ -98,65 +99,54 @@ def _joint(
     shape: ConvShape, chip: PlannerChip, rules: PlannerRules, bound: int
 ) -> list[planner.Plan] | None:
     """Return the joint plans if one partition costs no more than `bound` cycles."""
-    limit = rules.temporary_bytes(chip.bytes_per_tile)
-    found = [next(transformed_problems(one, chip, rules)) for one in pass_shapes(shape)]
-    base = np.stack([problem for _, problem, _ in found])
-    base[:, lay.JOINT] = 1
-    base[:, lay.COPY_INPUT] = (0, 0, 1)
-    base[:, lay.COPY_OUTPUT] = 0
+    found = [transformed_problems(one, chip, rules) for one in pass_shapes(shape)]
+    base = np.concatenate([problems[:1] for _, problems in found])
+    base["joint"] = 1
+    base["copy_input"] = (0, 0, 1)
+    base["copy_output"] = 0
     # Neighbours receive the same inputs in the standard order of tiles only.
-    base[1:, lay.TILES_PER_BUS] = 1
-    best = np.array([bound + 1, lay.UNBOUNDED], np.int64)
-    splits = np.ones((3, lay.SPLIT_SIZE), np.int64)
+    base["tiles_per_bus"][1:] = 1
+    works = empty_works(3, rules.temporary_bytes(chip.bytes_per_tile))
+    works["best_cycles"] = bound + 1
     winner = None
-    evaluations = 0
     updates = vertex_types(base[2], pass_shapes(shape)[2], chip, rules)
-    for vertex in vertex_types(base[0], shape, chip, rules):
-        gradients = _gradient_vertices(vertex, updates)
-        if gradients is None:
+    types = vertex_types(base[0], shape, chip, rules)
+    for at in range(len(types)):
+        vertices = _layer_vertices(types[at : at + 1], updates)
+        if vertices is None:
             continue
         problems = base.copy()
-        problems[:, lay.FIELD_GRAIN] = vertex[lay.IN_CHANS_PER_GROUP]
-        vertices = np.stack([vertex, *gradients])
-        before = best.copy()
-        evaluations += joint_search(problems, vertices, limit, best, splits)
-        if (best != before).any():
-            winner = (problems, vertices, splits.copy())
+        problems["field_grain"] = vertices["in_chans_per_group"][0]
+        if joint_search(problems, vertices, works):
+            winner = problems, vertices
     if winner is None:
         return None
-    problems, vertices, splits = winner
+    problems, vertices = winner
+    works["best_cycles"] = works["best_cycles"][0] // 3
+    works["evaluations"] = works["evaluations"][0]
     return [
         planner.executed_plan(
-            planner.Found(
-                transform="joint",
-                problem=problems[index],
-                vertex=vertices[index],
-                dims=found[index][2],
-                split=splits[index],
-                cycles=int(best[0]) // 3,
-                evaluations=evaluations,
-            )
+            planner.Transform("joint", found[at][0][0].dims),
+            *(array[at : at + 1] for array in (problems, vertices, works)),
         )
-        for index in range(3)
+        for at in range(3)
     ]
 
 
-def _gradient_vertices(
-    vertex: np.ndarray, updates: np.ndarray
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the vertices of the two gradients that go with a forward vertex, if there are any.
+def _layer_vertices(vertex: np.ndarray, updates: np.ndarray) -> np.ndarray | None:
+    """Return the vertices of the three passes that go with a forward vertex, if there are any.
 
     The forward grouping of inputs is that of the weight gradient's outputs, and the forward
     grouping of outputs that of its inputs; of the types `updates` that have these groupings the
     most promising is taken, which sums in half precision where nothing is reduced afterwards
     (ConvModel.cpp, getFullyConnectedWuConvVertexType).
     """
-    in_per, out_per = vertex[lay.IN_CHANS_PER_GROUP], vertex[lay.OUT_CHANS_PER_GROUP]
-    if vertex[lay.METHOD] != lay.AMP or in_per % vertex[lay.UNITS] != 0:
+    in_per, out_per = vertex["in_chans_per_group"], vertex["out_chans_per_group"]
+    if vertex["method"] != AMP or in_per % vertex["units"] != 0:
         return None
     fitting = updates[
-        (updates[:, lay.METHOD] == lay.AMP)
-        & (updates[:, lay.IN_CHANS_PER_GROUP] == out_per)
-        & (updates[:, lay.OUT_CHANS_PER_GROUP] == in_per)
+        (updates["method"] == AMP)
+        & (updates["in_chans_per_group"] == out_per)
+        & (updates["out_chans_per_group"] == in_per)
     ]
-    return (vertex.copy(), fitting[0]) if len(fitting) else None
+    return np.concatenate((vertex, vertex, fitting[:1])) if len(fitting) else None

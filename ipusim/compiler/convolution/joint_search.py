@@ -1,87 +1,75 @@
 """Search for the partition that serves all three passes of a fully connected layer.
 
-The vectors are those of `record`, one row each for forward, data gradient and weight gradient.
+The records are those of `record`, one each for forward, data gradient and weight gradient.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ipusim.compiler.convolution import record as lay
 from ipusim.compiler.convolution.cost import conv_cost
-from ipusim.compiler.convolution.search import next_split
+from ipusim.compiler.convolution.record import EVERY, UNBOUNDED
+from ipusim.compiler.convolution.search import keep_split, next_split
 from ipusim.compiler.convolution.totals import fill_totals
 from ipusim.kernel_cache import njit
 
 
 @njit(cache=True)
-def joint_splits(
-    forward: int, groups: int, depth: int, field: int, serial: int, last: int, splits: np.ndarray
-) -> None:
+def fill_joint_splits(works: np.ndarray, serial: int, groups: int, depth: int, field: int) -> None:
     """Fill the splits of the passes: what is depth forward is field backward, and so on."""
-    splits[:] = 1
-    splits[:, lay.S_BROADCAST] = 0
-    for index in range(3):
-        splits[index, lay.S_GROUP] = groups
-    splits[forward, lay.S_IN] = depth
-    splits[forward, lay.S_FIELD + last] = field
-    splits[forward, lay.S_OUT_SERIAL] = serial
-    splits[forward + 1, lay.S_IN] = field
-    splits[forward + 1, lay.S_FIELD + last] = depth
-    splits[forward + 1, lay.S_OUT_SERIAL] = serial
-    splits[forward + 2, lay.S_OUT] = depth
-    splits[forward + 2, lay.S_FIELD + last] = field
-    splits[forward + 2, lay.S_IN_SERIAL] = serial
+    for at in range(3):
+        works[at].split.group = groups
+    forward, gradient, update = works[0].split, works[1].split, works[2].split
+    forward.in_chans, forward.dims[2].field, forward.out_serial = depth, field, serial
+    gradient.in_chans, gradient.dims[2].field, gradient.out_serial = field, depth, serial
+    update.out_chans, update.dims[2].field, update.in_serial = depth, field, serial
 
 
 @njit(cache=True)
-def joint_search(
-    problems: np.ndarray,
-    vertices: np.ndarray,
-    temp_limit: int,
-    best: np.ndarray,
-    best_splits: np.ndarray,
-) -> int:
-    """Look at every partition; return how many."""
-    totals = np.zeros((3, lay.TOTALS_SIZE), np.int64)
-    cost = np.zeros(lay.COST_SIZE, np.int64)
-    splits = np.ones((3, lay.SPLIT_SIZE), np.int64)
-    for index in range(3):
-        if not fill_totals(problems[index], vertices[index], totals[index]):
-            return 0
-    tiles = problems[0, lay.TILES]
-    last = problems[0, lay.DIMS] - 1
-    group_grains, in_grains = totals[0, lay.T_GROUP_GRAINS], totals[0, lay.T_IN_GRAINS]
-    field_grains = totals[0, lay.T_LAST_GRAINS]
-    zero = lay.ONE - lay.ONE
-    evaluations = 0
-    for serial in range(1, totals[0, lay.T_OUT_GRAINS] + 1):
-        if problems[0, lay.VIEW_OUT_CHANS] % serial != 0:
+def joint_search(problems: np.ndarray, vertices: np.ndarray, works: np.ndarray) -> bool:
+    """Look at every partition; keep the best, and return whether there is one.
+
+    The first of `works` holds the limit and the best so far, and counts the evaluations.
+    """
+    for at in range(3):
+        if not fill_totals(problems[at], vertices[at], works[at]):
+            return False
+    found = False
+    work, totals, tiles = works[0], works[0].totals, problems[0].tiles
+    for serial in range(1, totals.out_grains + 1):
+        if problems[0].view_out_chans % serial != 0:
             continue
-        groups = lay.ONE
-        while groups <= min(group_grains, tiles):
-            depth = lay.ONE
-            while depth <= min(in_grains, tiles // groups):
-                field = lay.ONE
-                while field <= min(field_grains, tiles // (groups * depth)):
-                    joint_splits(zero, groups, depth, field, serial, last, splits)
-                    evaluations += 1
-                    cycles, size = zero, zero
-                    for index in range(3):
-                        if not conv_cost(
-                            problems[index], vertices[index], totals[index], splits[index], cost
-                        ):
-                            cycles = lay.UNBOUNDED
-                            break
-                        cycles += cost[lay.C_TOTAL]
-                        size = max(size, cost[lay.C_TEMP_BYTES])
-                        if cycles > best[0] or size > temp_limit:
-                            cycles = lay.UNBOUNDED
-                            break
-                    if cycles < best[0] or (cycles == best[0] and size < best[1]):
-                        best[0], best[1] = cycles, size
-                        best_splits[:] = splits
-                    field = next_split(field_grains, field)
-                depth = next_split(in_grains, depth)
-            groups = next_split(group_grains, groups)
-    return evaluations
+        groups = 1
+        while groups <= min(totals.group_grains, tiles):
+            depth = 1
+            while depth <= min(totals.in_grains, tiles // groups):
+                field = 1
+                while field <= min(totals.last_grains, tiles // (groups * depth)):
+                    fill_joint_splits(works, serial, groups, depth, field)
+                    work.evaluations += 1
+                    cycles, size = _joint_cost(problems, vertices, works)
+                    if cycles < work.best_cycles or (
+                        cycles == work.best_cycles and size < work.best_bytes
+                    ):
+                        work.best_cycles, work.best_bytes = cycles, size
+                        found = True
+                        for at in range(3):
+                            keep_split(works[at])
+                    field = next_split(totals.last_grains, field, EVERY)
+                depth = next_split(totals.in_grains, depth, EVERY)
+            groups = next_split(totals.group_grains, groups, EVERY)
+    return found
+
+
+@njit(cache=True)
+def _joint_cost(problems: np.ndarray, vertices: np.ndarray, works: np.ndarray) -> tuple[int, int]:
+    """Cycles of the three passes and the most bytes of any; unbounded if none can be the best."""
+    cycles = size = 0
+    for at in range(3):
+        if not conv_cost(problems[at], vertices[at], works[at]):
+            return UNBOUNDED, size
+        cycles += works[at].cost.total
+        size = max(size, works[at].cost.temp_bytes)
+        if cycles > works[0].best_cycles or size > works[0].temp_limit:
+            return UNBOUNDED, size
+    return cycles, size

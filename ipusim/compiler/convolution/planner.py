@@ -16,21 +16,28 @@ from functools import lru_cache
 
 import numpy as np
 
-from ipusim.compiler.convolution import record as lay, search as cs
-from ipusim.compiler.convolution.cost import conv_cost
-from ipusim.compiler.convolution.params import Dim
+from ipusim.compiler.convolution.cost import execute
+from ipusim.compiler.convolution.record import UNBOUNDED, Cost, Split, empty_works
+from ipusim.compiler.convolution.search import search
 from ipusim.compiler.convolution.shape import ConvShape, PlannerChip, PlannerRules
-from ipusim.compiler.convolution.totals import fill_totals
-from ipusim.compiler.convolution.transforms import defers_dilation, transformed_problems
+from ipusim.compiler.convolution.transforms import (
+    Transform,
+    defers_dilation,
+    transformed_problems,
+)
 from ipusim.compiler.convolution.vertex_types import vertex_types
 from ipusim.compiler.convolution.windows import windowed_cycles
-from ipusim.compiler.vertices.conv import ERA_1_0
+from ipusim.compiler.vertices.amp import executed_load
+from ipusim.compiler.vertices.conv import AMP, ERA_1_0, METHOD_NAMES
 from ipusim.machine import Chip
 
 __all__ = ["ConvShape", "Plan", "PlannerRules", "forget_plans", "plan"]
 
-Candidate = tuple[str, np.ndarray, np.ndarray, tuple[Dim, ...]]
-"""Name of a transform, its problem vector, its vertex types and its spatial dimensions."""
+Candidates = tuple[np.ndarray, list[np.ndarray]]
+"""Problems of all transforms, and the vertex types of each."""
+
+Winner = tuple[int, int, np.ndarray]
+"""Number of the problem and of its vertex type, and the work of the search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +54,12 @@ class Plan:
         Grouping of the vertex, and the convolution units or chains that it uses.
     partial_bytes : int
         Bytes of a partial sum.
-    split : tuple of int
-        Partition, indexed by the S_ constants of `record`.
+    split : Split
+        Partition over the tiles.
     planned_cycles : int
         The planner's own objective.
-    cost : tuple of int
-        Terms of what runs, indexed by the C_ constants of `record`.
+    cost : Cost
+        Terms of what runs.
     evaluations : int
         Partitions that the search looked at.
     within_memory_bound : bool
@@ -68,9 +75,9 @@ class Plan:
     out_chans_per_group: int
     units: int
     partial_bytes: int
-    split: tuple[int, ...]
+    split: Split
     planned_cycles: int
-    cost: tuple[int, ...]
+    cost: Cost
     evaluations: int
     within_memory_bound: bool
     spreads_output: bool
@@ -78,32 +85,32 @@ class Plan:
     @property
     def serial_splits(self) -> int:
         """How many times the loop over serial parts runs."""
-        return self.cost[lay.C_SERIAL]
+        return self.cost.serial
 
     @property
     def tiles_used(self) -> int:
         """Tiles that take part."""
-        return self.cost[lay.C_TILES_USED]
+        return self.cost.tiles_used
 
     @property
     def reduction_depth(self) -> int:
         """Partials that are summed over tiles for one output."""
-        return self.cost[lay.C_DEPTH]
+        return self.cost.depth
 
     @property
     def temp_bytes(self) -> int:
         """Temporary bytes of the fullest tile."""
-        return self.cost[lay.C_TEMP_BYTES]
+        return self.cost.temp_bytes
 
     @property
     def partial_bytes_per_tile(self) -> int:
         """Bytes of the partials tensor on the fullest tile."""
-        return self.cost[lay.C_PARTIAL_BYTES]
+        return self.cost.partial_bytes
 
     @property
     def one_by_one(self) -> bool:
         """Whether the AMP vertex without a window runs."""
-        return self.method == "AMP" and bool(self.cost[lay.C_ONE_BY_ONE])
+        return self.method == "AMP" and bool(self.cost.one_by_one)
 
     @property
     def codelet(self) -> str:
@@ -116,22 +123,14 @@ class Plan:
 
     def __str__(self) -> str:
         """Return the plan in one line, splits that are 1 left out."""
-        names = ("g", "b", "f0", "f1", "f2", "k0", "k1", "k2", "i", "is", "o", "os")
-        parts = [f"{n}{v}" for n, v in zip(names, self.split, strict=False) if v > 1]
-        return f"{self.codelet} / {' '.join(parts) or 'one tile'}"
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The winner of one search: vectors as in `record`, dimensions after the transform."""
-
-    transform: str
-    problem: np.ndarray
-    vertex: np.ndarray
-    dims: tuple[Dim, ...]
-    split: np.ndarray
-    cycles: int
-    evaluations: int
+        split = self.split
+        parts = {"g": split.group, "b": split.batch}
+        parts |= {f"f{d}": count for d, count in enumerate(split.field)}
+        parts |= {f"k{d}": count for d, count in enumerate(split.kernel)}
+        parts |= {"i": split.in_chans, "is": split.in_serial}
+        parts |= {"o": split.out_chans, "os": split.out_serial}
+        shown = [f"{name}{count}" for name, count in parts.items() if count > 1]
+        return f"{self.codelet} / {' '.join(shown) or 'one tile'}"
 
 
 def plan(shape: ConvShape, chip: Chip, rules: PlannerRules, *, pruned: bool = True) -> Plan:
@@ -166,95 +165,88 @@ def forget_plans() -> None:
 @lru_cache(maxsize=65536)
 def _plan(shape: ConvShape, chip: PlannerChip, rules: PlannerRules, pruned: bool) -> Plan:
     limit = rules.temporary_bytes(chip.bytes_per_tile)
-    candidates = []
-    for transform, problem, dims in transformed_problems(shape, chip, rules):
-        candidates.append((transform, problem, vertex_types(problem, shape, chip, rules), dims))
+    transforms, problems = transformed_problems(shape, chip, rules)
+    vertices = [vertex_types(problem, shape, chip, rules) for problem in problems]
+    candidates = problems, vertices
     found = _best(candidates, limit, False, pruned)
     within = found is not None
     if found is None:
         found = _fall_back(candidates, limit, chip, rules, pruned)
-    return executed_plan(found, within_memory_bound=within, spreads_output=defers_dilation(shape))
+    at, vertex, work = found
+    return executed_plan(
+        transforms[at],
+        problems[at : at + 1],
+        vertices[at][vertex : vertex + 1],
+        work,
+        within_memory_bound=within,
+        spreads_output=defers_dilation(shape),
+    )
 
 
 def executed_plan(
-    found: Found, *, within_memory_bound: bool = True, spreads_output: bool = False
+    transform: Transform,
+    problem: np.ndarray,
+    vertex: np.ndarray,
+    work: np.ndarray,
+    *,
+    within_memory_bound: bool = True,
+    spreads_output: bool = False,
 ) -> Plan:
-    """Return a partition as a plan, with the costs of what runs."""
-    problem, vertex, split = found.problem, found.vertex, found.split
-    problem[lay.EXECUTING] = 1
-    totals = np.zeros(lay.TOTALS_SIZE, np.int64)
-    cost = np.zeros(lay.COST_SIZE, np.int64)
-    fill_totals(problem, vertex, totals)
-    conv_cost(problem, vertex, totals, split, cost)
-    computed = windowed_cycles(problem, vertex, totals, split, found.dims)
-    if computed is not None:
-        cost[lay.C_CALC] = computed
+    """Return the best partition of a search as a plan, with the costs of what runs."""
+    vertex = vertex.copy()
+    problem["executing"] = 1
+    if vertex["method"] == AMP:
+        vertex["weight_load"] = executed_load(vertex["units"])
+    work["split"] = work["best"]
+    execute(problem, vertex, work)
+    window_cycles = windowed_cycles(vertex, work, transform.dims)
+    if window_cycles is not None:
+        work["cost"]["calc"] = window_cycles
+    method, conv_groups, in_chans, out_chans, units, partial_bytes, *_ = vertex.item()
     return Plan(
-        method=lay.METHOD_NAMES[vertex[lay.METHOD]],
-        transform=found.transform,
-        conv_groups_per_group=int(vertex[lay.CONV_GROUPS_PER_GROUP]),
-        in_chans_per_group=int(vertex[lay.IN_CHANS_PER_GROUP]),
-        out_chans_per_group=int(vertex[lay.OUT_CHANS_PER_GROUP]),
-        units=int(vertex[lay.UNITS]),
-        partial_bytes=int(vertex[lay.PARTIAL_BYTES]),
-        split=tuple(int(v) for v in split),
-        planned_cycles=found.cycles,
-        cost=tuple(int(v) for v in cost),
-        evaluations=found.evaluations,
+        method=METHOD_NAMES[method],
+        transform=transform.name,
+        conv_groups_per_group=conv_groups,
+        in_chans_per_group=in_chans,
+        out_chans_per_group=out_chans,
+        units=units,
+        partial_bytes=partial_bytes,
+        split=Split.of(work["best"][0], len(transform.dims)),
+        planned_cycles=int(work["best_cycles"][0]),
+        cost=Cost(*work["cost"][0].item()),
+        evaluations=int(work["evaluations"][0]),
         within_memory_bound=within_memory_bound,
         spreads_output=spreads_output,
     )
 
 
 def _fall_back(
-    candidates: list[Candidate],
-    limit: int,
-    chip: PlannerChip,
-    rules: PlannerRules,
-    pruned: bool,
-) -> Found:
+    candidates: Candidates, limit: int, chip: PlannerChip, rules: PlannerRules, pruned: bool
+) -> Winner:
     """Find a plan where none is within `limit`; the HMAC vertex can always do it."""
     if rules.era == ERA_1_0:
-        return _best(candidates, int(lay.UNBOUNDED), True, pruned)
+        return _best(candidates, UNBOUNDED, True, pruned)
     while limit < 2 * chip.bytes_per_tile:
         limit *= 2
         found = _best(candidates, limit, False, pruned)
         if found is not None:
             return found
-    return _best(candidates, int(lay.UNBOUNDED), False, pruned)
+    return _best(candidates, UNBOUNDED, False, pruned)
 
 
-def _best(
-    candidates: list[Candidate],
-    limit: int,
-    minimise_memory: bool,
-    pruned: bool,
-) -> Found | None:
+def _best(candidates: Candidates, limit: int, minimise_memory: bool, pruned: bool) -> Winner | None:
     """Search all candidates with one shared best cost; None if nothing is within `limit`."""
-    best_cost = np.full(lay.COST_SIZE, lay.UNBOUNDED, np.int64)
-    best_split = np.ones(lay.SPLIT_SIZE, np.int64)
+    problems, vertices = candidates
+    work = empty_works(1, limit)
+    work["minimise_memory"], work["pruned"] = minimise_memory, pruned
     best = None
-    evaluations = 0
     for serial, coarse in ((False, True), (False, False), (True, True), (True, False)):
         # Coarse rounds only find a cost to beat: without serial parts first, as these seldom pay
         # unless the memory bound asks for them.
         if coarse and (best is not None or not pruned):
             continue
-        for transform, problem, vertices, dims in candidates:
-            winner, count = cs.search(
-                problem,
-                vertices[:1] if coarse else vertices,
-                limit,
-                minimise_memory,
-                pruned,
-                serial,
-                coarse,
-                best_cost,
-                best_split,
-            )
-            evaluations += count
+        for at in range(len(problems)):
+            winner = search(problems, at, vertices[at], work, serial, coarse)
             if winner >= 0:
-                best = (transform, problem, vertices[winner], dims)
-    if best is None:
-        return None
-    return Found(*best, best_split, int(best_cost[lay.C_TOTAL]), evaluations)
+                best = at, winner
+    return None if best is None else (*best, work)

@@ -1,69 +1,109 @@
-"""Layouts of the integer vectors that the convolution kernels share.
+"""Records that the convolution kernels share, all of integers.
 
-A convolution after its transforms (`transforms`) is the vector `problem`; a vertex type is
-`vertex`; what follows from the two alone is `totals`; a partition over the tiles is `split`; what
-one tile gets of it is `part`; what it costs is `cost`.
+A convolution after its transforms (`transforms`) is a `PROBLEM`; a vertex type is a `VERTEX`; the
+search for its partition over the tiles works on a `WORK`, which holds what follows from the two
+alone (`TOTALS`), the partition (`SPLIT`), what one tile gets of it (`PART`) and what it costs
+(`COST`).
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-# --- problem --------------------------------------------------------------------------------
-# Per-dimension entries take three places; dimension 0 is the outermost, dims-1 the innermost.
-GROUPS, BATCH, IN_CHANS, OUT_CHANS, DIMS = 0, 1, 2, 3, 4
-OUT_FIELD, KERNEL, WHOLE_IN, STRIDE = 5, 8, 11, 14
-IN_DILATION, KERNEL_DILATION, TRANSFORMED, COVERED = 17, 20, 23, 26
-PADDING, IN_FIELD = 29, 32
-IN_BYTES, OUT_BYTES, INTER_TILE_BYTES = 35, 36, 37
-FULLY_CONNECTED, COPY_INPUT, COPY_WEIGHTS, COPY_OUTPUT = 38, 39, 40, 41
-ERA, TILES, EXCHANGE_BYTES, TILES_PER_BUS, MEMCPY_BYTES = 42, 43, 44, 45, 46
-IN_SERIAL_ALLOWED, VIEW_OUT_CHANS, VIEW_IN_CHANS, BROADCAST_ALLOWED = 47, 48, 49, 50
-SINGLE_INPUT_BYTES, WEIGHTS_PER_UNIT, UNITS_ON_CHIP = 51, 52, 53
-EXECUTING, ORIGINAL_IN_CHANS, ORIGINAL_OUT_CHANS = 54, 55, 56
-SLIC_ALLOWED, OUTER_ALLOWED, REGROUP_WEIGHTS, FIELD_GRAIN, JOINT = 57, 58, 59, 60, 61
-PROBLEM_SIZE = 62
+from ipusim.compiler.vertices.conv import PART, integers
 
-# --- vertex ---------------------------------------------------------------------------------
-METHOD, CONV_GROUPS_PER_GROUP, IN_CHANS_PER_GROUP, OUT_CHANS_PER_GROUP = 0, 1, 2, 3
-UNITS, PARTIAL_BYTES, PEAK_MACS = 4, 5, 6
-VERTEX_SIZE = 7
-AMP, SLIC, HMAC, VMAC, OUTER_PRODUCT = 0, 1, 2, 3, 4
-METHOD_NAMES = ("AMP", "SLIC", "HMAC", "VMAC", "OUTER_PRODUCT")
+DIM = integers(
+    "out kernel whole_in stride in_dilation kernel_dilation",
+    "transformed covered padding in_field step",
+)
+# Of one transform: channels are per group; views are the channels before all but a swap; the
+# dimensions are the outermost, a middle one (of size 1 where there are but two), the innermost.
+_TRANSFORMED = integers(
+    "groups batch in_chans out_chans view_in_chans view_out_chans",
+    "copy_input copy_weights copy_output slic_allowed outer_allowed one_by_one",
+    ("dims", DIM, 3),
+)
+# Of the operation, the chip and the rules, whatever the transform.
+_GIVEN = integers(
+    "original_in_chans original_out_chans in_bytes out_bytes inter_tile_bytes weights_per_unit",
+    "fully_connected regroup_weights",
+    "era tiles exchange_bytes tiles_per_bus memcpy_bytes single_input_bytes",
+    "in_serial_allowed broadcast_allowed executing field_grain joint",
+)
+PROBLEM = np.dtype([*_TRANSFORMED.descr, *_GIVEN.descr])
 
-# --- totals: of the whole operation, channels padded to the vertex's groups ---------------------
-# Grains are groups of channels; T_LAST_GRAINS counts grains of the innermost field dimension.
-T_GROUP_GRAINS, T_IN_GRAINS, T_OUT_GRAINS, T_FIELD_GRAIN, T_LAST_GRAINS = 0, 1, 2, 3, 4
-# Zero-dilated inputs leave only every T_STEP-th output of a dimension to compute, of all T_STEPS.
-T_STEP, T_STEPS, T_FILTER_HEIGHT, T_ONE_BY_ONE = 5, 8, 9, 10
-T_POSITIONS, T_WEIGHTS, T_INPUTS, T_RESULT_BYTES, T_PLAIN_INPUTS = 11, 12, 13, 14, 15
-# Elements to rearrange, bytes per cycle times granularity, and a floor of cycles times tiles.
-T_COPY_IN, T_COPY_WEIGHTS, T_COPY_RATE = 16, 17, 18
-T_COPY_OUT, T_MOVE_OUT, T_COPY_OUT_RATE, T_COPY_FLOOR = 19, 20, 21, 22
-T_REGROUP_WEIGHTS, T_REGROUP_RATE = 23, 24
-TOTALS_SIZE = 25
+TOTALS = integers(
+    # Groups of channels, padded to the vertex's, and grains of the innermost dimension.
+    "group_grains in_grains out_grains field_grain last_grains",
+    # Zero-dilated inputs leave one of `steps` outputs to compute.
+    "steps positions weights inputs result_bytes plain_inputs one_by_one",
+    # Elements to rearrange, bytes per cycle times granularity, and a floor of cycles times tiles.
+    "copy_in copy_weights copy_rate copy_out move_out copy_out_rate copy_floor",
+    "regroup_weights regroup_rate arithmetic",
+    ("step", np.int64, 3),
+)
+DIM_SPLIT = integers("field kernel")
+SPLIT = integers(
+    "group batch in_chans in_serial out_chans out_serial broadcast", ("dims", DIM_SPLIT, 3)
+)
+COST = integers(
+    # Cycles of every serial part; before and after all of them; altogether.
+    "slice copy_in copy_weights copy_out move_in move_weights move_out",
+    "input weights reduce_first reduce_rest tile_transform calc reduce update add",
+    "before after serial depth tiles_used total",
+    "temp_bytes partial_bytes input_bytes weight_bytes stages one_by_one outputs",
+)
+WORK = integers(
+    "temp_limit minimise_memory pruned best_cycles best_bytes evaluations",
+    ("best", SPLIT),
+    ("split", SPLIT),
+    ("part", PART),
+    ("cost", COST),
+    ("totals", TOTALS),
+)
 
-# --- split ----------------------------------------------------------------------------------
-S_GROUP, S_BATCH, S_FIELD, S_KERNEL = 0, 1, 2, 5
-S_IN, S_IN_SERIAL, S_OUT, S_OUT_SERIAL, S_BROADCAST = 8, 9, 10, 11, 12
-SPLIT_SIZE = 13
+UNBOUNDED = 1 << 60
+# Typed: for a literal, numba would compile every function that gets it a second time.
+NOTHING = np.int64(0)
+EVERY = np.bool_(False)
 
-# --- part: the largest share of one tile; positions are output positions times batch -------------
-P_GROUP_GRAINS, P_IN_GRAINS, P_OUT_GRAINS = 0, 1, 2
-P_KERNEL_OUTER, P_KERNEL_ELEMENTS, P_POSITIONS, P_IN_POSITIONS = 3, 4, 5, 6
-P_WEIGHT_USERS, P_DEPTH, P_TILES_USED, P_KERNEL_ZEROS = 7, 8, 9, 10
-PART_SIZE = 11
+_ONE_TILE = np.array([(1, 1, 1, 1, 1, 1, 0, [(1, 1)] * 3)], SPLIT)
 
-# --- cost (cycles unless the name says bytes) -----------------------------------------------
-C_SLICE, C_COPY_IN, C_COPY_WEIGHTS, C_COPY_OUT = 0, 1, 2, 3
-C_MOVE_IN, C_MOVE_WEIGHTS, C_MOVE_OUT = 4, 5, 6
-C_INPUT, C_WEIGHTS, C_REDUCE_FIRST, C_REDUCE_REST = 7, 8, 9, 10
-C_TILE_TRANSFORM, C_CALC, C_REDUCE, C_UPDATE, C_ADD = 11, 12, 13, 14, 15
-C_BEFORE, C_AFTER, C_SERIAL, C_DEPTH, C_TILES_USED = 16, 17, 18, 19, 20
-C_TOTAL, C_TEMP_BYTES, C_PARTIAL_BYTES, C_INPUT_BYTES, C_WEIGHT_BYTES = 21, 22, 23, 24, 25
-C_STAGES, C_ONE_BY_ONE, C_OUTPUTS = 26, 27, 28
-COST_SIZE = 29
 
-UNBOUNDED = np.int64(1) << np.int64(60)
-# A typed 1: from the literal, numba would compile every function that gets it a second time.
-ONE = np.int64(1)
+def empty_works(count: int, limit: int) -> np.ndarray:
+    """Return works whose partition is one tile and that have found nothing within `limit` bytes."""
+    works = np.zeros(count, WORK)
+    works["temp_limit"], works["best_cycles"], works["best_bytes"] = limit, UNBOUNDED, UNBOUNDED
+    works["split"] = works["best"] = _ONE_TILE
+    return works
+
+
+class Split(NamedTuple):
+    """A partition over the tiles: how many parts there are of each dimension."""
+
+    group: int
+    batch: int
+    in_chans: int
+    in_serial: int
+    out_chans: int
+    out_serial: int
+    broadcast: int
+    field: tuple[int, ...]
+    kernel: tuple[int, ...]
+
+    @classmethod
+    def of(cls, split: np.void, rank: int) -> Split:
+        """Return a `SPLIT` of an operation with `rank` spatial dimensions."""
+        *channels, dims = split.item()
+        return cls(*channels, *zip(*of_rank(dims.tolist(), rank), strict=True))
+
+
+Cost = NamedTuple("Cost", [(name, int) for name in COST.names or ()])
+Cost.__doc__ = "What a partition costs: cycles of each part, and bytes where the name says so."
+
+
+def of_rank(dims: list, rank: int) -> list:
+    """Return the entries of the three dimensions of a `PROBLEM` that the operation has."""
+    return dims if rank == 3 else [dims[0], dims[2]]

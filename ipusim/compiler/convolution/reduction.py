@@ -10,30 +10,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from ipusim.compiler.convolution.record import (
-    C_OUTPUTS,
-    C_REDUCE,
-    C_REDUCE_FIRST,
-    C_REDUCE_REST,
-    C_STAGES,
-    ERA,
-    EXCHANGE_BYTES,
-    OUT_BYTES,
-    SINGLE_INPUT_BYTES,
-)
-from ipusim.compiler.vertices.conv import ERA_1_0, WORKERS, ceil_div
+from ipusim.compiler.vertices.conv import ERA_1_0, WORKERS
 from ipusim.kernel_cache import njit
 
 
 @njit(cache=True)
 def cast_cycles(elements: int, in_bytes: int, out_bytes: int) -> int:
     """Cast of conv partials to the output type (estimateCastCycles)."""
-    per_worker = ceil_div(elements, WORKERS)
-    loop = max(ceil_div(per_worker, 8 // in_bytes), ceil_div(per_worker, 8 // out_bytes))
+    per_worker = -(-elements // WORKERS)
+    loop = max(-(-per_worker // (8 // in_bytes)), -(-per_worker // (8 // out_bytes)))
     return (loop + 26) * WORKERS
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def reduce_vertex_cycles(
     outputs: int, depth: int, float_out: bool, float_partials: bool, single_input: bool
 ) -> int:
@@ -41,7 +30,7 @@ def reduce_vertex_cycles(
     width = 4 if float_partials else 8
     if single_input:
         over = (8 if float_out else 7) if float_partials else (10 if float_out else 9)
-        loops = ceil_div(outputs // width, WORKERS)
+        loops = -(-(outputs // width) // WORKERS)
         return (20 + (2 * depth + over) * loops) * WORKERS + 33
     cycles = 32
     loops = outputs // width
@@ -90,71 +79,55 @@ def reduce_stages(depth: int) -> tuple[int, int]:
     return up, up_next
 
 
-@njit(cache=True)
-def fill_reduction(
-    problem: np.ndarray,
-    result_bytes: int,
-    outputs: int,
-    depth: int,
-    in_serial: int,
-    cost: np.ndarray,
-) -> int:
-    """Fill the reduction's terms of `cost`; return the bytes of partials that a tile receives."""
-    exchange = problem[EXCHANGE_BYTES]
-    out_bytes = problem[OUT_BYTES]
-    final_outputs = ceil_div(outputs, depth)
-    cost[C_OUTPUTS] = final_outputs
-    cost[C_REDUCE_FIRST] = ceil_div(outputs * result_bytes, exchange)
-    cost[C_REDUCE_REST] = 0
-    cost[C_REDUCE] = 0
-    cost[C_STAGES] = 0
+@njit(cache=True, inline="always")
+def fill_reduction(problem: np.void, work: np.void, outputs: int) -> int:
+    """Fill the reduction's terms of the cost; return the bytes of partials that a tile receives."""
+    cost, depth, out_bytes = work.cost, work.part.depth, problem.out_bytes
+    exchange, result_bytes = problem.exchange_bytes, work.totals.result_bytes
+    cost.outputs = -(-outputs // depth)
+    cost.reduce_first = -(-outputs * result_bytes // exchange)
+    cost.reduce_rest = cost.reduce = cost.stages = 0
     if depth == 1:
-        if out_bytes != result_bytes and in_serial == 1:
-            cost[C_REDUCE] = cast_cycles(final_outputs, result_bytes, out_bytes)
+        if out_bytes != result_bytes and work.split.in_serial == 1:
+            cost.reduce = cast_cycles(outputs, result_bytes, out_bytes)
         return 0
-    float_partials = result_bytes == 4
-    float_out = out_bytes == 4
-    width = 4 if float_partials else 8
-    received = 0
-    remaining = depth
-    size = final_outputs * depth
-    moving = outputs
+    float_partials, float_out = result_bytes == 4, out_bytes == 4
+    received, remaining, size, moving = 0, depth, cost.outputs * depth, outputs
     after_first, after_second = reduce_stages(depth)
     for target in (after_first, after_second, 1):
-        stage_depth = ceil_div(remaining, target)
+        stage_depth = -(-remaining // target)
         if stage_depth <= 1:
             break
-        if cost[C_STAGES] > 0:
-            cost[C_REDUCE_REST] += ceil_div(moving * result_bytes, exchange)
-        cost[C_STAGES] += 1
+        if cost.stages > 0:
+            cost.reduce_rest += -(-moving * result_bytes // exchange)
+        cost.stages += 1
         received = max(received, size * result_bytes)
-        remaining = ceil_div(remaining, stage_depth)
-        size = ceil_div(size, stage_depth)
-        moving = ceil_div(moving, stage_depth)
-        stage_float = float_out if (remaining == 1 or problem[ERA] == ERA_1_0) else float_partials
-        single = (
-            size % width == 0
-            and (stage_depth - 1) * size * result_bytes <= problem[SINGLE_INPUT_BYTES]
-        )
+        remaining = -(-remaining // stage_depth)
+        size = -(-size // stage_depth)
+        moving = -(-moving // stage_depth)
+        stage_float = float_partials
+        if remaining == 1 or problem.era == ERA_1_0:
+            stage_float = float_out
+        held = (stage_depth - 1) * size * result_bytes
+        single = size % (16 // result_bytes) == 0 and held <= problem.single_input_bytes
         terms = stage_depth - 1 if single else stage_depth
-        cost[C_REDUCE] += reduce_vertex_cycles(size, terms, stage_float, float_partials, single)
+        cost.reduce += reduce_vertex_cycles(size, terms, stage_float, float_partials, single)
     return received
 
 
-@njit(cache=True)
-def reduction_floor(
-    problem: np.ndarray, result_bytes: int, outputs: int, depth: int, in_serial: int
-) -> int:
+@njit(cache=True, inline="always")
+def reduction_floor(problem: np.void, work: np.void, outputs: int) -> int:
     """Cycles that the reduction, or the cast, of at least `outputs` partials cannot beat.
 
     Every partial is loaded, two cycles a vector, and every sum stored; the cheaper of the two
     reduce vertices takes 153 cycles besides.
     """
+    depth, result_bytes = work.part.depth, work.totals.result_bytes
     if depth == 1:
-        if problem[OUT_BYTES] != result_bytes and in_serial == 1:
-            return cast_cycles(outputs, result_bytes, problem[OUT_BYTES])
+        if problem.out_bytes != result_bytes and work.split.in_serial == 1:
+            return cast_cycles(outputs, result_bytes, problem.out_bytes)
         return 0
-    width = 4 if result_bytes == 4 else 8
+    width = 16 // result_bytes
     if depth < 16:
         return 153 + (2 * depth + 5) * outputs // (depth * width)
     return 2 * 153 + 2 * outputs // width

@@ -1,4 +1,4 @@
-"""Transforms of a convolution before it is split, and the problem vector of each.
+"""Transforms of a convolution before it is split, and the problem of each.
 
 References
 ----------
@@ -9,28 +9,39 @@ addTransformCycleEstimate).
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from ipusim.compiler.convolution import record as lay
 from ipusim.compiler.convolution.params import ConvParams, Dim
+from ipusim.compiler.convolution.record import PROBLEM
 from ipusim.compiler.convolution.shape import ConvShape, PlannerChip, PlannerRules
 from ipusim.compiler.vertices.conv import ERA_1_0, ERA_2_4
 
 
-def transformed_problems(
-    shape: ConvShape, chip: PlannerChip, rules: PlannerRules
-) -> Iterator[tuple[str, np.ndarray, tuple[Dim, ...]]]:
-    """Yield (name, problem vector, spatial dimensions) of every transform worth trying.
+class Transform(NamedTuple):
+    """What is done to a convolution before it is split, and its spatial dimensions then.
 
-    Notes
-    -----
     The name lists, in order: "swap" for exchanged operands (of a product: for those that poplibs
     does not exchange), "expand" and the dimensions whose kernel moves into the input channels,
     "flatten" and those whose output moves into the output channels, "combine" and the number of
     groups merged; "none" if nothing of the kind is done.
     """
+
+    name: str
+    dims: tuple[Dim, ...]
+
+
+def transformed_problems(
+    shape: ConvShape, chip: PlannerChip, rules: PlannerRules
+) -> tuple[list[Transform], np.ndarray]:
+    """Return every transform worth trying, and the `PROBLEM` of each."""
+    transforms: list[Transform] = []
+    rows: list[list[int]] = []
+    given = _given(shape, chip, rules)
     whole = ConvParams.of(shape).without_dilation()
     for swap in (False, True):
         turned = whole.swapped() if swap else whole
@@ -40,17 +51,12 @@ def transformed_problems(
                 flattened, free = expanded.outputs_flattened(flatten).flattened()
                 moved = (*expand, *flatten, *free)
                 for factor in (1, *_combine_factors(shape, flattened)):
-                    parts = {"swap": swap, "expand": expand, "flatten": flatten}
-                    problem = _problem(
-                        shape,
-                        turned,
-                        flattened.combined(factor),
-                        chip,
-                        rules,
-                        moved=moved,
-                        copies=_copies(shape, rules, swap, bool(expand), bool(flatten), factor > 1),
-                    )
-                    yield _name(parts, factor), problem, flattened.dims
+                    combined = flattened.combined(factor)
+                    copies = _copies(shape, rules, swap, bool(expand), bool(flatten), factor > 1)
+                    rows.append(_transformed(combined, turned, moved, copies, rules.era) + given)
+                    name = _name(swap, expand, flatten, factor)
+                    transforms.append(Transform(name, flattened.dims))
+    return transforms, np.array(rows, np.int64).view(PROBLEM)[:, 0]
 
 
 def defers_dilation(shape: ConvShape) -> bool:
@@ -63,11 +69,12 @@ def _subsets(dims: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         yield from itertools.combinations(dims, count)
 
 
-def _name(parts: dict[str, object], factor: int) -> str:
-    words = ["swap"] if parts["swap"] else []
-    for key in ("expand", "flatten"):
-        if parts[key]:
-            words.append(f"{key} {''.join(str(d) for d in parts[key])}")
+@lru_cache(maxsize=256)
+def _name(swap: bool, expand: tuple[int, ...], flatten: tuple[int, ...], factor: int) -> str:
+    words = ["swap"] if swap else []
+    for word, dims in (("expand", expand), ("flatten", flatten)):
+        if dims:
+            words.append(f"{word} {''.join(map(str, dims))}")
     if factor > 1:
         words.append(f"combine {factor}")
     return ", ".join(words) or "none"
@@ -127,68 +134,71 @@ def _copies(
     )
 
 
-def _problem(
-    shape: ConvShape,
-    turned: ConvParams,
+def _transformed(
     params: ConvParams,
-    chip: PlannerChip,
-    rules: PlannerRules,
-    *,
+    turned: ConvParams,
     moved: tuple[int, ...],
-    copies: tuple[bool, bool, bool],
-) -> np.ndarray:
-    """Build the problem vector of transformed parameters.
+    copies: tuple[bool, ...],
+    era: int,
+) -> list[int]:
+    """Return the integers of a `PROBLEM` that depend on its transform.
 
     `turned` are the parameters after an exchange of operands, before anything else; `moved` the
-    dimensions that were expanded or flattened; `copies` as `_copies` gives them.
+    dimensions that were expanded or flattened; `copies` as `_copies` gives them.  Later planners
+    want the batch and all field dimensions but the innermost flattened away for the 1x1 vertex.
     """
-    dims = params.dims
-    problem = np.zeros(lay.PROBLEM_SIZE, np.int64)
-    problem[lay.GROUPS] = params.groups
-    problem[lay.BATCH] = params.batch
-    problem[lay.IN_CHANS] = params.in_channels
-    problem[lay.OUT_CHANS] = params.out_channels
-    problem[lay.DIMS] = len(dims)
-    plain = True
-    simple_windows = True
-    for d, dim in enumerate(dims):
-        inputs, _, _, covered = dim.uses()
-        problem[lay.OUT_FIELD + d] = dim.out
-        problem[lay.KERNEL + d] = dim.kernel.size
-        problem[lay.WHOLE_IN + d] = inputs[1] - inputs[0]
-        problem[lay.STRIDE + d] = dim.stride
-        problem[lay.IN_DILATION + d] = dim.data.dilation
-        problem[lay.KERNEL_DILATION + d] = dim.kernel.dilation
-        problem[lay.TRANSFORMED + d] = d in moved
-        problem[lay.COVERED + d] = covered
-        problem[lay.PADDING + d] = dim.data.pad_low + dim.data.pad_high
-        problem[lay.IN_FIELD + d] = dim.data.size
-        turned_kernel = dim.kernel.flip or dim.kernel.pad_low or dim.kernel.pad_high
-        if dim.data.flip or turned_kernel or dim.kernel.dilation != 1:
-            simple_windows = False
-        cut_output = dim.cut_low or dim.cut_high or dim.pad_low or dim.pad_high
-        if cut_output or dim.stride != 1 or dim.data.dilation != 1 or dim.data.flip:
-            plain = False
-    problem[lay.SLIC_ALLOWED] = simple_windows and dims[-1].stride <= 2
-    problem[lay.OUTER_ALLOWED] = plain
-    problem[lay.IN_BYTES] = shape.in_bytes
-    problem[lay.OUT_BYTES] = shape.out_bytes
-    problem[lay.INTER_TILE_BYTES] = rules.partials_bytes
-    problem[lay.FULLY_CONNECTED] = shape.kind.startswith("fc_")
-    problem[lay.COPY_INPUT], problem[lay.COPY_WEIGHTS], problem[lay.COPY_OUTPUT] = copies
-    problem[lay.REGROUP_WEIGHTS] = shape.kind == "conv_forward"
-    problem[lay.ERA] = rules.era
-    problem[lay.TILES] = chip.tiles
-    problem[lay.EXCHANGE_BYTES] = chip.exchange_bytes
-    problem[lay.TILES_PER_BUS] = chip.tiles_per_bus
-    problem[lay.MEMCPY_BYTES] = chip.memcpy_bytes
-    problem[lay.IN_SERIAL_ALLOWED] = rules.era != ERA_1_0
-    problem[lay.VIEW_OUT_CHANS] = turned.out_channels
-    problem[lay.VIEW_IN_CHANS] = turned.in_channels
-    problem[lay.BROADCAST_ALLOWED] = rules.era >= ERA_2_4
-    problem[lay.SINGLE_INPUT_BYTES] = -1 if rules.era == ERA_1_0 else chip.single_input_bytes
-    problem[lay.WEIGHTS_PER_UNIT] = 16 if shape.in_bytes == 2 else 8
-    problem[lay.UNITS_ON_CHIP] = chip.units(shape.in_bytes, rules.partials_bytes)
-    problem[lay.ORIGINAL_IN_CHANS] = shape.in_channels
-    problem[lay.ORIGINAL_OUT_CHANS] = shape.out_channels
-    return problem
+    dims = [_dim_of(dim, d in moved) for d, dim in enumerate(params.dims)]
+    slides = all(dim.slides_only for dim in dims) and params.dims[-1].stride <= 2
+    pointwise = all(dim.pointwise for dim in dims)
+    if era != ERA_1_0 and pointwise:
+        pointwise = params.batch == 1 and all(dim.data.size == 1 for dim in params.dims[:-1])
+    sizes = params.groups, params.batch, params.in_channels, params.out_channels
+    views = turned.in_channels, turned.out_channels
+    plain = all(dim.plain for dim in dims)
+    outer, *middle, inner = (dim.row for dim in dims)
+    middle = middle[0] if middle else _NO_DIM
+    return [*sizes, *views, *copies, slides, plain, pointwise, *outer, *middle, *inner]
+
+
+class _Dim(NamedTuple):
+    """A `DIM`, and whether windows only slide over it, it is plain, or the 1x1 vertex can run."""
+
+    row: tuple[int, ...]
+    slides_only: bool
+    plain: bool
+    pointwise: bool
+
+
+_NO_DIM = (1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1)
+
+
+@lru_cache(maxsize=4096)
+def _dim_of(dim: Dim, moved: bool) -> _Dim:
+    data, kernel = dim.data, dim.kernel
+    inputs, _, _, covered = dim.uses()
+    cut = dim.cut_low or dim.cut_high or dim.pad_low or dim.pad_high
+    window = kernel.flip or kernel.pad_low or kernel.pad_high or kernel.dilation != 1
+    row = (
+        *(dim.out, kernel.size, inputs[1] - inputs[0], dim.stride, data.dilation, kernel.dilation),
+        *(int(moved), int(covered), data.pad_low + data.pad_high, data.size),
+        data.dilation // math.gcd(data.dilation, dim.stride),
+    )
+    return _Dim(
+        row,
+        slides_only=not (data.flip or window),
+        plain=not (cut or data.flip) and dim.stride == 1 and data.dilation == 1,
+        pointwise=moved or (covered and dim.stride == data.dilation),
+    )
+
+
+def _given(shape: ConvShape, chip: PlannerChip, rules: PlannerRules) -> list[int]:
+    """Return the integers of a `PROBLEM` that do not depend on its transform."""
+    modern = rules.era != ERA_1_0
+    return [
+        *(shape.in_channels, shape.out_channels, shape.in_bytes, shape.out_bytes),
+        *(rules.partials_bytes, 16 if shape.in_bytes == 2 else 8),
+        *(shape.kind.startswith("fc_"), shape.kind == "conv_forward"),
+        *(rules.era, chip.tiles, chip.exchange_bytes, chip.tiles_per_bus, chip.memcpy_bytes),
+        *(chip.single_input_bytes if modern else -1, modern, rules.era >= ERA_2_4),
+        *(0, 0, 0),
+    ]

@@ -11,73 +11,75 @@ from functools import lru_cache
 
 import numpy as np
 
-from ipusim.compiler.convolution import record as lay
 from ipusim.compiler.convolution.shape import ConvShape, PlannerChip, PlannerRules
+from ipusim.compiler.vertices.amp import amp_vertex
 from ipusim.compiler.vertices.conv import ERA_1_0, ERA_2_4
-
-Row = tuple[int, ...]
-"""One vertex type, indexed by the vertex constants of `record`."""
+from ipusim.compiler.vertices.mac import (
+    hmac_vertices,
+    outer_product_vertex,
+    slic_vertex,
+    vmac_vertex,
+)
 
 
 def vertex_types(
-    problem: np.ndarray, shape: ConvShape, chip: PlannerChip, rules: PlannerRules
+    problem: np.void, shape: ConvShape, chip: PlannerChip, rules: PlannerRules
 ) -> np.ndarray:
-    """List the vertex types as rows, most promising first.
-
-    Returns
-    -------
-    numpy.ndarray
-        int64, shape (types, VERTEX_SIZE).
+    """List the vertex types as an array of `VERTEX`, most promising first.
 
     Notes
     -----
     Order: padded peak rate, then padding, then partial size (sortConvVertexTypeCandidates).
     """
-    kernel = problem[lay.KERNEL : lay.KERNEL + problem[lay.DIMS]].tolist()
+    dims = problem["dims"].tolist()
+    kernels, strides = zip(*((dim[1], dim[3]) for dim in dims), strict=True)
     return _sorted_types(
-        (int(problem[lay.IN_CHANS]), int(problem[lay.OUT_CHANS])),
-        max(kernel) == 1,
-        shape.in_bytes,
-        shape.out_bytes,
+        (int(problem["in_chans"]), int(problem["out_chans"])),
+        max(kernels) == 1,
+        strides[-1] if not dims[-1][6] else 1,
+        (shape.in_bytes, shape.out_bytes),
         shape.kind,
         chip,
         rules,
     )
 
 
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=512)
 def _sorted_types(
     channels: tuple[int, int],
     one_element: bool,
-    in_bytes: int,
-    out_bytes: int,
+    stride: int,
+    widths: tuple[int, int],
     kind: str,
     chip: PlannerChip,
     rules: PlannerRules,
 ) -> np.ndarray:
     """List and sort the vertex types of one size of channels; shared, so not to be written to."""
     in_chans, out_chans = channels
+    in_bytes, out_bytes = widths
     partials = 4 if in_bytes == 4 else rules.partials_bytes
-    rows: list[Row] = []
+    types = []
     if one_element and out_bytes < partials:
-        rows += _amp_without_reduction(in_chans, in_bytes, kind, chip, rules)
-    rows += _amp_types(in_bytes, partials, kind, chip, rules)
-    rows += _grouped_types(in_bytes, partials, kind, chip, rules)
-    rows += _outer_product(in_chans == 1 and one_element, in_bytes, partials, rules)
-    types = np.concatenate(
-        (np.array(rows, np.int64), _hmac_types(in_chans, in_bytes, partials, rules))
-    )
-    in_per, out_per = types[:, lay.IN_CHANS_PER_GROUP], types[:, lay.OUT_CHANS_PER_GROUP]
+        types += _amp_without_reduction(in_chans, in_bytes, kind, chip, rules)
+    types += _amp_types(in_bytes, partials, kind, chip, rules)
+    types += _grouped_types(in_bytes, partials, kind, min(stride, 2), chip, rules)
+    if in_bytes == partials or (rules.era != ERA_1_0 and in_chans == 1 and one_element):
+        # Outer product, whose result has the input's type, where that loses nothing.
+        is_float = in_bytes == 4 or out_bytes == 4
+        types.append(outer_product_vertex(8 // in_bytes, in_bytes, is_float))
+    types.append(_hmac_types(in_chans, in_bytes, partials, rules.era))
+    every = np.concatenate(types)
+    in_per, out_per = every["in_chans_per_group"], every["out_chans_per_group"]
     padded = -(-in_chans // in_per) * in_per * (-(-out_chans // out_per) * out_per)
     padding = (padded - in_chans * out_chans) / padded
-    promise = types[:, lay.PEAK_MACS] * (1 - padding)
-    return types[np.lexsort((types[:, lay.PARTIAL_BYTES], padding, -promise))]
+    promise = every["peak_macs"] * (1 - padding)
+    return every[np.lexsort((every["partial_bytes"], padding, -promise))]
 
 
 @lru_cache(maxsize=256)
 def _amp_types(
     in_bytes: int, partials: int, kind: str, chip: PlannerChip, rules: PlannerRules
-) -> tuple[Row, ...]:
+) -> tuple[np.ndarray, ...]:
     """AMP vertices: units, and the channel groups that load them fully or in part."""
     depth = 16 if in_bytes == 2 else 8
     lanes = 8 // in_bytes
@@ -86,7 +88,7 @@ def _amp_types(
     unit_counts = [units_on_chip]
     if modern and units_on_chip == 16:
         unit_counts.append(8)
-    rows: dict[Row, None] = {}
+    groupings: dict[tuple[int, int, int], None] = {}
     for units in unit_counts:
         used_depth = depth * units // units_on_chip
         for in_per in range(depth, 0, -1):
@@ -99,35 +101,39 @@ def _amp_types(
                     continue
                 if modern and out_per not in (units, used_depth):
                     continue
-                peak = min(units_on_chip, out_per) * lanes
-                rows[(lay.AMP, 1, in_per, out_per, units, partials, peak)] = None
-    return tuple(rows)
+                groupings[in_per, out_per, units] = None
+    # The units that the planner reckons to share a pass are those of its own partials type.
+    sharing = chip.units(in_bytes, rules.partials_bytes)
+    return tuple(
+        amp_vertex((in_per, out_per), units, (in_bytes, partials), rules.era, sharing)
+        for in_per, out_per, units in groupings
+    )
 
 
 def _amp_without_reduction(
     in_chans: int, in_bytes: int, kind: str, chip: PlannerChip, rules: PlannerRules
-) -> list[Row]:
+) -> list[np.ndarray]:
     """AMP vertices that take all input channels at once, and so may sum in the output's type."""
     if rules.era == ERA_1_0 or in_bytes != 2 or in_chans > 16:
         return []
+    types = _amp_types(in_bytes, 2, kind, chip, rules)
+    in_per = [int(one["in_chans_per_group"][0]) for one in types]
     return [
-        row
-        for row in _amp_types(in_bytes, 2, kind, chip, rules)
-        if -(-in_chans // row[lay.IN_CHANS_PER_GROUP]) * row[lay.IN_CHANS_PER_GROUP] == 16
+        one for one, size in zip(types, in_per, strict=True) if -(-in_chans // size) * size == 16
     ]
 
 
 @lru_cache(maxsize=256)
 def _grouped_types(
-    in_bytes: int, partials: int, kind: str, chip: PlannerChip, rules: PlannerRules
-) -> tuple[Row, ...]:
+    in_bytes: int, partials: int, kind: str, stride: int, chip: PlannerChip, rules: PlannerRules
+) -> tuple[np.ndarray, ...]:
     """SLIC and VMAC: vertices for half data that take several convolution groups at once.
 
     SLIC is off for fully connected layers.  Both came after stack 1.0.
     """
     if rules.era == ERA_1_0 or in_bytes != 2:
         return ()
-    rows: list[Row] = []
+    types: list[np.ndarray] = []
     late = rules.era >= ERA_2_4 and partials == 2
     if not kind.startswith("fc_"):
         wide = partials == 2 and chip.units(2, partials) == 16
@@ -135,33 +141,18 @@ def _grouped_types(
         if late and wide:
             groupings += [(8, 1), (16, 1)]
         for chains in (4, 2) if wide else (2,):
-            for groups, per in groupings:
-                rows.append((lay.SLIC, groups, per, per, chains, partials, per * 4 * 2))
+            types += [slic_vertex(one, chains, partials, stride, rules.era) for one in groupings]
     if partials == 4 or late:
-        for groups in (4, 8, 16) if late else (4,):
-            rows.append((lay.VMAC, groups, 1, 1, 0, partials, 4))
-    return tuple(rows)
-
-
-def _outer_product(
-    nothing_to_sum: bool, in_bytes: int, partials: int, rules: PlannerRules
-) -> list[Row]:
-    """Outer product, whose result has the input's type, where that loses nothing."""
-    if in_bytes == partials or (rules.era != ERA_1_0 and nothing_to_sum):
-        lanes = 8 // in_bytes
-        return [(lay.OUTER_PRODUCT, 1, 1, lanes, 0, in_bytes, lanes)]
-    return []
+        types += [vmac_vertex(n, partials, rules.era) for n in ((4, 8, 16) if late else (4,))]
+    return tuple(types)
 
 
 @lru_cache(maxsize=1024)
-def _hmac_types(in_chans: int, in_bytes: int, partials: int, rules: PlannerRules) -> np.ndarray:
+def _hmac_types(in_chans: int, in_bytes: int, partials: int, era: int) -> np.ndarray:
     """HMAC vertices: of the input groupings that give the same count of groups, the smallest."""
     grain = 2 if in_bytes == 2 else 1
     grains = -(-in_chans // grain)
     counts = -(-grains // np.arange(1, grains + 1))
     smallest = np.flatnonzero(np.diff(counts, prepend=0)) + 1
-    out_per = 2 if (rules.era != ERA_1_0 and partials == 2) else 1
-    types = np.empty((len(smallest), lay.VERTEX_SIZE), np.int64)
-    types[:] = (lay.HMAC, 1, 0, out_per, 0, partials, 8 // in_bytes)
-    types[:, lay.IN_CHANS_PER_GROUP] = smallest * grain
-    return types
+    out_per = 2 if (era != ERA_1_0 and partials == 2) else 1
+    return hmac_vertices(smallest * grain, out_per, in_bytes, partials, era)

@@ -11,94 +11,41 @@ poplibs ``lib/poplin/ConvVertices.cpp`` (createPartitions) and ``Convolution.cpp
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 
 import numpy as np
 
-from ipusim.compiler.convolution import record as lay
 from ipusim.compiler.convolution.params import Dim
-from ipusim.compiler.convolution.tile_cycles import weight_load
+from ipusim.compiler.convolution.record import Split
 from ipusim.compiler.vertices.amp import amp_nx1_window_cycles
-from ipusim.compiler.vertices.conv import ceil_div
+from ipusim.compiler.vertices.conv import AMP
 
 
-def windowed_cycles(
-    problem: np.ndarray,
-    vertex: np.ndarray,
-    totals: np.ndarray,
-    split: np.ndarray,
-    dims: tuple[Dim, ...],
-) -> int | None:
+def windowed_cycles(vertex: np.ndarray, work: np.ndarray, dims: tuple[Dim, ...]) -> int | None:
     """Return the cycles of the AMP n x 1 vertex on the busiest tile, None for other vertices.
 
     Parameters
     ----------
-    problem, vertex, totals, split : numpy.ndarray
-        See `record`.
+    vertex, work : numpy.ndarray
+        A `VERTEX` and the `WORK` of an executed plan.
     dims : tuple of Dim
         Spatial dimensions after all transforms.
     """
-    if vertex[lay.METHOD] != lay.AMP or _one_by_one(totals, split, dims):
+    if vertex["method"] != AMP or work["cost"]["one_by_one"]:
         return None
-    height = int(totals[lay.T_FILTER_HEIGHT])
-    counts = [
-        _tap_counts(
-            dim,
-            int(split[lay.S_FIELD + d]),
-            int(split[lay.S_KERNEL + d]),
-            height if d == 0 else 1,
+    height, part = int(vertex["filter_height"][0]), work["part"]
+    split = Split.of(work["split"][0], len(dims))
+    outer, *middle, inner = (
+        _tap_counts(dim, fields, kernels, height if d == 0 else 1)
+        for d, (dim, fields, kernels) in enumerate(
+            zip(dims, split.field, split.kernel, strict=True)
         )
-        for d, dim in enumerate(dims)
-    ]
-    batch = ceil_div(int(problem[lay.BATCH]), int(split[lay.S_BATCH]))
-    rows = batch * counts[0]
-    lengths = counts[-1]
-    for middle in counts[1:-1]:
+    )
+    rows = int(part["batch"][0]) * outer
+    for counts in middle:
         # Of three dimensions the middle one adds rows and taps.
-        rows = (rows[:, None] * middle[None, :]).ravel()
-    grains = [
-        ceil_div(int(totals[total]), int(math.prod(int(split[s]) for s in splits)))
-        for total, splits in (
-            (lay.T_GROUP_GRAINS, (lay.S_GROUP,)),
-            (lay.T_IN_GRAINS, (lay.S_IN, lay.S_IN_SERIAL)),
-            (lay.T_OUT_GRAINS, (lay.S_OUT, lay.S_OUT_SERIAL)),
-        )
-    ]
-    positions = batch * math.prod(
-        _part(problem, totals, split, d, len(dims)) for d in range(len(dims))
-    )
-    units = int(vertex[lay.UNITS])
-    return int(
-        amp_nx1_window_cycles(
-            rows,
-            lengths,
-            positions,
-            height,
-            *grains,
-            int(vertex[lay.OUT_CHANS_PER_GROUP]),
-            int(weight_load(problem, units)),
-            problem[lay.IN_BYTES] == 4,
-            vertex[lay.PARTIAL_BYTES] == 4,
-            units,
-            int(problem[lay.ERA]),
-        )
-    )
-
-
-def _one_by_one(totals: np.ndarray, split: np.ndarray, dims: tuple[Dim, ...]) -> bool:
-    taps = math.prod(
-        ceil_div(dim.kernel.size, int(split[lay.S_KERNEL + d])) for d, dim in enumerate(dims)
-    )
-    return bool(totals[lay.T_ONE_BY_ONE]) and taps == 1
-
-
-def _part(problem: np.ndarray, totals: np.ndarray, split: np.ndarray, d: int, rank: int) -> int:
-    """Return the most outputs of one dimension on a tile."""
-    parts = int(split[lay.S_FIELD + d])
-    if d == rank - 1:
-        return ceil_div(int(totals[lay.T_LAST_GRAINS]), parts) * int(totals[lay.T_FIELD_GRAIN])
-    return ceil_div(int(problem[lay.OUT_FIELD + d]), parts)
+        rows = (rows[:, None] * counts[None, :]).ravel()
+    return amp_nx1_window_cycles(vertex, part, rows, inner)
 
 
 @lru_cache(maxsize=4096)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import gcd, prod
 
-from ipusim.compiler.convolution import planner, record as lay
+from ipusim.compiler.convolution import planner
 from ipusim.compiler.emitter import Placed, TensorLayout
 from ipusim.compiler.state import Lowering
 from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes
@@ -78,15 +78,15 @@ def lower_planned(m: Lowering, chosen: planner.Plan, data: Placed, weights: Plac
             ceil_div(operand_bytes, rate) * rate,
             cycles=copy_cycles(operand_bytes, chip, atom_bytes=chip.memcpy_bytes_per_cycle),
         )
-    if cost[lay.C_BEFORE]:
-        m.copy("arrange for slices", cycles=cost[lay.C_BEFORE])
-    if cost[lay.C_SLICE]:
-        add("slice operands", "popops::DynamicSlice1D", compute=cost[lay.C_SLICE])
-    moved = cost[lay.C_MOVE_IN] + cost[lay.C_MOVE_WEIGHTS]
-    copied = cost[lay.C_COPY_IN] + cost[lay.C_COPY_WEIGHTS]
+    if cost.before:
+        m.copy("arrange for slices", cycles=cost.before)
+    if cost.slice:
+        add("slice operands", "popops::DynamicSlice1D", compute=cost.slice)
+    moved = cost.move_in + cost.move_weights
+    copied = cost.copy_in + cost.copy_weights
     if transposed and not is_conv:
         # The weights, which are the input here, have been transposed into their place.
-        moved, copied = cost[lay.C_MOVE_WEIGHTS], cost[lay.C_COPY_WEIGHTS]
+        moved, copied = cost.move_weights, cost.copy_weights
     if moved and op.function == "weight_gradient":
         # What is summed over must become innermost.
         if _regroups(op.params, chosen, in_bytes):
@@ -97,52 +97,52 @@ def lower_planned(m: Lowering, chosen: planner.Plan, data: Placed, weights: Plac
             copied = copy_cycles(moved * rate, chip, atom_bytes=in_bytes)
     if moved:
         add("rearrange operands", "copy", exchange=moved, copy=copied)
-    exchange = cost[lay.C_WEIGHTS]
+    exchange = cost.weights
     copied = 0
     arranged = data.layout.free or (moved > 0 and op.function == "weight_gradient")
     if arranged:
-        exchange += cost[lay.C_INPUT]
+        exchange += cost.input
     else:
         # All inputs lie elsewhere; neighbours that want the same ones share the bus.
-        paired = chosen.split[lay.S_OUT] % chip.tiles_per_exchange_bus == 0
+        paired = chosen.split.out_chans % chip.tiles_per_exchange_bus == 0
         width = rate * (chip.tiles_per_exchange_bus if paired else 1)
-        exchange += ceil_div(cost[lay.C_INPUT_BYTES], width)
-        copied += copy_cycles(cost[lay.C_INPUT_BYTES], chip)
+        exchange += ceil_div(cost.input_bytes, width)
+        copied += copy_cycles(cost.input_bytes, chip)
         regroup = chosen.in_chans_per_group * chosen.conv_groups_per_group
         if data.layout.grouping != regroup and not moved and is_conv:
             tile_bytes = ceil_div(data.elements * in_bytes, chip.tiles)
             atom = min(data.layout.grouping, regroup) * in_bytes
             regrouped = copy_cycles(tile_bytes, chip, atom_bytes=atom)
             m.emit("regroup channels", TRANSPOSE, copy=regrouped)
-    if not is_conv and not weights.layout.free and not cost[lay.C_MOVE_WEIGHTS]:
+    if not is_conv and not weights.layout.free and not cost.move_weights:
         # Activations come from another plan, whether or not B was laid out for this one.
-        copied += copy_cycles(cost[lay.C_WEIGHT_BYTES], chip)
+        copied += copy_cycles(cost.weight_bytes, chip)
     add(
         "convolve" if is_conv else "multiply",
         f"poplin::{chosen.method}",
-        exchange=exchange + cost[lay.C_TILE_TRANSFORM],
+        exchange=exchange + cost.tile_transform,
         copy=copied,
-        compute=cost[lay.C_CALC],
+        compute=cost.calc,
     )
     if chosen.reduction_depth > 1:
         # Each tile keeps its own share of the partials that it reduces.
-        depth, stages = chosen.reduction_depth, cost[lay.C_STAGES]
-        share, rest = divmod(cost[lay.C_REDUCE], stages)
-        first = cost[lay.C_REDUCE_FIRST] * (depth - 1) // depth
+        depth, stages = chosen.reduction_depth, cost.stages
+        share, rest = divmod(cost.reduce, stages)
+        first = cost.reduce_first * (depth - 1) // depth
         add("reduce partials", "poplin::ReduceAdd", exchange=first, compute=share + rest)
         for _ in range(1, stages):
-            later = cost[lay.C_REDUCE_REST] // (stages - 1)
+            later = cost.reduce_rest // (stages - 1)
             add("reduce partials", "poplin::ReduceAdd", exchange=later, compute=share)
-    elif cost[lay.C_REDUCE]:
-        add("cast partials", "popops::Cast1D", compute=cost[lay.C_REDUCE])
-    if cost[lay.C_ADD]:
-        add("accumulate", "popops::BinaryOp1DInPlace", compute=cost[lay.C_ADD])
-    if cost[lay.C_UPDATE]:
-        add("write slice", "popops::DynamicUpdateSlice1D", compute=cost[lay.C_UPDATE])
-    if cost[lay.C_AFTER]:
-        m.emit("cast result", "popops::Cast1D", cost[lay.C_AFTER])
-    if cost[lay.C_MOVE_OUT]:
-        add("rearrange output", "copy", exchange=cost[lay.C_MOVE_OUT], copy=cost[lay.C_COPY_OUT])
+    elif cost.reduce:
+        add("cast partials", "popops::Cast1D", compute=cost.reduce)
+    if cost.add:
+        add("accumulate", "popops::BinaryOp1DInPlace", compute=cost.add)
+    if cost.update:
+        add("write slice", "popops::DynamicUpdateSlice1D", compute=cost.update)
+    if cost.after:
+        m.emit("cast result", "popops::Cast1D", cost.after)
+    if cost.move_out:
+        add("rearrange output", "copy", exchange=cost.move_out, copy=cost.copy_out)
     if chosen.spreads_output:
         # Copied with zeros between its elements into a tensor of its own (Convolution.cpp,
         # convolutionPostprocess).
@@ -179,15 +179,15 @@ def _temp_bytes(m: Lowering, chosen: planner.Plan, before_bytes: int, *, free: b
     output. Rearrangements and serial splits need what the planner reckons with (ConvModel.cpp).
     """
     cost, split = chosen.cost, chosen.split
-    output = cost[lay.C_OUTPUTS] * element_bytes(m.state.dtype(m.op.outputs[0]))
-    if chosen.serial_splits > 1 or cost[lay.C_MOVE_IN] or cost[lay.C_MOVE_WEIGHTS]:
+    output = cost.outputs * element_bytes(m.state.dtype(m.op.outputs[0]))
+    if chosen.serial_splits > 1 or cost.move_in or cost.move_weights:
         return max(0, chosen.temp_bytes - output)
-    users = split[lay.S_BATCH] * prod(split[lay.S_FIELD : lay.S_KERNEL])
-    inputs, weights = cost[lay.C_INPUT_BYTES], cost[lay.C_WEIGHT_BYTES]
+    users = split.batch * prod(split.field)
+    inputs, weights = cost.input_bytes, cost.weight_bytes
     received = weights - weights // users + inputs
     if free:
-        received -= inputs // split[lay.S_OUT]
+        received -= inputs // split.out_chans
     received += before_bytes
-    partials = cost[lay.C_PARTIAL_BYTES]
-    after = partials if cost[lay.C_REDUCE] else 0
+    partials = cost.partial_bytes
+    after = partials if cost.reduce else 0
     return max(received + partials - output, after, 0)

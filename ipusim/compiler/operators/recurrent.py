@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from ipusim.compiler.convolution import planner, record as lay
+from ipusim.compiler.convolution import planner
 from ipusim.compiler.emitter import Placed, TensorLayout
 from ipusim.compiler.operators.matmul import (
     PlannedProduct,
@@ -333,7 +333,7 @@ def _steps_per_weight_gradient(layer: _Layer) -> int:
             available_memory_proportion=(memory - per_step * most) / chip.bytes_per_tile,
         ),
     )
-    parts = plan.split[lay.S_IN_SERIAL]
+    parts = plan.split.in_serial
     return max(1, gathered // parts // width * width) if parts < gathered else 1
 
 

@@ -1,7 +1,7 @@
-"""Cycle estimates of the convolution vertices, one tile, as compiled integer functions.
+"""What the convolution vertices have in common: eras, records, and how six workers share rows.
 
 Every formula restates poplibs ``lib/poplin/PerformanceEstimation.hpp`` (MIT).  The file changed
-with the SDK, so each function takes the *era* of its constants:
+with the SDK, so the constants of a vertex follow the *era*:
 
 ====  =====================  =====================================
 era   poplibs tag            used for
@@ -12,11 +12,17 @@ era   poplibs tag            used for
 3     sdk/poplar/3.3.0       the published Bow rows
 ====  =====================  =====================================
 
-All arguments and results are integers.  A tile has six worker contexts that issue in turn, so a
-worker's instruction count is multiplied by six to give tile cycles.
+What depends on era and number types alone is worked out once for a vertex type, in Python, and
+kept in its `VERTEX` record; the kernels take that and the `PART` of one tile.  All numbers are
+integers.  A tile has six worker contexts that issue in turn, so a worker's instruction count is
+multiplied by six to give tile cycles.
 """
 
 from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
 
 from ipusim.kernel_cache import njit
 
@@ -27,28 +33,76 @@ ERA_3_3 = 3
 
 WORKERS = 6
 
+AMP, SLIC, HMAC, VMAC, OUTER_PRODUCT = range(5)
+METHOD_NAMES = ("AMP", "SLIC", "HMAC", "VMAC", "OUTER_PRODUCT")
 
-@njit(cache=True, inline="always")
-def ceil_div(numerator: int, denominator: int) -> int:
-    """Round the quotient of two non-negative integers up."""
-    return (numerator + denominator - 1) // denominator
+
+def integers(*names: str | tuple[Any, ...]) -> np.dtype:
+    """Return a record of named integers, and of records given as (name, dtype) or with a count."""
+    fields = [(name, np.int64) for one in names if isinstance(one, str) for name in one.split()]
+    return np.dtype(fields + [one for one in names if not isinstance(one, str)])
+
+
+RUN = integers("prologue one short slope threshold long core lag")
+"""A worker's cycles: `prologue`, then each run of n positions of a row: `one` if n is 1,
+``short + slope n`` below `threshold`, else ``long + core n``.  The tile waits for its slowest
+worker, `lag` tile cycles after its fastest at the least."""
+
+NX1 = integers("fixed per_group per_zeroed per_loop per_row per_tap setup", ("run", RUN))
+ONE_BY_ONE = integers("fixed retained per_group per_in per_out per_first")
+HMAC_RATES = integers("worker per_row per_position fixed")
+SLIC_RATES = integers("fixed per_group per_sub_kernel passes merge")
+VMAC_RATES = integers("start per_row per_tap zero_vector reduce per_worker divisor fixed")
+OUTER_RATES = integers("per_group per_position")
+
+VERTEX = integers(
+    "method conv_groups_per_group in_chans_per_group out_chans_per_group",
+    "units partial_bytes peak_macs filter_height weight_load passes",
+    ("first", RUN),
+    ("later", RUN),
+    ("nx1", NX1),
+    ("one_by_one", ONE_BY_ONE),
+    ("hmac", HMAC_RATES),
+    ("hmac_one_by_one", HMAC_RATES),
+    ("slic", SLIC_RATES),
+    ("vmac", VMAC_RATES),
+    ("outer", OUTER_RATES),
+)
+"""A vertex type: its grouping, and the constants of its method; `first` and `later` are runs that
+zero the partials (AMP 1x1, SLIC) and that add to them."""
+
+PART = integers(
+    "group_grains in_grains out_grains kernel_outer kernel_elements kernel_padding kernel_zeros",
+    "positions in_positions batch rows row_length weight_users depth tiles_used",
+    "own_positions slic_positions columns",
+)
+"""The largest share of one tile: groups of channels, kernel, and output positions times batch."""
+
+
+def vertex_type(method: int, *grouping: int, **constants: Any) -> np.ndarray:
+    """Return one vertex type; `grouping` are the fields after `method`, in their order."""
+    vertex = np.zeros(1, VERTEX)
+    names = VERTEX.names or ()
+    for name, value in zip(names, (method, *grouping), strict=False):
+        vertex[name] = value
+    for name, value in constants.items():
+        vertex[name] = value
+    return vertex
+
+
+def run_of(
+    counts: tuple[int, int, int], core: int, *, each: int = 0, prologue: int = 0, lag: int = 0
+) -> tuple[int, ...]:
+    """Return a `RUN` from the cycles for 1, 2 and 3 positions, besides `each` for every one."""
+    one, two, three = counts
+    return (prologue, one + each, two + 2 * each, 0, 3, three - 3 * core, core + each, lag)
 
 
 # How many workers get distinct shares of the rows, by the number of rows modulo six.
-_DISTINCT = (1, 6, 3, 2, 3, 6)
+DISTINCT_SHARES = (1, 6, 3, 2, 3, 6)
 
 
-@njit(cache=True, inline="always")
-def distinct_workers(rows: int) -> range:
-    """Workers whose shares of `rows` equal rows cover every share that occurs.
-
-    Shares repeat where a worker starts at the start of a row.  Of one row the first worker gets
-    the shortest share and the last worker the longest.
-    """
-    return range(0, WORKERS, WORKERS - 1) if rows == 1 else range(0, _DISTINCT[rows % WORKERS], 1)
-
-
-@njit(cache=True, inline="always")
+@njit(cache=True)
 def worker_share(rows: int, row_length: int, worker: int) -> tuple[int, int, int]:
     """Split one worker's run of positions at the ends of rows.
 
@@ -72,126 +126,43 @@ def worker_share(rows: int, row_length: int, worker: int) -> tuple[int, int, int
 
 
 @njit(cache=True)
-def zero_partials_cycles(elements: int, groups: int, era: int) -> int:
-    """Clear `groups` blocks of `elements` float partials (getZeroSupervisorVertexCycleEstimate)."""
-    vectors = ceil_div(ceil_div(elements, WORKERS), 2)
-    if era == ERA_1_0:
-        return (vectors + 5) * groups * WORKERS + 12
-    return (vectors + 5) * groups * WORKERS
+def _row_cycles(run: np.void, positions: int) -> int:
+    if positions == 1:
+        return run.one
+    if positions < run.threshold:
+        return run.short + run.slope * positions
+    return run.long + run.core * positions
 
 
 @njit(cache=True)
-def _one_by_one_worker(
-    elements: int, zeroing: bool, float_input: bool, float_partials: bool, units: int, era: int
-) -> int:
-    """Worker cycles of the 1x1 AMP vertex for a run of `elements` positions, at least one."""
-    core = 8 if float_input else 4
-    if era == ERA_1_0:
-        per_zero = 8 if float_input else (4 if float_partials else 2)
-        extra = 0 if (float_partials or float_input) else 2
-        zero = 2 + per_zero * elements if zeroing else 0
-        if float_input:
-            return 50 + zero + max(elements - 3, 0) * core
-        fixed = 41 if elements == 1 else (42 if elements == 2 else 43)
-        return fixed + zero + extra + max(elements - 3, 0) * core
-    shared_path = float_partials or ((not float_input) and units == 16)
-    savings = 0
-    if (not float_input) and shared_path:
-        savings = 10 if era == ERA_2_0 else 7
-    if float_input or not shared_path:
-        per_zero = 8 if (float_input and units == 16) else (4 if float_partials else 2)
-        zero = 2 + per_zero * elements if zeroing else 0
-        if float_input:
-            fixed = 47 if elements == 1 else 46
-        else:
-            fixed = 39 if elements == 1 else (40 if elements == 2 else 41)
-        return fixed + zero + max(elements - 3, 0) * core - savings
-    pass_cost = 1 if zeroing else 2
-    if era == ERA_2_0:
-        pass_cost *= 2
-    if elements == 1:
-        return 31 + pass_cost - savings
-    if elements == 2:
-        return 40 + pass_cost - savings
-    return 36 + pass_cost + (elements - 3) * core - savings
+def run_cycles(run: np.void, rows: int, row_length: int) -> int:
+    """Tile cycles of the slowest worker of one pass over `rows` rows.
 
-
-@njit(cache=True)
-def _one_by_one_inner(
-    rows: int,
-    row_length: int,
-    zeroing: bool,
-    float_input: bool,
-    float_partials: bool,
-    units: int,
-    era: int,
-) -> int:
-    """Slowest worker of one pass; only era 0 allows more than one row a worker."""
-    slowest = 0
-    fastest = 1 << 60
-    whole_row = _one_by_one_worker(row_length, zeroing, float_input, float_partials, units, era)
-    for worker in distinct_workers(rows):
+    Shares repeat where a worker starts at the start of a row.  Of one row the first worker gets
+    the shortest share and the last worker the longest.
+    """
+    whole_row = _row_cycles(run, row_length)
+    count, step = DISTINCT_SHARES[rows % WORKERS], 1
+    if rows == 1:
+        step = WORKERS - 1
+    slowest, fastest = 0, 1 << 60
+    for worker in range(0, count, step):
         head, whole_rows, tail = worker_share(rows, row_length, worker)
-        cycles = whole_rows * whole_row
-        for elements in (head, tail):
-            if elements > 0:
-                cycles += _one_by_one_worker(
-                    elements, zeroing, float_input, float_partials, units, era
-                )
+        cycles = run.prologue + whole_rows * whole_row
+        for positions in (head, tail):
+            if positions > 0:
+                cycles += _row_cycles(run, positions)
         slowest = max(slowest, WORKERS * cycles)
         fastest = min(fastest, WORKERS * cycles)
-    return max(slowest, fastest + 14)
+    return max(slowest, fastest + run.lag)
 
 
 @njit(cache=True)
-def amp_1x1_cycles(
-    rows: int,
-    row_length: int,
-    conv_groups: int,
-    in_groups: int,
-    out_groups: int,
-    out_chans_per_group: int,
-    weight_load: int,
-    float_input: bool,
-    float_partials: bool,
-    units: int,
-    era: int,
-) -> int:
-    """Cycles of the ConvPartial1x1 (AMP) vertex on one tile.
+def zero_partials_cycles(elements: int, groups: int) -> int:
+    """Clear `groups` blocks of `elements` float partials (getZeroSupervisorVertexCycleEstimate)."""
+    return (-(-elements // (2 * WORKERS)) + 5) * groups * WORKERS
 
-    References
-    ----------
-    poplibs PerformanceEstimation.hpp, getConvPartial1x1SupervisorOuterLoopCycleEstimate.
-    Era 2 agrees with 128 sizes measured on a Bow IPU (data/evidence/ipu_microbench.csv).
-    """
-    passes = ceil_div(out_chans_per_group, units)
-    first = _one_by_one_inner(rows, row_length, True, float_input, float_partials, units, era)
-    later = 0
-    if in_groups > 1:
-        later = _one_by_one_inner(rows, row_length, False, float_input, float_partials, units, era)
-    if era == ERA_1_0:
-        return 50 + conv_groups * (
-            11
-            + (in_groups - 1) * (13 + out_groups * (18 + passes * (6 + weight_load + later)))
-            + (10 + out_groups * (18 + passes * (6 + weight_load + first)))
-        )
-    shared_path = 1 if (float_partials or ((not float_input) and units == 16)) else 0
-    save_all = 0
-    save_inputs = 0
-    if (not float_input) and shared_path == 1:
-        save_all = 10 if era == ERA_2_0 else 7
-        save_inputs = 2 if era == ERA_2_0 else 3
-    if era == ERA_2_0:
-        shared_path = 0
-    return (
-        50
-        + WORKERS * (save_all + save_inputs * (in_groups * conv_groups - 1))
-        + conv_groups
-        * (
-            12
-            + shared_path
-            + (in_groups - 1)
-            * (16 - shared_path + out_groups * (19 + passes * (6 + weight_load + later)))
-            + (11 + out_groups * (19 - shared_path + passes * (7 + weight_load + first)))
-        )
-    )
+
+def zero_partials_fixed(era: int) -> int:
+    """Return what `zero_partials_cycles` leaves out: 12 cycles that tag 1.0.136 adds."""
+    return 12 if era == ERA_1_0 else 0

@@ -7,7 +7,6 @@ import math
 import numpy as np
 from hypothesis import assume, given, strategies as st
 
-from ipusim.compiler.convolution import record as lay
 from ipusim.compiler.convolution.params import ConvParams, Dim, Operand, canonical
 from ipusim.compiler.convolution.planner import plan
 from ipusim.compiler.convolution.shape import PlannerRules
@@ -165,7 +164,7 @@ def test_borders_are_skipped():
     )
     plans = [plan(conv_shape(conv, 2), CHIP, RULES) for conv in (padded, inner)]
     assert str(plans[0]) == str(plans[1])
-    assert plans[0].cost[lay.C_CALC] < 0.9 * plans[1].cost[lay.C_CALC]
+    assert plans[0].cost.calc < 0.9 * plans[1].cost.calc
 
 
 def test_training_forward_reckons_with_the_transpose_of_its_weights():
@@ -176,4 +175,4 @@ def test_training_forward_reckons_with_the_transpose_of_its_weights():
         training.planned_cycles > inference.planned_cycles
     )
     # What is only reckoned with does not run.
-    assert training.cost[lay.C_COPY_WEIGHTS] == 0
+    assert training.cost.copy_weights == 0

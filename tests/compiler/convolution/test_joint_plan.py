@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ipusim.compiler.convolution import record as lay
 from ipusim.compiler.convolution.joint import forget_layers, pass_shapes, plan_layer
-from ipusim.compiler.convolution.joint_search import joint_splits
+from ipusim.compiler.convolution.joint_search import fill_joint_splits
 from ipusim.compiler.convolution.planner import plan
+from ipusim.compiler.convolution.record import empty_works
 from ipusim.compiler.convolution.shape import ConvShape, PlannerRules
 from ipusim.compiler.lower import lower
 from ipusim.compiler.operators.matmul import layer_shape
@@ -48,24 +47,24 @@ def test_a_joint_plan_keeps_weights_in_place():
     plans = plan_layer(layer(8, 1000, 1000, 4), CHIP, RULES)
     assert plans.joint
     forward, back, update = (getattr(plans, name).split for name in PASSES)
-    last = lay.S_FIELD + 1
-    assert forward[lay.S_OUT] == 1
-    assert (forward[lay.S_IN], forward[last]) == (back[last], back[lay.S_IN])
-    assert (update[lay.S_OUT], update[last]) == (forward[lay.S_IN], forward[last])
+    assert forward.out_chans == 1
+    assert (forward.in_chans, forward.field[1]) == (back.field[1], back.in_chans)
+    assert (update.out_chans, update.field[1]) == (forward.in_chans, forward.field[1])
     assert plans.forward.in_chans_per_group == plans.weight_gradient.out_chans_per_group
     assert plans.forward.out_chans_per_group == plans.weight_gradient.in_chans_per_group
     assert len({getattr(plans, name).tiles_used for name in PASSES}) == 1
 
 
 def test_splits_of_the_gradients():
-    splits = np.zeros((3, lay.SPLIT_SIZE), np.int64)
-    joint_splits(0, 2, 3, 5, 7, 1, splits)
-    assert splits[0, [lay.S_GROUP, lay.S_IN, lay.S_FIELD + 1, lay.S_OUT_SERIAL]].tolist() == [
-        *(2, 3, 5, 7)
-    ]
-    assert splits[1, [lay.S_IN, lay.S_FIELD + 1]].tolist() == [5, 3]
-    assert splits[2, [lay.S_OUT, lay.S_FIELD + 1, lay.S_IN_SERIAL]].tolist() == [3, 5, 7]
-    assert (splits[:, lay.S_BROADCAST] == 0).all()
+    works = empty_works(3, 1)
+    fill_joint_splits(works, 7, 2, 3, 5)
+    forward, gradient, update = works["split"]
+    last = [split["dims"][2]["field"] for split in (forward, gradient, update)]
+    assert (works["split"]["group"] == 2).all()
+    assert (forward["in_chans"], last[0], forward["out_serial"]) == (3, 5, 7)
+    assert (gradient["in_chans"], last[1], gradient["out_serial"]) == (5, 3, 7)
+    assert (update["out_chans"], last[2], update["in_serial"]) == (3, 5, 7)
+    assert (works["split"]["broadcast"] == 0).all()
 
 
 def test_every_pass_finds_its_layer():

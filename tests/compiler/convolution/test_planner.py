@@ -9,21 +9,29 @@ import subprocess
 import sys
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from ipusim import files
-from ipusim.compiler.convolution import record as lay, search as cs
-from ipusim.compiler.convolution.bounds import arithmetic_floor, bytes_floor, cycles_floor
-from ipusim.compiler.convolution.cost import conv_cost, input_range, kernel_padding, kernel_zeros
+from ipusim import files, kernel_cache
+from ipusim.compiler.convolution import search as cs
+from ipusim.compiler.convolution.bounds import bytes_floor, cycles_floor
+from ipusim.compiler.convolution.cost import conv_cost, fill_part
 from ipusim.compiler.convolution.planner import ConvShape, PlannerRules, forget_plans, plan
+from ipusim.compiler.convolution.record import empty_works
 from ipusim.compiler.convolution.shape import PlannerChip
 from ipusim.compiler.convolution.tile_cycles import tile_cycles, tile_cycles_floor
 from ipusim.compiler.convolution.totals import fill_totals
 from ipusim.compiler.convolution.transforms import transformed_problems
 from ipusim.compiler.convolution.vertex_types import vertex_types
 from ipusim.compiler.operators.conv import conv_shape
+from ipusim.compiler.vertices.conv import (
+    AMP,
+    HMAC,
+    METHOD_NAMES,
+    OUTER_PRODUCT,
+    SLIC,
+    VMAC,
+)
 from ipusim.errors import ConfigError
 from ipusim.machine import load_chip
 from ipusim.workload import zoo
@@ -138,10 +146,9 @@ def assert_pruned_equals_exhaustive(shape, chip, rules):
         every.planned_cycles,
         every.within_memory_bound,
     )
-    best, temp_bytes = (lay.C_TOTAL, lay.C_TEMP_BYTES)
     if rules.era:  # of era 0 the plan holds what runs, which differs from what was planned
-        assert pruned.cost[best] == every.cost[best]
-    assert pruned.cost[temp_bytes] == every.cost[temp_bytes] or not rules.era
+        assert pruned.cost.total == every.cost.total
+        assert pruned.temp_bytes == every.temp_bytes
 
 
 @settings(max_examples=60)
@@ -161,7 +168,7 @@ def test_pruned_equals_exhaustive_where_inputs_are_broadcast_once(era):
                         padding_lower=(0, 0), padding_upper=(0, 0))  # fmt: skip
     rules = PlannerRules(era=era, partials_bytes=2, available_memory_proportion=0.6)
     chip = replace(CHIPS["GC200"], tiles=8, bytes_per_tile=1 << 14)
-    assert plan(shape, chip, rules).split[lay.S_BROADCAST] == 1
+    assert plan(shape, chip, rules).split.broadcast == 1
     assert_pruned_equals_exhaustive(shape, chip, rules)
 
 
@@ -174,7 +181,7 @@ def test_pruning_skips_nearly_everything():
 @given(st.integers(1, 400))
 def test_next_split_visits_every_share_once(size):
     splits = [1]
-    while (split := cs.next_split(size, splits[-1])) <= size:
+    while (split := cs.next_split(size, splits[-1], False)) <= size:
         splits.append(split)
     shares = [math.ceil(size / split) for split in splits]
     assert shares == sorted({math.ceil(size / split) for split in range(1, size + 1)}, reverse=True)
@@ -185,10 +192,10 @@ def test_next_split_visits_every_share_once(size):
 @given(st.integers(1, 300), st.integers(1, 12))
 def test_channel_splits_are_the_least_for_their_share(grains, serial):
     found = []
-    split = cs.next_channel_split(grains, 0, serial, False, False)
+    split = cs.next_channel_split(grains, 0, serial, False)
     while split <= grains:
         found.append(split)
-        split = cs.next_channel_split(grains, split, serial, False, False)
+        split = cs.next_channel_split(grains, split, serial, False)
     least = {
         total
         for total in range(1, grains + 1)
@@ -200,132 +207,116 @@ def test_channel_splits_are_the_least_for_their_share(grains, serial):
 # --- bounds ---------------------------------------------------------------------------------
 
 
+@kernel_cache.njit(cache=True)
+def _totals(problems, vertices, works):
+    return fill_totals(problems[0], vertices[0], works[0])
+
+
+@kernel_cache.njit(cache=True)
+def _cost(problems, vertices, works):
+    return conv_cost(problems[0], vertices[0], works[0])
+
+
+@kernel_cache.njit(cache=True)
+def _part(problems, vertices, works):
+    fill_part(problems[0], vertices[0], works[0])
+
+
+@kernel_cache.njit(cache=True)
+def _floors(problems, vertices, works):
+    least_bytes = bytes_floor(problems[0], vertices[0], works[0].part)
+    return least_bytes, cycles_floor(problems[0], vertices[0], works[0])
+
+
+@kernel_cache.njit(cache=True)
+def _tile(problems, vertices, works):
+    return tile_cycles(problems[0], vertices[0], works[0])
+
+
+@kernel_cache.njit(cache=True)
+def _tile_floor(problems, vertices, works):
+    return tile_cycles_floor(problems[0], vertices[0], works[0])
+
+
 @st.composite
 def partitions(draw):
-    """Return (problem, vertex, totals, split) of some operation, any split at all."""
+    """Return (problem, vertex, work) of some operation, each an array of one, any split at all."""
     shape = draw(st.one_of(convolutions(channels=200, size=30), products(300)))
     chip, rules = PlannerChip.of(draw(chips)), draw(all_rules)
-    problems = list(transformed_problems(shape, chip, rules))
-    _, problem, _ = draw(st.sampled_from(problems))
-    vertices = vertex_types(problem, shape, chip, rules)
-    vertex = vertices[draw(st.integers(0, len(vertices) - 1))]
-    totals = np.zeros(lay.TOTALS_SIZE, np.int64)
-    split = np.ones(lay.SPLIT_SIZE, np.int64)
-    split[lay.S_BROADCAST] = 0
-    if not fill_totals(problem, vertex, totals):
+    transforms, problems = transformed_problems(shape, chip, rules)
+    at = draw(st.integers(0, len(transforms) - 1))
+    vertices = vertex_types(problems[at], shape, chip, rules)
+    which = draw(st.integers(0, len(vertices) - 1))
+    one = problems[at : at + 1], vertices[which : which + 1], empty_works(1, 1)
+    if not _totals(*one):
         return None
-    last = problem[lay.DIMS] - 1
-    one_in = vertex[lay.METHOD] in (lay.SLIC, lay.OUTER_PRODUCT)
-    one_out = vertex[lay.METHOD] in (lay.SLIC, lay.VMAC)
-    outer = vertex[lay.METHOD] == lay.OUTER_PRODUCT
-    sizes = {
-        lay.S_GROUP: (totals[lay.T_GROUP_GRAINS], False),
-        lay.S_BATCH: (problem[lay.BATCH], outer),
-        lay.S_IN: (totals[lay.T_IN_GRAINS], one_in),
-        lay.S_OUT: (totals[lay.T_OUT_GRAINS], one_out),
-        lay.S_FIELD + last: (totals[lay.T_LAST_GRAINS], False),
-    }
-    for d in range(last):
-        sizes[lay.S_FIELD + d] = (problem[lay.OUT_FIELD + d], outer)
-        sizes[lay.S_KERNEL + d] = (problem[lay.KERNEL + d], outer)
-    for place, (size, whole) in sizes.items():
-        split[place] = size if whole else draw(st.integers(1, min(int(size), 50)))
-    serial = draw(st.sampled_from([lay.S_IN_SERIAL, lay.S_OUT_SERIAL]))
-    grains = totals[lay.T_IN_GRAINS if serial == lay.S_IN_SERIAL else lay.T_OUT_GRAINS]
-    allowed = serial == lay.S_OUT_SERIAL or problem[lay.IN_SERIAL_ALLOWED]
-    parallel = split[lay.S_IN if serial == lay.S_IN_SERIAL else lay.S_OUT]
-    if allowed:
-        split[serial] = draw(st.integers(1, max(1, int(grains // parallel))))
-    if split[lay.S_OUT_SERIAL] > 1 and problem[lay.BROADCAST_ALLOWED]:
-        split[lay.S_BROADCAST] = draw(st.integers(0, 1))
-    return problem, vertex, totals, split
-
-
-def part_of(problem, vertex, totals, split):
-    """Return what one tile gets, indexed by the P_ constants."""
-    part = np.zeros(lay.PART_SIZE, np.int64)
-    dims = int(problem[lay.DIMS])
-    in_serial, out_serial = split[lay.S_IN_SERIAL], split[lay.S_OUT_SERIAL]
-    part[lay.P_GROUP_GRAINS] = -(-totals[lay.T_GROUP_GRAINS] // split[lay.S_GROUP])
-    part[lay.P_IN_GRAINS] = -(-totals[lay.T_IN_GRAINS] // (split[lay.S_IN] * in_serial))
-    part[lay.P_OUT_GRAINS] = -(-totals[lay.T_OUT_GRAINS] // (split[lay.S_OUT] * out_serial))
-    kernel = [int(-(-problem[lay.KERNEL + d] // split[lay.S_KERNEL + d])) for d in range(dims)]
-    sizes = [int(problem[lay.OUT_FIELD + d]) for d in range(dims)]
-    field = [-(-size // int(split[lay.S_FIELD + d])) for d, size in enumerate(sizes)]
-    grain = int(totals[lay.T_FIELD_GRAIN])
-    last_split = int(split[lay.S_FIELD + dims - 1])
-    field[-1] = -(-int(totals[lay.T_LAST_GRAINS]) // last_split) * grain
-    batch = int(-(-problem[lay.BATCH] // split[lay.S_BATCH]))
-    part[lay.P_KERNEL_OUTER] = kernel[0]
-    part[lay.P_KERNEL_ELEMENTS] = math.prod(kernel)
-    part[lay.P_POSITIONS] = batch * math.prod(field)
-    part[lay.P_IN_POSITIONS] = batch * math.prod(
-        input_range(problem, d, field[d], kernel[d]) for d in range(dims)
+    problem, vertex, totals, split = (
+        problems[at],
+        vertices[which],
+        *(one[2][0][name] for name in ("totals", "split")),
     )
-    users = math.prod(int(v) for v in split[lay.S_BATCH : lay.S_KERNEL])
-    part[lay.P_WEIGHT_USERS] = users
-    part[lay.P_DEPTH] = split[lay.S_IN] * math.prod(int(v) for v in split[lay.S_KERNEL : lay.S_IN])
-    part[lay.P_TILES_USED] = users * split[lay.S_GROUP] * split[lay.S_OUT] * part[lay.P_DEPTH]
-    padding = kernel_padding(problem, vertex, totals, split[lay.S_KERNEL])
-    part[lay.P_KERNEL_ZEROS] = kernel_zeros(
-        problem, vertex, padding, kernel[0], int(part[lay.P_KERNEL_ELEMENTS])
-    )
-    return part
+    method = vertex["method"]
+    outer = method == OUTER_PRODUCT
+
+    def parts(size, whole):
+        return size if whole else draw(st.integers(1, min(int(size), 50)))
+
+    split["group"] = parts(totals["group_grains"], False)
+    split["batch"] = parts(problem["batch"], outer)
+    split["in_chans"] = parts(totals["in_grains"], method in (SLIC, OUTER_PRODUCT))
+    split["out_chans"] = parts(totals["out_grains"], method in (SLIC, VMAC))
+    split["dims"][2]["field"] = parts(totals["last_grains"], False)
+    for dim, of_dim in zip(problem["dims"][:2], split["dims"], strict=False):
+        of_dim["field"], of_dim["kernel"] = parts(dim["out"], outer), parts(dim["kernel"], outer)
+    way = draw(st.sampled_from(["in", "out"]))
+    if way == "out" or problem["in_serial_allowed"]:
+        grains = totals[f"{way}_grains"] // split[f"{way}_chans"]
+        split[f"{way}_serial"] = draw(st.integers(1, max(1, int(grains))))
+    if split["out_serial"] > 1 and problem["broadcast_allowed"]:
+        split["broadcast"] = draw(st.integers(0, 1))
+    return one
 
 
 @settings(max_examples=400, suppress_health_check=[HealthCheck.filter_too_much])
 @given(partitions().filter(bool), st.data())
-def test_floors_never_exceed_the_cost(partition, data):
-    problem, vertex, totals, split = partition
-    cost = np.zeros(lay.COST_SIZE, np.int64)
-    if not conv_cost(problem, vertex, totals, split, cost):
+def test_floors_never_exceed_the_cost(one, data):
+    part, cost, totals = (one[2][0][name] for name in ("part", "cost", "totals"))
+    if not _cost(*one):
         return
-    part = part_of(problem, vertex, totals, split)
-    assert part[lay.P_TILES_USED] == cost[lay.C_TILES_USED]
-    assert bytes_floor(problem, vertex, part) <= cost[lay.C_TEMP_BYTES]
-    used = cost[lay.C_TILES_USED]
-    assert arithmetic_floor(problem, vertex, totals) // used <= cost[lay.C_TOTAL]
-    assert cycles_floor(problem, vertex, totals, split, part) <= cost[lay.C_TOTAL]
+    assert part["tiles_used"] == cost["tiles_used"]
+    for limit, floor in zip((cost["temp_bytes"], cost["total"]), _floors(*one), strict=True):
+        assert floor <= limit
+    assert totals["arithmetic"] // cost["tiles_used"] <= cost["total"]
     # The search asks with less work, fewer users of the weights and more tiles.
-    part[lay.P_POSITIONS] = data.draw(st.integers(1, int(part[lay.P_POSITIONS])))
-    part[lay.P_IN_POSITIONS] = data.draw(st.integers(0, int(part[lay.P_IN_POSITIONS])))
-    part[lay.P_WEIGHT_USERS] = data.draw(st.integers(1, int(part[lay.P_WEIGHT_USERS])))
-    part[lay.P_TILES_USED] *= data.draw(st.integers(1, 9))
-    assert bytes_floor(problem, vertex, part) <= cost[lay.C_TEMP_BYTES]
-    assert cycles_floor(problem, vertex, totals, split, part) <= cost[lay.C_TOTAL]
+    _part(*one)
+    part["positions"] = data.draw(st.integers(1, int(part["positions"])))
+    part["in_positions"] = data.draw(st.integers(0, int(part["in_positions"])))
+    part["weight_users"] = data.draw(st.integers(1, int(part["weight_users"])))
+    part["tiles_used"] *= data.draw(st.integers(1, 9))
+    for limit, floor in zip((cost["temp_bytes"], cost["total"]), _floors(*one), strict=True):
+        assert floor <= limit
 
 
 @settings(max_examples=60)
 @given(partitions().filter(bool))
-def test_no_form_of_the_field_beats_its_floor(partition):
-    problem, vertex, totals, split = partition
-    part = part_of(problem, vertex, totals, split)
-    of_part = [
-        int(part[place])
-        for place in (
-            lay.P_KERNEL_OUTER,
-            lay.P_KERNEL_ELEMENTS,
-            lay.P_GROUP_GRAINS,
-            lay.P_IN_GRAINS,
-            lay.P_OUT_GRAINS,
-        )
-    ]
-    steps = int(totals[lay.T_STEPS])
-    one_row = (
-        problem[lay.ERA] != 0 and totals[lay.T_ONE_BY_ONE] and part[lay.P_KERNEL_ELEMENTS] == 1
-    )
+def test_no_form_of_the_field_beats_its_floor(one):
+    problem, vertex, work = (array[0] for array in one)
+    part, totals = work["part"], work["totals"]
+    _part(*one)
+    steps, batch = int(totals["steps"]), int(problem["batch"])
+    one_row = problem["era"] != 0 and totals["one_by_one"] and part["kernel_elements"] == 1
     floors = []
     for positions in range(1, 60):
-        part[lay.P_POSITIONS] = positions
-        floors.append(tile_cycles_floor(problem, vertex, totals, part))
+        part["positions"] = positions
+        floors.append(_tile_floor(*one))
     for rows in range(1, 2 if one_row else 8):
         for length in range(1, 60 // rows):
             positions = rows * length
-            if vertex[lay.METHOD] == lay.VMAC and positions % problem[lay.BATCH]:
+            if vertex["method"] == VMAC and positions % batch:
                 continue
-            batch = math.gcd(int(problem[lay.BATCH]), positions)
-            cycles = tile_cycles(problem, vertex, totals, rows, -(-length // steps), positions,
-                                 batch, *of_part)  # fmt: skip
+            part["rows"], part["row_length"] = rows, -(-length // steps)
+            part["positions"], part["batch"] = positions, math.gcd(batch, positions)
+            cycles = _tile(*one)
             if cycles >= 0:
                 assert max(floors[:positions]) <= cycles
 
@@ -404,14 +395,17 @@ def test_serial_splits_appear_where_memory_is_short():
 @given(st.one_of(convolutions(channels=300, size=40), products(600)), chips, all_rules)
 def test_a_plan_stays_within_chip_and_shape(shape, chip, rules):
     found = plan(shape, chip, rules)
-    parallel = [v for place, v in enumerate(found.split[: lay.S_OUT_SERIAL])
-                if place != lay.S_IN_SERIAL]  # fmt: skip
+    split = found.split
+    parallel = [split.group, split.batch, split.in_chans, split.out_chans]
+    parallel += [*split.field, *split.kernel]
+    serial = split.in_serial, split.out_serial
     assert math.prod(parallel) == found.tiles_used <= chip.tiles
-    assert min(found.split[: lay.S_BROADCAST]) >= 1
-    assert min(found.split[lay.S_IN_SERIAL], found.split[lay.S_OUT_SERIAL]) == 1
-    assert found.serial_splits == found.split[lay.S_IN_SERIAL] * found.split[lay.S_OUT_SERIAL]
-    assert rules.era > 0 or found.split[lay.S_IN_SERIAL] == 1
-    assert found.reduction_depth == found.split[lay.S_IN] * math.prod(found.split[5:8])
+    assert min(*parallel, *serial) >= 1
+    assert min(serial) == 1
+    assert found.serial_splits == math.prod(serial)
+    assert rules.era > 0 or split.in_serial == 1
+    assert found.reduction_depth == split.in_chans * math.prod(split.kernel)
+    assert len(split.field) == len(split.kernel) == max(2, len(shape.field))
     assert found.planned_cycles > 0
     assert all(isinstance(value, int) for value in found.cost)
     assert found.evaluations > 0
@@ -481,9 +475,9 @@ def test_describe_leaves_out_splits_of_one():
 
 def methods(shape, chip, rules):
     key = PlannerChip.of(CHIPS[chip])
-    (_, problem, _), *_ = transformed_problems(shape, key, rules)
-    rows = vertex_types(problem, shape, key, rules)
-    return rows, {lay.METHOD_NAMES[row[lay.METHOD]] for row in rows}
+    _, problems = transformed_problems(shape, key, rules)
+    rows = vertex_types(problems[0], shape, key, rules)
+    return rows, {METHOD_NAMES[method] for method in rows["method"]}
 
 
 def test_vertex_types_follow_the_stack():
@@ -491,8 +485,8 @@ def test_vertex_types_follow_the_stack():
     assert old == {"AMP", "HMAC"}
     rows, new = methods(small_shape(), "GC200", RULES["GC200"])
     assert new == {"AMP", "HMAC", "SLIC", "VMAC", "OUTER_PRODUCT"}
-    assert len({tuple(row) for row in rows}) == len(rows)
-    assert tuple(rows[0][: lay.PARTIAL_BYTES]) == (lay.AMP, 1, 16, 16, 16)
+    assert len({row.tobytes() for row in rows}) == len(rows)
+    assert rows[0].item()[:6] == (AMP, 1, 16, 16, 16, 2)
     product = ConvShape.matmul(1, 8, 8, 8, dtype_bytes=2, kind="fc_inference")
     assert "SLIC" not in methods(product, "GC200", RULES["GC200"])[1]
     floats = small_shape(in_bytes=4, out_bytes=4)
@@ -502,7 +496,7 @@ def test_vertex_types_follow_the_stack():
 @given(st.integers(1, 600))
 def test_hmac_groupings_are_the_least_for_their_count(in_channels):
     rows, _ = methods(small_shape(in_channels=in_channels), "GC2", RULES["GC2"])
-    groupings = sorted(int(row[2]) for row in rows if row[lay.METHOD] == lay.HMAC)
+    groupings = sorted(rows["in_chans_per_group"][rows["method"] == HMAC].tolist())
     rounded = -(-in_channels // 2) * 2
     counts = {-(-rounded // size): size for size in range(rounded, 0, -2)}
     assert groupings == sorted(counts.values())
@@ -510,23 +504,24 @@ def test_hmac_groupings_are_the_least_for_their_count(in_channels):
 
 def test_transforms():
     key, rules = PlannerChip.of(CHIPS["GC200"]), RULES["GC200"]
-    names = [name for name, _, _ in transformed_problems(small_shape(), key, rules)]
+    transforms, problems = transformed_problems(small_shape(), key, rules)
+    names = [transform.name for transform in transforms]
     assert names[:4] == ["none", "expand 0", "expand 1", "expand 01"]
     # A kernel of 3 x 3 as the input and the input as the kernel: its field can only be flattened.
     assert names[4:] == ["swap", *(f"swap, flatten {dims}" for dims in ("0", "1", "01"))]
-    found = {name: problem for name, problem, _ in transformed_problems(small_shape(), key, rules)}
-    expanded = found["expand 01"]
-    assert expanded[lay.IN_CHANS] == 9 * 32
-    assert expanded[lay.OUT_FIELD : lay.OUT_FIELD + 2].tolist() == [1, 2 * 10 * 10]
+    expanded = problems[names.index("expand 01")]
+    assert expanded["in_chans"] == 9 * 32
+    assert expanded["dims"]["out"].tolist() == [1, 1, 2 * 10 * 10]
     depthwise = small_shape(groups=32, in_channels=1, out_channels=1)
-    names = [name for name, _, _ in transformed_problems(depthwise, key, rules)]
+    names = [transform.name for transform in transformed_problems(depthwise, key, rules)[0]]
     assert [name for name in names if name.startswith("combine")] == [
         "combine 4",
         "combine 8",
         "combine 16",
     ]
     product = ConvShape.matmul(1, 8, 16, 32, dtype_bytes=2)
-    assert [name for name, _, _ in transformed_problems(product, key, rules)] == ["none", "swap"]
+    transforms, _ = transformed_problems(product, key, rules)
+    assert [transform.name for transform in transforms] == ["none", "swap"]
 
 
 # --- evidence -------------------------------------------------------------------------------
