@@ -17,6 +17,7 @@ _EXPORTS = {
     "simulate": "ipusim.api",
     "sweep": "ipusim.sweeps",
     "plan": "ipusim.planning",
+    "serving": "ipusim.language_serving",
     "roofline": "ipusim.api",
     "load_model": "ipusim.workload.loading",
     "simulate_gpu": "ipusim.runtime.gpu.step",

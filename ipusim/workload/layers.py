@@ -255,9 +255,13 @@ class GraphBuilder(TensorBuilder):
 
     def write_rows(self, name: str, table: str, updates: str, indices: str) -> str:
         """Write (count, width) rows into a stored (rows, width) table; the result is the table."""
-        rows, width = self.shape(table)
-        count = prod(self.shape(indices))
+        return self.write_slices(name, table, updates, indices, axis=0)
+
+    def write_slices(self, name: str, table: str, updates: str, indices: str, *, axis: int) -> str:
+        """Write slices across one axis into a stored tensor; the result is the tensor."""
         stored = self.tensors[table]
+        rows, count = stored.shape[axis], prod(self.shape(indices))
+        width = prod(stored.shape) // rows
         output = self.add_tensor(
             Tensor(name=f"{name}.out", shape=stored.shape, dtype=stored.dtype, alias_of=table)
         )

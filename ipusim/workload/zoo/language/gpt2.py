@@ -10,7 +10,13 @@ from functools import partial
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.layers.transformer import Shape, drop, large_where_zero, pre_norm_layer
+from ipusim.workload.zoo.layers.transformer import (
+    Cache,
+    Shape,
+    drop,
+    large_where_zero,
+    pre_norm_layer,
+)
 from ipusim.workload.zoo.registry import network
 
 VOCABULARY = 50257
@@ -34,11 +40,24 @@ def gpt2(
     argmax: bool = False,
     wide_mask: bool = True,
     vocabulary: int = VOCABULARY,
+    context: int = 0,
+    decode: bool = False,
 ) -> str:
     """GPT-2 from token numbers (N, T) to scores (N, T, vocabulary), or to the likeliest tokens.
 
-    With `argmax` it hands back tokens; with `wide_mask` the causal mask is float32.
+    With `argmax` it hands back tokens; with `wide_mask` the causal mask is float32. With a
+    `context` keys and values of so many tokens stay on the chip and the likeliest next token is
+    handed back: of a prompt of T tokens, or with `decode` of one token that attends to all of them.
     """
+    if decode and not context:
+        raise WorkloadError(f"{g.name!r} decodes from a cache: give its context, 1 or more tokens.")
+    if context:
+        argmax, sequence_length = True, 1 if decode else min(sequence_length, context)
+        if not 1 <= context <= POSITIONS:
+            raise WorkloadError(
+                f"Context {context} of {g.name!r} must be 1 to {POSITIONS} tokens, the positions "
+                "that GPT-2 learns."
+            )
     if not 1 <= sequence_length <= POSITIONS:
         raise WorkloadError(
             f"Sequence length {sequence_length} of {g.name!r} must be at least 1 and at most "
@@ -54,14 +73,21 @@ def gpt2(
     places = g.gather("wpe", g.parameter("wpe.weight", (POSITIONS, hidden)), positions)
     x = g.reshape("wpe.rows", g.elementwise("wpe.add", "add", x, places), (shape.rows, hidden))
     x = drop(g, "drop", x, shape)
-    causal = g.parameter("causal_mask", (1, 1, tokens, tokens), "constant", "int32")
+    cache = Cache(context=context, positions=positions, decode=decode) if context else None
+    seen = context if decode else tokens
+    causal = g.parameter("causal_mask", (1, 1, tokens, seen), "constant", "int32")
     for layer in range(layers):
         # Each layer makes its mask anew from the stored 0/1 triangle (optimized_gpt2_attn.py),
         # whose bytes become float32 as a Python number scales them.
         prefix = f"h.{layer}.attention.causal"
         mask = large_where_zero(g, prefix, causal, wide=wide_mask)
-        x = pre_norm_layer(g, f"h.{layer}", x, shape, mask=mask)
-    x = g.matmul("lm_head", g.layer_norm("ln_f", x), words, transpose_b=True)
+        x = pre_norm_layer(g, f"h.{layer}", x, shape, mask=mask, cache=cache)
+    x = g.layer_norm("ln_f", x)
+    if cache and tokens > 1:
+        x = g.reshape("ln_f.items", x, (batch, tokens, hidden))
+        x = g.narrow("ln_f.last", x, axis=1, size=1)
+        x, tokens = g.reshape("ln_f.rows", x, (batch, hidden)), 1
+    x = g.matmul("lm_head", x, words, transpose_b=True)
     x = g.reshape("lm_head.items", x, (batch, tokens, vocabulary))
     return g.argmax("argmax", x) if argmax else x
 
@@ -71,21 +97,39 @@ scoring = partial(_network, loss="cross_entropy_accuracy")
 
 
 @scoring(parameters=124_439_808, macs=145_824_153_600)
-def gpt2_small(g: GraphBuilder, batch: int, sequence_length: int = POSITIONS) -> str:
+def gpt2_small(
+    g: GraphBuilder,
+    batch: int,
+    sequence_length: int = POSITIONS,
+    context: int = 0,
+    decode: bool = False,
+) -> str:
     """GPT-2 small."""
-    return gpt2(g, batch, "small", sequence_length)
+    return gpt2(g, batch, "small", sequence_length, context=context, decode=decode)
 
 
 @scoring(parameters=354_823_168, macs=413_475_536_896)
-def gpt2_medium(g: GraphBuilder, batch: int, sequence_length: int = POSITIONS) -> str:
+def gpt2_medium(
+    g: GraphBuilder,
+    batch: int,
+    sequence_length: int = POSITIONS,
+    context: int = 0,
+    decode: bool = False,
+) -> str:
     """GPT-2 medium."""
-    return gpt2(g, batch, "medium", sequence_length)
+    return gpt2(g, batch, "medium", sequence_length, context=context, decode=decode)
 
 
 @scoring(parameters=774_030_080, macs=887_285_350_400)
-def gpt2_large(g: GraphBuilder, batch: int, sequence_length: int = POSITIONS) -> str:
+def gpt2_large(
+    g: GraphBuilder,
+    batch: int,
+    sequence_length: int = POSITIONS,
+    context: int = 0,
+    decode: bool = False,
+) -> str:
     """GPT-2 large."""
-    return gpt2(g, batch, "large", sequence_length)
+    return gpt2(g, batch, "large", sequence_length, context=context, decode=decode)
 
 
 NARROW_MASK = 128

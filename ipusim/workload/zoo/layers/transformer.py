@@ -195,11 +195,51 @@ def merge_heads(g: GraphBuilder, prefix: str, x: str) -> str:
     return g.reshape(f"{prefix}.merge_heads", y, (batch * tokens, heads * size))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """Keys and values that stay on the chip from one token to the next.
+
+    Attributes
+    ----------
+    context : int
+        Tokens that it has room for.
+    positions : str
+        Where the tokens of this pass are written, (T,).
+    decode : bool
+        Whether all of it is attended to, which a single new token does; the first pass over a
+        prompt attends to its own tokens.
+    """
+
+    context: int
+    positions: str
+    decode: bool
+
+    def kept(self, g: GraphBuilder, name: str, new: str) -> str:
+        """Write keys or values (N, heads, T, size) into the cache and return what is attended to.
+
+        One slice per token (popops::dynamicUpdate). [A] The cache lies as the products read it.
+        """
+        batch, heads, _, size = g.shape(new)
+        stored = g.parameter(f"{name}.cache", (batch, heads, self.context, size), "state")
+        g.write_slices(f"{name}.write", stored, new, self.positions, axis=2)
+        return stored if self.decode else new
+
+
 def attention(
-    g: GraphBuilder, prefix: str, x: str, shape: Shape, *, mask: str | None = None
+    g: GraphBuilder,
+    prefix: str,
+    x: str,
+    shape: Shape,
+    *,
+    mask: str | None = None,
+    cache: Cache | None = None,
 ) -> str:
     """Add multi-head self-attention, (N x T, H) to the same; `mask` is added to the scores."""
     query, key, value = query_key_value(g, prefix, x, shape)
+    if cache is not None:
+        key, value = (
+            cache.kept(g, f"{prefix}.{name}", new) for name, new in (("key", key), ("value", value))
+        )
     scores = g.matmul(f"{prefix}.scores", query, key, transpose_b=True)
     scores = g.elementwise(f"{prefix}.scale", "scale", scores)
     if mask is not None:
@@ -239,11 +279,17 @@ def post_norm_layer(
 
 
 def pre_norm_layer(
-    g: GraphBuilder, prefix: str, x: str, shape: Shape, *, mask: str | None = None
+    g: GraphBuilder,
+    prefix: str,
+    x: str,
+    shape: Shape,
+    *,
+    mask: str | None = None,
+    cache: Cache | None = None,
 ) -> str:
     """Add a layer that normalises before each half, as ViT and GPT-2 do."""
     y = g.layer_norm(f"{prefix}.attention.norm", x)
-    y = attention(g, f"{prefix}.attention", y, shape, mask=mask)
+    y = attention(g, f"{prefix}.attention", y, shape, mask=mask, cache=cache)
     y = drop_path(g, f"{prefix}.attention.drop_path", y, shape)
     x = g.elementwise(f"{prefix}.attention.add", "add", y, x)
     y = g.layer_norm(f"{prefix}.mlp.norm", x)
