@@ -65,7 +65,8 @@ def test_only_the_blocks_are_replaced(refresh):
         refresh.refreshed(text, {"two": "new"})
 
 
-def test_the_python_examples_run():
+def test_the_python_examples_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # one writes a page
     examples = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
     assert len(examples) == 2
     namespace = {}  # the second goes on where the first ends
