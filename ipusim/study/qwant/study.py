@@ -32,9 +32,6 @@ _METRICS = {
 }
 
 
-_HIGHEST = ("highest", pd.Series.idxmax)
-
-
 def rows_for(
     batch_sizes: Sequence[int],
     *,
@@ -110,37 +107,6 @@ def metric_frame(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
     rows = frame[(frame["study"] == "qwant") & (frame["metric"] == metric)]
     rows = rows.assign(batch_size=rows["micro_batch"] * IPUS_PER_CARD)
     return with_error(rows).reset_index(drop=True)
-
-
-def best_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Put the best row of each table, which the text names, beside the best predicted one.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Per metric: metric, best ("lowest" or "highest"), published_batch, published,
-        predicted_there, predicted_batch and predicted (calibrated); empty where no batch size was
-        published.
-    """
-    lines = []
-    for metric in _METRICS:
-        data = metric_frame(frame, metric).dropna(subset=["published"])
-        best, chosen = ("lowest", pd.Series.idxmin) if metric == "latency" else _HIGHEST
-        if data.empty:
-            continue
-        said, own = (data.loc[chosen(data[name])] for name in ("published", "calibrated"))
-        lines.append(
-            {
-                "metric": metric,
-                "best": best,
-                "published_batch": said["batch_size"],
-                "published": said["published"],
-                "predicted_there": said["calibrated"],
-                "predicted_batch": own["batch_size"],
-                "predicted": own["calibrated"],
-            }
-        )
-    return pd.DataFrame(lines)
 
 
 def panels(frame: pd.DataFrame) -> list[Panel]:
