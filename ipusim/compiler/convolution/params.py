@@ -13,16 +13,15 @@ poplibs tag sdk/poplar/2.0.0, ``lib/poplin/ConvParams.cpp`` (canonicalize), ``Co
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from ipusim.compiler.convolution.shape import ConvShape
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(NamedTuple):
     """One spatial dimension of the input or the kernel; each change follows the one before it.
 
     Attributes
@@ -68,8 +67,7 @@ class Operand:
         return self.extent - 1 - places if self.flip else places
 
 
-@dataclass(frozen=True, slots=True)
-class Dim:
+class Dim(NamedTuple):
     """One spatial dimension of a convolution: input, kernel, and what becomes of the output.
 
     The output is cut, then every ``stride``-th element is taken, then zeros are put around.
@@ -117,7 +115,7 @@ class Dim:
 
     def without_dilation(self) -> Dim:
         """Return the convolution that is left if the zeros are spread through its output."""
-        return replace(self, data=replace(self.data, dilation=1), pad_low=0, pad_high=0)
+        return self._replace(data=self.data._replace(dilation=1), pad_low=0, pad_high=0)
 
     def uses(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], bool]:
         """Return what takes part.
@@ -139,14 +137,13 @@ class Dim:
 @lru_cache(maxsize=4096)
 def _swapped(dim: Dim) -> Dim:
     extra = dim.data.extent - dim.kernel.extent
-    data = replace(
-        dim.kernel,
+    data = dim.kernel._replace(
         flip=not dim.kernel.flip,
         pad_low=dim.kernel.pad_low + extra,
         pad_high=dim.kernel.pad_high + extra,
     )
-    kernel = replace(dim.data, flip=not dim.data.flip)
-    return canonical(replace(dim, data=data, kernel=kernel))
+    kernel = dim.data._replace(flip=not dim.data.flip)
+    return canonical(dim._replace(data=data, kernel=kernel))
 
 
 @lru_cache(maxsize=4096)
@@ -180,29 +177,28 @@ def canonical(dim: Dim) -> Dim:
         return dim  # all padding: there is nothing to keep
     low, high = outputs[0], dim.out - outputs[1]
     if low > dim.pad_low:
-        dim = replace(dim, cut_low=dim.cut_low + (low - dim.pad_low) * dim.stride, pad_low=low)
+        dim = dim._replace(cut_low=dim.cut_low + (low - dim.pad_low) * dim.stride, pad_low=low)
     if high > dim.pad_high:
-        dim = replace(
-            dim, cut_high=dim.cut_high + (high - dim.pad_high) * dim.stride, pad_high=high
+        dim = dim._replace(
+            cut_high=dim.cut_high + (high - dim.pad_high) * dim.stride, pad_high=high
         )
     left = dim.slides - dim.cut_low - dim.cut_high
     unread = (left - 1) % dim.stride
-    dim = replace(
-        dim, cut_high=dim.cut_high + unread, stride=1 if left - unread == 1 else dim.stride
+    dim = dim._replace(
+        cut_high=dim.cut_high + unread, stride=1 if left - unread == 1 else dim.stride
     )
-    dim = replace(dim, data=_cut(dim.data, *_uses(dim)[0]))
-    dim = replace(dim, kernel=_cut(dim.kernel, *_uses(dim)[1]))
+    dim = dim._replace(data=_cut(dim.data, *_uses(dim)[0]))
+    dim = dim._replace(kernel=_cut(dim.kernel, *_uses(dim)[1]))
     dim = _trim_low(dim)
     dim = _turned(_trim_low(_turned(dim)))
-    return replace(dim, data=_settled(dim.data), kernel=_settled(dim.kernel))
+    return dim._replace(data=_settled(dim.data), kernel=_settled(dim.kernel))
 
 
 def _cut(operand: Operand, begin: int, end: int) -> Operand:
     """Cut what lies outside [begin, end), with zeros in its place."""
     low = max(0, begin - operand.cut_low)
     high = max(0, operand.size - end - operand.cut_high)
-    return replace(
-        operand,
+    return operand._replace(
         cut_low=operand.cut_low + low,
         cut_high=operand.cut_high + high,
         pad_low=operand.pad_low + low * operand.dilation,
@@ -213,9 +209,9 @@ def _cut(operand: Operand, begin: int, end: int) -> Operand:
 def _trim_low(dim: Dim) -> Dim:
     """Drop padding at the lower end that both operands have, or that the output is cut for."""
     both = min(_low(dim.data), _low(dim.kernel), dim.kernel.extent - 1)
-    dim = replace(dim, data=_less_low(dim.data, both), kernel=_less_low(dim.kernel, both))
+    dim = dim._replace(data=_less_low(dim.data, both), kernel=_less_low(dim.kernel, both))
     lost = min(_low(dim.data), dim.cut_low, dim.slides - 1)
-    return replace(dim, data=_less_low(dim.data, lost), cut_low=dim.cut_low - lost)
+    return dim._replace(data=_less_low(dim.data, lost), cut_low=dim.cut_low - lost)
 
 
 def _low(operand: Operand) -> int:
@@ -224,15 +220,15 @@ def _low(operand: Operand) -> int:
 
 def _less_low(operand: Operand, less: int) -> Operand:
     if operand.flip:
-        return replace(operand, pad_high=operand.pad_high - less)
-    return replace(operand, pad_low=operand.pad_low - less)
+        return operand._replace(pad_high=operand.pad_high - less)
+    return operand._replace(pad_low=operand.pad_low - less)
 
 
 def _turned(dim: Dim) -> Dim:
     """Mirror a dimension, so that lower ends become upper ends."""
     return Dim(
-        replace(dim.data, flip=not dim.data.flip),
-        replace(dim.kernel, flip=not dim.kernel.flip),
+        dim.data._replace(flip=not dim.data.flip),
+        dim.kernel._replace(flip=not dim.kernel.flip),
         dim.cut_high,
         dim.cut_low,
         dim.stride,
@@ -246,12 +242,11 @@ def _settled(operand: Operand) -> Operand:
     if operand.kept > 1:
         return operand
     if operand.flip:
-        operand = replace(operand, pad_low=operand.pad_high, pad_high=operand.pad_low, flip=False)
-    return replace(operand, dilation=1)
+        operand = operand._replace(pad_low=operand.pad_high, pad_high=operand.pad_low, flip=False)
+    return operand._replace(dilation=1)
 
 
-@dataclass(frozen=True, slots=True)
-class ConvParams:
+class ConvParams(NamedTuple):
     """A convolution: channels per group, and two or three spatial dimensions."""
 
     groups: int
