@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pandas as pd
 
 from ipusim.compiler import memory
@@ -20,7 +21,8 @@ from ipusim.compiler.convolution.planner import plan
 from ipusim.compiler.lower import lower
 from ipusim.compiler.operators.conv import conv_shape
 from ipusim.compiler.stacks import load_stack
-from ipusim.compiler.vertices.conv import ERA_3_3, amp_1x1_cycles
+from ipusim.compiler.vertices.amp import amp_1x1_cycles, amp_vertex
+from ipusim.compiler.vertices.conv import ERA_3_3, PART
 from ipusim.files import evidence_records
 from ipusim.machine import load_chip
 from ipusim.study.evidence.graphs import (
@@ -159,11 +161,18 @@ def vertex_rows() -> pd.DataFrame:
         Columns size (rows of the product), measured_cycles, predicted_cycles, error_percent.
     """
     rows = []
+    amp = amp_vertex((16, 16), 16, (2, 2), ERA_3_3, 16)
+    amp["weight_load"] = 64
+    part = np.zeros(1, PART)
+    for name in ("rows", "group_grains", "in_grains", "out_grains"):
+        part[name] = 1
     for record in evidence_records("ipu_microbench.csv"):
         if "ConvPartial1x1 AMP" not in record["operation"] or record["metric"] != "cycles":
             continue
         size = int(record["size"].removeprefix("N="))
-        predicted = int(amp_1x1_cycles(1, size, 1, 1, 1, 16, 64, False, False, 16, ERA_3_3))
+        part["row_length"] = size
+        vertex, share = (one.view(np.recarray)[0] for one in (amp, part))
+        predicted = int(amp_1x1_cycles(vertex, share))
         measured = float(record["value"])
         rows.append(
             {
