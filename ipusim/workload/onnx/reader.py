@@ -236,6 +236,12 @@ def _external(tensor: onnx.TensorProto, shape: tuple[int, ...], folder: Path) ->
     return np.frombuffer(content, kind).reshape(shape) if len(content) == wanted else None
 
 
+def _size_name(name: str | bytes) -> str:
+    """Return the name of a free size; protobuf hands over bytes where it is no UTF-8."""
+    text = name.decode(errors="replace") if isinstance(name, bytes) else name
+    return _NAMELESS.get(text, text)
+
+
 def _data_input(value: onnx.ValueInfoProto, label: str) -> DataInput:
     if not value.type.HasField("tensor_type"):
         raise WorkloadError(
@@ -246,7 +252,7 @@ def _data_input(value: onnx.ValueInfoProto, label: str) -> DataInput:
     shape: tuple[int | str | None, ...] | None = None
     if kind.HasField("shape"):
         shape = tuple(
-            dim.dim_value if dim.dim_value > 0 else _NAMELESS.get(dim.dim_param, dim.dim_param)
+            dim.dim_value if dim.dim_value > 0 else _size_name(dim.dim_param)
             for dim in kind.shape.dim
         )
     return DataInput(
