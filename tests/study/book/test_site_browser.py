@@ -128,7 +128,8 @@ class TestInBrowser:
 
     @pytest.mark.parametrize(
         ("name", "colours"),
-        [(name, "light") for name in PAGES] + [(name, "dark") for name in (START, ROWS, COVERAGE)],
+        [(name, colours) for name in PAGES[:3] for colours in ("light", "dark")]
+        + [pytest.param(name, "light", marks=pytest.mark.slow) for name in NOTEBOOKS],
     )
     def test_axe_finds_no_serious_fault(self, site, page, name, colours):
         axe = pytest.importorskip("axe_playwright_python.base", reason="axe is not installed")
