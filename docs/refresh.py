@@ -24,12 +24,10 @@ from ipusim.study.book.execute import interrupts_reach_cells, quiet_kernels, run
 from ipusim.study.book.notebook import cleaned, notebook_text, read_notebook
 from ipusim.study.evidence import operations as evidence
 from ipusim.study.evidence.memory import network_memory_table
-from ipusim.study.fit.calibration_file import load_calibration
+from ipusim.study.fidelity.ledger import families_apart
 from ipusim.study.table import format_percent
 from ipusim.study.tamu import figures as tamu_figures, scaling as tamu_scaling
-from ipusim.study.verdicts.compare import PREDICTED, tier_summary, verdicts
-from ipusim.study.verdicts.intervals import coverage_table
-from ipusim.study.verdicts.summary import with_error
+from ipusim.study.verdicts.compare import verdicts
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (ROOT / "README.md", ROOT / "docs" / "evidence.md")
@@ -61,7 +59,7 @@ def _cell(value: float) -> str:
 
 
 def accuracy_block(frame: pd.DataFrame) -> str:
-    """Return how far predictions are from published values, known families and others apart.
+    """Return how far predictions are from published values: known families, chips and others apart.
 
     Parameters
     ----------
@@ -69,35 +67,25 @@ def accuracy_block(frame: pd.DataFrame) -> str:
         From `ipusim.study.verdicts.compare.verdicts` on every row.
     """
     lines = [
-        "| what | values | nothing fitted | calibrated | 90 % below | bias | hits | in interval |",
-        "|---|---|---|---|---|---|---|---|",
+        "| what | values (runs) | specification | calibrated | 90 % below | bias of time "
+        "| per run | per family | hits | in interval |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    predicted = frame[frame["status"] == PREDICTED]
-    known = predicted["family"].isin(load_calibration().known_families)
-    for families, rows in (("five families", predicted[known]), ("others", predicted[~known])):
-        for mode, group in rows.groupby("mode", sort=True):
-            lines.append(_accuracy_line(f"{mode}, {families}", group))
-    errors = predicted.assign(size=with_error(predicted)["error_percent"].abs())
-    medians = errors.groupby("family")["size"].median()
-    name = f"median of {len(medians)} family medians"
-    lines.append(f"| {name} | | | {_cell(medians.median())} | | | | |")
+    for line in families_apart(frame).to_dict("records"):
+        cells = [
+            line["group"],
+            f"{line['rows']} ({line['runs']})",
+            _cell(line["specification_median_percent"]),
+            _cell(line["median_abs_error_percent"]),
+            _cell(line["p90_abs_error_percent"]),
+            format_percent(line["bias_percent"]),
+            _cell(line["median_of_runs_percent"]),
+            f"{_cell(line['median_of_families_percent'])} of {line['families']}",
+            str(line["hits"]),
+            f"{line['inside_percent']:.0f} %",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _accuracy_line(name: str, group: pd.DataFrame) -> str:
-    tiers = tier_summary(group).set_index("tier")
-    best = tiers.loc["calibrated"]
-    cover = coverage_table(group).iloc[-1]
-    cells = [
-        name,
-        str(int(best["rows"])),
-        *(_cell(tiers.loc[tier, "median_abs_error_percent"]) for tier in tiers.index[1:]),
-        _cell(best["p90_abs_error_percent"]),
-        format_percent(best["bias_percent"]),
-        f"{int(best['hit'])} of {int(best['rows'])}",
-        f"{cover['inside_percent']:.0f} %" if cover["rows"] else "-",
-    ]
-    return f"| {' | '.join(cells)} |"
 
 
 def evidence_block() -> str:

@@ -159,7 +159,7 @@ def _parse(record: dict[str, str], path: Path) -> RunConfiguration:
 def _host_times(path: Path) -> dict[str, dict[str, float]]:
     """Return the host's seconds per item of every run that was timed, by option."""
     times: dict[str, dict[str, float]] = {}
-    for record in read_records(path, ("run_id", "work", "item_ms", "source")):
+    for record in read_records(path, ("run_id", "work", "item_ms", "transfers", "source")):
         if record["work"] not in HOST_WORK:
             raise DataError(
                 f"The cell 'work' of row {record['run_id']!r} in {path.name} is "

@@ -239,6 +239,9 @@ def _run_cells(row: PublishedRow, fitted: Calibration) -> dict[str, object]:
     }
 
 
+_HOST_NOTE = "the host's work was timed for this program alone: not transferable"
+
+
 def _predicted_line(
     row: PublishedRow, reports: dict[str, ReportLike], fitted: Calibration
 ) -> dict[str, float | str]:
@@ -246,13 +249,14 @@ def _predicted_line(
     values = {tier: metric_of(report, row) for tier, report in reports.items()}
     calibrated = values["calibrated"]
     low, high = interval_of(row, calibrated, fitted)
+    timed = any((row.run.loader_item_s, row.run.serial_item_s))
     return {
         **values,
         "low80": low,
         "high80": high,
         "verdict": verdict_of(calibrated, row.value),
         "status": PREDICTED,
-        "note": "; ".join(text for text in (row.run.note, fitted_on(row, fitted)) if text),
+        "note": "; ".join(filter(None, (row.run.note, _HOST_NOTE * timed, fitted_on(row, fitted)))),
         "parts": _parts_text(reports["calibrated"]),
     }
 

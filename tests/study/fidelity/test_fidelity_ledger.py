@@ -97,8 +97,27 @@ def test_a_rate_twice_too_high_is_off_by_half_its_time(frame):
     pairs = pd.DataFrame({"within": [True]})
     merit = fidelity.figures_of_merit(doubled, scaling, pairs, coverage_table(frame))
     line = merit.set_index("figure").loc["calibrated, family left out: median error"]
-    assert line["value_percent"] == pytest.approx(50.0)
-    assert line["printed_unit_percent"] == pytest.approx(100.0)
+    assert line["value_percent"] == pytest.approx(100.0)  # as printed, the worse of the two
+    assert fidelity.judged(doubled)["time_percent"].unique() == pytest.approx([-50.0])
+
+
+def test_families_stand_apart(frame):
+    apart = fidelity.families_apart(frame).set_index("group")
+    whole = apart.loc["all"]
+    for pair in (("inference, Bow", "inference, Classic"), ("training, Bow", "training, Classic"),
+                 ("training, one chip per replica", "training, pipelines")):  # fmt: skip
+        mode = pair[0].split(",")[0]
+        both = [f"{mode}, known families", f"{mode}, new networks"]
+        assert apart.loc[list(pair), "rows"].sum() == apart.loc[both, "rows"].sum()
+    assert (
+        apart.loc[["inference, known families", "training, known families"], "families"].max() <= 5
+    )
+    tests = fidelity.judged(frame[frame["fitted_on"] == ""])
+    assert whole["rows"] == len(tests) < len(fidelity.judged(frame))  # some fixed a constant
+    assert whole["hits"] == (tests["size_percent"] <= 10).sum()
+    assert whole["runs"] < whole["rows"]
+    medians = tests.groupby("family")["size_percent"].median()
+    assert whole["median_of_families_percent"] == pytest.approx(medians.median())
 
 
 def test_summaries_and_figures_are_of_all_rows(frame):
