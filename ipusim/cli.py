@@ -390,7 +390,8 @@ def validate(rows: bool, record: bool) -> int:
         memory as evidence_memory,
         operations as evidence,
     )
-    from ipusim.study.fit import scale_out
+    from ipusim.study.fit.samples import samples_of
+    from ipusim.study.fit.scale_out import scaling_rows, scaling_table
     from ipusim.study.verdicts import (
         compare_gpu as gpu_compare,
         intervals as study_intervals,
@@ -414,9 +415,9 @@ def validate(rows: bool, record: bool) -> int:
     tables += [_as_table(evidence_memory.network_memory_table(), title)]
     title = "Grouped convolutions measured on one GC2 (Jia et al. 2019), by network stage"
     tables += [_as_table(evidence.mk1_layers_table(), title)]
-    samples = scale_out.scaling_samples(scale_out.scaling_rows(), predictor)
+    slowdowns = scaling_table(samples_of(scaling_rows(), predictor))
     title = "Scaling apart from level: slowdown against the smallest system of each series"
-    tables += [_as_table(scale_out.scaling_table(samples), title)]
+    tables += [_as_table(slowdowns, title)]
     title = "GPU model, leave one model out"
     tables += [_as_table(gpu_compare.gpu_summary(gpu_compare.gpu_compare(), by=("mode",)), title)]
     click.echo("\n\n".join(repr(table) for table in tables))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ipusim.runtime.calibration import FittedCosts
+from ipusim.runtime.terms import Line
+
 DEVICE_S_PER_ITEM = {"resnet50": 4e-4, "resnext101_32x4d": 6e-4, "resnext101_32x8d": 1.2e-3}
 OTHER_DEVICE_S_PER_ITEM = 1e-3
 REDUCTIONS = 143
@@ -34,6 +37,7 @@ class FakeReport:
     power: FakeEstimate | None
     compile_s: float = 400.0
     power_parts_w: dict[str, float] = field(default_factory=POWER_PARTS_W.copy)
+    line: Line | None = None
 
 
 @dataclass
@@ -61,24 +65,33 @@ class FakePredictor:
             power=FakeEstimate(POWER_W) if power else None,
         )
 
+    def line(self, model: str, options: dict[str, Any]) -> Line:
+        training = options.get("mode") == "training"
+        accumulation = options.get("gradient_accumulation", 1)
+        machines = options["replicas"] / IPUS_PER_MACHINE
+        device_s = accumulation * self.device_s(model, options["micro_batch"])
+        overlap = options.get("overlap_io", False) and not training
+        shared = training and options.get("batch_norm_span", 1) > 1
+        return Line(
+            base_s=OVERLAPPED_TRANSFER_S if overlap else device_s,
+            floor_s=device_s if overlap else 0.0,
+            starts=1,
+            exchanges=0 if overlap else EXCHANGES,
+            floor_exchanges=EXCHANGES if overlap else 0,
+            reductions=accumulation * REDUCTIONS * shared,
+            collectives=machines * (training and machines > 1),
+            clock_hz=CLOCK_HZ,
+        )
+
     def simulate(self, model: str, **options: Any) -> FakeReport:
         self.calls.append((model, dict(options)))
-        accumulation = options.get("gradient_accumulation", 1)
-        device_s = accumulation * self.device_s(model, options["micro_batch"])
-        cost_s = 0.0
-        if options.get("tier", "calibrated") == "calibrated":
-            given = options.get("costs")
-            cost_s = CALIBRATED_BY_DEFAULT_S if given is None else given.step_s
-            if given is not None:
-                device_s += EXCHANGES / CLOCK_HZ * given.exchange_cycles
-            if given is not None and options.get("mode") == "training":
-                shared = options.get("batch_norm_span", 1) > 1
-                machines = options["replicas"] / IPUS_PER_MACHINE
-                cost_s += accumulation * REDUCTIONS * given.reduction_s * shared
-                cost_s += machines * given.collective_s * (machines > 1)
-        overlap = options.get("overlap_io", False) and options.get("mode") != "training"
-        step_s = max(device_s, OVERLAPPED_TRANSFER_S + cost_s) if overlap else device_s + cost_s
-        return self._report(step_s, options, power=True)
+        costs = options.get("costs") or FittedCosts(step_s=CALIBRATED_BY_DEFAULT_S)
+        if options.get("tier", "calibrated") == "specification":
+            costs = FittedCosts()
+        line = self.line(model, options)
+        report = self._report(line.step_s(costs), options, power=True)
+        report.line = line
+        return report
 
     def roofline(self, model: str, **options: Any) -> FakeReport:
         self.calls.append((model, dict(options)))

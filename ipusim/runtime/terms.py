@@ -159,10 +159,13 @@ class Line:
             + self.collectives * costs.collective_s
         )
 
+    def floor_at(self, costs: FittedCosts) -> float:
+        """Return the seconds of the other side."""
+        return self.floor_s + self.floor_exchanges * costs.exchange_cycles / self.clock_hz
+
     def step_s(self, costs: FittedCosts) -> float:
         """Return the seconds of a step."""
-        floor = self.floor_s + self.floor_exchanges * costs.exchange_cycles / self.clock_hz
-        return max(floor, self.busy_s(costs))
+        return max(self.floor_at(costs), self.busy_s(costs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

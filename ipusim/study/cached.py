@@ -55,6 +55,8 @@ class Prediction:
         Seconds of compilation; NaN where nothing is compiled.
     parts_s : dict of str to float
         Where the seconds of a step go; empty at the roofline.
+    line : Line or None
+        How the step depends on the fitted costs; None where nothing is compiled.
     """
 
     latency: float
@@ -63,6 +65,7 @@ class Prediction:
     power_parts_w: dict[str, float] = field(default_factory=dict)
     compile_s: float = math.nan
     parts_s: dict[str, float] = field(default_factory=dict)
+    line: Line | None = None
 
 
 def _kept_folder() -> Path:
@@ -83,7 +86,11 @@ def _kept(request: Request) -> Prediction | None:
     """Return what the same question was answered before."""
     path = _kept_path(request)
     content = None if path is None else read_kept(path)
-    return None if content is None else Prediction(**json.loads(content))
+    if content is None:
+        return None
+    numbers = json.loads(content)
+    line = numbers.pop("line")
+    return Prediction(**numbers, line=line and Line(**line))
 
 
 def _answer(request: Request) -> Prediction:
@@ -108,6 +115,7 @@ def _predict(request: Request) -> Prediction:
         power_parts_w=report.power_parts_w,
         compile_s=report.compile_s,
         parts_s=report.parts_s,
+        line=report.result.terms.line(),
     )
 
 

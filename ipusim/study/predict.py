@@ -10,6 +10,7 @@ from typing import Any, Protocol, SupportsFloat
 from ipusim.errors import StudyError
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.compile_time import first_epoch_items_per_s
+from ipusim.runtime.terms import Line
 from ipusim.study.data.convergence import load_convergence
 from ipusim.study.data.published import PublishedRow
 from ipusim.study.data.runs import RunConfiguration
@@ -27,6 +28,7 @@ class ReportLike(Protocol):
     latency: SupportsFloat
     throughput: SupportsFloat
     power_parts_w: dict[str, float]
+    line: Line | None
 
 
 class Predictor(Protocol):

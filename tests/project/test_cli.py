@@ -299,7 +299,7 @@ def validated(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ipusim.study.evidence.operations", evidence)
     monkeypatch.setattr("ipusim.study.evidence.operations", evidence, raising=False)
     monkeypatch.setattr("ipusim.study.verdicts.compare.verdicts", lambda *, predictor: frame)
-    monkeypatch.setattr("ipusim.study.fit.scale_out.scaling_samples", lambda rows, predictor: ())
+    monkeypatch.setattr("ipusim.study.fit.samples.samples_of", lambda rows, predictor: ())
     monkeypatch.setattr(
         "ipusim.study.evidence.memory.network_memory_table",
         lambda: pd.DataFrame({"category": ["vertex code"], "median": [15.0]}),

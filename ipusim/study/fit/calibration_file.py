@@ -11,7 +11,12 @@ from typing import Any
 
 from ipusim import files
 from ipusim.errors import DataError
-from ipusim.runtime.calibration import FILE as CALIBRATION_FILE, Interval, read_interval
+from ipusim.runtime.calibration import (
+    FILE as CALIBRATION_FILE,
+    FittedCosts,
+    Interval,
+    read_interval,
+)
 
 _HEADER = """\
 # Written by `ipusim calibrate`; do not edit by hand.
@@ -104,6 +109,11 @@ class ScaleOut:
 
     reduction: Latency = Latency()
     collective: Latency = Latency()
+
+    @property
+    def costs(self) -> FittedCosts:
+        """Both as costs of a step."""
+        return FittedCosts(reduction_s=self.reduction.value_s, collective_s=self.collective.value_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,18 +1,17 @@
 """Fitting the few constants: two costs of each software stack, and two of power.
 
 A call from the host, in seconds per step, and control code, in cycles per superstep with an
-exchange, enter a step as max(floor, base + costs): base is everything that happens in turn, floor
-what runs beside it (the host link, or the device where transfers overlap). How both grow is read
-off five predictions. The mean of |step / published - 1| is then piecewise linear in the call, so
-that for each number of cycles its minimum lies at a kink and is found exactly: robust against
-single rows, the same on every machine.
+exchange, enter a step as max(floor, base + costs) (`ipusim.runtime.terms.Line`): base is everything
+that happens in turn, floor what runs beside it (the host link, or the device where transfers
+overlap). The mean of |step / published - 1| is then piecewise linear in the call, so that for each
+number of cycles its minimum lies at a kink and is found exactly: robust against single rows, the
+same on every machine.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from scipy.optimize import nnls
 from ipusim import files
 from ipusim.files import write_text
 from ipusim.runtime.calibration import FittedCosts
-from ipusim.study.cached import prepare
 from ipusim.study.data.published import PublishedRow, load_rows
 from ipusim.study.fit.calibration_file import (
     CALIBRATION_FILE,
@@ -32,67 +30,20 @@ from ipusim.study.fit.calibration_file import (
     calibration_text,
     load_calibration,
 )
-from ipusim.study.fit.scale_out import (
-    fit_compile,
-    fit_scale_out,
-    scaling_rows,
-    scaling_samples,
-)
-from ipusim.study.predict import Predictor, Request, predict, request_for
+from ipusim.study.fit.samples import Sample, samples_of
+from ipusim.study.fit.scale_out import fit_compile, fit_scale_out, scaling_rows
+from ipusim.study.predict import Predictor, predict
 
 FITTING_STUDY = "results"
 """Only the results page is fitted on: its recipes are public. Qwant, TAMU and Argonne never are."""
 POWER_STUDY = "qwant"
 """The only study that publishes power."""
 
-_PROBE_S = 1.0
-"""A cost beside which everything that runs in parallel is short."""
-_PROBE_CYCLES = 2e5
-"""The same per superstep."""
-_PROBES = tuple(
-    FittedCosts(step_s=call, exchange_cycles=cycles)
-    for call, cycles in (
-        (_PROBE_S, 0.0),
-        (_PROBE_S, _PROBE_CYCLES),
-        (0.0, _PROBE_CYCLES),
-        (0.0, 2 * _PROBE_CYCLES),
-    )
-)
-
 _ALIKE = 1e-9
 """Errors this near are taken for equal, so that the last bit of a sum decides nothing."""
 
 MOST_CYCLES, CYCLES_STEP = 2000, 10
 """The cost of a superstep is looked for up to here, in steps of so many cycles."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSample:
-    """One published throughput beside the step that is predicted for it.
-
-    The step takes max(floor_s + beside_s x cycles, base_s + call + in_turn_s x cycles) seconds for
-    a call from the host and a number of cycles per superstep with an exchange.
-
-    Attributes
-    ----------
-    row_id, family, stack : str
-        Which row.
-    floor_s, base_s : float
-        Seconds of what runs beside the call from the host, and in turn with it, without costs.
-    beside_s, in_turn_s : float
-        Seconds that one cycle per superstep adds to each.
-    published_s : float
-        Time per step that the published throughput implies.
-    """
-
-    row_id: str
-    family: str
-    stack: str
-    floor_s: float
-    base_s: float
-    beside_s: float
-    in_turn_s: float
-    published_s: float
 
 
 def fitting_rows() -> tuple[PublishedRow, ...]:
@@ -114,72 +65,24 @@ def fitting_rows() -> tuple[PublishedRow, ...]:
     )
 
 
-def step_requests(rows: Iterable[PublishedRow]) -> list[Request]:
-    """Return what `step_samples` asks for: every row without costs and with large ones."""
-    asked = []
-    for row in rows:
-        asked.append(request_for(row.run, "specification"))
-        asked += [request_for(row.run, "calibrated", costs=costs) for costs in _PROBES]
-    return asked
-
-
-def step_samples(rows: Iterable[PublishedRow], predictor: Predictor) -> tuple[StepSample, ...]:
-    """Predict how each row's step depends on the costs.
-
-    Parameters
-    ----------
-    rows : iterable of PublishedRow
-        Throughput rows of modelled runs.
-    predictor : Predictor
-        What predicts.
-
-    Returns
-    -------
-    tuple of StepSample
-        One per row, in the same order.
-    """
-    rows = tuple(rows)
-    prepare(predictor, step_requests(rows))
-    samples = []
-    for row in rows:
-        items = row.run.items_per_step
-        free = items / float(predict(row.run, "specification", predictor=predictor).throughput)
-        called, both, once, twice = (
-            items
-            / float(predict(row.run, "calibrated", predictor=predictor, costs=costs).throughput)
-            for costs in _PROBES
-        )
-        slope = (twice - once) / _PROBE_CYCLES
-        in_turn = (both - called) / _PROBE_CYCLES > slope / 2
-        samples.append(
-            StepSample(
-                row_id=row.row_id,
-                family=row.family,
-                stack=row.stack,
-                floor_s=free if in_turn else once - slope * _PROBE_CYCLES,
-                base_s=called - _PROBE_S,
-                beside_s=0.0 if in_turn else slope,
-                in_turn_s=slope if in_turn else 0.0,
-                published_s=row.run.step_s_at(row.value),
-            )
-        )
-    return tuple(samples)
-
-
-def steps_s(
-    samples: Sequence[StepSample], calls_s: np.ndarray | float, cycles: float
-) -> np.ndarray:
-    """Return the predicted steps, in seconds: one line per call, one column per sample."""
-    floor, base, beside, in_turn = (
-        np.array([getattr(item, name) for item in samples])
-        for name in ("floor_s", "base_s", "beside_s", "in_turn_s")
+def _sides_s(samples: Sequence[Sample], cycles: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the floors and bases of samples of one chip, calls apart, in seconds."""
+    costs = FittedCosts(exchange_cycles=cycles)
+    lines = [item.line for item in samples]
+    return (
+        np.array([line.floor_at(costs) for line in lines]),
+        np.array([line.busy_s(costs) for line in lines]),
     )
-    calls = np.atleast_1d(np.asarray(calls_s, dtype=np.float64))[:, None]
-    return np.maximum(floor + beside * cycles, base + calls + in_turn * cycles)
+
+
+def steps_s(samples: Sequence[Sample], calls_s: np.ndarray | float, cycles: float) -> np.ndarray:
+    """Return the predicted steps, in seconds: one line per call, one column per sample."""
+    floor, base = _sides_s(samples, cycles)
+    return np.maximum(floor, base + np.atleast_1d(np.asarray(calls_s, dtype=np.float64))[:, None])
 
 
 @lru_cache(maxsize=256)
-def fit_step_cost(samples: tuple[StepSample, ...]) -> tuple[float, float]:
+def fit_step_cost(samples: tuple[Sample, ...]) -> tuple[float, float]:
     """Return the cost per step and per superstep that fit the samples best.
 
     Returns
@@ -193,9 +96,8 @@ def fit_step_cost(samples: tuple[StepSample, ...]) -> tuple[float, float]:
     published = np.array([item.published_s for item in samples])
     best = (math.inf, 0.0, 0.0)
     for cycles in range(0, MOST_CYCLES + 1, CYCLES_STEP):
-        in_turn = np.array([item.base_s + item.in_turn_s * cycles for item in samples])
-        floor = np.array([item.floor_s + item.beside_s * cycles for item in samples])
-        calls = np.unique(np.concatenate([[0.0], published - in_turn, floor - in_turn]))
+        floor, base = _sides_s(samples, cycles)
+        calls = np.unique(np.concatenate([[0.0], published - base, floor - base]))
         calls = calls[calls >= 0]
         errors = np.abs(steps_s(samples, calls, cycles) / published - 1.0).mean(axis=1)
         at = int(errors.argmin())
@@ -205,7 +107,7 @@ def fit_step_cost(samples: tuple[StepSample, ...]) -> tuple[float, float]:
 
 
 def step_cost_for(
-    stack: str, samples: Iterable[StepSample], *, without_family: str | None = None
+    stack: str, samples: Iterable[Sample], *, without_family: str | None = None
 ) -> StepCost:
     """Return the costs per step and superstep of a stack, fitted on the samples that may be used.
 
@@ -213,7 +115,7 @@ def step_cost_for(
     ----------
     stack : str
         Software stack.
-    samples : iterable of StepSample
+    samples : iterable of Sample
         All samples there are.
     without_family : str, optional
         Model family to leave out of the fit.
@@ -290,13 +192,13 @@ def calibrate(
     Calibration
         A cost for each stack that a modelled run names.
     """
-    samples = step_samples(fitting_rows(), predictor)
+    samples = samples_of(fitting_rows(), predictor)
     stacks = sorted({row.stack for row in load_rows() if not row.not_modelled})
     kept = load_calibration()
     fitted = Calibration(
         step_costs={stack: step_cost_for(stack, samples) for stack in stacks},
         power=fit_power_scales(predictor) if power else kept.power,
-        scale_out=fit_scale_out(scaling_samples(scaling_rows(), predictor)),
+        scale_out=fit_scale_out(samples_of(scaling_rows(), predictor)),
         compile=fit_compile(),
         gpu=kept.gpu,
         intervals=kept.intervals,

@@ -8,14 +8,11 @@ from collections.abc import Sequence
 import pandas as pd
 
 from ipusim.machine.system import load_system
+from ipusim.study.cached import PooledPredictor
 from ipusim.study.data.published import PublishedRow
 from ipusim.study.data.runs import RunConfiguration, load_runs
-from ipusim.study.fit.scale_out import (
-    scaling_rows as all_scaling_rows,
-    scaling_samples,
-    scaling_table,
-)
-from ipusim.study.predict import default_predictor
+from ipusim.study.fit.samples import samples_of
+from ipusim.study.fit.scale_out import scaling_rows as all_scaling_rows, scaling_table
 from ipusim.study.tamu.study import (
     PYTORCH_SERIES,
     RESULTS_SERIES,
@@ -164,7 +161,7 @@ def constants_frame() -> pd.DataFrame:
         the latencies fitted on all rows; its error, and the error with the latency of a collective
         fitted on the other series.
     """
-    frame = scaling_table(scaling_samples(all_scaling_rows(), default_predictor()))
+    frame = scaling_table(samples_of(all_scaling_rows(), PooledPredictor()))
     return frame.assign(series=frame["series"].map(_series_name))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -14,21 +14,10 @@ from ipusim.runtime.calibration import FittedCosts, interval_classes
 from ipusim.study.cached import PooledPredictor, prepare
 from ipusim.study.data.published import PublishedRow, load_rows
 from ipusim.study.data.runs import RunConfiguration
-from ipusim.study.fit.calibration_file import Calibration, load_calibration
-from ipusim.study.fit.scale_out import (
-    ScalingSample,
-    fit_scale_out,
-    scaling_requests,
-    scaling_rows,
-    scaling_samples,
-)
-from ipusim.study.fit.step_cost import (
-    StepSample,
-    fitting_rows,
-    step_cost_for,
-    step_requests,
-    step_samples,
-)
+from ipusim.study.fit.calibration_file import Calibration, ScaleOut, load_calibration
+from ipusim.study.fit.samples import Sample, samples_of
+from ipusim.study.fit.scale_out import fit_scale_out, scaling_rows
+from ipusim.study.fit.step_cost import fitting_rows, step_cost_for
 from ipusim.study.predict import (
     TIERS,
     Predictor,
@@ -162,10 +151,10 @@ def interval_of(row: PublishedRow, predicted: float, fitted: Calibration) -> tup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
-    """What the constants are fitted on, as `calibrate` and `scale_out` prepare it."""
+    """What the costs of a step and the latencies of scale-out are fitted on."""
 
-    steps: tuple[StepSample, ...] = ()
-    scaling: tuple[ScalingSample, ...] = ()
+    steps: tuple[Sample, ...] = ()
+    scaling: tuple[Sample, ...] = ()
 
 
 def fitting_samples(rows: Iterable[PublishedRow], predictor: Predictor) -> Samples:
@@ -173,12 +162,10 @@ def fitting_samples(rows: Iterable[PublishedRow], predictor: Predictor) -> Sampl
     modelled = [row for row in rows if not row.not_modelled]
     stacks = {row.stack for row in modelled}
     trained = any(row.run.mode == "training" for row in modelled)
-    stepping = tuple(row for row in fitting_rows() if row.stack in stacks)
+    stepping = [row for row in fitting_rows() if row.stack in stacks]
     scaling = scaling_rows() if trained else ()
-    prepare(predictor, [*step_requests(stepping), *scaling_requests(scaling)])
-    return Samples(
-        steps=step_samples(stepping, predictor), scaling=scaling_samples(scaling, predictor)
-    )
+    known = samples_of([*stepping, *scaling], predictor)
+    return Samples(steps=known[: len(stepping)], scaling=known[len(stepping) :])
 
 
 def left_out_costs(run: RunConfiguration, samples: Samples) -> FittedCosts:
@@ -192,15 +179,10 @@ def left_out_costs(run: RunConfiguration, samples: Samples) -> FittedCosts:
         What there is to fit on.
     """
     step = step_cost_for(run.stack or "", samples.steps, without_family=run.family)
-    if run.mode != "training":
-        return FittedCosts(step_s=step.value_s, exchange_cycles=step.superstep_cycles)
-    scale = fit_scale_out(samples.scaling, without_series=run.series)
-    return FittedCosts(
-        step_s=step.value_s,
-        exchange_cycles=step.superstep_cycles,
-        reduction_s=scale.reduction.value_s,
-        collective_s=scale.collective.value_s,
-    )
+    scale = ScaleOut()
+    if run.mode == "training":
+        scale = fit_scale_out(samples.scaling, without_series=run.series)
+    return replace(scale.costs, step_s=step.value_s, exchange_cycles=step.superstep_cycles)
 
 
 def _predict_tiers(

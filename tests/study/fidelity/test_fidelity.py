@@ -14,9 +14,12 @@ from ipusim.machine import load_chip
 from ipusim.study.cached import PooledPredictor
 from ipusim.study.evidence import operations as evidence
 from ipusim.study.fidelity import ledger as fidelity
-from ipusim.study.fit.scale_out import scaling_rows, scaling_samples, scaling_table
+from ipusim.study.fit.calibration_file import load_calibration
+from ipusim.study.fit.samples import samples_of
+from ipusim.study.fit.scale_out import fit_scale_out, scaling_rows, scaling_table
+from ipusim.study.fit.step_cost import fitting_rows, step_cost_for
 from ipusim.study.verdicts.compare import PREDICTED, tier_summary, verdicts, with_errors
-from ipusim.study.verdicts.intervals import coverage_table
+from ipusim.study.verdicts.intervals import coverage_table, stale_kinds
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +46,32 @@ def frame(every_row):
 
 @pytest.fixture(scope="module")
 def slowdowns(predictor):
-    return scaling_table(scaling_samples(scaling_rows(), predictor))
+    return scaling_table(samples_of(scaling_rows(), predictor))
 
 
 def test_predictions_are_those_of_the_golden(every_row):
     assert golden.differences("predictions", golden.prediction_rows(every_row)) == []
+
+
+def test_committed_constants_are_what_the_rows_give(predictor):
+    kept = load_calibration()
+    steps = samples_of(fitting_rows(), predictor)
+    for stack, cost in kept.step_costs.items():
+        fitted = step_cost_for(stack, steps)
+        assert cost.rows == fitted.rows
+        assert cost.value_s == pytest.approx(fitted.value_s, rel=1e-4, abs=1e-12)
+        assert cost.superstep_cycles == fitted.superstep_cycles
+    fitted = fit_scale_out(samples_of(scaling_rows(), predictor))
+    assert kept.scale_out.costs == fitted.costs
+    assert kept.scale_out.collective.rows == fitted.collective.rows
+
+
+def test_every_interval_is_what_the_rows_give_and_holds(every_row):
+    assert stale_kinds(every_row) == []
+    inside = coverage_table(every_row).set_index("kind")
+    for kind in load_calibration().intervals:
+        if kind in inside.index and inside.loc[kind, "families"] > 1:
+            assert 68 <= inside.loc[kind, "inside_percent"] <= 88, kind  # target 75 to 85
 
 
 def test_programs_are_those_of_the_golden():

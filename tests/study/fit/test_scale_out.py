@@ -8,11 +8,11 @@ import pytest
 from study_fakes import FakePredictor
 
 from ipusim.runtime.calibration import FittedCosts
+from ipusim.study.fit.samples import samples_of
 from ipusim.study.fit.scale_out import (
     fit_compile,
     fit_scale_out,
     scaling_rows,
-    scaling_samples,
     slowdown_errors,
 )
 from ipusim.study.predict import predict
@@ -28,14 +28,14 @@ def samples():
     for row in scaling_rows():
         report = predict(row.run, "calibrated", predictor=FakePredictor(), costs=costs)
         rows.append(replace(row, value=0.8 * float(report.throughput)))
-    return scaling_samples(rows, FakePredictor())
+    return samples_of(rows, FakePredictor())
 
 
 def test_known_constants_are_found_whatever_the_level(samples):
     fitted = fit_scale_out(samples)
     assert fitted.reduction.value_s == pytest.approx(REDUCTION_S, rel=0.01)
     assert fitted.collective.value_s == pytest.approx(COLLECTIVE_S, abs=1e-6)
-    errors = slowdown_errors(samples, fitted.reduction.value_s, fitted.collective.value_s)
+    errors = slowdown_errors(samples, fitted.costs)
     assert max(map(abs, errors.values())) < 1e-3
     assert len(errors) == len(samples) - len({sample.series for sample in samples})
 
@@ -49,8 +49,27 @@ def test_a_series_that_is_left_out_is_not_used(samples):
 
 
 def test_the_reduction_comes_from_the_pair_in_which_only_one_pays():
-    (row_id,) = fit_scale_out(scaling_samples(scaling_rows(), FakePredictor())).reduction.rows
+    (row_id,) = fit_scale_out(samples_of(scaling_rows(), FakePredictor())).reduction.rows
     assert row_id == "tamu.table3.08"
+
+
+def held(sample, *, floor_s):
+    return replace(sample, line=replace(sample.line, floor_s=floor_s))
+
+
+def test_a_row_that_the_host_holds_says_nothing_of_the_links(samples):
+    fitted = fit_scale_out(samples)
+    series = next(s.series for s in samples if s.row_id == fitted.collective.rows[0])
+    one, two = sorted((s for s in samples if s.series == series), key=lambda s: s.ipus)[:2]
+    assert fit_scale_out([one, two]).collective.rows == (two.row_id,)
+    longer = 2 * two.line.step_s(fitted.costs)
+    assert fit_scale_out([one, held(two, floor_s=longer)]).collective.rows == ()
+    # where the host holds the smaller system, its step is the host's, whatever the latency
+    floor_s = 1.5 * one.line.step_s(fitted.costs)
+    small = replace(held(one, floor_s=floor_s), published_s=floor_s)
+    wanted = two.line.step_s(FittedCosts(collective_s=3e-4))
+    exact = fit_scale_out([small, replace(two, published_s=wanted)])
+    assert exact.collective.value_s == pytest.approx(3e-4, abs=1e-6)
 
 
 def test_nothing_to_fit_on_gives_nothing():

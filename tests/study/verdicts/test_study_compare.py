@@ -15,6 +15,8 @@ from study_fakes import (
 )
 
 from ipusim.errors import DataError, StudyError
+from ipusim.runtime.calibration import FittedCosts
+from ipusim.runtime.terms import Line
 from ipusim.study.data.published import load_row, load_rows
 from ipusim.study.fit.calibration_file import (
     Calibration,
@@ -23,14 +25,13 @@ from ipusim.study.fit.calibration_file import (
     calibration_text,
     load_calibration,
 )
+from ipusim.study.fit.samples import Sample, samples_of
 from ipusim.study.fit.step_cost import (
-    StepSample,
     calibrate,
     fit_power_scales,
     fit_step_cost,
     fitting_rows,
     step_cost_for,
-    step_samples,
     steps_s,
 )
 from ipusim.study.predict import TIERS, metric_of, predict
@@ -41,14 +42,24 @@ CLOCK_HZ = 1.33e9
 
 
 def sample(gap_ms, published_ms=1.0, family="a", stack="s", floor_ms=0.0, exchanges=0):
-    return StepSample(
+    line = Line(
+        base_s=(published_ms - gap_ms) * 1e-3,
+        floor_s=floor_ms * 1e-3,
+        starts=1,
+        exchanges=exchanges,
+        floor_exchanges=0,
+        reductions=0,
+        collectives=0,
+        clock_hz=CLOCK_HZ,
+    )
+    return Sample(
         row_id=f"{family}.{stack}.{gap_ms}",
         family=family,
         stack=stack,
-        floor_s=floor_ms * 1e-3,
-        base_s=(published_ms - gap_ms) * 1e-3,
-        beside_s=0.0,
-        in_turn_s=exchanges / CLOCK_HZ,
+        series="",
+        ipus=1,
+        items=1,
+        line=line,
         published_s=published_ms * 1e-3,
     )
 
@@ -153,12 +164,10 @@ def test_constants_are_fitted_on_the_results_page_alone():
 
 def test_samples_turn_throughput_into_time_per_step():
     rows = [load_row(f"results.inference.{number}") for number in ("049", "058")]
-    plain, overlapped = step_samples(rows, FakePredictor())
-    assert plain.base_s == pytest.approx(DEVICE_S_FIXED + DEVICE_S_PER_ITEM["resnet50"])
-    assert plain.floor_s == pytest.approx(plain.base_s)
+    plain, overlapped = samples_of(rows, FakePredictor())
+    assert plain.line.base_s == pytest.approx(DEVICE_S_FIXED + DEVICE_S_PER_ITEM["resnet50"])
     assert overlapped.published_s == pytest.approx(8 / 14321)  # printed batch 16, run as 8
-    assert overlapped.base_s == pytest.approx(OVERLAPPED_TRANSFER_S)
-    assert overlapped.floor_s == pytest.approx(DEVICE_S_FIXED + 2 * DEVICE_S_PER_ITEM["resnet50"])
+    assert overlapped.line.base_s == pytest.approx(OVERLAPPED_TRANSFER_S)
 
 
 def test_calibration_round_trip(tmp_path):
@@ -286,8 +295,54 @@ def test_latency_counts_the_batches_in_flight(frame):
     assert list(got["specification"]) == pytest.approx([3 * step_ms, step_ms])
 
 
+def series(name, ipus, published_ms, machines):
+    one = sample(0.0, published_ms=1.0, family=name)
+    line = dataclasses.replace(one.line, base_s=1e-3, collectives=machines)
+    return dataclasses.replace(
+        one, row_id=f"{name}.{ipus}", series=name, ipus=ipus, line=line,
+        published_s=published_ms * 1e-3,
+    )  # fmt: skip
+
+
+def test_what_a_run_belongs_to_has_no_part_in_its_costs():
+    run = dataclasses.replace(load_row("results.training.001").run, series="own")
+    steps = tuple(
+        sample(gap, family=family, stack=run.stack, published_ms=2.0)
+        for family, gap in ((run.family, 0.9), ("other", 0.2), (run.family, 0.8))
+    )
+    scaling = (
+        *(series("own", 4, 1.0, 0), series("own", 16, 5.0, 4)),  # a millisecond for each machine
+        *(series("other", 4, 1.0, 0), series("other", 16, 1.4, 4)),  # a tenth of that
+    )
+    costs = compare.left_out_costs(run, Samples(steps=steps, scaling=scaling))
+    assert costs.step_s == pytest.approx(0.2e-3)
+    assert costs.collective_s == pytest.approx(1e-4)
+    # inference pays no collective, and another run is fitted on what this one was not
+    other = dataclasses.replace(run, family="third", series="third")
+    known = compare.left_out_costs(other, Samples(steps=steps, scaling=scaling))
+    assert known.step_s == pytest.approx(0.8e-3)
+    assert known.collective_s == pytest.approx(5.5e-4)
+    inference = dataclasses.replace(run, mode="inference")
+    assert compare.left_out_costs(inference, Samples(scaling=scaling)).collective_s == 0
+
+
+def test_the_comparison_hands_each_run_its_own_costs(monkeypatch):
+    seen = {}
+    known = {"resnet": 1e-4, "resnext": 7e-4}
+    monkeypatch.setattr(
+        compare, "left_out_costs", lambda run, samples: FittedCosts(step_s=known[run.family])
+    )
+    rows = [load_row("results.inference.049"), load_row("results.inference.064")]
+    predictor = FakePredictor()
+    compare.verdicts(rows, predictor=predictor, samples=Samples())
+    for model, options in predictor.calls:
+        if options.get("tier") == "calibrated":
+            seen[model] = options["costs"].step_s
+    assert seen == {"resnet50": 1e-4, "resnext101_32x4d": 7e-4}
+
+
 def test_calibrated_tier_leaves_the_own_family_out(frame):
-    samples = step_samples(fitting_rows(), FakePredictor())
+    samples = samples_of(fitting_rows(), FakePredictor())
     row = load_row("results.inference.064")
     cost = step_cost_for("sdk-2.4", samples, without_family="resnext")
     assert not any(name in cost.rows for name in ("results.inference.064", "results.inference.072"))

@@ -1,0 +1,56 @@
+"""What the constants are fitted on: published steps beside what the predicted ones consist of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ipusim.runtime.terms import Line
+from ipusim.study.cached import prepare
+from ipusim.study.data.published import PublishedRow
+from ipusim.study.predict import Predictor, predict, request_for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One published throughput beside the step that is predicted for it.
+
+    Attributes
+    ----------
+    row_id, family, stack, series : str
+        Which row; series is empty for a row of none.
+    ipus, items : int
+        Chips in use, and items of all of them per step.
+    line : Line
+        How the predicted step depends on the fitted costs.
+    published_s : float
+        Seconds per step that the published throughput implies.
+    """
+
+    row_id: str
+    family: str
+    stack: str
+    series: str
+    ipus: int
+    items: int
+    line: Line
+    published_s: float
+
+
+def samples_of(rows: Iterable[PublishedRow], predictor: Predictor) -> tuple[Sample, ...]:
+    """Compile the runs of throughput rows, and return a sample of each in the same order."""
+    rows = tuple(rows)
+    prepare(predictor, [request_for(row.run, "specification") for row in rows])
+    return tuple(
+        Sample(
+            row_id=row.row_id,
+            family=row.family,
+            stack=row.stack,
+            series=row.run.series,
+            ipus=row.run.chips,
+            items=row.run.items_per_step,
+            line=predict(row.run, "specification", predictor=predictor).line,
+            published_s=row.run.step_s_at(row.value),
+        )
+        for row in rows
+    )
