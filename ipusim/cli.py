@@ -451,9 +451,9 @@ def calibrate(power: bool, gpu: bool) -> None:
 
     predictor = PooledPredictor(available_cores())
     fitted = fit(predictor=predictor, power=power)
-    for cost in fitted.step_costs.values():
+    for stack, cost in fitted.step_costs.items():
         click.echo(
-            f"{cost.stack}: {1e6 * cost.value_s:.1f} us per step, {cost.superstep_cycles:.0f} "
+            f"{stack}: {1e6 * cost.value_s:.1f} us per step, {cost.superstep_cycles:.0f} "
             f"cycles per superstep with an exchange ({len(cost.rows)} rows)"
         )
     for name in ("reduction", "collective"):
@@ -462,8 +462,8 @@ def calibrate(power: bool, gpu: bool) -> None:
     if gpu:
         from ipusim.study.fit.gpu import calibrate_gpu
 
-        for kernel in calibrate_gpu().values():
-            click.echo(f"{kernel.stack}: {1e6 * kernel.value_s:.1f} us per kernel")
+        for stack, kernel in calibrate_gpu().items():
+            click.echo(f"{stack}: {1e6 * kernel.value_s:.1f} us per kernel")
     for interval in calibrate_intervals(predictor).values():
         click.echo(
             f"80 % interval of {interval.kind}: x {interval.low:.3f} to x {interval.high:.3f} "

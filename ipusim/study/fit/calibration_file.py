@@ -57,37 +57,6 @@ _POWER_SOURCE = "non-negative least squares of dynamic power over rows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepCost:
-    """The fitted costs of a stack.
-
-    Attributes
-    ----------
-    stack : str
-        The stack it is for.
-    value_s : float
-        Seconds of a call from the host per step; 0 when there is no row to fit on.
-    rows : tuple of str
-        The rows it was fitted on.
-    superstep_cycles : float
-        Cycles of each superstep with an exchange of data.
-    """
-
-    stack: str
-    value_s: float
-    rows: tuple[str, ...]
-    superstep_cycles: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelCost:
-    """A fitted cost per kernel of a GPU software stack, in seconds, and the rows it comes from."""
-
-    stack: str
-    value_s: float
-    rows: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
     """A fitted time in seconds, and the rows it comes from; 0 without rows."""
 
@@ -96,16 +65,15 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScaleOut:
-    """The two constants of scale-out.
+class StepCost(Latency):
+    """What each call from the host costs on a stack, and each superstep with an exchange."""
 
-    Attributes
-    ----------
-    reduction : Latency
-        Of a reduction over neighbouring chips.
-    collective : Latency
-        Of a collective over all replicas, per machine.
-    """
+    superstep_cycles: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleOut:
+    """The latencies of a reduction over neighbouring chips, and of a collective per machine."""
 
     reduction: Latency = Latency()
     collective: Latency = Latency()
@@ -118,15 +86,7 @@ class ScaleOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerScales:
-    """The factors on dynamic energy.
-
-    Attributes
-    ----------
-    amp, sram : float
-        On arithmetic and on memory traffic; 1 leaves the sourced constants as they are.
-    rows : tuple of str
-        The rows it was fitted on; none when it was not fitted.
-    """
+    """Factors on the energies of arithmetic and of memory traffic; 1 leaves them as sourced."""
 
     amp: float = 1.0
     sram: float = 1.0
@@ -140,15 +100,13 @@ class Calibration:
     Attributes
     ----------
     step_costs : dict of str to StepCost
-        By stack; any other stack costs 0.
+        By software stack; any other costs 0.
     power : PowerScales
-        The factors on dynamic energy.
     scale_out : ScaleOut
-        The constants of scale-out.
     compile : Latency
         Seconds per vertex and tile that is compiled.
-    gpu : dict of str to KernelCost
-        By GPU software stack.
+    gpu : dict of str to Latency
+        Seconds per kernel, by GPU software stack.
     intervals : dict of str to Interval
         By class of runs; a class that is missing takes that of all chips.
     known_families : tuple of str
@@ -159,115 +117,70 @@ class Calibration:
     power: PowerScales
     scale_out: ScaleOut = ScaleOut()
     compile: Latency = Latency()
-    gpu: dict[str, KernelCost] = field(default_factory=dict)
+    gpu: dict[str, Latency] = field(default_factory=dict)
     intervals: dict[str, Interval] = field(default_factory=dict)
     known_families: tuple[str, ...] = ()
 
 
-def _block(title: str, values: dict[str, str], rows: Iterable[str]) -> str:
-    """Write one table of the file."""
-    lines = [f"[{title}]", *(f"{key} = {text}" for key, text in values.items())]
+def _block(
+    title: str,
+    value: str,
+    unit: str,
+    source: str,
+    rows: Iterable[str] = (),
+    label: str = "fitted",
+) -> str:
+    """Write one table of the file; a value of two is an interval."""
+    names = ("low", "high") if " " in value else ("value",)
+    lines = [f"[{title}]"]
+    lines += [f"{name} = {text}" for name, text in zip(names, value.split(), strict=True)]
+    lines += [f'unit = "{unit}"', f'label = "{label}"', f"source = {json.dumps(source)}"]
     return "\n".join([*lines, "rows = [", *(f"    {json.dumps(row)}," for row in rows), "]", ""])
 
 
-def _seconds(title: str, value_s: float, source: str, rows: Iterable[str]) -> str:
-    """Write one fitted time."""
-    values = {
-        "value": f"{value_s:.6e}",
-        "unit": '"s"',
-        "label": '"fitted"',
-        "source": json.dumps(source),
-    }
-    return _block(title, values, rows)
+def _seconds(title: str, fitted: Latency, source: str) -> str:
+    return _block(title, f"{fitted.value_s:.6e}", "s", source, fitted.rows)
 
 
 def calibration_text(calibration: Calibration) -> str:
-    """Write fitted constants as TOML.
-
-    Returns
-    -------
-    str
-        The text of ``data/calibration.toml``.
-    """
+    """Write fitted constants as the text of ``data/calibration.toml``."""
     blocks = [_HEADER]
     for stack, cost in sorted(calibration.step_costs.items()):
-        blocks.append(
-            _seconds(f"step_cost.{json.dumps(stack)}", cost.value_s, _STEP_SOURCE, cost.rows)
-        )
-        values = {
-            "value": f"{cost.superstep_cycles:.0f}",
-            "unit": '"cycles"',
-            "label": '"fitted"',
-            "source": json.dumps(_SUPERSTEP_SOURCE),
-        }
-        blocks.append(_block(f"superstep_cost.{json.dumps(stack)}", values, ()))
+        name = json.dumps(stack)
+        cycles = f"{cost.superstep_cycles:.0f}"
+        blocks.append(_seconds(f"step_cost.{name}", cost, _STEP_SOURCE))
+        blocks.append(_block(f"superstep_cost.{name}", cycles, "cycles", _SUPERSTEP_SOURCE))
     for name in ("reduction", "collective"):
-        fitted: Latency = getattr(calibration.scale_out, name)
-        blocks.append(
-            _seconds(f"scale_out.{name}_latency", fitted.value_s, _SCALE_SOURCE, fitted.rows)
-        )
-    compiled = calibration.compile
-    blocks.append(_seconds("compile.tile_step", compiled.value_s, _COMPILE_SOURCE, compiled.rows))
+        fitted = getattr(calibration.scale_out, name)
+        blocks.append(_seconds(f"scale_out.{name}_latency", fitted, _SCALE_SOURCE))
+    blocks.append(_seconds("compile.tile_step", calibration.compile, _COMPILE_SOURCE))
     power = calibration.power
-    for name, scale in (("amp_scale", power.amp), ("sram_scale", power.sram)):
-        values = {
-            "value": f"{scale:.4f}",
-            "unit": '"-"',
-            "label": '"fitted"' if power.rows else '"verified"',
-            "source": json.dumps(_POWER_SOURCE if power.rows else "not fitted"),
-        }
-        blocks.append(_block(f"power.{name}", values, power.rows))
+    known = (_POWER_SOURCE, power.rows) if power.rows else ("not fitted", (), "verified")
+    for name in ("amp", "sram"):
+        scale = f"{getattr(power, name):.4f}"
+        blocks.append(_block(f"power.{name}_scale", scale, "-", *known))
     for stack, kernel in sorted(calibration.gpu.items()):
-        title = f"gpu_kernel_cost.{json.dumps(stack)}"
-        blocks.append(_seconds(title, kernel.value_s, _GPU_SOURCE, kernel.rows))
+        blocks.append(_seconds(f"gpu_kernel_cost.{json.dumps(stack)}", kernel, _GPU_SOURCE))
     names = ", ".join(map(json.dumps, calibration.known_families))
     blocks.append(f"[known_families]\nnames = [{names}]\n")
-    blocks += [_interval_text(interval) for interval in calibration.intervals.values()]
+    for interval in calibration.intervals.values():
+        title = f"interval.{json.dumps(interval.kind)}"
+        ends = f"{interval.low:.4f} {interval.high:.4f}"
+        families = "".join(
+            f"{json.dumps(family)} = [{low:.4f}, {high:.4f}]\n"
+            for family, (low, high) in interval.without.items()
+        )
+        blocks.append(_block(title, ends, "-", _INTERVAL_SOURCE, interval.rows))
+        blocks.append(f"[{title}.without]\n{families}")
     return "\n".join(blocks)
-
-
-def _interval_text(interval: Interval) -> str:
-    title = f"interval.{json.dumps(interval.kind)}"
-    values = {
-        "low": f"{interval.low:.4f}",
-        "high": f"{interval.high:.4f}",
-        "unit": '"-"',
-        "label": '"fitted"',
-        "source": json.dumps(_INTERVAL_SOURCE),
-    }
-    lines = [_block(title, values, interval.rows), f"[{title}.without]"]
-    lines += [
-        f"{json.dumps(family)} = [{low:.4f}, {high:.4f}]"
-        for family, (low, high) in interval.without.items()
-    ]
-    return "\n".join([*lines, ""])
 
 
 def _latency(block: dict[str, Any]) -> Latency:
     return Latency(value_s=float(block["value"]), rows=tuple(block["rows"]))
 
 
-def _kernel_cost(stack: str, block: dict[str, Any]) -> KernelCost:
-    return KernelCost(stack=stack, value_s=float(block["value"]), rows=tuple(block["rows"]))
-
-
-def _step_cost(stack: str, block: dict[str, Any], superstep: dict[str, Any]) -> StepCost:
-    return StepCost(
-        stack=stack,
-        value_s=float(block["value"]),
-        superstep_cycles=float(superstep.get("value", 0.0)),
-        rows=tuple(block["rows"]),
-    )
-
-
 def load_calibration(path: Path | None = None) -> Calibration:
-    """Read fitted constants back.
-
-    Parameters
-    ----------
-    path : pathlib.Path, optional
-        By default ``data/calibration.toml``.
-    """
+    """Read fitted constants back, by default those of ``data/calibration.toml``."""
     source = path or files.data_dir() / CALIBRATION_FILE
     try:
         tables = tomllib.loads(source.read_text(encoding="utf-8"))
@@ -275,7 +188,11 @@ def load_calibration(path: Path | None = None) -> Calibration:
         supersteps = tables.get("superstep_cost", {})
         return Calibration(
             step_costs={
-                stack: _step_cost(stack, block, supersteps.get(stack, {}))
+                stack: StepCost(
+                    value_s=float(block["value"]),
+                    rows=tuple(block["rows"]),
+                    superstep_cycles=float(supersteps.get(stack, {}).get("value", 0.0)),
+                )
                 for stack, block in tables["step_cost"].items()
             },
             power=PowerScales(
@@ -287,8 +204,7 @@ def load_calibration(path: Path | None = None) -> Calibration:
             ),
             compile=_latency(tables["compile"]["tile_step"]),
             gpu={
-                stack: _kernel_cost(stack, block)
-                for stack, block in tables.get("gpu_kernel_cost", {}).items()
+                stack: _latency(block) for stack, block in tables.get("gpu_kernel_cost", {}).items()
             },
             intervals={
                 kind: read_interval(kind, block)

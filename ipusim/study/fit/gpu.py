@@ -20,7 +20,7 @@ from ipusim.runtime.gpu.step import GpuReport, simulate_gpu
 from ipusim.study.data.gpu_rows import GpuRow, build_network, modelled_gpu_rows
 from ipusim.study.fit.calibration_file import (
     CALIBRATION_FILE,
-    KernelCost,
+    Latency,
     calibration_text,
     load_calibration,
 )
@@ -55,26 +55,12 @@ class GpuSample:
 
 
 def predict_row(row: GpuRow, op_s: float | None = None) -> GpuReport:
-    """Predict one published row.
-
-    Parameters
-    ----------
-    row : GpuRow
-        A row that is not left out.
-    op_s : float, optional
-        Seconds that the stack adds per kernel; by default the value in ``data/calibration.toml``.
-    """
+    """Predict a row, at `op_s` seconds per kernel or at the constant in use."""
     return simulate_gpu(build_network(row.model, row.task), op_s=op_s, **row.options)
 
 
 def gpu_samples(rows: Iterable[GpuRow] | None = None) -> tuple[GpuSample, ...]:
-    """Predict the rooflines of rows; nothing fitted is read.
-
-    Parameters
-    ----------
-    rows : iterable of GpuRow, optional
-        By default every modelled row.
-    """
+    """Predict the rooflines of rows, by default every modelled one; nothing fitted is read."""
     samples = []
     for row in modelled_gpu_rows() if rows is None else rows:
         report = predict_row(row, op_s=0.0)
@@ -93,22 +79,10 @@ def gpu_samples(rows: Iterable[GpuRow] | None = None) -> tuple[GpuSample, ...]:
 
 def fit_kernel_cost(
     stack: str, samples: Iterable[GpuSample], *, without_network: str | None = None
-) -> KernelCost:
-    """Return the constant of a stack, as fitted on the samples that may be used for it.
+) -> Latency:
+    """Return the constant of a stack, fitted on its samples but those of one model.
 
-    Parameters
-    ----------
-    stack : str
-        Software stack.
-    samples : iterable of GpuSample
-        All samples there are.
-    without_network : str, optional
-        Model to leave out of the fit.
-
-    Returns
-    -------
-    KernelCost
-        At least 0; the smallest of equally good values; 0 where no row is left.
+    At least 0; the smallest of equally good values; 0 where no row is left.
     """
     used = [item for item in samples if item.stack == stack and item.network != without_network]
     exact = {(item.published_s - item.roofline_s) / item.kernels for item in used}
@@ -117,33 +91,20 @@ def fit_kernel_cost(
     def error(value: float) -> float:
         return sum(abs(math.log(item.step_s(value) / item.published_s)) for item in used)
 
-    return KernelCost(
-        stack=stack,
+    return Latency(
         value_s=min(candidates, key=error),
         rows=tuple(item.row_id for item in used),
     )
 
 
-def fit_gpu(samples: Iterable[GpuSample] | None = None) -> dict[str, KernelCost]:
-    """Return the constant of every stack, fitted on all its rows.
-
-    Parameters
-    ----------
-    samples : iterable of GpuSample, optional
-        By default predicted from every modelled row.
-    """
+def fit_gpu(samples: Iterable[GpuSample] | None = None) -> dict[str, Latency]:
+    """Return the constant of every stack, fitted on all its rows."""
     known = gpu_samples() if samples is None else tuple(samples)
     return {stack: fit_kernel_cost(stack, known) for stack in gpu_stack_names()}
 
 
-def calibrate_gpu(path: Path | None = None) -> dict[str, KernelCost]:
-    """Fit the constants of all GPU stacks and write them down; the rest of the file is kept.
-
-    Parameters
-    ----------
-    path : pathlib.Path, optional
-        File to write; by default ``data/calibration.toml``.
-    """
+def calibrate_gpu(path: Path | None = None) -> dict[str, Latency]:
+    """Fit the constants of all GPU stacks and write them down; the rest of the file is kept."""
     fitted = fit_gpu()
     text = calibration_text(replace(load_calibration(), gpu=fitted))
     write_text(path or files.data_dir() / CALIBRATION_FILE, text)

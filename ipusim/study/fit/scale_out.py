@@ -26,13 +26,7 @@ thorbenlouw/lbm-graphcore, GaussianBlurLowLevel.cpp)."""
 
 
 def scaling_rows() -> tuple[PublishedRow, ...]:
-    """Return the modelled throughput rows that belong to a series.
-
-    Raises
-    ------
-    DataError
-        If a data file is missing or damaged.
-    """
+    """Return the modelled throughput rows that belong to a series."""
     rows = load_rows(metric="throughput")
     return tuple(row for row in rows if row.run.series and not row.not_modelled)
 
@@ -155,13 +149,7 @@ def _exact_collective_s(one: Sample, two: Sample, reduction_s: float) -> float |
 
 
 def fit_compile() -> Latency:
-    """Fit the seconds per compiled vertex and tile on the published compile times of a stencil.
-
-    Raises
-    ------
-    DataError
-        If the evidence file is missing.
-    """
+    """Fit the seconds per compiled vertex and tile on the published compile times of a stencil."""
     rows_read = evidence_records("ipu_microbench.csv", ("metric", "size", "value"))
     records = [row for row in rows_read if row["metric"] == "compile_time"]
     tiles = load_chip("GC2").tiles

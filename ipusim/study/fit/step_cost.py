@@ -49,11 +49,8 @@ MOST_CYCLES, CYCLES_STEP = 2000, 10
 def fitting_rows() -> tuple[PublishedRow, ...]:
     """Return the published rows that the costs per step and superstep may be fitted on.
 
-    Returns
-    -------
-    tuple of PublishedRow
-        Modelled inference throughput rows of the results page with one chip per replica: what
-        several chips or a training step add are not to leak into the costs.
+    Modelled inference throughput rows of the results page with one chip per replica: what several
+    chips or a training step add are not to leak into the costs.
     """
     rows = load_rows(study=FITTING_STUDY, metric="throughput")
     return tuple(
@@ -83,13 +80,10 @@ def steps_s(samples: Sequence[Sample], calls_s: np.ndarray | float, cycles: floa
 
 @lru_cache(maxsize=256)
 def fit_step_cost(samples: tuple[Sample, ...]) -> tuple[float, float]:
-    """Return the cost per step and per superstep that fit the samples best.
+    """Return the seconds per step and cycles per superstep that fit the samples best.
 
-    Returns
-    -------
-    tuple of float
-        Seconds and cycles, at least 0 both: those with the least mean absolute relative error of
-        time, the fewest cycles of equally good ones; exactly 0 for no samples.
+    At least 0 both: those with the least mean absolute relative error of time, the fewest cycles
+    of equally good ones; exactly 0 for no samples.
     """
     if not samples:
         return 0.0, 0.0
@@ -109,27 +103,13 @@ def fit_step_cost(samples: tuple[Sample, ...]) -> tuple[float, float]:
 def step_cost_for(
     stack: str, samples: Iterable[Sample], *, without_family: str | None = None
 ) -> StepCost:
-    """Return the costs per step and superstep of a stack, fitted on the samples that may be used.
+    """Return the costs of a stack, fitted on its own samples but those of one family.
 
-    Parameters
-    ----------
-    stack : str
-        Software stack.
-    samples : iterable of Sample
-        All samples there are.
-    without_family : str, optional
-        Model family to leave out of the fit.
-
-    Returns
-    -------
-    StepCost
-        Fitted on the stack's own samples; 0 when it has none left: how long one stack takes to
-        start a step says nothing about another.
+    0 when it has none left: how long one stack takes to start a step says nothing about another.
     """
     used = tuple(i for i in samples if i.stack == stack and i.family != without_family)
     call_s, cycles = fit_step_cost(used)
     return StepCost(
-        stack=stack,
         value_s=call_s,
         superstep_cycles=cycles,
         rows=tuple(sample.row_id for sample in used),
@@ -139,18 +119,9 @@ def step_cost_for(
 def fit_power_scales(predictor: Predictor) -> PowerScales:
     """Fit the factors on dynamic energy to the power that Qwant's tables imply.
 
-    Static power and the energy per exchanged byte stay at their sourced values, and energy is spent
-    over the published step, so that an error of time does not become one of power.
-
-    Parameters
-    ----------
-    predictor : Predictor
-        What predicts; the specification tier gives energies without any factor.
-
-    Returns
-    -------
-    PowerScales
-        Non-negative least squares over the rows.
+    Non-negative least squares on the energies of the specification tier. Static power and the
+    energy per exchanged byte stay at their sourced values, and energy is spent over the published
+    step, so that an error of time does not become one of power.
     """
     throughput = {row.run.run_id: row for row in load_rows(study=POWER_STUDY, metric="throughput")}
     rows = load_rows(study=POWER_STUDY, metric="efficiency")
@@ -177,20 +148,8 @@ def calibrate(
 ) -> Calibration:
     """Fit the constants on all rows that may be used and write them down.
 
-    Parameters
-    ----------
-    predictor : Predictor
-        What predicts; every cost is given to it, so the result does not depend on an earlier
-        calibration.
-    path : pathlib.Path, optional
-        File to write; by default ``data/calibration.toml``.
-    power : bool
-        Also fit the factors on dynamic energy; otherwise they are those of the file as it is.
-
-    Returns
-    -------
-    Calibration
-        A cost for each stack that a modelled run names.
+    Nothing of an earlier calibration enters but what is kept: GPUs, intervals and, unless `power`,
+    the factors on dynamic energy.
     """
     samples = samples_of(fitting_rows(), predictor)
     stacks = sorted({row.stack for row in load_rows() if not row.not_modelled})
