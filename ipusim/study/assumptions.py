@@ -114,7 +114,7 @@ def fitted_constants(system: str) -> pd.DataFrame:
     calibration = load_calibration()
     energies, scales = load_system(system).power, calibration.power
     columns = ("constant", "sourced", "factor", "in_use", "unit", "fitted_on")
-    fitted = [(cost.stack, cost, len(cost.rows)) for cost in calibration.step_costs.values()]
+    fitted = [(stack, cost, len(cost.rows)) for stack, cost in calibration.step_costs.items()]
     none = math.nan
     lines = [
         *((f"cost per step, {name}", none, none, 1e6 * cost.value_s, "µs", rows)
