@@ -65,7 +65,7 @@ class Workers:
     def each(
         self, function: Callable[[Any], Any], tasks: Mapping[Hashable, Any]
     ) -> Iterator[tuple[Hashable, Any]]:
-        """Call a function for every task, and yield (key, result) as they are done.
+        """Call a function of a module for every task, and yield (key, result) as they are done.
 
         Parameters
         ----------

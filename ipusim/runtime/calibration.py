@@ -117,13 +117,8 @@ def interval_classes(
 ) -> tuple[str, str]:
     """Return the classes of a run, the narrower first; the number of its machines does not matter.
 
-    Parameters
-    ----------
-    family, mode, chip : str
-        Of the model; "inference" or "training"; name of the chip.
-    known : collection of str, optional
-        Families that the simulator was developed on; by default those of data/calibration.toml.
-        Any other network, a user's own file too, is new.
+    `known` are the families that the simulator was developed on, by default those of
+    data/calibration.toml; any other network, a user's own file too, is new.
     """
     if known is None:
         known = _tables().get(_KNOWN, {}).get("names", ())
@@ -165,18 +160,7 @@ def power_scales() -> tuple[float, float]:
 
 
 def kernel_cost_s(stack: str) -> float:
-    """Return the fitted cost of a GPU stack per kernel that the host starts, in seconds.
-
-    Parameters
-    ----------
-    stack : str
-        Name of the stack, as in the data file.
-
-    Returns
-    -------
-    float
-        0 for a stack that has no row to be fitted on.
-    """
+    """Return the fitted seconds of a GPU stack per kernel that the host starts; 0 without rows."""
     section = _tables().get(_KERNEL_COST)
     if not isinstance(section, dict):
         raise DataError(f"{FILE} has no section {_KERNEL_COST!r}: {_REMEDY}.")

@@ -174,18 +174,7 @@ class PooledPredictor:
         return True
 
     def prepare(self, requests: Iterable[Request]) -> None:
-        """Make predictions that will be asked for, in worker processes if there are any.
-
-        Parameters
-        ----------
-        requests : iterable of Request
-            Those already known cost nothing.
-
-        Raises
-        ------
-        IpuSimError
-            As the first request that fails.
-        """
+        """Make predictions that will be asked for, in worker processes if there are any."""
         groups: dict[tuple[Any, ...], dict[tuple[Any, ...], Request]] = {}
         for request in requests:
             if not self._knows(request):

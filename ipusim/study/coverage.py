@@ -73,13 +73,7 @@ class Answer:
 
 
 def load_answers(study: str) -> dict[str, Answer]:
-    """Return the answers to the claims of a study that are no comparisons, by claim.
-
-    Raises
-    ------
-    DataError
-        If the file is damaged.
-    """
+    """Return the answers to the claims of a study that are no comparisons, by claim."""
     table = dict(read_tables(FILE).get(study, {}))
     table.pop("where", None)
     try:
@@ -224,24 +218,10 @@ def coverage(
 ) -> pd.DataFrame:
     """Return every published value with where it is regenerated and its verdict or a reason.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame, optional
-        Verdicts on all rows (`ipusim.study.verdicts.compare.verdicts`), by default computed.
-    blog : pandas.DataFrame, optional
-        Verdicts on `ipusim.study.mk2.study.study_rows`, by default computed.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns `COLUMNS`: ``where`` is the notebook, ``answer`` how the value is answered
-        (`PREDICTED`, `DERIVED`, `RESTATED`, `TAKEN_OVER` or `OPEN`), ``verdict`` hit, near, miss
-        or empty, ``note`` what was found or why nothing is tested.
-
-    Raises
-    ------
-    DataError
-        If a claim is answered nowhere, or a data file is damaged.
+    `frame` are verdicts on all rows, `blog` those on `ipusim.study.mk2.study.study_rows`; both are
+    computed by default. Columns are `COLUMNS`: ``where`` is the notebook, ``answer`` how the value
+    is answered, ``verdict`` hit, near, miss or empty, ``note`` what was found or why nothing is
+    tested. A claim that is answered nowhere is a DataError.
     """
     if frame is None:
         frame = verdicts()
@@ -254,14 +234,7 @@ def coverage(
 
 
 def coverage_summary(frame: pd.DataFrame) -> pd.DataFrame:
-    """Count `coverage` by document: values, how each kind of answer is shared, verdicts.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Per study, and for all: values, one column per kind of answer, hit, near, miss, and the
-        share in percent of values with a verdict or a reason.
-    """
+    """Count `coverage` by document and in all: values, answers, verdicts, share answered."""
     groups = [*frame.groupby("study", sort=False), ("all", frame)]
     lines = []
     for study, part in groups:

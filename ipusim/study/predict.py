@@ -72,40 +72,17 @@ class Request:
 
 
 def default_predictor() -> Predictor:
-    """Return the real predicting stages.
-
-    Returns
-    -------
-    Predictor
-        The module `ipusim.api`, imported here because it brings numba with it.
-    """
+    """Return the module `ipusim.api`, imported here because it brings numba with it."""
     from ipusim import api
 
     return api
 
 
 def request_for(run: RunConfiguration, tier: str, *, costs: FittedCosts | None = None) -> Request:
-    """Return what to ask for one run at one tier.
+    """Return what to ask for one run at one tier; nothing of it depends on what was published.
 
-    Parameters
-    ----------
-    run : RunConfiguration
-        A run whose model is in the zoo.
-    tier : str
-        One of `TIERS`.
-    costs : FittedCosts, optional
-        Fitted costs; only the calibrated tier uses them, and None leaves them to
-        ``data/calibration.toml``.
-
-    Returns
-    -------
-    Request
-        Nothing of it depends on what was published.
-
-    Raises
-    ------
-    StudyError
-        If the run is not modelled, or the tier does not exist.
+    `costs` are those of the calibrated tier; None leaves them to ``data/calibration.toml``. A run
+    that is not modelled and an unknown tier are StudyErrors.
     """
     if run.not_modelled or run.model is None:
         raise StudyError(
@@ -130,20 +107,7 @@ def predict(
     predictor: Predictor,
     costs: FittedCosts | None = None,
 ) -> ReportLike:
-    """Predict one run at one tier.
-
-    Parameters
-    ----------
-    run, tier, costs
-        As for `request_for`.
-    predictor : Predictor
-        What predicts.
-
-    Raises
-    ------
-    StudyError
-        If the run is not modelled, or the tier does not exist.
-    """
+    """Predict one run at one tier, as `request_for` takes it."""
     asked = request_for(run, tier, costs=costs)
     entry = predictor.roofline if asked.entry == "roofline" else predictor.simulate
     return entry(asked.model, **asked.options)
@@ -152,22 +116,8 @@ def predict(
 def metric_of(report: ReportLike, row: PublishedRow) -> float:
     """Read the metric of a published row from a report, in the row's unit.
 
-    Parameters
-    ----------
-    report : ReportLike
-        A prediction of the row's run.
-    row : PublishedRow
-        Which metric and which unit.
-
-    Returns
-    -------
-    float
-        NaN where the report does not hold what the metric needs.
-
-    Raises
-    ------
-    StudyError
-        If reports do not hold that metric.
+    NaN where the report does not hold what the metric needs; a StudyError for a metric that no
+    report holds.
     """
     rate = float(report.throughput)
     if row.metric == "throughput":

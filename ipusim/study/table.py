@@ -62,15 +62,7 @@ def format_number(value: float, digits: int = DEFAULT_DIGITS) -> str:
 
 
 def format_cell(value: object, digits: int = DEFAULT_DIGITS) -> str:
-    """Write any cell of a table.
-
-    Parameters
-    ----------
-    value : object
-        A number, a truth value, text, or nothing.
-    digits : int
-        Significant digits of numbers.
-    """
+    """Write any cell of a table: a number, a truth value, text, or nothing."""
     if value is None or value is pd.NA:
         return MISSING
     if isinstance(value, bool) or type(value).__name__ == "bool":
@@ -82,13 +74,7 @@ def format_cell(value: object, digits: int = DEFAULT_DIGITS) -> str:
 
 
 def format_percent(value: float) -> str:
-    """Write an error in percent: signed, one decimal.
-
-    Returns
-    -------
-    str
-        For example ``"+3.0"``, ``"-11.2"``; ``"-"`` for NaN.
-    """
+    """Write an error in percent, signed, one decimal: ``"+3.0"``; ``"-"`` for NaN."""
     if math.isnan(value):
         return MISSING
     text = f"{value:+.1f}"
@@ -180,13 +166,7 @@ class Table:
         return self.to_html()
 
     def to_html(self) -> str:
-        """Return the table as an HTML fragment.
-
-        Returns
-        -------
-        str
-            A ``<table>`` element; all text is escaped.
-        """
+        """Return the table as an HTML element; all text is escaped."""
         caption = (
             f'<caption style="caption-side:top;text-align:left;font-weight:600">'
             f"{html.escape(self.caption)}</caption>\n"

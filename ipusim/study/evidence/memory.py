@@ -145,13 +145,9 @@ def _predicted(network: _Lowered, profiled: Profiled, scope: str) -> dict[str, i
 
 
 def profiled_rows() -> pd.DataFrame:
-    """Return every number of the profiled networks beside the model's.
+    """Return every number of the profiled networks beside the model's, in bytes and percent.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Columns network, scope, category, published_bytes, predicted_bytes, error_percent, and use:
-        "fitted" where the constants of code were fitted to the row, else "held out".
+    ``use`` is "fitted" where the constants of code were fitted to the row, else "held out".
     """
     lines = []
     for number, record in enumerate(evidence_records("ipu_network_memory.csv")):
@@ -178,16 +174,8 @@ def profiled_rows() -> pd.DataFrame:
 def small_rows() -> pd.DataFrame:
     """Return total memory of the small networks that the model can build beside the asserted one.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Columns network, scope (what ran, and the batch), category, published_bytes,
-        predicted_bytes, error_percent, use.
-
-    Notes
-    -----
-    Host streams and the code of the loop are not modelled. Where the test did not compile code
-    for the chip (column ``code_compiled``), neither code of vertices nor stacks count.
+    Host streams and the code of the loop are not modelled. Where the test did not compile code for
+    the chip (column ``code_compiled``), neither code of vertices nor stacks count.
     """
     lines = []
     for record in evidence_records("ipumodel_small_networks.csv"):
@@ -232,13 +220,7 @@ def _line(
 
 
 def network_memory_table() -> pd.DataFrame:
-    """Summarise `profiled_rows` and `small_rows` by category, fitted and held-out rows apart.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Rows; median and 90th percentile of the absolute errors, and bias, in percent.
-    """
+    """Summarise `profiled_rows` and `small_rows` by category, fitted and held-out rows apart."""
     lines = []
     frame = pd.concat([profiled_rows(), small_rows()], ignore_index=True)
     for (category, use), group in frame.groupby(["category", "use"], sort=False):

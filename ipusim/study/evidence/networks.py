@@ -216,20 +216,10 @@ SMALL: dict[str, Callable[[int], Graph]] = {
 
 
 def small_graphs(network: str, passes: str, batch: int) -> tuple[Graph, Graph | None]:
-    """Build a small network as its row says.
+    """Build a small network (a key of `SMALL`) as its row says: micro-batch and weight update.
 
-    Parameters
-    ----------
-    network : str
-        A key of `SMALL`.
-    passes : str
-        "inference", or "training" with the optimiser, a loop and gradient accumulation in words.
-    batch : int
-
-    Returns
-    -------
-    tuple of Graph and Graph or None
-        Micro-batch and weight update; None for inference.
+    `passes` is "inference", without update, or "training" with the optimiser, a loop and gradient
+    accumulation in words.
     """
     graph = _stored(partial(SMALL[network], batch), "16.16")
     if passes == "inference":

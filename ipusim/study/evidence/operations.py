@@ -153,13 +153,7 @@ _MK1_CASE = re.compile(
 
 
 def vertex_rows() -> pd.DataFrame:
-    """Return the AMP 1x1 vertex against every measured size.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns size (rows of the product), measured_cycles, predicted_cycles, error_percent.
-    """
+    """Return the AMP 1x1 vertex against every measured size: cycles and error in percent."""
     rows = []
     amp = amp_vertex((16, 16), 16, (2, 2), ERA_3_3, 16)
     amp["weight_load"] = 64
@@ -203,17 +197,8 @@ def vertices_table() -> pd.DataFrame:
 def suite_rows(group: str) -> pd.DataFrame:
     """Return every compared row of a group of suites beside its prediction.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Columns operation, snapshot, chip, name, published_cycles, predicted_cycles,
-        error_percent, memory_error_percent, fingerprint (True where the worst tile's bytes are
-        those of the predicted plans, None where the table has none or nothing is planned), plan.
-
-    Raises
-    ------
-    DataError
-        If an evidence file cannot be read.
+    ``fingerprint`` is True where the worst tile's bytes are those of the predicted plans, None
+    where the table has none or nothing is planned.
     """
     suites = [suite for suite in SUITES if suite.group == group]
     return pd.DataFrame([line for suite in suites for line in _compared(suite)])
@@ -283,13 +268,7 @@ def operations_table() -> pd.DataFrame:
 
 
 def other_operations_table() -> pd.DataFrame:
-    """Summarise pooling, reductions and embeddings per operation, snapshot and chip.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Rows; median, 90th percentile and maximum of the absolute errors of cycles in percent.
-    """
+    """Summarise pooling, reductions and embeddings per operation, snapshot and chip."""
     return _summary(OTHERS, "median", "p90", "max", fingerprints=False)
 
 

@@ -40,19 +40,9 @@ def decisions() -> pd.DataFrame:
 
 
 def turn_back(data: Path, switches: Iterable[str]) -> None:
-    """Change the values that switches name in a folder of data.
+    """Change the values that switches name in a folder of data, or raise a StudyError.
 
-    Parameters
-    ----------
-    data : pathlib.Path
-        A copy of the data.
-    switches : iterable of str
-        Each "FILE: TABLE, TABLE: KEY = VALUE"; a star stands for every table with that key.
-
-    Raises
-    ------
-    StudyError
-        If a file has nothing that a switch names.
+    A switch is "FILE: TABLE, TABLE: KEY = VALUE"; a star stands for every table with that key.
     """
     for switch in switches:
         named = _SWITCH.fullmatch(switch)
@@ -72,13 +62,7 @@ def turn_back(data: Path, switches: Iterable[str]) -> None:
 
 
 def without_adopted(rows: Iterable[PublishedRow] | None = None) -> dict[str, float]:
-    """Predict rows at the specification tier without adopted choices, by row; minutes for all.
-
-    Raises
-    ------
-    StudyError
-        If the process that predicts them fails.
-    """
+    """Predict rows at the specification tier without adopted choices, by row; minutes for all."""
     chosen = [row for row in (load_rows() if rows is None else rows) if not row.not_modelled]
     known = decisions()
     with tempfile.TemporaryDirectory() as folder:
@@ -115,13 +99,7 @@ def record() -> Path:
 
 
 def with_tier(frame: pd.DataFrame) -> pd.DataFrame:
-    """Add the recorded predictions without adopted choices to a frame of verdicts.
-
-    Raises
-    ------
-    DataError
-        If they were never recorded.
-    """
+    """Add the recorded predictions without adopted choices to a frame of verdicts."""
     try:
         known = pd.read_csv(files.data_dir() / RECORD).set_index("row_id")[TIER]
     except (OSError, KeyError) as error:

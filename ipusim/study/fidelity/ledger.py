@@ -45,13 +45,9 @@ _SAME_RUN = (
 
 
 def time_errors(frame: pd.DataFrame, tier: str = "calibrated") -> pd.DataFrame:
-    """Return the predicted rows with the error of their time.
+    """Return the predicted rows that are a matter of time, with the error of their time.
 
-    Returns
-    -------
-    pandas.DataFrame
-        The rows of metrics that are a matter of time, with ``ratio``, predicted over published
-        time: above 1 the prediction is slower than the machine was.
+    ``ratio`` is predicted over published time: above 1 the prediction is slower than the machine.
     """
     used = frame[frame["status"] == PREDICTED]
     ratios = [
@@ -84,12 +80,9 @@ def ledger(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
 def judged(frame: pd.DataFrame, tier: str = "calibrated") -> pd.DataFrame:
     """Return the rows that all tiers predict with two errors in percent.
 
-    Returns
-    -------
-    pandas.DataFrame
-        With ``time_percent``, signed, of the predicted time; and ``size_percent``, the larger of
-        that and the error in printed units: a rate predicted twice as high is off by 50 % of its
-        time and by 100 % as printed.
+    ``time_percent``, signed, is that of the predicted time; ``size_percent`` the larger of that and
+    the error in printed units: a rate predicted twice as high is off by 50 % of its time and by
+    100 % as printed.
     """
     used = time_errors(_whole(frame), tier)
     time = 100.0 * (used["ratio"] - 1.0)

@@ -85,26 +85,14 @@ NOT_MODELLED = "not_modelled"
 
 
 def error_percent(predicted: float, published: float) -> float:
-    """Return the signed error of a prediction.
-
-    Returns
-    -------
-    float
-        100 x (predicted / published - 1), in percent; NaN where either is NaN or published is 0.
-    """
+    """Return 100 x (predicted / published - 1); NaN where either is NaN or published is 0."""
     if not published or math.isnan(published):
         return math.nan
     return 100.0 * (predicted / published - 1.0)
 
 
 def verdict_of(predicted: float, published: float) -> str:
-    """Judge a prediction by the one global rule.
-
-    Returns
-    -------
-    str
-        ``"hit"`` up to 10 %, ``"near"`` up to 25 %, ``"miss"`` above; empty where one is NaN.
-    """
+    """Judge by the one rule: "hit" up to 10 %, "near" up to 25 %, else "miss"; "" for NaN."""
     # rounded so that a printed 10 % counts as 10 % whatever the last bit of the division
     size = round(abs(error_percent(predicted, published)), 9)
     if math.isnan(size):
@@ -132,13 +120,10 @@ def kind_of(row: PublishedRow, fitted: Calibration) -> str:
 
 
 def interval_of(row: PublishedRow, predicted: float, fitted: Calibration) -> tuple[float, float]:
-    """Return the 80 % interval of a prediction, from the errors of other families.
+    """Return the 80 % interval of a prediction in its unit, from the errors of other families.
 
-    Returns
-    -------
-    tuple of float
-        In the row's unit; NaN for a metric without an interval: nothing was left out of the fit of
-        power, and no compile time but the fitted ones is published.
+    NaN for a metric without an interval: nothing was left out of the fit of power, and no compile
+    time but the fitted ones is published.
     """
     interval = fitted.intervals.get(kind_of(row, fitted))
     if interval is None:
@@ -171,12 +156,7 @@ def fitting_samples(rows: Iterable[PublishedRow], predictor: Predictor) -> Sampl
 def left_out_costs(run: RunConfiguration, samples: Samples) -> FittedCosts:
     """Fit the constants for one run without what it belongs to.
 
-    Parameters
-    ----------
-    run : RunConfiguration
-        Its family is left out of the cost per step, its series out of the collective latency.
-    samples : Samples
-        What there is to fit on.
+    Its family is left out of the cost per step, its series out of the collective latency.
     """
     step = step_cost_for(run.stack or "", samples.steps, without_family=run.family)
     scale = ScaleOut()
@@ -318,22 +298,11 @@ def verdicts(
 
 
 def tier_summary(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
-    """Summarise the errors of each tier.
+    """Summarise the errors of each tier, by group where columns to group by are given.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `verdicts`.
-    by : sequence of str
-        Columns to group by first, for example ``("study", "metric")``.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Per group and tier: rows, median, mean, 90th percentile and maximum absolute error in
-        percent, signed bias in percent (mean error), and how many rows are hit, near and miss at
-        that tier. Rows that are not predicted are left out; a tier without a value for the metric
-        shows 0 rows.
+    Per group and tier: rows, median, mean, 90th percentile and maximum absolute error in percent,
+    signed bias in percent (mean error), and how many rows are hit, near and miss at that tier. Rows
+    that are not predicted are left out; a tier without a value for the metric shows 0 rows.
     """
     predicted = frame[frame["status"] == PREDICTED]
     groups = predicted.groupby(list(by), sort=False) if by else [((), predicted)]

@@ -64,18 +64,10 @@ def _line(row: GpuRow) -> dict[str, object]:
 def gpu_compare(samples: Sequence[GpuSample] | None = None) -> pd.DataFrame:
     """Compare every published GPU row with what is predicted for it.
 
-    Parameters
-    ----------
-    samples : sequence of GpuSample, optional
-        What the constants are fitted on; by default predicted from every modelled row.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One line per row, columns `GPU_COLUMNS`: ``specification`` has nothing fitted,
-        ``predicted`` the constant of the row's stack fitted without the row's own model
-        (``fitted_rows`` says on how many rows; 0 leaves the constant at 0). Values in ``unit`` per
-        second of all boards. Rows that nothing is predicted for say why in ``left_out``.
+    One line per row, columns `GPU_COLUMNS`, values in ``unit`` per second of all boards:
+    ``specification`` has nothing fitted, ``predicted`` the constant of the row's stack fitted
+    without the row's own model (``fitted_rows`` says on how many rows; 0 leaves the constant at 0).
+    Rows that nothing is predicted for say why in ``left_out``.
     """
     known = _samples() if samples is None else tuple(samples)
     by_id = {item.row_id: item for item in known}
@@ -103,21 +95,7 @@ def gpu_compare(samples: Sequence[GpuSample] | None = None) -> pd.DataFrame:
 
 
 def gpu_summary(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
-    """Summarise the errors of predicted GPU rows.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `gpu_compare`.
-    by : sequence of str
-        Columns to group by first, for example ``("network", "mode")``.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Per group: rows; median, mean and maximum absolute error and mean signed error in percent,
-        leave one model out; the median without any constant.
-    """
+    """Summarise `gpu_compare` by group, leave one model out; the median without constant too."""
     used = frame[frame["left_out"] == ""]
     groups = used.groupby(list(by), sort=True) if by else [((), used)]
     lines = []
@@ -137,19 +115,8 @@ def gpu_summary(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
 def conformal_ratios(frame: pd.DataFrame, coverage: float = 0.8) -> tuple[float, float]:
     """Return the factors on a prediction between which a new measurement is expected.
 
-    `study.verdicts.conformal.conformal_bounds` of published over predicted, leave one model out.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        The rows of `gpu_compare` to learn from; those left out are ignored.
-    coverage : float
-        Share of measurements inside, above 0 and below 1.
-
-    Raises
-    ------
-    StudyError
-        If the coverage is out of range, or there are too few rows for it.
+    `study.verdicts.conformal.conformal_bounds` of published over predicted, leave one model out,
+    over the rows of `gpu_compare`; those left out are ignored.
     """
     used = frame[frame["left_out"] == ""]
     return conformal_bounds(used["published"] / used["predicted"], coverage)

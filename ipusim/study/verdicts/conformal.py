@@ -11,35 +11,18 @@ from ipusim.errors import StudyError
 
 
 def least_rows(coverage: float) -> int:
-    """Return the fewest rows that give an interval of this coverage.
-
-    Raises
-    ------
-    StudyError
-        If the coverage is not between 0 and 1.
-    """
+    """Return the fewest rows that give an interval of this coverage."""
     return math.ceil(1.0 / _tail(coverage)) - 1
 
 
 def conformal_bounds(ratios: Iterable[float], coverage: float = 0.8) -> tuple[float, float]:
     """Return the factors on a prediction between which a new measurement is expected.
 
-    Split-conformal quantiles of published over predicted: with n rows the ends are the order
-    statistics floor((n + 1) a) and ceil((n + 1) (1 - a)), a = (1 - coverage) / 2 (Lei et al. 2018,
-    arXiv:1604.04173, one-sided on either side). A ratio keeps its order under the logarithm, so
-    these are the quantiles of the logarithmic error too.
-
-    Parameters
-    ----------
-    ratios : iterable of float
-        Published over predicted, each from a fit without what the row belongs to.
-    coverage : float
-        Share of measurements inside, above 0 and below 1.
-
-    Raises
-    ------
-    StudyError
-        If the coverage is out of range, or there are too few rows for it.
+    Split-conformal quantiles of published over predicted, each from a fit without what the row
+    belongs to: with n rows the ends are the order statistics floor((n + 1) a) and
+    ceil((n + 1) (1 - a)), a = (1 - coverage) / 2 (Lei et al. 2018, arXiv:1604.04173, one-sided on
+    either side). A ratio keeps its order under the logarithm, so these are the quantiles of the
+    logarithmic error too. A StudyError if there are too few rows.
     """
     tail = _tail(coverage)
     ordered = np.sort(np.fromiter(ratios, dtype=np.float64))

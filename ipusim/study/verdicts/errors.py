@@ -18,20 +18,10 @@ _FIGURES: dict[str, tuple[str, Callable[[np.ndarray], float]]] = {
 
 
 def error_figures(errors: ArrayLike, *names: str) -> dict[str, float]:
-    """Summarise signed errors in percent.
+    """Summarise signed errors in percent by column name, in the order asked for.
 
-    Parameters
-    ----------
-    errors : array_like
-        Of any number of predictions; those that are not a number do not count.
-    *names : str
-        Of "median", "mean", "p90" (90th percentile) and "max", all of absolute errors, and "bias",
-        the mean of signed ones.
-
-    Returns
-    -------
-    dict
-        Column name to value, in the order asked for; not a number where there are no errors.
+    Names are "median", "mean", "p90" (90th percentile) and "max", all of absolute errors, and
+    "bias", the mean of signed ones. Errors that are no number do not count; NaN where none is left.
     """
     known = np.asarray(errors, dtype=np.float64)
     known = known[~np.isnan(known)]

@@ -41,13 +41,10 @@ _DIGITS = 4
 
 
 def residuals(frame: pd.DataFrame, known: Collection[str]) -> pd.DataFrame:
-    """Return how each row's left-out prediction missed.
+    """Return how the left-out prediction of each row of one of `FIT_METRICS` missed.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per row of one of `FIT_METRICS`: row_id, family, its classes ``narrow`` and ``wide``, and
-        miss, the logarithm of published over predicted time of the calibrated tier.
+    ``miss`` is the logarithm of published over predicted time of the calibrated tier, ``narrow``
+    and ``wide`` are the row's classes.
     """
     used = frame[(frame["status"] == PREDICTED) & frame["metric"].isin(FIT_METRICS)]
     lines = []
@@ -87,17 +84,9 @@ def predictive_bounds(misses: pd.Series, families: pd.Series) -> tuple[float, fl
 
 
 def fit_intervals(frame: pd.DataFrame) -> dict[str, Interval]:
-    """Take the interval of every class of runs from the errors of a comparison.
+    """Take the interval of every class of runs from the errors of verdicts on all rows.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts` on all rows.
-
-    Returns
-    -------
-    dict of str to Interval
-        By class; one with fewer than `LEAST_FAMILIES` has none of its own.
+    A class with fewer than `LEAST_FAMILIES` has none of its own.
     """
     known = residuals(frame, load_calibration().known_families)
     found = {}
@@ -123,15 +112,7 @@ def fit_intervals(frame: pd.DataFrame) -> dict[str, Interval]:
 
 
 def calibrate_intervals(predictor: Predictor, path: Path | None = None) -> dict[str, Interval]:
-    """Fit the intervals to all rows and write them down; the rest of the file is kept.
-
-    Parameters
-    ----------
-    predictor : Predictor
-        What predicts.
-    path : pathlib.Path, optional
-        File to write; by default ``data/calibration.toml``.
-    """
+    """Fit the intervals to all rows and write them down; the rest of the file is kept."""
     target = path or files.data_dir() / CALIBRATION_FILE
     fitted = fit_intervals(verdicts(predictor=predictor))
     write_text(target, calibration_text(replace(load_calibration(path), intervals=fitted)))
@@ -175,12 +156,6 @@ def coverage_table(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def stale_kinds(frame: pd.DataFrame) -> list[str]:
-    """Return the kinds whose interval in ``data/calibration.toml`` is not what the rows give.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts` on all rows.
-    """
+    """Return the classes whose interval in ``data/calibration.toml`` is not what the rows give."""
     kept, fitted = load_calibration().intervals, fit_intervals(frame)
     return sorted(kind for kind in kept | fitted if kept.get(kind) != fitted.get(kind))

@@ -109,21 +109,10 @@ _COLOURS = ("#009E73", "#E69F00", "#D55E00")
 
 
 def counted_rows(frame: pd.DataFrame, restates: Mapping[str, str]) -> pd.DataFrame:
-    """Say of every row whether it is a test of the model.
+    """Say of every row or claim whether it is a test of the model, in ``left_out`` why it is none.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        Verdicts on rows or claims: ``row_id`` or ``claim_id``, ``verdict``, and errors in
-        ``error_percent`` or from ``calibrated`` and ``published``.
-    restates : mapping of str to str
-        ``study.metric`` of values that only restate another, and what they follow from.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns row, error_percent, verdict, and left_out, why a row is not counted; empty for a
-        test.
+    `restates` names the ``study.metric`` of values that only restate another, and what they follow
+    from. Errors are those of the frame, or of its calibrated tier.
     """
     errors = frame if "error_percent" in frame else with_error(frame)
     judged = frame["verdict"].isin(VERDICTS)
@@ -149,14 +138,8 @@ def verdict_on(
 ) -> Verdict:
     """Count the values of a page that are a test, and how they came out.
 
-    Parameters
-    ----------
-    frames : sequence of pandas.DataFrame
-        As `counted_rows` takes them.
-    restates : mapping of str to str, optional
-        As `counted_rows` takes it.
-    **words
-        ``rests_on``, ``conclusion`` and ``changed`` of the `Verdict`.
+    Frames and `restates` are as `counted_rows` takes them; words are ``rests_on``, ``conclusion``
+    and ``changed`` of the `Verdict`.
     """
     rows = pd.concat([counted_rows(frame, restates or {}) for frame in frames], ignore_index=True)
     tests = rows[rows["left_out"] == ""]

@@ -27,13 +27,7 @@ def expected_path() -> Path:
 
 
 def count_verdicts(frame: pd.DataFrame) -> Counts:
-    """Count hits and near misses per study and tier.
-
-    Returns
-    -------
-    dict
-        Study to tier to ``rows``, ``hit`` and ``near``.
-    """
+    """Count rows, hits and near misses per study and tier."""
     counts: Counts = {}
     for line in tier_summary(frame, by=("study",)).to_dict("records"):
         if line["tier"] in GUARDED_TIERS:
@@ -43,18 +37,7 @@ def count_verdicts(frame: pd.DataFrame) -> Counts:
 
 
 def load_expected(path: Path | None = None) -> Counts:
-    """Read the recorded counts.
-
-    Parameters
-    ----------
-    path : pathlib.Path, optional
-        By default ``data/expected/validate.json``.
-
-    Returns
-    -------
-    dict
-        As `count_verdicts`.
-    """
+    """Read the recorded counts, as `count_verdicts` gives them."""
     source = path or expected_path()
     try:
         counts = json.loads(source.read_text(encoding="utf-8"))
@@ -76,36 +59,15 @@ def load_expected(path: Path | None = None) -> Counts:
 
 
 def record_expected(frame: pd.DataFrame, path: Path | None = None) -> Path:
-    """Write the present counts down as the ones that must not fall.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts`.
-    path : pathlib.Path, optional
-        By default ``data/expected/validate.json``.
-
-    Raises
-    ------
-    StudyError
-        If it cannot be written.
-    """
+    """Write the present counts down as the ones that must not fall."""
     text = json.dumps(count_verdicts(frame), indent=2, sort_keys=True) + "\n"
     return write_text(path or expected_path(), text)
 
 
 def declines(present: Counts, expected: Counts) -> list[str]:
-    """Name every count that has fallen below its record.
+    """Name every count that has fallen below its record, one sentence each.
 
-    Parameters
-    ----------
-    present, expected : dict
-        As `count_verdicts`.
-
-    Returns
-    -------
-    list of str
-        One sentence per decline; empty when nothing fell. A near that became a hit is no decline.
+    A near that became a hit is no decline.
     """
     nothing = {"rows": 0, "hit": 0, "near": 0}
     found = []
@@ -126,20 +88,7 @@ def declines(present: Counts, expected: Counts) -> list[str]:
 
 
 def validation_tables(frame: pd.DataFrame, *, rows: bool = False) -> list[Table]:
-    """Prepare the three-tier tables.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts`.
-    rows : bool
-        Also show every predicted row.
-
-    Returns
-    -------
-    list of Table
-        All rows together, then per study and metric, then (if asked for) row by row.
-    """
+    """Prepare the three-tier tables: every row if asked for, by study and metric, all together."""
     tables: list[Table] = []
     if rows:
         shown: dict[str, Any] = {
