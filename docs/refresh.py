@@ -1,8 +1,7 @@
 """Refresh what README.md and docs/evidence.md show of the simulator: pictures, tables, an example.
 
 Run ``python docs/refresh.py`` after anything that changes a prediction; tests/test_readme.py tells
-when that was forgotten. With ``--notebooks`` the notebooks are run again in place as well, with
-``--adopted`` the tier without adopted choices is recorded anew, which takes minutes.
+when that was forgotten. With ``--notebooks`` the notebooks are run again in place as well.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from ipusim.study.book.execute import interrupts_reach_cells, quiet_kernels, run
 from ipusim.study.book.notebook import cleaned, notebook_text, read_notebook
 from ipusim.study.evidence import operations as evidence
 from ipusim.study.evidence.memory import network_memory_table
-from ipusim.study.fidelity import adopted
 from ipusim.study.fidelity.ledger import families_apart
 from ipusim.study.table import format_percent
 from ipusim.study.tamu import figures as tamu_figures, scaling as tamu_scaling
@@ -69,15 +67,14 @@ def accuracy_block(frame: pd.DataFrame) -> str:
         From `ipusim.study.verdicts.compare.verdicts` on every row.
     """
     lines = [
-        "| what | values (runs) | without adopted | specification | calibrated | 90 % below "
-        "| bias of time | per run | per family | hits | in interval |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| what | values (runs) | specification | calibrated | 90 % below | bias of time "
+        "| per run | per family | hits | in interval |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for line in families_apart(frame).to_dict("records"):
         cells = [
             line["group"],
             f"{line['rows']} ({line['runs']})",
-            _cell(line["without_adopted_median_percent"]),
             _cell(line["specification_median_percent"]),
             _cell(line["median_abs_error_percent"]),
             _cell(line["p90_abs_error_percent"]),
@@ -235,8 +232,6 @@ def run_in_place(notebook: Path) -> None:
 
 def main() -> None:
     """Rewrite the pages and the pictures, and with ``--notebooks`` the notebooks' outputs."""
-    if "--adopted" in sys.argv[1:]:
-        adopted.record()
     if "--notebooks" in sys.argv[1:]:
         for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
             run_in_place(notebook)

@@ -13,7 +13,6 @@ from ipusim.study.audit_results import bow_over_classic
 from ipusim.study.data.published import load_rows
 from ipusim.study.evidence import operations
 from ipusim.study.evidence.memory import network_memory_table
-from ipusim.study.fidelity.adopted import TIER as WITHOUT_ADOPTED, with_tier
 from ipusim.study.fit.calibration_file import load_calibration
 from ipusim.study.predict import TIERS
 from ipusim.study.verdicts.compare import (
@@ -100,11 +99,10 @@ def families_apart(frame: pd.DataFrame) -> pd.DataFrame:
         Per group of rows that no constant was fitted on: values, runs and families; of the larger
         of the errors of time and in printed units (`judged`), calibrated, the median, the 90th
         percentile, the median with each run counted once by its worst value and the median of the
-        families' medians; the median of the specification tier, and of that without adopted
-        choices (`ipusim.study.fidelity.adopted`); bias of time; hits, and the share of values
-        inside their interval. All in percent.
+        families' medians; the median of the specification tier; bias of time; hits, and the share
+        of values inside their interval. All in percent.
     """
-    tests = with_tier(frame[frame["fitted_on"] == ""])
+    tests = frame[frame["fitted_on"] == ""]
     known = tests["family"].isin(load_calibration().known_families)
     inference = tests["mode"] == "inference"
     bow = tests["system"].str.contains("Bow", na=False)
@@ -133,12 +131,9 @@ def families_apart(frame: pd.DataFrame) -> pd.DataFrame:
                 "rows": len(used),
                 "runs": used["run_id"].nunique(),
                 "families": len(families),
-                **{
-                    f"{tier}_median_percent": float(
-                        judged(tests[chosen], tier)["size_percent"].median()
-                    )
-                    for tier in (WITHOUT_ADOPTED, "specification")
-                },
+                "specification_median_percent": float(
+                    judged(tests[chosen], "specification")["size_percent"].median()
+                ),
                 **error_figures(sizes, "median", "p90"),
                 "bias_percent": float(used["time_percent"].mean()),
                 "median_of_runs_percent": float(sizes.groupby(used["run_id"]).max().median()),
