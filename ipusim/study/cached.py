@@ -26,6 +26,7 @@ from ipusim.kernel_cache import (
     state_digest,
     write_kept,
 )
+from ipusim.runtime.terms import Line
 from ipusim.study.predict import Predictor, Request
 from ipusim.workers import Workers
 
