@@ -190,11 +190,6 @@ def constants_of(table: object, name: str, file: str, schema: Schema) -> dict[st
     """Check one table of constants, wherever below the data folder it stands.
 
     The schema gives type and unit of every key that must be there; an int is accepted as a float.
-
-    Raises
-    ------
-    DataError
-        If a key is missing or has a wrong type, unit or range.
     """
     if not isinstance(table, dict):
         raise DataError(f"The data file {file} has no table {name!r}: restore it.")

@@ -14,42 +14,15 @@ GPU_PRECISIONS = ("mixed", "tf32", "fp32")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """What one GPU board is.
+    """What one GPU board is; ``constants`` holds the same values with unit, source and label.
 
-    Attributes
-    ----------
-    name : str
-        For example "A100 SXM 80GB".
-    sms : int
-        Streaming multiprocessors.
-    boost_hz : int
-        Boost clock, at which the peaks are stated.
-    fp32_flops_per_s, fp16_tensor_flops_per_s, tf32_tensor_flops_per_s : float
-        Dense peaks; 0 where the board lacks the mode.
-    tensor_efficiency, fp32_efficiency : float
-        Share of those peaks that the largest matrix products reach on a running board.
-    l2_bytes_per_cycle : int
-        What the level-2 cache hands to all multiprocessors together.
-    memory_bytes : int
-        Size of the board's memory.
-    memory_bytes_per_s : float
-        Stated bandwidth of that memory.
-    memory_efficiency : float
-        Share of it that a plain copy reaches.
-    all_reduce_bytes_per_s : float
-        Bus bandwidth of an all-reduce within one machine, as nccl-tests defines it.
-    all_reduce_hop_s : float
-        Latency of one step of the ring.
-    kernel_gap_s : float
-        Between two kernels that wait in the same queue.
-    max_gpus : int
-        Boards in the largest machine that is modelled.
-    tdp_w : float
-        Thermal design power.
-    compared : str
-        "yes" where published runs on the board were compared with predictions, else "no".
-    constants : dict of str to Constant
-        The same values with unit, source and label.
+    Peaks are dense ones at the boost clock, 0 where the board lacks the mode; the efficiencies are
+    the share of them, and of the stated memory bandwidth, that the largest matrix products and a
+    plain copy reach on a running board. The level-2 cache hands ``l2_bytes_per_cycle`` to all
+    multiprocessors (``sms``) together. ``all_reduce_bytes_per_s`` is the bus bandwidth within one
+    machine, as nccl-tests defines it, of at most ``max_gpus`` boards; ``kernel_gap_s`` lies between
+    two kernels that wait in the same queue. ``compared`` is "yes" where published runs on the board
+    were compared with predictions.
     """
 
     FILE: ClassVar = "gpus"
@@ -76,13 +49,7 @@ class Gpu:
     constants: dict[str, Constant] = field(compare=False, repr=False)
 
     def matmul_flops_per_s(self, precision: str) -> float:
-        """Return what large matrix products reach at a precision, in FLOP/s.
-
-        Raises
-        ------
-        ConfigError
-            If the precision is unknown or the board does not have it.
-        """
+        """Return what large matrix products reach, in FLOP/s (`ConfigError` if none)."""
         rates = {
             "mixed": self.fp16_tensor_flops_per_s * self.tensor_efficiency,
             "tf32": self.tf32_tensor_flops_per_s * self.tensor_efficiency,
@@ -127,31 +94,10 @@ def gpu_node_names() -> tuple[str, ...]:
 
 
 def load_gpu(name: str) -> Gpu:
-    """Return one board.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such board; the message gives the nearest one.
-    DataError
-        If the data file is missing or corrupt.
-    """
+    """Return a board of data/hardware/gpus.toml; errors as of `constants.load`."""
     return load(Gpu, name)
 
 
 def load_gpu_node(name: str) -> GpuNode:
-    """Return one machine with GPUs.
-
-    Parameters
-    ----------
-    name : str
-        For example "DGX A100" or "Grace A100".
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such machine; the message gives the nearest one.
-    DataError
-        If the data file is missing or corrupt.
-    """
+    """Return a machine with GPUs, for example "DGX A100"; errors as of `constants.load`."""
     return load(GpuNode, name)

@@ -10,33 +10,16 @@ from ipusim.machine.constants import Constant, constant, load, table_names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """One host server.
+    """One host server; ``constants`` holds the same values with unit, source and label.
 
-    Attributes
-    ----------
-    name : str
-        One of `host_names`.
-    cores, numa_nodes : int
-        Physical cores, and NUMA nodes that share them evenly.
-    remote_distance : float
-        Mean time of a memory access from a process that runs on any node, over that of an access
-        within the node.
-    memory_stall_share : float
-        Share of the time that image decoding waits for memory when all of it is local.
-    decoded_images_per_s_per_core : float
-        JPEG images that one core decodes, crops and resizes per second with all cores busy.
-    ten_crop_images_per_s_per_core : float
-        The same where ten crops of each image are cut and their colours changed.
-    worker_process_efficiency : float
-        Share of that rate that is left when the images pass from a worker process to the loader.
-    loader_bytes_per_s : float
-        What the process of an instance that collects the batches of its workers passes on.
-    core_cache_bytes : int
-        Cache that one core can fill.
-    service_processes : int
-        Busy processes of an instance beside its workers.
-    constants : dict of str to Constant
-        The same values with unit, source and label.
+    NUMA nodes share the cores evenly. ``remote_distance`` is the mean time of a memory access from
+    a process that runs on any node, over that of an access within the node; ``memory_stall_share``
+    is the share of the time that image decoding waits for memory when all of it is local. With all
+    cores busy each decodes, crops and resizes so many JPEG images, fewer where ten crops of each
+    are cut and their colours changed; ``worker_process_efficiency`` of that is left when the images
+    pass from a worker process to the loader, the process of an instance that collects the batches
+    of its workers and passes on ``loader_bytes_per_s``. An instance has ``service_processes`` busy
+    processes beside its workers; one core can fill ``core_cache_bytes``.
     """
 
     FILE: ClassVar = "hosts"
@@ -72,18 +55,5 @@ def host_names() -> tuple[str, ...]:
 
 
 def load_host(name: str) -> Host:
-    """Return one host server.
-
-    Returns
-    -------
-    Host
-        With the values of data/hardware/hosts.toml.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such server.
-    DataError
-        If the data file is missing or corrupt.
-    """
+    """Return a server of data/hardware/hosts.toml; errors as of `constants.load`."""
     return load(Host, name)

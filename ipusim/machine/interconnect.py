@@ -12,16 +12,8 @@ from ipusim.machine.system import System
 class Ring:
     """Members that pass data to their neighbours, step by step.
 
-    Attributes
-    ----------
-    members : int
-        Members, at least 1.
-    directions : int
-        2 where data can go round both ways at once, else 1.
-    bytes_per_s : float
-        Payload that a member sends per second in one direction.
-    step_latency_s : float
-        Sync and link latency of one step.
+    Each sends `bytes_per_s` of payload in one direction, or in both at once where `directions` is
+    2; a step takes the latency of a sync and a link besides.
     """
 
     members: int
@@ -32,16 +24,10 @@ class Ring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """The way from one chip to another.
+    """The way from one chip to another: links crossed one after the other, none within a chip.
 
-    Attributes
-    ----------
-    hops : int
-        Links crossed one after the other; 0 within a chip.
-    bytes_per_s : float
-        Payload per second and direction of the narrowest hop.
-    latency_s : float
-        Time of an empty transfer, without the sync before it.
+    The narrowest hop sets the payload per second and direction; an empty transfer takes
+    `latency_s`, without the sync before it.
     """
 
     hops: int
@@ -50,54 +36,28 @@ class Route:
 
 
 def sync_s(system: System, ipus: int) -> float:
-    """Return the time of a sync over `ipus` chips inside the chips and between them.
+    """Return the seconds of a sync over `ipus` chips inside the chips and between them.
 
-    Parameters
-    ----------
-    system : System
-    ipus : int
-        Chips in the sync group, at least 1.
-
-    Returns
-    -------
-    float
-        Seconds: the multi-chip sync of the chip's description, or the hops of the ladder where
-        these take longer.
+    That is the multi-chip sync of the chip's description, or the hops of the ladder where these
+    take longer.
     """
     on_chip = system.chip.seconds(system.chip.global_sync_cycles)
     return max(on_chip, system.global_sync_s(ipus))
 
 
 def replica_rings(system: System, replicas: int, ipus_per_replica: int = 1) -> tuple[Ring, ...]:
-    """Return the rings of a collective over replicas, innermost first.
+    """Return the rings of a collective over neighbouring replicas, innermost first.
 
-    Parameters
-    ----------
-    system : System
-    replicas : int
-        Replicas that take part, neighbours of each other.
-    ipus_per_replica : int
-        Chips of one replica.
+    One ring lies over IPU-Links, a second one over GW-Links where the replicas reach beyond the
+    chips that IPU-Links join; a single replica has no ring. `ConfigError` if the replicas do not
+    fit the system, or fill its racks unevenly.
 
-    Returns
-    -------
-    tuple of Ring
-        One ring over IPU-Links, and a second one over GW-Links where the replicas reach beyond
-        the chips that IPU-Links join. A single replica has no ring.
-
-    Raises
-    ------
-    ConfigError
-        If the replicas do not fit the system, or fill its racks unevenly.
-
-    Notes
-    -----
     Replicas of one chip lie on a ring along the periphery of the ladder, up one rail and down the
     other, so a rail is the narrowest part; two of them share a rung (poplibs
     lib/popops/TensorCollectives.cpp, tag sdk/poplar/2.0.0, createRing; Poplar user guide, GCL:
     peripheral ring). Replicas of more chips exchange chip by chip along the rail, in a closed ring
-    where a torus is filled and otherwise up and back along a line, which leaves one direction.
-    A tensor lives on one chip of a replica and is reduced over links to the same chip of other
+    where a torus is filled and otherwise up and back along a line, which leaves one direction. A
+    tensor lives on one chip of a replica and is reduced over links to the same chip of other
     replicas, which it has to itself. [inferred]
     """
     if replicas < 1 or ipus_per_replica < 1:
@@ -161,21 +121,10 @@ def _gw_link_ring(system: System, members: int, ipus_per_replica: int) -> Ring:
 
 
 def route(system: System, source: int, target: int) -> Route:
-    """Return the way from chip `source` to chip `target`.
+    """Return the way from chip `source` to chip `target`; `ConfigError` if one does not exist.
 
     Chips 0 and 1 form the first rung of the ladder, 2 and 3 the next; traffic crosses the rung
     first and then follows the rail (poplibs lib/poplibs_test/Util.cpp, tag sdk/poplar/2.0.0).
-
-    Parameters
-    ----------
-    system : System
-    source, target : int
-        Chips, 0 to ``system.ipus - 1``.
-
-    Raises
-    ------
-    ConfigError
-        If a chip does not exist.
     """
     for chip in (source, target):
         if not 0 <= chip < system.ipus:

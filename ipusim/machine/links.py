@@ -11,22 +11,10 @@ from ipusim.machine.constants import Constant, constant, load, table_names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """One link, one direction.
+    """One link, one direction; ``constants`` holds the same values with unit, source and label.
 
-    Attributes
-    ----------
-    name : str
-        "IPU-Link Mk1", "IPU-Link Mk2" or "GW-Link".
-    bytes_per_s : float
-        Raw bandwidth of one link in one direction.
-    efficiency : float
-        Share of it that payload can use.
-    latency_s : float
-        Time of an empty transfer.
-    sync_s_per_hop : float
-        Time that one hop of a sync takes in one direction.
-    constants : dict of str to Constant
-        The same values with unit, source and label.
+    Payload can use the share ``efficiency`` of the raw bandwidth; an empty transfer takes
+    ``latency_s``, one hop of a sync ``sync_s_per_hop``.
     """
 
     FILE: ClassVar = "links"
@@ -45,25 +33,7 @@ class Link:
         return self.bytes_per_s * self.efficiency
 
     def transfer_s(self, size_bytes: float, links: int = 1) -> float:
-        """Return the time to move `size_bytes` over `links` parallel links.
-
-        Parameters
-        ----------
-        size_bytes : float
-            Payload, at least 0.
-        links : int
-            Parallel links, at least 1.
-
-        Returns
-        -------
-        float
-            Seconds: latency + bytes / (links x effective bandwidth).
-
-        Raises
-        ------
-        ConfigError
-            If a parameter is out of range.
-        """
+        """Return the seconds to move a payload over parallel links: latency + bytes / bandwidth."""
         if links < 1 or size_bytes < 0:
             raise ConfigError(
                 f"A transfer of {size_bytes} bytes over {links} links is impossible: "
@@ -78,43 +48,15 @@ def link_names() -> tuple[str, ...]:
 
 
 def load_link(name: str) -> Link:
-    """Return one link.
-
-    Returns
-    -------
-    Link
-        With the values of data/hardware/links.toml.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such link.
-    DataError
-        If the data file is missing or corrupt.
-    """
+    """Return a link of data/hardware/links.toml; errors as of `constants.load`."""
     return load(Link, name)
 
 
 def sync_hops(ipus: int) -> int:
-    """Return the hops that a sync over `ipus` chips crosses in one direction.
+    """Return the hops that a sync over `ipus` chips crosses in one direction, 0 for one chip.
 
-    One hop leaves the rung of the ladder, then half of the remaining rail is crossed
-    (poplibs lib/poplibs_test/Util.cpp).
-
-    Parameters
-    ----------
-    ipus : int
-        Chips in the sync group, at least 1.
-
-    Returns
-    -------
-    int
-        0 for one chip, else 1 + (ipus // 2) // 2.
-
-    Raises
-    ------
-    ConfigError
-        If `ipus` is below 1.
+    One hop leaves the rung of the ladder, then half of the remaining rail is crossed (poplibs
+    lib/poplibs_test/Util.cpp).
     """
     if ipus < 1:
         raise ConfigError(f"A sync over {ipus} IPUs is impossible: use at least 1.")

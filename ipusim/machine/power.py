@@ -43,26 +43,12 @@ class Energy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerConstants:
-    """Power and energy of one chip generation.
+    """Power and energy of one chip generation; ``constants`` has unit, source and label of each.
 
-    Attributes
-    ----------
-    chip : str
-        Name of the chip.
-    static_w_per_ipu : float
-        Power of a chip that waits, in watts.
-    card_w : float
-        Power of everything else on the card or in the machine, in watts per card or machine.
-    amp_pj_per_flop : float
-        Energy of one float16 FLOP of the conv units, operand delivery included, in picojoules.
-    sram_pj_per_byte : float
-        Energy of one byte read from or written to tile memory, in picojoules.
-    exchange_pj_per_byte : float
-        Energy of one byte received over the on-chip exchange, in picojoules.
-    host_w : float
-        Power of one host server, in watts; outside every card measurement.
-    constants : dict of str to Constant
-        The same values with unit, source and label.
+    A chip that waits draws ``static_w_per_ipu``, everything else on the card or in the machine
+    ``card_w``. The energy of a float16 FLOP of the conv units includes the delivery of operands; a
+    byte is one read from or written to tile memory, or received over the on-chip exchange. A host
+    server draws ``host_w``, outside every card measurement.
     """
 
     FILE: ClassVar = "power"
@@ -78,22 +64,7 @@ class PowerConstants:
     constants: dict[str, Constant] = field(compare=False, repr=False)
 
     def energy(self, *, flops: float, sram_bytes: float, exchange_bytes: float) -> Energy:
-        """Return the energy of some activity.
-
-        Parameters
-        ----------
-        flops : float
-            FLOPs of the conv units.
-        sram_bytes : float
-            Bytes read from and written to tile memory.
-        exchange_bytes : float
-            Bytes received over the on-chip exchange.
-
-        Returns
-        -------
-        Energy
-            In joules, by where it is spent.
-        """
+        """Return the energy of some FLOPs of the conv units, and bytes of memory and exchange."""
         return Energy(
             amp_j=flops * self.amp_pj_per_flop * 1e-12,
             sram_j=sram_bytes * self.sram_pj_per_byte * 1e-12,
@@ -102,23 +73,5 @@ class PowerConstants:
 
 
 def load_power(chip: str) -> PowerConstants:
-    """Return the power constants of one chip.
-
-    Parameters
-    ----------
-    chip : str
-        Name of the chip, in any case, with or without spaces and hyphens.
-
-    Returns
-    -------
-    PowerConstants
-        With the values of data/hardware/power.toml.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such chip.
-    DataError
-        If the data file is missing or corrupt.
-    """
+    """Return the constants of a chip of data/hardware/power.toml; errors as of `constants.load`."""
     return load(PowerConstants, chip)

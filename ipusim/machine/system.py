@@ -104,24 +104,9 @@ class System:
         return -(-self.ipus // self.ipus_per_machine)
 
     def host_bytes_per_s(self, active_ipus: int) -> float:
-        """Return the host bandwidth that each of `active_ipus` chips gets at the same time.
+        """Return the bytes per second and direction that each of `active_ipus` chips gets at once.
 
         The chips are taken to be spread over as few machines as hold them.
-
-        Parameters
-        ----------
-        active_ipus : int
-            Chips that exchange data with the host, 1 to `ipus`.
-
-        Returns
-        -------
-        float
-            Bytes per second, chip and direction.
-
-        Raises
-        ------
-        ConfigError
-            If `active_ipus` is out of range.
         """
         if not 1 <= active_ipus <= self.ipus:
             raise ConfigError(
@@ -134,18 +119,7 @@ class System:
         )
 
     def global_sync_s(self, ipus: int) -> float:
-        """Return the time of a sync over `ipus` chips, there and back.
-
-        Parameters
-        ----------
-        ipus : int
-            Chips in the sync group, at least 1.
-
-        Returns
-        -------
-        float
-            Seconds; 0 for one chip.
-        """
+        """Return the seconds of a sync over `ipus` chips, there and back; 0 for one chip."""
         return 2 * sync_hops(ipus) * self.ipu_link.sync_s_per_hop
 
 

@@ -52,18 +52,10 @@ def update(
     loss_scale: float,
     arithmetic: Arithmetic,
 ) -> None:
-    """Take one step in place.
+    """Take one step in place, with gradients of the loss times `loss_scale`.
 
-    Parameters
-    ----------
-    state : AdamState
-    gradients : mapping of str to numpy.ndarray
-        Of the loss times `loss_scale`.
-    learning_rate : float
-    loss_scale : float
-        A power of two divides out exactly.
-    arithmetic : Arithmetic
-        Rounds half weights with its next streams of random bits.
+    A power of two divides out exactly; the arithmetic rounds half weights with its next streams of
+    random bits.
     """
     state.step += 1
     # Running products instead of powers: every machine multiplies alike.

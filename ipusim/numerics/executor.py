@@ -113,23 +113,10 @@ def backward(
     wanted: frozenset[str],
     arithmetic: Arithmetic,
 ) -> dict[str, np.ndarray]:
-    """Differentiate a program that `forward` has run.
+    """Differentiate a program that `forward` has run: gradients of those inputs and weights wanted.
 
-    Parameters
-    ----------
-    program, values
-        The program and all values of its forward pass.
-    output_gradients : mapping of str to numpy.ndarray
-        Gradients of outputs, as stored.
-    wanted : frozenset of str
-        Inputs and weights whose gradients to return.
-    arithmetic : Arithmetic
-        The one that ran forwards: it continues its streams.
-
-    Raises
-    ------
-    WorkloadError
-        If an operator on the way has no gradient; the message names it.
+    The arithmetic is the one that ran forwards: it continues its streams. `WorkloadError` names an
+    operator on the way that has no gradient.
     """
     reached = set(wanted)
     for node in program.nodes:

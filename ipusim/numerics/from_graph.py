@@ -42,13 +42,7 @@ _VIEWS = ("reshape", "flatten", "squeeze", "unsqueeze", "identity")
 
 
 def program_of(graph: Graph) -> Program:
-    """Translate a forward graph.
-
-    Raises
-    ------
-    WorkloadError
-        If an operator is not supported or leaves an attribute open; the message names it.
-    """
+    """Translate a forward graph; `WorkloadError` names an operator that has no translation."""
     producers = graph.producers()
     stored = [*graph.with_role("parameter"), *graph.with_role("constant")]
     return Program(

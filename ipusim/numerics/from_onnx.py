@@ -26,13 +26,7 @@ _EVALUATION_ERRORS = (RuntimeError, NotImplementedError, TypeError, ValueError, 
 
 
 def program_of_onnx(source: str | PathLike[str] | onnx.ModelProto) -> Program:
-    """Read an ONNX file, or a model in memory, with its weights.
-
-    Raises
-    ------
-    WorkloadError
-        If it cannot be read or holds an operator that is not supported (the message names it).
-    """
+    """Read an ONNX file, or a model in memory, with its weights; else a `WorkloadError`."""
     contents = read_onnx(source)
     if isinstance(source, onnx.ModelProto):
         model = source
@@ -60,11 +54,7 @@ def _array(tensor: onnx.TensorProto, contents: OnnxContents) -> np.ndarray:
 def program_of_contents(contents: OnnxContents, values: dict[str, np.ndarray]) -> Program:
     """Build the program of a file that was read before, with the values that are known.
 
-    Parameters
-    ----------
-    contents : OnnxContents
-    values : dict of str to numpy.ndarray
-        Values of initializers; those that are missing become parameters that must be given.
+    Those of missing initializers become parameters that must be given.
     """
     known = {name: _single(array) for name, array in values.items()}
     missing = {name: stored.shape for name, stored in contents.initializers.items()}
@@ -130,13 +120,7 @@ def _check_supported(node: Node, proto: onnx.NodeProto) -> None:
 
 
 def evaluate(node: Node, inputs: list[np.ndarray | None]) -> list[np.ndarray]:
-    """Compute a node by ONNX's own definition, in the types of its inputs.
-
-    Raises
-    ------
-    WorkloadError
-        If ONNX has no reference implementation for it or its inputs do not fit.
-    """
+    """Compute a node by ONNX's own definition, in the types of its inputs (`WorkloadError`)."""
     proto = helper.make_node(node.op, list(node.inputs), list(node.outputs), **node.attributes)
     given = {name: array for name, array in zip(node.inputs, inputs, strict=True) if name}
     try:

@@ -13,15 +13,10 @@ _MATRIX_RANK = 2
 
 
 def initial_weights(program: Program, seed: int) -> dict[str, np.ndarray]:
-    """Draw weights for every parameter of a program.
+    """Draw float32 weights for every parameter of a program.
 
     Matrices and kernels are Xavier-uniform (Glorot and Bengio, AISTATS 2010), vectors are zero,
     except the scales and variances of norms, which are one.
-
-    Returns
-    -------
-    dict of str to numpy.ndarray
-        float32 by parameter name.
     """
     generator = np.random.default_rng([seed, 0x57])
     scales = {node.inputs[1] for node in program.nodes if node.op in ("BatchNormalization",)}

@@ -31,22 +31,10 @@ class Node:
 class Program:
     """Operators in the order in which they run.
 
-    Attributes
-    ----------
-    name : str
-    nodes : tuple of Node
-    inputs, outputs : tuple of str
-    input_shapes : mapping of str to tuple
-        Expected shapes; None where any size will do.
-    floating : frozenset of str
-        Inputs that hold floating-point numbers.
-    parameters : mapping of str to tuple
-        Shapes of the weights that must be given or drawn.
-    values : mapping of str to numpy.ndarray
-        Weights and constants that are known.
-    may_draw : bool
-        Whether random weights make sense: for a definition of the zoo they do, for a file whose
-        weights were left behind they do not.
+    A shape of ``input_shapes`` is None where any size will do; ``floating`` inputs hold
+    floating-point numbers. ``parameters`` are the shapes of the weights that must be given or
+    drawn, ``values`` the weights and constants that are known. It ``may_draw`` random weights as a
+    definition of the zoo; for a file whose weights were left behind they make no sense.
     """
 
     name: str
@@ -62,10 +50,7 @@ class Program:
     def check_inputs(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the inputs as arrays of the types that numerics computes with.
 
-        Raises
-        ------
-        WorkloadError
-            If one is missing, unknown, of another shape, or holds NaN or infinity.
+        `WorkloadError` if one is missing, unknown, of another shape, or holds NaN or infinity.
         """
         for name in inputs:
             if name not in self.inputs:
@@ -102,10 +87,7 @@ class Program:
     def check_weights(self, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return all weights and constants, those given taking the place of known ones.
 
-        Raises
-        ------
-        WorkloadError
-            If a name is unknown, a shape differs or a parameter is missing.
+        `WorkloadError` if a name is unknown, a shape differs or a parameter is missing.
         """
         shapes = {name: array.shape for name, array in self.values.items()}
         shapes.update(self.parameters)

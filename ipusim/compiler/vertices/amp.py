@@ -107,12 +107,10 @@ def _one_by_one(
 
 @njit(cache=True)
 def amp_1x1_cycles(vertex: np.void, part: np.void) -> int:
-    """Cycles of the ConvPartial1x1 (AMP) vertex on one tile.
+    """Return the cycles of the ConvPartial1x1 (AMP) vertex on one tile.
 
-    References
-    ----------
-    poplibs PerformanceEstimation.hpp, getConvPartial1x1SupervisorOuterLoopCycleEstimate.
-    Era 2 agrees with 128 sizes measured on a Bow IPU (data/evidence/ipu_microbench.csv).
+    poplibs PerformanceEstimation.hpp, getConvPartial1x1SupervisorOuterLoopCycleEstimate. Era 2
+    agrees with 128 sizes measured on a Bow IPU (data/evidence/ipu_microbench.csv).
     """
     rates, groups, later_groups = vertex.one_by_one, part.group_grains, part.in_grains - 1
     load = 6 + vertex.weight_load
@@ -152,10 +150,8 @@ def _nx1(
 
 @njit(cache=True)
 def amp_nx1_cycles(vertex: np.void, part: np.void) -> int:
-    """Cycles of the ConvPartialnx1 (AMP) vertex on one tile, zeroing of partials included.
+    """Return the cycles of the ConvPartialnx1 (AMP) vertex, zeroing of partials included.
 
-    References
-    ----------
     poplibs PerformanceEstimation.hpp, getConvPartialnx1Supervisor{Inner,Outer}LoopCycleEstimate.
     """
     outer = (part.kernel_outer + vertex.filter_height - 1) // vertex.filter_height

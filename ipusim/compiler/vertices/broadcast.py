@@ -69,12 +69,7 @@ def vector_inner_cycles(
 ) -> int:
     """Return the cycles of applying one float16 vector to contiguous blocks of its own length.
 
-    Parameters
-    ----------
-    length : int
-        Elements of the vector, for example the channels of one channel group.
-    blocks : int
-        Repetitions on the tile, for example its field positions.
+    The vector is for example the channels of one channel group, `blocks` its field positions.
     """
     per_worker = ceil_div(blocks, chip.workers)
     core = _core(function, length, per_worker, in_place=in_place, version=version)
@@ -143,17 +138,9 @@ def vector_outer_cycles(
 ) -> int:
     """Return the cycles of applying one value per row to a ``rows x columns`` block.
 
-    Parameters
-    ----------
-    rows, columns : int
-        Shape on the tile; each row has its own value.
-    dtype_width : int
-        Elements per vector.
-
-    Notes
-    -----
-    Source: BroadcastVectorOuterByRow and -ByColumn: workers share rows or columns, whichever is
-    faster. A vector takes 2 cycles; rows that are not whole vectors cost 25 instead of 7 each.
+    BroadcastVectorOuterByRow and -ByColumn: workers share rows or columns, whichever is faster. A
+    vector of `dtype_width` takes 2 cycles; rows that are not whole vectors cost 25 instead of 7
+    each.
     """
     overhead = 25 if columns % dtype_width else 7
     supervisor = 200 if version == "2020-01" else 11

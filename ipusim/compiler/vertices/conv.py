@@ -104,15 +104,10 @@ DISTINCT_SHARES = (1, 6, 3, 2, 3, 6)
 
 @njit(cache=True)
 def worker_share(rows: int, row_length: int, worker: int) -> tuple[int, int, int]:
-    """Split one worker's run of positions at the ends of rows.
+    """Return head, whole rows and tail of one worker's run of positions, cut at the ends of rows.
 
-    Workers get equal runs of the ``rows * row_length`` positions
-    (poplibs partitionConvPartialByWorker).
-
-    Returns
-    -------
-    head, whole_rows, tail : int
-        Positions up to the end of the first row, number of whole rows, positions of the last.
+    Workers get equal runs of the ``rows * row_length`` positions (poplibs
+    partitionConvPartialByWorker).
     """
     total = rows * row_length
     begin, end = worker * total // WORKERS, (worker + 1) * total // WORKERS

@@ -44,11 +44,8 @@ def unary_cycles(
 ) -> int:
     """Return the cycles of a one-operand vertex.
 
-    Notes
-    -----
-    Sources: UnaryOp1D, UnaryOp1DInPlace (popops) and NonLinearity1D / NonLinearitySupervisor
-    (popnn). In 2020-01 relu, sigmoid, tanh and gelu are popnn non-linearities, later only gelu
-    and swish are.
+    UnaryOp1D, UnaryOp1DInPlace (popops) and NonLinearity1D / NonLinearitySupervisor (popnn). In
+    2020-01 relu, sigmoid, tanh and gelu are popnn non-linearities, later only gelu and swish are.
     """
     function = canonical_function(function)
     if function in tables.NON_LINEARITY[version]:
@@ -125,11 +122,8 @@ def regions_cycles(
 ) -> int:
     """Return the cycles of a function of several regions of one tile, one vertex per worker.
 
-    `elements` are those of all regions; workers share them in whole vectors, two at least.
-
-    Notes
-    -----
-    Sources: UnaryOp2D, UnaryOp2DInPlace, BinaryOp2D, BinaryOp2DInPlace.
+    Workers share the `elements` of all regions in whole vectors, two at least (UnaryOp2D,
+    UnaryOp2DInPlace, BinaryOp2D, BinaryOp2DInPlace).
     """
     function = canonical_function(function)
     binary = function in tables.BINARY[version]
@@ -172,19 +166,11 @@ def scaled_add_cycles(
     constrained: bool = False,
     version: str,
 ) -> int:
-    """Return the cycles of ``a += scale * b`` with a constant scale.
+    """Return the cycles of ``a += scale * b`` with a constant scale, b of `addend_dtype`.
 
-    Parameters
-    ----------
-    dtype, addend_dtype : str
-        Types of a and of b (the same by default).
-    constrained : bool, optional
-        Whether a and b lie in different memory elements, so that one vector takes 2 cycles.
-
-    Notes
-    -----
-    Source: getScaledArithmeticSupervisorCycleEstimate. float32 added to float16 takes 4 cycles per
-    vector, two equal types 3, float16 added to float32 takes 4 (3 in 2020-01).
+    getScaledArithmeticSupervisorCycleEstimate: float32 added to float16 takes 4 cycles per vector,
+    two equal types 3, float16 added to float32 takes 4 (3 in 2020-01). `constrained` to different
+    memory elements, one vector takes 2.
     """
     addend = addend_dtype or dtype
     width = vector_width(dtype, chip)
@@ -214,12 +200,7 @@ def scaled_add_cycles(
 def cast_cycles(
     elements: int, from_dtype: str, to_dtype: str, chip: ChipLike, *, version: str
 ) -> int:
-    """Return the cycles of a type conversion.
-
-    Notes
-    -----
-    Sources: CastSupervisor (2020-01) and getCast1DCycleEstimate (2021-11).
-    """
+    """Return the cycles of a type conversion (CastSupervisor, then getCast1DCycleEstimate)."""
     per_worker = ceil_div(elements, chip.workers)
     floating = {"float16", "float32"}
     if version == "2020-01":
@@ -307,10 +288,8 @@ def gather_cycles(rows: int, row_elements: int, dtype: str, chip: ChipLike, *, v
 def transpose_cycles(rows: int, columns: int, matrices: int, dtype: str, chip: ChipLike) -> int:
     """Return the cycles of transposing `matrices` matrices of ``rows x columns`` on a tile.
 
-    Notes
-    -----
-    Sources: Transpose1D (float16, multiples of 4) and Transpose2D of
-    lib/popops/popopsCycleEstimators.cpp (tag 2.4.0); in 2020-01 the same vertices live in poplin.
+    Transpose1D (float16, multiples of 4) and Transpose2D of lib/popops/popopsCycleEstimators.cpp
+    (tag 2.4.0); in 2020-01 the same vertices live in poplin.
     """
     if min(rows, columns, matrices) < 1:
         raise ConfigError(

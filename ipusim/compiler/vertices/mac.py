@@ -89,10 +89,8 @@ def _dense_dot(size: np.ndarray, float_input: bool, float_partials: bool, era: i
 
 @njit(cache=True)
 def hmac_cycles(vertex: np.void, part: np.void) -> int:
-    """Cycles of the horizontal MAC vertex on one tile, zeroing of partials included.
+    """Return the cycles of the horizontal MAC vertex on one tile, zeroing of partials included.
 
-    References
-    ----------
     poplibs PerformanceEstimation.hpp, estimateConvPartialHorizontalMacInnerLoopCycles and
     getConvPartialHorizontalMacSupervisorOuterLoopCycleEstimate.
     """
@@ -171,13 +169,10 @@ def _slic_run(
 
 @njit(cache=True)
 def slic_cycles(vertex: np.void, part: np.void, kernel_last: int) -> int:
-    """Cycles of the SLIC vertex on one tile, for kernels whose rows are `kernel_last` long.
+    """Return the cycles of the SLIC vertex, for kernels whose rows are `kernel_last` long.
 
-    The narrow chains merge their halves at the end.
-
-    References
-    ----------
-    poplibs PerformanceEstimation.hpp, getConvPartialSlicSupervisor*CycleEstimate.
+    The narrow chains merge their halves at the end (poplibs PerformanceEstimation.hpp,
+    getConvPartialSlicSupervisor*CycleEstimate).
     """
     rates, groups = vertex.slic, part.group_grains
     sub_kernels = -(-kernel_last // 4) * (part.kernel_elements // kernel_last)
@@ -208,10 +203,8 @@ def vmac_vertex(conv_groups: int, partial_bytes: int, era: int) -> np.ndarray:
 
 @njit(cache=True)
 def vmac_cycles(vertex: np.void, part: np.void, kernel_last: int) -> int:
-    """Cycles of the vertical MAC vertex on one tile, for kernels whose rows are `kernel_last` long.
+    """Return the cycles of the vertical MAC vertex, for kernels whose rows are `kernel_last` long.
 
-    References
-    ----------
     poplibs PerformanceEstimation.hpp, estimateConvPartialVerticalMacInnerLoopCycles and
     getConvPartialVerticalMacSupervisorOuterLoopCycleEstimate.
     """

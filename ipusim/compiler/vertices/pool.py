@@ -23,16 +23,8 @@ _UNPACK = 2
 class PoolGeometry:
     """Which inputs an output sees, per spatial dimension.
 
-    Attributes
-    ----------
-    in_field, kernel : tuple of int
-        Input field and window.
-    stride : tuple of int
-        Step of the output.
-    dilation : tuple of int
-        Spacing of the input: the forward stride in the gradient, otherwise 1.
-    padding_lower : tuple of int
-        Padding before the first (dilated) input.
+    `dilation` is the spacing of the input: the forward stride in the gradient, otherwise 1;
+    `padding_lower` comes before the first (dilated) input.
     """
 
     in_field: tuple[int, ...]

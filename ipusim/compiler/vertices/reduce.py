@@ -29,16 +29,10 @@ class ReduceTypes:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Adjacent outputs of one tile that are reduced alike.
+    """Adjacent outputs (`columns`) of one tile that are reduced alike.
 
-    Attributes
-    ----------
-    columns : int
-        Outputs.
-    inner : int
-        Consecutive partials of one output in memory.
-    outer : int
-        Repetitions of ``columns x inner`` elements.
+    `inner` consecutive partials of one output lie in memory; ``columns x inner`` repeats `outer`
+    times.
     """
 
     columns: int
@@ -95,17 +89,7 @@ def _remainder_bits(width: int, columns: int) -> list[int]:
 def default_cycles(
     columns: int, pieces: int, rows_per_piece: int, types: ReduceTypes, chip: ChipLike
 ) -> int:
-    """Return a worker's cycles for partials in separate pieces (the general vertex).
-
-    Parameters
-    ----------
-    columns : int
-        Outputs of the region.
-    pieces : int
-        Separate partials, each of `rows_per_piece` rows of all columns.
-    rows_per_piece : int
-        Rows of one piece.
-    """
+    """Return a worker's cycles for `pieces` separate partials, each of so many rows of columns."""
     accumulates = types.function in ACCUMULATING
     width = _op_width(types, chip)
     path = vector_width(types.inputs, chip)
@@ -161,12 +145,8 @@ def region_cycles(
 ) -> int:
     """Return a worker's cycles for one region with the vertex that poplibs would pick.
 
-    Parameters
-    ----------
-    region : Region
-        What is reduced; ``inner`` is 1 or ``columns`` is 1, or ``outer`` is 1.
-    pieces : int, optional
-        Separate partials that did not arrive as one regular array.
+    ``inner`` or ``columns`` or ``outer`` is 1; separate partials, if any, did not arrive as one
+    regular array.
     """
     if region.rows > 1 and (region.inner > 1 or region.columns == 1) and region.outer == 1:
         return continuous_cycles(region.columns, region.rows, types, chip)
@@ -260,24 +240,10 @@ def tile_reduction(
     divide_columns: bool = True,
     pieces: int = 1,
 ) -> list[int]:
-    """Return the cycles of the compute sets that reduce what one tile holds.
+    """Return the cycles of the one or two compute sets that reduce what one tile holds.
 
-    Parameters
-    ----------
-    regions : sequence of Region
-        The outputs on the tile.
-    partials : str
-        Type of results shared between two compute sets.
-    divide_columns : bool, optional
-        Whether columns are shared among workers first. Stages between tiles reduce each piece as
-        it is.
-    pieces : int, optional
-        Separate partials per region.
-
-    Returns
-    -------
-    list of int
-        One or two entries: a second compute set combines what several workers made of one output.
+    The second combines what several workers made of one output, stored as `partials`. With
+    `divide_columns` workers share columns first; stages between tiles reduce each piece as it is.
     """
     workers = chip.workers
     function = types.function

@@ -23,15 +23,9 @@ _ATOMIC_STORE_BYTES = 4
 class Expression:
     """An expression of popops::map that becomes one generated vertex.
 
-    Attributes
-    ----------
-    operations : int
-        Operators of the expression; each runs once per vector of each input.
-    tensors : int
-        Tensor inputs.
-    slow : tuple of str
-        Operators among them that take longer than one cycle a vector: besides, they cost what
-        their own vertices do (poplibs' estimate of generated vertices counts them like the rest).
+    Each of its operations runs once per vector of each input tensor. Those in `slow` take longer
+    than one cycle a vector: besides, they cost what their own vertices do (poplibs' estimate of
+    generated vertices counts them like the rest).
     """
 
     operations: int
@@ -92,17 +86,10 @@ def slow_operator_cycles(
 
 
 def loss_transform_cycles(kind: str, elements: int, dtype: str, chip: ChipLike) -> int:
-    """Return the cycles of the loss and its gradient, element by element.
+    """Return the cycles of a loss and its gradient, mean squared or cross entropy of probabilities.
 
-    Parameters
-    ----------
-    kind : str
-        "cross_entropy" (of probabilities) or "mean_squared".
-
-    Notes
-    -----
-    Source: getLossTransformCycles, the same at both tags; elements are shared by the workers in
-    whole vectors. Two halves take one pass of the loop.
+    getLossTransformCycles, the same at both tags; workers share elements in whole vectors. Two
+    halves take one pass of the loop.
     """
     softmax = kind == "cross_entropy"
     width = vector_width(dtype, chip)
@@ -143,12 +130,7 @@ def multi_slice_cycles(
 ) -> int:
     """Return the cycles of copying rows chosen by index, one vertex per worker (MultiSlice).
 
-    Parameters
-    ----------
-    offsets, in_range : int
-        Indices that one worker looks at, and how many of them it finds.
-    row_elements : int
-        Elements of a row on the tile.
+    One worker looks at `offsets` indices and finds `in_range` of them.
     """
     found = offsets if version == "2020-01" else in_range
     missed = 8 * (offsets - found)
@@ -167,21 +149,10 @@ def multi_update_add_cycles(
 ) -> int:
     """Return the cycles of adding scaled rows into the part of a table that lies on this tile.
 
-    Parameters
-    ----------
-    offsets : int
-        Indices that the tile looks at.
-    in_range : int
-        Most of them that one worker finds in its part of the table.
-    row_elements : int
-        Elements of a row on the tile.
-
-    Notes
-    -----
-    Sources: getMultiUpdateOpCycleEstimate for unsorted indices; before it (tags 1.0.136 to
-    sdk/poplar/2.0.0) MultiUpdateAdd, which ran on one worker. Rows of 64 bits have a path of
-    their own since. Rows that are not whole 32-bit words take
-    a C++ path at 20 cycles per element.
+    The tile looks at `offsets` indices, of which one worker finds `in_range` at most.
+    getMultiUpdateOpCycleEstimate for unsorted indices; before it (tags 1.0.136 to sdk/poplar/2.0.0)
+    MultiUpdateAdd, which ran on one worker. Rows of 64 bits have a path of their own since. Rows
+    that are not whole 32-bit words take a C++ path at 20 cycles per element.
     """
     size = element_bytes(dtype)
     words = size == 4

@@ -22,6 +22,7 @@ from ipusim.kernel_cache import njit
 from ipusim.numerics.kernels.rounding import (
     NEAREST,
     STOCHASTIC,
+    Rounding,
     random_bits,
     round_nearest,
     round_stochastic,
@@ -45,33 +46,19 @@ def accumulate(
     a: np.ndarray,
     b: np.ndarray,
     out: np.ndarray,
-    mode: int,
-    key: np.uint32,
-    salt: np.uint32,
-    first_row: int,
-    first_column: int,
+    rounding: Rounding,
+    corner: tuple[int, int],
     begin: int,
     end: int,
 ) -> None:
     """Add ``a[:, begin:end] @ b[begin:end]`` to the partial sums in `out`, pass by pass.
 
-    Parameters
-    ----------
-    a : float32 (rows, depth), depth a multiple of 16
-    b : float32 (depth, columns)
-    out : float32 (rows, columns)
-        Partial sums so far.
-    mode : int
-        How partials are rounded after each pass: not at all, to the nearest half, stochastically.
-    key, salt : numpy.uint32
-        Stream of random bits.
-    first_row, first_column : int
-        Position of this block in the whole result; it selects the random bits.
-    begin, end : int
-        Part of the sum, in whole passes.
+    All float32, ranges in whole passes of 16; partials are rounded after each pass. The block's
+    `corner`, its first row and column in the whole result, selects the random bits.
     """
     rows = a.shape[0]
     columns = b.shape[1]
+    first_row, first_column = corner
     sums = np.empty((2, columns), np.float32)
     s0, s1 = sums[0], sums[1]
     for start in range(begin, end, PASS_DEPTH):
@@ -92,22 +79,21 @@ def accumulate(
                         b0, b1, b2, b3 = b[k, j], b[k + 1, j], b[k + 2, j], b[k + 3, j]
                         s0[j] += (p0 * b0 + p1 * b1) + (p2 * b2 + p3 * b3)
                         s1[j] += (q0 * b0 + q1 * b1) + (q2 * b2 + q3 * b3)
-            _store(out[i], s0, mode, number, key, salt, first_row + i, first_column)
+            _store(out[i], s0, rounding, number, first_row + i, first_column)
             if i1 > i:
-                _store(out[i1], s1, mode, number, key, salt, first_row + i1, first_column)
+                _store(out[i1], s1, rounding, number, first_row + i1, first_column)
 
 
 @njit(cache=True, nogil=True)
 def _store(
     partials: np.ndarray,
     sums: np.ndarray,
-    mode: int,
+    rounding: Rounding,
     number: np.uint32,
-    key: np.uint32,
-    salt: np.uint32,
     row: int,
     column: int,
 ) -> None:
+    mode, key, salt = rounding
     for j in range(partials.size):
         partials[j] += sums[j]
     if mode == STOCHASTIC:
@@ -122,14 +108,7 @@ def _store(
 
 @njit(cache=True, nogil=True)
 def product(
-    a: np.ndarray,
-    b: np.ndarray,
-    out: np.ndarray,
-    mode: int,
-    key: np.uint32,
-    salt: np.uint32,
-    first_row: int,
-    first_column: int,
+    a: np.ndarray, b: np.ndarray, out: np.ndarray, rounding: Rounding, corner: tuple[int, int]
 ) -> None:
     """Write ``a @ b``, cut into slices that are reduced in single precision.
 
@@ -139,11 +118,11 @@ def product(
     slice_depth = SLICE_PASSES * PASS_DEPTH
     out[:] = 0
     if depth <= slice_depth:
-        accumulate(a, b, out, mode, key, salt, first_row, first_column, 0, depth)
+        accumulate(a, b, out, rounding, corner, 0, depth)
         return
     partials = np.empty_like(out)
     for start in range(0, depth, slice_depth):
         stop = min(start + slice_depth, depth)
         partials[:] = 0
-        accumulate(a, b, partials, mode, key, salt, first_row, first_column, start, stop)
+        accumulate(a, b, partials, rounding, corner, start, stop)
         out += partials

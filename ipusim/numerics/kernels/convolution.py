@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
 from ipusim.errors import WorkloadError
 from ipusim.kernel_cache import njit
 from ipusim.numerics.kernels.amp import PASS_DEPTH, SLICE_PASSES, accumulate, padded, product
-from ipusim.numerics.kernels.rounding import random_bits
+from ipusim.numerics.kernels.rounding import Rounding, random_bits
 from ipusim.numerics.kernels.threads import over_ranges, writable
 
 Pair = tuple[int, int]
@@ -114,9 +115,18 @@ def _in_order(weights: np.ndarray, order: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(np.where(channel >= 0, table, np.float32(0)))
 
 
+class _Walk(NamedTuple):
+    """How a kernel meets its input: terms of a sum, strides and dilations, result, groups."""
+
+    order: np.ndarray
+    step: tuple[int, int, int, int]
+    field: Pair
+    groups: int
+
+
 @njit(cache=True, nogil=True)
-def _convolve_range(x, table, order, step, out_field, groups, mode, key, salt, out, start, stop):
-    rows, columns = out_field
+def _convolve_range(x, table, walk, rounding, out, start, stop):
+    order, step, (rows, columns), groups = walk
     positions = rows * columns
     terms = order.shape[0]
     width = (stop - start) * positions
@@ -143,16 +153,8 @@ def _convolve_range(x, table, order, step, out_field, groups, mode, key, salt, o
                             target[j] = line[j * step[1]]
                     place += columns
         first = group * per_group
-        product(
-            table[first : first + per_group],
-            patches,
-            result,
-            mode,
-            key,
-            salt,
-            first,
-            start * positions,
-        )
+        weights = table[first : first + per_group]
+        product(weights, patches, result, rounding, (first, start * positions))
         for channel in range(per_group):
             place = 0
             for sample in range(start, stop):
@@ -161,26 +163,14 @@ def _convolve_range(x, table, order, step, out_field, groups, mode, key, salt, o
 
 
 def convolve(x: np.ndarray, weights: np.ndarray, window: Window, mode: int, key: Key) -> np.ndarray:
-    """Convolve.
+    """Convolve float32 (batch, channels, rows, columns): the partials after their last pass.
 
-    Parameters
-    ----------
-    x : float32 (batch, channels, rows, columns)
-    weights : float32 (output channels, channels per group, kernel rows, kernel columns)
-    window : Window
-    mode, key
-        How partials are rounded (`ipusim.numerics.kernels.rounding`) and
-        the stream of random bits.
-
-    Returns
-    -------
-    numpy.ndarray
-        float32 (batch, output channels, rows, columns): the partials after their last pass.
+    Weights are (output channels, channels per group, kernel rows, kernel columns); `mode` says how
+    partials are rounded (`ipusim.numerics.kernels.rounding`), `key` is the stream of random bits.
     """
     kernel = (weights.shape[2], weights.shape[3])
     field = window.out_field((x.shape[2], x.shape[3]), kernel)
     order = _sum_order(weights.shape[1], kernel)
-    table = _in_order(weights, order)
     positions = prod(field)
     out = np.empty((x.shape[0], weights.shape[0], positions), np.float32)
     spread, lines = _spread(x, window), field
@@ -191,13 +181,9 @@ def convolve(x: np.ndarray, weights: np.ndarray, window: Window, mode: int, key:
         max(1, _COLUMNS // positions),
         _convolve_range,
         spread,
-        table,
-        order,
-        (*window.stride, *window.dilation),
-        lines,
-        window.groups,
-        mode,
-        *key,
+        _in_order(weights, order),
+        _Walk(order, (*window.stride, *window.dilation), lines, window.groups),
+        Rounding(mode, *key),
         out,
     )
     return out.reshape(x.shape[0], weights.shape[0], *field)
@@ -206,19 +192,7 @@ def convolve(x: np.ndarray, weights: np.ndarray, window: Window, mode: int, key:
 def data_gradient(
     gradient: np.ndarray, weights: np.ndarray, field: Pair, window: Window, mode: int, key: Key
 ) -> np.ndarray:
-    """Return the gradient of the input of a convolution.
-
-    Parameters
-    ----------
-    gradient : float32 (batch, output channels, rows, columns)
-        Gradient of the result.
-    weights : float32
-        Those of the forward convolution.
-    field : (rows, columns)
-        Size of the forward input.
-    window, mode, key
-        As for `convolve`.
-    """
+    """Return the gradient of the input, of size `field`, of a convolution with these weights."""
     groups = window.groups
     out_channels, in_group, rows, columns = weights.shape
     swapped = weights.reshape(groups, out_channels // groups, in_group, rows, columns)
@@ -228,12 +202,14 @@ def data_gradient(
 
 
 @njit(cache=True, nogil=True)
-def _weight_range(x, gradient, taps, corners, groups, mode, key, salt, partial, start, stop):
+def _weight_range(x, gradient, reads, rounding, partial, start, stop):
     """Add up one block of samples; `partial` is (block, output channel, weights of a channel).
 
-    `x` is (batch, group, elements); an output position reads its elements at ``corner + taps``.
+    `x` is (batch, group, elements); an output position reads its elements at ``corner + taps``,
+    of which `reads` holds all.
     """
-    positions = corners.size
+    (taps, corners), (mode, key, salt) = reads, rounding
+    positions, groups = corners.size, x.shape[1]
     per_group = gradient.shape[1] // groups
     block = start // PASS_DEPTH
     left = np.zeros((per_group, SLICE_PASSES * PASS_DEPTH), np.float32)
@@ -262,32 +238,18 @@ def _weight_range(x, gradient, taps, corners, groups, mode, key, salt, partial, 
             slice_key = random_bits(np.uint32(block), key, salt)
             slice_salt = random_bits(np.uint32(begin), salt, key)
             depth = (end - begin) * PASS_DEPTH
-            accumulate(left, right, sums, mode, slice_key, slice_salt, first, 0, 0, depth)
+            of_slice = Rounding(mode, slice_key, slice_salt)
+            accumulate(left, right, sums, of_slice, (first, 0), 0, depth)
             target += sums
 
 
 def weight_gradient(
     x: np.ndarray, gradient: np.ndarray, kernel: Pair, window: Window, mode: int, key: Key
 ) -> np.ndarray:
-    """Return the gradient of the weights of a convolution.
+    """Return the gradient of the weights of a convolution, of size `kernel`.
 
     Blocks of 16 samples and `SLICE_PASSES` positions are summed in the partials type and then
     reduced in single precision, in the order of the batch.
-
-    Parameters
-    ----------
-    x : float32
-        Forward input.
-    gradient : float32
-        Gradient of the result.
-    kernel : (rows, columns)
-    window, mode, key
-        As for `convolve`.
-
-    Returns
-    -------
-    numpy.ndarray
-        float32, shaped as the weights.
     """
     batch, out_channels = gradient.shape[:2]
     in_group = x.shape[1] // window.groups
@@ -307,11 +269,8 @@ def weight_gradient(
         _weight_range,
         spread.reshape(batch, window.groups, -1),
         writable(gradient.reshape(batch, out_channels, -1)),
-        taps.reshape(-1).astype(np.uint32),
-        (down[:, None] * width + across).reshape(-1),
-        window.groups,
-        mode,
-        *key,
+        (taps.reshape(-1).astype(np.uint32), (down[:, None] * width + across).reshape(-1)),
+        Rounding(mode, *key),
         partial,
     )
     total = partial[0]

@@ -5,15 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from ipusim.kernel_cache import njit
-from ipusim.numerics.kernels.amp import padded, product
+from ipusim.numerics.kernels.amp import PASS_DEPTH, product
+from ipusim.numerics.kernels.rounding import Rounding
 from ipusim.numerics.kernels.threads import over_ranges, writable
 
 _ROWS = 128  # rows of one product that one thread works on at a time
 
 
 @njit(cache=True, nogil=True)
-def _multiply_range(a, b, flip_a, flip_b, depth, padded_depth, mode, key, salt, out, start, stop):
+def _multiply_range(a, b, flips, rounding, out, start, stop):
+    flip_a, flip_b = flips
     rows, columns = out.shape[1:]
+    depth = a.shape[1] if flip_a else a.shape[2]
+    padded_depth = (depth + PASS_DEPTH - 1) // PASS_DEPTH * PASS_DEPTH
     blocks = (rows + _ROWS - 1) // _ROWS
     right = np.zeros((padded_depth, columns), np.float32)
     for item in range(start, stop):
@@ -29,7 +33,7 @@ def _multiply_range(a, b, flip_a, flip_b, depth, padded_depth, mode, key, salt, 
             for j in range(columns):
                 right[k, j] = source_b[j, k] if flip_b else source_b[k, j]
         result = out[group, first:last]
-        product(left, right, result, mode, key, salt, group * rows + first, 0)
+        product(left, right, result, rounding, (group * rows + first, 0))
 
 
 def multiply(
@@ -41,23 +45,13 @@ def multiply(
     flip_a: bool = False,
     flip_b: bool = False,
 ) -> np.ndarray:
-    """Multiply ``C[g] = A[g] @ B[g]``.
+    """Return ``C[g] = A[g] @ B[g]`` in float32: the partials after their last pass.
 
-    Parameters
-    ----------
-    a : float32 (groups or 1, m, k), or (.., k, m) with `flip_a`
-    b : float32 (groups or 1, k, n), or (.., n, k) with `flip_b`
-        Of two different numbers of groups one must be 1; that operand is used for all.
-    mode, key
-        How partials are rounded (`ipusim.numerics.kernels.rounding`) and
-        the stream of random bits.
-
-    Returns
-    -------
-    numpy.ndarray
-        float32 (groups, m, n): the partials after their last pass.
+    Operands are (groups or 1, m, k) and (groups or 1, k, n), their last axes exchanged if flipped;
+    `mode` says how partials are rounded (`ipusim.numerics.kernels.rounding`), `key` is the stream
+    of random bits.
     """
-    depth, rows = (a.shape[1], a.shape[2]) if flip_a else (a.shape[2], a.shape[1])
+    rows = a.shape[2] if flip_a else a.shape[1]
     columns = b.shape[1] if flip_b else b.shape[2]
     groups = max(a.shape[0], b.shape[0])
     out = np.empty((groups, rows, columns), np.float32)
@@ -68,12 +62,8 @@ def multiply(
         _multiply_range,
         writable(a),
         writable(b),
-        flip_a,
-        flip_b,
-        depth,
-        padded(depth),
-        mode,
-        *key,
+        (flip_a, flip_b),
+        Rounding(mode, *key),
         out,
     )
     return out

@@ -12,6 +12,8 @@ nor on the machine. All kernels use integer operations and IEEE additions and mu
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import types
 from numba.extending import intrinsic
@@ -43,6 +45,14 @@ _FROM_FIXED = np.float32(2.0**-24)
 _RANDOM_SHIFT = _U(19)
 
 _CHUNK = 1 << 16
+
+
+class Rounding(NamedTuple):
+    """A rounding mode, and key and salt of the stream of random bits (`stream_key`)."""
+
+    mode: int
+    key: np.uint32
+    salt: np.uint32
 
 
 @intrinsic
@@ -119,9 +129,8 @@ def round_stochastic(value: np.float32, random: np.uint32) -> np.float32:
 
 
 @njit(cache=True, nogil=True)
-def _round_range(
-    values: np.ndarray, mode: int, key: np.uint32, salt: np.uint32, start: int, stop: int
-) -> None:
+def _round_range(values: np.ndarray, rounding: Rounding, start: int, stop: int) -> None:
+    mode, key, salt = rounding
     part = values[start:stop]  # indices from zero: the compiler vectorises the loops
     base = _U(key + _U(start))
     if mode == NEAREST:
@@ -133,17 +142,9 @@ def _round_range(
 
 
 def stream_key(*parts: int) -> tuple[np.uint32, np.uint32]:
-    """Return the key and the salt of one stream of random bits.
+    """Return key and salt of one stream of random bits, from its seed, step, operation, ...
 
-    Parameters
-    ----------
-    *parts : int
-        What identifies the stream: seed, step, number of the operation.
-
-    Returns
-    -------
-    tuple of numpy.uint32
-        Two well mixed words; any change of any part changes both.
+    Two well mixed words; any change of any part changes both.
     """
     state = 0x9E3779B97F4A7C15
     for part in parts:
@@ -157,16 +158,8 @@ def stream_key(*parts: int) -> tuple[np.uint32, np.uint32]:
 def round_in_place(
     values: np.ndarray, mode: int, key: tuple[np.uint32, np.uint32] = (_U(0), _U(0))
 ) -> np.ndarray:
-    """Round a contiguous single-precision array to half precision where it is.
-
-    Parameters
-    ----------
-    values : numpy.ndarray of float32, C-contiguous
-    mode : {NONE, NEAREST, STOCHASTIC}
-    key : tuple of numpy.uint32
-        From `stream_key`; only stochastic rounding uses it.
-    """
+    """Round a contiguous float32 array to half precision in place; only STOCHASTIC uses the key."""
     if mode != NONE:
         flat = values.reshape(-1)
-        over_ranges(flat.size, _CHUNK, _round_range, flat, mode, *key)
+        over_ranges(flat.size, _CHUNK, _round_range, flat, Rounding(mode, *key))
     return values

@@ -15,6 +15,7 @@ from ipusim.numerics.kernels.exponential import exponential
 from ipusim.numerics.kernels.rounding import (
     NEAREST,
     STOCHASTIC,
+    Rounding,
     random_bits,
     round_nearest,
     round_stochastic,
@@ -38,7 +39,8 @@ def _round_row(row, mode, key, salt, stage):
 
 
 @njit(cache=True, nogil=True)
-def _softmax_range(x, mode, key, salt, start, stop):
+def _softmax_range(x, rounding, start, stop):
+    mode, key, salt = rounding
     one = np.empty(1, np.float32)
     for i in range(start, stop):
         row = x[i]
@@ -63,7 +65,8 @@ def _softmax_range(x, mode, key, salt, start, stop):
 
 
 @njit(cache=True, nogil=True)
-def _gradient_range(y, gradient, out, mode, key, salt, start, stop):
+def _gradient_range(y, gradient, out, rounding, start, stop):
+    mode, key, salt = rounding
     one = np.empty(1, np.float32)
     scaled = np.empty(y.shape[1], np.float32)
     for i in range(start, stop):
@@ -88,15 +91,15 @@ def _gradient_range(y, gradient, out, mode, key, salt, start, stop):
 def softmax(x: np.ndarray, arithmetic: Arithmetic) -> np.ndarray:
     """Return the softmax of float32 rows ``(rows, length)``."""
     out = np.array(x, np.float32, order="C")
-    mode, key = arithmetic.storage_mode, arithmetic.next_key()
-    over_ranges(out.shape[0], _ROWS, _softmax_range, out, mode, *key)
+    rounding = Rounding(arithmetic.storage_mode, *arithmetic.next_key())
+    over_ranges(out.shape[0], _ROWS, _softmax_range, out, rounding)
     return out
 
 
 def softmax_gradient(y: np.ndarray, gradient: np.ndarray, arithmetic: Arithmetic) -> np.ndarray:
     """Return the gradient of the input from the result and its gradient, all (rows, length)."""
     out = np.empty(y.shape, np.float32)
-    mode, key = arithmetic.storage_mode, arithmetic.next_key()
+    rounding = Rounding(arithmetic.storage_mode, *arithmetic.next_key())
     y, gradient = writable(y), writable(gradient)
-    over_ranges(out.shape[0], _ROWS, _gradient_range, y, gradient, out, mode, *key)
+    over_ranges(out.shape[0], _ROWS, _gradient_range, y, gradient, out, rounding)
     return out

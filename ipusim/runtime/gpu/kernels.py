@@ -37,24 +37,11 @@ _MASK_BYTES = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """One kernel, or several alike.
+    """One kernel, or `count` alike, that the host starts for an operator in a phase of a step.
 
-    Attributes
-    ----------
-    op : str
-        Operator that it comes from.
-    phase : str
-        "forward", "backward" or "update".
-    bytes : int
-        Read from and written to the board's memory.
-    m, n, k, groups : int
-        Size of a matrix product on the matrix rate; m is 0 for a kernel without one.
-    winograd : bool
-        Whether the product is a convolution that float32 kernels transform.
-    scalar_macs : int
-        Multiply-accumulates that run one by one: depthwise convolutions.
-    count : int
-        Kernels; the host starts each.
+    `bytes` are read from and written to the board's memory. A product on the matrix rate has the
+    size (m, k) by (k, n), `groups` times; m is 0 without one. A `winograd` one is a convolution
+    that float32 kernels transform; `scalar_macs` run one by one, as in depthwise convolutions.
     """
 
     op: str
@@ -300,35 +287,8 @@ class _Counter:
 def step_kernels(
     graph: Graph, stack: GpuStack, *, mode: str, precision: str, optimizer: str = "sgd"
 ) -> tuple[Kernel, ...]:
-    """Return the kernels of one step on one GPU.
+    """Return the kernels of one step on one GPU: gradients beside their operator, the update last.
 
-    Parameters
-    ----------
-    graph : Graph
-        A forward graph for the batch of one GPU.
-    stack : GpuStack
-        What fuses, casts and converts.
-    mode : {"training", "inference"}
-    precision : {"mixed", "tf32", "fp32"}
-    optimizer : {"sgd", "rmsprop", "adam", "lamb"}
-        Decides the bytes of an update.
-
-    Returns
-    -------
-    tuple of Kernel
-        In the order of the graph, gradients beside their operator, the update last.
-
-    Raises
-    ------
-    ConfigError
-        If the mode is unknown.
-    UnknownNameError
-        If the optimiser is unknown.
-    WorkloadError
-        If the graph already holds a backward pass.
-
-    Notes
-    -----
     The two gradients of a product need as many multiply-accumulates as the product, and read the
     other operand and the incoming gradient again. The first convolution has no data gradient.
     Additions pass their gradient on without a kernel. Dropout runs in training only.

@@ -28,18 +28,10 @@ cuDNN's float32 convolutions use it."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTime:
-    """Seconds of one step on one board.
+    """Seconds of one step on one board, and the kernels that the host starts.
 
-    Attributes
-    ----------
-    compute_s, memory_s : float
-        Kernels bound by arithmetic, and by memory traffic.
-    gaps_s : float
-        Between kernels.
-    backward_s : float
-        Share of the above that belongs to the backward pass.
-    host_ops : int
-        Kernels that the host starts.
+    Kernels are bound by arithmetic or by memory traffic; `backward_s` is the share of all that
+    belongs to the backward pass.
     """
 
     compute_s: float
@@ -54,42 +46,33 @@ class DeviceTime:
         return self.compute_s + self.memory_s + self.gaps_s
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """What a board gives a matrix product, all its multiprocessors (`sms`) together.
+
+    Operands of `element_bytes` come from the level-2 cache; `copy_bytes_per_s` is the bandwidth of
+    the memory that takes split sums.
+    """
+
+    sms: int
+    flops_per_s: float
+    element_bytes: int
+    l2_bytes_per_s: float
+    copy_bytes_per_s: float
+
+
 @lru_cache(maxsize=1 << 16)
-def matmul_s(
-    m: int,
-    n: int,
-    k: int,
-    groups: int,
-    *,
-    sms: int,
-    flops_per_s: float,
-    element_bytes: int,
-    l2_bytes_per_s: float,
-    copy_bytes_per_s: float,
-) -> float:
+def matmul_s(m: int, n: int, k: int, groups: int, board: Board) -> float:
     """Return the arithmetic time of ``groups`` products of (m, k) by (k, n), in seconds.
 
-    Parameters
-    ----------
-    m, n, k, groups : int
-        Sizes; k is rounded up to `TILE_DEPTH`.
-    sms : int
-        Multiprocessors, each of which computes one result tile at a time.
-    flops_per_s : float
-        Rate of the whole board.
-    element_bytes : int
-        Size of an operand element.
-    l2_bytes_per_s, copy_bytes_per_s : float
-        Bandwidth of the level-2 cache, and of the memory that takes split sums.
-
-    Notes
-    -----
-    Tiles are computed in waves of `sms`; the last wave costs as much as a full one (NVIDIA, Matrix
-    Multiplication Background, sections 3.1 and 3.2). A tile is bound by its arithmetic or by its
-    operands, which come from the level-2 cache. Splitting the inner dimension makes more tiles and
-    costs a write and a read of float32 sums. The fastest tile and split is taken.
+    Tiles are computed in waves of one per multiprocessor; the last wave costs as much as a full one
+    (NVIDIA, Matrix Multiplication Background, sections 3.1 and 3.2). A tile is bound by its
+    arithmetic or by its operands, which come from the level-2 cache. Splitting the inner dimension,
+    which is rounded up to `TILE_DEPTH`, makes more tiles and costs a write and a read of float32
+    sums. The fastest tile and split is taken.
     """
-    rate, feed = flops_per_s / sms, l2_bytes_per_s / sms
+    sms, element_bytes = board.sms, board.element_bytes
+    rate, feed = board.flops_per_s / sms, board.l2_bytes_per_s / sms
     best = float("inf")
     for rows, columns in TILES if groups == 1 else GROUPED_TILES:
         tiles = -(-m // rows) * -(-n // columns) * groups
@@ -99,7 +82,7 @@ def matmul_s(
                 break
             waves = -(-tiles * split // sms)
             depth = -(-k // (split * TILE_DEPTH)) * TILE_DEPTH
-            sums = 8 * split * m * n * groups / copy_bytes_per_s if split > 1 else 0.0
+            sums = 8 * split * m * n * groups / board.copy_bytes_per_s if split > 1 else 0.0
             best = min(best, waves * depth * per_depth + sums)
     return best
 
@@ -113,11 +96,13 @@ def kernel_s(kernel: Kernel, gpu: Gpu, precision: str) -> tuple[float, float]:
             kernel.n,
             kernel.k,
             kernel.groups,
-            sms=gpu.sms,
-            flops_per_s=gpu.matmul_flops_per_s(precision),
-            element_bytes=2 if precision == "mixed" else 4,
-            l2_bytes_per_s=float(gpu.l2_bytes_per_cycle * gpu.boost_hz),
-            copy_bytes_per_s=gpu.copy_bytes_per_s,
+            Board(
+                sms=gpu.sms,
+                flops_per_s=gpu.matmul_flops_per_s(precision),
+                element_bytes=2 if precision == "mixed" else 4,
+                l2_bytes_per_s=float(gpu.l2_bytes_per_cycle * gpu.boost_hz),
+                copy_bytes_per_s=gpu.copy_bytes_per_s,
+            ),
         )
         if kernel.winograd and precision == "fp32":
             compute /= WINOGRAD_GAIN
@@ -127,16 +112,7 @@ def kernel_s(kernel: Kernel, gpu: Gpu, precision: str) -> tuple[float, float]:
 
 
 def device_time(kernels: Iterable[Kernel], gpu: Gpu, precision: str) -> DeviceTime:
-    """Return what the kernels of one step cost a board.
-
-    Parameters
-    ----------
-    kernels : iterable of Kernel
-        From `step_kernels`.
-    gpu : Gpu
-        The board.
-    precision : {"mixed", "tf32", "fp32"}
-    """
+    """Return what the kernels of one step cost a board."""
     compute_s = memory_s = backward_s = gaps_s = 0.0
     host_ops = 0
     for kernel in kernels:

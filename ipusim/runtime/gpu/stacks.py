@@ -24,25 +24,11 @@ _PROPERTIES: dict[str, type] = {
 class GpuStack:
     """What one framework release does between a graph and the kernels that run.
 
-    Attributes
-    ----------
-    name, title : str
-        Short name, and what it is.
-    transposed_precisions : tuple of str
-        Precisions in which every dense convolution converts its operands and its result to the
-        layout that its kernel reads.
-    fused_precisions : tuple of str
-        Precisions in which elementwise operators join the kernel of what comes before them.
-    casts_weights : bool
-        Whether a mixed-precision step converts every weight from float32.
-    kernel_per_reduction : bool
-        Whether each reduction within a softmax or layer norm is a kernel that reads all again.
-    update_kernels_per_parameter : int
-        Kernels of the optimiser per parameter tensor.
-    overlaps_all_reduce : bool
-        Whether gradients are reduced beside the backward pass.
-    sources : dict of str to str
-        Where each property comes from.
+    In `transposed_precisions` every dense convolution converts its operands and its result to the
+    layout that its kernel reads; in `fused_precisions` elementwise operators join the kernel of
+    what comes before them. If it `casts_weights`, a mixed-precision step converts every weight from
+    float32; with a `kernel_per_reduction` each one within a softmax or layer norm reads all again.
+    It `overlaps_all_reduce` where gradients are reduced beside the backward pass.
     """
 
     name: str
@@ -62,20 +48,7 @@ def gpu_stack_names() -> tuple[str, ...]:
 
 
 def load_gpu_stack(name: str) -> GpuStack:
-    """Return one software stack of GPU runs.
-
-    Parameters
-    ----------
-    name : str
-        For example "pytorch-21" or "PyTorch 21.03", in any case.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such stack; the message gives the nearest one.
-    DataError
-        If the data file is missing or corrupt.
-    """
+    """Return a stack of data/gpu/stacks.toml: "pytorch-21" or "PyTorch 21.03", in any case."""
     tables = read_tables(FILE)
     aliases = {alias: key for key, table in tables.items() for alias in table.get("aliases", [])}
     valid = resolve_name("GPU software stack", name, tables, aliases)

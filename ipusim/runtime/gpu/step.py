@@ -119,19 +119,10 @@ class GpuReport:
 
 
 def ring_all_reduce_s(size_bytes: float, gpus: int, gpu: Gpu) -> float:
-    """Return the time of one all-reduce around a ring, in seconds.
+    """Return the time of one all-reduce of `size_bytes` on each board around a ring, in seconds.
 
     Each board sends and receives 2 (n - 1) / n of the data in 2 (n - 1) steps; nccl-tests states
     bus bandwidth by the same formula (NVIDIA/nccl-tests doc/PERFORMANCE.md).
-
-    Parameters
-    ----------
-    size_bytes : float
-        Data on each board.
-    gpus : int
-        Boards; one needs no time.
-    gpu : Gpu
-        Their kind.
     """
     if gpus == 1:
         return 0.0
@@ -144,18 +135,8 @@ def exposed_all_reduce_s(
 ) -> float:
     """Return the time of the gradient reduction that the backward pass does not hide, in seconds.
 
-    Parameters
-    ----------
-    gradient_bytes : float
-        Gradients of one board, reduced in buckets of `BUCKET_BYTES`.
-    gpus : int
-        Boards.
-    gpu : Gpu
-        Their kind.
-    backward_s : float
-        Time of the backward pass.
-    overlapped : bool
-        Whether all buckets but the last are reduced beside the backward pass.
+    Gradients are reduced in buckets of `BUCKET_BYTES`; if `overlapped`, all but the last beside the
+    backward pass.
     """
     buckets = max(1, -(-int(gradient_bytes) // BUCKET_BYTES))
     one = ring_all_reduce_s(gradient_bytes / buckets, gpus, gpu)

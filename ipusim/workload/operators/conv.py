@@ -155,11 +155,6 @@ def conv_data_gradient(conv: Conv) -> Conv:
     Inputs are (incoming gradient, weights of the forward convolution), the output has the shape of
     the forward input. The kernel is read rotated by half a turn in every dimension, with input and
     output channels of each group exchanged; the incoming gradient is spread by the forward stride.
-
-    Raises
-    ------
-    WorkloadError
-        If `conv` is a gradient itself.
     """
     check_forward(conv, conv.pass_kind)
     # Of the forward sum y[o] += x[i] w[k], with o stride + k dilation - padding = i spread, the
@@ -196,11 +191,6 @@ def conv_weight_gradient(conv: Conv) -> Conv:
     activations are the input, their channels taking the part of the batch, and their batch that of
     the channels to sum over; the incoming gradient is the kernel, spread by the forward stride; the
     forward dilation is the stride.
-
-    Raises
-    ------
-    WorkloadError
-        If `conv` is a gradient itself.
     """
     check_forward(conv, conv.pass_kind)
     spread = _spread(conv)

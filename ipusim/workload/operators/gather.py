@@ -21,20 +21,13 @@ _BACK = {"lookup": "add", "add": "lookup"}
 class Gather(Attributes):
     """Rows of a table chosen by index: ``indices`` of ``rows`` rows of ``width`` elements.
 
-    Attributes
-    ----------
-    rows, width, indices : int
-        Of the table, of a row in elements, and how many rows are chosen.
-    function : {"lookup", "add", "write"}
-        "lookup" reads (table, indices); "add" sums (updates, indices) into a table of zeros, which
-        is the gradient of a lookup and how a graph network aggregates neighbours; "write" puts
-        (table, updates, indices) into a table that stays.
-    groups : int
-        Tables, each with as many indices of its own (a batch of small graphs). Rows and indices
-        are those of one group.
-    hottest : int
-        How many of a group's indices fall on one and the same row, beyond an even spread: padding
-        that points to a spare row, or the hub of a graph. One tile has to serve them all.
+    "lookup" reads (table, indices); "add" sums (updates, indices) into a table of zeros, which is
+    the gradient of a lookup and how a graph network aggregates neighbours; "write" puts (table,
+    updates, indices) into a table that stays. There are ``groups`` tables, each with as many rows
+    and indices of its own (a batch of small graphs).
+
+    ``hottest`` of a group's indices fall on one and the same row, beyond an even spread: padding
+    that points to a spare row, or the hub of a graph. One tile has to serve them all.
     """
 
     KIND: ClassVar[str] = "gather"

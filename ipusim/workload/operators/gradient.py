@@ -33,18 +33,8 @@ def gradient(attributes: type[Attributes]) -> Callable[[Rule], Rule]:
 class Tape:
     """Operators and tensors of a backward pass while it is written.
 
-    Attributes
-    ----------
-    forward : mapping of str to Tensor
-        Tensors of the forward pass, which gradients are made for.
-    wanted : frozenset of str
-        Those whose gradients somebody needs.
-    tensors : dict of str to Tensor
-        Tensors that the backward pass adds.
-    ops : list of Op
-        Its operators in order.
-    gradients : dict of str to list of str
-        Contributions to the gradient of each forward tensor so far.
+    ``forward`` holds the tensors that gradients are made for, ``wanted`` those whose gradients
+    somebody needs, ``gradients`` the contributions to the gradient of each so far.
     """
 
     forward: Mapping[str, Tensor]

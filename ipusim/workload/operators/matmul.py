@@ -68,13 +68,7 @@ class MatMul(Attributes):
 
 
 def matmul_data_gradient(product: MatMul) -> MatMul:
-    """Return dA = dC B^T of C = A B: inputs (dC, B), output with A's elements as (g, m, k).
-
-    Raises
-    ------
-    WorkloadError
-        If `product` is a gradient itself.
-    """
+    """Return dA = dC B^T of C = A B: inputs (dC, B), output with A's elements as (g, m, k)."""
     check_forward(product, product.pass_kind)
     return replace(
         product,
@@ -90,11 +84,6 @@ def matmul_weight_gradient(product: MatMul) -> MatMul:
     """Return dB = A^T dC of C = A B: inputs (A, dC), output with B's elements as (g, k, n).
 
     ``weights_operand`` still says whether B, whose gradient this is, is a parameter.
-
-    Raises
-    ------
-    WorkloadError
-        If `product` is a gradient itself.
     """
     check_forward(product, product.pass_kind)
     return replace(

@@ -16,7 +16,7 @@ from ipusim.errors import ConfigError, DataError, UnknownNameError, WorkloadErro
 from ipusim.machine import constants as catalogue
 from ipusim.runtime.gpu import roofline as gpu_roofline
 from ipusim.runtime.gpu.kernels import step_kernels
-from ipusim.runtime.gpu.roofline import device_time, matmul_s
+from ipusim.runtime.gpu.roofline import Board, device_time, matmul_s
 from ipusim.runtime.gpu.stacks import gpu_stack_names, load_gpu_stack
 from ipusim.runtime.gpu.step import (
     BUCKET_BYTES,
@@ -170,31 +170,30 @@ def test_dropout_runs_in_training_only():
 
 # --- roofline ----------------------------------------------------------------------------------
 
-BOARD = {"sms": 4, "flops_per_s": 4e9, "element_bytes": 2}
-AMPLE = {"l2_bytes_per_s": 1e15, "copy_bytes_per_s": 1e15}
+BOARD = Board(sms=4, flops_per_s=4e9, element_bytes=2, l2_bytes_per_s=1e15, copy_bytes_per_s=1e15)
 
 
 def test_a_last_wave_costs_as_much_as_a_full_one():
-    exact = matmul_s(4 * 256, 128, 32, 1, **BOARD, **AMPLE)
+    exact = matmul_s(4 * 256, 128, 32, 1, BOARD)
     assert exact == pytest.approx(2 * 4 * 256 * 128 * 32 / 4e9)
-    one_more = matmul_s(4 * 256 + 1, 128, 32, 1, **BOARD, **AMPLE)
+    one_more = matmul_s(4 * 256 + 1, 128, 32, 1, BOARD)
     assert one_more > 1.1 * exact
-    assert matmul_s(4 * 256 + 64, 128, 32, 1, **BOARD, **AMPLE) == one_more
+    assert matmul_s(4 * 256 + 64, 128, 32, 1, BOARD) == one_more
 
 
 def test_narrow_results_waste_their_tile():
-    assert matmul_s(256, 4, 64, 1, **BOARD, **AMPLE) == matmul_s(256, 64, 64, 1, **BOARD, **AMPLE)
+    assert matmul_s(256, 4, 64, 1, BOARD) == matmul_s(256, 64, 64, 1, BOARD)
 
 
 def test_deep_products_are_split():
     flops = 2 * 64 * 64 * 65536
-    split = matmul_s(64, 64, 65536, 1, **BOARD, **AMPLE)
+    split = matmul_s(64, 64, 65536, 1, BOARD)
     assert split == pytest.approx(flops / 4e9, rel=0.01)
-    assert matmul_s(64, 64, 64, 1, **BOARD, **AMPLE) == pytest.approx(2 * 64**3 / 1e9)
+    assert matmul_s(64, 64, 64, 1, BOARD) == pytest.approx(2 * 64**3 / 1e9)
 
 
 def test_operands_come_from_the_level_2_cache():
-    starved = matmul_s(1024, 1024, 64, 1, **BOARD, l2_bytes_per_s=1e6, copy_bytes_per_s=1e15)
+    starved = matmul_s(1024, 1024, 64, 1, replace(BOARD, l2_bytes_per_s=1e6))
     tiles, loaded = 1024 * 1024 // (256 * 128), (256 + 128) * 2 * 64
     assert starved == pytest.approx(tiles * loaded / 1e6)
 
@@ -207,7 +206,7 @@ def test_operands_come_from_the_level_2_cache():
 )
 @settings(max_examples=60)
 def test_products_never_beat_the_peak(m, n, k, groups):
-    seconds = matmul_s(m, n, k, groups, **BOARD, **AMPLE)
+    seconds = matmul_s(m, n, k, groups, BOARD)
     assert seconds >= 2 * m * n * k * groups / 4e9 * (1 - 1e-9)
 
 

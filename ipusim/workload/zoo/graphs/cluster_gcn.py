@@ -24,23 +24,13 @@ recipes pad a step to the sum of the largest clusters."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clusters:
-    """A training graph and how it is cut.
+    """A training graph of `nodes` nodes, and how it is cut: a step takes some of the `clusters`.
 
-    Partitions are not public, so how many edges stay within clusters is not known. [assumed] All
-    of them do, as far as a cluster has other nodes to lead to: an upper bound, with the mean degree
-    of the whole data set. Clusters differ from the mean by `METIS_IMBALANCE` in edges as in nodes.
-
-    Attributes
-    ----------
-    nodes : int
-        Nodes of the training split, without labels or with them.
-    degree : float
-        Mean number of entries in a row of the adjacency.
-    clusters, per_step : int
-        Clusters of the graph, and those that a step takes.
-    edge_margin : float
-        Edges that the fullest clusters have beyond the mean. 0 where the recipe pads, and cuts, the
-        edges of a step to those of mean clusters (method_max_edges "average").
+    Partitions are not public, so how many edges stay within clusters is not known. [assumed] All of
+    them do, as far as a cluster has other nodes to lead to: an upper bound, with the mean degree of
+    the whole data set. Clusters differ from the mean by `METIS_IMBALANCE` in edges as in nodes; by
+    nothing (`edge_margin` 0) where the recipe pads, and cuts, the edges of a step to those of mean
+    clusters (method_max_edges "average").
     """
 
     nodes: int
@@ -74,28 +64,16 @@ class Clusters:
 class Config:
     """A data set and the network that is trained on it.
 
-    Attributes
-    ----------
-    clusters : Clusters
-    features, labels : int
-        Of a node.
-    hidden, layers : int
-        Features between layers, and layers.
-    dense : bool
-        Whether the adjacency is a matrix.
-    enhanced : bool
-        Whether self-loops are added and the diagonal is enhanced (equations 10 and 11 of the
-        paper); else rows are divided by their sums (equation 1).
-    precalculated : bool
-        Whether the host multiplied the first layer's features by the adjacency beforehand.
-    loss : str
+    A `dense` adjacency is a matrix. If `enhanced`, self-loops are added and the diagonal is
+    enhanced (equations 10 and 11 of the paper); else rows are divided by their sums (equation 1).
+    If `precalculated`, the host multiplied the first layer's features by the adjacency beforehand.
     """
 
     clusters: Clusters
     features: int
     labels: int
     hidden: int
-    layers: int
+    layers: int = 4
     dense: bool = False
     enhanced: bool = True
     precalculated: bool = False
@@ -106,7 +84,6 @@ PPI = Config(
     features=50,
     labels=121,
     hidden=1024,
-    layers=4,
     dense=True,
     enhanced=False,
 )
@@ -126,7 +103,6 @@ REDDIT = Config(
     features=602,
     labels=41,
     hidden=512,
-    layers=4,
 )
 PRODUCTS = Config(
     clusters=Clusters(
@@ -135,7 +111,6 @@ PRODUCTS = Config(
     features=100,
     labels=47,
     hidden=400,
-    layers=4,
 )
 MAG = Config(
     # Papers of the training years, and all authors, institutions and fields of study; the recipe
@@ -149,7 +124,6 @@ MAG = Config(
     features=128,
     labels=349,
     hidden=512,
-    layers=4,
     precalculated=True,
 )
 """Sizes of the data sets: PPI and Reddit as GraphSAGE distributes them, the others as the Open
@@ -272,32 +246,14 @@ cluster = partial(
     note="Sizes of the largest clusters are assumed, and edges within them are an upper bound.",
 )
 
-
-@cluster(loss="binary_cross_entropy", parameters=4_550_656, macs=7_679_280_960)
-def cluster_gcn_ppi(g: GraphBuilder, batch: int, config: Config = PPI) -> str:
-    """Cluster-GCN on PPI, 1 of 50 clusters with a dense adjacency."""
-    return build(g, batch, config)
-
-
-@cluster(loss="cross_entropy", parameters=481_280, macs=1_497_120_768)
-def cluster_gcn_arxiv(g: GraphBuilder, batch: int, config: Config = ARXIV) -> str:
-    """Cluster-GCN on ogbn-arxiv, 50 of 1,500 clusters."""
-    return build(g, batch, config)
-
-
-@cluster(loss="cross_entropy", parameters=1_710_080, macs=3_600_079_872)
-def cluster_gcn_reddit(g: GraphBuilder, batch: int, config: Config = REDDIT) -> str:
-    """Cluster-GCN on Reddit, 20 of 1,500 clusters."""
-    return build(g, batch, config)
-
-
-@cluster(loss="cross_entropy", parameters=760_000, macs=3_069_795_200)
-def cluster_gcn_products(g: GraphBuilder, batch: int, config: Config = PRODUCTS) -> str:
-    """Cluster-GCN on ogbn-products, 160 of 8,000 clusters."""
-    return build(g, batch, config)
-
-
-@cluster(loss="cross_entropy", parameters=1_540_096, macs=5_805_339_648)
-def cluster_gcn_mag(g: GraphBuilder, batch: int, config: Config = MAG) -> str:
-    """Cluster-GCN on ogbn-mag, 30 of 15,000 clusters."""
-    return build(g, batch, config)
+for _name, _config, _parameters, _macs in (
+    ("ppi", PPI, 4_550_656, 7_679_280_960),
+    ("arxiv", ARXIV, 481_280, 1_497_120_768),
+    ("reddit", REDDIT, 1_710_080, 3_600_079_872),
+    ("products", PRODUCTS, 760_000, 3_069_795_200),
+    ("mag", MAG, 1_540_096, 5_805_339_648),
+):
+    _loss = "binary_cross_entropy" if _config is PPI else "cross_entropy"
+    cluster(f"cluster_gcn_{_name}", loss=_loss, parameters=_parameters, macs=_macs)(
+        partial(build, config=_config)
+    )

@@ -20,18 +20,11 @@ BOND_FEATURES = (5, 6, 2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Sizes of the network and of its graphs.
+    """Sizes of the network and of its graphs of `nodes` nodes and so many directed edges.
 
-    Attributes
-    ----------
-    layers, latent, hidden : int
-        Rounds of messages; features of a node; features inside the perceptron of a round.
-    embedding : int
-        Features of a node before the first round.
-    nodes, edges : int
-        Of one graph; edges are directed.
-    uses_edges : bool
-        Whether bonds are embedded, anew in each round, and added to messages.
+    A node has `embedding` features before the first of the rounds of messages (`layers`), then
+    `latent`, with `hidden` inside the perceptron of a round. With `uses_edges` bonds are embedded,
+    anew in each round, and added to messages.
     """
 
     layers: int = 5

@@ -19,17 +19,10 @@ SPACE = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Sizes of the network and of its clusters.
+    """Sizes of the network and of its clusters: 25 water molecules, the largest of the data set.
 
-    Attributes
-    ----------
-    features, interactions, gaussians : int
-        Of an atom; rounds of messages; functions that spread a distance.
-    atoms : int
-        Slots of a cluster: 25 water molecules, the largest of the data set [assumed: every
-        cluster takes that many].
-    neighbours : int
-        Nearest atoms that send messages to one.
+    [assumed: every cluster takes that many.] There are `interactions` rounds of messages from so
+    many nearest neighbours; `gaussians` functions spread a distance.
     """
 
     features: int = 100

@@ -38,20 +38,15 @@ DIRECTIONS = 2
 class Config:
     """What distinguishes the two implementations.
 
-    Attributes
-    ----------
-    nodes_per_event, edges_per_event : int
-        Slots of a padded batch; one more node is spare.
-    padding_per_event : int
-        Edge slots among them that stay empty [assumed: the batch asks for the last ten neighbours
-        of the users and pages of its events and of a sampled page each; of 200 events that is some
-        100 users, few of whom have ten yet, and 270 of the 1,000 pages, about 3,200 edges; of 40
-        events 90 nodes, about 800].
-    projects_nodes : bool
-        Whether query, key and value are computed for every node and then taken to the edges; else
-        the nodes' rows are, and are projected there.
-    split_memory : bool
-        Whether features and direction of the memory are tables of their own.
+    A padded batch has so many slots for nodes and edges per event, and one more, spare node. Some
+    edge slots stay empty [assumed: the batch asks for the last ten neighbours of the users and
+    pages of its events and of a sampled page each; of 200 events that is some 100 users, few of
+    whom have ten yet, and 270 of the 1,000 pages, about 3,200 edges; of 40 events 90 nodes, about
+    800].
+
+    With `projects_nodes` query, key and value are computed for every node and then taken to the
+    edges; else the nodes' rows are, and are projected there. With `split_memory` features and
+    direction of the memory are tables of their own.
     """
 
     nodes_per_event: int

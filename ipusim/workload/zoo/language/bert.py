@@ -44,20 +44,10 @@ SOURCE = "arXiv 1810.04805, as in Hugging Face transformers"
 class Config:
     """What distinguishes one BERT from another.
 
-    Attributes
-    ----------
-    layers : int
-    shape : Shape
-        Of the layers; its tokens are those of an item, at most 512.
-    head : {"none", "question_answering", "pretraining"}
-        What reads the encoder. "none" ends with the pooler (hidden state of the first token and a
-        dense layer with tanh).
-    masked_tokens : int
-        Tokens per item that the language-model head predicts in pre-training.
-    vocabulary : int
-    packed : int
-        Sequences that an item may hold; above 1 tokens attend only to their own sequence, and each
-        sequence has a first token.
+    `head` reads the encoder: "question_answering", "pretraining", which predicts `masked_tokens` of
+    each item, or "none", which ends with the pooler (hidden state of the first token and a dense
+    layer with tanh). An item may hold `packed` sequences; above 1 tokens attend only to their own,
+    and each has a first token.
     """
 
     layers: int

@@ -95,42 +95,12 @@ def gpt2(
 _network = partial(network, family="gpt2", source=SOURCE)
 scoring = partial(_network, loss="cross_entropy_accuracy")
 
-
-@scoring(parameters=124_439_808, macs=145_824_153_600)
-def gpt2_small(
-    g: GraphBuilder,
-    batch: int,
-    sequence_length: int = POSITIONS,
-    context: int = 0,
-    decode: bool = False,
-) -> str:
-    """GPT-2 small."""
-    return gpt2(g, batch, "small", sequence_length, context=context, decode=decode)
-
-
-@scoring(parameters=354_823_168, macs=413_475_536_896)
-def gpt2_medium(
-    g: GraphBuilder,
-    batch: int,
-    sequence_length: int = POSITIONS,
-    context: int = 0,
-    decode: bool = False,
-) -> str:
-    """GPT-2 medium."""
-    return gpt2(g, batch, "medium", sequence_length, context=context, decode=decode)
-
-
-@scoring(parameters=774_030_080, macs=887_285_350_400)
-def gpt2_large(
-    g: GraphBuilder,
-    batch: int,
-    sequence_length: int = POSITIONS,
-    context: int = 0,
-    decode: bool = False,
-) -> str:
-    """GPT-2 large."""
-    return gpt2(g, batch, "large", sequence_length, context=context, decode=decode)
-
+for _size, _parameters, _macs in (
+    ("small", 124_439_808, 145_824_153_600),
+    ("medium", 354_823_168, 413_475_536_896),
+    ("large", 774_030_080, 887_285_350_400),
+):
+    scoring(f"gpt2_{_size}", parameters=_parameters, macs=_macs)(partial(gpt2, size=_size))
 
 NARROW_MASK = 128
 

@@ -47,21 +47,10 @@ def squeeze_excite(
 class InvertedResidual:
     """One block: expand by a 1x1 convolution, filter, gate the channels, project by another.
 
-    Attributes
-    ----------
-    kernel, stride : int
-        Of the filter.
-    expanded, channels : int
-        Channels between and after the 1x1 convolutions.
-    squeezed : int
-        Channels inside squeeze-excite; 0 for none.
-    activation, squeeze_activation, gate : str
-        Functions after the first two convolutions, inside squeeze-excite, and of its gate.
-    group_size : int
-        Channels per group of the filter, 1 for depthwise; the greatest common divisor with the
-        channels where it does not divide them.
-    norm_groups : int
-        Groups of the group norm; 0 for batch norm.
+    `expanded` channels lie between the 1x1 convolutions, `channels` after them, `squeezed` inside
+    squeeze-excite (0 for none). `group_size` is the channels per group of the filter, 1 for
+    depthwise; the greatest common divisor with the channels where it does not divide them.
+    `norm_groups` is 0 for batch norm.
     """
 
     kernel: int

@@ -14,16 +14,10 @@ from ipusim.workload.layers import GraphBuilder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edges:
-    """The edges of a padded graph.
+    """The edges of a padded graph, as tensors of node numbers: (edges,), or (groups, edges).
 
-    Attributes
-    ----------
-    sources, targets : str
-        Tensors of node numbers, one per edge; with groups of graphs (groups, edges).
-    nodes : int
-        Rows that the numbers point into, spare node included; of one group.
-    padding : int
-        Edges that only fill up; of one group.
+    `nodes` are the rows that the numbers point into, spare node included, and `padding` the edges
+    that only fill up, both of one group.
     """
 
     sources: str

@@ -101,18 +101,8 @@ def multiply_lengths(g: GraphBuilder, name: str, x: str, batch: int, frames: int
 class Attention:
     """Sizes of an attention between two sequences for one micro-batch.
 
-    Attributes
-    ----------
-    batch, queries, keys : int
-        Items, and steps of the sequence that asks and of the one that is asked.
-    hidden, heads : int
-        Features of a step, and heads.
-    shared_projection : bool
-        Whether keys and values come from products with the same weights.
-    dropout, bias : bool
-        Whether the weights drop elements in training, and products have biases.
-    shifts_positions : bool
-        Whether positions are those of every distance, shifted into place for each query.
+    With `shared_projection` keys and values come from products with the same weights; with
+    `shifts_positions` positions are those of every distance, shifted into place for each query.
     """
 
     batch: int
@@ -141,23 +131,13 @@ def attention_between(
     mask: str,
     positions: str | None = None,
 ) -> str:
-    """Add attention of rows `query` over rows `memory`, the output product included.
+    """Add attention of rows `query` (N x queries, H) over rows `memory` (N x keys, H), projected.
 
-    Parameters
-    ----------
-    g : GraphBuilder
-    prefix : str
-        Of all names.
-    query, memory : str
-        (N x queries, H) and (N x keys, H).
-    shape : Attention
-    mask : str
-        0/1 tensor that broadcasts to (N, heads, queries, keys): scores and weights are multiplied
-        by it, and a large negative value is added where it is 0.
-    positions : str, optional
-        (keys, H) encodings of positions. Then each query also multiplies their projection, and
-        one learnt vector per head is added to it for the keys and one for the positions
-        (Transformer-XL, arXiv 1901.02860, without the relative shift).
+    Scores and weights are multiplied by the 0/1 `mask`, which broadcasts to (N, heads, queries,
+    keys), and a large negative value is added where it is 0. With encodings of `positions` (keys,
+    H) each query also multiplies their projection, and one learnt vector per head is added to it
+    for the keys and one for the positions (Transformer-XL, arXiv 1901.02860, without the relative
+    shift).
     """
     q = g.linear(f"{prefix}.query", query, shape.hidden, bias=shape.bias)
     k = g.linear(f"{prefix}.key", memory, shape.hidden, bias=shape.bias)

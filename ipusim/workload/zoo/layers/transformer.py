@@ -22,31 +22,15 @@ ACTIVATIONS = ("gelu", "erf_gelu", "quick_gelu")
 class Shape:
     """Sizes and settings of the layers of a transformer.
 
-    Attributes
-    ----------
-    hidden, heads : int
-        Features of a token, heads that share them.
-    feed_forward : int
-        Features inside the feed-forward layers; 0 for four times as many as a token has.
-    batch, tokens : int
-        Items per pass and tokens of each; set by `on` where one network has several.
-    dropout : bool
-        Whether attention and the end of each half of a layer drop elements in training.
-    attention_dropout, inner_dropout : bool
-        Whether, with dropout, the attention weights drop elements, and the feed-forward layers
-        also after the activation.
-    stochastic_depth : bool
-        Whether training drops whole halves of a layer, for each item apart (arXiv 1603.09382).
-    fused_query_key_value : bool
-        Whether query, key and value come from one product.
-    attention_bias : bool
-        Whether the products around attention add biases.
-    activation : str
-        One of `ACTIVATIONS`.
-    wide_mask : bool
-        Whether scores are widened to float32 for the mask and narrowed afterwards.
-    head_size : int, optional
-        Features of a head where they are not an equal share of the hidden ones.
+    The feed-forward layers have four times the hidden features where `feed_forward` is 0; a head
+    has `head_size` features where they are not an equal share of the hidden ones. Where one network
+    has several lengths, `on` sets batch and tokens.
+
+    With `dropout` the end of each half of a layer drops elements in training, and if so asked the
+    attention weights and what follows the activation inside the feed-forward layers. With
+    `stochastic_depth` training drops whole halves of a layer, for each item apart (arXiv
+    1603.09382). With `wide_mask` scores are widened to float32 for the mask and narrowed
+    afterwards.
     """
 
     hidden: int
@@ -197,17 +181,10 @@ def merge_heads(g: GraphBuilder, prefix: str, x: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:
-    """Keys and values that stay on the chip from one token to the next.
+    """Keys and values of `context` tokens that stay on the chip from one token to the next.
 
-    Attributes
-    ----------
-    context : int
-        Tokens that it has room for.
-    positions : str
-        Where the tokens of this pass are written, (T,).
-    decode : bool
-        Whether all of it is attended to, which a single new token does; the first pass over a
-        prompt attends to its own tokens.
+    Those of this pass are written at `positions`, (T,). To `decode`, a single new token attends to
+    all of it; the first pass over a prompt attends to its own tokens.
     """
 
     context: int

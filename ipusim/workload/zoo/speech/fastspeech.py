@@ -33,22 +33,20 @@ def _block(
     x: str,
     shape: Shape,
     *,
-    mask: str,
-    scores_mask: str,
-    activation: str,
-    masks_inside: bool,
-    trained: bool,
+    masks: tuple[str, str],
+    config: Config,
 ) -> str:
     """Add attention and two convolutions, each with residual, norm and mask."""
+    mask, scores_mask = masks
     y = attention(g, f"{prefix}.attention", x, shape, mask=scores_mask)
     y = g.elementwise(f"{prefix}.attention.add", "add", y, x)
     x = masked(g, f"{prefix}.attention.masked", g.layer_norm(f"{prefix}.attention.norm", y), mask)
     y = conv_along_time(g, f"{prefix}.conv1", x, shape.batch, shape.inner, KERNEL)
-    if masks_inside:
+    if config.postnet:
         y = masked(g, f"{prefix}.conv1.masked", y, mask)
-    y = _activate(g, f"{prefix}.conv1.act", y, activation, trained=trained)
+    y = _activate(g, f"{prefix}.conv1.act", y, config.activation, trained=config.given_variance)
     y = conv_along_time(g, f"{prefix}.conv2", y, shape.batch, shape.hidden, KERNEL)
-    if masks_inside:
+    if config.postnet:
         y = masked(g, f"{prefix}.conv2.masked", y, mask)
     y = g.elementwise(f"{prefix}.conv2.dropout", "dropout", y)
     y = g.elementwise(f"{prefix}.conv2.add", "add", y, x)
@@ -109,36 +107,23 @@ def _add_positions(g: GraphBuilder, name: str, x: str, batch: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """What distinguishes the two networks, and the forms of one.
+    """What distinguishes the two networks, and their forms: FastSpeech 2 unless said otherwise.
 
-    Attributes
-    ----------
-    symbols : int
-        Entries of the symbol table.
-    layers, heads, head_size, feed_forward : int
-        Of encoder and decoder each; a head has `head_size` features.
-    activation : str
-        Between the convolutions of a block.
-    predicts_energy : bool
-        Whether energy is predicted beside duration and pitch.
-    embedding_kernel : int
-        Taps of the convolutions that embed pitch and energy.
-    postnet : bool
-        Whether five convolutions refine the mel frames, and symbols are repeated by a lookup
-        (FastSpeech 2) instead of a product (FastPitch).
-    given_variance : bool
-        Whether durations, pitch and energy come from the host, as in training.
+    Encoder and decoder have so many layers each. `embedding_kernel` is the taps of the convolutions
+    that embed pitch and energy. With a `postnet` five convolutions refine the mel frames, and
+    symbols are repeated by a lookup (FastSpeech 2) instead of a product (FastPitch). With
+    `given_variance` durations, pitch and energy come from the host, as in training.
     """
 
-    symbols: int
-    layers: int
-    heads: int
-    feed_forward: int
-    activation: str
-    predicts_energy: bool
-    embedding_kernel: int
-    postnet: bool
-    given_variance: bool
+    symbols: int = 149
+    layers: int = 4
+    heads: int = 2
+    feed_forward: int = 1024
+    activation: str = "mish"
+    predicts_energy: bool = True
+    embedding_kernel: int = 9
+    postnet: bool = True
+    given_variance: bool = False
     head_size: int | None = None
 
 
@@ -157,13 +142,8 @@ def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
     table = g.parameter("symbols.table", (config.symbols, HIDDEN))
     mask, away = _masks(g, "symbols.mask", batch, SYMBOLS, ids)
     x = _add_positions(g, "symbols.positions", g.gather("symbols.embed", table, ids), batch)
-    common = {
-        "activation": config.activation,
-        "masks_inside": config.postnet,
-        "trained": config.given_variance,
-    }
     for layer in range(config.layers):
-        x = _block(g, f"encoder.{layer}", x, encode, mask=mask, scores_mask=away, **common)
+        x = _block(g, f"encoder.{layer}", x, encode, masks=(mask, away), config=config)
     durations = _predictor(g, "duration", x, batch, mask)
     kinds = ("pitch", "energy") if config.predicts_energy else ("pitch",)
     values = {kind: _predictor(g, kind, x, batch, mask) for kind in kinds}
@@ -184,7 +164,7 @@ def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
     x = _add_positions(g, "frames.positions", x, batch)
     decode = replace(encode, tokens=FRAMES)
     for layer in range(config.layers):
-        x = _block(g, f"decoder.{layer}", x, decode, mask=mask, scores_mask=away, **common)
+        x = _block(g, f"decoder.{layer}", x, decode, masks=(mask, away), config=config)
     mel = g.linear("mel", x, MELS)
     outputs = [mel, durations, *values.values()]
     if config.postnet:
@@ -239,17 +219,6 @@ def _postnet(g: GraphBuilder, mel: str, batch: int, mask: str, *, trained: bool)
 
 fastspeech = partial(network, family="fastspeech")
 TENSORFLOW = "graphcore/examples@v3.1.0:speech/fastspeech2/tensorflow2"
-FASTSPEECH2 = Config(
-    symbols=149,
-    layers=4,
-    heads=2,
-    feed_forward=1024,
-    activation="mish",
-    predicts_energy=True,
-    embedding_kernel=9,
-    postnet=True,
-    given_variance=False,
-)
 FASTPITCH = Config(
     symbols=148,
     layers=6,
@@ -273,7 +242,7 @@ FASTPITCH = Config(
 )
 def fastspeech2(g: GraphBuilder, batch: int) -> tuple[str, ...]:
     """FastSpeech 2 as it speaks: durations, pitch and energy are its own predictions."""
-    return build(g, batch, FASTSPEECH2)  # trained with given values only
+    return build(g, batch, Config())  # trained with given values only
 
 
 @fastspeech(
@@ -285,7 +254,7 @@ def fastspeech2(g: GraphBuilder, batch: int) -> tuple[str, ...]:
 )
 def fastspeech2_training(g: GraphBuilder, batch: int) -> tuple[str, ...]:
     """FastSpeech 2 as it is trained: durations, pitch and energy are given."""
-    return build(g, batch, replace(FASTSPEECH2, given_variance=True))
+    return build(g, batch, Config(given_variance=True))
 
 
 @fastspeech(

@@ -28,14 +28,9 @@ JOINT_STEPS = 15
 class Config:
     """What distinguishes one transducer from another.
 
-    Attributes
-    ----------
-    frames, labels : int
-        Stacked frames of an utterance and labels of its text, to which all are padded.
-    layers, hidden, heads : int
-        Of the encoder.
-    prediction_layers : int
-        LSTM layers of the prediction network.
+    All are padded to so many stacked frames of an utterance and labels of its text; `layers`,
+    `hidden` and `heads` are of the encoder, `prediction_layers` LSTM layers of the prediction
+    network.
     """
 
     frames: int

@@ -38,14 +38,8 @@ NOTE = "Assumed architecture: the paper publishes neither code nor layer sizes."
 class Config:
     """Sizes of the autoencoder; change these and nothing else.
 
-    Attributes
-    ----------
-    channels : tuple of int
-        Per stage; the field halves from one to the next.
-    blocks : tuple of int
-        Residual blocks of each stage, in the encoder and again in the decoder.
-    code_features : int
-        Numbers that the bottleneck keeps of an image.
+    The field halves from a stage to the next; encoder and decoder have `blocks` residual blocks
+    each. The bottleneck keeps `code_features` numbers of an image.
     """
 
     channels: tuple[int, ...] = (128, 256, 512)

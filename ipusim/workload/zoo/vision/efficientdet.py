@@ -39,18 +39,9 @@ SOURCE = "arXiv 1911.09070, as in google/automl and graphcore/examples vision/ef
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Sizes of one EfficientDet.
+    """Sizes of one EfficientDet: scaling of the backbone, image, channels and cells of the pyramid.
 
-    Attributes
-    ----------
-    width, depth : float
-        Scaling of the backbone.
-    image_size : int
-        Pixels.
-    channels, cells : int
-        Of the pyramid.
-    repeats : int
-        Convolutions of a head before its last.
+    A head has `repeats` convolutions before its last.
     """
 
     width: float

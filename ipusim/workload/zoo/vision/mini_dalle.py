@@ -29,16 +29,9 @@ SOURCE = (
 class Config:
     """What distinguishes one mini DALL-E from another.
 
-    Attributes
-    ----------
-    layers, hidden, heads, head_size : int
-        Of the transformer; heads together may be wider than ``hidden``.
-    full : tuple of int
-        Layers that attend to everything before.
-    text : int
-        Tokens of a caption.
-    words : int
-        Numbers that text tokens may have, one of their own for padding at each place included.
+    Heads together may be wider than `hidden`; the layers in `full` attend to everything before. A
+    caption has `text` tokens of `words` numbers, one of their own for padding at each place
+    included.
     """
 
     layers: int

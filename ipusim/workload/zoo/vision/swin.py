@@ -30,14 +30,8 @@ AS_RUN = "graphcore/examples@v3.3.0:vision/swin/pytorch/models/swin_transformer.
 class Config:
     """What distinguishes one Swin transformer from another.
 
-    Attributes
-    ----------
-    embed : int
-        Features of a token of the first stage; each stage has twice as many.
-    depths, heads : tuple of int
-        Layers and attention heads of each stage.
-    as_run : bool
-        Whether windows are padded, tensors spread again and halves dropped, as Graphcore does.
+    Tokens of the first stage have `embed` features, those of each further one twice as many. If
+    `as_run`, windows are padded, tensors spread again and halves dropped, as Graphcore does.
     """
 
     embed: int

@@ -25,15 +25,9 @@ AS_RUN = "graphcore/examples@v3.3.0:vision/vit/pytorch"
 class Config:
     """What distinguishes one vision transformer from another.
 
-    Attributes
-    ----------
-    layers : int
-    shape : Shape
-        Of the layers; with dropout the sum of patches and positions drops too.
-    representation : bool
-        Whether a dense layer with tanh comes before the classifier.
-    mixup : bool
-        Whether each image is mixed with its neighbour in the batch (arXiv 1710.09412).
+    With dropout in `shape` the sum of patches and positions drops too. A `representation` is a
+    dense layer with tanh before the classifier; `mixup` mixes each image with its neighbour in the
+    batch (arXiv 1710.09412).
     """
 
     layers: int
