@@ -60,12 +60,15 @@ class TensorLayout:
         Whether it is laid out for its consumer (host inputs, parameters, gradients of those).
     mapping : str
         Tensor whose tile mapping it shares, element by element; empty where it has its own.
+    rows : bool
+        Whether the elements that sit together are neighbours along rows, not along channels.
     """
 
     grouping: int = DEFAULT_GROUPING
     tiles: int | None = None
     free: bool = False
     mapping: str = ""
+    rows: bool = False
 
     def lies_with(self, other: TensorLayout) -> bool:
         """Whether two tensors need no exchange to be combined element by element."""

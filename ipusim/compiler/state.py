@@ -48,15 +48,9 @@ class LoweringState:
         return layout if layout.mapping else replace(layout, mapping=tensor)
 
     def placed(self, name: str) -> Placed:
-        """Return a tensor with where it lies.
-
-        A product keeps the rows of its result apart: poplibs exchanges the operands of products
-        (lib/poplin/MatMul.cpp), so what its plan calls output channels, a few of which sit together
-        in memory, are rows.
-        """
+        """Return a tensor with where it lies."""
         tensor, layout = self.graph.tensors[name], self.layout(name)
-        producer = self.producers.get(layout.mapping)
-        scattered = layout.grouping > 1 and producer is not None and producer.kind == "matmul"
+        scattered = layout.grouping > 1 and layout.rows
         return Placed(tensor.shape, tensor.dtype, layout, row_scattered=scattered)
 
     def dtype(self, tensor: str) -> str:

@@ -13,7 +13,9 @@ from ipusim.workload.graph import Layout
 def layout(m: Lowering, op: Layout, *inputs: Placed) -> TensorLayout:
     """Lower a view, which costs nothing, or the move of all elements."""
     before = inputs[0].layout if inputs else SPREAD
-    if not op.moves_data:
+    if not op.moves_data or (op.function == "transpose" and before.rows):
+        # A transpose is a view, and what reads it rearranges (graphcore/popart
+        # willow/src/popx/op/transposex.cpp, TransposeInplaceOpx).
         # Parts of a tensor do not lie where the whole does.
         whole = sum(x.elements for x in inputs[:1]) == op.elements
         return before if whole else replace(before, mapping="")

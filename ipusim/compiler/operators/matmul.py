@@ -60,8 +60,9 @@ def transpose_product(m: Lowering, planned: PlannedProduct, b: Placed) -> None:
 
 def multiply(m: Lowering, planned: PlannedProduct, a: Placed, b: Placed) -> TensorLayout:
     """Lower a planned product, whose weights are in place."""
-    # poplibs swaps the operands of products: B plays the part of the input, A of the weights.
-    layout = lower_planned(m, planned.chosen, b, a)
+    # poplibs swaps the operands of products: B plays the part of the input, A of the weights. So
+    # what a plan calls output channels, a few of which sit together in memory, are rows.
+    layout = replace(lower_planned(m, planned.chosen, b, a), rows=True)
     op = m.op.params
     # The gradient lies where the weights lie.
     stored = planned.joint and op.weights_operand and op.pass_kind == "weight_gradient"

@@ -7,12 +7,21 @@ from math import gcd, prod
 from ipusim.compiler.convolution import planner
 from ipusim.compiler.emitter import Placed, TensorLayout
 from ipusim.compiler.state import Lowering
-from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes
+from ipusim.compiler.tiles import (
+    ceil_div,
+    copy_cycles,
+    element_bytes,
+    rearranged_copy_cycles,
+)
 from ipusim.compiler.vertices.elementwise import TRANSPOSE, transpose_cycles
 from ipusim.workload.graph import Conv, MatMul
 
 _REGROUP_GRAIN_BYTES = 8
 """Bytes of a row of the smallest block that is worth a transposition."""
+
+_MOST_VIEWS = 7
+"""Tiles up to which each tile that wants an operand puts it into order itself
+(inViewMaxBroadcastDests, weightViewMaxBroadcastDests)."""
 
 
 def transpose_weights(
@@ -87,19 +96,31 @@ def lower_planned(m: Lowering, chosen: planner.Plan, data: Placed, weights: Plac
     if transposed and not is_conv:
         # The weights, which are the input here, have been transposed into their place.
         moved, copied = cost.move_weights, cost.copy_weights
-    if moved and op.function == "weight_gradient":
+    arranged, placed = data.layout.free, weights.layout.free
+    if not is_conv:
+        # Operands that were made for this plan are charged what the planner reckons with.
+        arranged |= transposed
+        if not arranged:
+            held = _bring_into_order(m, chosen, data, is_input=True)
+            arranged, before_bytes = held > 0, before_bytes + held
+            moved, copied = moved - cost.move_in, copied - cost.copy_in
+        if not placed:
+            held = _bring_into_order(m, chosen, weights, is_input=False)
+            placed, before_bytes = held > 0, before_bytes + held
+            moved, copied = moved - cost.move_weights, copied - cost.copy_weights
+    if moved > 0 and op.function == "weight_gradient":
         # What is summed over must become innermost.
+        arranged = True
         if _regroups(op.params, chosen, in_bytes):
             # Blocks are transposed before they are sent.
             add("transpose operands", TRANSPOSE, compute=copied)
             copied = 0
         else:
             copied = copy_cycles(moved * rate, chip, atom_bytes=in_bytes)
-    if moved:
-        add("rearrange operands", "copy", exchange=moved, copy=copied)
+    if moved > 0:
+        add("rearrange operands", "copy", exchange=moved, copy=max(0, copied))
     exchange = cost.weights
     copied = 0
-    arranged = data.layout.free or (moved > 0 and op.function == "weight_gradient")
     if arranged:
         exchange += cost.input
     else:
@@ -114,7 +135,7 @@ def lower_planned(m: Lowering, chosen: planner.Plan, data: Placed, weights: Plac
             atom = min(data.layout.grouping, regroup) * in_bytes
             regrouped = copy_cycles(tile_bytes, chip, atom_bytes=atom)
             m.emit("regroup channels", TRANSPOSE, copy=regrouped)
-    if not is_conv and not weights.layout.free and not cost.move_weights:
+    if not is_conv and not placed:
         # Activations come from another plan, whether or not B was laid out for this one.
         copied += copy_cycles(cost.weight_bytes, chip)
     add(
@@ -156,6 +177,47 @@ def lower_planned(m: Lowering, chosen: planner.Plan, data: Placed, weights: Plac
     m.interleaved_bytes = chosen.partial_bytes_per_tile if chosen.method == "AMP" else 0
     grouping = chosen.out_chans_per_group * chosen.conv_groups_per_group
     return TensorLayout(grouping=grouping, tiles=chosen.tiles_used)
+
+
+def _bring_into_order(m: Lowering, chosen: planner.Plan, x: Placed, *, is_input: bool) -> int:
+    """Rearrange an operand of a product that an operation made, once for all tiles.
+
+    Done where more than `_MOST_VIEWS` tiles want the same part, where what is summed over does not
+    sit together, or where the plan's transforms ask for it (poplibs lib/poplin/Convolution.cpp,
+    convolutionImpl, rearrangeActs and rearrangeWeights); returns the bytes of it that a tile then
+    holds. Blocks are sent and transposed first if both groups are multiples of a grain
+    (regroupIfBeneficialForPlan); otherwise elements move one by one. [A] Taken up after seeing
+    transformers too fast: pieces are as long as they are, not the plan's groups as in the planner's
+    own estimate, and convolutions, to which the rule applies too, keep a copy by every tile.
+    """
+    split, op, size = chosen.split, m.op.params, element_bytes(x.dtype)
+    asked = chosen.cost.move_in if is_input else chosen.cost.move_weights
+    users = split.batch * prod(split.field)
+    parts = split.in_serial
+    if is_input:
+        users = split.out_chans * prod(split.kernel)
+    else:
+        parts *= split.out_serial
+    # What is summed over are the columns of A and the rows of B.
+    along_rows = not op.transpose_b if is_input else op.transpose_a
+    turned = along_rows != x.layout.rows
+    group = gcd(x.layout.grouping, (op.n if is_input else op.m) if turned else op.k)
+    wanted = gcd(chosen.in_chans_per_group, op.k)
+    if not asked and users <= _MOST_VIEWS and not turned and group > 1:
+        return 0
+    name = "B" if is_input else "A"
+    elements = ceil_div(ceil_div(x.elements, parts), m.tiles)
+    moved, piece = elements * size, size if turned else gcd(group, wanted) * size
+    with m.loop(chosen.serial_splits, tiles=m.tiles):
+        if turned and not any(g * size % _REGROUP_GRAIN_BYTES for g in (group, wanted)):
+            matrices = ceil_div(elements, group * wanted)
+            cycles = transpose_cycles(group, wanted, matrices, x.dtype, m.chip)
+            copied = rearranged_copy_cycles(moved, group * size, m.chip)
+            m.emit(f"transpose {name}", TRANSPOSE, cycles, exchange=moved, temp=moved, copy=copied)
+            piece = _REGROUP_GRAIN_BYTES
+        copied = rearranged_copy_cycles(moved, piece, m.chip)
+        m.fetch(f"rearrange {name}", moved, cycles=copied)
+    return moved
 
 
 def _regroups(op: Conv | MatMul, chosen: planner.Plan, in_bytes: int) -> bool:

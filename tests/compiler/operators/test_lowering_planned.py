@@ -156,16 +156,39 @@ def test_a_mask_of_all_keys_and_queries_moves_to_the_scores(mask, moved):
     assert (step.exchange_cycles >= share / CHIP.exchange_bytes_per_cycle / 2) == moved
 
 
-def test_a_product_copies_activations_that_another_operation_made():
-    def layer(*, made: bool):
+def test_a_product_brings_activations_of_another_operation_into_its_order():
+    def layer(rows: int, *, made: bool):
         g = GraphBuilder("layer")
-        x = g.input("x", (512, 256))
+        x = g.input("x", (rows, 256))
         x = g.linear("before", x, 256) if made else x
         graph = g.finish(g.linear("fc", x, 1024))
-        return steps(graph.with_precision("16.16"))["fc"]["multiply"]
+        return steps(graph.with_precision("16.16"))["fc"]
 
-    own, copied = layer(made=False), layer(made=True)
-    assert own.copy_cycles == 0 < copied.copy_cycles
-    assert replace(copied, copy_cycles=0) == own
-    # At 8 bytes a cycle, at most what a tile may hold.
-    assert copied.copy_cycles * CHIP.memcpy_bytes_per_cycle < CHIP.bytes_per_tile
+    own, made = layer(512, made=False), layer(512, made=True)
+    # Rows sit together where columns are summed over: blocks are sent and transposed, then spread.
+    assert [name for name in made if name not in own] == ["transpose A", "rearrange A"]
+    assert made["multiply"] == own["multiply"]
+    share = 512 * 256 * 2 / made["multiply"].tiles
+    for name in ("transpose A", "rearrange A"):
+        assert made[name].exchange_bytes == pytest.approx(share, rel=0.05)
+    assert made["transpose A"].compute_cycles > 0 == made["rearrange A"].compute_cycles
+    # An odd number of rows leaves no groups to transpose: each element is a piece of its own.
+    odd = layer(509, made=True)
+    assert "transpose A" not in odd
+    moved = odd["rearrange A"]
+    whole = moved.exchange_cycles + moved.copy_cycles
+    assert whole == pytest.approx(5271 / 1024 * moved.exchange_bytes, rel=0.01)
+
+
+def test_values_of_attention_lie_in_the_order_of_their_product():
+    g = GraphBuilder("attention")
+    x = g.linear("before", g.input("x", (2 * 128, 256)), 256)
+    heads = g.transpose("first", g.reshape("split", x, (2, 128, 4, 64)), (0, 2, 1, 3))
+    scores = g.matmul("scores", heads, heads, transpose_b=True)
+    context = g.matmul("context", scores, heads)
+    found = steps(g.finish(context).with_precision("16.16"))
+    # Heads are a view. Queries and keys sum over features, the weights over keys: all lie by rows.
+    assert not found["first"]
+    assert {"transpose A", "transpose B"} <= set(found["scores"])
+    assert "transpose A" in found["context"]
+    assert "transpose B" not in found["context"]
