@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-BROADCAST_BYTES = 32
-"""What a tile receives at most where one value per row, or one vector of channels, is broadcast."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Superstep:
@@ -98,17 +95,11 @@ class LoweredOp:
 
     @property
     def exchanges(self) -> int:
-        """Supersteps that run with an exchange of tensors, not of a few bytes or a norm's sums.
+        """Supersteps with an exchange, each of which has its sync and control code.
 
-        [A] The rows that the cost of a superstep is fitted on, inference on one chip, hold hardly
-        any norm with statistics of its own. Left out after seeing that with the cost on all
-        exchanges TensorFlow's convolution networks, half of whose exchanges in training are norms,
-        come out 24 % slow, with those of norms above `BROADCAST_BYTES` still 20 %.
         A step in a loop counts once, as everything beyond its syncs does (`Stack.in_loop`).
         """
-        if self.kind == "norm":
-            return 0
-        return sum(step.exchange_bytes > BROADCAST_BYTES for step in self.steps)
+        return sum(step.exchange_bytes > 0 for step in self.steps)
 
     def signature(self) -> tuple[object, ...]:
         """What makes two operations share code: the same plan and the same supersteps."""
@@ -162,7 +153,7 @@ class Program:
 
     @cached_property
     def exchanges(self) -> int:
-        """Supersteps with an exchange of data (`LoweredOp.exchanges`)."""
+        """Supersteps with an exchange (`LoweredOp.exchanges`)."""
         return sum(op.exchanges for op in self.ops)
 
     @cached_property

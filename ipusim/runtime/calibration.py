@@ -47,7 +47,7 @@ class FittedCosts:
         Latency of an all-reduce over all replicas, per machine that takes part; collectives of one
         pass have half.
     exchange_cycles : float
-        Cycles of every superstep with an exchange of tensors, beyond those of its sync and its
+        Cycles of every superstep with an exchange, beyond those of its sync and its
         data (`LoweredOp.exchanges`): in inference and training, on one chip and in stages.
     """
 
