@@ -117,9 +117,9 @@ def fitted_constants(system: str) -> pd.DataFrame:
     fitted = [(stack, cost, len(cost.rows)) for stack, cost in calibration.step_costs.items()]
     none = math.nan
     lines = [
-        *((f"cost per step, {name}", none, none, 1e6 * cost.value_s, "µs", rows)
+        *((f"host call per step, {name}", none, none, 1e6 * cost.value_s, "µs", rows)
           for name, cost, rows in fitted),
-        *((f"cost per superstep, {name}", none, none, cost.superstep_cycles, "cycles", rows)
+        *((f"each exchange superstep, {name}", none, none, cost.superstep_cycles, "cycles", rows)
           for name, cost, rows in fitted),
         *((f"energy of {name}", value, factor, factor * value, unit, len(scales.rows))
           for name, value, factor, unit in (

@@ -63,7 +63,7 @@ def errors_by_family(frame: pd.DataFrame) -> Figure:
             axis.plot(middle, ends, color=OKABE_ITO["black"], linewidth=2.2, label="median")
             bare = free.loc[free["family"] == family, "ratio"].median()
             look = {"linestyle": "none", "color": OKABE_ITO["orange"], "markersize": 7}
-            axis.plot(bare, place, marker="^", label="median, nothing fitted", **look)
+            axis.plot(bare, place, marker="^", label="median, specification", **look)
         low, high = float(used["ratio"].min()), float(used["ratio"].max())
         ratio_axis(axis, 0.93 * min(0.75, low), 1.07 * max(1.35, high))
         name_places(axis, families, vertical=True)

@@ -52,7 +52,7 @@ def latency_anatomy(frame: pd.DataFrame) -> Figure:
             ylim=(0, None),
             xlabel="batch size of the card (two IPUs)",
             ylabel="latency, ms/batch",
-            title="What the predicted latency is made of, nothing fitted",
+            title="What the predicted latency is made of, specification tier",
         )
         # the bars from the top, as they stand
         handles, labels = axis.get_legend_handles_labels()

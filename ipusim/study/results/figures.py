@@ -28,7 +28,7 @@ def published_and_predicted(frame: pd.DataFrame, mode: str) -> Figure:
     -------
     matplotlib.figure.Figure
         One line per throughput row, in bands of families that both panels share: what is predicted,
-        its 80 % interval and what nothing fitted gives, over what was published.
+        its 80 % interval and the specification tier, over what was published.
     """
     names = {f"{machine} {mode}": title for machine, title in _MACHINES.items()}
     used = frame[frame["table"].isin(names) & (frame["metric"] == "throughput")]

@@ -194,7 +194,8 @@ class Cache:
     def kept(self, g: GraphBuilder, name: str, new: str) -> str:
         """Write keys or values (N, heads, T, size) into the cache and return what is attended to.
 
-        One slice per token (popops::dynamicUpdate). [A] The cache lies as the products read it.
+        One slice per token (popops::dynamicUpdate); the cache is assumed to lie as the products
+        read it.
         """
         batch, heads, _, size = g.shape(new)
         stored = g.parameter(f"{name}.cache", (batch, heads, self.context, size), "state")
