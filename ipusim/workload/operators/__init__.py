@@ -1,6 +1,5 @@
 """Operators: attributes, work and gradient, a file for each family."""
 
-import ipusim.workload.operators.elementwise_gradient  # noqa: F401  # registers rules
 from ipusim.workload.operators.alignment_loss import ALIGNMENT_LOSSES, AlignmentLoss
 from ipusim.workload.operators.base import (
     DTYPE_BYTES,

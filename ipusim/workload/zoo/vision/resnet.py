@@ -7,7 +7,7 @@ Residual Transformations" (arXiv 1611.05431), as in torchvision; layer names fol
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from ipusim.workload.layers import GraphBuilder
@@ -120,67 +120,30 @@ def residual(g: GraphBuilder, batch: int, config: Config) -> str:
     return g.linear("fc", x, CLASSES)
 
 
-resnet = partial(network, family="resnet", source=SOURCE_V15, loss="cross_entropy")
-resnext = partial(network, family="resnext", source=SOURCE_RESNEXT, loss="cross_entropy")
+RESNET_50, RESNET_101 = Config(blocks=(3, 4, 6, 3)), Config(blocks=(3, 4, 23, 3))
+RESNEXT_101 = replace(RESNET_101, groups=32, base_width=4)
+RESNEXT_101_GN = replace(RESNEXT_101, norm_groups=NORM_GROUPS)
 
-
-@resnet(parameters=11_689_512, macs=1_814_073_344)
-def resnet18(g: GraphBuilder, batch: int) -> str:
-    """ResNet-18."""
-    return residual(g, batch, Config(blocks=(2, 2, 2, 2), bottleneck=False))
-
-
-@resnet(parameters=21_797_672, macs=3_663_761_408)
-def resnet34(g: GraphBuilder, batch: int) -> str:
-    """ResNet-34."""
-    return residual(g, batch, Config(blocks=(3, 4, 6, 3), bottleneck=False))
-
-
-@resnet(parameters=25_557_032, macs=4_089_184_256)
-def resnet50(g: GraphBuilder, batch: int) -> str:
-    """ResNet-50 v1.5."""
-    return residual(g, batch, Config(blocks=(3, 4, 6, 3)))
-
-
-@resnet(parameters=25_557_032, macs=4_089_184_256)
-def resnet50_gn(g: GraphBuilder, batch: int) -> str:
-    """ResNet-50 v1.5 with a group norm of 32 groups (arXiv 1803.08494)."""
-    return residual(g, batch, Config(blocks=(3, 4, 6, 3), norm_groups=NORM_GROUPS))
-
-
-@resnet(parameters=44_549_160, macs=7_801_405_440)
-def resnet101(g: GraphBuilder, batch: int) -> str:
-    """ResNet-101 v1.5."""
-    return residual(g, batch, Config(blocks=(3, 4, 23, 3)))
-
-
-@resnet(parameters=60_192_808, macs=11_513_626_624)
-def resnet152(g: GraphBuilder, batch: int) -> str:
-    """ResNet-152 v1.5."""
-    return residual(g, batch, Config(blocks=(3, 8, 36, 3)))
-
-
-@resnext(parameters=25_028_904, macs=4_230_479_872)
-def resnext50_32x4d(g: GraphBuilder, batch: int) -> str:
-    """ResNeXt-50 32x4d."""
-    return residual(g, batch, Config(blocks=(3, 4, 6, 3), groups=32, base_width=4))
-
-
-@resnext(parameters=44_177_704, macs=7_969_996_800)
-def resnext101_32x4d(g: GraphBuilder, batch: int) -> str:
-    """ResNeXt-101 32x4d; Cadene's pretrainedmodels port, which Qwant measured, is the same."""
-    return residual(g, batch, Config(blocks=(3, 4, 23, 3), groups=32, base_width=4))
-
-
-@resnext(parameters=44_177_704, macs=7_969_996_800)
-def resnext101_32x4d_gn(g: GraphBuilder, batch: int) -> str:
-    """ResNeXt-101 32x4d with a group norm, as in Graphcore's recipe resnext101_16ipus."""
-    return residual(
-        g, batch, Config(blocks=(3, 4, 23, 3), groups=32, base_width=4, norm_groups=NORM_GROUPS)
-    )
-
-
-@resnext(parameters=88_791_336, macs=16_414_015_488)
-def resnext101_32x8d(g: GraphBuilder, batch: int) -> str:
-    """ResNeXt-101 32x8d."""
-    return residual(g, batch, Config(blocks=(3, 4, 23, 3), groups=32, base_width=8))
+for _name, _config, _parameters, _macs in (
+    ("resnet18", Config(blocks=(2, 2, 2, 2), bottleneck=False), 11_689_512, 1_814_073_344),
+    ("resnet34", Config(blocks=(3, 4, 6, 3), bottleneck=False), 21_797_672, 3_663_761_408),
+    ("resnet50", RESNET_50, 25_557_032, 4_089_184_256),
+    # arXiv 1803.08494
+    ("resnet50_gn", replace(RESNET_50, norm_groups=NORM_GROUPS), 25_557_032, 4_089_184_256),
+    ("resnet101", RESNET_101, 44_549_160, 7_801_405_440),
+    ("resnet152", Config(blocks=(3, 8, 36, 3)), 60_192_808, 11_513_626_624),
+    ("resnext50_32x4d", replace(RESNEXT_101, blocks=(3, 4, 6, 3)), 25_028_904, 4_230_479_872),
+    # Cadene's pretrainedmodels port, which Qwant measured, is the same.
+    ("resnext101_32x4d", RESNEXT_101, 44_177_704, 7_969_996_800),
+    # As in Graphcore's recipe resnext101_16ipus.
+    ("resnext101_32x4d_gn", RESNEXT_101_GN, 44_177_704, 7_969_996_800),
+    ("resnext101_32x8d", replace(RESNEXT_101, base_width=8), 88_791_336, 16_414_015_488),
+):
+    network(
+        _name,
+        family="resnet" if _config.groups == 1 else "resnext",
+        source=SOURCE_V15 if _config.groups == 1 else SOURCE_RESNEXT,
+        loss="cross_entropy",
+        parameters=_parameters,
+        macs=_macs,
+    )(partial(residual, config=_config))

@@ -203,46 +203,26 @@ def _position_bias(g: GraphBuilder, prefix: str, stage: _Stage) -> str:
     return y
 
 
-plain = partial(network, family="swin", source=SOURCE, loss="cross_entropy")
-as_run = partial(network, family="swin", source=AS_RUN, loss="cross_entropy")
-
-
 TINY = Config(embed=96, depths=(2, 2, 6, 2), heads=(3, 6, 12, 24))
 BASE = Config(embed=128, depths=(2, 2, 18, 2), heads=(4, 8, 16, 32))
 LARGE = Config(embed=192, depths=(2, 2, 18, 2), heads=(6, 12, 24, 48))
 
+NETWORKS = (
+    ("tiny", TINY, 28_288_354, 4_490_566_656),
+    ("base", BASE, 87_768_224, 15_430_946_816),
+    ("large", LARGE, 196_532_476, 34_475_759_616),
+    ("tiny_padded", replace(TINY, as_run=True), 28_288_354, 4_731_648_000),
+    ("base_padded", replace(BASE, as_run=True), 87_768_224, 16_228_917_248),
+    ("large_padded", replace(LARGE, as_run=True), 196_532_476, 36_201_197_568),
+)
+"""Size, settings, parameters and MACs; the padded ones are as Graphcore ran them."""
 
-@plain(parameters=28_288_354, macs=4_490_566_656)
-def swin_tiny(g: GraphBuilder, batch: int, config: Config = TINY) -> str:
-    """Swin-T."""
-    return build(g, batch, config)
-
-
-@plain(parameters=87_768_224, macs=15_430_946_816)
-def swin_base(g: GraphBuilder, batch: int, config: Config = BASE) -> str:
-    """Swin-B."""
-    return build(g, batch, config)
-
-
-@plain(parameters=196_532_476, macs=34_475_759_616)
-def swin_large(g: GraphBuilder, batch: int, config: Config = LARGE) -> str:
-    """Swin-L."""
-    return build(g, batch, config)
-
-
-@as_run(parameters=28_288_354, macs=4_731_648_000)
-def swin_tiny_padded(g: GraphBuilder, batch: int) -> str:
-    """Swin-T as Graphcore ran it: padded windows, tensors spread between operators."""
-    return build(g, batch, replace(TINY, as_run=True))
-
-
-@as_run(parameters=87_768_224, macs=16_228_917_248)
-def swin_base_padded(g: GraphBuilder, batch: int) -> str:
-    """Swin-B as Graphcore ran it: padded windows, tensors spread between operators."""
-    return build(g, batch, replace(BASE, as_run=True))
-
-
-@as_run(parameters=196_532_476, macs=36_201_197_568)
-def swin_large_padded(g: GraphBuilder, batch: int) -> str:
-    """Swin-L as Graphcore ran it: padded windows, tensors spread between operators."""
-    return build(g, batch, replace(LARGE, as_run=True))
+for _size, _config, _parameters, _macs in NETWORKS:
+    network(
+        f"swin_{_size}",
+        family="swin",
+        source=AS_RUN if _config.as_run else SOURCE,
+        loss="cross_entropy",
+        parameters=_parameters,
+        macs=_macs,
+    )(partial(build, config=_config))
