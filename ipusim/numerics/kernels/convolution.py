@@ -189,16 +189,20 @@ def convolve(x: np.ndarray, weights: np.ndarray, window: Window, mode: int, key:
     return out.reshape(x.shape[0], weights.shape[0], *field)
 
 
+def mirrored(weights: np.ndarray, groups: int) -> np.ndarray:
+    """Exchange input and output channels and mirror the kernel; its own inverse."""
+    outer, inner, *kernel = weights.shape
+    grouped = weights.reshape(groups, outer // groups, inner, *kernel).swapaxes(1, 2)
+    return grouped[..., ::-1, ::-1].reshape(groups * inner, outer // groups, *kernel)
+
+
 def data_gradient(
     gradient: np.ndarray, weights: np.ndarray, field: Pair, window: Window, mode: int, key: Key
 ) -> np.ndarray:
     """Return the gradient of the input, of size `field`, of a convolution with these weights."""
-    groups = window.groups
-    out_channels, in_group, rows, columns = weights.shape
-    swapped = weights.reshape(groups, out_channels // groups, in_group, rows, columns)
-    mirrored = swapped.swapaxes(1, 2)[..., ::-1, ::-1]
-    mirrored = mirrored.reshape(groups * in_group, out_channels // groups, rows, columns)
-    return convolve(gradient, mirrored, window.mirrored(field, (rows, columns)), mode, key)
+    kernel = (weights.shape[2], weights.shape[3])
+    turned = mirrored(weights, window.groups)
+    return convolve(gradient, turned, window.mirrored(field, kernel), mode, key)
 
 
 @njit(cache=True, nogil=True)

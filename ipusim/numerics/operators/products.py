@@ -13,6 +13,7 @@ from ipusim.numerics.kernels.convolution import (
     Window,
     convolve,
     data_gradient,
+    mirrored,
     two_dimensional,
     weight_gradient,
 )
@@ -90,13 +91,6 @@ def _transposed_window(node: Node, x: np.ndarray, weights: np.ndarray) -> Window
     )
 
 
-def _mirror(weights: np.ndarray, groups: int) -> np.ndarray:
-    """Exchange input and output channels and mirror the kernel; its own inverse."""
-    outer, inner, *kernel = weights.shape
-    grouped = weights.reshape(groups, outer // groups, inner, *kernel).swapaxes(1, 2)
-    return grouped[..., ::-1, ::-1].reshape(groups * inner, outer // groups, *kernel)
-
-
 def _operands(node: Node, inputs: Arrays) -> tuple[np.ndarray, np.ndarray, Window]:
     """Return input and weights of a plain convolution with a two-dimensional field."""
     label = f"Operator {node.name!r}"
@@ -104,7 +98,7 @@ def _operands(node: Node, inputs: Arrays) -> tuple[np.ndarray, np.ndarray, Windo
     if node.op == "Conv":
         return _flat(x, label), _flat(weights, label), _conv_window(node, x, weights)
     window = _transposed_window(node, x, weights)
-    return _flat(x, label), _mirror(_flat(weights, label), window.groups), window
+    return _flat(x, label), mirrored(_flat(weights, label), window.groups), window
 
 
 def _sum_depth(channels: int, weights: np.ndarray) -> int:
@@ -137,7 +131,7 @@ def _conv_backward(applied: Applied) -> list[np.ndarray | None]:
         kernel = (weights.shape[2], weights.shape[3])
         dw = weight_gradient(x, gradient, kernel, window, mode, arithmetic.next_key())
         if node.op == "ConvTranspose":
-            dw = _mirror(dw, window.groups)
+            dw = mirrored(dw, window.groups)
         results[1] = arithmetic.store(dw).reshape(inputs[1].shape)
     if len(inputs) > 2 and applied.wanted[2]:
         results[2] = reduce_to_shape(gradient, (1, gradient.shape[1], 1, 1), arithmetic).reshape(-1)

@@ -29,6 +29,7 @@ class AlignmentLoss(Attributes):
     """
 
     KIND: ClassVar[str] = "alignment_loss"
+    VARIANT: ClassVar[str] = "kind"
 
     kind: str
     batch: int
@@ -55,11 +56,6 @@ class AlignmentLoss(Attributes):
     def flops(self) -> int:
         """Both directions of the lattice."""
         return 2 * _ALIGNMENT_FLOPS * self.cells
-
-    @property
-    def variant(self) -> str:
-        """Its kind."""
-        return self.kind
 
 
 @gradient(AlignmentLoss)

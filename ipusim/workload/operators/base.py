@@ -70,6 +70,8 @@ class Attributes:
     __slots__ = ()
 
     KIND: ClassVar[str] = ""
+    VARIANT: ClassVar[str] = ""
+    """Name of the attribute that tells operators of one kind apart, if there is one."""
 
     @property
     def macs(self) -> int:
@@ -78,13 +80,13 @@ class Attributes:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations."""
-        return 0
+        """Floating-point operations: two per multiply-accumulate, unless one says otherwise."""
+        return 2 * self.macs
 
     @property
     def variant(self) -> str:
         """What tells operators of one kind apart: "relu", "max", "batch", "reshape", ...; or ""."""
-        return ""
+        return getattr(self, self.VARIANT) if self.VARIANT else ""
 
     def sizes(self, _op: Op) -> Sizes:
         """Return tensors of an operator with the elements that they must have."""
@@ -165,9 +167,10 @@ def check_choice(attributes: Attributes, name: str, choices: tuple[str, ...]) ->
         )
 
 
-def check_ranks(attributes: Attributes, rank: int, **values: tuple[int, ...]) -> None:
-    """Raise `WorkloadError` for the first tuple without an entry per spatial dimension."""
-    for name, value in values.items():
+def check_ranks(attributes: Attributes, rank: int, *names: str) -> None:
+    """Raise `WorkloadError` for the first of these without an entry per spatial dimension."""
+    for name in names:
+        value = getattr(attributes, name)
         if len(value) != rank:
             raise WorkloadError(
                 f"{type(attributes).__name__} has {name} = {value}, which must have {rank} "

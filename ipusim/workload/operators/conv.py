@@ -69,17 +69,9 @@ class Conv(Attributes):
             groups=self.groups,
             rank=rank,
         )
-        check_ranks(
-            self,
-            rank,
-            kernel=self.kernel,
-            stride=self.stride,
-            padding_lower=self.padding_lower,
-            padding_upper=self.padding_upper,
-            dilation=self.dilation,
-        )
+        check_ranks(self, rank, "kernel", "stride", "padding_lower", "padding_upper", "dilation")
         if self.input_dilation:
-            check_ranks(self, rank, input_dilation=self.input_dilation)
+            check_ranks(self, rank, "input_dilation")
         check_positive(self, stride=min(self.stride), dilation=min(self.dilation))
         check_positive(self, kernel=min(self.kernel), field=min(self.field))
         if self.in_channels % self.groups or self.out_channels % self.groups:
@@ -129,11 +121,6 @@ class Conv(Attributes):
     def weights(self) -> int:
         """Number of weights."""
         return self.out_channels * (self.in_channels // self.groups) * prod(self.kernel)
-
-    @property
-    def flops(self) -> int:
-        """Two per multiply-accumulate."""
-        return 2 * self.macs
 
     @property
     def variant(self) -> str:

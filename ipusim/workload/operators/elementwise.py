@@ -51,6 +51,7 @@ class Elementwise(Attributes):
     """
 
     KIND: ClassVar[str] = "elementwise"
+    VARIANT: ClassVar[str] = "function"
 
     function: str
     n_inputs: int
@@ -65,11 +66,6 @@ class Elementwise(Attributes):
     def flops(self) -> int:
         """One per output element and pair of inputs; one per element for unary functions."""
         return self.elements * max(1, self.n_inputs - 1)
-
-    @property
-    def variant(self) -> str:
-        """Its function."""
-        return self.function
 
     def sizes(self, op: Op) -> Sizes:
         """Elements of the result."""

@@ -18,12 +18,8 @@ class Layout(Attributes):
     """
 
     KIND: ClassVar[str] = "layout"
+    VARIANT: ClassVar[str] = "function"
 
     function: str
     elements: int
     moves_data: bool
-
-    @property
-    def variant(self) -> str:
-        """Its function."""
-        return self.function

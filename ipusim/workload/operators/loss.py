@@ -29,6 +29,7 @@ class Loss(Attributes):
     """
 
     KIND: ClassVar[str] = "loss"
+    VARIANT: ClassVar[str] = "kind"
 
     kind: str
     rows: int
@@ -46,8 +47,3 @@ class Loss(Attributes):
             self.kind, SOFTMAX_FLOPS_PER_ELEMENT + 1
         )
         return per_element * self.rows * self.classes
-
-    @property
-    def variant(self) -> str:
-        """Its kind."""
-        return self.kind

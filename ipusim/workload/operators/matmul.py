@@ -53,11 +53,6 @@ class MatMul(Attributes):
         return self.groups * self.m * self.k * self.n
 
     @property
-    def flops(self) -> int:
-        """Two per multiply-accumulate."""
-        return 2 * self.macs
-
-    @property
     def variant(self) -> str:
         """Which gradient it computes, if it is one."""
         return "" if self.pass_kind == "forward" else self.pass_kind

@@ -32,6 +32,7 @@ class Norm(Attributes):
     """
 
     KIND: ClassVar[str] = "norm"
+    VARIANT: ClassVar[str] = "kind"
 
     kind: str
     batch: int
@@ -71,11 +72,6 @@ class Norm(Attributes):
         if self.kind == "batch" and not self.training:
             return BATCH_NORM_INFERENCE_FLOPS_PER_ELEMENT * self.elements
         return LAYER_NORM_FLOPS_PER_ELEMENT * self.elements
-
-    @property
-    def variant(self) -> str:
-        """Its kind."""
-        return self.kind
 
 
 @gradient(Norm)

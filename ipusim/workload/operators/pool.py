@@ -22,6 +22,7 @@ class Pool(Attributes):
     """
 
     KIND: ClassVar[str] = "pool"
+    VARIANT: ClassVar[str] = "kind"
 
     kind: str
     batch: int
@@ -40,14 +41,7 @@ class Pool(Attributes):
             raise WorkloadError(f"Pool kind {self.kind!r} must be 'max' or 'average'.")
         rank = len(self.field)
         check_positive(self, batch=self.batch, channels=self.channels, rank=rank)
-        check_ranks(
-            self,
-            rank,
-            kernel=self.kernel,
-            stride=self.stride,
-            padding_lower=self.padding_lower,
-            padding_upper=self.padding_upper,
-        )
+        check_ranks(self, rank, "kernel", "stride", "padding_lower", "padding_upper")
         check_positive(self, stride=min(self.stride), kernel=min(self.kernel))
 
     @property
@@ -66,11 +60,6 @@ class Pool(Attributes):
     def flops(self) -> int:
         """One per kernel tap and output element."""
         return self.batch * self.channels * prod(self.out_field) * prod(self.kernel)
-
-    @property
-    def variant(self) -> str:
-        """Its kind."""
-        return self.kind
 
 
 @gradient(Pool)

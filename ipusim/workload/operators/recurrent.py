@@ -43,6 +43,7 @@ class Recurrent(Attributes):
     """
 
     KIND: ClassVar[str] = "recurrent"
+    VARIANT: ClassVar[str] = "kind"
 
     kind: str
     steps: int
@@ -99,11 +100,6 @@ class Recurrent(Attributes):
     def flops(self) -> int:
         """Two per multiply-accumulate, and the elementwise part of the cell."""
         return 2 * self.macs + ELEMENTWISE_FLOPS[self.kind] * self.steps * self.batch * self.hidden
-
-    @property
-    def variant(self) -> str:
-        """Its kind."""
-        return self.kind
 
     def sizes(self, op: Op) -> Sizes:
         """Elements of sequence, weights and result, or of what arrives in their place."""

@@ -17,6 +17,7 @@ class Reduce(Attributes):
     """
 
     KIND: ClassVar[str] = "reduce"
+    VARIANT: ClassVar[str] = "function"
 
     function: str
     outer: int
@@ -29,8 +30,3 @@ class Reduce(Attributes):
     def flops(self) -> int:
         """One per input element."""
         return self.outer * self.reduced * self.inner
-
-    @property
-    def variant(self) -> str:
-        """Its function."""
-        return self.function
