@@ -76,8 +76,9 @@ def training_graphs(
     graph : Graph
         Forward graph of one micro-batch, in the storage types of the run.
     loss : str
-        One of `LOSSES`. Applied to every output; each gets an input of targets, unless it
-        is the loss itself ("identity", which passes over outputs that no parameter influences).
+        One of `LOSSES`. Applied to every output that a parameter influences (so not to labels and
+        positions, which have no gradient); each gets an input of targets, unless it is the loss
+        itself ("identity").
     optimizer : str
         One of `optimizers.OPTIMIZERS`.
     gradient_accumulation : int
@@ -98,7 +99,8 @@ def training_graphs(
     UnknownNameError
         If a checkpoint names no operator.
     WorkloadError
-        If an operator that a parameter depends on has no gradient, or there is no parameter.
+        If an operator that a parameter depends on has no gradient, or there is no parameter or
+        no output that one influences.
     """
     if not graph.parameters:
         raise WorkloadError(
@@ -206,9 +208,14 @@ def _with_loss(graph: Graph, loss: str) -> Graph:
     tensors, ops, inputs, outputs = dict(graph.tensors), list(graph.ops), list(graph.inputs), []
     producers = graph.producers()
     trained = tensors_with_gradient(graph)
+    if trained.isdisjoint(graph.outputs):
+        raise WorkloadError(
+            f"Model {graph.name!r} has no output with a gradient, so nothing can be trained: "
+            "export it with what comes before labels and positions, or use the mode 'inference'."
+        )
     for name in graph.outputs:
-        if loss == "identity" and name not in trained:
-            outputs.append(name)  # not a loss, but something else that the host asked for
+        if name not in trained:
+            outputs.append(name)  # nothing to train, but something that the host asked for
             continue
         last = producers.get(name)
         if loss in CLASS_LOSSES and last is not None and isinstance(last.params, Softmax):

@@ -255,7 +255,7 @@ class ImportContext:
 
     def op_name(self, node: Node, suffix: str = "") -> str:
         """Return a readable operator name."""
-        return (node.name or node.output[0]) + suffix
+        return (node.name or next(filter(None, node.output))) + suffix
 
     def emit(
         self,
@@ -290,7 +290,7 @@ class ImportContext:
         shape: tuple[int, ...] | None = None,
     ) -> str:
         """Add an operator with a result like the node's output, or of another shape; return it."""
-        output = node.output[0]
+        output = next(filter(None, node.output))
         shape = self.shape(output) if shape is None else shape
         name = self.graph.add_tensor(
             Tensor(name=output + suffix, shape=shape, dtype=self.dtype(output, node))

@@ -269,7 +269,10 @@ def _typical(name: str) -> int:
     lowered = name.lower()
     if "past" in lowered:
         return 0
-    return 224 if any(part in lowered for part in ("height", "width", "image")) else 128
+    for size, parts in ((224, ("height", "width", "image")), (16000, ("sample", "audio", "wave"))):
+        if any(part in lowered for part in parts):
+            return size
+    return 128
 
 
 def _example(shape: Sequence[int | str | None], axis: int) -> int:

@@ -53,6 +53,7 @@ def test_sums_of_named_sizes_are_computed():
     [
         (["batch", 3, "height", "width"], "--dim height=224 --dim width=224"),
         (["batch", "sequence"], "--dim sequence=128"),
+        (["batch", "num_samples"], "--dim num_samples=16000"),
         (["batch", 3, "", ""], "--shape x=1,3,224,224"),
         (["batch", "past_length"], "--dim past_length=0"),
     ],

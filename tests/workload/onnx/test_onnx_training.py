@@ -139,7 +139,21 @@ def test_folded_batch_norms_are_said(norm):
     assert ("folded batch norms" in model.note) is not norm
 
 
-def test_what_has_no_gradient_is_said():
+def test_a_network_that_only_gives_labels_cannot_be_trained():
     node = helper.make_node("ArgMax", ["x"], ["y"], axis=1)
-    with pytest.raises(WorkloadError, match="has no gradient"):
+    with pytest.raises(WorkloadError, match="no output with a gradient"):
         _backward(_model(node))
+
+
+def test_labels_and_positions_beside_scores_are_not_trained():
+    nodes = [
+        helper.make_node("Softmax", ["x"], ["y"], axis=1),
+        helper.make_node("ArgMax", ["y"], ["label"], axis=1),
+        helper.make_node("TopK", ["y", "k"], ["", "best"], axis=1),
+    ]
+    first = helper.make_node("Conv", ["image", "w"], ["x"])
+    weights = {"w": [8, 8, 1, 1], "k": np.array([2])}
+    given = ([first, *nodes], {"image": SHAPE}, ["label", "y", "best"], weights)
+    functions = _backward(from_onnx(make_model(*given)))
+    alone = _backward(_model(nodes[0]))
+    assert functions == alone
