@@ -28,16 +28,17 @@ from ipusim.compiler.convolution.transforms import (
 from ipusim.compiler.convolution.vertex_types import vertex_types
 from ipusim.compiler.convolution.windows import windowed_cycles
 from ipusim.compiler.vertices.amp import executed_load
-from ipusim.compiler.vertices.conv import AMP, ERA_1_0, METHOD_NAMES
+from ipusim.compiler.vertices.conv import AMP, ERA_1_0, METHOD_NAMES, VERTEX
 from ipusim.machine import Chip
 
 __all__ = ["ConvShape", "Plan", "PlannerRules", "forget_plans", "plan"]
 
-Candidates = tuple[np.ndarray, list[np.ndarray]]
-"""Problems of all transforms, and the vertex types of each."""
+Candidates = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Problems of all transforms, the vertex types of one after the other, and where those of each end.
+"""
 
 Winner = tuple[int, int, np.ndarray]
-"""Number of the problem and of its vertex type, and the work of the search."""
+"""Numbers of the problem and of the vertex type, and the work of the search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,8 +167,10 @@ def forget_plans() -> None:
 def _plan(shape: ConvShape, chip: PlannerChip, rules: PlannerRules, pruned: bool) -> Plan:
     limit = rules.temporary_bytes(chip.bytes_per_tile)
     transforms, problems = transformed_problems(shape, chip, rules)
-    vertices = [vertex_types(problem, shape, chip, rules) for problem in problems]
-    candidates = problems, vertices
+    types = [vertex_types(problem, shape, chip, rules) for problem in problems]
+    # Of nested records numpy joins bytes a hundred times faster than arrays.
+    vertices = np.frombuffer(bytearray(b"".join([one.tobytes() for one in types])), VERTEX)
+    candidates = problems, vertices, np.cumsum([len(one) for one in types])
     found = _best(candidates, limit, False, pruned)
     within = found is not None
     if found is None:
@@ -176,7 +179,7 @@ def _plan(shape: ConvShape, chip: PlannerChip, rules: PlannerRules, pruned: bool
     return executed_plan(
         transforms[at],
         problems[at : at + 1],
-        vertices[at][vertex : vertex + 1],
+        vertices[vertex : vertex + 1],
         work,
         within_memory_bound=within,
         spreads_output=defers_dilation(shape),
@@ -192,8 +195,10 @@ def executed_plan(
     within_memory_bound: bool = True,
     spreads_output: bool = False,
 ) -> Plan:
-    """Return the best partition of a search as a plan, with the costs of what runs."""
-    vertex = vertex.copy()
+    """Return the best partition of a search as a plan, with the costs of what runs.
+
+    What runs is written into `problem`, `vertex` and `work`.
+    """
     problem["executing"] = 1
     if vertex["method"] == AMP:
         vertex["weight_load"] = executed_load(vertex["units"])
@@ -236,17 +241,7 @@ def _fall_back(
 
 def _best(candidates: Candidates, limit: int, minimise_memory: bool, pruned: bool) -> Winner | None:
     """Search all candidates with one shared best cost; None if nothing is within `limit`."""
-    problems, vertices = candidates
     work = empty_works(1, limit)
     work["minimise_memory"], work["pruned"] = minimise_memory, pruned
-    best = None
-    for serial, coarse in ((False, True), (False, False), (True, True), (True, False)):
-        # Coarse rounds only find a cost to beat: without serial parts first, as these seldom pay
-        # unless the memory bound asks for them.
-        if coarse and (best is not None or not pruned):
-            continue
-        for at in range(len(problems)):
-            winner = search(problems, at, vertices[at], work, serial, coarse)
-            if winner >= 0:
-                best = at, winner
-    return None if best is None else (*best, work)
+    at, vertex = search(*candidates, work)
+    return None if at < 0 else (at, vertex, work)

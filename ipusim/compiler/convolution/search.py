@@ -14,7 +14,7 @@ import numpy as np
 from ipusim.compiler.convolution.bounds import bytes_floor, cycles_floor, serial_floor
 from ipusim.compiler.convolution.cost import conv_cost, fill_kernel, input_range
 from ipusim.compiler.convolution.record import EVERY, NOTHING
-from ipusim.compiler.convolution.totals import fill_totals
+from ipusim.compiler.convolution.totals import fill_copies, fill_grains
 from ipusim.compiler.vertices.conv import OUTER_PRODUCT, SLIC, VMAC, WORKERS
 from ipusim.kernel_cache import njit
 
@@ -64,59 +64,83 @@ def _first_channel_split(grains: int, serial: int, whole: bool, coarse: bool) ->
 
 @njit(cache=True)
 def search(
-    problems: np.ndarray,
-    index: int,
-    vertices: np.ndarray,
-    works: np.ndarray,
-    serial_splits: bool,
-    coarse: bool,
-) -> int:
-    """Return the best vertex of one problem, -1 where none is better than what `works` holds.
+    problems: np.ndarray, vertices: np.ndarray, ends: np.ndarray, works: np.ndarray
+) -> tuple[int, int]:
+    """Return which problem and which vertex are the best, -1 where nothing is within the limit.
 
     Parameters
     ----------
     problems, vertices, works : numpy.ndarray
-        Of `PROBLEM`, `VERTEX` and `WORK`; of the last the first entry only, whose limit, mode and
-        best so far are given, and whose best is kept.
-    index : int
-        Which problem.
+        Of `PROBLEM`, `VERTEX` and `WORK`; of the last the first entry only, whose limit and mode
+        are given, and whose best is kept.
+    ends : numpy.ndarray of int
+        Where the vertices of each problem end.
+
+    Notes
+    -----
+    Coarse rounds only find a cost to beat before the exact search: without serial parts first, as
+    these seldom pay unless the memory bound asks for them.
+    """
+    work, best, winner = works[0], -1, -1
+    for serial_splits in (False, True):
+        for coarse in (True, False):
+            if coarse and (best >= 0 or not work.pruned):
+                continue
+            begin = 0
+            for at in range(len(problems)):
+                end = begin + 1 if coarse else ends[at]
+                for which in range(begin, end):
+                    if _search_vertex(problems[at], vertices[which], work, serial_splits, coarse):
+                        best, winner = at, which
+                begin = ends[at]
+    return best, winner
+
+
+@njit(cache=True, inline="always")
+def _search_vertex(
+    problem: np.void, vertex: np.void, work: np.void, serial_splits: bool, coarse: bool
+) -> bool:
+    """Search the partitions of a vertex type; whether one is better than what `work` holds.
+
+    Parameters
+    ----------
+    problem, vertex, work : numpy.void
     serial_splits : bool
         Look at the splits into parts of the channels that are computed one after the other, or
         only at those without.
     coarse : bool
-        Look only at the first vertex, and at splits that divide evenly or are powers of two, to
-        find a good cost to beat before the exact search.
+        Look only at splits that divide evenly or are powers of two.
     """
-    problem, work = problems[index], works[0]
     split, totals = work.split, work.totals
     prunes = work.pruned and not work.minimise_memory
-    winner = -1
-    for at in range(1 if coarse else len(vertices)):
-        vertex = vertices[at]
-        if not fill_totals(problem, vertex, work):
-            continue
-        for of_inputs in range(2):
-            # In parts of the output channels, or not serial; then in parts of the input channels.
-            split.in_serial = split.out_serial = 1
-            first, last, channels = 1, 1, problem.view_out_chans
-            if serial_splits:
-                first, last = 2, totals.out_grains
+    if not fill_grains(problem, vertex, work):
+        return False
+    # No copy and no split makes up for it.
+    if prunes and totals.arithmetic // problem.tiles > work.best_cycles:
+        return False
+    fill_copies(problem, vertex, work)
+    found = False
+    for of_inputs in range(2):
+        # In parts of the output channels, or not serial; then in parts of the input channels.
+        split.in_serial = split.out_serial = 1
+        first, last, channels = 1, 1, problem.view_out_chans
+        if serial_splits:
+            first, last = 2, totals.out_grains
+        if of_inputs:
+            first, channels = 2, problem.view_in_chans
+            last = totals.in_grains if serial_splits and problem.in_serial_allowed else 1
+        for serial in range(first, last + 1):
+            if channels % serial != 0:
+                continue
             if of_inputs:
-                first, channels = 2, problem.view_in_chans
-                last = totals.in_grains if serial_splits and problem.in_serial_allowed else 1
-            for serial in range(first, last + 1):
-                if channels % serial != 0:
-                    continue
-                if of_inputs:
-                    split.in_serial = serial
-                else:
-                    split.out_serial = serial
-                # More serial parts cost more.
-                if prunes and serial_floor(problem, work) > work.best_cycles:
-                    break
-                if _search_groups(problem, vertex, work, coarse):
-                    winner = at
-    return winner
+                split.in_serial = serial
+            else:
+                split.out_serial = serial
+            # More serial parts cost more.
+            if prunes and serial_floor(problem, work) > work.best_cycles:
+                break
+            found |= _search_groups(problem, vertex, work, coarse)
+    return found
 
 
 @njit(cache=True)

@@ -20,7 +20,16 @@ from ipusim.kernel_cache import njit
 
 @njit(cache=True)
 def fill_totals(problem: np.void, vertex: np.void, work: np.void) -> bool:
-    """Fill the totals; False where the vertex cannot do the operation, however it is split.
+    """Fill the totals; False where the vertex cannot do the operation, however it is split."""
+    if not fill_grains(problem, vertex, work):
+        return False
+    fill_copies(problem, vertex, work)
+    return True
+
+
+@njit(cache=True)
+def fill_grains(problem: np.void, vertex: np.void, work: np.void) -> bool:
+    """Fill the totals but for the copies; False where the vertex cannot do the operation.
 
     Whether strides and dilations suit the vertex: ConvModel.cpp, addMethodConstraints.  Grain of
     the innermost dimension: ConvPlan.cpp createPlan, from tag 1.2.0 on.
@@ -44,18 +53,14 @@ def fill_totals(problem: np.void, vertex: np.void, work: np.void) -> bool:
     # The 1x1 vertex can run, once a tile has one kernel element.
     totals.one_by_one = problem.one_by_one and method == AMP and vertex.filter_height == 1
 
-    positions = in_positions = needed = problem.batch
+    positions = problem.batch
     kernel_elements = steps = plain = 1
     for d in range(3):
         dim, step = problem.dims[d], 1
         kernel_elements *= dim.kernel
-        in_positions *= dim.in_field
         if d < 2:
             positions *= dim.out
-        if dim.transformed:
-            needed *= dim.out
-        else:
-            needed *= dim.whole_in
+        if not dim.transformed:
             # The SLIC vertex reads spread inputs with their zeros.
             if method != SLIC:
                 step = dim.step
@@ -65,13 +70,7 @@ def fill_totals(problem: np.void, vertex: np.void, work: np.void) -> bool:
         totals.step[d] = step
     positions *= totals.last_grains * grain
     totals.steps, totals.positions, totals.plain_inputs = steps, positions, plain
-    groups = totals.group_grains * vertex.conv_groups_per_group
-    in_chans = totals.in_grains * vertex.in_chans_per_group
-    out_chans = totals.out_grains * vertex.out_chans_per_group
-    totals.weights = groups * in_chans * out_chans * kernel_elements
-    totals.inputs = groups * in_chans * in_positions
     totals.arithmetic = _arithmetic_floor(problem, vertex, work, kernel_elements)
-    _fill_copies(problem, vertex, work, groups * in_chans * needed, groups * out_chans * positions)
     return True
 
 
@@ -103,10 +102,8 @@ def _arithmetic_floor(
     return each * vertex.out_chans_per_group // lanes
 
 
-@njit(cache=True, inline="always")
-def _fill_copies(
-    problem: np.void, vertex: np.void, work: np.void, inputs: int, outputs: int
-) -> None:
+@njit(cache=True)
+def fill_copies(problem: np.void, vertex: np.void, work: np.void) -> None:
     """Fill what is rearranged between the neighbours' layout and the plan's.
 
     References
@@ -115,6 +112,20 @@ def _fill_copies(
     """
     totals = work.totals
     in_per, out_per = vertex.in_chans_per_group, vertex.out_chans_per_group
+    in_positions = needed = problem.batch
+    kernel_elements = 1
+    for d in range(3):
+        dim = problem.dims[d]
+        kernel_elements *= dim.kernel
+        in_positions *= dim.in_field
+        needed *= dim.out if dim.transformed else dim.whole_in
+    groups = totals.group_grains * vertex.conv_groups_per_group
+    in_chans = groups * totals.in_grains * in_per
+    out_chans = totals.out_grains * out_per
+    totals.weights = in_chans * out_chans * kernel_elements
+    totals.inputs = in_chans * in_positions
+    inputs, outputs = in_chans * needed, groups * out_chans * totals.positions
+
     pad_in, pad_out = problem.in_chans % in_per != 0, problem.out_chans % out_per != 0
     if problem.era == ERA_1_0:
         pad_in = problem.original_in_chans % in_per != 0
