@@ -258,19 +258,11 @@ class ConvParams(NamedTuple):
     @classmethod
     def of(cls, shape: ConvShape) -> ConvParams:
         """Return a shape as parameters, of two spatial dimensions at least."""
-        dims = [Dim(Operand(1), Operand(1))] * max(0, 2 - len(shape.field))
-        for d in range(len(shape.field)):
-            low, high = shape.padding_lower[d], shape.padding_upper[d]
-            data = Operand(
-                shape.field[d],
-                dilation=shape.in_dilation[d],
-                pad_low=max(0, low),
-                pad_high=max(0, high),
-            )
-            kernel = Operand(shape.kernel[d], dilation=shape.kernel_dilation[d])
-            # Cutting the padded input or the output before its stride is the same.
-            dims.append(canonical(Dim(data, kernel, max(0, -low), max(0, -high), shape.stride[d])))
-        return cls(shape.groups, shape.batch, shape.in_channels, shape.out_channels, tuple(dims))
+        dims = _dims_of(
+            *(shape.field, shape.kernel, shape.stride, shape.padding_lower, shape.padding_upper),
+            *(shape.in_dilation, shape.kernel_dilation),
+        )
+        return cls(shape.groups, shape.batch, shape.in_channels, shape.out_channels, dims)
 
     def swapped(self) -> ConvParams:
         """Return the same sums with input and kernel, batch and output channels exchanged."""
@@ -331,3 +323,28 @@ class ConvParams(NamedTuple):
             for d, dim in enumerate(self.dims)
         )
         return ConvParams(self.groups, 1, self.in_channels, self.out_channels, new), free
+
+    def scaled(self, each: ConvParams, free: tuple[int, ...]) -> ConvParams:
+        """Return what transforms that make `each` of sizes of one make of these sizes.
+
+        `free` are the dimensions that are joined with the batch, as `flattened` returns them.
+        """
+        batch, dims = self.batch, each.dims
+        if free:
+            at = free[-1]
+            joined = Dim(Operand(dims[at].data.size * batch), Operand(1))
+            batch, dims = 1, (*dims[:at], joined, *dims[at + 1 :])
+        channels = self.in_channels * each.in_channels, self.out_channels * each.out_channels
+        return ConvParams(self.groups, batch, *channels, dims)
+
+
+@lru_cache(maxsize=1024)
+def _dims_of(*of_shape: tuple[int, ...]) -> tuple[Dim, ...]:
+    """Return the dimensions of a `ConvShape`, two at least, from its fields in their order."""
+    dims = [Dim(Operand(1), Operand(1))] * max(0, 2 - len(of_shape[0]))
+    for size, taps, stride, low, high, spread, dilation in zip(*of_shape, strict=True):
+        data = Operand(size, dilation=spread, pad_low=max(0, low), pad_high=max(0, high))
+        kernel = Operand(taps, dilation=dilation)
+        # Cutting the padded input or the output before its stride is the same.
+        dims.append(canonical(Dim(data, kernel, max(0, -low), max(0, -high), stride)))
+    return tuple(dims)

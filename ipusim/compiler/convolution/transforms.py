@@ -43,20 +43,56 @@ def transformed_problems(
     rows: list[list[int]] = []
     given = _given(shape, chip, rules)
     whole = ConvParams.of(shape).without_dilation()
+    for way in _ways(whole.dims):
+        turned = whole.swapped() if way.swap else whole
+        params = turned.scaled(way.each, way.free)
+        for factor in (1, *_combine_factors(shape, params)):
+            copies = _copies(shape, rules, way, factor > 1)
+            combined = params.combined(factor)
+            rows.append(_transformed(combined, turned, way.moved, copies, rules.era) + given)
+            transforms.append(Transform(_name(way, factor), params.dims))
+    return transforms, np.array(rows, np.int64).view(PROBLEM)[:, 0]
+
+
+class _Way(NamedTuple):
+    """Transforms of the spatial dimensions.
+
+    Attributes
+    ----------
+    swap : bool
+    expand, flatten : tuple of int
+        Dimensions, as in `Transform`.
+    each : ConvParams
+        What they make of one group, one sample and one channel.
+    free : tuple of int
+        Dimensions that are joined with the batch.
+    """
+
+    swap: bool
+    expand: tuple[int, ...]
+    flatten: tuple[int, ...]
+    each: ConvParams
+    free: tuple[int, ...]
+
+    @property
+    def moved(self) -> tuple[int, ...]:
+        """Dimensions that are no longer at their place."""
+        return (*self.expand, *self.flatten, *self.free)
+
+
+@lru_cache(maxsize=1024)
+def _ways(dims: tuple[Dim, ...]) -> tuple[_Way, ...]:
+    """List the ways to transform a convolution over some dimensions, whatever its channels."""
+    ways = []
+    one = ConvParams(1, 1, 1, 1, dims)
     for swap in (False, True):
-        turned = whole.swapped() if swap else whole
+        turned = one.swapped() if swap else one
         for expand in _subsets(_expandable(turned)):
             expanded = turned.expanded(expand)
             for flatten in _subsets(_flattenable(expanded)):
-                flattened, free = expanded.outputs_flattened(flatten).flattened()
-                moved = (*expand, *flatten, *free)
-                for factor in (1, *_combine_factors(shape, flattened)):
-                    combined = flattened.combined(factor)
-                    copies = _copies(shape, rules, swap, bool(expand), bool(flatten), factor > 1)
-                    rows.append(_transformed(combined, turned, moved, copies, rules.era) + given)
-                    name = _name(swap, expand, flatten, factor)
-                    transforms.append(Transform(name, flattened.dims))
-    return transforms, np.array(rows, np.int64).view(PROBLEM)[:, 0]
+                each = expanded.outputs_flattened(flatten).flattened()
+                ways.append(_Way(swap, expand, flatten, *each))
+    return tuple(ways)
 
 
 def defers_dilation(shape: ConvShape) -> bool:
@@ -69,10 +105,9 @@ def _subsets(dims: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         yield from itertools.combinations(dims, count)
 
 
-@lru_cache(maxsize=256)
-def _name(swap: bool, expand: tuple[int, ...], flatten: tuple[int, ...], factor: int) -> str:
-    words = ["swap"] if swap else []
-    for word, dims in (("expand", expand), ("flatten", flatten)):
+def _name(way: _Way, factor: int) -> str:
+    words = ["swap"] if way.swap else []
+    for word, dims in (("expand", way.expand), ("flatten", way.flatten)):
         if dims:
             words.append(f"{word} {''.join(map(str, dims))}")
     if factor > 1:
@@ -111,12 +146,7 @@ def _combine_factors(shape: ConvShape, params: ConvParams) -> list[int]:
 
 
 def _copies(
-    shape: ConvShape,
-    rules: PlannerRules,
-    swap: bool,
-    expand: bool,
-    flatten: bool,
-    combine: bool,
+    shape: ConvShape, rules: PlannerRules, way: _Way, combine: bool
 ) -> tuple[bool, bool, bool]:
     """Say which of input, weights and output are rearranged for a transform, whatever the vertex.
 
@@ -125,6 +155,7 @@ def _copies(
     update = shape.kind == "conv_weight_gradient"
     combine = combine and rules.era != ERA_1_0
     # ConvShape has products with their operands exchanged already.
+    swap, expand, flatten = way.swap, bool(way.expand), bool(way.flatten)
     swap_out = swap != update
     gradient = shape.kind in ("fc_data_gradient", "fc_weight_gradient")
     return (
