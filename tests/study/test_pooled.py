@@ -108,7 +108,7 @@ def test_sources_that_a_request_depends_on_are_all_named():
         [sys.executable, "-c", LOADS], capture_output=True, text=True, check=True
     ).stdout.split()
     names = {name.removeprefix("ipusim.").replace(".", "/") for name in loaded if "." in name}
-    covered = (*pooled.PREDICTING, "kernel_cache.py")  # which only keeps
+    covered = (*pooled.PREDICTING, "kernel_cache.py", "advice.py")  # which keep, and read a report
     stray = [
         name
         for name in sorted(names)
@@ -120,7 +120,7 @@ def test_sources_that_a_request_depends_on_are_all_named():
 
 
 def test_a_request_holds_nothing_that_was_published():
-    allowed = set(ROWS[0].run.options()) | {"tier", "costs"}
+    allowed = set(ROWS[0].run.options()) | {"tier", "costs", "as_if_it_fits"}
     for tier in TIERS:
         assert set(request_for(ROWS[0].run, tier).options) <= allowed
 

@@ -71,8 +71,10 @@ def test_pools_in_groups_of_channels_are_close(rows):
         ("lstm, three passes", "GC2", 5.0),
         ("gru, forward", "GC200", 3.0),
         ("gru, forward", "GC2", 3.0),
-        ("gru, three passes", "GC200", 3.0),
-        ("gru, three passes", "GC2", 3.0),
+        # 3 before products brought their operands into order, which IPUModel's weight gradients
+        # of a GRU seem not to do.
+        ("gru, three passes", "GC200", 6.0),
+        ("gru, three passes", "GC2", 6.0),
     ],
 )
 def test_recurrent_layers_against_ipumodel(recurrent, operation, chip, most):
