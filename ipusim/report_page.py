@@ -10,6 +10,7 @@ import jinja2
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import ipusim
@@ -184,6 +185,13 @@ def roofline_figure(report: Report) -> Figure:
     return figure
 
 
+def _limit_and_legend(axis: Axes, tile_bytes: int) -> None:
+    """Mark what a tile holds, in KiB, and name the colours beside the axis."""
+    axis.axhline(tile_bytes / 1024, color=OKABE_ITO["vermilion"], linestyle="--", label="a tile")
+    axis.set_ylim(bottom=0)
+    axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
 def liveness_figure(report: Report) -> Figure:
     """Draw the bytes on the fullest tile over the program, with what a tile holds."""
     memory = report.result.memory
@@ -205,15 +213,11 @@ def liveness_figure(report: Report) -> Figure:
             linewidth=0.8,
             label="highest address",
         )
-        axis.axhline(
-            memory.tile_bytes / 1024, color=OKABE_ITO["vermilion"], linestyle="--", label="a tile"
-        )
         axis.set_xlim(0, max(1, len(points) - 1))
-        axis.set_ylim(bottom=0)
         axis.set_xlabel("layers in the order in which they run")
         axis.set_ylabel("KiB on the fullest tile")
         axis.set_title(f"Fullest at {memory.peak_op}")
-        axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        _limit_and_legend(axis, memory.tile_bytes)
     return figure
 
 
@@ -234,14 +238,11 @@ def tile_figure(report: Report) -> Figure:
                 linewidth=0, step="mid",
             )  # fmt: skip
             bottom += height
-        limit = report.tile_bytes / 1024
-        axis.axhline(limit, color=OKABE_ITO["vermilion"], linestyle="--", label="a tile")
         axis.set_xlim(0, tiles - 1)
-        axis.set_ylim(bottom=0)
         axis.set_xlabel("tile")
         axis.set_ylabel("KiB")
         axis.set_title(f"Tiles while {report.result.memory.peak_op} runs")
-        axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        _limit_and_legend(axis, report.tile_bytes)
     return figure
 
 

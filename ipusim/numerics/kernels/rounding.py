@@ -34,7 +34,6 @@ _INFINITY = _U(0x7F800000)
 _HALF_MAX_BITS = _U(0x477FE000)
 _SMALLEST_NORMAL = _U(0x38800000)  # 2^-14
 _DROPPED = _U(13)  # mantissa bits that a half does not have
-_LOW = _U(0x1FFF)
 _HIGH = _U(0xFFFFE000)
 _HALFWAY = _U(0x0FFF)
 _ONE = _U(1)

@@ -17,7 +17,6 @@ from ipusim.workload.onnx.context import ImportContext, Node, Value
 
 _ELEMENTWISE = ("Mul", "Div", "Add", "Sub", "Pow", "Erf", "Tanh", "Square", "Cast", "Clip", "Min")
 _LONGEST_GELU = 12
-_BIAS_RANK = 1
 
 
 class Pieces:
