@@ -7,6 +7,7 @@ from typing import Any
 
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.terms import Line
+from ipusim.study.data.published import PublishedRow, rows_by_id
 
 DEVICE_S_PER_ITEM = {"resnet50": 4e-4, "resnext101_32x4d": 6e-4, "resnext101_32x8d": 1.2e-3}
 OTHER_DEVICE_S_PER_ITEM = 1e-3
@@ -98,3 +99,8 @@ class FakePredictor:
         accumulation = options.get("gradient_accumulation", 1)
         device_s = accumulation * self.device_s(model, options["micro_batch"])
         return self._report(device_s / 2, options, power=False)
+
+
+def load_row(row_id: str) -> PublishedRow:
+    """Return one published row."""
+    return rows_by_id()[row_id]

@@ -21,7 +21,7 @@ from ipusim.runtime.step import run_step
 from ipusim.study.data.published import PublishedRow
 from ipusim.study.data.runs import RunConfiguration
 from ipusim.study.fit.calibration_file import load_calibration
-from ipusim.study.verdicts.compare import error_percent
+from ipusim.study.verdicts.errors import error_percent
 from ipusim.workload import zoo
 
 _BASIS = {

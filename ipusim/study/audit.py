@@ -8,28 +8,12 @@ import numpy as np
 import pandas as pd
 
 from ipusim.errors import DataError, unknown_name
-from ipusim.study.data.published import PublishedRow, load_rows
+from ipusim.study.data.published import by_metric, load_rows
 
 WORK_TABLES = ("Table 3", "Table 4")
 """TAMU's tables that print a throughput and the time of the same epoch."""
 WORK_TOLERANCE_PERCENT = 5.0
 """A row whose work differs by more from the others is inconsistent; rounding explains 1 %."""
-
-
-def _qwant_by_batch() -> dict[int, dict[str, PublishedRow]]:
-    """Return Qwant's rows by batch size, then by metric."""
-    batches: dict[int, dict[str, PublishedRow]] = {}
-    for row in load_rows(study="qwant"):
-        batches.setdefault(row.run.items_per_step, {})[row.metric] = row
-    return dict(sorted(batches.items()))
-
-
-def _quotient_bounds(top: PublishedRow, bottom: PublishedRow) -> tuple[float, float, float]:
-    """Return top / bottom and the range that the rounding of both printed numbers allows."""
-    value = top.value / bottom.value
-    low = (top.value - top.half_last_digit) / (bottom.value + bottom.half_last_digit)
-    high = (top.value + top.half_last_digit) / (bottom.value - bottom.half_last_digit)
-    return value, low, high
 
 
 def qwant_power() -> pd.DataFrame:
@@ -42,23 +26,19 @@ def qwant_power() -> pd.DataFrame:
         range that rounding allows, the change from the row before (W, NaN in the first), and
         whether power falls by more than rounding can explain although the batch grows.
     """
-    lines = []
-    for batch, rows in _qwant_by_batch().items():
-        watts, low, high = _quotient_bounds(rows["throughput"], rows["efficiency"])
-        lines.append(
-            {
-                "batch_size": batch,
-                "throughput_images_per_s": rows["throughput"].value,
-                "efficiency_images_per_s_per_w": rows["efficiency"].value,
-                "implied_power_w": watts,
-                "low_w": low,
-                "high_w": high,
-            }
-        )
-    frame = pd.DataFrame(lines)
-    frame["change_w"] = frame["implied_power_w"].diff()
-    frame["falls_beyond_rounding"] = frame["high_w"] < frame["low_w"].shift(1)
-    return frame
+    rate, efficiency = by_metric(load_rows(study="qwant"), "throughput", "efficiency")
+    frame = pd.DataFrame(
+        {
+            "batch_size": [run.items_per_step for run in rate["run"]],
+            "throughput_images_per_s": rate["value"],
+            "efficiency_images_per_s_per_w": efficiency["value"],
+            "implied_power_w": rate["value"] / efficiency["value"],
+            "low_w": rate["low"] / efficiency["high"],
+            "high_w": rate["high"] / efficiency["low"],
+        }
+    )
+    falls = frame["high_w"] < frame["low_w"].shift(1)
+    return frame.assign(change_w=frame["implied_power_w"].diff(), falls_beyond_rounding=falls)
 
 
 def qwant_digit_slip(batch_size: int = 10, efficiency: float = 9.08) -> pd.DataFrame:
@@ -83,24 +63,19 @@ def qwant_digit_slip(batch_size: int = 10, efficiency: float = 9.08) -> pd.DataF
     DataError
         If Table 3 has no such batch size.
     """
-    frame = qwant_power()
-    row = frame[frame["batch_size"] == batch_size]
-    if row.empty:
-        raise DataError(
-            f"Table 3 has no batch size {batch_size}: use one of "
-            f"{', '.join(str(size) for size in frame['batch_size'])}."
-        )
-    line = row.iloc[0]
+    frame = qwant_power().set_index("batch_size", drop=False)
+    if batch_size not in frame.index:
+        sizes = ", ".join(map(str, frame.index))
+        raise DataError(f"Table 3 has no batch size {batch_size}: use one of {sizes}.")
+    line = frame.loc[batch_size]
     beside = frame[(frame["batch_size"] - batch_size).abs() == 2]
-    printed = float(line["efficiency_images_per_s_per_w"])
+    read = np.array([line["efficiency_images_per_s_per_w"], efficiency])
     return pd.DataFrame(
         {
             "reading": ["printed", "one digit changed"],
-            "efficiency_images_per_s_per_w": [printed, efficiency],
-            "implied_power_w": [
-                line["throughput_images_per_s"] / value for value in (printed, efficiency)
-            ],
-            "neighbours_w": [float(beside["implied_power_w"].mean())] * 2,
+            "efficiency_images_per_s_per_w": read,
+            "implied_power_w": line["throughput_images_per_s"] / read,
+            "neighbours_w": beside["implied_power_w"].mean(),
         }
     )
 
@@ -114,22 +89,19 @@ def qwant_throughput_check() -> pd.DataFrame:
         Per batch size: batch / latency with the range that rounding allows, the published
         throughput (images/s), and whether it lies in that range.
     """
-    lines = []
-    for batch, rows in _qwant_by_batch().items():
-        latency, throughput = rows["latency"], rows["throughput"]
-        low = 1e3 * batch / (latency.value + latency.half_last_digit)
-        high = 1e3 * batch / (latency.value - latency.half_last_digit)
-        lines.append(
-            {
-                "batch_size": batch,
-                "batch_over_latency_per_s": 1e3 * batch / latency.value,
-                "low_per_s": low,
-                "high_per_s": high,
-                "published_per_s": throughput.value,
-                "inside": low <= throughput.value <= high,
-            }
-        )
-    return pd.DataFrame(lines)
+    latency, rate = by_metric(load_rows(study="qwant"), "latency", "throughput")
+    batch = pd.Series([run.items_per_step for run in rate["run"]])
+    low, high = 1e3 * batch / latency["high"], 1e3 * batch / latency["low"]
+    return pd.DataFrame(
+        {
+            "batch_size": batch,
+            "batch_over_latency_per_s": 1e3 * batch / latency["value"],
+            "low_per_s": low,
+            "high_per_s": high,
+            "published_per_s": rate["value"],
+            "inside": rate["value"].between(low, high),
+        }
+    )
 
 
 def qwant_alternation() -> pd.DataFrame:
@@ -141,9 +113,9 @@ def qwant_alternation() -> pd.DataFrame:
         Per micro-batch: latency (ms), cost of the image added since the row before (ms, NaN in the
         first), the least-squares line (ms) and the residual (ms).
     """
-    rows = [row["latency"] for row in _qwant_by_batch().values()]
-    micro = np.array([row.run.micro_batch for row in rows], dtype=np.float64)
-    latency_ms = np.array([row.value for row in rows], dtype=np.float64)
+    (latency,) = by_metric(load_rows(study="qwant"), "latency")
+    micro = np.array([run.micro_batch for run in latency["run"]], dtype=np.float64)
+    latency_ms = latency["value"].to_numpy()
     slope, intercept = np.polyfit(micro, latency_ms, 1)
     line_ms = intercept + slope * micro
     return pd.DataFrame(
@@ -171,31 +143,25 @@ def littles_law() -> pd.DataFrame:
         that the run configuration states (NaN where none), and whether the printed batch differs.
     """
     rows = [row for row in load_rows(study="results") if row.table.endswith("inference")]
-    latency = {row.run.run_id: row for row in rows if row.metric == "latency"}
-    lines = []
-    for row in rows:
-        if row.metric != "throughput" or row.run.run_id not in latency:
-            continue
-        items = row.value * latency[row.run.run_id].value * 1e-3
-        printed = int(row.label.rpartition("batch ")[2])
-        run = row.run.items_per_step
-        stated = row.run.batches_in_flight
-        lines.append(
-            {
-                "row_id": row.row_id,
-                "label": row.label,
-                "printed_batch": printed,
-                "run_batch": run,
-                "throughput_items_per_s": row.value,
-                "latency_ms": latency[row.run.run_id].value,
-                "items_in_flight": items,
-                "batches_by_printed_label": items / printed,
-                "batches_as_run": items / run,
-                "batches_stated": math.nan if stated is None else float(stated),
-                "label_differs": printed != run,
-            }
-        )
-    return pd.DataFrame(lines)
+    rate, latency = by_metric(rows, "throughput", "latency")
+    printed = rate["label"].str.rpartition("batch ")[2].astype(int)
+    run = pd.Series([run.items_per_step for run in rate["run"]])
+    items = rate["value"] * latency["value"] * 1e-3
+    return pd.DataFrame(
+        {
+            "row_id": rate["row_id"],
+            "label": rate["label"],
+            "printed_batch": printed,
+            "run_batch": run,
+            "throughput_items_per_s": rate["value"],
+            "latency_ms": latency["value"],
+            "items_in_flight": items,
+            "batches_by_printed_label": items / printed,
+            "batches_as_run": items / run,
+            "batches_stated": [run.batches_in_flight for run in rate["run"]],
+            "label_differs": printed != run,
+        }
+    ).astype({"batches_stated": float})
 
 
 def tamu_work(table: str) -> pd.DataFrame:
@@ -223,34 +189,27 @@ def tamu_work(table: str) -> pd.DataFrame:
     """
     if table not in WORK_TABLES:
         raise unknown_name("table", table, WORK_TABLES)
-    rows = load_rows(study="tamu", table=table)
-    times = {row.run.run_id: row for row in rows if row.metric == "epoch_time"}
-    lines = []
-    for row in rows:
-        if row.metric != "throughput" or row.run.run_id not in times:
-            continue
-        time = times[row.run.run_id]
-        slack, slack_s = row.half_last_digit, time.half_last_digit
-        lines.append(
-            {
-                "row_id": row.row_id,
-                "label": row.label,
-                "throughput_images_per_s": row.value,
-                "time_s": time.value,
-                "images": row.value * time.value,
-                "low_images": (row.value - slack) * (time.value - slack_s),
-                "high_images": (row.value + slack) * (time.value + slack_s),
-            }
-        )
-    frame = pd.DataFrame(lines)
-    usual = float(frame["images"].median())
-    frame["usual_images"] = usual
-    frame["work_error_percent"] = 100.0 * (frame["images"] / usual - 1.0)
-    frame["within_rounding"] = (frame["low_images"] <= usual) & (usual <= frame["high_images"])
-    frame["consistent"] = frame["work_error_percent"].abs() <= WORK_TOLERANCE_PERCENT
-    frame["time_should_be_s"] = usual / frame["throughput_images_per_s"]
-    frame["throughput_should_be_images_per_s"] = usual / frame["time_s"]
-    return frame
+    rate, time = by_metric(load_rows(study="tamu", table=table), "throughput", "epoch_time")
+    images, low, high = (rate[end] * time[end] for end in ("value", "low", "high"))
+    usual = images.median()
+    error = 100.0 * (images / usual - 1.0)
+    return pd.DataFrame(
+        {
+            "row_id": rate["row_id"],
+            "label": rate["label"],
+            "throughput_images_per_s": rate["value"],
+            "time_s": time["value"],
+            "images": images,
+            "low_images": low,
+            "high_images": high,
+            "usual_images": usual,
+            "work_error_percent": error,
+            "within_rounding": (low <= usual) & (usual <= high),
+            "consistent": error.abs() <= WORK_TOLERANCE_PERCENT,
+            "time_should_be_s": usual / rate["value"],
+            "throughput_should_be_images_per_s": usual / time["value"],
+        }
+    )
 
 
 def tamu_corrections() -> pd.DataFrame:
@@ -261,7 +220,6 @@ def tamu_corrections() -> pd.DataFrame:
     pandas.DataFrame
         Lines of `tamu_work` that are not consistent, the table first.
     """
-    found = [tamu_work(table).assign(table=table) for table in WORK_TABLES]
-    frame = pd.concat(found, ignore_index=True)
-    frame = frame[~frame["consistent"]]
-    return frame[["table", *(name for name in frame.columns if name != "table")]]
+    counted = {table: tamu_work(table) for table in WORK_TABLES}
+    frame = pd.concat(counted, names=["table", "line"]).reset_index("table")
+    return frame[~frame["consistent"]].reset_index(drop=True)

@@ -8,11 +8,18 @@ from __future__ import annotations
 import math
 from itertools import combinations
 
+import numpy as np
 import pandas as pd
 
 from ipusim.machine.system import load_system, system_names
 from ipusim.study.audit import littles_law
-from ipusim.study.data.published import PublishedRow, load_rows
+from ipusim.study.data.published import (
+    PublishedRow,
+    by_metric,
+    frame_of,
+    load_rows,
+    rows_by_id,
+)
 
 CLOCK_TOLERANCE = 0.10
 """A ratio of two chips that differs by more from the ratio of their clocks is more than clock."""
@@ -39,12 +46,10 @@ def _throughputs(study: str) -> list[PublishedRow]:
 
 def little_rows() -> pd.DataFrame:
     """Return the rows of `ipusim.study.audit.littles_law` with their framework and system."""
-    frame = littles_law()
-    by_id = {row.row_id: row for row in load_rows(study="results", metric="throughput")}
-    return frame.assign(
-        framework=[_parts(by_id[row_id])[0][-1] for row_id in frame["row_id"]],
-        system=[by_id[row_id].system for row_id in frame["row_id"]],
-    )
+    frame, by_id = littles_law(), rows_by_id()
+    rows = [by_id[row_id] for row_id in frame["row_id"]]
+    frameworks = [_parts(row)[0][-1] for row in rows]
+    return frame.assign(framework=frameworks, system=[row.system for row in rows])
 
 
 def little_groups() -> pd.DataFrame:
@@ -56,22 +61,11 @@ def little_groups() -> pd.DataFrame:
         Per framework and system: rows, the least, median and largest number of batches in flight
         that throughput x latency gives with the batch as run, and rows with a wrong printed batch.
     """
-    return pd.DataFrame(
-        [
-            {
-                "framework": framework,
-                "system": system,
-                "rows": len(group),
-                "least": group["batches_as_run"].min(),
-                "median": group["batches_as_run"].median(),
-                "largest": group["batches_as_run"].max(),
-                "labels_differ": int(group["label_differs"].sum()),
-            }
-            for (framework, system), group in little_rows().groupby(
-                ["framework", "system"], sort=True
-            )
-        ]
-    )
+    groups = little_rows().groupby(["framework", "system"])
+    batches = groups["batches_as_run"]
+    columns = {"rows": groups.size(), "least": batches.min(), "median": batches.median()}
+    columns |= {"largest": batches.max(), "labels_differ": groups["label_differs"].sum()}
+    return pd.DataFrame(columns).reset_index()
 
 
 def batch_labels() -> pd.DataFrame:
@@ -84,30 +78,19 @@ def batch_labels() -> pd.DataFrame:
         accumulation), their quotient, and the batches in flight that Little's law gives with
         either (NaN in training, where no latency is printed).
     """
-    little = littles_law().set_index("row_id")
-    lines = []
-    for row in _throughputs("results"):
-        _, printed = _parts(row)
-        run = row.run
-        if printed is None or run.micro_batch is None or run.replicas is None:
-            continue
-        if printed == run.items_per_step:
-            continue
-        known = little.loc[row.row_id] if row.row_id in little.index else {}
-        lines.append(
-            {
-                "row_id": row.row_id,
-                "table": row.table,
-                "label": row.label,
-                "printed_batch": printed,
-                "run_batch": run.items_per_step,
-                "run_over_printed": run.items_per_step / printed,
-                "batches_by_printed_label": known.get("batches_by_printed_label", math.nan),
-                "batches_as_run": known.get("batches_as_run", math.nan),
-                "confidence": run.confidence,
-            }
-        )
-    return pd.DataFrame(lines)
+    rows = [
+        row
+        for row in _throughputs("results")
+        if None not in (_parts(row)[1], row.run.micro_batch, row.run.replicas)
+    ]
+    frame = frame_of(rows, "row_id", "table", "label", "run.items_per_step", "run.confidence")
+    frame.insert(3, "printed_batch", [_parts(row)[1] for row in rows])
+    frame = frame.rename(columns={"items_per_step": "run_batch"})
+    frame["run_over_printed"] = frame["run_batch"] / frame["printed_batch"]
+    little = littles_law().set_index("row_id")[["batches_by_printed_label", "batches_as_run"]]
+    frame = frame.join(little, on="row_id")
+    frame.insert(8, "confidence", frame.pop("confidence"))
+    return frame[frame["printed_batch"] != frame["run_batch"]].reset_index(drop=True)
 
 
 def scaling_efficiency() -> pd.DataFrame:
@@ -134,17 +117,11 @@ def scaling_efficiency() -> pd.DataFrame:
         base = smallest.value / load_system(smallest.system).ipus
         for row in larger:
             efficiency = 100.0 * row.value / load_system(row.system).ipus / base
-            lines.append(
-                {
-                    "row_id": row.row_id,
-                    "label": row.label,
-                    "smallest": smallest.system,
-                    "efficiency_percent": efficiency,
-                    "same_batch": _parts(row)[1] == _parts(smallest)[1],
-                    "above_100": efficiency > 100.0,
-                }
-            )
-    return pd.DataFrame(lines)
+            same_batch = _parts(row)[1] == _parts(smallest)[1]
+            lines.append((row.row_id, row.label, smallest.system, efficiency, same_batch))
+    names = ["row_id", "label", "smallest", "efficiency_percent", "same_batch"]
+    frame = pd.DataFrame(lines, columns=names)
+    return frame.assign(above_100=frame["efficiency_percent"] > 100.0)
 
 
 def bow_over_classic() -> pd.DataFrame:
@@ -169,20 +146,12 @@ def bow_over_classic() -> pd.DataFrame:
             continue
         clocks = [load_system(row.system).chip.clock_hz for row in (bow, classics[0])]
         ratio, clock = bow.value / classics[0].value, clocks[0] / clocks[1]
-        off = ratio / clock - 1.0
-        lines.append(
-            {
-                "bow_row": bow.row_id,
-                "classic_row": classics[0].row_id,
-                "table": key[0],
-                "label": bow.label,
-                "ratio": ratio,
-                "clock_ratio": clock,
-                "reading": "clock" if abs(off) <= CLOCK_TOLERANCE else "above" if off > 0 else
-                "below",
-            }
-        )  # fmt: skip
-    return pd.DataFrame(lines)
+        lines.append((bow.row_id, classics[0].row_id, key[0], bow.label, ratio, clock))
+    names = ["bow_row", "classic_row", "table", "label", "ratio", "clock_ratio"]
+    frame = pd.DataFrame(lines, columns=names)
+    off = frame["ratio"] / frame["clock_ratio"] - 1.0
+    reading = np.select([off.abs() <= CLOCK_TOLERANCE, off > 0], ["clock", "above"], "below")
+    return frame.assign(reading=reading)
 
 
 def mlperf_scaling() -> pd.DataFrame:
@@ -195,23 +164,13 @@ def mlperf_scaling() -> pd.DataFrame:
         system of the same model and framework in percent.
     """
     rows = load_rows(study="results", table="MLPerf v2.0")
-    smallest: dict[tuple[str, ...], float] = {}
-    lines = []
-    for row in rows:
-        ipus = load_system(row.system).ipus
-        cost = row.value * ipus
-        base = smallest.setdefault(tuple(_parts(row)[0]), cost)
-        lines.append(
-            {
-                "row_id": row.row_id,
-                "label": row.label,
-                "ipus": ipus,
-                "minutes": row.value,
-                "ipu_minutes": cost,
-                "efficiency_percent": 100.0 * base / cost,
-            }
-        )
-    return pd.DataFrame(lines)
+    frame = frame_of(rows, "row_id", "label", "value").rename(columns={"value": "minutes"})
+    frame.insert(2, "ipus", [load_system(row.system).ipus for row in rows])
+    frame["ipu_minutes"] = frame["minutes"] * frame["ipus"]
+    smallest = frame["ipu_minutes"].groupby([", ".join(_parts(row)[0]) for row in rows])
+    return frame.assign(
+        efficiency_percent=100.0 * smallest.transform("first") / frame["ipu_minutes"]
+    )
 
 
 def throughput_times_time() -> pd.DataFrame:
@@ -224,24 +183,18 @@ def throughput_times_time() -> pd.DataFrame:
         the set where its size is known (``epoch_items``; NaN elsewhere).
     """
     rows = load_rows(study="results", table="OGB-LSC")
-    times = {row.run.run_id: row for row in rows if row.metric == "time_to_train"}
-    lines = []
-    for row in rows:
-        if row.metric != "throughput":
-            continue
-        seconds = times[row.run.run_id].value
-        items = row.value * seconds
-        lines.append(
-            {
-                "row_id": row.row_id,
-                "label": row.label,
-                "throughput_items_per_s": row.value,
-                "time_s": seconds,
-                "items": items,
-                "epochs": items / row.run.epoch_items if row.run.epoch_items else math.nan,
-            }
-        )
-    return pd.DataFrame(lines)
+    rate, time = by_metric(rows, "throughput", "time_to_train")
+    items = rate["value"] * time["value"]
+    return pd.DataFrame(
+        {
+            "row_id": rate["row_id"],
+            "label": rate["label"],
+            "throughput_items_per_s": rate["value"],
+            "time_s": time["value"],
+            "items": items,
+            "epochs": items / [run.epoch_items or math.nan for run in rate["run"]],
+        }
+    )
 
 
 def _configuration(row: PublishedRow) -> tuple[object, ...]:
@@ -268,19 +221,11 @@ def document_conflicts() -> pd.DataFrame:
             batches = _parts(row)[1], _parts(other)[1]
             if None not in batches and batches[0] != batches[1]:
                 continue
-            difference = 100.0 * (other.value / row.value - 1.0)
-            lines.append(
-                {
-                    "slides_row": row.row_id,
-                    "page_row": other.row_id,
-                    "label": other.label,
-                    "slides": row.value,
-                    "page": other.value,
-                    "difference_percent": difference,
-                    "disagree": abs(difference) > CONFLICT_PERCENT,
-                }
-            )
-    return pd.DataFrame(lines)
+            lines.append((row.row_id, other.row_id, other.label, row.value, other.value))
+    frame = pd.DataFrame(lines, columns=["slides_row", "page_row", "label", "slides", "page"])
+    difference = 100.0 * (frame["page"] / frame["slides"] - 1.0)
+    disagree = difference.abs() > CONFLICT_PERCENT
+    return frame.assign(difference_percent=difference, disagree=disagree)
 
 
 def repeated_values() -> pd.DataFrame:
@@ -292,29 +237,18 @@ def repeated_values() -> pd.DataFrame:
         Per pair: the printed number, both rows and both labels. A number of four digits may repeat
         by chance.
     """
-    rows = _throughputs("results")
     by_text: dict[str, list[PublishedRow]] = {}
-    for row in rows:
+    for row in _throughputs("results"):
         by_text.setdefault(row.printed, []).append(row)
-    return pd.DataFrame(
-        [
-            {
-                "printed": text,
-                "row_id": one.row_id,
-                "label": one.label,
-                "other_row": two.row_id,
-                "other_label": two.label,
-            }
-            for text, same in by_text.items()
-            for one, two in combinations(same, 2)
-        ]
-    )
+    lines = [
+        (text, one.row_id, one.label, two.row_id, two.label)
+        for text, same in by_text.items()
+        for one, two in combinations(same, 2)
+    ]
+    names = ["printed", "row_id", "label", "other_row", "other_label"]
+    return pd.DataFrame(lines, columns=names)
 
 
 def placeholders() -> pd.DataFrame:
     """List published numbers that are 0, which no run gives."""
-    rows = [row for row in load_rows() if row.value == 0]
-    return pd.DataFrame(
-        [{"row_id": row.row_id, "label": row.label, "printed": row.printed} for row in rows],
-        columns=["row_id", "label", "printed"],
-    )
+    return frame_of((row for row in load_rows() if not row.value), "row_id", "label", "printed")

@@ -22,14 +22,9 @@ from ipusim.report import Report
 from ipusim.runtime.gpu.step import simulate_gpu
 from ipusim.study.data.published import PublishedRow, load_claims, load_rows
 from ipusim.study.data.runs import load_run
-from ipusim.study.verdicts.compare import (
-    NOT_MODELLED,
-    PREDICTED,
-    TIME_METRICS,
-    error_percent,
-    verdict_of,
-)
+from ipusim.study.verdicts.compare import NOT_MODELLED, PREDICTED, TIME_METRICS
 from ipusim.study.verdicts.compare_gpu import conformal_ratios, gpu_compare
+from ipusim.study.verdicts.errors import error_percent, verdict_of
 
 AT_LEAST = ("over", "more than", "greater than")
 AT_MOST = ("less than",)

@@ -22,7 +22,8 @@ from ipusim.study.argonne.machines import machine_frame
 from ipusim.study.claims import Sides, claims_frame
 from ipusim.study.data.published import CLAIM_FILES, load_claims, load_rows
 from ipusim.study.mk2 import study as mk2
-from ipusim.study.verdicts.compare import NOT_MODELLED, error_percent, verdict_of, verdicts
+from ipusim.study.verdicts.compare import NOT_MODELLED, verdicts
+from ipusim.study.verdicts.errors import error_percent, verdict_of
 from ipusim.workload import zoo
 
 FILE = "published/coverage.toml"

@@ -13,10 +13,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from study_fakes import load_row
 
 import ipusim
 from ipusim.files import data_dir
-from ipusim.study.data.published import load_row, load_rows
+from ipusim.study.data.published import load_rows
 from ipusim.study.data.runs import load_runs
 from ipusim.study.predict import TIERS, metric_of, request_for
 from ipusim.study.verdicts import compare

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from study_fakes import load_row
 
 from ipusim import api
 from ipusim.compiler import program_cache
@@ -18,7 +19,6 @@ from ipusim.runtime.calibration import FittedCosts
 from ipusim.study import cached as pooled
 from ipusim.study.book.outputs import frame_csv
 from ipusim.study.cached import PooledPredictor
-from ipusim.study.data.published import load_row
 from ipusim.study.fidelity import ablation
 from ipusim.study.predict import TIERS, Request, request_for
 from ipusim.study.verdicts import compare

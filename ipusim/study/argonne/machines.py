@@ -13,7 +13,7 @@ from ipusim import files
 from ipusim.files import read_records
 from ipusim.machine import load_system
 from ipusim.machine.system import System
-from ipusim.study.verdicts.compare import error_percent, verdict_of
+from ipusim.study.verdicts.errors import error_percent, verdict_of
 
 CHIP_SYSTEM = "Bow-2000"
 GOOD = "Good computer"

@@ -16,7 +16,8 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 from ipusim.errors import StudyError
 from ipusim.look import OKABE_ITO, PHASES, figure_style
 from ipusim.machine.system import load_system
-from ipusim.study.verdicts.compare import HIT_PERCENT, NEAR_PERCENT, PREDICTED
+from ipusim.study.verdicts.compare import PREDICTED
+from ipusim.study.verdicts.errors import HIT_PERCENT, NEAR_PERCENT
 
 SERIES = {
     "published": {"color": OKABE_ITO["black"], "marker": "o", "linestyle": "-"},

@@ -10,12 +10,8 @@ import pandas as pd
 
 from ipusim.study.book.catalogue import Study, load_specs
 from ipusim.study.book.site import COVERAGE, ROWS, render
-from ipusim.study.verdicts.compare import (
-    HIT_PERCENT,
-    NEAR_PERCENT,
-    RUN_COLUMNS,
-    error_percent,
-)
+from ipusim.study.verdicts.compare import RUN_COLUMNS
+from ipusim.study.verdicts.errors import HIT_PERCENT, NEAR_PERCENT, error_percent
 
 _COLUMNS = (
     # key, title, right-aligned, left out on narrow screens

@@ -28,28 +28,13 @@ multiply-accumulates, and nothing else of the step is counted."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convergence:
-    """What a run worked through until its target was reached.
-
-    Attributes
-    ----------
-    run_id : str
-    samples : int
-        Trained, evaluations left out; published.
-    evaluations : float
-        How many there were, on average over the submitted runs; published.
-    evaluation_items : int
-        Of each evaluation.
-    in_training_steps : bool
-        Whether the training program evaluates, in steps of its own size.
-    source : str
-        Where the counts come from.
-    """
+    """What a run worked through until its target was reached, as published."""
 
     run_id: str
-    samples: int
-    evaluations: float
-    evaluation_items: int
-    in_training_steps: bool
+    samples: int  # trained, evaluations left out
+    evaluations: float  # on average over the submitted runs
+    evaluation_items: int  # of each evaluation
+    in_training_steps: bool  # whether the training program evaluates, in steps of its own size
     source: str
 
     def evaluation_work(self, run: RunConfiguration) -> float:
@@ -72,12 +57,7 @@ def load_convergence() -> dict[str, Convergence]:
 
 
 def time_to_train_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Take predicted times to train apart: what is published and what is simulated.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts`.
+    """Take the times to train of `verdicts` apart: what is published and what is simulated.
 
     Returns
     -------
@@ -87,40 +67,19 @@ def time_to_train_frame(frame: pd.DataFrame) -> pd.DataFrame:
         that evaluation takes, and the throughput that the published time would need.
     """
     known = load_convergence()
-    lines = []
-    for line in frame[frame["metric"] == "time_to_train"].to_dict("records"):
-        run = known.get(line["row_id"])
-        if run is None or not line["calibrated"] > 0:
-            continue
-        evaluated = run.evaluation_work(load_run(line["row_id"]))
-        work = run.samples + evaluated
-        rate = work / (60.0 * line["calibrated"])
-        lines.append(
-            {
-                "row_id": line["row_id"],
-                "label": line["label"],
-                "system": line["system"],
-                "samples": run.samples,
-                "evaluations": run.evaluations,
-                "simulated_samples_per_s": rate,
-                "published_min": line["published"],
-                "predicted_min": line["calibrated"],
-                "evaluation_min": evaluated / rate / 60.0,
-                "implied_samples_per_s": work / (60.0 * line["published"]),
-            }
-        )
-    return pd.DataFrame(lines, columns=list(_COLUMNS))
-
-
-_COLUMNS = (
-    "row_id",
-    "label",
-    "system",
-    "samples",
-    "evaluations",
-    "simulated_samples_per_s",
-    "published_min",
-    "predicted_min",
-    "evaluation_min",
-    "implied_samples_per_s",
-)
+    rows = frame[frame["row_id"].isin(known) & (frame["metric"] == "time_to_train")]
+    rows = rows[rows["calibrated"] > 0].reset_index(drop=True)
+    runs = [known[name] for name in rows["row_id"]]
+    samples = pd.Series([run.samples for run in runs], dtype=int)
+    evaluated = pd.Series([run.evaluation_work(load_run(run.run_id)) for run in runs], dtype=float)
+    work = samples + evaluated
+    rate = work / (60.0 * rows["calibrated"])
+    return rows[["row_id", "label", "system"]].assign(
+        samples=samples,
+        evaluations=[run.evaluations for run in runs],
+        simulated_samples_per_s=rate,
+        published_min=rows["published"],
+        predicted_min=rows["calibrated"],
+        evaluation_min=evaluated / rate / 60.0,
+        implied_samples_per_s=work / (60.0 * rows["published"]),
+    )

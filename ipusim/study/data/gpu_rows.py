@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from ipusim.errors import DataError, UnknownNameError
-from ipusim.files import read
+from ipusim.files import data_dir, read
 from ipusim.machine.gpu import load_gpu
 from ipusim.runtime.gpu.stacks import load_gpu_stack
 from ipusim.workload import zoo
@@ -30,70 +31,45 @@ _PRECISIONS = {"mixed": "mixed", "TF32": "tf32", "FP32": "fp32"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Printed:
-    """A line of the file, as far as it is used."""
+class GpuRow:
+    """One published GPU throughput: a line of the file as printed, and what is run for it.
+
+    ``gpus`` counts boards, ``batch`` samples per board and step (0 where the source does not say),
+    ``published`` items per second of all boards. ``options`` are the arguments of `simulate_gpu`
+    beside the model; without any, ``left_out`` says why nothing is predicted.
+    """
 
     row_id: str
     gpu: str
-    n_gpus: int
+    gpus: int
     model: str
     framework: str
     task: str
     precision: str
-    batch_size_per_gpu: float = 0.0
+    batch: int = 0
     metric: str
-    value: float
-    unit: str
-    flag: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuRow:
-    """One published GPU throughput.
-
-    Attributes
-    ----------
-    row_id : str
-        Identifier of the row, which never changes.
-    model, gpu, framework, task : str
-        As printed.
-    gpus : int
-        Boards.
-    printed_precision : str
-        As printed.
-    batch : int
-        Samples per board and step; 0 where the source does not say.
-    published : float
-        Items per second of all boards.
-    unit, flag : str
-        What an item is; why the cell is suspicious, if it is.
-    network : str
-        Model family that a leave-one-out fit leaves out; empty where none is modelled.
-    options : dict
-        Arguments of `simulate_gpu` beside the model.
-    left_out : str
-        Why nothing is predicted; empty where something is.
-    """
-
-    row_id: str
-    model: str
-    gpu: str
-    framework: str
-    task: str
-    gpus: int
-    printed_precision: str
-    batch: int
     published: float
     unit: str
     flag: str
-    network: str
-    options: dict[str, Any]
-    left_out: str
+    options: dict[str, Any] = field(default_factory=dict)
+    left_out: str = ""
+
+    @property
+    def mode(self) -> str:
+        """Mode of the prediction; empty where there is none."""
+        return self.options.get("mode", "")
 
     @property
     def stack(self) -> str:
         """Name of the software stack; empty where the row is left out."""
         return self.options.get("framework", "")
+
+    @property
+    def network(self) -> str:
+        """Model family that a leave-one-out fit leaves out; empty where none is modelled."""
+        if self.model in _IMAGE_MODELS:
+            return self.model
+        return self.model.split(" ")[0] if self.model.startswith("BERT") else ""
 
     @property
     def step_s(self) -> float:
@@ -103,18 +79,7 @@ class GpuRow:
 
 @lru_cache(maxsize=32)
 def build_network(model: str, task: str) -> Model:
-    """Return the network of a published row.
-
-    Parameters
-    ----------
-    model, task : str
-        As printed, for example "BERT-Large" and "pre-training SL128".
-
-    Raises
-    ------
-    DataError
-        If no network stands for it.
-    """
+    """Return the network of a row, whose cells are as "BERT-Large" and "pre-training SL128"."""
     if model in _IMAGE_MODELS:
         return zoo.load(_IMAGE_MODELS[model])
     name = model.split(" ")[0]
@@ -128,47 +93,40 @@ def build_network(model: str, task: str) -> Model:
     return bert.model(f"{name}-{head}-{tokens}", makers[name](tokens, head, **options))
 
 
-def _network(model: str) -> str:
-    """Return the family of a printed model name, or nothing."""
-    if model in _IMAGE_MODELS:
-        return model
-    return model.split(" ")[0] if model.startswith("BERT") else ""
-
-
 def _optimizer(model: str, task: str) -> str:
     if model.startswith("BERT"):
         return "lamb" if "pre-training" in task else "adam"
     return _OPTIMIZERS.get(model, "sgd")
 
 
-def _options(printed: _Printed) -> tuple[dict[str, Any], str]:
+def _options(row: GpuRow) -> tuple[dict[str, Any], str]:
     """Return the arguments of a prediction, or the reason why there is none."""
-    model, task, framework = printed.model, printed.task, printed.framework
-    if printed.metric != "throughput":
+    model, task, framework = row.model, row.task, row.framework
+    if row.metric != "throughput":
         return {}, "not a throughput"
-    if not _network(model):
+    if not row.network:
         return {}, "network not among those compared"
     if "PyTorch" in framework and "pre-training" in task:
         return {}, "sequences sorted by length, so tokens per sequence unknown"
-    if printed.flag:
-        return {}, printed.flag.split(":")[0].replace("_", " ").lower()
-    precision = printed.precision.split("+")[0]
+    if row.flag:
+        return {}, row.flag.split(":")[0].replace("_", " ").lower()
+    precision = row.precision.split("+")[0]
     if precision not in _PRECISIONS:
         return {}, f"precision {precision!r} is not modelled"
-    xla = "XLA" in printed.precision or (
+    xla = "XLA" in row.precision or (
         framework.startswith("TensorFlow1") and model.startswith(_ALWAYS_XLA)
     )
     try:
         stack = load_gpu_stack(framework + "+XLA" if xla and "tf2" not in framework else framework)
-        board = load_gpu(printed.gpu)
+        board = load_gpu(row.gpu)
     except UnknownNameError as error:
         return {}, f"not modelled: {str(error).split(':')[0]}"
-    if printed.n_gpus > board.max_gpus:
+    if row.gpus > board.max_gpus:
         return {}, "several machines"
     return {
         "gpu": board.name,
-        "gpus": printed.n_gpus,
-        "batch": int(printed.batch_size_per_gpu),
+        "gpus": row.gpus,
+        "batch": row.batch,
         "mode": "inference" if task.startswith("inference") else "training",
         "precision": _PRECISIONS[precision],
         "framework": stack.name,
@@ -177,40 +135,15 @@ def _options(printed: _Printed) -> tuple[dict[str, Any], str]:
 
 
 def load_gpu_rows() -> tuple[GpuRow, ...]:
-    """Return every published GPU row, those without a prediction included.
-
-    Raises
-    ------
-    DataError
-        If the data file is missing or damaged.
-    """
-    return _rows(read(_Printed, f"published/{GPU_FILE}"))
+    """Return every published GPU row, those without a prediction included."""
+    return _rows(data_dir())
 
 
 @lru_cache(maxsize=4)
-def _rows(lines: tuple[_Printed, ...]) -> tuple[GpuRow, ...]:
-    rows = []
-    for printed in lines:
-        options, left_out = _options(printed)
-        rows.append(
-            GpuRow(
-                row_id=printed.row_id,
-                model=printed.model,
-                gpu=printed.gpu,
-                framework=printed.framework,
-                task=printed.task,
-                gpus=printed.n_gpus,
-                printed_precision=printed.precision,
-                batch=int(printed.batch_size_per_gpu),
-                published=printed.value,
-                unit=printed.unit,
-                flag=printed.flag,
-                network=_network(printed.model),
-                options=options,
-                left_out=left_out,
-            )
-        )
-    return tuple(rows)
+def _rows(folder: Path) -> tuple[GpuRow, ...]:
+    printed = read(GpuRow, f"published/{GPU_FILE}")
+    known = ((row, *_options(row)) for row in printed)
+    return tuple(replace(row, options=options, left_out=why) for row, options, why in known)
 
 
 def modelled_gpu_rows() -> tuple[GpuRow, ...]:

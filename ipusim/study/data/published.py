@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -32,30 +34,13 @@ EPOCH_METRICS = ("epoch_time", "throughput_epoch1", "time_to_train")
 class PublishedRow:
     """One published number and the run that produced it.
 
-    Attributes
-    ----------
-    row_id : str
-        Stable identifier, for example ``"qwant.table1.batch2"``. Where a published line holds
-        several numbers the plain identifier is its throughput and the others carry a suffix
-        (``"results.inference.058.latency"``).
-    run : RunConfiguration
-        How it was run.
-    study : str
-        ``"qwant"``, ``"tamu"``, ``"argonne"`` or ``"results"``.
-    table : str
-        Table of the source.
-    metric : str
-        ``"throughput"``, ``"latency"``, ``"efficiency"`` or a time.
-    unit : str
-        Unit of `value` as published.
-    value : float
-        The published number; NaN for a row that exists only as a prediction.
-    printed : str
-        The number as printed, which fixes its rounding.
-    label : str
-        What the source prints to name the row (model, variant, framework, batch).
-    source_line : str
-        Line of the plain-text transcription of the source.
+    ``row_id`` never changes, as "qwant.table1.batch2"; where a published line holds several numbers
+    the plain identifier is its throughput and the others carry a suffix
+    ("results.inference.058.latency"). ``study`` and ``table`` are those of the source, ``metric``
+    is throughput, latency, efficiency or a time, ``value`` in ``unit`` as published (NaN for a row
+    that exists only as a prediction), ``printed`` its text, which fixes its rounding; ``label`` is
+    what the source prints to name the row (model, variant, framework, batch), ``source_line`` a
+    line of the source's plain-text transcription.
     """
 
     row_id: str
@@ -98,6 +83,16 @@ class PublishedRow:
         """Largest rounding error of the printed number, in the unit of `value`."""
         decimals = len(self.printed.partition(".")[2])
         return 0.5 * 10.0**-decimals
+
+    @property
+    def low(self) -> float:
+        """Least number that is printed so."""
+        return self.value - self.half_last_digit
+
+    @property
+    def high(self) -> float:
+        """Largest number that is printed so."""
+        return self.value + self.half_last_digit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,19 +221,13 @@ def load_rows(
     Parameters
     ----------
     study, table, metric : str, optional
-        Keep only the rows with that value.
-
-    Returns
-    -------
-    tuple of PublishedRow
-        In the order of the sources: Qwant first, then the results page, Argonne, TAMU.
+        Keep only the rows with that value, in the order of the sources: Qwant first, then the
+        results page, Argonne, TAMU.
 
     Raises
     ------
-    DataError
-        If a data file is missing or damaged.
-    UnknownNameError
-        If no row has the given study, table or metric.
+    DataError, UnknownNameError
+        If a data file is damaged, or no row has the given study, table or metric.
     """
     rows = _load(files.data_dir() / "published")
     for kind, wanted in (("study", study), ("table", table), ("metric", metric)):
@@ -251,47 +240,35 @@ def load_rows(
     return rows
 
 
-def load_row(row_id: str) -> PublishedRow:
-    """Return one published row.
+def rows_by_id() -> dict[str, PublishedRow]:
+    """Return every published row by its identifier."""
+    return {row.row_id: row for row in load_rows()}
 
-    Parameters
-    ----------
-    row_id : str
-        For example ``"qwant.table1.batch2"``.
 
-    Raises
-    ------
-    UnknownNameError
-        If there is no such row.
-    DataError
-        If a data file is missing or damaged.
+def frame_of(rows: Iterable[Any], *names: str) -> pd.DataFrame:
+    """Return attributes of rows as columns, "run.mode" under the name ``mode``."""
+    columns = [name.rpartition(".")[2] for name in names]
+    return pd.DataFrame(
+        [[attrgetter(name)(row) for name in names] for row in rows], columns=columns
+    )
+
+
+def by_metric(rows: Iterable[PublishedRow], *metrics: str) -> list[pd.DataFrame]:
+    """Return a table per metric, line by line of the runs that have all of them.
+
+    Columns row_id, label, run, value, and low and high, the range that its rounding allows.
     """
-    by_id = {row.row_id: row for row in load_rows()}
-    if row_id not in by_id:
-        raise unknown_name("row", row_id, by_id)
-    return by_id[row_id]
+    tables = []
+    for metric in metrics:
+        own = [row for row in rows if row.metric == metric]
+        table = frame_of(own, "row_id", "label", "run", "value", "low", "high")
+        tables.append(table.set_index(pd.Index([row.run.run_id for row in own])))
+    shared = [name for name in tables[0].index if all(name in table.index for table in tables)]
+    return [table.loc[shared].reset_index(drop=True) for table in tables]
 
 
 def load_claims(study: str) -> pd.DataFrame:
-    """Return the claims that a source makes in its text, outside its tables.
-
-    Parameters
-    ----------
-    study : str
-        ``"argonne"``, ``"mk2"``, ``"qwant"``, ``"results"`` or ``"tamu"``.
-
-    Returns
-    -------
-    pandas.DataFrame
-        The file as text, one line per claim, ``row_id`` first.
-
-    Raises
-    ------
-    UnknownNameError
-        If the study has no claims file.
-    DataError
-        If the file is missing or damaged.
-    """
+    """Return the claims of a study (a key of `CLAIM_FILES`), one line each, all cells as text."""
     if study not in CLAIM_FILES:
         raise unknown_name("study", study, CLAIM_FILES)
     path = files.data_dir() / "published" / CLAIM_FILES[study]

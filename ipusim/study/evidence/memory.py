@@ -23,7 +23,7 @@ from ipusim.compiler.stacks import load_stack
 from ipusim.files import evidence_records
 from ipusim.machine import load_chip
 from ipusim.study.evidence.networks import PROFILED, SMALL, Profiled, small_graphs
-from ipusim.study.verdicts.errors import error_figures
+from ipusim.study.verdicts.errors import errors_by_group
 from ipusim.workload.graph import Graph
 from ipusim.workload.optimizers import state_bytes
 
@@ -221,15 +221,5 @@ def _line(
 
 def network_memory_table() -> pd.DataFrame:
     """Summarise `profiled_rows` and `small_rows` by category, fitted and held-out rows apart."""
-    lines = []
     frame = pd.concat([profiled_rows(), small_rows()], ignore_index=True)
-    for (category, use), group in frame.groupby(["category", "use"], sort=False):
-        lines.append(
-            {
-                "category": category,
-                "use": use,
-                "rows": len(group),
-                **error_figures(group["error_percent"], "median", "p90", "bias"),
-            }
-        )
-    return pd.DataFrame(lines)
+    return errors_by_group(frame, ["category", "use"], "median", "p90", "bias")

@@ -33,7 +33,7 @@ from ipusim.study.evidence.graphs import (
     graph_of,
     option,
 )
-from ipusim.study.verdicts.errors import error_figures
+from ipusim.study.verdicts.errors import errors_by_group
 from ipusim.workload.graph import Conv
 
 DEVELOPED, RELEASED = "ipumodel_layers_dev.csv", "ipumodel_layers_released.csv"
@@ -181,17 +181,8 @@ def vertex_rows() -> pd.DataFrame:
 
 def vertices_table() -> pd.DataFrame:
     """Summarise `vertex_rows`: rows, mean and maximum absolute error in percent."""
-    errors = vertex_rows()["error_percent"].abs()
-    return pd.DataFrame(
-        [
-            {
-                "vertex": "AMP 1x1, half partials, one tile of a Bow IPU",
-                "rows": len(errors),
-                "mean_abs_error_percent": float(errors.mean()),
-                "max_abs_error_percent": float(errors.max()),
-            }
-        ]
-    )
+    frame = vertex_rows().assign(vertex="AMP 1x1, half partials, one tile of a Bow IPU")
+    return errors_by_group(frame, ["vertex"], "mean", "max")
 
 
 def suite_rows(group: str) -> pd.DataFrame:
@@ -241,18 +232,17 @@ def _compared(suite: Suite) -> Iterator[dict[str, object]]:
 
 def _summary(group: str, *figures: str, fingerprints: bool, used: bool = False) -> pd.DataFrame:
     """Summarise `suite_rows` per operation, snapshot and chip."""
-    lines = []
-    for key, rows in suite_rows(group).groupby(GROUPS, sort=False):
-        line = dict(zip(GROUPS, key, strict=True)) | {"rows": len(rows)}
-        line |= error_figures(rows["error_percent"], *figures)
-        if used:
-            bytes_of = error_figures(rows["memory_error_percent"], *figures)
-            line |= {f"memory_{column}": value for column, value in bytes_of.items()}
-        if fingerprints:
-            known = rows["fingerprint"].dropna()
-            line["fingerprints"] = f"{int(known.sum())}/{len(known)}" if len(known) else ""
-        lines.append(line)
-    return pd.DataFrame(lines)
+    rows = suite_rows(group)
+    table = errors_by_group(rows, GROUPS, *figures)
+    if used:
+        of_bytes = rows.assign(error_percent=rows["memory_error_percent"])
+        of_bytes = errors_by_group(of_bytes, GROUPS, *figures).drop(columns=[*GROUPS, "rows"])
+        table = table.join(of_bytes.add_prefix("memory_"))
+    if fingerprints:
+        exact = rows.groupby(GROUPS, sort=False)["fingerprint"].agg(["sum", "count"])
+        shown = [f"{int(held)}/{of}" if of else "" for held, of in exact.itertuples(index=False)]
+        table["fingerprints"] = shown
+    return table
 
 
 def operations_table() -> pd.DataFrame:
@@ -331,13 +321,4 @@ def mk1_layer_rows() -> pd.DataFrame:
 
 def mk1_layers_table() -> pd.DataFrame:
     """Summarise `mk1_layer_rows` per stage: rows, median and maximum absolute error, bias."""
-    lines = []
-    for stage, group in mk1_layer_rows().groupby("stage"):
-        lines.append(
-            {
-                "stage": int(stage),
-                "rows": len(group),
-                **error_figures(group["error_percent"], "median", "max", "bias"),
-            }
-        )
-    return pd.DataFrame(lines)
+    return errors_by_group(mk1_layer_rows(), ["stage"], "median", "max", "bias", sort=True)

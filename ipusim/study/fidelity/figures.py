@@ -18,7 +18,7 @@ from ipusim.study.book.charts import (
 )
 from ipusim.study.fidelity.ledger import PAIR_PERCENT, time_errors
 from ipusim.study.predict import TIERS
-from ipusim.study.verdicts.compare import HIT_PERCENT
+from ipusim.study.verdicts.errors import HIT_PERCENT
 
 _MODE_MARKS = {
     mode: {"marker": mark, "color": OKABE_ITO[colour], "fillstyle": "none", "linestyle": "none"}

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from operator import attrgetter
 
 import numpy as np
 import pandas as pd
 
 from ipusim.machine.system import system_names
 from ipusim.study.audit_results import bow_over_classic
-from ipusim.study.data.published import load_rows
+from ipusim.study.data.published import rows_by_id
 from ipusim.study.evidence import operations
 from ipusim.study.evidence.memory import network_memory_table
 from ipusim.study.fit.calibration_file import load_calibration
 from ipusim.study.predict import TIERS
-from ipusim.study.verdicts.compare import (
+from ipusim.study.verdicts.compare import NOT_MODELLED, PREDICTED, time_ratio, with_errors
+from ipusim.study.verdicts.errors import (
     HIT_PERCENT,
-    NOT_MODELLED,
-    PREDICTED,
-    error_percent,
-    time_ratio,
-    with_errors,
+    error_figures,
+    errors_by_group,
+    errors_of,
 )
-from ipusim.study.verdicts.errors import error_figures
 from ipusim.study.verdicts.intervals import coverage_table
 from ipusim.study.verdicts.summary import errors_by
 
@@ -59,19 +57,9 @@ def time_errors(frame: pd.DataFrame, tier: str = "calibrated") -> pd.DataFrame:
 
 
 def ledger(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
-    """Summarise the three tiers over rates and times, on the rows that all three predict.
+    """Summarise `verdicts` by tier, after the columns `by`, on the rows that all tiers predict.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts`.
-    by : sequence of str
-        Columns to group by first.
-
-    Returns
-    -------
-    pandas.DataFrame
-        As `ipusim.study.verdicts.summary.errors_by`.
+    Columns are those of `ipusim.study.verdicts.summary.errors_by`.
     """
     return errors_by(_whole(frame), by)
 
@@ -120,29 +108,28 @@ def families_apart(frame: pd.DataFrame) -> pd.DataFrame:
         "training, one chip per replica": ~inference & ~pipelined,
         "training, pipelines": ~inference & pipelined,
     }
-    lines = []
-    for name, chosen in groups.items():
-        used = judged(tests[chosen])
-        sizes = used["size_percent"]
-        families = sizes.groupby(used["family"]).median()
-        lines.append(
-            {
-                "group": name,
-                "rows": len(used),
-                "runs": used["run_id"].nunique(),
-                "families": len(families),
-                "specification_median_percent": float(
-                    judged(tests[chosen], "specification")["size_percent"].median()
-                ),
-                **error_figures(sizes, "median", "p90"),
-                "bias_percent": float(used["time_percent"].mean()),
-                "median_of_runs_percent": float(sizes.groupby(used["run_id"]).max().median()),
-                "median_of_families_percent": float(families.median()),
-                "hits": int((sizes <= HIT_PERCENT).sum()),
-                "inside_percent": float(coverage_table(used)["inside_percent"].iloc[-1]),
-            }
-        )
-    return pd.DataFrame(lines)
+    return pd.DataFrame(
+        {"group": name} | _figures_of_group(tests[chosen]) for name, chosen in groups.items()
+    )
+
+
+def _figures_of_group(rows: pd.DataFrame) -> dict[str, float]:
+    used = judged(rows)
+    sizes = used["size_percent"]
+    families = sizes.groupby(used["family"]).median()
+    free = judged(rows, "specification")["size_percent"].median()
+    return {
+        "rows": len(used),
+        "runs": used["run_id"].nunique(),
+        "families": len(families),
+        "specification_median_percent": free,
+        **error_figures(sizes, "median", "p90"),
+        "bias_percent": used["time_percent"].mean(),
+        "median_of_runs_percent": sizes.groupby(used["run_id"]).max().median(),
+        "median_of_families_percent": families.median(),
+        "hits": (sizes <= HIT_PERCENT).sum(),
+        "inside_percent": coverage_table(used)["inside_percent"].iloc[-1],
+    }
 
 
 def _whole(frame: pd.DataFrame) -> pd.DataFrame:
@@ -150,65 +137,33 @@ def _whole(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def coverage_of_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """Count the published rows on IPUs and the predicted ones, by study and table.
+    """Count the rows of `verdicts` on IPUs and the predicted ones, by study and table and in all.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts` on every row.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Per study and table, then in all: rows, predicted, share in percent.
+    Columns study, table, rows, predicted, predicted_percent.
     """
     on_ipus = frame[frame["system"].isin(system_names())]
-    groups = [*on_ipus.groupby(["study", "table"], sort=False), (("all", ""), on_ipus)]
-    return pd.DataFrame(
-        [
-            {
-                "study": study,
-                "table": table,
-                "rows": len(group),
-                "predicted": int((group["status"] == PREDICTED).sum()),
-                "predicted_percent": 100.0 * (group["status"] == PREDICTED).mean(),
-            }
-            for (study, table), group in groups
-        ]
-    )
+    known = on_ipus.assign(predicted=on_ipus["status"] == PREDICTED)
+    whole = known.assign(study="all", table="")
+    groups = pd.concat([known, whole]).groupby(["study", "table"], sort=False)["predicted"]
+    counted = groups.agg(rows="size", predicted="sum", predicted_percent="mean").reset_index()
+    return counted.assign(predicted_percent=100.0 * counted["predicted_percent"])
 
 
 def not_predicted(frame: pd.DataFrame) -> pd.DataFrame:
-    """List why rows on IPUs are not predicted.
+    """List why rows of `verdicts` on IPUs are not predicted.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Per family and reason: rows, and the first of them.
+    Columns family, rows, first_row, why: one line per family and reason.
     """
     left = frame[(frame["status"] == NOT_MODELLED) & frame["system"].isin(system_names())]
-    groups = left.groupby(["family", "note"], sort=False)
-    return pd.DataFrame(
-        [
-            {"family": family, "rows": len(group), "first_row": group["row_id"].iloc[0], "why": why}
-            for (family, why), group in groups
-        ],
-        columns=["family", "rows", "first_row", "why"],
-    )
+    groups = left.groupby(["family", "note"], sort=False)["row_id"]
+    listed = groups.agg(rows="size", first_row="first").reset_index()
+    return listed.rename(columns={"note": "why"})[["family", "rows", "first_row", "why"]]
 
 
 def worst_rows(frame: pd.DataFrame, count: int) -> pd.DataFrame:
     """List the verdicts that the calibrated tier misses most, largest error of time first.
 
-    Returns
-    -------
-    pandas.DataFrame
-        With the errors of the tiers; the note is that of the run.
+    They have the errors of the tiers; the note is that of the run.
     """
     used = with_errors(time_errors(frame))
     order = np.argsort(-np.abs(np.log(used["ratio"].to_numpy(dtype=np.float64))), kind="stable")
@@ -218,11 +173,6 @@ def worst_rows(frame: pd.DataFrame, count: int) -> pd.DataFrame:
 def bow_pairs(frame: pd.DataFrame) -> pd.DataFrame:
     """Compare how much faster a Bow system is than the Classic one with the same run.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts`.
-
     Returns
     -------
     pandas.DataFrame
@@ -231,46 +181,26 @@ def bow_pairs(frame: pd.DataFrame) -> pd.DataFrame:
         processes): both rows, family, mode, label of the Bow row, published and predicted ratio Bow
         over Classic, ratio of the clocks, error in percent, and whether it is within 10 %.
     """
-    predicted = frame[frame["status"] == PREDICTED].set_index("row_id")["calibrated"].to_dict()
-    rows = {row.row_id: row for row in load_rows(study="results", metric="throughput")}
-    lines = []
-    for pair in bow_over_classic().to_dict("records"):
-        ids = pair["bow_row"], pair["classic_row"]
-        bow, classic = (rows[row_id].run for row_id in ids)
-        alike = all(getattr(bow, name) == getattr(classic, name) for name in _SAME_RUN)
-        if not alike or not predicted.keys() >= set(ids):
-            continue
-        ratio = predicted[ids[0]] / predicted[ids[1]]
-        error = error_percent(ratio, pair["ratio"])
-        lines.append(
-            {
-                "bow_row": ids[0],
-                "classic_row": ids[1],
-                "family": bow.family,
-                "mode": bow.mode,
-                "label": pair["label"],
-                "published_ratio": pair["ratio"],
-                "predicted_ratio": ratio,
-                "clock_ratio": pair["clock_ratio"],
-                "error_percent": error,
-                "within": abs(error) <= PAIR_PERCENT,
-            }
-        )
-    return pd.DataFrame(lines, columns=list(_PAIR_COLUMNS))
-
-
-_PAIR_COLUMNS = (
-    "bow_row",
-    "classic_row",
-    "family",
-    "mode",
-    "label",
-    "published_ratio",
-    "predicted_ratio",
-    "clock_ratio",
-    "error_percent",
-    "within",
-)
+    pairs = bow_over_classic()
+    predicted = frame[frame["status"] == PREDICTED].set_index("row_id")["calibrated"]
+    bow, classic = (pairs[name] for name in ("bow_row", "classic_row"))
+    runs, same = rows_by_id(), attrgetter(*_SAME_RUN)
+    alike = [same(runs[a].run) == same(runs[b].run) for a, b in zip(bow, classic, strict=True)]
+    shown = pd.DataFrame(
+        {
+            "bow_row": bow,
+            "classic_row": classic,
+            "family": [runs[name].family for name in bow],
+            "mode": [runs[name].run.mode for name in bow],
+            "label": pairs["label"],
+            "published_ratio": pairs["ratio"],
+            "predicted_ratio": bow.map(predicted) / classic.map(predicted),
+            "clock_ratio": pairs["clock_ratio"],
+        }
+    )
+    shown["error_percent"] = errors_of(shown, "predicted_ratio", "published_ratio")
+    shown["within"] = shown["error_percent"].abs() <= PAIR_PERCENT
+    return shown[alike].dropna(subset=["predicted_ratio"]).reset_index(drop=True)
 
 
 def figures_of_merit(
@@ -278,22 +208,9 @@ def figures_of_merit(
 ) -> pd.DataFrame:
     """Set what was asked of the model beside what it reaches.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts` on every row.
-    scaling : pandas.DataFrame
-        From `ipusim.study.fit.scale_out.scaling_table`.
-    pairs : pandas.DataFrame
-        From `bow_pairs`.
-    inside : pandas.DataFrame
-        From `ipusim.study.verdicts.intervals.coverage_table`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Per figure: what it is, the bound, the value in percent, whether it is met. Errors of rows
-        are the larger of those of time and in printed units (`judged`).
+    Takes `verdicts` on every row, the `scaling_table`, `bow_pairs` and the `coverage_table`. Per
+    figure: what it is, the bound, the value in percent, whether it is met. Errors of rows are the
+    larger of those of time and in printed units (`judged`).
     """
     inference = judged(frame[frame["mode"] == "inference"])
     rows = coverage_of_rows(frame).iloc[-1]["predicted_percent"]
@@ -313,30 +230,24 @@ def figures_of_merit(
         ("pairs of Bow and Classic within 10 %", ">=", 75.0, 100.0 * pairs["within"].mean()),
     ]
     return pd.DataFrame(
-        [
-            {
-                "figure": name,
-                "bound": f"{sign} {bound:g} %",
-                "value_percent": float(value),
-                "met": bool(value <= bound if sign == "<=" else value >= bound),
-            }
-            for name, sign, bound, value in figures
-        ]
+        {
+            "figure": name,
+            "bound": f"{sign} {bound:g} %",
+            "value_percent": value,
+            "met": value <= bound if sign == "<=" else value >= bound,
+        }
+        for name, sign, bound, value in figures
     )
 
 
 def scaling_summary(scaling: pd.DataFrame) -> pd.DataFrame:
     """Summarise `ipusim.study.fit.scale_out.scaling_table`, by series and in all."""
-    groups = [*scaling.groupby("series", sort=True), ("all", scaling)]
-    return pd.DataFrame(
-        {
-            "series": series,
-            "rows": len(group),
-            "most_ipus": int(group["ipus"].max()),
-            **error_figures(group["left_out_error_percent"], "median", "max", "bias"),
-        }
-        for series, group in groups
-    )
+    errors = scaling.assign(error_percent=scaling["left_out_error_percent"])
+    whole = errors.sort_values("series", kind="stable")
+    groups = pd.concat([whole, errors.assign(series="all")])
+    table = errors_by_group(groups, ["series"], "median", "max", "bias")
+    table.insert(2, "most_ipus", groups.groupby("series", sort=False)["ipus"].max().to_numpy())
+    return table
 
 
 def layers_frame() -> pd.DataFrame:
@@ -357,17 +268,12 @@ def layers_frame() -> pd.DataFrame:
         ("layers on silicon, Mk1", operations.mk1_layers_table()),
         ("memory of compiled networks", network_memory_table()),
     ):
-        for row in table.to_dict("records"):
-            names = ("vertex", "operation", "chip", "snapshot", "stage", "category", "use")
-            lines.append(
-                {
-                    "layer": layer,
-                    "what": ", ".join(str(row[name]) for name in names if name in row),
-                    "rows": row["rows"],
-                    **{
-                        f"{part}_percent": row.get(f"{part}_abs_error_percent", math.nan)
-                        for part in ("median", "mean", "p90", "max")
-                    },
-                }
-            )
-    return pd.DataFrame(lines)
+        named = table[[name for name in _NAMED_BY if name in table]].astype(str)
+        head = pd.DataFrame({"layer": layer, "what": named.agg(", ".join, axis=1)})
+        lines.append(head.join(table.reindex(columns=["rows", *_LAYER_ERRORS])))
+    return pd.concat(lines, ignore_index=True).rename(columns=_LAYER_ERRORS)
+
+
+_NAMED_BY = ("vertex", "operation", "chip", "snapshot", "stage", "category", "use")
+_LAYER_ERRORS = {f"{name}_abs_error_percent": f"{name}_percent" for name in
+                 ("median", "mean", "p90", "max")}  # fmt: skip

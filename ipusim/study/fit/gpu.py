@@ -16,7 +16,7 @@ from pathlib import Path
 from ipusim import files
 from ipusim.files import write_text
 from ipusim.runtime.gpu.stacks import gpu_stack_names
-from ipusim.runtime.gpu.step import GpuReport, simulate_gpu
+from ipusim.runtime.gpu.step import simulate_gpu
 from ipusim.study.data.gpu_rows import GpuRow, build_network, modelled_gpu_rows
 from ipusim.study.fit.calibration_file import (
     CALIBRATION_FILE,
@@ -28,18 +28,9 @@ from ipusim.study.fit.calibration_file import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSample:
-    """One published row beside the roofline that is predicted for it.
+    """One published row beside what is predicted for it, roofline_s + kernels x constant seconds.
 
-    Attributes
-    ----------
-    row_id, network, stack : str
-        Which row.
-    roofline_s : float
-        The step takes roofline_s + kernels x constant seconds.
-    kernels : int
-        Kernels that the host starts.
-    published_s : float
-        Seconds per step that the published throughput implies.
+    ``kernels`` counts what the host starts, ``published_s`` is the step that the row implies.
     """
 
     row_id: str
@@ -54,16 +45,11 @@ class GpuSample:
         return self.roofline_s + self.kernels * cost_s
 
 
-def predict_row(row: GpuRow, op_s: float | None = None) -> GpuReport:
-    """Predict a row, at `op_s` seconds per kernel or at the constant in use."""
-    return simulate_gpu(build_network(row.model, row.task), op_s=op_s, **row.options)
-
-
 def gpu_samples(rows: Iterable[GpuRow] | None = None) -> tuple[GpuSample, ...]:
     """Predict the rooflines of rows, by default every modelled one; nothing fitted is read."""
     samples = []
     for row in modelled_gpu_rows() if rows is None else rows:
-        report = predict_row(row, op_s=0.0)
+        report = simulate_gpu(build_network(row.model, row.task), op_s=0.0, **row.options)
         samples.append(
             GpuSample(
                 row_id=row.row_id,

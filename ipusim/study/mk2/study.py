@@ -19,8 +19,9 @@ from ipusim.study.claims import AT_LEAST, Part, load_specs
 from ipusim.study.data.published import PublishedRow, load_claims
 from ipusim.study.data.runs import load_run
 from ipusim.study.table import MISSING
-from ipusim.study.verdicts.compare import PREDICTED, error_percent, verdicts
+from ipusim.study.verdicts.compare import PREDICTED, verdicts
 from ipusim.study.verdicts.compare_gpu import gpu_compare
+from ipusim.study.verdicts.errors import errors_of
 
 STUDY = "mk2"
 LSTM = "GB19"
@@ -59,8 +60,7 @@ def compare_claims(*, frame: pd.DataFrame | None = None) -> pd.DataFrame:
     printed = load_claims(STUDY).set_index("claim_id").loc[compared["claim_id"]]
     for name in ("model", "task", "metric", "unit"):
         compared[name] = printed[name].to_numpy()
-    pairs = zip(compared["predicted"], compared["claimed"], strict=True)
-    compared["error_percent"] = [error_percent(*pair) for pair in pairs]
+    compared["error_percent"] = errors_of(compared, against="claimed")
     compared["printed"] = compared["printed"].where(compared["claimed"].notna(), MISSING)
     return compared.drop(columns="row_id")  # the blog names its claims
 

@@ -23,7 +23,7 @@ from ipusim.study.book.charts import (
     system_looks,
 )
 from ipusim.study.qwant.breakdown import PARTS, PHASES
-from ipusim.study.verdicts.compare import HIT_PERCENT, NEAR_PERCENT
+from ipusim.study.verdicts.errors import HIT_PERCENT, NEAR_PERCENT
 
 _STAGE_LOOK = {
     2: {"color": OKABE_ITO["vermilion"], "marker": "o"},

@@ -16,8 +16,9 @@ from ipusim.runtime.gpu.step import simulate_gpu
 from ipusim.study.data.published import load_claims, load_rows
 from ipusim.study.tamu.scaling import SCALED_MICRO_BATCH
 from ipusim.study.tamu.study import PYTORCH_SERIES, STUDY, TENSORFLOW_SERIES, table_frame
-from ipusim.study.verdicts.compare import PREDICTED, error_percent, verdict_of
+from ipusim.study.verdicts.compare import PREDICTED
 from ipusim.study.verdicts.compare_gpu import conformal_ratios, gpu_compare
+from ipusim.study.verdicts.errors import errors_of, verdict_of
 
 MODEL, PRINTED_MODEL = "resnet50", "ResNet-50 v1.5"
 BATCH = 256
@@ -109,8 +110,7 @@ def bars(frame: pd.DataFrame, framework: str) -> pd.DataFrame:
     """
     figure = FIGURES[resolve_name("framework", framework, FIGURES)]
     both = pd.concat([ipu_bars(frame, figure), gpu_bars(figure)], ignore_index=True)
-    pairs = zip(both["predicted"], both["published"], strict=True)
-    return both.assign(error_percent=[error_percent(*pair) for pair in pairs])
+    return both.assign(error_percent=errors_of(both))
 
 
 def ipu_bars(frame: pd.DataFrame, figure: _Figure) -> pd.DataFrame:

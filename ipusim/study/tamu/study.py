@@ -12,7 +12,7 @@ from ipusim.study.audit import tamu_work
 from ipusim.study.data.published import PublishedRow, load_rows
 from ipusim.study.data.runs import RunConfiguration, load_run
 from ipusim.study.predict import default_predictor
-from ipusim.study.verdicts.compare import error_percent, verdict_of
+from ipusim.study.verdicts.errors import error_percent, errors_of, verdict_of, verdicts_of
 from ipusim.study.verdicts.summary import errors_by, with_error
 
 STUDY = "tamu"
@@ -79,9 +79,7 @@ def times_frame(frame: pd.DataFrame) -> pd.DataFrame:
     shown = pd.DataFrame({"label": work["label"], "published": work["time_s"]})
     shown["predicted"] = seconds["calibrated"]
     shown["low80"], shown["high80"] = seconds["high80"], seconds["low80"]
-    pairs = list(zip(shown["predicted"], shown["published"], strict=True))
-    shown["error_percent"] = [error_percent(*pair) for pair in pairs]
-    return shown.assign(verdict=[verdict_of(*pair) for pair in pairs])
+    return shown.assign(error_percent=errors_of(shown), verdict=verdicts_of(shown))
 
 
 def report_for(run: RunConfiguration, *, tier: str = "calibrated") -> Any:

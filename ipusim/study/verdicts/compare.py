@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pandas as pd
 
 from ipusim.machine import load_system
@@ -26,7 +25,14 @@ from ipusim.study.predict import (
     predict,
     request_for,
 )
-from ipusim.study.verdicts.errors import error_figures
+from ipusim.study.verdicts.errors import (
+    VERDICTS,
+    error_figures,
+    errors_of,
+    grouped,
+    verdict_of,
+    verdicts_of,
+)
 
 RUN_COUNTS = (
     "chips",
@@ -52,6 +58,7 @@ RUN_COLUMNS = (
     "fitted_on",
 )
 """Columns of `verdicts` that say how a row was printed and run, under the names of its recipe."""
+_ROW_COLUMNS = ("row_id", "study", "table", "family", "system", "stack", "metric", "unit")
 VERDICT_COLUMNS = (
     "row_id",
     "study",
@@ -75,31 +82,11 @@ VERDICT_COLUMNS = (
     "parts",
     *RUN_COLUMNS,
 )
-HIT_PERCENT = 10.0
-NEAR_PERCENT = 25.0
 RATE_METRICS = ("throughput",)
 TIME_METRICS = ("latency", "epoch_time", "time_to_train", "time_to_result")
 """Metrics whose error is one of time, so that they have an interval."""
 PREDICTED = "predicted"
 NOT_MODELLED = "not_modelled"
-
-
-def error_percent(predicted: float, published: float) -> float:
-    """Return 100 x (predicted / published - 1); NaN where either is NaN or published is 0."""
-    if not published or math.isnan(published):
-        return math.nan
-    return 100.0 * (predicted / published - 1.0)
-
-
-def verdict_of(predicted: float, published: float) -> str:
-    """Judge by the one rule: "hit" up to 10 %, "near" up to 25 %, else "miss"; "" for NaN."""
-    # rounded so that a printed 10 % counts as 10 % whatever the last bit of the division
-    size = round(abs(error_percent(predicted, published)), 9)
-    if math.isnan(size):
-        return ""
-    if size <= HIT_PERCENT:
-        return "hit"
-    return "near" if size <= NEAR_PERCENT else "miss"
 
 
 def time_ratio(metric: str, published: float, predicted: float) -> float:
@@ -275,24 +262,14 @@ def verdicts(
     reports = _predict_tiers(modelled, samples, engine)
     lines = []
     for row in chosen:
-        head = {
-            "row_id": row.row_id,
-            "study": row.study,
-            "table": row.table,
-            "family": row.family,
-            "system": row.system,
-            "stack": row.stack,
-            "mode": row.run.mode or "",
-            "kind": kind_of(row, fitted),
-            "metric": row.metric,
-            "unit": row.unit,
-            "published": row.value,
-            **_run_cells(row, fitted),
-        }
-        if row.not_modelled:
-            lines.append({**head, **_unmodelled_line(row)})
-            continue
-        lines.append({**head, **_predicted_line(row, reports[row.run], fitted)})
+        head = {name: getattr(row, name) for name in _ROW_COLUMNS}
+        head |= {"mode": row.run.mode or "", "kind": kind_of(row, fitted), "published": row.value}
+        predicted = (
+            _unmodelled_line(row)
+            if row.not_modelled
+            else _predicted_line(row, reports[row.run], fitted)
+        )
+        lines.append(head | _run_cells(row, fitted) | predicted)
     frame = pd.DataFrame(lines, columns=list(VERDICT_COLUMNS))
     return frame.astype(dict.fromkeys(RUN_COUNTS, "Int64"))
 
@@ -305,54 +282,16 @@ def tier_summary(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
     that are not predicted are left out; a tier without a value for the metric shows 0 rows.
     """
     predicted = frame[frame["status"] == PREDICTED]
-    groups = predicted.groupby(list(by), sort=False) if by else [((), predicted)]
     lines = []
-    for key, group in groups:
+    for head, group in grouped(predicted, by):
         for tier in TIERS:
-            errors = np.array(
-                [
-                    error_percent(value, published)
-                    for value, published in zip(group[tier], group["published"], strict=True)
-                ],
-                dtype=np.float64,
-            )
-            known = errors[np.isfinite(errors)]
-            marks = [
-                verdict_of(value, published)
-                for value, published in zip(group[tier], group["published"], strict=True)
-            ]
-            lines.append(
-                {
-                    **dict(zip(by, key, strict=True)),
-                    "tier": tier,
-                    "rows": int(known.size),
-                    **error_figures(known, "median", "mean", "p90", "max", "bias"),
-                    "hit": marks.count("hit"),
-                    "near": marks.count("near"),
-                    "miss": marks.count("miss"),
-                }
-            )
+            errors, marks = pd.Series(errors_of(group, tier)), verdicts_of(group, tier)
+            line = head | {"tier": tier, "rows": errors.count()}
+            line |= error_figures(errors, "median", "mean", "p90", "max", "bias")
+            lines.append(line | {verdict: marks.count(verdict) for verdict in VERDICTS})
     return pd.DataFrame(lines)
 
 
 def with_errors(frame: pd.DataFrame) -> pd.DataFrame:
-    """Add the signed error of each tier, for showing.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `verdicts`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        A copy with ``<tier>_error_percent`` columns.
-    """
-    errors = {
-        f"{tier}_error_percent": [
-            error_percent(value, published)
-            for value, published in zip(frame[tier], frame["published"], strict=True)
-        ]
-        for tier in TIERS
-    }
-    return frame.assign(**errors)
+    """Add ``<tier>_error_percent``, the signed error of each tier, to `verdicts`."""
+    return frame.assign(**{f"{tier}_error_percent": errors_of(frame, tier) for tier in TIERS})

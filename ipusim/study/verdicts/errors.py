@@ -1,13 +1,18 @@
-"""How far off predictions are: the same few figures in every table."""
+"""How far off predictions are: one error, one rule of verdicts, the same figures in every table."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 
+HIT_PERCENT = 10.0
+NEAR_PERCENT = 25.0
+VERDICTS = ("hit", "near", "miss")
 _FIGURES: dict[str, tuple[str, Callable[[np.ndarray], float]]] = {
     "median": ("median_abs_error_percent", lambda errors: np.median(np.abs(errors))),
     "mean": ("mean_abs_error_percent", lambda errors: np.mean(np.abs(errors))),
@@ -15,6 +20,36 @@ _FIGURES: dict[str, tuple[str, Callable[[np.ndarray], float]]] = {
     "max": ("max_abs_error_percent", lambda errors: np.max(np.abs(errors))),
     "bias": ("bias_percent", np.mean),
 }
+
+
+def error_percent(predicted: float, published: float) -> float:
+    """Return 100 x (predicted / published - 1); NaN where either is NaN or published is 0."""
+    if not published or math.isnan(published):
+        return math.nan
+    return 100.0 * (predicted / published - 1.0)
+
+
+def verdict_of(predicted: float, published: float) -> str:
+    """Judge by the one rule: "hit" up to 10 %, "near" up to 25 %, else "miss"; "" for NaN."""
+    # rounded so that a printed 10 % counts as 10 % whatever the last bit of the division
+    size = round(abs(error_percent(predicted, published)), 9)
+    if math.isnan(size):
+        return ""
+    if size <= HIT_PERCENT:
+        return "hit"
+    return "near" if size <= NEAR_PERCENT else "miss"
+
+
+def errors_of(
+    frame: pd.DataFrame, column: str = "predicted", against: str = "published"
+) -> list[float]:
+    """Return the `error_percent` of a column against another, row by row."""
+    return [error_percent(*pair) for pair in zip(frame[column], frame[against], strict=True)]
+
+
+def verdicts_of(frame: pd.DataFrame, column: str = "predicted") -> list[str]:
+    """Return the `verdict_of` of a column against the column ``published``, row by row."""
+    return [verdict_of(*pair) for pair in zip(frame[column], frame["published"], strict=True)]
 
 
 def error_figures(errors: ArrayLike, *names: str) -> dict[str, float]:
@@ -30,3 +65,21 @@ def error_figures(errors: ArrayLike, *names: str) -> dict[str, float]:
         column, figure = _FIGURES[name]
         found[column] = float(figure(known)) if known.size else math.nan
     return found
+
+
+def grouped(
+    frame: pd.DataFrame, by: Sequence[str], *, sort: bool = False
+) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
+    """Yield the cells that name each group, and its rows; without columns all are one group."""
+    for key, group in frame.groupby(list(by), sort=sort) if by else [((), frame)]:
+        yield dict(zip(by, key, strict=True)), group
+
+
+def errors_by_group(
+    frame: pd.DataFrame, by: Sequence[str], *names: str, sort: bool = False
+) -> pd.DataFrame:
+    """Return rows and `error_figures` of the column ``error_percent`` per group."""
+    return pd.DataFrame(
+        head | {"rows": len(group)} | error_figures(group["error_percent"], *names)
+        for head, group in grouped(frame, by, sort=sort)
+    )

@@ -10,15 +10,13 @@ from dataclasses import dataclass
 import pandas as pd
 
 from ipusim.study.table import format_percent
-from ipusim.study.verdicts.compare import error_percent, tier_summary
-
-VERDICTS = ("hit", "near", "miss")
+from ipusim.study.verdicts.compare import tier_summary
+from ipusim.study.verdicts.errors import VERDICTS, errors_of
 
 
 def with_error(frame: pd.DataFrame) -> pd.DataFrame:
     """Add ``error_percent``, the signed error of the calibrated tier."""
-    pairs = zip(frame["calibrated"], frame["published"], strict=True)
-    return frame.assign(error_percent=[error_percent(*pair) for pair in pairs])
+    return frame.assign(error_percent=errors_of(frame, "calibrated"))
 
 
 def errors_by(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:

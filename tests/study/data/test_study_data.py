@@ -5,12 +5,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from study_fakes import load_row
 
 from ipusim import files
 from ipusim.errors import DataError, UnknownNameError
 from ipusim.machine.system import load_system
 from ipusim.runtime.options.spec import OPTIONS
-from ipusim.study.data.published import load_claims, load_row, load_rows
+from ipusim.study.data.published import load_claims, load_rows
 from ipusim.study.data.runs import load_run, load_runs
 from ipusim.workload import zoo
 from ipusim.workload.serialization import parse_serial_products, serialise
@@ -209,7 +210,6 @@ def test_claims(study):
     ("call", "nearest"),
     [
         (lambda: load_rows(study="qwent"), "qwant"),
-        (lambda: load_row("qwant.table1.batch3"), "qwant.table1.batch"),
         (lambda: load_run("qwant.batch1"), "qwant.batch1"),
         (lambda: load_claims("tamo"), "tamu"),
     ],

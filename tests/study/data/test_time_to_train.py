@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from study_fakes import FakePredictor
+from study_fakes import FakePredictor, load_row
 
 from ipusim.study.data.convergence import load_convergence, time_to_train_frame
-from ipusim.study.data.published import load_row, load_rows
+from ipusim.study.data.published import load_rows
 from ipusim.study.data.runs import load_run
 from ipusim.study.predict import metric_of, predict
 from ipusim.study.verdicts import compare

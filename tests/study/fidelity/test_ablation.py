@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from study_fakes import load_row
 
 from ipusim import api
 from ipusim.compiler.lower import lower
@@ -10,7 +11,6 @@ from ipusim.compiler.program_cache import rewritten
 from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
 from ipusim.study.cached import LOWERING_OPTIONS, PooledPredictor
-from ipusim.study.data.published import load_row
 from ipusim.study.fidelity import ablation
 from ipusim.study.fidelity.ablation import (
     ABLATIONS,

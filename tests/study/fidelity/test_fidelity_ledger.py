@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from study_fakes import FakePredictor
+from study_fakes import FakePredictor, load_row
 
 from ipusim.errors import ConfigError, StudyError, UnknownNameError
 from ipusim.study import book
 from ipusim.study.data.convergence import time_to_train_frame
-from ipusim.study.data.published import load_row, load_rows
+from ipusim.study.data.published import load_rows
 from ipusim.study.fidelity import (
     figures as fidelity_figures,
     ledger as fidelity,

@@ -12,12 +12,13 @@ from study_fakes import (
     OVERLAPPED_TRANSFER_S,
     POWER_W,
     FakePredictor,
+    load_row,
 )
 
 from ipusim.errors import DataError, StudyError
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.terms import Line
-from ipusim.study.data.published import load_row, load_rows
+from ipusim.study.data.published import load_rows
 from ipusim.study.fit.calibration_file import (
     Calibration,
     Interval,
