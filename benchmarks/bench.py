@@ -19,7 +19,7 @@ import pandas as pd
 
 from ipusim import api, numerics
 from ipusim.compiler.convolution import planner
-from ipusim.compiler.operators.conv import conv_shape
+from ipusim.compiler.operators.conv import conv_pass
 from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
 from ipusim.numerics.adam import start_state
@@ -60,7 +60,7 @@ def plan_network(model: str, micro_batch: int, chip: str, stack: str) -> Callabl
     graph = zoo.load(model).graph(micro_batch)
     if profile.fold_batch_norm:
         graph = fold_batch_norm(graph)
-    shapes = list(dict.fromkeys(conv_shape(op.params, 2) for op in graph.ops if op.kind == "conv"))
+    shapes = list(dict.fromkeys(conv_pass(op.params, 2) for op in graph.ops if op.kind == "conv"))
     rules = profile.planner_rules()
 
     def task() -> None:

@@ -80,15 +80,9 @@ class CodeSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
-    """Code of a program.
+    """Code of a program: bytes of a tile that takes part in everything, and of all tiles together.
 
-    Attributes
-    ----------
-    fullest_tile : CodeSize
-        Bytes of a tile that takes part in everything. Small operations start at the first tile, so
-        there is one.
-    chip : CodeSize
-        Bytes of all tiles together.
+    Small operations start at the first tile, so there is such a tile.
     """
 
     fullest_tile: CodeSize
@@ -96,21 +90,8 @@ class Code:
 
 
 def code_size(graph: Graph, program: Program, tiles: int, *, update: Program | None = None) -> Code:
-    """Measure the code of a program.
+    """Measure the code of a program on so many tiles, with that of the weight update beside it.
 
-    Parameters
-    ----------
-    graph : Graph
-        What was lowered.
-    program : Program
-        Its lowering, what runs for every micro-batch.
-    tiles : int
-        Tiles of the chip.
-    update : Program, optional
-        The weight update, whose code lies beside it.
-
-    Notes
-    -----
     Equal convolutions and products share their code, a data gradient with a forward convolution of
     the same sizes too; only the transposition of its weights, small and left out here, is its own
     [S]: graphcore/tensorflow, convgraph_caching_test.py (testConvolutionsMatchFwdBwdWu), and

@@ -40,25 +40,10 @@ class LivePoint:
 class Memory:
     """Memory of one chip for one program.
 
-    Attributes
-    ----------
-    tiles : int
-        Tiles of the chip.
-    tile_bytes, interleaved_offset_bytes : int
-        Memory of a tile, and where its interleaved region starts.
-    parameter_bytes : int
-        Always live on the fullest tile: parameters with what else stays (gradient accumulators,
-        optimiser state).
-    code : Code
-        Always live too, by category.
-    resident_bytes : int
-        The parameters and what else stays, of all tiles together.
-    points : tuple of LivePoint
-        One per operation, in execution order.
-    peak_op : str
-        Operation at which the fullest tile is fullest.
-    peak_tiles : int
-        Tiles that take part in that operation.
+    Always live on the fullest tile are parameters with what else stays (gradient accumulators,
+    optimiser state; of all tiles together `resident_bytes`) and the code, by category. There is a
+    point for every operation, in execution order; at `peak_op`, in which `peak_tiles` take part,
+    the fullest tile is fullest.
     """
 
     tiles: int
@@ -226,24 +211,12 @@ def measure(
 ) -> Memory:
     """Follow every tensor from the operation that makes it to the last that reads it.
 
-    Parameters
-    ----------
-    graph : Graph
-        What was lowered.
-    program : Program
-        Its lowering.
-    chip : Chip
-    update : Program, optional
-        The weight update, whose code stays beside that of the program.
-    resident_bytes : int
-        Bytes on the chip that this graph does not name but that stay while it runs, such as the
-        state of an optimiser or micro-batches that wait in a pipeline.
-
-    Notes
-    -----
-    Parameters and states are spread evenly over the chip; an activation over the tiles of the
-    operation that made it. Results of in-place operations share the memory of their first input,
-    views that of all inputs, updated parameters and states that of what they update.
+    The code of the weight update stays beside that of the program. `resident_bytes` are on the chip
+    while the graph, which does not name them, runs: the state of an optimiser, micro-batches that
+    wait in a pipeline. Parameters and states are spread evenly over the chip; an activation over
+    the tiles of the operation that made it. Results of in-place operations share the memory of
+    their first input, views that of all inputs, updated parameters and states that of what they
+    update.
     """
     lowered = {op.name: op for op in program.ops}
     tiles_of = {low.name: low.tiles for low in program.ops}

@@ -10,20 +10,9 @@ from functools import cached_property
 class Superstep:
     """One superstep as it runs: sync, exchange, compute; the slowest tile sets each phase.
 
-    Attributes
-    ----------
-    op, name, vertex : str
-        The operation, what the step does for it, and the codelet that runs.
-    sync_cycles, exchange_cycles, copy_cycles, compute_cycles : int
-        Sync and control code, exchange, on-tile copies, vertices; of one repeat.
-    repeats : int
-        How often the step runs (serial splits).
-    exchange_bytes : int
-        Bytes received by the tile that receives most, per repeat.
-    tiles : int
-        Tiles that take part.
-    temp_bytes : int
-        Bytes per tile that live during this step only.
+    Cycles are those of one of the `repeats` (serial splits): sync and control code, exchange,
+    on-tile copies, vertices. `exchange_bytes` are received by the tile that receives most, per
+    repeat; `temp_bytes` of a tile live during this step only.
     """
 
     op: str
@@ -47,31 +36,14 @@ class Superstep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoweredOp:
-    """One operation of the graph and the supersteps that compute it.
+    """One operation of the graph and the supersteps that compute it; kind "input" is data arriving.
 
-    Attributes
-    ----------
-    name, kind, function : str
-        As in the graph; kind "input" is the arrival of data from the host.
-    steps : tuple of Superstep
-    macs : int
-        Multiply-accumulates that the graph asks for.
-    plan : str
-        The planner's choice in one line for people, empty where there is nothing to plan.
-    codelet : str
-        The vertex that the plan asks for and the channel groups it is made for, empty likewise.
-    reads_lines : bool
-        Whether operands arrive as lines of a field, as those of a convolution with a window do.
-    transform : str
-        Transforms before the split.
-    tiles : int
-        Tiles that hold the result.
-    grouping : int
-        Channels that sit together in memory in the result.
-    temp_bytes : int
-        Temporary bytes on the fullest tile while it runs.
-    interleaved_bytes : int
-        Bytes of them that must lie in interleaved memory (AMP partials).
+    `macs` are those that the graph asks for. `plan` is the planner's choice in one line for people,
+    `codelet` the vertex that it asks for and the channel groups that is made for, `transform` what
+    is done before the split; all are empty where there is nothing to plan. If `reads_lines`,
+    operands arrive as lines of a field, as those of a convolution with a window do. The result lies
+    on `tiles`, `grouping` channels of it together in memory. Temporary bytes are those of the
+    fullest tile; `interleaved_bytes` of them must lie in interleaved memory (AMP partials).
     """
 
     name: str
@@ -121,13 +93,7 @@ class LoweredOp:
 
 @dataclass(frozen=True)
 class Program:
-    """A whole program for one micro-batch on one chip.
-
-    Attributes
-    ----------
-    ops : tuple of LoweredOp
-        In execution order.
-    """
+    """A whole program for one micro-batch on one chip, operations in execution order."""
 
     ops: tuple[LoweredOp, ...]
 

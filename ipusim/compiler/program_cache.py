@@ -60,11 +60,8 @@ def keeps_programs() -> bool:
 def rewritten(rewrite: Rewrite | None) -> Iterator[None]:
     """Within this context, every program is rewritten before its time is read off it.
 
-    Parameters
-    ----------
-    rewrite : callable, optional
-        Takes a program and its chip and returns another program of the same operations; a
-        module-level function, so that it compares equal to itself. None changes nothing.
+    `rewrite` takes a program and its chip and returns another program of the same operations: a
+    module-level function, so that it compares equal to itself. None changes nothing.
     """
     token = _REWRITE.set(rewrite)
     try:

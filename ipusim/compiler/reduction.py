@@ -79,15 +79,7 @@ class Reduction:
         out: str = "",
         per_tile: int | None = None,
     ) -> Reduction:
-        """Check a reduction of some dimensions of a shape and merge neighbouring ones.
-
-        Raises
-        ------
-        ConfigError
-            If a size or dimension is out of range.
-        UnknownNameError
-            If the function or type does not exist.
-        """
+        """Check a reduction of some dimensions of a shape and merge neighbouring ones."""
         if function not in REDUCE_FUNCTIONS:
             raise unknown_name("reduction", function, REDUCE_FUNCTIONS)
         out = out or dtype

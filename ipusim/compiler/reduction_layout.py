@@ -26,18 +26,10 @@ _LEAST_OUTPUTS_EXAMINED = 16
 class InputLayout:
     """How a linearly mapped input meets the outputs.
 
-    Attributes
-    ----------
-    patterns : tuple of tuple of Region
-        Distinct contents of the examined tiles.
-    spread : int
-        Most tiles over which the partials of one output lie.
-    columns_per_tile : int
-        Most outputs to which one tile contributes.
-    partial_elements : int
-        Partials of the whole chip once each tile has reduced its own.
-    repeats : bool
-        Whether some tile holds several partials of one output.
+    `patterns` are the distinct contents of the examined tiles. The partials of one output lie on at
+    most `spread` tiles, one tile contributes to at most `columns_per_tile` outputs;
+    `partial_elements` are those of the whole chip once each tile has reduced its own. `repeats`
+    says whether some tile holds several partials of one output.
     """
 
     patterns: tuple[tuple[Region, ...], ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from ipusim.compiler.convolution.shape import PlannerRules
+from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.errors import resolve_name
 from ipusim.files import read_tables, sourced_values
 
@@ -84,12 +84,7 @@ class Stack:
     ) -> PlannerRules:
         """Return the rules by which convolutions and products are planned.
 
-        Parameters
-        ----------
-        partials : str, optional
-            "half" or "float" instead of the stack's default.
-        available_memory_proportion : float, optional
-            Share of tile memory for temporaries instead of the stack's default.
+        What is not given is the stack's own.
         """
         proportion = available_memory_proportion or self.available_memory_proportion
         kind = resolve_name("partials type", partials or self.partials, PARTIALS_BYTES)
@@ -123,24 +118,7 @@ def stack_names() -> tuple[str, ...]:
 
 
 def load_stack(name: str) -> Stack:
-    """Return one software stack.
-
-    Parameters
-    ----------
-    name : str
-        For example "sdk-2.4", in any case, with or without spaces and hyphens.
-
-    Returns
-    -------
-    Stack
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such stack; the message gives the nearest one.
-    DataError
-        If the data file is missing or corrupt.
-    """
+    """Return one software stack, such as "sdk-2.4", whatever its case, spaces and hyphens."""
     tables = read_tables(FILE)
     aliases = {
         alias: stack for stack, table in tables.items() for alias in table.get("aliases", [])

@@ -43,15 +43,11 @@ class ChipLike(Protocol):
 class CodeletVersion:
     """Which version of poplibs is modelled.
 
-    Attributes
-    ----------
-    library : str
-        Version that decides which vertices run and how work is planned.
-    estimator : str
-        Version whose cycle formulas are used. Early estimators charge coarse constants (200
-        supervisor cycles per vertex in 1.0.136) which later ones corrected to the assembly; the
-        IPUModel of the day is reproduced with the same version for both, silicon is better
-        served by the latest estimator.
+    That of the `library` decides which vertices run and how work is planned, that of the
+    `estimator` has the cycle formulas. Early estimators charge coarse constants (200 supervisor
+    cycles per vertex in 1.0.136) which later ones corrected to the assembly; the IPUModel of the
+    day is reproduced with the same version for both, silicon is better served by the latest
+    estimator.
     """
 
     library: str
@@ -94,23 +90,10 @@ def vector_width(dtype: str, chip: ChipLike) -> int:
 
 
 def split_sizes(total: int, grain: int, max_parts: int, min_part: int = 1) -> list[int]:
-    """Split a range into parts of whole grains as evenly as poplibs does.
+    """Split a range into at most so many parts of whole grains as evenly as poplibs does.
 
-    Parameters
-    ----------
-    total, grain, max_parts : int
-        Elements to split, elements per grain and the largest number of parts.
-    min_part : int, optional
-        Fewest elements per part, unless there are not as many.
-
-    Returns
-    -------
-    list of int
-        Part sizes in order. Their sum is `total`; the last may hold an incomplete grain.
-
-    Notes
-    -----
-    Source: poplibs lib/poputil/Util.cpp, splitRegions.
+    Parts have `min_part` elements, unless there are not as many, and the last may hold an
+    incomplete grain (poplibs lib/poputil/Util.cpp, splitRegions).
     """
     if total <= 0:
         return []
@@ -181,20 +164,11 @@ def tile_share(elements: int, dtype: str, chip: ChipLike, tiles_used: int | None
 
 
 def copy_cycles(copied_bytes: int, chip: ChipLike, *, atom_bytes: int | None = None) -> int:
-    """Return the cycles of copying bytes within one tile.
+    """Return the cycles of copying bytes within the slowest tile.
 
-    Parameters
-    ----------
-    copied_bytes : int
-        Bytes copied on the slowest tile.
-    atom_bytes : int, optional
-        Contiguous bytes moved together when that is less than a full copy word, for example one
-        element in a fine-grained rearrangement.
-
-    Notes
-    -----
-    Straight copies run at `memcpy_bytes_per_cycle`. Rearrangements use the factor 5/4 and the rate
-    of the atom as the convolution planner does (poplibs lib/poplin/ConvModel.cpp).
+    Straight copies run at `memcpy_bytes_per_cycle`. Rearrangements, which move `atom_bytes`
+    together, such as one element, use the factor 5/4 and the rate of the atom as the convolution
+    planner does (poplibs lib/poplin/ConvModel.cpp).
     """
     if atom_bytes is None:
         return ceil_div(copied_bytes, chip.memcpy_bytes_per_cycle)

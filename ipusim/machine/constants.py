@@ -65,24 +65,11 @@ def constant(unit: str, *, key: str = "", zero: bool = False) -> Any:
 def load(kind: type[_Kind], name: str, own: Own | None = None) -> _Kind:
     """Return one chip, link, host, ... by its name in any case, with or without spaces and hyphens.
 
-    Parameters
-    ----------
-    kind : type
-        A dataclass whose ``FILE`` and ``WORD`` say where it stands under data/hardware and what a
-        message calls it; its first field takes the name, fields made by `constant` the values of
-        that table (one whose type is another kind is loaded by the name that stands there), and
-        ``constants`` the same with unit, source and label.
-    name : str
-        As given by a user.
-    own : Own, optional
-        A user's tables beside those of data/hardware.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is none of that name; the message gives the nearest one.
-    DataError
-        If the data file is missing or corrupt.
+    `kind` is a dataclass whose ``FILE`` and ``WORD`` say where it stands under data/hardware and
+    what a message calls it; its first field takes the name, fields made by `constant` the values of
+    that table (one whose type is another kind is loaded by the name that stands there), and
+    ``constants`` the same with unit, source and label. `own` are a user's tables beside those of
+    data/hardware.
     """
     added = own.tables.get(kind.FILE, {}) if own else {}
     names = (*added, *table_names(kind.FILE))

@@ -19,13 +19,7 @@ _DAMAGE = (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile)
 
 
 def save_checkpoint(path: Path, state: AdamState, configuration: Mapping[str, object]) -> None:
-    """Write a checkpoint; an existing one is replaced only by a complete new one.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be written.
-    """
+    """Write a checkpoint; an existing one is replaced only by a complete new one."""
     arrays = {
         f"{group}/{name}": values
         for group in _GROUPS
@@ -48,10 +42,7 @@ def save_checkpoint(path: Path, state: AdamState, configuration: Mapping[str, ob
 def load_checkpoint(path: Path, configuration: Mapping[str, object]) -> AdamState | None:
     """Read a checkpoint of the same configuration; None if there is no file.
 
-    Raises
-    ------
-    DataError
-        If the file is damaged or belongs to another configuration. It stays as it is.
+    One that is damaged or belongs to another configuration stays as it is.
     """
     if not path.exists():
         return None

@@ -37,18 +37,11 @@ def _value(
 class FittedCosts:
     """What the calibrated tier adds; all 0 in the specification tier.
 
-    Attributes
-    ----------
-    step_s : float
-        Seconds of a call from the host: per batch in inference, per weight update in training.
-    reduction_s : float
-        Latency of a reduction over neighbouring chips within the program (distributed batch norm).
-    collective_s : float
-        Latency of an all-reduce over all replicas, per machine that takes part; collectives of one
-        pass have half.
-    exchange_cycles : float
-        Cycles of every superstep with an exchange, beyond those of its sync and its
-        data (`LoweredOp.exchanges`): in inference and training, on one chip and in stages.
+    `step_s` are the seconds of a call from the host: per batch in inference, per weight update in
+    training; `reduction_s` is the latency of a reduction over neighbouring chips within the program
+    (distributed batch norm), `collective_s` that of an all-reduce over all replicas, per machine
+    that takes part (collectives of one pass have half); `exchange_cycles` are those of every
+    superstep with an exchange beyond its sync and its data (`LoweredOp.exchanges`), in every mode.
     """
 
     step_s: float = 0.0
@@ -81,18 +74,10 @@ def compile_s_per_tile_step() -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """An 80 % interval of a predicted time.
+    """An 80 % interval of a predicted time of a class of runs (`kind`, as in `interval_classes`).
 
-    Attributes
-    ----------
-    kind : str
-        Class of runs, as `interval_classes` names it.
-    low, high : float
-        Factors on the predicted time.
-    rows : tuple of str
-        The published rows whose errors it comes from.
-    without : dict of str to tuple of float
-        By family that has rows: the same without them.
+    `low` and `high` are factors on the predicted time, from the errors of the published `rows`;
+    `without` has them for each family among these, without its own rows.
     """
 
     kind: str

@@ -14,20 +14,9 @@ from ipusim.machine.system import System
 class Collective:
     """Cost of one or more collectives that run one after the other.
 
-    Attributes
-    ----------
-    collectives : int
-        How many.
-    bytes : int
-        Bytes that the chip which holds a tensor sends, over all tensors.
-    transfer_s : float
-        Seconds that the links carry data.
-    each_latency_s : float
-        Seconds of syncs and empty links, of one repetition.
-    repeats : int
-        Repetitions.
-    paid : float
-        How often a repetition pays the fitted latency.
+    `bytes` are what the chip which holds a tensor sends, over all tensors, `transfer_s` the seconds
+    that links carry data, `each_latency_s` those of syncs and empty links in each of the
+    repetitions; `paid` is how often a repetition pays the fitted latency.
     """
 
     collectives: int
@@ -53,13 +42,7 @@ class Collective:
         return self.repeats * self.paid
 
     def at(self, latency_s: float) -> float:
-        """Return the seconds with a fitted latency on top of syncs and links.
-
-        Raises
-        ------
-        ConfigError
-            If the latency is negative or not finite.
-        """
+        """Return the seconds with a fitted latency, 0 or more, on top of syncs and links."""
         if not 0 <= latency_s < float("inf"):
             raise ConfigError(
                 f"A latency of {latency_s} seconds is impossible: give a finite number, 0 or more."
@@ -88,24 +71,9 @@ class _Pass:
 
 
 def merged_sizes(tensor_bytes: Sequence[int], merge_bytes: int | None) -> tuple[int, ...]:
-    """Join tensors, in their order, into buffers for one collective each.
+    """Join tensors, in their order, into buffers of at most `merge_bytes` for one collective each.
 
-    Parameters
-    ----------
-    tensor_bytes : sequence of int
-        Size of each tensor.
-    merge_bytes : int or None
-        Largest buffer, at least 1; a larger tensor stays alone. None joins nothing.
-
-    Returns
-    -------
-    tuple of int
-        Bytes of each collective; empty tensors need none.
-
-    Raises
-    ------
-    ConfigError
-        If a size is out of range.
+    A larger tensor stays alone, an empty one needs none; None joins nothing.
     """
     if any(size < 0 for size in tensor_bytes):
         raise ConfigError(
@@ -196,33 +164,11 @@ def all_reduce(
     tensor_bytes: Sequence[int],
     merge_bytes: int | None = None,
 ) -> Collective:
-    """Sum tensors over all replicas and leave the sums on each.
+    """Sum tensors of these sizes over all replicas and leave the sums on each.
 
-    Parameters
-    ----------
-    system : System
-    replicas, ipus_per_replica : int
-        Replicas that take part, and chips of each.
-    tensor_bytes : sequence of int
-        Size of each tensor of one replica.
-    merge_bytes : int or None
-        Tensors are joined into collectives of up to so many bytes; None reduces each on its own.
-
-    Returns
-    -------
-    Collective
-        Of ``2 (n - 1) / n`` times the bytes of the tensors, n the replicas, rounded up to whole
-        bytes per fragment. The time to compute it does not depend on the replicas.
-
-    Raises
-    ------
-    ConfigError
-        If the replicas do not fit the system or a size is out of range.
-
-    Notes
-    -----
-    Adding the fragments on the chip is left out: each of a chip's tiles adds its share of a
-    fragment in a few per cent of the time that the links need for it.
+    They are joined as `merged_sizes` says. A chip sends ``2 (n - 1) / n`` times the bytes, n the
+    replicas, rounded up to whole bytes per fragment. Adding the fragments is left out: each tile
+    adds its share in a few per cent of the time that the links need for it.
     """
     sizes = merged_sizes(tensor_bytes, merge_bytes)
     return _run(system, replicas, ipus_per_replica, sizes, passes=2)
@@ -279,22 +225,7 @@ def cross_ipu_reductions(
 ) -> Collective:
     """Return the cost of small all-reduces over neighbouring replicas (distributed batch norm).
 
-    Parameters
-    ----------
-    system : System
-    span : int
-        Neighbouring replicas that share a statistic; 1 needs no reduction.
-    count : int
-        Reductions, one after the other; each pays the fitted latency once.
-    bytes_each : int
-        Bytes of one reduction.
-    ipus_per_replica : int
-        Chips of one replica.
-
-    Raises
-    ------
-    ConfigError
-        If the replicas do not fit the system or a number is out of range.
+    They run one after the other, and each pays the fitted latency once.
     """
     if count < 0:
         raise ConfigError(f"{count} reductions over replicas are impossible: give 0 or more.")

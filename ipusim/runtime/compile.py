@@ -48,15 +48,7 @@ class GraphJob:
 class CompileJob:
     """What the programs of a run depend on: the key of every cache.
 
-    Attributes
-    ----------
-    graphs : GraphJob
-    chip : Chip
-        Without the tiles that only transfer.
-    stack : Stack
-    partials : str
-    available_memory_proportion : float
-    host_dtype : str or None
+    The chip is without the tiles that only transfer.
     """
 
     graphs: GraphJob
@@ -80,19 +72,10 @@ class Graphs:
 class Compiled:
     """Graphs and programs of a run; each object its own key, so that what it is cut into is kept.
 
-    Attributes
-    ----------
-    job : CompileJob
-    graph : Graph
-        Of one micro-batch.
-    program : Program
-        Lowered as if for one chip: a stage or phase of it has a whole chip to itself.
-    update : Compiled or None
-        The weight update of a training step; None in inference, and of an update itself.
-    gradient_bytes : mapping of str to int
-        Of each parameter that is trained.
-    timeless : Compiled or None
-        The same for any clock: what needs no seconds, such as memory, is measured once for it.
+    `graph` is that of a micro-batch, and `program` lowered as if for one chip: a stage or phase has
+    a whole chip to itself. `update` is the weight update of a training step, `gradient_bytes` those
+    of each parameter that is trained. `timeless` is the same for any clock: what needs no seconds,
+    such as memory, is measured once for it.
     """
 
     job: CompileJob
@@ -181,15 +164,7 @@ def graphs(job: GraphJob) -> Graphs:
 
 
 def compile_run(model: Model, config: RunConfig) -> Compiled:
-    """Compile what one micro-batch of a run computes, and in training the weight update.
-
-    Raises
-    ------
-    ConfigError
-        If the model has no loss to train with.
-    WorkloadError
-        If an operator has no gradient.
-    """
+    """Compile what one micro-batch of a run computes, and in training the weight update."""
     job = CompileJob(
         graphs=graph_job(model, config),
         chip=compute_chip(config),

@@ -12,17 +12,10 @@ from ipusim.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledCode:
-    """What the compiler has to generate for one replica.
+    """What the compiler has to generate for one replica: distinct operations and their supersteps.
 
-    Attributes
-    ----------
-    operations : int
-        Distinct operations; repeated ones are outlined and generated once.
-    supersteps : int
-        Supersteps of these.
-    tile_steps : int
-        Tiles that take part, added up over these supersteps: one vertex on one tile, with its
-        exchange, each.
+    Repeated operations are outlined and generated once. A tile step is one vertex on one tile, with
+    its exchange.
     """
 
     operations: int
@@ -31,18 +24,7 @@ class CompiledCode:
 
 
 def compiled_code(*programs: Program) -> CompiledCode:
-    """Count what is distinct in the programs of one executable.
-
-    Parameters
-    ----------
-    *programs : Program
-        For example a micro-batch and a weight update.
-
-    Returns
-    -------
-    CompiledCode
-        Operations without supersteps count nothing.
-    """
+    """Count what is distinct in the programs of one executable, whatever has supersteps."""
     distinct: dict[tuple[object, ...], LoweredOp] = {}
     for program in programs:
         distinct |= program.distinct
@@ -55,26 +37,10 @@ def compiled_code(*programs: Program) -> CompiledCode:
 
 
 def compile_s(code: CompiledCode, s_per_tile_step: float, ipus_per_replica: int = 1) -> float:
-    """Return the seconds to compile a program.
+    """Return the seconds to compile `code` for each chip of a replica.
 
-    Parameters
-    ----------
-    code : CompiledCode
-        Of the whole replica, or of one of its chips if the chips carry alike parts.
-    s_per_tile_step : float
-        Calibrated seconds per vertex on a tile; 0 leaves compilation out.
-    ipus_per_replica : int
-        Chips that each carry `code`.
-
-    Returns
-    -------
-    float
-        Seconds. Replicas share one executable, so their number does not matter.
-
-    Raises
-    ------
-    ConfigError
-        If a number is out of range.
+    Replicas share one executable, so their number does not matter; a cost of 0 leaves compilation
+    out.
     """
     if not 0 <= s_per_tile_step < math.inf:
         raise ConfigError(
@@ -87,20 +53,7 @@ def compile_s(code: CompiledCode, s_per_tile_step: float, ipus_per_replica: int 
 
 
 def fit_s_per_tile_step(seconds: Sequence[float], tile_steps: Sequence[int]) -> float:
-    """Return the least-squares cost of a tile step from compile times, without an offset.
-
-    Parameters
-    ----------
-    seconds : sequence of float
-        Compile times.
-    tile_steps : sequence of int
-        Vertices on tiles of each program.
-
-    Raises
-    ------
-    ConfigError
-        If there is nothing to fit on.
-    """
+    """Return the least-squares cost of a tile step from compile times, without an offset."""
     squares = sum(steps**2 for steps in tile_steps)
     if not squares or len(seconds) != len(tile_steps):
         raise ConfigError(
@@ -112,27 +65,7 @@ def fit_s_per_tile_step(seconds: Sequence[float], tile_steps: Sequence[int]) -> 
 
 
 def first_epoch_items_per_s(items: float, items_per_s: float, compile_seconds: float) -> float:
-    """Return the rate of an epoch that begins with compilation.
-
-    Parameters
-    ----------
-    items : float
-        Items of the epoch, more than 0.
-    items_per_s : float
-        Rate once compiled, more than 0.
-    compile_seconds : float
-        Time before the first step.
-
-    Returns
-    -------
-    float
-        Items per second over the whole epoch.
-
-    Raises
-    ------
-    ConfigError
-        If a number is out of range.
-    """
+    """Return the items per second over an epoch that begins with compilation."""
     if items <= 0 or items_per_s <= 0 or compile_seconds < 0:
         raise ConfigError(
             f"An epoch of {items} items at {items_per_s} per second after {compile_seconds} "

@@ -12,13 +12,10 @@ from ipusim.workload.model import Model
 def roofline_step_s(model: Model, config: RunConfig) -> tuple[float, int]:
     """Return the least seconds of one step, and the items of a replica in it.
 
-    Returns
-    -------
-    tuple of float and int
-        The largest of: arithmetic at the peak of the data type; every activation and parameter
-        moved once through tile memory; every input of a convolution or product received once over
-        the exchange; the host link. A training step is that for every micro-batch, forward and
-        backward, shared evenly by the chips of a replica.
+    The largest of: arithmetic at the peak of the data type; every activation and parameter moved
+    once through tile memory; every input of a convolution or product received once over the
+    exchange; the host link. A training step is that for every micro-batch, forward and backward,
+    shared evenly by the chips of a replica.
     """
     graph = graphs(graph_job(model, config)).micro_batch
     times = config.micro_batches

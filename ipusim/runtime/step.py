@@ -24,21 +24,8 @@ def run_step(
 ) -> StepResult:
     """Simulate one step.
 
-    Parameters
-    ----------
-    model : Model
-    config : RunConfig
-    tier : str
-        "calibrated" adds the fitted constants, "specification" nothing.
-    costs : FittedCosts, optional
-        Fitted costs instead of those in data/calibration.toml.
-
-    Raises
-    ------
-    ConfigError
-        If the tier is unknown or contradicts the given costs, or the run makes no sense.
-    WorkloadError
-        If an operator has no gradient.
+    The tier "calibrated" adds the fitted constants of data/calibration.toml, or the `costs` given,
+    "specification" nothing.
     """
     tier = resolve_name("tier", tier, TIERS)
     if tier == "specification" and costs is not None:

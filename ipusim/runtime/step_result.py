@@ -25,39 +25,16 @@ SRAM_BYTES_PER_CYCLE = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """One step.
+    """One step: what it consists of (`terms`), where its seconds go (`parts_s`), what it reaches.
 
-    Attributes
-    ----------
-    items : int
-        Items per replica and step.
-    graph, program, memory, io
-        What runs per micro-batch, how it was lowered, the memory of the fullest chip, the host
-        transfers of a micro-batch.
-    update : Program or None
-        The weight update of a training step.
-    stages : tuple of Stage
-        Of a replica over several chips; empty where it is one chip.
-    pipeline : PipelineTime or None
-        Fill, steady part and drain of a pipelined step.
-    terms : Terms
-        What the step consists of, before anything fitted has a price.
-    parts_s : mapping of str to float
-        Where the seconds of a step go; they add up to `step_s`.
-    device_s : float
-        Seconds of the program of one micro-batch on one chip.
-    fixed_s : float
-        Fitted cost per step, 0 in the specification tier.
-    step_s : float
-        Seconds from one step to the next.
-    latency_s : float
-        Seconds from request to result; in training the step itself.
-    throughput_items_per_s : float
-        Items per second of all replicas.
-    energy : Energy
-        Dynamic energy of one replica and step; the calibrated tier applies the fitted factors.
-    static_w, power_w : float
-        Watts of the cards or machines in use, without hosts: idle, and on average over the step.
+    `items` are those per replica and step. Graph, program and io are those of a micro-batch, memory
+    that of the fullest chip; `update` is the weight update of a training step, `stages` those of a
+    replica over several chips, `pipeline` fill, steady part and drain of a pipelined step.
+    `device_s` are the seconds of the program of one micro-batch on one chip, `fixed_s` the fitted
+    cost per step; `step_s` those from one step to the next, `latency_s` from request to result, in
+    training the step itself. The throughput is that of all replicas, the dynamic energy that of one
+    and a step, with the fitted factors in the calibrated tier. Watts are those of the cards or
+    machines in use, without hosts: idle, and on average over the step.
     """
 
     items: int
@@ -81,42 +58,21 @@ class StepResult:
 
 
 def static_power_w(system: System, active_ipus: int) -> float:
-    """Return the power, in watts, of the cards or machines in use while they wait.
-
-    Parameters
-    ----------
-    system : System
-    active_ipus : int
-        Chips in use; every chip of their cards or machines is powered.
-    """
+    """Return the watts of the cards or machines in use while they wait, all their chips powered."""
     machines = -(-active_ipus // system.ipus_per_machine)
     chips = machines * system.ipus_per_machine
     return chips * system.power.static_w_per_ipu + machines * system.power.card_w
 
 
 def price_per_item(price_per_hour: float, items_per_s: float) -> float:
-    """Return the price of one item, in the unit of the price of an hour.
-
-    Raises
-    ------
-    ConfigError
-        If the price is negative or no number.
-    """
+    """Return the price of one item, in the unit of the price of an hour."""
     if not 0 <= price_per_hour < math.inf:
         raise ConfigError(f"The price per hour is {price_per_hour!r}: give a number, 0 or more.")
     return price_per_hour / 3600 / items_per_s
 
 
 def program_energy(program: Program, config: RunConfig, *, calibrated: bool) -> Energy:
-    """Energy of one run of a program: AMP FLOPs, memory traffic of busy tiles, exchanged bytes.
-
-    Parameters
-    ----------
-    program : Program
-    config : RunConfig
-    calibrated : bool
-        Whether the fitted factors apply.
-    """
+    """Energy of one run of a program: AMP FLOPs, memory traffic of busy tiles, exchanged bytes."""
     busy = sum(
         step.repeats * (step.compute_cycles + step.copy_cycles) * step.tiles
         for step in program.steps

@@ -42,12 +42,8 @@ class Work:
 class Beside:
     """What a micro-batch takes besides the program of a chip.
 
-    Attributes
-    ----------
-    transfers_s, host_work_s : float
-        Transfers from and to the host that nothing hides; work of the host in between.
-    reductions : tuple of Collective
-        Reductions of shared norm statistics, over all stages.
+    Transfers that nothing hides, work of the host in between, and the reductions of shared norm
+    statistics over all stages.
     """
 
     transfers_s: float
@@ -123,21 +119,9 @@ class Line:
     """How a step depends on the fitted costs: what is slower, the chips or what runs beside them.
 
     Exact but where a price makes another chip, or the tensors of another chip, the slowest.
-
-    Attributes
-    ----------
-    base_s : float
-        Seconds of the side that pays the cost per step: all that happens in turn, or the host
-        where transfers overlap.
-    floor_s : float
-        Seconds of the other side.
-    starts : int
-        How often the base pays the cost per step.
-    exchanges, floor_exchanges : int
-        Exchange supersteps that each side waits for.
-    reductions, collectives : float
-        How often the base pays a reduction; collectives times machines.
-    clock_hz : float
+    `base_s` are the seconds of the side that pays the cost per step (`starts` times): all that
+    happens in turn, or the host where transfers overlap; `floor_s` those of the other side. Each
+    waits for exchange supersteps; the base pays reductions, and collectives times machines.
     """
 
     base_s: float
@@ -182,27 +166,12 @@ class Priced:
 class Terms:
     """What a step consists of.
 
-    Attributes
-    ----------
-    training : bool
-    clock_hz : float
-        Of the chips.
-    schedule : Schedule
-        What the chips of a replica do.
-    beside : Beside or None
-        What each micro-batch takes besides; None where it overlaps with the chips.
-    collectives : tuple of (str, tuple of Collective)
-        Collectives over the replicas by part; of the chips of a replica the longest counts.
-    streamed_s : mapping of str to float
-        Optimiser state and rows of tables in Streaming Memory.
-    host_s : float
-        Seconds that the host needs beside the chips; a step takes at least as long.
-    between_s : float
-        Seconds that host processes spend between two runs of the device.
-    depth : float
-        Steps from request to result.
-    all_to_all : tuple of int and Collective, or None
-        How often replicas send parts to each other in a step, and what one costs.
+    `schedule` is what the chips of a replica do, `beside` what each micro-batch takes besides, None
+    where it overlaps with the chips. Collectives over the replicas are by part; of the chips of a
+    replica the longest counts. `streamed_s` are optimiser state and rows of tables in Streaming
+    Memory. A step takes at least `host_s`, which the host needs beside the chips; `between_s` host
+    processes spend between two runs of the device. `depth` are steps from request to result;
+    `all_to_all` says how often replicas send parts to each other in a step, and what one costs.
     """
 
     training: bool
@@ -217,13 +186,7 @@ class Terms:
     all_to_all: tuple[int, Collective] | None = None
 
     def price(self, costs: FittedCosts) -> Priced:
-        """Return the step at given costs.
-
-        Raises
-        ------
-        ConfigError
-            If a cost is negative or implausibly large.
-        """
+        """Return the step at given costs, none of them negative or implausibly large."""
         for cost in (costs.step_s, costs.exchange_cycles, costs.reduction_s, costs.collective_s):
             if not 0 <= cost < MAX_COST:
                 raise ConfigError(f"A fitted cost is {cost!r} s: give 0 or more seconds.")

@@ -18,25 +18,20 @@ import numpy as np
 
 from ipusim.compiler.convolution import planner
 from ipusim.compiler.convolution.joint_search import joint_search
+from ipusim.compiler.convolution.params import ConvPass
 from ipusim.compiler.convolution.record import empty_works
-from ipusim.compiler.convolution.shape import ConvShape, PlannerChip, PlannerRules
+from ipusim.compiler.convolution.rules import PlannerChip, PlannerRules
 from ipusim.compiler.convolution.transforms import transformed_problems
 from ipusim.compiler.convolution.vertex_types import vertex_types
 from ipusim.compiler.vertices.conv import AMP, ERA_1_0
 from ipusim.machine import Chip
-
-_PASSES = ("fc_training", "fc_data_gradient", "fc_weight_gradient")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerPlans:
     """Plans of the three passes of one fully connected layer.
 
-    Attributes
-    ----------
-    forward, data_gradient, weight_gradient : Plan
-    joint : bool
-        Whether one partition serves all three.
+    A `joint` plan has one partition that serves all three.
     """
 
     forward: planner.Plan
@@ -45,22 +40,13 @@ class LayerPlans:
     joint: bool
 
 
-def plan_layer(shape: ConvShape, chip: Chip, rules: PlannerRules) -> LayerPlans:
-    """Return the plans of a layer.
+def plan_layer(asked: ConvPass, chip: Chip, rules: PlannerRules) -> LayerPlans:
+    """Return the plans of a layer, whose forward product, of kind "fc_training", is `asked` for.
 
-    Parameters
-    ----------
-    shape : ConvShape
-        The forward product, of kind "fc_training".
-    chip : Chip
-    rules : PlannerRules
-
-    Notes
-    -----
-    The joint plans of tag 1.0.136, which did not exchange operands, are not modelled: that era
-    gets three plans.
+    The joint plans of tag 1.0.136, which did not exchange operands, are not modelled: that era gets
+    three plans.
     """
-    return _plan_layer(shape, PlannerChip.of(chip), rules, chip)
+    return _plan_layer(asked, PlannerChip.of(chip), rules, chip)
 
 
 def forget_layers() -> None:
@@ -68,24 +54,27 @@ def forget_layers() -> None:
     _plan_layer.cache_clear()
 
 
-def pass_shapes(shape: ConvShape) -> tuple[ConvShape, ConvShape, ConvShape]:
-    """Return the shapes of the three passes of a layer, operands exchanged as in `shape`.
+def layer_passes(asked: ConvPass) -> tuple[ConvPass, ConvPass, ConvPass]:
+    """Return the three passes of a layer, operands exchanged as in the forward one, `asked`.
 
-    Forward multiplies m x k by k x n; `shape` has batch n, input channels k, output channels m.
+    Forward multiplies m x k by k x n; `asked` has batch n, input channels k, output channels m.
     """
-    n, k, m = shape.batch, shape.in_channels, shape.out_channels
+    forward = asked.params
+    n, k, m = forward.batch, forward.in_channels, forward.out_channels
+    data = forward._replace(batch=k, in_channels=n)
+    weights = forward._replace(in_channels=m, out_channels=k)
     return (
-        shape,
-        replace(shape, kind=_PASSES[1], batch=k, in_channels=n),
-        replace(shape, kind=_PASSES[2], in_channels=m, out_channels=k),
+        asked,
+        replace(asked, kind="fc_data_gradient", params=data),
+        replace(asked, kind="fc_weight_gradient", params=weights),
     )
 
 
 @lru_cache(maxsize=4096)
-def _plan_layer(shape: ConvShape, key: PlannerChip, rules: PlannerRules, chip: Chip) -> LayerPlans:
-    separate = [planner.plan(one, chip, rules) for one in pass_shapes(shape)]
-    if rules.era != ERA_1_0 and shape.in_bytes == shape.out_bytes:
-        joint = _joint(shape, key, rules, sum(plan.planned_cycles for plan in separate))
+def _plan_layer(asked: ConvPass, key: PlannerChip, rules: PlannerRules, chip: Chip) -> LayerPlans:
+    separate = [planner.plan(one, chip, rules) for one in layer_passes(asked)]
+    if rules.era != ERA_1_0 and asked.in_bytes == asked.out_bytes:
+        joint = _joint(asked, key, rules, sum(plan.planned_cycles for plan in separate))
         if joint is not None:
             return LayerPlans(
                 forward=joint[0], data_gradient=joint[1], weight_gradient=joint[2], joint=True
@@ -96,10 +85,10 @@ def _plan_layer(shape: ConvShape, key: PlannerChip, rules: PlannerRules, chip: C
 
 
 def _joint(
-    shape: ConvShape, chip: PlannerChip, rules: PlannerRules, bound: int
+    asked: ConvPass, chip: PlannerChip, rules: PlannerRules, bound: int
 ) -> list[planner.Plan] | None:
     """Return the joint plans if one partition costs no more than `bound` cycles."""
-    found = [transformed_problems(one, chip, rules) for one in pass_shapes(shape)]
+    found = [transformed_problems(one, chip, rules) for one in layer_passes(asked)]
     base = np.concatenate([problems[:1] for _, problems in found])
     base["joint"] = 1
     base["copy_input"] = (0, 0, 1)
@@ -109,8 +98,8 @@ def _joint(
     works = empty_works(3, rules.temporary_bytes(chip.bytes_per_tile))
     works["best_cycles"] = bound + 1
     winner = None
-    updates = vertex_types(base[2], pass_shapes(shape)[2], chip, rules)
-    types = vertex_types(base[0], shape, chip, rules)
+    updates = vertex_types(base[2], layer_passes(asked)[2], chip, rules)
+    types = vertex_types(base[0], asked, chip, rules)
     for at in range(len(types)):
         vertices = _layer_vertices(types[at : at + 1], updates)
         if vertices is None:

@@ -13,29 +13,34 @@ poplibs tag sdk/poplar/2.0.0, ``lib/poplin/ConvParams.cpp`` (canonicalize), ``Co
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from ipusim.compiler.convolution.shape import ConvShape
+from ipusim.errors import ConfigError
+from ipusim.workload.graph import Conv, MatMul
+
+KINDS = (
+    "conv",
+    "conv_forward",
+    "conv_data_gradient",
+    "conv_weight_gradient",
+    "matmul",
+    "fc_inference",
+    "fc_training",
+    "fc_data_gradient",
+    "fc_weight_gradient",
+)
+_MAX_DIMS = 3
 
 
 class Operand(NamedTuple):
     """One spatial dimension of the input or the kernel; each change follows the one before it.
 
-    Attributes
-    ----------
-    size : int
-        Elements in memory.
-    cut_low, cut_high : int
-        Elements left out at the ends.
-    dilation : int
-        Distance of neighbours once zeros are spread between them.
-    pad_low, pad_high : int
-        Zeros around the result.
-    flip : bool
-        Whether it is then read backwards.
+    Of `size` elements in memory some are cut at the ends, zeros are spread between the others
+    (`dilation`) and put around them, and the result may be read backwards (`flip`).
     """
 
     size: int
@@ -118,14 +123,9 @@ class Dim(NamedTuple):
         return self._replace(data=self.data._replace(dilation=1), pad_low=0, pad_high=0)
 
     def uses(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], bool]:
-        """Return what takes part.
+        """Return inputs, taps and outputs that take part; whether every tap reaches every output.
 
-        Returns
-        -------
-        inputs, taps, outputs : (int, int)
-            Ranges from the first to behind the last element that matters.
-        covered : bool
-            Whether every kernel tap reaches every output.
+        The former are ranges from the first to behind the last element that matters.
         """
         return _uses(self)
 
@@ -256,13 +256,30 @@ class ConvParams(NamedTuple):
     dims: tuple[Dim, ...]
 
     @classmethod
-    def of(cls, shape: ConvShape) -> ConvParams:
-        """Return a shape as parameters, of two spatial dimensions at least."""
+    def of(cls, op: Conv | MatMul) -> ConvParams:
+        """Return an operator as parameters, of two spatial dimensions at least.
+
+        C[g, m, n] = A[g, m, k] B[g, k, n] has batch n, input channels k and output channels m
+        (poplibs swaps the operands of products: MatMul.cpp).
+        """
+        if isinstance(op, MatMul):
+            return cls(op.groups, op.n, op.k, op.m, (Dim(Operand(1), Operand(1)),) * 2)
+        if len(op.field) > _MAX_DIMS:
+            raise ConfigError(
+                f"A convolution over {len(op.field)} spatial dimensions cannot be planned: "
+                f"use 1 to {_MAX_DIMS}."
+            )
+        if min(op.out_field) < 1:
+            raise ConfigError(
+                f"The kernel {op.kernel} is larger than the padded field {op.field}: "
+                "use more padding or a smaller kernel."
+            )
         dims = _dims_of(
-            *(shape.field, shape.kernel, shape.stride, shape.padding_lower, shape.padding_upper),
-            *(shape.in_dilation, shape.kernel_dilation),
+            *(op.field, op.kernel, op.stride, op.padding_lower, op.padding_upper, op.dilation),
+            op.input_dilation or (1,) * len(op.field),
         )
-        return cls(shape.groups, shape.batch, shape.in_channels, shape.out_channels, dims)
+        channels = op.in_channels // op.groups, op.out_channels // op.groups
+        return cls(op.groups, op.batch, *channels, dims)
 
     def swapped(self) -> ConvParams:
         """Return the same sums with input and kernel, batch and output channels exchanged."""
@@ -339,12 +356,42 @@ class ConvParams(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _dims_of(*of_shape: tuple[int, ...]) -> tuple[Dim, ...]:
-    """Return the dimensions of a `ConvShape`, two at least, from its fields in their order."""
-    dims = [Dim(Operand(1), Operand(1))] * max(0, 2 - len(of_shape[0]))
-    for size, taps, stride, low, high, spread, dilation in zip(*of_shape, strict=True):
+def _dims_of(*of_conv: tuple[int, ...]) -> tuple[Dim, ...]:
+    """Return the dimensions of a `Conv`, two at least, from its fields in their order."""
+    dims = [Dim(Operand(1), Operand(1))] * max(0, 2 - len(of_conv[0]))
+    for size, taps, stride, low, high, dilation, spread in zip(*of_conv, strict=True):
         data = Operand(size, dilation=spread, pad_low=max(0, low), pad_high=max(0, high))
         kernel = Operand(taps, dilation=dilation)
         # Cutting the padded input or the output before its stride is the same.
         dims.append(canonical(Dim(data, kernel, max(0, -low), max(0, -high), stride)))
     return tuple(dims)
+
+
+@dataclass(frozen=True, slots=True)
+class ConvPass:
+    """What is planned: the sums of a convolution or product, and what they are a pass of.
+
+    The kind is "conv" at inference, "conv_forward" in training, and its two gradients; "matmul" for
+    a product on its own; "fc_inference", "fc_training" and its two gradients for a layer whose
+    weights are laid out for it. Inputs and weights have elements of one size, outputs may have
+    another.
+    """
+
+    kind: str
+    params: ConvParams
+    in_bytes: int
+    out_bytes: int
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ConfigError(f"The kind {self.kind!r} is not one of {', '.join(KINDS)}: use one.")
+        if self.in_bytes not in (2, 4) or self.out_bytes not in (2, 4):
+            raise ConfigError(
+                f"Elements of {self.in_bytes} and {self.out_bytes} bytes cannot be convolved: "
+                "use float16 (2) or float32 (4)."
+            )
+
+    @classmethod
+    def of(cls, kind: str, op: Conv | MatMul, dtype_bytes: int) -> ConvPass:
+        """Return a pass whose operands and result have elements of one size."""
+        return cls(kind, ConvParams.of(op), dtype_bytes, dtype_bytes)

@@ -17,9 +17,10 @@ from functools import lru_cache
 import numpy as np
 
 from ipusim.compiler.convolution.cost import execute
+from ipusim.compiler.convolution.params import ConvPass
 from ipusim.compiler.convolution.record import UNBOUNDED, Cost, Split, empty_works
+from ipusim.compiler.convolution.rules import PlannerChip, PlannerRules
 from ipusim.compiler.convolution.search import search
-from ipusim.compiler.convolution.shape import ConvShape, PlannerChip, PlannerRules
 from ipusim.compiler.convolution.transforms import (
     Transform,
     defers_dilation,
@@ -31,7 +32,7 @@ from ipusim.compiler.vertices.amp import executed_load
 from ipusim.compiler.vertices.conv import AMP, ERA_1_0, METHOD_NAMES, VERTEX
 from ipusim.machine import Chip
 
-__all__ = ["ConvShape", "Plan", "PlannerRules", "forget_plans", "plan"]
+__all__ = ["ConvPass", "Plan", "PlannerRules", "forget_plans", "plan"]
 
 Candidates = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Problems of all transforms, the vertex types of one after the other, and where those of each end.
@@ -45,28 +46,11 @@ Winner = tuple[int, int, np.ndarray]
 class Plan:
     """The chosen partition of one convolution and what it costs.
 
-    Attributes
-    ----------
-    method : str
-        Vertex type: AMP, SLIC, HMAC, VMAC or OUTER_PRODUCT.
-    transform : str
-        Transforms before the split, "none" if there are none.
-    conv_groups_per_group, in_chans_per_group, out_chans_per_group, units : int
-        Grouping of the vertex, and the convolution units or chains that it uses.
-    partial_bytes : int
-        Bytes of a partial sum.
-    split : Split
-        Partition over the tiles.
-    planned_cycles : int
-        The planner's own objective.
-    cost : Cost
-        Terms of what runs.
-    evaluations : int
-        Partitions that the search looked at.
-    within_memory_bound : bool
-        False where no plan fitted the bound and poplibs' fallback was taken.
-    spreads_output : bool
-        Whether zeros are spread through the result afterwards, instead of through the input.
+    `method` is the vertex type, `units` are the convolution units or chains that it uses,
+    `partial_bytes` those of a partial sum; `planned_cycles` is the planner's own objective, `cost`
+    what runs, `evaluations` counts the partitions that the search looked at. Where no plan fitted
+    the memory bound, poplibs' fallback was taken. If `spreads_output`, zeros are spread through the
+    result afterwards, instead of through the input.
     """
 
     method: str
@@ -134,28 +118,14 @@ class Plan:
         return f"{self.codelet} / {' '.join(shown) or 'one tile'}"
 
 
-def plan(shape: ConvShape, chip: Chip, rules: PlannerRules, *, pruned: bool = True) -> Plan:
-    """Return the cheapest plan of `shape` on `chip`.
+def plan(asked: ConvPass, chip: Chip, rules: PlannerRules, *, pruned: bool = True) -> Plan:
+    """Return the cheapest plan of `asked` on `chip`, the same on every machine.
 
-    Parameters
-    ----------
-    shape : ConvShape
-    chip : Chip
-    rules : PlannerRules
-    pruned : bool
-        False evaluates every partition (slow; for tests).
-
-    Returns
-    -------
-    Plan
-        Equal arguments give equal plans on every machine.
-
-    Notes
-    -----
-    Where nothing fits the memory bound, stacks from 2.0 on double it until a plan fits and at
-    last drop it; 1.0.136 looks for the plan with the least temporary memory (runPlanner).
+    Unless `pruned`, every partition is evaluated (slow; for tests). Where nothing fits the memory
+    bound, stacks from 2.0 on double it until a plan fits and at last drop it; 1.0.136 looks for the
+    plan with the least temporary memory (runPlanner).
     """
-    return _plan(shape, PlannerChip.of(chip), rules, pruned)
+    return _plan(asked, PlannerChip.of(chip), rules, pruned)
 
 
 def forget_plans() -> None:
@@ -164,10 +134,10 @@ def forget_plans() -> None:
 
 
 @lru_cache(maxsize=65536)
-def _plan(shape: ConvShape, chip: PlannerChip, rules: PlannerRules, pruned: bool) -> Plan:
+def _plan(asked: ConvPass, chip: PlannerChip, rules: PlannerRules, pruned: bool) -> Plan:
     limit = rules.temporary_bytes(chip.bytes_per_tile)
-    transforms, problems = transformed_problems(shape, chip, rules)
-    types = [vertex_types(problem, shape, chip, rules) for problem in problems]
+    transforms, problems = transformed_problems(asked, chip, rules)
+    types = [vertex_types(problem, asked, chip, rules) for problem in problems]
     # Of nested records numpy joins bytes a hundred times faster than arrays.
     vertices = np.frombuffer(bytearray(b"".join([one.tobytes() for one in types])), VERTEX)
     candidates = problems, vertices, np.cumsum([len(one) for one in types])
@@ -182,7 +152,7 @@ def _plan(shape: ConvShape, chip: PlannerChip, rules: PlannerRules, pruned: bool
         vertices[vertex : vertex + 1],
         work,
         within_memory_bound=within,
-        spreads_output=defers_dilation(shape),
+        spreads_output=defers_dilation(asked),
     )
 
 

@@ -36,12 +36,9 @@ def next_split(size: int, split: int, coarse: bool) -> int:
 
 @njit(cache=True)
 def next_channel_split(grains: int, split: int, serial: int, coarse: bool) -> int:
-    """Next parallel split of channels that are also split into `serial` parts; start from 0.
+    """Next parallel split of channels that are also split into `serial` parts.
 
-    Returns
-    -------
-    int
-        More than `grains` when there is none.
+    Start from 0; more than `grains` when there is none.
     """
     total = split * serial
     while total < grains:
@@ -68,18 +65,10 @@ def search(
 ) -> tuple[int, int]:
     """Return which problem and which vertex are the best, -1 where nothing is within the limit.
 
-    Parameters
-    ----------
-    problems, vertices, works : numpy.ndarray
-        Of `PROBLEM`, `VERTEX` and `WORK`; of the last the first entry only, whose limit and mode
-        are given, and whose best is kept.
-    ends : numpy.ndarray of int
-        Where the vertices of each problem end.
-
-    Notes
-    -----
-    Coarse rounds only find a cost to beat before the exact search: without serial parts first, as
-    these seldom pay unless the memory bound asks for them.
+    `ends` says where the vertices of each problem end; of `works` the first entry counts, whose
+    limit and mode are given, and whose best is kept. Coarse rounds only find a cost to beat before
+    the exact search: without serial parts first, as these seldom pay unless the memory bound asks
+    for them.
     """
     work, best, winner = works[0], -1, -1
     for serial_splits in (False, True):
@@ -102,14 +91,8 @@ def _search_vertex(
 ) -> bool:
     """Search the partitions of a vertex type; whether one is better than what `work` holds.
 
-    Parameters
-    ----------
-    problem, vertex, work : numpy.void
-    serial_splits : bool
-        Look at the splits into parts of the channels that are computed one after the other, or
-        only at those without.
-    coarse : bool
-        Look only at splits that divide evenly or are powers of two.
+    Without `serial_splits` no channels are computed in parts one after the other; a `coarse` search
+    looks only at splits that divide evenly or are powers of two.
     """
     split, totals = work.split, work.totals
     prunes = work.pruned and not work.minimise_memory

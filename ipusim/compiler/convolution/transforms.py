@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ipusim.compiler.convolution.params import ConvParams, Dim
+from ipusim.compiler.convolution.params import ConvParams, ConvPass, Dim
 from ipusim.compiler.convolution.record import PROBLEM
-from ipusim.compiler.convolution.shape import ConvShape, PlannerChip, PlannerRules
+from ipusim.compiler.convolution.rules import PlannerChip, PlannerRules
 from ipusim.compiler.vertices.conv import ERA_1_0, ERA_2_4
 
 
@@ -36,18 +36,18 @@ class Transform(NamedTuple):
 
 
 def transformed_problems(
-    shape: ConvShape, chip: PlannerChip, rules: PlannerRules
+    asked: ConvPass, chip: PlannerChip, rules: PlannerRules
 ) -> tuple[list[Transform], np.ndarray]:
     """Return every transform worth trying, and the `PROBLEM` of each."""
     transforms: list[Transform] = []
     rows: list[list[int]] = []
-    given = _given(shape, chip, rules)
-    whole = ConvParams.of(shape).without_dilation()
+    given = _given(asked, chip, rules)
+    whole = asked.params.without_dilation()
     for way in _ways(whole.dims):
         turned = whole.swapped() if way.swap else whole
         params = turned.scaled(way.each, way.free)
-        for factor in (1, *_combine_factors(shape, params)):
-            copies = _copies(shape, rules, way, factor > 1)
+        for factor in (1, *_combine_factors(asked, params)):
+            copies = _copies(asked, rules, way, factor > 1)
             combined = params.combined(factor)
             rows.append(_transformed(combined, turned, way.moved, copies, rules.era) + given)
             transforms.append(Transform(_name(way, factor), params.dims))
@@ -55,17 +55,9 @@ def transformed_problems(
 
 
 class _Way(NamedTuple):
-    """Transforms of the spatial dimensions.
+    """Transforms of the spatial dimensions, of which `free` are joined with the batch.
 
-    Attributes
-    ----------
-    swap : bool
-    expand, flatten : tuple of int
-        Dimensions, as in `Transform`.
-    each : ConvParams
-        What they make of one group, one sample and one channel.
-    free : tuple of int
-        Dimensions that are joined with the batch.
+    `each` is what they make of one group, one sample and one channel.
     """
 
     swap: bool
@@ -95,9 +87,9 @@ def _ways(dims: tuple[Dim, ...]) -> tuple[_Way, ...]:
     return tuple(ways)
 
 
-def defers_dilation(shape: ConvShape) -> bool:
+def defers_dilation(asked: ConvPass) -> bool:
     """Whether zeros are spread through the output instead of the input (getDilatePostConvDims)."""
-    return any(dim.defers_dilation for dim in ConvParams.of(shape).dims)
+    return any(dim.defers_dilation for dim in asked.params.dims)
 
 
 def _subsets(dims: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -131,12 +123,12 @@ def _flattenable(params: ConvParams) -> tuple[int, ...]:
     )
 
 
-def _combine_factors(shape: ConvShape, params: ConvParams) -> list[int]:
+def _combine_factors(asked: ConvPass, params: ConvParams) -> list[int]:
     """Factors by which narrow groups are merged (getCombineConvGroupCandidates)."""
-    narrow = (1,) if shape.in_bytes == 4 else (1, 2)
+    narrow = (1,) if asked.in_bytes == 4 else (1, 2)
     if params.groups == 1 or params.in_channels not in narrow:
         return []
-    load, most = (2, 8) if shape.in_bytes == 4 else (4, 16)
+    load, most = (2, 8) if asked.in_bytes == 4 else (4, 16)
     factors = []
     factor = load // params.in_channels
     while factor <= most // params.in_channels:
@@ -146,22 +138,22 @@ def _combine_factors(shape: ConvShape, params: ConvParams) -> list[int]:
 
 
 def _copies(
-    shape: ConvShape, rules: PlannerRules, way: _Way, combine: bool
+    asked: ConvPass, rules: PlannerRules, way: _Way, combine: bool
 ) -> tuple[bool, bool, bool]:
     """Say which of input, weights and output are rearranged for a transform, whatever the vertex.
 
     Tag 1.0.136 did not count the merging of groups.
     """
-    update = shape.kind == "conv_weight_gradient"
+    update = asked.kind == "conv_weight_gradient"
     combine = combine and rules.era != ERA_1_0
-    # ConvShape has products with their operands exchanged already.
+    # ConvParams.of has products with their operands exchanged already.
     swap, expand, flatten = way.swap, bool(way.expand), bool(way.flatten)
     swap_out = swap != update
-    gradient = shape.kind in ("fc_data_gradient", "fc_weight_gradient")
+    gradient = asked.kind in ("fc_data_gradient", "fc_weight_gradient")
     return (
         update or expand or swap or combine or gradient,
         update or expand or flatten or swap or combine,
-        swap_out or flatten or combine or shape.kind == "fc_weight_gradient",
+        swap_out or flatten or combine or asked.kind == "fc_weight_gradient",
     )
 
 
@@ -222,14 +214,15 @@ def _dim_of(dim: Dim, moved: bool) -> _Dim:
     )
 
 
-def _given(shape: ConvShape, chip: PlannerChip, rules: PlannerRules) -> list[int]:
+def _given(asked: ConvPass, chip: PlannerChip, rules: PlannerRules) -> list[int]:
     """Return the integers of a `PROBLEM` that do not depend on its transform."""
     modern = rules.era != ERA_1_0
     return [
-        *(shape.in_channels, shape.out_channels, shape.in_bytes, shape.out_bytes),
-        *(rules.partials_bytes, 16 if shape.in_bytes == 2 else 8),
-        *(shape.kind.startswith("fc_"), shape.kind == "conv_forward"),
-        *(rules.era, chip.tiles, chip.exchange_bytes, chip.tiles_per_bus, chip.memcpy_bytes),
+        *(asked.params.in_channels, asked.params.out_channels, asked.in_bytes, asked.out_bytes),
+        *(rules.partials_bytes, 16 if asked.in_bytes == 2 else 8),
+        *(asked.kind.startswith("fc_"), asked.kind == "conv_forward"),
+        *(rules.era, chip.tiles, chip.exchange_bytes_per_cycle),
+        *(chip.tiles_per_exchange_bus, chip.memcpy_bytes_per_cycle),
         *(chip.single_input_bytes if modern else -1, modern, rules.era >= ERA_2_4),
         *(0, 0, 0),
     ]

@@ -11,7 +11,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from ipusim.compiler.convolution.shape import ConvShape, PlannerChip, PlannerRules
+from ipusim.compiler.convolution.params import ConvPass
+from ipusim.compiler.convolution.rules import PlannerChip, PlannerRules
 from ipusim.compiler.vertices.amp import amp_vertex
 from ipusim.compiler.vertices.conv import ERA_1_0, ERA_2_4
 from ipusim.compiler.vertices.mac import (
@@ -23,12 +24,10 @@ from ipusim.compiler.vertices.mac import (
 
 
 def vertex_types(
-    problem: np.void, shape: ConvShape, chip: PlannerChip, rules: PlannerRules
+    problem: np.void, asked: ConvPass, chip: PlannerChip, rules: PlannerRules
 ) -> np.ndarray:
     """List the vertex types as an array of `VERTEX`, most promising first.
 
-    Notes
-    -----
     Order: padded peak rate, then padding, then partial size (sortConvVertexTypeCandidates).
     """
     dims = problem["dims"].tolist()
@@ -37,8 +36,8 @@ def vertex_types(
         (int(problem["in_chans"]), int(problem["out_chans"])),
         max(kernels) == 1,
         strides[-1] if not dims[-1][6] else 1,
-        (shape.in_bytes, shape.out_bytes),
-        shape.kind,
+        (asked.in_bytes, asked.out_bytes),
+        asked.kind,
         chip,
         rules,
     )

@@ -24,12 +24,7 @@ from ipusim.compiler.vertices.conv import AMP
 def windowed_cycles(vertex: np.ndarray, work: np.ndarray, dims: tuple[Dim, ...]) -> int | None:
     """Return the cycles of the AMP n x 1 vertex on the busiest tile, None for other vertices.
 
-    Parameters
-    ----------
-    vertex, work : numpy.ndarray
-        A `VERTEX` and the `WORK` of an executed plan.
-    dims : tuple of Dim
-        Spatial dimensions after all transforms.
+    `work` is that of an executed plan; `dims` are the spatial dimensions after all transforms.
     """
     if vertex["method"] != AMP or work["cost"]["one_by_one"]:
         return None

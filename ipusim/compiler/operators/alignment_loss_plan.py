@@ -29,20 +29,10 @@ _EXCHANGE_CYCLES, _SYNC_CYCLES = 100, 90
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CtcPlan:
-    """A split of a CTC loss and its steps.
+    """A split of a CTC loss into parts of batch, time and labels.
 
-    Attributes
-    ----------
-    batch, time, label : int
-        Parts of each.
-    blank_apart : bool
-        Whether the last blank lies on tiles of its own.
-    steps : int
-        Steps of each of the two loops.
-    follow_cycles, gradient_cycles : int
-        Compute cycles of a step of the first and of the second loop.
-    exchange_bytes, gradient_exchange_bytes : int
-        Bytes that a tile receives in such a step.
+    The last blank may lie on tiles of its own (`blank_apart`). Cycles and received bytes are those
+    of a step of the first and of the second loop, each of which has so many steps.
     """
 
     batch: int

@@ -9,33 +9,11 @@ from ipusim.compiler.state import Lowering, lowers
 from ipusim.compiler.tiles import element_bytes
 from ipusim.workload.graph import Conv
 
-_CONV_KINDS = {
-    "forward": "conv",
-    "data_gradient": "conv_data_gradient",
-    "weight_gradient": "conv_weight_gradient",
-}
 
-
-def conv_shape(params: Conv, dtype_bytes: int, *, training: bool = False) -> planner.ConvShape:
+def conv_pass(op: Conv, dtype_bytes: int, *, training: bool = False) -> planner.ConvPass:
     """Return what the planner needs to know of a convolution, in a training graph or not."""
-    rank = len(params.field)
-    kind = _CONV_KINDS[params.pass_kind]
-    return planner.ConvShape(
-        kind="conv_forward" if training and kind == "conv" else kind,
-        groups=params.groups,
-        batch=params.batch,
-        in_channels=params.in_channels // params.groups,
-        out_channels=params.out_channels // params.groups,
-        field=params.field,
-        kernel=params.kernel,
-        stride=params.stride,
-        padding_lower=params.padding_lower,
-        padding_upper=params.padding_upper,
-        in_dilation=params.input_dilation or (1,) * rank,
-        kernel_dilation=params.dilation,
-        in_bytes=dtype_bytes,
-        out_bytes=dtype_bytes,
-    )
+    inference = op.pass_kind == "forward" and not training
+    return planner.ConvPass.of("conv" if inference else f"conv_{op.pass_kind}", op, dtype_bytes)
 
 
 @lowers(Conv)
@@ -43,7 +21,7 @@ def conv(m: Lowering, op: Conv, data: Placed, weights: Placed, *_: Placed) -> Te
     """Plan a convolution and lower it."""
     state, weights_name = m.state, m.op.inputs[1]
     dtype_bytes = element_bytes(state.dtype(m.op.outputs[0]))
-    chosen = planner.plan(conv_shape(op, dtype_bytes, training=state.training), m.chip, state.rules)
+    chosen = planner.plan(conv_pass(op, dtype_bytes, training=state.training), m.chip, state.rules)
     if op.pass_kind == "forward":
         state.plans[weights_name] = chosen
     elif op.pass_kind == "data_gradient":

@@ -25,13 +25,7 @@ from ipusim.workload.graph import Cast, Elementwise
 
 @lowers(Elementwise)
 def elementwise(m: Lowering, op: Elementwise, *inputs: Placed) -> TensorLayout:
-    """Lower a function that is applied element by element.
-
-    Raises
-    ------
-    UnknownNameError
-        If no vertex or expression computes the function.
-    """
+    """Lower a function that is applied element by element."""
     layout = inputs[0].layout
     x = Placed((op.elements,), m.dtype, layout)
     accumulates = _accumulates_product(m, op, inputs)

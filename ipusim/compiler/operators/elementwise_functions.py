@@ -110,11 +110,6 @@ def vertices_of(function: str, version: str) -> tuple[str, ...]:
     """Return the functions with a vertex each that compute a function, in order.
 
     A comparison, or a step that only a later version of the estimators has, becomes one compare.
-
-    Raises
-    ------
-    UnknownNameError
-        If the name is not known at all.
     """
     known = (*unary_functions(version), *binary_functions(version))
     canonical = canonical_function(function)

@@ -36,16 +36,9 @@ _REARRANGED_FROM_SPLIT = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table of rows, how its lookups and updates are split, and where indices fall.
+    """A table of rows of some width, how its lookups and updates are split, and where indices fall.
 
-    Attributes
-    ----------
-    plan : EmbeddingPlan
-    rows, width : int
-        Rows of the table and elements of a row.
-    dtype : str
-    hottest : Fraction
-        Share of the indices that falls on one row; the rest is spread evenly.
+    The share `hottest` of the indices falls on one row; the rest is spread evenly.
     """
 
     plan: EmbeddingPlan

@@ -32,16 +32,9 @@ _STORE_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingPlan:
-    """A split of lookups and updates.
+    """A split of lookups and updates: by elements of a row, rows of the table, indices and groups.
 
-    Attributes
-    ----------
-    width_split, row_split, index_split : int
-        Parts of the elements of a row, of the rows of the table and of the indices.
-    width, rows, indices : int
-        The largest part of each on one tile; widths in elements.
-    group_split, groups : int
-        Parts of the groups, and the most groups on one tile.
+    `width`, `rows`, `indices` and `groups` are the largest part of each on one tile.
     """
 
     width_split: int
@@ -218,11 +211,6 @@ def plan_embedding(
     """Return the split of the lookups in a table, and of its updates where they share the plan.
 
     `goal` says what is minimised, "memory" or "cycles".
-
-    Raises
-    ------
-    ConfigError
-        If a size is not positive.
     """
     require_positive(rows=op.rows, width=op.width, indices=op.indices)
     # Lookups and updates of one table share the plan.

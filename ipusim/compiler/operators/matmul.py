@@ -34,13 +34,10 @@ def plan_product(m: Lowering, op: MatMul) -> PlannedProduct:
     """
     dtype_bytes = element_bytes(m.state.dtype(m.op.outputs[0]))
     if m.state.training:
-        plans = plan_layer(layer_shape(op, dtype_bytes), m.chip, m.state.rules)
+        plans = plan_layer(layer_pass(op, dtype_bytes), m.chip, m.state.rules)
         return PlannedProduct(getattr(plans, op.pass_kind), plans.forward, plans.joint)
     kind = "fc_inference" if op.weights_operand else "matmul"
-    shape = planner.ConvShape.matmul(
-        op.groups, op.m, op.k, op.n, dtype_bytes=dtype_bytes, kind=kind
-    )
-    chosen = planner.plan(shape, m.chip, m.state.rules)
+    chosen = planner.plan(planner.ConvPass.of(kind, op, dtype_bytes), m.chip, m.state.rules)
     return PlannedProduct(chosen, chosen, joint=False)
 
 
@@ -69,13 +66,10 @@ def multiply(m: Lowering, planned: PlannedProduct, a: Placed, b: Placed) -> Tens
     return replace(layout, free=True) if stored else layout
 
 
-def layer_shape(params: MatMul, dtype_bytes: int) -> planner.ConvShape:
+def layer_pass(op: MatMul, dtype_bytes: int) -> planner.ConvPass:
     """Return the forward product of the layer that a product is a pass of, for `plan_layer`."""
-    m, k, n = params.m, params.k, params.n
-    if params.pass_kind == "data_gradient":
-        k, n = n, k
-    elif params.pass_kind == "weight_gradient":
-        m, k = k, m
-    return planner.ConvShape.matmul(
-        params.groups, m, k, n, dtype_bytes=dtype_bytes, kind="fc_training"
-    )
+    if op.pass_kind == "data_gradient":
+        op = replace(op, k=op.n, n=op.k)
+    elif op.pass_kind == "weight_gradient":
+        op = replace(op, m=op.k, k=op.m)
+    return planner.ConvPass.of("fc_training", op, dtype_bytes)

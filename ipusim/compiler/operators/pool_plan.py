@@ -106,18 +106,9 @@ class PoolPass:
 
 @dataclass(frozen=True, slots=True)
 class PoolPlan:
-    """How one pass is split.
+    """How one pass is split: channels processed together, parts of channel groups, batch and field.
 
-    Attributes
-    ----------
-    channel_grouping : int
-        Channels processed together.
-    channel_split, batch_split : int
-        Parts of the channel groups and of the batch.
-    field_split : tuple of int
-        Parts per spatial dimension.
-    cost_cycles : int
-        The planner's own estimate.
+    The cost is the planner's own estimate.
     """
 
     channel_grouping: int

@@ -319,13 +319,10 @@ def _steps_per_weight_gradient(layer: _Layer) -> int:
         return 1
     size = element_bytes(cell.dtype)
     plan = planner.plan(
-        planner.ConvShape.matmul(
-            1,
-            params.features + params.hidden,
-            gathered * params.batch,
-            gates,
-            dtype_bytes=size,
-            kind="fc_inference",
+        planner.ConvPass.of(
+            "fc_inference",
+            MatMul(m=params.features + params.hidden, k=gathered * params.batch, n=gates),
+            size,
         ),
         chip,
         replace(

@@ -36,14 +36,7 @@ _GRU_STATE_GRADIENT = Expression(operations=4, tensors=5)  # sums of products, d
 class StateLayout:
     """How a (batch, size) tensor of one time step lies.
 
-    Attributes
-    ----------
-    elements : int
-        Elements of the tensor.
-    tiles : int
-        Tiles that hold it.
-    per_tile : int
-        Elements on the fullest tile.
+    `per_tile` are the elements on the fullest of its tiles.
     """
 
     elements: int
@@ -61,16 +54,9 @@ class StateLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """The elementwise part of a time step.
+    """The elementwise part of a time step, whose supersteps go to `m`.
 
-    Attributes
-    ----------
-    m : Emitter
-        Where its supersteps go.
-    state, data : StateLayout
-        Of a (batch, hidden) and of a (batch, features) tensor.
-    dtype : str
-        "float16" or "float32".
+    `state` is the layout of a (batch, hidden) tensor, `data` that of a (batch, features) one.
     """
 
     m: Emitter

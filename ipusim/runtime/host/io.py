@@ -14,16 +14,9 @@ from ipusim.workload.graph import DTYPE_BYTES, Graph, arriving_dtype
 class HostIo:
     """Host transfers of one replica and step.
 
-    Attributes
-    ----------
-    input_bytes, output_bytes : int
-        Bytes to and from the chip.
-    work_s : float
-        Seconds that the host spends on the batch of a replica inside the step.
-    exposed_s : float
-        Seconds of transfer that nothing hides.
-    sustained_s : float
-        Seconds between two steps that host and link need at least, however deep the queue.
+    `work_s` are the seconds that the host spends on the batch of a replica inside the step,
+    `exposed_s` those of transfer that nothing hides, `sustained_s` those between two steps that
+    host and link need at least, however deep the queue.
     """
 
     input_bytes: int

@@ -24,20 +24,11 @@ WORKERS_PER_INSTANCE = 14
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFeed:
-    """Rate at which the host servers can feed the chips.
+    """Rate at which the host servers can feed the chips; infinite where they prepare nothing.
 
-    Attributes
-    ----------
-    items_per_s : float
-        Items of all instances together; infinite where the host prepares nothing.
-    busy_cores : float
-        Cores that prepare items.
-    processes : int
-        Busy processes or threads on all servers, services included.
-    bound : bool
-        Whether every instance has NUMA nodes of its own.
-    slowdown : float
-        Factor on the time per item because processes are swapped among the nodes; 1 if bound.
+    `busy_cores` prepare items; `processes` count services too. If every instance has NUMA nodes of
+    its own they are `bound`, else `slowdown` is the factor on the time per item for their being
+    swapped.
     """
 
     items_per_s: float
@@ -60,38 +51,14 @@ def host_feed(
 ) -> HostFeed:
     """Return the rate at which `instances` host processes can feed the system.
 
-    Parameters
-    ----------
-    system : System
-    instances : int
-        Processes started by ``poprun --num-instances``, spread evenly over the servers.
-    dataset : str
-        One of `DATASETS`.
-    workers_per_instance : int
-        Worker processes of each. A thread pool uses every core that its instance has instead, but
-        for "prepared" items, where this is how many of its threads run at once: one, if they call
-        Python, whose interpreter is locked by one thread at a time (tf.numpy_function).
-    item_bytes : int, optional
-        Bytes of one item; needed for "memory". Where given, decoded images are passed on by the
-        one process of an instance that collects them, if its loader has processes.
-    item_s : float, optional
-        Seconds of one worker per item, all that its process does included; needed for "prepared"
-        alone.
-    loader : str
-        One of `LOADERS`.
-    servers : int, optional
-        Host servers, by default as few as give every instance a NUMA node of its own, within the
-        numbers that the system is published with.
+    The processes (``poprun --num-instances``) are spread evenly over the servers, by default as few
+    as give every instance a NUMA node of its own, within the numbers that the system is published
+    with. Each has so many workers. A thread pool uses every core that its instance has instead, but
+    for "prepared" items, of `item_s` seconds of one worker: one thread at a time, if they call
+    Python, whose interpreter is locked (tf.numpy_function). `item_bytes` are needed for "memory";
+    where given, decoded images are passed on by the one process of an instance that collects them,
+    if its loader has processes.
 
-    Raises
-    ------
-    ConfigError
-        If a count is out of range or the item size is missing.
-    UnknownNameError
-        If the data set or the loader does not exist.
-
-    Notes
-    -----
     With at most one instance per NUMA node an instance owns whole nodes, and its memory is local.
     With more, the instances share the nodes and are swapped among them (TAMU PEARC 2022, section
     3.1): every busy process gets an equal share of the cores, and memory accesses go to any node,

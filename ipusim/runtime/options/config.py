@@ -26,15 +26,6 @@ MAX_PHASED_IPUS = 2
 def make_config(**given: Unpack[RunOptions]) -> RunConfig:
     """Check the options of a run and fill in the defaults; a System may stand for its name.
 
-    Raises
-    ------
-    ConfigError
-        If a value is out of range or options contradict each other.
-    UnknownNameError
-        If a name does not exist; the message gives the nearest one.
-
-    Notes
-    -----
     Of phases everything lies off the chip unless told otherwise, as PopTorch sets it for phased
     execution (graphcore/poptorch@sdk/poptorch/3.3.0:popart_compiler/source/Compiler.cpp). PopART
     turns phased execution off where there is one phase (willow/src/ir.cpp,

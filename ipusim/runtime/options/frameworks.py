@@ -14,17 +14,11 @@ _PROPERTIES: dict[str, type] = {"copies_in_turn": bool, "state_in_turn": bool, "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """One framework.
+    """What sets one framework apart.
 
-    Attributes
-    ----------
-    name : str
-    copies_in_turn : bool
-        Whether the copies between pipeline stages run one after the other, or all together.
-    state_in_turn : bool
-        Whether the chips of a replica move optimiser state one after the other.
-    loader : str
-        How data loaders prepare items (`host.loader.LOADERS`).
+    Copies between pipeline stages run one after the other, or all together (`copies_in_turn`), and
+    so may the chips of a replica that move optimiser state (`state_in_turn`); `loader` is how data
+    loaders prepare items (`host.loader.LOADERS`).
     """
 
     name: str
@@ -35,15 +29,7 @@ class Framework:
 
 @cache
 def load_framework(name: str) -> Framework:
-    """Return a framework by its name.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such framework.
-    DataError
-        If the data file is missing or damaged.
-    """
+    """Return a framework by its name."""
     tables = read_tables(FILE)
     known = resolve_name("framework", name, tables)
     values, _ = sourced_values(tables[known], known, FILE, _PROPERTIES)

@@ -127,26 +127,12 @@ LISTS = (NAMES, CHIPS, PRODUCTS, WORDS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One option of a run.
+    """One option of a run; `meaning` is what it is, as a sentence.
 
-    Attributes
-    ----------
-    name : str
-    kind : Kind
-    meaning : str
-        What it is, as a sentence.
-    default : object
-        Value where none is given; None where another option, the stack or the system decides, as
-        `by_default` says.
-    unit : str
-    choices : tuple of str
-        The names it may have; empty where any will do.
-    noun : str
-        What a refusal calls a name that is none of the choices.
-    mode : str
-        The only mode that it has a meaning in; empty for both.
-    group : str
-        `PHASES` for what has a meaning with phases alone, `STAGES` for what has none with them.
+    The default is None where another option, the stack or the system decides, as `by_default` says.
+    `choices` are the names it may have, if not any, and a refusal calls another a `noun`. `mode` is
+    the only one that it has a meaning in; `group` is `PHASES` for what has one with phases alone,
+    `STAGES` for what has none with them.
     """
 
     name: str
@@ -166,15 +152,7 @@ class Option:
         return self.kind in LISTS
 
     def check(self, value: Any) -> Any:
-        """Return a value as it is kept, or say what is wrong with it.
-
-        Raises
-        ------
-        ConfigError
-            If it is of another kind or out of range.
-        UnknownNameError
-            If it is none of the choices; the message gives the nearest one.
-        """
+        """Return a value as it is kept, or raise `ConfigError` or `UnknownNameError`."""
         if self.choices and not self.is_list:
             return resolve_name(self.noun or self.name, str(value), self.choices)
         try:

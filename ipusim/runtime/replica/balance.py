@@ -12,15 +12,7 @@ from ipusim.machine.system import System
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """Contiguous stages of a list of operators.
-
-    Attributes
-    ----------
-    starts : tuple of int
-        Index of the first operator of each stage, increasing from 0.
-    operators : int
-        Operators in all.
-    """
+    """Contiguous stages of so many operators; `starts` has the index of the first one of each."""
 
     starts: tuple[int, ...]
     operators: int
@@ -46,27 +38,9 @@ def _check_stages(stages: int, operators: int) -> None:
 
 
 def split_after(operators: Sequence[str], splits: Sequence[str]) -> Partition:
-    """Cut a list of operators after the named ones.
+    """Cut a list of operators, in execution order, after those that end a stage.
 
-    Parameters
-    ----------
-    operators : sequence of str
-        Names in execution order.
-    splits : sequence of str
-        Operators that end a stage, in the same order; the last operator ends the last stage
-        anyway and must not be named.
-
-    Returns
-    -------
-    Partition
-        Of one stage more than there are splits.
-
-    Raises
-    ------
-    UnknownNameError
-        If a name does not exist.
-    ConfigError
-        If there are more stages than operators, or the names are not in execution order.
+    The last operator ends the last stage anyway and must not be named.
     """
     _check_stages(len(splits) + 1, len(operators))
     position = {name: index for index, name in enumerate(operators)}
@@ -90,24 +64,9 @@ def split_after(operators: Sequence[str], splits: Sequence[str]) -> Partition:
 
 
 def balance(costs: Sequence[int], stages: int) -> Partition:
-    """Cut a list of operators so that the largest stage is as small as possible.
+    """Cut a list of operators by their cycles so that the largest stage is as small as possible.
 
-    Parameters
-    ----------
-    costs : sequence of int
-        Cycles of each operator, in execution order.
-    stages : int
-        Stages, none of them empty.
-
-    Returns
-    -------
-    Partition
-        Of the cuts that reach the least maximum, each stage as long as possible from the front.
-
-    Raises
-    ------
-    ConfigError
-        If there are more stages than operators, or a cost is negative.
+    Of the cuts that reach the least maximum: each stage as long as possible from the front.
     """
     _check_stages(stages, len(costs))
     if min(costs) < 0:
@@ -136,14 +95,10 @@ def _fill(costs: Sequence[int], stages: int, limit: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTransfer:
-    """Copies between the stages of a pipeline.
+    """Copies between the stages of a pipeline: activations and gradients that change chips.
 
-    Attributes
-    ----------
-    bytes : int
-        Activations and gradients that change chips.
-    seconds : float
-        Sync and the slowest copy where all run together, else the copies of the busiest chip.
+    Seconds are sync and the slowest copy where all run together, else the copies of the busiest
+    chip.
     """
 
     bytes: int
@@ -158,32 +113,13 @@ def stage_transfer(
     *,
     in_turn: bool = False,
 ) -> StageTransfer:
-    """Return the cost of handing one micro-batch from every stage to the next.
+    """Return the cost of handing one micro-batch from every stage to the next, and gradients back.
 
-    Parameters
-    ----------
-    system : System
-    stage_ipus : sequence of int
-        Chip of each stage.
-    forward_bytes : sequence of int
-        Activations from each stage to the next; one fewer than stages.
-    backward_bytes : sequence of int, optional
-        Gradients the other way round; None where there is no backward pass.
-    in_turn : bool
-        Whether a chip makes its copies one after the other (`options.frameworks`).
-
-    Returns
-    -------
-    StageTransfer
-        Copies that run together use both directions of a link at once, and neighbouring stages
-        use links of their own. [A] In turn, copies between different pairs of chips still
-        overlap: of the readings of an order that is settled, taken after seeing that with none
-        overlapping UNet and BERT-Base come out 29 and 8 % slow, with all 31 and 1 % fast.
-
-    Raises
-    ------
-    ConfigError
-        If the lengths do not match or a chip does not exist.
+    There is one size fewer than stages. Copies that run together use both directions of a link at
+    once, and neighbouring stages use links of their own. [A] `in_turn` a chip makes its copies one
+    after the other (`options.frameworks`), while copies between different pairs of chips still
+    overlap: of the readings of an order that is settled, taken after seeing that with none
+    overlapping UNet and BERT-Base come out 29 and 8 % slow, with all 31 and 1 % fast.
     """
     back = [0] * len(forward_bytes) if backward_bytes is None else backward_bytes
     if not len(forward_bytes) == len(back) == len(stage_ipus) - 1:

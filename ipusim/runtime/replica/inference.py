@@ -42,14 +42,6 @@ def staged_inference(compiled: Compiled, config: RunConfig) -> Replica:
     begins, so the time is that of one chip plus the copies between chips. "grouped" (pipelined
     execution): every stage works on a batch of its own; a step takes as long as the chip with most
     to do, and then all hand over.
-
-    Raises
-    ------
-    ConfigError
-        If there are more stages than operators, or the schedule has no meaning without a backward
-        pass.
-    UnknownNameError
-        If a split names no operator.
     """
     if config.schedule == "interleaved":
         raise ConfigError(

@@ -21,21 +21,10 @@ _FLOWING = ("input", "activation", "output")
 class Stage:
     """One stage of a replica over several chips, or one of its phases.
 
-    Attributes
-    ----------
-    ipu : int
-        Chip that runs it.
-    first_op : str
-        Forward operator that it begins with.
-    forward_s, backward_s : float
-        Device seconds per micro-batch; recomputation counts as backward.
-    in_flight : int
-        Micro-batches whose stored activations it holds.
-    memory : Memory
-        Of its chip, with all stages there and the micro-batches that wait; of a phase, with what
-        lies there then.
-    streamed_bytes : int
-        Bytes that a phase loads from Streaming Memory and stores there.
+    Seconds are those of the device per micro-batch, recomputation counting as backward; `in_flight`
+    are the micro-batches whose stored activations it holds. Memory is that of its chip, with all
+    stages there and the micro-batches that wait; of a phase, with what lies there then, and
+    `streamed_bytes` are loaded from Streaming Memory and stored there.
     """
 
     ipu: int
@@ -130,16 +119,10 @@ class Partitioned:
         resident_bytes: int = 0,
         updates: Sequence[Program | None] = (),
     ) -> tuple[Stage, ...]:
-        """Measure each chip: its part of the graph, with what waits for backward passes.
+        """Measure each chip: its part of the graph and update, with what waits for backward passes.
 
-        Parameters
-        ----------
-        in_flight : sequence of int
-            Micro-batches that each stage holds.
-        resident_bytes : int
-            Optimiser state on the chips of the replica together; shared out like the parameters.
-        updates : sequence of Program
-            Weight update of each chip, whose code lies there too; empty for inference.
+        Optimiser state on the chips of the replica, `resident_bytes` together, is shared out like
+        the parameters.
         """
         forward, backward = self.seconds()
         stages = range(len(self.stage_ipus))
@@ -193,27 +176,9 @@ class Partitioned:
 def partition(
     compiled: Compiled, splits: tuple[str, ...], stage_ipus: tuple[int, ...]
 ) -> Partitioned:
-    """Cut a lowered graph after the splits, or so that the largest stage is smallest.
+    """Cut a lowered graph after the splits or, without any, so that the largest stage is smallest.
 
-    Parameters
-    ----------
-    compiled : Compiled
-    splits : tuple of str
-        Forward operators that end a stage; empty balances the stages.
-    stage_ipus : tuple of int
-        Chip of each stage.
-
-    Returns
-    -------
-    Partitioned
-        What derives from a forward operator is on its stage.
-
-    Raises
-    ------
-    ConfigError
-        If there are more stages than forward operators, or the splits are out of order.
-    UnknownNameError
-        If a split names no forward operator.
+    What derives from a forward operator is on its stage.
     """
     graph = compiled.graph
     programs = {op.name: op for op in compiled.program.ops}
@@ -255,16 +220,7 @@ def updates_by_chip(update: Compiled, owner: Mapping[str, int], count: int) -> t
 
 
 def part_of(graph: Graph, ops: tuple[Op, ...], kept: Iterable[str] = ()) -> Graph:
-    """Return the graph of some operators; what others make arrives as an input.
-
-    Parameters
-    ----------
-    graph : Graph
-    ops : tuple of Op
-        Some of its operators, in order.
-    kept : iterable of str
-        Tensors that stay when they are done.
-    """
+    """Return the graph of some operators: what others make arrives as an input, `kept` stays."""
     made = {name for op in ops for name in op.outputs}
     read = dict.fromkeys(name for op in ops for name in op.inputs)
     # Of a parameter that is read in parts, all of it is there.

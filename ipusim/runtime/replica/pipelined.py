@@ -23,17 +23,9 @@ Placed = tuple[tuple[str, ...], tuple[int, ...], str, str]
 class Pipeline:
     """Micro-batches of a weight update in a pipeline.
 
-    Attributes
-    ----------
-    forward, backward : tuple of Work
-        What each stage computes of a micro-batch; recomputation belongs to the backward pass.
-    placed : Placed
-    accumulation : int
-        Micro-batches of an update.
-    handover_s : float
-        Copies between stages, which end every step in which a stage hands over.
-    update_s : float
-        Device seconds of the weight update on the chip that takes longest.
+    `forward` and `backward` are what each stage computes of one; recomputation belongs to the
+    backward pass. `handover_s` are the copies between stages, which end every step in which a stage
+    hands over, `update_s` the device seconds of the weight update on the chip that takes longest.
     """
 
     forward: tuple[Work, ...]
@@ -122,16 +114,7 @@ class _Cut:
 
 
 def pipelined_replica(compiled: Compiled, config: RunConfig) -> Replica:
-    """Cut a training graph into stages and run them as a pipeline.
-
-    Raises
-    ------
-    ConfigError
-        If there are more stages than forward operators, or the accumulation does not fill the
-        pipeline.
-    UnknownNameError
-        If a split names no forward operator.
-    """
+    """Cut a training graph into stages and run them as a pipeline."""
     placed = (config.pipeline_splits, config.stage_ipus, config.schedule, config.framework)
     resident = compiled.state_bytes if config.optimizer_state == "on_chip" else 0
     cut = _cut(compiled, placed, resident)

@@ -11,23 +11,12 @@ from ipusim.runtime.terms import Schedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """What the chips of one replica do in a step.
+    """What the chips of one replica do in a step, and the memory of the fullest.
 
-    Attributes
-    ----------
-    schedule : Schedule
-        Where their time goes.
-    memory : Memory
-        Of the fullest chip.
-    stages : tuple of Stage
-        In order; empty for one chip that holds all of the model.
-    delay : int
-        Steps that a batch of inference spends in the pipeline beyond its first.
-    parameters : tuple of tuple of str
-        Parameters of each chip in training.
-    gathers : tuple of int or None
-        Bytes of the weights that a step puts together from the shards of the replicas whenever it
-        loads them; None where that takes place once, after the weight update.
+    `stages` is empty for one chip that holds all of the model; `delay` are the steps that a batch
+    of inference spends in the pipeline beyond its first; `parameters` are those of each chip in
+    training. `gathers` are the bytes of the weights that a step puts together from the shards of
+    the replicas whenever it loads them; None where that takes place once, after the weight update.
     """
 
     schedule: Schedule

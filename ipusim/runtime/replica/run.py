@@ -16,16 +16,7 @@ from ipusim.runtime.terms import OneChip
 
 
 def run_replica(compiled: Compiled, config: RunConfig) -> Replica:
-    """Return what the chips of a replica do in a step.
-
-    Raises
-    ------
-    ConfigError
-        If there are more stages or phases than operators, the accumulation does not fill the
-        pipeline, or memory does not hold what phases stream.
-    UnknownNameError
-        If a split names no forward operator.
-    """
+    """Return what the chips of a replica do in a step."""
     if config.phased:
         return phased_replica(compiled, config)
     if config.ipus_per_replica > 1:

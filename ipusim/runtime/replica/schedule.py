@@ -15,20 +15,11 @@ FRAMEWORKS = ("popart", "tensorflow")
 class PipelineTime:
     """Time of the micro-batches of one weight update.
 
-    Attributes
-    ----------
-    fill_s, steady_s, drain_s : float
-        Until every stage works, while all do, and until the last micro-batch has left.
-    bubble_share : float
-        Share of the time in which the busiest chip does not compute: fill, drain, waiting for
-        slower chips, transfers.
-    steps : int
-        Pipeline steps, each ended by the copies between stages.
-    handovers : int
-        Steps in which a stage hands over to another chip.
-    waited_for : tuple of int
-        How often the forward and then how often the backward pass of each stage lies on the chip
-        that a step waits for.
+    Seconds are those until every stage works, while all do, and until the last micro-batch has
+    left; `bubble_share` is the share in which the busiest chip does not compute. Each of the
+    `steps` is ended by the copies between stages; in `handovers` of them a stage hands over to
+    another chip. `waited_for` says how often the forward and then how often the backward pass of
+    each stage lies on the chip that a step waits for.
     """
 
     fill_s: float
@@ -100,12 +91,10 @@ def _order(
 ) -> _Order:
     """Return the slots of one micro-batch, and how micro-batches follow each other.
 
-    Notes
-    -----
-    PopART merges the forward and the backward half of the last stage into one slot: 2 P - 1
-    slots (graphcore/popart willow/src/ir.cpp, getMaxPipelineStage). TensorFlow keeps 2 P slots;
-    grouped starts a micro-batch at every step, interleaved at the rotations of the slots in which
-    no chip is used twice, sequential when the one before has left (graphcore/tensorflow
+    PopART merges the forward and the backward half of the last stage into one slot: 2 P - 1 slots
+    (graphcore/popart willow/src/ir.cpp, getMaxPipelineStage). TensorFlow keeps 2 P slots; grouped
+    starts a micro-batch at every step, interleaved at the rotations of the slots in which no chip
+    is used twice, sequential when the one before has left (graphcore/tensorflow
     pipeline_visitor_utils.h, ScheduleOffsets).
     """
     merged = schedule == "grouped" and framework == "popart"
@@ -144,27 +133,10 @@ def _rotations(slot_ipus: Sequence[int]) -> tuple[int, ...]:
 def accumulation_rule(stages: int, schedule: str, framework: str = "popart") -> tuple[int, int]:
     """Return the least gradient accumulation of a pipeline, and what it must be a multiple of.
 
-    Parameters
-    ----------
-    stages : int
-        Forward stages.
-    schedule : str
-        One of `SCHEDULES`.
-    framework : str
-        One of `FRAMEWORKS`; only "grouped" depends on it.
-
-    Returns
-    -------
-    tuple of int and int
-        PopART and PopTorch: enough micro-batches to fill the pipeline, 2 P - 1 (graphcore/popart
-        willow/src/transforms/pipeline.cpp). TensorFlow: a multiple of the micro-batches in flight,
-        2 P grouped and P interleaved (graphcore/tensorflow pipeline_visitor.cc,
-        VerifyPipelineArguments). One stage, or sequential: no rule.
-
-    Raises
-    ------
-    UnknownNameError
-        If the schedule or the framework does not exist.
+    PopART and PopTorch: enough micro-batches to fill the pipeline, 2 P - 1 (graphcore/popart
+    willow/src/transforms/pipeline.cpp). TensorFlow: a multiple of the micro-batches in flight, 2 P
+    grouped and P interleaved (graphcore/tensorflow pipeline_visitor.cc, VerifyPipelineArguments).
+    One stage, or sequential: no rule.
     """
     schedule = resolve_name("pipeline schedule", schedule, SCHEDULES)
     framework = resolve_name("framework", framework, FRAMEWORKS)
@@ -180,24 +152,9 @@ def micro_batches_in_flight(
 ) -> tuple[int, ...]:
     """Return, for each stage, how many micro-batches its stored activations belong to.
 
-    Parameters
-    ----------
-    stages : int
-        Forward stages.
-    schedule, framework : str
-        As for `accumulation_rule`.
-
-    Returns
-    -------
-    tuple of int
-        From the forward pass of a micro-batch on the stage to its backward pass there, both
-        counted: grouped 2 (P - s) - 1 with PopART and 2 (P - s) with TensorFlow, interleaved
-        P - s, sequential or with a single stage 1, for stage s of P.
-
-    Raises
-    ------
-    UnknownNameError
-        If the schedule or the framework does not exist.
+    From the forward pass of a micro-batch on the stage to its backward pass there, both counted:
+    grouped 2 (P - s) - 1 with PopART and 2 (P - s) with TensorFlow, interleaved P - s, sequential
+    or with a single stage 1, for stage s of P.
     """
     schedule = resolve_name("pipeline schedule", schedule, SCHEDULES)
     framework = resolve_name("framework", framework, FRAMEWORKS)
@@ -233,43 +190,13 @@ def pipeline_step(
 ) -> PipelineTime:
     """Return the time of all micro-batches of one weight update.
 
-    Parameters
-    ----------
-    stage_forward_s, stage_backward_s : sequence of float
-        Seconds of each stage for one micro-batch; recomputation belongs to the backward pass.
-    gradient_accumulation : int
-        Micro-batches.
-    schedule : str
-        One of `SCHEDULES`.
-    transfer_s : float
-        Copies between stages; they end every step in which a stage hands over to another chip.
-    host_s : float
-        Transfers from and to the host for one micro-batch; all chips wait for them in every step
-        that a micro-batch begins with.
-    framework : str
-        One of `FRAMEWORKS`.
-    stage_ipus : sequence of int, optional
-        Chip of each stage; a chip of its own by default.
-
-    Returns
-    -------
-    PipelineTime
-        Balanced stages on chips of their own, grouped, without transfers: a bubble share of
-        ``(P - 1) / (GA + P - 1)``. The time to compute it does not depend on the accumulation.
-
-    Raises
-    ------
-    ConfigError
-        If the lists do not match, a time is negative, or the accumulation does not fill the
-        pipeline.
-    UnknownNameError
-        If the schedule or the framework does not exist.
-
-    Notes
-    -----
-    All chips end a step together, with the copies between stages; within a step a chip runs its
-    stages one after the other. In an interleaved pipeline a step holds one stage of a chip only,
-    so forward stages wait for backward stages on other chips.
+    Seconds of each stage are for one micro-batch, as is `host_s`, the transfers from and to the
+    host, which all chips wait for in every step that a micro-batch begins with. `transfer_s` ends
+    every step in which a stage hands over to another chip; each stage has a chip of its own by
+    default. All chips end a step together; within it a chip runs its stages one after the other. In
+    an interleaved pipeline a step holds one stage of a chip only, so forward stages wait for
+    backward stages on other chips. Balanced stages on chips of their own, grouped, without
+    transfers, have a bubble share of ``(P - 1) / (GA + P - 1)``.
 
     What the host sends opens a step (graphcore/popart@sdk/poplar/3.3.0:willow/src/popx/
     popprograms.cpp, addPipelineCycle), and by default all chips meet for it (docs/popart/

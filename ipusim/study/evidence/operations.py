@@ -19,7 +19,7 @@ import pandas as pd
 from ipusim.compiler import memory
 from ipusim.compiler.convolution.planner import plan
 from ipusim.compiler.lower import lower
-from ipusim.compiler.operators.conv import conv_shape
+from ipusim.compiler.operators.conv import conv_pass
 from ipusim.compiler.stacks import load_stack
 from ipusim.compiler.vertices.amp import amp_1x1_cycles, amp_vertex
 from ipusim.compiler.vertices.conv import ERA_3_3, PART
@@ -303,7 +303,7 @@ def mk1_layer_rows() -> pd.DataFrame:
         program = lower(graph, chip, stack, host_dtype=None)
         measured = 2 * params.macs / (float(record["value"]) * 1e12)
         predicted = program.cycles / chip.clock_hz
-        chosen = plan(conv_shape(params, 2), chip, stack.planner_rules())
+        chosen = plan(conv_pass(params, 2), chip, stack.planner_rules())
         rows.append(
             {
                 "row_id": record["id"],

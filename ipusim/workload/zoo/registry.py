@@ -24,17 +24,8 @@ Builder = Callable[..., Outputs]
 class Network:
     """What the zoo knows of a network; called, it returns the `Model`.
 
-    Attributes
-    ----------
-    name : str
-    build : callable
-        A `Builder`.
-    family, source, loss, note, folds_batch_norm, repeated_inputs
-        As in `Model`.
-    parameters, macs : int
-        Learnt numbers, and multiply-accumulates of one pass of the default micro-batch.
-    default_batch : int
-        Micro-batch where none is asked for.
+    `parameters` are learnt numbers, `macs` those of one pass of the default micro-batch, which is
+    taken where none is asked for; the other facts are those of a `Model`.
     """
 
     name: str
@@ -103,13 +94,7 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str) -> Model:
-    """Return a network by name, whatever its case, spaces, hyphens and underscores.
-
-    Raises
-    ------
-    UnknownNameError
-        If no network has this name; the message gives the nearest one.
-    """
+    """Return a network by name, whatever its case, spaces, hyphens and underscores."""
     return _load(resolve_name("model", name, NETWORKS))
 
 

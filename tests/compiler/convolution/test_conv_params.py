@@ -9,9 +9,9 @@ from hypothesis import assume, given, strategies as st
 
 from ipusim.compiler.convolution.params import ConvParams, Dim, Operand, canonical
 from ipusim.compiler.convolution.planner import plan
-from ipusim.compiler.convolution.shape import PlannerRules
+from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.compiler.convolution.windows import _tap_counts
-from ipusim.compiler.operators.conv import conv_shape
+from ipusim.compiler.operators.conv import conv_pass
 from ipusim.machine import load_chip
 from ipusim.workload.graph import Conv
 from ipusim.workload.operators import conv_data_gradient, conv_weight_gradient
@@ -129,7 +129,7 @@ def layer(**changes) -> Conv:
 
 def test_expanding_and_flattening_keep_the_work():
     conv = layer()
-    params = ConvParams.of(conv_shape(conv, 2))
+    params = ConvParams.of(conv)
 
     def macs(params: ConvParams) -> int:
         places = math.prod(dim.out * dim.kernel.size for dim in params.dims)
@@ -138,7 +138,7 @@ def test_expanding_and_flattening_keep_the_work():
 
     assert macs(params) == conv.macs
     assert macs(params.expanded((0,))) == macs(params.expanded((0, 1))) == conv.macs
-    update = ConvParams.of(conv_shape(conv_weight_gradient(conv), 2))
+    update = ConvParams.of(conv_weight_gradient(conv))
     assert macs(update) == conv.macs
     # The update as a plain product: kernel positions and input channels by output channels.
     product, free = update.swapped().expanded((0, 1)).flattened()
@@ -151,10 +151,10 @@ def test_strided_data_gradient_defers_its_zeros():
     back = conv_data_gradient(
         layer(kernel=(1, 1), stride=(2, 2), padding_lower=(0, 0), padding_upper=(0, 0))
     )
-    found = plan(conv_shape(back, 2), CHIP, RULES)
+    found = plan(conv_pass(back, 2), CHIP, RULES)
     assert found.spreads_output
     wide = conv_data_gradient(layer(stride=(2, 2)))
-    assert not plan(conv_shape(wide, 2), CHIP, RULES).spreads_output
+    assert not plan(conv_pass(wide, 2), CHIP, RULES).spreads_output
 
 
 def test_borders_are_skipped():
@@ -162,15 +162,15 @@ def test_borders_are_skipped():
     inner = layer(
         field=(9, 9), in_channels=512, out_channels=512, padding_lower=(0, 0), padding_upper=(0, 0)
     )
-    plans = [plan(conv_shape(conv, 2), CHIP, RULES) for conv in (padded, inner)]
+    plans = [plan(conv_pass(conv, 2), CHIP, RULES) for conv in (padded, inner)]
     assert str(plans[0]) == str(plans[1])
     assert plans[0].cost.calc < 0.9 * plans[1].cost.calc
 
 
 def test_training_forward_reckons_with_the_transpose_of_its_weights():
     conv = layer(kernel=(1, 1), padding_lower=(0, 0), padding_upper=(0, 0))
-    inference = plan(conv_shape(conv, 2), CHIP, RULES)
-    training = plan(conv_shape(conv, 2, training=True), CHIP, RULES)
+    inference = plan(conv_pass(conv, 2), CHIP, RULES)
+    training = plan(conv_pass(conv, 2, training=True), CHIP, RULES)
     assert training.out_chans_per_group % 16 == 0 or (
         training.planned_cycles > inference.planned_cycles
     )

@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ipusim.compiler.convolution.joint import forget_layers, pass_shapes, plan_layer
+from ipusim.compiler.convolution.joint import forget_layers, layer_passes, plan_layer
 from ipusim.compiler.convolution.joint_search import fill_joint_splits
+from ipusim.compiler.convolution.params import ConvPass
 from ipusim.compiler.convolution.planner import plan
 from ipusim.compiler.convolution.record import empty_works
-from ipusim.compiler.convolution.shape import ConvShape, PlannerRules
+from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.compiler.lower import lower
-from ipusim.compiler.operators.matmul import layer_shape
+from ipusim.compiler.operators.matmul import layer_pass
 from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
 from ipusim.study.evidence.graphs import training_graph
@@ -25,8 +26,8 @@ RULES = PlannerRules(era=1, partials_bytes=4, available_memory_proportion=0.6)
 PASSES = ("forward", "data_gradient", "weight_gradient")
 
 
-def layer(m: int, k: int, n: int, dtype_bytes: int = 2) -> ConvShape:
-    return ConvShape.matmul(1, m, k, n, dtype_bytes=dtype_bytes, kind="fc_training")
+def layer(m: int, k: int, n: int, dtype_bytes: int = 2) -> ConvPass:
+    return ConvPass.of("fc_training", MatMul(m=m, k=k, n=n), dtype_bytes)
 
 
 @settings(max_examples=15)
@@ -36,7 +37,7 @@ def test_layers_cost_no_more_than_three_plans(m, k, n, era):
     rules = replace(RULES, era=era)
     plans = plan_layer(shape, few, rules)
     joint = sum(getattr(plans, name).planned_cycles for name in PASSES)
-    separate = sum(plan(one, few, rules).planned_cycles for one in pass_shapes(shape))
+    separate = sum(plan(one, few, rules).planned_cycles for one in layer_passes(shape))
     assert joint <= separate
     if not plans.joint:
         assert plans.forward == plan(shape, few, rules)
@@ -70,11 +71,11 @@ def test_splits_of_the_gradients():
 def test_every_pass_finds_its_layer():
     product = MatMul(groups=3, m=8, k=16, n=32, weights_operand=True)
     shapes = {
-        layer_shape(one, 2)
+        layer_pass(one, 2)
         for one in (product, matmul_data_gradient(product), matmul_weight_gradient(product))
     }
     assert len(shapes) == 1
-    forward, back, update = pass_shapes(shapes.pop())
+    forward, back, update = (one.params for one in layer_passes(shapes.pop()))
     assert (forward.batch, forward.in_channels, forward.out_channels) == (32, 16, 8)
     # dA = dC B^T: 8 x 32 by 32 x 16; dB = A^T dC: 16 x 8 by 8 x 32; operands exchanged.
     assert (back.batch, back.in_channels, back.out_channels) == (16, 32, 8)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from ipusim.compiler.convolution.planner import forget_plans, plan
-from ipusim.compiler.operators.conv import conv_shape
+from ipusim.compiler.operators.conv import conv_pass
 from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
 from ipusim.workload.operators import Conv
@@ -45,7 +45,7 @@ def test_more_temporary_memory_never_makes_a_plan_slower(conv, target):
     cycles = []
     for proportion in (0.05, 0.2, 0.6):
         allowed = replace(rules, available_memory_proportion=proportion)
-        found = plan(conv_shape(conv, 2), chip, allowed)
+        found = plan(conv_pass(conv, 2), chip, allowed)
         if found.temp_bytes <= proportion * chip.bytes_per_tile:  # else the bound was given up
             cycles.append(found.planned_cycles)
     assert cycles == sorted(cycles, reverse=True)
@@ -56,8 +56,8 @@ def test_more_temporary_memory_never_makes_a_plan_slower(conv, target):
 def test_pruned_equals_exhaustive(conv, target):
     small = replace(load_chip(target[0]), tiles=16)
     rules = load_stack(target[1]).planner_rules()
-    pruned = plan(conv_shape(conv, 2), small, rules)
-    every = plan(conv_shape(conv, 2), small, rules, pruned=False)
+    pruned = plan(conv_pass(conv, 2), small, rules)
+    every = plan(conv_pass(conv, 2), small, rules, pruned=False)
     assert pruned.planned_cycles <= 1.001 * every.planned_cycles
     assert every.planned_cycles <= 1.001 * pruned.planned_cycles
 
@@ -66,9 +66,9 @@ def test_pruned_equals_exhaustive(conv, target):
 @given(convolutions(), targets)
 def test_same_input_same_plan(conv, target):
     chip, rules = load_chip(target[0]), load_stack(target[1]).planner_rules()
-    first = plan(conv_shape(conv, 2), chip, rules)
+    first = plan(conv_pass(conv, 2), chip, rules)
     forget_plans()
-    again = plan(conv_shape(conv, 2), chip, rules)
+    again = plan(conv_pass(conv, 2), chip, rules)
     assert first == again
     assert first is not again
 
@@ -81,7 +81,7 @@ def test_a_plan_stays_on_the_chip(chip):
             batch=4, in_channels=256, out_channels=256, groups=1, field=(14, 14), kernel=(3, 3),
             stride=(1, 1), padding_lower=(1, 1), padding_upper=(1, 1), dilation=(1, 1),
         )  # fmt: skip
-        found = plan(conv_shape(conv, 2), target, load_stack(stack).planner_rules())
+        found = plan(conv_pass(conv, 2), target, load_stack(stack).planner_rules())
         assert 0 < found.tiles_used <= target.tiles
         busiest = target.tiles * target.macs_per_cycle("float16", "float16")
         assert found.planned_cycles >= conv.macs / busiest

@@ -16,14 +16,15 @@ from ipusim import files, kernel_cache
 from ipusim.compiler.convolution import search as cs
 from ipusim.compiler.convolution.bounds import bytes_floor, cycles_floor
 from ipusim.compiler.convolution.cost import conv_cost, fill_part
-from ipusim.compiler.convolution.planner import ConvShape, PlannerRules, forget_plans, plan
+from ipusim.compiler.convolution.params import ConvParams, ConvPass
+from ipusim.compiler.convolution.planner import PlannerRules, forget_plans, plan
 from ipusim.compiler.convolution.record import empty_works
-from ipusim.compiler.convolution.shape import PlannerChip
+from ipusim.compiler.convolution.rules import PlannerChip
 from ipusim.compiler.convolution.tile_cycles import tile_cycles, tile_cycles_floor
 from ipusim.compiler.convolution.totals import fill_totals
 from ipusim.compiler.convolution.transforms import transformed_problems
 from ipusim.compiler.convolution.vertex_types import vertex_types
-from ipusim.compiler.operators.conv import conv_shape
+from ipusim.compiler.operators.conv import conv_pass
 from ipusim.compiler.vertices.conv import (
     AMP,
     HMAC,
@@ -32,9 +33,10 @@ from ipusim.compiler.vertices.conv import (
     SLIC,
     VMAC,
 )
-from ipusim.errors import ConfigError
+from ipusim.errors import ConfigError, WorkloadError
 from ipusim.machine import load_chip
 from ipusim.workload import zoo
+from ipusim.workload.graph import Conv, MatMul
 
 CHIPS = {name: load_chip(name) for name in ("GC2", "GC200")}
 
@@ -76,35 +78,40 @@ def convolutions(draw, channels=40, size=9, groups=(1, 1, 4, 9)):
         per_dim["stride"].append(draw(st.sampled_from([1, 1, 2, 3])))
         per_dim["dilate"].append(draw(st.sampled_from([1, 1, 1, 2])))
     in_bytes = draw(st.sampled_from([2, 2, 4]))
-    return ConvShape(
-        kind=draw(st.sampled_from(CONV_KINDS)),
-        groups=draw(st.sampled_from(groups)),
+    many = draw(st.sampled_from(groups))
+    conv = Conv(
+        groups=many,
         batch=draw(st.integers(1, 4)),
-        in_channels=draw(st.integers(1, channels)),
-        out_channels=draw(st.integers(1, channels)),
+        in_channels=many * draw(st.integers(1, channels)),
+        out_channels=many * draw(st.integers(1, channels)),
         field=tuple(per_dim["field"]),
         kernel=tuple(per_dim["kernel"]),
         stride=tuple(per_dim["stride"]),
         padding_lower=tuple(per_dim["low"]),
         padding_upper=tuple(per_dim["high"]),
-        in_dilation=tuple(per_dim["dilate"]),
-        kernel_dilation=tuple(per_dim["spread"]),
-        in_bytes=in_bytes,
-        out_bytes=draw(st.sampled_from([in_bytes, in_bytes, 4])),
+        input_dilation=tuple(per_dim["dilate"]),
+        dilation=tuple(per_dim["spread"]),
     )
+    out_bytes = draw(st.sampled_from([in_bytes, in_bytes, 4]))
+    kind = draw(st.sampled_from(CONV_KINDS))
+    return ConvPass(kind, ConvParams.of(conv), in_bytes, out_bytes)
 
 
 @st.composite
 def products(draw, size=60):
     """Return a matrix product."""
-    return ConvShape.matmul(
-        draw(st.sampled_from([1, 1, 2, 5])),
+    return product(
         draw(st.integers(1, size)),
         draw(st.integers(1, size)),
         draw(st.integers(1, size)),
+        groups=draw(st.sampled_from([1, 1, 2, 5])),
         dtype_bytes=draw(st.sampled_from([2, 2, 4])),
         kind=draw(st.sampled_from(PRODUCT_KINDS)),
     )
+
+
+def product(m, k, n, *, groups=1, dtype_bytes=2, kind="matmul") -> ConvPass:
+    return ConvPass.of(kind, MatMul(groups=groups, m=m, k=k, n=n), dtype_bytes)
 
 
 chips = st.sampled_from(sorted(CHIPS)).map(CHIPS.__getitem__)
@@ -116,9 +123,8 @@ all_rules = st.builds(
 )
 
 
-def small_shape(**changes) -> ConvShape:
+def small_conv(kind="conv", in_bytes=2, out_bytes=2, **changes) -> ConvPass:
     values = {
-        "kind": "conv",
         "groups": 1,
         "batch": 2,
         "in_channels": 32,
@@ -128,12 +134,9 @@ def small_shape(**changes) -> ConvShape:
         "stride": (1, 1),
         "padding_lower": (1, 1),
         "padding_upper": (1, 1),
-        "in_dilation": (1, 1),
-        "kernel_dilation": (1, 1),
-        "in_bytes": 2,
-        "out_bytes": 2,
+        "dilation": (1, 1),
     }
-    return ConvShape(**(values | changes))
+    return ConvPass(kind, ConvParams.of(Conv(**(values | changes))), in_bytes, out_bytes)
 
 
 # --- the search is exact --------------------------------------------------------------------
@@ -164,7 +167,7 @@ def test_pruned_equals_exhaustive(shape, chip, rules, data):
 @pytest.mark.parametrize("era", [2, 3])
 def test_pruned_equals_exhaustive_where_inputs_are_broadcast_once(era):
     # The best plan has serial parts that share inputs fetched before the loop over the parts.
-    shape = small_shape(in_channels=64, out_channels=256, field=(8, 8), kernel=(1, 1),
+    shape = small_conv(in_channels=64, out_channels=256, field=(8, 8), kernel=(1, 1),
                         padding_lower=(0, 0), padding_upper=(0, 0))  # fmt: skip
     rules = PlannerRules(era=era, partials_bytes=2, available_memory_proportion=0.6)
     chip = replace(CHIPS["GC200"], tiles=8, bytes_per_tile=1 << 14)
@@ -173,7 +176,7 @@ def test_pruned_equals_exhaustive_where_inputs_are_broadcast_once(era):
 
 
 def test_pruning_skips_nearly_everything():
-    shape, chip = small_shape(), replace(CHIPS["GC200"], tiles=64)
+    shape, chip = small_conv(), replace(CHIPS["GC200"], tiles=64)
     pruned, every = (plan(shape, chip, RULES["GC200"], pruned=flag) for flag in (True, False))
     assert pruned.evaluations * 100 < every.evaluations
 
@@ -341,7 +344,7 @@ def test_more_temporary_memory_never_makes_a_plan_slower(shape, chip, era):
 
 
 def test_the_fallback_doubles_the_bound():
-    shape = small_shape(out_channels=50)  # three groups of 16 cannot be computed in serial parts
+    shape = small_conv(out_channels=50)  # three groups of 16 cannot be computed in serial parts
     chip = replace(CHIPS["GC200"], tiles=4, bytes_per_tile=1 << 13)
     few, more = (
         plan(shape, chip, PlannerRules(era=2, partials_bytes=2, available_memory_proportion=p))
@@ -358,7 +361,7 @@ def test_the_fallback_doubles_the_bound():
 def test_less_than_a_byte_is_a_byte(era):
     least, byte = (
         plan(
-            small_shape(),
+            small_conv(),
             CHIPS["GC200"],
             PlannerRules(era=era, partials_bytes=2, available_memory_proportion=p),
         )
@@ -370,15 +373,15 @@ def test_less_than_a_byte_is_a_byte(era):
 
 def test_era_0_falls_back_to_the_least_memory():
     chip = replace(CHIPS["GC2"], tiles=4, bytes_per_tile=1 << 12)
-    found = plan(small_shape(), chip, RULES["GC2"])
+    found = plan(small_conv(), chip, RULES["GC2"])
     assert not found.within_memory_bound
-    roomy = plan(small_shape(), replace(chip, bytes_per_tile=1 << 20), RULES["GC2"])
+    roomy = plan(small_conv(), replace(chip, bytes_per_tile=1 << 20), RULES["GC2"])
     assert found.temp_bytes < roomy.temp_bytes
     assert found.planned_cycles > roomy.planned_cycles
 
 
 def test_serial_splits_appear_where_memory_is_short():
-    shape = small_shape(in_channels=128, out_channels=256)
+    shape = small_conv(in_channels=128, out_channels=256)
     chip = replace(CHIPS["GC200"], tiles=16)
     plenty = plan(shape, chip, RULES["GC200"])
     short = plan(shape, chip, replace(RULES["GC200"], available_memory_proportion=0.05))
@@ -405,7 +408,7 @@ def test_a_plan_stays_within_chip_and_shape(shape, chip, rules):
     assert found.serial_splits == math.prod(serial)
     assert rules.era > 0 or split.in_serial == 1
     assert found.reduction_depth == split.in_chans * math.prod(split.kernel)
-    assert len(split.field) == len(split.kernel) == max(2, len(shape.field))
+    assert len(split.field) == len(split.kernel) == len(shape.params.dims)
     assert found.planned_cycles > 0
     assert all(isinstance(value, int) for value in found.cost)
     assert found.evaluations > 0
@@ -418,10 +421,9 @@ def test_every_shape_of_the_zoo_has_a_plan(chip):
     for name in zoo.names():
         for op in zoo.load(name).graph(1).ops:
             if op.kind == "conv":
-                shapes.add(conv_shape(op.params, 2))
+                shapes.add(conv_pass(op.params, 2))
             elif op.kind == "matmul":
-                p = op.params
-                shapes.add(ConvShape.matmul(p.groups, p.m, p.k, p.n, dtype_bytes=2))
+                shapes.add(ConvPass.of("matmul", op.params, 2))
     assert len(shapes) > 50
     for shape in shapes:
         found = plan(shape, CHIPS[chip], RULES[chip])
@@ -430,17 +432,19 @@ def test_every_shape_of_the_zoo_has_a_plan(chip):
 
 
 _FRESH = """
-from ipusim.compiler.convolution.planner import ConvShape, PlannerRules, plan
+from ipusim.compiler.convolution.planner import ConvPass, PlannerRules, plan
 from ipusim.machine import load_chip
+from ipusim.workload.graph import MatMul
 rules = PlannerRules(era=2, partials_bytes=2, available_memory_proportion=0.6)
 for m, k, n in ((64, 100, 8), (1000, 2048, 16)):
-    print(repr(plan(ConvShape.matmul(1, m, k, n, dtype_bytes=2), load_chip("GC200"), rules)))
+    product = ConvPass.of("matmul", MatMul(m=m, k=k, n=n), 2)
+    print(repr(plan(product, load_chip("GC200"), rules)))
 """
 
 
 def test_same_input_same_plan_in_a_fresh_process():
     here = [
-        repr(plan(ConvShape.matmul(1, *size, dtype_bytes=2), CHIPS["GC200"], RULES["GC200"]))
+        repr(plan(product(*size), CHIPS["GC200"], RULES["GC200"]))
         for size in ((64, 100, 8), (1000, 2048, 16))
     ]
     environment = os.environ | {"PYTHONHASHSEED": "7"}
@@ -451,7 +455,7 @@ def test_same_input_same_plan_in_a_fresh_process():
 
 
 def test_plans_are_remembered_until_forgotten():
-    shape = small_shape(in_channels=24)
+    shape = small_conv(in_channels=24)
     first = plan(shape, CHIPS["GC200"], RULES["GC200"])
     assert plan(shape, CHIPS["GC200"], RULES["GC200"]) is first
     forget_plans()
@@ -461,10 +465,10 @@ def test_plans_are_remembered_until_forgotten():
 
 
 def test_describe_leaves_out_splits_of_one():
-    found = plan(small_shape(), replace(CHIPS["GC200"], tiles=1), RULES["GC200"])
+    found = plan(small_conv(), replace(CHIPS["GC200"], tiles=1), RULES["GC200"])
     assert found.tiles_used == 1
     assert str(found) == "AMP nx1 1x16x16 / one tile"
-    spread = plan(small_shape(), CHIPS["GC200"], RULES["GC200"])
+    spread = plan(small_conv(), CHIPS["GC200"], RULES["GC200"])
     grouping, _, parts = str(spread).partition(" / ")
     assert grouping.startswith(spread.method)
     assert math.prod(int(part.lstrip("gbikos").removeprefix("f")[-1:]) for part in parts.split())
@@ -481,21 +485,21 @@ def methods(shape, chip, rules):
 
 
 def test_vertex_types_follow_the_stack():
-    _, old = methods(small_shape(), "GC2", RULES["GC2"])
+    _, old = methods(small_conv(), "GC2", RULES["GC2"])
     assert old == {"AMP", "HMAC"}
-    rows, new = methods(small_shape(), "GC200", RULES["GC200"])
+    rows, new = methods(small_conv(), "GC200", RULES["GC200"])
     assert new == {"AMP", "HMAC", "SLIC", "VMAC", "OUTER_PRODUCT"}
     assert len({row.tobytes() for row in rows}) == len(rows)
     assert rows[0].item()[:6] == (AMP, 1, 16, 16, 16, 2)
-    product = ConvShape.matmul(1, 8, 8, 8, dtype_bytes=2, kind="fc_inference")
-    assert "SLIC" not in methods(product, "GC200", RULES["GC200"])[1]
-    floats = small_shape(in_bytes=4, out_bytes=4)
+    layer = product(8, 8, 8, kind="fc_inference")
+    assert "SLIC" not in methods(layer, "GC200", RULES["GC200"])[1]
+    floats = small_conv(in_bytes=4, out_bytes=4)
     assert methods(floats, "GC200", RULES["GC200"])[1] == {"AMP", "HMAC", "OUTER_PRODUCT"}
 
 
 @given(st.integers(1, 600))
 def test_hmac_groupings_are_the_least_for_their_count(in_channels):
-    rows, _ = methods(small_shape(in_channels=in_channels), "GC2", RULES["GC2"])
+    rows, _ = methods(small_conv(in_channels=in_channels), "GC2", RULES["GC2"])
     groupings = sorted(rows["in_chans_per_group"][rows["method"] == HMAC].tolist())
     rounded = -(-in_channels // 2) * 2
     counts = {-(-rounded // size): size for size in range(rounded, 0, -2)}
@@ -504,7 +508,7 @@ def test_hmac_groupings_are_the_least_for_their_count(in_channels):
 
 def test_transforms():
     key, rules = PlannerChip.of(CHIPS["GC200"]), RULES["GC200"]
-    transforms, problems = transformed_problems(small_shape(), key, rules)
+    transforms, problems = transformed_problems(small_conv(), key, rules)
     names = [transform.name for transform in transforms]
     assert names[:4] == ["none", "expand 0", "expand 1", "expand 01"]
     # A kernel of 3 x 3 as the input and the input as the kernel: its field can only be flattened.
@@ -512,15 +516,14 @@ def test_transforms():
     expanded = problems[names.index("expand 01")]
     assert expanded["in_chans"] == 9 * 32
     assert expanded["dims"]["out"].tolist() == [1, 1, 2 * 10 * 10]
-    depthwise = small_shape(groups=32, in_channels=1, out_channels=1)
+    depthwise = small_conv(groups=32, in_channels=32, out_channels=32)
     names = [transform.name for transform in transformed_problems(depthwise, key, rules)[0]]
     assert [name for name in names if name.startswith("combine")] == [
         "combine 4",
         "combine 8",
         "combine 16",
     ]
-    product = ConvShape.matmul(1, 8, 16, 32, dtype_bytes=2)
-    transforms, _ = transformed_problems(product, key, rules)
+    transforms, _ = transformed_problems(product(8, 16, 32), key, rules)
     assert [transform.name for transform in transforms] == ["none", "swap"]
 
 
@@ -540,8 +543,10 @@ def test_worst_tile_bytes_of_products_match_the_plans():
         ]
     slack = []
     for row in rows:
-        size = (int(row[key]) for key in ("matmul_groups", "m", "k", "n"))
-        shape = ConvShape.matmul(*size, dtype_bytes=2 if row["input_dtype"] == "half" else 4)
+        size = {key: int(row[key]) for key in ("m", "k", "n")} | {
+            "groups": int(row["matmul_groups"])
+        }
+        shape = product(**size, dtype_bytes=2 if row["input_dtype"] == "half" else 4)
         partials = int(row["max_tile_memory_bytes"]) - chip.interleaved_offset_bytes
         slack.append(partials - plan(shape, chip, rules).partial_bytes_per_tile)
     assert len(slack) == 16
@@ -550,6 +555,9 @@ def test_worst_tile_bytes_of_products_match_the_plans():
 
 # --- errors ---------------------------------------------------------------------------------
 
+_PER_DIMENSION = ("field", "kernel", "stride", "padding_lower", "padding_upper", "dilation")
+FOUR = dict.fromkeys(_PER_DIMENSION, (1,) * 4)
+
 
 @pytest.mark.parametrize(
     ("changes", "words"),
@@ -557,19 +565,19 @@ def test_worst_tile_bytes_of_products_match_the_plans():
         ({"kind": "convolution"}, "'convolution'"),
         ({"in_bytes": 1}, "float16 (2) or float32 (4)"),
         ({"out_bytes": 8}, "float16 (2) or float32 (4)"),
-        ({"field": (1,) * 4}, "4 spatial dimensions"),
-        ({"field": ()}, "0 spatial dimensions"),
-        ({"kernel": (3,)}, "one entry each per dimension"),
-        ({"padding_upper": (1, 1, 1)}, "one entry each per dimension"),
-        ({"groups": 0}, "empty dimension"),
-        ({"out_channels": 0}, "empty dimension"),
-        ({"stride": (0, 1)}, "empty dimension"),
+        (FOUR, "4 spatial dimensions"),
+        ({"field": ()}, "rank = 0"),
+        ({"kernel": (3,)}, "one per spatial dimension"),
+        ({"padding_upper": (1, 1, 1)}, "one per spatial dimension"),
+        ({"groups": 0}, "groups = 0"),
+        ({"out_channels": 0}, "out_channels = 0"),
+        ({"stride": (0, 1)}, "stride = 0"),
         ({"kernel": (13, 3)}, "larger than the padded field (10, 10)"),
     ],
 )
 def test_shapes_that_cannot_be_planned(changes, words):
-    with pytest.raises(ConfigError) as caught:
-        small_shape(**changes)
+    with pytest.raises((ConfigError, WorkloadError)) as caught:
+        small_conv(**changes)
     message = str(caught.value)
     assert words in message
     assert message.endswith(".")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ipusim.compiler.lower import lower
-from ipusim.compiler.operators.conv import conv_shape
+from ipusim.compiler.operators.conv import conv_pass
 from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
 from ipusim.study.evidence.graphs import forward_graph, training_graph
@@ -45,14 +45,14 @@ def steps(graph) -> dict[str, dict[str, object]]:
 
 def test_kinds_of_passes():
     forward = conv()
-    assert conv_shape(forward, 2).kind == "conv"
-    assert conv_shape(forward, 2, training=True).kind == "conv_forward"
+    assert conv_pass(forward, 2).kind == "conv"
+    assert conv_pass(forward, 2, training=True).kind == "conv_forward"
     for training in (False, True):
         for gradient, kind in (
             (conv_data_gradient, "conv_data_gradient"),
             (conv_weight_gradient, "conv_weight_gradient"),
         ):
-            assert conv_shape(gradient(forward), 2, training=training).kind == kind
+            assert conv_pass(gradient(forward), 2, training=training).kind == kind
 
 
 def test_every_pass_has_its_own_steps():

@@ -18,8 +18,6 @@ from ipusim.workload.graph import Graph
 def phase_memories(plan: PhasePlan) -> dict[int, memory.Memory]:
     """Return the memory of the chip of every phase while that phase is on it.
 
-    Notes
-    -----
     Live are what the phase computes with, what passes through it (`phase_streams`), and what other
     micro-batches of the phase wait with. Code stays for all phases of a chip: PopART loads none
     (docs/popxl/graph.rst tells of code in Streaming Memory, which is PopXL's alone). Preloading

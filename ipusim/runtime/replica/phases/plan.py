@@ -27,16 +27,10 @@ COMPUTED = ("activations", "inputs")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateShares:
-    """The weight update, by parameter and by chip.
+    """The weight update by parameter, and the program of each chip.
 
-    Attributes
-    ----------
-    chip_of, number_of : mapping of str to int
-        Chip of each parameter, and the phase in which its gradient is complete.
-    cycles, state_bytes : mapping of str to int
-        Cycles of its update, and bytes of its optimiser state.
-    programs : tuple of Program
-        Update of each chip.
+    Of each parameter: its chip, the phase in which its gradient is complete, the cycles of its
+    update and the bytes of its optimiser state.
     """
 
     chip_of: Mapping[str, int]
@@ -48,15 +42,10 @@ class UpdateShares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """A tensor on a chip, and the phases that load and store it.
+    """A tensor on a chip, the phases that load and store it, and the bytes of one transfer.
 
-    Attributes
-    ----------
-    tensor : Held
-    loads, stores : frozenset of int
-    bytes : int
-        Of one transfer: of the part of a replica where weights are sharded, and of all
-        micro-batches of a phase.
+    These are of the part of a replica where weights are sharded, and of all micro-batches of a
+    phase.
     """
 
     tensor: Held
@@ -67,22 +56,10 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhasePlan:
-    """What runs in which phase.
+    """What runs in which phase; the forward phases are the stages of `cut`.
 
-    Attributes
-    ----------
-    cut : Partitioned
-        The forward phases as stages.
-    config : RunConfig
-    forward, backward : tuple of int
-        Numbers of the forward and of the backward part of each.
-    number_of : mapping of str to int
-        Phase of every operator.
-    streams : tuple of Stream
-    update : UpdateShares or None
-        None in inference.
-    in_phase : bool
-        Whether phases update their weights themselves, since they compute all micro-batches.
+    `forward` and `backward` are the numbers of the parts of each phase, `number_of` that of every
+    operator. Phases that compute all micro-batches update their weights themselves (`in_phase`).
     """
 
     cut: Partitioned
@@ -143,13 +120,7 @@ class PhasePlan:
         )
 
     def check(self) -> PhasePlan:
-        """Return the plan if tiles for transfers and Streaming Memory hold what they must.
-
-        Raises
-        ------
-        ConfigError
-            If they do not.
-        """
+        """Return the plan if tiles for transfers and Streaming Memory hold what they must."""
         config, system = self.config, self.config.system
         fullest = max(range(self.count), key=self.loaded_bytes)
         loaded = self.loaded_bytes(fullest)
@@ -173,16 +144,7 @@ class PhasePlan:
 
 
 def plan_phases(compiled: Compiled, config: RunConfig) -> PhasePlan:
-    """Cut a graph into phases.
-
-    Raises
-    ------
-    ConfigError
-        If there are more phases than forward operators, the tiles for transfers do not hold what is
-        loaded for a phase, or Streaming Memory does not hold the rest.
-    UnknownNameError
-        If a split names no forward operator.
-    """
+    """Cut a graph into phases whose transfers fit the tiles set aside and Streaming Memory."""
     graph, update = compiled.graph, compiled.update
     splits = forward_splits(graph, config)
     ipus = tuple(phase % config.ipus_per_replica for phase in range(len(splits) + 1))

@@ -29,18 +29,8 @@ STATE_PART = "streamed optimiser state"
 class Phased:
     """Micro-batches on chips that hold one phase at a time.
 
-    Attributes
-    ----------
-    compute : tuple of Work
-        Of every phase in one pass.
-    contributions : tuple of Contribution
-        What else a pass spends seconds on.
-    after_s : mapping of str to float
-        What follows all passes.
-    overlapped : bool
-        As for `phased_seconds`.
-    passes, times : int
-        Passes and micro-batches of a step.
+    `compute` is that of every phase in one pass, `contributions` what else a pass spends seconds
+    on, `after_s` what follows all passes.
     """
 
     compute: tuple[Work, ...]
@@ -76,16 +66,6 @@ class Phased:
 def phased_replica(compiled: Compiled, config: RunConfig) -> Replica:
     """Run a graph in phases, which are the stages of the result.
 
-    Raises
-    ------
-    ConfigError
-        If there are more phases than forward operators, the tiles for transfers do not hold what is
-        loaded for a phase, or Streaming Memory does not hold the rest.
-    UnknownNameError
-        If a split names no forward operator.
-
-    Notes
-    -----
     Where a phase computes all micro-batches of an update, it updates its weights itself; otherwise
     the update follows all micro-batches and streams what it reads and writes without overlap
     (PopART: ExecutionContext::AccumulateOuterFragment, which belongs to no phase). Optimiser state

@@ -29,15 +29,10 @@ def phased_seconds(
     *,
     overlapped: bool,
 ) -> float:
-    """Return the seconds from the first load to the last store.
+    """Return the seconds from the first load to the last store of phases (`COLUMNS`).
 
-    Parameters
-    ----------
-    compute, blocking, load, store : sequence of float
-        Seconds of every phase, as `COLUMNS` says; all of one length.
-    overlapped : bool
-        Whether phase n computes while what phase n + 1 needs is loaded and what phase n - 1 leaves
-        is stored, one after the other on the same chip or tiles.
+    If `overlapped`, phase n computes while what phase n + 1 needs is loaded and what phase n - 1
+    leaves is stored, one after the other on the same chip or tiles.
     """
     if not overlapped:
         return sum(map(sum, (compute, blocking, load, store)))
@@ -51,18 +46,7 @@ def parts_s(
 ) -> dict[str, float]:
     """Return how much longer each part makes the whole, in the order given.
 
-    Parameters
-    ----------
-    contributions : iterable of Contribution
-        Those of one part in a row.
-    phases : int
-    overlapped : bool
-        As for `phased_seconds`.
-
-    Returns
-    -------
-    dict of str to float
-        Seconds that add up to those of all parts together.
+    The contributions of one part stand in a row.
     """
     columns = {name: [0.0] * phases for name in COLUMNS}
     result: dict[str, float] = {}

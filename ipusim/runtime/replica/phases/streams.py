@@ -35,23 +35,11 @@ GAP_AFTER_FORWARD = 3
 def phase_numbers(
     phases: int, liveness: str, *, training: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the number of every phase's forward part and of its backward part.
+    """Return the number of every phase's forward part and, in training, of its backward part.
 
-    Parameters
-    ----------
-    phases : int
-        Forward phases.
-    liveness : str
-        A key of `SPACING`.
-    training : bool
-        Without it there are no backward parts.
-
-    Returns
-    -------
-    tuple of two tuples of int
-        The backward part of phase p is ``2 N - 2 - p``, where N counts numbers of forward parts
-        and those left out (graphcore/popart@sdk/poplar/3.3.0:willow/src/transforms/autodiff/
-        gradgrowerop.cpp), so that the last phase is one with its backward part if nothing is.
+    The latter of phase p is ``2 N - 2 - p``, where N counts numbers of forward parts and those left
+    out (graphcore/popart@sdk/poplar/3.3.0:willow/src/transforms/autodiff/gradgrowerop.cpp), so that
+    the last phase is one with its backward part if nothing is.
     """
     forward = tuple(SPACING[liveness] * phase for phase in range(phases))
     count = forward[-1] + 1 + (GAP_AFTER_FORWARD if liveness != "always_live" else 0)
@@ -61,23 +49,12 @@ def phase_numbers(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A tensor on one chip.
+    """A tensor on one chip: 0, or of two chips the one with phases of its parity.
 
-    Attributes
-    ----------
-    name, kind : str
-        The kind is one of `phase_options.KINDS`, or "inputs", which the host sends.
-    bytes : int
-    chip : int
-        0, or of two chips the one with phases of its parity.
-    made : int or None
-        Phase that makes it, or that receives it from the other chip; None for what is stored.
-    used : tuple of int
-        Phases that read it, in order.
-    changed : frozenset of int
-        Phases that change it in place.
-    of_each : bool
-        Whether each of the micro-batches that a phase computes in a row has its own.
+    The kind is one of `options.spec.STREAMED`, or "inputs", which the host sends. `made` is the
+    phase that makes it, or that receives it from the other chip; None for what is stored. `used`
+    are phases that read it, in order, `changed` those that change it in place. `of_each` says
+    whether each of the micro-batches that a phase computes in a row has its own.
     """
 
     name: str
@@ -98,11 +75,7 @@ class Held:
     def spans(self, phase: int, longest: int | None = None) -> bool:
         """Tell whether it stays through a phase that does not touch it.
 
-        Parameters
-        ----------
-        phase : int
-        longest : int, optional
-            Longest stay from one use to the next; None where it never leaves the chip.
+        Without a `longest` stay from one use to the next it never leaves the chip.
         """
         earlier = [number for number in self.touched if number < phase]
         later = [number for number in self.touched if number > phase]
@@ -116,12 +89,7 @@ def transfers(
 ) -> tuple[frozenset[int], frozenset[int]]:
     """Return the phases that load a tensor and those that store it.
 
-    Parameters
-    ----------
-    made : int or None
-        Phase that makes it; None for what lies in Streaming Memory from the start.
-    used, changed : collection of int
-        Phases that read it or change it.
+    What no phase made lies in Streaming Memory from the start.
     """
     live = set() if made is None else {made}
     stores = set(live)
@@ -149,25 +117,14 @@ def held_tensors(
 ) -> tuple[Held, ...]:
     """Return every tensor that phases hold, once for each chip that uses it.
 
-    Parameters
-    ----------
-    graph : Graph
-    number_of : mapping of str to int
-        Number of the phase of every operator.
-    chips : int
-        1, or 2 that take turns: even phases on the first, odd ones on the second.
-    updated : mapping of str to int, optional
-        Phase that updates each parameter, where one does.
-
-    Returns
-    -------
-    tuple of Held
-        What a phase makes for one on the other chip arrives there in the next number, after a copy
-        between the chips (streamingmemoryopinserter.cpp, getTensorProducerStreamingConfig). Weights
-        that both chips read are held by each [inferred]; PopART loads one and copies it over.
-        Constants and rows of streamed tables are left out. Gradients of weights are sums over all
-        micro-batches of a phase, since nothing in them belongs to one
-        (willow/src/transforms/batchserialize.cpp), so that one waits for those of another phase.
+    `number_of` has the phase of every operator, `updated` that which updates a parameter, where one
+    does. Of two chips that take turns the first has the even phases. What a phase makes for one on
+    the other chip arrives there in the next number, after a copy between the chips
+    (streamingmemoryopinserter.cpp, getTensorProducerStreamingConfig). Weights that both chips read
+    are held by each [inferred]; PopART loads one and copies it over. Constants and rows of streamed
+    tables are left out. Gradients of weights are sums over all micro-batches of a phase, since
+    nothing in them belongs to one (willow/src/transforms/batchserialize.cpp), so that one waits for
+    those of another phase.
     """
     summed = _summed(graph)
     tensors = graph.tensors
@@ -232,21 +189,11 @@ def forward_splits(graph: Graph, config: RunConfig) -> tuple[str, ...]:
 
 
 def weight_splits(ops: tuple[Op, ...], graph: Graph, phases: int) -> tuple[str, ...]:
-    """Return the operators after which to cut so that phases read about as many bytes of weights.
+    """Return where to cut forward operators so that phases read about as many bytes of weights.
 
-    Parameters
-    ----------
-    ops : tuple of Op
-        Forward operators in order.
-    graph : Graph
-    phases : int
-        Phases at most; fewer result where few operators read most of the weights.
-
-    Returns
-    -------
-    tuple of str
-        A phase ends before the operator with which it would read more than its share, once it reads
-        any (graphcore/popart@sdk/poplar/3.3.0:willow/src/transforms/streamingmemory.cpp).
+    A phase ends before the operator with which it would read more than its share, once it reads any
+    (graphcore/popart@sdk/poplar/3.3.0:willow/src/transforms/streamingmemory.cpp); fewer phases
+    result where few operators read most of the weights.
     """
     costs = [
         sum(
