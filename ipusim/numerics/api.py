@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -109,8 +109,7 @@ def run(
         stochastic_rounding=stochastic_rounding,
         seed=seed,
     )
-    program, given = _prepare(source, inputs)
-    chosen = _weights(program, weights, seed)
+    program, given, chosen = _prepare(source, inputs, weights, seed)
     values = forward(program, given, chosen, Arithmetic(options), keep=False)
     half = options.half
     return {
@@ -126,36 +125,29 @@ def gradients(
     inputs: Mapping[str, np.ndarray] | np.ndarray,
     output_gradients: Mapping[str, np.ndarray] | np.ndarray,
     *,
-    precision: str = "16.16",
-    partials: str | None = None,
-    stochastic_rounding: bool = True,
-    seed: int = 0,
     weights: Mapping[str, np.ndarray] | None = None,
+    **arithmetic: Any,
 ) -> dict[str, np.ndarray]:
     """Return the gradients of all floating-point inputs and weights of a network.
 
     Parameters
     ----------
-    source, inputs, precision, partials, stochastic_rounding, seed, weights
+    source, inputs, weights
         As for `run`.
     output_gradients : mapping of str to array, or array
         Gradients of the outputs; an array for a network with one output.
+    **arithmetic
+        As `ArithmeticOptions` has it: precision, partials, stochastic_rounding, seed.
 
     Returns
     -------
     dict of str to numpy.ndarray
         float32 by name; with half storage every value is a half.
     """
-    options = ArithmeticOptions(
-        precision=precision,
-        partials=partials,
-        stochastic_rounding=stochastic_rounding,
-        seed=seed,
-    )
-    program, given = _prepare(source, inputs)
-    chosen = _weights(program, weights, seed)
-    arithmetic = Arithmetic(options)
-    values = forward(program, given, chosen, arithmetic)
+    options = ArithmeticOptions(**arithmetic)
+    program, given, chosen = _prepare(source, inputs, weights, options.seed)
+    ipu = Arithmetic(options)
+    values = forward(program, given, chosen, ipu)
     if not isinstance(output_gradients, Mapping):
         output_gradients = {program.outputs[0]: output_gradients}
     incoming = {}
@@ -165,15 +157,21 @@ def gradients(
                 f"The gradient of {name!r} has shape {np.shape(array)}, which must be the shape of "
                 f"an output of {program.name!r} ({', '.join(program.outputs)})."
             )
-        incoming[name] = arithmetic.copy(array)
+        incoming[name] = ipu.copy(array)
     floating = [name for name in (*given, *chosen) if values[name].dtype == np.float32]
-    return backward(program, values, incoming, frozenset(floating), arithmetic)
+    return backward(program, values, incoming, frozenset(floating), ipu)
 
 
 def _prepare(
-    source: Source, inputs: Mapping[str, np.ndarray] | np.ndarray
-) -> tuple[Program, dict[str, np.ndarray]]:
-    """Return the program for these inputs, and the inputs by name."""
+    source: Source,
+    inputs: Mapping[str, np.ndarray] | np.ndarray,
+    weights: Mapping[str, np.ndarray] | None,
+    seed: int,
+) -> tuple[Program, dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return the program for these inputs, the inputs by name, and all weights.
+
+    These are the given ones or, for a definition of the zoo, random ones.
+    """
     first = inputs if not isinstance(inputs, Mapping) else next(iter(inputs.values()), None)
     shape = np.shape(first) if first is not None else ()
     if shape and not shape[0]:
@@ -185,13 +183,7 @@ def _prepare(
                 f"{program.name!r} has the inputs {', '.join(program.inputs)}; give them by name."
             )
         inputs = {program.inputs[0]: inputs}
-    return program, program.check_inputs(inputs)
-
-
-def _weights(
-    program: Program, weights: Mapping[str, np.ndarray] | None, seed: int
-) -> dict[str, np.ndarray]:
-    """Return all weights, those given or, for a definition of the zoo, random ones."""
+    given = program.check_inputs(inputs)
     if weights is None and program.may_draw:
-        return initial_weights(program, seed)
-    return program.check_weights(weights or {})
+        return program, given, initial_weights(program, seed)
+    return program, given, program.check_weights(weights or {})

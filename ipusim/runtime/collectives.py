@@ -185,15 +185,8 @@ def reduce_scatter(
     return _run(system, replicas, ipus_per_replica, merged_sizes(tensor_bytes, merge_bytes))
 
 
-def all_gather(
-    system: System,
-    replicas: int,
-    ipus_per_replica: int,
-    tensor_bytes: Sequence[int],
-    merge_bytes: int | None = None,
-) -> Collective:
-    """Bring the parts of whole tensors of the given sizes together; else as `all_reduce`."""
-    return _run(system, replicas, ipus_per_replica, merged_sizes(tensor_bytes, merge_bytes))
+all_gather = reduce_scatter
+"""Bring the parts of whole tensors of the given sizes together, the same steps in reverse."""
 
 
 def all_to_all(

@@ -37,6 +37,7 @@ LOSSES = {
 """What each head is trained with; pre-training counts the words and the pairs that are right, in
 PopART, PyTorch and TensorFlow 1 (graphcore/examples v2.4.0, applications/*/bert)."""
 HEADS = tuple(LOSSES)
+OWN_SETTINGS = ("masked_tokens", "vocabulary", "packed")
 SOURCE = "arXiv 1810.04805, as in Hugging Face transformers"
 
 
@@ -158,26 +159,12 @@ def _masked_language_model(g: GraphBuilder, x: str, config: Config, shape: Shape
 
 
 def _sized(
-    layers: int,
-    hidden: int,
-    heads: int,
-    sequence_length: int,
-    head: str,
-    *,
-    masked_tokens: int = 20,
-    vocabulary: int = VOCABULARY,
-    packed: int = 1,
-    **settings: Any,
+    layers: int, hidden: int, heads: int, sequence_length: int, head: str, **settings: Any
 ) -> Config:
-    """Return a configuration of this size; further settings are those of `Shape`."""
-    return Config(
-        layers=layers,
-        shape=Shape(tokens=sequence_length, hidden=hidden, heads=heads, **settings),
-        head=head,
-        masked_tokens=masked_tokens,
-        vocabulary=vocabulary,
-        packed=packed,
-    )
+    """Return a configuration of this size; further settings are its own or those of `Shape`."""
+    own = {name: settings.pop(name) for name in OWN_SETTINGS if name in settings}
+    shape = Shape(tokens=sequence_length, hidden=hidden, heads=heads, **settings)
+    return Config(layers=layers, shape=shape, head=head, **own)
 
 
 base = partial(_sized, 12, 768, 12)

@@ -21,32 +21,20 @@ def conv_along_time(
     out_features: int,
     kernel: int,
     *,
-    stride: int = 1,
-    dilation: int = 1,
-    groups: int = 1,
     causal: bool = False,
-    bias: bool = True,
+    **settings: int,
 ) -> str:
-    """Add a 1-D convolution of rows (N x T, C): (N x T', out features).
+    """Add a 1-D convolution of rows (N x T, C), with bias by default: (N x T', out features).
 
     The result has as many steps as the input over the stride; `causal` reads nothing later than
-    the step it computes.
+    the step it computes. Settings are those of `GraphBuilder.conv1d`.
     """
     rows, features = g.shape(x)
-    reach = (kernel - 1) * dilation
+    reach = (kernel - 1) * settings.get("dilation", 1)
     padding = (reach, 0) if causal else (reach // 2, reach - reach // 2)
     y = g.reshape(f"{name}.columns", x, (batch, features, rows // batch))
-    y = g.conv1d(
-        name,
-        y,
-        out_features,
-        kernel,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        bias=bias,
-    )
+    settings = {"padding": padding, "bias": True} | settings
+    y = g.conv1d(name, y, out_features, kernel, **settings)
     return g.reshape(f"{name}.rows", y, (batch * g.shape(y)[2], out_features))
 
 

@@ -42,62 +42,26 @@ class Config:
     norm_groups: int = 0
 
 
-def _conv_norm(
-    g: GraphBuilder,
-    x: str,
-    prefix: str,
-    number: int,
-    channels: int,
-    kernel: int,
-    config: Config,
-    *,
-    stride: int = 1,
-    groups: int = 1,
-) -> str:
-    y = g.conv(
-        f"{prefix}.conv{number}",
-        x,
-        channels,
-        kernel,
-        stride=stride,
-        padding=kernel // 2,
-        groups=groups,
-    )
-    return normalise(g, f"{prefix}.bn{number}", y, config.norm_groups)
-
-
-def _shortcut(
-    g: GraphBuilder, x: str, prefix: str, channels: int, stride: int, config: Config
-) -> str:
-    if stride == 1 and g.shape(x)[1] == channels:
-        return x
-    y = g.conv(f"{prefix}.downsample.0", x, channels, 1, stride=stride)
-    return normalise(g, f"{prefix}.downsample.1", y, config.norm_groups)
-
-
-def _basic_block(
-    g: GraphBuilder, x: str, prefix: str, channels: int, stride: int, config: Config
-) -> str:
-    y = _conv_norm(g, x, prefix, 1, channels, 3, config, stride=stride)
-    y = g.elementwise(f"{prefix}.relu1", "relu", y)
-    y = _conv_norm(g, y, prefix, 2, channels, 3, config)
-    skip = _shortcut(g, x, prefix, channels, stride, config)
-    y = g.elementwise(f"{prefix}.add", "add", y, skip)
-    return g.elementwise(f"{prefix}.relu2", "relu", y)
-
-
-def _bottleneck_block(
-    g: GraphBuilder, x: str, prefix: str, channels: int, stride: int, config: Config
-) -> str:
-    width = channels * config.base_width // 64 * config.groups
-    y = _conv_norm(g, x, prefix, 1, width, 1, config)
-    y = g.elementwise(f"{prefix}.relu1", "relu", y)
-    y = _conv_norm(g, y, prefix, 2, width, 3, config, stride=stride, groups=config.groups)
-    y = g.elementwise(f"{prefix}.relu2", "relu", y)
-    y = _conv_norm(g, y, prefix, 3, channels * BOTTLENECK_EXPANSION, 1, config)
-    skip = _shortcut(g, x, prefix, channels * BOTTLENECK_EXPANSION, stride, config)
-    y = g.elementwise(f"{prefix}.add", "add", y, skip)
-    return g.elementwise(f"{prefix}.relu3", "relu", y)
+def _block(g: GraphBuilder, x: str, prefix: str, channels: int, stride: int, config: Config) -> str:
+    """Add two or three convolutions with norm and ReLU, and the input before the last ReLU."""
+    # Of each convolution: channels, kernel, stride, groups.
+    layers = ((channels, 3, stride, 1), (channels, 3, 1, 1))
+    if config.bottleneck:
+        width = channels * config.base_width // 64 * config.groups
+        channels *= BOTTLENECK_EXPANSION
+        layers = ((width, 1, 1, 1), (width, 3, stride, config.groups), (channels, 1, 1, 1))
+    y = x
+    for number, (features, kernel, step, groups) in enumerate(layers, start=1):
+        name = f"{prefix}.conv{number}"
+        y = g.conv(name, y, features, kernel, stride=step, padding=kernel // 2, groups=groups)
+        y = normalise(g, f"{prefix}.bn{number}", y, config.norm_groups)
+        if number < len(layers):
+            y = g.elementwise(f"{prefix}.relu{number}", "relu", y)
+    if stride != 1 or g.shape(x)[1] != channels:
+        x = g.conv(f"{prefix}.downsample.0", x, channels, 1, stride=stride)
+        x = normalise(g, f"{prefix}.downsample.1", x, config.norm_groups)
+    y = g.elementwise(f"{prefix}.add", "add", y, x)
+    return g.elementwise(f"{prefix}.relu{len(layers)}", "relu", y)
 
 
 def residual(g: GraphBuilder, batch: int, config: Config) -> str:
@@ -113,8 +77,7 @@ def residual(g: GraphBuilder, batch: int, config: Config) -> str:
         for block in range(blocks):
             stride = 2 if stage > 1 and block == 0 else 1
             prefix = f"layer{stage}.{block}"
-            add_block = _bottleneck_block if config.bottleneck else _basic_block
-            x = add_block(g, x, prefix, channels, stride, config)
+            x = _block(g, x, prefix, channels, stride, config)
     x = g.global_average_pool("avgpool", x)
     x = g.flatten("flatten", x)
     return g.linear("fc", x, CLASSES)
