@@ -3,7 +3,8 @@
 A candidate is a micro-batch, chips per replica with the split of stages, replicas and accumulation,
 and what saves memory: recomputation, a smaller share of memory for temporaries, phases. Of a
 micro-batch on so many chips the first candidate that fits is taken, what costs no time tried first.
-What cannot fit however it is planned is left out before it is compiled (`least_bytes`).
+What cannot fit however it is planned is left out before it is compiled (`least_bytes`), and so is
+what held no smaller micro-batch.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ipusim.advice import PLANNED, command, python
@@ -19,7 +21,7 @@ from ipusim.api import simulate
 from ipusim.compiler.memory import least_bytes
 from ipusim.errors import ConfigError
 from ipusim.report import Report
-from ipusim.runtime.compile import compile_run, graph_job, graphs
+from ipusim.runtime.compile import REMEMBERED, GraphJob, compile_run, graph_job, graphs
 from ipusim.runtime.options.config import make_config
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.balance import balance
@@ -224,6 +226,11 @@ def _spaced_divisors(number: int) -> list[int]:
     return found
 
 
+@lru_cache(maxsize=REMEMBERED)
+def _least_bytes(job: GraphJob) -> int:
+    return least_bytes(graphs(job).micro_batch)
+
+
 class _Search:
     """Candidates in a fixed order, each simulated at most once."""
 
@@ -233,6 +240,7 @@ class _Search:
         self.last: Report | None = None
         self.least = math.inf
         self.phased = False
+        self.failed: set[tuple[Any, ...]] = set()
 
     def found(self) -> Iterator[tuple[Report, Options]]:
         """Yield what fits: each micro-batch on as few chips as hold it, with all replicas."""
@@ -267,7 +275,14 @@ class _Search:
             return [self.given.get("micro_batch") or self.model.batch]
         if self.batch is None:
             return _doubled(MOST_ITEMS)
-        return _spaced_divisors(self.batch)
+        sizes = _spaced_divisors(self.batch)
+        if self.base.mode == "training":
+            return sizes
+        return [size for size in sizes if self.batch // size in self._replicas(1)]
+
+    def _replicas(self, chips: int) -> list[int]:
+        given = self.given.get("replicas")
+        return [given] if given else _doubled(self.base.system.ipus // chips)
 
     def _options(self, size: int, chips: int, **more: Any) -> Options:
         options = self.given | {"micro_batch": size, "replicas": 1, "ipus_per_replica": chips}
@@ -305,11 +320,16 @@ class _Search:
         modes = [{}, *([{"recompute": "auto"}] if training else [])]
         shares = [{}, {"available_memory_proportion": LOW_SHARE}]
         for share, mode in itertools.product(shares, modes):
+            saving = (chips, *share, *mode)
+            if saving in self.failed:
+                continue
             options = self._options(size, chips, **share, **mode)
             yield options
             over = self.last.peak_tile_bytes / self.last.tile_bytes if self.last else math.inf
             if chips > 1 and "pipeline_splits" not in self.given and over < HOPELESS:
                 yield from self._splits(options)
+            # Who asks for more found none of these to fit.
+            self.failed.add(saving)
         if chips == 1 and self.phased:
             recompute = {"recompute": "auto"} if training else {}
             for share, phases in itertools.product(shares, PHASES):
@@ -345,7 +365,7 @@ class _Search:
 
     def _may_fit(self, config: RunConfig) -> bool:
         """Whether the bytes that live at once, spread as well as can be, are there at all."""
-        least = least_bytes(graphs(graph_job(self.model, config)).micro_batch)
+        least = _least_bytes(graph_job(self.model, config))
         self.least = min(self.least, least)
         return least <= config.ipus_per_replica * config.system.chip.sram_bytes
 
@@ -370,7 +390,7 @@ class _Search:
     def _scaled(self, options: Options) -> Iterator[tuple[Report, Options]]:
         """Yield the same on one to all replicas that the system holds."""
         chips, size = options["ipus_per_replica"], options["micro_batch"]
-        for replicas in _doubled(self.base.system.ipus // chips):
+        for replicas in self._replicas(chips):
             scaled = options | {"replicas": replicas, **self.given}
             if self.batch is not None and self.batch % (size * replicas):
                 continue
