@@ -108,35 +108,11 @@ class Assignments(click.ParamType):
             return float(text)
 
 
-_ONNX_OPTIONS = (
-    click.option(
-        "--shape",
-        "shapes",
-        type=Assignments("shape"),
-        multiple=True,
-        help="Of an ONNX file: the shape of an input, such as x=1,3,640,640; may be repeated.",
-    ),
-    click.option(
-        "--dim",
-        "dims",
-        type=Assignments("size"),
-        multiple=True,
-        help="Of an ONNX file: the size of a free dimension, such as sequence=128.",
-    ),
-    click.option(
-        "--value",
-        "values",
-        type=Assignments("value"),
-        multiple=True,
-        help="Of an ONNX file: the value of an input, such as sr=16000.",
-    ),
-    click.option(
-        "--allow-unknown",
-        is_flag=True,
-        default=None,
-        help="Of an ONNX file: time operators that are not supported as memory traffic.",
-    ),
-)
+_ONNX_OPTIONS = {
+    "shape": ("shape", "the shape of an input, such as x=1,3,640,640; may be repeated."),
+    "dim": ("size", "the size of a free dimension, such as sequence=128."),
+    "value": ("value", "the value of an input, such as sr=16000."),
+}
 
 
 def _assigned(given: dict[str, Any]) -> dict[str, Any]:
@@ -146,8 +122,11 @@ def _assigned(given: dict[str, Any]) -> dict[str, Any]:
 
 def _onnx_options(command: Any) -> Any:
     """Add what an ONNX file leaves open."""
-    for option in reversed(_ONNX_OPTIONS):
-        command = option(command)
+    text = "Of an ONNX file: time operators that are not supported as memory traffic."
+    command = click.option("--allow-unknown", is_flag=True, default=None, help=text)(command)
+    for name, (kind, help_) in reversed(_ONNX_OPTIONS.items()):
+        more = {"type": Assignments(kind), "multiple": True, "help": f"Of an ONNX file: {help_}"}
+        command = click.option(f"--{name}", f"{name}s", **more)(command)
     return command
 
 
@@ -403,23 +382,29 @@ def validate(rows: bool, record: bool) -> int:
     predictor = PooledPredictor(available_cores())
     frame = verdicts(predictor=predictor)
     tables = validate.validation_tables(frame, rows=rows)
-    title = "80 % intervals: published values inside, each interval from other families"
-    tables += [_as_table(study_intervals.coverage_table(frame), title)]
-    tables += [_as_table(evidence.vertices_table(), "Vertices measured on silicon")]
-    tables += [_as_table(evidence.operations_table(), "Operations against Graphcore's IPUModel")]
-    title = "Pooling, reductions and embeddings against Graphcore's IPUModel"
-    tables += [_as_table(evidence.other_operations_table(), title)]
-    title = "Recurrent layers against Graphcore's IPUModel"
-    tables += [_as_table(evidence.recurrent_table(), title)]
-    title = "Memory of whole networks, compiled by Poplar, by category"
-    tables += [_as_table(evidence_memory.network_memory_table(), title)]
-    title = "Grouped convolutions measured on one GC2 (Jia et al. 2019), by network stage"
-    tables += [_as_table(evidence.mk1_layers_table(), title)]
-    slowdowns = scaling_table(samples_of(scaling_rows(), predictor))
-    title = "Scaling apart from level: slowdown against the smallest system of each series"
-    tables += [_as_table(slowdowns, title)]
-    title = "GPU model, leave one model out"
-    tables += [_as_table(gpu_compare.gpu_summary(gpu_compare.gpu_compare(), by=("mode",)), title)]
+    gpus = gpu_compare.gpu_compare()
+    more = {
+        "80 % intervals: published values inside, each interval from other families": (
+            study_intervals.coverage_table(frame)
+        ),
+        "Vertices measured on silicon": evidence.vertices_table(),
+        "Operations against Graphcore's IPUModel": evidence.operations_table(),
+        "Pooling, reductions and embeddings against Graphcore's IPUModel": (
+            evidence.other_operations_table()
+        ),
+        "Recurrent layers against Graphcore's IPUModel": evidence.recurrent_table(),
+        "Memory of whole networks, compiled by Poplar, by category": (
+            evidence_memory.network_memory_table()
+        ),
+        "Grouped convolutions measured on one GC2 (Jia et al. 2019), by network stage": (
+            evidence.mk1_layers_table()
+        ),
+        "Scaling apart from level: slowdown against the smallest system of each series": (
+            scaling_table(samples_of(scaling_rows(), predictor))
+        ),
+        "GPU model, leave one model out": gpu_compare.gpu_summary(gpus, by=("mode",)),
+    }
+    tables += [_as_table(content, title) for title, content in more.items()]
     click.echo("\n\n".join(repr(table) for table in tables))
     stale = study_intervals.stale_kinds(frame)
     if stale:

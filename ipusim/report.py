@@ -22,12 +22,12 @@ from ipusim.runtime.calibration import (
 from ipusim.runtime.compile_time import compile_s, compiled_code
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.step_result import StepResult, price_per_item
+from ipusim.trace import PHASES, events
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _TOP_OPS = 6
-_PHASES = ("sync", "exchange", "copy", "compute")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class Report:
         steps = self.result.program.steps
         cycles = {
             phase: sum(step.repeats * getattr(step, f"{phase}_cycles") for step in steps)
-            for phase in _PHASES
+            for phase in PHASES
         }
         each = bare / max(1, sum(cycles.values()))
         device = {f"chip: {phase}": each * number for phase, number in cycles.items()}
@@ -280,7 +280,7 @@ class Report:
                 f"{phase}_cycles": sum(
                     step.repeats * getattr(step, f"{phase}_cycles") for step in op.steps
                 )
-                for phase in _PHASES
+                for phase in PHASES
             }
             cycles = op.cycles
             rows.append(
@@ -357,7 +357,7 @@ class Report:
         now = 0
         for step in self.result.program.steps:
             for repeat in range(step.repeats):
-                for phase in _PHASES:
+                for phase in PHASES:
                     cycles = getattr(step, f"{phase}_cycles")
                     if cycles:
                         rows.append(
@@ -376,7 +376,10 @@ class Report:
         return pd.DataFrame(rows)
 
     def to_perfetto(self, path: str | Path) -> Path:
-        """Write the trace as Chrome trace JSON, which Perfetto and chrome://tracing open.
+        """Write a trace that ui.perfetto.dev and chrome://tracing open (Chrome trace JSON).
+
+        Of a step of one replica: host, links, every stage with its micro-batches, the update. Of a
+        micro-batch on one chip: the phases of all supersteps and the memory of the fullest tile.
 
         Parameters
         ----------
@@ -388,25 +391,7 @@ class Report:
         OSError
             If it cannot be written.
         """
-        lanes = {phase: lane for lane, phase in enumerate(_PHASES, start=1)}
-        events: list[dict[str, Any]] = [
-            {"name": "thread_name", "ph": "M", "pid": 1, "tid": lane, "args": {"name": phase}}
-            for phase, lane in lanes.items()
-        ]
-        events += [
-            {
-                "name": f"{row.op}: {row.step}",
-                "cat": row.phase,
-                "ph": "X",
-                "ts": row.start_us,
-                "dur": row.duration_us,
-                "pid": 1,
-                "tid": lanes[row.phase],
-                "args": {"cycles": int(row.cycles), "vertex": row.vertex},
-            }
-            for row in self.trace.itertuples()
-        ]
-        trace = {"traceEvents": events, "displayTimeUnit": "ns"}
+        trace = {"traceEvents": list(events(self)), "displayTimeUnit": "ns"}
         replace_file(Path(path), json.dumps(trace).encode())
         return Path(path)
 
@@ -544,8 +529,8 @@ class Report:
     def __repr__(self) -> str:
         lines = [f"{name:>11}  {value}" for name, value in self.summary()]
         shares = self._where()
-        phases = ", ".join(f"{name} {share:.1f} %" for name, share in shares[: len(_PHASES)])
-        kinds = ", ".join(f"{name} {share:.1f} %" for name, share in shares[len(_PHASES) :])
+        phases = ", ".join(f"{name} {share:.1f} %" for name, share in shares[: len(PHASES)])
+        kinds = ", ".join(f"{name} {share:.1f} %" for name, share in shares[len(PHASES) :])
         return "\n".join([*lines, f"{'phases':>11}  {phases}", f"{'operations':>11}  {kinds}"])
 
     def _repr_html_(self) -> str:
@@ -555,8 +540,8 @@ class Report:
             for name, value in self.summary()
         )
         shares = self._where()
-        phases = _bars("Device time by phase", shares[: len(_PHASES)])
-        kinds = _bars("Device time by operation, the largest", shares[len(_PHASES) :])
+        phases = _bars("Device time by phase", shares[: len(PHASES)])
+        kinds = _bars("Device time by operation, the largest", shares[len(PHASES) :])
         return f"<table>{cells}</table>{phases}{kinds}"
 
 

@@ -12,7 +12,13 @@ from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.balance import stage_transfer
 from ipusim.runtime.replica.partition import Stage, by_chip, partition, updates_by_chip
 from ipusim.runtime.replica.replica import Replica, fullest
-from ipusim.runtime.replica.schedule import PipelineTime, micro_batches_in_flight, pipeline_step
+from ipusim.runtime.replica.schedule import (
+    Order,
+    PipelineTime,
+    micro_batches_in_flight,
+    pipeline_order,
+    pipeline_step,
+)
 from ipusim.runtime.terms import UPDATE, Beside, Work
 
 Placed = tuple[tuple[str, ...], tuple[int, ...], str, str]
@@ -56,6 +62,12 @@ class Pipeline:
             framework=framework,
             stage_ipus=stage_ipus,
         )
+
+    def order(self, costs: FittedCosts) -> tuple[Order, int]:
+        """Return the slots of a micro-batch, and how many periods a weight update has."""
+        works = ([work.at(costs) for work in each] for each in (self.forward, self.backward))
+        order = pipeline_order(*works, *self.placed[1:])
+        return order, self.accumulation // len(order.offsets)
 
     @cached_property
     def free(self) -> PipelineTime:

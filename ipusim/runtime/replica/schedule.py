@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ipusim.errors import ConfigError, resolve_name
@@ -37,7 +37,7 @@ class PipelineTime:
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
+class Order:
     """When stages run: micro-batch k of a period starts `offsets[k]` steps into it."""
 
     ipus: tuple[int, ...]
@@ -51,19 +51,25 @@ class _Order:
         """Steps that one micro-batch needs."""
         return len(self.ipus)
 
+    def running(self, step: int, periods: int) -> Iterator[tuple[int, int]]:
+        """Yield each slot that runs in a step of so many periods, with its micro-batch."""
+        for place, offset in enumerate(self.offsets):
+            for slot in range(self.slots):
+                begun, late = divmod(step - offset - slot, self.period)
+                if late == 0 and 0 <= begun < periods:
+                    yield slot, begun * len(self.offsets) + place
+
     def step(self, step: int, periods: int) -> _Step:
         """Return what happens in a step of so many periods."""
         load: dict[int, float] = {}
         run: dict[int, list[int]] = {}
         sent = copies = False
-        for offset in self.offsets:
-            for slot, ipu in enumerate(self.ipus):
-                begun, late = divmod(step - offset - slot, self.period)
-                if late == 0 and 0 <= begun < periods:
-                    load[ipu] = load.get(ipu, 0.0) + self.seconds[slot]
-                    run.setdefault(ipu, []).extend(self.passes[slot])
-                    sent |= slot == 0
-                    copies |= slot + 1 < self.slots and self.ipus[slot + 1] != ipu
+        for slot, _ in self.running(step, periods):
+            ipu = self.ipus[slot]
+            load[ipu] = load.get(ipu, 0.0) + self.seconds[slot]
+            run.setdefault(ipu, []).extend(self.passes[slot])
+            sent |= slot == 0
+            copies |= slot + 1 < self.slots and self.ipus[slot + 1] != ipu
         slowest = max(load, key=lambda ipu: load[ipu], default=None)
         return _Step(load.get(slowest, 0.0), tuple(run.get(slowest, ())), sent, copies)
 
@@ -82,13 +88,13 @@ class _Step:
         return self.sent * host_s + self.busy_s + self.copies * transfer_s
 
 
-def _order(
+def pipeline_order(
     forward: Sequence[float],
     backward: Sequence[float],
     ipus: Sequence[int],
     schedule: str,
     framework: str,
-) -> _Order:
+) -> Order:
     """Return the slots of one micro-batch, and how micro-batches follow each other.
 
     PopART merges the forward and the backward half of the last stage into one slot: 2 P - 1 slots
@@ -113,7 +119,7 @@ def _order(
         period, offsets = len(slot_ipus), (0,)
     else:
         period, offsets = len(slot_ipus), _rotations(slot_ipus)
-    return _Order(tuple(slot_ipus), tuple(seconds), tuple(passes), period, offsets)
+    return Order(tuple(slot_ipus), tuple(seconds), tuple(passes), period, offsets)
 
 
 def _rotations(slot_ipus: Sequence[int]) -> tuple[int, ...]:
@@ -219,7 +225,7 @@ def pipeline_step(
 
     if stages == 1:
         schedule = "sequential"  # nothing overlaps with a single stage
-    order = _order(stage_forward_s, stage_backward_s, ipus, schedule, framework)
+    order = pipeline_order(stage_forward_s, stage_backward_s, ipus, schedule, framework)
     periods = gradient_accumulation // len(order.offsets)
     if periods * len(order.offsets) != gradient_accumulation:
         raise ConfigError(

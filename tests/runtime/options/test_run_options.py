@@ -324,15 +324,6 @@ def test_more_items_never_take_less_time_or_memory():
         assert two.result.memory.total_bytes > one.result.memory.total_bytes
 
 
-def test_perfetto_file(report, tmp_path):
-    events = json.loads(report.to_perfetto(tmp_path / "trace.json").read_text())["traceEvents"]
-    spans = [event for event in events if event["ph"] == "X"]
-    assert len(spans) == len(report.trace)
-    with pytest.raises(OSError, match="missing"):
-        report.to_perfetto(tmp_path / "missing" / "trace.json")
-    assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
-
-
 def test_sweep_is_tidy_and_repr_has_everything(report):
     frame = ipusim.sweep("resnet18", system=["C2", "IPU-M2000"], micro_batch=[1, 2], progress=False)
     assert len(frame) == 4
