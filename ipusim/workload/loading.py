@@ -31,8 +31,9 @@ def load_model(model: str | Model, **given: Any) -> Model:
 
         return from_onnx(model, **given)
     for name in given:
+        named = model.name if isinstance(model, Model) else model
         raise ConfigError(
-            f"The option {name} is for a path that ends in .onnx, which {model!r} does not: leave "
+            f"The option {name} is for a path that ends in .onnx, which {named!r} does not: leave "
             "it out."
         )
     return model if isinstance(model, Model) else zoo.load(str(model))

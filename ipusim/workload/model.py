@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ipusim.errors import ConfigError
+from ipusim.errors import ConfigError, IpuSimError
 from ipusim.workload.graph import Graph
 
 
@@ -70,6 +71,23 @@ class Model:
     folds_batch_norm: bool = True
     repeated_inputs: tuple[str, ...] = ()
     batch: int | None = None
+
+    def __repr__(self) -> str:
+        """Say in three lines what goes in and out, how much work it is, and of what operators."""
+        try:
+            graph = self.graph()
+        except IpuSimError as error:
+            return f"{self.name}: {error}"
+        ends = (
+            ", ".join(f"{name} {graph.tensors[name].shape}" for name in names)
+            for names in (graph.inputs, graph.outputs)
+        )
+        kinds = Counter(op.kind for op in graph.ops).most_common()
+        return (
+            f"{self.name}: {' -> '.join(ends)}\n"
+            f"{graph.parameters:,} parameters, {graph.macs:,} MACs for these shapes\n"
+            f"{', '.join(f'{count} {kind}' for kind, count in kinds)}"
+        )
 
     def graph(self, micro_batch: int | None = None, precision: str = "16.16") -> Graph:
         """Build the validated graph.

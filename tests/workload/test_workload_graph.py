@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from ipusim.errors import WorkloadError
+from ipusim.errors import ConfigError, WorkloadError
 from ipusim.workload import zoo
 from ipusim.workload.builder import topological_order
 from ipusim.workload.folding import drop_dropout, fold_batch_norm
@@ -25,6 +25,7 @@ from ipusim.workload.graph import (
     arriving_dtype,
 )
 from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.model import Model
 
 
 def _chain() -> Graph:
@@ -356,3 +357,15 @@ def test_only_images_arrive_as_bytes():
     assert arriving_dtype(vector, "float16") == "float16"
     assert arriving_dtype(images, None) == "float32"
     assert arriving_dtype(tokens, "uint8") == "int32"
+
+
+def test_a_model_says_what_it_is_in_three_lines():
+    lines = repr(zoo.load("resnet50")).splitlines()
+    assert lines[0] == "resnet50: images (1, 3, 224, 224) -> fc.bias_add.out (1, 1000)"
+    assert lines[1] == "25,557,032 parameters, 4,089,184,256 MACs for these shapes"
+    assert lines[2].startswith("66 elementwise, 53 conv, 53 norm") and len(lines) == 3
+
+    def refuse(micro_batch):
+        raise ConfigError("Give the sequence.")
+
+    assert repr(Model(name="open", family="test", build=refuse)) == "open: Give the sequence."
