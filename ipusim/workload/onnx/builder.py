@@ -8,6 +8,7 @@ import onnx
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import Graph, Layout, Tensor
+from ipusim.workload.onnx.attention import ATTENTION
 from ipusim.workload.onnx.composites import COMPOSITES
 from ipusim.workload.onnx.context import Handler, ImportContext, Node, Value, has_input
 from ipusim.workload.onnx.elementwise import LAYOUT_HANDLERS
@@ -135,13 +136,14 @@ def walk(
         If the file is damaged, or operators are not supported and not allowed to be unknown.
     """
     context = ImportContext(contents)
-    for name, array in plan.values.items():
+    for name in plan.values:
+        array = plan.value(name, shapes)
         kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
         context.values[name] = Value(shape=array.shape, elem_type=kind, static=True, array=array)
     for item, shape in zip(plan.inputs, shapes, strict=True):
         value = Value(shape=shape, elem_type=item.elem_type, static=False)
         context.record(Node(op_type="Input", input=[], output=[item.name]), item.name, value)
-    visitor = Walk(context, {**COMPOSITES, **LEARNERS}, HANDLERS, rebatch=rebatch)
+    visitor = Walk(context, {**COMPOSITES, **ATTENTION, **LEARNERS}, HANDLERS, rebatch=rebatch)
     try:
         visitor.file()
     except WorkloadError:

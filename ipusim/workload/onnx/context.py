@@ -78,15 +78,16 @@ class Node:
 class Value:
     """One ONNX value.
 
-    ``learnable`` says that it comes from an initializer; ``root`` is the initializer whose
-    memory it shares if only its shape was changed.
+    ``learnable`` says that it comes from an initializer, or that an import rule made it, so that it
+    is no parameter (False); of other constants neither is known.
+    ``root`` is the initializer whose memory it shares if only its shape was changed.
     """
 
     shape: tuple[int, ...]
     elem_type: int
     static: bool
     array: np.ndarray | None = None
-    learnable: bool = False
+    learnable: bool | None = None
     root: str | None = None
 
     @property
@@ -166,6 +167,10 @@ class ImportContext:
         """Whether a value does not depend on the data inputs."""
         return self.values[name].static
 
+    def is_input(self, name: str) -> bool:
+        """Whether a value is one that the host sends."""
+        return any(name == item.name for item in self.contents.inputs)
+
     def dtype(self, name: str, node: Node | None = None) -> str:
         """Return the storage type of a value."""
         elem_type = self.values[name].elem_type
@@ -204,7 +209,9 @@ class ImportContext:
     def constant(self, name: str, array: np.ndarray) -> str:
         """Add a constant that an import rule needs; return its name."""
         kind = helper.np_dtype_to_tensor_dtype(array.dtype)
-        self.values[name] = Value(shape=array.shape, elem_type=kind, static=True, array=array)
+        self.values[name] = Value(
+            shape=array.shape, elem_type=kind, static=True, array=array, learnable=False
+        )
         return name
 
     # -- emission ------------------------------------------------------------------------
@@ -235,7 +242,8 @@ class ImportContext:
                 )
             return name
         dtype = self.dtype(name)
-        learnt = weight or (value.learnable and prod(value.shape) > 1)
+        learnt = value.learnable and prod(value.shape) > 1
+        learnt = learnt or (weight and value.learnable is not False)
         role = role or ("parameter" if learnt and dtype in FLOAT_DTYPES else "constant")
         known = self.graph.tensors.get(name)
         if known is None or (known.role == "constant" and role == "parameter"):

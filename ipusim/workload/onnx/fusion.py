@@ -15,7 +15,10 @@ import numpy as np
 
 from ipusim.workload.onnx.context import ImportContext, Node, Value
 
-_ELEMENTWISE = ("Mul", "Div", "Add", "Sub", "Pow", "Erf", "Tanh", "Square", "Cast", "Clip", "Min")
+_ELEMENTWISE = (
+    *("Mul", "Div", "Add", "Sub", "Neg", "Pow", "Square"),
+    *("Erf", "Tanh", "Cast", "Clip", "Min"),
+)
 _LONGEST_GELU = 12
 
 
@@ -156,8 +159,8 @@ def _roots(pieces: Pieces, node: Node) -> Iterable[str]:
 
 
 def gelu(pieces: Pieces, node: Node) -> None:
-    """X (1 + erf(x / sqrt 2)) / 2, or with tanh, in any association."""
-    grown = pieces.only(node.output[0], "Add")
+    """X (1 + erf(x / sqrt 2)) / 2, or with tanh or erfc, in any association."""
+    grown = pieces.only(node.output[0], "Add", "Sub")
     constant = pieces.constant_operand(grown) if grown else None
     if constant is None or constant[1] != 1.0:
         return
@@ -421,6 +424,17 @@ def flags(pieces: Pieces, node: Node) -> None:
         pieces.context.fused["transposed operands"] += 1
 
 
+def turned_back(pieces: Pieces, node: Node) -> None:
+    """A transpose that undoes the one before it: operators with channels last come in pairs."""
+    before = pieces.maker(node.input[0], "Transpose") if len(node.output) == 1 else None
+    orders = [item.given.get("perm") for item in (before, node) if item is not None]
+    if before is None or not all(orders) or len(before.output) > 1:
+        return
+    if [orders[0][axis] for axis in orders[1]] == sorted(orders[0]):
+        fresh = Node(op_type="Identity", input=before.input[:1], output=node.output, name=node.name)
+        pieces.replace(node, fresh, "transposes that cancel")
+
+
 def siblings(pieces: Pieces) -> None:
     """The same transpose of every part of one tensor is one transpose of all of it."""
     families: dict[tuple[str, tuple[int, ...]], list[Node]] = {}
@@ -530,6 +544,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "ReduceMean": (global_mean,),
     "InstanceNormalization": (group_norm,),
     "MatMul": (one_scale, flags),
+    "Transpose": (turned_back,),
 }
 """Rules by the operator they are anchored at, tried in order."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +124,7 @@ def check_onnx(source: str | PathLike[str] | onnx.ModelProto, **given: Any) -> C
         If the file cannot be read at all.
     """
     from ipusim.workload.onnx.builder import OnnxBuild
-    from ipusim.workload.onnx.inputs import Given, free_sizes, plan_inputs, shown
+    from ipusim.workload.onnx.inputs import Given, OpenSizes, free_sizes, plan_inputs, shown
     from ipusim.workload.onnx.reader import read_onnx
 
     allow_unknown = bool(given.pop("allow_unknown", False))
@@ -137,14 +137,27 @@ def check_onnx(source: str | PathLike[str] | onnx.ModelProto, **given: Any) -> C
     free = free_sizes(contents.inputs)
     if free:
         lines.append(("free", ", ".join(free)))
+    answer, missing = Given(**given), []
     try:
-        build = OnnxBuild(contents, plan_inputs(contents.inputs, Given(**given), contents.source))
+        try:
+            plan = plan_inputs(contents.inputs, answer, contents.source)
+        except OpenSizes as error:
+            # The rest is looked at with the sizes that the message suggests.
+            missing = [("stops at", str(error))]
+            answer = replace(
+                answer,
+                dims={**error.dims, **answer.dims},
+                shapes={**error.shapes, **answer.shapes},
+            )
+            plan = plan_inputs(contents.inputs, answer, contents.source)
+        build = OnnxBuild(contents, plan)
         imported = build.imported()
     except WorkloadError as error:
-        return Check((*lines, ("stops at", str(error))), usable=False)
+        return Check((*lines, *missing, ("stops at", str(error))), usable=False)
     graph, context = imported.graph, imported.context
     lines += [
         ("batch", str(build.batch)),
+        *([("with", f"dims={answer.dims}, shapes={answer.shapes}")] if missing else []),
         ("parameters", f"{graph.parameters:,}"),
         ("MACs", f"{graph.macs:,} for this batch"),
         ("operators", _counted(Counter(op.kind for op in graph.ops))),
@@ -156,7 +169,8 @@ def check_onnx(source: str | PathLike[str] | onnx.ModelProto, **given: Any) -> C
         ("unsupported", f"{kind}: {len(nodes)} nodes, the first {nodes[0]!r}")
         for kind, nodes in context.unknown.items()
     ]
-    return Check(tuple(lines), usable=allow_unknown or not context.unknown)
+    usable = not missing and (allow_unknown or not context.unknown)
+    return Check((*lines, *missing), usable=usable)
 
 
 def _counted(counts: Counter[str]) -> str:

@@ -11,7 +11,6 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,9 @@ import onnx
 from ipusim.errors import WorkloadError, nearest_name
 from ipusim.workload.onnx.reader import DataInput
 
-_BATCH_NAME = re.compile(r"(^|_)(batch|bs|n|b)($|_|size)|batch", re.IGNORECASE)
+_BATCH_NAME = re.compile(r"batch|^(n|b)$|(^|_)bs($|_)", re.IGNORECASE)
 _ANONYMOUS = re.compile(r"^$|^\?$|unk__|dynamic_axes|_dim_\d|^s\d+$|^dyn|^None$", re.IGNORECASE)
-_IMAGE_RANK = 4
+_IMAGE_RANK, _IMAGE_SIDE, _SOUND, _LENGTH = 4, 224, 16_000, 128
 _LARGEST_SIZE = 2**40
 
 
@@ -39,18 +38,29 @@ class Given:
 class InputPlan:
     """Inputs with every size known but the batch (None), and those whose value is known.
 
+    A value that is one number is repeated to the ``filled`` shape of its input.
     ``fixed`` is the batch that the file fixes, 0 where it is free and None where the inputs share
     none; ``default`` what a free one is if nobody says otherwise.
     """
 
     inputs: tuple[DataInput, ...]
     values: dict[str, np.ndarray]
+    filled: dict[str, tuple[int | None, ...]]
     fixed: int | None
     default: int = 1
 
     def shapes(self, batch: int) -> list[tuple[int, ...]]:
         """Return the shape of every input at a batch."""
         return [tuple(batch if n is None else int(n) for n in item.shape) for item in self.inputs]
+
+    def value(self, name: str, shapes: Sequence[tuple[int, ...]]) -> np.ndarray:
+        """Return the value of an input, beside others of these shapes."""
+        pairs = zip(self.inputs, shapes, strict=True)
+        sizes = [one for item, shape in pairs for one in zip(item.shape, shape, strict=True)]
+        batch = next((size for own, size in sizes if own is None), self.default)
+        array = self.values[name]
+        shape = tuple(batch if n is None else n for n in self.filled.get(name, array.shape))
+        return np.broadcast_to(array, shape)
 
 
 def free_sizes(inputs: Sequence[DataInput]) -> dict[str, list[str]]:
@@ -78,6 +88,7 @@ def plan_inputs(inputs: Sequence[DataInput], given: Given, label: str) -> InputP
         for item in inputs
         if item.name in given.values
     }
+    filled = {item.name: item.shape or () for item in inputs if _is_filled(item, values)}
     data = [item for item in inputs if item.name not in values]
     symbols = dict(given.dims)
     _check_names("dimension", symbols, list(free_sizes(inputs)), label)
@@ -101,7 +112,12 @@ def plan_inputs(inputs: Sequence[DataInput], given: Given, label: str) -> InputP
             None if _is_batch(size, axis, batch) else _size(size, symbols)
             for axis, size in enumerate(shapes[item.name])
         ]
-    _refuse_free(data, shapes, label)
+    for name, shape in filled.items():
+        shapes[name] = [
+            None if _is_batch(size, axis, batch) else _size(size, symbols)
+            for axis, size in enumerate(shape)
+        ]
+    _refuse_free([*data, *(item for item in inputs if item.name in filled)], shapes, label)
     settled = tuple(
         DataInput(name=item.name, elem_type=item.elem_type, shape=tuple(shapes[item.name]))
         for item in data
@@ -112,8 +128,16 @@ def plan_inputs(inputs: Sequence[DataInput], given: Given, label: str) -> InputP
     if any(not item.shape for item in settled) and not free:
         fixed = None
     return InputPlan(
-        inputs=settled, values=values, fixed=fixed, default=defaults.pop() if defaults else 1
+        inputs=settled,
+        values=values,
+        filled={name: tuple(shapes[name]) for name in filled},
+        fixed=fixed,
+        default=defaults.pop() if defaults else 1,
     )
+
+
+def _is_filled(item: DataInput, values: Mapping[str, np.ndarray]) -> bool:
+    return item.name in values and not values[item.name].ndim and bool(item.shape)
 
 
 def _check_names(kind: str, given: Mapping[str, Any], known: list[str], label: str) -> None:
@@ -227,61 +251,70 @@ def _arithmetic(node: ast.AST, symbols: Mapping[str, int]) -> int:
     raise ValueError(ast.dump(node))
 
 
+class OpenSizes(WorkloadError):
+    """Sizes are missing; `dims` and `shapes` are those that the message suggests."""
+
+    def __init__(self, message: str, dims: dict[str, int], shapes: dict[str, list[int]]) -> None:
+        super().__init__(message)
+        self.dims, self.shapes = dims, shapes
+
+
 def _refuse_free(
     inputs: Sequence[DataInput], shapes: dict[str, list[int | str | None]], label: str
 ) -> None:
-    missing = [item for item in inputs if item.shape is None and not shapes[item.name]]
-    if missing:
-        line = " ".join(f"--shape {item.name}=1,3,224,224" for item in missing)
-        raise WorkloadError(
-            f"{label[0].upper() + label[1:]} does not say the shape of "
-            f"{', '.join(repr(item.name) for item in missing)}: add such as '{line}'."
-        )
-    named: dict[str, None] = {}
-    unnamed: list[str] = []
+    dims: dict[str, int] = {}
+    whole: dict[str, list[int]] = {}
     for item in inputs:
         shape = shapes[item.name]
-        open_names = [size for size in shape if isinstance(size, str) and size]
-        for size in open_names:
-            named.update(dict.fromkeys(_terms(size) or [size]))
+        if item.shape is None and not shape:
+            whole[item.name] = [1, 3, _IMAGE_SIDE, _IMAGE_SIDE]
+        typical = [_typical(shape, axis) for axis in range(len(shape))]
+        for size, guess in zip(shape, typical, strict=True):
+            if isinstance(size, str) and size:
+                dims.update({name: dims.get(name, guess) for name in _terms(size) or [size]})
+    for item in inputs:
+        shape = shapes[item.name]
         if "" in shape:
-            guess = [_example(shape, axis) for axis in range(len(shape))]
-            unnamed.append(f"{item.name}={','.join(map(str, guess))}")
-    if not named and not unnamed:
+            whole[item.name] = [
+                _size(size, dims) if size else _typical(shape, axis)
+                for axis, size in enumerate(shape)
+            ]
+    if not dims and not whole:
         return
-    known = sorted(named)
-    line = [f"--dim {name}={_typical(name)}" for name in known]
-    line += [f"--shape {text}" for text in unnamed]
+    dims = dict(sorted(dims.items()))
+    line = [f"--dim {name}={size}" for name, size in dims.items()]
+    line += [f"--shape {name}={','.join(map(str, shape))}" for name, shape in whole.items()]
     listed = "; ".join(
-        f"{item.name!r} is {shown(shapes[item.name])}"
+        f"{item.name!r} is {shown(shapes[item.name]) if shapes[item.name] else 'of any shape'}"
         for item in inputs
-        if any(isinstance(size, str) for size in shapes[item.name])
+        if item.name in whole or any(isinstance(size, str) for size in shapes[item.name])
     )
-    python = f", in Python dims={{{known[0]!r}: {_typical(known[0])}}}" if known else ""
-    raise WorkloadError(
+    python = [f"dims={dims}"] if dims else []
+    python += [f"shapes={whole}"] if whole else []
+    raise OpenSizes(
         f"{label[0].upper() + label[1:]} leaves sizes open ({listed}): add such as "
-        f"'{' '.join(line)}'{python}."
+        f"'{' '.join(line)}', in Python {', '.join(python)}.",
+        dims,
+        whole,
     )
 
 
-def _typical(name: str) -> int:
-    """Return a size to suggest for a named dimension."""
-    lowered = name.lower()
-    if "past" in lowered:
-        return 0
-    for size, parts in ((224, ("height", "width", "image")), (16000, ("sample", "audio", "wave"))):
-        if any(part in lowered for part in parts):
-            return size
-    return 128
-
-
-def _example(shape: Sequence[int | str | None], axis: int) -> int:
+def _typical(shape: Sequence[int | str | None], axis: int) -> int:
+    """Return a size to suggest: the side of an image, a second of sound, a sentence, no past."""
     size = shape[axis]
     if isinstance(size, int):
         return size
-    if size is None or axis == 0:
+    # The first free size behind a fixed one is the batch of a state, as in (layers, batch, hidden).
+    if size is None or (not size and (axis == 0 or isinstance(shape[0], int))):
         return 1
-    return 224 if len(shape) == _IMAGE_RANK else 128
+    free = [place for place, one in enumerate(shape) if isinstance(one, str) and place]
+    sides = {"past": 0} | dict.fromkeys(("height", "width", "image"), _IMAGE_SIDE)
+    sides |= dict.fromkeys(("sample", "audio", "wave"), _SOUND)
+    for part, typical in sides.items():
+        if part in size.lower():
+            return typical
+    is_image = len(shape) == _IMAGE_RANK and free in ([2, 3], [1, 2])
+    return _IMAGE_SIDE if is_image else _LENGTH
 
 
 def shown(shape: Sequence[int | str | None]) -> str:
@@ -297,8 +330,8 @@ def _value(item: DataInput, given: Any, label: str) -> np.ndarray:
         shape = tuple(size if isinstance(size, int) else -1 for size in item.shape or ())
         if item.shape is None:
             return array
-        if array.ndim == 0 and -1 not in shape:
-            return np.full(shape, array) if prod(shape) <= 2**16 else array
+        if array.ndim == 0:
+            return array
         free = [axis for axis, size in enumerate(shape) if size < 0]
         if len(free) > 1:
             return array if array.ndim == len(shape) else array.reshape([1] * len(shape))

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ipusim.workload.onnx.composites import Composite, Parts, same_as
-from ipusim.workload.onnx.context import Node
-from ipusim.workload.onnx.walk import Walk
+from ipusim.workload.onnx.composites import same_as
+from ipusim.workload.onnx.walk import Parts, Recipe
 
 ML = "ai.onnx.ml"
 """Domain of the operators of classical machine learning."""
@@ -39,7 +38,7 @@ def _listed(p: Parts, *names: str) -> list[Any]:
 def _rows(p: Parts) -> tuple[str, int]:
     """Return the data as float rows, and their length."""
     x = p.input(0)
-    if p.context.dtype(x) not in ("float16", "float32"):
+    if not p.is_float(x):
         x = p("Cast", x, to=1)
     *rows, length = p.shape(x) or (1,)
     return (x if len(rows) == 1 else p.reshape(x, -1, length)), length
@@ -53,19 +52,16 @@ def _classes(p: Parts) -> int:
 def _scored(p: Parts, scores: str, place: int) -> None:
     """Transform scores and, in a classifier, choose the best."""
     kind = _TRANSFORMS.get(str(p.get("post_transform", "NONE")), "Identity")
-    if kind == "Softmax":
-        scores = p(kind, scores, axis=-1, out=p.out(place))
-    else:
-        scores = p(kind, scores, out=p.out(place))
+    given = {"axis": -1} if kind == "Softmax" else {}
+    scores = p(kind, scores, out=p.out(place), **given)
     if place and p.out():
         p.note(_LABELS)
         p("ArgMax", scores, axis=1, keepdims=0, out=p.out())
 
 
-def _linear(walk: Walk, node: Node) -> None:
-    p = Parts(walk, node)
+def _linear(p: Parts) -> None:
     x, length = _rows(p)
-    classifier = node.op_type == "LinearClassifier"
+    classifier = p.node.op_type == "LinearClassifier"
     columns = _classes(p) if classifier else int(p.get("targets", 1))
     y = p("MatMul", x, p.stored(length, columns))
     if _listed(p, "intercepts"):
@@ -73,63 +69,51 @@ def _linear(walk: Walk, node: Node) -> None:
     _scored(p, y, int(classifier))
 
 
-def _scaler(walk: Walk, node: Node) -> None:
-    p = Parts(walk, node)
+def _scaler(p: Parts) -> str:
     x, _ = _rows(p)
     y = p("Sub", x, np.array(p.get("offset"), np.float32)) if _listed(p, "offset") else x
-    p(
-        "Mul",
-        y,
-        np.array(p.get("scale"), np.float32) if _listed(p, "scale") else p.scalar(y, 1),
-        out=p.out(),
-    )
+    scale = np.array(p.get("scale"), np.float32) if _listed(p, "scale") else p.number(1)
+    return p("Mul", y, scale)
 
 
-def _normalizer(walk: Walk, node: Node) -> None:
-    p = Parts(walk, node)
+def _normalizer(p: Parts) -> str:
     x, _ = _rows(p)
     kind = {"L1": "ReduceL1", "L2": "ReduceL2"}.get(str(p.get("norm", "MAX")), "ReduceMax")
-    p("Div", x, p(kind, x, np.array([1], np.int64), axes=[1]), out=p.out())
+    return p("Div", x, p(kind, x, np.array([1], np.int64), axes=[1]))
 
 
-def _imputer(walk: Walk, node: Node) -> None:
-    p = Parts(walk, node)
-    x = p.input(0)
-    p("Where", p("IsNaN", x), p.scalar(x, 0), x, out=p.out())
+def _imputer(p: Parts) -> str:
+    return p("Where", p("IsNaN", p.input(0)), p.number(0), p.input(0))
 
 
-def _binarizer(walk: Walk, node: Node) -> None:
-    p = Parts(walk, node)
-    above = p("Greater", p.input(0), p.scalar("", float(p.get("threshold", 0.0))))
-    p("Cast", above, to=p.context.values[p.input(0)].elem_type, out=p.out())
+def _binarizer(p: Parts) -> str:
+    above = p("Greater", p.input(0), p.number(float(p.get("threshold", 0.0))))
+    return p("Cast", above, to=p.kind())
 
 
-def _features(walk: Walk, node: Node) -> None:
+def _features(p: Parts) -> str:
     """ArrayFeatureExtractor: columns by index."""
-    p = Parts(walk, node)
     indices = p.reshape(p.input(1), -1)
     rank = len(p.shape(p.input(0)))
     data = p.input(0) if rank > 1 else p.reshape(p.input(0), 1, -1)
-    p("Gather", data, indices, axis=-1, out=p.out())
+    return p("Gather", data, indices, axis=-1)
 
 
-def _encoded(walk: Walk, node: Node) -> None:
-    """LabelEncoder and OneHotEncoder: a comparison with every key."""
-    p = Parts(walk, node)
+def _encoded(p: Parts) -> str:
+    """LabelEncoder, CategoryMapper and OneHotEncoder: a comparison with every key."""
     x = p.input(0)
     keys = _listed(p, *(n for n in p.node.given if n.startswith(("keys_", "cats_", "classes_"))))
     rank = len(p.shape(x))
     wide = p("Unsqueeze", x, np.array([rank], np.int64), axes=[rank])
-    if p.context.dtype(wide) not in ("float16", "float32"):
+    if not p.is_float(wide):
         wide = p("Cast", wide, to=1)
     hits = p("Cast", p("Equal", wide, np.arange(max(1, len(keys)), dtype=np.float32)), to=1)
-    if node.op_type == "OneHotEncoder":
-        p("Identity", hits, out=p.out())
-        return
+    if p.node.op_type == "OneHotEncoder":
+        return hits
     values = [name for name in p.node.given if name.startswith("values_")]
     numeric = any("float" in name for name in values)
     table = np.arange(max(1, len(keys))).astype(np.float32 if numeric else np.int64)
-    p("Gather", table, p("ArgMax", hits, axis=-1, keepdims=0), axis=0, out=p.out())
+    return p("Gather", table, p("ArgMax", hits, axis=-1, keepdims=0), axis=0)
 
 
 def _depth(p: Parts) -> tuple[int, int, int]:
@@ -161,11 +145,10 @@ def _depth(p: Parts) -> tuple[int, int, int]:
     return trees, max(1, levels + deeper), max(1, len(children))
 
 
-def _trees(walk: Walk, node: Node) -> None:
-    p = Parts(walk, node)
+def _trees(p: Parts) -> None:
     x, _ = _rows(p)
     trees, levels, nodes = _depth(p)
-    classifier = node.op_type == "TreeEnsembleClassifier"
+    classifier = p.node.op_type == "TreeEnsembleClassifier"
     columns = _classes(p) if classifier else int(p.get("n_targets", 1))
     table, limits = np.zeros((nodes, 3), np.int64), np.zeros(nodes, np.float32)
     at: str | np.ndarray = np.zeros((p.shape(x)[0], trees), np.int64)
@@ -183,11 +166,10 @@ def _trees(walk: Walk, node: Node) -> None:
     _scored(p, scores, int(classifier))
 
 
-def _vectors(walk: Walk, node: Node) -> None:
+def _vectors(p: Parts) -> None:
     """SVMClassifier and SVMRegressor."""
-    p = Parts(walk, node)
     x, length = _rows(p)
-    classifier = node.op_type == "SVMClassifier"
+    classifier = p.node.op_type == "SVMClassifier"
     classes = _classes(p) if classifier else 1
     pairs = classes * (classes - 1) // 2 if classifier else 1
     count = len(_listed(p, "support_vectors")) // length
@@ -198,7 +180,7 @@ def _vectors(walk: Walk, node: Node) -> None:
             squares = p("ReduceSumSquare", x, np.array([1], np.int64), axes=[1])
             y = p("Exp", p("Neg", p("Sub", squares, y)))
         elif kernel == "POLY":
-            y = p("Pow", y, p.scalar(y, 3.0))
+            y = p("Pow", y, p.number(3.0))
         elif kernel == "SIGMOID":
             y = p("Tanh", y)
         y = p("MatMul", y, p.stored(count, pairs))
@@ -211,12 +193,12 @@ def _vectors(walk: Walk, node: Node) -> None:
     _scored(p, y, int(classifier))
 
 
-def _joined(walk: Walk, node: Node) -> None:
+def _joined(p: Parts) -> str:
     """FeatureVectorizer."""
-    Parts(walk, node)("Concat", *node.input, axis=1, out=node.output[0])
+    return p("Concat", *p.node.input, axis=1)
 
 
-LEARNERS: dict[tuple[str, str], Composite] = {
+LEARNERS: dict[tuple[str, str], Recipe] = {
     (ML, name): rule
     for name, rule in {
         "LinearClassifier": _linear,
@@ -227,6 +209,7 @@ LEARNERS: dict[tuple[str, str], Composite] = {
         "Binarizer": _binarizer,
         "ArrayFeatureExtractor": _features,
         "LabelEncoder": _encoded,
+        "CategoryMapper": _encoded,
         "OneHotEncoder": _encoded,
         "FeatureVectorizer": _joined,
         "TreeEnsembleClassifier": _trees,

@@ -43,9 +43,9 @@ class Call:
         """Whether an optional input is given."""
         return has_input(self.node, place)
 
-    def shape(self, place: int = 0) -> Shape:
-        """Return the shape of an input."""
-        return self.context.values[self.node.input[place]].shape
+    def shape(self, which: int | str = 0) -> Shape:
+        """Return the shape of an input by its place, or of any value by its name."""
+        return self.context.shape(self.node.input[which] if isinstance(which, int) else which)
 
     def kind(self, place: int = 0) -> int:
         """Return the element type of an input."""
@@ -75,12 +75,12 @@ class Call:
                     "lies in external data that is not there; put that file beside the model."
                     if value.learnable
                     else "depends on data; give the input it comes from, such as '--value "
-                    f"{self._source(name)}=...'."
+                    f"{self.source(name)}=...'."
                 )
             )
         return value.array
 
-    def _source(self, name: str) -> str:
+    def source(self, name: str) -> str:
         """Return an input of the file on which a value depends, the last one added first."""
         made = {out: node for node in self.context.nodes for out in node.output}
         seen = {name}

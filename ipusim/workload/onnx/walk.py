@@ -6,7 +6,7 @@ sequences of tensors are followed by name, and composite operators are replaced 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import prod
 
@@ -15,7 +15,9 @@ import onnx
 from onnx import helper
 
 from ipusim.errors import WorkloadError
+from ipusim.workload.graph import FLOAT_DTYPES
 from ipusim.workload.onnx.context import (
+    DTYPES,
     ImportContext,
     Node,
     Value,
@@ -128,12 +130,15 @@ class Walk:
         composite = self.composites.get((form, node.op_type))
         composite = composite or self.composites.get((node.domain, node.op_type))
         if composite is not None and not (static and self._evaluable(node, inputs)):
-            composite(self, node)
+            Parts(self, node).run(composite)
             return
         rule = RULES.get(node.op_type) if not node.domain else None
         known = rule is not None and (static or node.op_type in self.handlers)
         if not known and not (static and self._evaluable(node, inputs)):
             if not self._defined(node):
+                if rule is not None:
+                    # Without a handler it has to be constant: the rule says what it lacks for that.
+                    rule(Call(self.context, node))
                 self._unknown(node, inputs)
             return
         self._rebatch(node, static)
@@ -219,7 +224,8 @@ class Walk:
                     for name, array, kind in zip(named, arrays, kinds, strict=False)
                 ]
         shape_only = node.op_type in _SHAPE_ONLY and bool(inputs)
-        learnable = any(value.learnable for value in inputs)
+        kinds = {value.learnable for value in inputs}
+        learnable = True if True in kinds else False if kinds == {False} else None
         for place, (name, (shape, kind)) in enumerate(pairs):
             array = arrays[place] if place < len(arrays) else None
             self.context.record(
@@ -316,7 +322,7 @@ class Walk:
             value = self.context.values.get(condition)
             if value is not None and value.array is not None and not bool(np.all(value.array)):
                 break
-            if unbounded and condition and (value is None or value.array is None):
+            if unbounded and (value is None or value.array is None):
                 self._unknown_trips(node)
             prefix = f"{node.name or node.output[0]}#{trip}/"
             counter = self.context.constant(f"{prefix}trip", np.array(trip, np.int64))
@@ -333,27 +339,31 @@ class Walk:
         return self.context.constant(f"{prefix}true", np.array(True))
 
     def _unknown_trips(self, node: Node) -> None:
+        call = Call(self.context, node)
+        names = [name for name in node.input[:2] if name and not self.context.is_static(name)]
+        given = [name for name in map(call.source, names) if self.context.is_input(name)]
+        advice = f"give it by '--value {given[0]}=8' or such" if given else "export it unrolled"
         raise WorkloadError(
-            f"The {node_label(node)} runs until data tell it to stop, so its time is unknown; "
-            "export the model with a fixed number of steps."
+            f"The {node_label(node)} runs as often as data say, so its time is unknown; {advice}."
         )
 
     def scan(self, node: Node) -> None:
-        """Scan over the first axis of its inputs: unrolled."""
+        """Scan over an axis of its inputs: unrolled, in whichever direction."""
         body: onnx.GraphProto = node.given["body"]
         count = node.given["num_scan_inputs"]
         carried = list(node.input[: len(node.input) - count])
         scanned = node.input[len(carried) :]
-        length = self.context.value(scanned[0], node).shape[0]
+        axes = node.given.get("scan_input_axes") or [0] * count
+        length = self.context.value(scanned[0], node).shape[axes[0]]
         stacked: list[list[str]] = [[] for _ in range(len(body.output) - len(carried))]
         for trip in range(length):
             prefix = f"{node.name or node.output[0]}#{trip}/"
             index = self.context.constant(f"{prefix}trip", np.array(trip, np.int64))
             slices = []
-            for place, source in enumerate(scanned):
-                name = f"{prefix}in{place}"
+            for place, (source, axis) in enumerate(zip(scanned, axes, strict=True)):
+                name, given = f"{prefix}in{place}", {"axis": axis}
                 self.visit(
-                    Node(op_type="Gather", input=[source, index], output=[name], given={"axis": 0})
+                    Node(op_type="Gather", input=[source, index], output=[name], given=given)
                 )
                 slices.append(name)
             formal = [item.name for item in body.input]
@@ -367,9 +377,11 @@ class Walk:
     def _finish(self, node: Node, carried: list[str], stacked: list[list[str]]) -> None:
         for output, source in zip(node.output, carried, strict=False):
             self._bind(node, output, source)
-        for output, pieces in zip(node.output[len(carried) :], stacked, strict=False):
+        outputs = zip(node.output[len(carried) :], stacked, strict=False)
+        for place, (output, pieces) in enumerate(outputs):
             if output:
-                self._join(node, pieces, output, axis=0, new_axis=True)
+                places = node.given.get("scan_output_axes") or [0] * len(stacked)
+                self._join(node, pieces, output, axis=places[place], new_axis=True)
 
     def _join(
         self, node: Node, pieces: list[str], output: str, *, axis: int, new_axis: bool
@@ -454,6 +466,120 @@ class Walk:
         else:
             self._bind(node, node.output[0], node.input[0])
 
+
+class Parts(Call):
+    """A composite as its recipe sees it: it writes the nodes that the composite stands for."""
+
+    def __init__(self, walk: Walk, node: Node) -> None:
+        super().__init__(walk.context, node)
+        self.walk = walk
+        self.label = node.name or next(filter(None, node.output))
+        self._count = 0
+
+    def run(self, recipe: Recipe) -> None:
+        """Let what a recipe returns be the first result of the composite."""
+        result, name = recipe(self), self.out()
+        if result is None or not name:
+            return
+        last = self.context.nodes[-1] if self.context.nodes else self.node
+        if last.output[0] == result and result.startswith(f"{self.label}."):
+            self.context.record(self.node, name, self.context.values.pop(result))
+            last.output[0] = name
+        else:
+            self("Identity", result, out=name)
+
+    def __call__(
+        self,
+        op_type: str,
+        *inputs: str | np.ndarray,
+        out: str = "",
+        outs: int = 1,
+        results: list[str] | None = None,
+        **given: object,
+    ) -> str:
+        """Visit a node; return the name of its first result, `other` names the rest."""
+        self._count += 1
+        stem = f"{self.label}.{op_type}{self._count}"
+        first = f"{stem}.out"
+        names = results or [out or first, *(self.other(first, i) for i in range(1, outs))]
+        operands = [
+            self.context.constant(f"{stem}.in{place}", item)
+            if isinstance(item, np.ndarray)
+            else item
+            for place, item in enumerate(inputs)
+        ]
+        self.walk.visit(
+            Node(op_type=op_type, input=operands, output=names, given=dict(given), name=stem)
+        )
+        return names[0]
+
+    def other(self, first: str, place: int) -> str:
+        """Return the name of a further result of a node."""
+        return f"{first}.{place}"
+
+    def input(self, place: int) -> str:
+        """Return the name of an input of the composite, empty if it is not given."""
+        return self.node.input[place] if self.has(place) else ""
+
+    def out(self, place: int = 0) -> str:
+        """Return the name of a result of the composite, empty if nobody asks for it."""
+        return self.node.output[place] if place < len(self.node.output) else ""
+
+    def is_float(self, name: str) -> bool:
+        """Whether a value is of floating-point numbers."""
+        return self.context.dtype(name) in FLOAT_DTYPES
+
+    def floating(self, place: int) -> str:
+        """Return an input of integers as if it was of floating-point numbers."""
+        value = self.context.values[self.input(place)]
+        if DTYPES.get(value.elem_type) not in FLOAT_DTYPES:
+            value.elem_type = FLOAT
+            value.array = None if value.array is None else value.array.astype(np.float32)
+        return self.input(place)
+
+    def number(self, value: float) -> np.ndarray:
+        """Return a constant operand."""
+        return np.asarray(value, np.float32)
+
+    def sum(self, first: str, *names: str) -> str:
+        """Return the sum of values, absent ones left out."""
+        for name in filter(None, names):
+            first = self("Add", first, name)
+        return first
+
+    def reshape(self, x: str, *shape: int, out: str = "") -> str:
+        """Visit a Reshape."""
+        return self("Reshape", x, np.array(shape, np.int64), out=out)
+
+    def transpose(self, x: str, *order: int, out: str = "") -> str:
+        """Visit a Transpose."""
+        return self("Transpose", x, out=out, perm=list(order))
+
+    def slice(self, x: str, axis: int, start: int, end: int) -> str:
+        """Visit a Slice along one axis."""
+        bounds = [np.array([value], np.int64) for value in (start, end, axis)]
+        return self("Slice", x, *bounds)
+
+    def split(self, x: str, axis: int, *sizes: int) -> list[str]:
+        """Visit a Split; return the parts."""
+        first = self("Split", x, np.array(sizes, np.int64), outs=len(sizes), axis=axis)
+        return [first, *(self.other(first, place) for place in range(1, len(sizes)))]
+
+    def stored(self, *shape: int, learnable: bool = True) -> str:
+        """Add weights, or a fixed table, whose values do not matter; return their name."""
+        self._count += 1
+        name = f"{self.label}.weights{self._count}"
+        value = Value(shape=shape, elem_type=FLOAT, static=True, learnable=learnable, root=name)
+        self.context.record(self.node, name, value)
+        return name
+
+    def note(self, text: str) -> None:
+        """Count an assumption."""
+        self.context.notes[text] += 1
+
+
+Recipe = Callable[[Parts], str | None]
+"""Visits what a composite stands for; returns its first result, or None if that has its name."""
 
 _CONTROL = {
     "If": Walk.branch,

@@ -118,7 +118,7 @@ CASES = {
         "elements, what some tens of chips hold",
     ),
     "a loop of 2^40 trips": (_loop(HUGE), "operators run"),
-    "a loop that data end": (_loop(HUGE, endless=True), "runs until data tell it to stop"),
+    "a loop that data end": (_loop(HUGE, endless=True), "runs as often as data say"),
     "a pad of 2^40": (
         make_model(
             [_node("Pad", ["x", "pads"], ["y"])], {"x": [4]}, ["y"], {"pads": np.array([0, HUGE])}

@@ -1,0 +1,240 @@
+"""Attention and what belongs to it: heads, caches, rotary positions, mixtures of experts."""
+
+from __future__ import annotations
+
+import math
+from math import prod
+
+import numpy as np
+
+from ipusim.workload.onnx.walk import VENDOR, Parts, Recipe
+
+
+def _heads(p: Parts, x: str, heads: int) -> str:
+    """Return (batch, length, heads x size) as (batch, heads, length, size)."""
+    shape = p.shape(x)
+    if len(shape) == 4:
+        return x
+    batch, length, width = shape
+    split = p.reshape(x, batch, length, heads, width // heads)
+    return p.transpose(split, 0, 2, 1, 3)
+
+
+def _repeat_heads(p: Parts, x: str, heads: int) -> str:
+    """Let groups of query heads share the keys or values of one head."""
+    batch, own, length, size = p.shape(x)
+    if own == heads:
+        return x
+    wide = p.reshape(x, batch, own, 1, length, size)
+    wide = p("Expand", wide, np.array([batch, own, heads // own, length, size], np.int64))
+    return p.reshape(wide, batch, heads, length, size)
+
+
+def _scores(p: Parts, q: str, k: str) -> str:
+    return p("MatMul", q, p.transpose(_repeat_heads(p, k, p.shape(q)[1]), 0, 1, 3, 2))
+
+
+def _attend(
+    p: Parts, q: str, k: str, v: str, *, mask: str = "", causal: bool = False, flat: bool = True
+) -> str:
+    """Return softmax(q k' scale + mask) v, heads joined again if `flat`."""
+    batch, heads, length, size = p.shape(q)
+    v = _repeat_heads(p, v, heads)
+    scores = _scores(p, q, k)
+    scores = p("Mul", scores, p.number(p.get("scale") or 1 / math.sqrt(size)))
+    if p.get("softcap"):
+        capped = p("Tanh", p("Div", scores, p.number(p.get("softcap"))))
+        scores = p("Mul", capped, p.number(p.get("softcap")))
+    if mask and p.is_float(mask):
+        scores = p("Add", scores, mask)
+    elif mask:
+        scores = p("Where", mask, scores, p.number(-1e4))
+    if causal:
+        scores = p("Add", scores, p.stored(length, p.shape(k)[2], learnable=False))
+    mixed = p("MatMul", p("Softmax", scores, axis=-1), v)
+    if not flat:
+        return mixed
+    return p.reshape(p.transpose(mixed, 0, 2, 1, 3), batch, length, heads * p.shape(v)[3])
+
+
+def _with_past(p: Parts, k: str, v: str, place: int) -> tuple[str, str]:
+    """Return keys and values behind those of earlier steps; they are results 1 and 2 as well."""
+    results = []
+    for output, (current, past) in enumerate(((k, place), (v, place + 1)), start=1):
+        if p.has(past):
+            current = p("Concat", p.input(past), current, axis=2, out=p.out(output))
+        elif p.out(output):
+            current = p("Identity", current, out=p.out(output))
+        results.append(current)
+    return results[0], results[1]
+
+
+def _attention(p: Parts) -> str:
+    """Attention of opset 23: (q, k, v, mask, past key, past value)."""
+    q, k, v = (p.input(place) for place in range(3))
+    flat = len(p.shape(q)) == 3
+    if flat:
+        heads, own = int(p.get("q_num_heads")), int(p.get("kv_num_heads"))
+        q, k, v = _heads(p, q, heads), _heads(p, k, own), _heads(p, v, own)
+    k, v = _with_past(p, k, v, 4)
+    if p.out(3):
+        p("Identity", _scores(p, q, k), out=p.out(3))
+    return _attend(p, q, k, v, mask=p.input(3), causal=bool(p.get("is_causal")), flat=flat)
+
+
+def _packed(mask: int, past: int) -> Recipe:
+    """Return the rule of Attention of com.microsoft: one product for q, k and v, then attention."""
+
+    def recipe(p: Parts) -> str:
+        heads = int(p.get("num_heads"))
+        product = p.sum(p("MatMul", p.input(0), p.floating(1)), p.input(2))
+        sizes = list(p.get("qkv_hidden_sizes") or [p.shape(product)[-1] // 3] * 3)
+        q, k, v = (_heads(p, x, heads) for x in p.split(product, 2, *sizes))
+        if p.has(past):
+            before = [p("Gather", p.input(past), np.array(i), axis=0) for i in range(2)]
+            k, v = (p("Concat", old, new, axis=2) for old, new in zip(before, (k, v), strict=True))
+        if p.out(1):
+            first = np.array([0], np.int64)
+            pair = [p("Unsqueeze", x, first, axes=[0]) for x in (k, v)]
+            p("Concat", *pair, axis=0, out=p.out(1))
+        causal = bool(p.get("unidirectional"))
+        return _attend(p, q, k, v, mask=_vendor_mask(p, mask), causal=causal)
+
+    return recipe
+
+
+def _vendor_mask(p: Parts, place: int) -> str:
+    if not p.has(place):
+        return ""
+    p.note("masks of fused attention are one addition to the scores")
+    mask = p.input(place)
+    shape = p.shape(mask)
+    if len(shape) < 2:
+        return ""
+    numeric = p("Cast", mask, to=1)
+    if len(shape) == 2:
+        numeric = p.reshape(numeric, shape[0], 1, 1, shape[1])
+    elif len(shape) == 3:
+        numeric = p.reshape(numeric, shape[0], 1, *shape[1:])
+    return numeric
+
+
+def _multi_head(bias: int, mask: int, added: int, past: int) -> Recipe:
+    """Return the rule of (q, k, v) with a bias, a mask of keys, one of scores, and a past."""
+
+    def recipe(p: Parts) -> str:
+        heads = int(p.get("num_heads"))
+        if not p.has(1):
+            packed = p.transpose(p.input(0), 3, 0, 2, 1, 4)
+            q, k, v = (p("Gather", packed, np.array(i), axis=0) for i in range(3))
+        elif not p.has(2):
+            packed = p.transpose(p.input(1), 3, 0, 2, 1, 4)
+            q, (k, v) = p.input(0), (p("Gather", packed, np.array(i), axis=0) for i in range(2))
+        else:
+            q, k, v = (p.input(place) for place in range(3))
+        if p.has(bias):
+            width = p.shape(p.input(bias))[0] // 3
+            parts = [p.slice(p.input(bias), 0, i * width, (i + 1) * width) for i in range(3)]
+            q, k, v = (
+                p("Add", x, part) if len(p.shape(x)) == 3 else x
+                for x, part in zip((q, k, v), parts, strict=True)
+            )
+        q, k, v = (_heads(p, x, heads) for x in (q, k, v))
+        k, v = _with_past(p, k, v, past)
+        masked = p.input(added) or _vendor_mask(p, mask)
+        return _attend(p, q, k, v, mask=masked, causal=bool(p.get("unidirectional")))
+
+    return recipe
+
+
+def _grouped_query(p: Parts) -> str:
+    """GroupQueryAttention: (q, k, v, past key, past value, lengths, total, cos, sin)."""
+    heads, own = int(p.get("num_heads")), int(p.get("kv_num_heads"))
+    q, k, v = (p.input(place) for place in range(3))
+    if not p.has(1):
+        size = p.shape(q)[2] // (heads + 2 * own)
+        q, k, v = p.split(q, 2, heads * size, own * size, own * size)
+    q, k, v = _heads(p, q, heads), _heads(p, k, own), _heads(p, v, own)
+    if p.get("do_rotary", 0) and p.has(7):
+        q, k = (_rotated(p, x, p.input(7), p.input(8)) for x in (q, k))
+    k, v = _with_past(p, k, v, 3)
+    return _attend(p, q, k, v, causal=p.shape(q)[2] > 1)
+
+
+def _rotated(p: Parts, x: str, cosine: str, sine: str, dims: int = 0) -> str:
+    """Return (batch, heads, length, size) turned by angles: x cos + swapped(x) sin."""
+    length, size = p.shape(x)[2:]
+    dims = dims or size
+    if len(p.shape(cosine)) == 2:
+        cosine, sine = (p.slice(table, 0, 0, length) for table in (cosine, sine))
+    else:
+        one = np.array([1], np.int64)
+        cosine, sine = (p("Unsqueeze", table, one, axes=[1]) for table in (cosine, sine))
+    first, second = p.slice(x, 3, 0, dims // 2), p.slice(x, 3, dims // 2, dims)
+    real = p("Sub", p("Mul", first, cosine), p("Mul", second, sine))
+    imaginary = p("Add", p("Mul", second, cosine), p("Mul", first, sine))
+    rest = [p.slice(x, 3, dims, size)] if dims < size else []
+    return p("Concat", real, imaginary, *rest, axis=3)
+
+
+def _rotary(x: int, positions: int, cosine: int, sine: int) -> Recipe:
+    """Return the rule of a RotaryEmbedding with its operands at these places."""
+
+    def recipe(p: Parts) -> str:
+        shape = p.shape(x)
+        tables = [p.input(cosine), p.input(sine)]
+        dims = int(p.get("rotary_embedding_dim", 0) or 0)
+        heads = int(p.get("num_heads", 0) or 0)
+        data = p.input(x)
+        if len(shape) == 3:
+            heads = heads or shape[2] // (dims or 2 * p.shape(tables[0])[-1])
+            data = _heads(p, data, heads)
+        if p.has(positions) and len(p.shape(positions)) == 2:
+            tables = [p("Gather", table, p.input(positions), axis=0) for table in tables]
+        result = _rotated(p, data, *tables, dims=dims)
+        return result if len(shape) == 4 else p.reshape(p.transpose(result, 0, 2, 1, 3), *shape)
+
+    return recipe
+
+
+def _experts(p: Parts) -> str:
+    """MoE: (x, scores, weights and bias in, weights and bias out, weights and bias of a gate)."""
+    p.note("experts get equal shares of the rows")
+    shape, best = p.shape(), int(p.get("k", 1))
+    x = p.reshape(p.input(0), -1, shape[-1])
+    rows, hidden = p.shape(x)
+    experts = min(p.shape(1)[-1], rows * best)
+    each = -(-rows * best // experts)
+    inner = prod(p.shape(2)) // (p.shape(2)[0] * hidden)
+    share = p("TopK", p("Softmax", p.input(1), axis=-1), np.array([best], np.int64), outs=2)
+    choice = p.reshape(p.other(share, 1), rows * best)
+    order = p.slice(p("Concat", choice, choice, axis=0), 0, 0, each * experts)
+    sent = p.reshape(p("Gather", x, order, axis=0), experts, each, hidden)
+
+    def product(x: str, width: int, out: int, bias: int) -> str:
+        y = p("MatMul", x, p.stored(experts, width, out))
+        return p("Add", y, p.stored(experts, 1, out)) if p.has(bias) else y
+
+    kind = {"gelu": "Gelu", "silu": "Swish", "swiglu": "Swish"}.get(p.get("activation_type"))
+    y = p(kind or "Relu", product(sent, hidden, inner, 3))
+    if p.has(6):
+        y = p("Mul", y, product(sent, hidden, inner, 7))
+    y = p.reshape(product(y, inner, hidden, 5), each * experts, hidden)
+    back = p.reshape(p("Gather", y, choice, axis=0), rows, best, hidden)
+    mixed = p("Mul", back, p.reshape(share, rows, best, 1))
+    return p.reshape(p("ReduceSum", mixed, np.array([1], np.int64), keepdims=0), *shape)
+
+
+ATTENTION: dict[tuple[str, str], Recipe] = {
+    ("", "Attention"): _attention,
+    (VENDOR, "Attention"): _packed(3, 4),
+    (VENDOR, "DecoderMaskedSelfAttention"): _packed(3, 4),
+    (VENDOR, "QAttention"): _packed(5, 8),
+    (VENDOR, "MultiHeadAttention"): _multi_head(3, 4, 5, 6),
+    (VENDOR, "DecoderMaskedMultiHeadAttention"): _multi_head(10, 3, 4, 5),
+    (VENDOR, "GroupQueryAttention"): _grouped_query,
+    ("", "RotaryEmbedding"): _rotary(0, 3, 1, 2),
+    (VENDOR, "RotaryEmbedding"): _rotary(0, 1, 2, 3),
+    (VENDOR, "MoE"): _experts,
+}
+"""Rules by domain and operator."""

@@ -1,0 +1,235 @@
+"""Forms found in files of strangers: onnxruntime's fused operators, caches, odd inputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+from onnx_single_op import make_model
+
+from ipusim.errors import WorkloadError
+from ipusim.workload.onnx.importer import check_onnx, from_onnx
+
+MS = "com.microsoft"
+NCHWC = "com.microsoft.nchwc"
+IMAGE, WORDS = ["n", 8, 6, 4], ["n", 12, 16]
+
+
+def _node(kind, inputs, outputs=("y",), domain=MS, **given):
+    return helper.make_node(kind, list(inputs), list(outputs), name="it", domain=domain, **given)
+
+
+CASES = {
+    "channels last": (
+        _node("NhwcConv", ["x", "w", "b"], kernel_shape=[3, 3], pads=[1] * 4),
+        {"w": [5, 3, 3, 4], "b": [5]},
+        IMAGE,
+        (8 * 6 * 5 * 4 * 9, (2, 8, 6, 5)),
+    ),
+    "group norm": (
+        _node("GroupNorm", ["x", "w", "b"], groups=2, activation=1),
+        {"w": [4], "b": [4]},
+        IMAGE,
+        (0, (2, 8, 6, 4)),
+    ),
+    "group norm of a sum": (
+        _node("SkipGroupNorm", ["x", "w", "b", "x", "b"], groups=2, activation=0),
+        {"w": [4], "b": [4]},
+        IMAGE,
+        (0, (2, 8, 6, 4)),
+    ),
+    "blocks of channels": (
+        _node("Conv", ["x", "w", "b"], domain=NCHWC, activation="Relu", pads=[1] * 4),
+        {"w": [16, 8, 3, 3], "b": [16]},
+        IMAGE,
+        (6 * 4 * 8 * 16 * 9, (2, 16, 6, 4)),
+    ),
+    "quantised channels last": (
+        _node("QLinearConv", ["x", "s", "z", "w", "s", "z", "s", "z", "b"], channels_last=1),
+        {"w": [5, 1, 1, 4], "b": [5], "s": np.array(0.1, np.float32), "z": np.array(0, np.uint8)},
+        IMAGE,
+        (8 * 6 * 5 * 4, (2, 8, 6, 5)),
+    ),
+    "halves": (
+        _node("BiasSplitGelu", ["x", "b"]),
+        {"b": [16]},
+        WORDS,
+        (0, (2, 12, 8)),
+    ),
+    "product and gelu": (
+        _node("GemmFastGelu", ["x", "w", "b"]),
+        {"w": [16, 24], "b": [24]},
+        WORDS,
+        (12 * 16 * 24, (2, 12, 24)),
+    ),
+    "bias in softmax": (_node("BiasSoftmax", ["x", "b"], axis=2), {"b": [16]}, WORDS, (0, None)),
+    "bias and rest": (_node("BiasAdd", ["x", "b", "x"]), {"b": [16]}, WORDS, (0, None)),
+    "joined integers": (
+        _node("QLinearConcat", ["s", "z", "x", "s", "z", "x", "s", "z"], axis=2),
+        {"s": np.array(0.1, np.float32), "z": np.array(0, np.uint8)},
+        WORDS,
+        (0, (2, 12, 32)),
+    ),
+    "packed attention": (
+        _node("QAttention", ["x", "w", "b", "s", "s"], num_heads=2),
+        {"w": [16, 48], "b": [48], "s": np.array(0.1, np.float32)},
+        WORDS,
+        (12 * 16 * 48 + 2 * 12 * 12 * 16, (2, 12, 16)),
+    ),
+    "one step of attention": (
+        _node("DecoderMaskedMultiHeadAttention", ["x", "x", "x"], num_heads=2),
+        {},
+        WORDS,
+        (2 * 12 * 12 * 16, (2, 12, 16)),
+    ),
+    "determinant": (_node("Det", ["x"], domain=""), {}, ["n", 4, 4], (0, (2,))),
+    "complement": (_node("Erfc", ["x"], domain=""), {}, WORDS, (0, (2, 12, 16))),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fused_operators_of_onnxruntime(name):
+    node, weights, shape, (macs, result) = CASES[name]
+    model = from_onnx(make_model([node], {"x": shape}, ["y"], weights))
+    graph = model.graph(2)
+    assert macs is None or graph.macs == 2 * macs
+    assert graph.tensors[graph.outputs[0]].shape == (result or (2, *shape[1:]))
+
+
+def test_experts_share_the_rows():
+    nodes = [
+        helper.make_node("Reshape", ["x", "rows"], ["r"]),
+        helper.make_node("MatMul", ["r", "g"], ["s"]),
+        _node("MoE", ["x", "s", "w", "", "v"], k=2, activation_type="silu"),
+    ]
+    weights = {"g": [16, 4], "w": [4, 16, 32], "v": [4, 32, 16], "rows": np.array([-1, 16])}
+    graph = from_onnx(make_model(nodes, {"x": WORDS}, ["y"], weights)).graph(2)
+    # Two experts of each row, whatever the number of experts.
+    assert graph.macs == 2 * 12 * 16 * 4 + 2 * (2 * 12) * 2 * 16 * 32
+    assert graph.tensors["y"].shape == (2, 12, 16)
+
+
+def test_transposes_between_operators_with_channels_last_cancel():
+    nodes = [
+        _node("NhwcConv", ["x", "w"], ["a"], kernel_shape=[1, 1]),
+        helper.make_node("NhwcConv", ["a", "v"], ["y"], domain=MS, kernel_shape=[1, 1]),
+    ]
+    model = make_model(nodes, {"x": IMAGE}, ["y"], {"w": [8, 1, 1, 4], "v": [8, 1, 1, 8]})
+    graph = from_onnx(model).graph()
+    turned = [op for op in graph.ops if op.kind == "layout" and op.function == "transpose"]
+    assert len(turned) == 2
+
+
+def test_erfc_is_a_gelu_too():
+    half, root = np.array(0.5, np.float32), np.array(-(0.5**0.5), np.float32)
+    nodes = [
+        helper.make_node("Mul", ["x", "r"], ["a"]),
+        helper.make_node("Erfc", ["a"], ["b"]),
+        helper.make_node("Mul", ["x", "b"], ["c"]),
+        helper.make_node("Mul", ["c", "h"], ["y"]),
+    ]
+    graph = from_onnx(make_model(nodes, {"x": WORDS}, ["y"], {"r": root, "h": half})).graph()
+    assert [op.function for op in graph.ops] == ["gelu"]
+
+
+@pytest.mark.parametrize("name", ["n_samples", "n_frames", "b_width"])
+def test_only_a_batch_is_called_batch(name):
+    model = make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": ["batch", name]}, ["y"])
+    with pytest.raises(WorkloadError, match=f"--dim {name}="):
+        from_onnx(model)
+
+
+def test_a_suggested_line_is_taken_as_it_is():
+    shape = ["DynamicDimension.0", 3, "", "DynamicDimension.1"]
+    model = make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": shape}, ["y"])
+    with pytest.raises(WorkloadError) as caught:
+        from_onnx(model)
+    line = "--dim DynamicDimension.1=224 --shape x=1,3,224,224"
+    assert line in str(caught.value)
+    assert from_onnx(model, dims={"DynamicDimension.1": 224}, shapes={"x": (1, 3, 224, 224)})
+
+
+def test_a_state_has_the_batch_behind_its_layers():
+    node = helper.make_node("Relu", ["state"], ["y"])
+    with pytest.raises(WorkloadError, match="--shape state=2,1,128"):
+        from_onnx(make_model([node], {"state": [2, "", 128]}, ["y"]))
+
+
+def test_check_looks_at_the_rest_with_the_suggested_sizes():
+    model = make_model(
+        [helper.make_node("Conv", ["x", "w"], ["y"])],
+        {"x": ["n", 3, "h", "w_"]},
+        ["y"],
+        {"w": [8, 3, 1, 1]},
+    )
+    found = check_onnx(model)
+    assert not found.usable
+    lines = dict(found.lines)
+    assert lines["MACs"].startswith(f"{224 * 224 * 24:,}") and "--dim h=224" in lines["stops at"]
+
+
+def test_a_number_of_graphs_is_given_by_the_value_of_an_input():
+    """The readout of graph networks has as many rows as the largest entry of `batch` says."""
+    nodes = [
+        helper.make_node("ReduceMax", ["batch"], ["last"], keepdims=0),
+        helper.make_node("Add", ["last", "one"], ["count"]),
+        helper.make_node("Unsqueeze", ["count", "zero"], ["rows"]),
+        helper.make_node("Concat", ["rows", "width"], ["shape"], axis=0),
+        helper.make_node("ConstantOfShape", ["shape"], ["empty"]),
+        helper.make_node("Unsqueeze", ["batch", "last_axis"], ["where"]),
+        helper.make_node("ScatterND", ["empty", "where", "x"], ["y"], reduction="add"),
+    ]
+    weights = {
+        "one": np.array(1, np.int64),
+        "zero": np.array([0]),
+        "width": np.array([16]),
+        "last_axis": np.array([1]),
+    }
+    inputs = {"x": ["nodes", 16], "batch": ["nodes"]}
+    model = make_model(nodes, inputs, ["y"], weights, opset=17)
+    model.graph.input[1].type.tensor_type.elem_type = TensorProto.INT64
+    with pytest.raises(WorkloadError, match="--value batch="):
+        from_onnx(model)
+    graph = from_onnx(model, values={"batch": 3}).graph(10)
+    assert graph.tensors[graph.outputs[0]].shape == (4, 16)
+
+
+def _loop(trips):
+    body = helper.make_graph(
+        [
+            helper.make_node("Tanh", ["state"], ["next"]),
+            helper.make_node("Identity", ["go"], ["on"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("state", TensorProto.FLOAT, None),
+        ],
+        [
+            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", TensorProto.FLOAT, None),
+        ],
+    )
+    model = make_model(
+        [helper.make_node("Loop", [trips, "", "x"], ["y"], body=body)],
+        {"x": ["n", 4], "steps": []},
+        ["y"],
+    )
+    model.graph.input[1].type.tensor_type.elem_type = TensorProto.INT64
+    return model
+
+
+def test_a_trip_count_is_given_by_its_value():
+    with pytest.raises(WorkloadError, match="--value steps=8"):
+        from_onnx(_loop("steps"))
+    assert len(from_onnx(_loop("steps"), values={"steps": 5}).graph().ops) == 5 + 1
+
+
+def test_the_triangle_of_a_running_sum_is_not_trained():
+    nodes = [
+        helper.make_node("CumSum", ["x", "axis"], ["s"]),
+        helper.make_node("MatMul", ["s", "w"], ["y"]),
+    ]
+    weights = {"axis": np.array(1), "w": [16, 3]}
+    assert from_onnx(make_model(nodes, {"x": WORDS}, ["y"], weights)).graph().parameters == 48
