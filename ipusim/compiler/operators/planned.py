@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import gcd, prod
 
 from ipusim.compiler.convolution import planner
@@ -100,14 +101,19 @@ def lower_planned(m: Lowering, chosen: planner.Plan, data: Placed, weights: Plac
     if not is_conv:
         # Operands that were made for this plan are charged what the planner reckons with.
         arranged |= transposed
+        asked = []
         if not arranged:
-            held = _bring_into_order(m, chosen, data, is_input=True)
-            arranged, before_bytes = held > 0, before_bytes + held
             moved, copied = moved - cost.move_in, copied - cost.copy_in
+            asked.append(_wanted_order(m, chosen, data, is_input=True))
         if not placed:
-            held = _bring_into_order(m, chosen, weights, is_input=False)
-            placed, before_bytes = held > 0, before_bytes + held
             moved, copied = moved - cost.move_weights, copied - cost.copy_weights
+            asked.append(_wanted_order(m, chosen, weights, is_input=False))
+        needed = [order for order in asked if order]
+        arranged |= any(order.name == "B" for order in needed)
+        placed |= any(order.name == "A" for order in needed)
+        before_bytes += sum(order.tile_bytes for order in needed)
+        with m.loop(chosen.serial_splits, tiles=m.tiles):
+            _bring_into_order(m, needed)
     if moved > 0 and op.function == "weight_gradient":
         # What is summed over must become innermost.
         arranged = True
@@ -179,16 +185,32 @@ def lower_planned(m: Lowering, chosen: planner.Plan, data: Placed, weights: Plac
     return TensorLayout(grouping=grouping, tiles=chosen.tiles_used)
 
 
-def _bring_into_order(m: Lowering, chosen: planner.Plan, x: Placed, *, is_input: bool) -> int:
-    """Rearrange an operand of a product that an operation made, once for all tiles.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Order:
+    """How an operand of a product is brought into order.
 
-    Done where more than `_MOST_VIEWS` tiles want the same part, where what is summed over does not
-    sit together, or where the plan's transforms ask for it (poplibs lib/poplin/Convolution.cpp,
-    convolutionImpl, rearrangeActs and rearrangeWeights); returns the bytes of it that a tile then
-    holds. Blocks are sent and transposed first if both groups are multiples of a grain
-    (regroupIfBeneficialForPlan); otherwise elements move one by one. [A] Taken up after seeing
-    transformers too fast: pieces are as long as they are, not the plan's groups as in the planner's
-    own estimate, and convolutions, to which the rule applies too, keep a copy by every tile.
+    ``tile_bytes`` bytes of it lie on a tile then; ``transpose`` cycles turn its blocks, 0 where
+    elements move one by one; it is sent to be turned in pieces of ``sent_piece`` bytes, and into
+    place in pieces of ``piece``.
+    """
+
+    name: str
+    tile_bytes: int
+    piece: int
+    transpose: int = 0
+    sent_piece: int = 0
+
+
+def _wanted_order(m: Lowering, chosen: planner.Plan, x: Placed, *, is_input: bool) -> _Order | None:
+    """Return how an operand that an operation made is brought into order; None if it stays.
+
+    It is rearranged where more than `_MOST_VIEWS` tiles want the same part, where what is summed
+    over does not sit together, or where the plan's transforms ask for it (poplibs
+    lib/poplin/Convolution.cpp, convolutionImpl, rearrangeActs and rearrangeWeights). Blocks are
+    transposed if both groups are multiples of a grain (regroupIfBeneficialForPlan). [A] Taken up
+    after seeing transformers too fast: pieces are as long as they are, not the plan's groups as in
+    the planner's own estimate, and convolutions, to which the rule applies too, keep a copy by
+    every tile.
     """
     split, op, size = chosen.split, m.op.params, element_bytes(x.dtype)
     asked = chosen.cost.move_in if is_input else chosen.cost.move_weights
@@ -204,20 +226,50 @@ def _bring_into_order(m: Lowering, chosen: planner.Plan, x: Placed, *, is_input:
     group = gcd(x.layout.grouping, (op.n if is_input else op.m) if turned else op.k)
     wanted = gcd(chosen.in_chans_per_group, op.k)
     if not asked and users <= _MOST_VIEWS and not turned and group > 1:
-        return 0
-    name = "B" if is_input else "A"
+        return None
     elements = ceil_div(ceil_div(x.elements, parts), m.tiles)
-    moved, piece = elements * size, size if turned else gcd(group, wanted) * size
-    with m.loop(chosen.serial_splits, tiles=m.tiles):
-        if turned and not any(g * size % _REGROUP_GRAIN_BYTES for g in (group, wanted)):
-            matrices = ceil_div(elements, group * wanted)
-            cycles = transpose_cycles(group, wanted, matrices, x.dtype, m.chip)
-            copied = rearranged_copy_cycles(moved, group * size, m.chip)
-            m.emit(f"transpose {name}", TRANSPOSE, cycles, exchange=moved, temp=moved, copy=copied)
-            piece = _REGROUP_GRAIN_BYTES
-        copied = rearranged_copy_cycles(moved, piece, m.chip)
-        m.fetch(f"rearrange {name}", moved, cycles=copied)
-    return moved
+    name, tile_bytes = "B" if is_input else "A", elements * size
+    if turned and not any(g * size % _REGROUP_GRAIN_BYTES for g in (group, wanted)):
+        matrices = ceil_div(elements, group * wanted)
+        return _Order(
+            name=name,
+            tile_bytes=tile_bytes,
+            piece=_REGROUP_GRAIN_BYTES,
+            transpose=transpose_cycles(group, wanted, matrices, x.dtype, m.chip),
+            sent_piece=group * size,
+        )
+    piece = size if turned else gcd(group, wanted) * size
+    return _Order(name=name, tile_bytes=tile_bytes, piece=piece)
+
+
+def _bring_into_order(m: Lowering, orders: list[_Order]) -> None:
+    """Rearrange operands once for all tiles: both are sent, both transposed, both take place.
+
+    Poplibs adds its programs in this order (lib/poplin/Convolution.cpp, TransformPreProgram),
+    and copies that stand together are one exchange (graphcore/popart
+    willow/src/popx/popprograms.cpp, addPipelineCycle, relies on it).
+    """
+    turned = [order for order in orders if order.transpose]
+    for index, order in enumerate(turned):
+        sent = turned if index == 0 else []
+        m.emit(
+            f"transpose {order.name}",
+            TRANSPOSE,
+            order.transpose,
+            exchange=sum(other.tile_bytes for other in sent),
+            temp=sum(other.tile_bytes for other in turned),
+            copy=sum(
+                rearranged_copy_cycles(other.tile_bytes, other.sent_piece, m.chip) for other in sent
+            ),
+        )
+    if orders:
+        m.fetch(
+            "rearrange " + " and ".join(order.name for order in orders),
+            sum(order.tile_bytes for order in orders),
+            cycles=sum(
+                rearranged_copy_cycles(order.tile_bytes, order.piece, m.chip) for order in orders
+            ),
+        )
 
 
 def _regroups(op: Conv | MatMul, chosen: planner.Plan, in_bytes: int) -> bool:

@@ -10,14 +10,14 @@ from ipusim.study.evidence import memory as evidence_memory, networks as memory_
 LIMITS = {
     # Median and 90th percentile of the rows that served no fit, in percent. Target: median 20.
     # The first four were 16, 12, 18 and 10 before products brought their operands into order in
-    # supersteps of their own: BERT-Large then holds 28 % more control code than its profile, which
-    # speaks against some of these supersteps in inference; in training it still holds less.
+    # supersteps of their own; both operands at once, as they are sent, leave BERT-Large with less
+    # exchange code than its profile (one step counts once, whatever it brings).
     "vertex code": (20.0, 30.0),
     "vertex state": (17.0, 65.0),
-    "exchange code": (19.0, 57.0),
-    "control code": (28.0, 40.0),
+    "exchange code": (22.0, 57.0),
+    "control code": (24.5, 40.0),
     "variables": (7.0, 10.0),
-    "total": (5.0, 15.0),
+    "total": (3.5, 15.0),
     "total of small networks": (18.0, 42.0),
 }
 WHOLE = "whole network on one IPU (sum over tiles)"
@@ -101,8 +101,9 @@ def test_exchange_code_of_whole_networks(monkeypatch, rows, kind):
         whole = frame[(frame["scope"] == WHOLE) & (frame["category"] == "exchange code")]
         return whole["error_percent"].abs().max()
 
-    assert worst(rows) <= 14.5  # 10 before operands of products were brought into order
-    assert worst(broken) > 15.0
+    # 10 before operands of products were brought into order, 14.5 before both were sent at once.
+    assert worst(rows) <= 17.0
+    assert worst(broken) > 17.5
 
 
 def test_efficientnet_edgetpu_l_is_the_published_network():
