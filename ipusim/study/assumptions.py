@@ -38,35 +38,24 @@ AS_MODELLED = "as modelled"
 def stack_frame(stack: Stack) -> pd.DataFrame:
     """Return what is taken for granted about a software stack, and on what grounds.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Property, value, basis (settled, supported, adopted) and source.
+    Columns property, value, basis (settled, supported, adopted) and source.
     """
-    lines = []
-    for row in stack_table():
-        if row["stack"] != stack.name:
-            continue
-        mark = _MARK.match(str(row["source"]))
-        basis, source = mark.groups() if mark else ("", row["source"])
-        lines.append(
-            {
-                "property": str(row["property"]).replace("_", " "),
-                "value": _plain(row["value"]),
-                "basis": _BASIS.get(basis, basis),
-                "source": source,
-            }
-        )
-    return pd.DataFrame(lines)
+    rows = pd.DataFrame(row for row in stack_table() if row["stack"] == stack.name)
+    marks = rows["source"].str.extract(_MARK)
+    return pd.DataFrame(
+        {
+            "property": rows["property"].str.replace("_", " "),
+            "value": rows["value"].map(_plain),
+            "basis": marks[0].map(_BASIS).fillna(marks[0]).fillna(""),
+            "source": marks[1].fillna(rows["source"]),
+        }
+    )
 
 
 def run_frame(run: RunConfiguration) -> pd.DataFrame:
-    """Return how a run is configured, and what no source gives.
+    """Return how a run is configured: option, value, and whether a source gives it.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Option, value and where it comes from; the micro-batch is that of each row.
+    The micro-batch is that of each row.
     """
     return pd.DataFrame(
         {
@@ -79,13 +68,7 @@ def run_frame(run: RunConfiguration) -> pd.DataFrame:
 
 
 def doubted_constants(system: str) -> pd.DataFrame:
-    """Return the constants of a system, chip and power that no measurement or document settles.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such system.
-    """
+    """Return the constants of a system, chip and power that no measurement or document settles."""
     machine = load_system(system)
     frame = hardware_table()
     ours = frame["subject"].isin([machine.name, machine.chip.name])
@@ -97,19 +80,9 @@ def doubted_constants(system: str) -> pd.DataFrame:
 def fitted_constants(system: str) -> pd.DataFrame:
     """Return every fitted constant, and what the fit makes of the sourced energies of a system.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Constant, sourced value, fitted factor, value in use, unit, and how many rows it was
-        fitted on; costs per step are those of `ipusim.simulate`, while comparisons refit them
-        without the family of each row.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such system.
-    DataError
-        If data/calibration.toml is missing or damaged.
+    Constant, sourced value, fitted factor, value in use, unit, and how many rows it was fitted on;
+    costs per step are those of `ipusim.simulate`, while comparisons refit them without the family
+    of each row.
     """
     calibration = load_calibration()
     energies, scales = load_system(system).power, calibration.power
@@ -198,11 +171,6 @@ def sensitivity(rows: Sequence[PublishedRow]) -> pd.DataFrame:
         Per row and variant: assumption, basis, batch_size, latency_ms, change_percent against the
         modelled run and error_percent against the published latency (NaN where none).
 
-    Raises
-    ------
-    ConfigError, UnknownNameError
-        If a run cannot be simulated.
-
     Notes
     -----
     This weighs assumptions; it does not choose them. Dozens of combinations fit six numbers.
@@ -213,17 +181,11 @@ def sensitivity(rows: Sequence[PublishedRow]) -> pd.DataFrame:
         for label, basis, config in _variants(make_config(**row.run.options())):
             latency = _SECONDS_TO_MS * run_step(model, config, tier="specification").latency_s
             modelled = latency if label == AS_MODELLED else modelled
-            lines.append(
-                {
-                    "assumption": label,
-                    "basis": basis,
-                    "batch_size": row.run.items_per_step,
-                    "latency_ms": latency,
-                    "change_percent": 100.0 * (latency / modelled - 1.0),
-                    "error_percent": error_percent(latency, row.value),
-                }
-            )
-    return pd.DataFrame(lines)
+            change = 100.0 * (latency / modelled - 1.0)
+            error = error_percent(latency, row.value)
+            lines.append((label, basis, row.run.items_per_step, latency, change, error))
+    columns = "assumption", "basis", "batch_size", "latency_ms", "change_percent", "error_percent"
+    return pd.DataFrame(lines, columns=columns)
 
 
 def sensitivity_by_batch(frame: pd.DataFrame) -> pd.DataFrame:

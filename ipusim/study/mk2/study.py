@@ -36,12 +36,7 @@ def study_rows() -> tuple[PublishedRow, ...]:
 
 
 def compare_claims(*, frame: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Recompute every claim of the blog.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame, optional
-        Verdicts on `study_rows`, by default computed.
+    """Recompute every claim of the blog, from verdicts on `study_rows`, by default computed.
 
     Returns
     -------
@@ -49,11 +44,6 @@ def compare_claims(*, frame: pd.DataFrame | None = None) -> pd.DataFrame:
         `ipusim.study.claims.claims_frame` with the model, task, metric and unit that the blog
         prints (a dash for words); the error is against the number printed, also where that is only
         a bound.
-
-    Raises
-    ------
-    DataError
-        If a data file is missing or damaged.
     """
     frame = verdicts(study_rows()) if frame is None else frame
     compared = engine.claims_frame(STUDY, engine.Sides(STUDY, frame=frame))
@@ -69,41 +59,27 @@ def chip_arithmetic(frame: pd.DataFrame) -> pd.DataFrame:
     """Divide claimed ratios of throughput by claimed ratios of latency of the same network.
 
     One batch at a time, a machine of n chips has n times the throughput over latency of one chip:
-    the quotient counts the chips that stand on one side of the comparison.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Per network with both claims: model, throughput_ratio, latency_ratio, quotient, and
-        predicted_quotient of the predictions.
+    the quotient counts the chips that stand on one side of the comparison. Per network with both
+    claims: model, throughput_ratio, latency_ratio, quotient, predicted_quotient.
     """
     ratios = frame[frame["metric"].str.contains("ratio") & (frame["task"] == "inference")]
-    first = ratios.assign(kind=ratios["metric"].str.split().str[0]).drop_duplicates(
-        ["model", "kind"]
-    )
+    ratios = ratios.assign(kind=ratios["metric"].str.split().str[0])
+    first = ratios.drop_duplicates(["model", "kind"])
     both = first.pivot(index="model", columns="kind", values=["claimed", "predicted"]).dropna()
-    quotients = {
-        name: both[name]["throughput"] / both[name]["latency"] for name in ("claimed", "predicted")
-    }
-    return pd.DataFrame(
-        {
-            "throughput_ratio": both["claimed"]["throughput"],
-            "latency_ratio": both["claimed"]["latency"],
-            "quotient": quotients["claimed"],
-            "predicted_quotient": quotients["predicted"],
-        }
+    claimed, predicted = both["claimed"], both["predicted"]
+    shown = claimed[["throughput", "latency"]].add_suffix("_ratio").rename_axis(columns=None)
+    return shown.assign(
+        quotient=claimed["throughput"] / claimed["latency"],
+        predicted_quotient=predicted["throughput"] / predicted["latency"],
     ).reset_index()
 
 
 def implied_rows(frame: pd.DataFrame) -> pd.DataFrame:
     """Find the published GPU row that comes nearest to what each claim implies.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per claim on throughput against a published GPU row: claim_id, model, implied_gpu_rate
-        (items/s), and of the nearest row of the same network, mode and number of boards:
-        row_id, gpu, framework, precision, batch, published (items/s), difference_percent.
+    Per claim on throughput against a published GPU row: claim_id, model, implied_gpu_rate
+    (items/s), and of the nearest row of the same network, mode and number of boards: row_id, gpu,
+    framework, precision, batch, published (items/s), difference_percent.
     """
     gpus = gpu_compare().set_index("row_id", drop=False)
     named = {
@@ -121,16 +97,10 @@ def implied_rows(frame: pd.DataFrame) -> pd.DataFrame:
             (gpus[["model", "task", "gpus"]] == own[["model", "task", "gpus"]]).all(axis=1)
         ]
         error = 100.0 * (alike["published"] / claim["implied_gpu_rate"] - 1.0)
-        nearest = alike.loc[error.abs().idxmin()]
-        lines.append(
-            {
-                "claim_id": claim["claim_id"],
-                "model": claim["model"],
-                "implied_gpu_rate": claim["implied_gpu_rate"],
-                **{name: nearest[name] for name in _NEAREST},
-                "difference_percent": error[nearest["row_id"]],
-            }
-        )
+        nearest = alike.loc[error.abs().idxmin(), list(_NEAREST)]
+        line = {name: claim[name] for name in ("claim_id", "model", "implied_gpu_rate")}
+        difference = {"difference_percent": error[nearest["row_id"]]}
+        lines.append(line | nearest.to_dict() | difference)
     return pd.DataFrame(lines)
 
 
@@ -165,11 +135,6 @@ def claims_figure(frame: pd.DataFrame) -> Figure:
     """Draw the ratios: claimed, predicted with its interval, and with published numbers.
 
     One line per claim on a logarithmic axis; an arrow marks a claim that is a lower bound.
-
-    Raises
-    ------
-    StudyError
-        If no ratio is predicted.
     """
     shown = ratios(frame)
     if shown.empty:
@@ -198,18 +163,10 @@ def claims_figure(frame: pd.DataFrame) -> Figure:
 
 
 def lstm_curve(batches: Sequence[int] = (1, 4, 16, 64)) -> pd.DataFrame:
-    """Simulate the LSTM of the blog at several batches on either side.
+    """Simulate the LSTM of the blog at several batches (items per step of a chip) on either side.
 
-    Parameters
-    ----------
-    batches : sequence of int
-        Items per step of a chip.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Per side and batch, with the options of claim GB19: side, batch (of all chips), latency_ms,
-        throughput (items/s).
+    Per side and batch, with the options of claim GB19: side, batch (of all chips), latency_ms,
+    throughput (items/s).
     """
     (part,) = (part for spec in load_specs(STUDY) for part in spec.parts if spec.key == LSTM)
     run = load_run(part.ipu["row"])

@@ -40,41 +40,21 @@ _SECONDS_TO_MS = 1e3
 
 
 def latency_parts(batch_sizes: Sequence[int], **changes: str) -> pd.DataFrame:
-    """Split the latency of every batch size into what it is made of.
+    """Split the latency of every batch size of the card into what it is made of.
 
-    Parameters
-    ----------
-    batch_sizes : sequence of int
-        Batch sizes of the card.
-    **changes : str
-        ``system`` and ``precision``, where other than in the report.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Per batch size, in milliseconds: the columns of `PARTS`, ``waiting_ms`` (where the host
-        link alone limits the rate of steps), their sum ``latency_ms`` and ``published_ms``.
-
-    Raises
-    ------
-    ConfigError, UnknownNameError
-        As `ipusim.study.qwant.study.rows_for`.
+    `changes` are system and precision, where other than in the report, as for `rows_for`. Per batch
+    size, in milliseconds: the columns of `PARTS`, ``waiting_ms`` (where the host link alone limits
+    the rate of steps), their sum ``latency_ms`` and ``published_ms``.
     """
     lines = []
     for row in latency_rows(batch_sizes, **changes):
         report = report_for(row.run.micro_batch or 1, **changes)
         parts = _parts_ms(report)
         total = _SECONDS_TO_MS * report.result.latency_s
-        lines.append(
-            {
-                "batch_size": row.run.items_per_step,
-                **parts,
-                # rounded: a difference of sums, else noise would be printed
-                "waiting_ms": round(max(0.0, total - sum(parts.values())), 9),
-                "latency_ms": total,
-                "published_ms": row.value,
-            }
-        )
+        # rounded: a difference of sums, else noise would be printed
+        waiting = round(max(0.0, total - sum(parts.values())), 9)
+        whole = {"waiting_ms": waiting, "latency_ms": total, "published_ms": row.value}
+        lines.append({"batch_size": row.run.items_per_step} | parts | whole)
     return pd.DataFrame(lines)
 
 
@@ -98,20 +78,11 @@ def _parts_ms(report: Report) -> dict[str, float]:
 
 
 def block_profiles(micro_batches: Sequence[int], **changes: str) -> dict[int, pd.DataFrame]:
-    """Add up the device time of every residual block, at several micro-batches.
+    """Add up the device time of every residual block, at several micro-batches (items per IPU).
 
-    Parameters
-    ----------
-    micro_batches : sequence of int
-        Items per IPU.
-    **changes : str
-        ``system`` and ``precision``, where other than in the report.
-
-    Returns
-    -------
-    dict of int to pandas.DataFrame
-        Micro-batch to `ipusim.study.breakdown.by_group` of the blocks (``"stem"``, ``"2.1"`` for
-        the first block of stage 2 of the ResNeXt paper, ..., ``"head"``), with their stage.
+    `changes` are system and precision, where other than in the report. Per micro-batch
+    `ipusim.study.breakdown.by_group` of the blocks ("stem", "2.1" for the first block of stage 2 of
+    the ResNeXt paper, ..., "head"), with their stage.
     """
     profiles = {}
     for size in micro_batches:
@@ -130,13 +101,10 @@ def _block_of(op: str, kind: str) -> str:
 
 
 def stage_frame(profiles: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
-    """Compare the stages of the network at several micro-batches.
+    """Compare the stages of the network at several micro-batches (`block_profiles`).
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per stage: share of the multiply-accumulates, then per micro-batch time (microseconds),
-        share of the device time and utilisation (percent).
+    Per stage: share of the multiply-accumulates, then per micro-batch time (microseconds), share of
+    the device time and utilisation (percent).
     """
     shown = pd.DataFrame()
     for micro_batch, profile in profiles.items():

@@ -92,19 +92,9 @@ def _draw_blocks(axis: Axes, profile: pd.DataFrame) -> None:
 def what_if_panels(frame: pd.DataFrame, published: pd.DataFrame) -> Figure:
     """Draw latency and throughput per IPU of several systems over the micro-batch.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.qwant.study.what_if`.
-    published : pandas.DataFrame
-        From `ipusim.study.qwant.study.published_points`.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Predictions in the report's set-up as lines, measurements in that set-up as black marks.
-        What was measured in another set-up (several batches in flight) has a panel of its own,
-        with the prediction of that set-up as open marks.
+    Predictions in the report's set-up (`what_if`) are lines, measurements (`published_points`) in
+    that set-up black marks. What was measured in another set-up (several batches in flight) has a
+    panel of its own, with the prediction of that set-up as open marks.
     """
     looks, rate = system_looks(frame["system"]), "images_per_s_per_ipu"
     known = published[published["system"].isin(looks)]
@@ -132,18 +122,10 @@ def what_if_panels(frame: pd.DataFrame, published: pd.DataFrame) -> Figure:
 
 
 def measured_layers(frame: pd.DataFrame) -> Figure:
-    """Draw the measured Mk1 convolutions against their predictions.
+    """Draw the measured Mk1 convolutions (`mk1_layer_rows`) against their predictions.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.evidence.operations.mk1_layer_rows`.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Left: predicted against measured time. Right: their ratio over the batch size. Filled
-        marks where the plan uses the HMAC vertex, open ones elsewhere.
+    Left: predicted against measured time. Right: their ratio over the batch size. Filled marks
+    where the plan uses the HMAC vertex, open ones elsewhere.
     """
     values = frame[["measured_us", "predicted_us"]].to_numpy(dtype=np.float64)
     with sheet(9.6, 4.4, across=2) as (figure, (left, right)):
@@ -174,17 +156,10 @@ def measured_layers(frame: pd.DataFrame) -> Figure:
 
 
 def power_audit(frame: pd.DataFrame) -> Figure:
-    """Draw the card power that Qwant's Tables 2 and 3 imply.
+    """Draw the card power that Qwant's Tables 2 and 3 imply, with its rounding range.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.audit.qwant_power`, optionally with a column ``predicted_power_w``.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Implied power with its rounding range; rows that fall although the batch grows are marked.
+    `frame` is `audited_power`, or `qwant_power` alone. Rows that fall although the batch grows are
+    marked.
     """
     size, implied = frame["batch_size"], frame["implied_power_w"]
     fallen = frame["falls_beyond_rounding"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from ipusim.study.audit import qwant_power
 from ipusim.study.book.catalogue import load_spec
 from ipusim.study.book.charts import Panel, tier_panel
 from ipusim.study.book.parameters import checked
-from ipusim.study.data.published import PublishedRow, load_rows
+from ipusim.study.data.published import PublishedRow, load_rows, rows_by_id
 from ipusim.study.data.runs import load_run
 from ipusim.study.predict import Predictor, default_predictor
 from ipusim.study.verdicts.compare import with_errors
@@ -25,11 +26,9 @@ IPUS_PER_CARD = 2
 MODEL = "resnext101_32x4d"
 PUBLISHED_SYSTEM = "C2"
 PUBLISHED_PRECISION = "16.16"
-_METRICS = {
-    "latency": ("Table 1", "ms/batch"),
-    "throughput": ("Table 2", "images/s"),
-    "efficiency": ("Table 3", "images/s/W"),
-}
+_METRICS = {"latency": "ms/batch", "throughput": "images/s", "efficiency": "images/s/W"}
+"""Tables 1 to 3, and their units."""
+_TABLES = ("qwant.table1", "qwant.table2", "qwant.table3")
 
 
 def rows_for(
@@ -38,7 +37,7 @@ def rows_for(
     system: str = PUBLISHED_SYSTEM,
     precision: str = PUBLISHED_PRECISION,
 ) -> tuple[PublishedRow, ...]:
-    """Return the rows of Tables 1 to 3 for some batch sizes.
+    """Return the rows of Tables 1 to 3 (latency, throughput, efficiency) for some batch sizes.
 
     Parameters
     ----------
@@ -47,11 +46,6 @@ def rows_for(
     system, precision : str
         As in the report, or something else to see its effect beside the published numbers.
 
-    Returns
-    -------
-    tuple of PublishedRow
-        Three rows (latency, throughput, efficiency) per batch size.
-
     Raises
     ------
     ConfigError, UnknownNameError
@@ -59,7 +53,7 @@ def rows_for(
     """
     given = {"batch_sizes": list(batch_sizes), "system": system, "precision": precision}
     checked(load_spec("qwant")["parameters"], given)
-    published = {row.row_id: row for row in load_rows(study="qwant")}
+    published = rows_by_id()
     template = load_run("qwant.batch2")
     changes: dict[str, Any] = {}
     if precision != PUBLISHED_PRECISION:
@@ -69,24 +63,14 @@ def rows_for(
         changes |= {"system": machine.name, "stack": machine.default_stack}
         changes["note"] = f"published on {PUBLISHED_SYSTEM}"
     rows = []
-    for metric, (table, unit) in _METRICS.items():
-        for batch in batch_sizes:
-            changes |= {"run_id": f"qwant.batch{batch}", "micro_batch": batch // IPUS_PER_CARD}
-            row_id = f"qwant.{table.lower().replace(' ', '')}.batch{batch}"
-            unpublished = PublishedRow(
-                row_id=row_id,
-                run=template,
-                study="qwant",
-                table=table,
-                metric=metric,
-                unit=unit,
-                value=math.nan,
-                printed="",
-                label=f"ResNeXt101, batch {batch}",
-                source_line="",
-            )
-            row, run = published.get(row_id, unpublished), replace(template, **changes)
-            rows.append(replace(row, run=run))
+    for table, batch in itertools.product(_TABLES, batch_sizes):
+        changes |= {"run_id": f"qwant.batch{batch}", "micro_batch": batch // IPUS_PER_CARD}
+        row = published.get(f"{table}.batch{batch}")
+        if row is None:  # what the table would print
+            blank = {"value": math.nan, "printed": "", "label": f"ResNeXt101, batch {batch}"}
+            known = published[f"{table}.batch2"]
+            row = replace(known, row_id=f"{table}.batch{batch}", source_line="", **blank)
+        rows.append(replace(row, run=replace(template, **changes)))
     return tuple(rows)
 
 
@@ -98,11 +82,8 @@ def latency_rows(batch_sizes: Sequence[int], **changes: str) -> tuple[PublishedR
 def metric_frame(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Select one of Tables 1 to 3 from the verdicts on rows of `rows_for`, in its printed unit.
 
-    Returns
-    -------
-    pandas.DataFrame
-        The rows of a metric (``"latency"``, ``"throughput"`` or ``"efficiency"``), with
-        batch_size, that of the card, and error_percent of the calibrated tier.
+    The rows of a metric ("latency", "throughput" or "efficiency") have batch_size, that of the
+    card, and error_percent of the calibrated tier.
     """
     rows = frame[(frame["study"] == "qwant") & (frame["metric"] == metric)]
     rows = rows.assign(batch_size=rows["micro_batch"] * IPUS_PER_CARD)
@@ -110,16 +91,10 @@ def metric_frame(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def panels(frame: pd.DataFrame) -> list[Panel]:
-    """Prepare latency, throughput, efficiency and the power behind them from the verdicts.
-
-    Returns
-    -------
-    list of Panel
-        For `ipusim.study.book.charts.comparison_panels`.
-    """
+    """Prepare latency, throughput, efficiency and power for `charts.comparison_panels`."""
     drawn = [
         tier_panel(metric_frame(frame, metric), "batch_size", metric.capitalize(), unit)
-        for metric, (_, unit) in _METRICS.items()
+        for metric, unit in _METRICS.items()
     ]
     power = power_frame(frame).rename(columns=lambda name: name.removesuffix("_power_w"))
     power = power.rename(columns={"predicted": "calibrated"})
@@ -168,21 +143,9 @@ def what_if(
 ) -> pd.DataFrame:
     """Run the study's network on other systems, each with all its IPUs and its own stack.
 
-    Parameters
-    ----------
-    systems : iterable of str
-        Names of systems.
-    micro_batches : sequence of int
-        Items per IPU.
-    predictor : Predictor, optional
-        By default the real one.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Per system and micro-batch: IPUs, batch size, latency (ms), throughput (images/s),
-        throughput per IPU and power (W; NaN where the report gives none). Host input is float32
-        and not overlapped, as in the study.
+    Host input is float32 and not overlapped, as in the study. Per system and micro-batch (items per
+    IPU): IPUs, batch size, latency (ms), throughput (images/s), throughput per IPU and power (W;
+    NaN where the report gives none).
     """
     engine = predictor or default_predictor()
     lines = []
@@ -200,35 +163,22 @@ def what_if(
                 overlap_io=False,
             )
             power = getattr(report, "power", None)
-            lines.append(
-                {
-                    "system": system.name,
-                    "ipus": system.ipus,
-                    "micro_batch": micro_batch,
-                    "batch_size": micro_batch * system.ipus,
-                    "latency_ms": 1e3 * float(report.latency),
-                    "throughput_images_per_s": float(report.throughput),
-                    "images_per_s_per_ipu": float(report.throughput) / system.ipus,
-                    "power_w": math.nan if power is None else float(power),
-                }
-            )
-    return pd.DataFrame(lines)
+            power_w = math.nan if power is None else float(power)
+            numbers = (1e3 * float(report.latency), float(report.throughput), power_w)
+            lines.append((system.name, system.ipus, micro_batch, *numbers))
+    names = ["system", "ipus", "micro_batch", "latency_ms", "throughput_images_per_s", "power_w"]
+    frame = pd.DataFrame(lines, columns=names)
+    frame.insert(3, "batch_size", frame["micro_batch"] * frame["ipus"])
+    frame.insert(6, "images_per_s_per_ipu", frame["throughput_images_per_s"] / frame["ipus"])
+    return frame
 
 
 def published_points(frame: pd.DataFrame) -> pd.DataFrame:
     """Return what was measured with the study's network, per IPU, for the what-if figure.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        Verdicts, for the predictions of the same runs.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns system, micro_batch, latency_ms, images_per_s_per_ipu and
-        predicted_images_per_s_per_ipu (calibrated, in the set-up of the row). Latency is NaN
-        where several batches are in flight, because it then counts them all.
+    `frame` holds verdicts on the same runs. Columns system, micro_batch, latency_ms,
+    images_per_s_per_ipu and predicted_images_per_s_per_ipu (calibrated, in the set-up of the row).
+    Latency is NaN where several batches are in flight, because it then counts them all.
     """
     predicted = dict(zip(frame["row_id"], frame["calibrated"], strict=True))
     latency = {row.run.run_id: row for row in load_rows() if row.metric == "latency"}
@@ -239,16 +189,12 @@ def published_points(frame: pd.DataFrame) -> pd.DataFrame:
             continue
         serial = (run.batches_in_flight or 1) == 1
         known = latency.get(run.run_id)
-        lines.append(
-            {
-                "system": load_system(row.system).name,
-                "micro_batch": run.micro_batch,
-                "latency_ms": known.value if serial and known else math.nan,
-                "images_per_s_per_ipu": row.value / run.chips,
-                "predicted_images_per_s_per_ipu": predicted.get(row.row_id, math.nan) / run.chips,
-            }
-        )
-    points = pd.DataFrame(lines)
+        latency_ms = known.value if serial and known else math.nan
+        rates = (row.value / run.chips, predicted.get(row.row_id, math.nan) / run.chips)
+        lines.append((load_system(row.system).name, run.micro_batch, latency_ms, *rates))
+    rate = "images_per_s_per_ipu"
+    names = ["system", "micro_batch", "latency_ms", rate, f"predicted_{rate}"]
+    points = pd.DataFrame(lines, columns=names)
     first = points["system"] == load_system(PUBLISHED_SYSTEM).name
     return pd.concat([points[first], points[~first]], ignore_index=True)
 

@@ -69,39 +69,25 @@ def parts_by_ipus(
         One line per number of IPUs and part: ipus, accumulation, part, time_ms (per micro-batch),
         share_percent. What happens once per weight update is spread over its micro-batches.
     """
-    lines = []
+    tables = []
     for count in sorted(ipus):
         report = report_for(run_at(count, series), tier=tier)
         accumulation, parts = report.config.gradient_accumulation, report.result.parts_s
-        total = sum(parts.values())
-        lines += [
-            {
-                "ipus": count,
-                "accumulation": accumulation,
-                "part": name,
-                "time_ms": 1e3 * parts[name] / accumulation,
-                "share_percent": 100.0 * parts[name] / total,
-            }
-            for name in sorted(parts, key=lambda name: PARTS.index(name) if name in PARTS else 99)
-        ]
-    return pd.DataFrame(lines)
+        names = sorted(parts, key=lambda name: PARTS.index(name) if name in PARTS else 99)
+        seconds = pd.Series([parts[name] for name in names])
+        table = {"ipus": count, "accumulation": accumulation, "part": names}
+        table |= {"time_ms": 1e3 * seconds / accumulation}
+        tables.append(pd.DataFrame(table | {"share_percent": 100.0 * seconds / sum(seconds)}))
+    return pd.concat(tables, ignore_index=True)
 
 
 def mechanisms(parts: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
     """Say by how much each mechanism slows several IPUs down against one.
 
-    Parameters
-    ----------
-    parts : pandas.DataFrame
-        From `parts_by_ipus`, with one IPU among the numbers.
-    published : pandas.DataFrame
-        From `ipusim.study.tamu.scaling.scaling_frame`, the rows of the same series.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Per number of IPUs: accumulation, published slowdown in percent beyond 0 (NaN where none),
-        the predicted one, and the columns of `MECHANISMS`, which add up to it.
+    Takes `parts_by_ipus` with one IPU among the numbers, and the rows of the same series of
+    `ipusim.study.tamu.scaling.scaling_frame`. Per number of IPUs: accumulation, published slowdown
+    in percent beyond 0 (NaN where none), the predicted one, and the columns of `MECHANISMS`, which
+    add up to it.
     """
     known = published.sort_values("instances").drop_duplicates("ipus").set_index("ipus")
     times = parts.pivot(index="ipus", columns="part", values="time_ms").fillna(0.0)
@@ -139,20 +125,11 @@ def _work_of(kind: str, phase: str, function: str) -> str:
 def device_work(
     micro_batches: Sequence[int], *, tier: str = "calibrated"
 ) -> dict[str, pd.DataFrame]:
-    """Split the time that one IPU computes on a micro-batch by the kind of work.
+    """Split the time that one IPU computes on micro-batches (images) by the kind of work.
 
-    Parameters
-    ----------
-    micro_batches : sequence of int
-        Images per IPU; everything else is as in Table 3 on one IPU.
-    tier : str
-        ``"calibrated"`` or ``"specification"``.
-
-    Returns
-    -------
-    dict of str to pandas.DataFrame
-        Label of a micro-batch to a table of part, time_ms and share_percent, for
-        `ipusim.study.book.charts.layer_breakdown`. The weight update is left out.
+    Everything else is as in Table 3 on one IPU; the weight update is left out. The label of each
+    micro-batch comes with a table of part, time_ms and share_percent, for
+    `ipusim.study.book.charts.layer_breakdown`.
     """
     run = load_run(RESNET_RUN)
     shown = {}

@@ -19,7 +19,7 @@ from ipusim.study.book.charts import (
     tier_panel,
 )
 from ipusim.study.tamu.breakdown import PARTS
-from ipusim.study.tamu.gpus import IPU, PLATFORMS
+from ipusim.study.tamu.gpus import IPU, NUMBERS, PLATFORMS
 from ipusim.study.tamu.memory import STATED_LARGEST
 from ipusim.study.tamu.scaling import SERIES_NAMES
 from ipusim.study.tamu.study import PYTORCH_SERIES, RESULTS_SERIES, TENSORFLOW_SERIES
@@ -78,19 +78,9 @@ def step_parts(parts: pd.DataFrame) -> Figure:
 
 
 def scaling_efficiency(line: pd.DataFrame, rows: pd.DataFrame) -> Figure:
-    """Draw efficiency and throughput over the number of IPUs.
+    """Draw efficiency and throughput over the number of IPUs (`scaling_line`, `scaling_frame`).
 
-    Parameters
-    ----------
-    line : pandas.DataFrame
-        From `ipusim.study.tamu.scaling.scaling_line`.
-    rows : pandas.DataFrame
-        From `ipusim.study.tamu.scaling.scaling_frame`.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Black marks are published; coloured ones are predictions of the same runs.
+    Black marks are published; coloured ones are predictions of the same runs.
     """
     counts = sorted({*line["ipus"], *rows["ipus"]})
     options = {"across": 2, "legend": 2, "last": ("published",), "width_ratios": (1.6, 1.0)}
@@ -174,24 +164,13 @@ def memory_over_micro_batch(frame: pd.DataFrame) -> Figure:
 
 
 def accelerator_bars(frame: pd.DataFrame, title: str) -> Figure:
-    """Draw Figure 1 or 2 of the paper: grouped bars by number of devices.
+    """Draw Figure 1 or 2 of the paper (`gpus.bars`): grouped bars by number of devices.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.tamu.gpus.bars`.
-    title : str
-        Title of the upper panel.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Above images per second of all devices, below per device; bars are predicted with their
-        80 % intervals, black marks published.
+    Above, under the title, images per second of all devices, below per device; bars are predicted
+    with their 80 % intervals, black marks published.
     """
     frame = frame.sort_values("devices", kind="stable")
-    numbers = ["predicted", "low80", "high80", "published"]
-    alone = frame.assign(**{name: frame[name] / frame["devices"] for name in numbers})
+    alone = frame.assign(**{name: frame[name] / frame["devices"] for name in NUMBERS})
     ends = ("published", "80 %")
     options = {"down": 2, "legend": 5, "last": ends, "sharex": True}
     with sheet(9.6, 7.0, **options) as (figure, (whole, single)):
@@ -223,17 +202,9 @@ def watts(frame: pd.DataFrame) -> Figure:
 
 
 def work_audit(frames: dict[str, pd.DataFrame]) -> Figure:
-    """Draw how far throughput x time of every row is from the median of its table.
+    """Draw how far throughput x time of every row is from the median of its table (`tamu_work`).
 
-    Parameters
-    ----------
-    frames : dict of str to pandas.DataFrame
-        Name of the table to `ipusim.study.audit.tamu_work`.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        One panel per table; rows that do not fit are marked.
+    One panel per table; rows that do not fit are marked.
     """
     with sheet(9.6, 4.6, across=len(frames)) as (figure, axes):
         for axis, (name, frame) in zip(axes, frames.items(), strict=True):

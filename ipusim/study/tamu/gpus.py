@@ -68,6 +68,8 @@ _NO_ANCHOR = {
     "Grace A100": _LAMBDA_A100,
     "LoneStar6": _LAMBDA_A100,
 }
+NUMBERS = ("predicted", "low80", "high80", "published")
+"""Columns of `bars` that hold throughputs."""
 _WATTS = {
     # claim, device, number of devices, whether the host is in the number
     "one GC200": ("TA01", IPU, 1, "no"),
@@ -87,26 +89,11 @@ GPU_PRECISION = "tf32"
 
 
 def bars(frame: pd.DataFrame, framework: str) -> pd.DataFrame:
-    """Collect the bars of Figure 1 or Figure 2.
+    """Collect the bars of Figure 1 ("pytorch") or Figure 2 ("tensorflow").
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts` on `ipusim.study.tamu.study.study_rows`.
-    framework : {"pytorch", "tensorflow"}
-        Figure 1 or Figure 2.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One line per platform and number of devices: platform, devices, predicted throughput
-        (images/s) with its 80 % interval (NaN where there is none), the published one (NaN where
-        there is none), where that comes from, and the error in percent.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such framework.
+    `frame` holds verdicts on `ipusim.study.tamu.study.study_rows`. One line per platform and number
+    of devices: platform, devices, predicted throughput (images/s) with its 80 % interval and the
+    published one (NaN where there is none), where that comes from, and the error in percent.
     """
     figure = FIGURES[resolve_name("framework", framework, FIGURES)]
     both = pd.concat([ipu_bars(frame, figure), gpu_bars(figure)], ignore_index=True)
@@ -149,18 +136,14 @@ def gpu_bars(figure: _Figure) -> pd.DataFrame:
                 MODEL, system, gpus=gpus, batch=BATCH, framework=figure.stack, precision="mixed"
             )
             found = anchors[(anchors["gpu"] == board) & (anchors["gpus"] == gpus)]["published"]
-            lines.append(
-                {
-                    "platform": platform,
-                    "devices": gpus,
-                    "predicted": report.throughput,
-                    "low80": report.throughput * low,
-                    "high80": report.throughput * high,
-                    "published": found.iloc[0] if len(found) else float("nan"),
-                    "published_source": _anchor(system, board, report.gpu, bool(len(found))),
-                }
-            )
-    return pd.DataFrame(lines)
+            published = found.iloc[0] if len(found) else float("nan")
+            source = _anchor(system, board, report.gpu, bool(len(found)))
+            lines.append((platform, gpus, report.throughput, published, source))
+    names = ["platform", "devices", "predicted", "published", "published_source"]
+    frame = pd.DataFrame(lines, columns=names)
+    frame.insert(3, "low80", low * frame["predicted"])
+    frame.insert(4, "high80", high * frame["predicted"])
+    return frame
 
 
 def _anchor(system: str, board: str | None, gpu: str, published: bool) -> str:
@@ -174,18 +157,10 @@ def _anchor(system: str, board: str | None, gpu: str, published: bool) -> str:
 
 
 def per_watt(figures: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    """Divide throughput by the powers that the study quotes.
+    """Divide the throughputs of `bars`, by framework, by the powers that the study quotes.
 
-    Parameters
-    ----------
-    figures : dict of str to pandas.DataFrame
-        Framework to `bars`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Per framework and machine: devices, watts (as quoted), whether the host is in them,
-        predicted and published images/s/W, and the predicted interval.
+    Per framework and machine: devices, watts (as quoted), whether the host is in them, predicted
+    and published images/s/W, and the predicted interval.
     """
     claims = load_claims(STUDY).set_index("claim_id")["value"]
     lines = []
@@ -193,17 +168,9 @@ def per_watt(figures: dict[str, pd.DataFrame]) -> pd.DataFrame:
         for machine, (claim, platform, devices, host) in _WATTS.items():
             bar = frame[(frame["platform"] == platform) & (frame["devices"] == devices)].iloc[0]
             watts = float(claims[claim])
-            names = ("predicted", "low80", "high80", "published")
-            lines.append(
-                {
-                    "framework": framework,
-                    "machine": machine,
-                    "devices": devices,
-                    "quoted_w": watts,
-                    "host_in_it": host,
-                    **{name: bar[name] / watts for name in names},
-                }
-            )
+            head = {"framework": framework, "machine": machine, "devices": devices}
+            head |= {"quoted_w": watts, "host_in_it": host}
+            lines.append(head | {name: bar[name] / watts for name in NUMBERS})
     return pd.DataFrame(lines)
 
 

@@ -16,6 +16,7 @@ BY_CONSTRUCTION = (AUTOENCODER_RUN,)
 """Runs whose assumed network was chosen so that the stated micro-batch is the largest."""
 STATED_LARGEST = {RESNET_RUN: 20, AUTOENCODER_RUN: 10}
 """Largest micro-batch of one GC200 by the text (claims TA21 and TA23)."""
+_BYTES = ("always_live_bytes", "peak_tile_bytes", "tile_bytes")
 
 
 def at_micro_batch(run: RunConfiguration, micro_batch: int) -> RunConfiguration:
@@ -28,56 +29,30 @@ def memory_by_micro_batch(
     *,
     run_id: str = RESNET_RUN,
 ) -> pd.DataFrame:
-    """Simulate the memory of one IPU over the micro-batch.
+    """Simulate the memory of one IPU over the micro-batch (images), all else as in the run.
 
-    Parameters
-    ----------
-    micro_batches : sequence of int
-        Images per IPU.
-    run_id : str
-        A run on one IPU; everything but the micro-batch stays as it was.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Per micro-batch: run_id, always-live bytes and peak bytes of the fullest tile, the bytes
-        that a tile has, peak in percent of these, whether it fits, the operation at the peak, and
-        throughput (images/s).
+    Per micro-batch: run_id, always-live bytes and peak bytes of the fullest tile, the bytes that a
+    tile has, peak in percent of these, whether it fits, the operation at the peak, and throughput
+    (images/s).
     """
     run = load_run(run_id)
     lines = []
     for size in sorted(micro_batches):
         report = report_for(at_micro_batch(run, size), tier="specification")
         memory = report.result.memory
-        lines.append(
-            {
-                "run_id": run_id,
-                "micro_batch": size,
-                "always_live_bytes": memory.always_live_bytes,
-                "peak_tile_bytes": memory.peak_tile_bytes,
-                "tile_bytes": memory.tile_bytes,
-                "used_percent": 100.0 * memory.peak_tile_bytes / memory.tile_bytes,
-                "fits": report.fits,
-                "peak_op": memory.peak_op,
-                "throughput_images_per_s": float(report.throughput),
-            }
-        )
+        line = {"run_id": run_id, "micro_batch": size}
+        line |= {name: getattr(memory, name) for name in _BYTES}
+        line |= {"used_percent": 100.0 * memory.peak_tile_bytes / memory.tile_bytes}
+        line |= {"fits": report.fits, "peak_op": memory.peak_op}
+        lines.append(line | {"throughput_images_per_s": float(report.throughput)})
     return pd.DataFrame(lines)
 
 
 def largest_fits(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Put the largest micro-batch that fits beside the one that the study states.
 
-    Parameters
-    ----------
-    frames : sequence of pandas.DataFrame
-        From `memory_by_micro_batch`, one per network.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Per network: the stated largest micro-batch, how full the fullest tile is there, the
-        largest simulated one that fits with every smaller one, and the verdict in words.
+    Per network (`memory_by_micro_batch`): the stated largest micro-batch, how full the fullest tile
+    is there, the largest simulated one that fits with every smaller one, and the verdict in words.
     """
     lines = []
     for frame in frames:

@@ -9,16 +9,14 @@ import pandas as pd
 
 from ipusim.machine.system import load_system
 from ipusim.study.cached import PooledPredictor
-from ipusim.study.data.published import PublishedRow
 from ipusim.study.data.runs import RunConfiguration, load_runs
 from ipusim.study.fit.samples import samples_of
-from ipusim.study.fit.scale_out import scaling_rows as all_scaling_rows, scaling_table
+from ipusim.study.fit.scale_out import scaling_rows, scaling_table
 from ipusim.study.tamu.study import (
     PYTORCH_SERIES,
     RESULTS_SERIES,
     TENSORFLOW_SERIES,
     report_for,
-    study_rows,
 )
 
 SCALED_MICRO_BATCH = 20
@@ -66,20 +64,10 @@ def run_at(ipus: int, series: str = TENSORFLOW_SERIES) -> RunConfiguration:
 
 
 def scaling_line(ipus: Sequence[int], *, tier: str = "calibrated") -> pd.DataFrame:
-    """Simulate the run of Table 3 on many numbers of IPUs.
+    """Simulate the run of Table 3 on many numbers of IPUs, 1 among them.
 
-    Parameters
-    ----------
-    ipus : sequence of int
-        How many; 1 must be among them.
-    tier : str
-        ``"calibrated"`` or ``"specification"``.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Per number of IPUs: system, accumulation, throughput (images/s), efficiency against one IPU
-        in percent, and whether such a run was published.
+    Per number of IPUs: system, accumulation, throughput (images/s), efficiency against one IPU in
+    percent, and whether such a run was published.
     """
     published = {run.chips for run in _scaled_runs(TENSORFLOW_SERIES)}
     runs = {count: run_at(count) for count in sorted(ipus)}
@@ -97,23 +85,6 @@ def scaling_line(ipus: Sequence[int], *, tier: str = "calibrated") -> pd.DataFra
     return frame.assign(published=frame["ipus"].isin(published))
 
 
-def scaling_rows() -> tuple[PublishedRow, ...]:
-    """Return the rows of the three series that differ in the number of IPUs.
-
-    Returns
-    -------
-    tuple of PublishedRow
-        Throughput rows, a part of `ipusim.study.tamu.study.study_rows`.
-    """
-    return tuple(
-        row
-        for row in study_rows()
-        if row.metric == "throughput"
-        and row.run.series in SERIES_NAMES
-        and (row.run.series != TENSORFLOW_SERIES or row.run.micro_batch == SCALED_MICRO_BATCH)
-    )
-
-
 def scaling_frame(frame: pd.DataFrame) -> pd.DataFrame:
     """Compare the slowdown of every published scaling row with the predicted one.
 
@@ -121,16 +92,8 @@ def scaling_frame(frame: pd.DataFrame) -> pd.DataFrame:
     one IPU alone: 1 is perfect scaling. The rows of the results page have no run on one IPU and
     share that of Table 3, whose program they are.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts` on `scaling_rows` or more.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Per row: series, ipus, instances, published and predicted (calibrated) throughput
-        (images/s), efficiency in percent and slowdown, and the error of the slowdown.
+    Of `verdicts` on throughput rows, per row: series, ipus, instances, published and predicted
+    (calibrated) throughput (images/s), efficiency in percent and slowdown, and its error.
     """
     own = frame["series"].ne(TENSORFLOW_SERIES) | frame["micro_batch"].eq(SCALED_MICRO_BATCH)
     known = frame["series"].isin(list(SERIES_NAMES)) & frame["metric"].eq("throughput")
@@ -154,14 +117,11 @@ def scaling_frame(frame: pd.DataFrame) -> pd.DataFrame:
 def constants_frame() -> pd.DataFrame:
     """Return what the two fitted latencies of scale-out explain, with and without the own series.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per row of a series: slowdown against the smallest system of that series, published and with
-        the latencies fitted on all rows; its error, and the error with the latency of a collective
-        fitted on the other series.
+    Per row of a series: slowdown against the smallest system of that series, published and with the
+    latencies fitted on all rows; its error, and the error with the latency of a collective fitted
+    on the other series.
     """
-    frame = scaling_table(samples_of(all_scaling_rows(), PooledPredictor()))
+    frame = scaling_table(samples_of(scaling_rows(), PooledPredictor()))
     return frame.assign(series=frame["series"].map(_series_name))
 
 

@@ -9,10 +9,10 @@ import pandas as pd
 
 from ipusim.runtime.compile_time import first_epoch_items_per_s
 from ipusim.study.audit import tamu_work
-from ipusim.study.data.published import PublishedRow, load_rows
+from ipusim.study.data.published import PublishedRow, by_metric, load_rows
 from ipusim.study.data.runs import RunConfiguration, load_run
 from ipusim.study.predict import default_predictor
-from ipusim.study.verdicts.errors import error_percent, errors_of, verdict_of, verdicts_of
+from ipusim.study.verdicts.errors import errors_of, verdicts_of
 from ipusim.study.verdicts.summary import errors_by, with_error
 
 STUDY = "tamu"
@@ -44,13 +44,7 @@ def study_rows() -> tuple[PublishedRow, ...]:
 
 
 def table_frame(frame: pd.DataFrame, table: str) -> pd.DataFrame:
-    """Select the rates of one of Tables 1 to 4 from the verdicts, with the calibrated error.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such table.
-    """
+    """Select the rates of one of Tables 1 to 4 from the verdicts, with the calibrated error."""
     ids = [row.row_id for row in load_rows(study=STUDY, table=table, metric="throughput")]
     return with_error(frame[frame["row_id"].isin(ids)]).reset_index(drop=True)
 
@@ -65,13 +59,9 @@ def times_frame(frame: pd.DataFrame) -> pd.DataFrame:
     """Predict the training times of Table 3, whose number of images the paper does not state.
 
     The images are those that throughput x time of most rows comes to (`ipusim.study.audit`), so
-    the error is that of the rate but for rows in which the two do not belong together.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Per row: label, published and predicted (calibrated) seconds with the 80 % interval of the
-        rate, error_percent and verdict.
+    the error is that of the rate but for rows in which the two do not belong together. Per row:
+    label, published and predicted (calibrated) seconds with the 80 % interval of the rate,
+    error_percent and verdict.
     """
     work = tamu_work("Table 3").set_index("row_id")
     rates = frame.set_index("row_id").loc[work.index, ["calibrated", "low80", "high80"]]
@@ -94,48 +84,33 @@ def first_epoch_frame(
 ) -> pd.DataFrame:
     """Predict the first-epoch column of Table 1 from the calibrated rates of the second epoch.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per row of Table 1: row_id, chips, instances, the seconds by which the published epochs
-        differ and those predicted for compilation, published and predicted rate of the first epoch
-        (images/s), error and verdict.
-
-    Raises
-    ------
-    ConfigError
-        If the number of images is below 1.
+    Per row of Table 1: row_id, chips, instances, the seconds by which the published epochs differ
+    and those predicted for compilation, published and predicted rate of the first epoch (images/s),
+    error and verdict. A ConfigError if the number of images is below 1.
     """
-    rows = {row.run.run_id: row for row in load_rows(study=STUDY, metric="throughput_epoch1")}
-    calibrated = dict(zip(frame["row_id"], frame["calibrated"], strict=True))
-    lines = []
-    for second in load_rows(study=STUDY, table="Table 1", metric="throughput"):
-        first = rows[second.run.run_id]
-        report = report_for(second.run, tier="specification")
-        rate = first_epoch_items_per_s(images, calibrated[second.row_id], report.compile_s)
-        lines.append(
-            {
-                "row_id": first.row_id,
-                "chips": first.run.chips,
-                "instances": first.run.instances,
-                "published_difference_s": images / first.value - images / second.value,
-                "compile_s": report.compile_s,
-                "published": first.value,
-                "predicted": rate,
-                "error_percent": error_percent(rate, first.value),
-                "verdict": verdict_of(rate, first.value),
-            }
-        )
-    return pd.DataFrame(lines)
+    table1 = load_rows(study=STUDY, table="Table 1")
+    second, first = by_metric(table1, "throughput", "throughput_epoch1")
+    rates = second["row_id"].map(frame.set_index("row_id")["calibrated"])
+    compile_s = [report_for(run, tier="specification").compile_s for run in first["run"]]
+    known = zip(rates, compile_s, strict=True)
+    shown = pd.DataFrame(
+        {
+            "row_id": first["row_id"],
+            "chips": [run.chips for run in first["run"]],
+            "instances": [run.instances for run in first["run"]],
+            "published_difference_s": images / first["value"] - images / second["value"],
+            "compile_s": compile_s,
+            "published": first["value"],
+            "predicted": [first_epoch_items_per_s(images, *pair) for pair in known],
+        }
+    )
+    return shown.assign(error_percent=errors_of(shown), verdict=verdicts_of(shown))
 
 
 def run_frame(runs: Mapping[str, str]) -> pd.DataFrame:
-    """Return how runs are configured, option by option, one column per run.
+    """Return how runs are configured, by heading and run_id: a line per option, a column per run.
 
-    Parameters
-    ----------
-    runs : mapping of str to str
-        Heading to run_id. A value that no source gives says that it is assumed.
+    A value that no source gives says that it is assumed.
     """
     known = {name: load_run(run_id) for name, run_id in runs.items()}
     options = dict.fromkeys(name for run in known.values() for name in run.options())

@@ -119,8 +119,8 @@ def test_the_notebook_is_a_study_with_described_parameters():
     assert all(parameter.help for parameter in parameters)
 
 
-def test_rows_go_on_to_256_ipus():
-    counts = [row.run.chips for row in tamu_scaling.scaling_rows()]
+def test_rows_go_on_to_256_ipus(frame):
+    counts = list(tamu_scaling.scaling_frame(frame)["ipus"])
     assert max(counts) == 256
     assert len(counts) == 6 + 6 + 5
 
