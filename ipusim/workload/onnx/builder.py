@@ -20,11 +20,9 @@ from ipusim.workload.onnx.products import COMPUTE_HANDLERS
 from ipusim.workload.onnx.reader import OnnxContents
 from ipusim.workload.onnx.recurrent import RECURRENT_HANDLERS
 from ipusim.workload.onnx.walk import Walk, fitting
-from ipusim.workload.onnx.windows import WINDOW_HANDLERS
 
 HANDLERS: dict[str, Handler] = {
     **COMPUTE_HANDLERS,
-    **WINDOW_HANDLERS,
     **LAYOUT_HANDLERS,
     **RECURRENT_HANDLERS,
     **INDEXED_HANDLERS,

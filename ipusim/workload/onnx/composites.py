@@ -12,7 +12,7 @@ import numpy as np
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.onnx.context import node_label
-from ipusim.workload.onnx.shapes import RULES, axis_of
+from ipusim.workload.onnx.shapes import axis_of
 from ipusim.workload.onnx.walk import BATCH_FIRST, VENDOR, Parts, Recipe
 
 NCHWC = "com.microsoft.nchwc"
@@ -416,7 +416,7 @@ def _counts(p: Parts) -> str:
 def _spectrum(p: Parts) -> str:
     """DFT and STFT: the product with the matrix of sines and cosines, as PopART has no other."""
     p.note("Fourier transforms are products with the matrix of sines and cosines")
-    (result, _), *_ = RULES[p.node.op_type](p)
+    (result, _), *_ = p.results()
     x = p.input(0)
     shape = p.shape(x)
     if p.node.op_type == "STFT":

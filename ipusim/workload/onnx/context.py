@@ -316,11 +316,6 @@ def has_input(node: Node, position: int) -> bool:
     return len(node.input) > position and bool(node.input[position])
 
 
-def attributes(node: Node) -> dict[str, Any]:
-    """Return the attributes of a node, strings decoded."""
-    return node.given
-
-
 def decoded(proto: onnx.NodeProto) -> dict[str, Any]:
     """Return the attributes of a node in a file, strings decoded."""
     found: dict[str, Any] = {}

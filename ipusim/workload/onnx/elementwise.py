@@ -6,21 +6,9 @@ import re
 from math import prod
 
 from ipusim.workload.graph import Cast, Conv, Elementwise, Gather, Layout, MatMul
-from ipusim.workload.onnx.context import Handler, ImportContext, Node, attributes
-from ipusim.workload.onnx.shapes import axis_of
+from ipusim.workload.onnx.context import Handler, ImportContext, Node
+from ipusim.workload.onnx.shapes import N_ARY, TRUTHS, UNARY, axis_of
 
-_UNARY = (
-    *("Relu", "LeakyRelu", "ThresholdedRelu", "Elu", "Selu", "Celu", "Gelu", "Mish", "Clip"),
-    *("Sigmoid", "HardSigmoid", "HardSwish", "Softplus", "Softsign", "Tanh", "Erf"),
-    *("Exp", "Log", "Sqrt", "Reciprocal", "Sin", "Cos", "Tan"),
-    *("Abs", "Neg", "Sign", "Floor", "Ceil", "Round", "Not", "IsNaN", "IsInf", "BitwiseNot"),
-    *("Swish", "Square", "Rsqrt"),
-)
-_N_ARY = (
-    *("Add", "Sub", "Mul", "Div", "Sum", "Mean", "Min", "Max", "Pow", "Mod", "PRelu", "Where"),
-    *("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "And", "Or", "Xor"),
-    *("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift"),
-)
 _POWERS = {2.0: "square", 0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
 """Exponents with a function of their own."""
 
@@ -158,7 +146,7 @@ def transpose(context: ImportContext, node: Node) -> None:
         _emit_layout(context, node, (context.operand(node.input[0]),), moves_data=True)
         return
     shape = context.shape(node.input[0])
-    order = tuple(attributes(node).get("perm", range(len(shape) - 1, -1, -1)))
+    order = tuple(node.given.get("perm", range(len(shape) - 1, -1, -1)))
     kept = [axis for axis in order if shape[axis] > 1]
     _emit_layout(context, node, (context.operand(node.input[0]),), moves_data=kept != sorted(kept))
 
@@ -166,7 +154,7 @@ def transpose(context: ImportContext, node: Node) -> None:
 def gather(context: ImportContext, node: Node) -> None:
     """Gather: a lookup, or a slice where the indices are constant and the data is not."""
     table, indices = node.input
-    axis = attributes(node).get("axis", 0)
+    axis = node.given.get("axis", 0)
     if context.is_static(indices):
         _emit_layout(context, node, (context.operand(table),), moves_data=False, function="slice")
         return
@@ -194,8 +182,8 @@ def identity(context: ImportContext, node: Node) -> None:
 
 
 LAYOUT_HANDLERS: dict[str, Handler] = {
-    **dict.fromkeys(_UNARY, unary),
-    **dict.fromkeys(_N_ARY, n_ary),
+    **dict.fromkeys((*UNARY.split(), "IsNaN", "IsInf"), unary),
+    **dict.fromkeys((*N_ARY.split(), *TRUTHS.split()), n_ary),
     **dict.fromkeys(_VIEWS, view),
     **dict.fromkeys(_MOVES, move),
     "Transpose": transpose,

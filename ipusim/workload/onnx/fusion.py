@@ -90,9 +90,14 @@ class Pieces:
                 return node.input[1 - place], number
         return None
 
-    def replace(self, last: Node, fresh: Node, kind: str) -> None:
-        """Let a new node make what `last` makes."""
+    def replace(
+        self, last: Node, op_type: str, operands: list[str], kind: str = "", **given: object
+    ) -> None:
+        """Let a new node make what `last` makes, and count it as a fusion of a kind."""
         nodes = self.context.nodes
+        fresh = Node(
+            op_type=op_type, input=operands, output=last.output, name=last.name, given=given
+        )
         self.forget(last)
         place = next(index for index, item in enumerate(nodes) if item is last)
         nodes[place] = fresh
@@ -176,9 +181,7 @@ def gelu(pieces: Pieces, node: Node) -> None:
                 continue
             if pieces.shape(root) != pieces.shape(last.output[0]):
                 continue
-            name = "gelu" if node.op_type == "Erf" else "gelu (tanh)"
-            fresh = Node(op_type="Gelu", input=[root], output=last.output, name=last.name)
-            pieces.replace(last, fresh, name)
+            pieces.replace(last, "Gelu", [root], "gelu" if node.op_type == "Erf" else "gelu (tanh)")
             return
 
 
@@ -202,8 +205,7 @@ def gated(pieces: Pieces, node: Node) -> None:
             return
         root, kind = inner.input[0], "Mish"
     if kind and root == x and pieces.shape(x) == pieces.shape(last.output[0]):
-        fresh = Node(op_type=kind, input=[x], output=last.output, name=last.name)
-        pieces.replace(last, fresh, {"Swish": "silu"}.get(kind, kind.lower()))
+        pieces.replace(last, kind, [x], {"Swish": "silu"}.get(kind, kind.lower()))
 
 
 def hard_swish(pieces: Pieces, node: Node) -> None:
@@ -222,15 +224,13 @@ def hard_swish(pieces: Pieces, node: Node) -> None:
     if not any(abs(number - 6) < 1e-3 or abs(6 * number - 1) < 1e-3 for number in numbers):
         return
     if len(lasts) == 2 and x in (*lasts[0].input, *lasts[1].input):
-        last, kind, name = lasts[1], "HardSwish", "hardswish"
+        last, kind = lasts[1], "HardSwish"
     elif pieces.constant_operand(lasts[0]):
-        last, kind, name = lasts[0], "HardSigmoid", "hardsigmoid"
+        last, kind = lasts[0], "HardSigmoid"
     else:
         return
     if pieces.cone(last, x) is not None and pieces.shape(x) == pieces.shape(last.output[0]):
-        pieces.replace(
-            last, Node(op_type=kind, input=[x], output=last.output, name=last.name), name
-        )
+        pieces.replace(last, kind, [x], kind.lower())
 
 
 def norm(pieces: Pieces, node: Node) -> None:
@@ -263,23 +263,17 @@ def norm(pieces: Pieces, node: Node) -> None:
         kind, name, x = "RMSNormalization", "RMS norm", data
     else:
         return
-    operands, output = [x], last.output[0]
-    width = pieces.shape(x)[axes[0] :]
-    for place in ("Mul", "Add"):
-        following = pieces.only(output, place)
-        if following is None or (place == "Add" and kind == "RMSNormalization"):
-            break
-        vector = _vector(pieces, following, output, width)
+    operands, width = [x], pieces.shape(x)[axes[0] :]
+    for place in ("Mul", "Add") if kind == "LayerNormalization" else ("Mul",):
+        following = pieces.only(last.output[0], place)
+        vector = _vector(pieces, following, last.output[0], width) if following else None
         if vector is None:
             break
         operands.append(vector)
-        last, output = following, following.output[0]
+        last = following
     if kind == "LayerNormalization" and len(operands) == 1:
         operands.append(_ones(pieces, last, width))
-    fresh = Node(
-        op_type=kind, input=operands, output=[output], name=last.name, given={"axis": axes[0]}
-    )
-    pieces.replace(last, fresh, name)
+    pieces.replace(last, kind, operands, name, axis=axes[0])
 
 
 def _vector(pieces: Pieces, node: Node, output: str, width: tuple[int, ...]) -> str | None:
@@ -341,13 +335,7 @@ def global_mean(pieces: Pieces, node: Node) -> None:
     if len(shape) != 4 or _axes(pieces, node) != [2, 3] or 0 in shape:
         return
     if node.given.get("keepdims", 1):
-        fresh = Node(
-            op_type="GlobalAveragePool",
-            input=[node.input[0]],
-            output=node.output,
-            name=node.name,
-        )
-        pieces.replace(node, fresh, "global pool")
+        pieces.replace(node, "GlobalAveragePool", node.input[:1], "global pool")
 
 
 def group_norm(pieces: Pieces, node: Node) -> None:
@@ -361,22 +349,15 @@ def group_norm(pieces: Pieces, node: Node) -> None:
     groups = pieces.shape(node.input[0])
     if pieces.shape(after.output[0]) != shape or len(groups) != 3 or groups[0] != shape[0]:
         return
-    operands, last, output = [x], after, after.output[0]
+    operands, last = [x], after
     for kind in ("Mul", "Add"):
-        following = pieces.only(output, kind)
-        vector = _vector(pieces, following, output, shape[1:2]) if following else None
+        following = pieces.only(last.output[0], kind)
+        vector = _vector(pieces, following, last.output[0], shape[1:2]) if following else None
         if vector is None:
             return
         operands.append(vector)
-        last, output = following, following.output[0]
-    fresh = Node(
-        op_type="GroupNormalization",
-        input=operands,
-        output=[output],
-        name=last.name,
-        given={"num_groups": groups[1]},
-    )
-    pieces.replace(last, fresh, "group norm")
+        last = following
+    pieces.replace(last, "GroupNormalization", operands, "group norm", num_groups=groups[1])
 
 
 def one_scale(pieces: Pieces, node: Node) -> None:
@@ -411,14 +392,8 @@ def flags(pieces: Pieces, node: Node) -> None:
         else:
             value = replace(pieces.context.values[source], shape=tuple(shape[i] for i in order))
             pieces.context.values[name] = value
-            fresh = Node(
-                op_type="Transpose",
-                input=[source],
-                output=[name],
-                name=turned.name,
-                given={"perm": order},
-            )
-            pieces.replace(turned, fresh, "")
+            turned.output = [name]
+            pieces.replace(turned, "Transpose", [source], perm=order)
         pieces.read(node, place, name)
         node.given[flag] = 1
         pieces.context.fused["transposed operands"] += 1
@@ -431,8 +406,7 @@ def turned_back(pieces: Pieces, node: Node) -> None:
     if before is None or not all(orders) or len(before.output) > 1:
         return
     if [orders[0][axis] for axis in orders[1]] == sorted(orders[0]):
-        fresh = Node(op_type="Identity", input=before.input[:1], output=node.output, name=node.name)
-        pieces.replace(node, fresh, "transposes that cancel")
+        pieces.replace(node, "Identity", before.input[:1], "transposes that cancel")
 
 
 def siblings(pieces: Pieces) -> None:
@@ -452,14 +426,10 @@ def siblings(pieces: Pieces) -> None:
         outputs = [node.output[0] for node in members]
         total = sum(prod(pieces.shape(name)) for name in outputs)
         if len(members) > 1 and total == prod(pieces.shape(source)):
-            fresh = Node(
-                op_type="Transpose",
-                input=[source],
-                output=outputs,
-                name=members[0].name,
-                given={"perm": None},
+            members[0].output = outputs
+            pieces.replace(
+                members[0], "Transpose", [source], "transposes of parts in one", perm=None
             )
-            pieces.replace(members[0], fresh, "transposes of parts in one")
             gone = {id(node) for node in members[1:]}
             pieces.context.nodes[:] = [n for n in pieces.context.nodes if id(n) not in gone]
 

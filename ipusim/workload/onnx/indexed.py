@@ -16,7 +16,7 @@ from ipusim.workload.graph import (
     Sort,
     Tensor,
 )
-from ipusim.workload.onnx.context import Handler, ImportContext, Node, attributes, has_input
+from ipusim.workload.onnx.context import Handler, ImportContext, Node, has_input
 from ipusim.workload.onnx.shapes import Call, axis_of, suppressed
 
 _CORNERS = 4
@@ -28,7 +28,7 @@ def gather_elements(context: ImportContext, node: Node) -> None:
     """GatherElements: single elements by index (PopART flattens data and indices)."""
     data, indices = node.input
     shape = context.shape(data)
-    axis = axis_of(attributes(node).get("axis", 0), len(shape))
+    axis = axis_of(node.given.get("axis", 0), len(shape))
     count = prod(context.shape(indices))
     inner = prod(shape[axis + 1 :])
     # Neighbours along the inner axes are taken from one row where the indices are the same for all:
@@ -49,7 +49,7 @@ def _lookup(context: ImportContext, node: Node, params: Gather, names: tuple[str
 def gather_nd(context: ImportContext, node: Node) -> None:
     """GatherND: rows by several indices."""
     data, indices = context.shape(node.input[0]), context.shape(node.input[1])
-    outer = attributes(node).get("batch_dims", 0)
+    outer = node.given.get("batch_dims", 0)
     depth = indices[-1]
     params = Gather(
         rows=max(1, prod(data[outer : outer + depth])),
@@ -93,7 +93,7 @@ def _write(context: ImportContext, node: Node, params: Gather, updates: str, ind
 def tensor_scatter(context: ImportContext, node: Node) -> None:
     """TensorScatter: a cache whose rows are written in place."""
     shape, update = context.shape(node.input[0]), context.shape(node.input[1])
-    axis = axis_of(attributes(node).get("axis", -2), len(shape))
+    axis = axis_of(node.given.get("axis", -2), len(shape))
     params = Gather(
         rows=prod(shape[: axis + 1]),
         width=max(1, prod(shape[axis + 1 :])),
@@ -107,7 +107,7 @@ def top_k(context: ImportContext, node: Node) -> None:
     """TopK: rows sorted whole, the indices with them, and cut."""
     context.notes["TopK sorts whole rows"] += 1
     shape = context.shape(node.input[0])
-    axis = axis_of(attributes(node).get("axis", -1), len(shape))
+    axis = axis_of(node.given.get("axis", -1), len(shape))
     length = max(1, shape[axis])
     params = Sort(outer=max(1, prod(shape) // length), length=length)
     data = context.operand(node.input[0])
@@ -238,7 +238,7 @@ def sampled(context: ImportContext, node: Node, points: int, *, rows: int) -> st
 
 def grid_sample(context: ImportContext, node: Node) -> None:
     """GridSample: lookups of 1, 2 or 4 neighbours per axis, weighted and summed."""
-    mode = str(attributes(node).get("mode", "linear")).removeprefix("bi")
+    mode = str(node.given.get("mode", "linear")).removeprefix("bi")
     output = context.shape(node.output[0])
     rank = len(output) - 2
     points = 1 if mode == "nearest" else _POINTS.get(mode, 2) ** rank
@@ -258,7 +258,7 @@ def _reduced_samples(
 def roi_align(context: ImportContext, node: Node) -> None:
     """RoiAlign and MaxRoiPool: samples of each bin, by four neighbours, averaged."""
     output = context.shape(node.output[0])
-    given = attributes(node)
+    given = node.given
     ratio = given.get("sampling_ratio", 0) or 2
     bins = output[0] * prod(output[2:])
     context.notes["samples between positions are lookups of their neighbours"] += 1
@@ -283,7 +283,7 @@ def resize(context: ImportContext, node: Node) -> None:
     Neighbours along one axis after the other are fetched, scaled and added, as PopART does for
     linear interpolation (willow/src/popx/op/resizex.cpp).
     """
-    mode = str(attributes(node).get("mode", "nearest"))
+    mode = str(node.given.get("mode", "nearest"))
     data = context.operand(node.input[0])
     before, after = context.shape(node.input[0]), context.shape(node.output[0])
     if mode not in _POINTS or before == after:
@@ -335,7 +335,7 @@ def deform_conv(context: ImportContext, node: Node) -> None:
     batch, channels, *field = context.shape(node.input[0])
     weights, output = context.shape(node.input[1]), context.shape(node.output[0])
     taps, positions = prod(weights[2:]), prod(output[2:])
-    groups = attributes(node).get("group", 1)
+    groups = node.given.get("group", 1)
     points = _POINTS["linear"] ** len(field)
     data, offsets = context.operand(node.input[0]), context.operand(node.input[2])
     lookup = Gather(

@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 
 from ipusim.workload.graph import Layout, Tensor
-from ipusim.workload.onnx.context import Handler, ImportContext, Node, attributes, has_input
+from ipusim.workload.onnx.context import Handler, ImportContext, Node, has_input
 from ipusim.workload.operators import Recurrent
 
 _DEFAULT_ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}
@@ -21,7 +21,7 @@ _LENGTHS, _INITIAL_OUTPUT, _INITIAL_CELL, _PEEPHOLES = 4, 5, 6, 7
 
 def recurrent(context: ImportContext, node: Node) -> None:
     """LSTM or GRU: one recurrent operator per direction, results put side by side."""
-    given = attributes(node)
+    given = node.given
     _note(context, node, given)
     steps, batch, features = context.shape(node.input[0])
     directions, _, hidden = context.shape(node.input[2])

@@ -25,10 +25,16 @@ from ipusim.workload.onnx.context import (
     node_label,
     proto_of,
 )
-from ipusim.workload.onnx.evaluate import evaluate
-from ipusim.workload.onnx.functions import DEEPEST, LARGEST_BODY, called, definition
-from ipusim.workload.onnx.reader import KEPT_ELEMENTS, STANDARD_DOMAINS, stored
-from ipusim.workload.onnx.shapes import FLOAT, MISFITS, RULES, Call, Results
+from ipusim.workload.onnx.reader import (
+    DEEPEST,
+    KEPT_ELEMENTS,
+    LARGEST_BODY,
+    STANDARD_DOMAINS,
+    called,
+    definition,
+    stored,
+)
+from ipusim.workload.onnx.shapes import FLOAT, MISFITS, RULES, Call, Results, evaluate
 
 VENDOR = "com.microsoft"
 """Domain of the fused operators of onnxruntime."""
@@ -138,11 +144,11 @@ class Walk:
             if not self._defined(node):
                 if rule is not None:
                     # Without a handler it has to be constant: the rule says what it lacks for that.
-                    rule(Call(self.context, node))
+                    Call(self.context, node).results()
                 self._unknown(node, inputs)
             return
         self._rebatch(node, static)
-        results = None if rule is None else rule(Call(self.context, node))
+        results = Call(self.context, node).results()
         if static:
             self._fold(node, inputs, results)
         else:
@@ -355,17 +361,13 @@ class Walk:
         scanned = node.input[len(carried) :]
         axes = node.given.get("scan_input_axes") or [0] * count
         length = self.context.value(scanned[0], node).shape[axes[0]]
+        parts = Parts(self, node)
         stacked: list[list[str]] = [[] for _ in range(len(body.output) - len(carried))]
         for trip in range(length):
             prefix = f"{node.name or node.output[0]}#{trip}/"
             index = self.context.constant(f"{prefix}trip", np.array(trip, np.int64))
-            slices = []
-            for place, (source, axis) in enumerate(zip(scanned, axes, strict=True)):
-                name, given = f"{prefix}in{place}", {"axis": axis}
-                self.visit(
-                    Node(op_type="Gather", input=[source, index], output=[name], given=given)
-                )
-                slices.append(name)
+            pairs = zip(scanned, axes, strict=True)
+            slices = [parts("Gather", source, index, axis=axis) for source, axis in pairs]
             formal = [item.name for item in body.input]
             scope = {**node.scope, **dict(zip(formal, [*carried, *slices], strict=False))}
             results = self._graph(body, scope, prefix)
@@ -390,17 +392,10 @@ class Walk:
             shape = self.context.contents.shapes.get(output, (0,))
             self.context.values[output] = Value(shape=shape, elem_type=FLOAT, static=True)
             return
-        parts = list(pieces)
+        parts = Parts(self, node)
         if new_axis:
-            axes = self.context.constant(f"{output}.axis", np.array([axis], np.int64))
-            parts = []
-            for place, piece in enumerate(pieces):
-                name = f"{output}.part{place}"
-                self.visit(Node(op_type="Unsqueeze", input=[piece, axes], output=[name]))
-                parts.append(name)
-        self.visit(
-            Node(op_type="Concat", input=parts, output=[output], given={"axis": axis}, name=output)
-        )
+            pieces = [parts("Unsqueeze", piece, np.array([axis], np.int64)) for piece in pieces]
+        parts("Concat", *pieces, out=output, axis=axis)
 
     def sequence(self, node: Node) -> None:
         """Operators on sequences: lists of names, which cost nothing until they are joined."""
@@ -445,18 +440,8 @@ class Walk:
         elif call.array(1).ndim == 0:
             step = max(1, sizes[0])
             sizes = [min(step, length - start) for start in range(0, length, step)]
-        names = [f"{node.output[0]}.{place}" for place in range(len(sizes))]
-        given = self.context.constant(f"{node.output[0]}.sizes", np.array(sizes, np.int64))
-        self.visit(
-            Node(
-                op_type="Split",
-                input=[node.input[0], given],
-                output=names,
-                given={"axis": axis},
-                name=node.name,
-            )
-        )
-        self._sequences[node.output[0]] = names
+        parts = Parts(self, node).split(node.input[0], axis, *sizes)
+        self._sequences[node.output[0]] = parts
 
     def optional(self, node: Node) -> None:
         """Optional values that are there."""
