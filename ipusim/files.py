@@ -17,7 +17,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from ipusim.errors import DataError, StudyError
+from ipusim.errors import DataError, StudyError, resolve_name
 
 DATA_DIR_VARIABLE = "IPUSIM_DATA_DIR"
 """Environment variable that points at another data folder, for example an edited copy."""
@@ -121,6 +121,35 @@ def sourced_values(
             )
         values[key], sources[key] = value, entry["source"]
     return values, sources
+
+
+def load_profile(profile: type[Any], noun: str, name: str, file: str) -> Any:
+    """Return a profile of a file by its name or an alias, whatever its case, spaces and hyphens.
+
+    The fields of the dataclass but name, title and sources are its properties, lists as tuples. A
+    refusal of the name calls it a `noun`.
+    """
+    tables = read_tables(file)
+    aliases = {alias: key for key, table in tables.items() for alias in table.get("aliases", [])}
+    valid = resolve_name(noun, name, tables, aliases)
+    values, sources = sourced_values(tables[valid], valid, file, property_kinds(profile))
+    values = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
+    }
+    heading = {"name": valid, "title": str(tables[valid].get("title", valid)), "sources": sources}
+    own = {one.name: heading[one.name] for one in fields(profile) if one.name in heading}
+    return profile(**own, **values)
+
+
+def property_kinds(profile: type[Any]) -> dict[str, type]:
+    """Return the properties of a profile and the types that a file must give them."""
+    hints = get_type_hints(profile)
+    kinds = {one.name: get_origin(hints[one.name]) or hints[one.name] for one in fields(profile)}
+    return {
+        key: list if kind is tuple else kind
+        for key, kind in kinds.items()
+        if key not in ("name", "title", "sources")
+    }
 
 
 def read_records(path: Path, required: Iterable[str] = ()) -> list[dict[str, str]]:

@@ -7,25 +7,11 @@ from typing import Self
 
 from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.errors import resolve_name
-from ipusim.files import read_tables, sourced_values
+from ipusim.files import load_profile, property_kinds, read_tables
 
 FILE = "stacks.toml"
 SYNCS_STACK = "sdk-2.4"
 """Stack whose supersteps, but those of convolutions and products, cost their syncs alone."""
-
-_PROPERTIES: dict[str, type] = {
-    "planner_era": int,
-    "codelets": str,
-    "partials": str,
-    "available_memory_proportion": float,
-    "fold_batch_norm": bool,
-    "regroup_fully_connected": bool,
-    "host_work_in_step": bool,
-    "io_tiles": int,
-    "planned_superstep_cycles": int,
-    "superstep_cycles": int,
-    "compute_set_cycles": int,
-}
 
 PARTIALS_BYTES = {"half": 2, "float": 4}
 """Bytes of a partial sum by the name that options give it."""
@@ -119,14 +105,7 @@ def stack_names() -> tuple[str, ...]:
 
 def load_stack(name: str) -> Stack:
     """Return one software stack, such as "sdk-2.4", whatever its case, spaces and hyphens."""
-    tables = read_tables(FILE)
-    aliases = {
-        alias: stack for stack, table in tables.items() for alias in table.get("aliases", [])
-    }
-    valid = resolve_name("software stack", name, tables, aliases)
-    table = tables[valid]
-    values, sources = sourced_values(table, valid, FILE, _PROPERTIES)
-    return Stack(name=valid, title=str(table.get("title", valid)), sources=sources, **values)
+    return load_profile(Stack, "software stack", name, FILE)
 
 
 def stack_table() -> list[dict[str, object]]:
@@ -141,6 +120,6 @@ def stack_table() -> list[dict[str, object]]:
                 "value": getattr(stack, key),
                 "source": stack.sources[key],
             }
-            for key in _PROPERTIES
+            for key in property_kinds(Stack)
         ]
     return rows

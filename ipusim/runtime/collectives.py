@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ipusim.errors import ConfigError
 from ipusim.machine.interconnect import Ring, replica_rings
@@ -163,6 +164,8 @@ def all_reduce(
     ipus_per_replica: int,
     tensor_bytes: Sequence[int],
     merge_bytes: int | None = None,
+    *,
+    passes: int = 2,
 ) -> Collective:
     """Sum tensors of these sizes over all replicas and leave the sums on each.
 
@@ -171,22 +174,12 @@ def all_reduce(
     adds its share in a few per cent of the time that the links need for it.
     """
     sizes = merged_sizes(tensor_bytes, merge_bytes)
-    return _run(system, replicas, ipus_per_replica, sizes, passes=2)
+    return _run(system, replicas, ipus_per_replica, sizes, passes=passes)
 
 
-def reduce_scatter(
-    system: System,
-    replicas: int,
-    ipus_per_replica: int,
-    tensor_bytes: Sequence[int],
-    merge_bytes: int | None = None,
-) -> Collective:
-    """Sum tensors over all replicas and leave each its part of the sums; else as `all_reduce`."""
-    return _run(system, replicas, ipus_per_replica, merged_sizes(tensor_bytes, merge_bytes))
-
-
-all_gather = reduce_scatter
-"""Bring the parts of whole tensors of the given sizes together, the same steps in reverse."""
+reduce_scatter = all_gather = partial(all_reduce, passes=1)
+"""Sum tensors over all replicas and leave each its part of the sums; or bring the parts of whole
+tensors of the given sizes together, the same steps in reverse."""
 
 
 def all_to_all(

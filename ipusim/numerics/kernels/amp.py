@@ -19,14 +19,7 @@ from __future__ import annotations
 import numpy as np
 
 from ipusim.kernel_cache import njit
-from ipusim.numerics.kernels.rounding import (
-    NEAREST,
-    STOCHASTIC,
-    Rounding,
-    random_bits,
-    round_nearest,
-    round_stochastic,
-)
+from ipusim.numerics.kernels.rounding import Rounding, random_bits, round_part
 
 PASS_DEPTH = 16
 """Inputs per pass."""
@@ -96,14 +89,9 @@ def _store(
     mode, key, salt = rounding
     for j in range(partials.size):
         partials[j] += sums[j]
-    if mode == STOCHASTIC:
-        row_salt = random_bits(_U(row), key, salt)
-        base = _U(random_bits(number, row_salt, salt) + _U(column))
-        for j in range(partials.size):
-            partials[j] = round_stochastic(partials[j], random_bits(_U(j), base, row_salt))
-    elif mode == NEAREST:
-        for j in range(partials.size):
-            partials[j] = round_nearest(partials[j])
+    row_salt = random_bits(_U(row), key, salt)
+    base = _U(random_bits(number, row_salt, salt) + _U(column))
+    round_part(partials, mode, base, row_salt)
 
 
 @njit(cache=True, nogil=True)

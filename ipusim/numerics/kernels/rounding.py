@@ -128,16 +128,20 @@ def round_stochastic(value: np.float32, random: np.uint32) -> np.float32:
 
 
 @njit(cache=True, nogil=True)
-def _round_range(values: np.ndarray, rounding: Rounding, start: int, stop: int) -> None:
-    mode, key, salt = rounding
-    part = values[start:stop]  # indices from zero: the compiler vectorises the loops
-    base = _U(key + _U(start))
+def round_part(part: np.ndarray, mode: int, base: np.uint32, salt: np.uint32) -> None:
+    """Round in place, indices from zero: the compiler vectorises the loops."""
     if mode == NEAREST:
         for i in range(part.size):
             part[i] = round_nearest(part[i])
     elif mode == STOCHASTIC:
         for i in range(part.size):
             part[i] = round_stochastic(part[i], random_bits(_U(i), base, salt))
+
+
+@njit(cache=True, nogil=True)
+def _round_range(values: np.ndarray, rounding: Rounding, start: int, stop: int) -> None:
+    mode, key, salt = rounding
+    round_part(values[start:stop], mode, _U(key + _U(start)), salt)
 
 
 def stream_key(*parts: int) -> tuple[np.uint32, np.uint32]:

@@ -12,14 +12,7 @@ import numpy as np
 from ipusim.kernel_cache import njit
 from ipusim.numerics.arithmetic import Arithmetic
 from ipusim.numerics.kernels.exponential import exponential
-from ipusim.numerics.kernels.rounding import (
-    NEAREST,
-    STOCHASTIC,
-    Rounding,
-    random_bits,
-    round_nearest,
-    round_stochastic,
-)
+from ipusim.numerics.kernels.rounding import Rounding, random_bits, round_part
 from ipusim.numerics.kernels.threads import over_ranges, writable
 
 _F = np.float32
@@ -29,13 +22,7 @@ _ROWS = 256
 
 @njit(cache=True, nogil=True)
 def _round_row(row, mode, key, salt, stage):
-    base = random_bits(_U(stage), key, salt)
-    if mode == STOCHASTIC:
-        for j in range(row.size):
-            row[j] = round_stochastic(row[j], random_bits(_U(j), base, salt))
-    elif mode == NEAREST:
-        for j in range(row.size):
-            row[j] = round_nearest(row[j])
+    round_part(row, mode, random_bits(_U(stage), key, salt), salt)
 
 
 @njit(cache=True, nogil=True)

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ipusim.errors import DataError, resolve_name
-from ipusim.files import read_tables, sourced_values
+from ipusim.errors import DataError
+from ipusim.files import load_profile, read_tables
 from ipusim.machine.gpu import GPU_PRECISIONS
 
 FILE = "gpu/stacks.toml"
-
-_PROPERTIES: dict[str, type] = {
-    "transposed_precisions": list,
-    "fused_precisions": list,
-    "casts_weights": bool,
-    "kernel_per_reduction": bool,
-    "update_kernels_per_parameter": int,
-    "overlaps_all_reduce": bool,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +32,15 @@ class GpuStack:
     overlaps_all_reduce: bool
     sources: dict[str, str] = field(compare=False, repr=False)
 
+    def __post_init__(self) -> None:
+        for key in ("transposed_precisions", "fused_precisions"):
+            unknown = set(getattr(self, key)) - set(GPU_PRECISIONS)
+            if unknown:
+                raise DataError(
+                    f"The key {key!r} of {self.name!r} in {FILE} names {min(unknown)!r}: "
+                    f"use {', '.join(GPU_PRECISIONS)}."
+                )
+
 
 def gpu_stack_names() -> tuple[str, ...]:
     """Return the names that `load_gpu_stack` accepts, in file order."""
@@ -49,19 +49,4 @@ def gpu_stack_names() -> tuple[str, ...]:
 
 def load_gpu_stack(name: str) -> GpuStack:
     """Return a stack of data/gpu/stacks.toml: "pytorch-21" or "PyTorch 21.03", in any case."""
-    tables = read_tables(FILE)
-    aliases = {alias: key for key, table in tables.items() for alias in table.get("aliases", [])}
-    valid = resolve_name("GPU software stack", name, tables, aliases)
-    values, sources = sourced_values(tables[valid], valid, FILE, _PROPERTIES)
-    for key, kind in _PROPERTIES.items():
-        if kind is not list:
-            continue
-        values[key] = tuple(values[key])
-        unknown = set(values[key]) - set(GPU_PRECISIONS)
-        if unknown:
-            raise DataError(
-                f"The key {key!r} of {valid!r} in {FILE} names {min(unknown)!r}: "
-                f"use {', '.join(GPU_PRECISIONS)}."
-            )
-    title = str(tables[valid].get("title", valid))
-    return GpuStack(name=valid, title=title, sources=sources, **values)
+    return load_profile(GpuStack, "GPU software stack", name, FILE)

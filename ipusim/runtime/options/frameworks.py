@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from ipusim.errors import resolve_name
-from ipusim.files import read_tables, sourced_values
+from ipusim.files import load_profile
 
 FILE = "frameworks.toml"
-_PROPERTIES: dict[str, type] = {"copies_in_turn": bool, "state_in_turn": bool, "loader": str}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +28,4 @@ class Framework:
 @cache
 def load_framework(name: str) -> Framework:
     """Return a framework by its name."""
-    tables = read_tables(FILE)
-    known = resolve_name("framework", name, tables)
-    values, _ = sourced_values(tables[known], known, FILE, _PROPERTIES)
-    return Framework(name=known, **values)
+    return load_profile(Framework, "framework", name, FILE)

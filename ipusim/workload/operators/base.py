@@ -85,8 +85,9 @@ class Attributes:
 
     @property
     def variant(self) -> str:
-        """What tells operators of one kind apart: "relu", "max", "batch", "reshape", ...; or ""."""
-        return getattr(self, self.VARIANT) if self.VARIANT else ""
+        """What tells operators of one kind apart: "relu", "max", "data_gradient"; or ""."""
+        variant = getattr(self, self.VARIANT) if self.VARIANT else ""
+        return "" if variant == PASSES[0] else variant
 
     def sizes(self, _op: Op) -> Sizes:
         """Return tensors of an operator with the elements that they must have."""

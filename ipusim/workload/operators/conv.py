@@ -13,7 +13,7 @@ poplibs tag sdk/poplar/2.0.0, ``lib/poplin/ConvUtil.cpp`` (getGradientParams) an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
 
@@ -44,6 +44,7 @@ class Conv(Attributes):
     """
 
     KIND: ClassVar[str] = "conv"
+    VARIANT: ClassVar[str] = "pass_kind"
 
     batch: int
     in_channels: int
@@ -122,11 +123,6 @@ class Conv(Attributes):
         """Number of weights."""
         return self.out_channels * (self.in_channels // self.groups) * prod(self.kernel)
 
-    @property
-    def variant(self) -> str:
-        """Which gradient it computes, if it is one."""
-        return "" if self.pass_kind == "forward" else self.pass_kind
-
     def sizes(self, op: Op) -> Sizes:
         """Elements of the input, the weights and the result."""
         return (
@@ -155,17 +151,14 @@ def conv_data_gradient(conv: Conv) -> Conv:
             conv.field, spread, conv.out_field, conv.stride, reach, lower, strict=True
         )
     )
-    return Conv(
-        batch=conv.batch,
+    return replace(
+        conv,
         in_channels=conv.out_channels,
         out_channels=conv.in_channels,
-        groups=conv.groups,
         field=conv.out_field,
-        kernel=conv.kernel,
         stride=spread,
         padding_lower=lower,
         padding_upper=upper,
-        dilation=conv.dilation,
         input_dilation=_unless_ones(conv.stride),
         pass_kind="data_gradient",
     )
@@ -195,18 +188,14 @@ def conv_weight_gradient(conv: Conv) -> Conv:
             strict=True,
         )
     )
-    return Conv(
+    return replace(
+        conv,
         batch=conv.in_channels // conv.groups,
         in_channels=conv.batch * conv.groups,
-        out_channels=conv.out_channels,
-        groups=conv.groups,
-        field=conv.field,
         kernel=conv.out_field,
         stride=conv.dilation,
-        padding_lower=conv.padding_lower,
         padding_upper=upper,
         dilation=conv.stride,
-        input_dilation=conv.input_dilation,
         pass_kind="weight_gradient",
     )
 

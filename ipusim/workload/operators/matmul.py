@@ -33,6 +33,7 @@ class MatMul(Attributes):
     """
 
     KIND: ClassVar[str] = "matmul"
+    VARIANT: ClassVar[str] = "pass_kind"
 
     groups: int = 1
     m: int
@@ -51,11 +52,6 @@ class MatMul(Attributes):
     def macs(self) -> int:
         """Multiply-accumulates."""
         return self.groups * self.m * self.k * self.n
-
-    @property
-    def variant(self) -> str:
-        """Which gradient it computes, if it is one."""
-        return "" if self.pass_kind == "forward" else self.pass_kind
 
     def sizes(self, op: Op) -> Sizes:
         """Elements of the result."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -86,6 +86,20 @@ def network(name: str = "", **facts: Any) -> Callable[[Builder], Network]:
     The name is the builder's own unless one is given; facts are the other fields of `Network`.
     """
     return lambda build: register(Network(name=name or build.__name__, build=build, **facts))
+
+
+def variants(
+    build: Builder, rows: Iterable[tuple[Any, ...]], option: str = "config", **facts: Any
+) -> None:
+    """Register networks that differ in one option of a builder.
+
+    A row has the name, the value of the option, learnt numbers, multiply-accumulates, and the
+    source where each has its own.
+    """
+    for name, value, parameters, macs, *source in rows:
+        known = facts | {"parameters": parameters, "macs": macs}
+        known |= {"source": source[0]} if source else {}
+        register(Network(name=name, build=partial(build, **{option: value}), **known))
 
 
 def names() -> tuple[str, ...]:

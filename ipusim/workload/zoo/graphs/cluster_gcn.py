@@ -9,13 +9,12 @@ step. The adjacency is a dense matrix for one data set and a list of edges for t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from math import ceil
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.graphs import Edges, at_sources, at_targets, sum_at_targets
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import variants
 
 METIS_IMBALANCE = 0.03
 """Nodes by which METIS lets its largest part exceed the mean (METIS 5.1 manual, -ufactor of k-way);
@@ -239,21 +238,17 @@ def _add_at(g: GraphBuilder, name: str, values: str, added: str, places: str) ->
     return g.elementwise(f"{name}.add", "add", values, placed)
 
 
-cluster = partial(
-    network,
-    family="cluster-gcn",
-    source="arXiv 1905.07953, as in graphcore/examples tag v3.2.0",
-    note="Sizes of the largest clusters are assumed, and edges within them are an upper bound.",
+NETWORKS = (
+    ("cluster_gcn_arxiv", ARXIV, 481_280, 1_497_120_768),
+    ("cluster_gcn_reddit", REDDIT, 1_710_080, 3_600_079_872),
+    ("cluster_gcn_products", PRODUCTS, 760_000, 3_069_795_200),
+    ("cluster_gcn_mag", MAG, 1_540_096, 5_805_339_648),
 )
-
-for _name, _config, _parameters, _macs in (
-    ("ppi", PPI, 4_550_656, 7_679_280_960),
-    ("arxiv", ARXIV, 481_280, 1_497_120_768),
-    ("reddit", REDDIT, 1_710_080, 3_600_079_872),
-    ("products", PRODUCTS, 760_000, 3_069_795_200),
-    ("mag", MAG, 1_540_096, 5_805_339_648),
-):
-    _loss = "binary_cross_entropy" if _config is PPI else "cross_entropy"
-    cluster(f"cluster_gcn_{_name}", loss=_loss, parameters=_parameters, macs=_macs)(
-        partial(build, config=_config)
-    )
+FACTS = {
+    "family": "cluster-gcn",
+    "source": "arXiv 1905.07953, as in graphcore/examples tag v3.2.0",
+    "note": "Sizes of the largest clusters are assumed, and edges within them are an upper bound.",
+}
+SEVERAL_LABELS = (("cluster_gcn_ppi", PPI, 4_550_656, 7_679_280_960),)
+variants(build, SEVERAL_LABELS, loss="binary_cross_entropy", **FACTS)
+variants(build, NETWORKS, loss="cross_entropy", **FACTS)

@@ -17,7 +17,7 @@ from ipusim.workload.zoo.layers.transformer import (
     large_where_zero,
     pre_norm_layer,
 )
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import network, variants
 
 VOCABULARY = 50257
 POSITIONS = 1024
@@ -95,12 +95,12 @@ def gpt2(
 _network = partial(network, family="gpt2", source=SOURCE)
 scoring = partial(_network, loss="cross_entropy_accuracy")
 
-for _size, _parameters, _macs in (
-    ("small", 124_439_808, 145_824_153_600),
-    ("medium", 354_823_168, 413_475_536_896),
-    ("large", 774_030_080, 887_285_350_400),
-):
-    scoring(f"gpt2_{_size}", parameters=_parameters, macs=_macs)(partial(gpt2, size=_size))
+UNPADDED = (
+    ("gpt2_small", "small", 124_439_808, 145_824_153_600),
+    ("gpt2_medium", "medium", 354_823_168, 413_475_536_896),
+    ("gpt2_large", "large", 774_030_080, 887_285_350_400),
+)
+variants(gpt2, UNPADDED, "size", family="gpt2", source=SOURCE, loss="cross_entropy_accuracy")
 
 NARROW_MASK = 128
 

@@ -15,7 +15,7 @@ from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.language import bert
 from ipusim.workload.zoo.layers.speech import conv_along_time
 from ipusim.workload.zoo.layers.transformer import Shape, attention
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import variants
 
 FEED_FORWARD_GROUPS = 4
 CONV_GROUP_SIZE = 16
@@ -82,12 +82,9 @@ def group_bert(g: GraphBuilder, batch: int, tokens: int) -> str | tuple[str, str
     return bert.build(g, batch, config, partial(encoder, layers=config.layers))
 
 
-for _tokens, _macs in ((128, 18_128_739_840), (384, 56_100_853_248)):
-    network(
-        f"group_bert_base_pretraining_sl{_tokens}",
-        family="group-bert",
-        source=SOURCE,
-        loss="cross_entropy_accuracy",
-        parameters=160_832_828,
-        macs=_macs,
-    )(partial(group_bert, tokens=_tokens))
+NETWORKS = (
+    ("group_bert_base_pretraining_sl128", 128, 160_832_828, 18_128_739_840),
+    ("group_bert_base_pretraining_sl384", 384, 160_832_828, 56_100_853_248),
+)
+FACTS = {"family": "group-bert", "source": SOURCE, "loss": "cross_entropy_accuracy"}
+variants(group_bert, NETWORKS, "tokens", **FACTS)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.layers import GraphBuilder
@@ -256,18 +257,10 @@ def post_norm_layer(
     return g.layer_norm(f"{prefix}.mlp.norm", x)
 
 
-def pre_norm_layer(
-    g: GraphBuilder,
-    prefix: str,
-    x: str,
-    shape: Shape,
-    *,
-    mask: str | None = None,
-    cache: Cache | None = None,
-) -> str:
-    """Add a layer that normalises before each half, as ViT and GPT-2 do."""
+def pre_norm_layer(g: GraphBuilder, prefix: str, x: str, shape: Shape, **given: Any) -> str:
+    """Add a layer that normalises before each half, as ViT and GPT-2 do; see `attention`."""
     y = g.layer_norm(f"{prefix}.attention.norm", x)
-    y = attention(g, f"{prefix}.attention", y, shape, mask=mask, cache=cache)
+    y = attention(g, f"{prefix}.attention", y, shape, **given)
     y = drop_path(g, f"{prefix}.attention.drop_path", y, shape)
     x = g.elementwise(f"{prefix}.attention.add", "add", y, x)
     y = g.layer_norm(f"{prefix}.mlp.norm", x)

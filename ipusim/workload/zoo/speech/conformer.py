@@ -9,7 +9,6 @@ a CTC loss beside that of the decoder. Layer norms stand where the paper has bat
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.speech import (
@@ -20,7 +19,7 @@ from ipusim.workload.zoo.layers.speech import (
     smoothed_cross_entropy,
     swish,
 )
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import variants
 
 MELS, VOCABULARY = 80, 4233
 
@@ -182,12 +181,8 @@ def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
     return tuple(losses)
 
 
-conformer = partial(
-    network,
-    family="conformer",
-    note="trained form: the graph ends with the losses",
-    loss="identity",
-)
+SMALL = Config()
+"""That of SDK 2.4: 16 layers of 144 features, one decoder layer."""
 MEDIUM = Config(
     frames=1220,
     tokens=48,
@@ -203,23 +198,12 @@ MEDIUM = Config(
     shifts_positions=False,
     ctc=True,
 )
-
-
-@conformer(
-    source="graphcore/examples@v2.4.0:applications/pytorch/conformer/configs/train.yaml",
-    parameters=9_389_129,
-    macs=2_041_080_768,
+"""WeNet's: 12 layers of 256 features, six decoder layers, with CTC."""
+SDK_2_4 = "graphcore/examples@v2.4.0:applications/pytorch/conformer/configs/train.yaml"
+WENET = "graphcore/examples@v3.3.0:speech/conformer/pytorch/configs/train.yaml"
+NOTE = "trained form: the graph ends with the losses"
+NETWORKS = (
+    ("conformer_small", SMALL, 9_389_129, 2_041_080_768, SDK_2_4),
+    ("conformer_medium", MEDIUM, 44_605_970, 15_356_468_992, WENET),
 )
-def conformer_small(g: GraphBuilder, batch: int) -> tuple[str, ...]:
-    """The small Conformer of SDK 2.4: 16 layers of 144 features, one decoder layer."""
-    return build(g, batch, Config())
-
-
-@conformer(
-    source="graphcore/examples@v3.3.0:speech/conformer/pytorch/configs/train.yaml",
-    parameters=44_605_970,
-    macs=15_356_468_992,
-)
-def conformer_medium(g: GraphBuilder, batch: int) -> tuple[str, ...]:
-    """WeNet's Conformer: 12 layers of 256 features, six decoder layers, with CTC."""
-    return build(g, batch, MEDIUM)
+variants(build, NETWORKS, family="conformer", note=NOTE, loss="identity")

@@ -8,11 +8,10 @@ learnt scale, and the joint network runs over 15 steps at a time.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 from ipusim.workload.graph import Elementwise, MatMul, Norm
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import variants
 
 FEATURES = 240
 """Three frames of 80 mel bands."""
@@ -165,32 +164,18 @@ def build(g: GraphBuilder, batch: int, config: Config) -> str:
     return g.alignment_loss("loss", pairs, labels, kind="transducer", steps=config.steps)
 
 
-transducer = partial(
-    network,
-    family="rnn-t",
-    note="trained form, with the loss; 125 labels and, in the small one, 1980 frames before "
+NOTE = (
+    "trained form, with the loss; 125 labels and, in the small one, 1980 frames before "
     "stacking as test_transducer.py generates them; the large one takes 16.8 s slowed down to "
-    "0.85 of the speed",
-    loss="identity",
+    "0.85 of the speed"
 )
 SMALL = Config(frames=660, labels=125, layers=12, hidden=256, heads=8, prediction_layers=1)
-
-
-@transducer(
-    source="graphcore/examples@v3.1.0:speech/transformer_transducer/popart/training",
-    parameters=13_978_368,
-    macs=26_248_175_616,
+LARGE = replace(SMALL, frames=659, layers=14, hidden=768, prediction_layers=2)
+"""That of MLPerf 2.0."""
+EXAMPLES = "graphcore/examples@v3.1.0:speech/transformer_transducer/popart/training"
+MLPERF = "mlcommons/training_results_v2.0: Graphcore, rnnt, configs/transducer-large-1023sp.yaml"
+NETWORKS = (
+    ("transformer_transducer", SMALL, 13_978_368, 26_248_175_616, EXAMPLES),
+    ("transformer_transducer_large", LARGE, 107_997_952, 58_506_006_528, MLPERF),
 )
-def transformer_transducer(g: GraphBuilder, batch: int) -> str:
-    """Transducer of 12 layers of 256 features."""
-    return build(g, batch, SMALL)
-
-
-@transducer(
-    source="mlcommons/training_results_v2.0: Graphcore, rnnt, configs/transducer-large-1023sp.yaml",
-    parameters=107_997_952,
-    macs=58_506_006_528,
-)
-def transformer_transducer_large(g: GraphBuilder, batch: int) -> str:
-    """Transducer of MLPerf 2.0: 14 layers of 768 features."""
-    return build(g, batch, replace(SMALL, frames=659, layers=14, hidden=768, prediction_layers=2))
+variants(build, NETWORKS, family="rnn-t", note=NOTE, loss="identity")

@@ -18,11 +18,10 @@ round, and the other detections keep what they were filled with.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from ipusim.workload.graph import NonMaxSuppression, Tensor
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import variants
 from ipusim.workload.zoo.vision import efficientnet
 
 CLASSES = 90
@@ -185,18 +184,11 @@ def _corners(g: GraphBuilder, boxes: str) -> str:
     return g.concat("corners", low, high, axis=2)
 
 
-for _name, _config, _counts in (
-    ("efficientdet_d0", Config(1.0, 1.0, 512, 64, 3, 3), (3_880_067, 2_494_681_600)),
-    ("efficientdet_d1", Config(1.0, 1.1, 640, 88, 4, 3), (6_625_898, 6_010_148_880)),
-    ("efficientdet_d2", Config(1.1, 1.2, 768, 112, 5, 3), (8_097_039, 10_847_889_088)),
-    ("efficientdet_d3", Config(1.2, 1.4, 896, 160, 6, 4), (12_032_296, 24_604_739_264)),
-    ("efficientdet_d4", Config(1.4, 1.8, 1024, 224, 7, 4), (20_723_675, 54_660_481_376)),
-):
-    network(
-        _name,
-        family="efficientdet",
-        source=SOURCE,
-        folds_batch_norm=False,
-        parameters=_counts[0],
-        macs=_counts[1],
-    )(partial(build, config=_config))
+DETS = (
+    ("efficientdet_d0", Config(1.0, 1.0, 512, 64, 3, 3), 3_880_067, 2_494_681_600),
+    ("efficientdet_d1", Config(1.0, 1.1, 640, 88, 4, 3), 6_625_898, 6_010_148_880),
+    ("efficientdet_d2", Config(1.1, 1.2, 768, 112, 5, 3), 8_097_039, 10_847_889_088),
+    ("efficientdet_d3", Config(1.2, 1.4, 896, 160, 6, 4), 12_032_296, 24_604_739_264),
+    ("efficientdet_d4", Config(1.4, 1.8, 1024, 224, 7, 4), 20_723_675, 54_660_481_376),
+)
+variants(build, DETS, family="efficientdet", source=SOURCE, folds_batch_norm=False)

@@ -10,7 +10,6 @@ groups; squeeze-excite stays at a quarter of the block's input. The number of no
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from math import ceil
 
 from ipusim.workload.layers import GraphBuilder
@@ -21,7 +20,7 @@ from ipusim.workload.zoo.layers.cnn import (
     normalise,
     round_channels,
 )
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import variants
 
 CLASSES = 1000
 STEM_CHANNELS, HEAD_CHANNELS = 32, 1280
@@ -47,7 +46,7 @@ class Config:
     """What distinguishes one EfficientNet from another.
 
     ``width`` and ``depth`` scale the channels and blocks of B0. ``group_size`` 1 means depthwise,
-    ``norm_groups`` 0 batch norm.
+    ``norm_groups`` 0 batch norm. An ``image`` has so many pixels a side.
     """
 
     width: float
@@ -55,10 +54,12 @@ class Config:
     expansion: int = 6
     group_size: int = 1
     norm_groups: int = 0
+    image: int = 224
 
 
-def build(g: GraphBuilder, batch: int, config: Config, image_size: int) -> str:
-    """From an image (N, 3, S, S) to class scores (N, 1000)."""
+def build(g: GraphBuilder, batch: int, config: Config, image_size: int = 0) -> str:
+    """From an image (N, 3, S, S), by default of its own size, to class scores (N, 1000)."""
+    image_size = image_size or config.image
     x = backbone(g, g.input("images", (batch, 3, image_size, image_size)), config)[-1]
     x = g.conv("conv_head", x, _scaled(HEAD_CHANNELS, config), 1)
     x = normalise(g, "bn2", x, config.norm_groups)
@@ -96,36 +97,20 @@ def backbone(g: GraphBuilder, images: str, config: Config) -> tuple[str, ...]:
     return tuple(results)
 
 
-efficientnet = partial(network, family="efficientnet", source=SOURCE, loss="cross_entropy")
-g16 = partial(network, family="efficientnet", source=SOURCE_G16, loss="cross_entropy")
 G16 = Config(width=1.0, depth=1.0, expansion=4, group_size=16, norm_groups=NORM_GROUPS_G16)
-
-
-@efficientnet(parameters=5_288_548, macs=385_814_752)
-def efficientnet_b0(g: GraphBuilder, batch: int, image_size: int = 224) -> str:
-    """EfficientNet-B0."""
-    return build(g, batch, Config(width=1.0, depth=1.0), image_size)
-
-
-@g16(parameters=5_913_796, macs=634_668_544)
-def efficientnet_b0_g16_gn(g: GraphBuilder, batch: int, image_size: int = 224) -> str:
-    """EfficientNet-B0 in G16 form."""
-    return build(g, batch, G16, image_size)
-
-
-@efficientnet(parameters=19_341_616, macs=4_393_771_024)
-def efficientnet_b4(g: GraphBuilder, batch: int, image_size: int = 380) -> str:
-    """EfficientNet-B4."""
-    return build(g, batch, Config(width=1.4, depth=1.8), image_size)
-
-
-@g16(parameters=19_324_712, macs=6_058_411_104)
-def efficientnet_b4_g16_gn(g: GraphBuilder, batch: int, image_size: int = 380) -> str:
-    """EfficientNet-B4 in G16 form."""
-    return build(g, batch, replace(G16, width=1.4, depth=1.8), image_size)
-
-
-@efficientnet(parameters=66_347_960, macs=37_745_884_192)
-def efficientnet_b7(g: GraphBuilder, batch: int, image_size: int = 600) -> str:
-    """EfficientNet-B7."""
-    return build(g, batch, Config(width=2.0, depth=3.1), image_size)
+DEPTHWISE = (
+    ("efficientnet_b0", Config(width=1.0, depth=1.0), 5_288_548, 385_814_752),
+    ("efficientnet_b4", Config(width=1.4, depth=1.8, image=380), 19_341_616, 4_393_771_024),
+    ("efficientnet_b7", Config(width=2.0, depth=3.1, image=600), 66_347_960, 37_745_884_192),
+)
+GROUPED = (
+    ("efficientnet_b0_g16_gn", G16, 5_913_796, 634_668_544),
+    (
+        "efficientnet_b4_g16_gn",
+        replace(G16, width=1.4, depth=1.8, image=380),
+        19_324_712,
+        6_058_411_104,
+    ),
+)
+variants(build, DEPTHWISE, family="efficientnet", source=SOURCE, loss="cross_entropy")
+variants(build, GROUPED, family="efficientnet", source=SOURCE_G16, loss="cross_entropy")

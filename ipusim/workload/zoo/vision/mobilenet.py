@@ -6,8 +6,6 @@ of the expanded channels, rounded to a multiple of 8, with a hard sigmoid gate.
 
 from __future__ import annotations
 
-from functools import partial
-
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.cnn import (
     InvertedResidual,
@@ -16,7 +14,7 @@ from ipusim.workload.zoo.layers.cnn import (
     normalise,
     round_channels,
 )
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import variants
 
 CLASSES = 1000
 IMAGE_SIZE = 224
@@ -60,8 +58,9 @@ SMALL = (
 )
 
 
-def build(g: GraphBuilder, batch: int, rows: tuple[Row, ...], hidden: int) -> str:
-    """From an image (N, 3, 224, 224) to class scores (N, 1000)."""
+def build(g: GraphBuilder, batch: int, config: tuple[tuple[Row, ...], int]) -> str:
+    """From an image (N, 3, 224, 224) to class scores (N, 1000), given blocks and hidden units."""
+    rows, hidden = config
     x = g.input("images", (batch, 3, IMAGE_SIZE, IMAGE_SIZE))
     x = g.conv("conv_stem", x, STEM_CHANNELS, 3, stride=2, padding=1)
     x = g.elementwise("act1", "hard_swish", normalise(g, "bn1", x, 0))
@@ -82,16 +81,8 @@ def build(g: GraphBuilder, batch: int, rows: tuple[Row, ...], hidden: int) -> st
     return classify(g, x, CLASSES, hidden=hidden, activation="hard_swish")
 
 
-mobilenet = partial(network, family="mobilenet", source=SOURCE, loss="cross_entropy")
-
-
-@mobilenet(parameters=2_542_856, macs=56_510_400)
-def mobilenet_v3_small(g: GraphBuilder, batch: int) -> str:
-    """MobileNetV3-Small."""
-    return build(g, batch, SMALL, 1024)
-
-
-@mobilenet(parameters=5_483_032, macs=216_589_760)
-def mobilenet_v3_large(g: GraphBuilder, batch: int) -> str:
-    """MobileNetV3-Large."""
-    return build(g, batch, LARGE, 1280)
+NETWORKS = (
+    ("mobilenet_v3_small", (SMALL, 1024), 2_542_856, 56_510_400),
+    ("mobilenet_v3_large", (LARGE, 1280), 5_483_032, 216_589_760),
+)
+variants(build, NETWORKS, family="mobilenet", source=SOURCE, loss="cross_entropy")

@@ -8,11 +8,10 @@ Residual Transformations" (arXiv 1611.05431), as in torchvision; layer names fol
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.cnn import normalise
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import variants
 
 IMAGE_SIZE = 224
 IMAGE_CHANNELS = 3
@@ -86,8 +85,7 @@ def residual(g: GraphBuilder, batch: int, config: Config) -> str:
 RESNET_50, RESNET_101 = Config(blocks=(3, 4, 6, 3)), Config(blocks=(3, 4, 23, 3))
 RESNEXT_101 = replace(RESNET_101, groups=32, base_width=4)
 RESNEXT_101_GN = replace(RESNEXT_101, norm_groups=NORM_GROUPS)
-
-for _name, _config, _parameters, _macs in (
+RESNETS = (
     ("resnet18", Config(blocks=(2, 2, 2, 2), bottleneck=False), 11_689_512, 1_814_073_344),
     ("resnet34", Config(blocks=(3, 4, 6, 3), bottleneck=False), 21_797_672, 3_663_761_408),
     ("resnet50", RESNET_50, 25_557_032, 4_089_184_256),
@@ -95,18 +93,14 @@ for _name, _config, _parameters, _macs in (
     ("resnet50_gn", replace(RESNET_50, norm_groups=NORM_GROUPS), 25_557_032, 4_089_184_256),
     ("resnet101", RESNET_101, 44_549_160, 7_801_405_440),
     ("resnet152", Config(blocks=(3, 8, 36, 3)), 60_192_808, 11_513_626_624),
+)
+RESNEXTS = (
     ("resnext50_32x4d", replace(RESNEXT_101, blocks=(3, 4, 6, 3)), 25_028_904, 4_230_479_872),
     # Cadene's pretrainedmodels port, which Qwant measured, is the same.
     ("resnext101_32x4d", RESNEXT_101, 44_177_704, 7_969_996_800),
     # As in Graphcore's recipe resnext101_16ipus.
     ("resnext101_32x4d_gn", RESNEXT_101_GN, 44_177_704, 7_969_996_800),
     ("resnext101_32x8d", replace(RESNEXT_101, base_width=8), 88_791_336, 16_414_015_488),
-):
-    network(
-        _name,
-        family="resnet" if _config.groups == 1 else "resnext",
-        source=SOURCE_V15 if _config.groups == 1 else SOURCE_RESNEXT,
-        loss="cross_entropy",
-        parameters=_parameters,
-        macs=_macs,
-    )(partial(residual, config=_config))
+)
+variants(residual, RESNETS, family="resnet", source=SOURCE_V15, loss="cross_entropy")
+variants(residual, RESNEXTS, family="resnext", source=SOURCE_RESNEXT, loss="cross_entropy")

@@ -9,11 +9,10 @@ an operator of its own (RemapCE), and training drops whole halves of layers.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.transformer import Shape, drop_path, feed_forward, merge_heads
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import variants
 from ipusim.workload.zoo.vision.vit import embed_patches
 
 CLASSES = 1000
@@ -207,22 +206,16 @@ TINY = Config(embed=96, depths=(2, 2, 6, 2), heads=(3, 6, 12, 24))
 BASE = Config(embed=128, depths=(2, 2, 18, 2), heads=(4, 8, 16, 32))
 LARGE = Config(embed=192, depths=(2, 2, 18, 2), heads=(6, 12, 24, 48))
 
-NETWORKS = (
-    ("tiny", TINY, 28_288_354, 4_490_566_656),
-    ("base", BASE, 87_768_224, 15_430_946_816),
-    ("large", LARGE, 196_532_476, 34_475_759_616),
-    ("tiny_padded", replace(TINY, as_run=True), 28_288_354, 4_731_648_000),
-    ("base_padded", replace(BASE, as_run=True), 87_768_224, 16_228_917_248),
-    ("large_padded", replace(LARGE, as_run=True), 196_532_476, 36_201_197_568),
+SWINS = (
+    ("swin_tiny", TINY, 28_288_354, 4_490_566_656),
+    ("swin_base", BASE, 87_768_224, 15_430_946_816),
+    ("swin_large", LARGE, 196_532_476, 34_475_759_616),
 )
-"""Size, settings, parameters and MACs; the padded ones are as Graphcore ran them."""
-
-for _size, _config, _parameters, _macs in NETWORKS:
-    network(
-        f"swin_{_size}",
-        family="swin",
-        source=AS_RUN if _config.as_run else SOURCE,
-        loss="cross_entropy",
-        parameters=_parameters,
-        macs=_macs,
-    )(partial(build, config=_config))
+PADDED = (
+    ("swin_tiny_padded", replace(TINY, as_run=True), 28_288_354, 4_731_648_000),
+    ("swin_base_padded", replace(BASE, as_run=True), 87_768_224, 16_228_917_248),
+    ("swin_large_padded", replace(LARGE, as_run=True), 196_532_476, 36_201_197_568),
+)
+"""As Graphcore ran them."""
+variants(build, SWINS, family="swin", source=SOURCE, loss="cross_entropy")
+variants(build, PADDED, family="swin", source=AS_RUN, loss="cross_entropy")

@@ -9,11 +9,10 @@ value from products of their own, dropout, and in pre-training mixed images and 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.transformer import Shape, drop, pre_norm_layer
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import variants
 
 CLASSES = 1000
 IMAGE, PATCH = 224, 16
@@ -92,42 +91,22 @@ def build(g: GraphBuilder, batch: int, config: Config, image_size: int = IMAGE) 
     return g.linear("head", x, CLASSES)
 
 
-vit = partial(network, family="vit", loss="cross_entropy")
 BASE = Config(layers=12, shape=Shape(hidden=768, heads=12, dropout=False))
 LARGE = Config(layers=24, shape=Shape(hidden=1024, heads=16, dropout=False))
 APART = replace(BASE.shape, dropout=True, fused_query_key_value=False)
 """Layers of ViT-B/16 with dropout; query, key and value from products of their own."""
-
-
-@vit(source=SOURCE, parameters=86_567_656, macs=17_563_828_224)
-def vit_base_16(g: GraphBuilder, batch: int, image_size: int = IMAGE) -> str:
-    """ViT-B/16."""
-    return build(g, batch, BASE, image_size)
-
-
-@vit(source=SOURCE, parameters=304_326_632, macs=61_554_712_576)
-def vit_large_16(g: GraphBuilder, batch: int, image_size: int = IMAGE) -> str:
-    """ViT-L/16."""
-    return build(g, batch, LARGE, image_size)
-
-
-@vit(
-    source=f"{AS_RUN}/models/modules.py, configs.yml b16_in1k_pretrain_lamb",
-    parameters=87_158_248,
-    macs=17_564_418_048,
+PRETRAINING = Config(
+    layers=12, shape=replace(APART, inner_dropout=True), representation=True, mixup=True
 )
-def vit_base_16_pretraining(g: GraphBuilder, batch: int) -> str:
-    """ViT-B/16 as Graphcore pre-trains it: one layer more, dropout, mixed images."""
-    shape = replace(APART, inner_dropout=True)
-    return build(g, batch, Config(layers=12, shape=shape, representation=True, mixup=True))
-
-
-@vit(
-    source=f"{AS_RUN}/models/pipeline_model.py, configs.yml b16_imagenet1k",
-    parameters=86_567_656,
-    macs=17_563_828_224,
+"""As Graphcore pre-trains it: one layer more, dropout, mixed images."""
+FINETUNING = Config(layers=12, shape=replace(APART, attention_dropout=False))
+"""As Graphcore fine-tunes it: the model of Hugging Face with dropout."""
+PRETRAINING_SOURCE = f"{AS_RUN}/models/modules.py, configs.yml b16_in1k_pretrain_lamb"
+FINETUNING_SOURCE = f"{AS_RUN}/models/pipeline_model.py, configs.yml b16_imagenet1k"
+NETWORKS = (
+    ("vit_base_16", BASE, 86_567_656, 17_563_828_224, SOURCE),
+    ("vit_large_16", LARGE, 304_326_632, 61_554_712_576, SOURCE),
+    ("vit_base_16_pretraining", PRETRAINING, 87_158_248, 17_564_418_048, PRETRAINING_SOURCE),
+    ("vit_base_16_finetuning", FINETUNING, 86_567_656, 17_563_828_224, FINETUNING_SOURCE),
 )
-def vit_base_16_finetuning(g: GraphBuilder, batch: int) -> str:
-    """ViT-B/16 as Graphcore fine-tunes it: the model of Hugging Face with dropout."""
-    shape = replace(APART, attention_dropout=False)
-    return build(g, batch, Config(layers=12, shape=shape))
+variants(build, NETWORKS, family="vit", loss="cross_entropy")

@@ -15,10 +15,9 @@ non-maximum suppression: it ends when no score is above its threshold, which dep
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import variants
 
 CLASSES = 80
 ANCHORS = 4
@@ -191,12 +190,6 @@ def _candidates(g: GraphBuilder, boxes: str, image_size: int) -> tuple[str, str]
     return found[0], found[1]
 
 
-for _size in CANDIDATES:
-    network(
-        f"yolo_v4_p5_{_size}",
-        family="yolo",
-        source=SOURCE,
-        note="Selection of candidates and the suppression loop are left out.",
-        parameters=70_834_012,
-        macs=MACS[_size],
-    )(partial(build, image_size=_size))
+SIZES = tuple((f"yolo_v4_p5_{size}", size, 70_834_012, macs) for size, macs in MACS.items())
+NOTE = "Selection of candidates and the suppression loop are left out."
+variants(build, SIZES, "image_size", family="yolo", source=SOURCE, note=NOTE)
