@@ -10,8 +10,7 @@ from ipusim.report import Estimate, Report, RooflineReport
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.options.config import make_config
 from ipusim.runtime.options.spec import OPTIONS, RunConfig, RunOptions, option_docs
-from ipusim.runtime.roofline import roofline_step_s
-from ipusim.runtime.step import run_step
+from ipusim.runtime.step import roofline_step_s, run_step
 from ipusim.workload.loading import ONNX_OPTIONS, load_model
 from ipusim.workload.model import Model
 

@@ -21,7 +21,7 @@ from ipusim.runtime.calibration import (
 )
 from ipusim.runtime.compile_time import compile_s, compiled_code
 from ipusim.runtime.options.spec import RunConfig
-from ipusim.runtime.step_result import StepResult, price_per_item
+from ipusim.runtime.step import StepResult, price_per_item
 from ipusim.trace import PHASES, events
 
 if TYPE_CHECKING:

@@ -1,22 +1,68 @@
-"""One step of a run: compiled once, priced as often as there are tiers."""
+"""One step of a run: compiled once, priced as often as there are tiers; and its roofline."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
+from ipusim.compiler.memory import Memory
+from ipusim.compiler.program import Program
+from ipusim.compiler.stacks import PARTIALS_BYTES
 from ipusim.errors import ConfigError, resolve_name
-from ipusim.runtime.calibration import FittedCosts, fitted_costs
-from ipusim.runtime.compile import Compiled, compile_run
+from ipusim.machine.power import Energy
+from ipusim.machine.system import System
+from ipusim.runtime.calibration import FittedCosts, fitted_costs, power_scales
+from ipusim.runtime.compile import Compiled, compile_run, graph_job, graphs
 from ipusim.runtime.host.io import HostIo, host_io
 from ipusim.runtime.options.config import TIERS
 from ipusim.runtime.options.spec import RunConfig
+from ipusim.runtime.replica.partition import Replica, Stage
 from ipusim.runtime.replica.pipelined import Pipeline
-from ipusim.runtime.replica.replica import Replica
 from ipusim.runtime.replica.run import run_replica
-from ipusim.runtime.step_result import StepResult, program_energy, static_power_w
+from ipusim.runtime.replica.schedule import PipelineTime
 from ipusim.runtime.terms import Beside, Terms
 from ipusim.runtime.training_step import training_terms
+from ipusim.workload.graph import Graph
 from ipusim.workload.model import Model
+
+SRAM_BYTES_PER_CYCLE = 16
+"""Memory traffic of a busy tile: one 64-bit load and one 64-bit store per cycle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """One step: what it consists of (`terms`), where its seconds go (`parts_s`), what it reaches.
+
+    `items` are those per replica and step. Graph, program and io are those of a micro-batch, memory
+    that of the fullest chip; `update` is the weight update of a training step, `stages` those of a
+    replica over several chips, `pipeline` fill, steady part and drain of a pipelined step.
+    `device_s` are the seconds of the program of one micro-batch on one chip, `fixed_s` the fitted
+    cost per step; `step_s` those from one step to the next, `latency_s` from request to result, in
+    training the step itself. The throughput is that of all replicas, the dynamic energy that of one
+    and a step, with the fitted factors in the calibrated tier. Watts are those of the cards or
+    machines in use, without hosts: idle, and on average over the step.
+    """
+
+    items: int
+    graph: Graph
+    program: Program
+    memory: Memory
+    io: HostIo
+    update: Program | None = None
+    stages: tuple[Stage, ...] = ()
+    pipeline: PipelineTime | None = None
+    terms: Terms
+    parts_s: Mapping[str, float]
+    device_s: float
+    fixed_s: float
+    step_s: float
+    latency_s: float
+    throughput_items_per_s: float
+    energy: Energy
+    static_w: float
+    power_w: float
 
 
 def run_step(
@@ -109,3 +155,62 @@ def _inference_terms(compiled: Compiled, replica: Replica, io: HostIo, config: R
         between_s=between,
         depth=config.batches_in_flight + replica.delay,
     )
+
+
+def static_power_w(system: System, active_ipus: int) -> float:
+    """Return the watts of the cards or machines in use while they wait, all their chips powered."""
+    machines = -(-active_ipus // system.ipus_per_machine)
+    chips = machines * system.ipus_per_machine
+    return chips * system.power.static_w_per_ipu + machines * system.power.card_w
+
+
+def price_per_item(price_per_hour: float, items_per_s: float) -> float:
+    """Return the price of one item, in the unit of the price of an hour."""
+    if not 0 <= price_per_hour < math.inf:
+        raise ConfigError(f"The price per hour is {price_per_hour!r}: give a number, 0 or more.")
+    return price_per_hour / 3600 / items_per_s
+
+
+def program_energy(program: Program, config: RunConfig, *, calibrated: bool) -> Energy:
+    """Energy of one run of a program: AMP FLOPs, memory traffic of busy tiles, exchanged bytes."""
+    busy = sum(
+        step.repeats * (step.compute_cycles + step.copy_cycles) * step.tiles
+        for step in program.steps
+    )
+    energy = config.system.power.energy(
+        flops=2 * program.macs,
+        sram_bytes=busy * SRAM_BYTES_PER_CYCLE,
+        exchange_bytes=program.exchanged_bytes,
+    )
+    if not calibrated:
+        return energy
+    amp, sram = power_scales()
+    return energy.scaled(amp=amp, sram=sram)
+
+
+def roofline_step_s(model: Model, config: RunConfig) -> tuple[float, int]:
+    """Return the least seconds of one step, and the items of a replica in it.
+
+    The baseline that every comparison prints beside the simulation: peak rates and nothing else.
+    The largest of: arithmetic at the peak of the data type; every activation and parameter moved
+    once through tile memory; every input of a convolution or product received once over the
+    exchange; the host link. A training step is that for every micro-batch, forward and backward,
+    shared evenly by the chips of a replica.
+    """
+    graph = graphs(graph_job(model, config)).micro_batch
+    times = config.micro_batches
+    chip = config.system.chip
+    dtype = "float32" if config.precision == "32.32" else "float16"
+    partials = "float32" if dtype == "float32" or PARTIALS_BYTES[config.partials] == 4 else dtype
+    compute = 2 * graph.macs / chip.peak_flops_per_s(dtype, partials)
+    moved = sum(graph.tensors[name].bytes for op in graph.ops for name in (*op.inputs, *op.outputs))
+    received = sum(
+        graph.tensors[name].bytes
+        for op in graph.ops
+        if op.kind in ("conv", "matmul", "recurrent")
+        for name in op.inputs
+    )
+    on_chip = max(compute, moved / chip.sram_bytes_per_s, received / chip.exchange_bytes_per_s)
+    step = times * max(on_chip / config.ipus_per_replica, host_io(graph, config).sustained_s)
+    items = config.items(graph)
+    return step, times * items

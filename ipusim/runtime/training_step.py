@@ -21,7 +21,7 @@ from ipusim.runtime.host.io import HostIo, arriving_bytes
 from ipusim.runtime.host.loader import host_feed
 from ipusim.runtime.options.frameworks import load_framework
 from ipusim.runtime.options.spec import RunConfig
-from ipusim.runtime.replica.replica import Replica
+from ipusim.runtime.replica.partition import Replica
 from ipusim.runtime.terms import Beside, Terms
 from ipusim.workload.graph import Graph, Norm
 from ipusim.workload.optimizers import norms_per_parameter

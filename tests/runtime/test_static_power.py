@@ -3,7 +3,7 @@
 import pytest
 
 from ipusim.machine.system import load_system
-from ipusim.runtime.step_result import static_power_w
+from ipusim.runtime.step import static_power_w
 
 
 @pytest.mark.parametrize("ipus", [1, 2, 3, 4])

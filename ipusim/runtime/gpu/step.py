@@ -30,7 +30,7 @@ from ipusim.runtime.calibration import kernel_cost_s
 from ipusim.runtime.gpu.kernels import step_kernels
 from ipusim.runtime.gpu.roofline import DeviceTime, device_time
 from ipusim.runtime.gpu.stacks import GpuStack, load_gpu_stack
-from ipusim.runtime.step_result import price_per_item
+from ipusim.runtime.step import price_per_item
 from ipusim.workload.loading import load_model
 from ipusim.workload.model import Model, check_micro_batch
 

@@ -9,8 +9,7 @@ from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.compile import Compiled
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.balance import stage_transfer
-from ipusim.runtime.replica.partition import by_chip, partition
-from ipusim.runtime.replica.replica import Replica, fullest
+from ipusim.runtime.replica.partition import Replica, by_chip, fullest, partition
 from ipusim.runtime.terms import UPDATE, Beside, Work
 
 

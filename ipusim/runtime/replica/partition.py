@@ -10,7 +10,7 @@ from ipusim.compiler.program import LoweredOp, Program
 from ipusim.machine import Chip
 from ipusim.runtime.compile import Compiled
 from ipusim.runtime.replica.balance import Partition, balance, split_after
-from ipusim.runtime.terms import Work
+from ipusim.runtime.terms import Schedule, Work
 from ipusim.workload.graph import Graph, Op
 
 _FLOWING = ("input", "activation", "output")
@@ -34,6 +34,29 @@ class Stage:
     in_flight: int
     memory: memory.Memory
     streamed_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """What the chips of one replica do in a step, and the memory of the fullest.
+
+    `stages` is empty for one chip that holds all of the model; `delay` are the steps that a batch
+    of inference spends in the pipeline beyond its first; `parameters` are those of each chip in
+    training. `gathers` are the bytes of the weights that a step puts together from the shards of
+    the replicas whenever it loads them; None where that takes place once, after the weight update.
+    """
+
+    schedule: Schedule
+    memory: memory.Memory
+    stages: tuple[Stage, ...] = ()
+    delay: int = 0
+    parameters: tuple[tuple[str, ...], ...] = ()
+    gathers: tuple[int, ...] | None = None
+
+
+def fullest(stages: tuple[Stage, ...]) -> memory.Memory:
+    """Return the memory of the fullest chip."""
+    return max((stage.memory for stage in stages), key=lambda used: used.peak_tile_bytes)
 
 
 @dataclass(frozen=True, slots=True)

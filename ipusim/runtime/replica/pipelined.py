@@ -10,8 +10,14 @@ from ipusim.runtime.compile import REMEMBERED, Compiled
 from ipusim.runtime.options.frameworks import load_framework
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.balance import stage_transfer
-from ipusim.runtime.replica.partition import Stage, by_chip, partition, updates_by_chip
-from ipusim.runtime.replica.replica import Replica, fullest
+from ipusim.runtime.replica.partition import (
+    Replica,
+    Stage,
+    by_chip,
+    fullest,
+    partition,
+    updates_by_chip,
+)
 from ipusim.runtime.replica.schedule import (
     Order,
     PipelineTime,

@@ -8,10 +8,9 @@ from ipusim.compiler import memory
 from ipusim.runtime.compile import REMEMBERED, Compiled
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.inference import staged_inference
-from ipusim.runtime.replica.partition import exchange_supersteps
+from ipusim.runtime.replica.partition import Replica, exchange_supersteps
 from ipusim.runtime.replica.phases.replica import phased_replica
 from ipusim.runtime.replica.pipelined import pipelined_replica
-from ipusim.runtime.replica.replica import Replica
 from ipusim.runtime.terms import OneChip
 
 

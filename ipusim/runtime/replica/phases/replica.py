@@ -13,12 +13,11 @@ from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.compile import Compiled
 from ipusim.runtime.options.spec import STREAMED, RunConfig
 from ipusim.runtime.replica.balance import stage_transfer
-from ipusim.runtime.replica.partition import Stage
+from ipusim.runtime.replica.partition import Replica, Stage, fullest
 from ipusim.runtime.replica.phases.memory import phase_memories
 from ipusim.runtime.replica.phases.plan import COMPUTED, PhasePlan, plan_phases
 from ipusim.runtime.replica.phases.schedule import Contribution, parts_s
 from ipusim.runtime.replica.phases.streams import handed_over_bytes
-from ipusim.runtime.replica.replica import Replica, fullest
 from ipusim.runtime.terms import UPDATE, Beside, Work
 from ipusim.workload.training import ACCUMULATOR_SUFFIX
 

@@ -18,11 +18,7 @@ SOURCE = "arXiv 1505.04597, as in graphcore/examples applications/tensorflow2/un
 
 
 @network(
-    family="unet",
-    source=SOURCE,
-    loss="cross_entropy",
-    parameters=31_030_658,
-    macs=150_428_424_448,
+    family="unet", source=SOURCE, loss="cross_entropy", parameters=31_030_658, macs=150_428_424_448
 )
 def unet_medical(g: GraphBuilder, batch: int) -> str:
     """U-Net at 572 pixels, from an image (N, 1, 572, 572) to scores (N x 388 x 388, 2)."""
