@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from ipusim.workload.builder import TensorBuilder
 from ipusim.workload.graph import (
@@ -65,25 +66,15 @@ class GraphBuilder(TensorBuilder):
         out_channels: int,
         kernel: int,
         *,
-        stride: int = 1,
         padding: tuple[int, int] = (0, 0),
-        dilation: int = 1,
-        groups: int = 1,
-        bias: bool = False,
+        **settings: int,
     ) -> str:
-        """Add a 1-D convolution of an (N, C, T) tensor, padded before and after."""
-        return self._convolve(
-            name,
-            x,
-            out_channels,
-            (kernel,),
-            padding[:1],
-            padding[1:],
-            stride=stride,
-            dilation=dilation,
-            groups=groups,
-            bias=bias,
-        )
+        """Add a 1-D convolution of an (N, C, T) tensor, padded before and after.
+
+        Settings are stride, dilation, groups and bias.
+        """
+        low, high = padding
+        return self._convolve(name, x, out_channels, (kernel,), (low,), (high,), **settings)
 
     def conv_transpose(
         self,
@@ -93,14 +84,13 @@ class GraphBuilder(TensorBuilder):
         kernel: tuple[int, ...],
         *,
         stride: tuple[int, ...],
-        groups: int = 1,
-        bias: bool = False,
-        role: str = "parameter",
+        **settings: Any,
     ) -> str:
         """Add a transposed convolution whose result is `stride` times as large along each axis.
 
         As Keras pads "same": a convolution of the input, spread by zeros, with the mirrored
-        kernel, which must be at least as large as the stride. `role` is that of the weights.
+        kernel, which must be at least as large as the stride. Settings are groups, bias and the
+        role of the weights.
         """
         pairs = list(zip(kernel, stride, strict=True))
         lower = tuple(size - 1 - (size - step) // 2 for size, step in pairs)
@@ -108,16 +98,7 @@ class GraphBuilder(TensorBuilder):
             size + step - 2 - before for (size, step), before in zip(pairs, lower, strict=True)
         )
         return self._convolve(
-            name,
-            x,
-            out_channels,
-            kernel,
-            lower,
-            upper,
-            spread=stride,
-            groups=groups,
-            bias=bias,
-            role=role,
+            name, x, out_channels, kernel, lower, upper, spread=stride, **settings
         )
 
     def _convolve(

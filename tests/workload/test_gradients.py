@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import windows
 from hypothesis import given, settings, strategies as st
 from rounding_bound import DOUBLE, assert_within, sum_bound
 
@@ -154,18 +155,7 @@ def test_fields_and_work_are_exact(conv):
 
 
 def test_unit_strides_give_ordinary_convolutions():
-    conv = Conv(
-        batch=2,
-        in_channels=8,
-        out_channels=16,
-        groups=1,
-        field=(7, 7),
-        kernel=(3, 3),
-        stride=(1, 1),
-        padding_lower=(1, 1),
-        padding_upper=(1, 1),
-        dilation=(1, 1),
-    )
+    conv = windows.conv(in_channels=8, out_channels=16, field=(7, 7))
     back = conv_data_gradient(conv)
     assert (back.padding_lower, back.padding_upper) == ((1, 1), (1, 1))
     assert back.input_dilation == ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import windows
 from hypothesis import given, strategies as st
 
 from ipusim.errors import ConfigError, WorkloadError
@@ -19,7 +20,6 @@ from ipusim.workload.graph import (
     Layout,
     Norm,
     Op,
-    Pool,
     Softmax,
     Tensor,
     arriving_dtype,
@@ -58,16 +58,7 @@ def test_op_table_rows():
 
 def test_softmax_pool_norm_flops():
     assert Softmax(outer=3, length=10).flops == 150
-    pool = Pool(
-        kind="max",
-        batch=1,
-        channels=2,
-        field=(4, 4),
-        kernel=(2, 2),
-        stride=(2, 2),
-        padding_lower=(0, 0),
-        padding_upper=(0, 0),
-    )
+    pool = windows.pool(channels=2, field=(4, 4), kernel=(2, 2), **windows.NO_PADDING)
     assert pool.out_field == (2, 2)
     assert pool.flops == 2 * 4 * 4
     norm = Norm(kind="layer", batch=5, channels=7, spatial_elements=1)

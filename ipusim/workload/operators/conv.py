@@ -202,10 +202,8 @@ def conv_weight_gradient(conv: Conv) -> Conv:
 
 @gradient(Conv)
 def _gradient(back: Backward, conv: Conv) -> None:
-    x, weights = back.op.inputs[:2]
-    dtype = back.result.dtype
-    back.send(weights, "weight_gradient", conv_weight_gradient(conv), (x, back.gradient), dtype)
-    back.send(x, "data_gradient", conv_data_gradient(conv), (back.gradient, weights))
+    data, weights = conv_data_gradient(conv), conv_weight_gradient(conv)
+    back.send_operands(data, weights, back.result.dtype)
 
 
 def _spread(conv: Conv) -> tuple[int, ...]:

@@ -165,6 +165,14 @@ class Backward:
             like = replace(tensor, dtype=dtype or tensor.dtype)
             self.tape.contribute(name, self.emit(suffix, attributes, inputs, like))
 
+    def send_operands(
+        self, data: Attributes, weights: Attributes, weights_dtype: str, data_dtype: str = ""
+    ) -> None:
+        """Add the gradients of both operands of a convolution or product, the second's first."""
+        first, second = self.op.inputs[:2]
+        self.send(second, "weight_gradient", weights, (first, self.gradient), weights_dtype)
+        self.send(first, "data_gradient", data, (self.gradient, second), data_dtype)
+
     def send_all(
         self,
         names: tuple[str, ...],

@@ -89,7 +89,5 @@ def matmul_weight_gradient(product: MatMul) -> MatMul:
 
 @gradient(MatMul)
 def _gradient(back: Backward, product: MatMul) -> None:
-    a, b = back.op.inputs[:2]
-    dtype = back.result.dtype
-    back.send(b, "weight_gradient", matmul_weight_gradient(product), (a, back.gradient), dtype)
-    back.send(a, "data_gradient", matmul_data_gradient(product), (back.gradient, b), dtype)
+    data, weights = matmul_data_gradient(product), matmul_weight_gradient(product)
+    back.send_operands(data, weights, back.result.dtype, back.result.dtype)

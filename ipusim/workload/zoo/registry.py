@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -91,15 +91,16 @@ def network(name: str = "", **facts: Any) -> Callable[[Builder], Network]:
 def variants(
     build: Builder, rows: Iterable[tuple[Any, ...]], option: str = "config", **facts: Any
 ) -> None:
-    """Register networks that differ in one option of a builder.
+    """Register networks that differ in one option of a builder, or in several.
 
-    A row has the name, the value of the option, learnt numbers, multiply-accumulates, and the
-    source where each has its own.
+    A row has the name, the value of the option or a mapping of options, learnt numbers,
+    multiply-accumulates, and the source where each has its own.
     """
     for name, value, parameters, macs, *source in rows:
+        options = value if isinstance(value, Mapping) else {option: value}
         known = facts | {"parameters": parameters, "macs": macs}
         known |= {"source": source[0]} if source else {}
-        register(Network(name=name, build=partial(build, **{option: value}), **known))
+        register(Network(name=name, build=partial(build, **options), **known))
 
 
 def names() -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 from hypothesis import assume, given, strategies as st
+from windows import NO_PADDING, conv as layer
 
 from ipusim.compiler.convolution.params import ConvParams, Dim, Operand, canonical
 from ipusim.compiler.convolution.planner import plan
@@ -13,7 +14,6 @@ from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.compiler.convolution.windows import _tap_counts
 from ipusim.compiler.operators.conv import conv_pass
 from ipusim.machine import load_chip
-from ipusim.workload.graph import Conv
 from ipusim.workload.operators import conv_data_gradient, conv_weight_gradient
 
 CHIP = load_chip("GC200")
@@ -111,22 +111,6 @@ def test_work_lists_hold_what_is_computed(dim):
     assert math.ceil(taps.sum() / 2) <= busiest.sum() <= taps.sum()
 
 
-def layer(**changes) -> Conv:
-    values = {
-        "batch": 4,
-        "in_channels": 64,
-        "out_channels": 64,
-        "groups": 1,
-        "field": (14, 14),
-        "kernel": (3, 3),
-        "stride": (1, 1),
-        "padding_lower": (1, 1),
-        "padding_upper": (1, 1),
-        "dilation": (1, 1),
-    }
-    return Conv(**(values | changes))
-
-
 def test_expanding_and_flattening_keep_the_work():
     conv = layer()
     params = ConvParams.of(conv)
@@ -148,9 +132,7 @@ def test_expanding_and_flattening_keep_the_work():
 
 
 def test_strided_data_gradient_defers_its_zeros():
-    back = conv_data_gradient(
-        layer(kernel=(1, 1), stride=(2, 2), padding_lower=(0, 0), padding_upper=(0, 0))
-    )
+    back = conv_data_gradient(layer(kernel=(1, 1), stride=(2, 2), **NO_PADDING))
     found = plan(conv_pass(back, 2), CHIP, RULES)
     assert found.spreads_output
     wide = conv_data_gradient(layer(stride=(2, 2)))
@@ -159,16 +141,14 @@ def test_strided_data_gradient_defers_its_zeros():
 
 def test_borders_are_skipped():
     padded = layer(field=(7, 7), in_channels=512, out_channels=512)
-    inner = layer(
-        field=(9, 9), in_channels=512, out_channels=512, padding_lower=(0, 0), padding_upper=(0, 0)
-    )
+    inner = layer(field=(9, 9), in_channels=512, out_channels=512, **NO_PADDING)
     plans = [plan(conv_pass(conv, 2), CHIP, RULES) for conv in (padded, inner)]
     assert str(plans[0]) == str(plans[1])
     assert plans[0].cost.calc < 0.9 * plans[1].cost.calc
 
 
 def test_training_forward_reckons_with_the_transpose_of_its_weights():
-    conv = layer(kernel=(1, 1), padding_lower=(0, 0), padding_upper=(0, 0))
+    conv = layer(kernel=(1, 1), **NO_PADDING)
     inference = plan(conv_pass(conv, 2), CHIP, RULES)
     training = plan(conv_pass(conv, 2, training=True), CHIP, RULES)
     assert training.out_chans_per_group % 16 == 0 or (

@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+import windows
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from ipusim import files, kernel_cache
@@ -124,19 +125,8 @@ all_rules = st.builds(
 
 
 def small_conv(kind="conv", in_bytes=2, out_bytes=2, **changes) -> ConvPass:
-    values = {
-        "groups": 1,
-        "batch": 2,
-        "in_channels": 32,
-        "out_channels": 48,
-        "field": (10, 10),
-        "kernel": (3, 3),
-        "stride": (1, 1),
-        "padding_lower": (1, 1),
-        "padding_upper": (1, 1),
-        "dilation": (1, 1),
-    }
-    return ConvPass(kind, ConvParams.of(Conv(**(values | changes))), in_bytes, out_bytes)
+    sizes = {"batch": 2, "in_channels": 32, "out_channels": 48, "field": (10, 10)}
+    return ConvPass(kind, ConvParams.of(windows.conv(**(sizes | changes))), in_bytes, out_bytes)
 
 
 # --- the search is exact --------------------------------------------------------------------

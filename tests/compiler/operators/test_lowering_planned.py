@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
+import windows
 
 from ipusim.compiler.lower import lower
 from ipusim.compiler.operators.conv import conv_pass
@@ -18,24 +20,11 @@ from ipusim.workload.operators import conv_data_gradient, conv_weight_gradient
 CHIP, STACK = load_chip("GC200"), load_stack("sdk-2.0")
 
 
-def conv(**changes) -> Conv:
-    values = {
-        "batch": 4,
-        "in_channels": 128,
-        "out_channels": 256,
-        "groups": 1,
-        "field": (28, 28),
-        "kernel": (3, 3),
-        "stride": (1, 1),
-        "padding_lower": (1, 1),
-        "padding_upper": (1, 1),
-        "dilation": (1, 1),
-    }
-    return Conv(**(values | changes))
+conv = partial(windows.conv, in_channels=128, out_channels=256, field=(28, 28))
 
 
 def pointwise(**changes) -> Conv:
-    return conv(kernel=(1, 1), padding_lower=(0, 0), padding_upper=(0, 0), **changes)
+    return conv(kernel=(1, 1), **windows.NO_PADDING, **changes)
 
 
 def steps(graph) -> dict[str, dict[str, object]]:

@@ -1,6 +1,7 @@
 """Lowering of training graphs built by hand: layouts, exchanges, memory, weight updates."""
 
 import pytest
+import windows
 
 from ipusim.compiler import memory
 from ipusim.compiler.lower import lower
@@ -59,16 +60,7 @@ ELEMENTS = 8 * 64 * 16 * 23
 def small_step():
     """Batch norm, relu, max pool, loss; and everything backward."""
     pooled = (8, 64, 8, 11)
-    pool = Pool(
-        kind="max",
-        batch=8,
-        channels=64,
-        field=(16, 23),
-        kernel=(2, 2),
-        stride=(2, 2),
-        padding_lower=(0, 0),
-        padding_upper=(0, 0),
-    )
+    pool = windows.pool(batch=8, field=(16, 23), kernel=(2, 2), **windows.NO_PADDING)
     norm = Norm(kind="batch", batch=8, channels=64, spatial_elements=368, training=True)
     return lowered(
         [
@@ -272,16 +264,15 @@ def test_dropout_runs_the_same_both_ways():
 
 
 def test_the_gradient_of_a_global_average_is_a_copy():
-    pool = Pool(
+    pool = windows.pool(
         kind="average",
         batch=4,
         channels=512,
         field=(7, 7),
         kernel=(7, 7),
         stride=(1, 1),
-        padding_lower=(0, 0),
-        padding_upper=(0, 0),
         backward=True,
+        **windows.NO_PADDING,
     )
     _, ops, _ = lowered(
         [tensor("dy", 4, 512, 1, 1, role="input"), tensor("dx", 4, 512, 7, 7)],

@@ -5,33 +5,18 @@ from math import prod
 import pytest
 from emitting import MK1, MK2, emitter
 from hypothesis import given, settings, strategies as st
+from windows import pool
 
 from ipusim.compiler.operators.pool import pool_pass
 from ipusim.compiler.operators.pool_plan import PoolPass, plan_pool
 from ipusim.compiler.vertices.pool import PoolGeometry, PoolVertex, TileSlice, pool_tile_cycles
 from ipusim.errors import WorkloadError
-from ipusim.workload.graph import Pool
 
 
 def pool_steps(op, chip=MK2, era="2021-11"):
     m = emitter(era, chip)
     pool_pass(m, op, "float16", 16)
     return m.steps
-
-
-def pool(**changes):
-    """Return ResNet's 3 x 3 / 2 max pooling with some parameters changed."""
-    base = {
-        "kind": "max",
-        "batch": 1,
-        "channels": 64,
-        "field": (112, 112),
-        "kernel": (3, 3),
-        "stride": (2, 2),
-        "padding_lower": (1, 1),
-        "padding_upper": (1, 1),
-    }
-    return Pool(**(base | changes))
 
 
 def test_output_field():

@@ -13,6 +13,7 @@ from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.graphs import Edges, at_sources, sum_at_targets
 from ipusim.workload.zoo.registry import network
 
+SOURCE = "arXiv 1810.00826, as in graphcore/examples tag v3.3.0"
 ATOM_FEATURES = (119, 4, 12, 12, 10, 6, 6, 2, 2)
 BOND_FEATURES = (5, 6, 2)
 """Values that each categorical feature may take (ogb.utils.features)."""
@@ -37,11 +38,7 @@ class Config:
 
 
 @network(
-    family="mpnn",
-    source="arXiv 1810.00826, as in graphcore/examples tag v3.3.0",
-    loss="binary_cross_entropy",
-    parameters=1_725_006,
-    macs=40_320_300,
+    family="mpnn", source=SOURCE, loss="binary_cross_entropy", parameters=1_725_006, macs=40_320_300
 )
 def gin_molhiv(g: GraphBuilder, batch: int, config: Config = Config()) -> str:
     """GIN with bond features, from atoms and bonds to one score per graph."""

@@ -196,8 +196,6 @@ nlp/bert/pytorch/configs_pretraining.yml; a seventh of the tokens, at most)."""
 
 MOST_PACKED = 3
 """Sequences per pack (``max_sequences_per_pack`` there)."""
-
-
 KERAS_VOCABULARY = 30400
 """As configs/squad_base_checkpoint_path.json there sets it."""
 

@@ -22,8 +22,6 @@ from ipusim.workload.zoo.registry import network, variants
 VOCABULARY = 50257
 POSITIONS = 1024
 SOURCE = "Radford et al. 2019, as in Hugging Face transformers"
-
-
 SIZES = {"small": (12, 768, 12), "medium": (24, 1024, 16), "large": (36, 1280, 20)}
 """Layers, features and heads."""
 

@@ -13,14 +13,11 @@ IMAGE_SIZE = 128
 ENCODER = (16, 32, 64, 128)
 DECODER = ((128, 2, 2), (64, 2, 2), (32, 2, 2), (16, 3, 1))
 """Channels, kernel and stride of the transposed convolutions."""
+SOURCE = "github AISDC/CookieNetAE model.py"
 
 
 @network(
-    family="cookienetae",
-    source="github AISDC/CookieNetAE model.py",
-    loss="mean_squared",
-    parameters=208_641,
-    macs=220_725_248,
+    family="cookienetae", source=SOURCE, loss="mean_squared", parameters=208_641, macs=220_725_248
 )
 def cookienetae(g: GraphBuilder, batch: int) -> str:
     """CookieNetAE, from images (N, 1, 128, 128) to images of that size."""

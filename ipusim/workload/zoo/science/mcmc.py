@@ -14,15 +14,10 @@ from ipusim.workload.zoo.registry import network
 
 FEATURES = 22
 UNITS = 40
+SOURCE = "graphcore/examples tag v2.4.0, code_examples/tensorflow/mcmc"
 
 
-@network(
-    family="mcmc",
-    source="graphcore/examples tag v2.4.0, code_examples/tensorflow/mcmc",
-    loss="mean_squared",
-    parameters=963,
-    macs=920,
-)
+@network(family="mcmc", source=SOURCE, loss="mean_squared", parameters=963, macs=920)
 def mcmc_bnn(g: GraphBuilder, batch: int) -> str:
     """Bayesian network of the MCMC example, from all data items to their estimates (N, 1)."""
     x = g.parameter("features", (batch, FEATURES), "constant")

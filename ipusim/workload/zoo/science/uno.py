@@ -10,6 +10,7 @@ from __future__ import annotations
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.registry import network
 
+SOURCE = "ECP-CANDLE/Benchmarks Pilot1/Uno"
 GENES, DESCRIPTORS, FINGERPRINTS = 942, 5270, 2048
 UNITS = (1000, 1000, 1000)
 
@@ -21,13 +22,7 @@ def _tower(g: GraphBuilder, name: str, x: str) -> str:
     return x
 
 
-@network(
-    family="uno",
-    source="ECP-CANDLE/Benchmarks Pilot1/Uno",
-    loss="mean_squared",
-    parameters=21_275_001,
-    macs=32_581_000,
-)
+@network(family="uno", source=SOURCE, loss="mean_squared", parameters=21_275_001, macs=32_581_000)
 def uno(g: GraphBuilder, batch: int) -> str:
     """CANDLE Uno, from features to growth (N, 1)."""
     doses = [g.input(f"dose{drug}", (batch, 1)) for drug in (1, 2)]

@@ -11,15 +11,12 @@ from ipusim.workload.zoo.registry import network
 
 INPUTS, OUTPUTS = 3 * 63 + 2, 2 * 63
 HIDDEN_LAYERS, UNITS = 6, 95
+SOURCE = "doi 10.1029/2021MS002477"
+NOTE = "Depth, width and activation are recalled, not checked."
 
 
 @network(
-    family="weather",
-    source="doi 10.1029/2021MS002477",
-    note="Depth, width and activation are recalled, not checked.",
-    loss="mean_squared",
-    parameters=75_936,
-    macs=75_240,
+    family="weather", source=SOURCE, note=NOTE, loss="mean_squared", parameters=75_936, macs=75_240
 )
 def weather_mlp(g: GraphBuilder, batch: int) -> str:
     """Gravity-wave drag, from columns (N, 191) to tendencies (N, 126)."""

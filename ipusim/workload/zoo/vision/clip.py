@@ -15,8 +15,6 @@ from ipusim.workload.zoo.vision.vit import embed_patches, first_token, put_first
 
 IMAGE = 224
 SOURCE = "arXiv 2103.00020, graphcore/examples@v3.3.0:multimodal/CLIP/pytorch/model.py"
-
-
 IMAGES = Shape(hidden=768, heads=12, dropout=False, activation="quick_gelu")
 TEXTS = Shape(hidden=512, heads=8, dropout=False, activation="quick_gelu")
 LAYERS, PATCH = 12, 32

@@ -21,8 +21,6 @@ GLOBAL_SIZE, LOCAL_SIZE = 224, 96
 HEAD_HIDDEN, BOTTLENECK = 2048, 256
 ACTIVATION = "erf_gelu"
 SOURCE = "arXiv 2104.14294, graphcore/examples@v3.3.0:vision/dino/pytorch/core"
-
-
 CLASSES = 65536
 """Scores of the head, cut into two halves."""
 LAYERS = 12

@@ -13,13 +13,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.layers.cnn import (
-    InvertedResidual,
-    classify,
-    inverted_residual,
-    normalise,
-    round_channels,
-)
+from ipusim.workload.zoo.layers import cnn
 from ipusim.workload.zoo.registry import variants
 
 CLASSES = 1000
@@ -46,7 +40,7 @@ class Config:
     """What distinguishes one EfficientNet from another.
 
     ``width`` and ``depth`` scale the channels and blocks of B0. ``group_size`` 1 means depthwise,
-    ``norm_groups`` 0 batch norm. An ``image`` has so many pixels a side.
+    ``norm_groups`` 0 batch norm.
     """
 
     width: float
@@ -54,33 +48,31 @@ class Config:
     expansion: int = 6
     group_size: int = 1
     norm_groups: int = 0
-    image: int = 224
 
 
-def build(g: GraphBuilder, batch: int, config: Config, image_size: int = 0) -> str:
-    """From an image (N, 3, S, S), by default of its own size, to class scores (N, 1000)."""
-    image_size = image_size or config.image
+def build(g: GraphBuilder, batch: int, config: Config, image_size: int = 224) -> str:
+    """From an image (N, 3, S, S) to class scores (N, 1000)."""
     x = backbone(g, g.input("images", (batch, 3, image_size, image_size)), config)[-1]
     x = g.conv("conv_head", x, _scaled(HEAD_CHANNELS, config), 1)
-    x = normalise(g, "bn2", x, config.norm_groups)
+    x = cnn.normalise(g, "bn2", x, config.norm_groups)
     x = g.elementwise("act2", "swish", x)
-    return classify(g, x, CLASSES)
+    return cnn.classify(g, x, CLASSES)
 
 
 def _scaled(channels: int, config: Config) -> int:
-    return round_channels(channels * config.width)
+    return cnn.round_channels(channels * config.width)
 
 
 def backbone(g: GraphBuilder, images: str, config: Config) -> tuple[str, ...]:
     """Add the network without its head; the results of the stages, first to last."""
     x = g.conv("conv_stem", images, _scaled(STEM_CHANNELS, config), 3, stride=2, padding=1)
-    x = normalise(g, "bn1", x, config.norm_groups)
+    x = cnn.normalise(g, "bn1", x, config.norm_groups)
     x = g.elementwise("act1", "swish", x)
     results: list[str] = []
     for stage, (kernel, first_stride, channels, blocks, expands) in enumerate(STAGES):
         for number in range(ceil(blocks * config.depth)):
             before = g.shape(x)[1]
-            block = InvertedResidual(
+            block = cnn.InvertedResidual(
                 kernel=kernel,
                 stride=first_stride if number == 0 else 1,
                 expanded=before * config.expansion if expands else before,
@@ -92,25 +84,22 @@ def backbone(g: GraphBuilder, images: str, config: Config) -> tuple[str, ...]:
                 group_size=config.group_size,
                 norm_groups=config.norm_groups,
             )
-            x = inverted_residual(g, f"blocks.{stage}.{number}", x, block)
+            x = cnn.inverted_residual(g, f"blocks.{stage}.{number}", x, block)
         results.append(x)
     return tuple(results)
 
 
 G16 = Config(width=1.0, depth=1.0, expansion=4, group_size=16, norm_groups=NORM_GROUPS_G16)
+B4, B7 = Config(width=1.4, depth=1.8), Config(width=2.0, depth=3.1)
+B4_G16 = {"config": replace(G16, width=1.4, depth=1.8), "image_size": 380}
 DEPTHWISE = (
     ("efficientnet_b0", Config(width=1.0, depth=1.0), 5_288_548, 385_814_752),
-    ("efficientnet_b4", Config(width=1.4, depth=1.8, image=380), 19_341_616, 4_393_771_024),
-    ("efficientnet_b7", Config(width=2.0, depth=3.1, image=600), 66_347_960, 37_745_884_192),
+    ("efficientnet_b4", {"config": B4, "image_size": 380}, 19_341_616, 4_393_771_024),
+    ("efficientnet_b7", {"config": B7, "image_size": 600}, 66_347_960, 37_745_884_192),
 )
 GROUPED = (
     ("efficientnet_b0_g16_gn", G16, 5_913_796, 634_668_544),
-    (
-        "efficientnet_b4_g16_gn",
-        replace(G16, width=1.4, depth=1.8, image=380),
-        19_324_712,
-        6_058_411_104,
-    ),
+    ("efficientnet_b4_g16_gn", B4_G16, 19_324_712, 6_058_411_104),
 )
 variants(build, DEPTHWISE, family="efficientnet", source=SOURCE, loss="cross_entropy")
 variants(build, GROUPED, family="efficientnet", source=SOURCE_G16, loss="cross_entropy")

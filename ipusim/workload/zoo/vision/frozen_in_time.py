@@ -27,8 +27,6 @@ SOURCE = (
     "arXiv 2104.00650, graphcore/examples@v3.3.0:multimodal/frozen_in_time/pytorch/modeling/"
     "video_transformer.py, model.py"
 )
-
-
 LEARNT_FRAMES = 4
 """Frames that positions are learnt for."""
 PATCH = 32

@@ -54,16 +54,9 @@ class Config:
         )
 
 
-L16 = Config(
-    layers=16,
-    hidden=512,
-    heads=16,
-    head_size=64,
-    full=(11, 15),
-    text=80,
-    words=553 + 7635 + 4 + 80,
-)
-"""Of 16 layers, with the words of its tokeniser (553 + 7635 + 4, and 80)."""
+WORDS = 553 + 7635 + 4 + 80
+"""Of its tokeniser (553 + 7635 + 4), and 80."""
+L16 = Config(layers=16, hidden=512, heads=16, head_size=64, full=(11, 15), text=80, words=WORDS)
 
 
 @network(

@@ -7,13 +7,7 @@ of the expanded channels, rounded to a multiple of 8, with a hard sigmoid gate.
 from __future__ import annotations
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.layers.cnn import (
-    InvertedResidual,
-    classify,
-    inverted_residual,
-    normalise,
-    round_channels,
-)
+from ipusim.workload.zoo.layers import cnn
 from ipusim.workload.zoo.registry import variants
 
 CLASSES = 1000
@@ -63,22 +57,22 @@ def build(g: GraphBuilder, batch: int, config: tuple[tuple[Row, ...], int]) -> s
     rows, hidden = config
     x = g.input("images", (batch, 3, IMAGE_SIZE, IMAGE_SIZE))
     x = g.conv("conv_stem", x, STEM_CHANNELS, 3, stride=2, padding=1)
-    x = g.elementwise("act1", "hard_swish", normalise(g, "bn1", x, 0))
+    x = g.elementwise("act1", "hard_swish", cnn.normalise(g, "bn1", x, 0))
     for number, (kernel, expanded, channels, gated, activation, stride) in enumerate(rows):
-        block = InvertedResidual(
+        block = cnn.InvertedResidual(
             kernel=kernel,
             stride=stride,
             expanded=expanded,
             channels=channels,
-            squeezed=round_channels(expanded // 4) if gated else 0,
+            squeezed=cnn.round_channels(expanded // 4) if gated else 0,
             activation=activation,
             squeeze_activation="relu",
             gate="hard_sigmoid",
         )
-        x = inverted_residual(g, f"blocks.{number}", x, block)
+        x = cnn.inverted_residual(g, f"blocks.{number}", x, block)
     x = g.conv("conv_last", x, HEAD_EXPANSION * g.shape(x)[1], 1)
-    x = g.elementwise("act_last", "hard_swish", normalise(g, "bn_last", x, 0))
-    return classify(g, x, CLASSES, hidden=hidden, activation="hard_swish")
+    x = g.elementwise("act_last", "hard_swish", cnn.normalise(g, "bn_last", x, 0))
+    return cnn.classify(g, x, CLASSES, hidden=hidden, activation="hard_swish")
 
 
 NETWORKS = (
