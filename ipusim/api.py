@@ -37,8 +37,8 @@ def _asked(model: str | Model, options: dict[str, Any]) -> tuple[Model, RunConfi
     return loaded, make_config(**options)
 
 
-def _documented(function: Callable[..., Any]) -> Callable[..., Any]:
-    """List the options of a run in the docstring and the signature of a function that takes them.
+def names_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """List the options of a run in the signature, and where asked in the docstring, of a function.
 
     Editors read them from `ModelOptions`; a running Python, such as a notebook, from here.
     """
@@ -49,16 +49,17 @@ def _documented(function: Callable[..., Any]) -> Callable[..., Any]:
             name,
             inspect.Parameter.KEYWORD_ONLY,
             default=OPTIONS[name].default if name in OPTIONS else None,
-            annotation=hint,
+            annotation=getattr(hint, "__forward_arg__", hint),
         )
         for name, hint in ModelOptions.__annotations__.items()
+        if name not in signature.parameters
     ]
     function.__signature__ = signature.replace(parameters=[*own, *listed])
     function.__doc__ = str(function.__doc__).replace("<options>", option_docs())
     return function
 
 
-@_documented
+@names_options
 def simulate(
     model: str | Model,
     *,
@@ -101,7 +102,7 @@ def simulate(
     )
 
 
-@_documented
+@names_options
 def roofline(model: str | Model, **options: Unpack[ModelOptions]) -> RooflineReport:
     """Bound a run by peak rates alone: latency and throughput that the hardware cannot beat.
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ipusim.api import simulate
+from ipusim.api import names_options, simulate
 from ipusim.errors import unknown_name
 from ipusim.workload.zoo.registry import NETWORKS
 
@@ -17,6 +17,7 @@ SERVED = ("gpt2_small", "gpt2_medium", "gpt2_large")
 """Networks whose builder keeps keys and values on the chip."""
 
 
+@names_options
 def serving(
     model: str = "gpt2_small",
     *,

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ipusim.advice import PLANNED, command, python
-from ipusim.api import simulate
+from ipusim.api import names_options, simulate
 from ipusim.compiler.memory import least_bytes
 from ipusim.errors import ConfigError
 from ipusim.report import Report
@@ -122,6 +122,7 @@ class Plan:
         return figure
 
 
+@names_options
 def plan(
     model: str | Model,
     *,

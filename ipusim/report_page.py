@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,8 +30,15 @@ SLICES = 160
 """Parts of the time axis of the timeline."""
 NAMED = 6
 """Layers that the roofline names."""
-_WIDE = (9.6, 3.4)
+BESIDE = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+"""Where a legend stands beside its axis."""
 _CATEGORIES = {"parameters": "blue", "code": "grey", "activation": "orange", "temporary": "yellow"}
+_HELD = {
+    "parameter": "parameters and state",
+    "code": "code and stacks",
+    "activation": "activations",
+    "temp": "temporaries",
+}
 _LAYER_COLUMNS = {
     "op": "layer",
     "kind": "kind",
@@ -85,36 +94,26 @@ def write(report: Report, path: Path) -> Path:
 
 def figures(report: Report) -> list[tuple[str, str, Figure]]:
     """Return title, text and picture of each section; rates only where the run is possible."""
-    known = [
-        (
-            "Where the time goes",
-            "A step of one replica, by its parts.",
-            parts_figure(report),
-        ),
-        (
+    known = {
+        parts_figure: ("Where the time goes", "A step of one replica, by its parts."),
+        roofline_figure: (
             "Roofline",
             "Each dot is a layer, as large as its time. Left of the bend data on its way between "
             "tiles bounds a layer, right of it the matrix units.",
-            roofline_figure(report),
         ),
-        (
+        liveness_figure: (
             "Memory over the program",
             "What lies on the fullest tile while each layer runs. The dashed line is the tile.",
-            liveness_figure(report),
         ),
-        (
+        tile_figure: (
             "Memory by tile at the fullest moment",
             "As the model of memory places it: what stays lies evenly on all tiles, an activation "
             "on the tiles of the layer that made it, counted from the first tile.",
-            tile_figure(report),
         ),
-        (
-            "Timeline",
-            "What the tiles do over one micro-batch on one chip.",
-            timeline_figure(report),
-        ),
-    ]
-    return known if report.runs else known[2:]
+        timeline_figure: ("Timeline", "What the tiles do over one micro-batch on one chip."),
+    }
+    rates = () if report.runs else (parts_figure, roofline_figure)
+    return [(*said, draw(report)) for draw, said in known.items() if draw not in rates]
 
 
 def _svg(figure: Figure) -> Markup:
@@ -132,18 +131,25 @@ def _layer_table(layers: pd.DataFrame) -> str:
     return shown.to_html(index=False, border=0, float_format=lambda value: f"{value:,.2f}")
 
 
+@contextmanager
+def _drawn(height: float = 3.4, **said: str) -> Iterator[tuple[Figure, Axes]]:
+    """Open a figure of one axis; what is said of it (title, labels) is set at the end."""
+    with figure_style():
+        figure = Figure(figsize=(9.6, height))
+        axis = figure.subplots()
+        yield figure, axis
+        axis.set(**said)
+
+
 def parts_figure(report: Report) -> Figure:
     """Draw the parts of a step as bars."""
     parts = report.parts.query("time_ms > 0").iloc[::-1]
-    with figure_style():
-        figure = Figure(figsize=(9.6, 1.1 + 0.32 * len(parts)))
-        axis = figure.subplots()
+    said = {"title": "Parts of a step", "xlabel": "milliseconds per step"}
+    with _drawn(1.1 + 0.32 * len(parts), **said) as (figure, axis):
         bars = axis.barh(parts["part"], parts["time_ms"], color=OKABE_ITO["blue"])
         axis.bar_label(bars, [f"{share:.1f} %" for share in parts["share_percent"]], padding=3)
         axis.margins(x=0.12)
         axis.grid(axis="y", visible=False)
-        axis.set_xlabel("milliseconds per step")
-        axis.set_title("Parts of a step")
     return figure
 
 
@@ -158,9 +164,12 @@ def roofline_figure(report: Report) -> Figure:
         for op in report.result.program.ops
         if op.macs and (moved := sum(s.exchange_bytes * s.tiles * s.repeats for s in op.steps))
     ]
-    with figure_style():
-        figure = Figure(figsize=(9.6, 4.2))
-        axis = figure.subplots()
+    said = {
+        "title": f"Layers with products on one {chip.name}",
+        "xlabel": "FLOP per byte exchanged between tiles",
+        "ylabel": "FLOP/s of the chip",
+    }
+    with _drawn(4.2, xscale="log", yscale="log", **said) as (figure, axis):
         if rows:
             names, flops, moved, seconds = (np.array(column) for column in zip(*rows, strict=True))
             x, y = flops / moved, flops / seconds
@@ -177,11 +186,6 @@ def roofline_figure(report: Report) -> Figure:
             label = f"peak with {partials} partials, and the exchange"
             axis.plot(line, np.minimum(peak, band * line), color=OKABE_ITO["black"], label=label)
             axis.legend(loc="lower right")
-        axis.set_xscale("log")
-        axis.set_yscale("log")
-        axis.set_xlabel("FLOP per byte exchanged between tiles")
-        axis.set_ylabel("FLOP/s of the chip")
-        axis.set_title(f"Layers with products on one {chip.name}")
     return figure
 
 
@@ -189,89 +193,70 @@ def _limit_and_legend(axis: Axes, tile_bytes: int) -> None:
     """Mark what a tile holds, in KiB, and name the colours beside the axis."""
     axis.axhline(tile_bytes / 1024, color=OKABE_ITO["vermilion"], linestyle="--", label="a tile")
     axis.set_ylim(bottom=0)
-    axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axis.legend(**BESIDE)
 
 
 def liveness_figure(report: Report) -> Figure:
     """Draw the bytes on the fullest tile over the program, with what a tile holds."""
-    memory = report.result.memory
-    points = report.memory
-    at = np.arange(len(points))
-    stays = [points[f"{name}_bytes"] for name in ("parameter", "code", "activation", "temp")]
-    with figure_style():
-        figure = Figure(figsize=_WIDE)
-        axis = figure.subplots()
-        colours = [OKABE_ITO[colour] for colour in _CATEGORIES.values()]
-        names = ("parameters and state", "code and stacks", "activations", "temporaries")
+    memory, points = report.result.memory, report.memory
+    said = {
+        "title": f"Fullest at {memory.peak_op}",
+        "xlabel": "layers in the order in which they run",
+        "ylabel": "KiB on the fullest tile",
+    }
+    with _drawn(**said) as (figure, axis):
         axis.stackplot(
-            at, [part / 1024 for part in stays], labels=names, colors=colours, step="mid"
+            np.arange(len(points)),
+            [points[f"{name}_bytes"] / 1024 for name in _HELD],
+            labels=_HELD.values(),
+            colors=[OKABE_ITO[colour] for colour in _CATEGORIES.values()],
+            step="mid",
         )
-        axis.plot(
-            at,
-            points["highest_address_bytes"] / 1024,
-            color=OKABE_ITO["black"],
-            linewidth=0.8,
-            label="highest address",
-        )
+        highest = points["highest_address_bytes"].to_numpy() / 1024
+        axis.plot(highest, color=OKABE_ITO["black"], linewidth=0.8, label="highest address")
         axis.set_xlim(0, max(1, len(points) - 1))
-        axis.set_xlabel("layers in the order in which they run")
-        axis.set_ylabel("KiB on the fullest tile")
-        axis.set_title(f"Fullest at {memory.peak_op}")
         _limit_and_legend(axis, memory.tile_bytes)
     return figure
 
 
 def tile_figure(report: Report) -> Figure:
     """Draw the bytes of every tile at the fullest moment, by category."""
-    tiles = report.result.memory.tiles
-    held = advice.held(report)
-    with figure_style():
-        figure = Figure(figsize=_WIDE)
-        axis = figure.subplots()
-        bottom = np.zeros(tiles)
+    memory, held = report.result.memory, advice.held(report)
+    said = {"title": f"Tiles while {memory.peak_op} runs", "xlabel": "tile", "ylabel": "KiB"}
+    with _drawn(**said) as (figure, axis):
+        bottom = np.zeros(memory.tiles)
         for category, colour in _CATEGORIES.items():
-            height = np.zeros(tiles)
+            top = bottom.copy()
             for row in held[held["category"] == category].itertuples():
-                height[: row.tiles] += row.bytes / 1024
-            axis.fill_between(
-                np.arange(tiles), bottom, bottom + height, color=OKABE_ITO[colour], label=category,
-                linewidth=0, step="mid",
-            )  # fmt: skip
-            bottom += height
-        axis.set_xlim(0, tiles - 1)
-        axis.set_xlabel("tile")
-        axis.set_ylabel("KiB")
-        axis.set_title(f"Tiles while {report.result.memory.peak_op} runs")
+                top[: row.tiles] += row.bytes / 1024
+            look = {"color": OKABE_ITO[colour], "linewidth": 0, "step": "mid"}
+            axis.fill_between(np.arange(memory.tiles), bottom, top, label=category, **look)
+            bottom = top
+        axis.set_xlim(0, memory.tiles - 1)
         _limit_and_legend(axis, report.tile_bytes)
     return figure
 
 
 def timeline_figure(report: Report) -> Figure:
     """Draw what the tiles do over the time of one micro-batch, with the heaviest layers above."""
-    trace = report.trace
-    end = float((trace["start_us"] + trace["duration_us"]).max()) if len(trace) else 1.0
-    edges = np.linspace(0, end, SLICES + 1)
-    with figure_style():
-        figure = Figure(figsize=_WIDE)
-        axis = figure.subplots()
-        bottom = np.zeros(SLICES)
-        for phase, look in PHASES.items():
-            part = trace[trace["phase"] == phase]
-            share = 100 * busy_share(
-                part["start_us"].to_numpy(), part["duration_us"].to_numpy(), edges
-            )
-            axis.bar(
-                edges[:-1], share, width=np.diff(edges), align="edge", bottom=bottom, label=phase,
-                **look,
-            )  # fmt: skip
-            bottom += share
-        axis.set_ylim(0, 100)
-        axis.set_xlim(0, end)
-        axis.set_xlabel("microseconds of one micro-batch on one chip")
-        axis.set_ylabel("share of the slice, %")
-        axis.set_title("Supersteps by phase")
-        axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    with _drawn(title="Supersteps by phase") as (figure, axis):
+        draw_phases(axis, report.trace, SLICES)
     return figure
+
+
+def draw_phases(axis: Axes, trace: pd.DataFrame, slices: int) -> None:
+    """Draw the share of each phase of a superstep in slices of the time of a micro-batch."""
+    end = float((trace["start_us"] + trace["duration_us"]).max()) if len(trace) else 1.0
+    edges, bottom = np.linspace(0, end, slices + 1), np.zeros(slices)
+    for phase, look in PHASES.items():
+        part = trace[trace["phase"] == phase]
+        share = busy_share(part["start_us"].to_numpy(), part["duration_us"].to_numpy(), edges)
+        place = {"width": np.diff(edges), "align": "edge", "bottom": bottom}
+        axis.bar(edges[:-1], 100 * share, label=phase, **place, **look)
+        bottom = bottom + 100 * share
+    unit = "microseconds of one micro-batch on one chip"
+    axis.set(ylim=(0, 100), xlim=(0, end), ylabel="share of the slice, %", xlabel=unit)
+    axis.legend(**BESIDE)
 
 
 def busy_share(start: np.ndarray, duration: np.ndarray, edges: np.ndarray) -> np.ndarray:

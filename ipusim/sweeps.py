@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipusim.api import ONNX_OPTIONS, load_model, simulate, split_onnx
+from ipusim.api import ONNX_OPTIONS, load_model, names_options, simulate, split_onnx
 from ipusim.errors import ConfigError, IpuSimError, unknown_name
 from ipusim.kernel_cache import state_digest
 from ipusim.machine import Chip, System, load_system
@@ -215,6 +215,7 @@ def _asked(
     )
 
 
+@names_options
 def sweep(
     model: str | Model,
     *,

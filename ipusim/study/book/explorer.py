@@ -3,44 +3,69 @@
 from __future__ import annotations
 
 import html
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import ipywidgets as widgets
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ipusim.advice import python
 from ipusim.api import simulate
-from ipusim.errors import IpuSimError
+from ipusim.errors import ConfigError, IpuSimError
+from ipusim.look import OKABE_ITO
 from ipusim.machine.system import load_system, system_names
+from ipusim.planning import FILLED
 from ipusim.report import Report
 from ipusim.study.book.charts import lines, sheet, system_looks
+from ipusim.study.data.published import load_rows
 from ipusim.workload import zoo
+from ipusim.workload.loading import load_model
+from ipusim.workload.model import Model
 
 FALLBACK = (
-    "Controls for model, system, micro-batch and precision: run this cell in JupyterLab to use "
-    "them. The figure below shows a sweep instead."
+    "Controls for model or ONNX file, system, mode, micro-batch, precision, chips, replicas and "
+    "host: run this cell in JupyterLab to use them. Below is where they start."
 )
+CURVE = (1, 2, 4, 8, 16, 32, 64)
+"""Micro-batches of the curve."""
+HOSTS = (
+    ("sends numbers, then waits", {}),
+    ("sends bytes, in between", {"host_dtype": "uint8"}),
+    (
+        "sends bytes, beside compute",
+        {"host_dtype": "uint8", "overlap_io": True, "batches_in_flight": 3},
+    ),
+)
+"""What the host sends, and when; most published runs of inference have the last."""
 _PRECISIONS = ("16.16", "16.32", "32.32")
-_MOST_MICRO_BATCH = 32
+_MOST_MICRO_BATCH = 128
 _MOST_TOUR_IPUS = 16
+_WIDTH, _HEIGHT, _EDGE = 560, 220, 46
+
+Point = tuple[int, float]
+"""Micro-batch and items per second."""
 
 
 class Explorer:
-    """Controls that show the report of the run they describe.
+    """Controls that show what the run they describe comes to.
 
     Parameters
     ----------
     model, system : str
-        Where the controls start.
+        Where the controls start; the model may be a path ending in .onnx.
     micro_batch : int
         Where the slider starts.
 
     Attributes
     ----------
-    model, system, micro_batch, precision : ipywidgets.Widget
-        The controls.
-    answer : ipywidgets.HTML
-        The report, or one sentence saying why there is none.
+    model, dims, system, mode, micro_batch, chips, replicas, host, precision : ipywidgets.Widget
+        The controls; `dims` takes the free sizes of an ONNX file, such as ``sequence=128``.
+    busy, answer, line, details : ipywidgets.Widget
+        Whether something is being planned; fit, throughput and curve, or one sentence saying why
+        there are none; the call that says the same, to be copied; the whole report.
     """
 
     def __init__(
@@ -48,50 +73,135 @@ class Explorer:
     ) -> None:
         small = [name for name in system_names() if load_system(name).ipus <= _MOST_TOUR_IPUS]
         start = load_system(system).name
-        if start not in small:
-            small.append(start)
-        self.model = widgets.Dropdown(options=list(zoo.names()), value=model, description="model")
-        self.system = widgets.Dropdown(options=small, value=start, description="system")
-        self.micro_batch = widgets.IntSlider(
-            value=micro_batch,
-            min=1,
-            max=_MOST_MICRO_BATCH,
-            description="micro-batch",
-            # a run per pixel of movement would queue up behind the slider
-            continuous_update=False,
+        # A run per letter or per pixel of movement would queue up behind the control.
+        late = {"continuous_update": False}
+        self.model = widgets.Combobox(
+            options=list(zoo.names()), value=model, description="model", placeholder="or x.onnx",
+            **late,
+        )  # fmt: skip
+        self.dims = widgets.Text(description="sizes", placeholder="sequence=128", **late)
+        self.system = widgets.Dropdown(
+            options=list(dict.fromkeys([*small, start])), value=start, description="system"
         )
+        self.mode = widgets.Dropdown(options=("inference", "training"), description="mode")
+        self.micro_batch = widgets.IntSlider(
+            value=micro_batch, min=1, max=_MOST_MICRO_BATCH, description="micro-batch", **late
+        )
+        self.host = widgets.Dropdown(options=HOSTS, description="host")
+        self.chips = widgets.Dropdown(options=(1,), description="chips each")
+        self.replicas = widgets.Dropdown(options=(1,), description="replicas")
         self.precision = widgets.Dropdown(options=_PRECISIONS, description="precision")
-        self.answer = widgets.HTML()
-        controls = (self.model, self.system, self.micro_batch, self.precision)
-        rows = [widgets.HBox(controls[:2]), widgets.HBox(controls[2:]), self.answer]
-        self._box = widgets.VBox(rows)
-        for control in controls:
-            control.observe(self._changed, names="value")
+        self.busy, self.answer, self.details = (widgets.HTML() for _ in range(3))
+        self.line = widgets.Text(description="as Python", layout={"width": "98%"})
+        report = widgets.Accordion([self.details], titles=("The whole report",))
+        rows = (
+            (self.model, self.dims, self.system),
+            (self.mode, self.micro_batch, self.precision),
+            (self.chips, self.replicas, self.host),
+            (self.busy,),
+        )
+        self._box = widgets.VBox([*map(widgets.HBox, rows), self.answer, self.line, report])
+        self._known: dict[str, Report | IpuSimError] = {}
+        self._models: dict[tuple[str, str], Model] = {}
+        self._holding = False
+        self._offer(self.chips, 1)
+        self._offer(self.replicas, 1)
+        for row in rows:
+            for control in row:
+                if control is not self.busy:
+                    control.observe(self._changed, names="value")
         self.update()
 
-    def report(self) -> Report:
-        """Simulate the run that the controls describe.
+    def options(self) -> dict[str, Any]:
+        """Return the options of `simulate` that the controls stand for."""
+        chips, training, both = self.chips.value, self.mode.value == "training", ("host_dtype",)
+        return {
+            "system": self.system.value,
+            "mode": self.mode.value,
+            "micro_batch": self.micro_batch.value,
+            "precision": self.precision.value,
+            "ipus_per_replica": chips,
+            "replicas": self.replicas.value,
+            **{name: one for name, one in self.host.value.items() if name in both or not training},
+            # Enough micro-batches that a pipeline is full most of the time.
+            **({"gradient_accumulation": FILLED * chips} if training else {}),
+        }
+
+    def report(self, **changed: Any) -> Report:
+        """Simulate the run that the controls describe, some of its options changed.
 
         Raises
         ------
         IpuSimError
             If that run makes no sense.
         """
-        return simulate(
-            self.model.value,
-            system=self.system.value,
-            micro_batch=self.micro_batch.value,
-            precision=self.precision.value,
-        )
+        options = self.options() | changed
+        key = repr((self.model.value, self.dims.value, options))
+        if key not in self._known:
+            try:
+                self._known[key] = simulate(self._model(), **options)
+            except IpuSimError as error:
+                self._known[key] = error
+        known = self._known[key]
+        if isinstance(known, IpuSimError):
+            raise known
+        return known
 
     def update(self) -> None:
-        """Show the report of the present setting."""
+        """Show what the present setting comes to, and then the curve it lies on."""
+        self.busy.value = "<b>planning ...</b>"
         try:
-            self.answer.value = self.report()._repr_html_()
+            asked = {"model": self.model.value, "dims": _sizes(self.dims.value), **self.options()}
+            report = self.report()
+            self.line.value = python("simulate", {name: one for name, one in asked.items() if one})
+            self.details.value = report._repr_html_()
+            self.answer.value = _card(report)
+            self.answer.value = _card(report, self.curve(), published(asked))
         except IpuSimError as error:
-            self.answer.value = f"<p>{html.escape(str(error))}</p>"
+            self.answer.value, self.details.value = f"<p>{html.escape(str(error))}</p>", ""
+            self.line.value = ""
+        finally:
+            self.busy.value = ""
 
-    def _changed(self, _: object) -> None:
+    def curve(self) -> list[Point]:
+        """Return the throughput over the micro-batch, as far as it fits."""
+        points = []
+        for size in sorted({*CURVE, self.micro_batch.value}):
+            try:
+                report = self.report(micro_batch=size)
+            except IpuSimError:
+                continue
+            if not report.fits:
+                break
+            points.append((size, report.throughput.value))
+        return points
+
+    def _model(self) -> Model:
+        """Return the model by its name, or as its file and sizes build it, which is read once."""
+        asked = (self.model.value, self.dims.value)
+        if asked not in self._models:
+            sizes = _sizes(self.dims.value)
+            self._models[asked] = load_model(asked[0], **({"dims": sizes} if sizes else {}))
+        return self._models[asked]
+
+    def _offer(self, control: widgets.Dropdown, each: int) -> None:
+        """Let a control choose 1, 2, 4, ... of what the system holds."""
+        most = load_system(self.system.value).ipus // each
+        options = tuple(2**power for power in range(most.bit_length()))
+        if control.options != options:
+            control.options = options
+            control.value = options[-1] if control is self.replicas else 1
+
+    def _changed(self, change: dict[str, Any]) -> None:
+        if self._holding:
+            return
+        self._holding = True  # What the lines below set is one change with this one.
+        try:
+            if change["owner"] is self.system:
+                self._offer(self.chips, 1)
+            self._offer(self.replicas, self.chips.value)
+        finally:
+            self._holding = False
         self.update()
 
     def __repr__(self) -> str:
@@ -99,8 +209,91 @@ class Explorer:
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
         shown = self._box._repr_mimebundle_(**options)
-        # where no widget can be shown, a reader should see a sentence and not a list of objects
-        return {**shown, "text/plain": FALLBACK}
+        # Where no widget can be shown, a reader should see the picture and not a list of objects.
+        picture = f"{self.answer.value}<pre>{html.escape(self.line.value)}</pre>"
+        return {**shown, "text/plain": FALLBACK, "text/html": f"<p>{FALLBACK}</p>{picture}"}
+
+
+def _sizes(text: str) -> dict[str, int]:
+    """Return the sizes that a text such as "batch=1 sequence=128" gives."""
+    pairs = [part.rpartition("=") for part in text.replace(",", " ").split()]
+    if not all(name and size.isdecimal() for name, _, size in pairs):
+        raise ConfigError(f"The sizes {text!r} must be such as sequence=128, apart by spaces.")
+    return {name: int(size) for name, _, size in pairs}
+
+
+@cache
+def _published_runs() -> list[tuple[dict[str, Any], float]]:
+    names = ("model", "system", "mode", "micro_batch", "ipus_per_replica", "replicas")
+    return [
+        ({name: getattr(row.run, name) for name in names}, row.value)
+        for row in load_rows()
+        if row.metric == "throughput" and row.run.model and row.value > 0
+    ]
+
+
+def published(asked: Mapping[str, Any]) -> list[Point]:
+    """Return the published throughputs of a model on so many chips, whatever else was chosen."""
+    return [
+        (run["micro_batch"], value)
+        for run, value in _published_runs()
+        if run["micro_batch"] and all(run[name] == asked[name] for name in {*run} - {"micro_batch"})
+    ]
+
+
+def _card(report: Report, curve: Sequence[Point] = (), points: Sequence[Point] = ()) -> str:
+    """Return as HTML whether a run fits, the number, and the curve that it lies on."""
+    said = dict(report.summary())
+    colour, verdict, number, more = "vermilion", report.verdict, "does not fit", ""
+    if report.fits:
+        used = report.used_tile_bytes / report.tile_bytes
+        chips = f"{report.config.active_ipus} {report.chip}"
+        colour, verdict = "green", f"It fits {chips}, with {used:.0%} of the fullest tile in use."
+        number = f"{report.throughput.value:,.0f} items/s"
+        more = f"latency {said['latency']}; {said['power']}"
+    here = (report.config.micro_batch, report.throughput.value) if report.fits else None
+    return (
+        f"<div style='border-left:6px solid {OKABE_ITO[colour]};padding-left:12px'>"
+        f"<p><b>{html.escape(verdict)}</b></p>"
+        f"<p style='font-size:36px;line-height:1.2;margin:4px 0'>{number}</p>"
+        f"<p>{html.escape(more)}</p>{_curve_svg(curve, points, here)}</div>"
+    )
+
+
+def _curve_svg(curve: Sequence[Point], points: Sequence[Point], here: Point | None) -> str:
+    """Draw throughput over the micro-batch; by hand, as a step of the slider cannot wait longer."""
+    drawn = [*curve, *points]
+    if len(drawn) < 2:
+        return ""
+    right, top = max(size for size, _ in drawn), 1.08 * max(rate for _, rate in drawn)
+
+    def at(size: float, rate: float) -> tuple[float, float]:
+        across = math.log2(size) / max(1.0, math.log2(right))
+        return _EDGE + across * (_WIDTH - 2 * _EDGE), (_HEIGHT - 30) * (1 - rate / top) + 4
+
+    def text(x: float, y: float, words: str, anchor: str = "middle") -> str:
+        return f"<text x='{x:.0f}' y='{y:.0f}' text-anchor='{anchor}'>{words}</text>"
+
+    path = " ".join("{:.1f},{:.1f}".format(*at(*point)) for point in curve)
+    marks = [f"<polyline points='{path}' fill='none' stroke='{OKABE_ITO['blue']}'/>"]
+    marks += ["<circle cx='{:.1f}' cy='{:.1f}' r='4'/>".format(*at(*point)) for point in points]
+    marks += [text(at(size, 0)[0], _HEIGHT - 12, str(size)) for size, _ in curve if size in CURVE]
+    if here:
+        x, y = at(*here)
+        marks.append(f"<circle cx='{x:.1f}' cy='{y:.1f}' r='6' fill='{OKABE_ITO['vermilion']}'/>")
+        marks.append(text(x, y + 20, "you are here"))
+    marks.append(text(4, 14, f"{top / 1.08:,.0f} items/s", "start"))
+    marks.append(
+        text(
+            _WIDTH / 2,
+            _HEIGHT + 4,
+            "micro-batch; line: simulated, dots: published, each with settings of its own",
+        )
+    )
+    return (
+        f"<svg width='{_WIDTH}' height='{_HEIGHT + 8}' role='img' font-size='12'"
+        f" fill='currentColor' aria-label='Throughput over the micro-batch'>{''.join(marks)}</svg>"
+    )
 
 
 def sweep_panels(frame: pd.DataFrame) -> Figure:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ipusim.errors import StudyError
 from ipusim.report import Report
-from ipusim.report_page import busy_share
+from ipusim.report_page import BESIDE, draw_phases
 from ipusim.study.book.charts import OKABE_ITO, PHASES, lane, name_places, sheet
 
 
@@ -71,11 +70,8 @@ def execution_trace(report: Report, *, title: str, bins: int = 80) -> Figure:
     bins : int
         Slices of time of the lower panel.
     """
-    trace, passes = report.trace, _passes(report)
-    end = float((trace["start_us"] + trace["duration_us"]).iloc[-1])
-    edges = np.linspace(0, end, bins + 1)
+    passes = _passes(report)
     kinds = dict(zip(dict.fromkeys(passes["kind"]), itertools.cycle(_KINDS), strict=False))
-    beside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
     options = {"down": 2, "legend": 0, "sharex": True, "height_ratios": (2, 3)}
     with sheet(9.6, 4.6, **options) as (figure, (upper, lower)):
         for line in passes.itertuples():
@@ -83,19 +79,9 @@ def execution_trace(report: Report, *, title: str, bins: int = 80) -> Figure:
             lane(upper, list(_PASSES).index(line.phase), line.start_us, line.duration_us, **look)
         name_places(upper, list(_PASSES.values()), vertical=True)
         upper.set_title(title)
-        upper.legend(
-            handles=[Patch(color=colour, label=kind) for kind, colour in kinds.items()], **beside
-        )
-        bottom = np.zeros(bins)
-        for phase, look in PHASES.items():
-            part = trace[trace["phase"] == phase]
-            share = busy_share(part["start_us"].to_numpy(), part["duration_us"].to_numpy(), edges)
-            slices = {"width": np.diff(edges), "align": "edge", "bottom": bottom}
-            lower.bar(edges[:-1], 100 * share, label=phase, **slices, **look)
-            bottom = bottom + 100 * share
-        unit = "microseconds of one micro-batch on one chip"
-        lower.set(ylim=(0, 100), xlim=(0, end), ylabel="share of the slice, %", xlabel=unit)
-        lower.legend(**beside)
+        marks = [Patch(color=colour, label=kind) for kind, colour in kinds.items()]
+        upper.legend(handles=marks, **BESIDE)
+        draw_phases(lower, report.trace, bins)
     return figure
 
 

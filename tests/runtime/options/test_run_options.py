@@ -77,6 +77,8 @@ def test_bad_options_get_one_sentence(options, message):
 def test_editors_docstrings_and_signatures_show_every_option():
     assert set(RunOptions.__annotations__) == set(OPTIONS)
     assert set(ModelOptions.__annotations__) == {*OPTIONS, *ONNX_OPTIONS}
+    for function in (ipusim.sweep, ipusim.plan, ipusim.serving):
+        assert set(OPTIONS) < set(inspect.signature(function).parameters)
     for function in (ipusim.simulate, ipusim.roofline):
         assert set(OPTIONS) < set(inspect.signature(function).parameters)
         for name, option in OPTIONS.items():
