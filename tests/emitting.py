@@ -32,9 +32,16 @@ def emitted(
     return m.steps
 
 
-def matrix(rows: int, columns: int, dtype: str = "float16", tiles: int | None = None) -> Placed:
+def matrix(
+    rows: int,
+    columns: int,
+    dtype: str = "float16",
+    tiles: int | None = None,
+    *,
+    by_rows: bool = False,
+) -> Placed:
     """Return a matrix, spread linearly unless `tiles` are given."""
-    return Placed((rows, columns), dtype, TensorLayout(tiles=tiles))
+    return Placed((rows, columns), dtype, TensorLayout(tiles=tiles, rows=by_rows))
 
 
 def vector(elements: int, dtype: str = "float16", tiles: int | None = None) -> Placed:

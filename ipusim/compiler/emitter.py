@@ -81,15 +81,11 @@ SPREAD = TensorLayout()
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A tensor on the tiles: its shape in memory order, outermost first, its type, its place.
-
-    ``row_scattered`` says that neighbours of a row lie apart.
-    """
+    """A tensor on the tiles: its shape in memory order, outermost first, its type, its place."""
 
     shape: tuple[int, ...]
     dtype: str
     layout: TensorLayout = SPREAD
-    row_scattered: bool = False
 
     @property
     def elements(self) -> int:
@@ -304,13 +300,38 @@ class Emitter:
             vertex = "popops::BroadcastScalar1D" + _suffix(in_place)
             self.emit(name or function, vertex, cycles, exchange=size)
             return
-        options = {"in_place": in_place, "version": self.estimator}
+        if x.layout.rows:
+            # A run of neighbours along rows meets one value of a channel.
+            run = min(x.layout.grouping, x.elements // channels)
+            self._repeat_along(name or function, x, run, channels)
+            return
         block = min(x.layout.grouping, channels)
         # Groups that one tile touches; a producer's partition does not cut a group unless it must.
         regions = ceil_div(share * channels, x.elements * block)
         regions = max(1, min(channels // block, regions))
+        self._repeat_block(function, name, x, block, regions, in_place=in_place)
+
+    def by_row(self, function: str, name: str, x: Placed, *, in_place: bool = False) -> None:
+        """Combine a matrix with one value per row."""
+        rows, columns = prod(x.shape[:-1]), x.shape[-1]
+        if x.layout.rows:
+            block = min(x.layout.grouping, rows)
+            regions = ceil_div(self.share(x), block * columns)
+            self._repeat_block(function, name, x, block, regions, in_place=in_place)
+        else:
+            self._repeat_along(name, x, columns, rows)
+
+    def _repeat_block(
+        self, function: str, name: str, x: Placed, block: int, regions: int, *, in_place: bool
+    ) -> None:
+        """Combine blocks of neighbours with the same values; each region has values of its own.
+
+        Sources: poplibs lib/popops/ElementWise.cpp, binaryOpBroadcastInnerVector.
+        """
+        share, size = self.share(x), element_bytes(x.dtype)
+        options = {"in_place": in_place, "version": self.estimator}
         received = regions * block * size
-        inner = function in INNER_VECTOR_FUNCTIONS and x.dtype == "float16" and channels > 1
+        inner = function in INNER_VECTOR_FUNCTIONS and x.dtype == "float16"
         if not inner or block % vector_width(x.dtype, self.chip):
             # No vertex for this pattern: the operand is written out to full size, then combined.
             cycles = codelets.binary_cycles(function, share, x.dtype, self.chip, **options)
@@ -329,19 +350,17 @@ class Emitter:
             cycles = vector_inner_2d_cycles(function, block, blocks, regions, self.chip, **options)
         self.emit(name or function, vertex + _suffix(in_place), cycles, exchange=received)
 
-    def by_row(self, name: str, x: Placed) -> None:
-        """Combine a matrix with one value per row."""
-        columns = x.shape[-1]
-        share = self.share(x)
-        rows = ceil_div(share, columns)
+    def _repeat_along(self, name: str, x: Placed, run: int, values: int) -> None:
+        """Combine runs of neighbours with a value each, of so many values in all.
+
+        Sources: poplibs lib/popops/ElementWise.cpp, binaryOpBroadcastOuterVector.
+        """
+        share, width = self.share(x), vector_width(x.dtype, self.chip)
+        runs = ceil_div(share, run)
         cycles = vector_outer_cycles(
-            rows,
-            ceil_div(share, rows),
-            vector_width(x.dtype, self.chip),
-            self.chip,
-            version=self.estimator,
+            runs, ceil_div(share, runs), width, self.chip, version=self.estimator
         )
-        received = rows * element_bytes(x.dtype)
+        received = min(runs, values) * element_bytes(x.dtype)
         self.emit(name, "popops::BroadcastVectorOuter", cycles, exchange=received)
 
     def scaled_add(
@@ -386,7 +405,11 @@ class Emitter:
     def reduction(self, function: str, x: Placed, *dims: int, out: str = "") -> tuple[Stage, ...]:
         """Return the stages of a reduction without adding them (see `reduce`)."""
         per_tile = None if x.layout.tiles is None else self.share(x)
-        asked = Reduction.of(x.shape, dims or (len(x.shape) - 1,), function, x.dtype, out, per_tile)
+        shape, group = x.shape, x.layout.grouping
+        if not dims and x.layout.rows and prod(shape[:-1]) % group == 0:
+            # Neighbours along rows sit together, and are sums of their own.
+            shape, dims = (prod(shape[:-1]) // group, shape[-1], group), (1,)
+        asked = Reduction.of(shape, dims or (len(shape) - 1,), function, x.dtype, out, per_tile)
         return asked.stages(self.chip, self.codelets)
 
     def reduce(self, function: str, x: Placed, *dims: int, out: str = "", name: str = "") -> None:
@@ -437,6 +460,12 @@ class Emitter:
         cycles = codelets.fill_cycles(self.share(x), x.dtype, self.chip, version=self.estimator)
         self.emit("fill", "popops::Fill", cycles)
 
+    def regroup(self, x: Placed, rows: int, columns: int) -> None:
+        """Send blocks of rows and columns to all tiles and transpose them there (regroupTensor)."""
+        blocks = codelets.regrouping(x.elements, rows, columns, x.dtype, self.chip)
+        received = blocks.received
+        self.emit("regroup", codelets.TRANSPOSE, blocks.cycles, exchange=received, temp=received)
+
     def rearrange(self, x: Placed, from_grouping: int) -> None:
         """Move a tensor to where `x` lies: one exchange of everything.
 
@@ -449,11 +478,7 @@ class Emitter:
         if from_grouping == grouping:
             self.copy("move", moved)
         elif size == 2 and from_grouping % 4 == 0 and grouping % 4 == 0:
-            matrices = ceil_div(self.share(x), from_grouping * grouping)
-            cycles = codelets.transpose_cycles(
-                from_grouping, grouping, matrices, x.dtype, self.chip
-            )
-            self.emit("regroup", codelets.TRANSPOSE, cycles, exchange=moved, temp=moved)
+            self.regroup(x, from_grouping, grouping)
         else:
             self.fetch("rearrange", moved, cycles=copy_cycles(moved, self.chip, atom_bytes=size))
 

@@ -50,8 +50,7 @@ class LoweringState:
     def placed(self, name: str) -> Placed:
         """Return a tensor with where it lies."""
         tensor, layout = self.graph.tensors[name], self.layout(name)
-        scattered = layout.grouping > 1 and layout.rows
-        return Placed(tensor.shape, tensor.dtype, layout, row_scattered=scattered)
+        return Placed(tensor.shape, tensor.dtype, layout)
 
     def dtype(self, tensor: str) -> str:
         """Return the element type of a tensor."""

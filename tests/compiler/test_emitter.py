@@ -1,7 +1,7 @@
 """Supersteps of elementwise operations, casts and moves, against sums worked out by hand."""
 
 import pytest
-from emitting import MK1, emitted, emitter, vector
+from emitting import MK1, emitted, emitter, matrix, vector
 
 from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
 from ipusim.compiler.tiles import codelet_version
@@ -48,6 +48,30 @@ def test_float_bias_is_written_out_first():
     assert step.vertex == "popops::BinaryOp1DInPlace"
     assert step.copy_cycles > 0
     assert step.temp_bytes > 0
+
+
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_the_vertex_of_a_repeated_vector_follows_what_sits_together(by_rows):
+    # 64 elements a tile: 4 runs of 16 neighbours, along a row or along rows.
+    x = matrix(64, 1472, by_rows=by_rows)
+    (channel,) = emitted(Emitter.by_channel, "add", x, 1472, in_place=True)
+    (row,) = emitted(Emitter.by_row, "sub", "mean", x)
+    inner, outer = (row, channel) if by_rows else (channel, row)
+    assert inner.vertex.startswith("popops::BroadcastVectorInner1D")
+    assert outer.vertex == "popops::BroadcastVectorOuter"
+    assert inner.exchange_bytes == 16 * 2
+    if by_rows:
+        # 4 runs of 16 and a value each: workers take a run each, 7 + 2 x 4 cycles.
+        assert channel.exchange_bytes == 4 * 2
+        assert channel.compute_cycles == 11 + 6 * (15 + 7 + 2 * 4)
+    else:
+        assert row.exchange_bytes == 2
+
+
+def test_rows_that_sit_together_are_summed_side_by_side():
+    seen = emitted(Emitter.reduce, "add", matrix(64, 1472, by_rows=True))
+    as_shaped = emitted(Emitter.reduce, "add", Placed((4, 1472, 16), "float16"), 1)
+    assert seen == as_shaped != emitted(Emitter.reduce, "add", matrix(64, 1472))
 
 
 def unary(function, elements, dtype="float16", era="2021-11", **options):

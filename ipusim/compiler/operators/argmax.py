@@ -46,7 +46,7 @@ def argmax(m: Emitter, x: Placed) -> None:
         compute = max(compute, cycles)
     element = element_bytes(x.dtype)
     moved = size * element
-    copied = copy_cycles(moved, chip, atom_bytes=element) if x.row_scattered else 0
+    copied = copy_cycles(moved, chip, atom_bytes=element) if x.layout.rows else 0
     vertex = "popnn::ReduceMaxClassGather"
     m.emit("largest of each worker", vertex, compute, exchange=moved, temp=moved, copy=copied)
     _compare_partials(m, Counter(partials.values()), x.dtype)

@@ -98,4 +98,4 @@ def _mask(m: Emitter, x: Placed) -> None:
     rows = Placed(x.shape[:1], "float32")
     m.scalar("equal", rows, "rows with a label")
     m.cast(rows.of("bool"), x.dtype)
-    m.by_row("mask gradient", x)
+    m.by_row("mul", "mask gradient", x, in_place=True)

@@ -69,13 +69,13 @@ def norm_forward(m: Emitter, op: Norm, x: Placed, *, stable: bool = False) -> No
         if stable:
             m.reduce("add", values, 1)
             with m.holding(whitened):
-                m.by_row("remove mean", rows)
+                m.by_row("sub", "remove mean", rows)
                 m.reduce("square_add", values, 1, out="float32")
         else:
             _statistics(m, values)
         _inverse_deviation(m, op.statistics, x.dtype)
-        m.by_row("subtract mean", rows)
-        m.by_row("scale to unit variance", rows)
+        m.by_row("sub", "subtract mean", rows)
+        m.by_row("mul", "scale to unit variance", rows, in_place=True)
         m.by_channel("mul", x, op.channels, "scale")
     m.by_channel("add", x, op.channels, "offset", in_place=True)
 
@@ -162,7 +162,7 @@ def norm_gradient(m: Emitter, op: Norm, x: Placed, arriving_grouping: int | None
         if batch:
             m.by_channel(function, x, op.channels, name, in_place=in_place)
         else:
-            m.by_row(name, _by_statistic(op, x))
+            m.by_row(function, name, _by_statistic(op, x), in_place=in_place)
 
     def sums(name: str, values: Placed) -> None:
         """Reduce two such tensors at once, to two values per channel or mean."""

@@ -14,11 +14,14 @@ from ipusim.compiler.tiles import (
     element_bytes,
     rearranged_copy_cycles,
 )
-from ipusim.compiler.vertices.elementwise import TRANSPOSE, transpose_cycles
+from ipusim.compiler.vertices.elementwise import (
+    REGROUP_GRAIN_BYTES,
+    TRANSPOSE,
+    Regrouping,
+    regrouping,
+    transpose_cycles,
+)
 from ipusim.workload.graph import Conv, MatMul
-
-_REGROUP_GRAIN_BYTES = 8
-"""Bytes of a row of the smallest block that is worth a transposition."""
 
 _MOST_VIEWS = 7
 """Tiles up to which each tile that wants an operand puts it into order itself
@@ -189,15 +192,15 @@ def lower_planned(m: Lowering, chosen: planner.Plan, data: Placed, weights: Plac
 class _Order:
     """How an operand of a product is brought into order.
 
-    ``tile_bytes`` bytes of it lie on a tile then; ``transpose`` cycles turn its blocks, 0 where
-    elements move one by one; it is sent to be turned in pieces of ``sent_piece`` bytes, and into
-    place in pieces of ``piece``.
+    ``tile_bytes`` bytes of it lie on a tile then; ``turned`` says how its blocks are transposed,
+    None where elements move one by one; it is sent to be turned in pieces of ``sent_piece`` bytes,
+    and into place in pieces of ``piece``.
     """
 
     name: str
     tile_bytes: int
     piece: int
-    transpose: int = 0
+    turned: Regrouping | None = None
     sent_piece: int = 0
 
 
@@ -227,15 +230,14 @@ def _wanted_order(m: Lowering, chosen: planner.Plan, x: Placed, *, is_input: boo
     wanted = gcd(chosen.in_chans_per_group, op.k)
     if not asked and users <= _MOST_VIEWS and not turned and group > 1:
         return None
-    elements = ceil_div(ceil_div(x.elements, parts), m.tiles)
-    name, tile_bytes = "B" if is_input else "A", elements * size
-    if turned and not any(g * size % _REGROUP_GRAIN_BYTES for g in (group, wanted)):
-        matrices = ceil_div(elements, group * wanted)
+    elements = ceil_div(x.elements, parts)
+    name, tile_bytes = "B" if is_input else "A", ceil_div(elements, m.tiles) * size
+    if turned and not any(g * size % REGROUP_GRAIN_BYTES for g in (group, wanted)):
         return _Order(
             name=name,
             tile_bytes=tile_bytes,
-            piece=_REGROUP_GRAIN_BYTES,
-            transpose=transpose_cycles(group, wanted, matrices, x.dtype, m.chip),
+            piece=REGROUP_GRAIN_BYTES,
+            turned=regrouping(elements, group, wanted, x.dtype, m.chip),
             sent_piece=group * size,
         )
     piece = size if turned else gcd(group, wanted) * size
@@ -249,17 +251,20 @@ def _bring_into_order(m: Lowering, orders: list[_Order]) -> None:
     and copies that stand together are one exchange (graphcore/popart
     willow/src/popx/popprograms.cpp, addPipelineCycle, relies on it).
     """
-    turned = [order for order in orders if order.transpose]
-    for index, order in enumerate(turned):
-        sent = turned if index == 0 else []
+    turned = [(order, order.turned) for order in orders if order.turned]
+    received = sum(blocks.received for _, blocks in turned)
+    for index, (order, blocks) in enumerate(turned):
+        first = index == 0
         m.emit(
             f"transpose {order.name}",
             TRANSPOSE,
-            order.transpose,
-            exchange=sum(other.tile_bytes for other in sent),
-            temp=sum(other.tile_bytes for other in turned),
+            blocks.cycles,
+            exchange=received if first else 0,
+            temp=received,
             copy=sum(
-                rearranged_copy_cycles(other.tile_bytes, other.sent_piece, m.chip) for other in sent
+                rearranged_copy_cycles(sent.received, other.sent_piece, m.chip)
+                for other, sent in turned
+                if first
             ),
         )
     if orders:
@@ -276,13 +281,13 @@ def _regroups(op: Conv | MatMul, chosen: planner.Plan, in_bytes: int) -> bool:
     """Whether the operands of a weight gradient are transposed in blocks, not element by element.
 
     The new groups divide the rows that a product sums over, and blocks have at least
-    `_REGROUP_GRAIN_BYTES` of them (poplibs lib/poplin/Convolution.cpp, regroupIfBeneficialForPlan;
+    `REGROUP_GRAIN_BYTES` of them (poplibs lib/poplin/Convolution.cpp, regroupIfBeneficialForPlan;
     lib/popops/Rearrange.cpp, getMinimumRegroupGrainSize). Batch and field of a convolution are
     taken to divide well. [inferred]
     """
     if not isinstance(op, MatMul):
         return True
-    return gcd(chosen.in_chans_per_group, op.k) * in_bytes % _REGROUP_GRAIN_BYTES == 0
+    return gcd(chosen.in_chans_per_group, op.k) * in_bytes % REGROUP_GRAIN_BYTES == 0
 
 
 def _temp_bytes(m: Lowering, chosen: planner.Plan, before_bytes: int, *, free: bool) -> int:

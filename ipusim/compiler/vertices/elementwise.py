@@ -9,12 +9,18 @@ lib/popnn/popnnCycleEstimators.cpp at the version named by `version`.
 
 from __future__ import annotations
 
+from math import gcd
+from typing import NamedTuple
+
 from ipusim.compiler.tiles import ChipLike, ceil_div, element_bytes, vector_width
 from ipusim.compiler.vertices import tables
 from ipusim.errors import ConfigError, unknown_name
 
 TRANSPOSE = "popops::Transpose1D"
 """Name of the vertex that transposes blocks where they lie."""
+
+REGROUP_GRAIN_BYTES = 8
+"""Bytes of a row of the smallest block that is worth a transposition."""
 
 
 def canonical_function(function: str) -> str:
@@ -283,6 +289,30 @@ def gather_cycles(rows: int, row_elements: int, dtype: str, chip: ChipLike, *, v
     )
     vectors = ceil_div(row_elements, width)
     return chip.workers * (19 + per_worker * (19 + per_vector * vectors))
+
+
+class Regrouping(NamedTuple):
+    """Blocks that are transposed on all tiles: bytes and cycles of the fullest."""
+
+    received: int
+    cycles: int
+
+
+def regrouping(elements: int, rows: int, columns: int, dtype: str, chip: ChipLike) -> Regrouping:
+    """Return what it takes to transpose blocks of rows and columns, on as many tiles as can be.
+
+    Blocks are halved while that gives tiles without a block one of their own and both sides stay
+    multiples of the grain (poplibs lib/popops/Rearrange.cpp, updateGroupingInternal, tag 2.4.0).
+    """
+    grain = REGROUP_GRAIN_BYTES // element_bytes(dtype)
+    blocks, parts = ceil_div(elements, rows * columns), 1
+    while rows * columns // (grain * grain) % (2 * parts) == 0 and 2 * parts * blocks <= chip.tiles:
+        parts *= 2
+    of_rows = gcd(parts, rows // grain)
+    rows, columns = rows // of_rows, columns // gcd(parts // of_rows, columns // grain)
+    each = ceil_div(ceil_div(elements, rows * columns), chip.tiles)
+    received = each * rows * columns * element_bytes(dtype)
+    return Regrouping(received, transpose_cycles(rows, columns, each, dtype, chip))
 
 
 def transpose_cycles(rows: int, columns: int, matrices: int, dtype: str, chip: ChipLike) -> int:

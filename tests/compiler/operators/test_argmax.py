@@ -1,7 +1,5 @@
 """The position of the largest element: shares of the tiles, cycles and stages by hand."""
 
-from dataclasses import replace
-
 from emitting import MK2, emitted, matrix
 from hypothesis import given, settings, strategies as st
 
@@ -12,7 +10,7 @@ from ipusim.workload.layers import GraphBuilder
 
 
 def argmax_steps(rows, length, dtype="float16", scattered=False):
-    return emitted(argmax, replace(matrix(rows, length, dtype), row_scattered=scattered))
+    return emitted(argmax, matrix(rows, length, dtype, by_rows=scattered))
 
 
 def test_one_long_row_by_hand():

@@ -1,7 +1,5 @@
 """Losses and the gradient of softmax: order of operations, costs, bad input."""
 
-from dataclasses import replace
-
 import pytest
 from emitting import emitted, matrix
 from hypothesis import given, settings, strategies as st
@@ -16,7 +14,7 @@ from ipusim.workload.operators import LOSSES
 
 def loss(kind, rows, classes, dtype="float16", codelets="2021-11", scattered=False):
     op = Loss(kind=kind, rows=rows, classes=classes)
-    x = replace(matrix(rows, classes, dtype), row_scattered=scattered)
+    x = matrix(rows, classes, dtype, by_rows=scattered)
     return emitted(loss_and_gradient, op, x, codelets=codelets)
 
 
@@ -136,7 +134,7 @@ def test_accuracy_adds_the_largest_prediction_of_each_row():
         for kind in ("cross_entropy", "cross_entropy_accuracy")
     )
     assert counted[: len(plain)] == plain
-    largest = emitted(argmax, replace(matrix(160, 30522), row_scattered=True))
+    largest = emitted(argmax, matrix(160, 30522, by_rows=True))
     rest = counted[len(plain) :]
     assert rest[: len(largest)] == largest
     names = [step.name for step in rest[len(largest) :]]

@@ -98,6 +98,18 @@ def test_dynamic_slice_by_hand():
     )
 
 
+def test_blocks_are_halved_for_tiles_that_have_none():
+    whole = 512 * 256
+    # 512 blocks of 16 x 16 on 1,472 tiles: twice as many of 8 x 16, four times as many are more.
+    found = codelets.regrouping(whole, 16, 16, "float16", MK2)
+    assert found.received == 8 * 16 * 2
+    assert found.cycles == codelets.transpose_cycles(8, 16, 1, "float16", MK2)
+    assert codelets.regrouping(64, 16, 4, "float16", MK2).received == 4 * 4 * 2
+    # Enough blocks stay whole, and so does the smallest.
+    assert codelets.regrouping(4 * whole, 16, 16, "float16", MK2).received == 2 * 16 * 16 * 2
+    assert codelets.regrouping(16, 4, 4, "float16", MK2).received == 4 * 4 * 2
+
+
 def test_transposes_by_hand():
     # One 4 x 4 block per worker, and 16 x 16 matrices, one per worker.
     assert codelets.transpose_cycles(4, 4, 6, "float16", MK2) == 7 + 6 * (29 - 7)
