@@ -107,6 +107,7 @@ def examine_layout(
     wanted = min(wanted, _MOST_TILES_EXAMINED, tiles)
     chosen = [index * tiles // wanted for index in range(wanted)]
     patterns: dict[tuple[Region, ...], None] = {}
+    known: dict[bytes, tuple[Region, ...]] = {}
     contributed = 0
     most_columns = 0
     repeats = False
@@ -114,7 +115,9 @@ def examine_layout(
         begin = tile * grains // tiles * grain
         end = min(total, (tile + 1) * grains // tiles * grain)
         columns = _columns_of(np.arange(begin, end, dtype=np.int64), sizes, reduced)
-        pattern = _tile_pattern(columns)
+        # Tiles that differ only in which outputs they start with have the same pattern.
+        alike = (columns - columns[0]).tobytes()
+        pattern = known.get(alike) or known.setdefault(alike, _tile_pattern(columns))
         patterns[pattern] = None
         count = sum(region.columns for region in pattern)
         contributed += count

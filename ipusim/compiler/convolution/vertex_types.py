@@ -7,6 +7,7 @@ poplibs ``lib/poplin/ConvVertexType.cpp`` and, for era 0, ``ConvPlan.cpp`` of ta
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -14,13 +15,18 @@ import numpy as np
 from ipusim.compiler.convolution.params import ConvPass
 from ipusim.compiler.convolution.rules import PlannerChip, PlannerRules
 from ipusim.compiler.vertices.amp import amp_vertex
-from ipusim.compiler.vertices.conv import ERA_1_0, ERA_2_4
+from ipusim.compiler.vertices.conv import ERA_1_0, ERA_2_4, VERTEX
 from ipusim.compiler.vertices.mac import (
     hmac_vertices,
     outer_product_vertex,
     slic_vertex,
     vmac_vertex,
 )
+
+
+def joined(types: Sequence[np.ndarray]) -> np.ndarray:
+    """Join arrays of `VERTEX`: of nested records numpy joins bytes a hundred times faster."""
+    return np.frombuffer(bytearray(b"".join([one.tobytes() for one in types])), VERTEX)
 
 
 def vertex_types(
@@ -67,7 +73,7 @@ def _sorted_types(
         is_float = in_bytes == 4 or out_bytes == 4
         types.append(outer_product_vertex(8 // in_bytes, in_bytes, is_float))
     types.append(_hmac_types(in_chans, in_bytes, partials, rules.era))
-    every = np.concatenate(types)
+    every = joined(types)
     in_per, out_per = every["in_chans_per_group"], every["out_chans_per_group"]
     padded = -(-in_chans // in_per) * in_per * (-(-out_chans // out_per) * out_per)
     padding = (padded - in_chans * out_chans) / padded
