@@ -26,7 +26,7 @@ from typing import Any
 from ipusim.files import data_dir, replace_file
 
 __all__ = [
-    "KERNEL_STAGES",
+    "KERNEL_SOURCES",
     "PREDICTING_SOURCES",
     "Kernel",
     "cache_folder",
@@ -37,8 +37,15 @@ __all__ = [
     "write_kept",
 ]
 
-KERNEL_STAGES = ("compiler", "numerics")
-"""Packages that hold kernels."""
+KERNEL_SOURCES = (
+    "compiler/convolution",
+    "compiler/vertices",
+    "numerics/arithmetic.py",
+    "numerics/kernels",
+    "study/argonne/braggnn/patches.py",
+    "study/argonne/braggnn/peaks.py",
+)
+"""All that kernels are made from: the modules that hold them and what these import."""
 
 PREDICTING_SOURCES = (
     "api.py",
@@ -68,8 +75,8 @@ _LOCK = RLock()
 
 
 @cache
-def source_digest(sources: tuple[str, ...] = KERNEL_STAGES) -> str:
-    """Return a digest of modules and packages, by default all that kernels are made from."""
+def source_digest(sources: tuple[str, ...] = KERNEL_SOURCES) -> str:
+    """Return a digest of modules and packages, by default those that kernels are made from."""
     root = Path(__file__).parent
     digest = hashlib.sha256()
     for source in sources:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -43,7 +44,7 @@ def fresh(code, **environment):
 
 def test_the_digest_follows_the_sources(tmp_path, monkeypatch):
     copy = tmp_path / "ipusim"
-    shutil.copytree(Path(ipusim.__file__).parent / "compiler", copy / "compiler")
+    shutil.copytree(Path(ipusim.__file__).parent, copy)
     monkeypatch.setattr(kernel_cache, "__file__", str(copy / "kernel_cache.py"))
     digest = kernel_cache.source_digest.__wrapped__
     before = digest()
@@ -51,6 +52,20 @@ def test_the_digest_follows_the_sources(tmp_path, monkeypatch):
     changed = copy / "compiler" / "convolution" / "search.py"
     changed.write_text(changed.read_text() + "# changed\n")
     assert digest() != before
+
+
+def test_the_digest_holds_all_that_kernels_import():
+    root = Path(ipusim.__file__).parent
+    listed = [root / source for source in kernel_cache.KERNEL_SOURCES]
+    kernels = [path for path in root.rglob("*.py") if "\n@njit" in path.read_text()]
+    assert len(kernels) > 15
+    for kernel in kernels:
+        names = re.findall(r"^from (ipusim\.\S+) import", kernel.read_text(), re.MULTILINE)
+        found = [(root.parent / name.replace(".", "/")).with_suffix(".py") for name in names]
+        # Neither what keeps kernels nor the classes of errors is compiled.
+        made_from = {kernel, *found} - {root / "kernel_cache.py", root / "errors.py"}
+        for path in made_from:
+            assert any(path == source or source in path.parents for source in listed), path
 
 
 def test_a_kernel_is_kept_in_a_private_folder_and_read_again(folder, monkeypatch):
