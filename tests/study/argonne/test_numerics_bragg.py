@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ipusim import numerics
+from ipusim.compiler.program_cache import keep_programs
 from ipusim.errors import ConfigError, DataError, UnknownNameError
 from ipusim.numerics.arithmetic import ArithmeticOptions
 from ipusim.numerics.checkpoint import load_checkpoint
@@ -244,6 +245,26 @@ def test_a_resumed_run_ends_in_the_same_bits(peaks, arithmetic, tmp_path):
     assert [item.name for item in path.parent.iterdir()] == ["run.npz"]
     # a finished run is only read
     assert train(peaks, arithmetic=arithmetic, checkpoint=path).losses == whole.losses
+
+
+def test_a_finished_run_is_kept_for_its_sources_and_its_configuration(peaks, tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    ran, one_step = [], training._one_step
+    monkeypatch.setattr(training, "_one_step", lambda *one: ran.append(one) or one_step(*one))
+    whole = train(peaks)
+    with keep_programs():
+        first, count = train(peaks), len(ran)
+        again = train(peaks)
+        assert len(ran) == count
+        assert whole.losses == first.losses == again.losses
+        for name, values in whole.weights.items():
+            np.testing.assert_array_equal(again.weights[name], values)
+        train(peaks, arithmetic=FP32)
+        assert len(ran) > count
+        count = len(ran)
+        monkeypatch.setattr(training, "source_digest", lambda sources: "of other sources")
+        train(peaks)
+        assert len(ran) > count
 
 
 def test_a_foreign_checkpoint_is_refused_and_kept(peaks, tmp_path):

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 
+import numba
 import numpy as np
 from tqdm import tqdm
 
+from ipusim.compiler.program_cache import keeps_programs
 from ipusim.errors import ConfigError
+from ipusim.kernel_cache import cache_folder, read_kept, source_digest, write_kept
 from ipusim.numerics.adam import AdamState, start_state, update
 from ipusim.numerics.arithmetic import Arithmetic, ArithmeticOptions
 from ipusim.numerics.checkpoint import load_checkpoint, save_checkpoint
@@ -26,6 +31,8 @@ from ipusim.workload.zoo.science.braggnn import braggnn
 _F = np.float32
 CHECKPOINT_STEPS = 100
 PREDICTION_BATCH = 512
+TRAINED_BY = ("numerics", "study/argonne/braggnn", "workload")
+"""Sources that the weights of a finished run depend on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,9 +189,11 @@ def train_bragg(
     """Train BraggNN on as many peaks as the schedule says.
 
     A `checkpoint` is written every 100 steps, at the end, and when interrupted; a run that finds
-    its own goes on from it and ends in the same bits as one without a break. `stop_after` stops
-    early after so many steps of this call. A ConfigError or DataError refuses a data set that is
-    too small or holds NaN, a loss that is not finite, a checkpoint of another configuration.
+    its own goes on from it and ends in the same bits as one without a break. Without one, the end
+    of a run is kept beside the programs, and the same run of the same sources is read from there.
+    `stop_after` stops early after so many steps of this call. A ConfigError or DataError refuses a
+    data set that is too small or holds NaN, a loss that is not finite, a checkpoint of another
+    configuration.
     """
     schedule = options.schedule
     check_crops(peaks.crops, peaks.centres)
@@ -196,6 +205,10 @@ def train_bragg(
     peaks = peaks.part(0, schedule.train_peaks)
     configuration = _configuration(options, peaks)
     path = None if checkpoint is None else Path(checkpoint)
+    kept = _kept_path(configuration) if path is None and stop_after is None else None
+    content = kept and read_kept(kept)
+    if content:
+        return _kept_run(content, options)
     state = None if path is None else load_checkpoint(path, configuration)
     if state is None:
         weights = initial_weights(_program(schedule.batch), options.seed)
@@ -220,7 +233,31 @@ def train_bragg(
         raise
     if path is not None:
         save_checkpoint(path, state, configuration)
+    if kept:
+        arrays = BytesIO()
+        np.savez(arrays, **{_LOSSES: np.array(state.losses, float)}, **state.weights)
+        write_kept(kept, arrays.getvalue())
     return TrainedBragg(options=options, weights=state.weights, losses=tuple(state.losses))
+
+
+_LOSSES = "the losses"
+
+
+def _kept_path(configuration: Mapping[str, object]) -> Path | None:
+    """Return the file of a finished run; None where nothing is kept."""
+    if not keeps_programs():
+        return None
+    made_by = [configuration, np.__version__, numba.__version__]
+    name = hashlib.sha256(json.dumps(made_by, sort_keys=True).encode()).hexdigest()
+    return cache_folder("trainings") / source_digest(TRAINED_BY) / name
+
+
+def _kept_run(content: bytes, options: TrainingOptions) -> TrainedBragg:
+    """Return a finished run from what `train_bragg` kept of it."""
+    with np.load(BytesIO(content), allow_pickle=False) as file:
+        weights = {name: file[name] for name in file.files}
+    losses = weights.pop(_LOSSES).tolist()
+    return TrainedBragg(options=options, weights=weights, losses=tuple(losses))
 
 
 def _one_step(state: AdamState, peaks: Peaks, options: TrainingOptions) -> None:
