@@ -9,13 +9,14 @@ tier.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ipusim.compiler.program import LoweredOp, Program
+from ipusim.compiler.program import LoweredOp, Program, Superstep
 from ipusim.compiler.tiles import ceil_div
 from ipusim.machine import Chip
 from ipusim.study.cached import LOWERING_OPTIONS, PooledPredictor
@@ -28,6 +29,8 @@ Rewrite = Callable[[Program, Chip], Program]
 
 _TIER = "specification"
 _OVERLAP = ("overlap_io", "io_tiles")
+_FIELDS = tuple(one.name for one in fields(Superstep))
+_VALUES = attrgetter(*_FIELDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,16 +76,19 @@ def no_sync(program: Program, chip: Chip) -> Program:
 def _without(program: Program, phase: str) -> Program:
     return Program(
         tuple(
-            replace(
-                op,
-                steps=tuple(
-                    replace(step, **{phase: 0}) if getattr(step, phase) else step
-                    for step in op.steps
-                ),
-            )
+            replace(op, steps=tuple(_zeroed(step, phase) for step in op.steps))
             for op in program.ops
         )
     )
+
+
+def _zeroed(step: Superstep, phase: str) -> Superstep:
+    """Return `replace(step, phase=0)`, which looks up every field of hundreds of thousands."""
+    if getattr(step, phase) == 0:
+        return step
+    values = dict(zip(_FIELDS, _VALUES(step), strict=True))
+    values[phase] = 0
+    return Superstep(**values)
 
 
 def at_peak(program: Program, chip: Chip) -> Program:
