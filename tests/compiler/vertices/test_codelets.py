@@ -66,6 +66,65 @@ def test_scalar_broadcast_by_hand():
     )
 
 
+@pytest.mark.parametrize(
+    ("elements", "dtype", "era", "worker"),
+    [
+        # Two vectors for each worker at the least.
+        (12, "float32", "2021-11", 23 + 2),
+        (3, "float32", "2021-11", 23 + 1 + 1),
+        (12, "float16", "2021-11", 26 + 2),
+        (1, "float16", "2021-11", 15),
+        (2, "float16", "2021-11", 21),
+        (12, "uint8", "2021-11", 28 + 12 // 4),
+        (1200, "uint8", "2021-11", 39 + 200 // 8),
+        (12, "float16", "2020-01", 20 + 2),
+    ],
+)
+def test_fills_by_hand(elements, dtype, era, worker):
+    assert codelets.fill_cycles(elements, dtype, MK2, version=era) == 6 * worker
+
+
+def test_a_scalar_is_applied_by_the_slowest_worker():
+    # 241 halves: 41 for a worker, 11 vectors.
+    cycles = codelets.scalar_broadcast_cycles("add", 241, "float16", MK1, version="2021-11")
+    assert cycles == 6 * (20 + 11 * 2) + 11
+
+
+@pytest.mark.parametrize(
+    ("elements", "pair", "era", "expected"),
+    [
+        # Ten bytes: two atoms and a rest of two.
+        (60, ("uint8", "float16"), "2021-11", 12 + 6 * (4 + 14 + 9 + 14 + 18)),
+        (60, ("uint8", "float16"), "2020-01", 6 * (5 + 5)),
+        (18, ("float32", "float16"), "2020-01", 7 + 6 * (20 + 2 + 2 + 11 + 14)),
+        (66, ("float16", "float32"), "2020-01", 7 + 6 * (20 + 2 + 26 + 4 + 14)),
+    ],
+)
+def test_casts_of_few_elements(elements, pair, era, expected):
+    assert codelets.cast_cycles(elements, *pair, MK2, version=era) == expected
+
+
+@pytest.mark.parametrize(
+    ("elements", "dtypes", "constrained", "era", "expected"),
+    [
+        # 60 vectors and three halves: a pair and a single.
+        (243, ("float16", "float16"), False, "2021-11", 63 + 6 * (15 + 6 + 27 + 4 + 5 + 7 + 6)),
+        (241, ("float32", "float32"), False, "2021-11", 63 + 6 * (15 + 6 + 57 + 4 + 8)),
+        (240, ("float16", "float16"), True, "2021-11", 57 + 6 * (15 + 6 + 18 + 4)),
+        (240, ("float16", "float32"), False, "2021-11", 57 + 6 * (16 + 8 + 36 + 4)),
+        (240, ("float16", "float32"), False, "2020-01", 231 + 6 * (16 + 16 + 14 + 4)),
+        (240, ("float32", "float16"), False, "2021-11", 57 + 6 * (15 + 6 + 76 + 4)),
+        (240, ("float32", "float16"), False, "2020-01", 231 + 6 * (15 + 6 + 57 + 4)),
+    ],
+)
+def test_scaled_adds_of_every_kind(elements, dtypes, constrained, era, expected):
+    dtype, addend = dtypes
+    cycles = codelets.scaled_add_cycles(
+        elements, dtype, MK2, addend_dtype=addend, constrained=constrained, version=era
+    )
+    assert cycles == expected
+
+
 def test_casts_by_hand():
     # 40 elements per worker, f32 -> f16: vectors of 4, two cycles each, two remainder tests.
     worker = 19 + 2 * 10 + 2
@@ -142,7 +201,47 @@ def test_vector_inner_by_hand():
     )
 
 
+LATE = 13 + 6 * 19
+"""Supervisor and six workers around the core of an addition of 2021-11."""
+
+
+@pytest.mark.parametrize(
+    ("function", "length", "blocks", "in_place", "expected"),
+    [
+        # An odd vector goes element by element and costs each worker 7 more.
+        ("add", 5, 12, True, LATE + 6 * (7 + 2 + 9 + 6 + 5 * (5 + 9 * 2))),
+        # Four but not eight channels, five blocks: 9 + 5 + 3 x (7 + 2 + 1 + 1 + 5) + 1.
+        ("add", 12, 30, True, LATE + 6 * (2 + 63)),
+        ("add", 12, 6, True, LATE + 6 * (2 + 7 + 6 + 12 * 14)),
+        ("add", 8, 6, True, LATE + 6 * (2 + 5 + 2 + 3 + 7 + 1)),
+        # Longer than the strides reach.
+        ("add", 2056, 12, True, LATE + 6 * (2 + 3 + 6 + 2056 * (5 + 9 * 2))),
+        ("sub", 8, 6, False, LATE + 6 + 6 * (3 + 18)),
+        ("mul", 5, 12, True, LATE + 6 + 6 * (7 + 24 + 3 + 3 + 5 + 5 * (5 + 9 * 2))),
+        ("mul", 2048, 12, False, LATE + 6 * (24 + 2 + 7 + 4 + 512 * (7 + 2 * 2))),
+        ("mul", 16, 6, False, LATE + 6 * (24 + 2 + 9 + 4 + 4 * (7 + 2))),
+    ],
+)
+def test_vector_inner_of_every_length(function, length, blocks, in_place, expected):
+    cycles = vector_inner_cycles(
+        function, length, blocks, MK2, in_place=in_place, version="2021-11"
+    )
+    assert cycles == expected
+
+
+def test_vectors_of_several_regions_by_hand():
+    # 27 blocks in three regions, five to a worker, which may touch two regions:
+    # 5 + 2 + 4 + 2 x (15 + 2 x 4) + 1 for the first, 5 + 2 + 3 + 2 x 7 + 1 for the second.
+    given = {"in_place": True, "version": "2021-11"}
+    assert vector_inner_2d_cycles("add", 16, 9, 3, MK2, **given) == 6 * (7 + 15 + 58 + 15 + 25)
+    # Two regions of three blocks, one to a worker, which may not begin a region.
+    assert vector_inner_2d_cycles("add", 16, 3, 2, MK2, **given) == 6 * (7 + 15 + 25 + 15 + 25)
+
+
 def test_vector_outer_by_hand():
+    # One row of 76 halves: by column 13 for each worker, four vectors.
+    assert vector_outer_cycles(1, 76, 4, MK2, version="2021-11") == 11 + 6 * (15 + 7 + 2 * 4)
+    assert vector_outer_cycles(1, 76, 4, MK1, version="2020-01") == 200 + 6 * (15 + 7 + 2 * 4)
     # 12 rows of 64 halves, two per worker: 15 + 2 x (7 + 2 x 16); by column: 12 x (7 + 2 x 3).
     assert vector_outer_cycles(12, 64, 4, MK2, version="2021-11") == 11 + 6 * (15 + 78)
 
