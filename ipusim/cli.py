@@ -538,14 +538,9 @@ def _as_table(content: Any, caption: str) -> Table:
     return content if isinstance(content, Table) else Table(content, caption=caption)
 
 
-def _one_sentence(text: str) -> str:
-    """Join the lines of a message."""
-    return " ".join(text.split())
-
-
 def _refused(message: str) -> int:
     """Say in one sentence what is wrong."""
-    click.echo(f"ipusim: {_one_sentence(message)}", err=True)
+    click.echo(f"ipusim: {' '.join(message.split())}", err=True)
     return EXIT_BAD_INPUT
 
 

@@ -38,41 +38,12 @@ class StudyError(IpuSimError):
 
 
 def normalise_name(name: object) -> str:
-    """Reduce a name to what is compared: lower case, no spaces, hyphens, underscores or dots.
-
-    Parameters
-    ----------
-    name : object
-        Anything; it is converted with `str` first.
-
-    Returns
-    -------
-    str
-        The comparison key, for example ``"ipupod16"`` for ``"IPU-POD 16"``.
-    """
+    """Reduce a name to what is compared: lower case, no spaces, hyphens, underscores or dots."""
     return _SEPARATORS.sub("", str(name)).casefold()
 
 
 def nearest_name(value: object, names: Iterable[str]) -> str:
-    """Return the valid name most similar to `value`.
-
-    Parameters
-    ----------
-    value : object
-        The name that was given.
-    names : iterable of str
-        The valid names, at least one; the earliest wins a tie.
-
-    Returns
-    -------
-    str
-        One of `names`.
-
-    Raises
-    ------
-    ValueError
-        If `names` is empty.
-    """
+    """Return the valid name most similar to what was given; the earliest wins a tie."""
     key = normalise_name(value)
     return max(
         names,
@@ -81,22 +52,7 @@ def nearest_name(value: object, names: Iterable[str]) -> str:
 
 
 def unknown_name(kind: str, value: object, names: Iterable[str]) -> UnknownNameError:
-    """Build the error for a name that does not exist.
-
-    Parameters
-    ----------
-    kind : str
-        What the name stands for, for example ``"system"``.
-    value : object
-        The name that was given.
-    names : iterable of str
-        The valid names.
-
-    Returns
-    -------
-    UnknownNameError
-        To be raised by the caller; its message names the nearest valid name.
-    """
+    """Build the error for a name that does not exist; it names the nearest valid one."""
     valid = list(names)
     if not valid:
         return UnknownNameError(f"Unknown {kind} {str(value)!r}: no {kind} is available here.")
@@ -109,29 +65,7 @@ def unknown_name(kind: str, value: object, names: Iterable[str]) -> UnknownNameE
 def resolve_name(
     kind: str, value: object, names: Iterable[str], aliases: dict[str, str] | None = None
 ) -> str:
-    """Return the canonical spelling of `value`, whatever its case, spaces and hyphens.
-
-    Parameters
-    ----------
-    kind : str
-        What the name stands for; used in the error.
-    value : object
-        The name that was given.
-    names : iterable of str
-        The valid names.
-    aliases : dict of str to str, optional
-        Other accepted spellings, each with the valid name that it stands for.
-
-    Returns
-    -------
-    str
-        One of `names`.
-
-    Raises
-    ------
-    UnknownNameError
-        If nothing matches.
-    """
+    """Return the canonical spelling of a name or alias; UnknownNameError if nothing matches."""
     valid = list(names)
     by_key = {normalise_name(alias): name for alias, name in (aliases or {}).items()}
     by_key.update({normalise_name(name): name for name in valid})

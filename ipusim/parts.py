@@ -8,7 +8,6 @@ import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from ipusim.errors import ConfigError
@@ -61,24 +60,19 @@ class Parts:
             if known is None:
                 replace_file(manifest, self._about.encode())
         except OSError as error:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise ConfigError(
                 f"Cannot write {self._file} ({error.strerror}): choose another file."
             ) from error
         if known not in (None, self._about):
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise ConfigError(
                 f"The folder {self._folder} holds parts of another sweep, or of another version of "
                 "ipusim or its data: remove it or choose another file."
             )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Leave the folder to others."""
         if self._lock is not None:
             os.close(self._lock)
@@ -92,7 +86,7 @@ class Parts:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise ConfigError(
                 f"Another process is writing {self._file}: wait for it or choose another file."
             ) from None

@@ -96,28 +96,27 @@ class Plan:
         """Draw latency against throughput of every way; those beaten by no other are joined."""
         from matplotlib.figure import Figure
 
+        from ipusim.look import OKABE_ITO
+
+        rates = ["latency_ms", "throughput_items_per_s"]
         figure = Figure(figsize=(6.4, 4.0), layout="constrained")
         axis = figure.subplots()
-        others = self.frame
-        axis.scatter(
-            others["latency_ms"], others["throughput_items_per_s"], s=14, color="#BBBBBB",
-            label="fits",
-        )  # fmt: skip
-        colours = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+        axis.scatter(*self.frame[rates].to_numpy().T, s=14, color="#BBBBBB", label="fits")
+        colours = ("blue", "vermilion", "green", "purple", "orange", "sky", "black")
         looks = itertools.cycle(zip(colours, "os^Dv<>", strict=True))
         for (chips, group), (colour, marker) in zip(
             self.pareto.groupby("chips"), looks, strict=False
         ):
-            points = group.sort_values("latency_ms")
-            axis.plot(
-                points["latency_ms"], points["throughput_items_per_s"], marker=marker,
-                color=colour, label=f"{chips} IPU{'s' * (chips > 1)}, beaten by no other",
-            )  # fmt: skip
-        axis.set_xscale("log")
-        axis.set_yscale("log")
-        axis.set_xlabel("step, ms" if self.mode == "training" else "latency, ms")
-        axis.set_ylabel("throughput, items/s")
-        axis.set_title(f"{self.model} on {self.system}, {self.mode}")
+            label = f"{chips} IPU{'s' * (chips > 1)}, beaten by no other"
+            points = group.sort_values("latency_ms")[rates].to_numpy().T
+            axis.plot(*points, marker=marker, color=OKABE_ITO[colour], label=label)
+        axis.set(
+            xscale="log",
+            yscale="log",
+            xlabel="step, ms" if self.mode == "training" else "latency, ms",
+            ylabel="throughput, items/s",
+            title=f"{self.model} on {self.system}, {self.mode}",
+        )
         axis.legend(fontsize="small")
         return figure
 
@@ -358,12 +357,6 @@ class _Search:
             starts = balance(costs, options["ipus_per_replica"]).starts
             yield options | {"pipeline_splits": [forward[start - 1] for start in starts[1:]]}
 
-    def _config(self, options: Options) -> RunConfig | None:
-        try:
-            return make_config(**options)
-        except ConfigError:
-            return None
-
     def _may_fit(self, config: RunConfig) -> bool:
         """Whether the bytes that live at once, spread as well as can be, are there at all."""
         least = _least_bytes(graph_job(self.model, config))
@@ -372,13 +365,13 @@ class _Search:
 
     def _simulated(self, options: Options) -> Report | None:
         """Simulate a candidate; nothing where its options go together on no machine."""
-        config = self._config(options)
-        if config is None or (not config.phased and not self._may_fit(config)):
-            return None
         try:
-            return simulate(self.model, **options)
+            config = make_config(**options)
+            if config.phased or self._may_fit(config):
+                return simulate(self.model, **options)
         except ConfigError:
-            return None
+            pass
+        return None
 
     def _fits(self, options: Options) -> bool:
         report = self.last = self._simulated(options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import math
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipusim import advice
+from ipusim.compiler.program import Program
 from ipusim.files import replace_file
 from ipusim.runtime.calibration import (
     FittedCosts,
@@ -173,11 +175,7 @@ class Report:
         bare = self.result.terms.price(FittedCosts()).parts_s.get("device", 0.0)
         fitted = {"fitted: exchanges": parts.pop("device", 0.0) - bare}
         fitted["fitted: once per step"] = parts.pop("fixed", 0.0)
-        steps = self.result.program.steps
-        cycles = {
-            phase: sum(step.repeats * getattr(step, f"{phase}_cycles") for step in steps)
-            for phase in PHASES
-        }
+        cycles = self.result.program.phase_cycles()
         each = bare / max(1, sum(cycles.values()))
         device = {f"chip: {phase}": each * number for phase, number in cycles.items()}
         return {name: value for name, value in {**device, **parts, **fitted}.items() if value}
@@ -276,12 +274,6 @@ class Report:
         update = self.result.update.ops if self.result.update else ()
         rows = []
         for op in (*self.result.program.ops, *update):
-            phases = {
-                f"{phase}_cycles": sum(
-                    step.repeats * getattr(step, f"{phase}_cycles") for step in op.steps
-                )
-                for phase in PHASES
-            }
             cycles = op.cycles
             rows.append(
                 {
@@ -290,7 +282,7 @@ class Report:
                     "function": op.function,
                     "phase": phase_of.get(op.name, "update" if op in update else "forward"),
                     "cycles": cycles,
-                    **phases,
+                    **{f"{one}_cycles": n for one, n in Program((op,)).phase_cycles().items()},
                     "time_us": 1e6 * cycles / chip.clock_hz,
                     "supersteps": sum(step.repeats for step in op.steps),
                     "macs": op.macs,
@@ -353,26 +345,17 @@ class Report:
         import pandas as pd
 
         clock = self.config.system.chip.clock_hz
-        rows = []
-        now = 0
+        rows, now = [], 0
         for step in self.result.program.steps:
-            for repeat in range(step.repeats):
-                for phase in PHASES:
-                    cycles = getattr(step, f"{phase}_cycles")
-                    if cycles:
-                        rows.append(
-                            {
-                                "start_us": 1e6 * now / clock,
-                                "duration_us": 1e6 * cycles / clock,
-                                "cycles": cycles,
-                                "phase": phase,
-                                "op": step.op,
-                                "step": step.name,
-                                "vertex": step.vertex,
-                                "repeat": repeat,
-                            }
-                        )
-                    now += cycles
+            about = {"op": step.op, "step": step.name, "vertex": step.vertex}
+            for repeat, phase in itertools.product(range(step.repeats), PHASES):
+                cycles = getattr(step, f"{phase}_cycles")
+                if cycles:
+                    times = {"start_us": 1e6 * now / clock, "duration_us": 1e6 * cycles / clock}
+                    rows.append(
+                        {**times, "cycles": cycles, "phase": phase, **about, "repeat": repeat}
+                    )
+                now += cycles
         return pd.DataFrame(rows)
 
     def to_perfetto(self, path: str | Path) -> Path:
@@ -422,6 +405,7 @@ class Report:
 
         What is not known, such as the rates of a run that does not fit, is None.
         """
+        ends = {"latency_s": self.latency, "throughput_items_per_s": self.throughput}
         return {
             "model": self.model,
             "system": self.system,
@@ -436,15 +420,10 @@ class Report:
             "used_tile_bytes": self.used_tile_bytes,
             "tile_bytes": self.tile_bytes,
             "supersteps": self.supersteps,
-            "interval80": self._interval_dict(),
+            "interval80": self.interval80
+            and {name: [one.low80, one.high80] for name, one in ends.items()},
             "verdict": self.verdict,
         }
-
-    def _interval_dict(self) -> dict[str, list[float]] | None:
-        if self.interval80 is None:
-            return None
-        known = {"latency_s": self.latency, "throughput_items_per_s": self.throughput}
-        return {name: [item.low80, item.high80] for name, item in known.items()}
 
     @cached_property
     def verdict(self) -> str:
