@@ -71,8 +71,16 @@ def cli() -> None:
     """Simulate Graphcore IPUs, and regenerate published IPU results beside what was published."""
 
 
+_EXAMPLES = {
+    "shape": "x=1,3,640,640",
+    "size": "sequence=128",
+    "value": "sr=16000",
+    "values": "tiles=736,1472",
+}
+
+
 class Assignments(click.ParamType):
-    """NAME=VALUE: a tensor or dimension of an ONNX file, and whole numbers or numbers for it."""
+    """NAME=VALUE: a tensor or dimension of an ONNX file or a number of a chip, and its values."""
 
     def __init__(self, kind: str) -> None:
         self.kind, self.name = kind, f"name={kind}"
@@ -86,46 +94,49 @@ class Assignments(click.ParamType):
         name, _, text = value.rpartition("=")
         parts = text.removesuffix(",").split(",") if text else []
         try:
-            numbers: list[Any] = [self._number(part) for part in parts]
+            numbers: list[Any] = [one for part in parts for one in self._numbers(part)]
         except ValueError:
             numbers = []
         if not name or (not numbers and (text or self.kind != "shape")):
-            example = {"shape": "x=1,3,640,640", "size": "sequence=128", "value": "sr=16000"}
-            self.fail(f"{value!r} must be such as {example[self.kind]!r}.", param, ctx)
+            self.fail(f"{value!r} must be such as {_EXAMPLES[self.kind]!r}.", param, ctx)
         if self.kind == "shape" or len(numbers) > 1:
             return name, tuple(numbers)
         return name, numbers[0]
 
-    def _number(self, text: str) -> int | float | bool:
+    def _numbers(self, text: str) -> Sequence[Any]:
         words = {"true": True, "false": False}
+        if self.kind == "values":
+            return _span(text)
         if self.kind == "value" and text.lower() in words:
-            return words[text.lower()]
+            return [words[text.lower()]]
         try:
-            return int(text)
+            return [int(text)]
         except ValueError:
             if self.kind != "value":
                 raise
-            return float(text)
+            return [float(text)]
 
 
 _ONNX_OPTIONS = {
-    "shape": ("shape", "the shape of an input, such as x=1,3,640,640; may be repeated."),
-    "dim": ("size", "the size of a free dimension, such as sequence=128."),
-    "value": ("value", "the value of an input, such as sr=16000."),
+    "shape": ("shape", "the shape of an input"),
+    "dim": ("size", "the size of a free dimension"),
+    "value": ("value", "the value of an input"),
 }
 
 
-def _assigned(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the repeated NAME=VALUE options as mappings."""
-    return {name: dict(given[name]) for name in ("shapes", "dims", "values") if given.get(name)}
+def _told(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that were given, repeated NAME=VALUE ones as mappings."""
+    told = {name: value for name, value in options.items() if value not in (None, ())}
+    return told | {name: dict(told[name]) for name in ("shapes", "dims", "values") if name in told}
 
 
 def _onnx_options(command: Any) -> Any:
     """Add what an ONNX file leaves open."""
     text = "Of an ONNX file: time operators that are not supported as memory traffic."
     command = click.option("--allow-unknown", is_flag=True, default=None, help=text)(command)
-    for name, (kind, help_) in reversed(_ONNX_OPTIONS.items()):
-        more = {"type": Assignments(kind), "multiple": True, "help": f"Of an ONNX file: {help_}"}
+    for name, (kind, what) in reversed(_ONNX_OPTIONS.items()):
+        text = f"Of an ONNX file: {what}, such as {_EXAMPLES[kind]}; may be repeated."
+        more = {"type": Assignments(kind), "multiple": True, "help": text}
         command = click.option(f"--{name}", f"{name}s", **more)(command)
     return command
 
@@ -156,9 +167,7 @@ def simulate(
     """
     from ipusim import api
 
-    given = {name: value for name, value in options.items() if value not in (None, ())}
-    given |= _assigned(given)
-    done = api.simulate(model, **given)
+    done = api.simulate(model, **_told(options))
     for what, path, write in (("trace", trace, "to_perfetto"), ("report", report, "to_html")):
         if path is not None:
             try:
@@ -197,21 +206,6 @@ def _span(text: str) -> Sequence[Any]:
     return range(first, last + 1, step)
 
 
-class ChipNumbers(click.ParamType):
-    """NAME=VALUES: a number of the chip."""
-
-    name = "name=values"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, list[Any]]:
-        """Split an option's text, or refuse it with one sentence."""
-        name, _, text = value.partition("=")
-        if not name or not text:
-            self.fail(f"{value!r} must be such as 'tiles=736,1472'.", param, ctx)
-        return name, [one for part in text.split(",") for one in _span(part)]
-
-
 _MACHINES = ["C2", "IPU-M2000", "Bow-2000"]
 _MICRO_BATCHES = [1, 2, 4, 8]
 
@@ -222,7 +216,7 @@ _MICRO_BATCHES = [1, 2, 4, 8]
 @_run_options(several=True)
 @click.option(
     "--chip",
-    type=ChipNumbers(),
+    type=Assignments("values"),
     multiple=True,
     help="Numbers of the chip, such as tiles=736,1472 or clock_hz=1330000000.",
 )
@@ -248,15 +242,12 @@ def sweep(model: str, as_csv: bool, **given: Any) -> None:
     from ipusim.study.table import Table
     from ipusim.workers import available_cores
 
-    options = {name: value for name, value in given.items() if value not in (None, (), False)}
-    options |= _assigned(options)
+    options = {name: value for name, value in _told(given).items() if value is not False}
     for name, option in OPTIONS.items():
         if name in options and not option.is_list:
             several = [one for part in options[name] for one in part]
             options[name] = several if len(several) > 1 else several[0]
-    options["chip"] = {
-        name: values if len(values) > 1 else values[0] for name, values in given["chip"]
-    }
+    options["chip"] = dict(given["chip"])
     options["client"] = options.pop("scheduler", None)
     out = options.get("out")
     frame = sweeps.sweep(
@@ -283,8 +274,7 @@ def plan(model: str, as_csv: bool, plot: Path | None, **options: Any) -> None:
     """
     from ipusim.planning import plan as search
 
-    given = {name: value for name, value in options.items() if value not in (None, ())}
-    found = search(model, **given | _assigned(given))
+    found = search(model, **_told(options))
     if plot is not None:
         found.figure().savefig(plot)
     click.echo(found.frame.to_csv(index=False) if as_csv else repr(found), nl=not as_csv)
@@ -465,7 +455,7 @@ def check(file: str, allow_unknown: bool | None, **options: Any) -> int:
     """Say what an ONNX FILE holds: inputs, free sizes, work, unsupported operators, assumptions."""
     from ipusim.workload.onnx.importer import check_onnx
 
-    found = check_onnx(file, allow_unknown=bool(allow_unknown), **_assigned(options))
+    found = check_onnx(file, allow_unknown=bool(allow_unknown), **_told(options))
     click.echo(repr(found))
     return EXIT_OK if found.usable else EXIT_FAILED
 

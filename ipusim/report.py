@@ -45,10 +45,13 @@ class Estimate:
         return self.value
 
     def __str__(self) -> str:
-        text = f"{_digits(self.value)} {self.unit}".rstrip()
+        return f"{_digits(self.value)} {self.unit}".rstrip() + self.ends(" (")
+
+    def ends(self, before: str, scale: float = 1.0) -> str:
+        """Return the interval as text; nothing where there is none."""
         if self.low80 is None or self.high80 is None:
-            return text
-        return f"{text} ({_digits(self.low80)} to {_digits(self.high80)})"
+            return ""
+        return f"{before}{_digits(scale * self.low80)} to {_digits(scale * self.high80)})"
 
 
 @dataclass(frozen=True)
@@ -444,14 +447,15 @@ class Report:
     def summary(self) -> list[tuple[str, str]]:
         """Return the summary as (what, value) pairs."""
         config, result, memory = self.config, self.result, self.result.memory
+        within = " (80 % interval "
         room = (
             f"highest address {memory.peak_tile_bytes:,} of {memory.tile_bytes:,} B on the fullest "
             f"tile, {memory.used_tile_bytes:,} B in use"
         )
         step = " + ".join(f"{name} {_digits(1e3 * part)}" for name, part in result.parts_s.items())
         rates = [
-            ("latency", f"{_digits(1e3 * self.latency.value)} ms" + _ends(self.latency, 1e3)),
-            ("throughput", f"{self.throughput.value:,.1f} items/s" + _ends(self.throughput, 1.0)),
+            ("latency", f"{_digits(1e3 * self.latency.value)} ms" + self.latency.ends(within, 1e3)),
+            ("throughput", f"{self.throughput.value:,.1f} items/s" + self.throughput.ends(within)),
             (
                 "power",
                 f"{_digits(self.power.value)} W, {_digits(self.energy_per_item_j)} J per item",
@@ -535,14 +539,6 @@ def _known(value: float) -> float | None:
 
 def _times(value: float, factor: float | None) -> float | None:
     return None if factor is None else value * factor
-
-
-def _ends(estimate: Estimate, scale: float) -> str:
-    """Return the interval of an estimate as text; nothing where there is none."""
-    if estimate.low80 is None or estimate.high80 is None:
-        return ""
-    low, high = scale * estimate.low80, scale * estimate.high80
-    return f" (80 % interval {_digits(low)} to {_digits(high)})"
 
 
 def _bars(caption: str, shares: list[tuple[str, float]]) -> str:

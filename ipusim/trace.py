@@ -35,8 +35,7 @@ Event = dict[str, Any]
 def events(report: Report) -> Iterator[Event]:
     """Yield a step of one replica, where the run is possible, and one micro-batch on one chip."""
     if report.runs:
-        stages = [stage_lane(*place) for place in enumerate(_ipus(report))]
-        lanes = [_HOST, _BESIDE, _LINKS, *stages, UPDATE]
+        lanes = [_HOST, _BESIDE, _LINKS, *_stage_lanes(report), UPDATE]
         yield from _named(_STEP, f"{report.model}: a step of one replica", lanes)
         for lane, name, start, seconds in _step(report):
             if seconds > 0:
@@ -60,9 +59,10 @@ def events(report: Report) -> Iterator[Event]:
             yield {"name": "bytes on the fullest tile", **place, "args": held}
 
 
-def stage_lane(stage: int, ipu: int) -> str:
-    """Return the name of the lane of a stage."""
-    return f"stage {stage} on IPU {ipu}"
+def _stage_lanes(report: Report) -> list[str]:
+    """Return a lane per stage or phase."""
+    ipus = [stage.ipu for stage in report.result.stages] or [0]
+    return [f"stage {stage} on IPU {ipu}" for stage, ipu in enumerate(ipus)]
 
 
 def _named(pid: int, process: str, lanes: list[str] | tuple[str, ...]) -> Iterator[Event]:
@@ -78,11 +78,6 @@ def _span(
 ) -> Event:
     place = {"pid": pid, "tid": tid, "ts": start_us, "dur": us}
     return {"name": name, "cat": kind, "ph": "X", **place, "args": args}
-
-
-def _ipus(report: Report) -> list[int]:
-    """Return the chip of each stage or phase."""
-    return [stage.ipu for stage in report.result.stages] or [0]
 
 
 def _step(report: Report) -> Iterator[Span]:
@@ -136,17 +131,16 @@ def _in_turn(report: Report, parts: dict[str, float]) -> Iterator[Span]:
 
 def _passes(report: Report) -> list[tuple[str, str, float]]:
     """Return lane, pass and device seconds of what a micro-batch runs through."""
-    result = report.result
+    result, lanes = report.result, _stage_lanes(report)
     if result.stages:
-        lanes = [stage_lane(*place) for place in enumerate(_ipus(report))]
         each = list(zip(lanes, result.stages, strict=True))
         forward = [(lane, "forward", stage.forward_s) for lane, stage in each]
         return forward + [(lane, "backward", stage.backward_s) for lane, stage in each[::-1]]
     backward = {op.name for op in result.graph.ops if op.phase != "forward"}
-    cycles = [0, 0]
+    cycles = {"forward": 0, "backward": 0}
     for op in result.program.ops:
-        cycles[op.name in backward] += op.cycles
-    return list(zip([stage_lane(0, 0)] * 2, ("forward", "backward"), cycles, strict=True))
+        cycles["backward" if op.name in backward else "forward"] += op.cycles
+    return [(*lanes, which, spent) for which, spent in cycles.items()]
 
 
 def _pipeline(report: Report, schedule: Pipeline, whole_s: float) -> Iterator[Span]:
@@ -157,7 +151,7 @@ def _pipeline(report: Report, schedule: Pipeline, whole_s: float) -> Iterator[Sp
     order, periods = schedule.order(costs)
     copies_s = schedule.handover_s + beside.reductions_s(costs) / schedule.ipus
     host_s = beside.transfers_s + beside.host_work_s
-    lanes = [stage_lane(*place) for place in enumerate(_ipus(report))]
+    lanes = _stage_lanes(report)
     tail = range(max(DRAWN, whole.steps - DRAWN), whole.steps)
     left = sum(order.step(step, periods).seconds(copies_s, host_s) for step in tail)
     # Costs other than those of the tier, which a caller may give, stretch all alike.
