@@ -21,7 +21,8 @@ _VIEWS = ("BitCast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Spl
 _MOVES = ("Concat", "Pad", "Tile", "DepthToSpace", "SpaceToDepth")
 
 
-def _snake(op_type: str) -> str:
+def snake(op_type: str) -> str:
+    """Return the name of an operator as the graph writes it: "SpaceToDepth" is "space_to_depth"."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", op_type).lower()
 
 
@@ -40,7 +41,7 @@ _FUNCTION_NAMES = {
 
 
 def _function(op_type: str) -> str:
-    return _FUNCTION_NAMES.get(op_type, _snake(op_type))
+    return _FUNCTION_NAMES.get(op_type, snake(op_type))
 
 
 def _elementwise(
@@ -122,7 +123,7 @@ def _emit_layout(
 ) -> None:
     elements = sum(prod(context.shape(name)) for name in node.output if name)
     params = Layout(
-        function=function or _snake(node.op_type), elements=elements, moves_data=moves_data
+        function=function or snake(node.op_type), elements=elements, moves_data=moves_data
     )
     context.emit(node, params, operands, every_output=True)
 

@@ -455,41 +455,34 @@ def _join_products(pieces: Pieces, x: str, inner: int, members: list[Node]) -> N
         # Of Whisper's projections only the keys have no bias: the missing one is zeros.
         biased = [pair or (node, "") for pair, node in zip(biased, members, strict=True)]
     context = pieces.context
-    stem = f"{members[0].output[0]}.qkv"
-    kind = context.values[members[0].output[0]].elem_type
-    shape = (*pieces.shape(members[0].output[0])[:-1], sum(widths))
-    for name, size in ((f"{stem}.weight", (inner, sum(widths))), (f"{stem}.bias", (sum(widths),))):
+    first = members[0]
+    stem, label = f"{first.output[0]}.qkv", first.name or f"{first.output[0]}.qkv"
+    kind = context.values[first.output[0]].elem_type
+    shape = (*pieces.shape(first.output[0])[:-1], sum(widths))
+
+    def joined(op_type: str, x: str, suffix: str, weight: tuple[int, ...]) -> Node:
+        name, result = f"{stem}.{op_type}.weight", stem + suffix
         context.values[name] = Value(
-            shape=size, elem_type=kind, static=True, learnable=True, root=name
+            shape=weight, elem_type=kind, static=True, learnable=True, root=name
         )
-    fresh = [
-        Node(op_type="MatMul", input=[x, f"{stem}.weight"], output=[stem], name=members[0].name)
-    ]
-    context.values[stem] = Value(shape=shape, elem_type=kind, static=False)
-    lasts, source = members, stem
+        context.values[result] = Value(shape=shape, elem_type=kind, static=False)
+        return Node(op_type=op_type, input=[x, name], output=[result], name=label + suffix)
+
+    fresh, lasts = [joined("MatMul", x, "", (inner, sum(widths)))], members
     if all(biased):
-        source = f"{stem}.biased"
         lasts = [pair[0] for pair in biased]
-        context.values[source] = Value(shape=shape, elem_type=kind, static=False)
-        fresh.append(
-            Node(
-                op_type="Add",
-                input=[stem, f"{stem}.bias"],
-                output=[source],
-                name=f"{members[0].name or stem}.bias",
-            )
-        )
+        fresh.append(joined("Add", stem, ".biased", (sum(widths),)))
     split = Node(
         op_type="Split",
-        input=[source],
+        input=fresh[-1].output,
         output=[node.output[0] for node in lasts],
-        name=f"{members[0].name or stem}.split",
+        name=f"{label}.split",
         given={"axis": -1},
     )
     gone = {id(node) for node in (*members, *lasts)}
-    first = next(index for index, node in enumerate(context.nodes) if id(node) in gone)
+    place = next(index for index, node in enumerate(context.nodes) if id(node) in gone)
     rest = [node for node in context.nodes if id(node) not in gone]
-    context.nodes[:] = [*rest[:first], *fresh, split, *rest[first:]]
+    context.nodes[:] = [*rest[:place], *fresh, split, *rest[place:]]
     for node in (*fresh, split):
         pieces.add(node)
     context.fused["q, k, v in one product"] += 1

@@ -5,18 +5,21 @@ Costs come from the vertices of lookups, sorts and elementwise operations; what 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from ipusim.workload.graph import (
     Elementwise,
     Gather,
     Layout,
+    MatMul,
     NonMaxSuppression,
     Reduce,
     Sort,
     Tensor,
 )
 from ipusim.workload.onnx.context import Handler, ImportContext, Node, has_input
+from ipusim.workload.onnx.elementwise import snake
 from ipusim.workload.onnx.shapes import Call, axis_of, suppressed
 
 _CORNERS = 4
@@ -86,7 +89,14 @@ def scatter_elements(context: ImportContext, node: Node) -> None:
 
 
 def _write(context: ImportContext, node: Node, params: Gather, updates: str, indices: str) -> None:
-    names = (node.input[0], updates, indices)
+    constant = bool(indices) and context.is_static(indices)
+    if constant and node.given.get("reduction", "none") == "none":
+        # A slice that is assigned to: both lie side by side, in an order that is known.
+        elements = prod(context.shape(node.output[0]))
+        join = Layout(function="concat", elements=elements, moves_data=True)
+        context.emit(node, join, (context.operand(node.input[0]), context.operand(updates)))
+        return
+    names = filter(None, (node.input[0], updates, indices))
     context.emit(node, params, tuple(context.operand(name) for name in names))
 
 
@@ -108,15 +118,21 @@ def top_k(context: ImportContext, node: Node) -> None:
     context.notes["TopK sorts whole rows"] += 1
     shape = context.shape(node.input[0])
     axis = axis_of(node.given.get("axis", -1), len(shape))
-    length = max(1, shape[axis])
+    _parts_of_sorted(context, node, max(1, shape[axis]))
+
+
+def unique(context: ImportContext, node: Node) -> None:
+    """Unique: a sort; as many results as elements."""
+    context.notes["results whose number depends on data have their largest size"] += 1
+    _parts_of_sorted(context, node, max(1, prod(context.shape(node.input[0]))))
+
+
+def _parts_of_sorted(context: ImportContext, node: Node, length: int) -> None:
+    """Let every result of a node be a part of its data, sorted in rows of a length."""
+    shape = context.shape(node.input[0])
     params = Sort(outer=max(1, prod(shape) // length), length=length)
     data = context.operand(node.input[0])
-    result = context.emit_intermediate(node, params, (data,), suffix=".sort", shape=shape)
-    _cut(context, node, result)
-
-
-def _cut(context: ImportContext, node: Node, whole: str) -> None:
-    """Let every result of a node be a part of one tensor."""
+    whole = context.emit_intermediate(node, params, (data,), suffix=".sort", shape=shape)
     for place, name in enumerate(node.output):
         if not name:
             continue
@@ -124,21 +140,6 @@ def _cut(context: ImportContext, node: Node, whole: str) -> None:
         context.graph.add_tensor(Tensor(name=name, shape=shape, dtype=context.dtype(name, node)))
         view = Layout(function="slice", elements=prod(shape), moves_data=False)
         context.graph.add_op(context.op_name(node, f".part{place}"), view, (whole,), name)
-
-
-def unique(context: ImportContext, node: Node) -> None:
-    """Unique: a sort; as many results as elements."""
-    context.notes["results whose number depends on data have their largest size"] += 1
-    elements = prod(context.shape(node.input[0]))
-    data = context.operand(node.input[0])
-    result = context.emit_intermediate(
-        node,
-        Sort(outer=1, length=max(1, elements)),
-        (data,),
-        suffix=".sort",
-        shape=context.shape(node.input[0]),
-    )
-    _cut(context, node, result)
 
 
 def bounded(context: ImportContext, node: Node) -> None:
@@ -150,16 +151,9 @@ def bounded(context: ImportContext, node: Node) -> None:
 def moved(context: ImportContext, node: Node) -> None:
     """Operators that put elements elsewhere: one move of all results."""
     elements = sum(prod(context.shape(name)) for name in node.output if name)
-    params = Layout(function=_function(node), elements=elements, moves_data=True)
+    params = Layout(function=snake(node.op_type), elements=elements, moves_data=True)
     runtime = [x for x in node.input if x and not context.is_static(x)]
     context.emit(node, params, (context.operand(runtime[0]),), every_output=True)
-
-
-def _function(node: Node) -> str:
-    return "".join(
-        f"_{c.lower()}" if c.isupper() and place else c.lower()
-        for place, c in enumerate(node.op_type)
-    )
 
 
 def suppression(context: ImportContext, node: Node) -> None:
@@ -201,80 +195,97 @@ def suppression(context: ImportContext, node: Node) -> None:
     context.emit(node, join, outputs[1:], suffix=".selected")
 
 
-def masked(context: ImportContext, node: Node) -> None:
-    """Trilu and other operators that keep or clear single elements: one selection."""
-    elements = prod(context.shape(node.output[0]))
-    params = Elementwise(function="select", n_inputs=1, elements=elements)
-    context.emit(node, params, (context.operand(node.input[0]),))
+def one_pass(function: str) -> Handler:
+    """Return the handler of an operator that costs one function of its first input."""
+
+    def handler(context: ImportContext, node: Node) -> None:
+        elements = prod(context.shape(node.output[0]))
+        params = Elementwise(function=function, n_inputs=1, elements=elements)
+        context.emit(node, params, (context.operand(node.input[0]),))
+
+    return handler
 
 
-def random_like(context: ImportContext, node: Node) -> None:
-    """Random tensors: drawn like dropout's mask."""
-    elements = prod(context.shape(node.output[0]))
-    params = Elementwise(function="dropout", n_inputs=1, elements=elements)
-    context.emit(node, params, (context.operand(node.input[0]),))
+def _sampled(
+    context: ImportContext, node: Node, *, groups: int, rows: int, samples: int, points: int
+) -> tuple[str, Reduce]:
+    """Look up and weigh neighbours of samples; return them, and the operator that adds them up.
 
-
-def sampled(context: ImportContext, node: Node, points: int, *, rows: int) -> str:
-    """Add lookups of `points` neighbours of each sample and their weighted sum; return it.
-
-    A row is the channels of one position.
+    Parameters
+    ----------
+    groups : int
+        Tables of ``rows``, each with so many ``samples``; a row is the channels of one position.
+    points : int
+        Neighbours of a sample.
     """
-    batch, channels, *field = context.shape(node.input[0])
-    data, where = context.operand(node.input[0]), context.operand(node.input[1])
-    count = max(1, rows * points)
+    context.notes["samples between positions are lookups of their neighbours"] += 1
+    channels = context.shape(node.input[0])[1]
+    # The positions are the second input, but in DeformConv, whose second one is the weights.
+    where = node.input[2 if node.op_type == "DeformConv" else 1]
+    shape = (groups, samples, points, channels)
     lookup = Gather(
-        rows=max(1, prod(field)), width=max(1, channels), indices=count, groups=max(1, batch)
+        rows=max(1, rows), width=channels, indices=max(1, samples * points), groups=max(1, groups)
     )
-    found = context.emit_intermediate(
-        node, lookup, (data, where), suffix=".lookup", shape=(batch, count, channels)
-    )
-    weigh = Elementwise(function="scale", n_inputs=1, elements=batch * count * channels)
-    weighed = context.emit_intermediate(
-        node, weigh, (found,), suffix=".weigh", shape=(batch, count, channels)
-    )
-    return weighed
+    weigh = Elementwise(function="scale", n_inputs=1, elements=prod(shape))
+    found = (context.operand(node.input[0]), context.operand(where))
+    for params, suffix in ((lookup, ".lookup"), (weigh, ".weigh")):
+        found = (context.emit_intermediate(node, params, found, suffix=suffix, shape=shape),)
+    total = Reduce(function="sum", outer=groups * samples, reduced=points, inner=channels)
+    return found[0], total
 
 
 def grid_sample(context: ImportContext, node: Node) -> None:
     """GridSample: lookups of 1, 2 or 4 neighbours per axis, weighted and summed."""
     mode = str(node.given.get("mode", "linear")).removeprefix("bi")
-    output = context.shape(node.output[0])
-    rank = len(output) - 2
-    points = 1 if mode == "nearest" else _POINTS.get(mode, 2) ** rank
-    _reduced_samples(context, node, points, rows=prod(output[2:]))
-
-
-def _reduced_samples(
-    context: ImportContext, node: Node, points: int, *, rows: int, function: str = "sum"
-) -> None:
-    context.notes["samples between positions are lookups of their neighbours"] += 1
-    batch, channels = context.shape(node.input[0])[:2]
-    weighed = sampled(context, node, points, rows=rows)
-    params = Reduce(function=function, outer=batch * rows, reduced=points, inner=channels)
-    context.emit(node, params, (weighed,))
+    batch, _, *field = context.shape(node.input[0])
+    samples = prod(context.shape(node.output[0])[2:])
+    points = 1 if mode == "nearest" else _POINTS.get(mode, 2) ** len(field)
+    weighed, total = _sampled(
+        context, node, groups=batch, rows=prod(field), samples=samples, points=points
+    )
+    context.emit(node, total, (weighed,))
 
 
 def roi_align(context: ImportContext, node: Node) -> None:
     """RoiAlign and MaxRoiPool: samples of each bin, by four neighbours, averaged."""
-    output = context.shape(node.output[0])
-    given = node.given
-    ratio = given.get("sampling_ratio", 0) or 2
-    bins = output[0] * prod(output[2:])
-    context.notes["samples between positions are lookups of their neighbours"] += 1
+    batch, _, *field = context.shape(node.input[0])
+    regions, _, *bins = context.shape(node.output[0])
+    points = (node.given.get("sampling_ratio", 0) or 2) ** 2 * _POINTS["linear"] ** 2
+    weighed, total = _sampled(
+        context,
+        node,
+        groups=1,
+        rows=batch * prod(field),
+        samples=regions * prod(bins),
+        points=points,
+    )
+    context.emit(node, replace(total, function="mean"), (weighed,))
+
+
+def deform_conv(context: ImportContext, node: Node) -> None:
+    """DeformConv: four neighbours of each tap are sampled, then one product with the weights."""
     batch, channels, *field = context.shape(node.input[0])
-    points = ratio**2 * _POINTS["linear"] ** 2
-    data, where = context.operand(node.input[0]), context.operand(node.input[1])
-    lookup = Gather(rows=max(1, batch * prod(field)), width=channels, indices=max(1, bins * points))
-    found = context.emit_intermediate(
-        node, lookup, (data, where), suffix=".lookup", shape=(bins, points, channels)
+    weights, output = context.shape(node.input[1]), context.shape(node.output[0])
+    taps, positions = prod(weights[2:]), prod(output[2:])
+    weighed, total = _sampled(
+        context,
+        node,
+        groups=batch,
+        rows=prod(field),
+        samples=positions * taps,
+        points=_POINTS["linear"] ** len(field),
     )
-    weigh = Elementwise(function="scale", n_inputs=1, elements=bins * points * channels)
-    weighed = context.emit_intermediate(
-        node, weigh, (found,), suffix=".weigh", shape=(bins, points, channels)
+    shape = (batch, positions * taps, channels)
+    summed = context.emit_intermediate(node, total, (weighed,), suffix=".sum", shape=shape)
+    groups = node.given.get("group", 1)
+    product = MatMul(
+        groups=groups,
+        m=batch * positions,
+        k=taps * channels // groups,
+        n=output[1] // groups,
+        weights_operand=True,
     )
-    params = Reduce(function="mean", outer=bins, reduced=points, inner=channels)
-    context.emit(node, params, (weighed,))
+    context.emit(node, product, (summed, context.operand(node.input[1], weight=True)))
 
 
 def resize(context: ImportContext, node: Node) -> None:
@@ -327,38 +338,6 @@ def affine_grid(context: ImportContext, node: Node) -> None:
     context.emit(node, scale, (wide,))
 
 
-def deform_conv(context: ImportContext, node: Node) -> None:
-    """DeformConv: four neighbours of each tap are sampled, then one product with the weights."""
-    from ipusim.workload.graph import MatMul
-
-    context.notes["samples between positions are lookups of their neighbours"] += 1
-    batch, channels, *field = context.shape(node.input[0])
-    weights, output = context.shape(node.input[1]), context.shape(node.output[0])
-    taps, positions = prod(weights[2:]), prod(output[2:])
-    groups = node.given.get("group", 1)
-    points = _POINTS["linear"] ** len(field)
-    data, offsets = context.operand(node.input[0]), context.operand(node.input[2])
-    lookup = Gather(
-        rows=max(1, prod(field)), width=channels, indices=positions * taps * points, groups=batch
-    )
-    count = positions * taps
-    found = context.emit_intermediate(
-        node, lookup, (data, offsets), suffix=".lookup", shape=(batch, count, points, channels)
-    )
-    total = Reduce(function="sum", outer=batch * count, reduced=points, inner=channels)
-    summed = context.emit_intermediate(
-        node, total, (found,), suffix=".sum", shape=(batch, count, channels)
-    )
-    product = MatMul(
-        groups=groups,
-        m=batch * positions,
-        k=taps * channels // groups,
-        n=output[1] // groups,
-        weights_operand=True,
-    )
-    context.emit(node, product, (summed, context.operand(node.input[1], weight=True)))
-
-
 INDEXED_HANDLERS: dict[str, Handler] = {
     "GatherElements": gather_elements,
     "GatherND": gather_nd,
@@ -371,11 +350,9 @@ INDEXED_HANDLERS: dict[str, Handler] = {
     "NonZero": bounded,
     "Compress": bounded,
     "NonMaxSuppression": suppression,
-    "Trilu": masked,
-    "EyeLike": masked,
-    "RandomNormalLike": random_like,
-    "RandomUniformLike": random_like,
-    "Bernoulli": random_like,
+    # Trilu keeps or clears single elements; random ones are drawn like the mask of a dropout.
+    **dict.fromkeys(("Trilu", "EyeLike"), one_pass("select")),
+    **dict.fromkeys(("RandomNormalLike", "RandomUniformLike", "Bernoulli"), one_pass("dropout")),
     "GridSample": grid_sample,
     "RoiAlign": roi_align,
     "MaxRoiPool": roi_align,

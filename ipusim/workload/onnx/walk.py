@@ -348,7 +348,7 @@ class Walk:
         call = Call(self.context, node)
         names = [name for name in node.input[:2] if name and not self.context.is_static(name)]
         given = [name for name in map(call.source, names) if self.context.is_input(name)]
-        advice = f"give it by '--value {given[0]}=8' or such" if given else "export it unrolled"
+        advice = f"add such as '--value {given[0]}=8'" if given else "export it unrolled"
         raise WorkloadError(
             f"The {node_label(node)} runs as often as data say, so its time is unknown; {advice}."
         )

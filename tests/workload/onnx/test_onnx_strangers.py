@@ -233,3 +233,12 @@ def test_the_triangle_of_a_running_sum_is_not_trained():
     ]
     weights = {"axis": np.array(1), "w": [16, 3]}
     assert from_onnx(make_model(nodes, {"x": WORDS}, ["y"], weights)).graph().parameters == 48
+
+
+def test_a_slice_that_is_assigned_to_is_one_move():
+    """Exporters write x[:, 1:] = y as ScatterND with constant indices, one for each element."""
+    places = np.stack(np.meshgrid(range(2), range(1, 12), indexing="ij"), -1)
+    node = helper.make_node("ScatterND", ["x", "i", "u"], ["y"])
+    weights = {"i": places, "u": [2, 11, 16]}
+    graph = from_onnx(make_model([node], {"x": [2, 12, 16]}, ["y"], weights)).graph()
+    assert [(op.kind, op.function) for op in graph.ops] == [("layout", "concat")]

@@ -47,8 +47,13 @@ CASES = {
         "pad",
     ),
     "best": (_node("TopK", ["x", "k"]), {"k": np.array([2])}, "add"),
-    "written": (
+    "assigned": (
         _node("ScatterND", ["x", "i", "u"]),
+        {"i": np.array([[0]]), "u": [1, 8, 4, 4]},
+        "slice",
+    ),
+    "written": (
+        _node("ScatterND", ["x", "i", "u"], reduction="add"),
         {"i": np.array([[0]]), "u": [1, 8, 4, 4]},
         "pad",
     ),
