@@ -50,6 +50,7 @@ KERNEL_SOURCES = (
 PREDICTING_SOURCES = (
     "api.py",
     "report.py",
+    "trace.py",
     "runtime",
     "compiler",
     "workload",
