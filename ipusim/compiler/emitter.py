@@ -107,21 +107,11 @@ class Placed:
 
 @dataclass(slots=True, kw_only=True)
 class Emitter:
-    """Collects the supersteps of one operation.
+    """Collects the supersteps of one operation, `steps`, in the order in which they run.
 
-    Attributes
-    ----------
-    chip, stack
-        What they run on.
-    name : str
-        The operation.
-    steps : list of Superstep
-        In the order in which they run.
-    tiles, repeats, held_bytes : int
-        Of the steps that follow: tiles that take part (0: those of the result), how often each
-        runs, bytes of a tile that live beside their own.
-    superstep_cycles : int
-        Sync and control code of a step with an exchange.
+    Tiles, repeats and held bytes are those of the steps that follow: tiles that take part (0: those
+    of the result), how often each runs, bytes of a tile that live beside their own.
+    `superstep_cycles` are sync and control code of a step with an exchange.
     """
 
     chip: ChipLike
@@ -181,16 +171,10 @@ class Emitter:
         temp: int = 0,
         copy: int = 0,
     ) -> None:
-        """Add one superstep.
+        """Add one superstep: what it does, and the codelet that runs.
 
-        Parameters
-        ----------
-        name, vertex : str
-            What it does, and the codelet that runs.
-        compute, copy : int
-            Cycles of the slowest tile: vertices, copies within it.
-        exchange, temp : int
-            Bytes that the fullest tile receives, and that live during this step only.
+        Compute and copy are cycles of the slowest tile, exchange and temp bytes that the fullest
+        tile receives, and that live during this step only.
         """
         overhead = self.superstep_cycles if exchange else self.stack.compute_set_cycles
         self.steps.append(
@@ -277,13 +261,7 @@ class Emitter:
     def by_channel(
         self, function: str, x: Placed, channels: int, name: str = "", *, in_place: bool = False
     ) -> None:
-        """Combine a tensor with one value per channel.
-
-        Raises
-        ------
-        ConfigError
-            If the channels do not divide the elements.
-        """
+        """Combine a tensor with one value per channel, which must divide the elements."""
         function = codelets.canonical_function(function)
         if channels < 1 or x.elements % channels:
             raise ConfigError(
@@ -415,22 +393,8 @@ class Emitter:
     def reduce(self, function: str, x: Placed, *dims: int, out: str = "", name: str = "") -> None:
         """Reduce some dimensions, the last by default, into type `out`, x's by default.
 
-        Parameters
-        ----------
-        function : str
-            "add", "square_add", "max", "min" or "mul".
-        x : Placed
-        *dims : int
-        out : str, optional
-        name : str, optional
-            What is reduced, set before the names of the steps.
-
-        Raises
-        ------
-        ConfigError
-            If a size or dimension is out of range.
-        UnknownNameError
-            If the function or type does not exist.
+        The function is "add", "square_add", "max", "min" or "mul"; the name is what is reduced, set
+        before the names of the steps.
         """
         for stage in self.reduction(function, x, *dims, out=out):
             self.run(stage, f"{name}, {stage.name}" if name else stage.name)

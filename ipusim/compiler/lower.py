@@ -35,28 +35,12 @@ def lower(
 ) -> Program:
     """Lower a graph for one micro-batch to a program on one chip.
 
-    Parameters
-    ----------
-    graph : Graph
-        Shapes fixed, batch norm folded or not as the stack does it.
-    chip : Chip
-        Tiles that compute (I/O tiles already taken away).
-    stack : Stack
-        Planner rules, codelets and overheads.
-    partials : str, optional
-        "half" or "float" instead of the stack's default.
-    host_dtype : str or None
-        Type in which data arrive from the host; converted on the chip where it differs from the
-        graph's. Eight-bit images are also normalised there (one scale, one offset per channel).
-    available_memory_proportion : float, optional
-        Share of tile memory for the temporaries of one operation instead of the stack's default.
-    layouts : mapping of str to TensorLayout, optional
-        Where tensors lie at the start that are not laid out for their consumer.
-
-    Raises
-    ------
-    ConfigError, UnknownNameError
-        If an operation cannot be planned.
+    Batch norm of the graph is folded or not as the stack does it; the chip has the tiles that
+    compute (I/O tiles already taken away). Partials ("half" or "float") and the share of tile
+    memory for the temporaries of one operation are the stack's unless given. Data that arrive from
+    the host in another type than the graph's are converted on the chip; eight-bit images are also
+    normalised there (one scale, one offset per channel). `layouts` say where tensors lie at the
+    start that are not laid out for their consumer.
     """
     rules = stack.planner_rules(partials, available_memory_proportion)
     state = LoweringState(graph, chip, stack, rules, graph.producers(), dict(layouts or {}))

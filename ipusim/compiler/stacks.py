@@ -19,35 +19,17 @@ PARTIALS_BYTES = {"half": 2, "float": 4}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """One software stack.
+    """One software stack, each property with its source.
 
-    Attributes
-    ----------
-    name, title : str
-        Short name, and what it is.
-    planner_era : int
-        Generation of planner rules and vertices (`vertices.conv`).
-    codelets : str
-        Generation of all other codelets (`tiles.codelet_version`).
-    partials : str
-        Default type of partial sums, "half" or "float".
-    available_memory_proportion : float
-        Share of tile memory that the temporaries of one operation may take.
-    fold_batch_norm : bool
-        Whether inference batch norm is folded into the convolution before it.
-    regroup_fully_connected : bool
-        Whether operands of fully connected layers are regrouped before the product.
-    host_work_in_step : bool
-        Whether the host prepares each batch inside the timed step.
-    io_tiles : int
-        Tiles set aside for transfers where these are overlapped with compute.
-    planned_superstep_cycles : int
-        Sync and control code of a superstep with an exchange that belongs to a convolution or a
-        matrix product, outside loops.
-    superstep_cycles, compute_set_cycles : int
-        Sync and control code of any other superstep, with and without an exchange.
-    sources : dict of str to str
-        Where each property comes from.
+    `planner_era` is the generation of planner rules and vertices (`vertices.conv`), `codelets` that
+    of all others (`tiles.codelet_version`). Partials are the default type of partial sums, the
+    proportion that share of tile memory that the temporaries of one operation may take. Inference
+    batch norm may be folded into the convolution before it, operands of fully connected layers be
+    regrouped before the product, the host prepare each batch inside the timed step. `io_tiles` are
+    set aside for transfers where these are overlapped with compute. Cycles are sync and control
+    code of a superstep: `planned_superstep_cycles` with an exchange that belongs to a convolution
+    or a matrix product, outside loops; the others of any other superstep, with and without an
+    exchange.
     """
 
     name: str

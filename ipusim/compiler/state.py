@@ -59,20 +59,10 @@ class LoweringState:
 
 @dataclass(slots=True, kw_only=True)
 class Lowering(Emitter):
-    """The lowering of one operation of a graph.
+    """The lowering of one operation of a graph; what it plans and needs is as `LoweredOp` says.
 
-    Attributes
-    ----------
-    state : LoweringState
-    op : Op
-    plan, transform : str
-        What was planned, where there is something to plan.
-    temp_bytes : int or None
-        Temporary bytes on the fullest tile; None for those of the steps.
-    interleaved_bytes, codelet, reads_lines
-        See `LoweredOp`.
-    result : TensorLayout or None
-        Where the operation's main result lies; None for its first.
+    `temp_bytes` are those of the steps if None; `result` says where the operation's main result
+    lies.
     """
 
     state: LoweringState

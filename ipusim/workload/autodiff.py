@@ -29,11 +29,6 @@ def backward_ops(tape: Tape, ops: Iterable[Op]) -> None:
     """Differentiate forward operators, given in the order of the forward pass, the last first.
 
     The tape holds the gradients of what they write, and receives those of what they read.
-
-    Raises
-    ------
-    WorkloadError
-        If an operator that a parameter depends on has no gradient.
     """
     for op in reversed(list(ops)):
         incoming = tuple(total_gradient(tape, name, op) for name in op.outputs)

@@ -107,11 +107,6 @@ class TensorBuilder:
 
         Further tensors may be smaller: missing leading axes, and axes of size 1, are repeated. A
         function of two operands that is given one tensor takes a constant for the other.
-
-        Raises
-        ------
-        WorkloadError
-            If a further tensor cannot be repeated to the shape of the first.
         """
         shape = self.shape(inputs[0])
         others = [self.shape(other) for other in inputs[1:]]
@@ -211,13 +206,7 @@ class TensorBuilder:
         return outputs
 
     def split(self, name: str, x: str, sizes: tuple[int, ...], *, axis: int) -> tuple[str, ...]:
-        """Add views of the parts of a tensor along one axis.
-
-        Raises
-        ------
-        WorkloadError
-            If the parts are not as long together as the axis.
-        """
+        """Add views of the parts of a tensor along one axis, as long together as that."""
         shape = self.shape(x)
         if sum(sizes) != shape[axis]:
             raise WorkloadError(
@@ -297,16 +286,8 @@ class TensorBuilder:
 def topological_order(ops: Iterable[Op], available: Iterable[str]) -> tuple[Op, ...]:
     """Order operators so that each runs after those it reads from, keeping ties as given.
 
-    Parameters
-    ----------
-    ops : iterable of Op
-    available : iterable of str
-        Tensors that exist before the first operator: inputs, parameters and constants.
-
-    Raises
-    ------
-    WorkloadError
-        If operators wait for each other or for a tensor that nothing provides.
+    Inputs, parameters and constants are `available` before the first. Operators that wait for each
+    other, or for a tensor that nothing provides, raise `WorkloadError`.
     """
     ready = set(available)
     waiting = list(ops)

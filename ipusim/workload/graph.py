@@ -197,11 +197,8 @@ class Graph:
     def validate(self) -> Graph:
         """Check names, order and shapes; return the graph itself.
 
-        Raises
-        ------
-        WorkloadError
-            If a tensor is unknown, written twice, read before it is written, or if a
-            convolution or matrix product disagrees with the shapes of its tensors.
+        `WorkloadError` says if a tensor is unknown, written twice, read before it is written, or if
+        a convolution or matrix product disagrees with the shapes of its tensors.
         """
         kept = ("parameter", "constant", "state")
         stored = {t.name for t in self.tensors.values() if t.role in kept}
@@ -236,19 +233,11 @@ class Graph:
         return self
 
     def with_precision(self, precision: str) -> Graph:
-        """Return the same graph with its floating-point storage set by name.
+        """Return the same graph with its floating-point storage set by name, a key of `PRECISIONS`.
 
-        Parameters
-        ----------
-        precision : {"16.16", "16.32", "32.32"}
-            Activations before the dot, parameters and stored statistics after it. Integer
-            tensors stay as they are, and so do fixed ones. A cast between types that became equal
-            turns into an identity that moves nothing.
-
-        Raises
-        ------
-        ConfigError
-            If the name is not one of the three.
+        Activations stand before the dot, parameters and stored statistics after it. Integer tensors
+        stay as they are, and so do fixed ones. A cast between types that became equal turns into an
+        identity that moves nothing.
         """
         if precision not in PRECISIONS:
             raise ConfigError(

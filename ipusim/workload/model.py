@@ -12,13 +12,7 @@ from ipusim.workload.graph import Graph
 
 
 def check_micro_batch(micro_batch: object) -> int:
-    """Return the micro-batch as a plain int.
-
-    Raises
-    ------
-    ConfigError
-        If it is not a positive whole number.
-    """
+    """Return the micro-batch as a plain int, a positive whole number."""
     try:
         size = operator.index(micro_batch)  # type: ignore[arg-type]
     except TypeError:

@@ -19,19 +19,11 @@ from ipusim.workload.graph import Attributes, Elementwise, Graph, Op, Reduce, Te
 class Optimizer:
     """One rule.
 
-    Attributes
-    ----------
-    name : str
-    states : tuple of str
-        Tensors of the size of the parameter that are kept from step to step.
-    wide_states : bool
-        Whether they are stored in 32 bits whatever the parameter's type.
-    steps : tuple of tuple
-        Elementwise functions in order: (function, written tensor, read tensors). "w" is the
-        parameter, "g" the gradient, "t0", "t1" temporaries, others are states. A function
-        "norm" writes one number.
-    decays_weights : bool
-        Whether weights (not vectors) are also added to the gradient, or to the update.
+    `states` are tensors of the size of the parameter that are kept from step to step, in 32 bits
+    whatever the parameter's type if they are wide. `steps` are elementwise functions in order:
+    (function, written tensor, read tensors), where "w" is the parameter, "g" the gradient, "t0",
+    "t1" temporaries, others are states; a function "norm" writes one number. If it
+    `decays_weights`, weights (not vectors) are also added to the gradient, or to the update.
     """
 
     name: str
@@ -114,30 +106,12 @@ OPTIMIZERS: dict[str, Optimizer] = {
 def update_graph(
     forward: Graph, gradients: Mapping[str, Tensor], optimizer: str, *, shards: int = 1
 ) -> Graph:
-    """Return the graph that updates every parameter that has a gradient.
+    """Return the graph that updates every parameter that has a gradient, or one shard of it.
 
-    Parameters
-    ----------
-    forward : Graph
-        Names and types of the parameters.
-    gradients : mapping of str to Tensor
-        Parameter to the tensor of its gradient, which an accumulator of the parameter's type may
-        hold.
-    optimizer : str
-        One of `OPTIMIZERS`.
-    shards : int
-        Replicas that each update their part of every parameter; the last part may be padded.
-
-    Returns
-    -------
-    Graph
-        Of one part. Without inputs and outputs; optimiser states have the role "state" and are
-        named ``<parameter>.<state>``.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such optimiser.
+    `gradients` has the tensor of each gradient, which an accumulator of the parameter's type may
+    hold. Shards are those of replicas that each update their part of every parameter; the last part
+    may be padded. The graph has no inputs and outputs; optimiser states have the role "state" and
+    are named ``<parameter>.<state>``.
     """
     rule = OPTIMIZERS[resolve_name("optimizer", optimizer, OPTIMIZERS)]
     tensors: dict[str, Tensor] = {}

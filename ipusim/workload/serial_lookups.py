@@ -29,16 +29,9 @@ def stored_part(tensors: dict[str, Tensor], name: str, label: str, elements: int
 
 
 def lookup_in_parts(op: Op, factor: int, tensors: dict[str, Tensor]) -> list[Op]:
-    """Return the operators that do a lookup in parts.
+    """Return the operators that do a lookup in a parameter in parts, up to the rows of the table.
 
-    Parameters
-    ----------
-    op : Op
-        A lookup in one table that is a parameter.
-    factor : int
-        Parts, up to the rows of the table.
-    tensors : dict of str to Tensor
-        Those of the graph; what is needed besides is added.
+    What is needed besides is added to the tensors of the graph.
     """
     params: Gather = op.params
     table, indices = op.inputs

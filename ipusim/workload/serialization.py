@@ -32,16 +32,9 @@ _CUT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SerialProduct:
-    """A product, or a lookup in a table, to compute in parts.
+    """A product, or a lookup in a table, to compute in parts along one of `DIMENSIONS`.
 
-    Attributes
-    ----------
-    op : str
-        Name of the forward operator.
-    factor : int
-        Parts.
-    dimension : str
-        One of `DIMENSIONS`; a lookup has one to cut only, the rows of its table.
+    A lookup has one to cut only, the rows of its table.
     """
 
     op: str
@@ -50,15 +43,7 @@ class SerialProduct:
 
 
 def parse_serial_products(texts: Iterable[str]) -> tuple[SerialProduct, ...]:
-    """Return the products that texts such as "head=4" or "head=4:reducing_dim" name.
-
-    Raises
-    ------
-    ConfigError
-        If a text has another form, or the factor is below 2.
-    UnknownNameError
-        If the dimension does not exist.
-    """
+    """Return the products that texts such as "head=4" or "head=4:reducing_dim" name."""
     result = []
     for text in texts:
         op, _, parts = str(text).rpartition("=")
@@ -76,30 +61,13 @@ def parse_serial_products(texts: Iterable[str]) -> tuple[SerialProduct, ...]:
 
 
 def serialise(graph: Graph, products: Sequence[SerialProduct]) -> Graph:
-    """Compute products in parts.
+    """Compute products of inference or of a micro-batch of training in parts.
 
-    Parameters
-    ----------
-    graph : Graph
-        Of inference or of a micro-batch of training.
-    products : sequence of SerialProduct
-
-    Returns
-    -------
-    Graph
-        With the same results and multiply-accumulates. The gradients of a product and its
-        recomputation are cut like it. A part of the weights' gradient is added to its part of the
-        accumulator at once where nothing else contributes to it; other parts are put together as a
-        view. Where the factor does not divide what is cut, the last parts are smaller by one;
-        PopART refuses that, and recipes pad or trim the vocabulary. Its `keep_precision` is left
-        out: it acts on float partials alone.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no operator of a name.
-    ConfigError
-        If it is no plain product, or there is less to cut than parts.
+    Results and multiply-accumulates stay the same. The gradients of a product and its recomputation
+    are cut like it. A part of the weights' gradient is added to its part of the accumulator at once
+    where nothing else contributes to it; other parts are put together as a view. Where the factor
+    does not divide what is cut, the last parts are smaller by one; PopART refuses that, and recipes
+    pad or trim the vocabulary. Its `keep_precision` is left out: it acts on float partials alone.
     """
     for product in products:
         graph = _serialised(graph, product)

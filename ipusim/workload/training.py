@@ -43,15 +43,10 @@ _PLANNED = Conv | MatMul | Recurrent
 class TrainingGraphs:
     """What a replica runs in one training step.
 
-    Attributes
-    ----------
-    micro_batch : Graph
-        Forward, recomputation, backward and accumulation of one micro-batch. ``kept`` names the
-        gradients where nothing is accumulated.
-    update : Graph
-        The optimiser: reads gradients (role "state") and writes parameters and its own state.
-    gradient_bytes : dict of str to int
-        Bytes of the gradient of each parameter; what replicas add up, so without streamed rows.
+    `micro_batch` is forward, recomputation, backward and accumulation of one; ``kept`` names the
+    gradients where nothing is accumulated. `update` is the optimiser, which reads gradients (role
+    "state") and writes parameters and its own state. `gradient_bytes` are what replicas add up of
+    each parameter, so without streamed rows.
     """
 
     micro_batch: Graph
@@ -69,38 +64,16 @@ def training_graphs(
     batch_norm_span: int = 1,
     shards: int = 1,
 ) -> TrainingGraphs:
-    """Derive what a training step runs from a forward graph.
+    """Derive what a training step runs from a forward graph of one micro-batch.
 
-    Parameters
-    ----------
-    graph : Graph
-        Forward graph of one micro-batch, in the storage types of the run.
-    loss : str
-        One of `LOSSES`. Applied to every output that a parameter influences (so not to labels and
-        positions, which have no gradient); each gets an input of targets, unless it is the loss
-        itself ("identity").
-    optimizer : str
-        One of `optimizers.OPTIMIZERS`.
-    gradient_accumulation : int
-        Micro-batches per update; from 2 on gradients are added to accumulators.
-    recompute : {"none", "auto"} or sequence of str
-        What to keep for the backward pass: everything; what separates about as many segments as
-        each has convolutions and products; or the tensors that cross the places after the named
-        forward operators.
-    batch_norm_span : int
-        Replicas that share the statistics of a batch norm.
-    shards : int
-        Replicas that share a weight update, each with a part of every parameter.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such loss or optimiser, or the model has none.
-    UnknownNameError
-        If a checkpoint names no operator.
-    WorkloadError
-        If an operator that a parameter depends on has no gradient, or there is no parameter or
-        no output that one influences.
+    The loss, one of `LOSSES`, is applied to every output that a parameter influences (so not to
+    labels and positions, which have no gradient); each gets an input of targets, unless it is the
+    loss itself ("identity"). From 2 micro-batches per update on gradients are added to
+    accumulators. `recompute` says what to keep for the backward pass: everything ("none"); what
+    separates about as many segments as each has convolutions and products ("auto"); or the tensors
+    that cross the places after the named forward operators. Replicas share the statistics of a
+    batch norm (`batch_norm_span`) or a weight update, each with a part of every parameter
+    (`shards`).
     """
     if not graph.parameters:
         raise WorkloadError(

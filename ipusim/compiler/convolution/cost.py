@@ -121,12 +121,9 @@ def fill_part(problem: np.void, vertex: np.void, work: np.void) -> None:
 def conv_cost(problem: np.void, vertex: np.void, work: np.void) -> bool:
     """Fill the cost of one partition, and its share of a tile; False where the vertex cannot do it.
 
-    The innermost kernel dimension is never split.
-
-    Notes
-    -----
-    Where `problem` is executing, some terms are what runs rather than what the planner believes:
-    the zero padding of era 0, and the inputs that arrive.
+    The innermost kernel dimension is never split. Where `problem` is executing, some terms are what
+    runs rather than what the planner believes: the zero padding of era 0, and the inputs that
+    arrive.
     """
     totals, split, part, cost = work.totals, work.split, work.part, work.cost
     fill_part(problem, vertex, work)

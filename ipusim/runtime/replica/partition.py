@@ -136,6 +136,11 @@ class Partitioned:
                         owner.setdefault(stored, self.stage_ipus[self.stage_of[op.name]])
         return owner
 
+    def parameters(self, chips: int) -> tuple[tuple[str, ...], ...]:
+        """Return the parameters of each of so many chips."""
+        owners = self.owners().items()
+        return tuple(tuple(name for name, ipu in owners if ipu == one) for one in range(chips))
+
     def measured(
         self,
         in_flight: Sequence[int],

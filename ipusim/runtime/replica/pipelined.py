@@ -163,17 +163,13 @@ def _cut(compiled: Compiled, placed: Placed, resident_bytes: int) -> _Cut:
     splits, stage_ipus, schedule, framework = placed
     cut = partition(compiled, splits, stage_ipus)
     in_flight = micro_batches_in_flight(len(stage_ipus), schedule, framework)
-    owner = cut.owners()
-    updates = updates_by_chip(compiled.update, owner, cut.ipus)
+    updates = updates_by_chip(compiled.update, cut.owners(), cut.ipus)
     forward, backward = cut.works()
     return _Cut(
         forward=tuple(forward),
         backward=tuple(backward),
         boundary_bytes=cut.boundary_bytes(),
         stages=cut.measured(in_flight, resident_bytes, updates),
-        parameters=tuple(
-            tuple(name for name, ipu in owner.items() if ipu == chosen)
-            for chosen in range(cut.ipus)
-        ),
+        parameters=cut.parameters(cut.ipus),
         update_cycles=max(part.cycles for part in updates),
     )

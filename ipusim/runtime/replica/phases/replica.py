@@ -87,7 +87,7 @@ def phased_replica(compiled: Compiled, config: RunConfig) -> Replica:
             passes=passes,
             times=config.micro_batches,
         ),
-        parameters=_parameters(plan),
+        parameters=plan.cut.parameters(plan.chips),
         memory=fullest(stages),
         stages=stages,
         gathers=passes * _gathers(plan) if "weights" in config.off_chip else None,
@@ -194,13 +194,6 @@ def _gathers(plan: PhasePlan) -> tuple[int, ...]:
         for stream in plan.streams
         if stream.tensor.kind == "weights"
         for _ in stream.loads
-    )
-
-
-def _parameters(plan: PhasePlan) -> tuple[tuple[str, ...], ...]:
-    owners = plan.cut.owners()
-    return tuple(
-        tuple(name for name, ipu in owners.items() if ipu == chosen) for chosen in range(plan.chips)
     )
 
 
