@@ -8,7 +8,7 @@ step. The adjacency is a dense matrix for one data set and a list of edges for t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from math import ceil
 
 from ipusim.errors import WorkloadError
@@ -21,7 +21,7 @@ METIS_IMBALANCE = 0.03
 recipes pad a step to the sum of the largest clusters."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Clusters:
     """A training graph of `nodes` nodes, and how it is cut: a step takes some of the `clusters`.
 
@@ -59,7 +59,7 @@ class Clusters:
         return ceil(self.mean_edges * (1 + self.edge_margin))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Config:
     """A data set and the network that is trained on it.
 
@@ -72,58 +72,35 @@ class Config:
     features: int
     labels: int
     hidden: int
+    _: KW_ONLY
     layers: int = 4
     dense: bool = False
     enhanced: bool = True
     precalculated: bool = False
 
 
+# Nodes, mean degree, clusters and how many a step takes; features, labels and hidden features.
 PPI = Config(
-    clusters=Clusters(nodes=44_906, degree=2 * 818_716 / 56_944, clusters=50, per_step=1),
-    features=50,
-    labels=121,
-    hidden=1024,
-    dense=True,
-    enhanced=False,
+    Clusters(44_906, 2 * 818_716 / 56_944, 50, 1), 50, 121, 1024, dense=True, enhanced=False
 )
 ARXIV = Config(
-    clusters=Clusters(nodes=90_941, degree=2 * 1_166_243 / 169_343, clusters=1500, per_step=50),
-    features=128,
-    labels=40,
-    hidden=256,
+    Clusters(90_941, 2 * 1_166_243 / 169_343, 1500, 50),
+    128,
+    40,
+    256,
     layers=5,
     enhanced=False,
     precalculated=True,
 )
 REDDIT = Config(
-    clusters=Clusters(
-        nodes=153_431, degree=2 * 11_606_919 / 232_965, clusters=1500, per_step=20, edge_margin=0.0
-    ),
-    features=602,
-    labels=41,
-    hidden=512,
+    Clusters(153_431, 2 * 11_606_919 / 232_965, 1500, 20, edge_margin=0.0), 602, 41, 512
 )
-PRODUCTS = Config(
-    clusters=Clusters(
-        nodes=196_615, degree=2 * 61_859_140 / 2_449_029, clusters=8000, per_step=160
-    ),
-    features=100,
-    labels=47,
-    hidden=400,
-)
+PRODUCTS = Config(Clusters(196_615, 2 * 61_859_140 / 2_449_029, 8000, 160), 100, 47, 400)
+# Papers of the training years, and all authors, institutions and fields of study; the recipe
+# makes one kind of node and of edge of them, and leaves edges directed.
+MAG_NODES = 629_571 + 1_134_649 + 8_740 + 59_965
 MAG = Config(
-    # Papers of the training years, and all authors, institutions and fields of study; the recipe
-    # makes one kind of node and of edge of them, and leaves edges directed.
-    clusters=Clusters(
-        nodes=629_571 + 1_134_649 + 8_740 + 59_965,
-        degree=21_111_007 / 1_939_743,
-        clusters=15_000,
-        per_step=30,
-    ),
-    features=128,
-    labels=349,
-    hidden=512,
-    precalculated=True,
+    Clusters(MAG_NODES, 21_111_007 / 1_939_743, 15_000, 30), 128, 349, 512, precalculated=True
 )
 """Sizes of the data sets: PPI and Reddit as GraphSAGE distributes them, the others as the Open
 Graph Benchmark documents them [R]."""

@@ -9,7 +9,7 @@ the memory back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 
 from ipusim.workload.layers import GraphBuilder
@@ -34,7 +34,7 @@ TIMES = 3
 DIRECTIONS = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Config:
     """What distinguishes the two implementations.
 
@@ -52,24 +52,13 @@ class Config:
     nodes_per_event: int
     edges_per_event: int
     padding_per_event: int
+    _: KW_ONLY
     projects_nodes: bool
     split_memory: bool
 
 
-TENSORFLOW = Config(
-    nodes_per_event=6,
-    edges_per_event=20,
-    padding_per_event=4,
-    projects_nodes=True,
-    split_memory=False,
-)
-PYTORCH = Config(
-    nodes_per_event=10,
-    edges_per_event=30,
-    padding_per_event=10,
-    projects_nodes=False,
-    split_memory=True,
-)
+TENSORFLOW = Config(6, 20, 4, projects_nodes=True, split_memory=False)
+PYTORCH = Config(10, 30, 10, projects_nodes=False, split_memory=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
