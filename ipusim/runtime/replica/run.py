@@ -1,17 +1,26 @@
-"""Which way a replica runs: on one chip, in stages, or in phases."""
+"""Which way a replica runs: on one chip, in stages, or in phases; and inference in stages."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 from ipusim.compiler import memory
+from ipusim.errors import ConfigError
+from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.compile import REMEMBERED, Compiled
 from ipusim.runtime.options.spec import RunConfig
-from ipusim.runtime.replica.inference import staged_inference
-from ipusim.runtime.replica.partition import Replica, exchange_supersteps
+from ipusim.runtime.replica.balance import stage_transfer
+from ipusim.runtime.replica.partition import (
+    Replica,
+    by_chip,
+    exchange_supersteps,
+    fullest,
+    partition,
+)
 from ipusim.runtime.replica.phases.replica import phased_replica
 from ipusim.runtime.replica.pipelined import pipelined_replica
-from ipusim.runtime.terms import OneChip
+from ipusim.runtime.terms import UPDATE, Beside, OneChip, Work
 
 
 def run_replica(compiled: Compiled, config: RunConfig) -> Replica:
@@ -43,4 +52,60 @@ def _one_chip(compiled: Compiled, resident_bytes: int) -> memory.Memory:
         compiled.chip,
         update=update,
         resident_bytes=resident_bytes,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """A batch on the chips of a replica: of the works that go on at once the longest counts."""
+
+    works: tuple[Work, ...]
+    handover_s: float
+    starts: int = 1
+    reductions: float = 0.0
+
+    @property
+    def exchanges(self) -> int:
+        """As `Schedule` says."""
+        return max(self.works, key=lambda work: work.seconds).exchanges
+
+    def parts_s(self, costs: FittedCosts, beside: Beside | None) -> dict[str, float]:
+        """As `Schedule` says."""
+        device = max(work.at(costs) for work in self.works)
+        parts = {"device": device, "stage transfers": self.handover_s}
+        return parts | (beside.parts_s(1, costs) if beside else {}) | {UPDATE: 0.0}
+
+
+def staged_inference(compiled: Compiled, config: RunConfig) -> Replica:
+    """Cut an inference graph into stages and run them.
+
+    "sequential" (PopTorch: sharded execution): a batch passes through all stages before the next
+    begins, so the time is that of one chip plus the copies between chips. "grouped" (pipelined
+    execution): every stage works on a batch of its own; a step takes as long as the chip with most
+    to do, and then all hand over.
+    """
+    if config.schedule == "interleaved":
+        raise ConfigError(
+            "The schedule 'interleaved' alternates forward and backward passes, which inference "
+            "does not have: use 'grouped' (pipelined) or 'sequential' (one stage after another)."
+        )
+    cut = partition(compiled, config.pipeline_splits, config.stage_ipus)
+    forward, _ = cut.works()
+    sizes, _ = cut.boundary_bytes()
+    in_turn = config.schedule == "sequential"
+    if in_turn:
+        works = by_chip((0,) * len(forward), forward)
+        handover = sum(
+            stage_transfer(config.system, cut.stage_ipus[at : at + 2], [size]).seconds
+            for at, size in enumerate(sizes)
+        )
+    else:
+        works = by_chip(cut.stage_ipus, forward)
+        handover = stage_transfer(config.system, cut.stage_ipus, sizes).seconds
+    stages = cut.measured((1,) * len(cut.stage_ipus))
+    return Replica(
+        schedule=Staged(works=works, handover_s=handover),
+        delay=0 if in_turn else len(cut.stage_ipus) - 1,
+        memory=fullest(stages),
+        stages=stages,
     )
