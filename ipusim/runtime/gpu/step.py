@@ -16,16 +16,9 @@ from functools import lru_cache
 from typing import Any
 
 from ipusim.errors import ConfigError, UnknownNameError, normalise_name, unknown_name
+from ipusim.machine import gpu_names, gpu_node_names, load_gpu, load_gpu_node
 from ipusim.machine.constants import table_aliases
-from ipusim.machine.gpu import (
-    GPU_PRECISIONS,
-    Gpu,
-    GpuNode,
-    gpu_names,
-    gpu_node_names,
-    load_gpu,
-    load_gpu_node,
-)
+from ipusim.machine.gpu import GPU_PRECISIONS, Gpu, GpuNode
 from ipusim.runtime.calibration import kernel_cost_s
 from ipusim.runtime.gpu.kernels import step_kernels
 from ipusim.runtime.gpu.roofline import DeviceTime, device_time

@@ -27,6 +27,13 @@ def normalise(g: GraphBuilder, name: str, x: str, norm_groups: int) -> str:
     return g.group_norm(name, x, norm_groups) if norm_groups else g.batch_norm(name, x)
 
 
+def at_positions(g: GraphBuilder, name: str, x: str, channels: int, view: str) -> str:
+    """Add a 1x1 convolution with bias, and a view of its result as (N, channels, positions)."""
+    y = g.conv(name, x, channels, 1, bias=True)
+    batch, _, rows, columns = g.shape(y)
+    return g.reshape(f"{name}.{view}", y, (batch, channels, rows * columns))
+
+
 def squeeze_excite(
     g: GraphBuilder, prefix: str, x: str, squeezed: int, activation: str, gate: str
 ) -> str:

@@ -13,6 +13,7 @@ from math import prod
 
 from ipusim.workload.graph import MatMul, Reduce
 from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.zoo.layers import cnn
 from ipusim.workload.zoo.registry import network
 
 PATCH_SIZE = 11
@@ -31,14 +32,8 @@ def _non_local_block(g: GraphBuilder, name: str, x: str) -> str:
     """
     batch, channels, rows, columns = g.shape(x)
     inner, positions = channels // 2, rows * columns
-    theta, phi, value = (
-        g.reshape(
-            f"{name}.{part}.flatten",
-            g.conv(f"{name}.{part}", x, inner, 1, bias=True),
-            (batch, inner, positions),
-        )
-        for part in ("theta_layer", "phi_layer", "g_layer")
-    )
+    layers = (f"{name}.{part}" for part in ("theta_layer", "phi_layer", "g_layer"))
+    theta, phi, value = (cnn.at_positions(g, layer, x, inner, "flatten") for layer in layers)
     transposed = MatMul(
         groups=batch, m=positions, k=inner, n=positions, weights_operand=False, transpose_a=True
     )

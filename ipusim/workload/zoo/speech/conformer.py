@@ -130,22 +130,15 @@ def _decode(
     x = g.elementwise("decoder.add_positions", "add", x, positions)
     x = _drop(g, "decoder.dropout", g.reshape("decoder.rows", x, (batch * length, hidden)))
     causal = g.parameter("decoder.mask", (batch, 1, length, length), role="constant")
+    own = config.attention(batch, length, length)
+    source = config.attention(batch, length, config.steps)
     for layer in range(config.decoder_layers):
         name = f"decoder.{layer}"
         y = g.layer_norm(f"{name}.self.norm", x)
-        y = attention_between(
-            g, f"{name}.self", y, y, config.attention(batch, length, length), mask=causal
-        )
+        y = attention_between(g, f"{name}.self", y, y, own, mask=causal)
         x = g.elementwise(f"{name}.self.add", "add", x, _drop(g, f"{name}.self.out_dropout", y))
         y = g.layer_norm(f"{name}.source.norm", x)
-        y = attention_between(
-            g,
-            f"{name}.source",
-            y,
-            memory,
-            config.attention(batch, length, config.steps),
-            mask=memory_mask,
-        )
+        y = attention_between(g, f"{name}.source", y, memory, source, mask=memory_mask)
         x = g.elementwise(f"{name}.source.add", "add", x, _drop(g, f"{name}.source.out_dropout", y))
         x = _feed_forward(g, f"{name}.mlp", x, config.decoder_feed_forward, encoding=False)
     return g.linear("decoder.output", g.layer_norm("decoder.norm", x), VOCABULARY)

@@ -7,6 +7,7 @@ Esser et al. (arXiv 2012.09841), model imagenet_f16_1024 of CompVis/taming-trans
 from __future__ import annotations
 
 from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.zoo.layers import cnn
 
 IMAGE = 256
 CHANNELS = 128
@@ -62,15 +63,9 @@ def _residual(g: GraphBuilder, prefix: str, x: str, channels: int) -> str:
 def _attention(g: GraphBuilder, prefix: str, x: str) -> str:
     """Add attention of every position to all others, with one head of all channels."""
     batch, channels, *field = g.shape(x)
-    places = field[0] * field[1]
     y = g.group_norm(f"{prefix}.norm", x, NORM_GROUPS)
     query, key, value = (
-        g.reshape(
-            f"{prefix}.{part}.places",
-            g.conv(f"{prefix}.{part}", y, channels, 1, bias=True),
-            (batch, channels, places),
-        )
-        for part in ("q", "k", "v")
+        cnn.at_positions(g, f"{prefix}.{part}", y, channels, "places") for part in ("q", "k", "v")
     )
     query = g.transpose(f"{prefix}.q.places_first", query, (0, 2, 1))
     scores = g.matmul(f"{prefix}.scores", query, key)
