@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ipusim.advice import PLANNED, command, python
-from ipusim.api import names_options, simulate, split_onnx
+from ipusim.api import names_options, simulate
 from ipusim.compiler.memory import least_bytes
 from ipusim.errors import ConfigError
 from ipusim.report import Report
@@ -25,7 +25,7 @@ from ipusim.runtime.compile import REMEMBERED, GraphJob, compile_run, graph_job,
 from ipusim.runtime.options.config import make_config
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.balance import balance
-from ipusim.workload.loading import load_model
+from ipusim.workload.loading import ONNX_OPTIONS, load_model
 from ipusim.workload.model import Model
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def plan(
     ConfigError
         If nothing that was tried fits, or the options contradict each other.
     """
-    opened = split_onnx(options)
+    opened = {name: options.pop(name) for name in ONNX_OPTIONS if options.get(name)}
     loaded = load_model(model, **opened)
     if global_batch is not None and (not isinstance(global_batch, int) or global_batch < 1):
         raise ConfigError(f"The global batch is {global_batch!r}: give a whole number, 1 or more.")

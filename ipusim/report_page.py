@@ -60,14 +60,31 @@ def write(report: Report, path: Path) -> Path:
     """Write the page of a report, whole or not at all."""
     asked = report.asked
     line = advice.python if isinstance(asked.get("model"), Model) else advice.command
+    layers = report.layers
+    ends = report.interval80
     template = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined
     ).get_template("report.html.j2")
     page = template.render(
         report=report,
+        lines=[pair for pair in report.summary() if pair[0] != "verdict"],
+        advice=advice.advice(report),
         figures=[(title, text, _svg(figure)) for title, text, figure in figures(report)],
-        table=Markup(_layer_table(report.layers)),
-        shown=min(SHOWN, len(report.layers)),
+        table=Markup(_layer_table(layers)),
+        layers=len(layers),
+        shown=min(SHOWN, len(layers)),
+        interval=(
+            "No interval is known for this kind of run."
+            if ends is None
+            else f"The 80 % interval is from {ends[0]:.2f} to {ends[1]:.2f} times the predicted "
+            "time: between them lay four fifths of the published runs of this kind, each predicted "
+            "without its own family."
+        ),
+        room=(
+            "Whether a program fits is decided by the highest address: partial sums of the matrix "
+            "units lie in interleaved memory, which begins at "
+            f"{report.result.memory.interleaved_offset_bytes:,} B, even where memory below is free."
+        ),
         line=line("simulate", asked) if asked else "",
         version=ipusim.__version__,
     )

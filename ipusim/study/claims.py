@@ -20,7 +20,7 @@ from ipusim.errors import DataError
 from ipusim.files import read
 from ipusim.report import Report
 from ipusim.runtime.gpu.step import simulate_gpu
-from ipusim.study.data.published import PublishedRow, load_claims, load_rows
+from ipusim.study.data.published import PublishedRow, load_claims, rows_by_id
 from ipusim.study.data.runs import load_run
 from ipusim.study.verdicts.compare import NOT_MODELLED, PREDICTED, TIME_METRICS
 from ipusim.study.verdicts.compare_gpu import conformal_ratios, gpu_compare
@@ -324,7 +324,7 @@ def study_rows(study: str) -> tuple[PublishedRow, ...]:
     Published rows; then, with the value NaN, numbers of runs of which nothing is published: the
     throughput, or ``<run>.latency``. An UnknownNameError where a claim names neither.
     """
-    known = {row.row_id: row for row in load_rows()}
+    known = rows_by_id()
     parts = [part for spec in load_specs(study) for part in spec.parts]
     names = dict.fromkeys(part.ipu["row"] for part in parts if "row" in part.ipu)
     return tuple(known[name] if name in known else _row_of_run(study, name) for name in names)

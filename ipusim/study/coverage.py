@@ -20,7 +20,7 @@ from ipusim.machine import load_system
 from ipusim.study.argonne import study as argonne
 from ipusim.study.argonne.machines import machine_frame
 from ipusim.study.claims import Sides, claims_frame
-from ipusim.study.data.published import CLAIM_FILES, load_claims, load_rows
+from ipusim.study.data.published import CLAIM_FILES, load_claims, rows_by_id
 from ipusim.study.mk2 import study as mk2
 from ipusim.study.verdicts.compare import NOT_MODELLED, verdicts
 from ipusim.study.verdicts.errors import error_percent, verdict_of
@@ -85,47 +85,32 @@ def load_answers(study: str) -> dict[str, Answer]:
 
 def _of_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the lines of the tables' rows."""
-    rows = {row.row_id: row for row in load_rows()}
-    return [
-        {
-            "study": line["study"],
-            "row_id": line["row_id"],
-            "kind": line["table"],
-            "what": f"{rows[line['row_id']].label}, {line['metric'].replace('_', ' ')}",
-            "printed": rows[line["row_id"]].printed,
-            "unit": line["unit"],
-            "where": NOTEBOOKS[line["study"]],
-            "answer": OPEN if line["status"] == NOT_MODELLED else PREDICTED,
-            "verdict": line["verdict"],
-            "note": line["note"],
-        }
-        for line in frame.to_dict("records")
-    ]
+    rows = rows_by_id()
+    lines = frame[["study", "row_id", "unit", "verdict", "note"]].assign(
+        kind=frame["table"],
+        what=frame["label"] + ", " + frame["metric"].str.replace("_", " "),
+        printed=[rows[row_id].printed for row_id in frame["row_id"]],
+        where=frame["study"].map(NOTEBOOKS),
+        answer=frame["status"].map({NOT_MODELLED: OPEN}).fillna(PREDICTED),
+    )
+    return lines.to_dict("records")
 
 
 def _of_hardware() -> list[dict[str, Any]]:
     """Return the lines of the slides' hardware tables."""
-    return [
-        {
-            "study": "argonne",
-            "row_id": line["row_id"],
-            "kind": "hardware",
-            "what": f"{line['component']}, {line['attribute']}",
-            "printed": line["published"],
-            "unit": line["unit"],
-            "where": NOTEBOOKS["argonne"],
-            "answer": _hardware_answer(line),
-            "verdict": line["verdict"] if _hardware_answer(line) == DERIVED else "",
-            "note": line["note"],
-        }
-        for line in machine_frame().to_dict("records")
-    ]
-
-
-def _hardware_answer(line: dict[str, Any]) -> str:
-    if "taken over" in line["note"]:
-        return TAKEN_OVER
-    return DERIVED if line["verdict"] else OPEN
+    frame = machine_frame()
+    taken = frame["note"].str.contains("taken over")
+    derived = frame["verdict"].ne("").map({True: DERIVED, False: OPEN})
+    lines = frame[["row_id", "unit", "note"]].assign(
+        study="argonne",
+        kind="hardware",
+        what=frame["component"] + ", " + frame["attribute"],
+        printed=frame["published"],
+        where=NOTEBOOKS["argonne"],
+        answer=derived.mask(taken, TAKEN_OVER),
+        verdict=frame["verdict"].mask(taken, ""),
+    )
+    return lines.to_dict("records")
 
 
 def _value(answer: Answer) -> float:
@@ -232,24 +217,3 @@ def coverage(
     for study in CLAIM_FILES:
         lines += _of_claims(study, known, blog if study == "mk2" else None)
     return pd.DataFrame(lines, columns=list(COLUMNS))
-
-
-def coverage_summary(frame: pd.DataFrame) -> pd.DataFrame:
-    """Count `coverage` by document and in all: values, answers, verdicts, share answered."""
-    groups = [*frame.groupby("study", sort=False), ("all", frame)]
-    lines = []
-    for study, part in groups:
-        said = part["verdict"].ne("") | part["note"].ne("")
-        lines.append(
-            {
-                "study": study,
-                "values": len(part),
-                **{
-                    kind: int(part["answer"].eq(kind).sum())
-                    for kind in (PREDICTED, DERIVED, RESTATED, TAKEN_OVER, OPEN)
-                },
-                **{name: int(part["verdict"].eq(name).sum()) for name in ("hit", "near", "miss")},
-                "answered_percent": 100.0 * said.mean(),
-            }
-        )
-    return pd.DataFrame(lines)

@@ -43,24 +43,13 @@ class Predictor(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a predictor is asked.
+    """What a predictor is asked; ``key`` is the same for the same question.
 
-    Attributes
-    ----------
-    entry : str
-        ``"simulate"`` or ``"roofline"``.
-    model : str
-        Name in the zoo.
-    options : dict
-        Keyword arguments.
-    rewrite : callable or None
-        What the lowered program is rewritten by, to see what a mechanism is worth; see
-        `ipusim.study.fidelity.ablation`.
-    key : tuple
-        The same for the same question.
+    ``rewrite`` changes the lowered program, to see what a mechanism is worth
+    (`ipusim.study.fidelity.ablation`).
     """
 
-    entry: str
+    entry: str  # "simulate" or "roofline"
     model: str
     options: dict[str, Any]
     rewrite: Callable[..., Any] | None = None
@@ -69,13 +58,6 @@ class Request:
     def __post_init__(self) -> None:
         options = sorted(self.options.items(), key=lambda item: item[0])
         object.__setattr__(self, "key", (self.entry, self.model, self.rewrite, *options))
-
-
-def default_predictor() -> Predictor:
-    """Return the module `ipusim.api`, imported here because it brings numba with it."""
-    from ipusim import api
-
-    return api
 
 
 def request_for(run: RunConfiguration, tier: str, *, costs: FittedCosts | None = None) -> Request:

@@ -26,19 +26,9 @@ VERDICT_MARKS = {"hit": "●", "near": "◐", "miss": "○"}
 
 
 def format_number(value: float, digits: int = DEFAULT_DIGITS) -> str:
-    """Write a number with a fixed count of significant digits.
+    """Write a number with a fixed count of significant digits, at least 1; "-" for NaN.
 
-    Parameters
-    ----------
-    value : float
-        Any number; integers and numbers of more digits keep all digits before the point.
-    digits : int
-        Significant digits, at least 1.
-
-    Returns
-    -------
-    str
-        For example ``"2,063"``, ``"1.360"``, ``"0.6480"``; ``"-"`` for NaN.
+    Integers and numbers of more digits keep all digits before the point.
 
     Examples
     --------
@@ -189,24 +179,10 @@ class Table:
 class FoldedTable:
     """A data frame as tables behind one line each, their notes as footnotes.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        The data; its index is not shown.
-    by : str
-        The column that divides it, in the order of the first appearance; a column ``fold`` holds
-        the lines to click, of another they are its heading, its value and the count of rows.
-    caption, columns, digits
-        As for `Table`; a column ``note`` becomes footnotes.
-
-    Attributes
-    ----------
-    frame : pandas.DataFrame
-        The data as given.
-    caption : str
-        Shown above the tables.
-    parts : dict of str to (Table, tuple of str)
-        Table and notes of each line, the notes in the order of their numbers.
+    The column `by` divides it, in the order of the first appearance; a column ``fold`` holds the
+    lines to click, of another they are its heading, its value and the count of rows. All else is as
+    for `Table`; a column ``note`` becomes footnotes. ``parts`` holds table and notes of each line,
+    the notes in the order of their numbers.
     """
 
     def __init__(

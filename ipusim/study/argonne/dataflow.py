@@ -145,11 +145,6 @@ def simulate_flow(
         See `item_seconds`.
     merged : bool
         Whether all gradients are reduced in one collective; the port leaves one per tensor.
-
-    Raises
-    ------
-    ConfigError, UnknownNameError
-        If the batch cannot be shared by so many IPUs, or the chip does not exist.
     """
     run = load_training()
     if not is_count(ipus, MOST_IPUS):
@@ -217,56 +212,46 @@ def simulate_board(board: str, *, several_components: bool = False) -> GpuRun:
     boards = {item.name: item for item in read(Board, FILE, table="gpu")}
     chosen = boards[resolve_name("board", board, boards)]
     run = load_training()
-    report = simulate_gpu(
-        "braggnn",
-        chosen.gpu,
-        batch=run.batch,
-        precision=chosen.precision,
-        framework=chosen.framework,
-        optimizer="adam",
-    )
+    given = {"precision": chosen.precision, "framework": chosen.framework}
+    report = simulate_gpu("braggnn", chosen.gpu, batch=run.batch, optimizer="adam", **given)
     per_item = item_seconds(load_dataflow("stock"), several_components=several_components)
-    return GpuRun(
-        board=chosen.name,
-        report=report,
-        loader_s=run.batch * per_item / run.workers,
-        source=chosen.source,
-    )
+    loader_s = run.batch * per_item / run.workers
+    return GpuRun(board=chosen.name, report=report, loader_s=loader_s, source=chosen.source)
 
 
 def dataflow_frame(chips: Sequence[str] = tuple(SYSTEMS)) -> pd.DataFrame:
     """Predict the time to train of every dataflow on one chip.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per dataflow and chip: flow, title, chip, worker_us (per item), loader_ms (per batch),
-        chip_ms (all that is not waiting for the host), step_ms, bound ("host" or "chip"),
-        training_s, training_several_s (with as many components as synthetic patches hold).
+    Per dataflow and chip: flow, title, chip, worker_us (per item), loader_ms (per batch), chip_ms
+    (all that is not waiting for the host), step_ms, bound ("host" or "chip"), training_s,
+    training_several_s (with as many components as synthetic patches hold).
     """
     lines = []
     run = load_training()
-    for flow in load_dataflows().values():
+    for flow, chip in itertools.product(load_dataflows().values(), chips):
         item_s = item_seconds(flow)
-        for chip in chips:
-            report = simulate_flow(flow, chip=chip)
-            several = simulate_flow(flow, chip=chip, several_components=True)
-            waiting = report.result.parts_s.get("waiting for the host", 0.0)
-            lines.append(
-                {
-                    "flow": flow.name,
-                    "title": flow.title,
-                    "chip": chip,
-                    "worker_us": 1e6 * item_s,
-                    "loader_ms": 1e3 * run.batch * item_s / run.workers,
-                    "chip_ms": 1e3 * (report.result.step_s - waiting),
-                    "step_ms": 1e3 * report.result.step_s,
-                    "bound": "host" if waiting else "chip",
-                    "training_s": training_seconds(report),
-                    "training_several_s": training_seconds(several),
-                }
-            )
+        report = simulate_flow(flow, chip=chip)
+        several = simulate_flow(flow, chip=chip, several_components=True)
+        step_s, waiting = report.result.step_s, _waiting_s(report)
+        lines.append(
+            {
+                "flow": flow.name,
+                "title": flow.title,
+                "chip": chip,
+                "worker_us": 1e6 * item_s,
+                "loader_ms": 1e3 * run.batch * item_s / run.workers,
+                "chip_ms": 1e3 * (step_s - waiting),
+                "step_ms": 1e3 * step_s,
+                "bound": "host" if waiting else "chip",
+                "training_s": training_seconds(report),
+                "training_several_s": training_seconds(several),
+            }
+        )
     return pd.DataFrame(lines)
+
+
+def _waiting_s(report: Report) -> float:
+    return report.result.parts_s.get("waiting for the host", 0.0)
 
 
 SCALINGS = (
@@ -281,12 +266,9 @@ SCALINGS = (
 def scaling_frame(ipus: Sequence[int]) -> pd.DataFrame:
     """Predict the time to train over several IPUs, as `SCALINGS` lists.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per dataflow, chip and number of IPUs: flow, line (in words), chip, share, merged, ipus,
-        step_ms, bound ("host", "all-reduce" where that is the largest part, or "chip"), training_s,
-        and speedup over the fewest IPUs.
+    Per dataflow, chip and number of IPUs: flow, line (in words), chip, share, merged, ipus,
+    step_ms, bound ("host", "all-reduce" where that is the largest part, or "chip"), training_s, and
+    speedup over the fewest IPUs.
     """
     lines = []
     for name, share, merged in SCALINGS:
@@ -305,6 +287,6 @@ def scaling_frame(ipus: Sequence[int]) -> pd.DataFrame:
 
 def _bound(report: Report) -> str:
     parts = report.result.parts_s
-    if parts.get("waiting for the host"):
+    if _waiting_s(report):
         return "host"
     return "all-reduce" if max(parts, key=parts.__getitem__) == "gradient all-reduce" else "chip"

@@ -48,23 +48,10 @@ def peaks_with_centres(
     columns: int = 6,
     rows: int = 2,
 ) -> Figure:
-    """Draw the middle of patches with their true centre and what each method found.
+    """Draw the middle of the first patches with their true centre and what each method found.
 
-    Parameters
-    ----------
-    patches : numpy.ndarray
-        (count, 1, size, size), scaled to 0..1.
-    centres : numpy.ndarray
-        (count, 2) true centres in pixels, column first.
-    predicted : mapping of str to numpy.ndarray
-        Centres in pixels by method; at most three methods.
-    columns, rows : int
-        Patches shown, the first ones.
-
-    Raises
-    ------
-    StudyError
-        If there are too few patches or too many methods.
+    Patches are (count, 1, size, size), scaled to 0..1; centres (count, 2) in pixels, column first,
+    those that are predicted by method, at most three.
     """
     if len(patches) < columns * rows:
         raise StudyError(
@@ -84,20 +71,16 @@ def peaks_with_centres(
             (column, row), near = centres[number], _NEAR_PIXELS
             limits = {"xlim": (column - near, column + near), "ylim": (row + near, row - near)}
             axis.set(xticks=[], yticks=[], **limits)
+        figure.suptitle(f"{len(axes)} held-out peaks: the middle of each patch, and its centre")
     return figure
 
 
 def error_distributions(
     errors: Mapping[str, np.ndarray], marks: Sequence[tuple[float, float]] = ()
 ) -> Figure:
-    """Draw the share of peaks within each error, per method.
+    """Draw the share of peaks within each error in pixels, per method.
 
-    Parameters
-    ----------
-    errors : mapping of str to numpy.ndarray
-        Errors in pixels by method.
-    marks : sequence of (error in pixels, percent of peaks)
-        Published points.
+    `marks` are published points: error in pixels, percent of peaks.
     """
     with sheet(7.5, 4.2, legend=0) as (figure, (axis,)):
         for number, (method, values) in enumerate(errors.items()):
@@ -124,14 +107,9 @@ def loss_curves(frame: pd.DataFrame) -> Figure:
 
 
 def timelines_figure(timelines: Mapping[str, pd.DataFrame], *, window_ms: float = 20.0) -> Figure:
-    """Draw timelines under each other, with host, link and chip lanes.
+    """Draw timelines (`run_lanes`, by title) under each other, with host, link and chip lanes.
 
-    Parameters
-    ----------
-    timelines : mapping of str to pandas.DataFrame
-        Title to what `ipusim.study.argonne.timeline.run_lanes` returned.
-    window_ms : float
-        Milliseconds shown, from the steady state.
+    Shown are so many milliseconds from the steady state.
     """
     options = {"down": len(timelines), "legend": 0, "sharex": True}
     with sheet(9.6, 2.15 * len(timelines) + 0.4, **options) as (figure, axes):
@@ -173,18 +151,10 @@ def training_bars(
     published_s: Mapping[str, tuple[float, float]],
     goal_s: float,
 ) -> Figure:
-    """Draw the time of 500 epochs, predicted for GPUs and dataflows, with what the slides say.
+    """Draw the time of 500 epochs, predicted for GPUs and dataflows (`dataflow_frame`).
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.argonne.dataflow.dataflow_frame`.
-    boards : sequence of GpuRun
-    published_s : mapping of str to (low, high)
-        Seconds that follow from the slides, for a board or the name of a dataflow; equal ends are
-        one value.
-    goal_s : float
-        The goal of the slides.
+    `published_s` are the seconds that follow from the slides for a board or the name of a dataflow,
+    as two ends (equal ones are one value), `goal_s` is the slides' goal.
     """
     colours = {"GC200": "green", "Bow": "blue"}
     rows = [(f"{run.board}, stock loader", run.training_s, "purple", run.board) for run in boards]

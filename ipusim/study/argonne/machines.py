@@ -95,16 +95,8 @@ def _published() -> list[dict[str, str]]:
 def machine_frame() -> pd.DataFrame:
     """Compare every number of the slides on chip, machine and pods with the machine model.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per number: row_id, component, attribute, unit, published (as printed), derived (text, three
-        significant digits), error_percent and verdict (empty where it is not a number), note.
-
-    Raises
-    ------
-    DataError
-        If a data file is damaged.
+    Per number: row_id, component, attribute, unit, published (as printed), derived (text, three
+    significant digits), error_percent and verdict (empty where it is not a number), note.
     """
     lines = []
     for record in _published():
@@ -116,11 +108,8 @@ def machine_frame() -> pd.DataFrame:
         compared = not isinstance(value, str) and not pd.isna(number)
         notes = (record["qualifier"], _NOTES.get(attribute, ""))
         lines.append(
-            {
-                "row_id": record["row_id"],
-                "component": component,
-                "attribute": attribute,
-                "unit": record["unit"],
+            {name: record[name] for name in ("row_id", "component", "attribute", "unit")}
+            | {
                 "published": record["value"],
                 "derived": value if isinstance(value, str) else f"{value:,.4g}",
                 "error_percent": error_percent(value, number) if compared else float("nan"),
@@ -134,11 +123,8 @@ def machine_frame() -> pd.DataFrame:
 def good_computer_frame() -> pd.DataFrame:
     """Work out what the announcement of the Good computer means, with Bow chips in its place.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per quantity: quantity, announced (or what follows from the announcement alone), modelled
-        (8,192 Bow IPUs), unit, and how it is computed.
+    Per quantity: announced (or what follows from the announcement alone), modelled (8,192 Bow
+    IPUs), unit, and how it is computed.
     """
     system = load_system(GOOD)
     announced = {

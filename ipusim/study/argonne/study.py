@@ -67,12 +67,9 @@ def _flow(name: str) -> Side:
 def claims_frame() -> pd.DataFrame:
     """Recompute every ratio and time of the slides.
 
-    Returns
-    -------
-    pandas.DataFrame
-        `ipusim.study.claims.claims_frame` with the unit that the slides print and ``gpu``, how many
-        of which GPU stand on the other side and whether their rate is published. Of BraggNN the
-        interval is that of the GPU alone.
+    `ipusim.study.claims.claims_frame` with the unit that the slides print and ``gpu``, how many of
+    which GPU stand on the other side and whether their rate is published. Of BraggNN the interval
+    is that of the GPU alone.
     """
     frame = recompute(STUDY, Sides(STUDY, own={"board": _board, "flow": _flow}))
     units = load_claims(STUDY).set_index("claim_id")["unit"]
@@ -114,12 +111,9 @@ def goal_seconds() -> float:
 def reference_frame() -> pd.DataFrame:
     """Work out what the slides' time of 800 s means for each GPU that it may belong to.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per candidate ("V100", "A100"): the time of the final version that its ratio gives (s), the
-        time of the other GPU that follows from the other ratio (s), the times of the first version
-        from the ratio of 3 to 4 (s), and whether the final version meets the goal.
+    Per candidate ("V100", "A100"): the time of the final version that its ratio gives (s), the time
+    of the other GPU that follows from the other ratio (s), the times of the first version from the
+    ratio of 3 to 4 (s), and whether the final version meets the goal.
     """
     known = _bragg_ends()
     ratios = {"V100": known[AGAINST_V100][0], "A100": known[AGAINST_A100][0]}
@@ -147,12 +141,9 @@ def implied_seconds() -> dict[str, tuple[float, float]]:
 def uno_frame(batches: tuple[int, ...] = (32, 128, 512, 2048)) -> pd.DataFrame:
     """Show what bounds Uno on one IPU: a step by its parts, over the batch.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per batch: batch, kB per sample that cross the link, device_ms, transfers_ms, other_ms,
-        step_ms, link_percent (transfers over device), samples_per_s, and link_samples_per_s, the
-        most that the link alone could pass on.
+    Per batch: kB per sample that cross the link, device_ms, transfers_ms, other_ms, step_ms,
+    link_percent (transfers over device), samples_per_s, and link_samples_per_s, the most that the
+    link alone could pass on.
     """
     parts = [part.ipu for spec in load_specs(STUDY) for part in spec.parts]
     (options,) = (ipu for ipu in parts if ipu.get("model") == "uno")

@@ -10,12 +10,7 @@ from __future__ import annotations
 import pandas as pd
 
 from ipusim.report import Report
-from ipusim.study.argonne.dataflow import (
-    Dataflow,
-    item_seconds,
-    load_training,
-    simulate_flow,
-)
+from ipusim.study.argonne.dataflow import Dataflow, item_seconds, load_training, simulate_flow
 
 PREFETCHED = 2
 """Batches that a process prepares ahead (PyTorch's default prefetch_factor)."""
@@ -27,8 +22,7 @@ def lane_times(report: Report) -> tuple[float, float]:
     """Return the seconds per batch on the link and on the chip, nothing waited for."""
     parts = report.result.parts_s
     link = parts.get("transfers", 0.0)
-    waiting = parts.get("waiting for the host", 0.0)
-    return link, report.result.step_s - waiting - link
+    return link, report.result.step_s - parts.get("waiting for the host", 0.0) - link
 
 
 def run_lanes(

@@ -54,13 +54,7 @@ _COUNTS = ("seed", "rounding_seed", "train_peaks", "test_peaks", "batch", "steps
 def check_parameters(
     *, schedule: object, seed: object, checkpoint_dir: object, progress: object, ipus: object
 ) -> None:
-    """Refuse parameters of the notebook that the study cannot use, before anything is trained.
-
-    Raises
-    ------
-    ConfigError
-        Naming the first parameter that is wrong.
-    """
+    """Refuse parameters of the notebook that the study cannot use, before anything is trained."""
     good_ipus = isinstance(ipus, list) and ipus and len(set(map(str, ipus))) == len(ipus)
     good_ipus = good_ipus and all(
         is_count(count, MOST_IPUS) and count & (count - 1) == 0 for count in ipus
@@ -96,7 +90,7 @@ def train(
     progress: bool = True,
     rounding_seed: int = 0,
 ) -> tuple[list[bragg.TrainedBragg], bragg.Peaks]:
-    """Train in every arithmetic of `ipusim.study.argonne.braggnn.ARITHMETICS`.
+    """Train in every arithmetic of `ARITHMETICS`; return the runs and the held-out peaks.
 
     Parameters
     ----------
@@ -110,11 +104,6 @@ def train(
         Whether to show progress bars.
     rounding_seed : int
         Of the random bits; above 0 only what rounds stochastically is trained.
-
-    Returns
-    -------
-    tuple
-        The runs, and the held-out peaks.
     """
     plan = bragg.named_schedule(schedule)
     training, held_out = bragg.simulate_sets(plan, seed)
@@ -181,10 +170,7 @@ def shown_peaks(
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
     """Return the first held-out patches, their centres, and what two networks and the fit find.
 
-    Returns
-    -------
-    tuple
-        Patches (count, 1, 11, 11), true centres (count, 2) in pixels, centres by method.
+    Patches are (count, 1, 11, 11), true centres (count, 2) in pixels, as the centres by method.
     """
     some = held_out.part(0, SHOWN_PEAKS)
     patches, _ = bragg.prepare_patches(some.crops, some.centres)
@@ -220,32 +206,23 @@ def recorded() -> pd.DataFrame:
 def recorded_frame(reference: str = "32.32") -> pd.DataFrame:
     """Compare the recorded arithmetics with single precision.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per schedule and arithmetic: schedule, steps, batch, method, runs, medians of p50_px, p75_px
-        and p95_px, and the change of the 75th percentile against the reference on the same peaks,
-        in percent: median_change_percent, least_change_percent, most_change_percent.
+    Per schedule and arithmetic: schedule, steps, batch, method, runs, medians of p50_px, p75_px and
+    p95_px, and the change of the 75th percentile against the reference on the same peaks, in
+    percent: median_change_percent, least_change_percent, most_change_percent.
     """
-    lines = []
-    for schedule, part in recorded().groupby("schedule", sort=False):
-        base = part[part["method"] == reference].set_index("seed")["p75_px"]
-        for method, group in part.groupby("method", sort=False):
-            change = 100 * (group["p75_px"] / group["seed"].map(base) - 1)
-            lines.append(
-                {
-                    "schedule": schedule,
-                    "steps": int(group["steps"].iloc[0]),
-                    "batch": int(group["batch"].iloc[0]),
-                    "method": method,
-                    "runs": len(group),
-                    **{name: float(group[name].median()) for name in _COLUMNS[8:]},
-                    "median_change_percent": float(change.median()),
-                    "least_change_percent": float(change.min()),
-                    "most_change_percent": float(change.max()),
-                }
-            )
-    return pd.DataFrame(lines)
+    frame, same = recorded(), ["schedule", "seed"]
+    base = frame[frame["method"] == reference].set_index(same)["p75_px"]
+    on_same_peaks = base.loc[pd.MultiIndex.from_frame(frame[same])].to_numpy()
+    change = 100 * (frame["p75_px"] / on_same_peaks - 1)
+    groups = frame.assign(change=change).groupby(["schedule", "method"], sort=False)
+    pixels = {name: (name, "median") for name in _COLUMNS[8:]}
+    counted = groups.agg(
+        steps=("steps", "first"), batch=("batch", "first"), runs=("seed", "size"), **pixels,
+        median_change_percent=("change", "median"), least_change_percent=("change", "min"),
+        most_change_percent=("change", "max"),
+    ).reset_index()  # fmt: skip
+    counted.insert(3, "method", counted.pop("method"))
+    return counted
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -32,38 +32,18 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """One notebook.
+    """One notebook."""
 
-    Attributes
-    ----------
-    name : str
-        File name without ending, for example ``"01_qwant_c2_resnext"``.
-    path : pathlib.Path
-        The notebook.
-    title : str
-        Its first heading.
-    summary : str
-        Its first paragraph.
-    rows : str
-        Which published rows it is about, the ``study`` of `PublishedRow`; empty for none.
-    """
-
-    name: str
+    name: str  # of the file without ending, "01_qwant_c2_resnext"
     path: Path
-    title: str
-    summary: str
-    rows: str
+    title: str  # its first heading
+    summary: str  # its first paragraph
+    rows: str  # which published rows it is about, the study of `PublishedRow`; empty for none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One parameter of a notebook.
-
-    Attributes
-    ----------
-    name, type_name, default, help : str
-        As papermill reads them from the parameters cell; the default is source text.
-    """
+    """One parameter, as papermill reads it from the parameters cell; the default is source text."""
 
     name: str
     type_name: str
@@ -108,10 +88,8 @@ def list_studies(folder: Path | None = None) -> tuple[Study, ...]:
     for path in sorted((folder or files.notebooks_dir()).glob("*.ipynb")):
         if _NAME.match(path.stem):
             title, summary = _front_matter(path)
-            rows = numbers.get(path.stem[:2], "")
-            studies.append(
-                Study(name=path.stem, path=path, title=title, summary=summary, rows=rows)
-            )
+            said = {"title": title, "summary": summary, "rows": numbers.get(path.stem[:2], "")}
+            studies.append(Study(name=path.stem, path=path, **said))
     return tuple(studies)
 
 
@@ -169,9 +147,8 @@ def _parameter(node: ast.Assign | ast.AnnAssign, source: str) -> Parameter:
     else:
         name, type_name = ast.unparse(node.targets[0]), type(ast.literal_eval(node.value)).__name__
     rest = source.splitlines()[node.end_lineno - 1][node.end_col_offset :]
-    return Parameter(
-        name=name, type_name=type_name, default=default, help=rest.partition("#")[2].strip()
-    )
+    words = rest.partition("#")[2].strip()
+    return Parameter(name=name, type_name=type_name, default=default, help=words)
 
 
 def split_assignments(pairs: Iterable[str]) -> dict[str, str]:

@@ -176,19 +176,8 @@ def tier_panel(frame: pd.DataFrame, x: str, title: str, unit: str) -> Panel:
 def comparison_panels(panels: Sequence[Panel], *, x_label: str, columns: int = 0) -> Figure:
     """Draw published and predicted values side by side, one panel per metric.
 
-    Parameters
-    ----------
-    panels : sequence of Panel
-        At least one.
-    x_label : str
-        Label of every horizontal axis.
-    columns : int
-        Panels side by side; 0 puts all into one line.
-
-    Raises
-    ------
-    StudyError
-        If a series is not one of `SERIES`.
+    So many columns of panels stand side by side; 0 puts all into one line. The series of a `Panel`
+    are those of `SERIES`.
     """
     across = min(columns or len(panels), len(panels))
     down = -(-len(panels) // across)
@@ -361,20 +350,7 @@ def layer_breakdown(parts: Mapping[str, pd.DataFrame], *, title: str = "") -> Fi
 
 
 def published_against_predicted(frame: pd.DataFrame, *, metric: str = "throughput") -> Figure:
-    """Draw every predicted row of one metric against what was published, all tiers.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts`.
-    metric : str
-        Which metric.
-
-    Raises
-    ------
-    StudyError
-        If no row of that metric is predicted.
-    """
+    """Draw every predicted row of one metric of `verdicts` against what was published, by tier."""
     shown = frame[(frame["status"] == PREDICTED) & (frame["metric"] == metric)]
     if shown.empty:
         raise StudyError(f"No predicted row has the metric {metric!r}: choose another metric.")

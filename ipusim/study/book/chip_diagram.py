@@ -32,29 +32,17 @@ _SHOWN_MACHINES = 4
 def chip_diagram(system: System) -> Figure:
     """Draw a system and one of its chips.
 
-    Parameters
-    ----------
-    system : System
-        Any system; at most four IPUs and four machines are drawn, the rest is counted in words.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Left: one chip with every tile, the exchange between them, its IPU-Links and its host link.
-        Right: how the system joins its chips, with one tile enlarged below.
+    Left: one chip with every tile, the exchange between them, its IPU-Links and its host link.
+    Right: how the system joins its chips (at most four IPUs and four machines are drawn, the rest
+    is counted in words), with one tile enlarged below.
     """
     with figure_style():
         figure = Figure(figsize=(11.5, 6.4), layout="none")
         chip_axis = figure.add_axes((0.01, 0.02, 0.60, 0.96))
         system_axis = figure.add_axes((0.63, 0.445, 0.36, 0.535))
         tile_axis = figure.add_axes((0.63, 0.02, 0.36, 0.38))
-        for axis, width, height in (
-            (chip_axis, 100, 100),
-            (system_axis, 100, 82),
-            (tile_axis, 100, 58),
-        ):
-            axis.set_xlim(0, width)
-            axis.set_ylim(0, height)
+        for axis, height in ((chip_axis, 100), (system_axis, 82), (tile_axis, 58)):
+            axis.set(xlim=(0, 100), ylim=(0, height))
             axis.axis("off")
         _draw_chip(chip_axis, system.chip)
         _draw_system(system_axis, system)
@@ -65,11 +53,8 @@ def chip_diagram(system: System) -> Figure:
 def _box(axis: Axes, x: float, y: float, width: float, height: float, **look: object) -> None:
     """Draw a box with slightly rounded corners."""
     defaults = {"facecolor": _PAPER, "edgecolor": _INK, "linewidth": 1.0}
-    axis.add_patch(
-        FancyBboxPatch(
-            (x, y), width, height, boxstyle="round,pad=0,rounding_size=1.2", **(defaults | look)
-        )
-    )
+    shape = {"boxstyle": "round,pad=0,rounding_size=1.2"} | defaults | look
+    axis.add_patch(FancyBboxPatch((x, y), width, height, **shape))
 
 
 def _text(axis: Axes, x: float, y: float, text: str, **look: object) -> None:
@@ -110,20 +95,12 @@ def _draw_chip(axis: Axes, chip: Chip) -> None:
         f"{chip.name}: {chip.tiles:,} tiles, {chip.clock_hz / 1e9:.2f} GHz", x=0.02, y=0.961
     )
     _box(axis, 11, 9, 78, 76, linewidth=1.6)
-    bands = ((52.0, 82.5), (11.5, 42.0))
-    axis.add_patch(
-        PathPatch(_tiles_path(chip, 13.5, 86.9, bands), facecolor=_TILE, edgecolor="none")
-    )
+    tiles = _tiles_path(chip, 13.5, 86.9, ((52.0, 82.5), (11.5, 42.0)))
+    axis.add_patch(PathPatch(tiles, facecolor=_TILE, edgecolor="none"))
     _box(axis, 13.0, 43.6, 74, 6.8, facecolor=_EXCHANGE, edgecolor="none")
-    _text(
-        axis,
-        50,
-        47,
-        f"exchange: any tile to any tile, {chip.exchange_bytes_per_cycle} B per cycle and tile"
-        f" ({chip.exchange_bytes_per_s / 1e12:.1f} TB/s)",
-        fontsize=9.5,
-        fontweight="bold",
-    )
+    rate = f"exchange: any tile to any tile, {chip.exchange_bytes_per_cycle} B per cycle and tile"
+    rate += f" ({chip.exchange_bytes_per_s / 1e12:.1f} TB/s)"
+    _text(axis, 50, 47, rate, fontsize=9.5, fontweight="bold")
     for x in (3.0, 91.5):
         side = chip.ipu_links // 2 if x < 50 else chip.ipu_links - chip.ipu_links // 2
         for index in range(side):
@@ -134,14 +111,8 @@ def _draw_chip(axis: Axes, chip: Chip) -> None:
     _box(axis, 34, 0.8, 32, 5.4, facecolor=_HOST, edgecolor="none")
     axis.plot([50, 50], [6.2, 9], color=_HOST, linewidth=2.6)
     _text(axis, 50, 3.5, "host link", fontweight="bold")
-    memory_mib = chip.sram_bytes / 2**20
-    _text(
-        axis,
-        50,
-        88,
-        f"{memory_mib:,.0f} MiB of memory, all of it inside the tiles; "
-        f"{chip.tiles * chip.workers:,} worker threads",
-    )
+    memory = f"{chip.sram_bytes / 2**20:,.0f} MiB of memory, all of it inside the tiles; "
+    _text(axis, 50, 88, f"{memory}{chip.tiles * chip.workers:,} worker threads")
 
 
 def _draw_system(axis: Axes, system: System) -> None:

@@ -20,18 +20,10 @@ _KERNEL_CONFIG = "c.IPKernelApp.log_level = 40\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a notebook did not finish.
+    """Why a notebook did not finish."""
 
-    Attributes
-    ----------
-    cell : int
-        Number of the failing code cell, from 1; 0 when no cell is to blame.
-    error : str
-        Name and first line of the exception.
-    """
-
-    cell: int
-    error: str
+    cell: int  # number of the failing code cell, from 1; 0 when no cell is to blame
+    error: str  # name and first line of the exception
 
     @property
     def interrupted(self) -> bool:

@@ -21,29 +21,15 @@ _BADGES = {"done": ("hit", "has run"), "failed": ("failed", "failed")}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """What the page shows of one study.
-
-    Attributes
-    ----------
-    name, title, summary : str
-        Of the notebook.
-    status : str
-        ``"done"``, ``"failed"`` or ``"not run"``.
-    message : str
-        Why it failed.
-    files : tuple of str
-        Its outputs, relative to the page.
-    verdict : Verdict or None
-        What its own run came to.
-    """
+    """What the page shows of one study."""
 
     name: str
     title: str
     summary: str
-    status: str
-    message: str
-    files: tuple[str, ...]
-    verdict: Verdict | None = None
+    status: str  # "done", "failed" or "not run"
+    message: str  # why it failed
+    files: tuple[str, ...]  # its outputs, relative to the page
+    verdict: Verdict | None = None  # what its own run came to
 
     @property
     def badge(self) -> tuple[str, str]:

@@ -22,31 +22,16 @@ PARAMETERS_TAG = "parameters"
 LONGEST_CELL_LINES = 20
 _NOTEBOOK_METADATA = {"kernelspec", "language_info"}
 _CELL_METADATA = {"tags", "jupyter", "slideshow"}
-_LOGIC = (
-    ast.FunctionDef,
-    ast.AsyncFunctionDef,
-    ast.ClassDef,
-    ast.For,
-    ast.AsyncFor,
-    ast.While,
-    ast.Lambda,
-)
+_LOGIC = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.For, ast.AsyncFor, ast.While,
+          ast.Lambda)  # fmt: skip
 _KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
 def cleaned(notebook: dict[str, Any]) -> dict[str, Any]:
-    """Return a notebook without what changes at every run.
+    """Return a copy of a notebook (format 4, read from JSON) without what changes at every run.
 
-    Parameters
-    ----------
-    notebook : dict
-        A notebook of format 4 as read from JSON; it is not changed.
-
-    Returns
-    -------
-    dict
-        A copy that keeps cells, outputs and execution counts, the kernel's name, and of each
-        cell's metadata only tags and collapsed state, of an output's the words for its picture.
+    It keeps cells, outputs and execution counts, the kernel's name, and of each cell's metadata
+    only tags and collapsed state, of an output's the words for its picture.
     """
     copy = json.loads(json.dumps(notebook))
     copy["metadata"] = {"kernelspec": dict(_KERNELSPEC), "language_info": {"name": "python"}}
@@ -152,19 +137,11 @@ def _metadata_problems(notebook: dict[str, Any]) -> Iterable[str]:
 
 
 def problems(notebook: dict[str, Any]) -> list[str]:
-    """Return everything that keeps a notebook from being committed.
+    """Return a phrase for everything that keeps a notebook from being committed.
 
-    Parameters
-    ----------
-    notebook : dict
-        A notebook of format 4 as read from JSON.
-
-    Returns
-    -------
-    list of str
-        One phrase per problem; empty for a good notebook. Code cells must be run 1 to N in order,
-        hold calls and no logic, show no error, and at least one must be tagged for nbval to
-        compare, with output. The first code cell, and no other, is tagged ``parameters``.
+    Code cells must be run 1 to N in order, hold calls and no logic, show no error, and at least one
+    must be tagged for nbval to compare, with output. The first code cell, and no other, is tagged
+    ``parameters``.
     """
     found = list(_metadata_problems(notebook))
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]

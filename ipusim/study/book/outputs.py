@@ -42,12 +42,12 @@ def save_figure(figure: Figure, name: str, output_dir: str | Path) -> tuple[Path
     return png, svg
 
 
-def figure_bytes(figure: Figure, kind: str) -> bytes:
+def figure_bytes(figure: Figure, kind: str, *, dpi: int = PNG_DPI) -> bytes:
     """Render a figure as "png" or "svg", without a date and with fixed identifiers."""
     import matplotlib as mpl  # only here: it takes half a second to import
 
     buffer = BytesIO()
     metadata = {"Date": None} if kind == "svg" else {"Software": None}
     with mpl.rc_context({"svg.hashsalt": SVG_SALT}):
-        figure.savefig(buffer, format=kind, dpi=PNG_DPI, metadata=metadata, bbox_inches="tight")
+        figure.savefig(buffer, format=kind, dpi=dpi, metadata=metadata, bbox_inches="tight")
     return buffer.getvalue()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import pandas as pd
 from ipusim import files
 from ipusim.errors import DataError, StudyError, unknown_name
 from ipusim.study.book.catalogue import default_values, load_spec
-from ipusim.study.book.outputs import save_figure, save_table
+from ipusim.study.book.outputs import figure_bytes, save_figure, save_table
 from ipusim.study.book.parameters import checked
 from ipusim.study.table import DEFAULT_DIGITS, FoldedTable, Table
 from ipusim.study.verdicts.summary import Verdict, verdict_on
@@ -27,33 +26,18 @@ NOTEBOOK_DPI = 105
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A drawn figure that prints as its description.
-
-    Attributes
-    ----------
-    figure : matplotlib.figure.Figure
-        The figure.
-    description : str
-        What it shows, for those who cannot see it and for text outputs.
-    """
+    """A drawn figure that prints as its description."""
 
     figure: Figure
-    description: str
+    description: str  # what it shows, for those who cannot see it and for text outputs
 
     def __repr__(self) -> str:
         return f"Figure: {self.description}"
 
     def _repr_png_(self) -> tuple[bytes, dict[str, str]]:
         """Return the picture with its alternative text, which nbconvert and Lab read."""
-        buffer = BytesIO()
-        self.figure.savefig(
-            buffer,
-            format="png",
-            dpi=NOTEBOOK_DPI,
-            bbox_inches="tight",
-            metadata={"Software": None},
-        )
-        return buffer.getvalue(), {"alt": self.description}
+        png = figure_bytes(self.figure, "png", dpi=NOTEBOOK_DPI)
+        return png, {"alt": self.description}
 
 
 class Page:

@@ -8,33 +8,13 @@ from typing import Any
 
 import pandas as pd
 
+from ipusim.files import read_tables
 from ipusim.study.book.catalogue import Study, load_specs
 from ipusim.study.book.site import COVERAGE, ROWS, render
+from ipusim.study.table import HEADINGS_FILE
 from ipusim.study.verdicts.compare import RUN_COLUMNS
 from ipusim.study.verdicts.errors import HIT_PERCENT, NEAR_PERCENT, error_percent
 
-_COLUMNS = (
-    # key, title, right-aligned, left out on narrow screens
-    ("name", "row", False, False),
-    ("study", "document", False, True),
-    ("system", "machine", False, True),
-    ("metric", "what", False, True),
-    ("published", "published", True, False),
-    ("predicted", "predicted", True, False),
-    ("interval", "80 % interval", True, True),
-    ("error", "error %", True, False),
-    ("verdict", "verdict", False, False),
-)
-_COVERAGE = (
-    ("name", "value", False, False),
-    ("study", "document", False, True),
-    ("kind", "table", False, True),
-    ("printed", "printed", False, False),
-    ("unit", "unit", False, True),
-    ("answer", "answer", False, False),
-    ("verdict", "verdict", False, False),
-    ("note", "what was found, or why not", False, True),
-)
 _FILTERS = ("study", "family", "system", "mode", "metric", "verdict")
 _DETAILS = (
     "row_id",
@@ -50,13 +30,9 @@ _DETAILS = (
 
 
 def rows_html(frame: pd.DataFrame, studies: Sequence[Study] = ()) -> str:
-    """Return the page of all rows.
+    """Return the page of all rows, one HTML document that needs nothing from the network.
 
-    Returns
-    -------
-    str
-        One HTML document that needs nothing from the network. Its address takes the filters after
-        ``#``, as ``rows.html#family=bert&mode=training``.
+    Its address takes the filters after ``#``, as ``rows.html#family=bert&mode=training``.
     """
     return render(
         "rows.html.j2",
@@ -68,26 +44,18 @@ def rows_html(frame: pd.DataFrame, studies: Sequence[Study] = ()) -> str:
         f"within {NEAR_PERCENT:g} %, a miss above.",
         source="verdicts.csv",
         order="error",
-        **_listing([_row(row) for row in frame.to_dict("records")], _COLUMNS, _FILTERS),
+        **_listing([_row(row) for row in frame.to_dict("records")], "rows", _FILTERS),
     )
 
 
 def coverage_html(frame: pd.DataFrame, studies: Sequence[Study] = ()) -> str:
-    """Return the page that says where each published value is regenerated, or why not.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.coverage.coverage`.
-    studies : sequence of Study
-        Whose pages the menu names.
-    """
+    """Return the page of `coverage`: where each published value is regenerated, or why not."""
     rows = [
         {"name": line["what"], **line, "verdict": line["verdict"] or "none"}
         for line in frame.assign(study=frame["study"].map(_documents())).to_dict("records")
     ]
     for row in rows:
-        row["shown"] = {key: _text(row[key]) for key, *_ in _COVERAGE}
+        row["shown"] = {column["key"]: _text(row[column["key"]]) for column in _columns("coverage")}
         row["details"] = [["row", row["row_id"]], ["page", row["where"]], ["note", row["note"]]]
         row["search"] = f"{row['name']} {row['row_id']}".lower()
     return render(
@@ -100,20 +68,22 @@ def coverage_html(frame: pd.DataFrame, studies: Sequence[Study] = ()) -> str:
         "test), or not tested for the reason given.",
         source="coverage.csv",
         order="study",
-        **_listing(rows, _COVERAGE, ("study", "kind", "answer", "verdict")),
+        **_listing(rows, "coverage", ("study", "kind", "answer", "verdict")),
     )
 
 
-def _listing(
-    rows: list[dict[str, Any]], shown: Sequence[tuple[str, str, bool, bool]], by: Sequence[str]
-) -> dict[str, Any]:
+def _columns(page: str) -> list[dict[str, Any]]:
+    """Return the columns of a page in data/headings.toml."""
+    blank = {"number": False, "wide": False}
+    return [blank | column for column in read_tables(HEADINGS_FILE)["pages"][page]]
+
+
+def _listing(rows: list[dict[str, Any]], page: str, by: Sequence[str]) -> dict[str, Any]:
     """Return the rows, columns and filters of a page."""
-    titles = {key: title for key, title, *_ in shown}
+    titles = {column["key"]: column["title"] for column in _columns(page)}
     return {
         "rows": rows,
-        "columns": [
-            dict(zip(("key", "title", "number", "wide"), line, strict=True)) for line in shown
-        ],
+        "columns": _columns(page),
         "filters": [
             (name, titles.get(name, name), sorted({row[name] for row in rows if row[name]}))
             for name in by

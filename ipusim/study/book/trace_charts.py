@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -15,20 +16,7 @@ from ipusim.study.book.charts import OKABE_ITO, PHASES, lane, name_places, sheet
 
 
 def heaviest_window(trace: pd.DataFrame, op: str) -> pd.DataFrame:
-    """Return the phases of one operation, with times from its start.
-
-    Parameters
-    ----------
-    trace : pandas.DataFrame
-        ``report.trace``.
-    op : str
-        Name of an operation in it.
-
-    Raises
-    ------
-    StudyError
-        If the operation has no superstep.
-    """
+    """Return the phases of one operation of ``report.trace``, with times from its start."""
     part = trace[trace["op"] == op]
     if part.empty:
         raise StudyError(f"The trace has no operation {op!r}: use a name of report.layers.")
@@ -36,13 +24,9 @@ def heaviest_window(trace: pd.DataFrame, op: str) -> pd.DataFrame:
 
 
 def superstep_figure(window: pd.DataFrame, *, title: str) -> Figure:
-    """Draw supersteps one after the other: sync, exchange, copy and compute in lanes.
+    """Draw supersteps one after the other, sync, exchange, copy and compute in lanes.
 
-    Parameters
-    ----------
-    window : pandas.DataFrame
-        Rows of ``report.trace``; for example from `heaviest_window`.
-    title : str
+    `window` are rows of ``report.trace``, for example from `heaviest_window`.
     """
     lanes = list(PHASES)
     dotted = {"color": OKABE_ITO["grey"], "linewidth": 0.7, "linestyle": ":", "zorder": 0}
@@ -60,15 +44,8 @@ def superstep_figure(window: pd.DataFrame, *, title: str) -> Figure:
 def execution_trace(report: Report, *, title: str, bins: int = 80) -> Figure:
     """Draw a micro-batch as PopVision does: pass by pass, and what the tiles do over time.
 
-    The weight update that follows is a program of its own and not drawn.
-
-    Parameters
-    ----------
-    report : Report
-        A training step.
-    title : str
-    bins : int
-        Slices of time of the lower panel.
+    `report` is that of a training step; the weight update that follows is a program of its own and
+    not drawn. The lower panel has `bins` slices of time.
     """
     passes = _passes(report)
     kinds = dict(zip(dict.fromkeys(passes["kind"]), itertools.cycle(_KINDS), strict=False))
@@ -94,17 +71,16 @@ def _passes(report: Report) -> pd.DataFrame:
     """Return each operation of the micro-batch with its pass, kind, start and duration."""
     phases = {op.name: op.phase for op in report.result.graph.ops}
     clock = report.config.system.chip.clock_hz
-    now, lines = 0, []
-    for op in report.result.program.ops:
-        phase = phases.get(op.name, "forward")
-        lines.append(
-            {
-                "op": op.name,
-                "kind": op.kind,
-                "phase": phase if phase in _PASSES else "backward",
-                "start_us": 1e6 * now / clock,
-                "duration_us": 1e6 * op.cycles / clock,
-            }
-        )
-        now += op.cycles
-    return pd.DataFrame([line for line in lines if line["duration_us"]])
+    ops = report.result.program.ops
+    passes = [phases.get(op.name, "forward") for op in ops]
+    cycles = np.array([op.cycles for op in ops])
+    frame = pd.DataFrame(
+        {
+            "op": [op.name for op in ops],
+            "kind": [op.kind for op in ops],
+            "phase": [name if name in _PASSES else "backward" for name in passes],
+            "start_us": 1e6 * (cycles.cumsum() - cycles) / clock,
+            "duration_us": 1e6 * cycles / clock,
+        }
+    )
+    return frame[frame["duration_us"] > 0]

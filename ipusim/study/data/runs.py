@@ -28,52 +28,26 @@ _TRUTH = {"true": True, "false": False, "": None}
 
 @dataclass(frozen=True, kw_only=True)
 class _Facts:
-    """One way in which a published number was measured; `None` stands for an option's default.
+    """One way in which a published number was measured.
 
-    Every option of `ipusim.simulate` is an attribute, besides those below.
-
-    Attributes
-    ----------
-    run_id : str
-        Identifier shared by every number of that run, for example ``"results.inference.058"``.
-    family : str
-        Model family, the unit that leave-one-family-out leaves out.
-    model : str or None
-        Name in the zoo; None when the network is not there.
-    epoch_items : int or None
-        Items of an epoch, or of a whole run, where a published time covers them.
-    reported_per_item : float
-        What the published throughput counts per item of a micro-batch: 1 unless an item is, say, a
-        pack of sequences.
-    latency_per_item : bool or None
-        Whether the published latency is the time of a step over its items on one replica; None
-        where it is that of a request.
-    series : str
-        Runs that differ in the number of chips only share a name; empty for others.
-    confidence : str
-        How well the recipe is known.
-    assumed : tuple of str
-        Names of the fields whose value no source gives.
-    source : str
-        Where the recipe comes from.
-    not_modelled : str
-        Why no prediction is made; empty when one is made.
-    note : str
-        What a reader of the verdict must know, for example a wrong printed batch.
+    Every option of `ipusim.simulate` is an attribute besides; `None` stands for its default.
+    ``reported_per_item`` is what the published throughput counts per item of a micro-batch: 1
+    unless an item is, say, a pack of sequences. With ``latency_per_item`` the published latency is
+    the time of a step over its items on one replica, else that of a request.
     """
 
-    run_id: str
-    family: str
-    model: str | None
-    epoch_items: int | None
+    run_id: str  # shared by every number of that run, "results.inference.058"
+    family: str  # the unit that leave-one-family-out leaves out
+    model: str | None  # name in the zoo; None when the network is not there
+    epoch_items: int | None  # of an epoch, or of a whole run, where a published time covers them
     reported_per_item: float
     latency_per_item: bool | None
-    series: str
-    confidence: str
-    assumed: tuple[str, ...]
+    series: str  # shared by runs that differ in the number of chips only; empty for others
+    confidence: str  # how well the recipe is known
+    assumed: tuple[str, ...]  # names of the fields whose value no source gives
     source: str
-    not_modelled: str
-    note: str
+    not_modelled: str  # why no prediction is made; empty when one is made
+    note: str  # what a reader of the verdict must know, for example a wrong printed batch
 
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments of `ipusim.simulate`, unknown ones left to the defaults."""
@@ -87,13 +61,7 @@ class _Facts:
 
     @property
     def items_per_step(self) -> int:
-        """Items that the whole system finishes in one step (micro-batch x replicas x accumulation).
-
-        Raises
-        ------
-        DataError
-            If the micro-batch or the number of replicas is not known.
-        """
+        """Items that the whole system finishes in one step: micro-batch, replicas, accumulation."""
         if self.micro_batch is None or self.replicas is None:
             raise DataError(
                 f"Run {self.run_id!r} has no micro-batch or no replica count: "
@@ -102,13 +70,7 @@ class _Facts:
         return self.micro_batch * self.replicas * (self.gradient_accumulation or 1)
 
     def step_s_at(self, reported_per_s: float) -> float:
-        """Return the seconds per step of the whole system at a throughput as it is published.
-
-        Raises
-        ------
-        DataError
-            As `items_per_step`.
-        """
+        """Return the seconds per step of the whole system at a throughput as it is published."""
         return self.items_per_step * self.reported_per_item / reported_per_s
 
 
@@ -232,15 +194,7 @@ def load_runs() -> dict[str, RunConfiguration]:
 
 
 def load_run(run_id: str) -> RunConfiguration:
-    """Return one run configuration.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such run.
-    DataError
-        If the file is missing or damaged.
-    """
+    """Return one run configuration; an UnknownNameError with the nearest name if there is none."""
     runs = load_runs()
     if run_id not in runs:
         raise unknown_name("run", run_id, runs)

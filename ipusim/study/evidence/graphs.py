@@ -8,8 +8,10 @@ layout that they want.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from ipusim.compiler.program import Program
 from ipusim.compiler.state import TensorLayout
@@ -42,7 +44,7 @@ FINGERPRINT_SLACK_BYTES = 64
 """Worst-tile bytes agree with a plan when they exceed region start and partials by no more."""
 
 FULLY_CONNECTED = ("fully_connected", "fully_connected_grouped")
-_ROLES = {"x": "input", "w": "parameter", "dy": "input"}
+_ROLES = {"x": "input", "dy": "input", "i": "input", "c": "input", "w": "parameter"}
 _REDUCTIONS = {"ADD": "sum", "MAX": "max", "SQUARE_ADD": "sumsquare"}
 
 
@@ -118,12 +120,10 @@ def _pooling(record: dict[str, str], dtype: str) -> Graph:
     shapes |= dict.fromkeys(("y", "dy"), (pool.batch, pool.channels, *pool.out_field))
     back = replace(pool, backward=True)
     ops = [
-        Op(name="forward", params=pool, inputs=("x",), outputs=("y",)),
-        Op(
-            name="gradient", params=back, inputs=("dy", "x", "y"), outputs=("dx",), phase="backward"
-        ),
+        _op("forward", pool, "x", "y"),
+        _op("gradient", back, "dy x y", "dx", "backward"),
     ]
-    return _graph(shapes, _ROLES, list(shapes), ops, ("x", "dy"), ("y", "dx"), dtype)
+    return _graph(shapes, ops, ("y", "dx"), dtype)
 
 
 def _reduction(record: dict[str, str], dtype: str) -> Graph:
@@ -138,9 +138,7 @@ def _reduction(record: dict[str, str], dtype: str) -> Graph:
         shape=shape,
         axes=axes,
     )
-    shapes = {"x": shape, "y": (outer,)}
-    ops = [Op(name="reduce", params=reduce, inputs=("x",), outputs=("y",))]
-    return _graph(shapes, _ROLES, list(shapes), ops, ("x",), ("y",), dtype)
+    return _graph({"x": shape, "y": (outer,)}, [_op("reduce", reduce, "x", "y")], ("y",), dtype)
 
 
 def _embedding(record: dict[str, str], dtype: str) -> Graph:
@@ -150,17 +148,10 @@ def _embedding(record: dict[str, str], dtype: str) -> Graph:
     shapes = {"w": (rows, width), "i": (indices,), "y": (indices, width), "dy": (indices, width)}
     shapes |= {"dw": shapes["w"]}
     ops = [
-        Op(name="lookup", params=lookup, inputs=("w", "i"), outputs=("y",)),
-        Op(
-            name="update",
-            params=replace(lookup, function="add"),
-            inputs=("dy", "i"),
-            outputs=("dw",),
-            phase="backward",
-        ),
+        _op("lookup", lookup, "w i", "y"),
+        _op("update", replace(lookup, function="add"), "dy i", "dw", "backward"),
     ]
-    roles = _ROLES | {"i": "input"}
-    return _graph(shapes, roles, list(shapes), ops, ("i", "dy"), ("y", "dw"), dtype)
+    return _graph(shapes, ops, ("y", "dw"), dtype)
 
 
 def _recurrent(record: dict[str, str], dtype: str) -> Graph:
@@ -178,12 +169,7 @@ def _recurrent(record: dict[str, str], dtype: str) -> Graph:
     )
 
 
-_BUILD = {
-    "reduce": _reduction,
-    "embedding": _embedding,
-    "lstm": _recurrent,
-    "gru": _recurrent,
-}
+_BUILD = {"reduce": _reduction, "embedding": _embedding, "lstm": _recurrent, "gru": _recurrent}
 
 
 def forward_graph(layer: Conv | MatMul, dtype: str) -> Graph:
@@ -191,19 +177,12 @@ def forward_graph(layer: Conv | MatMul, dtype: str) -> Graph:
 
     A product without stored weights is a gemm, D = A B + C.
     """
-    shapes = _shapes(layer)
-    roles = dict(_ROLES)
-    gemm = isinstance(layer, MatMul) and not layer.weights_operand
-    if gemm:
-        roles["w"] = "input"
-    names = ["x", "w", "y", *(("c", "z") if gemm else ())]
+    shapes, ops = _shapes(layer), [_op("forward", layer, "x w", "y")]
+    if not isinstance(layer, MatMul) or layer.weights_operand:
+        return _graph(shapes, ops, ("y",), dtype)
     shapes |= {"c": shapes["y"], "z": shapes["y"]}
-    roles["c"] = "input"
-    ops = [Op(name="forward", params=layer, inputs=("x", "w"), outputs=("y",))]
-    if gemm:
-        ops.append(_scaled_add("y", "c", "z", layer.groups * layer.m * layer.n, "forward"))
-    inputs = tuple(name for name in names if roles.get(name) == "input")
-    return _graph(shapes, roles, names, ops, inputs, (names[-1],), dtype)
+    ops.append(_scaled_add("y", "c", "z", prod(shapes["y"]), "forward"))
+    return _graph(shapes, ops, ("z",), dtype, {"w": "input"})
 
 
 def training_graph(layer: Conv | MatMul, dtype: str) -> Graph:
@@ -217,36 +196,22 @@ def training_graph(layer: Conv | MatMul, dtype: str) -> Graph:
     convolution = isinstance(layer, Conv)
     back = conv_data_gradient(layer) if convolution else matmul_data_gradient(layer)
     update = conv_weight_gradient(layer) if convolution else matmul_weight_gradient(layer)
-    shapes = _shapes(layer)
-    shapes |= {"dx": shapes["x"], "dw": shapes["w"], "updated": shapes["w"]}
-    names = ["x", "w", "dy", "y", "dx", "dw", "updated"]
+    one = _shapes(layer)
+    shapes = {name: one[name[-1]] for name in ("x", "w", "dy", "y", "dx", "dw")}
+    shapes["updated"] = one["w"]
     ops: list[Op] = []
     if convolution and replace(back, pass_kind="forward") == layer:
         for source in ("x", "dy"):
-            target = f"{source} argument"
-            shapes[target] = shapes[source]
-            names.append(target)
-            copy = Layout(function="copy", elements=_elements(shapes[source]), moves_data=True)
-            ops.append(Op(name=f"copy {source}", params=copy, inputs=(source,), outputs=(target,)))
+            copied = shapes[f"{source}_argument"] = shapes[source]
+            copy = Layout(function="copy", elements=prod(copied), moves_data=True)
+            ops.append(_op(f"copy {source}", copy, source, f"{source}_argument"))
     ops += [
-        Op(name="forward", params=layer, inputs=("x", "w"), outputs=("y",)),
-        Op(
-            name="data gradient",
-            params=back,
-            inputs=("dy", "w"),
-            outputs=("dx",),
-            phase="backward",
-        ),
-        Op(
-            name="weight gradient",
-            params=update,
-            inputs=("x", "dy"),
-            outputs=("dw",),
-            phase="backward",
-        ),
-        _scaled_add("w", "dw", "updated", _elements(shapes["w"]), "update"),
+        _op("forward", layer, "x w", "y"),
+        _op("data gradient", back, "dy w", "dx", "backward"),
+        _op("weight gradient", update, "x dy", "dw", "backward"),
+        _scaled_add("w", "dw", "updated", prod(shapes["w"]), "update"),
     ]
-    return _graph(shapes, _ROLES, names, ops, ("x", "dy"), ("y", "dx", "updated"), dtype)
+    return _graph(shapes, ops, ("y", "dx", "updated"), dtype)
 
 
 def recurrent_graph(layer: Recurrent, dtype: str) -> Graph:
@@ -262,27 +227,22 @@ def recurrent_graph(layer: Recurrent, dtype: str) -> Graph:
         "y": state,
         "kept": (layer.steps, layer.saved, layer.batch, layer.hidden),
     }
-    shapes |= {f"d{name}": shapes[name] for name in ("x", "w", "r", "b")}
-    roles = dict.fromkeys(("x", "dy"), "input") | dict.fromkeys(("w", "r", "b"), "parameter")
-    inputs = ("x", "w", "r", "b")
+    roles = {"r": "parameter", "b": "parameter"}
     if not layer.training:
-        ops = [Op(name="forward", params=layer, inputs=inputs, outputs=("y",))]
-        return _graph(shapes, roles, [*inputs, "y"], ops, ("x",), ("y",), dtype)
-    gradients = ("dx", "dw", "dr", "db")
+        kept = {name: shapes[name] for name in ("x", "w", "r", "b", "y")}
+        return _graph(kept, [_op("forward", layer, "x w r b", "y")], ("y",), dtype, roles)
+    shapes |= {f"d{name}": shapes[name] for name in ("x", "w", "r", "b")}
     ops = [
-        Op(name="forward", params=layer, inputs=inputs, outputs=("y", "kept")),
-        Op(
-            name="gradient",
-            params=replace(layer, backward=True),
-            inputs=("dy", "x", "w", "r", "y", "kept"),
-            outputs=gradients,
-            phase="backward",
+        _op("forward", layer, "x w r b", "y kept"),
+        _op(
+            "gradient", replace(layer, backward=True), "dy x w r y kept", "dx dw dr db", "backward"
         ),
     ]
-    return _graph(shapes, roles, list(shapes), ops, ("x", "dy"), ("y", *gradients), dtype)
+    return _graph(shapes, ops, ("y", "dx", "dw", "dr", "db"), dtype, roles)
 
 
 def _shapes(layer: Conv | MatMul) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of data, weights and result of a layer."""
     if isinstance(layer, MatMul):
         data = (layer.groups, layer.m, layer.k)
         weights = (layer.groups, layer.k, layer.n)
@@ -291,29 +251,32 @@ def _shapes(layer: Conv | MatMul) -> dict[str, tuple[int, ...]]:
         data = (layer.batch, layer.in_channels, *layer.field)
         weights = (layer.out_channels, layer.in_channels // layer.groups, *layer.kernel)
         result = (layer.batch, layer.out_channels, *layer.out_field)
-    return {"x": data, "w": weights, "y": result, "dy": result}
+    return {"x": data, "w": weights, "y": result}
 
 
-def _elements(shape: tuple[int, ...]) -> int:
-    return Tensor(name="shape", shape=shape).elements
+def _op(name: str, params: Any, inputs: str, outputs: str, phase: str = "forward") -> Op:
+    """Return an operation; names of tensors are separated by spaces."""
+    tensors = {"inputs": tuple(inputs.split()), "outputs": tuple(outputs.split())}
+    return Op(name=name, params=params, phase=phase, **tensors)
 
 
 def _scaled_add(target: str, other: str, result: str, elements: int, phase: str) -> Op:
     addition = Elementwise(function="scaled_add", n_inputs=2, elements=elements, in_place_ok=True)
-    return Op(name="add", params=addition, inputs=(target, other), outputs=(result,), phase=phase)
+    return _op("add", addition, f"{target} {other}", result, phase)
 
 
 def _graph(
-    shapes: dict[str, tuple[int, ...]],
-    roles: dict[str, str],
-    names: list[str],
-    ops: list[Op],
-    inputs: tuple[str, ...],
+    shapes: Mapping[str, tuple[int, ...]],
+    ops: Sequence[Op],
     outputs: tuple[str, ...],
     dtype: str,
+    roles: Mapping[str, str] | None = None,
 ) -> Graph:
+    """Return a graph of tensors with `_ROLES`, or others that are given."""
+    roles = _ROLES | dict(roles or {})
     tensors = {
-        name: Tensor(name=name, shape=shapes[name], dtype=dtype, role=roles.get(name, "activation"))
-        for name in names
+        name: Tensor(name=name, shape=shape, dtype=dtype, role=roles.get(name, "activation"))
+        for name, shape in shapes.items()
     }
+    inputs = tuple(name for name in shapes if roles.get(name) == "input")
     return Graph(name="layer", tensors=tensors, ops=tuple(ops), inputs=inputs, outputs=outputs)

@@ -23,7 +23,7 @@ from ipusim.compiler.stacks import load_stack
 from ipusim.files import evidence_records
 from ipusim.machine import load_chip
 from ipusim.study.evidence.networks import PROFILED, SMALL, Profiled, small_graphs
-from ipusim.study.verdicts.errors import errors_by_group
+from ipusim.study.verdicts.errors import errors_by_group, errors_of
 from ipusim.workload.graph import Graph
 from ipusim.workload.optimizers import state_bytes
 
@@ -157,18 +157,11 @@ def profiled_rows() -> pd.DataFrame:
         for column, found in predicted.items():
             if not int(record[column] or 0):
                 continue
-            fitted = column in CODE_COLUMNS and number % 2 == 0
-            lines.append(
-                _line(
-                    record["network"],
-                    record["scope"],
-                    CODE_COLUMNS.get(column, column.removesuffix("_bytes")),
-                    int(record[column]),
-                    found,
-                )
-                | {"use": FITTED if fitted else HELD_OUT}
-            )
-    return pd.DataFrame(lines)
+            use = FITTED if column in CODE_COLUMNS and number % 2 == 0 else HELD_OUT
+            category = CODE_COLUMNS.get(column, column.removesuffix("_bytes"))
+            head = (record["network"], record["scope"], category)
+            lines.append((*head, int(record[column]), found, use))
+    return _frame(lines)
 
 
 def small_rows() -> pd.DataFrame:
@@ -183,40 +176,21 @@ def small_rows() -> pd.DataFrame:
             continue
         batch = int(record["batch"] or 1)
         # TensorFlow leaves the type of partials at poplibs' default.
-        network = _lowered(
-            small_graphs(record["network"], record["pass"], batch),
-            SMALL_STACK,
-            "float",
-            state_stays=True,
-        )
+        graphs = small_graphs(record["network"], record["pass"], batch)
+        network = _lowered(graphs, SMALL_STACK, "float", state_stays=True)
         used = network.used
         compiled = record["code_compiled"] != "no"
         found = used.total_bytes if compiled else used.total_bytes_uncompiled
         found += max(0, network.update_variable_bytes - used.variable_bytes)
-        lines.append(
-            _line(
-                record["network"],
-                f"{record['pass']}, batch {batch}",
-                "total of small networks",
-                int(record["total_tile_memory_bytes"]),
-                found,
-            )
-            | {"use": HELD_OUT}
-        )
-    return pd.DataFrame(lines)
+        head = (record["network"], f"{record['pass']}, batch {batch}", "total of small networks")
+        lines.append((*head, int(record["total_tile_memory_bytes"]), found, HELD_OUT))
+    return _frame(lines)
 
 
-def _line(
-    network: str, scope: str, category: str, published: int, predicted: int
-) -> dict[str, object]:
-    return {
-        "network": network,
-        "scope": scope,
-        "category": category,
-        "published_bytes": published,
-        "predicted_bytes": predicted,
-        "error_percent": 100.0 * (predicted / published - 1.0),
-    }
+def _frame(lines: Iterable[tuple[object, ...]]) -> pd.DataFrame:
+    names = ["network", "scope", "category", "published_bytes", "predicted_bytes", "use"]
+    frame = pd.DataFrame(lines, columns=names)
+    return frame.assign(error_percent=errors_of(frame, "predicted_bytes", "published_bytes"))
 
 
 def network_memory_table() -> pd.DataFrame:

@@ -59,16 +59,8 @@ def efficientnet_edgetpu_l(batch: int) -> Graph:
             y = g.conv(f"{name}.expand", x, inner, 3 if fused else 1, padding=int(fused), bias=True)
             y = g.elementwise(f"{name}.relu", "relu", y)
             if not fused:
-                y = g.conv(
-                    f"{name}.filter",
-                    y,
-                    inner,
-                    kernel,
-                    stride=stride,
-                    padding=kernel // 2,
-                    groups=inner,
-                    bias=True,
-                )
+                by_channel = {"padding": kernel // 2, "groups": inner, "bias": True}
+                y = g.conv(f"{name}.filter", y, inner, kernel, stride=stride, **by_channel)
                 y = g.elementwise(f"{name}.filter.relu", "relu", y)
             y = g.conv(
                 f"{name}.project", y, scaled(made), 1, stride=stride if fused else 1, bias=True
@@ -149,16 +141,10 @@ def _tiny_bert() -> TrainingGraphs:
 class Profiled:
     """A network of ipu_network_memory.csv.
 
-    Attributes
-    ----------
-    build : callable
-        Returns the graphs of a micro-batch and of the weight update, None for inference.
-    last_layer : int
-        Where what follows the layers belongs by its tensors.
-    repeats_share : bool
-        Whether layers share code. The profiles from PopART were made with an option that keeps its
-        outliner from it (POPART_POPLINER_OUTLINER_REGEX).
-    partials : str
+    ``build`` returns the graphs of a micro-batch and of the weight update, None for inference. What
+    follows the layers belongs to ``last_layer`` by its tensors. ``repeats_share`` says whether
+    layers share code: the profiles from PopART were made with an option that keeps its outliner
+    from it (POPART_POPLINER_OUTLINER_REGEX).
     """
 
     build: Callable[[], tuple[Graph, Graph | None]]

@@ -33,7 +33,7 @@ from ipusim.study.evidence.graphs import (
     graph_of,
     option,
 )
-from ipusim.study.verdicts.errors import errors_by_group
+from ipusim.study.verdicts.errors import error_percent, errors_by_group, errors_of
 from ipusim.workload.graph import Conv
 
 DEVELOPED, RELEASED = "ipumodel_layers_dev.csv", "ipumodel_layers_released.csv"
@@ -166,17 +166,9 @@ def vertex_rows() -> pd.DataFrame:
         size = int(record["size"].removeprefix("N="))
         part["row_length"] = size
         vertex, share = (one.view(np.recarray)[0] for one in (amp, part))
-        predicted = int(amp_1x1_cycles(vertex, share))
-        measured = float(record["value"])
-        rows.append(
-            {
-                "size": size,
-                "measured_cycles": measured,
-                "predicted_cycles": predicted,
-                "error_percent": 100.0 * (predicted / measured - 1.0),
-            }
-        )
-    return pd.DataFrame(rows)
+        rows.append((size, float(record["value"]), int(amp_1x1_cycles(vertex, share))))
+    frame = pd.DataFrame(rows, columns=["size", "measured_cycles", "predicted_cycles"])
+    return frame.assign(error_percent=errors_of(frame, "predicted_cycles", "measured_cycles"))
 
 
 def vertices_table() -> pd.DataFrame:
@@ -248,11 +240,8 @@ def _summary(group: str, *figures: str, fingerprints: bool, used: bool = False) 
 def operations_table() -> pd.DataFrame:
     """Summarise products and convolutions per operation, snapshot and chip.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Rows; median and 90th percentile of the absolute errors of cycles and of total memory in
-        percent; how many worst-tile fingerprints are exact, of how many.
+    Rows; median and 90th percentile of the absolute errors of cycles and of total memory in
+    percent; how many worst-tile fingerprints are exact, of how many.
     """
     return _summary(PRODUCTS, "median", "p90", fingerprints=True, used=True)
 
@@ -270,14 +259,8 @@ def recurrent_table() -> pd.DataFrame:
 def mk1_layer_rows() -> pd.DataFrame:
     """Return the grouped convolutions that Jia et al. measured on one GC2, with predictions.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Columns row_id, stage, layer, batch, measured_us, predicted_us, error_percent, plan.
-
-    Notes
-    -----
-    Jia et al. 2019, arXiv:1912.03413, tables 5.3 and 5.5; padding is taken to keep the field.
+    Columns row_id, stage, layer, batch, measured_us, predicted_us, error_percent, plan. Jia et al.
+    2019, arXiv:1912.03413, tables 5.3 and 5.5; padding is taken to keep the field.
     """
     chip, stack = load_chip("GC2"), load_stack("sdk-1.0")
     rows = []
@@ -303,20 +286,14 @@ def mk1_layer_rows() -> pd.DataFrame:
         program = lower(graph, chip, stack, host_dtype=None)
         measured = 2 * params.macs / (float(record["value"]) * 1e12)
         predicted = program.cycles / chip.clock_hz
-        chosen = plan(conv_pass(params, 2), chip, stack.planner_rules())
-        rows.append(
-            {
-                "row_id": record["id"],
-                "stage": int(case["stage"]),
-                "layer": record["case"].removeprefix("ResNeXt ").split(":")[0],
-                "batch": params.batch,
-                "measured_us": 1e6 * measured,
-                "predicted_us": 1e6 * predicted,
-                "error_percent": 100.0 * (predicted / measured - 1.0),
-                "plan": str(chosen),
-            }
-        )
-    return pd.DataFrame(rows)
+        layer = record["case"].removeprefix("ResNeXt ").split(":")[0]
+        head = (record["id"], int(case["stage"]), layer, params.batch)
+        error = error_percent(predicted, measured)
+        chosen = str(plan(conv_pass(params, 2), chip, stack.planner_rules()))
+        rows.append((*head, 1e6 * measured, 1e6 * predicted, error, chosen))
+    names = ["row_id", "stage", "layer", "batch", "measured_us", "predicted_us", "error_percent",
+             "plan"]  # fmt: skip
+    return pd.DataFrame(rows, columns=names)
 
 
 def mk1_layers_table() -> pd.DataFrame:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -16,10 +18,13 @@ from ipusim.study.book.charts import (
     ratio_axis,
     sheet,
 )
+from ipusim.study.data.published import rows_by_id
 from ipusim.study.fidelity.ledger import PAIR_PERCENT, time_errors
 from ipusim.study.predict import TIERS
 from ipusim.study.verdicts.errors import HIT_PERCENT
 
+NAMED_PERCENT = 12.0
+"""Series whose slowdown is missed by more are named in `slowdowns`."""
 _MODE_MARKS = {
     mode: {"marker": mark, "color": OKABE_ITO[colour], "fillstyle": "none", "linestyle": "none"}
     for mode, mark, colour in (("inference", "o", "blue"), ("training", "s", "vermilion"))
@@ -27,23 +32,10 @@ _MODE_MARKS = {
 
 
 def errors_by_family(frame: pd.DataFrame) -> Figure:
-    """Draw the error of every row of a rate or a time, one line per family.
+    """Draw the error of every row of a rate or a time in `verdicts`, one line per family.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts`.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Predicted over published time on a logarithmic axis: slower than the machine on the right.
-        A bar marks the median of a family; a triangle that of the specification tier.
-
-    Raises
-    ------
-    StudyError
-        If no row is predicted.
+    Predicted over published time on a logarithmic axis: slower than the machine on the right. A bar
+    marks the median of a family; a triangle that of the specification tier.
     """
     used = time_errors(frame)
     if used.empty:
@@ -75,17 +67,9 @@ def errors_by_family(frame: pd.DataFrame) -> Figure:
 
 
 def errors_by_tier(frame: pd.DataFrame) -> Figure:
-    """Draw the share of rows within an error, for each tier, in inference and in training.
+    """Draw the share of rows of `verdicts` within an error, for each tier, by mode.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts`.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Cumulative distributions on the rows that all tiers predict.
+    These are cumulative distributions on the rows that all tiers predict.
     """
     with sheet(9.2, 3.8, across=2, sharey=True) as (figure, axes):
         for axis, mode in zip(axes, _MODE_MARKS, strict=True):
@@ -105,23 +89,10 @@ def errors_by_tier(frame: pd.DataFrame) -> Figure:
 
 
 def intervals_of_rows(frame: pd.DataFrame) -> Figure:
-    """Draw every interval around its published value, one column per kind of run.
+    """Draw every interval of `verdicts` around its published value, one column per kind of run.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts`.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Rows sorted by error; an interval that misses the published value is drawn in another
-        colour and thicker.
-
-    Raises
-    ------
-    StudyError
-        If no row has an interval.
+    Rows are sorted by error; an interval that misses the published value is drawn in another colour
+    and thicker.
     """
     used = frame[frame["low80"].notna() & frame["published"].gt(0)]
     if used.empty:
@@ -150,18 +121,7 @@ def intervals_of_rows(frame: pd.DataFrame) -> Figure:
 
 
 def ablation_bars(summary: pd.DataFrame) -> Figure:
-    """Draw the mean error with every mechanism and without each.
-
-    Parameters
-    ----------
-    summary : pandas.DataFrame
-        From `ipusim.study.fidelity.ablation.ablation_summary`.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        One panel for inference, one for training.
-    """
+    """Draw the mean error with every mechanism and without each (`ablation_summary`), by mode."""
     modes = list(dict.fromkeys(summary["mode"]))
     with sheet(9.2, 3.9, across=len(modes)) as (figure, axes):
         for axis, mode in zip(axes, modes, strict=True):
@@ -179,22 +139,9 @@ def ablation_bars(summary: pd.DataFrame) -> Figure:
 
 
 def pairs_scatter(pairs: pd.DataFrame) -> Figure:
-    """Draw published against predicted ratios of Bow over Classic.
+    """Draw published against predicted ratios of Bow over Classic (`bow_pairs`).
 
-    Parameters
-    ----------
-    pairs : pandas.DataFrame
-        From `ipusim.study.fidelity.ledger.bow_pairs`.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        One mark per pair, with the band of 10 % and the ratio of the clocks.
-
-    Raises
-    ------
-    StudyError
-        If there is no pair.
+    There is one mark per pair, with the band of 10 % and the ratio of the clocks.
     """
     if pairs.empty:
         raise StudyError("No run was published on both chips: there is nothing to compare.")
@@ -215,35 +162,32 @@ def pairs_scatter(pairs: pd.DataFrame) -> Figure:
 
 
 def slowdowns(scaling: pd.DataFrame) -> Figure:
-    """Draw published against predicted slowdowns, one mark per series.
+    """Draw the error of the slowdown over the number of IPUs, a line per series (`scaling_table`).
 
-    Parameters
-    ----------
-    scaling : pandas.DataFrame
-        From `ipusim.study.fit.scale_out.scaling_table`.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Error of the slowdown, series left out, over the number of IPUs.
-
-    Raises
-    ------
-    StudyError
-        If there is no series.
+    Each series was left out of the fit. Colours tell networks apart; series that are missed by more
+    than `NAMED_PERCENT` are named where they are missed most.
     """
     if scaling.empty:
         raise StudyError("No series of runs is predicted: there is no scaling to draw.")
-    marks = "osD^vP*Xh<>pd8"
+    rows, error = rows_by_id(), "left_out_error_percent"
+    networks = scaling["row_id"].map(lambda row_id: rows[row_id].family)
+    names = sorted(set(networks))
     colours = [colour for name, colour in OKABE_ITO.items() if name not in ("black", "yellow")]
-    with sheet(9.2, 4.4, legend=0) as (figure, (axis,)):
-        for index, (series, group) in enumerate(scaling.groupby("series", sort=True)):
-            look = {"marker": marks[index % len(marks)], "color": colours[index % len(colours)]}
-            look |= {"linestyle": "-", "linewidth": 0.8, "fillstyle": "none", "label": series}
-            axis.plot(group["ipus"], group["left_out_error_percent"], **look)
+    looks_of = zip(itertools.cycle("osD^vPX"), itertools.cycle(colours), strict=False)
+    looks = dict(zip(names, looks_of, strict=False))
+    with sheet(9.2, 4.8, legend=5) as (figure, (axis,)):
+        for (network, series), group in scaling.groupby([networks, "series"], sort=True):
+            mark, colour = looks[network]
+            look = {"marker": mark, "color": colour, "linewidth": 0.9, "fillstyle": "none"}
+            axis.plot(group["ipus"], group[error], label=network, **look)
+            worst = group.loc[group[error].abs().idxmax()]
+            if abs(worst[error]) > NAMED_PERCENT:
+                side = 1 if worst["ipus"] == scaling["ipus"].max() else -1
+                beside = {"xytext": (8 * side, 0), "ha": "left" if side == 1 else "right"}
+                beside |= {"textcoords": "offset points", "va": "center", "fontsize": 8}
+                axis.annotate(series, (worst["ipus"], worst[error]), color=colour, **beside)
         axis.axhline(0, color=OKABE_ITO["black"], linewidth=0.9)
         log_axis(axis, "x", sorted(set(scaling["ipus"])))
         title = "Scaling apart from level, each series left out of the fit"
         axis.set(xlabel="IPUs", ylabel="error of the slowdown, %", title=title)
-        figure.legend(loc="outside right upper", fontsize=8)
     return figure

@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 
 from ipusim.api import simulate
 from ipusim.machine import System, load_system
-from ipusim.study.book.charts import OKABE_ITO, figure_style
+from ipusim.study.book.charts import OKABE_ITO, log_axis, sheet
 
+REDUCED = "gradient all-reduce"
 DOUBLINGS = tuple(2**power for power in range(17))
 ASSUMPTIONS = (
     "Above the {sold} IPUs of {system} more of its machines are joined by the same GW-Links, in "
@@ -43,8 +44,8 @@ def scale_table(
     ipus : iterable of int
         Numbers of chips, each a whole number of replicas.
     **options
-        Options of `ipusim.simulate` for training; by default micro_batch = 20 items,
-        gradient_accumulation = 8, recompute = "auto" and gradients merged into 64 MiB.
+        Options of `ipusim.simulate` for training; by default micro_batch = 8 items,
+        gradient_accumulation = 16, recompute = "auto" and gradients merged into 64 MiB.
 
     Returns
     -------
@@ -52,17 +53,12 @@ def scale_table(
         Per number of chips: ipus, exists (whether the system holds them), step_ms, all_reduce_ms,
         all_reduce_percent of the step, throughput_items_per_s, efficiency_percent (throughput per
         chip over that of the first row), power_kw. ``attrs["assumptions"]`` says what it rests on.
-
-    Raises
-    ------
-    IpuSimError
-        As `ipusim.simulate`.
     """
     sold = load_system(system)
     given = {
         "mode": "training",
-        "micro_batch": 20,
-        "gradient_accumulation": 8,
+        "micro_batch": 8,
+        "gradient_accumulation": 16,
         "recompute": "auto",
         "merge_gradients_bytes": 1 << 26,
     } | options
@@ -70,20 +66,13 @@ def scale_table(
     for count in ipus:
         replicas = count // given.get("ipus_per_replica", 1)
         report = simulate(model, system=_of_size(sold, count), replicas=replicas, **given)
-        step = report.result.step_s
-        reduce_s = report.result.parts_s.get("gradient all-reduce", 0.0)
-        lines.append(
-            {
-                "ipus": count,
-                "exists": count <= sold.ipus,
-                "step_ms": 1e3 * step,
-                "all_reduce_ms": 1e3 * reduce_s,
-                "all_reduce_percent": 100.0 * reduce_s / step,
-                "throughput_items_per_s": report.throughput.value,
-                "power_kw": report.power.value / 1e3,
-            }
-        )
-    frame = pd.DataFrame(lines)
+        step_s, reduce_s = report.result.step_s, report.result.parts_s.get(REDUCED, 0.0)
+        rates = (report.throughput.value, report.power.value / 1e3)
+        lines.append((count, 1e3 * step_s, 1e3 * reduce_s, *rates))
+    names = ["ipus", "step_ms", "all_reduce_ms", "throughput_items_per_s", "power_kw"]
+    frame = pd.DataFrame(lines, columns=names)
+    frame.insert(1, "exists", frame["ipus"] <= sold.ipus)
+    frame.insert(4, "all_reduce_percent", 100.0 * frame["all_reduce_ms"] / frame["step_ms"])
     each = frame["throughput_items_per_s"] / frame["ipus"]
     frame.insert(6, "efficiency_percent", 100.0 * each / each.iloc[0])
     frame.attrs["assumptions"] = [
@@ -100,27 +89,21 @@ def _of_size(sold: System, ipus: int) -> System:
 
 
 def scale_figure(frame: pd.DataFrame) -> Figure:
-    """Draw time per step, share of the all-reduce and power over the number of chips.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `scale_table`.
-    """
-    panels = (
-        ("step_ms", "time per step [ms]", "log"),
-        ("all_reduce_percent", "all-reduce [% of the step]", "linear"),
-        ("power_kw", "power [kW]", "log"),
-    )
-    with figure_style():
-        figure = Figure(figsize=(10.0, 3.4), layout="constrained")
-        axes = figure.subplots(1, len(panels))
-        for axis, (column, label, scale) in zip(axes, panels, strict=True):
-            axis.plot(frame["ipus"], frame[column], "o-", color=OKABE_ITO["blue"], markersize=3)
-            beyond = frame.loc[~frame["exists"], "ipus"]
+    """Draw time per step, share of the all-reduce and power over the chips of `scale_table`."""
+    panels = {
+        "step_ms": ("Time per step", "ms (log scale)"),
+        "all_reduce_percent": ("All-reduce", "% of the step"),
+        "power_kw": ("Power of the machines", "kW (log scale)"),
+    }
+    beyond = frame.loc[~frame["exists"], "ipus"]
+    with sheet(10.4, 3.6, across=len(panels)) as (figure, axes):
+        for axis, (column, (title, unit)) in zip(axes, panels.items(), strict=True):
+            look = {"marker": "o", "markersize": 3.5, "color": OKABE_ITO["blue"]}
+            axis.plot(frame["ipus"], frame[column], label="simulated", **look)
             if not beyond.empty:
-                axis.axvspan(beyond.min(), frame["ipus"].max(), color="0.9", label="no such system")
-            axis.set(xscale="log", yscale=scale, xlabel="IPUs", ylabel=label)
-        if not frame["exists"].all():
-            axes[0].legend()
+                axis.axvspan(beyond.min(), beyond.max(), color="0.9", label="no such system exists")
+            log_axis(axis, "x", (1, 16, 256, 4096, 65536))
+            if "log" in unit:
+                log_axis(axis, "y")
+            axis.set(title=title, xlabel="IPUs (log scale)", ylabel=unit)
     return figure

@@ -95,30 +95,16 @@ class PowerScales:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Everything that is fitted.
+    """Everything that is fitted."""
 
-    Attributes
-    ----------
-    step_costs : dict of str to StepCost
-        By software stack; any other costs 0.
-    power : PowerScales
-    scale_out : ScaleOut
-    compile : Latency
-        Seconds per vertex and tile that is compiled.
-    gpu : dict of str to Latency
-        Seconds per kernel, by GPU software stack.
-    intervals : dict of str to Interval
-        By class of runs; a class that is missing takes that of all chips.
-    known_families : tuple of str
-        Families that the model was developed on; others show what a new network gets.
-    """
-
-    step_costs: dict[str, StepCost]
+    step_costs: dict[str, StepCost]  # by software stack; any other costs 0
     power: PowerScales
     scale_out: ScaleOut = ScaleOut()
-    compile: Latency = Latency()
-    gpu: dict[str, Latency] = field(default_factory=dict)
+    compile: Latency = Latency()  # per vertex and tile that is compiled
+    gpu: dict[str, Latency] = field(default_factory=dict)  # per kernel, by GPU software stack
+    # by class of runs; a class that is missing takes that of all chips
     intervals: dict[str, Interval] = field(default_factory=dict)
+    # those that the model was developed on; others show what a new network gets
     known_families: tuple[str, ...] = ()
 
 

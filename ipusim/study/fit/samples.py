@@ -13,28 +13,16 @@ from ipusim.study.predict import Predictor, predict, request_for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One published throughput beside the step that is predicted for it.
-
-    Attributes
-    ----------
-    row_id, family, stack, series : str
-        Which row; series is empty for a row of none.
-    ipus, items : int
-        Chips in use, and items of all of them per step.
-    line : Line
-        How the predicted step depends on the fitted costs.
-    published_s : float
-        Seconds per step that the published throughput implies.
-    """
+    """One published throughput beside the step that is predicted for it."""
 
     row_id: str
     family: str
     stack: str
-    series: str
+    series: str  # empty for a row of none
     ipus: int
-    items: int
-    line: Line
-    published_s: float
+    items: int  # of all chips per step
+    line: Line  # how the predicted step depends on the fitted costs
+    published_s: float  # of the step that the published throughput implies
 
 
 def samples_of(rows: Iterable[PublishedRow], predictor: Predictor) -> tuple[Sample, ...]:

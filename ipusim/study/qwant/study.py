@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from ipusim.api import simulate
 from ipusim.compiler.stacks import Stack, load_stack
 from ipusim.machine.system import load_system
 from ipusim.study.audit import qwant_power
@@ -18,7 +19,6 @@ from ipusim.study.book.charts import Panel, tier_panel
 from ipusim.study.book.parameters import checked
 from ipusim.study.data.published import PublishedRow, load_rows, rows_by_id
 from ipusim.study.data.runs import load_run
-from ipusim.study.predict import Predictor, default_predictor
 from ipusim.study.verdicts.compare import with_errors
 from ipusim.study.verdicts.summary import with_error
 
@@ -132,40 +132,24 @@ def report_for(micro_batch: int, **changes: str) -> Any:
     """Simulate the study's network once, with nothing fitted, and return the whole report."""
     row = rows_for([IPUS_PER_CARD * micro_batch], **changes)[0]
     options = row.run.options()
-    return default_predictor().simulate(MODEL, tier="specification", as_if_it_fits=True, **options)
+    return simulate(MODEL, tier="specification", as_if_it_fits=True, **options)
 
 
-def what_if(
-    systems: Iterable[str],
-    micro_batches: Sequence[int],
-    *,
-    predictor: Predictor | None = None,
-) -> pd.DataFrame:
+def what_if(systems: Iterable[str], micro_batches: Sequence[int]) -> pd.DataFrame:
     """Run the study's network on other systems, each with all its IPUs and its own stack.
 
     Host input is float32 and not overlapped, as in the study. Per system and micro-batch (items per
     IPU): IPUs, batch size, latency (ms), throughput (images/s), throughput per IPU and power (W;
     NaN where the report gives none).
     """
-    engine = predictor or default_predictor()
     lines = []
-    for name in systems:
+    for name, micro_batch in itertools.product(systems, micro_batches):
         system = load_system(name)
-        for micro_batch in micro_batches:
-            report = engine.simulate(
-                MODEL,
-                system=system.name,
-                mode="inference",
-                micro_batch=micro_batch,
-                replicas=system.ipus,
-                precision=PUBLISHED_PRECISION,
-                host_dtype="float32",
-                overlap_io=False,
-            )
-            power = getattr(report, "power", None)
-            power_w = math.nan if power is None else float(power)
-            numbers = (1e3 * float(report.latency), float(report.throughput), power_w)
-            lines.append((system.name, system.ipus, micro_batch, *numbers))
+        run = {"mode": "inference", "replicas": system.ipus, "precision": PUBLISHED_PRECISION}
+        run |= {"system": system.name, "micro_batch": micro_batch}
+        report = simulate(MODEL, host_dtype="float32", overlap_io=False, **run)
+        numbers = (1e3 * float(report.latency), float(report.throughput), float(report.power))
+        lines.append((system.name, system.ipus, micro_batch, *numbers))
     names = ["system", "ipus", "micro_batch", "latency_ms", "throughput_images_per_s", "power_w"]
     frame = pd.DataFrame(lines, columns=names)
     frame.insert(3, "batch_size", frame["micro_batch"] * frame["ipus"])

@@ -33,13 +33,7 @@ DIGITS = 3
 
 
 def study_rows(chosen: Sequence[str] = ()) -> tuple[PublishedRow, ...]:
-    """Return the rows of the page.
-
-    Parameters
-    ----------
-    chosen : sequence of str
-        Model families; empty for all.
-    """
+    """Return the rows of the page, those of some model families or all."""
     rows = load_rows(study=STUDY)
     return tuple(row for row in rows if not chosen or row.family in chosen)
 
@@ -47,26 +41,11 @@ def study_rows(chosen: Sequence[str] = ()) -> tuple[PublishedRow, ...]:
 def table_frame(frame: pd.DataFrame, *tables: str) -> pd.DataFrame:
     """Set tables of the page beside their predictions, line by line in the order of the page.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts`.
-    *tables : str
-        Of `TABLES`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One line per printed line: ``fold``, its family with what its values come to; what the
-        page prints (`PRINTED`); ``batch_as_run`` where the printed batch is another; and of each
-        number, under the name of its metric, the columns `NUMBERS` of the verdicts, its error, and
-        three texts: ``printed``, ``shown`` (prediction and 80 % interval) and ``marked`` (error
-        with the mark of the verdict).
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such table.
+    Of the `TABLES` chosen from verdicts, one line per printed line: ``fold``, its family with what
+    its values come to; what the page prints (`PRINTED`); ``batch_as_run`` where the printed batch
+    is another; and of each number, under the name of its metric, the columns `NUMBERS` of the
+    verdicts, its error, and three texts: ``printed``, ``shown`` (prediction and 80 % interval) and
+    ``marked`` (error with the mark of the verdict).
     """
     for table in tables:
         if table not in TABLES:

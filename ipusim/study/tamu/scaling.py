@@ -12,12 +12,7 @@ from ipusim.study.cached import PooledPredictor
 from ipusim.study.data.runs import RunConfiguration, load_runs
 from ipusim.study.fit.samples import samples_of
 from ipusim.study.fit.scale_out import scaling_rows, scaling_table
-from ipusim.study.tamu.study import (
-    PYTORCH_SERIES,
-    RESULTS_SERIES,
-    TENSORFLOW_SERIES,
-    report_for,
-)
+from ipusim.study.tamu.study import PYTORCH_SERIES, RESULTS_SERIES, TENSORFLOW_SERIES, report_for
 
 SCALED_MICRO_BATCH = 20
 """Images per IPU of every run of Table 3 on more than one IPU."""

@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
+from ipusim.api import simulate
 from ipusim.runtime.compile_time import first_epoch_items_per_s
 from ipusim.study.audit import tamu_work
 from ipusim.study.data.published import PublishedRow, by_metric, load_rows
 from ipusim.study.data.runs import RunConfiguration, load_run
-from ipusim.study.predict import default_predictor
 from ipusim.study.verdicts.errors import errors_of, verdicts_of
 from ipusim.study.verdicts.summary import errors_by, with_error
 
@@ -75,7 +75,7 @@ def times_frame(frame: pd.DataFrame) -> pd.DataFrame:
 def report_for(run: RunConfiguration, *, tier: str = "calibrated") -> Any:
     """Simulate a run of the study, with the constants in use, and return the whole report."""
     options = run.options() | {"tier": tier, "as_if_it_fits": True}
-    return default_predictor().simulate(run.model, **options)
+    return simulate(run.model, **options)
 
 
 def first_epoch_frame(

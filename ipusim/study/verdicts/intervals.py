@@ -120,19 +120,11 @@ def calibrate_intervals(predictor: Predictor, path: Path | None = None) -> dict[
 
 
 def coverage_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Count how many published values lie in the interval that their row got.
+    """Count how many published values of `verdicts` lie in the interval that their row got.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.study.verdicts.compare.verdicts`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Per class of runs, per metric and for all: rows with an interval, their families, share of
-        rows inside in percent, the same with each family counted once, median width (high over
-        low), and rows that are predicted without an interval.
+    Per class of runs, per metric and for all: rows with an interval, their families, share of rows
+    inside in percent, the same with each family counted once, median width (high over low), and
+    rows that are predicted without an interval.
     """
     predicted = frame[frame["status"] == PREDICTED]
     groups = [predicted.groupby(name, sort=True) for name in ("kind", "metric")]

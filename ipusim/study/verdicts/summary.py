@@ -27,35 +27,19 @@ def errors_by(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a page comes to: how many values are a test, and how they came out.
-
-    Attributes
-    ----------
-    rows, hit, near, miss : int
-        Values that are published, and those of the counted ones at each verdict.
-    typical_percent, worst_percent : float
-        Median absolute and worst signed error of the counted values; NaN where none is.
-    worst_row : str
-        The value that is missed most.
-    left_out : str
-        How many values are not counted, and why.
-    rests_on, conclusion : str
-        In words; see data/studies.
-    changed : str
-        Parameters of the page that are not those of the notebook; empty for none.
-    """
+    """What a page comes to: how many of the published values are a test, and how they came out."""
 
     rows: int
     hit: int
     near: int
     miss: int
-    typical_percent: float
-    worst_percent: float
+    typical_percent: float  # median absolute error of the counted values; NaN where none is
+    worst_percent: float  # signed
     worst_row: str
-    left_out: str
-    rests_on: str = ""
+    left_out: str  # how many values are not counted, and why
+    rests_on: str = ""  # in words, as the conclusion; see data/studies
     conclusion: str = ""
-    changed: str = ""
+    changed: str = ""  # parameters of the page that are not those of the notebook
 
     @property
     def counted(self) -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from ipusim import files
 from ipusim.errors import DataError
 from ipusim.files import write_text
+from ipusim.study.predict import TIERS
 from ipusim.study.table import Table
 from ipusim.study.verdicts.compare import PREDICTED, tier_summary
 
@@ -91,23 +91,10 @@ def validation_tables(frame: pd.DataFrame, *, rows: bool = False) -> list[Table]
     """Prepare the three-tier tables: every row if asked for, by study and metric, all together."""
     tables: list[Table] = []
     if rows:
-        shown: dict[str, Any] = {
-            "row_id": "row",
-            "published": "published",
-            "roofline": "roofline",
-            "specification": "specification",
-            "calibrated": "calibrated",
-            "unit": "unit",
-            "verdict": "verdict",
-            "note": "note",
-        }
+        shown = ["row_id", "published", *TIERS, "unit", "verdict", "note"]
         predicted = frame[frame["status"] == PREDICTED]
         tables.append(Table(predicted, caption="Every predicted row", columns=shown))
-    tables.append(
-        Table(
-            tier_summary(frame, by=("study", "mode", "metric", "system")),
-            caption="Errors by study, metric and system",
-        )
-    )
+    by_system = tier_summary(frame, by=("study", "mode", "metric", "system"))
+    tables.append(Table(by_system, caption="Errors by study, metric and system"))
     tables.append(Table(tier_summary(frame), caption="Errors over all predicted rows"))
     return tables

@@ -315,9 +315,10 @@ def test_layer_breakdown_is_a_bar_per_run():
     assert [text.get_text() for text in axis.texts] == ["97", "97"]
 
 
-def test_what_if_uses_every_ipu_and_the_systems_own_stack():
+def test_what_if_uses_every_ipu_and_the_systems_own_stack(monkeypatch):
     predictor = FakePredictor()
-    frame = qwant.what_if(["C2", "IPU-M2000"], [1, 6], predictor=predictor)
+    monkeypatch.setattr(qwant, "simulate", predictor.simulate)
+    frame = qwant.what_if(["C2", "IPU-M2000"], [1, 6])
     assert list(frame["batch_size"]) == [2, 12, 4, 24]
     assert all("stack" not in options for _, options in predictor.calls)
 

@@ -123,7 +123,12 @@ def test_families_stand_apart(frame):
 def test_summaries_and_figures_are_of_all_rows(frame):
     pairs = fidelity.bow_pairs(frame)
     scaling = pd.DataFrame(
-        {"series": ["a", "a", "b"], "ipus": [16, 64, 16], "left_out_error_percent": [1.0, -2.0, 3]}
+        {
+            "series": ["a", "a", "b"],
+            "row_id": [f"results.training.{number}" for number in ("001", "002", "100")],
+            "ipus": [16, 64, 16],
+            "left_out_error_percent": [1.0, -2.0, 3],
+        }
     )
     summary = fidelity.scaling_summary(scaling).set_index("series")
     assert list(summary["rows"]) == [2, 1, 3]

@@ -44,6 +44,6 @@ def test_a_step_on_all_of_them_takes_less_than_a_second_and_no_memory(frame):
 
 def test_the_figure_shades_what_does_not_exist(frame):
     figure = scale_figure(frame)
-    assert [axis.get_ylabel() for axis in figure.axes][1] == "all-reduce [% of the step]"
+    assert [axis.get_ylabel() for axis in figure.axes][1] == "% of the step"
     assert all(axis.patches for axis in figure.axes)
     assert not scale_figure(frame.iloc[:3]).axes[1].patches

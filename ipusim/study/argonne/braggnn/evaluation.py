@@ -70,31 +70,19 @@ def error_table(errors: Mapping[str, np.ndarray], reference: str = "32.32") -> p
     the method `reference`, if it is there.
     """
     base = float(np.percentile(errors[reference], 75)) if reference in errors else float("nan")
-    rows = []
-    for method, values in errors.items():
-        levels = np.percentile(values, PERCENTILES)
-        rows.append(
-            {
-                "method": method,
-                "peaks": len(values),
-                "mean_px": float(values.mean()),
-                **{
-                    f"p{level:g}_px".replace(".", "_", 1): float(value)
-                    for level, value in zip(PERCENTILES, levels, strict=True)
-                },
-                "p75_change_percent": 100 * (float(levels[1]) / base - 1),
-            }
-        )
-    return pd.DataFrame(rows)
+    names = [f"p{level:g}_px".replace(".", "_", 1) for level in PERCENTILES]
+    frame = pd.DataFrame(
+        {"method": method, "peaks": len(values), "mean_px": float(values.mean())}
+        | dict(zip(names, np.percentile(values, PERCENTILES), strict=True))
+        for method, values in errors.items()
+    )
+    return frame.assign(p75_change_percent=100 * (frame["p75_px"] / base - 1))
 
 
 def loss_table(trained: Sequence[TrainedBragg], every: int = 10) -> pd.DataFrame:
     """Return training losses as root mean square errors, averaged over `every` steps.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Columns method, step (the last of each group), rms_px.
+    Columns method, step (the last of each group), rms_px.
     """
     frames = []
     for run in trained:
