@@ -426,10 +426,12 @@ def calibrate(power: bool, gpu: bool) -> None:
 
     predictor = PooledPredictor(available_cores())
     fitted = fit(predictor=predictor, power=power)
-    for stack, cost in fitted.step_costs.items():
+    for name, call in fitted.steps.calls.items():
+        click.echo(f"{name}: {1e6 * call.value_s:.1f} us per call ({len(call.rows)} rows)")
+    for stack, each in fitted.steps.supersteps.items():
         click.echo(
-            f"{stack}: {1e6 * cost.value_s:.1f} us per step, {cost.superstep_cycles:.0f} "
-            f"cycles per superstep with an exchange ({len(cost.rows)} rows)"
+            f"{stack}: {each.value:.0f} cycles per superstep with an exchange "
+            f"({len(each.rows)} rows)"
         )
     for name in ("reduction", "collective"):
         latency = getattr(fitted.scale_out, name)

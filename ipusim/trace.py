@@ -145,7 +145,11 @@ def _passes(report: Report) -> list[tuple[str, str, float]]:
 
 def _pipeline(report: Report, schedule: Pipeline, whole_s: float) -> Iterator[Span]:
     """Yield the slots of a pipeline, the middle of a long one as one span per stage."""
-    costs = fitted_costs(report.stack) if report.tier == "calibrated" else FittedCosts()
+    costs = (
+        fitted_costs(report.stack, report.config.framework)
+        if report.tier == "calibrated"
+        else FittedCosts()
+    )
     beside = report.result.terms.beside
     whole = schedule.whole(costs, beside)
     order, periods = schedule.order(costs)

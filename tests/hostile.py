@@ -106,7 +106,7 @@ def toml_files(folder: Path) -> Callable[[random.Random], None]:
     }
     reads |= {
         "stacks.toml": lambda: load_stack("sdk-2.4"),
-        "calibration.toml": lambda: fitted_costs("sdk-2.4"),
+        "calibration.toml": lambda: fitted_costs("sdk-2.4", "popart"),
     }
     return _data_files(folder, reads)
 

@@ -1,4 +1,4 @@
-"""The few fitted constants: per step, superstep, GPU kernel, compiled vertex; scale-out; power."""
+"""The few fitted constants: per call, superstep, GPU kernel, compiled vertex; scale-out; power."""
 
 from __future__ import annotations
 
@@ -50,18 +50,16 @@ class FittedCosts:
     exchange_cycles: float = 0.0
 
 
-def fitted_costs(stack: str) -> FittedCosts:
-    """Return the fitted costs of a stack.
+def fitted_costs(stack: str, framework: str) -> FittedCosts:
+    """Return the fitted costs of a stack and a framework.
 
-    A stack without an entry has nothing to be fitted on: its costs are 0. The two
-    constants of scale-out belong to links and synchronisation and hold for all stacks.
+    A stack without an entry has nothing to be fitted on: its costs are 0, those of a call, too. The
+    two constants of scale-out belong to links and synchronisation and hold for all stacks.
     """
-    known = _tables().get("step_cost", {})
+    known = stack in _tables().get("superstep_cost", {})
     return FittedCosts(
-        step_s=_value("step_cost", stack) if stack in known else 0.0,
-        exchange_cycles=_value("superstep_cost", stack, what="number of cycles")
-        if stack in known
-        else 0.0,
+        step_s=_value("call_cost", framework) if known else 0.0,
+        exchange_cycles=_value("superstep_cost", stack, what="number of cycles") if known else 0.0,
         reduction_s=_value("scale_out", "reduction_latency"),
         collective_s=_value("scale_out", "collective_latency"),
     )

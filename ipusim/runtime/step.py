@@ -81,7 +81,7 @@ def run_step(
         )
     calibrated = tier == "calibrated"
     if costs is None:
-        costs = fitted_costs(config.stack.name) if calibrated else FittedCosts()
+        costs = fitted_costs(config.stack.name, config.framework) if calibrated else FittedCosts()
     compiled, replica, io, terms = _stated(model, config)
     priced = terms.price(costs)
     times, items = config.micro_batches, config.micro_batches * config.items(compiled.graph)

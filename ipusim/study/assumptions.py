@@ -87,13 +87,13 @@ def fitted_constants(system: str) -> pd.DataFrame:
     calibration = load_calibration()
     energies, scales = load_system(system).power, calibration.power
     columns = ("constant", "sourced", "factor", "in_use", "unit", "fitted_on")
-    fitted = [(stack, cost, len(cost.rows)) for stack, cost in calibration.step_costs.items()]
+    steps = calibration.steps
     none = math.nan
     lines = [
-        *((f"host call per step, {name}", none, none, 1e6 * cost.value_s, "µs", rows)
-          for name, cost, rows in fitted),
-        *((f"each exchange superstep, {name}", none, none, cost.superstep_cycles, "cycles", rows)
-          for name, cost, rows in fitted),
+        *((f"host call per step, {name}", none, none, 1e6 * call.value_s, "µs", len(call.rows))
+          for name, call in steps.calls.items()),
+        *((f"each exchange superstep, {name}", none, none, each.value, "cycles", len(each.rows))
+          for name, each in steps.supersteps.items()),
         *((f"energy of {name}", value, factor, factor * value, unit, len(scales.rows))
           for name, value, factor, unit in (
               ("convolution units", energies.amp_pj_per_flop, scales.amp, "pJ/FLOP"),

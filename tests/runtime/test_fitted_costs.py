@@ -9,15 +9,18 @@ import pytest
 import ipusim
 from ipusim.files import data_dir
 from ipusim.runtime.calibration import FittedCosts, fitted_costs
+from ipusim.runtime.options.frameworks import FRAMEWORKS
 
 TABLES = tomllib.loads((data_dir() / "calibration.toml").read_text())
 LATENCIES = TABLES["scale_out"]
 
 
 @pytest.mark.parametrize("stack", ["sdk-2.4", "sdk-3.x"])
-def test_the_file_is_read_as_it_stands(stack):
-    costs = fitted_costs(stack)
-    assert costs.step_s == TABLES["step_cost"][stack]["value"] > 0
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_file_is_read_as_it_stands(stack, framework):
+    costs = fitted_costs(stack, framework)
+    assert costs.step_s == TABLES["call_cost"][framework]["value"]
+    assert (costs.step_s > 0) == (framework != "popart")
     assert costs.exchange_cycles == TABLES["superstep_cost"][stack]["value"] > 0
     assert costs.reduction_s == LATENCIES["reduction_latency"]["value"] > 0
     assert costs.collective_s == LATENCIES["collective_latency"]["value"] > 0
@@ -25,10 +28,10 @@ def test_the_file_is_read_as_it_stands(stack):
 
 @pytest.mark.parametrize("mode", ["inference", "training"])
 def test_a_step_pays_each_cost_as_often_as_its_terms_say(mode):
-    options = {"system": "IPU-M2000", "mode": mode, "micro_batch": 4}
+    options = {"system": "IPU-M2000", "mode": mode, "micro_batch": 4, "framework": "tensorflow"}
     free = ipusim.simulate("braggnn", tier="specification", **options).result
     paid = ipusim.simulate("braggnn", **options).result
-    line, costs = free.terms.line(), fitted_costs("sdk-2.4")
+    line, costs = free.terms.line(), fitted_costs("sdk-2.4", "tensorflow")
     assert line.exchanges > 0
     extra = costs.step_s + line.exchanges * costs.exchange_cycles / line.clock_hz
     extra += line.reductions * costs.reduction_s + line.collectives * costs.collective_s

@@ -8,6 +8,7 @@ from typing import Any, Unpack
 from ipusim.compiler.stacks import Stack, load_stack
 from ipusim.errors import ConfigError, unknown_name
 from ipusim.machine import System, load_system
+from ipusim.runtime.options.frameworks import load_framework
 from ipusim.runtime.options.spec import (
     LIVENESS,
     OPTIONS,
@@ -215,10 +216,10 @@ def _check_phases(config: RunConfig) -> None:
         )
     if not config.training:
         return
-    if config.framework != "popart":
+    if not load_framework(config.framework).phases:
         raise ConfigError(
-            f"The framework {config.framework!r} has no phased execution: use 'popart', or leave "
-            "phases out."
+            f"The framework {config.framework!r} has no phased execution: use 'popart' or "
+            "'pytorch', or leave phases out."
         )
     accumulation, at_once = config.gradient_accumulation, config.micro_batches_per_phase
     if accumulation % at_once:

@@ -8,6 +8,7 @@ from functools import cache
 from ipusim.files import load_profile
 
 FILE = "frameworks.toml"
+FRAMEWORKS = ("popart", "pytorch", "tensorflow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,11 +16,14 @@ class Framework:
     """What sets one framework apart.
 
     Copies between pipeline stages run one after the other, or all together (`copies_in_turn`), and
-    so may the chips of a replica that move optimiser state (`state_in_turn`); `loader` is how data
-    loaders prepare items (`host.loader.LOADERS`).
+    so may the chips of a replica that move optimiser state (`state_in_turn`); both halves of a
+    pipeline's last stage are one slot or two (`last_stage_merged`); `phases` says whether there is
+    phased execution, `loader` how data loaders prepare items (`host.loader.LOADERS`).
     """
 
     name: str
+    last_stage_merged: bool
+    phases: bool
     copies_in_turn: bool
     state_in_turn: bool
     loader: str

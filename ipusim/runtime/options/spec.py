@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from ipusim.errors import ConfigError, resolve_name
 from ipusim.runtime.host.loader import DATASETS, WORKERS_PER_INSTANCE
-from ipusim.runtime.replica.schedule import FRAMEWORKS, SCHEDULES
+from ipusim.runtime.options.frameworks import FRAMEWORKS
+from ipusim.runtime.replica.schedule import SCHEDULES
 from ipusim.workload.graph import PRECISIONS
 from ipusim.workload.operators import LOSSES
 from ipusim.workload.optimizers import OPTIMIZERS
@@ -228,6 +229,12 @@ class RunConfig:
 
     system: System = _option(NAME, "Machine to run on.", "IPU-M2000")
     stack: Stack = _option(NAME, "Software stack.", by_default="by default that of the system")
+    framework: str = _option(
+        NAME,
+        "What calls the chips: sets what a call from the host costs, and the rules of pipelines.",
+        "popart",
+        choices=FRAMEWORKS,
+    )
     mode: str = _option(NAME, "What to run.", "inference", choices=MODES)
     micro_batch: int | None = _option(
         COUNT,
@@ -387,12 +394,6 @@ class RunConfig:
         0,
         unit="bytes",
     )
-    framework: str | None = _training(
-        NAME,
-        "Whose rules the pipeline follows; popart is PyTorch's too.",
-        "popart",
-        choices=FRAMEWORKS,
-    )
     host_servers: int | None = _training(
         COUNT,
         "Servers that the host processes run on.",
@@ -454,6 +455,7 @@ class RunOptions(TypedDict, total=False):
 
     system: str
     stack: str | None
+    framework: str | None
     mode: str
     micro_batch: int | None
     replicas: int | None
@@ -488,7 +490,6 @@ class RunOptions(TypedDict, total=False):
     recompute: str | Sequence[str] | None
     batch_norm_span: int | None
     merge_gradients_bytes: int | None
-    framework: str | None
     host_servers: int | None
     loader_workers: int | None
     dataset: str | None

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ipusim.errors import ConfigError, resolve_name
+from ipusim.runtime.options.frameworks import load_framework
 
 SCHEDULES = ("grouped", "sequential", "interleaved")
-FRAMEWORKS = ("popart", "tensorflow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ def pipeline_order(
     is used twice, sequential when the one before has left (graphcore/tensorflow
     pipeline_visitor_utils.h, ScheduleOffsets).
     """
-    merged = schedule == "grouped" and framework == "popart"
+    merged = schedule == "grouped" and load_framework(framework).last_stage_merged
     stages = len(ipus)
     slot_ipus = [*ipus, *reversed(ipus)]
     seconds = [*forward, *reversed(backward)]
@@ -145,12 +145,12 @@ def accumulation_rule(stages: int, schedule: str, framework: str = "popart") -> 
     One stage, or sequential: no rule.
     """
     schedule = resolve_name("pipeline schedule", schedule, SCHEDULES)
-    framework = resolve_name("framework", framework, FRAMEWORKS)
+    merged = load_framework(framework).last_stage_merged
     if stages == 1 or schedule == "sequential":
         return 1, 1
     if schedule == "interleaved":
         return stages, stages
-    return (2 * stages - 1, 1) if framework == "popart" else (2 * stages, 2 * stages)
+    return (2 * stages - 1, 1) if merged else (2 * stages, 2 * stages)
 
 
 def micro_batches_in_flight(
@@ -163,13 +163,13 @@ def micro_batches_in_flight(
     or with a single stage 1, for stage s of P.
     """
     schedule = resolve_name("pipeline schedule", schedule, SCHEDULES)
-    framework = resolve_name("framework", framework, FRAMEWORKS)
+    merged = load_framework(framework).last_stage_merged
     left = range(stages, 0, -1)
     if stages == 1 or schedule == "sequential":
         return (1,) * stages
     if schedule == "interleaved":
         return tuple(left)
-    return tuple(2 * rest - (framework == "popart") for rest in left)
+    return tuple(2 * rest - merged for rest in left)
 
 
 def _check_accumulation(count: int, stages: int, schedule: str, framework: str) -> None:
@@ -210,7 +210,7 @@ def pipeline_step(
     [A] looked up after seeing rows; TensorFlow is taken to do the same.
     """
     schedule = resolve_name("pipeline schedule", schedule, SCHEDULES)
-    framework = resolve_name("framework", framework, FRAMEWORKS)
+    framework = load_framework(framework).name
     stages = len(stage_forward_s)
     ipus = tuple(range(stages)) if stage_ipus is None else tuple(stage_ipus)
     if not stages or not stages == len(stage_backward_s) == len(ipus):

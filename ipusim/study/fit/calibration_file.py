@@ -21,10 +21,10 @@ from ipusim.runtime.calibration import (
 _HEADER = """\
 # Written by `ipusim calibrate`; do not edit by hand.
 #
-# step_cost, superstep_cost: two constants per software stack on top of what the specification tier
-# predicts, the seconds of a call from the host per step and the cycles of each superstep with an
-# exchange of data. They minimise the mean absolute relative error of time per step over the rows
-# that the first names, inference on one chip; a stack without rows has no fitted cost. Comparisons
+# call_cost, superstep_cost: what comes on top of what the specification tier predicts, the seconds
+# of a call from the host per step, by framework, and the cycles of each superstep with an exchange
+# of data, by software stack. Together they minimise the mean absolute relative error of time per
+# step over their rows, inference on one chip; a stack without rows has no fitted cost. Comparisons
 # never use these values: they refit without the row's own family.
 #
 # power: two factors, on the energies of arithmetic and of memory traffic in
@@ -47,8 +47,7 @@ _HEADER = """\
 # compile: seconds per vertex on a tile that the compiler generates (ipusim.runtime.compile_time).
 schema = 1
 """
-_SUPERSTEP_SOURCE = "together with the stack's cost per step, on the same rows"
-_STEP_SOURCE = "least mean absolute relative error of time per step over rows"
+_STEP_SOURCE = "least mean absolute relative error of time per step over rows, all at once"
 _GPU_SOURCE = "least mean absolute logarithm of predicted over published time per step over rows"
 _SCALE_SOURCE = "median of what makes the slowdown of one of the rows exact"
 _COMPILE_SOURCE = "least squares of compile times over rows of evidence/ipu_microbench.csv"
@@ -65,10 +64,35 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepCost(Latency):
-    """What each call from the host costs on a stack, and each superstep with an exchange."""
+class Cycles:
+    """Fitted cycles, and the rows they come from; 0 without rows."""
 
-    superstep_cycles: float = 0.0
+    value: float = 0.0
+    rows: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCosts:
+    """What a step costs beside what is predicted for it.
+
+    Attributes
+    ----------
+    calls : dict of str to Latency
+        Of each call from the host, by framework.
+    supersteps : dict of str to Cycles
+        Of each superstep with an exchange, by software stack.
+    """
+
+    calls: dict[str, Latency] = field(default_factory=dict)
+    supersteps: dict[str, Cycles] = field(default_factory=dict)
+
+    def at(self, stack: str, framework: str) -> FittedCosts:
+        """Return the costs of a run: none on a stack without rows, as `fitted_costs` has it."""
+        superstep = self.supersteps.get(stack, Cycles())
+        if not superstep.rows:
+            return FittedCosts()
+        call_s = self.calls.get(framework, Latency()).value_s
+        return FittedCosts(step_s=call_s, exchange_cycles=superstep.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +121,7 @@ class PowerScales:
 class Calibration:
     """Everything that is fitted."""
 
-    step_costs: dict[str, StepCost]  # by software stack; any other costs 0
+    steps: StepCosts
     power: PowerScales
     scale_out: ScaleOut = ScaleOut()
     compile: Latency = Latency()  # per vertex and tile that is compiled
@@ -131,11 +155,11 @@ def _seconds(title: str, fitted: Latency, source: str) -> str:
 def calibration_text(calibration: Calibration) -> str:
     """Write fitted constants as the text of ``data/calibration.toml``."""
     blocks = [_HEADER]
-    for stack, cost in sorted(calibration.step_costs.items()):
-        name = json.dumps(stack)
-        cycles = f"{cost.superstep_cycles:.0f}"
-        blocks.append(_seconds(f"step_cost.{name}", cost, _STEP_SOURCE))
-        blocks.append(_block(f"superstep_cost.{name}", cycles, "cycles", _SUPERSTEP_SOURCE))
+    for framework, call in sorted(calibration.steps.calls.items()):
+        blocks.append(_seconds(f"call_cost.{framework}", call, _STEP_SOURCE))
+    for stack, cycles in sorted(calibration.steps.supersteps.items()):
+        title, value = f"superstep_cost.{json.dumps(stack)}", f"{cycles.value:.0f}"
+        blocks.append(_block(title, value, "cycles", _STEP_SOURCE, cycles.rows))
     for name in ("reduction", "collective"):
         fitted = getattr(calibration.scale_out, name)
         blocks.append(_seconds(f"scale_out.{name}_latency", fitted, _SCALE_SOURCE))
@@ -171,16 +195,14 @@ def load_calibration(path: Path | None = None) -> Calibration:
     try:
         tables = tomllib.loads(source.read_text(encoding="utf-8"))
         amp, sram = tables["power"]["amp_scale"], tables["power"]["sram_scale"]
-        supersteps = tables.get("superstep_cost", {})
         return Calibration(
-            step_costs={
-                stack: StepCost(
-                    value_s=float(block["value"]),
-                    rows=tuple(block["rows"]),
-                    superstep_cycles=float(supersteps.get(stack, {}).get("value", 0.0)),
-                )
-                for stack, block in tables["step_cost"].items()
-            },
+            steps=StepCosts(
+                calls={name: _latency(block) for name, block in tables["call_cost"].items()},
+                supersteps={
+                    stack: Cycles(value=float(block["value"]), rows=tuple(block["rows"]))
+                    for stack, block in tables["superstep_cost"].items()
+                },
+            ),
             power=PowerScales(
                 amp=float(amp["value"]), sram=float(sram["value"]), rows=tuple(amp["rows"])
             ),

@@ -18,6 +18,7 @@ class Sample:
     row_id: str
     family: str
     stack: str
+    framework: str
     series: str  # empty for a row of none
     ipus: int
     items: int  # of all chips per step
@@ -34,6 +35,7 @@ def samples_of(rows: Iterable[PublishedRow], predictor: Predictor) -> tuple[Samp
             row_id=row.row_id,
             family=row.family,
             stack=row.stack,
+            framework=row.run.framework or "popart",
             series=row.run.series,
             ipus=row.run.chips,
             items=row.run.items_per_step,

@@ -1,4 +1,4 @@
-"""Fitting the few constants: two costs of each software stack, and two of power.
+"""Fitting the few constants: a call by framework, a superstep by software stack, two of power.
 
 A call from the host, in seconds per step, and control code, in cycles per superstep with an
 exchange, enter a step as max(floor, base + costs) (`ipusim.runtime.terms.Line`): base is everything
@@ -10,8 +10,8 @@ same on every machine.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -25,8 +25,10 @@ from ipusim.study.data.published import PublishedRow, load_rows
 from ipusim.study.fit.calibration_file import (
     CALIBRATION_FILE,
     Calibration,
+    Cycles,
+    Latency,
     PowerScales,
-    StepCost,
+    StepCosts,
     calibration_text,
     load_calibration,
 )
@@ -42,8 +44,8 @@ POWER_STUDY = "qwant"
 _ALIKE = 1e-9
 """Errors this near are taken for equal, so that the last bit of a sum decides nothing."""
 
-MOST_CYCLES, CYCLES_STEP = 2000, 10
-"""The cost of a superstep is looked for up to here, in steps of so many cycles."""
+CYCLES = range(0, 2001, 10)
+"""The cost of a superstep is looked for among these."""
 
 
 def fitting_rows() -> tuple[PublishedRow, ...]:
@@ -62,58 +64,109 @@ def fitting_rows() -> tuple[PublishedRow, ...]:
     )
 
 
-def _sides_s(samples: Sequence[Sample], cycles: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the floors and bases of samples of one chip, calls apart, in seconds."""
-    costs = FittedCosts(exchange_cycles=cycles)
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """Samples by the cycles of a superstep: floors and bases, calls apart, beside what was found.
+
+    ``floor`` and ``base`` hold one row per number of cycles and one column per sample, in seconds.
+    """
+
+    floor: np.ndarray
+    base: np.ndarray
+    published: np.ndarray
+
+
+def _sides(samples: Sequence[Sample]) -> _Sides:
+    costs = [FittedCosts(exchange_cycles=float(cycles)) for cycles in CYCLES]
     lines = [item.line for item in samples]
-    return (
-        np.array([line.floor_at(costs) for line in lines]),
-        np.array([line.busy_s(costs) for line in lines]),
+    return _Sides(
+        np.array([[line.floor_at(cost) for line in lines] for cost in costs]),
+        np.array([[line.busy_s(cost) for line in lines] for cost in costs]),
+        np.array([item.published_s for item in samples]),
     )
 
 
-def steps_s(samples: Sequence[Sample], calls_s: np.ndarray | float, cycles: float) -> np.ndarray:
-    """Return the predicted steps, in seconds: one line per call, one column per sample."""
-    floor, base = _sides_s(samples, cycles)
-    return np.maximum(floor, base + np.atleast_1d(np.asarray(calls_s, dtype=np.float64))[:, None])
+def _best_call(sides: _Sides, cycles: np.ndarray, chosen: np.ndarray) -> tuple[float, float]:
+    """Return the least sum of errors of some samples and the call, 0 or more, that gives it.
+
+    `cycles` is the row of each sample in `sides`, `chosen` the columns of the samples.
+    """
+    floor, base = sides.floor[cycles, chosen], sides.base[cycles, chosen]
+    published = sides.published[chosen]
+    calls = np.unique(np.concatenate([[0.0], published - base, floor - base]))
+    calls = calls[calls >= 0]
+    steps = np.maximum(floor, base + calls[:, None])
+    errors = np.abs(steps / published - 1.0).sum(axis=1)
+    at = int(errors.argmin())
+    return float(errors[at]), float(calls[at])
 
 
 @lru_cache(maxsize=256)
-def fit_step_cost(samples: tuple[Sample, ...]) -> tuple[float, float]:
-    """Return the seconds per step and cycles per superstep that fit the samples best.
+def fit_step_costs(samples: tuple[Sample, ...]) -> StepCosts:
+    """Return the calls by framework and the cycles by stack that fit the samples best.
 
-    At least 0 both: those with the least mean absolute relative error of time, the fewest cycles
-    of equally good ones; exactly 0 for no samples.
+    Those with the least mean absolute relative error of time, all 0 or more. The calls of given
+    cycles are exact; the cycles are first one number for all stacks, then each stack is moved alone
+    as long as that helps, the fewest cycles of equally good ones.
     """
     if not samples:
-        return 0.0, 0.0
-    published = np.array([item.published_s for item in samples])
-    best = (math.inf, 0.0, 0.0)
-    for cycles in range(0, MOST_CYCLES + 1, CYCLES_STEP):
-        floor, base = _sides_s(samples, cycles)
-        calls = np.unique(np.concatenate([[0.0], published - base, floor - base]))
-        calls = calls[calls >= 0]
-        errors = np.abs(steps_s(samples, calls, cycles) / published - 1.0).mean(axis=1)
-        at = int(errors.argmin())
-        if errors[at] < best[0] - _ALIKE:
-            best = (float(errors[at]), float(calls[at]), float(cycles))
-    return best[1], best[2]
+        return StepCosts()
+    sides = _sides(samples)
+    frameworks = _columns(sample.framework for sample in samples)
+    stacks = _columns(sample.stack for sample in samples)
+    rows = np.zeros(len(samples), dtype=np.intp)
 
+    def error(at: np.ndarray) -> float:
+        return sum(_best_call(sides, at[chosen], chosen)[0] for chosen in frameworks.values())
 
-def step_cost_for(
-    stack: str, samples: Iterable[Sample], *, without_family: str | None = None
-) -> StepCost:
-    """Return the costs of a stack, fitted on its own samples but those of one family.
+    def moved(at: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """Return the rows with those of some samples where the error is least."""
+        best, least = at, error(at)
+        for row in range(len(CYCLES)):
+            tried = at.copy()
+            tried[columns] = row
+            found = error(tried)
+            if found < least - _ALIKE:
+                best, least = tried, found
+        return best
 
-    0 when it has none left: how long one stack takes to start a step says nothing about another.
-    """
-    used = tuple(i for i in samples if i.stack == stack and i.family != without_family)
-    call_s, cycles = fit_step_cost(used)
-    return StepCost(
-        value_s=call_s,
-        superstep_cycles=cycles,
-        rows=tuple(sample.row_id for sample in used),
+    rows = moved(rows, np.arange(len(samples)))
+    before = None
+    while before is None or (before != rows).any():
+        before = rows
+        for columns in stacks.values():
+            rows = moved(rows, columns)
+    calls = {
+        name: _best_call(sides, rows[chosen], chosen)[1] for name, chosen in frameworks.items()
+    }
+    return StepCosts(
+        calls={
+            name: Latency(value_s=calls[name], rows=_ids(samples, chosen))
+            for name, chosen in frameworks.items()
+        },
+        supersteps={
+            name: Cycles(value=float(CYCLES[rows[chosen[0]]]), rows=_ids(samples, chosen))
+            for name, chosen in stacks.items()
+        },
     )
+
+
+def _columns(names: Iterable[str]) -> dict[str, np.ndarray]:
+    """Return where each name stands."""
+    listed = list(names)
+    return {
+        name: np.array([at for at, other in enumerate(listed) if other == name])
+        for name in sorted(set(listed))
+    }
+
+
+def _ids(samples: Sequence[Sample], chosen: np.ndarray) -> tuple[str, ...]:
+    return tuple(samples[at].row_id for at in chosen)
+
+
+def costs_without(samples: Iterable[Sample], family: str | None = None) -> StepCosts:
+    """Return the costs fitted on all samples but those of one family."""
+    return fit_step_costs(tuple(item for item in samples if item.family != family))
 
 
 def fit_power_scales(predictor: Predictor) -> PowerScales:
@@ -152,10 +205,9 @@ def calibrate(
     the factors on dynamic energy.
     """
     samples = samples_of(fitting_rows(), predictor)
-    stacks = sorted({row.stack for row in load_rows() if not row.not_modelled})
     kept = load_calibration()
     fitted = Calibration(
-        step_costs={stack: step_cost_for(stack, samples) for stack in stacks},
+        steps=costs_without(samples),
         power=fit_power_scales(predictor) if power else kept.power,
         scale_out=fit_scale_out(samples_of(scaling_rows(), predictor)),
         compile=fit_compile(),

@@ -16,7 +16,7 @@ from ipusim.study.data.runs import RunConfiguration
 from ipusim.study.fit.calibration_file import Calibration, ScaleOut, load_calibration
 from ipusim.study.fit.samples import Sample, samples_of
 from ipusim.study.fit.scale_out import fit_scale_out, scaling_rows
-from ipusim.study.fit.step_cost import fitting_rows, step_cost_for
+from ipusim.study.fit.step_cost import costs_without, fitting_rows
 from ipusim.study.predict import (
     TIERS,
     Predictor,
@@ -134,7 +134,9 @@ def fitting_samples(rows: Iterable[PublishedRow], predictor: Predictor) -> Sampl
     modelled = [row for row in rows if not row.not_modelled]
     stacks = {row.stack for row in modelled}
     trained = any(row.run.mode == "training" for row in modelled)
-    stepping = [row for row in fitting_rows() if row.stack in stacks]
+    stepping = fitting_rows()
+    if stacks.isdisjoint(row.stack for row in stepping):
+        stepping = ()
     scaling = scaling_rows() if trained else ()
     known = samples_of([*stepping, *scaling], predictor)
     return Samples(steps=known[: len(stepping)], scaling=known[len(stepping) :])
@@ -143,13 +145,13 @@ def fitting_samples(rows: Iterable[PublishedRow], predictor: Predictor) -> Sampl
 def left_out_costs(run: RunConfiguration, samples: Samples) -> FittedCosts:
     """Fit the constants for one run without what it belongs to.
 
-    Its family is left out of the cost per step, its series out of the collective latency.
+    Its family is left out of calls and supersteps, its series out of the collective latency.
     """
-    step = step_cost_for(run.stack or "", samples.steps, without_family=run.family)
+    steps = costs_without(samples.steps, run.family).at(run.stack or "", run.framework or "popart")
     scale = ScaleOut()
     if run.mode == "training":
         scale = fit_scale_out(samples.scaling, without_series=run.series)
-    return replace(scale.costs, step_s=step.value_s, exchange_cycles=step.superstep_cycles)
+    return replace(scale.costs, step_s=steps.step_s, exchange_cycles=steps.exchange_cycles)
 
 
 def _predict_tiers(

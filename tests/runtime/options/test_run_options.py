@@ -142,10 +142,10 @@ def test_parts_of_a_step_add_up(report):
 
 
 def test_fitted_costs_are_the_only_difference_between_the_tiers():
-    options = {"system": "IPU-M2000", "micro_batch": 1}
+    options = {"system": "IPU-M2000", "micro_batch": 1, "framework": "pytorch"}
     plain = ipusim.simulate("resnet18", tier="specification", **options)
     fitted = ipusim.simulate("resnet18", tier="calibrated", **options)
-    costs = calibration.fitted_costs("sdk-2.4")
+    costs = calibration.fitted_costs("sdk-2.4", "pytorch")
     assert costs.step_s > 0
     assert costs.exchange_cycles > 0
     exchanges = plain.result.program.exchanges
@@ -154,7 +154,7 @@ def test_fitted_costs_are_the_only_difference_between_the_tiers():
     cost = costs.step_s + exchanges * costs.exchange_cycles / clock_hz
     assert fitted.result.step_s - plain.result.step_s == pytest.approx(cost)
     assert fitted.cycles_per_step == plain.cycles_per_step
-    assert calibration.fitted_costs("no such stack").step_s == 0
+    assert calibration.fitted_costs("no such stack", "pytorch").step_s == 0
 
 
 def test_files_of_one_name_are_told_apart(tmp_path):

@@ -11,10 +11,9 @@ from hypothesis import given, strategies as st
 from ipusim.errors import ConfigError, IpuSimError, UnknownNameError
 from ipusim.machine import load_system
 from ipusim.machine.interconnect import route, sync_s
-from ipusim.runtime.options.frameworks import load_framework
+from ipusim.runtime.options.frameworks import FRAMEWORKS, load_framework
 from ipusim.runtime.replica.balance import balance, split_after, stage_transfer
 from ipusim.runtime.replica.schedule import (
-    FRAMEWORKS,
     SCHEDULES,
     accumulation_rule,
     micro_batches_in_flight,
@@ -37,7 +36,7 @@ def simulate(forward, backward, accumulation, schedule, transfer, host, framewor
     stages = len(forward)
     path = [[(chip, "forward")] for chip in range(stages)]
     path += [[(chip, "backward")] for chip in reversed(range(stages))]
-    if schedule == "grouped" and framework == "popart":
+    if schedule == "grouped" and framework != "tensorflow":
         path[stages - 1 : stages + 1] = [path[stages - 1] + path[stages]]
     waiting, running, total = accumulation, [], 0.0
     stored, most = [0] * stages, [0] * stages

@@ -148,7 +148,7 @@ def test_calibration_file_holds_the_fit(samples, tmp_path):
     calibrate_gpu(path)
     written = load_calibration(path)
     assert written.gpu == stored.gpu
-    assert (written.power, written.step_costs) == (stored.power, stored.step_costs)
+    assert (written.power, written.steps) == (stored.power, stored.steps)
 
 
 # --- how good it is ----------------------------------------------------------------------------

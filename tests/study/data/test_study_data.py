@@ -96,7 +96,7 @@ def test_qwant_runs_are_as_the_report_says(micro_batch):
     assert run.options() == {
         "system": "C2", "mode": "inference", "micro_batch": micro_batch, "replicas": 2,
         "ipus_per_replica": 1, "precision": "16.16", "host_dtype": "float32",
-        "overlap_io": False, "batches_in_flight": 1, "stack": "sdk-1.0",
+        "overlap_io": False, "batches_in_flight": 1, "stack": "sdk-1.0", "framework": "popart",
     }  # fmt: skip
     assert run.items_per_step == 2 * micro_batch
     assert set(run.assumed) == {"host_dtype", "overlap_io"}
@@ -123,7 +123,7 @@ def test_modelled_runs_are_complete(run):
     ipus = run.replicas * run.ipus_per_replica
     if run.mode == "inference":
         placed = {"pipeline_splits", "stage_ipus", "schedule"}
-        own = {"loader_item_s", "serial_item_s", "serial_products"}
+        own = {"loader_item_s", "serial_item_s", "serial_products", "framework"}
         assert given <= SIMULATE_OPTIONS | placed | own
         assert (placed <= given) == (run.ipus_per_replica > 1)
         optional = {"gradient_accumulation", "partials", "io_tiles", "instances"}

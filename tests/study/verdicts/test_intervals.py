@@ -150,7 +150,7 @@ def test_intervals_are_written_and_read_back(tmp_path):
     fitted = calibrate_intervals(FakePredictor(), path)
     after = load_calibration(path)
     assert after.intervals == fitted
-    assert after.step_costs == before.step_costs
+    assert after.steps == before.steps
     assert after.gpu == before.gpu
     wide = {
         f"{who}, {mode}"

@@ -3,7 +3,6 @@ from __future__ import annotations
 import dataclasses
 import math
 
-import numpy as np
 import pandas as pd
 import pytest
 from study_fakes import (
@@ -23,17 +22,17 @@ from ipusim.study.fit.calibration_file import (
     Calibration,
     Interval,
     PowerScales,
+    StepCosts,
     calibration_text,
     load_calibration,
 )
 from ipusim.study.fit.samples import Sample, samples_of
 from ipusim.study.fit.step_cost import (
     calibrate,
+    costs_without,
     fit_power_scales,
-    fit_step_cost,
+    fit_step_costs,
     fitting_rows,
-    step_cost_for,
-    steps_s,
 )
 from ipusim.study.predict import TIERS, metric_of, predict
 from ipusim.study.verdicts import compare
@@ -42,7 +41,9 @@ from ipusim.study.verdicts.compare import Samples
 CLOCK_HZ = 1.33e9
 
 
-def sample(gap_ms, published_ms=1.0, family="a", stack="s", floor_ms=0.0, exchanges=0):
+def sample(
+    gap_ms, published_ms=1.0, family="a", stack="s", floor_ms=0.0, exchanges=0, framework="f"
+):
     line = Line(
         base_s=(published_ms - gap_ms) * 1e-3,
         floor_s=floor_ms * 1e-3,
@@ -57,6 +58,7 @@ def sample(gap_ms, published_ms=1.0, family="a", stack="s", floor_ms=0.0, exchan
         row_id=f"{family}.{stack}.{gap_ms}",
         family=family,
         stack=stack,
+        framework=framework,
         series="",
         ipus=1,
         items=1,
@@ -65,15 +67,16 @@ def sample(gap_ms, published_ms=1.0, family="a", stack="s", floor_ms=0.0, exchan
     )
 
 
-def total_error(samples, cost_s, cycles=0.0):
+def total_error(samples, call_s):
+    steps = [max(item.line.floor_s, item.line.base_s + call_s) for item in samples]
     published = [item.published_s for item in samples]
-    return np.abs(steps_s(samples, cost_s, cycles) / published - 1.0).sum()
+    return sum(abs(step / each - 1.0) for step, each in zip(steps, published, strict=True))
 
 
 def best_call(samples):
-    call_s, cycles = fit_step_cost(tuple(samples))
-    assert cycles == 0
-    return call_s
+    costs = fit_step_costs(tuple(samples)).at("s", "f")
+    assert costs.exchange_cycles == 0
+    return costs.step_s
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +112,33 @@ def test_fit_tells_a_call_from_supersteps():
         sample(call_ms + 1e3 * cycles * n / CLOCK_HZ, published_ms=9.0, exchanges=n)
         for n in (100, 500, 900)
     ]
-    assert fit_step_cost(tuple(samples)) == pytest.approx((call_ms * 1e-3, cycles))
+    costs = fit_step_costs(tuple(samples)).at("s", "f")
+    assert (costs.step_s, costs.exchange_cycles) == (pytest.approx(call_ms * 1e-3), cycles)
+
+
+def test_frameworks_share_the_supersteps_of_a_stack_and_stacks_the_call_of_a_framework():
+    calls, cycles = {"f": 0.1, "g": 0.3}, {"s": 400, "t": 250}
+    samples = [
+        sample(
+            calls[framework] + 1e3 * cycles[stack] * n / CLOCK_HZ,
+            published_ms=9.0,
+            exchanges=n,
+            stack=stack,
+            framework=framework,
+        )
+        for framework, stack, n in (
+            *(("f", "s", n) for n in (100, 500, 900)),
+            *(("g", "s", n) for n in (200, 600)),
+            *(("f", "t", n) for n in (300, 800)),
+        )
+    ]
+    fitted = fit_step_costs(tuple(samples))
+    assert {name: cost.value for name, cost in fitted.supersteps.items()} == cycles
+    for name, call_ms in calls.items():
+        assert fitted.calls[name].value_s == pytest.approx(call_ms * 1e-3)
+    # A framework is known on every stack that has rows, and on no other.
+    assert fitted.at("t", "g").step_s == fitted.calls["g"].value_s
+    assert fitted.at("new", "g") == FittedCosts()
 
 
 def test_fit_minimises_the_mean_error_and_ignores_an_outlier():
@@ -144,14 +173,13 @@ def test_own_stack_is_preferred_and_own_family_never_used():
         sample(0.2, family="b", stack="s"),
         sample(0.4, family="b", stack="t"),
     ]
-    full = step_cost_for("s", samples)
-    assert set(full.rows) == {"a.s.0.1", "b.s.0.2"}
-    without = step_cost_for("s", samples, without_family="b")
-    assert without.rows == ("a.s.0.1",)
+    full = costs_without(samples)
+    assert set(full.supersteps["s"].rows) == {"a.s.0.1", "b.s.0.2"}
+    without = costs_without(samples, "b")
+    assert without.supersteps["s"].rows == ("a.s.0.1",)
     # another stack's samples say nothing: no cost rather than a borrowed one
-    for stack, family in (("t", "b"), ("new", None)):
-        nothing = step_cost_for(stack, samples, without_family=family)
-        assert (nothing.value_s, nothing.rows) == (0.0, ())
+    for stack, costs in (("t", without), ("new", full)):
+        assert costs.at(stack, "f") == FittedCosts()
 
 
 def test_constants_are_fitted_on_the_results_page_alone():
@@ -174,14 +202,15 @@ def test_samples_turn_throughput_into_time_per_step():
 def test_calibration_round_trip(tmp_path):
     path = tmp_path / "calibration.toml"
     written = calibrate(predictor=FakePredictor(), path=path)
-    assert set(written.step_costs) == {"sdk-1.0", "sdk-2.4", "sdk-3.x"}
+    assert set(written.steps.supersteps) == {"sdk-2.4", "sdk-3.x"}
+    assert set(written.steps.calls) == {"popart", "pytorch", "tensorflow"}
     read = load_calibration(path)
-    for stack, cost in written.step_costs.items():
-        assert read.step_costs[stack].rows == cost.rows
-        assert read.step_costs[stack].value_s == pytest.approx(cost.value_s, rel=1e-6)
-    assert read.step_costs["sdk-1.0"].value_s == 0.0
-    assert read.step_costs["sdk-1.0"].rows == ()
-    fitted_on = {row for cost in read.step_costs.values() for row in cost.rows}
+    assert read.steps.supersteps == written.steps.supersteps
+    for framework, call in written.steps.calls.items():
+        assert read.steps.calls[framework].rows == call.rows
+        assert read.steps.calls[framework].value_s == pytest.approx(call.value_s, rel=1e-6)
+    assert read.steps.at("sdk-1.0", "popart") == FittedCosts()
+    fitted_on = {row for cost in read.steps.supersteps.values() for row in cost.rows}
     assert not any(row.startswith("qwant") for row in fitted_on)
     assert read.power == load_calibration().power  # kept unless it is fitted anew
 
@@ -230,7 +259,7 @@ def test_power_scales_solve_what_two_numbers_can(monkeypatch, tmp_path):
     assert (read.amp, read.sram) == pytest.approx((0, 0)) or min(read.amp, read.sram) >= 0
 
 
-@pytest.mark.parametrize("text", ["", "step_cost = 3", "[step_cost.x]\nvalue = 'much'", "[[["])
+@pytest.mark.parametrize("text", ["", "call_cost = 3", "[call_cost.x]\nvalue = 'much'", "[[["])
 def test_damaged_calibration(tmp_path, text):
     path = tmp_path / "calibration.toml"
     path.write_text(text)
@@ -239,7 +268,7 @@ def test_damaged_calibration(tmp_path, text):
 
 
 def test_committed_calibration_can_be_read():
-    assert set(load_calibration().step_costs) == {"sdk-1.0", "sdk-2.4", "sdk-3.x"}
+    assert set(load_calibration().steps.supersteps) == {"sdk-2.4", "sdk-3.x"}
 
 
 def test_columns_and_rows(frame):
@@ -308,7 +337,7 @@ def series(name, ipus, published_ms, machines):
 def test_what_a_run_belongs_to_has_no_part_in_its_costs():
     run = dataclasses.replace(load_row("results.training.001").run, series="own")
     steps = tuple(
-        sample(gap, family=family, stack=run.stack, published_ms=2.0)
+        sample(gap, 2.0, family, run.stack, framework=run.framework)
         for family, gap in ((run.family, 0.9), ("other", 0.2), (run.family, 0.8))
     )
     scaling = (
@@ -345,9 +374,11 @@ def test_the_comparison_hands_each_run_its_own_costs(monkeypatch):
 def test_calibrated_tier_leaves_the_own_family_out(frame):
     samples = samples_of(fitting_rows(), FakePredictor())
     row = load_row("results.inference.064")
-    cost = step_cost_for("sdk-2.4", samples, without_family="resnext")
-    assert not any(name in cost.rows for name in ("results.inference.064", "results.inference.072"))
-    step_s = DEVICE_S_FIXED + DEVICE_S_PER_ITEM["resnext101_32x4d"] + cost.value_s
+    costs = costs_without(samples, "resnext")
+    fitted_on = costs.supersteps["sdk-2.4"].rows
+    assert not {"results.inference.064", "results.inference.072"} & set(fitted_on)
+    call_s = costs.at("sdk-2.4", "tensorflow").step_s
+    step_s = DEVICE_S_FIXED + DEVICE_S_PER_ITEM["resnext101_32x4d"] + call_s
     got = frame.set_index("row_id").loc[row.row_id]
     assert got["calibrated"] == pytest.approx(4 / step_s)
 
@@ -356,7 +387,9 @@ def test_an_interval_comes_from_other_families_and_is_one_of_time(monkeypatch):
     interval = Interval(
         kind="new network, inference", low=0.8, high=1.25, rows=(), without={"resnext": (0.5, 2.5)}
     )
-    fitted = Calibration(step_costs={}, power=PowerScales(), intervals={interval.kind: interval})
+    fitted = Calibration(
+        steps=StepCosts(), power=PowerScales(), intervals={interval.kind: interval}
+    )
     monkeypatch.setattr(compare, "load_calibration", lambda: fitted)
     ids = ("qwant.table1.batch2", "qwant.table2.batch2", "qwant.table3.batch2",
            "results.inference.049", "results.inference.049.latency")  # fmt: skip
@@ -380,7 +413,7 @@ def test_published_values_do_not_reach_the_predictor():
 
 def test_power_rows_that_were_fitted_on_say_so(monkeypatch):
     rows = load_rows(study="qwant", metric="efficiency")
-    fitted = Calibration(step_costs={}, power=PowerScales(amp=1.1, rows=(rows[0].row_id,)))
+    fitted = Calibration(steps=StepCosts(), power=PowerScales(amp=1.1, rows=(rows[0].row_id,)))
     monkeypatch.setattr(compare, "load_calibration", lambda: fitted)
     notes = compare.verdicts(rows, predictor=FakePredictor(), samples=Samples())["note"]
     assert ["fitted on this row" in note for note in notes] == [True] + [False] * 5
