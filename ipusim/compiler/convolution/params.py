@@ -148,19 +148,34 @@ def _swapped(dim: Dim) -> Dim:
 
 @lru_cache(maxsize=4096)
 def _uses(dim: Dim) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], bool]:
-    slide = dim.data.places()[:, None] - dim.kernel.places()[None, :]
-    reached = slide - dim.cut_low
-    hit = (reached >= 0) & (slide < dim.slides - dim.cut_high) & (reached % dim.stride == 0)
-    inputs = np.flatnonzero(hit.any(axis=1)) + dim.data.cut_low
-    taps = np.flatnonzero(hit.any(axis=0)) + dim.kernel.cut_low
-    outputs = reached[hit] // dim.stride + dim.pad_low
-    if not len(inputs):
+    """Answer `Dim.uses` from what each tap meets: all places are arithmetic progressions."""
+    places, taps = dim.data.places(), dim.kernel.places()
+    stride, spread = dim.stride, dim.data.dilation
+    computed = dim.out - dim.pad_low - dim.pad_high
+    least, most = int(min(places[0], places[-1])), int(max(places[0], places[-1]))
+    # Output o of a tap reads the place begin + o stride, which holds an input or nothing.
+    begin = dim.cut_low + taps
+    low = np.maximum(0, -((begin - least) // stride))
+    high = np.minimum(computed - 1, (most - begin) // stride)
+    common = math.gcd(stride, spread)
+    period = spread // common
+    inverse = pow(stride // common, -1, period) if period > 1 else 0
+    wanted = (least - begin) // common * inverse % period
+    first = low + (wanted - low) % period
+    met = ((least - begin) % common == 0) & (first <= high)
+    if not met.any():
         return (0, 0), (0, 0), (0, 0), False
-    covered = len(taps) == dim.kernel.size and bool((hit.sum(axis=0) == dim.out).all())
+    last = high - (high - first) % period
+    counts = np.where(met, (last - first) // period + 1, 0)
+    ends = np.stack([begin + first * stride, begin + last * stride])[:, met]
+    read = np.sort((dim.data.extent - 1 - ends if dim.data.flip else ends), axis=None)
+    inputs = (read[[0, -1]] - dim.data.pad_low) // spread + dim.data.cut_low
+    used = np.flatnonzero(met) + dim.kernel.cut_low
+    covered = len(used) == dim.kernel.size and bool((counts == dim.out).all())
     return (
-        (int(inputs[0]), int(inputs[-1]) + 1),
-        (int(taps[0]), int(taps[-1]) + 1),
-        (int(outputs.min()), int(outputs.max()) + 1),
+        (int(inputs[0]), int(inputs[1]) + 1),
+        (int(used[0]), int(used[-1]) + 1),
+        (int(first[met].min()) + dim.pad_low, int(last[met].max()) + 1 + dim.pad_low),
         covered,
     )
 

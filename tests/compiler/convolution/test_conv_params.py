@@ -82,6 +82,30 @@ def test_canonical_and_swapped_compute_the_same(dim):
     assert outputs == (small.pad_low, dim.out - small.pad_high)
 
 
+@given(dims())
+def test_what_takes_part_is_what_every_pair_of_input_and_tap_says(dim):
+    places = dim.data.places()[:, None] - dim.kernel.places()[None, :]
+    reached = places - dim.cut_low
+    hit = (reached >= 0) & (places < dim.slides - dim.cut_high) & (reached % dim.stride == 0)
+    if not hit.any():
+        assert dim.uses() == ((0, 0), (0, 0), (0, 0), False)
+        return
+    inputs, taps = (np.flatnonzero(hit.any(axis=axis)) for axis in (1, 0))
+    outputs = reached[hit] // dim.stride + dim.pad_low
+    assert dim.uses() == (
+        (inputs[0] + dim.data.cut_low, inputs[-1] + 1 + dim.data.cut_low),
+        (taps[0] + dim.kernel.cut_low, taps[-1] + 1 + dim.kernel.cut_low),
+        (outputs.min(), outputs.max() + 1),
+        len(taps) == dim.kernel.size and (hit.sum(axis=0) == dim.out).all(),
+    )
+
+
+def test_a_long_line_is_no_matter_of_pairs():
+    # The weight gradient of a line of sound: as many taps as outputs, 2 * 10^9 pairs.
+    dim = Dim(Operand(44_100, pad_low=10, pad_high=10), Operand(44_101))
+    assert dim.uses() == ((0, 44_100), (0, 44_101), (0, 20), False)
+
+
 @given(st.integers(2, 6), st.integers(2, 4), st.integers(0, 3), st.integers(0, 3))
 def test_deferred_dilation_computes_the_same(size, step, low, high):
     # The data gradient of a strided kernel of one tap whose last inputs nothing reads.
