@@ -14,8 +14,9 @@ from typing import Any
 
 from ipusim.errors import StudyError
 
-_KERNEL_CONFIG = "c.IPKernelApp.log_level = 40\n"
-"""Newer ipykernels warn about unencrypted local sockets at every start; errors still show."""
+_KERNEL_CONFIG = "c.IPKernelApp.log_level = 50\n"
+"""Newer ipykernels warn about unencrypted local sockets at every start, and call an interrupt that
+meets them between two cells an error; what fails in a cell shows there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
