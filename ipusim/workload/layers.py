@@ -194,19 +194,8 @@ class GraphBuilder(TensorBuilder):
 
     def global_average_pool(self, name: str, x: str) -> str:
         """Add the average over all positions of an NCHW tensor; the result is (N, C, 1, 1)."""
-        batch, channels, *field = self.shape(x)
-        rank = len(field)
-        params = Pool(
-            kind="average",
-            batch=batch,
-            channels=channels,
-            field=tuple(field),
-            kernel=tuple(field),
-            stride=(1,) * rank,
-            padding_lower=(0,) * rank,
-            padding_upper=(0,) * rank,
-        )
-        return self.apply(name, params, (x,), (batch, channels, *(1,) * rank))
+        params = Pool.of_all("average", self.shape(x))
+        return self.apply(name, params, (x,), (params.batch, params.channels, *params.out_field))
 
     def gather(self, name: str, table: str, indices: str, *, hottest: int = 0) -> str:
         """Add a lookup of rows of a (rows, width) table; the result is (indices, width).

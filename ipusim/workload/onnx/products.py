@@ -380,18 +380,8 @@ def pool(context: ImportContext, node: Node) -> None:
 
 def global_pool(context: ImportContext, node: Node) -> None:
     """GlobalMaxPool and GlobalAveragePool: a window as large as the field."""
-    batch, channels, *field = context.shape(node.input[0])
-    rank = len(field)
-    params = Pool(
-        kind="max" if node.op_type == "GlobalMaxPool" else "average",
-        batch=batch,
-        channels=channels,
-        field=tuple(field),
-        kernel=tuple(field),
-        stride=(1,) * rank,
-        padding_lower=(0,) * rank,
-        padding_upper=(0,) * rank,
-    )
+    kind = "max" if node.op_type == "GlobalMaxPool" else "average"
+    params = Pool.of_all(kind, context.shape(node.input[0]))
     context.emit(node, params, (context.operand(node.input[0]),))
 
 

@@ -44,6 +44,14 @@ class Pool(Attributes):
         check_ranks(self, rank, "kernel", "stride", "padding_lower", "padding_upper")
         check_positive(self, stride=min(self.stride), kernel=min(self.kernel))
 
+    @classmethod
+    def of_all(cls, kind: str, shape: tuple[int, ...]) -> Pool:
+        """Return a pool of every position of an (N, C, ...) tensor into one."""
+        batch, channels, *rest = shape
+        field, ones, none = tuple(rest), (1,) * len(rest), (0,) * len(rest)
+        place = {"stride": ones, "padding_lower": none, "padding_upper": none}
+        return cls(kind=kind, batch=batch, channels=channels, field=field, kernel=field, **place)
+
     @property
     def out_field(self) -> tuple[int, ...]:
         """Output size per spatial dimension, in elements."""
