@@ -16,7 +16,6 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from scipy.optimize import nnls
 
 from ipusim import files
 from ipusim.files import write_text
@@ -176,6 +175,8 @@ def fit_power_scales(predictor: Predictor) -> PowerScales:
     energy per exchanged byte stay at their sourced values, and energy is spent over the published
     step, so that an error of time does not become one of power.
     """
+    from scipy.optimize import nnls  # a second to import, for `ipusim calibrate --power` alone
+
     throughput = {row.run.run_id: row for row in load_rows(study=POWER_STUDY, metric="throughput")}
     rows = load_rows(study=POWER_STUDY, metric="efficiency")
     parts_w, wanted_w = [], []
