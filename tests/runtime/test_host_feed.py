@@ -7,9 +7,12 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 
+import ipusim
 from ipusim.errors import IpuSimError
 from ipusim.machine import load_host, load_system
+from ipusim.runtime.host.io import host_io
 from ipusim.runtime.host.loader import DATASETS, LOADERS, host_feed
+from ipusim.runtime.options.config import make_config
 
 POD16 = load_system("IPU-POD16")
 POD64 = load_system("IPU-POD64")
@@ -42,6 +45,7 @@ def test_more_instances_than_nodes_are_swapped_and_lose():
 
 def test_servers_grow_with_instances_within_what_is_published():
     assert host_feed(POD64, 8, "imagenet_jpeg").bound
+    assert host_feed(POD64, 9, "imagenet_jpeg").bound  # on a second server
     assert host_feed(POD64, 32, "imagenet_jpeg").items_per_s == pytest.approx(4 * rate(8))
     assert not host_feed(POD64, 33, "imagenet_jpeg").bound
     assert not host_feed(POD64, 32, "imagenet_jpeg", servers=1).bound
@@ -55,8 +59,33 @@ def test_one_process_per_instance_passes_images_on():
         assert rate(instances, **many) <= limit
         # Threads share their memory.
         assert rate(instances, loader="threads", **many) > limit
-    assert rate(1, workers_per_instance=60, item_bytes=size) == pytest.approx(2.1e9 / size)
+    for instances in (1, 2):
+        both = rate(instances, workers_per_instance=60, item_bytes=size)
+        assert both == pytest.approx(instances * 2.1e9 / size)
     assert rate(1, workers_per_instance=1, item_bytes=size) == rate(1, workers_per_instance=1)
+
+
+def test_prepared_items_wait_for_swapped_processes():
+    found = host_feed(POD16, 16, "prepared", workers_per_instance=4, item_s=1e-3)
+    assert found.slowdown > 1
+    assert found.items_per_s == pytest.approx(found.busy_cores / 1e-3 / found.slowdown)
+
+
+def test_a_batch_is_prepared_in_two_passes_where_the_step_holds_that():
+    graph = ipusim.zoo.resnet18().graph(1)
+    io = host_io(graph, make_config(system="C2", host_dtype="float32"))
+    copied = 2 * 3 * 224 * 224 * 4 / load_system("C2").host_core_bytes_per_s
+    assert io.work_s == pytest.approx(2 * copied)
+
+
+def test_buffers_beyond_the_cache_cost_a_third_pass():
+    # Of five batches in flight three lie in buffers: 3 x 4.8 MB stay in 16 MiB, 4 would not.
+    graph = ipusim.zoo.resnet18().graph(32)
+    options = {"overlap_io": True, "host_dtype": "uint8", "instances": 1, "replicas": 1}
+    copied = 32 * 3 * 224 * 224 / load_system("IPU-M2000").host_core_bytes_per_s
+    for flight, passes in ((5, 2), (6, 3)):
+        io = host_io(graph, make_config(batches_in_flight=flight, micro_batch=32, **options))
+        assert io.sustained_s == pytest.approx(passes * copied)
 
 
 def test_threads_need_no_passing_on():

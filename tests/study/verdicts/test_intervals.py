@@ -60,6 +60,7 @@ def test_order_statistics_by_hand():
     ratios = [float(value) for value in range(1, 20)]  # 20 x 0.1 = 2nd, 20 x 0.9 = 18th
     assert conformal_bounds(ratios[::-1], 0.8) == (2.0, 18.0)
     assert conformal_bounds(range(1, 10), 0.8) == (1.0, 9.0)
+    assert conformal_bounds(range(1, 19), 0.8) == (1.0, 18.0)  # 1.9 down
     assert conformal_bounds(range(1, 13), 0.8) == (1.0, 12.0)  # 1.3 down, 11.7 up
     assert least_rows(0.8) == 9
     with pytest.raises(StudyError, match="at least 9 rows"):

@@ -37,6 +37,7 @@ from ipusim.study.fit.step_cost import (
 from ipusim.study.predict import TIERS, metric_of, predict
 from ipusim.study.verdicts import compare
 from ipusim.study.verdicts.compare import Samples
+from ipusim.study.verdicts.summary import Verdict
 
 CLOCK_HZ = 1.33e9
 
@@ -99,6 +100,43 @@ def frame():
 )
 def test_verdict_rule(predicted, published, verdict):
     assert compare.verdict_of(predicted, published) == verdict
+
+
+def test_a_rate_and_a_time_are_both_judged_as_time():
+    # A rate twice as high, or a time half as long, is half the time.
+    assert compare.time_ratio("throughput", 100.0, 50.0) == 0.5
+    assert compare.time_ratio("latency", 100.0, 50.0) == 2.0
+    assert math.isnan(compare.time_ratio("efficiency", 100.0, 50.0))
+
+
+def test_a_verdict_is_that_of_the_prediction_against_what_was_published(frame):
+    known = frame[frame["status"] == compare.PREDICTED]
+    pairs = list(zip(known["calibrated"], known["published"], strict=True))
+    assert list(known["verdict"]) == [compare.verdict_of(*pair) for pair in pairs]
+    turned = [compare.verdict_of(published, predicted) for predicted, published in pairs]
+    assert list(known["verdict"]) != turned
+
+
+def test_the_narrower_class_of_a_run_comes_first():
+    row = load_row("results.inference.049")
+    wide = "known family, inference"
+    ends = {"low": 0.8, "high": 1.2, "rows": (), "without": {}}
+    kinds = {kind: Interval(kind=kind, **ends) for kind in (wide, f"{wide}, GC200")}
+    fitted = Calibration(
+        steps=StepCosts(), power=PowerScales(), intervals=kinds, known_families=(row.family,)
+    )
+    assert compare.kind_of(row, fitted) == f"{wide}, GC200"
+    del kinds[f"{wide}, GC200"]
+    assert compare.kind_of(row, fitted) == wide
+
+
+def test_values_that_are_a_test_are_hits_near_and_misses():
+    counts = {"rows": 10, "hit": 3, "near": 2, "miss": 1}
+    verdict = Verdict(
+        **counts, typical_percent=5.0, worst_percent=-40.0, worst_row="a", left_out=""
+    )
+    assert verdict.counted == 6
+    assert verdict.lines()[0] == "6 of 10 values are a test: 3 hit, 2 near, 1 miss"
 
 
 def test_fit_is_exact_when_one_constant_explains_all():
