@@ -104,16 +104,17 @@ def lower_planned(m: Lowering, chosen: planner.Plan, data: Placed, weights: Plac
     if not is_conv:
         # Operands that were made for this plan are charged what the planner reckons with.
         arranged |= transposed
-        asked = []
+        needed = []
         if not arranged:
             moved, copied = moved - cost.move_in, copied - cost.copy_in
-            asked.append(_wanted_order(m, chosen, data, is_input=True))
+            if order := _wanted_order(m, chosen, data, is_input=True):
+                arranged = True
+                needed.append(order)
         if not placed:
             moved, copied = moved - cost.move_weights, copied - cost.copy_weights
-            asked.append(_wanted_order(m, chosen, weights, is_input=False))
-        needed = [order for order in asked if order]
-        arranged |= any(order.name == "B" for order in needed)
-        placed |= any(order.name == "A" for order in needed)
+            if order := _wanted_order(m, chosen, weights, is_input=False):
+                placed = True
+                needed.append(order)
         before_bytes += sum(order.tile_bytes for order in needed)
         with m.loop(chosen.serial_splits, tiles=m.tiles):
             _bring_into_order(m, needed)
@@ -253,20 +254,21 @@ def _bring_into_order(m: Lowering, orders: list[_Order]) -> None:
     """
     turned = [(order, order.turned) for order in orders if order.turned]
     received = sum(blocks.received for _, blocks in turned)
-    for index, (order, blocks) in enumerate(turned):
-        first = index == 0
+    copied = sum(
+        rearranged_copy_cycles(blocks.received, order.sent_piece, m.chip)
+        for order, blocks in turned
+    )
+    sent = received
+    for order, blocks in turned:
         m.emit(
             f"transpose {order.name}",
             TRANSPOSE,
             blocks.cycles,
-            exchange=received if first else 0,
+            exchange=sent,
             temp=received,
-            copy=sum(
-                rearranged_copy_cycles(sent.received, other.sent_piece, m.chip)
-                for other, sent in turned
-                if first
-            ),
+            copy=copied,
         )
+        sent = copied = 0  # with the first of them
     if orders:
         m.fetch(
             "rearrange " + " and ".join(order.name for order in orders),

@@ -9,6 +9,7 @@ from ipusim.files import load_profile
 
 FILE = "frameworks.toml"
 FRAMEWORKS = ("popart", "pytorch", "tensorflow")
+DEFAULT_FRAMEWORK = "popart"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from ipusim.errors import ConfigError, resolve_name
 from ipusim.runtime.host.loader import DATASETS, WORKERS_PER_INSTANCE
-from ipusim.runtime.options.frameworks import FRAMEWORKS
+from ipusim.runtime.options.frameworks import DEFAULT_FRAMEWORK, FRAMEWORKS
 from ipusim.runtime.replica.schedule import SCHEDULES
 from ipusim.workload.graph import PRECISIONS
 from ipusim.workload.operators import LOSSES
@@ -232,7 +232,7 @@ class RunConfig:
     framework: str = _option(
         NAME,
         "What calls the chips: sets what a call from the host costs, and the rules of pipelines.",
-        "popart",
+        DEFAULT_FRAMEWORK,
         choices=FRAMEWORKS,
     )
     mode: str = _option(NAME, "What to run.", "inference", choices=MODES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ipusim.runtime.options.frameworks import DEFAULT_FRAMEWORK
 from ipusim.runtime.terms import Line
 from ipusim.study.cached import prepare
 from ipusim.study.data.published import PublishedRow
@@ -35,7 +36,7 @@ def samples_of(rows: Iterable[PublishedRow], predictor: Predictor) -> tuple[Samp
             row_id=row.row_id,
             family=row.family,
             stack=row.stack,
-            framework=row.run.framework or "popart",
+            framework=row.run.framework or DEFAULT_FRAMEWORK,
             series=row.run.series,
             ipus=row.run.chips,
             items=row.run.items_per_step,

@@ -10,6 +10,7 @@ import pandas as pd
 
 from ipusim.machine import load_system
 from ipusim.runtime.calibration import FittedCosts, interval_classes
+from ipusim.runtime.options.frameworks import DEFAULT_FRAMEWORK
 from ipusim.study.cached import PooledPredictor, prepare
 from ipusim.study.data.published import PublishedRow, load_rows
 from ipusim.study.data.runs import RunConfiguration
@@ -147,11 +148,12 @@ def left_out_costs(run: RunConfiguration, samples: Samples) -> FittedCosts:
 
     Its family is left out of calls and supersteps, its series out of the collective latency.
     """
-    steps = costs_without(samples.steps, run.family).at(run.stack or "", run.framework or "popart")
+    steps = costs_without(samples.steps, run.family)
+    step = steps.at(run.stack or "", run.framework or DEFAULT_FRAMEWORK)
     scale = ScaleOut()
     if run.mode == "training":
         scale = fit_scale_out(samples.scaling, without_series=run.series)
-    return replace(scale.costs, step_s=steps.step_s, exchange_cycles=steps.exchange_cycles)
+    return replace(scale.costs, step_s=step.step_s, exchange_cycles=step.exchange_cycles)
 
 
 def _predict_tiers(
