@@ -65,10 +65,11 @@ def _columns_of(
     scale = 1
     rest = elements
     for size, flag in zip(reversed(sizes), reversed(reduced), strict=True):
+        outer = rest // size
         if not flag:
-            columns += rest % size * scale
+            columns += (rest - outer * size) * scale  # faster than a remainder
             scale *= size
-        rest = rest // size
+        rest = outer
     return columns
 
 
@@ -106,29 +107,25 @@ def examine_layout(
     wanted = max(_LEAST_TILES_EXAMINED, _EXAMINED_ELEMENTS // per_tile)
     wanted = min(wanted, _MOST_TILES_EXAMINED, tiles)
     chosen = [index * tiles // wanted for index in range(wanted)]
-    patterns: dict[tuple[Region, ...], None] = {}
-    known: dict[bytes, tuple[Region, ...]] = {}
-    contributed = 0
-    most_columns = 0
-    repeats = False
+    # Tiles that differ only in the place along the outermost dimension have the same pattern.
+    below = prod(sizes[1:])
+    known: dict[tuple[int, int], tuple[Region, ...]] = {}
+    patterns = []
     for tile in chosen:
         begin = tile * grains // tiles * grain
         end = min(total, (tile + 1) * grains // tiles * grain)
-        columns = _columns_of(np.arange(begin, end, dtype=np.int64), sizes, reduced)
-        # Tiles that differ only in which outputs they start with have the same pattern.
-        alike = (columns - columns[0]).tobytes()
-        pattern = known.get(alike) or known.setdefault(alike, _tile_pattern(columns))
-        patterns[pattern] = None
-        count = sum(region.columns for region in pattern)
-        contributed += count
-        most_columns = max(most_columns, count)
-        repeats = repeats or any(region.rows > 1 for region in pattern)
+        alike = begin % below, end - begin
+        if alike not in known:
+            elements = np.arange(begin, end, dtype=np.int64)
+            known[alike] = _tile_pattern(_columns_of(elements, sizes, reduced))
+        patterns.append(known[alike])
+    counts = [sum(region.columns for region in pattern) for pattern in patterns]
     return InputLayout(
-        tuple(patterns),
+        tuple(dict.fromkeys(patterns)),
         _spread(sizes, reduced, per_tile),
-        most_columns,
-        ceil_div(contributed * tiles, len(chosen)),
-        repeats,
+        max(counts),
+        ceil_div(sum(counts) * tiles, len(chosen)),
+        any(region.rows > 1 for pattern in known.values() for region in pattern),
     )
 
 
@@ -138,19 +135,26 @@ def _spread(sizes: tuple[int, ...], reduced: tuple[bool, ...], per_tile: int) ->
     partials = prod(sizes) // outputs
     if outputs == 1:
         return ceil_div(partials, per_tile)
-    offsets = np.zeros(1, dtype=np.int64)
     sampled = min(outputs, max(_LEAST_OUTPUTS_EXAMINED, _EXAMINED_ELEMENTS // partials))
     rest = np.arange(sampled, dtype=np.int64) * outputs // sampled
-    bases = np.zeros_like(rest)
+    # Of each output: where its partials begin, series of `length` of them `step` elements apart.
+    begins, starts = np.zeros_like(rest), np.zeros(1, dtype=np.int64)
+    length = step = 0
     stride = 1
     for size, flag in zip(reversed(sizes), reversed(reduced), strict=True):
-        if flag:
-            steps = np.arange(size, dtype=np.int64) * stride
-            offsets = (steps[:, None] + offsets[None, :]).ravel()
-        else:
-            bases += rest % size * stride
+        if not flag:
+            begins += rest % size * stride
             rest //= size
+        elif not length:
+            length, step = size, stride
+        else:
+            # Outer dimensions come first, so tiles are in order.
+            offsets = np.arange(size, dtype=np.int64) * stride
+            starts = (offsets[:, None] + starts[None, :]).ravel()
         stride *= size
-    # Outer dimensions come first in `offsets`, so tiles are in order.
-    tiles = (bases[:, None] + offsets[None, :]) // per_tile
-    return int((np.diff(tiles, axis=1) != 0).sum(axis=1).max(initial=0)) + 1
+    places = begins[:, None] + starts[None, :]
+    first, last = places // per_tile, (places + (length - 1) * step) // per_tile
+    # A series skips no tile, or has a tile for each.
+    changes = (last - first).sum(axis=1) if step <= per_tile else len(starts) * (length - 1)
+    changes = changes + (first[:, 1:] != last[:, :-1]).sum(axis=1)
+    return int(changes.max()) + 1

@@ -43,9 +43,12 @@ class LoweringState:
 
     def layout(self, tensor: str) -> TensorLayout:
         """Return where a tensor lies; one that nothing has made yet is spread or free."""
-        free = self.graph.tensors[tensor].role in FREE_ROLES
-        layout = self.layouts.get(tensor, TensorLayout(free=free))
-        return layout if layout.mapping else replace(layout, mapping=tensor)
+        layout = self.layouts.get(tensor)
+        if layout is None:
+            layout = TensorLayout(free=self.graph.tensors[tensor].role in FREE_ROLES)
+        if not layout.mapping:
+            layout = self.layouts[tensor] = replace(layout, mapping=tensor)
+        return layout
 
     def placed(self, name: str) -> Placed:
         """Return a tensor with where it lies."""

@@ -113,12 +113,11 @@ def _part_count(grains: int, grain: int, max_parts: int, min_part: int) -> int:
 def distinct_splits(size: int, most: int) -> list[int]:
     """Return the fewest parts for each size of the largest part, up to `most`, in order."""
     splits: list[int] = []
-    last = 0
-    for split in range(1, min(size, most) + 1):
+    split = 1
+    while split <= min(size, most):
+        splits.append(split)
         part = ceil_div(size, split)
-        if part != last:
-            splits.append(split)
-            last = part
+        split = ceil_div(size, part - 1) if part > 1 else size + 1
     return splits
 
 

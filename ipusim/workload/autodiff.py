@@ -42,6 +42,8 @@ def total_gradient(tape: Tape, name: str, source: Op) -> str | None:
     if not parts:
         return None
     result, tensor = parts[0], tape.forward[name]
+    if len(parts) == 1:
+        return result
     made = {output: op.source for op in tape.ops for output in op.outputs}
     part_of = "" if name == source.outputs[0] else f"{name.rpartition('.')[2]}."
     for count, part in enumerate(parts[1:], start=1):

@@ -1,5 +1,6 @@
 """Reduction: vertices by hand, stages (IPUModel rows: test_fidelity_pooling)."""
 
+import numpy as np
 import pytest
 from emitting import MK1, MK2, emitted
 from hypothesis import given, settings, strategies as st
@@ -76,6 +77,28 @@ def test_layout_of_a_linear_mapping():
     assert layout.patterns == ((Region(8, 1, 32),),)
     assert (layout.spread, layout.columns_per_tile, layout.partial_elements) == (4, 8, 8192)
     assert collapse((2, 3, 1, 5), (1, 2, 3)) == ((2, 15), (False, True))
+
+
+@given(
+    sizes=st.lists(st.integers(2, 7), min_size=2, max_size=4),
+    first=st.booleans(),
+    grain=st.sampled_from((1, 2, 4)),
+    tiles=st.integers(1, 100),
+)
+def test_a_layout_counts_what_lies_on_every_tile(sizes, first, grain, tiles):
+    reduced = tuple(first ^ bool(dim % 2) for dim in range(len(sizes)))
+    grains = -(-np.prod(sizes) // grain)
+    share = int(-(-grains // tiles) * grain)
+    tiles = min(tiles, int(grains))
+    kept = np.where(reduced, 1, sizes)
+    columns = np.broadcast_to(np.arange(kept.prod()).reshape(kept), sizes).ravel()
+    layout = examine_layout(tuple(sizes), reduced, share, tiles, grain)
+    edges = [tile * int(grains) // tiles * grain for tile in range(1, tiles)]
+    held = [np.unique(part) for part in np.split(columns, edges)]
+    assert layout.partial_elements == sum(map(len, held))
+    assert layout.columns_per_tile == max(map(len, held))
+    places = np.arange(columns.size) // share
+    assert layout.spread == max(len(set(places[columns == one])) for one in range(kept.prod()))
 
 
 def test_local_reduction_needs_no_exchange():

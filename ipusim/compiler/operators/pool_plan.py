@@ -7,6 +7,7 @@ the later one the vertex's own estimate, and treats batch elements as further ch
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -24,6 +25,7 @@ from ipusim.compiler.vertices.pool import (
     PoolGeometry,
     PoolVertex,
     TileSlice,
+    least_pool_estimate,
     pool_vertex_estimate,
 )
 from ipusim.errors import ConfigError
@@ -124,7 +126,8 @@ def _field_splits(out_field: Sequence[int], tiles: int) -> Iterator[tuple[int, .
     for head in product(*heads):
         used = prod(head)
         if used <= tiles:
-            yield (*head, distinct_splits(out_field[-1], tiles // used)[-1])
+            finest = ceil_div(out_field[-1], min(out_field[-1], tiles // used))
+            yield (*head, ceil_div(out_field[-1], finest))
 
 
 def _input_bytes(
@@ -153,29 +156,33 @@ def _early_cost(asked: PoolPass, geometry: PoolGeometry, part: TileSlice, chip: 
     return compute + tile_bytes // chip.exchange_bytes_per_cycle + regroup
 
 
-def _late_cost(asked: PoolPass, geometry: PoolGeometry, part: TileSlice, chip: ChipLike) -> int:
-    """Return the cost that PoolPlan.cpp of tag 2.4.0 minimises, in cycles."""
+def _late_cost(
+    asked: PoolPass, geometry: PoolGeometry, part: TileSlice, chip: ChipLike, limit: float
+) -> float:
+    """Return the cost that PoolPlan.cpp of tag 2.4.0 minimises, in cycles, if below a limit."""
+    planes = part.batch * part.channel_groups * part.channel_grouping
+    size = element_bytes(asked.dtype)
+    tile_bytes = _input_bytes(geometry, part.field, planes, size, int(asked.is_grad))
+    moved = tile_bytes // chip.exchange_bytes_per_cycle
+    moved += tile_bytes // 4 if asked.grouping != part.channel_grouping else 0
     vertex = asked.vertex(chip, "2021-11")
     arguments = (geometry.dilation[-1], prod(geometry.kernel))
+    if least_pool_estimate(vertex, part, *arguments) + moved >= limit:
+        return limit
     compute = pool_vertex_estimate(vertex, part, *arguments)
-    for dim, size in enumerate(asked.out_field):
-        if size % part.field[dim] and part.field[dim] > 1:
+    for dim, extent in enumerate(asked.out_field):
+        if extent % part.field[dim] and part.field[dim] > 1:
             field = list(part.field)
             field[dim] -= 1
             smaller = replace(part, field=tuple(field))
             compute = max(compute, pool_vertex_estimate(vertex, smaller, *arguments))
-    planes = part.batch * part.channel_groups * part.channel_grouping
-    size = element_bytes(asked.dtype)
-    tile_bytes = _input_bytes(geometry, part.field, planes, size, int(asked.is_grad))
-    regroup = tile_bytes // 4 if asked.grouping != part.channel_grouping else 0
-    return compute + tile_bytes // chip.exchange_bytes_per_cycle + regroup
+    return compute + moved
 
 
 def _search(asked: PoolPass, groupings: Sequence[int], chip: ChipLike) -> PoolPlan:
     """Return the cheapest split; the first found wins a tie."""
     geometry, out_field = asked.geometry, asked.out_field
-    cost_of = _early_cost if asked.library == "2020-01" else _late_cost
-    best: PoolPlan | None = None
+    least, best = math.inf, None
     for grouping in groupings:
         groups = ceil_div(asked.channels, grouping)
         for channel_split in distinct_splits(groups, chip.tiles):
@@ -183,12 +190,16 @@ def _search(asked: PoolPass, groupings: Sequence[int], chip: ChipLike) -> PoolPl
                 left = chip.tiles // (channel_split * batch_split)
                 for field_split in _field_splits(out_field, left):
                     plan = PoolPlan(grouping, channel_split, batch_split, field_split)
-                    cost = cost_of(asked, geometry, asked.part(plan), chip)
-                    if best is None or cost < best.cost_cycles:
-                        best = replace(plan, cost_cycles=cost)
+                    part = asked.part(plan)
+                    if asked.library == "2020-01":
+                        cost = _early_cost(asked, geometry, part, chip)
+                    else:
+                        cost = _late_cost(asked, geometry, part, chip, least)
+                    if cost < least:
+                        least, best = cost, plan
     if best is None:
         raise ConfigError(f"No pooling plan fits on {chip.tiles} tiles: give at least one tile.")
-    return best
+    return replace(best, cost_cycles=least)
 
 
 @lru_cache(maxsize=512)

@@ -148,27 +148,30 @@ def pool_vertex_estimate(
     vectors = part.channel_grouping // vertex.vector_width
     outputs, workers = prod(part.field) * part.batch, vertex.workers
     width = part.field[-1]
-    slowest = 0
+    init_vectors = outputs // vectors * vectors // workers
+    idle, busy = (vertex.worker_cycles(part, init_vectors, rows) for rows in ([], [[]]))
 
-    def item(count: int) -> int:
-        return vertex.item_cycles(part, ceil_div(count, row_stride))
+    def row(count: int) -> int:
+        if not count:
+            return 0
+        return 15 + kernel_positions * vertex.item_cycles(part, ceil_div(count, row_stride))
 
-    full_row = 15 + kernel_positions * item(width)
+    full_row, slowest = row(width), 0
     for worker in range(workers):
         begin, end = worker * outputs // workers, (worker + 1) * outputs // workers
-        cycles = vertex.worker_cycles(
-            part, outputs // vectors * vectors // workers, [[]] if begin < end else []
-        )
-        if begin < end:
-            cycles -= 15
         head = min(end, ceil_div(begin, width) * width) - begin
-        tail_begin = max(begin + head, end // width * width)
-        cycles += (tail_begin - begin - head) // width * full_row
-        for count in (head, end - tail_begin):
-            if count:
-                cycles += 15 + kernel_positions * item(count)
-        slowest = max(slowest, cycles)
+        tail = end - max(begin + head, end // width * width)
+        cycles = (end - begin - head - tail) // width * full_row + row(head) + row(tail)
+        slowest = max(slowest, busy - 15 + cycles if begin < end else idle)
     return 7 + workers * slowest + 6
+
+
+def least_pool_estimate(
+    vertex: PoolVertex, part: TileSlice, row_stride: int, kernel_positions: int
+) -> int:
+    """Return cycles that `pool_vertex_estimate` cannot go below: its workers share them evenly."""
+    rows, width = prod(part.field[:-1]) * part.batch, part.field[-1]
+    return rows * kernel_positions * vertex.item_cycles(part, ceil_div(width, row_stride))
 
 
 def pool_tile_cycles(
