@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipusim.api import names_options, simulate
 from ipusim.errors import unknown_name
-from ipusim.workload.zoo.registry import NETWORKS
+from ipusim.workload.zoo.registry import find
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +63,7 @@ def serving(
 
     if model not in SERVED:
         raise unknown_name("model with a cache", model, SERVED)
-    network = NETWORKS[model]
+    network = find(model)
     rows = []
     for length, size in itertools.product(_listed(context), _listed(micro_batch)):
         first = network(sequence_length=prompt or max(1, length // 2), context=length)

@@ -13,13 +13,15 @@ settings.load_profile("kernels")
 LONGEST_FILES = (
     "test_fidelity.py",
     "test_lab_browser.py",
-    "test_readme.py",
     "test_packaging.py",
     "test_faults.py",
     "test_planner.py",
     "test_same_bytes.py",
 )
-"""Files that take most of a minute or more: begun first, no worker is left alone with one."""
+"""Files that take long: begun first, no worker is left alone with one.
+
+Not test_readme.py, which reads the predictions that test_fidelity.py keeps.
+"""
 
 
 def pytest_collection_modifyitems(items):

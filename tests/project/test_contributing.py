@@ -21,10 +21,8 @@ def example(name: str) -> str:
 
 @pytest.fixture
 def zoo_as_it_is():
-    before = dict(registry.NETWORKS)
     yield
-    registry.NETWORKS.clear()
-    registry.NETWORKS.update(before)
+    del registry.NETWORKS["tiny_mlp"]
 
 
 @pytest.mark.usefixtures("zoo_as_it_is")

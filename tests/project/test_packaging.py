@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import ipusim
+from ipusim.kernel_cache import cache_folder, source_digest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -78,8 +80,11 @@ def clean_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A directory for the kernels of the wheel, which take longest to compile."""
-    return str(tmp_path_factory.mktemp("kernels") / "numba")
+    """The tree's kernels: of the same sources as the wheel's, which take longest to compile."""
+    folder = tmp_path_factory.mktemp("kernels") / "numba"
+    if (made := cache_folder("kernels") / source_digest()).exists():
+        shutil.copytree(made, folder / "ipusim-kernels" / source_digest())
+    return str(folder)
 
 
 def test_wheel_holds_data_and_notebooks(wheel: Path) -> None:

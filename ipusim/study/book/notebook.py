@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import nbformat
-
 from ipusim.errors import StudyError
 from ipusim.files import write_text
 
@@ -75,6 +73,8 @@ def read_notebook(path: Path) -> dict[str, Any]:
 
 def notebook_text(notebook: dict[str, Any]) -> str:
     """Return a notebook as the text of its file, as JupyterLab writes it."""
+    import nbformat  # takes two seconds, and notebooks are read without it
+
     return nbformat.writes(nbformat.from_dict(notebook)) + "\n"
 
 

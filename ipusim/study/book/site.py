@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import nbformat
 from markupsafe import Markup
 
 import ipusim
@@ -74,6 +73,7 @@ def render(template: str, here: str, studies: Sequence[Study], **values: Any) ->
 
 def notebook_page(path: Path, study: Study, studies: Sequence[Study], files: Sequence[str]) -> str:
     """Turn an executed notebook into a page."""
+    import nbformat
     from nbconvert import HTMLExporter
 
     notebook = nbformat.read(path, as_version=4)
@@ -103,6 +103,8 @@ def search_script(notebooks: Sequence[tuple[Path, Study]]) -> str:
 
 
 def _sections(path: Path, study: Study) -> Iterator[Section]:
+    import nbformat
+
     notebook = nbformat.read(path, as_version=4)
     page = notebook_link(study).href
     title, href, text = study.title, page, ""

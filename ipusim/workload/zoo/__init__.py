@@ -9,23 +9,18 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from pkgutil import walk_packages
-
-from ipusim.workload.zoo.registry import NETWORKS, Network, load, names
+from ipusim.workload.zoo.registry import Network, find, load, names
 
 __all__ = ["load", "names"]
-
-for _module in walk_packages(__path__, f"{__name__}."):
-    import_module(_module.name)
 
 
 def __getattr__(name: str) -> Network:
     """Return a network as the attribute of its name."""
-    if name not in NETWORKS:
+    found = None if name.startswith("_") else find(name)
+    if found is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return NETWORKS[name]
+    return found
 
 
 def __dir__() -> list[str]:
-    return sorted((*__all__, *NETWORKS))
+    return sorted((*__all__, *names()))

@@ -1,4 +1,7 @@
-"""The networks of the zoo by name, each registered beside the function that builds it."""
+"""The networks of the zoo by name, each registered beside the function that builds it.
+
+A module of the zoo is imported when one of its networks is asked for.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from ipusim.errors import resolve_name
@@ -62,16 +67,12 @@ class Network:
     def __reduce_ex__(self, protocol: int) -> Any:
         """Pickle a listed network by its name, since its builder's name stands for itself."""
         if NETWORKS.get(self.name) is self:
-            return _listed, (self.name,)
+            return find, (self.name,)
         return super().__reduce_ex__(protocol)
 
 
 NETWORKS: dict[str, Network] = {}
-"""Every network by name."""
-
-
-def _listed(name: str) -> Network:
-    return NETWORKS[name]
+"""The networks of the modules that were imported, by name."""
 
 
 def register(entry: Network) -> Network:
@@ -103,14 +104,46 @@ def variants(
         register(Network(name=name, build=partial(build, **options), **known))
 
 
+@cache
+def _modules() -> dict[str, Path]:
+    """Return the modules of the zoo, in order, with their files."""
+    root = Path(__file__).parent
+    files = [path for path in sorted(root.rglob("*.py")) if path.stem != "__init__"]
+    dotted = [".".join(path.relative_to(root).with_suffix("").parts) for path in files]
+    return dict(zip((f"{__package__}.{name}" for name in dotted), files, strict=True))
+
+
+def find(name: str) -> Network | None:
+    """Return the network of an exact name: modules that spell it out are imported first."""
+    if name not in NETWORKS:
+        for module, path in _modules().items():
+            if name in path.read_text("utf-8"):
+                import_module(module)
+                if name in NETWORKS:
+                    break
+        else:
+            names()  # some names are put together
+    return NETWORKS.get(name)
+
+
 def names() -> tuple[str, ...]:
-    """Return the names that `load` accepts."""
-    return tuple(NETWORKS)
+    """Return the names that `load` accepts, those of a module together."""
+    modules = list(_modules())
+    for module in modules:
+        import_module(module)
+
+    def place(name: str) -> int:
+        build = NETWORKS[name].build
+        module = getattr(build, "func", build).__module__
+        return modules.index(module) if module in modules else len(modules)
+
+    return tuple(sorted(NETWORKS, key=place))
 
 
 def load(name: str) -> Model:
     """Return a network by name, whatever its case, spaces, hyphens and underscores."""
-    return _load(resolve_name("model", name, NETWORKS))
+    known = isinstance(name, str) and find(name) is not None
+    return _load(name if known else resolve_name("model", name, names()))
 
 
 @cache

@@ -17,7 +17,9 @@ from ipusim.workload.graph import Conv, Graph, MatMul
 from ipusim.workload.model import Model
 from ipusim.workload.training import training_graphs
 from ipusim.workload.zoo.language import bert
-from ipusim.workload.zoo.registry import NETWORKS
+from ipusim.workload.zoo.registry import find
+
+NETWORKS = {name: find(name) for name in zoo.names()}
 
 
 def _facts() -> list[dict[str, str]]:
