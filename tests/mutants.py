@@ -1,9 +1,9 @@
 """Mutants: one wrong line at a time, and whether the tests of its room notice.
 
 ``python tests/mutants.py`` runs each line of mutants.csv (file, old text, new text, tests) in a
-process of its own and prints those that survive; ``--sample N`` runs every so many, a word runs
-those whose file holds it. The tree stays as it is: this module is also the plugin that loads the
-wrong text in place of the file's. A mutant of a kernel compiles its kernels anew.
+process of its own and prints those that survive, and how many were noticed by room; ``--sample N``
+runs every so many, a word runs those whose file holds it. The tree stays as it is: the wrong text
+is loaded in place of the file's.
 """
 
 from __future__ import annotations
@@ -12,19 +12,23 @@ import csv
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import multiprocessing
 import os
+import resource
 import shutil
-import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 LIST = Path(__file__).with_suffix(".csv")
-CHOSEN = "IPUSIM_MUTANT"
-TIMEOUT_S = 900
+CPU_SECONDS = 600
+"""Longer, and a mutant that hangs counts as noticed."""
+WITHOUT_JIT = ("tests/numerics", "tests/compiler/vertices")
+"""Tests whose kernels also run as Python, which takes less time than compiling them anew."""
 
 
 class Mutant(NamedTuple):
@@ -76,6 +80,10 @@ def plant(mutant: Mutant) -> None:
     from ipusim import kernel_cache
 
     read, own_kernels = kernel_cache.read_kept, "njit" in mutant.text()
+    if own_kernels and all(tests.startswith(WITHOUT_JIT) for tests in mutant.tests.split()):
+        import numba
+
+        numba.config.DISABLE_JIT = True
 
     def read_kept(path):
         kernels = "kernels" in path.parents[1].name
@@ -86,56 +94,62 @@ def plant(mutant: Mutant) -> None:
     sys.meta_path.insert(0, Finder(mutant))
 
 
-def noticed(mutant: Mutant, number: int) -> bool:
-    """Return whether a test of the room fails; a run that hangs counts as noticed."""
+def run_tests(mutant: Mutant, folder: str) -> None:
+    """Run the tests of a mutant in this process and end it with their exit code."""
+    import pytest
+
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    silent = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, 1)
+    os.dup2(silent, 2)
+    if mutant.file.startswith("data/"):
+        data = Path(shutil.copytree(ROOT / "data", Path(folder) / "data"))
+        (data / mutant.file.removeprefix("data/")).write_text(mutant.text())
+        os.environ["IPUSIM_DATA_DIR"] = str(data)
+    else:
+        plant(mutant)
+    options = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not lab"]
+    os._exit(pytest.main([*options, *mutant.tests.split()]))
+
+
+def noticed(mutant: Mutant) -> bool:
+    """Return whether a test of the room fails, in a copy of this process."""
     with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {
-            CHOSEN: str(number),
-            "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests"))),
-        }
-        if mutant.file.startswith("data/"):
-            data = Path(shutil.copytree(ROOT / "data", Path(folder) / "data"))
-            (data / mutant.file.removeprefix("data/")).write_text(mutant.text())
-            environment["IPUSIM_DATA_DIR"] = str(data)
-        command = ["-m", "pytest", "-q", "-x", "-p", "mutants", "-p", "no:cacheprovider"]
-        try:
-            done = subprocess.run(
-                [sys.executable, *command, "-m", "not slow and not lab", *mutant.tests.split()],
-                cwd=ROOT,
-                env=environment,
-                capture_output=True,
-                timeout=TIMEOUT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return True
-    return done.returncode != 0
+        run = multiprocessing.get_context("fork").Process(target=run_tests, args=(mutant, folder))
+        run.start()
+        run.join()
+    return run.exitcode != 0
 
 
 def main(arguments: list[str]) -> int:
     """Run mutants; return 1 where more than one in twenty survives."""
-    every = list(enumerate(load()))
+    import numba  # noqa: F401  what all of them need is loaded once
+    import onnx  # noqa: F401
+    import pandas  # noqa: F401
+    import pytest  # noqa: F401
+
+    os.chdir(ROOT)
+    sys.path[:0] = [str(ROOT)]
+    chosen = load()
     if "--sample" in arguments:
         count = int(arguments[arguments.index("--sample") + 1])
-        every = every[:: max(1, len(every) // count)]
+        chosen = chosen[:: max(1, len(chosen) // count)]
     elif arguments:
-        every = [(n, one) for n, one in every if any(word in one.file for word in arguments)]
-    every = [(n, one) for n, one in every if (ROOT / one.file).read_text().count(one.old) == 1]
-    jobs = int(os.environ.get("MUTANT_JOBS", "1"))
-    survivors = []
-    with ThreadPoolExecutor(jobs) as pool:
-        found = pool.map(lambda job: noticed(job[1], job[0]), every)
-        for (_, mutant), killed in zip(every, found, strict=True):
-            if not killed:
-                survivors.append(mutant)
-            print(f"{'noticed ' if killed else 'SURVIVED'} {mutant.file}: {mutant.new}", flush=True)
-    print(f"{len(every) - len(survivors)} of {len(every)} mutants noticed")
-    return int(20 * len(survivors) > len(every))
+        chosen = [one for one in chosen if any(word in one.file for word in arguments)]
+    chosen = [one for one in chosen if (ROOT / one.file).read_text().count(one.old) == 1]
+    found: dict[str, Counter[bool]] = {}
+    for mutant in chosen:
+        began = time.monotonic()
+        killed = noticed(mutant)
+        found.setdefault("/".join(mutant.file.split("/")[:2]), Counter())[killed] += 1
+        told = f"{'noticed ' if killed else 'SURVIVED'} {time.monotonic() - began:4.0f} s"
+        print(f"{told} {mutant.file}: {mutant.new}", flush=True)
+    for room, counts in found.items():
+        print(f"{counts[True]} of {counts.total()} in {room}")
+    survivors = sum(counts[False] for counts in found.values())
+    print(f"{len(chosen) - survivors} of {len(chosen)} mutants noticed")
+    return int(20 * survivors > len(chosen))
 
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
-if CHOSEN in os.environ:
-    chosen = load()[int(os.environ[CHOSEN])]
-    if not chosen.file.startswith("data/"):
-        plant(chosen)

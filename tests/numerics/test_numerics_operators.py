@@ -1,5 +1,6 @@
 """Operators against onnxruntime in single precision, exact rounding in half, finite differences."""
 
+import numba
 import numpy as np
 import onnx
 import pytest
@@ -200,7 +201,8 @@ def test_half_precision_is_near(name, precision, stochastic):
 
 
 def test_exponential_is_accurate():
-    x = np.linspace(-87, 88, 200_001, dtype=np.float32)
+    count = 5_001 if numba.config.DISABLE_JIT else 200_001
+    x = np.linspace(-87, 88, count, dtype=np.float32)
     exact = np.exp(x.astype(np.float64))
     error = np.abs(exponentials(x) - exact) / np.spacing(exact.astype(np.float32))
     assert error.max() < 2

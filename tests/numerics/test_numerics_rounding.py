@@ -17,6 +17,7 @@ from ipusim.numerics.kernels.rounding import (
 ALL_HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 FINITE_HALVES = ALL_HALVES[np.isfinite(ALL_HALVES)].astype(np.float32)
 KEY = stream_key(7, 1, 2)
+DRAWS = 1 << (13 if numba.config.DISABLE_JIT else 20)
 
 
 def rounded(values, mode, key=KEY):
@@ -68,7 +69,7 @@ def test_overflow_saturates_and_nan_stays(mode):
 # from the largest binade to below the smallest half
 @pytest.mark.parametrize("value", [40_001.7, 1.000301, -0.1, 0.7e-4, 3.3e-6, 1.1e-8])
 def test_stochastic_mean_is_unbiased(value):
-    count = 1 << 20
+    count = DRAWS
     exact = float(np.float32(value))
     drawn = rounded(np.full(count, value), STOCHASTIC).astype(np.float64)
     low, high = drawn.min(), drawn.max()
@@ -79,7 +80,7 @@ def test_stochastic_mean_is_unbiased(value):
 
 
 def test_streams_are_independent_of_each_other():
-    values = np.full(1 << 18, 1 + 2.0**-11)  # half-way: every result is a fair coin
+    values = np.full(DRAWS // 4, 1 + 2.0**-11)  # half-way: every result is a fair coin
     coins = [rounded(values, STOCHASTIC, stream_key(3, step)) > 1 for step in range(4)]
     for first in range(4):
         for second in range(first):
@@ -90,7 +91,7 @@ def test_streams_are_independent_of_each_other():
 
 
 def test_bits_are_the_same_on_any_number_of_threads_and_machine():
-    values = np.random.default_rng(0).standard_normal(1 << 18).astype(np.float32)
+    values = np.random.default_rng(0).standard_normal(DRAWS // 4).astype(np.float32)
     before = numba.get_num_threads()
     results = []
     for threads in {1, before}:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 
 from ipusim.kernel_cache import njit
-from ipusim.numerics.kernels.rounding import bits_float
 from ipusim.numerics.kernels.threads import over_ranges
 
 _F = np.float32
@@ -31,7 +30,7 @@ def exponential(x: np.float32) -> np.float32:
     n = _F(power)
     r = (x - n * _LN2_HIGH) - n * _LN2_LOW
     p = ((((_C0 * r + _C1) * r + _C2) * r + _C3) * r + _C4) * r + _C5
-    return ((p * r) * r + r + _F(1)) * bits_float(_U(_U(power + 127) << _U(23)))
+    return ((p * r) * r + r + _F(1)) * _U(_U(power + 127) << _U(23)).view(_F)
 
 
 @njit(cache=True, nogil=True)

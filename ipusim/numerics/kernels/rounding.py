@@ -15,8 +15,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import types
-from numba.extending import intrinsic
 
 from ipusim.kernel_cache import njit
 from ipusim.numerics.kernels.threads import over_ranges
@@ -28,6 +26,7 @@ HALF_MAX = 65504.0
 """Largest finite half; larger results saturate, as on an IPU unless set otherwise [recalled]."""
 
 _U = np.uint32
+_F = np.float32
 _SIGN = _U(0x80000000)
 _MAGNITUDE = _U(0x7FFFFFFF)
 _INFINITY = _U(0x7F800000)
@@ -54,26 +53,6 @@ class Rounding(NamedTuple):
     salt: np.uint32
 
 
-@intrinsic
-def float_bits(typing_context, value):
-    """Return the 32 bits of a single as an unsigned integer."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], context.get_value_type(signature.return_type))
-
-    return types.uint32(types.float32), generate
-
-
-@intrinsic
-def bits_float(typing_context, bits):
-    """Return the single that has these 32 bits."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], context.get_value_type(signature.return_type))
-
-    return types.float32(types.uint32), generate
-
-
 # Numba widens unsigned 32-bit results to 64 bits, hence a conversion around every step.
 
 
@@ -98,15 +77,15 @@ def _round_magnitude(bits: np.uint32, addend: np.uint32, tiny: np.float32) -> np
     """Add the increment below the last kept bit and cut off; `tiny` replaces subnormal halves."""
     magnitude = _U(bits & _MAGNITUDE)
     normal = min(_U(_U(magnitude + addend) & _HIGH), _HALF_MAX_BITS)
-    rounded = float_bits(tiny) if magnitude < _SMALLEST_NORMAL else normal
+    rounded = tiny.view(_U) if magnitude < _SMALLEST_NORMAL else normal
     kept = magnitude if magnitude > _INFINITY else rounded  # NaN stays NaN
-    return bits_float(_U(_U(bits & _SIGN) | kept))
+    return _U(_U(bits & _SIGN) | kept).view(_F)
 
 
 @njit(cache=True, inline="always")
 def round_nearest(value: np.float32) -> np.float32:
     """Round a single to the nearest half, ties to even."""
-    bits = float_bits(value)
+    bits = value.view(_U)
     odd = _U(_U(bits >> _DROPPED) & _ONE)
     # Singles between 0.5 and 1 are multiples of 2^-24, as subnormal halves are.
     tiny = (abs(value) + _HALF) - _HALF
@@ -119,7 +98,7 @@ def round_stochastic(value: np.float32, random: np.uint32) -> np.float32:
 
     Exactly unbiased for magnitudes of at least 2^-14; below, bits under 2^-37 are cut off.
     """
-    bits = float_bits(value)
+    bits = value.view(_U)
     low = _U(random >> _RANDOM_SHIFT)
     # The minimum keeps the conversion in range where its result is not used.
     fixed = np.int32(min(abs(value), _TINY_LIMIT) * _TO_FIXED)

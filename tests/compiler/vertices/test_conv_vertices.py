@@ -371,7 +371,8 @@ def test_compiled_equals_python(n_rows, length, types, era, groups, ins, outs, d
         cycles = function(*arguments)
         assert cycles == function.py_func(*arguments), function.__name__
         assert all(
-            isinstance(value, int) for value in (cycles if isinstance(cycles, tuple) else (cycles,))
+            isinstance(value, int | np.integer)
+            for value in (cycles if isinstance(cycles, tuple) else (cycles,))
         )
     # Taps that reach every output are those of the plain vertex.
     taps = np.full(3, n_rows), np.full(3, length)
