@@ -59,9 +59,9 @@ NOTHING = Collective(collectives=0, bytes=0, transfer_s=0.0, each_latency_s=0.0)
 class _Pass:
     """One pass round the rings: bytes sent, seconds of data, seconds of latency."""
 
-    bytes: int
-    transfer_s: float
-    latency_s: float
+    bytes: int = 0
+    transfer_s: float = 0.0
+    latency_s: float = 0.0
 
     def __add__(self, other: _Pass) -> _Pass:
         return _Pass(
@@ -69,6 +69,10 @@ class _Pass:
             self.transfer_s + other.transfer_s,
             self.latency_s + other.latency_s,
         )
+
+
+Way = Callable[[Ring, int], tuple[_Pass, int]]
+"""What bytes cost round one ring, and how many of them the next ring sees."""
 
 
 def merged_sizes(tensor_bytes: Sequence[int], merge_bytes: int | None) -> tuple[int, ...]:
@@ -117,14 +121,24 @@ def _ring_pass(ring: Ring, size: int) -> tuple[_Pass, int]:
     return _Pass(sent, transfer, latency), fragment
 
 
-def _one_pass(rings: Sequence[Ring], size: int) -> _Pass:
-    """Reduce-scatter or all-gather of `size` bytes: inner ring whole, outer rings its fragment.
+def _scatter_pass(ring: Ring, size: int) -> tuple[_Pass, int]:
+    """Cost of an all-to-all of `size` bytes round one ring; outer rings see all of them too."""
+    n = ring.members
+    distances = [min(d, n - d) if ring.directions == 2 else d for d in range(1, n)]
+    carried = sum(distances) * -(-size // n) / ring.directions
+    sent = (n - 1) * -(-size // n)
+    one = _Pass(sent, carried / ring.bytes_per_s, max(distances) * ring.step_latency_s)
+    return one, size
 
-    The two cost the same: the order of the rings and of the steps is reversed.
+
+def _one_pass(rings: Sequence[Ring], size: int, way: Way) -> _Pass:
+    """Pass `size` bytes round every ring; of a reduce-scatter the next sees the fragment only.
+
+    An all-gather costs the same: the order of the rings and of the steps is reversed.
     """
-    total = _Pass(0, 0.0, 0.0)
+    total = _Pass()
     for ring in rings:
-        one, size = _ring_pass(ring, size)
+        one, size = way(ring, size)
         total += one
     return total
 
@@ -134,7 +148,7 @@ def _run(
     replicas: int,
     ipus_per_replica: int,
     sizes: Sequence[int],
-    way: Callable[[Sequence[Ring], int], _Pass] = _one_pass,
+    way: Way = _ring_pass,
     passes: int = 1,
 ) -> Collective:
     """Add up collectives of so many passes over the same replicas; equal sizes are costed once.
@@ -147,7 +161,7 @@ def _run(
     rings = replica_rings(system, replicas, ipus_per_replica)
     if not rings or not sizes:
         return NOTHING
-    known = {size: way(rings, size) for size in set(sizes)}
+    known = {size: _one_pass(rings, size, way) for size in set(sizes)}
     machines = -(-replicas * ipus_per_replica // system.ipus_per_machine)
     return Collective(
         collectives=len(sizes),
@@ -191,19 +205,7 @@ def all_to_all(
     round where both are open: each link carries n/8 of a tensor per direction, or (n - 1)/2 where
     only one way is open. Outer rings see the whole tensor too.
     """
-    return _run(system, replicas, ipus_per_replica, tuple(tensor_bytes), _scatter)
-
-
-def _scatter(rings: Sequence[Ring], size: int) -> _Pass:
-    """All-to-all of `size` bytes over each ring in turn."""
-    total = _Pass(0, 0.0, 0.0)
-    for ring in rings:
-        n = ring.members
-        distances = [min(d, n - d) if ring.directions == 2 else d for d in range(1, n)]
-        carried = sum(distances) * -(-size // n) / ring.directions
-        sent = (n - 1) * -(-size // n)
-        total += _Pass(sent, carried / ring.bytes_per_s, max(distances) * ring.step_latency_s)
-    return total
+    return _run(system, replicas, ipus_per_replica, tuple(tensor_bytes), _scatter_pass)
 
 
 def cross_ipu_reductions(

@@ -207,6 +207,11 @@ def test_power_adds_up() -> None:
     scaled = spent.scaled(amp=2, sram=3)
     assert scaled.total_j == pytest.approx(spent.total_j + spent.amp_j + 2 * spent.sram_j)
     assert power.energy(flops=0, sram_bytes=0, exchange_bytes=0).total_j == 0
+    assert (
+        spent.times(2)
+        == spent + spent
+        == power.energy(flops=2e12, sram_bytes=6e12, exchange_bytes=4e12)
+    )
 
 
 def test_idle_card_draws_what_was_sampled() -> None:

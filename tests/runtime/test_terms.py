@@ -8,7 +8,6 @@ import ipusim
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.compile import compile_run
 from ipusim.runtime.options.config import make_config
-from ipusim.runtime.replica.partition import exchange_supersteps
 from ipusim.workload import zoo
 
 MODEL = "braggnn"
@@ -53,7 +52,7 @@ def test_exchanges_of_a_pipeline_are_those_of_the_chips_that_are_waited_for():
     options = {"system": "IPU-M2000", "replicas": 1, **TRAINING}
     alone = ipusim.simulate(MODEL, **options).result.terms.line()
     config = make_config(**options)
-    each = exchange_supersteps(compile_run(zoo.load(MODEL), config).program.ops)
+    each = compile_run(zoo.load(MODEL), config).program.exchanges
     assert alone.exchanges == 8 * each > 0
     piped = ipusim.simulate(MODEL, ipus_per_replica=2, **options).result
     schedule = piped.terms.schedule

@@ -77,7 +77,7 @@ def _round_magnitude(bits: np.uint32, addend: np.uint32, tiny: np.float32) -> np
     """Add the increment below the last kept bit and cut off; `tiny` replaces subnormal halves."""
     magnitude = _U(bits & _MAGNITUDE)
     normal = min(_U(_U(magnitude + addend) & _HIGH), _HALF_MAX_BITS)
-    rounded = tiny.view(_U) if magnitude < _SMALLEST_NORMAL else normal
+    rounded = _F(tiny).view(_U) if magnitude < _SMALLEST_NORMAL else normal
     kept = magnitude if magnitude > _INFINITY else rounded  # NaN stays NaN
     return _U(_U(bits & _SIGN) | kept).view(_F)
 
@@ -85,7 +85,7 @@ def _round_magnitude(bits: np.uint32, addend: np.uint32, tiny: np.float32) -> np
 @njit(cache=True, inline="always")
 def round_nearest(value: np.float32) -> np.float32:
     """Round a single to the nearest half, ties to even."""
-    bits = value.view(_U)
+    bits = _F(value).view(_U)
     odd = _U(_U(bits >> _DROPPED) & _ONE)
     # Singles between 0.5 and 1 are multiples of 2^-24, as subnormal halves are.
     tiny = (abs(value) + _HALF) - _HALF
@@ -98,7 +98,7 @@ def round_stochastic(value: np.float32, random: np.uint32) -> np.float32:
 
     Exactly unbiased for magnitudes of at least 2^-14; below, bits under 2^-37 are cut off.
     """
-    bits = value.view(_U)
+    bits = _F(value).view(_U)
     low = _U(random >> _RANDOM_SHIFT)
     # The minimum keeps the conversion in range where its result is not used.
     fixed = np.int32(min(abs(value), _TINY_LIMIT) * _TO_FIXED)

@@ -74,35 +74,24 @@ class Partitioned:
         """Chips of the replica."""
         return len(set(self.stage_ipus))
 
-    def seconds(self) -> tuple[list[float], list[float]]:
-        """Return the device seconds of every stage, forward and backward.
+    def works(self) -> tuple[list[Work], list[Work]]:
+        """Return what every stage computes, forward and backward.
 
         What the chip does with data as they arrive belongs to the first stage.
         """
-        forward, backward = [0.0] * len(self.stage_ipus), [0.0] * len(self.stage_ipus)
-        for op in self.graph.ops:
-            part = forward if op.phase == "forward" else backward
-            part[self.stage_of[op.name]] += self.lowered[op.name].cycles / self.chip.clock_hz
-        for op in self.lowered.values():
-            if op.kind == "input":
-                forward[0] += op.cycles / self.chip.clock_hz
-        return forward, backward
-
-    def works(self) -> tuple[list[Work], list[Work]]:
-        """Return what every stage computes, forward and backward."""
-        exchanges = [[0] * len(self.stage_ipus) for _ in range(2)]
-        for op in self.graph.ops:
-            part = exchanges[op.phase != "forward"]
-            part[self.stage_of[op.name]] += exchange_supersteps([self.lowered[op.name]])
-        inputs = [op for op in self.lowered.values() if op.kind == "input"]
-        exchanges[0][0] += exchange_supersteps(inputs)
-        forward, backward = (
-            [
-                Work(seconds=seconds, exchanges=count, clock_hz=self.chip.clock_hz)
-                for seconds, count in zip(both[0], both[1], strict=True)
-            ]
-            for both in zip(self.seconds(), exchanges, strict=True)
-        )
+        clock_hz = self.chip.clock_hz
+        none = Work(seconds=0.0, exchanges=0, clock_hz=clock_hz)
+        forward, backward = ([none] * len(self.stage_ipus) for _ in range(2))
+        placed = [
+            (forward if op.phase == "forward" else backward, self.stage_of[op.name], op.name)
+            for op in self.graph.ops
+        ]
+        placed += [(forward, 0, name) for name, op in self.lowered.items() if op.kind == "input"]
+        for part, stage, name in placed:
+            op = self.lowered[name]
+            part[stage] += Work(
+                seconds=op.cycles / clock_hz, exchanges=op.exchanges, clock_hz=clock_hz
+            )
         return forward, backward
 
     def boundary_bytes(self) -> tuple[list[int], list[int]]:
@@ -152,7 +141,7 @@ class Partitioned:
         Optimiser state on the chips of the replica, `resident_bytes` together, is shared out like
         the parameters.
         """
-        forward, backward = self.seconds()
+        forward, backward = self.works()
         stages = range(len(self.stage_ipus))
         own = [
             tuple(op for op in self.graph.ops if self.stage_of[op.name] == stage)
@@ -170,8 +159,8 @@ class Partitioned:
             Stage(
                 ipu=self.stage_ipus[stage],
                 first_op=own[stage][0].name,
-                forward_s=forward[stage],
-                backward_s=backward[stage],
+                forward_s=forward[stage].seconds,
+                backward_s=backward[stage].seconds,
                 in_flight=in_flight[stage],
                 memory=used[self.stage_ipus[stage]],
             )
@@ -223,11 +212,6 @@ def partition(
         cut = balance(costs, len(stage_ipus))
     stage_of = {name: cut.stage_of(index) for name, index in home.items()}
     return Partitioned(graph, programs, stage_of, stage_ipus, compiled.chip)
-
-
-def exchange_supersteps(ops: Iterable[LoweredOp]) -> int:
-    """Return how many supersteps of some operations pay for an exchange (`LoweredOp.exchanges`)."""
-    return sum(op.exchanges for op in ops)
 
 
 def by_chip(stage_ipus: Sequence[int], works: Sequence[Work]) -> tuple[Work, ...]:

@@ -14,7 +14,6 @@ from ipusim.runtime.replica.balance import stage_transfer
 from ipusim.runtime.replica.partition import (
     Replica,
     by_chip,
-    exchange_supersteps,
     fullest,
     partition,
 )
@@ -33,7 +32,7 @@ def run_replica(compiled: Compiled, config: RunConfig) -> Replica:
     return Replica(
         schedule=OneChip(
             cycles=compiled.program.cycles,
-            exchanges_each=exchange_supersteps(compiled.program.ops),
+            exchanges_each=compiled.program.exchanges,
             clock_hz=compiled.chip.clock_hz,
             times=config.micro_batches,
             update_cycles=compiled.update.program.cycles if compiled.update else 0,

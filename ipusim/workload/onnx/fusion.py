@@ -360,6 +360,18 @@ def group_norm(pieces: Pieces, node: Node) -> None:
     pieces.replace(last, "GroupNormalization", operands, "group norm", num_groups=groups[1])
 
 
+def own_statistics(pieces: Pieces, node: Node) -> None:
+    """A batch norm of one item by its own mean and variance: how Keras writes a layer norm."""
+    x, scale, shift, mean, variance = node.input
+    narrowed = pieces.maker(mean, "Squeeze", "Reshape")
+    computed = pieces.maker(narrowed.input[0] if narrowed else mean, "ReduceMean")
+    rest = [axis for axis in range(len(pieces.shape(x))) if axis != 1]
+    if pieces.shape(x)[0] != 1 or computed is None or pieces.is_static(variance):
+        return
+    if pieces.source(computed.input[0]) == x and _axes(pieces, computed) == rest:
+        pieces.replace(node, "InstanceNormalization", [x, scale, shift], "norm of one item")
+
+
 def one_scale(pieces: Pieces, node: Node) -> None:
     """(a x) (b y) with two numbers is a b x y: attention is exported with a root on each side."""
     scales = [pieces.maker(name, "Mul") for name in node.input]
@@ -506,6 +518,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "Rsqrt": (norm,),
     "ReduceMean": (global_mean,),
     "InstanceNormalization": (group_norm,),
+    "BatchNormalization": (own_statistics,),
     "MatMul": (one_scale, flags),
     "Transpose": (turned_back,),
 }

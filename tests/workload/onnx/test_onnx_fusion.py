@@ -147,6 +147,20 @@ def test_three_projections_become_one_product():
     assert graph.macs == 16 * 64 * 192
 
 
+def test_a_batch_norm_of_one_item_by_its_own_statistics_can_be_trained():
+    steps = ["m = ReduceMean e axes:2 keepdims:1", "c = Sub e m", "q = Mul c c"]
+    steps += ["v = ReduceMean q axes:0,2 keepdims:0", "n = ReduceMean e axes:0,2 keepdims:0"]
+    last = "y = BatchNormalization e gain shift"
+    vectors = {"gain": np.ones(4, np.float32), "shift": np.zeros(4, np.float32)}
+    for mean, kind in (("n", "instance"), ("w", "batch")):
+        given = vectors | ({"w": vectors["shift"]} if mean == "w" else {})
+        model = _model(["e = Relu x", *steps, f"{last} {mean} v"], (1, 4, 8), **given)
+        (op,) = [op for op in _fused(model)[0].ops if op.kind == "norm"]
+        assert op.params.kind == kind
+        if kind == "instance":
+            simulate(from_onnx(model), mode="training", loss="mean_squared", replicas=1)
+
+
 @pytest.mark.parametrize(("kind", "spread"), [("Mul", 1.0), ("Add", 1.0), ("Sub", 1.5)])
 def test_operand_order_does_not_matter(kind, spread):
     cycles = []

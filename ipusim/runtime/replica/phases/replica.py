@@ -200,7 +200,7 @@ def _gathers(plan: PhasePlan) -> tuple[int, ...]:
 def _stages(plan: PhasePlan) -> tuple[Stage, ...]:
     """Return every forward phase with its backward part, in the fuller of the two."""
     memories = phase_memories(plan)
-    forward_s, backward_s = plan.cut.seconds()
+    forward, backward = plan.cut.works()
     first_op: dict[int, str] = {}
     for op in plan.cut.graph.ops:
         first_op.setdefault(plan.cut.stage_of[op.name], op.name)
@@ -211,8 +211,8 @@ def _stages(plan: PhasePlan) -> tuple[Stage, ...]:
             Stage(
                 ipu=plan.cut.stage_ipus[phase],
                 first_op=first_op[phase],
-                forward_s=forward_s[phase],
-                backward_s=backward_s[phase],
+                forward_s=forward[phase].seconds,
+                backward_s=backward[phase].seconds,
                 in_flight=plan.micro_batches,
                 memory=max((memories[one] for one in own), key=lambda used: used.peak_tile_bytes),
                 streamed_bytes=sum(plan.loaded_bytes(one) + plan.stored_bytes(one) for one in own),
