@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from ipusim import files, machine
 from ipusim.errors import ConfigError, DataError, UnknownNameError
 from ipusim.machine import constants as catalogue
+from ipusim.machine.interconnect import route
 
 HARDWARE = Path("hardware")
 
@@ -195,6 +197,28 @@ def test_sync_time_of_a_pod() -> None:
     assert machine.load_system("IPU-POD64").global_sync_s(1) == 0
     with pytest.raises(ConfigError, match="0 IPUs"):
         machine.sync_hops(0)
+
+
+@pytest.mark.parametrize("name", ["C2", "IPU-M2000", "IPU-POD16", "IPU-POD64"])
+def test_routes_are_the_shortest_of_the_ladder_that_cross_their_rung_first(name: str) -> None:
+    system = machine.load_system(name)
+    rails = system.ipu_link_domain_ipus // 2
+    closed = system.topology == "torus"
+    for source, target in itertools.product(range(system.ipu_link_domain_ipus), repeat=2):
+        up = (target // 2 - source // 2) % rails
+        down = (source // 2 - target // 2) % rails
+        along = min(up, down) if closed else abs(target // 2 - source // 2)
+        way = route(system, source, target)
+        assert way.hops == along + (source % 2 != target % 2)
+        assert way.latency_s == pytest.approx(way.hops * system.ipu_link.latency_s)
+        links = system.rail_links if along else system.pair_links
+        assert way.bytes_per_s == links * system.ipu_link.effective_bytes_per_s
+
+
+def test_machines_that_are_partly_filled_count_whole(tmp_path: Path) -> None:
+    path = tmp_path / "part.toml"
+    path.write_text("[systems.Part]\nlike = 'IPU-M2000'\nipus = 5")
+    assert machine.load_system(str(path)).machines == 2
 
 
 def test_power_adds_up() -> None:
