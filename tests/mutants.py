@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 LIST = Path(__file__).with_suffix(".csv")
-CPU_SECONDS = 600
+CPU_SECONDS = 240
 """Longer, and a mutant that hangs counts as noticed."""
 WITHOUT_JIT = ("tests/numerics", "tests/compiler/vertices")
 """Tests whose kernels also run as Python, which takes less time than compiling them anew."""

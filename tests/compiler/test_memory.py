@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from ipusim.compiler.lower import lower
-from ipusim.compiler.memory import LivePoint, Memory, measure
+from ipusim.compiler.memory import BEYOND, LivePoint, Memory, measure, require_room
+from ipusim.compiler.program import Program
 from ipusim.compiler.stacks import load_stack
+from ipusim.errors import ConfigError
 from ipusim.machine import load_chip
 from ipusim.workload.layers import GraphBuilder
 
@@ -16,16 +18,23 @@ CHIP, STACK = load_chip("GC200"), load_stack("sdk-2.4")
 BYTES = 1 * 4 * 64 * 64 * 4
 
 
+OPTIONS = {"partials": "float", "host_dtype": None, "available_memory_proportion": 0.6}
+
+
 @pytest.fixture(scope="module")
-def forked():
-    """Memory of y = relu(x), z = relu(y), z + y: y is read twice."""
+def fork():
+    """Lower y = relu(x), z = relu(y), z + y: y is read twice."""
     g = GraphBuilder("forked")
     x = g.input("x", (1, 4, 64, 64))
     y = g.elementwise("y", "relu", x)
     z = g.elementwise("z", "relu", y)
     graph = g.finish(g.elementwise("sum", "add", z, y))
-    options = {"partials": "float", "host_dtype": None, "available_memory_proportion": 0.6}
-    return measure(graph, lower(graph, CHIP, STACK, **options), CHIP)
+    return graph, lower(graph, CHIP, STACK, **OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def forked(fork):
+    return measure(*fork, CHIP)
 
 
 def at(memory, name) -> LivePoint:
@@ -53,3 +62,31 @@ def test_a_tile_that_is_exactly_full_fits(forked):
     assert (full.peak_tile_bytes, full.fits, full.over_bytes) == (CHIP.bytes_per_tile, True, 0)
     over = with_point(full, activation_bytes=room + 1)
     assert (over.fits, over.over_bytes) == (False, 1)
+
+
+def test_the_fullest_moment_counts_temporaries(fork, forked):
+    """Two tensors live beside the sum, but the temporaries beside one of them are larger."""
+    graph, program = fork
+    assert forked.peak_op == "z"  # the first of the two moments with two tensors
+    changed = [replace(op, temp_bytes=1 << 16) if op.name == "y" else op for op in program.ops]
+    assert measure(graph, Program(tuple(changed)), CHIP).peak_op == "y"
+
+
+def test_stacks_of_workers_are_code(forked):
+    compiled = forked.total_bytes - forked.total_bytes_uncompiled - forked.code.chip.vertex_code
+    assert compiled % CHIP.tiles == 0 < compiled
+    of_code = forked.always_live_bytes - forked.parameter_bytes
+    assert of_code == forked.code.fullest_tile.total + compiled // CHIP.tiles
+
+
+@pytest.mark.parametrize("times", [BEYOND - 0.1, BEYOND + 0.1])
+def test_an_operand_far_beyond_a_chip_is_refused(times):
+    """Here the input alone is: its sum is small."""
+    g = GraphBuilder("large")
+    elements = int(times * CHIP.sram_bytes / 4 / 1024)
+    graph = g.finish(g.reduce("sum", "add", g.input("x", (1, 1024, elements)), axis=2))
+    if times < BEYOND:
+        require_room(graph, CHIP)
+    else:
+        with pytest.raises(ConfigError, match="'sum' needs at least"):
+            require_room(graph, CHIP)

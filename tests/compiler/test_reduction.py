@@ -110,12 +110,22 @@ def test_local_reduction_needs_no_exchange():
 def test_partials_on_several_tiles_are_gathered():
     steps = reduce_steps((16, 4, 49, 16), (2,))
     assert [step.name for step in steps][-1] == "reduce to output"
-    assert steps[-1].exchange_bytes > 0
+    # 1,024 sums in runs of four vectors of two: 8 to a tile, each from 13 tiles.
+    assert steps[-1].exchange_bytes == 8 * 13 * 4
 
 
 def test_much_data_takes_an_intermediate_stage():
     steps = reduce_steps((100_000, 16), (0,), chip=MK2)
-    assert "reduce between tiles" in [step.name for step in steps]
+    names = ["reduce on tile", "reduce on tile, combine workers"]
+    assert [step.name for step in steps] == [
+        *names,
+        *2 * ["reduce between tiles"],
+        "reduce to output",
+    ]
+    # 1,471 tiles hold all columns; 4 of them go together, in 1,471 x 4 / 64 = 91 pieces of 17 rows,
+    # then what is left of 87 in 87 x 4 / 64 = 5 pieces of 18; 8 of the sums end on a tile.
+    received = [step.exchange_bytes for step in steps[2:]]
+    assert received == [17 * 4 * 4, 18 * 4 * 4, 5 * 8 * 4]
 
 
 def test_early_library_casts_the_result():

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import assume, given, strategies as st
 from windows import NO_PADDING, conv as layer
 
-from ipusim.compiler.convolution.params import ConvParams, Dim, Operand, canonical
+from ipusim.compiler.convolution.params import ConvParams, Dim, Operand, _dims_of, canonical
 from ipusim.compiler.convolution.planner import plan
 from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.compiler.convolution.windows import _tap_counts
@@ -64,6 +64,29 @@ def dims(draw):
         draw(st.integers(0, 2)),
         draw(st.integers(0, 2)),
     )
+
+
+@given(
+    st.integers(1, 8),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(-2, 3),
+    st.integers(-2, 3),
+    st.integers(1, 2),
+    st.integers(1, 2),
+)
+def test_a_layer_with_any_padding_computes_what_it_is_defined_as(
+    size, taps, stride, low, high, dilation, spread
+):
+    x, w = np.arange(1.0, size + 1), np.arange(1.0, taps + 1)
+    data, kernel = np.zeros((size - 1) * spread + 1), np.zeros((taps - 1) * dilation + 1)
+    data[::spread], kernel[::dilation] = x, w
+    data = np.pad(data, (max(0, low), max(0, high)))
+    data = data[max(0, -low) : data.size - max(0, -high)]
+    assume(data.size >= kernel.size)
+    dim = _dims_of((size,), (taps,), (stride,), (low,), (high,), (dilation,), (spread,))[-1]
+    expected = np.correlate(data, kernel, "valid")[::stride]
+    np.testing.assert_allclose(slide(dim, x, w), expected)
 
 
 @given(dims())

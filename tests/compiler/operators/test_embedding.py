@@ -1,5 +1,6 @@
 """Embeddings: plans, what a tile looks at, costs by hand."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -38,6 +39,8 @@ def test_lookup_in_a_whole_table_by_hand():
     (step,) = gather_steps(WHOLE)
     assert step.compute_cycles == 6 * (19 + 10 * (19 + 2 * 8))
     assert step.exchange_bytes == 60 * 4
+    (more,) = gather_steps(replace(WHOLE, indices=61))
+    assert more.compute_cycles == 6 * (19 + 11 * (19 + 2 * 8))
 
 
 def test_split_rows_need_a_second_step():
@@ -55,8 +58,10 @@ def test_split_indices_bring_the_table_to_each_group():
     )
     (step,) = gather_steps(plan)
     assert step.exchange_bytes == 15 * 4 + 1000 * 32 * 3 // 4
-    names = [s.name for s in update_add_steps(plan)]
-    assert names == [
+    steps = update_add_steps(plan)
+    # Each of the four tiles sums a quarter of the table of 1,000 x 16 halves.
+    assert steps[3].exchange_bytes == 4 * (1000 * 16 // 4) * 2
+    assert [s.name for s in steps] == [
         "fill",
         "zero partial tables",
         "add rows",

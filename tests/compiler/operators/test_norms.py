@@ -8,6 +8,7 @@ from ipusim.compiler.emitter import Placed
 from ipusim.compiler.operators.norm import norm_forward
 from ipusim.compiler.operators.softmax import softmax_forward
 from ipusim.compiler.vertices.broadcast import vector_inner_cycles
+from ipusim.compiler.vertices.elementwise import binary_cycles
 from ipusim.errors import ConfigError, UnknownNameError
 from ipusim.workload.graph import Norm
 
@@ -43,6 +44,12 @@ def test_batch_norm_is_three_small_steps_and_two_passes():
         for function, in_place in (("mul", False), ("add", True))
     )
     assert (steps[3].compute_cycles, steps[4].compute_cycles) == (scale, offset)
+
+
+def test_the_generated_addend_loads_and_computes_once_more_a_vector():
+    (addend,) = [s for s in norm(channels=64 * MK1.tiles, chip=MK1) if "addend" in s.name]
+    subtract = binary_cycles("sub", 64, "float16", MK1, in_place=False, version="2021-11")
+    assert addend.compute_cycles == subtract + 2 * 6 * 3  # 11 halves a worker are three vectors
 
 
 def test_small_steps_do_not_depend_on_the_activations():

@@ -171,3 +171,11 @@ def test_result_lies_in_the_groups_of_the_plan():
     assert pool_pass(emitter(), pool(), "float16", 8) == plan.channel_grouping
     window = {"kernel": (112, 112), "padding_lower": (0, 0), "padding_upper": (0, 0)}
     assert pool_pass(emitter(), pool(**window), "float16", 8) == 8
+
+
+@pytest.mark.parametrize(("field", "grouping", "cycles"), [(28, 4, 2245), (56, 16, 3617)])
+def test_averages_of_halves_prefer_groups_of_sixteen(field, grouping, cycles):
+    """PoolPlan.hpp: unless that takes a third longer than the cheapest grouping."""
+    op = pool(kind="average", channels=32, field=(field, field), stride=(1, 1))
+    plan = plan_pool(PoolPass(op, "float16", 16, "2021-11"), MK2)
+    assert (plan.channel_grouping, plan.cost_cycles) == (grouping, cycles)

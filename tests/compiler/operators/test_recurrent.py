@@ -143,6 +143,12 @@ def test_options_and_forms_change_the_loop():
     assert "write output" not in last
 
 
+def test_a_long_sequence_is_shared_by_as_many_sets_of_tiles_as_hold_its_data():
+    """States of 4 x 16 on 4 tiles, data of 4 x 1,024 on 256: 1,472 tiles hold five such sets."""
+    params = layer(steps=10_000, batch=4, features=1024, hidden=16)
+    assert lowered(params).ops[0].tiles == 5 * 4
+
+
 @settings(max_examples=30)
 @given(st.integers(1, 64), st.integers(1, 3000))
 def test_states_are_spread_in_grains(batch, size):
