@@ -13,14 +13,14 @@ PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=
 
 export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
 
-.PHONY: help reproduce test tests check-notebooks test-slow mutants lint lab warmup bench clean
+.PHONY: help reproduce test tests check-notebooks test-slow tests-slow tests-without-jit tests-of-bounds mutants lint lab warmup bench clean
 
 help:
 	@echo "make reproduce   run every study into build/"
 	@echo "make warmup      compile the kernels, once for a version and machine"
 	@echo "make test        lint, import contract, tests, notebooks against their stored outputs"
-	@echo "make test-slow   the tests that need minutes or the network"
-	@echo "make mutants     break one line at a time: the tests of its room must notice (an hour or more)"
+	@echo "make test-slow   the tests that need minutes or the network; kernels as Python and with bounds"
+	@echo "make mutants     break one line at a time: the tests of its room must notice (half an hour)"
 	@echo "make lab         open JupyterLab on the notebooks"
 	@echo "make bench       measure planning, simulation and memory"
 	@echo "make clean       remove build/ and caches"
@@ -61,16 +61,29 @@ check-notebooks: warmup
 	$(BIN)/python -m pytest $(PARALLEL) --nbval-lax --nbval-current-env --nbval-cell-timeout=900 \
 	  --nbval-sanitize-with tests/nbval_sanitize.cfg $(NOTEBOOKS)
 
+tests-slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow
+
+# Kernels as Python, and compiled with a check of every index: small shapes, a cache of their own.
+KERNEL_TESTS := -m "not slow" tests/numerics tests/compiler/vertices
+
+tests-without-jit: $(STAMP)
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest $(KERNEL_TESTS)
+
+tests-of-bounds: $(STAMP)
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/build/numba-bounds \
+	  $(BIN)/python -m pytest $(KERNEL_TESTS)
+
+test: PARTS = lint tests check-notebooks
+test-slow: PARTS = tests-slow tests-without-jit tests-of-bounds
+
 # All parts run, whichever of them fail.
-test: $(STAMP)
+test test-slow: $(STAMP)
 	@failed=""; \
-	for part in lint tests check-notebooks; do \
+	for part in $(PARTS); do \
 	  $(MAKE) --no-print-directory $$part || failed="$$failed $$part"; \
 	done; \
-	if [ -n "$$failed" ]; then echo "make test: failed:$$failed" >&2; exit 1; fi
-
-test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow
+	if [ -n "$$failed" ]; then echo "make $@: failed:$$failed" >&2; exit 1; fi
 
 mutants: warmup
 	$(BIN)/python tests/mutants.py

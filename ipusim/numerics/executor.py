@@ -12,6 +12,7 @@ from ipusim.numerics.kernels.rounding import NEAREST, round_in_place
 from ipusim.numerics.operators.elementwise import (
     ELEMENTWISE,
     SHAPE_GRADIENTS,
+    SHAPES,
     cast_forward,
     reshape_forward,
 )
@@ -25,9 +26,8 @@ OPERATORS: dict[str, Operator] = PRODUCTS | ELEMENTWISE | WINDOWED
 
 _MOVES = frozenset(
     (
-        *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Transpose"),
-        *("Concat", "Split", "Slice", "Expand", "Pad", "Tile", "DepthToSpace", "SpaceToDepth"),
-        *("Gather", "Where", "Shape", "Size", "Resize", "Upsample"),
+        *(*SHAPES, "Transpose", "Concat", "Split", "Slice", "Expand", "Pad", "Tile"),
+        *("DepthToSpace", "SpaceToDepth", "Gather", "Where", "Shape", "Size", "Resize", "Upsample"),
     )
 )
 """Operators that do no arithmetic, so that their results need no rounding."""

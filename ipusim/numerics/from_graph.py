@@ -23,21 +23,8 @@ from ipusim.workload.graph import (
     Softmax,
 )
 
-_FUNCTIONS = {
-    "relu": "Relu",
-    "leaky_relu": "LeakyRelu",
-    "sigmoid": "Sigmoid",
-    "swish": "Swish",
-    "hard_swish": "HardSwish",
-    "tanh": "Tanh",
-    "exp": "Exp",
-    "sqrt": "Sqrt",
-    "add": "Add",
-    "sub": "Sub",
-    "mul": "Mul",
-    "div": "Div",
-}
-_OPERANDS = {"Add": 2, "Sub": 2, "Mul": 2, "Div": 2}
+_ONE_OPERAND = ("relu", "leaky_relu", "sigmoid", "swish", "hard_swish", "tanh", "exp", "sqrt")
+_OPERANDS = dict.fromkeys(_ONE_OPERAND, 1) | dict.fromkeys(("add", "sub", "mul", "div"), 2)
 _VIEWS = ("reshape", "flatten", "squeeze", "unsqueeze", "identity")
 
 
@@ -138,7 +125,6 @@ def _elementwise(
         return "BiasAdd", {"axis": 1 if follows_conv else -1}
     if attributes.function == "hard_sigmoid":
         return "HardSigmoid", {"alpha": 1 / 6}
-    name = _FUNCTIONS.get(attributes.function)
-    if name is None or len(op.inputs) != _OPERANDS.get(name, 1):
+    if _OPERANDS.get(attributes.function) != len(op.inputs):
         return None
-    return name, {}
+    return attributes.function.title().replace("_", ""), {}

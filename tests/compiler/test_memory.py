@@ -60,6 +60,7 @@ def test_a_tile_that_is_exactly_full_fits(forked):
     room = CHIP.bytes_per_tile - forked.always_live_bytes
     full = with_point(forked, activation_bytes=room, temp_bytes=0, interleaved_bytes=0)
     assert (full.peak_tile_bytes, full.fits, full.over_bytes) == (CHIP.bytes_per_tile, True, 0)
+    assert forked.over_bytes == 0 < CHIP.bytes_per_tile - forked.peak_tile_bytes
     over = with_point(full, activation_bytes=room + 1)
     assert (over.fits, over.over_bytes) == (False, 1)
 
@@ -70,6 +71,16 @@ def test_the_fullest_moment_counts_temporaries(fork, forked):
     assert forked.peak_op == "z"  # the first of the two moments with two tensors
     changed = [replace(op, temp_bytes=1 << 16) if op.name == "y" else op for op in program.ops]
     assert measure(graph, Program(tuple(changed)), CHIP).peak_op == "y"
+
+
+def test_a_result_that_is_handed_out_lives_to_the_end():
+    g = GraphBuilder("two results")
+    x = g.input("x", (1, 4, 64, 64))
+    early = g.elementwise("early", "relu", x)
+    late = g.elementwise("late", "relu", g.elementwise("between", "relu", x))
+    graph = replace(g.finish(late), outputs=(early, late))
+    memory = measure(graph, lower(graph, CHIP, STACK, **OPTIONS), CHIP)
+    assert at(memory, "late").chip_bytes == 2 * BYTES
 
 
 def test_stacks_of_workers_are_code(forked):
