@@ -15,6 +15,7 @@ from ipusim.runtime.collectives import (
     NOTHING,
     all_gather,
     all_reduce,
+    all_to_all,
     cross_ipu_reductions,
     merged_sizes,
     reduce_scatter,
@@ -76,6 +77,19 @@ def test_replicas_of_several_chips_use_a_closed_ring_only_on_a_full_torus():
     (two,) = replica_rings(POD16, 2, 2)
     assert (two.directions, two.bytes_per_s) == (1, 2 * LINK)
     assert ring.step_latency_s > replica_rings(POD64, 32, 2)[0].step_latency_s
+
+
+def test_every_replica_gets_its_part_of_every_tensor():
+    """1 MB each on a ring of four, both ways: hops of 1, 1 and 2 carry four parts on two links."""
+    found = all_to_all(M2000, 4, 1, [4 * 10**6])
+    assert found.bytes == 3 * 10**6
+    assert found.transfer_s == pytest.approx(4 * 10**6 / 2 / (2 * LINK))
+    step = M2000.chip.seconds(M2000.chip.global_sync_cycles) + M2000.ipu_link.latency_s
+    assert found.latency_s == pytest.approx(2 * step)
+
+
+def test_a_buffer_may_be_exactly_full():
+    assert merged_sizes([4, 4, 4], 8) == (8, 4)
 
 
 @given(scales, tensors, st.sampled_from([0.0, 1e-4]))

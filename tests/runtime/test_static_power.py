@@ -2,8 +2,9 @@
 
 import pytest
 
+import ipusim
 from ipusim.machine.system import load_system
-from ipusim.runtime.step import static_power_w
+from ipusim.runtime.step import price_per_item, static_power_w
 
 
 @pytest.mark.parametrize("ipus", [1, 2, 3, 4])
@@ -16,3 +17,19 @@ def test_every_chip_of_a_machine_in_use_is_powered(ipus):
 def test_machines_that_are_not_used_take_no_power():
     system = load_system("IPU-POD16")
     assert static_power_w(system, 5) == 2 * static_power_w(system, 4) < static_power_w(system, 16)
+
+
+def test_energy_is_that_of_operations_and_bytes():
+    """A multiplication and an addition for each MAC; busy tiles load and store 8 bytes a cycle."""
+    run = ipusim.simulate("braggnn", tier="specification", system="C2", replicas=1).result
+    power = load_system("C2").power
+    assert run.energy.amp_j == pytest.approx(2 * run.program.macs * power.amp_pj_per_flop * 1e-12)
+    busy = sum(
+        step.repeats * step.tiles * (step.compute_cycles + step.copy_cycles)
+        for step in run.program.steps
+    )
+    assert run.energy.sram_j == pytest.approx(16 * busy * power.sram_pj_per_byte * 1e-12)
+
+
+def test_an_hour_has_3600_seconds():
+    assert price_per_item(36.0, 2.0) == pytest.approx(0.005)

@@ -8,6 +8,7 @@ import ipusim
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.compile import compile_run
 from ipusim.runtime.options.config import make_config
+from ipusim.runtime.replica.partition import partition
 from ipusim.workload import zoo
 
 MODEL = "braggnn"
@@ -19,6 +20,13 @@ RUNS = {
     "at once": {"system": "IPU-M2000", "ipus_per_replica": 2},
     "trained": {"system": "IPU-POD64", **TRAINING},
     "pipeline": {"system": "IPU-POD64", "ipus_per_replica": 2, **TRAINING},
+    "fed slowly": {
+        "system": "IPU-POD16",
+        "dataset": "prepared",
+        "loader_item_s": 1.0,
+        "serial_item_s": 0.01,
+        **TRAINING,
+    },
     "turns": {"system": "IPU-POD64", "ipus_per_replica": 2, "framework": "tensorflow", **TRAINING},
 }
 COSTS = {
@@ -62,3 +70,18 @@ def test_exchanges_of_a_pipeline_are_those_of_the_chips_that_are_waited_for():
     assert 8 * each / 2 <= piped.terms.line().exchanges < 8 * each
     assert schedule.free.steps > 8
     assert schedule.starts == 1
+
+
+def test_only_what_runs_ahead_waits_for_its_backward_pass():
+    """One micro-batch at a time leaves parameters and state alone on the chips of a pipeline."""
+    options = {"system": "IPU-M2000", "replicas": 1, "ipus_per_replica": 2, **TRAINING}
+    compiled = compile_run(zoo.load(MODEL), make_config(**options))
+    cut = partition(compiled, (), (0, 1))
+    alone, ahead = (
+        [stage.memory.resident_bytes for stage in cut.measured(in_flight)]
+        for in_flight in ((1, 1), (3, 1))
+    )
+    states = sum(tensor.bytes for tensor in compiled.graph.with_role("state"))
+    assert sum(alone) == compiled.graph.parameter_bytes + states
+    assert ahead[1] == alone[1]
+    assert ahead[0] > alone[0]
