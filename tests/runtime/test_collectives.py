@@ -74,6 +74,7 @@ def test_replicas_of_several_chips_use_a_closed_ring_only_on_a_full_torus():
     (ring,) = replica_rings(POD64, 16, 4)
     assert (line.directions, ring.directions) == (1, 2)
     assert line.bytes_per_s == ring.bytes_per_s == 2 * LINK
+    assert [ring.members for ring in replica_rings(POD256, 64, 4)] == [16, 4]
     (two,) = replica_rings(POD16, 2, 2)
     assert (two.directions, two.bytes_per_s) == (1, 2 * LINK)
     assert ring.step_latency_s > replica_rings(POD64, 32, 2)[0].step_latency_s
