@@ -444,6 +444,16 @@ def _spectrum(p: Parts) -> str:
     return p.transpose(y, *back)
 
 
+def _real_spectrum(p: Parts) -> str:
+    """Rfft and Irfft: of the last dimension one side, of those before it all."""
+    inverse = int(p.node.op_type == "Irfft")
+    x = p.input(0) if inverse else p.reshape(p.input(0), *p.shape(), 1)
+    sides = [1, *[0] * (int(p.get("signal_ndim", 1)) - 1)]
+    for place, one_sided in sorted(enumerate(sides), reverse=bool(inverse)):
+        x = p("DFT", x, axis=-2 - place, onesided=one_sided, inverse=inverse)
+    return p.reshape(x, *p.shape(x)[:-1]) if inverse else x
+
+
 # -- recurrent layers -----------------------------------------------------------------------
 
 
@@ -568,6 +578,7 @@ COMPOSITES: dict[tuple[str, str], Recipe] = {
             "Gelu": same_as("Gelu", 0),
             "BiasGelu FastGelu": lambda p: p("Gelu", p.sum(p.input(0), p.input(1))),
             "QuickGelu": _quick_gelu,
+            "Rfft Irfft": _real_spectrum,
             "BiasSplitGelu": _halves_gelu,
             "BiasSoftmax": lambda p: p("Softmax", p.sum(p.input(0), p.input(1)), axis=-1),
             "BiasAdd BiasDropout": lambda p: p.sum(*(p.input(place) for place in range(3))),

@@ -83,6 +83,19 @@ CASES = {
         (2 * 12 * 12 * 16, (2, 12, 16)),
     ),
     "determinant": (_node("Det", ["x"], domain=""), {}, ["n", 4, 4], (0, (2,))),
+    "spectrum": (_node("Rfft", ["x"]), {}, WORDS, (12 * 16 * 18, (2, 12, 9, 2))),
+    "spectrum of rows and columns": (
+        _node("Rfft", ["x"], signal_ndim=2),
+        {},
+        WORDS,
+        (12 * 16 * 18 + 9 * 24 * 24, (2, 12, 9, 2)),
+    ),
+    "from a spectrum": (
+        _node("Irfft", ["x"], signal_ndim=2),
+        {},
+        ["n", 12, 9, 2],
+        (9 * 24 * 24 + 12 * 18 * 16, (2, 12, 16)),
+    ),
     "complement": (_node("Erfc", ["x"], domain=""), {}, WORDS, (0, (2, 12, 16))),
 }
 
