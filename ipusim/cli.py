@@ -427,7 +427,7 @@ def calibrate(power: bool, gpu: bool) -> None:
     predictor = PooledPredictor(available_cores())
     fitted = fit(predictor=predictor, power=power)
     for name, call in fitted.steps.calls.items():
-        click.echo(f"{name}: {1e6 * call.value_s:.1f} us per call ({len(call.rows)} rows)")
+        click.echo(f"{name}: {1e6 * call.value:.1f} us per call ({len(call.rows)} rows)")
     for stack, each in fitted.steps.supersteps.items():
         click.echo(
             f"{stack}: {each.value:.0f} cycles per superstep with an exchange "
@@ -435,12 +435,12 @@ def calibrate(power: bool, gpu: bool) -> None:
         )
     for name in ("reduction", "collective"):
         latency = getattr(fitted.scale_out, name)
-        click.echo(f"{name}: {1e6 * latency.value_s:.2f} us ({len(latency.rows)} rows)")
+        click.echo(f"{name}: {1e6 * latency.value:.2f} us ({len(latency.rows)} rows)")
     if gpu:
         from ipusim.study.fit.gpu import calibrate_gpu
 
         for stack, kernel in calibrate_gpu().items():
-            click.echo(f"{stack}: {1e6 * kernel.value_s:.1f} us per kernel")
+            click.echo(f"{stack}: {1e6 * kernel.value:.1f} us per kernel")
     for interval in calibrate_intervals(predictor).values():
         click.echo(
             f"80 % interval of {interval.kind}: x {interval.low:.3f} to x {interval.high:.3f} "

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.terms import Line
+from ipusim.study.cached import Prediction, Request
 from ipusim.study.data.published import PublishedRow, rows_by_id
 
 DEVICE_S_PER_ITEM = {"resnet50": 4e-4, "resnext101_32x4d": 6e-4, "resnext101_32x8d": 1.2e-3}
@@ -19,26 +21,6 @@ POWER_PARTS_W = {"static": 110.0, "amp": 10.0, "sram": 20.0, "exchange": 3.0}
 CALIBRATED_BY_DEFAULT_S = 1e-4
 EXCHANGES, CLOCK_HZ = 500, 1.33e9
 OVERLAPPED_TRANSFER_S = 5e-5
-
-
-@dataclass
-class FakeEstimate:
-    value: float
-    low80: float | None = None
-    high80: float | None = None
-
-    def __float__(self) -> float:
-        return self.value
-
-
-@dataclass
-class FakeReport:
-    latency: FakeEstimate
-    throughput: FakeEstimate
-    power: FakeEstimate | None
-    compile_s: float = 400.0
-    power_parts_w: dict[str, float] = field(default_factory=POWER_PARTS_W.copy)
-    line: Line | None = None
 
 
 @dataclass
@@ -56,15 +38,12 @@ class FakePredictor:
         per_item = DEVICE_S_PER_ITEM.get(model, OTHER_DEVICE_S_PER_ITEM)
         return DEVICE_S_FIXED + per_item * micro_batch
 
-    def _report(self, step_s: float, options: dict[str, Any], power: bool) -> FakeReport:
-        latency = options.get("batches_in_flight", 1) * step_s
+    def rates(self, step_s: float, options: dict[str, Any]) -> dict[str, float]:
         items = options["micro_batch"] * options.get("gradient_accumulation", 1)
-        throughput = options["replicas"] * items / step_s
-        return FakeReport(
-            latency=FakeEstimate(latency, 0.9 * latency, 1.1 * latency),
-            throughput=FakeEstimate(throughput, 0.9 * throughput, 1.1 * throughput),
-            power=FakeEstimate(POWER_W) if power else None,
-        )
+        return {
+            "latency": options.get("batches_in_flight", 1) * step_s,
+            "throughput": options["replicas"] * items / step_s,
+        }
 
     def line(self, model: str, options: dict[str, Any]) -> Line:
         training = options.get("mode") == "training"
@@ -84,21 +63,30 @@ class FakePredictor:
             clock_hz=CLOCK_HZ,
         )
 
-    def simulate(self, model: str, **options: Any) -> FakeReport:
-        self.calls.append((model, dict(options)))
+    def prepare(self, requests: Iterable[Request]) -> None:
+        """Make nothing in advance."""
+
+    def simulate(self, model: str, **options: Any) -> Prediction:
+        return self.answer(Request(entry="simulate", model=model, options=options))
+
+    def answer(self, request: Request) -> Prediction:
+        options = request.options
+        self.calls.append((request.model, dict(options)))
+        if request.entry == "roofline":
+            accumulation = options.get("gradient_accumulation", 1)
+            step_s = accumulation * self.device_s(request.model, options["micro_batch"]) / 2
+            return Prediction(**self.rates(step_s, options))
         costs = options.get("costs") or FittedCosts(step_s=CALIBRATED_BY_DEFAULT_S)
         if options.get("tier", "calibrated") == "specification":
             costs = FittedCosts()
-        line = self.line(model, options)
-        report = self._report(line.step_s(costs), options, power=True)
-        report.line = line
-        return report
-
-    def roofline(self, model: str, **options: Any) -> FakeReport:
-        self.calls.append((model, dict(options)))
-        accumulation = options.get("gradient_accumulation", 1)
-        device_s = accumulation * self.device_s(model, options["micro_batch"])
-        return self._report(device_s / 2, options, power=False)
+        line = self.line(request.model, options)
+        return Prediction(
+            **self.rates(line.step_s(costs), options),
+            power=POWER_W,
+            power_parts_w=POWER_PARTS_W,
+            compile_s=400.0,
+            line=line,
+        )
 
 
 def load_row(row_id: str) -> PublishedRow:

@@ -90,7 +90,7 @@ def fitted_constants(system: str) -> pd.DataFrame:
     steps = calibration.steps
     none = math.nan
     lines = [
-        *((f"host call per step, {name}", none, none, 1e6 * call.value_s, "µs", len(call.rows))
+        *((f"host call per step, {name}", none, none, 1e6 * call.value, "µs", len(call.rows))
           for name, call in steps.calls.items()),
         *((f"each exchange superstep, {name}", none, none, each.value, "cycles", len(each.rows))
           for name, each in steps.supersteps.items()),

@@ -12,7 +12,7 @@ import gc
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,7 +27,6 @@ from ipusim.kernel_cache import (
     write_kept,
 )
 from ipusim.runtime.terms import Line
-from ipusim.study.predict import Predictor, Request
 from ipusim.workers import Workers
 
 LOWERING_OPTIONS = ("mode", "stack", "micro_batch", "precision", "partials", "recompute")
@@ -41,32 +40,35 @@ _ALLOCATIONS_BETWEEN_COLLECTIONS = 200_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
-    """The numbers of a report that comparisons read.
+class Request:
+    """What a predictor is asked; ``key`` is the same for the same question.
 
-    Attributes
-    ----------
-    latency, throughput : float
-        Seconds; items per second.
-    power : float
-        Watts; NaN where the tier has none.
-    power_parts_w : dict of str to float
-        Its parts; empty where there is none.
-    compile_s : float
-        Seconds of compilation; NaN where nothing is compiled.
-    parts_s : dict of str to float
-        Where the seconds of a step go; empty at the roofline.
-    line : Line or None
-        How the step depends on the fitted costs; None where nothing is compiled.
+    ``rewrite`` changes the lowered program, to see what a mechanism is worth
+    (`ipusim.study.fidelity.ablation`).
     """
 
-    latency: float
-    throughput: float
-    power: float = math.nan
+    entry: str  # "simulate" or "roofline"
+    model: str
+    options: dict[str, Any]
+    rewrite: Callable[..., Any] | None = None
+    key: tuple[Any, ...] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        options = sorted(self.options.items(), key=lambda item: item[0])
+        object.__setattr__(self, "key", (self.entry, self.model, self.rewrite, *options))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """The numbers of a report that comparisons read; the roofline has the first two."""
+
+    latency: float  # seconds
+    throughput: float  # items per second
+    power: float = math.nan  # watts, and its parts
     power_parts_w: dict[str, float] = field(default_factory=dict)
     compile_s: float = math.nan
-    parts_s: dict[str, float] = field(default_factory=dict)
-    line: Line | None = None
+    parts_s: dict[str, float] = field(default_factory=dict)  # where the seconds of a step go
+    line: Line | None = None  # how the step depends on the fitted costs
 
 
 def _kept_folder() -> Path:
@@ -137,7 +139,7 @@ def _answer_all(requests: Sequence[Request]) -> list[Prediction]:
 
 
 class PooledPredictor:
-    """A `Predictor` that remembers, and that can be told in advance what it will be asked.
+    """The predicting stages with a memory, which can be told in advance what they will be asked.
 
     Parameters
     ----------
@@ -150,14 +152,6 @@ class PooledPredictor:
         self._jobs = jobs
         self._known: dict[tuple[Any, ...], Prediction] = {}
         self._workers: Workers | None = None
-
-    def simulate(self, model: str, **options: Any) -> Prediction:
-        """Predict a run, as `ipusim.simulate`."""
-        return self.answer(Request(entry="simulate", model=model, options=options))
-
-    def roofline(self, model: str, **options: Any) -> Prediction:
-        """Bound a run, as `ipusim.roofline`."""
-        return self.answer(Request(entry="roofline", model=model, options=options))
 
     def answer(self, request: Request) -> Prediction:
         """Return what a request asks for."""
@@ -192,9 +186,3 @@ class PooledPredictor:
         for key, found in done:
             for request, prediction in zip(tasks[key], found, strict=True):
                 self._known[request.key] = prediction
-
-
-def prepare(predictor: Predictor, requests: Iterable[Request]) -> None:
-    """Announce requests to a predictor that wants to know; others are asked one by one."""
-    if isinstance(predictor, PooledPredictor):
-        predictor.prepare(requests)

@@ -18,9 +18,9 @@ from ipusim.runtime import compile as compilation
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.study import cached as pooled
 from ipusim.study.book.outputs import frame_csv
-from ipusim.study.cached import PooledPredictor
+from ipusim.study.cached import PooledPredictor, Request
 from ipusim.study.fidelity import ablation
-from ipusim.study.predict import TIERS, Request, request_for
+from ipusim.study.predict import TIERS, request_for
 from ipusim.study.verdicts import compare
 from ipusim.study.verdicts.compare import Samples
 from ipusim.workers import available_cores
@@ -44,6 +44,16 @@ def simulate(**options):
     return Request(entry="simulate", model="braggnn", options={"micro_batch": 1} | options)
 
 
+class Forgetful(PooledPredictor):
+    """Asks the simulator every time, at once and in this process."""
+
+    def prepare(self, requests):
+        pass
+
+    def answer(self, request):
+        return pooled._predict(request)
+
+
 @pytest.fixture
 def asked(monkeypatch):
     seen = []
@@ -60,14 +70,14 @@ def asked(monkeypatch):
 def test_an_answer_holds_the_numbers_of_the_report():
     predictor = PooledPredictor()
     costs = FittedCosts(step_s=1e-4)
-    got = predictor.simulate("braggnn", micro_batch=2, costs=costs)
+    got = predictor.answer(simulate(micro_batch=2, costs=costs))
     report = api.simulate("braggnn", micro_batch=2, costs=costs)
     assert got.latency == report.latency.value
     assert got.throughput == report.throughput.value
     assert got.power == report.power.value
     assert got.power_parts_w == report.power_parts_w
     assert got.compile_s == report.compile_s
-    bound = predictor.roofline("braggnn", micro_batch=2)
+    bound = predictor.answer(Request(entry="roofline", model="braggnn", options={"micro_batch": 2}))
     assert bound.throughput == api.roofline("braggnn", micro_batch=2).throughput.value
     assert math.isnan(bound.power)
 
@@ -77,9 +87,9 @@ def test_each_question_is_answered_once(asked):
     predictor.prepare([simulate(), simulate(micro_batch=2), simulate()])
     assert len(asked) == 2
     predictor.prepare([simulate()])
-    predictor.simulate("braggnn", micro_batch=2)
+    predictor.answer(simulate(micro_batch=2))
     assert len(asked) == 2
-    predictor.simulate("braggnn", micro_batch=2, tier="specification")
+    predictor.answer(simulate(micro_batch=2, tier="specification"))
     assert len(asked) == 3
 
 
@@ -131,7 +141,7 @@ def test_workers_kept_programs_and_fresh_ones_give_the_same_table(tmp_path, monk
         remembered.cache_clear()  # what another test lowered here is not kept again
     tables = [frame_csv(compare.verdicts(ROWS, samples=Samples())) for _ in range(2)]
     assert len(list((tmp_path / "programs" / "digest").iterdir())) == 2
-    tables.append(frame_csv(compare.verdicts(ROWS, predictor=api, samples=Samples())))
+    tables.append(frame_csv(compare.verdicts(ROWS, predictor=Forgetful(), samples=Samples())))
     tables.append(frame_csv(compare.verdicts(ROWS, samples=Samples(), jobs=2)))
     assert len(set(tables)) == 1
 

@@ -21,18 +21,15 @@ import numpy as np
 import pandas as pd
 
 from ipusim import files
-from ipusim.errors import ConfigError, IpuSimError
+from ipusim.errors import IpuSimError
 from ipusim.files import evidence_records, write_text
 from ipusim.study.argonne import braggnn as bragg
-from ipusim.study.argonne.dataflow import MOST_IPUS
-from ipusim.study.book.parameters import is_count
 
 RECORD = "braggnn_training.csv"
 """File of data/evidence with the recorded runs."""
 PUBLISHED = ((0.29, 75.0), (0.57, 95.0))
 """Share in percent of peaks that the paper's network places within so many pixels of the fitted
 centre: Liu et al., IUCrJ 9 (2022) 104-113, abstract."""
-SCHEDULES = ("quick", "standard", "full")
 SHOWN_PEAKS = 12
 _COLUMNS = (
     "schedule",
@@ -51,37 +48,6 @@ _TEXTS = ("schedule", "method")
 _COUNTS = ("seed", "rounding_seed", "train_peaks", "test_peaks", "batch", "steps")
 
 
-def check_parameters(
-    *, schedule: object, seed: object, checkpoint_dir: object, progress: object, ipus: object
-) -> None:
-    """Refuse parameters of the notebook that the study cannot use, before anything is trained."""
-    good_ipus = isinstance(ipus, list) and ipus and len(set(map(str, ipus))) == len(ipus)
-    good_ipus = good_ipus and all(
-        is_count(count, MOST_IPUS) and count & (count - 1) == 0 for count in ipus
-    )
-    good_seed = isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0
-    rules = (
-        ("schedule", schedule, schedule in SCHEDULES, f"use one of {', '.join(SCHEDULES)}"),
-        ("seed", seed, good_seed, "use a whole number, 0 or more"),
-        (
-            "checkpoint_dir",
-            checkpoint_dir,
-            isinstance(checkpoint_dir, str),
-            "use the path of a folder, or an empty string",
-        ),
-        ("progress", progress, isinstance(progress, bool), "use True or False"),
-        (
-            "ipus",
-            ipus,
-            good_ipus,
-            f"give a list of different powers of two from 1 to {MOST_IPUS}",
-        ),
-    )
-    for name, value, good, what in rules:
-        if not good:
-            raise ConfigError(f"{name} is {value!r}: {what}.")
-
-
 def train(
     schedule: str,
     seed: int,
@@ -95,7 +61,7 @@ def train(
     Parameters
     ----------
     schedule : str
-        One of `SCHEDULES`.
+        One of ``braggnn.schedules()``.
     seed : int
         Of peaks, initial weights, order and shifts.
     checkpoint_dir : str
@@ -228,7 +194,7 @@ def recorded_frame(reference: str = "32.32") -> pd.DataFrame:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, and put the results into the record in place of older ones of the same seeds."""
     parser = argparse.ArgumentParser(prog="ipusim.study.argonne.training", description=__doc__)
-    parser.add_argument("--schedule", choices=SCHEDULES, default="standard")
+    parser.add_argument("--schedule", choices=list(bragg.schedules()), default="standard")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--rounding-seed", type=int, default=0)
     parser.add_argument("--folder", default="build/braggnn", help="where checkpoints are kept")
@@ -255,7 +221,7 @@ def _replace_record(path: Path, rows: pd.DataFrame) -> None:
         keys = ["schedule", "seed", "rounding_seed"]
         same = (known[keys] == rows[keys].iloc[0]).all(axis=1)
         rows = pd.concat([known[~same], rows], ignore_index=True)
-    order = {name: index for index, name in enumerate(SCHEDULES)}
+    order = {name: index for index, name in enumerate(bragg.schedules())}
     rows = rows.sort_values(
         ["schedule", "seed", "rounding_seed"],
         key=lambda column: column.map(order) if column.name == "schedule" else column,

@@ -1,8 +1,8 @@
 """Parameters of notebooks: read where papermill hands them over as text, checked by data/studies.
 
-A rule says what a value is: ``count`` (a whole number), ``system``, ``model`` or ``family`` (a
-name), ``one_of`` (a list of choices); ``list = true`` asks for a list of different ones. Bounds are
-``least`` and ``most``; ``even`` and ``holds`` say more.
+A rule says what a value is: ``count`` (a whole number), ``text``, ``system``, ``model`` or
+``family`` (a name), ``one_of`` (a list of choices); ``list = true`` asks for a list of different
+ones. Bounds are ``least`` and ``most``; ``even`` and ``holds`` say more.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _checked(name: str, value: Any, rule: Rule) -> Any:
 def _check_item(name: str, value: Any, item: Any, rule: Rule) -> None:
     """Refuse one item of a parameter that its rule forbids."""
     if "one_of" in rule:
-        if item not in rule["one_of"]:
+        if repr(item) not in map(repr, rule["one_of"]):  # 1 is not true
             raise _refused(name, value, rule)
         return
     kind = rule.get("kind", "")
@@ -88,6 +88,9 @@ def _check_item(name: str, value: Any, item: Any, rule: Rule) -> None:
             raise _refused(name, value, rule)
         if "even" in rule and item > 1 and item % 2:
             raise ConfigError(f"{name} holds {item}, but {rule['even']}.")
+    elif kind == "text":
+        if not isinstance(item, str):
+            raise _refused(name, value, rule)
     elif kind:
         _NAMES[kind](str(item))
 
@@ -102,7 +105,10 @@ def _read(text: str) -> Any:
 def _refused(name: str, value: Any, rule: Rule) -> ConfigError:
     """Say what a parameter may be."""
     if "one_of" in rule:
-        allowed = f"use one of {', '.join(rule['one_of'])}"
+        many = "give a list of different ones of" if rule.get("list") else "use one of"
+        allowed = f"{many} {', '.join(map(str, rule['one_of']))}"
+    elif rule["kind"] == "text":
+        allowed = "give a text, empty for none"
     elif rule["kind"] == "count":
         least, most = rule.get("least", 1), rule.get("most")
         span = f"from {least} to {most}" if most else f"{least} or more"

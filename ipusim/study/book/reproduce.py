@@ -36,9 +36,9 @@ from ipusim.study.book.notebook import cleaned, notebook_text, read_notebook
 from ipusim.study.book.outputs import frame_csv, save_figure
 from ipusim.study.book.rows import coverage_html, rows_html
 from ipusim.study.book.site import COVERAGE, ROWS, START, notebook_page, search_script
+from ipusim.study.cached import PooledPredictor
 from ipusim.study.coverage import coverage
 from ipusim.study.data.published import PublishedRow, load_rows
-from ipusim.study.predict import Predictor
 from ipusim.study.verdicts.compare import PREDICTED, verdicts
 from ipusim.study.verdicts.summary import Verdict
 from ipusim.workers import available_cores
@@ -341,7 +341,7 @@ def reproduce(
     resume: bool = False,
     progress: bool = False,
     folder: Path | None = None,
-    predictor: Predictor | None = None,
+    predictor: PooledPredictor | None = None,
     tell: Callable[[StudyResult], object] = lambda result: None,
 ) -> tuple[StudyResult, ...]:
     """Run studies and collect everything in one folder.
@@ -361,7 +361,7 @@ def reproduce(
         Show progress bars on stderr.
     folder : pathlib.Path, optional
         Where the notebooks are.
-    predictor : Predictor, optional
+    predictor : PooledPredictor, optional
         What the verdicts are predicted with; by default the real one.
     tell : callable
         Given each result as soon as it is there.
@@ -417,7 +417,7 @@ def _run_all(
     resume: bool,
     progress: bool,
     folder: Path | None,
-    predictor: Predictor | None,
+    predictor: PooledPredictor | None,
     tell: Callable[[StudyResult], object],
 ) -> tuple[StudyResult, ...]:
     """Run the chosen studies into a folder that is held."""

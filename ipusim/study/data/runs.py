@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields, make_dataclass, replace
+from dataclasses import dataclass, field, fields, make_dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ipusim import files
 from ipusim.errors import DataError, IpuSimError, unknown_name
-from ipusim.files import number_cell, read_records
+from ipusim.files import read, read_records
 from ipusim.runtime.options.spec import OPTIONS
 
 CONFIGURATIONS_FILE = "configurations.csv"
 HOST_TIMES_FILE = "host_times.csv"
 """Time of one core of the host per item, for the runs where it was measured."""
 
-HOST_WORK = {"loader": "loader_item_s", "serial": "serial_item_s"}
-"""Kinds of work of the host, and the option of `ipusim.simulate` that takes its time."""
-
 SERIAL_PRODUCTS_FILE = "serial_products.csv"
 """Runs that compute products in parts, one after the other."""
-
-_TRUTH = {"true": True, "false": False, "": None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +33,13 @@ class _Facts:
 
     run_id: str  # shared by every number of that run, "results.inference.058"
     family: str  # the unit that leave-one-family-out leaves out
-    model: str | None  # name in the zoo; None when the network is not there
-    epoch_items: int | None  # of an epoch, or of a whole run, where a published time covers them
-    reported_per_item: float
-    latency_per_item: bool | None
+    model: str | None = None  # name in the zoo; None when the network is not there
+    epoch_items: int | None = None  # of an epoch, or of a whole run, that a published time covers
+    reported_per_item: float = 1.0
+    latency_per_item: bool | None = None
     series: str  # shared by runs that differ in the number of chips only; empty for others
     confidence: str  # how well the recipe is known
-    assumed: tuple[str, ...]  # names of the fields whose value no source gives
+    assumed: tuple[str, ...] = ()  # names of the fields whose value no source gives
     source: str
     not_modelled: str  # why no prediction is made; empty when one is made
     note: str  # what a reader of the verdict must know, for example a wrong printed batch
@@ -85,59 +80,47 @@ RunConfiguration = make_dataclass(
 _FACTS = tuple(one.name for one in fields(_Facts))
 
 
-def _parse(record: dict[str, str], path: Path) -> RunConfiguration:
-    """Turn one line of the file into a configuration."""
-    where = f"of row {record['run_id']!r} in {path.name}"
-    if not record["model"] and not record["not_modelled"]:
-        raise DataError(
-            f"Row {record['run_id']!r} of {path.name} names neither a model nor a reason why it is "
-            "not modelled: fill in one of the two."
-        )
-    if record["latency_per_item"] not in _TRUTH:
-        raise DataError(
-            f"The cell 'latency_per_item' {where} is {record['latency_per_item']!r} instead of "
-            "true, false or empty: correct it."
-        )
-    values: dict[str, Any] = {name: record[name] for name in _FACTS}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HostTime:
+    """Time of one core per item; the option that takes it is ``<work>_item_s``."""
+
+    run_id: str
+    work: Literal["loader", "serial"]
+    item_ms: float
+    transfers: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SerialProducts:
+    run_id: str
+    serial_products: tuple[str, ...]
+    source: str
+
+
+def _options(record: dict[str, str], path: Path) -> dict[str, Any]:
+    """Return the options that a line of the file gives."""
+    values = {}
     for name, cell in record.items():
         if name in OPTIONS and cell:
             try:
                 values[name] = OPTIONS[name].check(cell)
             except IpuSimError as error:
+                where = f"of row {record['run_id']!r} in {path.name}"
                 raise DataError(f"The cell {name!r} {where} is wrong. {error}") from error
-    items, each = record["epoch_items"], record["reported_per_item"]
-    values |= {
-        "model": record["model"] or None,
-        "assumed": tuple(record["assumed"].split()),
-        "latency_per_item": _TRUTH[record["latency_per_item"]],
-        "epoch_items": int(number_cell(record, "epoch_items", path, int)) if items else None,
-        "reported_per_item": number_cell(record, "reported_per_item", path) if each else 1.0,
-    }
-    if not 0 < values["reported_per_item"] < math.inf or items == "0":
+    return values
+
+
+def _check_run(run: RunConfiguration) -> None:
+    """Refuse a line that says too little, or counts nothing."""
+    where = f"of row {run.run_id!r} in {CONFIGURATIONS_FILE}"
+    if run.model is None and not run.not_modelled:
+        raise DataError(
+            f"The line {where} names neither a model nor a reason why it is not modelled: fill in "
+            "one of the two."
+        )
+    if not 0 < run.reported_per_item < math.inf or run.epoch_items == 0:
         raise DataError(f"A number of items {where} is not above 0: correct it.")
-    return RunConfiguration(**values)
-
-
-def _host_times(path: Path) -> dict[str, dict[str, float]]:
-    """Return the host's seconds per item of every run that was timed, by option."""
-    times: dict[str, dict[str, float]] = {}
-    for record in read_records(path, ("run_id", "work", "item_ms", "transfers", "source")):
-        if record["work"] not in HOST_WORK:
-            raise DataError(
-                f"The cell 'work' of row {record['run_id']!r} in {path.name} is "
-                f"{record['work']!r} instead of {' or '.join(HOST_WORK)}: correct it."
-            )
-        seconds = float(number_cell(record, "item_ms", path, float)) / 1e3
-        times.setdefault(record["run_id"], {})[HOST_WORK[record["work"]]] = seconds
-    return times
-
-
-def _serial_products(path: Path) -> dict[str, tuple[str, ...]]:
-    """Return the products in parts of every run that has any."""
-    return {
-        record["run_id"]: tuple(record["serial_products"].split())
-        for record in read_records(path, ("run_id", "serial_products", "source"))
-    }
 
 
 def _check_host_times(
@@ -161,23 +144,28 @@ def _check_host_times(
 
 
 @lru_cache(maxsize=4)
-def _load(path: Path) -> dict[str, RunConfiguration]:
+def _load(folder: Path) -> dict[str, RunConfiguration]:
+    path = folder / CONFIGURATIONS_FILE
     records = read_records(path, _FACTS)
     for column in records[0]:
         if column not in _FACTS and column not in OPTIONS:
             raise unknown_name(f"column of {path.name}", column, [*_FACTS, *OPTIONS])
-    times = _host_times(path.parent / HOST_TIMES_FILE)
-    products = _serial_products(path.parent / SERIAL_PRODUCTS_FILE)
+    times: dict[str, dict[str, float]] = {}
+    for one in read(_HostTime, f"runs/{HOST_TIMES_FILE}"):
+        times.setdefault(one.run_id, {})[f"{one.work}_item_s"] = one.item_ms / 1e3
+    products = {
+        one.run_id: one.serial_products
+        for one in read(_SerialProducts, f"runs/{SERIAL_PRODUCTS_FILE}")
+    }
     runs: dict[str, RunConfiguration] = {}
-    for record in records:
-        run = replace(
-            _parse(record, path),
-            serial_products=products.get(record["run_id"]),
-            **times.get(record["run_id"], {}),
-        )
-        if run.run_id in runs:
-            raise DataError(f"{path.name} holds run {run.run_id!r} twice: remove one of the lines.")
-        runs[run.run_id] = run
+    for record, facts in zip(records, read(_Facts, f"runs/{CONFIGURATIONS_FILE}"), strict=True):
+        name = facts.run_id
+        options = _options(record, path) | times.get(name, {})
+        run = RunConfiguration(**vars(facts), **options | {"serial_products": products.get(name)})
+        _check_run(run)
+        if name in runs:
+            raise DataError(f"{path.name} holds run {name!r} twice: remove one of the lines.")
+        runs[name] = run
     _check_host_times(times, runs)
     for run_id in products:
         if run_id not in runs or runs[run_id].model is None:
@@ -190,7 +178,7 @@ def _load(path: Path) -> dict[str, RunConfiguration]:
 
 def load_runs() -> dict[str, RunConfiguration]:
     """Return every run configuration by its identifier."""
-    return dict(_load(files.data_dir() / "runs" / CONFIGURATIONS_FILE))
+    return dict(_load(files.data_dir() / "runs"))
 
 
 def load_run(run_id: str) -> RunConfiguration:

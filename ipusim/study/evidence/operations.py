@@ -23,11 +23,10 @@ from ipusim.compiler.operators.conv import conv_pass
 from ipusim.compiler.stacks import load_stack
 from ipusim.compiler.vertices.amp import amp_1x1_cycles, amp_vertex
 from ipusim.compiler.vertices.conv import ERA_3_3, PART
-from ipusim.files import evidence_records
+from ipusim.files import evidence_records, read
 from ipusim.machine import load_chip
 from ipusim.study.evidence.graphs import (
     CHIPS,
-    FULLY_CONNECTED,
     fingerprint,
     forward_graph,
     graph_of,
@@ -36,8 +35,7 @@ from ipusim.study.evidence.graphs import (
 from ipusim.study.verdicts.errors import error_percent, errors_by_group, errors_of
 from ipusim.workload.graph import Conv
 
-DEVELOPED, RELEASED = "ipumodel_layers_dev.csv", "ipumodel_layers_released.csv"
-"""Rows that the model was made with, and rows that were kept back until it was made."""
+SUITES_FILE = "evidence/ipumodel_suites.csv"
 PRODUCTS, OTHERS, RECURRENT = "products", "others", "recurrent"
 """Products and convolutions; pooling, reductions and embeddings; LSTM and GRU."""
 GROUPS = ["operation", "snapshot", "chip"]
@@ -57,7 +55,7 @@ class Suite:
 
     operation: str
     kinds: tuple[str, ...]
-    group: str = PRODUCTS
+    group: str = PRODUCTS  # or OTHERS, RECURRENT
     snapshot: str = "2021-03"
     targets: tuple[str, ...] = ("mk2", "mk1")
     stack: str = "sdk-2.0"
@@ -65,7 +63,7 @@ class Suite:
     dtype: str = ""
     passes: str = ""
     counts_code: bool = True
-    file: str = DEVELOPED
+    file: str = "ipumodel_layers_dev.csv"  # those of the other were kept back from the model
 
     def holds(self, record: dict[str, str], target: str) -> bool:
         """Whether a row of the table is one of these, on a chip."""
@@ -78,74 +76,6 @@ class Suite:
         )
 
 
-_CONV = Suite(operation="convolution, three passes", kinds=("conv", "conv_depthwise"), dtype="half")
-_GEMM = Suite(operation="gemm, forward", kinds=("gemm",), dtype="half")
-_FULLY = Suite(
-    operation="fully connected, three passes",
-    kinds=("fully_connected",),
-    dtype="half",
-    counts_code=False,
-)
-_FLOAT = replace(_FULLY, operation="fully connected, float, three passes", dtype="float")
-_POOL = Suite(
-    operation="pooling, forward and gradient",
-    kinds=("pooling",),
-    group=OTHERS,
-    targets=tuple(CHIPS),
-)
-_REDUCE = replace(_POOL, operation="reduce", kinds=("reduce",))
-_EARLY = {"snapshot": "2020-03", "targets": ("mk1",), "stack": "sdk-1.0", "codelets": "2020-01"}
-_GEMM_1_0 = {"snapshot": "sdk_1.0.136", "targets": ("mk1",), "stack": "sdk-1.0"}
-_PASSES = {"fwd": "forward", "fwd+bwd+wu": "three passes"}
-
-
-def _released(suite: Suite, **changes: object) -> Suite:
-    title = changes.pop("operation", suite.operation)
-    return replace(suite, operation=f"{title} (released)", file=RELEASED, **changes)
-
-
-SUITES = (
-    _GEMM,
-    replace(_GEMM, **_GEMM_1_0),
-    Suite(
-        operation="fully connected, forward",
-        kinds=FULLY_CONNECTED,
-        snapshot="2020-02-03_fc_fwd",
-        targets=("mk1",),
-        stack="sdk-1.0",
-        dtype="half",
-    ),
-    _CONV,
-    _FULLY,
-    _FLOAT,
-    replace(
-        _FULLY,
-        operation="grouped fully connected, three passes",
-        kinds=("fully_connected_grouped",),
-    ),
-    _released(_GEMM),
-    _released(_GEMM, **_GEMM_1_0),
-    _released(_CONV, kinds=("conv",)),
-    _released(_CONV, operation="depthwise convolution, three passes", kinds=("conv_depthwise",)),
-    _released(_FLOAT),
-    _POOL,
-    replace(_POOL, **_EARLY),
-    _REDUCE,
-    replace(_REDUCE, **_EARLY),
-    replace(_POOL, operation="embedding, lookup and update", kinds=("embedding",)),
-    *(
-        Suite(
-            operation=f"{kind}, {title}",
-            kinds=(kind,),
-            group=RECURRENT,
-            targets=(target,),
-            passes=passes,
-        )
-        for target in CHIPS
-        for kind in ("gru", "lstm")
-        for passes, title in _PASSES.items()
-    ),
-)
 _MK1_CASE = re.compile(
     r"Conv(?P<stage>\d)_\d: k=(?P<kernel>\d)x\d in=(?P<field>\d+)x\d+ Cin=(?P<cin>\d+) "
     r"Cout=(?P<cout>\d+) stride=1 groups=(?P<groups>\d+)"
@@ -183,7 +113,7 @@ def suite_rows(group: str) -> pd.DataFrame:
     ``fingerprint`` is True where the worst tile's bytes are those of the predicted plans, None
     where the table has none or nothing is planned.
     """
-    suites = [suite for suite in SUITES if suite.group == group]
+    suites = [suite for suite in read(Suite, SUITES_FILE) if suite.group == group]
     return pd.DataFrame([line for suite in suites for line in _compared(suite)])
 
 

@@ -13,17 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ipusim import files
-from ipusim.files import write_text
 from ipusim.runtime.gpu.stacks import gpu_stack_names
 from ipusim.runtime.gpu.step import simulate_gpu
 from ipusim.study.data.gpu_rows import GpuRow, build_network, modelled_gpu_rows
-from ipusim.study.fit.calibration_file import (
-    CALIBRATION_FILE,
-    Latency,
-    calibration_text,
-    load_calibration,
-)
+from ipusim.study.fit.calibration_file import Fitted, load_calibration, save_calibration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +58,7 @@ def gpu_samples(rows: Iterable[GpuRow] | None = None) -> tuple[GpuSample, ...]:
 
 def fit_kernel_cost(
     stack: str, samples: Iterable[GpuSample], *, without_network: str | None = None
-) -> Latency:
+) -> Fitted:
     """Return the constant of a stack, fitted on its samples but those of one model.
 
     At least 0; the smallest of equally good values; 0 where no row is left.
@@ -77,21 +70,18 @@ def fit_kernel_cost(
     def error(value: float) -> float:
         return sum(abs(math.log(item.step_s(value) / item.published_s)) for item in used)
 
-    return Latency(
-        value_s=min(candidates, key=error),
-        rows=tuple(item.row_id for item in used),
-    )
+    rows = tuple(item.row_id for item in used)
+    return Fitted(value=min(candidates, key=error), rows=rows)
 
 
-def fit_gpu(samples: Iterable[GpuSample] | None = None) -> dict[str, Latency]:
+def fit_gpu(samples: Iterable[GpuSample] | None = None) -> dict[str, Fitted]:
     """Return the constant of every stack, fitted on all its rows."""
     known = gpu_samples() if samples is None else tuple(samples)
     return {stack: fit_kernel_cost(stack, known) for stack in gpu_stack_names()}
 
 
-def calibrate_gpu(path: Path | None = None) -> dict[str, Latency]:
+def calibrate_gpu(path: Path | None = None) -> dict[str, Fitted]:
     """Fit the constants of all GPU stacks and write them down; the rest of the file is kept."""
     fitted = fit_gpu()
-    text = calibration_text(replace(load_calibration(), gpu=fitted))
-    write_text(path or files.data_dir() / CALIBRATION_FILE, text)
+    save_calibration(replace(load_calibration(), gpu=fitted), path)
     return fitted

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from ipusim.runtime.options.frameworks import DEFAULT_FRAMEWORK
 from ipusim.runtime.terms import Line
-from ipusim.study.cached import prepare
+from ipusim.study.cached import PooledPredictor
 from ipusim.study.data.published import PublishedRow
-from ipusim.study.predict import Predictor, predict, request_for
+from ipusim.study.predict import request_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +27,23 @@ class Sample:
     published_s: float  # of the step that the published throughput implies
 
 
-def samples_of(rows: Iterable[PublishedRow], predictor: Predictor) -> tuple[Sample, ...]:
-    """Compile the runs of throughput rows, and return a sample of each in the same order."""
-    rows = tuple(rows)
-    prepare(predictor, [request_for(row.run, "specification") for row in rows])
+def samples_of(rows: Iterable[PublishedRow], predictor: PooledPredictor) -> tuple[Sample, ...]:
+    """Return a sample of each throughput row, in the same order.
+
+    Parameters
+    ----------
+    rows : iterable of PublishedRow
+        Modelled throughput rows.
+    predictor : PooledPredictor
+        What compiles their runs, in the specification tier.
+
+    Raises
+    ------
+    StudyError
+        If a row is not modelled.
+    """
+    asked = [(row, request_for(row.run, "specification")) for row in rows]
+    predictor.prepare(request for _, request in asked)
     return tuple(
         Sample(
             row_id=row.row_id,
@@ -40,8 +53,8 @@ def samples_of(rows: Iterable[PublishedRow], predictor: Predictor) -> tuple[Samp
             series=row.run.series,
             ipus=row.run.chips,
             items=row.run.items_per_step,
-            line=predict(row.run, "specification", predictor=predictor).line,
+            line=predictor.answer(request).line,
             published_s=row.run.step_s_at(row.value),
         )
-        for row in rows
+        for row, request in asked
     )

@@ -17,7 +17,7 @@ from ipusim.machine import load_chip
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.compile_time import fit_s_per_tile_step
 from ipusim.study.data.published import PublishedRow, load_rows
-from ipusim.study.fit.calibration_file import Latency, ScaleOut
+from ipusim.study.fit.calibration_file import Fitted, ScaleOut
 from ipusim.study.fit.samples import Sample
 
 STENCIL_SUPERSTEPS = 12
@@ -108,10 +108,8 @@ def fit_scale_out(samples: Sequence[Sample], *, without_series: str | None = Non
         if (latency := _exact_collective_s(group[0], sample, reduction_s)) is not None
     }
     return ScaleOut(
-        reduction=Latency(value_s=reduction_s, rows=tuple(reductions)),
-        collective=Latency(
-            value_s=_median(collectives.values(), digits=7), rows=tuple(collectives)
-        ),
+        reduction=Fitted(value=reduction_s, rows=tuple(reductions)),
+        collective=Fitted(value=_median(collectives.values(), digits=7), rows=tuple(collectives)),
     )
 
 
@@ -141,7 +139,7 @@ def _exact_collective_s(one: Sample, two: Sample, reduction_s: float) -> float |
     return None if held else latency
 
 
-def fit_compile() -> Latency:
+def fit_compile() -> Fitted:
     """Fit the seconds per compiled vertex and tile on the published compile times of a stencil."""
     rows_read = evidence_records("ipu_microbench.csv", ("metric", "size", "value"))
     records = [row for row in rows_read if row["metric"] == "compile_time"]
@@ -152,4 +150,4 @@ def fit_compile() -> Latency:
         [count * tiles * STENCIL_SUPERSTEPS for count in ipus],
     )
     rows = tuple(f"compile time on {count} IPUs" for count in ipus)
-    return Latency(value_s=value, rows=rows)
+    return Fitted(value=value, rows=rows)

@@ -17,23 +17,20 @@ from pathlib import Path
 
 import numpy as np
 
-from ipusim import files
-from ipusim.files import write_text
 from ipusim.runtime.calibration import FittedCosts
+from ipusim.study.cached import PooledPredictor
 from ipusim.study.data.published import PublishedRow, load_rows
 from ipusim.study.fit.calibration_file import (
-    CALIBRATION_FILE,
     Calibration,
-    Cycles,
-    Latency,
+    Fitted,
     PowerScales,
     StepCosts,
-    calibration_text,
     load_calibration,
+    save_calibration,
 )
 from ipusim.study.fit.samples import Sample, samples_of
 from ipusim.study.fit.scale_out import fit_compile, fit_scale_out, scaling_rows
-from ipusim.study.predict import Predictor, predict
+from ipusim.study.predict import request_for
 
 FITTING_STUDY = "results"
 """Only the results page is fitted on: its recipes are public. Qwant, TAMU and Argonne never are."""
@@ -140,11 +137,11 @@ def fit_step_costs(samples: tuple[Sample, ...]) -> StepCosts:
     }
     return StepCosts(
         calls={
-            name: Latency(value_s=calls[name], rows=_ids(samples, chosen))
+            name: Fitted(value=calls[name], rows=_ids(samples, chosen))
             for name, chosen in frameworks.items()
         },
         supersteps={
-            name: Cycles(value=float(CYCLES[rows[chosen[0]]]), rows=_ids(samples, chosen))
+            name: Fitted(value=float(CYCLES[rows[chosen[0]]]), rows=_ids(samples, chosen))
             for name, chosen in stacks.items()
         },
     )
@@ -168,7 +165,7 @@ def costs_without(samples: Iterable[Sample], family: str | None = None) -> StepC
     return fit_step_costs(tuple(item for item in samples if item.family != family))
 
 
-def fit_power_scales(predictor: Predictor) -> PowerScales:
+def fit_power_scales(predictor: PooledPredictor) -> PowerScales:
     """Fit the factors on dynamic energy to the power that Qwant's tables imply.
 
     Non-negative least squares on the energies of the specification tier. Static power and the
@@ -182,9 +179,9 @@ def fit_power_scales(predictor: Predictor) -> PowerScales:
     parts_w, wanted_w = [], []
     for row in rows:
         rate = throughput[row.run.run_id].value
-        report = predict(row.run, "specification", predictor=predictor)
+        report = predictor.answer(request_for(row.run, "specification"))
         parts = report.power_parts_w
-        faster = rate / float(report.throughput)
+        faster = rate / report.throughput
         dynamic_w = rate / row.value - parts["static"]
         parts_w.append((parts["amp"] * faster, parts["sram"] * faster))
         wanted_w.append(dynamic_w - parts["exchange"] * faster)
@@ -198,7 +195,7 @@ def fit_power_scales(predictor: Predictor) -> PowerScales:
 
 
 def calibrate(
-    *, predictor: Predictor, path: Path | None = None, power: bool = False
+    *, predictor: PooledPredictor, path: Path | None = None, power: bool = False
 ) -> Calibration:
     """Fit the constants on all rows that may be used and write them down.
 
@@ -216,5 +213,5 @@ def calibrate(
         intervals=kept.intervals,
         known_families=kept.known_families,
     )
-    write_text(path or files.data_dir() / CALIBRATION_FILE, calibration_text(fitted))
+    save_calibration(fitted, path)
     return fitted

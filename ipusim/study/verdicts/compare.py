@@ -11,21 +11,14 @@ import pandas as pd
 from ipusim.machine import load_system
 from ipusim.runtime.calibration import FittedCosts, interval_classes
 from ipusim.runtime.options.frameworks import DEFAULT_FRAMEWORK
-from ipusim.study.cached import PooledPredictor, prepare
+from ipusim.study.cached import PooledPredictor, Prediction
 from ipusim.study.data.published import PublishedRow, load_rows
 from ipusim.study.data.runs import RunConfiguration
 from ipusim.study.fit.calibration_file import Calibration, ScaleOut, load_calibration
 from ipusim.study.fit.samples import Sample, samples_of
 from ipusim.study.fit.scale_out import fit_scale_out, scaling_rows
 from ipusim.study.fit.step_cost import costs_without, fitting_rows
-from ipusim.study.predict import (
-    TIERS,
-    Predictor,
-    ReportLike,
-    metric_of,
-    predict,
-    request_for,
-)
+from ipusim.study.predict import TIERS, metric_of, request_for
 from ipusim.study.verdicts.errors import (
     VERDICTS,
     error_figures,
@@ -130,7 +123,7 @@ class Samples:
     scaling: tuple[Sample, ...] = ()
 
 
-def fitting_samples(rows: Iterable[PublishedRow], predictor: Predictor) -> Samples:
+def fitting_samples(rows: Iterable[PublishedRow], predictor: PooledPredictor) -> Samples:
     """Prepare what the rows need: steps of their stacks, scaling only where a row is training."""
     modelled = [row for row in rows if not row.not_modelled]
     stacks = {row.stack for row in modelled}
@@ -157,17 +150,17 @@ def left_out_costs(run: RunConfiguration, samples: Samples) -> FittedCosts:
 
 
 def _predict_tiers(
-    runs: Iterable[RunConfiguration], samples: Samples, predictor: Predictor
-) -> dict[RunConfiguration, dict[str, ReportLike]]:
+    runs: Iterable[RunConfiguration], samples: Samples, predictor: PooledPredictor
+) -> dict[RunConfiguration, dict[str, Prediction]]:
     """Predict runs at the three tiers, with constants that each was left out of."""
-    costs = {run: left_out_costs(run, samples) for run in runs}
-    wanted = [
-        request_for(run, tier, costs=chosen) for run, chosen in costs.items() for tier in TIERS
-    ]
-    prepare(predictor, wanted)
+    asked = {}
+    for run in runs:
+        costs = left_out_costs(run, samples)
+        asked[run] = {tier: request_for(run, tier, costs=costs) for tier in TIERS}
+    predictor.prepare(request for tiers in asked.values() for request in tiers.values())
     return {
-        run: {tier: predict(run, tier, predictor=predictor, costs=chosen) for tier in TIERS}
-        for run, chosen in costs.items()
+        run: {tier: predictor.answer(request) for tier, request in tiers.items()}
+        for run, tiers in asked.items()
     }
 
 
@@ -196,7 +189,7 @@ _HOST_NOTE = "the host's work was timed for this program alone: not transferable
 
 
 def _predicted_line(
-    row: PublishedRow, reports: dict[str, ReportLike], fitted: Calibration
+    row: PublishedRow, reports: dict[str, Prediction], fitted: Calibration
 ) -> dict[str, float | str]:
     """Read the row's metric from the reports of its run and judge it."""
     values = {tier: metric_of(report, row) for tier, report in reports.items()}
@@ -214,10 +207,9 @@ def _predicted_line(
     }
 
 
-def _parts_text(report: ReportLike) -> str:
+def _parts_text(report: Prediction) -> str:
     """Return where the time of a step goes, in ms, the longest first; nothing if not known."""
-    parts = getattr(report, "parts_s", {})
-    longest = sorted(parts.items(), key=lambda item: -item[1])
+    longest = sorted(report.parts_s.items(), key=lambda item: -item[1])
     return "; ".join(f"{name} {1e3 * seconds:.4g}" for name, seconds in longest)
 
 
@@ -231,7 +223,7 @@ def _unmodelled_line(row: PublishedRow) -> dict[str, float | str]:
 def verdicts(
     rows: Iterable[PublishedRow] | None = None,
     *,
-    predictor: Predictor | None = None,
+    predictor: PooledPredictor | None = None,
     samples: Samples | None = None,
     jobs: int = 1,
 ) -> pd.DataFrame:
@@ -241,7 +233,7 @@ def verdicts(
     ----------
     rows : iterable of PublishedRow, optional
         By default every published row.
-    predictor : Predictor, optional
+    predictor : PooledPredictor, optional
         By default the real one.
     samples : Samples, optional
         What the constants are fitted on; by default from `fitting_samples`.

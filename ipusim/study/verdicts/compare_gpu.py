@@ -45,7 +45,7 @@ def gpu_compare(samples: Sequence[GpuSample] | None = None) -> pd.DataFrame:
         if sample := by_id.get(row.row_id):
             items = row.gpus * row.batch
             cost = costs[sample.stack, sample.network]
-            predicted = items / sample.step_s(cost.value_s)
+            predicted = items / sample.step_s(cost.value)
             line |= {
                 "specification": items / sample.step_s(0.0),
                 "predicted": predicted,

@@ -18,16 +18,10 @@ from statistics import NormalDist
 import numpy as np
 import pandas as pd
 
-from ipusim import files
-from ipusim.files import write_text
 from ipusim.machine import load_system
 from ipusim.runtime.calibration import Interval, interval_classes
-from ipusim.study.fit.calibration_file import (
-    CALIBRATION_FILE,
-    calibration_text,
-    load_calibration,
-)
-from ipusim.study.predict import Predictor
+from ipusim.study.cached import PooledPredictor
+from ipusim.study.fit.calibration_file import load_calibration, save_calibration
 from ipusim.study.verdicts.compare import PREDICTED, time_ratio, verdicts
 
 COVERAGE = 0.8
@@ -111,11 +105,12 @@ def fit_intervals(frame: pd.DataFrame) -> dict[str, Interval]:
     return dict(sorted(found.items()))
 
 
-def calibrate_intervals(predictor: Predictor, path: Path | None = None) -> dict[str, Interval]:
+def calibrate_intervals(
+    predictor: PooledPredictor, path: Path | None = None
+) -> dict[str, Interval]:
     """Fit the intervals to all rows and write them down; the rest of the file is kept."""
-    target = path or files.data_dir() / CALIBRATION_FILE
     fitted = fit_intervals(verdicts(predictor=predictor))
-    write_text(target, calibration_text(replace(load_calibration(path), intervals=fitted)))
+    save_calibration(replace(load_calibration(path), intervals=fitted), path)
     return fitted
 
 

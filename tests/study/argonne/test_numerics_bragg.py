@@ -349,8 +349,8 @@ def test_each_arithmetic_is_trained_alike(tmp_path):
 
 @pytest.mark.slow
 def test_the_quick_schedule_reaches_the_published_error():
-    training_set, held_out = bragg.simulate_sets(bragg.QUICK, seed=0)
-    runs = bragg.train_in_each(training_set, bragg.QUICK)
+    training_set, held_out = bragg.simulate_sets(bragg.named_schedule("quick"), seed=0)
+    runs = bragg.train_in_each(training_set, bragg.named_schedule("quick"))
     # Rounding to the nearest swallows small updates: so short a training stalls with it.
     for values in bragg.training_errors(runs[:3], held_out).values():
         within_75, within_95 = np.percentile(values, [75, 95])

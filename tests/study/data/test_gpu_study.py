@@ -94,20 +94,20 @@ def test_stack_and_network_of_a_row():
 
 def test_fit_meets_the_middle_row_exactly():
     fitted = fit_kernel_cost("a", [sample("x", 1.1), sample("y", 1.2), sample("z", 9.0)])
-    assert fitted.value_s == pytest.approx(0.002)
+    assert fitted.value == pytest.approx(0.002)
     assert fitted.rows == ("x-1.1", "y-1.2", "z-9.0")
 
 
 def test_fit_is_never_negative_and_zero_without_rows():
-    assert fit_kernel_cost("a", [sample("x", 0.5), sample("y", 0.6)]).value_s == 0.0
-    assert fit_kernel_cost("a", [sample("x", 2.0, stack="b")]).value_s == 0.0
+    assert fit_kernel_cost("a", [sample("x", 0.5), sample("y", 0.6)]).value == 0.0
+    assert fit_kernel_cost("a", [sample("x", 2.0, stack="b")]).value == 0.0
     assert fit_kernel_cost("a", []).rows == ()
 
 
 def test_fit_is_the_best_of_a_grid():
     generator = random.Random(1)
     items = [sample(f"n{i}", generator.uniform(0.8, 4.0)) for i in range(9)]
-    best = fit_kernel_cost("a", items).value_s
+    best = fit_kernel_cost("a", items).value
 
     def error(value):
         return sum(abs(math.log(item.step_s(value) / item.published_s)) for item in items)
@@ -119,7 +119,7 @@ def test_fit_does_not_depend_on_the_order(samples):
     shuffled = list(samples)
     random.Random(7).shuffle(shuffled)
     first, second = fit_gpu(samples), fit_gpu(shuffled)
-    assert {k: v.value_s for k, v in first.items()} == {k: v.value_s for k, v in second.items()}
+    assert {k: v.value for k, v in first.items()} == {k: v.value for k, v in second.items()}
     assert gpu_samples(modelled_gpu_rows()[:5]) == samples[:5]
 
 
@@ -142,7 +142,7 @@ def test_calibration_file_holds_the_fit(samples, tmp_path):
     stored, fitted = load_calibration(), fit_gpu(samples)
     assert set(stored.gpu) == set(fitted)
     for stack, cost in fitted.items():
-        assert stored.gpu[stack].value_s == pytest.approx(cost.value_s, rel=1e-6, abs=1e-12)
+        assert stored.gpu[stack].value == pytest.approx(cost.value, rel=1e-6, abs=1e-12)
         assert stored.gpu[stack].rows == cost.rows
     path = tmp_path / "calibration.toml"
     calibrate_gpu(path)

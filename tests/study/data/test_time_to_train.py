@@ -10,7 +10,7 @@ from study_fakes import FakePredictor, load_row
 from ipusim.study.data.convergence import load_convergence, time_to_train_frame
 from ipusim.study.data.published import load_rows
 from ipusim.study.data.runs import load_run
-from ipusim.study.predict import metric_of, predict
+from ipusim.study.predict import metric_of, request_for
 from ipusim.study.verdicts import compare
 from ipusim.study.verdicts.compare import Samples
 
@@ -37,8 +37,8 @@ def test_bert_stops_between_two_and_four_million_samples():
 
 def test_the_time_is_work_over_rate_and_evaluation_is_a_third_of_training():
     row = load_row("results.mlperf.01")
-    report = predict(row.run, "specification", predictor=FakePredictor())
-    rate = report.throughput.value
+    report = FakePredictor().answer(request_for(row.run, "specification"))
+    rate = report.throughput
     assert metric_of(report, row) == pytest.approx((38 * IMAGES + 10 * 50_000 / 3) / rate / 60)
 
 

@@ -59,7 +59,7 @@ def test_committed_constants_are_what_the_rows_give(predictor):
     assert kept.steps.supersteps == fitted.supersteps
     for framework, call in kept.steps.calls.items():
         assert call.rows == fitted.calls[framework].rows
-        assert call.value_s == pytest.approx(fitted.calls[framework].value_s, rel=1e-4, abs=1e-12)
+        assert call.value == pytest.approx(fitted.calls[framework].value, rel=1e-4, abs=1e-12)
     fitted = fit_scale_out(samples_of(scaling_rows(), predictor))
     assert kept.scale_out.costs == fitted.costs
     assert kept.scale_out.collective.rows == fitted.collective.rows

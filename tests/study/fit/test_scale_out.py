@@ -15,7 +15,7 @@ from ipusim.study.fit.scale_out import (
     scaling_rows,
     slowdown_errors,
 )
-from ipusim.study.predict import predict
+from ipusim.study.predict import request_for
 
 REDUCTION_S, COLLECTIVE_S = 4e-6, 1.2e-4
 
@@ -26,15 +26,15 @@ def samples():
     costs = FittedCosts(reduction_s=REDUCTION_S, collective_s=COLLECTIVE_S)
     rows = []
     for row in scaling_rows():
-        report = predict(row.run, "calibrated", predictor=FakePredictor(), costs=costs)
+        report = FakePredictor().answer(request_for(row.run, "calibrated", costs=costs))
         rows.append(replace(row, value=0.8 * float(report.throughput)))
     return samples_of(rows, FakePredictor())
 
 
 def test_known_constants_are_found_whatever_the_level(samples):
     fitted = fit_scale_out(samples)
-    assert fitted.reduction.value_s == pytest.approx(REDUCTION_S, rel=0.01)
-    assert fitted.collective.value_s == pytest.approx(COLLECTIVE_S, abs=1e-6)
+    assert fitted.reduction.value == pytest.approx(REDUCTION_S, rel=0.01)
+    assert fitted.collective.value == pytest.approx(COLLECTIVE_S, abs=1e-6)
     errors = slowdown_errors(samples, fitted.costs)
     assert max(map(abs, errors.values())) < 1e-3
     assert len(errors) == len(samples) - len({sample.series for sample in samples})
@@ -45,7 +45,7 @@ def test_a_series_that_is_left_out_is_not_used(samples):
     fitted = fit_scale_out(samples, without_series=left)
     own = {sample.row_id for sample in samples if sample.series == left}
     assert own and own.isdisjoint(fitted.collective.rows)
-    assert fitted.collective.value_s == pytest.approx(COLLECTIVE_S, abs=1e-6)
+    assert fitted.collective.value == pytest.approx(COLLECTIVE_S, abs=1e-6)
 
 
 def test_the_reduction_comes_from_the_pair_in_which_only_one_pays():
@@ -69,12 +69,12 @@ def test_a_row_that_the_host_holds_says_nothing_of_the_links(samples):
     small = replace(held(one, floor_s=floor_s), published_s=floor_s)
     wanted = two.line.step_s(FittedCosts(collective_s=3e-4))
     exact = fit_scale_out([small, replace(two, published_s=wanted)])
-    assert exact.collective.value_s == pytest.approx(3e-4, abs=1e-6)
+    assert exact.collective.value == pytest.approx(3e-4, abs=1e-6)
 
 
 def test_nothing_to_fit_on_gives_nothing():
     fitted = fit_scale_out(())
-    assert fitted.reduction.value_s == fitted.collective.value_s == 0
+    assert fitted.reduction.value == fitted.collective.value == 0
     assert not fitted.collective.rows
 
 
@@ -91,4 +91,4 @@ def test_a_series_differs_in_the_number_of_chips_only():
 def test_compile_time_is_fitted_on_the_stencil():
     fitted = fit_compile()
     assert len(fitted.rows) == 5
-    assert 2e-4 < fitted.value_s < 6e-4
+    assert 2e-4 < fitted.value < 6e-4

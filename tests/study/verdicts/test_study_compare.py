@@ -34,7 +34,7 @@ from ipusim.study.fit.step_cost import (
     fit_step_costs,
     fitting_rows,
 )
-from ipusim.study.predict import TIERS, metric_of, predict
+from ipusim.study.predict import TIERS, metric_of, request_for
 from ipusim.study.verdicts import compare
 from ipusim.study.verdicts.compare import Samples
 from ipusim.study.verdicts.summary import Verdict
@@ -173,9 +173,9 @@ def test_frameworks_share_the_supersteps_of_a_stack_and_stacks_the_call_of_a_fra
     fitted = fit_step_costs(tuple(samples))
     assert {name: cost.value for name, cost in fitted.supersteps.items()} == cycles
     for name, call_ms in calls.items():
-        assert fitted.calls[name].value_s == pytest.approx(call_ms * 1e-3)
+        assert fitted.calls[name].value == pytest.approx(call_ms * 1e-3)
     # A framework is known on every stack that has rows, and on no other.
-    assert fitted.at("t", "g").step_s == fitted.calls["g"].value_s
+    assert fitted.at("t", "g").step_s == fitted.calls["g"].value
     assert fitted.at("new", "g") == FittedCosts()
 
 
@@ -246,7 +246,7 @@ def test_calibration_round_trip(tmp_path):
     assert read.steps.supersteps == written.steps.supersteps
     for framework, call in written.steps.calls.items():
         assert read.steps.calls[framework].rows == call.rows
-        assert read.steps.calls[framework].value_s == pytest.approx(call.value_s, rel=1e-6)
+        assert read.steps.calls[framework].value == pytest.approx(call.value, rel=1e-6)
     assert read.steps.at("sdk-1.0", "popart") == FittedCosts()
     fitted_on = {row for cost in read.steps.supersteps.values() for row in cost.rows}
     assert not any(row.startswith("qwant") for row in fitted_on)
@@ -265,13 +265,15 @@ def test_power_scales_solve_what_two_numbers_can(monkeypatch, tmp_path):
     rows = {row.row_id: row for row in load_rows(study="qwant")}
     parts = {f"batch{size}": (5.0 + size, 40.0 - size * size) for size in (2, 4, 6, 8, 10, 12)}
 
-    def fake(run, tier, *, predictor):
-        amp, sram = parts[run.run_id.rsplit(".", 1)[-1]]
-        rate = rows[f"qwant.table2.{run.run_id.rsplit('.', 1)[-1]}"].value
-        report = FakePredictor().simulate("resnet50", replicas=2, micro_batch=1)
-        report.throughput.value = rate
-        report.power_parts_w = {"static": 110.0, "amp": amp, "sram": sram, "exchange": 4.0}
-        return report
+    class Known(FakePredictor):
+        def answer(self, request):
+            batch = f"batch{2 * request.options['micro_batch']}"
+            amp, sram = parts[batch]
+            watts = {"static": 110.0, "amp": amp, "sram": sram, "exchange": 4.0}
+            rate = rows[f"qwant.table2.{batch}"].value
+            return dataclasses.replace(
+                super().answer(request), throughput=rate, power_parts_w=watts
+            )
 
     def made(row):
         amp, sram = parts[row.run.run_id.rsplit(".", 1)[-1]]
@@ -284,9 +286,8 @@ def test_power_scales_solve_what_two_numbers_can(monkeypatch, tmp_path):
         return tuple(made(row) for row in chosen) if metric == "efficiency" else tuple(chosen)
 
     with monkeypatch.context() as patch:
-        patch.setattr("ipusim.study.fit.step_cost.predict", fake)
         patch.setattr("ipusim.study.fit.step_cost.load_rows", made_rows)
-        scales = fit_power_scales(FakePredictor())
+        scales = fit_power_scales(Known())
     assert (scales.amp, scales.sram) == pytest.approx((3.0, 2.5), abs=1e-3)
     assert len(scales.rows) == 6
     path = tmp_path / "calibration.toml"
@@ -479,13 +480,13 @@ def test_errors_are_signed(frame):
 
 def test_predicting_what_is_not_modelled_is_refused():
     with pytest.raises(StudyError, match="is not modelled"):
-        predict(load_row("argonne.results.04").run, "calibrated", predictor=FakePredictor())
+        FakePredictor().answer(request_for(load_row("argonne.results.04").run, "calibrated"))
     with pytest.raises(StudyError, match="Unknown tier 'best'"):
-        predict(load_row("qwant.table1.batch2").run, "best", predictor=FakePredictor())
+        FakePredictor().answer(request_for(load_row("qwant.table1.batch2").run, "best"))
 
 
 def test_a_metric_without_prediction_is_refused():
     row = dataclasses.replace(load_row("qwant.table1.batch2"), metric="time_to_result")
-    report = predict(row.run, "specification", predictor=FakePredictor())
+    report = FakePredictor().answer(request_for(row.run, "specification"))
     with pytest.raises(StudyError, match="time_to_result"):
         metric_of(report, row)

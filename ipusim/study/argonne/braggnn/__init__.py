@@ -7,39 +7,22 @@
 ((1000, 1, 11, 11), (1000, 2))
 """
 
-from ipusim.study.argonne.braggnn.comparison import (
-    ARITHMETICS,
-    named_schedule,
-    simulate_sets,
-    train_in_each,
-)
 from ipusim.study.argonne.braggnn.evaluation import (
-    conventional_errors,
-    error_table,
-    loss_table,
-    predicted_pixels,
-    training_errors,
+    conventional_errors as conventional_errors,
+    error_table as error_table,
+    loss_table as loss_table,
+    predicted_pixels as predicted_pixels,
+    training_errors as training_errors,
 )
-from ipusim.study.argonne.braggnn.patches import prepare_patches
-from ipusim.study.argonne.braggnn.peaks import Peaks, simulate_peaks
-from ipusim.study.argonne.braggnn.pseudo_voigt import fit_centres
-from ipusim.study.argonne.braggnn.training import QUICK, Schedule, TrainedBragg
-
-__all__ = [
-    "ARITHMETICS",
-    "QUICK",
-    "Peaks",
-    "Schedule",
-    "TrainedBragg",
-    "conventional_errors",
-    "error_table",
-    "fit_centres",
-    "loss_table",
-    "named_schedule",
-    "predicted_pixels",
-    "prepare_patches",
-    "simulate_peaks",
-    "simulate_sets",
-    "train_in_each",
-    "training_errors",
-]
+from ipusim.study.argonne.braggnn.patches import prepare_patches as prepare_patches
+from ipusim.study.argonne.braggnn.peaks import Peaks as Peaks, simulate_peaks as simulate_peaks
+from ipusim.study.argonne.braggnn.pseudo_voigt import fit_centres as fit_centres
+from ipusim.study.argonne.braggnn.training import (
+    ARITHMETICS as ARITHMETICS,
+    Schedule as Schedule,
+    TrainedBragg as TrainedBragg,
+    named_schedule as named_schedule,
+    schedules as schedules,
+    simulate_sets as simulate_sets,
+    train_in_each as train_in_each,
+)

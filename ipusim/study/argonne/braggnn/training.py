@@ -1,12 +1,13 @@
-"""Training BraggNN in the arithmetic of an IPU, with checkpoints."""
+"""Training BraggNN in the arithmetic of an IPU, in one or in several, with checkpoints."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from io import BytesIO
 from pathlib import Path
 
@@ -15,7 +16,8 @@ import numpy as np
 from tqdm import tqdm
 
 from ipusim.compiler.program_cache import keeps_programs
-from ipusim.errors import ConfigError
+from ipusim.errors import ConfigError, resolve_name
+from ipusim.files import read_tables
 from ipusim.kernel_cache import cache_folder, read_kept, source_digest, write_kept
 from ipusim.numerics.adam import AdamState, start_state, update
 from ipusim.numerics.arithmetic import Arithmetic, ArithmeticOptions
@@ -25,12 +27,21 @@ from ipusim.numerics.from_graph import program_of
 from ipusim.numerics.initial import initial_weights
 from ipusim.numerics.program import Program
 from ipusim.study.argonne.braggnn.patches import check_crops, prepare_patches, random_shifts
-from ipusim.study.argonne.braggnn.peaks import Peaks
+from ipusim.study.argonne.braggnn.peaks import Peaks, simulate_peaks
 from ipusim.workload.zoo.science.braggnn import braggnn
 
 _F = np.float32
+SCHEDULES_FILE = "runs/bragg_training.toml"
 CHECKPOINT_STEPS = 100
 PREDICTION_BATCH = 512
+_TEST_SEED = 1_000_003  # added to the seed: held-out peaks come from a stream of their own
+ARITHMETICS = (
+    ArithmeticOptions(precision="32.32"),
+    ArithmeticOptions(precision="16.32"),
+    ArithmeticOptions(precision="16.16"),
+    ArithmeticOptions(precision="16.16", stochastic_rounding=False),
+)
+"""The fp32 reference, fp32 masters, and all in half, with and without stochastic rounding."""
 TRAINED_BY = ("numerics", "study/argonne/braggnn", "workload")
 """Sources that the weights of a finished run depend on."""
 
@@ -67,41 +78,15 @@ class Schedule:
         return self.learning_rate + done * (self.final_learning_rate - self.learning_rate)
 
 
-FULL = Schedule(
-    train_peaks=55_548,
-    test_peaks=13_799,
-    batch=512,
-    steps=54_000,
-    learning_rate=3e-4,
-    final_learning_rate=3e-4,
-)
-"""The published one: 500 epochs of 108 steps, Adam at a constant 3e-4 (lzhengchun/BraggNN).
+@cache
+def schedules() -> dict[str, Schedule]:
+    """Return the schedules of ``data/runs/bragg_training.toml`` by name, the shortest first."""
+    return {name: Schedule(**entries) for name, entries in read_tables(SCHEDULES_FILE).items()}
 
-Eight to ten hours of one core per run.
-"""
 
-QUICK = Schedule(
-    train_peaks=12_000,
-    test_peaks=2_000,
-    batch=24,
-    steps=400,
-    learning_rate=4e-3,
-    final_learning_rate=1e-5,
-)
-"""Small batches and a high, falling learning rate: some 10 s of one core per run.
-
-It is so short that runs which differ in anything, seeds or rounding, end 10 to 20 % apart.
-"""
-
-STANDARD = Schedule(
-    train_peaks=12_000,
-    test_peaks=4_000,
-    batch=64,
-    steps=3_000,
-    learning_rate=3e-3,
-    final_learning_rate=1e-5,
-)
-"""Three to five minutes of one core per run; it compares arithmetics within a few percent."""
+def named_schedule(name: str) -> Schedule:
+    """Return a schedule by name: "quick", "standard" or "full"."""
+    return schedules()[resolve_name("schedule", name, schedules())]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +99,7 @@ class TrainingOptions:
     """
 
     arithmetic: ArithmeticOptions = field(default_factory=ArithmeticOptions)
-    schedule: Schedule = QUICK
+    schedule: Schedule = field(default_factory=lambda: named_schedule("quick"))
     loss_scale: float = 1024.0
     seed: int = 0
 
@@ -301,3 +286,34 @@ def predict_centres(
         values = forward(program, {program.inputs[0]: part}, weights, runner, keep=False)
         found.append(values[program.outputs[0]])
     return np.concatenate(found)
+
+
+def simulate_sets(schedule: Schedule, seed: int) -> tuple[Peaks, Peaks]:
+    """Return the training and the held-out peaks of a schedule."""
+    training = simulate_peaks(schedule.train_peaks, seed)
+    return training, simulate_peaks(schedule.test_peaks, seed + _TEST_SEED)
+
+
+def train_in_each(
+    peaks: Peaks,
+    schedule: Schedule,
+    *,
+    arithmetics: Sequence[ArithmeticOptions] = ARITHMETICS,
+    seed: int = 0,
+    folder: str | Path | None = None,
+    progress: bool = False,
+) -> list[TrainedBragg]:
+    """Train once per arithmetic, in their order, everything else alike.
+
+    With a `folder` each run keeps its checkpoint there, and a second call goes on where the first
+    stopped. The seed is that of initial weights, order and shifts, the same for every run.
+    """
+    trained = []
+    for arithmetic in arithmetics:
+        options = TrainingOptions(arithmetic=arithmetic, schedule=schedule, seed=seed)
+        path = None
+        if folder is not None:
+            label = re.sub(r"[^a-z0-9.]+", "-", arithmetic.describe())
+            path = Path(folder) / f"braggnn-{label}-{schedule.steps}-steps-seed-{seed}.npz"
+        trained.append(train_bragg(peaks, options, checkpoint=path, progress=progress))
+    return trained
