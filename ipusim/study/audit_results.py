@@ -31,12 +31,9 @@ def _parts(row: PublishedRow) -> tuple[list[str], int | None]:
     """Return what a label prints beside platform and batch, and the batch."""
     parts = [part for part in row.label.split(", ") if part]
     batch = next((part for part in parts if part.startswith("batch ")), None)
-    kept = [part for part in parts if part != batch and part not in _platform_names(row)]
+    platforms = (row.system, row.system.replace("Bow-2000", "4x Bow-2000"))
+    kept = [part for part in parts if part != batch and part not in platforms]
     return kept, int(batch.removeprefix("batch ")) if batch else None
-
-
-def _platform_names(row: PublishedRow) -> tuple[str, ...]:
-    return (row.system, row.system.replace("Bow-2000", "4x Bow-2000"))
 
 
 def _throughputs(study: str) -> list[PublishedRow]:

@@ -141,11 +141,8 @@ def _answer_all(requests: Sequence[Request]) -> list[Prediction]:
 class PooledPredictor:
     """The predicting stages with a memory, which can be told in advance what they will be asked.
 
-    Parameters
-    ----------
-    jobs : int
-        Worker processes for what is asked in advance; 1 works in this process. They end with this
-        object.
+    `jobs` worker processes, which end with this object, make what is asked in advance; 1 works in
+    this process.
     """
 
     def __init__(self, jobs: int = 1) -> None:

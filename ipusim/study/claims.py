@@ -34,31 +34,25 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One run, or one phase of it, on the IPU and on each machine that may be meant beside it.
-
-    ``items`` are those to be done where times are compared; of rates, what an item of this side is
-    in items of the other (a pack of sequences).
-    """
+    """One run, or one phase of it, on the IPU and on each machine that may be meant beside it."""
 
     ipu: dict[str, Any]
     gpus: tuple[dict[str, Any], ...] = ()
+    # to be done, where times are compared; of rates, an item in items of the other (a pack)
     ipu_items: float = 1.0
     gpu_items: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What stands behind one claim.
+    """What stands behind one claim; times of several parts add up.
 
-    ``key`` is the claim's identifier; a suffix tells the networks of one claim apart ("AR10.bert").
-    ``quantity`` is what is compared: rates, rates of the chip's program alone (the host not asked
-    between steps), latencies, times for given items, or one of these alone; ``gain`` is a ratio
-    of rates less one, in percent, of which a document states the largest. Times of several parts
-    add up. ``prices`` are claims whose quotient the ratio is multiplied with; ``assumed`` is what
-    the document does not state; without parts ``not_modelled`` says why nothing is compared.
+    Compared are rates, rates of the chip's program alone (the host not asked between steps),
+    latencies, times for given items, or one of these alone; ``gain`` is a ratio of rates less one,
+    in percent, of which a document states the largest.
     """
 
-    key: str
+    key: str  # its identifier; a suffix tells the networks of one claim apart ("AR10.bert")
     quantity: Literal[
         "throughput_ratio",
         "program_ratio",
@@ -71,12 +65,12 @@ class Claim:
         "none",
     ]
     parts: tuple[Part, ...] = ()
-    prices: tuple[str, ...] = ()
+    prices: tuple[str, ...] = ()  # claims whose quotient the ratio is multiplied with
     title: str = ""
-    assumed: str = ""
+    assumed: str = ""  # what the document does not state
     source: str = ""
     note: str = ""
-    not_modelled: str = ""
+    not_modelled: str = ""  # why nothing is compared, without parts
 
     @property
     def claim_id(self) -> str:
@@ -86,7 +80,7 @@ class Claim:
     @property
     def candidates(self) -> int:
         """Machines that may be meant on the other side, at least one line each."""
-        return max(1, *(len(part.gpus) for part in self.parts), 1)
+        return max([1, *(len(part.gpus) for part in self.parts)])
 
 
 def load_specs(study: str) -> tuple[Claim, ...]:
@@ -103,25 +97,18 @@ def load_specs(study: str) -> tuple[Claim, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One side of a comparison: a rate or a time with its 80 % interval; NaN where it is not known.
+    """One side of a comparison: a rate or a time with its 80 % interval; NaN where not known."""
 
-    ``value`` is simulated or modelled (equal ends count as exact), ``published`` as printed
-    elsewhere, ``bare`` without any cost of a software stack (only GPUs have one of their own).
-    ``is_time`` tells seconds of an item from items per second, ``batch`` is the items of a step,
-    ``chips`` the chips, or boards, that do the work, 0 where the document does not say; ``name``
-    and ``missing`` say for a reader what it is and why there is no prediction.
-    """
-
-    value: float = math.nan
-    low80: float = math.nan
+    value: float = math.nan  # simulated or modelled
+    low80: float = math.nan  # equal ends count as exact
     high80: float = math.nan
-    published: float = math.nan
-    bare: float = math.nan
-    is_time: bool = False
-    batch: int = 1
-    chips: int = 1
-    name: str = ""
-    missing: str = ""
+    published: float = math.nan  # as printed elsewhere
+    bare: float = math.nan  # without any cost of a software stack; only GPUs have one of their own
+    is_time: bool = False  # seconds of an item, not items per second
+    batch: int = 1  # items of a step
+    chips: int = 1  # or boards, that do the work; 0 where the document does not say
+    name: str = ""  # for a reader
+    missing: str = ""  # why there is no prediction
     fits: bool = True
 
     def map(self, change: Callable[[float], float]) -> Side:

@@ -15,10 +15,11 @@ from typing import Any
 import pandas as pd
 
 from ipusim.errors import DataError
-from ipusim.files import data_dir, read_tables
+from ipusim.files import data_dir, read
 from ipusim.machine import load_system
 from ipusim.study.argonne import study as argonne
 from ipusim.study.argonne.machines import machine_frame
+from ipusim.study.book.catalogue import load_specs
 from ipusim.study.claims import Sides, claims_frame
 from ipusim.study.data.published import CLAIM_FILES, load_claims, rows_by_id
 from ipusim.study.mk2 import study as mk2
@@ -27,25 +28,10 @@ from ipusim.study.verdicts.errors import error_percent, verdict_of
 from ipusim.workload import zoo
 
 FILE = "published/coverage.toml"
-COLUMNS = (
-    "study",
-    "row_id",
-    "kind",
-    "what",
-    "printed",
-    "unit",
-    "where",
-    "answer",
-    "verdict",
-    "note",
-)
-NOTEBOOKS = {
-    "qwant": "01_qwant_c2_resnext",
-    "tamu": "02_tamu_scaling",
-    "argonne": "03_argonne_braggnn",
-    "mk2": "04_graphcore_mk2",
-    "results": "05_graphcore_results",
-}
+COLUMNS = ("study", "row_id", "kind", "what", "printed", "unit", "where", "answer", "verdict",
+           "note")  # fmt: skip
+"""``where`` is the notebook, ``answer`` how a value is answered, ``verdict`` hit, near, miss or
+empty, ``note`` what was found or why nothing is tested."""
 PREDICTED, DERIVED, RESTATED, TAKEN_OVER, OPEN = (
     "predicted",
     "derived",
@@ -63,6 +49,7 @@ _VALUES = ("value", "ratio_or_value")
 class Answer:
     """What answers a claim that compares no two machines (``coverage.toml``)."""
 
+    claim_id: str
     row: str = ""
     derived: str = ""
     network: str = ""
@@ -75,12 +62,11 @@ class Answer:
 
 def load_answers(study: str) -> dict[str, Answer]:
     """Return the answers to the claims of a study that are no comparisons, by claim."""
-    table = dict(read_tables(FILE).get(study, {}))
-    table.pop("where", None)
-    try:
-        return {claim: Answer(**entries) for claim, entries in table.items()}
-    except TypeError as error:
-        raise DataError(f"The answers to the claims of {study} in {FILE}: {error}.") from error
+    return {answer.claim_id: answer for answer in read(Answer, FILE, table=study)}
+
+
+def _notebooks() -> dict[str, str]:
+    return {study: spec["notebook"] for study, spec in load_specs().items()}
 
 
 def _of_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -90,7 +76,7 @@ def _of_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
         kind=frame["table"],
         what=frame["label"] + ", " + frame["metric"].str.replace("_", " "),
         printed=[rows[row_id].printed for row_id in frame["row_id"]],
-        where=frame["study"].map(NOTEBOOKS),
+        where=frame["study"].map(_notebooks()),
         answer=frame["status"].map({NOT_MODELLED: OPEN}).fillna(PREDICTED),
     )
     return lines.to_dict("records")
@@ -106,7 +92,7 @@ def _of_hardware() -> list[dict[str, Any]]:
         kind="hardware",
         what=frame["component"] + ", " + frame["attribute"],
         printed=frame["published"],
-        where=NOTEBOOKS["argonne"],
+        where=_notebooks()["argonne"],
         answer=derived.mask(taken, TAKEN_OVER),
         verdict=frame["verdict"].mask(taken, ""),
     )
@@ -192,7 +178,7 @@ def _of_claims(study: str, known: dict[str, Any], frame: pd.DataFrame | None) ->
                 "what": ", ".join(words),
                 "printed": printed,
                 "unit": claim.get("unit", ""),
-                "where": NOTEBOOKS[study],
+                "where": _notebooks()[study],
                 **answered,
             }
         )
@@ -205,9 +191,7 @@ def coverage(
     """Return every published value with where it is regenerated and its verdict or a reason.
 
     `frame` are verdicts on all rows, `blog` those on `ipusim.study.mk2.study.study_rows`; both are
-    computed by default. Columns are `COLUMNS`: ``where`` is the notebook, ``answer`` how the value
-    is answered, ``verdict`` hit, near, miss or empty, ``note`` what was found or why nothing is
-    tested. A claim that is answered nowhere is a DataError.
+    computed by default. A claim that is answered nowhere is a DataError.
     """
     if frame is None:
         frame = verdicts()

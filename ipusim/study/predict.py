@@ -20,8 +20,8 @@ _SCALE = {"ms": 1e3, "ms/batch": 1e3, "s": 1.0}
 def request_for(run: RunConfiguration, tier: str, *, costs: FittedCosts | None = None) -> Request:
     """Return what to ask for one run at one tier; nothing of it depends on what was published.
 
-    `costs` are those of the calibrated tier; None leaves them to ``data/calibration.toml``. A run
-    that is not modelled and an unknown tier are StudyErrors.
+    `costs` are those of the calibrated tier, by default of ``data/calibration.toml``. A StudyError
+    refuses a run that is not modelled and an unknown tier.
     """
     if run.not_modelled or run.model is None:
         raise StudyError(

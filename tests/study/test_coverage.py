@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from study_fakes import FakePredictor
 
+from ipusim import files
 from ipusim.errors import DataError
 from ipusim.study import coverage
 from ipusim.study.claims import load_specs
@@ -82,7 +83,9 @@ def test_a_claim_without_an_answer_is_named(monkeypatch):
         coverage.coverage(rows)
 
 
-def test_a_damaged_answer_is_named(monkeypatch):
-    monkeypatch.setattr(coverage, "read_tables", lambda file: {"qwant": {"QW01": {"rows": "x"}}})
-    with pytest.raises(DataError, match="claims of qwant.*'rows'"):
+def test_a_damaged_answer_is_named(tmp_path, monkeypatch):
+    (tmp_path / "published").mkdir()
+    (tmp_path / coverage.FILE).write_text('[qwant]\nQW01 = { rows = "x" }\n')
+    monkeypatch.setattr(files, "data_dir", lambda: tmp_path)
+    with pytest.raises(DataError, match="'rows' of 'QW01' in published/coverage.toml"):
         coverage.load_answers("qwant")

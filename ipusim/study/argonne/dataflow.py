@@ -44,19 +44,14 @@ _WORKER: Schema = dict.fromkeys(get_args(Step), (float, "us"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataflow:
-    """One version of the program.
-
-    ``model`` is the graph that the chip runs, by its name in the zoo; ``worker`` what a loader
-    process does with an item; ``batches_in_flight`` 1 where the chip waits for each batch, 2 where
-    the host runs ahead.
-    """
+    """One version of the program."""
 
     name: str
     title: str
     source: str
-    model: str
-    worker: tuple[Step, ...]
-    batches_in_flight: int
+    model: str  # the graph that the chip runs, by its name in the zoo
+    worker: tuple[Step, ...]  # what a loader process does with an item
+    batches_in_flight: int  # 1 where the chip waits for each batch, 2 where the host runs ahead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +140,11 @@ def simulate_flow(
         See `item_seconds`.
     merged : bool
         Whether all gradients are reduced in one collective; the port leaves one per tensor.
+
+    Raises
+    ------
+    ConfigError, UnknownNameError
+        If the number of IPUs is out of range or does not divide the batch, or a name is unknown.
     """
     run = load_training()
     if not is_count(ipus, MOST_IPUS):
@@ -181,16 +181,12 @@ def training_seconds(report: Report) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRun:
-    """BraggNN with the stock loader on a GPU.
+    """BraggNN with the stock loader on a GPU."""
 
-    ``board`` is as the slides call it, ``report`` a step whose data are there, ``loader_s`` the
-    seconds between two batches of the loader, ``source`` why this stack and precision.
-    """
-
-    board: str
-    report: GpuReport
-    loader_s: float
-    source: str
+    board: str  # as the slides call it
+    report: GpuReport  # a step whose data are there
+    loader_s: float  # between two batches of the loader
+    source: str  # why this stack and precision
 
     @property
     def step_s(self) -> float:
@@ -268,7 +264,7 @@ def scaling_frame(ipus: Sequence[int]) -> pd.DataFrame:
 
     Per dataflow, chip and number of IPUs: flow, line (in words), chip, share, merged, ipus,
     step_ms, bound ("host", "all-reduce" where that is the largest part, or "chip"), training_s, and
-    speedup over the fewest IPUs.
+    speedup over the fewest IPUs. A ConfigError for a number that `simulate_flow` refuses.
     """
     lines = []
     for name, share, merged in SCALINGS:

@@ -51,7 +51,7 @@ def peaks_with_centres(
     """Draw the middle of the first patches with their true centre and what each method found.
 
     Patches are (count, 1, size, size), scaled to 0..1; centres (count, 2) in pixels, column first,
-    those that are predicted by method, at most three.
+    those that are predicted by method. A StudyError for too few patches or more than three methods.
     """
     if len(patches) < columns * rows:
         raise StudyError(

@@ -37,10 +37,7 @@ BRAGG = "BraggNN: "
 
 
 def board_factors(run: GpuRun) -> tuple[float, float]:
-    """Return the 80 % interval of a board's step, as factors on the predicted seconds.
-
-    From published training rows of the same stack, leave one model out (`conformal_ratios`).
-    """
+    """Return a board's `conformal_ratios` by training rows of its stack, as factors on seconds."""
     frame = gpu_compare()
     known = frame[(frame["stack"] == run.report.stack) & (frame["mode"] == "training")]
     low, high = conformal_ratios(known)

@@ -30,9 +30,8 @@ def run_lanes(
 ) -> pd.DataFrame:
     """Follow batches from loader processes over the link to the chip.
 
-    `prepare_s`, `link_s`, `chip_s` are seconds per batch of one process, of the link and of the
-    chip; batch k belongs to process k modulo `workers`, which start evenly spread. Columns lane
-    ("host", "link", "chip"), worker (-1 but for the host), batch, start_s, end_s.
+    Seconds are per batch of one process, of the link and of the chip; batch k belongs to process k
+    modulo `workers`, which start evenly spread. The worker is -1 but for the host.
     """
     free = [worker * prepare_s / workers for worker in range(workers)]
     taken: list[float] = []
@@ -69,11 +68,7 @@ def dataflow_timeline(flow: Dataflow, *, batches: int = 160) -> pd.DataFrame:
 
 
 def lane_shares(timeline: pd.DataFrame) -> dict[str, float]:
-    """Return "step_ms" in the steady state and the share of it that each lane works.
-
-    The lanes are "host_percent" (of all processes), "link_percent" and "chip_percent" of a timeline
-    of more than `FIRST_DRAWN` batches.
-    """
+    """Return "step_ms" in the steady state, and of it "<lane>_percent" in which each lane works."""
     chip = timeline[timeline["lane"] == "chip"]
     ends = chip["end_s"].to_numpy()
     begin, end = ends[FIRST_DRAWN - 1], ends[-1]

@@ -150,34 +150,30 @@ def lines(
     axis.set_xticks(sorted(set(frame[x])))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Panel:
-    """One set of axes that compares published and predicted values.
+    """Published and predicted values of a table over its column `x`, on one set of axes.
 
-    ``unit`` labels the vertical axis, ``series`` holds values per kind of number (keys of `SERIES`,
-    NaN where there is none), ``band`` the ends of the 80 % interval of the calibrated values.
+    Drawn are the columns named in `SERIES`, and the 80 % interval where the table has it.
     """
 
+    data: pd.DataFrame
+    x: str
     title: str
-    unit: str
-    x: Sequence[float]
-    series: Mapping[str, Sequence[float]]
-    band: tuple[Sequence[float], Sequence[float]] | None = None
-
-
-def tier_panel(frame: pd.DataFrame, x: str, title: str, unit: str) -> Panel:
-    """Return the panel of a table over its column `x`, with the tiers and interval that it has."""
-    data = frame.sort_values(x)
-    band = (list(data["low80"]), list(data["high80"])) if "low80" in data else None
-    series = {name: list(data[name]) for name in SERIES if name in data}
-    return Panel(title=title, unit=unit, x=list(data[x]), series=series, band=band)
+    unit: str  # of the vertical axis
 
 
 def comparison_panels(panels: Sequence[Panel], *, x_label: str, columns: int = 0) -> Figure:
     """Draw published and predicted values side by side, one panel per metric.
 
-    So many columns of panels stand side by side; 0 puts all into one line. The series of a `Panel`
-    are those of `SERIES`.
+    Parameters
+    ----------
+    panels : sequence of Panel
+        What to draw.
+    x_label : str
+        Below each of them.
+    columns : int
+        How many stand side by side; 0 puts all into one line.
     """
     across = min(columns or len(panels), len(panels))
     down = -(-len(panels) // across)
@@ -192,19 +188,16 @@ def comparison_panels(panels: Sequence[Panel], *, x_label: str, columns: int = 0
 
 
 def _draw_panel(axis: Axes, panel: Panel) -> None:
-    unknown = [name for name in panel.series if name not in SERIES]
-    if unknown:
-        raise StudyError(f"Unknown series {unknown[0]!r}: use one of {', '.join(SERIES)}.")
-    tops = [np.nan]
-    if panel.band is not None and np.isfinite(np.asarray(panel.band, dtype=np.float64)).all():
-        colour = SERIES["calibrated"]["color"]
-        axis.fill_between(panel.x, *panel.band, color=colour, alpha=0.13, label=INTERVAL)
-        tops.append(max(panel.band[1]))
-    known = {
-        name: np.asarray(panel.series[name], dtype=np.float64)
-        for name in SERIES
-        if name in panel.series and np.isfinite(np.asarray(panel.series[name], float)).any()
-    }
+    data, tops = panel.data.sort_values(panel.x), [np.nan]
+    places = list(data[panel.x])
+    if "low80" in data:
+        low, high = (data[end].to_numpy(dtype=np.float64) for end in ("low80", "high80"))
+        if np.isfinite([low, high]).all():
+            colour = SERIES["calibrated"]["color"]
+            axis.fill_between(places, low, high, color=colour, alpha=0.13, label=INTERVAL)
+            tops.append(high.max())
+    values = {name: data[name].to_numpy(dtype=np.float64) for name in SERIES if name in data}
+    known = {name: line for name, line in values.items() if np.isfinite(line).any()}
     bound = known.get("roofline")
     others = [np.nanmax(values) for name, values in known.items() if name != "roofline"]
     if bound is not None and others and np.nanmin(bound) > OFF_SCALE * max(others):
@@ -213,9 +206,9 @@ def _draw_panel(axis: Axes, panel: Panel) -> None:
         look = {"ha": "right", "fontsize": 8.5, "color": "#5B626B"}
         axis.text(0.98, 0.06, text, transform=axis.transAxes, **look)
     for name, values in known.items():
-        axis.plot(panel.x, values, label=name, **SERIES[name])
+        axis.plot(places, values, label=name, **SERIES[name])
     top = 1.07 * np.nanmax([*tops, *map(np.nanmax, known.values()), 0.0]) or 1.0
-    axis.set(title=panel.title, ylabel=panel.unit, ylim=(0, top), xticks=list(panel.x))
+    axis.set(title=panel.title, ylabel=panel.unit, ylim=(0, top), xticks=places)
 
 
 def stacked_bars(
@@ -350,7 +343,10 @@ def layer_breakdown(parts: Mapping[str, pd.DataFrame], *, title: str = "") -> Fi
 
 
 def published_against_predicted(frame: pd.DataFrame, *, metric: str = "throughput") -> Figure:
-    """Draw every predicted row of one metric of `verdicts` against what was published, by tier."""
+    """Draw every predicted row of one metric of `verdicts` against what was published, by tier.
+
+    A StudyError where none is predicted.
+    """
     shown = frame[(frame["status"] == PREDICTED) & (frame["metric"] == metric)]
     if shown.empty:
         raise StudyError(f"No predicted row has the metric {metric!r}: choose another metric.")

@@ -86,10 +86,8 @@ def interrupts_reach_cells() -> Iterator[None]:
 
 
 def _kernel_manager(folder: Path) -> type:
-    """Return a class of kernel managers whose kernels work in a folder and are known to run.
-
-    Papermill would change the working directory of this process, where other notebooks run too.
-    """
+    """Return a class of kernel managers whose kernels work in a folder and are known to run."""
+    # Papermill would change the working directory of this process, where other notebooks run too.
     from jupyter_client import AsyncKernelManager
 
     class Manager(AsyncKernelManager):

@@ -43,16 +43,8 @@ class Picture:
 class Page:
     """The page of one study; its parameters are attributes (``page.batch_sizes``).
 
-    Attributes
-    ----------
-    study : str
-        Name of the study.
-    output_dir : pathlib.Path or str
-        Where tables and figures are saved; empty saves none.
-    given : dict of str to Any
-        The parameters as values.
-    changed : dict of str to Any
-        Those that differ from what the notebook declares.
+    ``given`` holds the parameters as values, ``changed`` those that differ from what the notebook
+    declares.
     """
 
     def __init__(

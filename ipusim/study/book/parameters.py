@@ -41,21 +41,10 @@ def is_count(value: object, most: int | None = None, least: int = 1) -> bool:
 
 
 def checked(rules: Mapping[str, Rule], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters as what they are, or refuse the first that a study cannot use.
+    """Return parameters as what they are, or refuse the first that the rules of a study forbid.
 
-    Parameters
-    ----------
-    rules : mapping of str to mapping
-        The table ``parameters`` of a file of data/studies; a parameter without a rule is any value.
-    values : mapping of str to Any
-        As given; a list or a number may come as text (``papermill -p batch_sizes '[2, 4]'``).
-
-    Raises
-    ------
-    ConfigError
-        Naming the parameter, what it is and what it may be.
-    UnknownNameError
-        If there is no such system, model or family.
+    A list or a number may come as text (``papermill -p batch_sizes '[2, 4]'``); what has no rule
+    may be anything.
     """
     return {name: _checked(name, value, rules.get(name, {})) for name, value in values.items()}
 

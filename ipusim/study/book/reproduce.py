@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,55 +52,25 @@ _DATA_SUFFIXES = (".csv", ".toml", ".json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyState:
-    """What is known about one study's outputs; kept as JSON beside them.
+    """What is known about one study's outputs; kept as JSON beside them."""
 
-    Attributes
-    ----------
-    name : str
-        The study.
-    status : str
-        ``"done"`` or ``"failed"``.
-    key : str
-        Digest of everything the outputs depend on.
-    message : str
-        What went wrong; empty otherwise.
-    files : dict of str to str
-        Output file, relative to the output folder, to the digest of its content.
-    """
-
-    name: str
-    status: str
-    key: str
-    message: str
-    files: dict[str, str]
+    name: str  # of the study
+    status: str  # "done" or "failed"
+    key: str  # digest of everything that the outputs depend on
+    message: str = ""  # what went wrong
+    files: dict[str, str] = field(default_factory=dict)  # digests, by path in the output folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyResult:
-    """What `reproduce` did about one study.
+    """What `reproduce` did about one study."""
 
-    Attributes
-    ----------
-    name : str
-        The study.
-    status : str
-        ``"done"``, ``"up to date"`` or ``"failed"``.
-    message : str
-        What went wrong; empty otherwise.
-    notebook : pathlib.Path
-        The executed notebook, or the partial one after a failure.
-    cells : int
-        Code cells of the notebook; 0 where none was run.
-    seconds : float
-        What running them took.
-    """
-
-    name: str
-    status: str
-    message: str
-    notebook: Path
-    cells: int = 0
-    seconds: float = 0.0
+    name: str  # of the study
+    status: str  # "done", "up to date" or "failed"
+    message: str  # what went wrong
+    notebook: Path  # as executed; the partial one after a failure
+    cells: int = 0  # with code; 0 where none was run
+    seconds: float = 0.0  # that running them took
 
 
 def _digest(content: bytes) -> str:
@@ -123,20 +93,8 @@ def _tree_digest() -> str:
 def study_key(study: Study, parameters: Mapping[str, Any], tree: str = "") -> str:
     """Return the digest that decides whether a study must run again.
 
-    Parameters
-    ----------
-    study : Study
-        Which study.
-    parameters : mapping of str to Any
-        Values that differ from its defaults.
-    tree : str
-        Digest of source and data where it is known.
-
-    Returns
-    -------
-    str
-        Hexadecimal; depends on the notebook's source (not its outputs), the parameters, the
-        package's source and version, and the data.
+    It depends on the notebook's source (not its outputs), the parameters that differ from the
+    defaults, the package's source and version, and the data (`tree`, where it is known).
     """
     cells = [
         [cell["cell_type"], "".join(cell["source"])] for cell in read_notebook(study.path)["cells"]
@@ -163,10 +121,7 @@ def prepare_folder(out: Path) -> None:
 
 @contextmanager
 def _only_run(out: Path) -> Iterator[None]:
-    """Hold the output folder; a StudyError where another run has it.
-
-    The system lets go of it when the process ends, however it ends.
-    """
+    """Hold the output folder until the process ends; a StudyError where another run has it."""
     try:
         import fcntl
     except ImportError:  # a system without it: two runs there must be kept apart by hand
@@ -259,7 +214,7 @@ def _run_study(
         shutil.rmtree(stage)
         if failure.interrupted:
             raise KeyboardInterrupt
-        return StudyState(name=study.name, status="failed", key=key, message=str(failure), files={})
+        return StudyState(name=study.name, status="failed", key=key, message=str(failure))
     files = _publish(stage, out)
     shutil.rmtree(stage)
     partial.unlink(missing_ok=True)
@@ -270,7 +225,7 @@ def _run_study(
     )
     for path in (notebook, page):
         files[path.relative_to(out).as_posix()] = _digest(path.read_bytes())
-    return StudyState(name=study.name, status="done", key=key, message="", files=files)
+    return StudyState(name=study.name, status="done", key=key, files=files)
 
 
 def _result(state: StudyState, status: str, out: Path) -> StudyResult:
@@ -395,10 +350,7 @@ def reproduce(
 def _side_by_side(
     run: Callable[[Study], StudyResult], studies: Sequence[Study]
 ) -> Iterator[StudyResult]:
-    """Run notebooks, as many at a time as there are cores, and yield each result when it is there.
-
-    The later notebooks take longest and begin first.
-    """
+    """Run notebooks, as many at a time as there are cores; the later take longest, begin first."""
     if len(studies) < 2 or available_cores() < 2:
         yield from map(run, studies)
         return

@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,15 +34,6 @@ class Link:
 
     href: str
     title: str
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """What the search finds: the text under one heading, in lower case."""
-
-    href: str
-    title: str
-    text: str
 
 
 def notebook_link(study: Study) -> Link:
@@ -98,11 +89,12 @@ def notebook_page(path: Path, study: Study, studies: Sequence[Study], files: Seq
 
 def search_script(notebooks: Sequence[tuple[Path, Study]]) -> str:
     """Return the script that holds what the search box looks through."""
-    sections = [asdict(section) for path, study in notebooks for section in _sections(path, study)]
+    sections = [section for path, study in notebooks for section in _sections(path, study)]
     return f"const SECTIONS = {json.dumps(sections, ensure_ascii=False)};\n"
 
 
-def _sections(path: Path, study: Study) -> Iterator[Section]:
+def _sections(path: Path, study: Study) -> Iterator[dict[str, str]]:
+    """Yield what the search finds: the text under each heading, in lower case."""
     import nbformat
 
     notebook = nbformat.read(path, as_version=4)
@@ -115,11 +107,11 @@ def _sections(path: Path, study: Study) -> Iterator[Section]:
         parts = _HEADING.split(cell.source)
         text += parts[0]
         for heading, body in zip(parts[2::3], parts[3::3], strict=True):
-            yield Section(href, title, f"{title} {text}".lower())
+            yield {"href": href, "title": title, "text": f"{title} {text}".lower()}
             # nbconvert makes the anchor of a heading from its words.
             anchor = heading.strip().replace(" ", "-")
             title, href, text = f"{study.title}: {heading.strip()}", f"{page}#{anchor}", body
-    yield Section(href, title, f"{title} {text}".lower())
+    yield {"href": href, "title": title, "text": f"{title} {text}".lower()}
 
 
 def _captions(cell: Any) -> Iterator[str]:

@@ -16,7 +16,10 @@ from ipusim.study.book.charts import OKABE_ITO, PHASES, lane, name_places, sheet
 
 
 def heaviest_window(trace: pd.DataFrame, op: str) -> pd.DataFrame:
-    """Return the phases of one operation of ``report.trace``, with times from its start."""
+    """Return the phases of one operation of ``report.trace``, with times (us) from its start.
+
+    A StudyError if the trace has no such operation.
+    """
     part = trace[trace["op"] == op]
     if part.empty:
         raise StudyError(f"The trace has no operation {op!r}: use a name of report.layers.")

@@ -32,27 +32,22 @@ _PRECISIONS = {"mixed": "mixed", "TF32": "tf32", "FP32": "fp32"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRow:
-    """One published GPU throughput: a line of the file as printed, and what is run for it.
-
-    ``gpus`` counts boards, ``batch`` samples per board and step (0 where the source does not say),
-    ``published`` items per second of all boards. ``options`` are the arguments of `simulate_gpu`
-    beside the model; without any, ``left_out`` says why nothing is predicted.
-    """
+    """One published GPU throughput: a line of the file as printed, and what is run for it."""
 
     row_id: str
     gpu: str
-    gpus: int
+    gpus: int  # boards
     model: str
     framework: str
     task: str
     precision: str
-    batch: int = 0
+    batch: int = 0  # samples per board and step; 0 where the source does not say
     metric: str
-    published: float
+    published: float  # items per second of all boards
     unit: str
     flag: str
-    options: dict[str, Any] = field(default_factory=dict)
-    left_out: str = ""
+    options: dict[str, Any] = field(default_factory=dict)  # of `simulate_gpu`, beside the model
+    left_out: str = ""  # why nothing is predicted, without options
 
     @property
     def mode(self) -> str:

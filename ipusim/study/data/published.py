@@ -34,25 +34,20 @@ EPOCH_METRICS = ("epoch_time", "throughput_epoch1", "time_to_train")
 class PublishedRow:
     """One published number and the run that produced it.
 
-    ``row_id`` never changes, as "qwant.table1.batch2"; where a published line holds several numbers
-    the plain identifier is its throughput and the others carry a suffix
-    ("results.inference.058.latency"). ``study`` and ``table`` are those of the source, ``metric``
-    is throughput, latency, efficiency or a time, ``value`` in ``unit`` as published (NaN for a row
-    that exists only as a prediction), ``printed`` its text, which fixes its rounding; ``label`` is
-    what the source prints to name the row (model, variant, framework, batch), ``source_line`` a
-    line of the source's plain-text transcription.
+    Its identifier never changes, as "qwant.table1.batch2"; where a published line holds several
+    numbers the plain one is its throughput, others carry a suffix, "results.inference.058.latency".
     """
 
     row_id: str
     run: RunConfiguration
     study: str
     table: str
-    metric: str
+    metric: str  # throughput, latency, efficiency or a time
     unit: str
-    value: float
-    printed: str
-    label: str
-    source_line: str
+    value: float  # as published; NaN for a row that exists only as a prediction
+    printed: str  # its text, which fixes its rounding
+    label: str  # what the source prints to name the row: model, variant, framework, batch
+    source_line: str  # of the source's plain-text transcription
 
     @property
     def family(self) -> str:
@@ -254,10 +249,7 @@ def frame_of(rows: Iterable[Any], *names: str) -> pd.DataFrame:
 
 
 def by_metric(rows: Iterable[PublishedRow], *metrics: str) -> list[pd.DataFrame]:
-    """Return a table per metric, line by line of the runs that have all of them.
-
-    Columns row_id, label, run, value, and low and high, the range that its rounding allows.
-    """
+    """Return a table per metric, line by line of the runs that have all, with rounding's range."""
     tables = []
     for metric in metrics:
         own = [row for row in rows if row.metric == metric]

@@ -173,10 +173,7 @@ _BUILD = {"reduce": _reduction, "embedding": _embedding, "lstm": _recurrent, "gr
 
 
 def forward_graph(layer: Conv | MatMul, dtype: str) -> Graph:
-    """Build one forward pass whose data come from the host.
-
-    A product without stored weights is a gemm, D = A B + C.
-    """
+    """Build one forward pass; a product without stored weights is a gemm, D = A B + C."""
     shapes, ops = _shapes(layer), [_op("forward", layer, "x w", "y")]
     if not isinstance(layer, MatMul) or layer.weights_operand:
         return _graph(shapes, ops, ("y",), dtype)
@@ -186,13 +183,7 @@ def forward_graph(layer: Conv | MatMul, dtype: str) -> Graph:
 
 
 def training_graph(layer: Conv | MatMul, dtype: str) -> Graph:
-    """Build the three passes of one layer and the addition of the gradient to the weights.
-
-    Notes
-    -----
-    Where data gradient and forward convolution are equal, the table's tool runs both with the same
-    code; its arguments are then copied for each call, in the layout that they have already.
-    """
+    """Build the three passes of one layer and the addition of the gradient to the weights."""
     convolution = isinstance(layer, Conv)
     back = conv_data_gradient(layer) if convolution else matmul_data_gradient(layer)
     update = conv_weight_gradient(layer) if convolution else matmul_weight_gradient(layer)
@@ -200,6 +191,8 @@ def training_graph(layer: Conv | MatMul, dtype: str) -> Graph:
     shapes = {name: one[name[-1]] for name in ("x", "w", "dy", "y", "dx", "dw")}
     shapes["updated"] = one["w"]
     ops: list[Op] = []
+    # Where data gradient and forward convolution are equal, the table's tool runs both with the
+    # same code; its arguments are copied for each call, in the layout that they have already.
     if convolution and replace(back, pass_kind="forward") == layer:
         for source in ("x", "dy"):
             copied = shapes[f"{source}_argument"] = shapes[source]

@@ -16,7 +16,7 @@ from ipusim.workload.folding import drop_dropout
 from ipusim.workload.graph import Graph
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.model import Model
-from ipusim.workload.training import TrainingGraphs, training_graphs
+from ipusim.workload.training import training_graphs
 from ipusim.workload.zoo.language import bert
 from ipusim.workload.zoo.layers.cnn import round_channels
 from ipusim.workload.zoo.layers.transformer import Shape
@@ -123,32 +123,30 @@ def _bert(config: bert.Config) -> Graph:
     return drop_dropout(bert.model("evidence", config).graph())
 
 
-def _tiny_bert() -> TrainingGraphs:
+def _tiny_bert() -> tuple[Graph, Graph]:
     """Three layers of 64 features, recomputed one by one (``demo_tiny_128`` of run_squad.py)."""
     config = bert.Config(
         layers=3, shape=Shape(tokens=128, hidden=64, heads=8), head="question_answering"
     )
-    return training_graphs(
+    graphs = training_graphs(
         _bert(config),
         loss="cross_entropy",
         optimizer="adam",
         gradient_accumulation=16,
         recompute=("encoder.layer.0.mlp.norm", "encoder.layer.1.mlp.norm"),
     )
+    return graphs.micro_batch, graphs.update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profiled:
-    """A network of ipu_network_memory.csv.
+    """A network of ipu_network_memory.csv."""
 
-    ``build`` returns the graphs of a micro-batch and of the weight update, None for inference. What
-    follows the layers belongs to ``last_layer`` by its tensors. ``repeats_share`` says whether
-    layers share code: the profiles from PopART were made with an option that keeps its outliner
-    from it (POPART_POPLINER_OUTLINER_REGEX).
-    """
-
+    # graphs of a micro-batch and of the weight update, None for inference
     build: Callable[[], tuple[Graph, Graph | None]]
-    last_layer: int
+    last_layer: int  # what follows the layers belongs to it by its tensors
+    # Whether layers share code: the profiles from PopART were made with an option that keeps its
+    # outliner from it (POPART_POPLINER_OUTLINER_REGEX).
     repeats_share: bool
     partials: str
 
@@ -164,31 +162,24 @@ class Profiled:
         return self.last_layer if op.startswith("qa_outputs") else None
 
 
-def _bert_large() -> tuple[Graph, None]:
-    return _bert(bert.large(128, "question_answering")), None
-
-
-def _efficientnet() -> tuple[Graph, None]:
-    return _stored(partial(efficientnet_edgetpu_l, 2), "32.32"), None
-
-
-def _tiny() -> tuple[Graph, Graph]:
-    graphs = _tiny_bert()
-    return graphs.micro_batch, graphs.update
-
-
 PROFILED = {
     # squad_large_128_inf.json of graphcore/examples v3.0.0: micro-batch 1, half partials.
     "bert_large_squad_128_inference_popart": Profiled(
-        build=_bert_large, last_layer=23, repeats_share=False, partials="half"
+        build=lambda: (_bert(bert.large(128, "question_answering")), None),
+        last_layer=23,
+        repeats_share=False,
+        partials="half",
     ),
     # configs/efficientnet-l.yml of v2.6.0: float32, 224 pixels. Two images, because the results of
     # the first ReLU take 112 x 112 x 128 x 8 bytes in the profile.
     "efficientnet_edgetpu_L_tensorflow": Profiled(
-        build=_efficientnet, last_layer=26, repeats_share=True, partials="float"
+        build=lambda: (_stored(partial(efficientnet_edgetpu_l, 2), "32.32"), None),
+        last_layer=26,
+        repeats_share=True,
+        partials="float",
     ),
     "bert_demo_tiny_128_squad_training_poptorch": Profiled(
-        build=_tiny, last_layer=2, repeats_share=False, partials="half"
+        build=_tiny_bert, last_layer=2, repeats_share=False, partials="half"
     ),
 }
 """By the name in the file."""

@@ -44,14 +44,7 @@ GROUPS = ["operation", "snapshot", "chip"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """Rows of the IPUModel table that are compared together.
-
-    ``counts_code`` says whether memory figures contain code and stack.  The tool for fully
-    connected layers runs without compiled IPU code; its smallest layers of 2021-03 take less than
-    600 bytes a tile in all, those of 2020-02 4 kB more than their data.  ``codelets`` replaces the
-    stack's: the IPUModel of early 2020 estimates with the formulas of its day; stacks model
-    silicon.
-    """
+    """Rows of the IPUModel table that are compared together."""
 
     operation: str
     kinds: tuple[str, ...]
@@ -59,9 +52,13 @@ class Suite:
     snapshot: str = "2021-03"
     targets: tuple[str, ...] = ("mk2", "mk1")
     stack: str = "sdk-2.0"
+    # The IPUModel of early 2020 estimates with the formulas of its day; stacks model silicon.
     codelets: str = ""
     dtype: str = ""
     passes: str = ""
+    # Whether memory figures contain code and stack. The tool for fully connected layers runs
+    # without compiled IPU code; its smallest layers of 2021-03 take less than 600 bytes a tile in
+    # all, those of 2020-02 4 kB more than their data.
     counts_code: bool = True
     file: str = "ipumodel_layers_dev.csv"  # those of the other were kept back from the model
 

@@ -35,20 +35,10 @@ _VALUES = attrgetter(*_FIELDS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ablation:
-    """One mechanism that can be switched off.
+    """One mechanism that can be switched off, in the lowered program or in a run's options."""
 
-    Attributes
-    ----------
-    name, title : str
-        What it is called in tables, and what switching it off means.
-    rewrite : callable or None
-        Takes a lowered program and its chip, returns the program without the mechanism.
-    options : callable or None
-        Takes the options of a run, returns those without the mechanism.
-    """
-
-    name: str
-    title: str
+    name: str  # in tables
+    title: str  # what switching it off means
     rewrite: Rewrite | None = None
     options: Callable[[Options], Options] | None = None
 
@@ -92,10 +82,9 @@ def _zeroed(step: Superstep, phase: str) -> Superstep:
 
 
 def at_peak(program: Program, chip: Chip) -> Program:
-    """Return a program whose products run at the peak of the chip.
+    """Return a program whose products run at the peak of the chip: half partials, no overheads.
 
-    No vertex overheads, no ragged splits: of an operation with multiply-accumulates, compute takes
-    those over the peak rate of half partials. What has none keeps its codelets.
+    What has no multiply-accumulates keeps its codelets.
     """
     peak = chip.tiles * chip.macs_per_cycle("float16", "float16")
     return Program(tuple(_at_peak(op, peak) if op.macs else op for op in program.ops))
@@ -142,11 +131,7 @@ ABLATIONS = (
         name="supersteps", title="synchronisation and control code take no time", rewrite=no_sync
     ),
     Ablation(name="vertices", title="products at the peak rate of the chip", rewrite=at_peak),
-    Ablation(
-        name="I/O overlap",
-        title="transfers not known to overlap",
-        options=no_overlap,
-    ),
+    Ablation(name="I/O overlap", title="transfers not known to overlap", options=no_overlap),
     Ablation(name="recompute", title="nothing is computed twice", options=no_recompute),
 )
 """Mechanisms in the order of the table."""

@@ -35,7 +35,8 @@ def errors_by_family(frame: pd.DataFrame) -> Figure:
     """Draw the error of every row of a rate or a time in `verdicts`, one line per family.
 
     Predicted over published time on a logarithmic axis: slower than the machine on the right. A bar
-    marks the median of a family; a triangle that of the specification tier.
+    marks the median of a family; a triangle that of the specification tier. A StudyError without
+    rows.
     """
     used = time_errors(frame)
     if used.empty:
@@ -92,7 +93,7 @@ def intervals_of_rows(frame: pd.DataFrame) -> Figure:
     """Draw every interval of `verdicts` around its published value, one column per kind of run.
 
     Rows are sorted by error; an interval that misses the published value is drawn in another colour
-    and thicker.
+    and thicker. A StudyError without intervals.
     """
     used = frame[frame["low80"].notna() & frame["published"].gt(0)]
     if used.empty:
@@ -141,7 +142,8 @@ def ablation_bars(summary: pd.DataFrame) -> Figure:
 def pairs_scatter(pairs: pd.DataFrame) -> Figure:
     """Draw published against predicted ratios of Bow over Classic (`bow_pairs`).
 
-    There is one mark per pair, with the band of 10 % and the ratio of the clocks.
+    There is one mark per pair, with the band of 10 % and the ratio of the clocks. A StudyError
+    without pairs.
     """
     if pairs.empty:
         raise StudyError("No run was published on both chips: there is nothing to compare.")
@@ -165,7 +167,7 @@ def slowdowns(scaling: pd.DataFrame) -> Figure:
     """Draw the error of the slowdown over the number of IPUs, a line per series (`scaling_table`).
 
     Each series was left out of the fit. Colours tell networks apart; series that are missed by more
-    than `NAMED_PERCENT` are named where they are missed most.
+    than `NAMED_PERCENT` are named where they are missed most. A StudyError without series.
     """
     if scaling.empty:
         raise StudyError("No series of runs is predicted: there is no scaling to draw.")

@@ -57,19 +57,15 @@ def time_errors(frame: pd.DataFrame, tier: str = "calibrated") -> pd.DataFrame:
 
 
 def ledger(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
-    """Summarise `verdicts` by tier, after the columns `by`, on the rows that all tiers predict.
-
-    Columns are those of `ipusim.study.verdicts.summary.errors_by`.
-    """
+    """Return `errors_by` of `verdicts` by tier and the columns `by`, on rows that all predict."""
     return errors_by(_whole(frame), by)
 
 
 def judged(frame: pd.DataFrame, tier: str = "calibrated") -> pd.DataFrame:
     """Return the rows that all tiers predict with two errors in percent.
 
-    ``time_percent``, signed, is that of the predicted time; ``size_percent`` the larger of that and
-    the error in printed units: a rate predicted twice as high is off by 50 % of its time and by
-    100 % as printed.
+    ``time_percent`` is the signed error of time, ``size_percent`` the larger of that and the one in
+    printed units: a rate predicted twice as high is off by 50 % of its time, 100 % as printed.
     """
     used = time_errors(_whole(frame), tier)
     time = 100.0 * (used["ratio"] - 1.0)

@@ -21,17 +21,14 @@ from ipusim.study.fit.calibration_file import Fitted, load_calibration, save_cal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSample:
-    """One published row beside what is predicted for it, roofline_s + kernels x constant seconds.
-
-    ``kernels`` counts what the host starts, ``published_s`` is the step that the row implies.
-    """
+    """One published row beside its prediction, roofline_s + kernels x constant seconds."""
 
     row_id: str
     network: str
     stack: str
     roofline_s: float
-    kernels: int
-    published_s: float
+    kernels: int  # that the host starts
+    published_s: float  # of the step that the row implies
 
     def step_s(self, cost_s: float) -> float:
         """Return the predicted step at a constant, in seconds."""

@@ -32,10 +32,8 @@ def scaling_rows() -> tuple[PublishedRow, ...]:
 
 
 def slowdown_errors(samples: Sequence[Sample], costs: FittedCosts) -> dict[str, float]:
-    """Return predicted over published slowdown, less 1, of every row but the smallest of a series.
-
-    The items of a step may differ along a series; that factor is in both and cancels.
-    """
+    """Return predicted over published slowdown, less 1, of all but the smallest of a series."""
+    # The items of a step may differ along a series; that factor is in both and cancels.
     return {
         sample.row_id: sample.line.step_s(costs)
         / group[0].line.step_s(costs)

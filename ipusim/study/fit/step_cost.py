@@ -62,10 +62,7 @@ def fitting_rows() -> tuple[PublishedRow, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """Samples by the cycles of a superstep: floors and bases, calls apart, beside what was found.
-
-    ``floor`` and ``base`` hold one row per number of cycles and one column per sample, in seconds.
-    """
+    """Floors and bases in seconds, a row per number of cycles, a column per sample."""
 
     floor: np.ndarray
     base: np.ndarray
@@ -83,10 +80,7 @@ def _sides(samples: Sequence[Sample]) -> _Sides:
 
 
 def _best_call(sides: _Sides, cycles: np.ndarray, chosen: np.ndarray) -> tuple[float, float]:
-    """Return the least sum of errors of some samples and the call, 0 or more, that gives it.
-
-    `cycles` is the row of each sample in `sides`, `chosen` the columns of the samples.
-    """
+    """Return the least sum of errors of some columns, and the call, 0 or more, that gives it."""
     floor, base = sides.floor[cycles, chosen], sides.base[cycles, chosen]
     published = sides.published[chosen]
     calls = np.unique(np.concatenate([[0.0], published - base, floor - base]))

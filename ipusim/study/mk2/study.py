@@ -134,7 +134,8 @@ def _words(part: Part | None) -> str:
 def claims_figure(frame: pd.DataFrame) -> Figure:
     """Draw the ratios: claimed, predicted with its interval, and with published numbers.
 
-    One line per claim on a logarithmic axis; an arrow marks a claim that is a lower bound.
+    One line per claim on a logarithmic axis; an arrow marks a claim that is a lower bound. A
+    StudyError if no ratio is predicted.
     """
     shown = ratios(frame)
     if shown.empty:

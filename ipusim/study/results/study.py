@@ -45,7 +45,7 @@ def table_frame(frame: pd.DataFrame, *tables: str) -> pd.DataFrame:
     its values come to; what the page prints (`PRINTED`); ``batch_as_run`` where the printed batch
     is another; and of each number, under the name of its metric, the columns `NUMBERS` of the
     verdicts, its error, and three texts: ``printed``, ``shown`` (prediction and 80 % interval) and
-    ``marked`` (error with the mark of the verdict).
+    ``marked`` (error with the mark of the verdict). An UnknownNameError for another table.
     """
     for table in tables:
         if table not in TABLES:

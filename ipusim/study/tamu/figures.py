@@ -10,13 +10,13 @@ from ipusim.study.book.charts import (
     OKABE_ITO,
     PARTS as PART_LOOKS,
     PUBLISHED_MARK,
+    Panel,
     comparison_panels,
     grouped_bars,
     log_axis,
     name_places,
     sheet,
     stacked_bars,
-    tier_panel,
 )
 from ipusim.study.tamu.breakdown import PARTS
 from ipusim.study.tamu.gpus import IPU, NUMBERS, PLATFORMS
@@ -52,8 +52,8 @@ def micro_batch_panels(frame: pd.DataFrame) -> Figure:
     rates = frame[["micro_batch", *shown]].astype(float)
     times = rates.assign(**{name: 1e3 * rates["micro_batch"] / rates[name] for name in shown})
     panels = [
-        tier_panel(rates, "micro_batch", "Throughput of one IPU", "images/s"),
-        tier_panel(times, "micro_batch", "Time per micro-batch", "ms"),
+        Panel(rates, "micro_batch", "Throughput of one IPU", "images/s"),
+        Panel(times, "micro_batch", "Time per micro-batch", "ms"),
     ]
     return comparison_panels(panels, x_label="micro-batch, images")
 

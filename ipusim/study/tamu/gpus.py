@@ -93,7 +93,8 @@ def bars(frame: pd.DataFrame, framework: str) -> pd.DataFrame:
 
     `frame` holds verdicts on `ipusim.study.tamu.study.study_rows`. One line per platform and number
     of devices: platform, devices, predicted throughput (images/s) with its 80 % interval and the
-    published one (NaN where there is none), where that comes from, and the error in percent.
+    published one (NaN where there is none), where that comes from, and the error in percent. An
+    UnknownNameError for another framework.
     """
     figure = FIGURES[resolve_name("framework", framework, FIGURES)]
     both = pd.concat([ipu_bars(frame, figure), gpu_bars(figure)], ignore_index=True)

@@ -52,22 +52,12 @@ RUN_COLUMNS = (
     "fitted_on",
 )
 """Columns of `verdicts` that say how a row was printed and run, under the names of its recipe."""
-_ROW_COLUMNS = ("row_id", "study", "table", "family", "system", "stack", "metric", "unit")
+_ROW_COLUMNS = ("row_id", "study", "table", "family", "system", "stack", "mode", "kind", "metric",
+                "unit")  # fmt: skip
 VERDICT_COLUMNS = (
-    "row_id",
-    "study",
-    "table",
-    "family",
-    "system",
-    "stack",
-    "mode",
-    "kind",
-    "metric",
-    "unit",
+    *_ROW_COLUMNS,
     "published",
-    "roofline",
-    "specification",
-    "calibrated",
+    *TIERS,
     "low80",
     "high80",
     "verdict",
@@ -258,7 +248,7 @@ def verdicts(
     reports = _predict_tiers(modelled, samples, engine)
     lines = []
     for row in chosen:
-        head = {name: getattr(row, name) for name in _ROW_COLUMNS}
+        head = {name: getattr(row, name, "") for name in _ROW_COLUMNS}
         head |= {"mode": row.run.mode or "", "kind": kind_of(row, fitted), "published": row.value}
         predicted = (
             _unmodelled_line(row)
@@ -273,9 +263,8 @@ def verdicts(
 def tier_summary(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
     """Summarise the errors of each tier, by group where columns to group by are given.
 
-    Per group and tier: rows, median, mean, 90th percentile and maximum absolute error in percent,
-    signed bias in percent (mean error), and how many rows are hit, near and miss at that tier. Rows
-    that are not predicted are left out; a tier without a value for the metric shows 0 rows.
+    Per group and tier: predicted rows, `error_figures` of their errors in percent, and how many are
+    hit, near and miss; a tier without a value for the metric shows 0 rows.
     """
     predicted = frame[frame["status"] == PREDICTED]
     lines = []

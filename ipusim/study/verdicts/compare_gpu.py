@@ -27,10 +27,9 @@ def _samples() -> tuple[GpuSample, ...]:
 def gpu_compare(samples: Sequence[GpuSample] | None = None) -> pd.DataFrame:
     """Compare every published GPU row with what is predicted for it.
 
-    One line per row, values in ``unit`` per second of all boards: beside what was printed,
-    ``specification`` has nothing fitted, ``predicted`` the constant of the row's stack fitted
-    without the row's own model (``fitted_rows`` says on how many rows; 0 leaves the constant at 0).
-    Rows that nothing is predicted for say why in ``left_out``.
+    Values are in ``unit`` per second of all boards: ``specification`` has nothing fitted,
+    ``predicted`` the constant of the row's stack, fitted without the row's own model on
+    ``fitted_rows`` rows; ``left_out`` says why nothing is predicted.
     """
     known = _samples() if samples is None else tuple(samples)
     by_id = {item.row_id: item for item in known}

@@ -35,11 +35,7 @@ _DIGITS = 4
 
 
 def residuals(frame: pd.DataFrame, known: Collection[str]) -> pd.DataFrame:
-    """Return how the left-out prediction of each row of one of `FIT_METRICS` missed.
-
-    ``miss`` is the logarithm of published over predicted time of the calibrated tier, ``narrow``
-    and ``wide`` are the row's classes.
-    """
+    """Return per row of `FIT_METRICS` its classes and ``miss``, ln(published / predicted time)."""
     used = frame[(frame["status"] == PREDICTED) & frame["metric"].isin(FIT_METRICS)]
     lines = []
     for row in used.to_dict("records"):
@@ -78,10 +74,7 @@ def predictive_bounds(misses: pd.Series, families: pd.Series) -> tuple[float, fl
 
 
 def fit_intervals(frame: pd.DataFrame) -> dict[str, Interval]:
-    """Take the interval of every class of runs from the errors of verdicts on all rows.
-
-    A class with fewer than `LEAST_FAMILIES` has none of its own.
-    """
+    """Take the interval of every class of runs from the errors of verdicts on all rows."""
     known = residuals(frame, load_calibration().known_families)
     found = {}
     for column in ("wide", "narrow"):

@@ -218,12 +218,6 @@ def test_panels_show_what_they_are_given(qwant_frame):
     assert "roofline" not in {line.get_label() for line in figure.axes[2].lines}
 
 
-def test_an_unknown_series_is_refused():
-    panel = figures.Panel(title="t", unit="s", x=[1], series={"guess": [1]})
-    with pytest.raises(StudyError, match="guess"):
-        figures.comparison_panels([panel], x_label="x")
-
-
 def test_scatter_marks_every_predicted_row(qwant_frame):
     figure = figures.published_against_predicted(qwant_frame)
     marks = [line for line in figure.axes[0].lines if line.get_label() == "calibrated"]

@@ -4,6 +4,8 @@ The target for pooling and reductions of 2021-03 and for recurrent layers is a m
 Limits stand near what was reached, so that a worse estimator is noticed.
 """
 
+import shutil
+
 import pytest
 
 from ipusim import files
@@ -117,6 +119,8 @@ def test_released_rows_are_compared_and_kept_apart():
 
 
 def test_a_missing_file_is_named(monkeypatch, tmp_path):
+    (tmp_path / "evidence").mkdir()
+    shutil.copy(files.data_dir() / evidence.SUITES_FILE, tmp_path / "evidence")
     monkeypatch.setattr(files, "data_dir", lambda: tmp_path)
     with pytest.raises(DataError, match=r"ipumodel_layers_dev\.csv.*restore it"):
         evidence.suite_rows(evidence.OTHERS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pandas as pd
 import pytest
 
 from ipusim.errors import ConfigError, UnknownNameError
@@ -197,11 +198,9 @@ def test_measured_layers_mark_the_vertex():
 
 
 def test_a_far_roofline_is_stated_instead_of_drawn():
-    near = figures.Panel(
-        title="t", unit="s", x=[1, 2], series={"published": [9, 9], "roofline": [3, 14]}
-    )
-    far = figures.Panel(
-        title="t", unit="s", x=[1, 2], series={"published": [9, 9], "roofline": [100, 120]}
+    near, far = (
+        figures.Panel(pd.DataFrame({"x": [1, 2], "published": 9, "roofline": bound}), "x", "t", "s")
+        for bound in ([3, 14], [100, 120])
     )
     axes = figures.comparison_panels([near, far, far], x_label="x", columns=2).axes
     assert [len(axis.lines) for axis in axes[:3]] == [2, 1, 1]
