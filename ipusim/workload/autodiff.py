@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ipusim.workload.graph import Elementwise, Graph, Op
-from ipusim.workload.operators import Backward, Tape
+from ipusim.workload.operators.gradient import Backward, Tape
 
 
 def tensors_with_gradient(graph: Graph) -> frozenset[str]:

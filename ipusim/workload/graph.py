@@ -10,54 +10,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ipusim.errors import ConfigError, WorkloadError
-from ipusim.workload.operators import (
-    DTYPE_BYTES,
-    AlignmentLoss,
-    Attributes,
-    Cast,
-    Conv,
-    Distance,
-    Elementwise,
-    Gather,
-    Layout,
-    Loss,
-    MatMul,
-    NonMaxSuppression,
-    Norm,
-    Op,
-    Pool,
-    Recurrent,
-    Reduce,
-    Softmax,
-    Sort,
-    Tensor,
-)
-
-__all__ = [
-    "DTYPE_BYTES",
-    "PRECISIONS",
-    "AlignmentLoss",
-    "Attributes",
-    "Cast",
-    "Conv",
-    "Distance",
-    "Elementwise",
-    "Gather",
-    "Graph",
-    "Layout",
-    "Loss",
-    "MatMul",
-    "NonMaxSuppression",
-    "Norm",
-    "Op",
-    "Pool",
-    "Recurrent",
-    "Reduce",
-    "Softmax",
-    "Sort",
-    "Tensor",
-    "arriving_dtype",
-]
+from ipusim.workload.operators.alignment_loss import AlignmentLoss
+from ipusim.workload.operators.base import DTYPE_BYTES, Attributes, Op, Tensor
+from ipusim.workload.operators.conv import Conv
+from ipusim.workload.operators.distance import Distance
+from ipusim.workload.operators.elementwise import Cast, Elementwise
+from ipusim.workload.operators.gather import Gather
+from ipusim.workload.operators.layout import Layout
+from ipusim.workload.operators.loss import Loss
+from ipusim.workload.operators.matmul import MatMul
+from ipusim.workload.operators.nms import NonMaxSuppression
+from ipusim.workload.operators.norm import Norm
+from ipusim.workload.operators.pool import Pool
+from ipusim.workload.operators.recurrent import Recurrent
+from ipusim.workload.operators.reduce import Reduce
+from ipusim.workload.operators.softmax import Softmax
+from ipusim.workload.operators.sort import Sort
 
 PHASES = ("forward", "recompute", "backward", "update")
 """Parts of a training step; inference is all forward."""

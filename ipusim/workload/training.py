@@ -27,7 +27,8 @@ from ipusim.workload.graph import (
     Softmax,
     Tensor,
 )
-from ipusim.workload.operators import CLASS_LOSSES, LOSSES, Tape
+from ipusim.workload.operators.gradient import Tape
+from ipusim.workload.operators.loss import CLASS_LOSSES, LOSSES
 from ipusim.workload.optimizers import update_graph
 
 RECOMPUTE_MODES = ("none", "auto")

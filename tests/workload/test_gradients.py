@@ -14,12 +14,8 @@ from rounding_bound import DOUBLE, assert_within, sum_bound
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import Conv, Graph, MatMul, Op, Tensor
-from ipusim.workload.operators import (
-    conv_data_gradient,
-    conv_weight_gradient,
-    matmul_data_gradient,
-    matmul_weight_gradient,
-)
+from ipusim.workload.operators.conv import conv_data_gradient, conv_weight_gradient
+from ipusim.workload.operators.matmul import matmul_data_gradient, matmul_weight_gradient
 
 
 def convolve(conv: Conv, data: np.ndarray, weights: np.ndarray) -> np.ndarray:

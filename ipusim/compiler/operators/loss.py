@@ -15,7 +15,7 @@ from ipusim.compiler.state import Lowering, float_dtype, lowers
 from ipusim.compiler.tiles import ceil_div, element_bytes, vector_width
 from ipusim.compiler.vertices.training import loss_transform_cycles, one_hot_cycles
 from ipusim.workload.graph import Loss
-from ipusim.workload.operators import CLASS_LOSSES
+from ipusim.workload.operators.loss import CLASS_LOSSES
 
 _MIN_GRAINS_PER_TILE = 4
 

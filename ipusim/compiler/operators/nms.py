@@ -13,7 +13,7 @@ from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
 from ipusim.compiler.operators.argmax import argmax
 from ipusim.compiler.state import Lowering, lowers
 from ipusim.compiler.tiles import ceil_div, element_bytes
-from ipusim.workload.operators import NonMaxSuppression
+from ipusim.workload.graph import NonMaxSuppression
 
 CORNERS = 4
 INDEX_BYTES = 4

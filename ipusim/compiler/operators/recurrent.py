@@ -25,8 +25,7 @@ from ipusim.compiler.operators.matmul import (
 from ipusim.compiler.operators.recurrent_cell import GRAIN, Cell, StateLayout
 from ipusim.compiler.state import Lowering, LoweringState, lowers
 from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes, vector_width
-from ipusim.workload.graph import Graph, MatMul, Op, Tensor
-from ipusim.workload.operators import Recurrent
+from ipusim.workload.graph import Graph, MatMul, Op, Recurrent, Tensor
 
 GATHERING_ERA = 2
 """Planner era from which an LSTM adds up weight gradients over several steps at a time."""

@@ -13,16 +13,18 @@ from math import prod
 
 from ipusim.errors import ConfigError, WorkloadError, resolve_name
 from ipusim.runtime.gpu.stacks import GpuStack
-from ipusim.workload.graph import Graph, Op, Tensor
-from ipusim.workload.operators import (
+from ipusim.workload.graph import (
     Conv,
     Elementwise,
     Gather,
+    Graph,
     Layout,
     MatMul,
     Norm,
+    Op,
     Recurrent,
     Softmax,
+    Tensor,
 )
 
 GPU_MODES = ("training", "inference")

@@ -20,7 +20,7 @@ from ipusim.runtime.host.loader import DATASETS, WORKERS_PER_INSTANCE
 from ipusim.runtime.options.frameworks import DEFAULT_FRAMEWORK, FRAMEWORKS
 from ipusim.runtime.replica.schedule import SCHEDULES
 from ipusim.workload.graph import PRECISIONS
-from ipusim.workload.operators import LOSSES
+from ipusim.workload.operators.loss import LOSSES
 from ipusim.workload.optimizers import OPTIMIZERS
 from ipusim.workload.serialization import SerialProduct
 from ipusim.workload.training import RECOMPUTE_MODES

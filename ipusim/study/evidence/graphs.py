@@ -29,12 +29,8 @@ from ipusim.workload.graph import (
     Reduce,
     Tensor,
 )
-from ipusim.workload.operators import (
-    conv_data_gradient,
-    conv_weight_gradient,
-    matmul_data_gradient,
-    matmul_weight_gradient,
-)
+from ipusim.workload.operators.conv import conv_data_gradient, conv_weight_gradient
+from ipusim.workload.operators.matmul import matmul_data_gradient, matmul_weight_gradient
 
 CHIPS = {"mk1": "GC2", "mk2": "GC200"}
 DTYPES = {"half": "float16", "float": "float32"}

@@ -11,9 +11,8 @@ from math import prod
 
 import numpy as np
 
-from ipusim.workload.graph import Layout, Tensor
+from ipusim.workload.graph import Layout, Recurrent, Tensor
 from ipusim.workload.onnx.context import Handler, ImportContext, Node, has_input
-from ipusim.workload.operators import Recurrent
 
 _DEFAULT_ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}
 _LENGTHS, _INITIAL_OUTPUT, _INITIAL_CELL, _PEEPHOLES = 4, 5, 6, 7

@@ -14,7 +14,7 @@ from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.compiler.convolution.windows import _tap_counts
 from ipusim.compiler.operators.conv import conv_pass
 from ipusim.machine import load_chip
-from ipusim.workload.operators import conv_data_gradient, conv_weight_gradient
+from ipusim.workload.operators.conv import conv_data_gradient, conv_weight_gradient
 
 CHIP = load_chip("GC200")
 RULES = PlannerRules(era=1, partials_bytes=4, available_memory_proportion=0.6)

@@ -19,7 +19,7 @@ from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
 from ipusim.study.evidence.graphs import training_graph
 from ipusim.workload.graph import MatMul
-from ipusim.workload.operators import matmul_data_gradient, matmul_weight_gradient
+from ipusim.workload.operators.matmul import matmul_data_gradient, matmul_weight_gradient
 
 CHIP = load_chip("GC200")
 RULES = PlannerRules(era=1, partials_bytes=4, available_memory_proportion=0.6)

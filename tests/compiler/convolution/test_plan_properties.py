@@ -11,7 +11,7 @@ from ipusim.compiler.convolution.planner import forget_plans, plan
 from ipusim.compiler.operators.conv import conv_pass
 from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
-from ipusim.workload.operators import Conv
+from ipusim.workload.graph import Conv
 
 STACKS = {"GC2": ("sdk-1.0", "sdk-2.4"), "GC200": ("sdk-2.4", "sdk-3.x")}
 

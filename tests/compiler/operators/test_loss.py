@@ -9,7 +9,7 @@ from ipusim.compiler.operators.loss import loss_and_gradient
 from ipusim.compiler.operators.softmax import softmax_forward, softmax_gradient
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import Loss
-from ipusim.workload.operators import LOSSES
+from ipusim.workload.operators.loss import LOSSES
 
 
 def loss(kind, rows, classes, dtype="float16", codelets="2021-11", scattered=False):

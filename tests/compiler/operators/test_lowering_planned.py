@@ -15,7 +15,7 @@ from ipusim.machine import load_chip
 from ipusim.study.evidence.graphs import forward_graph, training_graph
 from ipusim.workload.graph import Conv, Elementwise, MatMul, Op
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.operators import conv_data_gradient, conv_weight_gradient
+from ipusim.workload.operators.conv import conv_data_gradient, conv_weight_gradient
 
 CHIP, STACK = load_chip("GC200"), load_stack("sdk-2.0")
 

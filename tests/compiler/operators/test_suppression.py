@@ -11,8 +11,7 @@ from ipusim.compiler.stacks import load_stack
 from ipusim.errors import WorkloadError
 from ipusim.machine import load_chip
 from ipusim.workload.builder import TensorBuilder
-from ipusim.workload.graph import Tensor
-from ipusim.workload.operators import NonMaxSuppression
+from ipusim.workload.graph import NonMaxSuppression, Tensor
 
 CHIP = load_chip("GC200")
 

@@ -11,8 +11,7 @@ from ipusim.files import data_dir
 from ipusim.study.data.published import load_rows
 from ipusim.study.predict import metric_of
 from ipusim.workload import zoo
-from ipusim.workload.graph import AlignmentLoss, Conv, Gather, Graph, MatMul
-from ipusim.workload.operators import Recurrent
+from ipusim.workload.graph import AlignmentLoss, Conv, Gather, Graph, MatMul, Recurrent
 from ipusim.workload.training import training_graphs
 
 NAMES = [
