@@ -47,7 +47,7 @@ def total_gradient(tape: Tape, name: str, source: Op) -> str | None:
     made = {output: op.source for op in tape.ops for output in op.outputs}
     part_of = "" if name == source.outputs[0] else f"{name.rpartition('.')[2]}."
     for count, part in enumerate(parts[1:], start=1):
-        add = Elementwise(function="add", n_inputs=2, elements=tensor.elements, in_place_ok=True)
+        add = Elementwise.in_place("add", tensor.elements)
         suffix = f"{part_of}gradient_sum{count}"
         result = tape.emit(source, suffix, add, (result, part), tensor)
         # The sum belongs where the last part was made: in a pipeline only it changes chips.

@@ -112,16 +112,9 @@ def _fold(match: _Match, tensors: dict[str, Tensor]) -> dict[str, Op | None]:
         tensors[bias] = Tensor(name=bias, shape=(channels,), dtype=weights.dtype, role="parameter")
     else:
         bias = match.bias_add.inputs[1]
-    params = Elementwise(
-        function="bias_add",
-        n_inputs=2,
-        elements=output.elements,
-        broadcast=True,
-        in_place_ok=True,
-    )
     addition = Op(
         name=f"{match.norm.name}.bias_add",
-        params=params,
+        params=Elementwise.in_place("bias_add", output.elements, broadcast=True),
         inputs=(match.conv.outputs[0], bias),
         outputs=match.norm.outputs,
     )

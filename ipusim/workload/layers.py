@@ -31,13 +31,7 @@ class GraphBuilder(TensorBuilder):
     def bias(self, name: str, x: str, channels: int) -> str:
         """Add a per-channel bias, as operator ``<name>.bias_add``."""
         shape = self.shape(x)
-        params = Elementwise(
-            function="bias_add",
-            n_inputs=2,
-            elements=prod(shape),
-            broadcast=True,
-            in_place_ok=True,
-        )
+        params = Elementwise.in_place("bias_add", prod(shape), broadcast=True)
         bias = self.parameter(f"{name}.bias", (channels,))
         return self.apply(f"{name}.bias_add", params, (x, bias), shape)
 

@@ -21,84 +21,38 @@ class Optimizer:
 
     `states` are tensors of the size of the parameter that are kept from step to step, in 32 bits
     whatever the parameter's type if they are wide. `steps` are elementwise functions in order:
-    (function, written tensor, read tensors), where "w" is the parameter, "g" the gradient, "t0",
+    function, written tensor, read tensors, where "w" is the parameter, "g" the gradient, "t0",
     "t1" temporaries, others are states; a function "norm" writes one number. If it
     `decays_weights`, weights (not vectors) are also added to the gradient, or to the update.
     """
 
     name: str
     states: tuple[str, ...]
-    steps: tuple[tuple[str, str, tuple[str, ...]], ...]
+    steps: tuple[str, ...]
     wide_states: bool = False
     decays_weights: bool = False
 
 
-_DECAY = ("scaled_add", "g", ("g", "w"))
-_MOMENTS = (
-    ("scaled_add", "m", ("m", "g")),
-    ("square", "t0", ("g",)),
-    ("scaled_add", "v", ("v", "t0")),
-    ("sqrt", "t0", ("v",)),
-    ("div", "t1", ("m", "t0")),
-)
-_TRUST_RATIO = (("norm", "n0", ("w",)), ("norm", "n1", ("t1",)), ("div", "n0", ("n0", "n1")))
+_DECAY = "scaled_add g g w"
+_MOVE = "scaled_add w w m"
+_MOMENTUM = ("scaled_add m m g", _MOVE)
+_SQUARES = ("square t0 g", "scaled_add v v t0", "sqrt t0 v")
+_MOMENTS = ("scaled_add m m g", *_SQUARES, "div t1 m t0")
+_STEP = "scaled_add w w t1"
+_RATIO = "div n0 n0 n1"
 
+_RULES = (
+    ("sgd", (), ("scaled_add w w g",), False, False),
+    ("sgd_momentum", ("m",), _MOMENTUM, False, True),
+    ("rmsprop", ("v", "m"), (*_SQUARES, "div t1 g t0", "scaled_add m m t1", _MOVE), False, True),
+    ("lars", ("m",), ("norm n0 w", "norm n1 g", _RATIO, *_MOMENTUM), False, True),
+    ("adam", ("m", "v"), (*_MOMENTS, _STEP), True, False),
+    ("adamw", ("m", "v"), (*_MOMENTS, _STEP), True, True),
+    ("lamb", ("m", "v"), (*_MOMENTS, "norm n0 w", "norm n1 t1", _RATIO, _STEP), True, True),
+)
 OPTIMIZERS: dict[str, Optimizer] = {
-    rule.name: rule
-    for rule in (
-        Optimizer(name="sgd", states=(), steps=(("scaled_add", "w", ("w", "g")),)),
-        Optimizer(
-            name="sgd_momentum",
-            states=("m",),
-            steps=(("scaled_add", "m", ("m", "g")), ("scaled_add", "w", ("w", "m"))),
-            decays_weights=True,
-        ),
-        Optimizer(
-            name="rmsprop",
-            states=("v", "m"),
-            steps=(
-                ("square", "t0", ("g",)),
-                ("scaled_add", "v", ("v", "t0")),
-                ("sqrt", "t0", ("v",)),
-                ("div", "t1", ("g", "t0")),
-                ("scaled_add", "m", ("m", "t1")),
-                ("scaled_add", "w", ("w", "m")),
-            ),
-            decays_weights=True,
-        ),
-        Optimizer(
-            name="lars",
-            states=("m",),
-            steps=(
-                ("norm", "n0", ("w",)),
-                ("norm", "n1", ("g",)),
-                ("div", "n0", ("n0", "n1")),
-                ("scaled_add", "m", ("m", "g")),
-                ("scaled_add", "w", ("w", "m")),
-            ),
-            decays_weights=True,
-        ),
-        Optimizer(
-            name="adam",
-            states=("m", "v"),
-            wide_states=True,
-            steps=(*_MOMENTS, ("scaled_add", "w", ("w", "t1"))),
-        ),
-        Optimizer(
-            name="adamw",
-            states=("m", "v"),
-            wide_states=True,
-            decays_weights=True,
-            steps=(*_MOMENTS, ("scaled_add", "w", ("w", "t1"))),
-        ),
-        Optimizer(
-            name="lamb",
-            states=("m", "v"),
-            wide_states=True,
-            decays_weights=True,
-            steps=(*_MOMENTS, *_TRUST_RATIO, ("scaled_add", "w", ("w", "t1"))),
-        ),
-    )
+    name: Optimizer(name=name, states=states, steps=steps, wide_states=wide, decays_weights=decays)
+    for name, states, steps, wide, decays in _RULES
 }
 """Every rule by name."""
 
@@ -134,7 +88,7 @@ def state_bytes(graph: Graph) -> int:
 
 def norms_per_parameter(optimizer: str) -> int:
     """Return how many sums over a whole parameter a rule needs; shards must add theirs up."""
-    return sum(function == "norm" for function, _, _ in OPTIMIZERS[optimizer].steps)
+    return sum(step.startswith("norm ") for step in OPTIMIZERS[optimizer].steps)
 
 
 def _update_parameter(
@@ -156,7 +110,8 @@ def _update_parameter(
     tensors.update({tensor.name: tensor for tensor in stored.values()})
     current = dict(stored)
     decays = rule.decays_weights and len(whole.shape) > 1
-    for count, (function, target, sources) in enumerate((*((_DECAY,) * decays), *rule.steps)):
+    for count, step in enumerate((*((_DECAY,) * decays), *rule.steps)):
+        function, target, *sources = step.split()
         read = tuple(current[source] for source in sources)
         output = f"{name}.update{count}"
         in_place = target in stored or target == sources[0]

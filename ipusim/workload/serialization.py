@@ -148,7 +148,7 @@ class _Parts:
         """Add each part to the sum of those before it."""
         like = self.tensors[self.op.outputs[0]]
         total = self._product(0)
-        params = Elementwise(function="add", n_inputs=2, elements=like.elements, in_place_ok=True)
+        params = Elementwise.in_place("add", like.elements)
         for part in range(1, self.factor):
             addend = self._product(part)
             if part == self.factor - 1:

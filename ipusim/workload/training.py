@@ -163,9 +163,7 @@ def _moving_average(op: Op, tensors: dict[str, Tensor], name: str) -> Op:
     """Return the update of one running statistic; what it adds is as small as the scale."""
     output = f"{name}.moved"
     tensors[output] = replace(tensors[name], name=output, role="activation", alias_of=name)
-    params = Elementwise(
-        function="scaled_add", n_inputs=2, elements=tensors[name].elements, in_place_ok=True
-    )
+    params = Elementwise.in_place("scaled_add", tensors[name].elements)
     return Op(
         name=output, params=params, inputs=(name, op.inputs[1]), outputs=(output,), source=op.name
     )
@@ -391,9 +389,7 @@ def _add_to_accumulator(op: Op, tensors: dict[str, Tensor], parameter: str, grad
     tensors[output] = replace(stored, name=output, role="activation", alias_of=name)
     return Op(
         name=output,
-        params=Elementwise(
-            function="scaled_add", n_inputs=2, elements=stored.elements, in_place_ok=True
-        ),
+        params=Elementwise.in_place("scaled_add", stored.elements),
         inputs=(name, gradient),
         outputs=(output,),
         phase="backward",

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import onnx
 
 from ipusim.errors import WorkloadError
-from ipusim.workload.graph import Graph, Layout, Tensor
+from ipusim.workload.graph import Graph, Layout
 from ipusim.workload.onnx.attention import ATTENTION
 from ipusim.workload.onnx.composites import COMPOSITES
-from ipusim.workload.onnx.context import Handler, ImportContext, Node, Value, has_input
+from ipusim.workload.onnx.context import ImportContext, Node, Value, has_input
 from ipusim.workload.onnx.elementwise import LAYOUT_HANDLERS
+from ipusim.workload.onnx.emission import Emission, Handler
 from ipusim.workload.onnx.fusion import fuse
 from ipusim.workload.onnx.indexed import INDEXED_HANDLERS
 from ipusim.workload.onnx.inputs import InputPlan
@@ -161,9 +162,10 @@ def walk(
         if 0 not in shape:
             context.graph.input(item.name, shape, context.dtype(item.name))
     for node in context.nodes:
+        emission = Emission(context, node)
         with fitting(context, node):
-            (_unknown if "unknown" in node.given else HANDLERS[node.op_type])(context, node)
-        _add_extras(context, node)
+            (_unknown if "unknown" in node.given else HANDLERS[node.op_type])(emission)
+        _add_extras(emission)
     if not context.graph.ops:
         raise WorkloadError(
             f"{contents.source[0].upper() + contents.source[1:]} computes nothing from its data "
@@ -183,17 +185,16 @@ def _note_folded(context: ImportContext) -> None:
         ] = biased
 
 
-def _add_extras(context: ImportContext, node: Node) -> None:
+def _add_extras(e: Emission) -> None:
     """Let optional results that somebody reads (statistics, indices, masks) be one move each."""
-    for name in node.output[1:]:
+    context = e.context
+    for name in e.node.output[1:]:
         value = context.values.get(name)
         if value and not value.static and name not in context.graph.tensors and context.reads(name):
-            context.notes["optional results (statistics, indices) are one move each"] += 1
-            tensor = Tensor(name=name, shape=value.shape, dtype=context.dtype(name, node))
-            context.graph.add_tensor(tensor)
+            e.note("optional results (statistics, indices) are one move each")
             move = Layout(function="extra", elements=value.elements, moves_data=True)
-            source = next(iter(context.graph.ops[-1].outputs))
-            context.graph.add_op(context.op_name(node, f".{name}"), move, (source,), name)
+            source, op, dtype = context.graph.ops[-1].outputs[0], e.name(f".{name}"), e.dtype(name)
+            e.put(name, move, source, shape=value.shape, op=op, dtype=dtype)
 
 
 def unsupported(context: ImportContext) -> WorkloadError:
@@ -211,10 +212,8 @@ def unsupported(context: ImportContext) -> WorkloadError:
     )
 
 
-def _unknown(context: ImportContext, node: Node) -> None:
+def _unknown(e: Emission) -> None:
     """Time an unknown operator as one move of its results."""
-    names = [x for x in node.input if x and not context.is_static(x)]
-    elements = sum(context.values[name].elements for name in node.output if name)
-    params = Layout(function=f"unknown {node.op_type}", elements=elements, moves_data=True)
-    operands = tuple(context.operand(name) for name in dict.fromkeys(names))
-    context.emit(node, params, operands, every_output=True)
+    names = dict.fromkeys(x for x in e.node.input if x and not e.context.is_static(x))
+    operands = [e.operand(name) for name in names]
+    e.layout(f"unknown {e.node.op_type}", *operands, moves=True)

@@ -8,7 +8,6 @@ operators, after fusion.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -18,7 +17,7 @@ import onnx
 from onnx import helper
 
 from ipusim.errors import WorkloadError
-from ipusim.workload.graph import FLOAT_DTYPES, Attributes, Op, Tensor
+from ipusim.workload.graph import FLOAT_DTYPES, Op, Tensor
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.onnx.reader import ELEMENT_TYPES, OnnxContents
 
@@ -122,7 +121,7 @@ class ImportContext:
         self.fused: Counter[str] = Counter()
         self.unknown: dict[str, list[str]] = {}
         self._aliases: dict[str, str] = {}
-        self._producers: dict[str, Op] = {}
+        self.producers: dict[str, Op] = {}
         for name, stored in contents.initializers.items():
             self.values[name] = Value(
                 shape=stored.shape,
@@ -220,17 +219,11 @@ class ImportContext:
         """Let the first output of a node stand for its first input."""
         self._aliases[node.output[0]] = self._aliases.get(node.input[0], node.input[0])
 
-    def operand(self, name: str, *, weight: bool = False, role: str | None = None) -> str:
+    def operand(self, name: str, *, weight: bool = False, role: str = "") -> str:
         """Return the graph tensor for an ONNX value, adding static ones on first use.
 
-        Parameters
-        ----------
-        name : str
-        weight : bool
-            Whether the operator treats this operand as weights: then any static floating-point
-            tensor is a parameter. Elsewhere only initializers of more than one element are.
-        role : str, optional
-            Overrides that rule for static operands.
+        Where the operator treats it as weights (`weight`), any static floating-point tensor is a
+        parameter, elsewhere only initializers of more than one element; `role` overrides that.
         """
         name = self._aliases.get(name, name)
         value = self.values[name]
@@ -253,62 +246,9 @@ class ImportContext:
             )
         return name
 
-    def role(self, tensor: str) -> str:
-        """Return the role of a graph tensor."""
-        return self.graph.tensors[tensor].role
-
     def producer(self, name: str) -> Op | None:
         """Return the operator that computes a value, if any."""
-        return self._producers.get(self._aliases.get(name, name))
-
-    def op_name(self, node: Node, suffix: str = "") -> str:
-        """Return a readable operator name."""
-        return (node.name or next(filter(None, node.output))) + suffix
-
-    def emit(
-        self,
-        node: Node,
-        params: Attributes,
-        inputs: tuple[str, ...],
-        *,
-        suffix: str = "",
-        every_output: bool = False,
-    ) -> None:
-        """Add the operator that computes the first output of a node, or every one.
-
-        Further outputs are optional extras (masks, saved statistics) except in a Split.
-        """
-        names = [name for name in node.output if name]
-        outputs = tuple(names if every_output else names[:1])
-        for name in outputs:
-            self.graph.add_tensor(
-                Tensor(name=name, shape=self.shape(name), dtype=self.dtype(name, node))
-            )
-        self.graph.add_op(self.op_name(node, suffix), params, inputs, *outputs)
-        for name in outputs:
-            self._producers[name] = self.graph.ops[-1]
-
-    def emit_intermediate(
-        self,
-        node: Node,
-        params: Attributes,
-        inputs: tuple[str, ...],
-        *,
-        suffix: str,
-        shape: tuple[int, ...] | None = None,
-    ) -> str:
-        """Add an operator with a result like the node's output, or of another shape; return it."""
-        output = next(filter(None, node.output))
-        shape = self.shape(output) if shape is None else shape
-        name = self.graph.add_tensor(
-            Tensor(name=output + suffix, shape=shape, dtype=self.dtype(output, node))
-        )
-        self.graph.add_op(self.op_name(node, suffix), params, inputs, name)
-        return name
-
-
-Handler = Callable[[ImportContext, Node], None]
-"""Turns one run-time node, whose outputs are already recorded, into operators."""
+        return self.producers.get(self._aliases.get(name, name))
 
 
 def has_input(node: Node, position: int) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from math import prod
 
-from ipusim.workload.graph import Cast, Conv, Elementwise, Gather, Layout, MatMul
-from ipusim.workload.onnx.context import Handler, ImportContext, Node
+from ipusim.workload.graph import Cast, Conv, Elementwise, Gather, MatMul
+from ipusim.workload.onnx.context import ImportContext
+from ipusim.workload.onnx.emission import Emission, Handler, view
 from ipusim.workload.onnx.shapes import N_ARY, TRUTHS, UNARY, axis_of
 
 _POWERS = {2.0: "square", 0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
@@ -40,33 +41,27 @@ _FUNCTION_NAMES = {
 }
 
 
-def _function(op_type: str) -> str:
-    return _FUNCTION_NAMES.get(op_type, snake(op_type))
-
-
-def _elementwise(
-    context: ImportContext, node: Node, function: str, operands: tuple[str, ...]
-) -> None:
-    shape, dtype = context.shape(node.output[0]), context.dtype(node.output[0], node)
-    tensors = [context.graph.tensors[name] for name in operands]
-    first = tensors[0]
+def _elementwise(e: Emission, operands: tuple[str, ...], function: str = "") -> None:
+    shape, dtype = e.out, e.dtype(e.node.output[0])
+    first, *others = (e.context.graph.tensors[name] for name in operands)
+    kind = e.node.op_type
     params = Elementwise(
-        function=function,
+        function=function or _FUNCTION_NAMES.get(kind, snake(kind)),
         n_inputs=len(operands),
         elements=prod(shape),
-        broadcast=any(tensor.shape != shape for tensor in tensors),
+        broadcast=any(tensor.shape != shape for tensor in (first, *others)),
         in_place_ok=first.shape == shape
         and first.dtype == dtype
         and first.role not in ("parameter", "constant"),
     )
-    context.emit(node, params, operands)
+    e.emit(params, *operands)
 
 
-def unary(context: ImportContext, node: Node) -> None:
+def unary(e: Emission) -> None:
     """Functions of one tensor; the constant bounds of Clip are not operands."""
-    names = [node.input[0], *(n for n in node.input[1:] if n and not context.is_static(n))]
-    operands = tuple(context.operand(name) for name in names)
-    _elementwise(context, node, _function(node.op_type), operands)
+    first, *others = e.node.input
+    runtime = (name for name in others if name and not e.context.is_static(name))
+    _elementwise(e, tuple(e.operand(name) for name in (first, *runtime)))
 
 
 def _is_bias(context: ImportContext, data: str, bias: str) -> bool:
@@ -74,118 +69,83 @@ def _is_bias(context: ImportContext, data: str, bias: str) -> bool:
     producer = context.producer(data)
     if producer is None or context.is_static(data) or not context.is_static(bias):
         return False
-    if context.role(context.operand(bias)) != "parameter":
+    if context.graph.tensors[context.operand(bias)].role != "parameter":
+        return False
+    if not isinstance(producer.params, MatMul | Conv):
         return False
     shape, vector = context.shape(data), context.shape(bias)
+    channel_axis = len(shape) - 1 if isinstance(producer.params, MatMul) else 1
     vector = (1,) * (len(shape) - len(vector)) + vector
-    if isinstance(producer.params, MatMul):
-        channel_axis = len(shape) - 1
-    elif isinstance(producer.params, Conv):
-        channel_axis = 1
-    else:
-        return False
     return vector == tuple(size if axis == channel_axis else 1 for axis, size in enumerate(shape))
 
 
-def n_ary(context: ImportContext, node: Node) -> None:
+def n_ary(e: Emission) -> None:
     """Functions of several broadcast tensors."""
-    if node.op_type == "Add":
-        for data, bias in (tuple(node.input), tuple(reversed(node.input))):
-            if _is_bias(context, data, bias):
-                operands = (context.operand(data), context.operand(bias))
-                _elementwise(context, node, "bias_add", operands)
+    kind = e.node.op_type
+    if kind == "Add":
+        for data, bias in (tuple(e.node.input), tuple(reversed(e.node.input))):
+            if _is_bias(e.context, data, bias):
+                _elementwise(e, (e.operand(data), e.operand(bias)), "bias_add")
                 return
-    exponent = context.array(node, 1) if node.op_type == "Pow" else None
+    exponent = e.context.array(e.node, 1) if kind == "Pow" else None
     if exponent is not None and exponent.size == 1 and exponent.reshape(-1)[0] in _POWERS:
-        function = _POWERS[float(exponent.reshape(-1)[0])]
-        _elementwise(context, node, function, (context.operand(node.input[0]),))
+        _elementwise(e, e.operands(0), _POWERS[float(exponent.reshape(-1)[0])])
         return
     operands = tuple(
-        context.operand(name, weight=node.op_type == "PRelu" and position == 1)
-        for position, name in enumerate(node.input)
+        e.operand(place, weight=kind == "PRelu" and place == 1)
+        for place in range(len(e.node.input))
     )
-    if node.op_type in _COMMUTATIVE:
+    if kind in _COMMUTATIVE:
         # A gate before its tensor is the same product: what has the result's shape comes first.
-        shape = context.shape(node.output[0])
-        operands = tuple(
-            sorted(operands, key=lambda name: context.graph.tensors[name].shape != shape)
-        )
-    _elementwise(context, node, _function(node.op_type), operands)
+        tensors = e.context.graph.tensors
+        operands = tuple(sorted(operands, key=lambda name: tensors[name].shape != e.out))
+    _elementwise(e, operands)
 
 
-def _emit_layout(
-    context: ImportContext,
-    node: Node,
-    operands: tuple[str, ...],
-    *,
-    moves_data: bool,
-    function: str | None = None,
-) -> None:
-    elements = sum(prod(context.shape(name)) for name in node.output if name)
-    params = Layout(
-        function=function or snake(node.op_type), elements=elements, moves_data=moves_data
-    )
-    context.emit(node, params, operands, every_output=True)
-
-
-def view(context: ImportContext, node: Node) -> None:
-    """Reshapes, slices, splits and broadcasts."""
-    _emit_layout(context, node, (context.operand(node.input[0]),), moves_data=False)
-
-
-def move(context: ImportContext, node: Node) -> None:
+def move(e: Emission) -> None:
     """Concatenations, pads, repeats and block permutations."""
-    names = node.input if node.op_type == "Concat" else node.input[:1]
-    names = [name for name in names if 0 not in context.shape(name)]
-    operands = tuple(context.operand(name) for name in names)
-    _emit_layout(context, node, operands, moves_data=True)
+    names = e.node.input if e.node.op_type == "Concat" else e.node.input[:1]
+    filled = (e.operand(name) for name in names if 0 not in e.shape(name))
+    e.layout(snake(e.node.op_type), *filled, moves=True)
 
 
-def transpose(context: ImportContext, node: Node) -> None:
+def transpose(e: Emission) -> None:
     """Transpose; a view where only axes of size 1 change place; of several parts in one."""
-    if len(node.output) > 1:
-        _emit_layout(context, node, (context.operand(node.input[0]),), moves_data=True)
-        return
-    shape = context.shape(node.input[0])
-    order = tuple(node.given.get("perm", range(len(shape) - 1, -1, -1)))
+    shape = e.shape()
+    order = tuple(e.get("perm") or range(len(shape) - 1, -1, -1))
     kept = [axis for axis in order if shape[axis] > 1]
-    _emit_layout(context, node, (context.operand(node.input[0]),), moves_data=kept != sorted(kept))
+    moves = len(e.node.output) > 1 or kept != sorted(kept)
+    e.layout("transpose", e.operand(), moves=moves)
 
 
-def gather(context: ImportContext, node: Node) -> None:
+def gather(e: Emission) -> None:
     """Gather: a lookup, or a slice where the indices are constant and the data is not."""
-    table, indices = node.input
-    axis = node.given.get("axis", 0)
-    if context.is_static(indices):
-        _emit_layout(context, node, (context.operand(table),), moves_data=False, function="slice")
+    if e.context.is_static(e.node.input[1]):
+        e.layout("slice", e.operand(), moves=False)
         return
-    shape = context.shape(table)
-    rows = shape[axis_of(axis, len(shape))]
-    params = Gather(rows=rows, width=prod(shape) // rows, indices=prod(context.shape(indices)))
-    context.emit(node, params, (context.operand(table, weight=True), context.operand(indices)))
+    shape = e.shape()
+    rows = shape[axis_of(e.get("axis", 0), len(shape))]
+    params = Gather(rows=rows, width=prod(shape) // rows, indices=prod(e.shape(1)))
+    e.emit(params, e.operand(0, weight=True), e.operand(1))
 
 
-def cast(context: ImportContext, node: Node) -> None:
+def cast(e: Emission) -> None:
     """Cast and CastLike."""
-    output = node.output[0]
-    params = Cast(to=context.dtype(output, node), elements=prod(context.shape(output)))
-    context.emit(node, params, (context.operand(node.input[0]),))
+    e.emit(Cast(to=e.dtype(e.node.output[0]), elements=e.elements), e.operand())
 
 
-def identity(context: ImportContext, node: Node) -> None:
+def identity(e: Emission) -> None:
     """Identity, and Dropout at inference: a new name only, or a view if it leaves the graph."""
-    if node.output[0] not in context.contents.outputs:
-        context.alias(node)
-        return
-    elements = prod(context.shape(node.output[0]))
-    params = Layout(function="identity", elements=elements, moves_data=False)
-    context.emit(node, params, (context.operand(node.input[0]),))
+    if e.node.output[0] in e.context.contents.outputs:
+        e.emit(view("identity", e.out), e.operand())
+    else:
+        e.context.alias(e.node)
 
 
 LAYOUT_HANDLERS: dict[str, Handler] = {
     **dict.fromkeys((*UNARY.split(), "IsNaN", "IsInf"), unary),
     **dict.fromkeys((*N_ARY.split(), *TRUTHS.split()), n_ary),
-    **dict.fromkeys(_VIEWS, view),
+    **dict.fromkeys(_VIEWS, lambda e: e.layout(snake(e.node.op_type), e.operand(), moves=False)),
     **dict.fromkeys(_MOVES, move),
     "Transpose": transpose,
     "Gather": gather,

@@ -12,164 +12,121 @@ from math import prod
 import numpy as np
 
 from ipusim.workload.graph import Layout, Recurrent, Tensor
-from ipusim.workload.onnx.context import Handler, ImportContext, Node, has_input
+from ipusim.workload.onnx.emission import Emission, Handler, view
 
 _DEFAULT_ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}
 _LENGTHS, _INITIAL_OUTPUT, _INITIAL_CELL, _PEEPHOLES = 4, 5, 6, 7
 
 
-def recurrent(context: ImportContext, node: Node) -> None:
+def recurrent(e: Emission) -> None:
     """LSTM or GRU: one recurrent operator per direction, results put side by side."""
-    given = node.given
-    _note(context, node, given)
-    steps, batch, features = context.shape(node.input[0])
-    directions, _, hidden = context.shape(node.input[2])
-    wanted = [bool(name) and context.reads(name) for name in node.output]
+    _note(e)
+    steps, batch, features = e.shape()
+    directions, _, hidden = e.shape(2)
+    wanted = [bool(name) and e.context.reads(name) for name in e.node.output]
     wanted += [False] * (3 - len(wanted))
     every = wanted[0] or not any(wanted)
     params = Recurrent(
-        kind=node.op_type.lower(),
+        kind=e.node.op_type.lower(),
         steps=steps,
         batch=batch,
         features=features,
         hidden=hidden,
         sequence=every,
-        reset_after=bool(given.get("linear_before_reset", 0)),
+        reset_after=bool(e.get("linear_before_reset", 0)),
     )
-    operands = _operands(context, node, params, directions)
+    operands = _operands(e, params, directions)
     parts = []
     for index in range(directions):
-        reverse = given.get("direction", "forward") == "reverse" or index == 1
-        parts.append(
-            _direction(
-                context,
-                node,
-                params=replace(params, reverse=reverse),
-                operands=tuple(
-                    _part(context, node, name, place, index, directions)
-                    for place, name in enumerate(operands)
-                ),
-                index=index,
-                cell=wanted[2],
-            )
-        )
+        reverse = e.get("direction", "forward") == "reverse" or index == 1
+        own = [
+            _part(e, name, f".{place}.{index}") if directions > 1 else name
+            for place, name in enumerate(operands)
+        ]
+        parts.append(_direction(e, replace(params, reverse=reverse), own, index, cell=wanted[2]))
     if wanted[0]:
-        _side_by_side(context, node, 0, [results[0] for results in parts])
+        _side_by_side(e, 0, [results[0] for results in parts])
     if wanted[1] or not every:
         finals = [
-            _last_step(context, node, results[0], params, index) if every else results[0]
+            _part(e, results[0], f".direction{index}.last") if every else results[0]
             for index, results in enumerate(parts)
         ]
-        _side_by_side(context, node, 1, finals)
+        _side_by_side(e, 1, finals)
     if wanted[2]:
-        _side_by_side(context, node, 2, [results[1] for results in parts])
+        _side_by_side(e, 2, [results[1] for results in parts])
 
 
-def _note(context: ImportContext, node: Node, given: dict[str, object]) -> None:
+def _note(e: Emission) -> None:
     """Say what a poplibs layer computes otherwise than this one."""
-    default = _DEFAULT_ACTIVATIONS[node.op_type]
+    default = _DEFAULT_ACTIVATIONS[e.node.op_type]
     named = [
         name.decode(errors="replace") if isinstance(name, bytes) else str(name)
-        for name in given.get("activations", default)
+        for name in e.get("activations", default)
     ]
     usual = all(
         name.lower() == default[index % len(default)].lower() for index, name in enumerate(named)
     )
     reasons = {
         f"activations other than {', '.join(default)} cost what these do": not usual,
-        "clipping of gates is left out": bool(given.get("clip", 0)),
-        "coupled gates cost what separate ones do": bool(given.get("input_forget", 0)),
-        "peephole weights are left out": has_input(node, _PEEPHOLES),
-        "every sequence runs all its steps": _shorter(context, node),
+        "clipping of gates is left out": bool(e.get("clip", 0)),
+        "coupled gates cost what separate ones do": bool(e.get("input_forget", 0)),
+        "peephole weights are left out": e.has(_PEEPHOLES),
+        "every sequence runs all its steps": e.has(_LENGTHS) and _shorter(e),
     }
     for reason, present in reasons.items():
         if present:
-            context.notes[f"recurrent layers: {reason}"] += 1
+            e.note(f"recurrent layers: {reason}")
 
 
-def _shorter(context: ImportContext, node: Node) -> bool:
-    if not has_input(node, _LENGTHS):
-        return False
-    lengths = context.array(node, _LENGTHS)
-    return lengths is None or bool(np.any(lengths != context.shape(node.input[0])[0]))
+def _shorter(e: Emission) -> bool:
+    lengths = e.context.array(e.node, _LENGTHS)
+    return lengths is None or bool(np.any(lengths != e.shape()[0]))
 
 
-def _operands(context: ImportContext, node: Node, params: Recurrent, directions: int) -> list[str]:
+def _operands(e: Emission, params: Recurrent, directions: int) -> list[str]:
     """Return the operands that have one part per direction: weights, biases, initial states."""
-    names = [context.operand(node.input[position], weight=True) for position in (1, 2)]
-    if has_input(node, 3):
-        names.append(context.operand(node.input[3], weight=True))
+    names = [e.operand(place, weight=True) for place in (1, 2)]
+    if e.has(3):
+        names.append(e.operand(3, weight=True))
     else:
-        zeros = f"{context.op_name(node)}.zero_bias"
         shape = (directions, 2 * params.gates * params.hidden)
-        names.append(context.graph.parameter(zeros, shape, role="constant"))
-    for position in (_INITIAL_OUTPUT, _INITIAL_CELL):
-        if has_input(node, position):
-            names.append(context.operand(node.input[position], role="constant"))
-    return names
+        names.append(e.context.graph.parameter(e.name(".zero_bias"), shape, role="constant"))
+    initial = (place for place in (_INITIAL_OUTPUT, _INITIAL_CELL) if e.has(place))
+    return [*names, *(e.operand(place, role="constant") for place in initial)]
 
 
-def _part(
-    context: ImportContext, node: Node, name: str, place: int, index: int, directions: int
-) -> str:
-    """Return one direction's part of the operand at a place."""
-    if directions == 1:
-        return name
-    tensor = context.graph.tensors[name]
-    shape = tensor.shape[1:]
-    output = context.graph.add_tensor(
-        Tensor(name=f"{context.op_name(node)}.{place}.{index}", shape=shape, dtype=tensor.dtype)
-    )
-    view = Layout(function="slice", elements=prod(shape), moves_data=False)
-    context.graph.add_op(output, view, (name,), output)
-    return output
+def _part(e: Emission, name: str, suffix: str) -> str:
+    """Return a view of one slice along the first axis: of a direction, or of the last step."""
+    whole = e.context.graph.tensors[name]
+    shape = whole.shape[1:]
+    return e.put(e.name(suffix), view("slice", shape), name, shape=shape, dtype=whole.dtype)
 
 
 def _direction(
-    context: ImportContext,
-    node: Node,
-    *,
-    params: Recurrent,
-    operands: tuple[str, ...],
-    index: int,
-    cell: bool,
+    e: Emission, params: Recurrent, operands: list[str], index: int, *, cell: bool
 ) -> list[str]:
     """Add the layer of one direction; return its outputs and, if wanted, its cell state."""
-    label = f"{context.op_name(node)}.direction{index}"
-    dtype = context.dtype(node.input[0], node)
+    label, graph = e.name(f".direction{index}"), e.context.graph
+    dtype = e.dtype(e.node.input[0])
     last = (params.batch, params.hidden)
     shapes = [(params.steps, *last) if params.sequence else last, *([last] if cell else [])]
     outputs = [
-        context.graph.add_tensor(Tensor(name=f"{label}.out{place}", shape=shape, dtype=dtype))
+        graph.add_tensor(Tensor(name=f"{label}.out{place}", shape=shape, dtype=dtype))
         for place, shape in enumerate(shapes)
     ]
-    inputs = (context.operand(node.input[0]), *operands)
-    context.graph.add_op(label, params, inputs, *outputs)
+    graph.add_op(label, params, (e.operand(), *operands), *outputs)
     return outputs
 
 
-def _last_step(
-    context: ImportContext, node: Node, outputs: str, params: Recurrent, index: int
-) -> str:
-    """Return the output of the step that runs last, out of those of all steps."""
-    tensor = context.graph.tensors[outputs]
-    name = f"{context.op_name(node)}.direction{index}.last"
-    context.graph.add_tensor(Tensor(name=name, shape=tensor.shape[1:], dtype=tensor.dtype))
-    view = Layout(function="slice", elements=params.batch * params.hidden, moves_data=False)
-    context.graph.add_op(name, view, (outputs,), name)
-    return name
-
-
-def _side_by_side(context: ImportContext, node: Node, position: int, parts: list[str]) -> None:
+def _side_by_side(e: Emission, position: int, parts: list[str]) -> None:
     """Let the node's output hold the parts of all directions; a single part is a mere view."""
-    output = node.output[position]
-    shape = context.shape(output)
-    context.graph.add_tensor(Tensor(name=output, shape=shape, dtype=context.dtype(output, node)))
-    several = len(parts) > 1
+    output, several = e.node.output[position], len(parts) > 1
+    shape = e.shape(output)
     params = Layout(
         function="concat" if several else "reshape", elements=prod(shape), moves_data=several
     )
-    context.graph.add_op(f"{context.op_name(node)}.output{position}", params, tuple(parts), output)
+    op, dtype = e.name(f".output{position}"), e.dtype(output)
+    e.put(output, params, *parts, shape=shape, op=op, dtype=dtype)
 
 
 RECURRENT_HANDLERS: dict[str, Handler] = {"LSTM": recurrent, "GRU": recurrent}

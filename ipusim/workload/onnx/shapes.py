@@ -170,23 +170,30 @@ def _gemm(c: Call) -> Shape:
     return (m, n)
 
 
+SAME = ("SAME_UPPER", "SAME_LOWER")
+"""Modes that pad until a window fits as often as its stride says."""
+
+
+def sliding(c: Call, rank: int) -> tuple[str, Shape, Shape, Shape, Shape]:
+    """Return the padding mode, the stride, the dilation and the stated paddings of a window."""
+    ones, mode = (1,) * rank, c.get("auto_pad", "NOTSET")
+    pads = tuple(c.get("pads", (0,) * 2 * rank)) if mode == "NOTSET" else (0,) * 2 * rank
+    stride, dilation = (tuple(c.get(name, ones)) for name in ("strides", "dilations"))
+    return mode, stride, dilation, pads[:rank], pads[rank:]
+
+
 def window_field(c: Call, field: Shape, kernel: Shape, *, rounds_up: bool = False) -> Shape:
     """Return the positions of a sliding window."""
     rank = len(field)
-    stride = tuple(c.get("strides", (1,) * rank))
-    dilation = tuple(c.get("dilations", (1,) * rank))
-    mode = c.get("auto_pad", "NOTSET")
-    pads = tuple(c.get("pads", (0,) * 2 * rank)) if mode == "NOTSET" else (0,) * 2 * rank
-    if min((*stride, *dilation), default=1) < 1 or len(pads) != 2 * rank or len(kernel) != rank:
-        raise ValueError(f"stride {stride}, dilation {dilation}, pads {pads}")
+    mode, stride, dilation, lower, upper = sliding(c, rank)
+    if min((*stride, *dilation), default=1) < 1 or len(upper) != rank or len(kernel) != rank:
+        raise ValueError(f"stride {stride}, dilation {dilation}, pads {lower + upper}")
     sizes = []
-    for axis, (size, taps, hop, step) in enumerate(
-        zip(field, kernel, stride, dilation, strict=True)
-    ):
-        if mode in ("SAME_UPPER", "SAME_LOWER"):
+    ends = zip(field, kernel, stride, dilation, lower, upper, strict=True)
+    for size, taps, hop, step, low, high in ends:
+        if mode in SAME:
             sizes.append(-(-size // hop))
             continue
-        low, high = pads[axis], pads[rank + axis]
         room = size + low + high - step * (taps - 1) - 1
         if room < 0:
             raise ValueError(f"a window of {taps} (dilation {step}) is larger than {size}")
@@ -209,21 +216,18 @@ def _conv_transpose(c: Call) -> Shape:
     if len(data) != len(weights) or len(data) < 3 or data[1] != weights[0]:
         raise ValueError("data and weights do not fit")
     rank = len(data) - 2
-    stride = tuple(c.get("strides", (1,) * rank))
-    dilation = tuple(c.get("dilations", (1,) * rank))
+    mode, stride, dilation, lower, upper = sliding(c, rank)
     extra = tuple(c.get("output_padding", (0,) * rank))
     stated = c.get("output_shape")
     if stated:
         field = tuple(stated)[-rank:]
-    elif c.get("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER"):
+    elif mode in SAME:
         field = tuple(size * hop for size, hop in zip(data[2:], stride, strict=True))
     else:
-        pads = tuple(c.get("pads", (0,) * 2 * rank))
+        ends = zip(data[2:], weights[2:], stride, dilation, extra, lower, upper, strict=True)
         field = tuple(
-            hop * (size - 1) + more + (taps - 1) * step + 1 - pads[axis] - pads[rank + axis]
-            for axis, (size, taps, hop, step, more) in enumerate(
-                zip(data[2:], weights[2:], stride, dilation, extra, strict=True)
-            )
+            hop * (size - 1) + more + (taps - 1) * step + 1 - low - high
+            for size, taps, hop, step, more, low, high in ends
         )
     return (data[0], weights[1] * c.get("group", 1), *field)
 

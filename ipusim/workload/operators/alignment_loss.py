@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ipusim.errors import WorkloadError
-from ipusim.workload.operators.base import Attributes, check_positive
+from ipusim.workload.operators.base import Attributes
 from ipusim.workload.operators.elementwise import Elementwise
 from ipusim.workload.operators.gradient import Backward, gradient
 
@@ -30,21 +29,14 @@ class AlignmentLoss(Attributes):
 
     KIND: ClassVar[str] = "alignment_loss"
     VARIANT: ClassVar[str] = "kind"
+    CHOICES: ClassVar = {"kind": ALIGNMENT_LOSSES}
+    POSITIVE: ClassVar = ("batch", "steps", "labels", "classes")
 
     kind: str
     batch: int
     steps: int
     labels: int
     classes: int
-
-    def __post_init__(self) -> None:
-        if self.kind not in ALIGNMENT_LOSSES:
-            raise WorkloadError(
-                f"Alignment loss {self.kind!r} must be one of {', '.join(ALIGNMENT_LOSSES)}."
-            )
-        check_positive(
-            self, batch=self.batch, steps=self.steps, labels=self.labels, classes=self.classes
-        )
 
     @property
     def cells(self) -> int:

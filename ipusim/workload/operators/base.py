@@ -72,6 +72,35 @@ class Attributes:
     KIND: ClassVar[str] = ""
     VARIANT: ClassVar[str] = ""
     """Name of the attribute that tells operators of one kind apart, if there is one."""
+    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {}
+    """Attributes that name one of several things, each with those."""
+    POSITIVE: ClassVar[tuple[str, ...]] = ()
+    """Attributes that are, or whose entries are, at least 1."""
+    PER_DIMENSION: ClassVar[tuple[str, ...]] = ()
+    """Attributes with an entry per spatial dimension of the ``field``."""
+
+    def __post_init__(self) -> None:
+        for name, choices in self.CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise self.refusal(name, f"must be one of {', '.join(choices)}")
+        for name in self.PER_DIMENSION:
+            if len(getattr(self, name)) != len(self.field):
+                rank = len(self.field)
+                raise self.refusal(name, f"must have {rank} entries, one per spatial dimension")
+        for name in self.POSITIVE:
+            value = getattr(self, name)
+            if (min(value, default=0) if isinstance(value, tuple) else value) < 1:
+                raise self.refusal(name, "must be at least 1")
+        self.check()
+
+    def check(self) -> None:
+        """Raise `WorkloadError` for what the lists above do not say."""
+
+    def refusal(self, name: str, why: str) -> WorkloadError:
+        """Return the error of an attribute with a value that it cannot have."""
+        return WorkloadError(
+            f"{type(self).__name__} has {name} = {getattr(self, name)!r}, which {why}."
+        )
 
     @property
     def macs(self) -> int:
@@ -131,52 +160,17 @@ class Op:
 
 
 def windowed_field(
-    field: tuple[int, ...],
-    kernel: tuple[int, ...],
-    stride: tuple[int, ...],
-    padding_lower: tuple[int, ...],
-    padding_upper: tuple[int, ...],
-    dilation: tuple[int, ...],
+    window: Attributes, field: tuple[int, ...], dilation: tuple[int, ...]
 ) -> tuple[int, ...]:
     """Output size of a sliding window per spatial dimension, rounded down and at least 0.
 
     ``(field + paddings - dilation * (kernel - 1) - 1) // stride + 1``, in elements.
     """
+    place = (window.kernel, window.stride, window.padding_lower, window.padding_upper)
     return tuple(
         max(0, (size + low + high - step * (taps - 1) - 1) // hop + 1)
-        for size, taps, hop, low, high, step in zip(
-            field, kernel, stride, padding_lower, padding_upper, dilation, strict=True
-        )
+        for size, step, taps, hop, low, high in zip(field, dilation, *place, strict=True)
     )
-
-
-def check_positive(attributes: Attributes, **values: int) -> None:
-    """Raise `WorkloadError` for the first value below 1."""
-    for name, value in values.items():
-        if value < 1:
-            operator = type(attributes).__name__
-            raise WorkloadError(f"{operator} has {name} = {value}, which must be at least 1.")
-
-
-def check_choice(attributes: Attributes, name: str, choices: tuple[str, ...]) -> None:
-    """Raise `WorkloadError` if an attribute is none of its choices."""
-    value = getattr(attributes, name)
-    if value not in choices:
-        raise WorkloadError(
-            f"{type(attributes).__name__} has {name} = {value!r}, which must be one of "
-            f"{', '.join(choices)}."
-        )
-
-
-def check_ranks(attributes: Attributes, rank: int, *names: str) -> None:
-    """Raise `WorkloadError` for the first of these without an entry per spatial dimension."""
-    for name in names:
-        value = getattr(attributes, name)
-        if len(value) != rank:
-            raise WorkloadError(
-                f"{type(attributes).__name__} has {name} = {value}, which must have {rank} "
-                "entries, one per spatial dimension."
-            )
 
 
 def check_forward(attributes: Attributes, pass_kind: str) -> None:

@@ -23,10 +23,7 @@ from ipusim.workload.operators.base import (
     Attributes,
     Op,
     Sizes,
-    check_choice,
     check_forward,
-    check_positive,
-    check_ranks,
     windowed_field,
 )
 from ipusim.workload.operators.gradient import Backward, gradient
@@ -45,6 +42,12 @@ class Conv(Attributes):
 
     KIND: ClassVar[str] = "conv"
     VARIANT: ClassVar[str] = "pass_kind"
+    CHOICES: ClassVar = {"pass_kind": PASSES}
+    PER_DIMENSION: ClassVar = ("kernel", "stride", "padding_lower", "padding_upper", "dilation")
+    POSITIVE: ClassVar = (
+        *("batch", "in_channels", "out_channels", "groups"),
+        *("field", "kernel", "stride", "dilation"),
+    )
 
     batch: int
     in_channels: int
@@ -59,22 +62,10 @@ class Conv(Attributes):
     input_dilation: tuple[int, ...] = ()
     pass_kind: str = "forward"
 
-    def __post_init__(self) -> None:
-        rank = len(self.field)
-        check_choice(self, "pass_kind", PASSES)
-        check_positive(
-            self,
-            batch=self.batch,
-            in_channels=self.in_channels,
-            out_channels=self.out_channels,
-            groups=self.groups,
-            rank=rank,
-        )
-        check_ranks(self, rank, "kernel", "stride", "padding_lower", "padding_upper", "dilation")
-        if self.input_dilation:
-            check_ranks(self, rank, "input_dilation")
-        check_positive(self, stride=min(self.stride), dilation=min(self.dilation))
-        check_positive(self, kernel=min(self.kernel), field=min(self.field))
+    def check(self) -> None:
+        """Refuse channels that groups do not divide, and zeros spread along some axes only."""
+        if len(self.input_dilation) not in (0, len(self.field)):
+            raise self.refusal("input_dilation", "must have an entry per spatial dimension")
         if self.in_channels % self.groups or self.out_channels % self.groups:
             raise WorkloadError(
                 f"Conv has {self.in_channels} input and {self.out_channels} output channels, "
@@ -92,14 +83,7 @@ class Conv(Attributes):
         field = self.field
         if self.input_dilation:
             field = tuple((n - 1) * s + 1 for n, s in zip(field, self.input_dilation, strict=True))
-        return windowed_field(
-            field,
-            self.kernel,
-            self.stride,
-            self.padding_lower,
-            self.padding_upper,
-            self.dilation,
-        )
+        return windowed_field(self, field, self.dilation)
 
     @property
     def macs(self) -> int:

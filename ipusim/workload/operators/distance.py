@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ipusim.workload.operators.base import Attributes, check_positive
+from ipusim.workload.operators.base import Attributes
 from ipusim.workload.operators.gradient import Backward, gradient
 
 
@@ -18,14 +18,12 @@ class Distance(Attributes):
     """
 
     KIND: ClassVar[str] = "distance"
+    POSITIVE: ClassVar = ("rows", "others", "width")
 
     rows: int
     others: int
     width: int
     backward: bool = False
-
-    def __post_init__(self) -> None:
-        check_positive(self, rows=self.rows, others=self.others, width=self.width)
 
     @property
     def flops(self) -> int:

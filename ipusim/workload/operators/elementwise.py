@@ -10,22 +10,31 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ipusim.errors import WorkloadError
-from ipusim.workload.operators.base import Attributes, Op, Sizes, check_positive
+from ipusim.workload.operators.base import Attributes, Op, Sizes
 from ipusim.workload.operators.gradient import Backward, gradient
 from ipusim.workload.operators.layout import Layout
 from ipusim.workload.operators.reduce import Reduce
 
-FROM_OUTPUT = (
+_NAMED_OUTPUT = (
     *("relu", "sigmoid", "tanh", "sqrt", "rsqrt", "reciprocal", "elu", "leaky_relu"),
     *("selu", "celu"),
 )
-"""Functions whose gradient is computed from the result, so that the input need not be kept."""
-
-FROM_INPUT = (
+_NAMED_INPUT = (
     *("abs", "clip", "cos", "erf", "gelu", "hard_sigmoid", "hard_swish", "log", "softplus"),
     *("mish", "swish", "softsign", "thresholded_relu"),
 )
-"""Functions whose gradient is computed from the input."""
+FROM_OUTPUT = {
+    **{name: f"{name}_grad" for name in _NAMED_OUTPUT},
+    "exp": "mul",
+    "tan": "tanh_grad",  # 1 + y^2 in the place of 1 - y^2
+}
+"""Functions whose gradient is one of the incoming gradient and the result, so no input is kept."""
+
+FROM_INPUT = {
+    **{name: f"{name}_grad" for name in _NAMED_INPUT},
+    "square": "mul",
+}
+"""Functions whose gradient is one of the incoming gradient and the input."""
 
 LINEAR = ("dropout", "neg", "scale")
 """Functions of one operand whose gradient is the same function of the incoming gradient."""
@@ -52,6 +61,7 @@ class Elementwise(Attributes):
 
     KIND: ClassVar[str] = "elementwise"
     VARIANT: ClassVar[str] = "function"
+    POSITIVE: ClassVar = ("n_inputs",)
 
     function: str
     n_inputs: int
@@ -59,8 +69,18 @@ class Elementwise(Attributes):
     broadcast: bool = False
     in_place_ok: bool = False
 
-    def __post_init__(self) -> None:
-        check_positive(self, n_inputs=self.n_inputs)
+    @classmethod
+    def in_place(
+        cls, function: str, elements: int, n_inputs: int = 2, *, broadcast: bool = False
+    ) -> Elementwise:
+        """Return a function whose result may take the memory of its first operand."""
+        return cls(
+            function=function,
+            n_inputs=n_inputs,
+            elements=elements,
+            broadcast=broadcast,
+            in_place_ok=True,
+        )
 
     @property
     def flops(self) -> int:
@@ -119,10 +139,6 @@ def _elementwise(back: Backward, work: Elementwise) -> None:
             product = _times(back, quotient, back.op.outputs[0], "product")
             negative = _unary(back, "neg", product, "negative")
             _give_summed(back, others[0], negative, "gradient1")
-    elif function == "exp":
-        back.give(x, _times(back, back.gradient, back.op.outputs[0], "gradient"))
-    elif function == "square":
-        back.give(x, _times(back, back.gradient, x, "gradient"))
     elif function == "pow":
         back.give(x, _times(back, back.gradient, x, "gradient", function="pow_grad"))
         if others and back.wants(others[0]):
@@ -132,10 +148,6 @@ def _elementwise(back: Backward, work: Elementwise) -> None:
             _give_summed(back, others[0], product, "gradient1")
     elif function == "sin":
         back.give(x, _times(back, back.gradient, _unary(back, "cos", x, "cosine"), "gradient"))
-    elif function == "tan":
-        tangent = back.op.outputs[0]
-        # 1 + y^2 in the place of 1 - y^2.
-        back.give(x, _times(back, back.gradient, tangent, "gradient", function="tanh_grad"))
     elif function == "prelu":
         slope = Elementwise(
             function="prelu_grad", n_inputs=3, elements=back.result.elements, broadcast=True
@@ -154,10 +166,11 @@ def _elementwise(back: Backward, work: Elementwise) -> None:
         _selected(back)
     elif function in LINEAR or (function == "mul" and not others):
         back.give(x, _unary(back, function, back.gradient, "gradient"))
-    elif function in FROM_OUTPUT or function in FROM_INPUT:
-        kept = back.op.outputs[0] if function in FROM_OUTPUT else x
-        function = f"{function}_grad"
+    elif function in FROM_OUTPUT:
+        (kept,), function = back.op.outputs, FROM_OUTPUT[function]
         back.give(x, _times(back, back.gradient, kept, "gradient", function=function))
+    elif function in FROM_INPUT:
+        back.give(x, _times(back, back.gradient, x, "gradient", function=FROM_INPUT[function]))
     else:
         raise back.refusal()
 
@@ -191,21 +204,14 @@ def _selected(back: Backward) -> None:
 
 def _unary(back: Backward, function: str, operand: str, suffix: str) -> str:
     """Apply a function to a tensor of the shape of the result."""
-    work = Elementwise(
-        function=function, n_inputs=1, elements=back.result.elements, in_place_ok=True
-    )
+    work = Elementwise.in_place(function, back.result.elements, 1)
     return back.emit(suffix, work, (operand,), back.result)
 
 
 def _times(back: Backward, incoming: str, other: str, suffix: str, *, function: str = "mul") -> str:
     """Combine an incoming gradient with a tensor of the forward pass."""
-    work = Elementwise(
-        function=function,
-        n_inputs=2,
-        elements=back.result.elements,
-        broadcast=back.elements(other) != back.result.elements,
-        in_place_ok=True,
-    )
+    elements = back.result.elements
+    work = Elementwise.in_place(function, elements, broadcast=back.elements(other) != elements)
     return back.emit(suffix, work, (incoming, other), back.result)
 
 
@@ -251,13 +257,8 @@ def _narrow(back: Backward, suffix: str, function: str, *inputs: str) -> str:
 def _wide(back: Backward, suffix: str, function: str, *inputs: str) -> str:
     """Combine tensors over all elements that a reduction read; its results repeat."""
     whole = back.tensor(back.op.inputs[0])
-    work = Elementwise(
-        function=function,
-        n_inputs=len(inputs),
-        elements=whole.elements,
-        broadcast=len(inputs) > 1,
-        in_place_ok=True,
-    )
+    count = len(inputs)
+    work = Elementwise.in_place(function, whole.elements, count, broadcast=count > 1)
     return back.emit(suffix, work, inputs, whole)
 
 

@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ipusim.errors import WorkloadError
-from ipusim.workload.operators.base import Attributes, check_positive
+from ipusim.workload.operators.base import Attributes
 from ipusim.workload.operators.gradient import Backward, gradient
 from ipusim.workload.operators.layout import Layout
-
-GATHERS = ("lookup", "add", "write")
-"""What `Gather` does with the rows."""
 
 _BACK = {"lookup": "add", "add": "lookup"}
 """A lookup sends gradients back by adding them up, a sum by looking them up."""
@@ -31,6 +27,8 @@ class Gather(Attributes):
     """
 
     KIND: ClassVar[str] = "gather"
+    CHOICES: ClassVar = {"function": ("lookup", "add", "write")}
+    POSITIVE: ClassVar = ("groups",)
 
     rows: int
     width: int
@@ -39,17 +37,10 @@ class Gather(Attributes):
     groups: int = 1
     hottest: int = 0
 
-    def __post_init__(self) -> None:
-        if self.function not in GATHERS:
-            raise WorkloadError(
-                f"Gather function {self.function!r} must be one of {', '.join(GATHERS)}."
-            )
-        check_positive(self, groups=self.groups)
+    def check(self) -> None:
+        """Refuse more indices of one row than there are."""
         if not 0 <= self.hottest <= self.indices:
-            raise WorkloadError(
-                f"Gather has hottest = {self.hottest}, which must be 0 to {self.indices}, its "
-                "indices."
-            )
+            raise self.refusal("hottest", f"must be 0 to {self.indices}, its indices")
 
     @property
     def flops(self) -> int:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ipusim.errors import WorkloadError
-from ipusim.workload.operators.base import Attributes, check_positive
+from ipusim.workload.operators.base import Attributes
 from ipusim.workload.operators.softmax import SOFTMAX_FLOPS_PER_ELEMENT
 
 CLASS_LOSSES = ("cross_entropy", "cross_entropy_accuracy")
@@ -30,15 +29,12 @@ class Loss(Attributes):
 
     KIND: ClassVar[str] = "loss"
     VARIANT: ClassVar[str] = "kind"
+    CHOICES: ClassVar = {"kind": LOSSES}
+    POSITIVE: ClassVar = ("rows", "classes")
 
     kind: str
     rows: int
     classes: int
-
-    def __post_init__(self) -> None:
-        if self.kind not in LOSSES:
-            raise WorkloadError(f"Loss kind {self.kind!r} must be one of {', '.join(LOSSES)}.")
-        check_positive(self, rows=self.rows, classes=self.classes)
 
     @property
     def flops(self) -> int:

@@ -15,9 +15,7 @@ from ipusim.workload.operators.base import (
     Attributes,
     Op,
     Sizes,
-    check_choice,
     check_forward,
-    check_positive,
 )
 from ipusim.workload.operators.gradient import Backward, gradient
 
@@ -34,6 +32,8 @@ class MatMul(Attributes):
 
     KIND: ClassVar[str] = "matmul"
     VARIANT: ClassVar[str] = "pass_kind"
+    CHOICES: ClassVar = {"pass_kind": PASSES}
+    POSITIVE: ClassVar = ("groups", "m", "k", "n")
 
     groups: int = 1
     m: int
@@ -43,10 +43,6 @@ class MatMul(Attributes):
     transpose_a: bool = False
     transpose_b: bool = False
     pass_kind: str = "forward"
-
-    def __post_init__(self) -> None:
-        check_choice(self, "pass_kind", PASSES)
-        check_positive(self, groups=self.groups, m=self.m, k=self.k, n=self.n)
 
     @property
     def macs(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ipusim.workload.operators.base import Attributes, Op, Sizes, check_positive
+from ipusim.workload.operators.base import Attributes, Op, Sizes
 
 FLOPS_PER_BOX = 16
 """Two areas' sides and corners: 8 differences and extrema, 3 products, 3 sums, a quotient, a
@@ -22,13 +22,11 @@ class NonMaxSuppression(Attributes):
     """
 
     KIND: ClassVar[str] = "nms"
+    POSITIVE: ClassVar = ("batch", "boxes", "detections")
 
     batch: int
     boxes: int
     detections: int
-
-    def __post_init__(self) -> None:
-        check_positive(self, batch=self.batch, boxes=self.boxes, detections=self.detections)
 
     @property
     def flops(self) -> int:

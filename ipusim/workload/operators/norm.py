@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ipusim.errors import WorkloadError
-from ipusim.workload.operators.base import Attributes, check_positive
+from ipusim.workload.operators.base import Attributes
 from ipusim.workload.operators.gradient import Backward, gradient
 
 LAYER_NORM_FLOPS_PER_ELEMENT = 8
@@ -33,6 +32,8 @@ class Norm(Attributes):
 
     KIND: ClassVar[str] = "norm"
     VARIANT: ClassVar[str] = "kind"
+    CHOICES: ClassVar = {"kind": ("batch", "layer", "group", "instance")}
+    POSITIVE: ClassVar = ("groups", "replica_span")
 
     kind: str
     batch: int
@@ -42,13 +43,6 @@ class Norm(Attributes):
     training: bool = False
     backward: bool = False
     replica_span: int = 1
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("batch", "layer", "group", "instance"):
-            raise WorkloadError(
-                f"Norm kind {self.kind!r} must be 'batch', 'layer', 'group' or 'instance'."
-            )
-        check_positive(self, groups=self.groups, replica_span=self.replica_span)
 
     @property
     def elements(self) -> int:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
 
-from ipusim.errors import WorkloadError
-from ipusim.workload.operators.base import Attributes, check_positive, check_ranks, windowed_field
+from ipusim.workload.operators.base import Attributes, windowed_field
 from ipusim.workload.operators.gradient import Backward, gradient
 
 
@@ -23,6 +22,9 @@ class Pool(Attributes):
 
     KIND: ClassVar[str] = "pool"
     VARIANT: ClassVar[str] = "kind"
+    CHOICES: ClassVar = {"kind": ("max", "average")}
+    POSITIVE: ClassVar = ("batch", "channels", "kernel", "stride")
+    PER_DIMENSION: ClassVar = (*("kernel", "stride", "padding_lower", "padding_upper"),)
 
     kind: str
     batch: int
@@ -36,14 +38,6 @@ class Pool(Attributes):
     include_padding: bool = False
     backward: bool = False
 
-    def __post_init__(self) -> None:
-        if self.kind not in ("max", "average"):
-            raise WorkloadError(f"Pool kind {self.kind!r} must be 'max' or 'average'.")
-        rank = len(self.field)
-        check_positive(self, batch=self.batch, channels=self.channels, rank=rank)
-        check_ranks(self, rank, "kernel", "stride", "padding_lower", "padding_upper")
-        check_positive(self, stride=min(self.stride), kernel=min(self.kernel))
-
     @classmethod
     def of_all(cls, kind: str, shape: tuple[int, ...]) -> Pool:
         """Return a pool of every position of an (N, C, ...) tensor into one."""
@@ -55,14 +49,7 @@ class Pool(Attributes):
     @property
     def out_field(self) -> tuple[int, ...]:
         """Output size per spatial dimension, in elements."""
-        return windowed_field(
-            self.field,
-            self.kernel,
-            self.stride,
-            self.padding_lower,
-            self.padding_upper,
-            self.dilation or (1,) * len(self.field),
-        )
+        return windowed_field(self, self.field, self.dilation or (1,) * len(self.field))
 
     @property
     def flops(self) -> int:

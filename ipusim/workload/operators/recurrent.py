@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ipusim.errors import WorkloadError
-from ipusim.workload.operators.base import Attributes, Op, Sizes, check_positive
+from ipusim.workload.operators.base import Attributes, Op, Sizes
 from ipusim.workload.operators.elementwise import Elementwise
 from ipusim.workload.operators.gradient import Backward, gradient
 from ipusim.workload.operators.layout import Layout
@@ -44,6 +43,8 @@ class Recurrent(Attributes):
 
     KIND: ClassVar[str] = "recurrent"
     VARIANT: ClassVar[str] = "kind"
+    CHOICES: ClassVar = {"kind": tuple(GATES)}
+    POSITIVE: ClassVar = ("steps", "batch", "features", "hidden")
 
     kind: str
     steps: int
@@ -58,18 +59,11 @@ class Recurrent(Attributes):
     backward: bool = False
     input_gradient: bool = True
 
-    def __post_init__(self) -> None:
-        if self.kind not in GATES:
-            raise WorkloadError(f"Recurrent kind {self.kind!r} must be one of {', '.join(GATES)}.")
-        check_positive(
-            self, steps=self.steps, batch=self.batch, features=self.features, hidden=self.hidden
-        )
+    def check(self) -> None:
+        """Refuse options of the other kind."""
         for option, kind in (("reset_after", "gru"), ("input_product_first", "lstm")):
             if getattr(self, option) and self.kind != kind:
-                raise WorkloadError(
-                    f"Recurrent has {option} = True, which a layer of kind {self.kind!r} has not: "
-                    f"use it with {kind!r}."
-                )
+                raise self.refusal(option, f"a layer of kind {self.kind!r} has not: use {kind!r}")
 
     @property
     def gates(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ipusim.workload.operators.base import Attributes, check_positive
+from ipusim.workload.operators.base import Attributes
 from ipusim.workload.operators.gather import Gather
 from ipusim.workload.operators.gradient import Backward, gradient
 
@@ -15,12 +15,10 @@ class Sort(Attributes):
     """Sorting of ``outer`` rows of ``length`` elements, each by itself."""
 
     KIND: ClassVar[str] = "sort"
+    POSITIVE: ClassVar = ("outer", "length")
 
     outer: int
     length: int
-
-    def __post_init__(self) -> None:
-        check_positive(self, outer=self.outer, length=self.length)
 
     @property
     def flops(self) -> int:

@@ -142,13 +142,7 @@ def _join(g: GraphBuilder, steps: str, labels: str, batch: int, config: Config) 
         x = g.reshape(f"{name}.rows", x, (rows, joint))
         product = MatMul(m=rows, k=joint, n=SYMBOLS, weights_operand=True)
         x = g.apply(f"{name}.output", product, (x, weight), (rows, SYMBOLS))
-        added = Elementwise(
-            function="bias_add",
-            n_inputs=2,
-            elements=rows * SYMBOLS,
-            broadcast=True,
-            in_place_ok=True,
-        )
+        added = Elementwise.in_place("bias_add", rows * SYMBOLS, broadcast=True)
         x = g.apply(f"{name}.output.bias_add", added, (x, bias), (rows, SYMBOLS))
         x = g.softmax(f"{name}.log_softmax", x, log=True)
         parts.append(g.narrow(f"{name}.chosen", x, axis=1, size=2))

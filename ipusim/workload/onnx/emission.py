@@ -1,0 +1,102 @@
+"""How a node that runs becomes operators of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from ipusim.workload.graph import Attributes, Layout, Tensor
+from ipusim.workload.onnx.shapes import Call, Shape
+
+
+class Emission(Call):
+    """A run-time node, whose results are recorded, as its handler sees it."""
+
+    @property
+    def out(self) -> Shape:
+        """Shape of the first result."""
+        return self.context.shape(self.node.output[0])
+
+    @property
+    def elements(self) -> int:
+        """Elements of the first result."""
+        return prod(self.out)
+
+    def name(self, suffix: str = "") -> str:
+        """Return a readable operator name."""
+        return (self.node.name or next(filter(None, self.node.output))) + suffix
+
+    def operand(self, place: int | str = 0, *, weight: bool = False, role: str = "") -> str:
+        """Return the graph tensor of an input by its place, or of any value by its name."""
+        name = self.node.input[place] if isinstance(place, int) else place
+        return self.context.operand(name, weight=weight, role=role)
+
+    def operands(self, *places: int) -> tuple[str, ...]:
+        """Return the graph tensors of inputs."""
+        return tuple(self.operand(place) for place in places)
+
+    def role(self, tensor: str) -> str:
+        """Return the role of a graph tensor."""
+        return self.context.graph.tensors[tensor].role
+
+    def dtype(self, name: str) -> str:
+        """Return the storage type of a value."""
+        return self.context.dtype(name, self.node)
+
+    def note(self, text: str) -> None:
+        """Count an assumption."""
+        self.context.notes[text] += 1
+
+    def emit(
+        self, params: Attributes, *inputs: str, suffix: str = "", every_output: bool = False
+    ) -> None:
+        """Add the operator that computes the first result, or every one.
+
+        Further results are optional extras (masks, saved statistics) except in a Split.
+        """
+        names = [name for name in self.node.output if name]
+        outputs = tuple(names if every_output else names[:1])
+        graph = self.context.graph
+        for name in outputs:
+            graph.add_tensor(Tensor(name=name, shape=self.shape(name), dtype=self.dtype(name)))
+        graph.add_op(self.name(suffix), params, inputs, *outputs)
+        self.context.producers.update(dict.fromkeys(outputs, graph.ops[-1]))
+
+    def layout(self, function: str, *inputs: str, moves: bool) -> None:
+        """Add the change of shape or order that computes every result."""
+        elements = sum(prod(self.shape(name)) for name in self.node.output if name)
+        params = Layout(function=function, elements=elements, moves_data=moves)
+        self.emit(params, *inputs, every_output=True)
+
+    def step(
+        self, suffix: str, params: Attributes, *inputs: str, shape: Shape | None = None
+    ) -> str:
+        """Add an operator with a result like the node's first, or of another shape; return it."""
+        output = next(filter(None, self.node.output))
+        shape = self.shape(output) if shape is None else shape
+        return self.put(output + suffix, params, *inputs, shape=shape, op=self.name(suffix))
+
+    def put(
+        self,
+        name: str,
+        params: Attributes,
+        *inputs: str,
+        shape: Shape,
+        op: str = "",
+        dtype: str = "",
+    ) -> str:
+        """Add a tensor (by default of the first result's type) and the operator that makes it."""
+        graph = self.context.graph
+        dtype = dtype or self.dtype(next(filter(None, self.node.output)))
+        graph.add_tensor(Tensor(name=name, shape=shape, dtype=dtype))
+        graph.add_op(op or name, params, inputs, name)
+        return name
+
+
+Handler = Callable[[Emission], None]
+"""Turns one run-time node into operators."""
+
+
+def view(function: str, shape: Shape) -> Layout:
+    """Return a change of shape that moves nothing."""
+    return Layout(function=function, elements=prod(shape), moves_data=False)
