@@ -18,7 +18,7 @@ from ipusim.workload.onnx.indexed import INDEXED_HANDLERS
 from ipusim.workload.onnx.inputs import InputPlan
 from ipusim.workload.onnx.learners import LEARNERS
 from ipusim.workload.onnx.products import COMPUTE_HANDLERS
-from ipusim.workload.onnx.reader import OnnxContents
+from ipusim.workload.onnx.reader import OnnxContents, capital
 from ipusim.workload.onnx.recurrent import RECURRENT_HANDLERS
 from ipusim.workload.onnx.walk import Walk, fitting
 
@@ -48,22 +48,16 @@ class OnnxBuild:
         return self.plan.fixed or self.plan.default
 
     def __call__(self, micro_batch: int | None) -> Graph:
-        """Build the graph.
-
-        Raises
-        ------
-        WorkloadError
-            If the file cannot be built at all, or not at this micro-batch.
-        """
+        """Build the graph; `WorkloadError` says if the file has none, or none of this batch."""
         size = micro_batch or self.batch
         if self.plan.fixed == 0 or size == self.batch:
             return self._graph(self.plan.shapes(size))
         if self.plan.fixed is None:
             shapes = self.plan.shapes(size)
             raise WorkloadError(
-                f"{self._label} has data inputs of shapes {shapes}, which share no leading batch "
-                f"dimension, so micro-batch {micro_batch} is impossible; use 1 to take the file "
-                "as exported."
+                f"{capital(self.contents.source)} has data inputs of shapes {shapes}, which share "
+                f"no leading batch dimension, so micro-batch {micro_batch} is impossible; use "
+                "1 to take the file as exported."
             )
         return self._rebatched(self.plan.fixed, size)
 
@@ -91,14 +85,10 @@ class OnnxBuild:
             possible = False
         if not possible:
             raise WorkloadError(
-                f"{self._label} fixes its batch of {fixed} inside the graph, so micro-batch "
-                f"{size} is impossible; export it with a symbolic batch or use {fixed}."
+                f"{capital(self.contents.source)} fixes its batch of {fixed} inside the graph, so "
+                f"micro-batch {size} is impossible; export it with a symbolic batch or use {fixed}."
             )
         return graph
-
-    @property
-    def _label(self) -> str:
-        return self.contents.source[0].upper() + self.contents.source[1:]
 
 
 def _scales(exported: Graph, rebatched: Graph, before: int, after: int) -> bool:
@@ -127,13 +117,7 @@ def walk(
     *,
     allow_unknown: bool = False,
 ) -> Import:
-    """Build the graph of a file for known shapes.
-
-    Raises
-    ------
-    WorkloadError
-        If the file is damaged, or operators are not supported and not allowed to be unknown.
-    """
+    """Build the graph of a file for known shapes; what is unknown is refused unless allowed."""
     context = ImportContext(contents)
     for name in plan.values:
         array = plan.value(name, shapes)
@@ -168,7 +152,7 @@ def walk(
         _add_extras(emission)
     if not context.graph.ops:
         raise WorkloadError(
-            f"{contents.source[0].upper() + contents.source[1:]} computes nothing from its data "
+            f"{capital(contents.source)} computes nothing from its data "
             "inputs, so there is nothing to simulate."
         )
     graph = context.graph.finish(*[context.operand(name) for name in contents.outputs])
@@ -206,8 +190,8 @@ def unsupported(context: ImportContext) -> WorkloadError:
     more = len(context.unknown) - len(kinds)
     rest = f" and {more} more" if more else ""
     return WorkloadError(
-        f"{context.contents.source[0].upper() + context.contents.source[1:]} has operators that "
-        f"are not supported: {', '.join(kinds)}{rest}; export it without them, or time them as "
+        f"{capital(context.contents.source)} has operators that are not "
+        f"supported: {', '.join(kinds)}{rest}; export it without them, or time them as "
         "memory traffic with --allow-unknown (allow_unknown=True)."
     )
 

@@ -19,7 +19,7 @@ from onnx import helper
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import FLOAT_DTYPES, Op, Tensor
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.onnx.reader import ELEMENT_TYPES, OnnxContents
+from ipusim.workload.onnx.reader import ELEMENT_TYPES, OnnxContents, Stored
 
 _PROTO = onnx.TensorProto
 DTYPES = {
@@ -101,14 +101,9 @@ def node_label(node: Node) -> str:
 
 
 class ImportContext:
-    """State of one import: values known so far, run-time nodes, the graph, what was assumed.
+    """State of one import: values known so far, nodes that run, the graph, and what was assumed.
 
-    Attributes
-    ----------
-    nodes : list of Node
-        Those that run, in order.
-    notes, fused, unknown : Counter
-        Assumptions, fusions and unsupported operators, each with how often.
+    Assumptions (`notes`), fusions and unknown operators are counted.
     """
 
     def __init__(self, contents: OnnxContents) -> None:
@@ -123,14 +118,7 @@ class ImportContext:
         self._aliases: dict[str, str] = {}
         self.producers: dict[str, Op] = {}
         for name, stored in contents.initializers.items():
-            self.values[name] = Value(
-                shape=stored.shape,
-                elem_type=stored.elem_type,
-                static=True,
-                array=stored.array,
-                learnable=True,
-                root=name,
-            )
+            self.keep(name, stored)
 
     def summary(self) -> str:
         """Return in one line what was fused, assumed, and timed as memory traffic alone."""
@@ -204,6 +192,17 @@ class ImportContext:
                 "inputs."
             )
         self.values[name] = value
+
+    def keep(self, name: str, stored: Stored) -> None:
+        """Record an initializer."""
+        self.values[name] = Value(
+            shape=stored.shape,
+            elem_type=stored.elem_type,
+            static=True,
+            array=stored.array,
+            learnable=True,
+            root=name,
+        )
 
     def constant(self, name: str, array: np.ndarray) -> str:
         """Add a constant that an import rule needs; return its name."""

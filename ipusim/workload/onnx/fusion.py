@@ -63,6 +63,15 @@ class Pieces:
             return self.only(readers[0].output[0], *kinds)
         return readers[0] if readers[0].op_type in kinds else None
 
+    def scalings(self, node: Node, most: int) -> list[Node]:
+        """Return the products and quotients that a result goes through, each read by the next."""
+        found: list[Node] = []
+        following = self.only(node.output[0], "Mul", "Div")
+        while following is not None and len(found) < most:
+            found.append(following)
+            following = self.only(following.output[0], "Mul", "Div")
+        return found
+
     def number(self, name: str) -> float | None:
         """Return a constant that is one number."""
         array = self.context.values[name].array
@@ -169,12 +178,7 @@ def gelu(pieces: Pieces, node: Node) -> None:
     constant = pieces.constant_operand(grown) if grown else None
     if constant is None or constant[1] != 1.0:
         return
-    lasts = []
-    current = pieces.only(grown.output[0], "Mul", "Div")
-    while current is not None and len(lasts) < 3:
-        lasts.append(current)
-        current = pieces.only(current.output[0], "Mul", "Div")
-    for last in reversed(lasts):
+    for last in reversed(pieces.scalings(grown, 3)):
         for root in _roots(pieces, node):
             inside = pieces.cone(last, root)
             if inside is None or not _halves(pieces, inside):
@@ -215,11 +219,7 @@ def hard_swish(pieces: Pieces, node: Node) -> None:
     if constant is None or constant[1] != 3.0 or pieces.only(grown.output[0], "Clip") is None:
         return
     x = constant[0]
-    lasts: list[Node] = []
-    current = pieces.only(node.output[0], "Mul", "Div")
-    while current is not None and len(lasts) < 2:
-        lasts.append(current)
-        current = pieces.only(current.output[0], "Mul", "Div")
+    lasts = pieces.scalings(node, 2)
     numbers = [pair[1] for item in lasts if (pair := pieces.constant_operand(item))]
     if not any(abs(number - 6) < 1e-3 or abs(6 * number - 1) < 1e-3 for number in numbers):
         return

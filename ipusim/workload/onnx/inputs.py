@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 
 from ipusim.errors import WorkloadError, nearest_name
-from ipusim.workload.onnx.reader import DataInput
+from ipusim.workload.onnx.reader import DataInput, capital
 
 _BATCH_NAME = re.compile(r"batch|^(n|b)$|(^|_)bs($|_)", re.IGNORECASE)
 _ANONYMOUS = re.compile(r"^$|^\?$|unk__|dynamic_axes|_dim_\d|^s\d+$|^dyn|^None$", re.IGNORECASE)
@@ -74,14 +74,7 @@ def free_sizes(inputs: Sequence[DataInput]) -> dict[str, list[str]]:
 
 
 def plan_inputs(inputs: Sequence[DataInput], given: Given, label: str) -> InputPlan:
-    """Settle the sizes of all inputs.
-
-    Raises
-    ------
-    WorkloadError
-        If something given does not fit the file, or a size is missing; then the message is the line
-        to type.
-    """
+    """Settle the sizes of all inputs; where one is missing, the error is the line to type."""
     _check_names("input", {**given.shapes, **given.values}, [item.name for item in inputs], label)
     values = {
         item.name: _value(item, given.values[item.name], label)
@@ -107,12 +100,7 @@ def plan_inputs(inputs: Sequence[DataInput], given: Given, label: str) -> InputP
         raise WorkloadError(
             f"The inputs of {label} are given batches of {sorted(defaults)}, which must be one."
         )
-    for item in data:
-        shapes[item.name] = [
-            None if _is_batch(size, axis, batch) else _size(size, symbols)
-            for axis, size in enumerate(shapes[item.name])
-        ]
-    for name, shape in filled.items():
+    for name, shape in (shapes | filled).items():
         shapes[name] = [
             None if _is_batch(size, axis, batch) else _size(size, symbols)
             for axis, size in enumerate(shape)
@@ -145,9 +133,7 @@ def _check_names(kind: str, given: Mapping[str, Any], known: list[str], label: s
         if name not in known:
             hint = f"did you mean {nearest_name(name, known)!r}" if known else "it has none"
             listed = f" (it has {', '.join(map(repr, known[:12]))})" if known else ""
-            raise WorkloadError(
-                f"{label[0].upper() + label[1:]} has no {kind} {name!r}{listed}; {hint}?"
-            )
+            raise WorkloadError(f"{capital(label)} has no {kind} {name!r}{listed}; {hint}?")
 
 
 def _check_size(name: str, size: object) -> None:
@@ -292,7 +278,7 @@ def _refuse_free(
     python = [f"dims={dims}"] if dims else []
     python += [f"shapes={whole}"] if whole else []
     raise OpenSizes(
-        f"{label[0].upper() + label[1:]} leaves sizes open ({listed}): add such as "
+        f"{capital(label)} leaves sizes open ({listed}): add such as "
         f"'{' '.join(line)}', in Python {', '.join(python)}.",
         dims,
         whole,

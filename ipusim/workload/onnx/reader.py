@@ -85,14 +85,7 @@ class OnnxContents:
 
 
 def read_onnx(source: str | PathLike[str] | onnx.ModelProto) -> OnnxContents:
-    """Read a file or a model in memory.
-
-    Raises
-    ------
-    WorkloadError
-        If there is no such file, if it is not an ONNX model, or if it uses a feature that has
-        no place in a fixed operator graph.
-    """
+    """Read a file or a model in memory; `WorkloadError` says what is wrong with it."""
     if isinstance(source, onnx.ModelProto):
         model, folder = source, Path()
         name = source.graph.name or "onnx_model"
@@ -155,17 +148,17 @@ def _check_model(model: onnx.ModelProto, label: str) -> None:
     versions = [entry.version for entry in model.opset_import if entry.domain in STANDARD_DOMAINS]
     if not model.ir_version or not model.graph.node or not model.opset_import:
         raise WorkloadError(
-            f"{_capital(label)} holds no operator graph, so it is not an ONNX model or it was cut "
+            f"{capital(label)} holds no operator graph, so it is not an ONNX model or it was cut "
             "short; export it again."
         )
     if versions and not MINIMUM_OPSET <= versions[0] <= MAXIMUM_OPSET:
         raise WorkloadError(
-            f"{_capital(label)} uses operator set {versions[0]}, which must be {MINIMUM_OPSET} or "
+            f"{capital(label)} uses operator set {versions[0]}, which must be {MINIMUM_OPSET} or "
             f"newer and at most {MAXIMUM_OPSET}; export it again."
         )
     if model.graph.sparse_initializer:
         raise WorkloadError(
-            f"{_capital(label)} stores sparse weights, which are not supported; export them dense."
+            f"{capital(label)} stores sparse weights, which are not supported; export them dense."
         )
 
 
@@ -176,7 +169,7 @@ def _check_names(nodes: list[onnx.NodeProto], label: str) -> None:
         texts += [attribute.name for attribute in node.attribute]
         if not all(isinstance(text, str) for text in texts):
             raise WorkloadError(
-                f"{_capital(label)} is damaged: a {node.op_type!r} node has a name that is no "
+                f"{capital(label)} is damaged: a {node.op_type!r} node has a name that is no "
                 "text; export it again."
             )
 
@@ -184,13 +177,14 @@ def _check_names(nodes: list[onnx.NodeProto], label: str) -> None:
 def _check_type(elem_type: int, name: str, label: str) -> int:
     if elem_type == onnx.TensorProto.UNDEFINED or elem_type not in ELEMENT_TYPES:
         raise WorkloadError(
-            f"{_capital(label)} gives {name!r} an element type {elem_type} that does not exist; "
+            f"{capital(label)} gives {name!r} an element type {elem_type} that does not exist; "
             "export it again."
         )
     return elem_type
 
 
-def _capital(label: str) -> str:
+def capital(label: str) -> str:
+    """Return the label of a file as a sentence begins with it."""
     return label[0].upper() + label[1:]
 
 
@@ -200,7 +194,7 @@ def stored(tensor: onnx.TensorProto, label: str, folder: Path = Path()) -> Store
     _check_type(tensor.data_type, tensor.name, label)
     if any(not 0 <= size < LARGEST_SIZE for size in shape):
         raise WorkloadError(
-            f"{_capital(label)} has an initializer {tensor.name!r} of shape {shape}, where every "
+            f"{capital(label)} has an initializer {tensor.name!r} of shape {shape}, where every "
             f"size must be from 0 to {LARGEST_SIZE}; export it again."
         )
     array = None
@@ -212,7 +206,7 @@ def stored(tensor: onnx.TensorProto, label: str, folder: Path = Path()) -> Store
                 array = numpy_helper.to_array(tensor)
         except (ValueError, TypeError, KeyError) as error:
             raise WorkloadError(
-                f"{_capital(label)} has a damaged initializer {tensor.name!r}; export it again."
+                f"{capital(label)} has a damaged initializer {tensor.name!r}; export it again."
             ) from error
     return Stored(elem_type=tensor.data_type, shape=shape, array=array)
 
@@ -270,13 +264,7 @@ DEEPEST = 64
 
 
 def inline_functions(model: onnx.ModelProto, label: str) -> list[onnx.NodeProto]:
-    """Return the nodes of a model, calls of its own functions replaced by what they do.
-
-    Raises
-    ------
-    WorkloadError
-        If functions call each other in a circle or stand for too many nodes.
-    """
+    """Return the nodes of a model, calls of its own functions replaced by what they do."""
     functions = {(item.domain, item.name): item for item in model.functions}
     inliner = _Inliner(functions, label)
     inliner.expand(model.graph.node, ())
@@ -308,8 +296,8 @@ class _Inliner:
                 self.expand(called(node, self.functions[key], prefix), (*active, key))
             if len(self.nodes) + self._calls > LARGEST_BODY:
                 raise WorkloadError(
-                    f"{self.label[0].upper() + self.label[1:]} has more than {LARGEST_BODY} "
-                    "operators, its functions replaced; export a part of the model."
+                    f"{capital(self.label)} has more than {LARGEST_BODY} operators, its "
+                    "functions replaced; export a part of the model."
                 )
 
 
@@ -368,14 +356,9 @@ def renamed(
     prefix: str,
     values: dict[str, onnx.AttributeProto] | None = None,
 ) -> onnx.NodeProto:
-    """Return a node with the names of tensors changed.
+    """Return a node with new names of tensors, and `values` where it refers to attributes.
 
-    Parameters
-    ----------
-    names : dict
-        New names of tensors; results that are not there get the prefix, and are added.
-    values : dict, optional
-        What references to a function's attributes stand for.
+    Results without a new name get the prefix, and are added to the names.
     """
     fresh = copy.deepcopy(node)
     fresh.name = prefix + (node.name or node.op_type)

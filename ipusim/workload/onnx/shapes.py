@@ -70,13 +70,7 @@ class Call:
         return [(found, self.kind())] if isinstance(found, tuple) else found
 
     def array(self, place: int) -> np.ndarray | None:
-        """Return an input that is constant and small; None if it is absent.
-
-        Raises
-        ------
-        WorkloadError
-            If it depends on data.
-        """
+        """Return an input that is constant and small, None if it is absent; refuse one of data."""
         if not self.has(place):
             return None
         name = self.node.input[place]
@@ -714,18 +708,7 @@ _RESHAPED = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 
 
 def evaluate(context: ImportContext, node: Node, shapes: list[Shape] | None) -> list[np.ndarray]:
-    """Return the values of a node whose inputs are all known.
-
-    Parameters
-    ----------
-    shapes : list of tuple, optional
-        Shapes of the outputs, where a rule knows them.
-
-    Raises
-    ------
-    WorkloadError
-        If it cannot be computed.
-    """
+    """Return the values of a node whose inputs are known, given shapes where a rule knows them."""
     arrays = [context.values[name].array for name in node.input if name]
     try:
         with np.errstate(all="ignore"):

@@ -31,6 +31,7 @@ from ipusim.workload.onnx.reader import (
     LARGEST_BODY,
     STANDARD_DOMAINS,
     called,
+    capital,
     definition,
     stored,
 )
@@ -66,13 +67,9 @@ def fitting(context: ImportContext, node: Node) -> Iterator[None]:
 class Walk:
     """Visits nodes in order.
 
-    Parameters
-    ----------
-    composites, handlers
-        What replaces a composite operator, and which operators run (`Walk` only asks whether one
-        is there).
-    rebatch : tuple of int, optional
-        The batch that constant targets of Reshape fix, and the one to put in its place.
+    `composites` are what replaces a composite operator, `handlers` the operators that run (only
+    whether one is there is asked), `rebatch` the batch that constant targets of Reshape fix and the
+    one to put in its place.
     """
 
     def __init__(
@@ -273,21 +270,14 @@ class Walk:
         """Visit a branch or loop body; return the names of its results."""
         if self._depth >= DEEPEST:
             raise WorkloadError(
-                f"{self.context.contents.source[0].upper() + self.context.contents.source[1:]} has "
-                f"more than {DEEPEST} branches or loops within each other; export it again."
+                f"{capital(self.context.contents.source)} has more than {DEEPEST} branches or "
+                "loops within each other; export it again."
             )
         self._depth += 1
         for tensor in graph.initializer:
             scope[tensor.name] = prefix + tensor.name
             item = stored(tensor, self.context.contents.source)
-            self.context.values[prefix + tensor.name] = Value(
-                shape=item.shape,
-                elem_type=item.elem_type,
-                static=True,
-                array=item.array,
-                learnable=True,
-                root=prefix + tensor.name,
-            )
+            self.context.keep(prefix + tensor.name, item)
         for proto in graph.node:
             self.visit(self.node(proto, scope, prefix))
         self._depth -= 1
@@ -317,32 +307,34 @@ class Walk:
 
     def loop(self, node: Node) -> None:
         """Loop: unrolled, up to its trip count or to a condition that is known to end it."""
-        body: onnx.GraphProto = node.given["body"]
         trips = self.context.array(node, 0)
-        unbounded = trips is None or int(trips.reshape(-1)[0]) > LARGEST_BODY
-        limit = LARGEST_BODY if trips is None else min(int(trips.reshape(-1)[0]), LARGEST_BODY)
+        given = LARGEST_BODY + 1 if trips is None else int(trips.reshape(-1)[0])
         condition = node.input[1] if len(node.input) > 1 else ""
-        carried = list(node.input[2:])
-        stacked: list[list[str]] = [[] for _ in range(len(body.output) - 1 - len(carried))]
-        for trip in range(limit):
+        carried, rounds = list(node.input[2:]), []
+        for trip in range(min(given, LARGEST_BODY)):
             value = self.context.values.get(condition)
-            if value is not None and value.array is not None and not bool(np.all(value.array)):
+            known = value is not None and value.array is not None
+            if known and not bool(np.all(value.array)):
                 break
-            if unbounded and (value is None or value.array is None):
+            if given > LARGEST_BODY and not known:
                 self._unknown_trips(node)
-            prefix = f"{node.name or node.output[0]}#{trip}/"
-            counter = self.context.constant(f"{prefix}trip", np.array(trip, np.int64))
-            formal = [item.name for item in body.input]
-            given = [counter, condition or self._true(prefix), *carried]
-            scope = {**node.scope, **dict(zip(formal, given, strict=False))}
-            condition, *results = self._graph(body, scope, prefix)
-            carried, collected = results[: len(carried)], results[len(carried) :]
-            for pieces, piece in zip(stacked, collected, strict=True):
-                pieces.append(piece)
-        self._finish(node, carried, stacked)
+            prefix, counter = self._trip(node, trip)
+            goes_on = condition or self.context.constant(f"{prefix}true", np.array(True))
+            condition, *results = self._body(node, prefix, counter, goes_on, *carried)
+            rounds.append(results[len(carried) :])
+            carried = results[: len(carried)]
+        self._finish(node, carried, rounds)
 
-    def _true(self, prefix: str) -> str:
-        return self.context.constant(f"{prefix}true", np.array(True))
+    def _trip(self, node: Node, trip: int) -> tuple[str, str]:
+        """Return the prefix of names within one round of a loop, and its number as a constant."""
+        prefix = f"{node.name or node.output[0]}#{trip}/"
+        return prefix, self.context.constant(f"{prefix}trip", np.array(trip, np.int64))
+
+    def _body(self, node: Node, prefix: str, *given: str) -> list[str]:
+        """Visit the body of a loop, its inputs bound to these values; return its results."""
+        body: onnx.GraphProto = node.given["body"]
+        bound = dict(zip((item.name for item in body.input), given, strict=False))
+        return self._graph(body, {**node.scope, **bound}, prefix)
 
     def _unknown_trips(self, node: Node) -> None:
         call = Call(self.context, node)
@@ -355,35 +347,30 @@ class Walk:
 
     def scan(self, node: Node) -> None:
         """Scan over an axis of its inputs: unrolled, in whichever direction."""
-        body: onnx.GraphProto = node.given["body"]
         count = node.given["num_scan_inputs"]
-        carried = list(node.input[: len(node.input) - count])
+        carried, rounds = list(node.input[: len(node.input) - count]), []
         scanned = node.input[len(carried) :]
         axes = node.given.get("scan_input_axes") or [0] * count
         length = self.context.value(scanned[0], node).shape[axes[0]]
         parts = Parts(self, node)
-        stacked: list[list[str]] = [[] for _ in range(len(body.output) - len(carried))]
         for trip in range(length):
-            prefix = f"{node.name or node.output[0]}#{trip}/"
-            index = self.context.constant(f"{prefix}trip", np.array(trip, np.int64))
+            prefix, index = self._trip(node, trip)
             pairs = zip(scanned, axes, strict=True)
             slices = [parts("Gather", source, index, axis=axis) for source, axis in pairs]
-            formal = [item.name for item in body.input]
-            scope = {**node.scope, **dict(zip(formal, [*carried, *slices], strict=False))}
-            results = self._graph(body, scope, prefix)
-            carried, collected = results[: len(carried)], results[len(carried) :]
-            for pieces, piece in zip(stacked, collected, strict=True):
-                pieces.append(piece)
-        self._finish(node, carried, stacked)
+            results = self._body(node, prefix, *carried, *slices)
+            rounds.append(results[len(carried) :])
+            carried = results[: len(carried)]
+        self._finish(node, carried, rounds)
 
-    def _finish(self, node: Node, carried: list[str], stacked: list[list[str]]) -> None:
+    def _finish(self, node: Node, carried: list[str], rounds: list[list[str]]) -> None:
+        """Bind what a loop carries on, and join what its rounds give one by one."""
         for output, source in zip(node.output, carried, strict=False):
             self._bind(node, output, source)
-        outputs = zip(node.output[len(carried) :], stacked, strict=False)
-        for place, (output, pieces) in enumerate(outputs):
+        axes = node.given.get("scan_output_axes")
+        for place, output in enumerate(node.output[len(carried) :]):
             if output:
-                places = node.given.get("scan_output_axes") or [0] * len(stacked)
-                self._join(node, pieces, output, axis=places[place], new_axis=True)
+                pieces = [results[place] for results in rounds]
+                self._join(node, pieces, output, axis=axes[place] if axes else 0, new_axis=True)
 
     def _join(
         self, node: Node, pieces: list[str], output: str, *, axis: int, new_axis: bool
