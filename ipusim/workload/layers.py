@@ -217,12 +217,10 @@ class GraphBuilder(TensorBuilder):
         )
         return self.apply(name, params, (updates, indices), (*groups, rows, width))
 
-    def write_rows(self, name: str, table: str, updates: str, indices: str) -> str:
-        """Write (count, width) rows into a stored (rows, width) table; the result is the table."""
-        return self.write_slices(name, table, updates, indices, axis=0)
-
-    def write_slices(self, name: str, table: str, updates: str, indices: str, *, axis: int) -> str:
-        """Write slices across one axis into a stored tensor; the result is the tensor."""
+    def write_slices(
+        self, name: str, table: str, updates: str, indices: str, *, axis: int = 0
+    ) -> str:
+        """Write rows, or slices across another axis, into a stored tensor; the result is that."""
         stored = self.tensors[table]
         rows, count = stored.shape[axis], prod(self.shape(indices))
         width = prod(stored.shape) // rows

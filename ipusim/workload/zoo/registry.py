@@ -95,12 +95,12 @@ def variants(
     """Register networks that differ in one option of a builder, or in several.
 
     A row has the name, the value of the option or a mapping of options, learnt numbers,
-    multiply-accumulates, and the source where each has its own.
+    multiply-accumulates, and a mapping of the facts that it has for itself, if any.
     """
-    for name, value, parameters, macs, *source in rows:
+    for name, value, parameters, macs, *own in rows:
         options = value if isinstance(value, Mapping) else {option: value}
         known = facts | {"parameters": parameters, "macs": macs}
-        known |= {"source": source[0]} if source else {}
+        known |= own[0] if own else {}
         register(Network(name=name, build=partial(build, **options), **known))
 
 

@@ -16,7 +16,6 @@ from ipusim.workload.graph import Gather, Graph
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.training import training_graphs
 from ipusim.workload.zoo.graphs import cluster_gcn, gin
-from ipusim.workload.zoo.graphs.schnet import Config as Clusters
 from ipusim.workload.zoo.layers.graphs import Edges, gru_cell, softmax_at_targets
 
 
@@ -93,7 +92,7 @@ def test_uno_shares_the_towers_of_its_drugs():
 
 
 def test_schnet_sends_messages_along_every_edge():
-    graph = zoo.schnet(config=Clusters(atoms=9, neighbours=2, interactions=1)).graph(5)
+    graph = zoo.schnet(atoms=9, neighbours=2, interactions=1).graph(5)
     assert [p.indices for p in gathers(graph, "add")] == [5 * 9 * 2, 5 * 9]
     assert [p.rows for p in gathers(graph, "add")] == [5 * 9, 5]
 

@@ -7,29 +7,12 @@ products of filters and neighbours' features.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.graphs import Edges, at_sources, at_targets, sum_at_targets
 from ipusim.workload.zoo.registry import network
 
 ATOM_KINDS = 100
 SPACE = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """Sizes of the network and of its clusters: 25 water molecules, the largest of the data set.
-
-    [assumed: every cluster takes that many.] There are `interactions` rounds of messages from so
-    many nearest neighbours; `gaussians` functions spread a distance.
-    """
-
-    features: int = 100
-    interactions: int = 4
-    gaussians: int = 25
-    atoms: int = 75
-    neighbours: int = 28
 
 
 @network(
@@ -40,13 +23,26 @@ class Config:
     parameters=186_701,
     macs=114_378_750,
 )
-def schnet(g: GraphBuilder, batch: int, config: Config = Config()) -> str:
-    """SchNet, from atoms, their places and neighbours to one energy per cluster."""
-    clusters, features = batch, config.features
-    atoms = clusters * config.atoms
-    kinds = g.input("atoms", (clusters, config.atoms), "int32")
+def schnet(
+    g: GraphBuilder,
+    batch: int,
+    *,
+    features: int = 100,
+    interactions: int = 4,
+    gaussians: int = 25,
+    atoms: int = 75,
+    neighbours: int = 28,
+) -> str:
+    """SchNet, from atoms, their places and neighbours to one energy per cluster.
+
+    Clusters are of 25 water molecules, the largest of the data set [assumed: every cluster takes
+    that many]. There are `interactions` rounds of messages from so many nearest neighbours;
+    `gaussians` functions spread a distance.
+    """
+    kinds = g.input("atoms", (batch, atoms), "int32")
+    atoms *= batch
     places = g.input("positions", (atoms, SPACE))
-    count = atoms * config.neighbours
+    count = atoms * neighbours
     edges = Edges(
         sources=g.input("sources", (count,), "int32"),
         targets=g.input("targets", (count,), "int32"),
@@ -54,15 +50,15 @@ def schnet(g: GraphBuilder, batch: int, config: Config = Config()) -> str:
     )
     cluster_of_atom = g.input("batch", (atoms,), "int32")
     x = g.gather("embedding", g.parameter("embedding.weight", (ATOM_KINDS, features)), kinds)
-    spread, cutoff = _distances(g, places, edges, config)
-    for number in range(config.interactions):
+    spread, cutoff = _distances(g, places, edges, gaussians)
+    for number in range(interactions):
         x = _interaction(g, f"interactions.{number}", x, spread, cutoff, edges, features)
     x = _shifted_softplus(g, "lin1.act", g.linear("lin1", x, features // 2))
     x = g.linear("lin2", x, 1)
-    return g.scatter_add("readout", x, cluster_of_atom, clusters)
+    return g.scatter_add("readout", x, cluster_of_atom, batch)
 
 
-def _distances(g: GraphBuilder, places: str, edges: Edges, config: Config) -> tuple[str, str]:
+def _distances(g: GraphBuilder, places: str, edges: Edges, gaussians: int) -> tuple[str, str]:
     """Return Gaussians of every edge's length, and the factor that fades long edges out."""
     (count,) = g.shape(edges.sources)
     ends = (
@@ -74,8 +70,8 @@ def _distances(g: GraphBuilder, places: str, edges: Edges, config: Config) -> tu
     )
     squares = g.reduce("distance.sum", "sum", squares, axis=1)
     length = g.reshape("distance.column", g.elementwise("distance", "sqrt", squares), (count, 1))
-    x = g.expand("gaussians.spread", length, (count, config.gaussians))
-    centres = g.parameter("gaussians.offset", (config.gaussians,), "constant")
+    x = g.expand("gaussians.spread", length, (count, gaussians))
+    centres = g.parameter("gaussians.offset", (gaussians,), "constant")
     x = g.elementwise("gaussians.sub", "sub", x, centres)
     x = g.elementwise("gaussians.scale", "scale", g.elementwise("gaussians.square", "square", x))
     cutoff = g.elementwise("cutoff.cos", "cos", g.elementwise("cutoff.angle", "scale", length))

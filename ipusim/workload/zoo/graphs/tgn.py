@@ -10,7 +10,6 @@ the memory back.
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
 
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.graphs import (
@@ -22,7 +21,7 @@ from ipusim.workload.zoo.layers.graphs import (
     sum_at_targets,
     time_encoding,
 )
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import variants
 
 WIKIPEDIA_NODES = 9227
 EDGE_FEATURES = 172
@@ -175,9 +174,9 @@ def _write_memory(
     if len(memory.tables) == 1:
         rows = (g.concat("write.rows", *rows, axis=1),)
     for part, (table, updates) in enumerate(zip(memory.tables, rows, strict=True)):
-        g.write_rows(f"write.table{part}", table, updates, chosen)
+        g.write_slices(f"write.table{part}", table, updates, chosen)
     times = g.concat("write.times.rows", now, since, targets, axis=1)
-    g.write_rows("write.times", memory.times, times, chosen)
+    g.write_slices("write.times", memory.times, times, chosen)
 
 
 def _attend_at_nodes(g: GraphBuilder, name: str, x: str, edges: Edges, attributes: str) -> str:
@@ -237,22 +236,14 @@ def _attend(
     return g.elementwise(f"{name}.add", "add", skip, summed)
 
 
-tgn = partial(
-    network,
-    family="tgn",
-    source="arXiv 2006.10637, as in graphcore/examples tags v2.4.0 and v3.3.0",
-    note="How many edge slots are padding is assumed.",
-    loss="binary_cross_entropy",
+# Events of a batch as the recipes of TensorFlow and of PyTorch Geometric have them.
+NETWORKS = (
+    ("tgn_tensorflow", TENSORFLOW, 260_401, 370_971_600, {"default_batch": 200}),
+    ("tgn_pytorch", PYTORCH, 260_401, 143_069_600, {"default_batch": 40}),
 )
-
-
-@tgn(default_batch=200, parameters=260_401, macs=370_971_600)
-def tgn_tensorflow(g: GraphBuilder, batch: int) -> str:
-    """TGN of the TensorFlow recipe, 200 events a batch."""
-    return build(g, batch, TENSORFLOW)
-
-
-@tgn(default_batch=40, parameters=260_401, macs=143_069_600)
-def tgn_pytorch(g: GraphBuilder, batch: int) -> str:
-    """TGN of the PyTorch Geometric recipe, 40 events a batch."""
-    return build(g, batch, PYTORCH)
+FACTS = {
+    "family": "tgn",
+    "source": "arXiv 2006.10637, as in graphcore/examples tags v2.4.0 and v3.3.0",
+    "note": "How many edge slots are padding is assumed.",
+}
+variants(build, NETWORKS, loss="binary_cross_entropy", **FACTS)

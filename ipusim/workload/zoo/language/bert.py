@@ -22,7 +22,7 @@ from ipusim.workload.zoo.layers.transformer import (
     packed_mask,
     post_norm_layer,
 )
-from ipusim.workload.zoo.registry import Network, register
+from ipusim.workload.zoo.registry import Network, variants
 
 VOCABULARY = 30522
 POSITIONS = 512
@@ -38,7 +38,7 @@ LOSSES = {
 PopART, PyTorch and TensorFlow 1 (graphcore/examples v2.4.0, applications/*/bert)."""
 HEADS = tuple(LOSSES)
 OWN_SETTINGS = ("masked_tokens", "vocabulary", "packed")
-SOURCE = "arXiv 1810.04805, as in Hugging Face transformers"
+FACTS = {"family": "bert", "source": "arXiv 1810.04805, as in Hugging Face transformers"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,20 +174,8 @@ large = partial(_sized, 24, 1024, 16)
 
 def model(name: str, config: Config) -> Model:
     """Return a model that the zoo does not list."""
-    return entry(name, config)()
-
-
-def entry(name: str, config: Config, parameters: int = 0, macs: int = 0) -> Network:
-    """Return what the zoo would know of a BERT."""
-    return Network(
-        name=name,
-        build=partial(build, config=config),
-        family="bert",
-        source=SOURCE,
-        loss=LOSSES[config.head],
-        parameters=parameters,
-        macs=macs,
-    )
+    known = {"loss": LOSSES[config.head], "parameters": 0, "macs": 0, **FACTS}
+    return Network(name=name, build=partial(build, config=config), **known)()
 
 
 MASKED_TOKENS = {128: 20, 384: 56, 512: 76}
@@ -199,60 +187,44 @@ MOST_PACKED = 3
 KERAS_VOCABULARY = 30400
 """As configs/squad_base_checkpoint_path.json there sets it."""
 
-SQUAD = {
-    "bert_base_squad": base(384, "question_answering"),
-    "bert_large_squad": large(384, "question_answering"),
-    "bert_base_squad_sl128": base(128, "question_answering"),
-    "bert_large_squad_sl128": large(128, "question_answering"),
-    "bert_base_squad_sl512_keras": base(
-        512, "question_answering", vocabulary=KERAS_VOCABULARY, attention_bias=False
-    ),
-    "bert_base_squad_sl512_hugging_face": base(
-        512, "question_answering", fused_query_key_value=False, activation="erf_gelu"
-    ),
-}
+ANSWERING = {"head": "question_answering"}
+KERAS = base(512, **ANSWERING, vocabulary=KERAS_VOCABULARY, attention_bias=False)
+HUGGING_FACE = base(512, **ANSWERING, fused_query_key_value=False, activation="erf_gelu")
+SQUAD = (
+    ("bert_base_squad", base(384, **ANSWERING), 108_893_186, 35_333_406_720),
+    ("bert_large_squad", large(384, **ANSWERING), 334_094_338, 123_212_660_736),
+    ("bert_base_squad_sl128", base(128, **ANSWERING), 108_893_186, 11_173_822_464),
+    ("bert_large_squad_sl128", large(128, **ANSWERING), 334_094_338, 39_460_274_176),
+    ("bert_base_squad_sl512_keras", KERAS, 108_762_626, 48_319_168_512),
+    ("bert_base_squad_sl512_hugging_face", HUGGING_FACE, 108_893_186, 48_319_168_512),
+)
 """Fine-tuning. That in Keras (graphcore/examples nlp/bert/tensorflow2 at tag v3.0.0, and before
 that applications/tensorflow2/bert at v2.4.0) pads texts to the 512 tokens that the tokenizer
 allows, since no length is given. At v3.0.0 query, key and value come from one product and
 attention has no biases; at v2.4.0 the layers are those of transformers."""
 
-PRETRAINING = {
-    f"bert_{size}_{prefix}pretraining_sl{length}{suffix}": make(
-        length,
-        "pretraining",
-        masked_tokens=MASKED_TOKENS[length],
-        packed=packed,
-        attention_dropout=bool(suffix),
-    )
-    for size, make, prefix, packed, suffix, lengths in (
-        ("base", base, "", 1, "", MASKED_TOKENS),
-        ("large", large, "", 1, "", MASKED_TOKENS),
-        ("base", base, "", 1, "_attention_dropout", (128, 384)),
-        ("large", large, "packed_", MOST_PACKED, "", (128, 512)),
-    )
-    for length in lengths
-}
-"""Pre-training drops no attention weights unless the name says so."""
 
-COUNTS = {
-    "bert_base_squad": (108_893_186, 35_333_406_720),
-    "bert_large_squad": (334_094_338, 123_212_660_736),
-    "bert_base_squad_sl128": (108_893_186, 11_173_822_464),
-    "bert_large_squad_sl128": (334_094_338, 39_460_274_176),
-    "bert_base_squad_sl512_keras": (108_762_626, 48_319_168_512),
-    "bert_base_squad_sl512_hugging_face": (108_893_186, 48_319_168_512),
-    "bert_base_pretraining_sl128": (110_106_428, 11_654_831_616),
-    "bert_base_pretraining_sl384": (110_106_428, 36_679_128_576),
-    "bert_base_pretraining_sl512": (110_106_428, 50_145_308_160),
-    "bert_large_pretraining_sl128": (336_226_108, 40_107_124_736),
-    "bert_large_pretraining_sl384": (336_226_108, 125_021_898_752),
-    "bert_large_pretraining_sl512": (336_226_108, 169_959_811_072),
-    "bert_base_pretraining_sl128_attention_dropout": (110_106_428, 11_654_831_616),
-    "bert_base_pretraining_sl384_attention_dropout": (110_106_428, 36_679_128_576),
-    "bert_large_packed_pretraining_sl128": (336_226_108, 40_109_225_984),
-    "bert_large_packed_pretraining_sl512": (336_226_108, 169_961_912_320),
-}
-"""Learnt numbers, and multiply-accumulates of one item."""
+def pretraining(make: Callable[..., Config], length: int, **settings: Any) -> Config:
+    """Return a BERT for pre-training, which drops attention weights only if told to."""
+    settings = {"masked_tokens": MASKED_TOKENS[length], "attention_dropout": False} | settings
+    return make(length, "pretraining", **settings)
 
-for _name, _config in (SQUAD | PRETRAINING).items():
-    register(entry(_name, _config, *COUNTS[_name]))
+
+DROPS, PACKED = {"attention_dropout": True}, {"packed": MOST_PACKED}
+PRETRAINING = tuple(
+    (f"bert_{name}", pretraining(make, length, **settings), *counts)
+    for name, make, length, settings, *counts in (
+        ("base_pretraining_sl128", base, 128, {}, 110_106_428, 11_654_831_616),
+        ("base_pretraining_sl384", base, 384, {}, 110_106_428, 36_679_128_576),
+        ("base_pretraining_sl512", base, 512, {}, 110_106_428, 50_145_308_160),
+        ("large_pretraining_sl128", large, 128, {}, 336_226_108, 40_107_124_736),
+        ("large_pretraining_sl384", large, 384, {}, 336_226_108, 125_021_898_752),
+        ("large_pretraining_sl512", large, 512, {}, 336_226_108, 169_959_811_072),
+        ("base_pretraining_sl128_attention_dropout", base, 128, DROPS, 110_106_428, 11_654_831_616),
+        ("base_pretraining_sl384_attention_dropout", base, 384, DROPS, 110_106_428, 36_679_128_576),
+        ("large_packed_pretraining_sl128", large, 128, PACKED, 336_226_108, 40_109_225_984),
+        ("large_packed_pretraining_sl512", large, 512, PACKED, 336_226_108, 169_961_912_320),
+    )
+)
+variants(build, SQUAD, loss=LOSSES["question_answering"], **FACTS)
+variants(build, PRETRAINING, loss=LOSSES["pretraining"], **FACTS)

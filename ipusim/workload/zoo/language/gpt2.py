@@ -6,8 +6,6 @@ Radford et al. (2019), with the parameters and shapes of Hugging Face transforme
 
 from __future__ import annotations
 
-from functools import partial
-
 from ipusim.errors import WorkloadError
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.transformer import (
@@ -17,7 +15,7 @@ from ipusim.workload.zoo.layers.transformer import (
     large_where_zero,
     pre_norm_layer,
 )
-from ipusim.workload.zoo.registry import network, variants
+from ipusim.workload.zoo.registry import variants
 
 VOCABULARY = 50257
 POSITIONS = 1024
@@ -90,15 +88,14 @@ def gpt2(
     return g.argmax("argmax", x) if argmax else x
 
 
-_network = partial(network, family="gpt2", source=SOURCE)
-scoring = partial(_network, loss="cross_entropy_accuracy")
-
+FACTS = {"family": "gpt2", "source": SOURCE}
+SCORING = FACTS | {"loss": "cross_entropy_accuracy"}
 UNPADDED = (
     ("gpt2_small", "small", 124_439_808, 145_824_153_600),
     ("gpt2_medium", "medium", 354_823_168, 413_475_536_896),
     ("gpt2_large", "large", 774_030_080, 887_285_350_400),
 )
-variants(gpt2, UNPADDED, "size", family="gpt2", source=SOURCE, loss="cross_entropy_accuracy")
+variants(gpt2, UNPADDED, "size", **SCORING)
 
 NARROW_MASK = 128
 
@@ -114,11 +111,11 @@ PADDED = (
 PopTorch promotes operands as PyTorch does from SDK 3.0 on (poptorch/source/ImplicitCasting.cpp);
 the one with 128 tokens is of SDK 2.3, which narrowed the float32 operand of two by default."""
 
-for _size, _tokens, _parameters, _macs in PADDED:
+for _size, _tokens, *_counts in PADDED:
     _options = {"size": _size, "sequence_length": _tokens, "vocabulary": PADDED_VOCABULARY}
-    _counts = {"parameters": _parameters, "macs": _macs}
     _name = f"gpt2_{_size}_padded_sl{_tokens}"
-    scoring(_name, **_counts)(partial(gpt2, **_options, wide_mask=_tokens != NARROW_MASK))
+    _wide = {"wide_mask": _tokens != NARROW_MASK}
+    variants(gpt2, [(_name, _options | _wide, *_counts)], **SCORING)
     if _tokens == POSITIONS:
         # Those that hand back tokens instead of scores.
-        _network(f"{_name}_argmax", **_counts)(partial(gpt2, **_options, argmax=True))
+        variants(gpt2, [(f"{_name}_argmax", _options | {"argmax": True}, *_counts)], **FACTS)

@@ -50,11 +50,6 @@ def swish(g: GraphBuilder, name: str, x: str) -> str:
     return g.elementwise(name, "mul", x, g.elementwise(f"{name}.sigmoid", "sigmoid", x))
 
 
-def masked(g: GraphBuilder, name: str, x: str, mask: str) -> str:
-    """Multiply rows by a 0/1 mask (N x T, 1)."""
-    return g.elementwise(name, "mul", x, mask)
-
-
 def gather_lengths(g: GraphBuilder, name: str, x: str, batch: int, frames: int) -> str:
     """Repeat each row (N x T, C) for as many frames as its symbol lasts: (N x frames, C).
 

@@ -13,14 +13,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.layers.speech import (
-    conv_along_time,
-    gather_lengths,
-    masked,
-    multiply_lengths,
-)
+from ipusim.workload.zoo.layers.speech import conv_along_time, gather_lengths, multiply_lengths
 from ipusim.workload.zoo.layers.transformer import Shape, attention
-from ipusim.workload.zoo.registry import network
+from ipusim.workload.zoo.registry import variants
 
 SYMBOLS, FRAMES, MELS = 189, 870, 80
 HIDDEN, KERNEL = 384, 3
@@ -40,17 +35,18 @@ def _block(
     mask, scores_mask = masks
     y = attention(g, f"{prefix}.attention", x, shape, mask=scores_mask)
     y = g.elementwise(f"{prefix}.attention.add", "add", y, x)
-    x = masked(g, f"{prefix}.attention.masked", g.layer_norm(f"{prefix}.attention.norm", y), mask)
+    x = g.layer_norm(f"{prefix}.attention.norm", y)
+    x = g.elementwise(f"{prefix}.attention.masked", "mul", x, mask)
     y = conv_along_time(g, f"{prefix}.conv1", x, shape.batch, shape.inner, KERNEL)
     if config.postnet:
-        y = masked(g, f"{prefix}.conv1.masked", y, mask)
+        y = g.elementwise(f"{prefix}.conv1.masked", "mul", y, mask)
     y = _activate(g, f"{prefix}.conv1.act", y, config.activation, trained=config.given_variance)
     y = conv_along_time(g, f"{prefix}.conv2", y, shape.batch, shape.hidden, KERNEL)
     if config.postnet:
-        y = masked(g, f"{prefix}.conv2.masked", y, mask)
+        y = g.elementwise(f"{prefix}.conv2.masked", "mul", y, mask)
     y = g.elementwise(f"{prefix}.conv2.dropout", "dropout", y)
     y = g.elementwise(f"{prefix}.conv2.add", "add", y, x)
-    return masked(g, f"{prefix}.masked", g.layer_norm(f"{prefix}.norm", y), mask)
+    return g.elementwise(f"{prefix}.masked", "mul", g.layer_norm(f"{prefix}.norm", y), mask)
 
 
 def _activate(g: GraphBuilder, name: str, x: str, activation: str, *, trained: bool) -> str:
@@ -75,13 +71,13 @@ def _activate(g: GraphBuilder, name: str, x: str, activation: str, *, trained: b
 
 def _predictor(g: GraphBuilder, prefix: str, x: str, batch: int, mask: str) -> str:
     """Add the prediction of one value per symbol: (N x T, H) to (N, T)."""
-    x = masked(g, f"{prefix}.mask_in", x, mask)
+    x = g.elementwise(f"{prefix}.mask_in", "mul", x, mask)
     for layer in range(2):
         x = conv_along_time(g, f"{prefix}.conv{layer}", x, batch, PREDICTOR, KERNEL)
         x = g.elementwise(f"{prefix}.act{layer}", "relu", x)
         x = g.layer_norm(f"{prefix}.norm{layer}", x)
         x = g.elementwise(f"{prefix}.dropout{layer}", "dropout", x)
-    x = masked(g, f"{prefix}.mask_out", g.linear(f"{prefix}.output", x, 1), mask)
+    x = g.elementwise(f"{prefix}.mask_out", "mul", g.linear(f"{prefix}.output", x, 1), mask)
     return g.reshape(f"{prefix}.values", x, (batch, g.shape(x)[0] // batch))
 
 
@@ -213,12 +209,10 @@ def _postnet(g: GraphBuilder, mel: str, batch: int, mask: str, *, trained: bool)
         if layer < last:
             y = g.elementwise(f"postnet.tanh{layer}", "tanh", y)
         y = g.elementwise(f"postnet.dropout{layer}", "dropout", y)
-    y = masked(g, "postnet.mask", y, mask)
+    y = g.elementwise("postnet.mask", "mul", y, mask)
     return g.elementwise("mel_after", "add", mel, y)
 
 
-fastspeech = partial(network, family="fastspeech")
-TENSORFLOW = "graphcore/examples@v3.1.0:speech/fastspeech2/tensorflow2"
 FASTPITCH = Config(
     symbols=148,
     layers=6,
@@ -233,37 +227,27 @@ FASTPITCH = Config(
 )
 
 
-@fastspeech(
-    source=TENSORFLOW,
-    note="for inference; 189 symbols, 870 frames; the lengths to which symbols are stretched are "
-    "taken as known",
-    parameters=29_552_579,
-    macs=19_011_604_992,
+TENSORFLOW = "graphcore/examples@v3.1.0:speech/fastspeech2/tensorflow2"
+# Trained with given durations, pitch and energy; as it speaks they are its own predictions.
+SPEAKING = {
+    "source": TENSORFLOW,
+    "note": "for inference; 189 symbols, 870 frames; the lengths to which symbols are stretched "
+    "are taken as known",
+}
+TRAINING = {
+    "source": TENSORFLOW,
+    "note": "189 symbols, 870 frames; the absolute error of the mel frames is trained as a square",
+    "loss": "mean_squared",
+}
+PYTORCH = {
+    "source": "graphcore/examples@v3.3.0:speech/fastpitch/pytorch",
+    "note": "189 symbols, 870 frames",
+    "loss": "mean_squared",
+}
+GIVEN = Config(given_variance=True)
+NETWORKS = (
+    ("fastspeech2", Config(), 29_552_579, 19_011_604_992, SPEAKING),
+    ("fastspeech2_training", GIVEN, 29_552_579, 19_011_604_992, TRAINING),
+    ("fastpitch", FASTPITCH, 44_771_154, 23_995_783_296, PYTORCH),
 )
-def fastspeech2(g: GraphBuilder, batch: int) -> tuple[str, ...]:
-    """FastSpeech 2 as it speaks: durations, pitch and energy are its own predictions."""
-    return build(g, batch, Config())  # trained with given values only
-
-
-@fastspeech(
-    source=TENSORFLOW,
-    note="189 symbols, 870 frames; the absolute error of the mel frames is trained as a square",
-    loss="mean_squared",
-    parameters=29_552_579,
-    macs=19_011_604_992,
-)
-def fastspeech2_training(g: GraphBuilder, batch: int) -> tuple[str, ...]:
-    """FastSpeech 2 as it is trained: durations, pitch and energy are given."""
-    return build(g, batch, Config(given_variance=True))
-
-
-@fastspeech(
-    source="graphcore/examples@v3.3.0:speech/fastpitch/pytorch",
-    note="189 symbols, 870 frames",
-    loss="mean_squared",
-    parameters=44_771_154,
-    macs=23_995_783_296,
-)
-def fastpitch(g: GraphBuilder, batch: int) -> tuple[str, ...]:
-    """FastPitch as it is trained: durations and pitch are given."""
-    return build(g, batch, FASTPITCH)
+variants(build, NETWORKS, family="fastspeech")

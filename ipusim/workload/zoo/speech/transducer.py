@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ipusim.workload.graph import Elementwise, MatMul, Norm
+from ipusim.workload.graph import Elementwise, Norm
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.registry import variants
 
@@ -140,8 +140,7 @@ def _join(g: GraphBuilder, steps: str, labels: str, batch: int, config: Config) 
         x = g.elementwise(f"{name}.dropout", "dropout", x)
         rows = batch * taken * columns
         x = g.reshape(f"{name}.rows", x, (rows, joint))
-        product = MatMul(m=rows, k=joint, n=SYMBOLS, weights_operand=True)
-        x = g.apply(f"{name}.output", product, (x, weight), (rows, SYMBOLS))
+        x = g.matmul(f"{name}.output", x, weight)
         added = Elementwise.in_place("bias_add", rows * SYMBOLS, broadcast=True)
         x = g.apply(f"{name}.output.bias_add", added, (x, bias), (rows, SYMBOLS))
         x = g.softmax(f"{name}.log_softmax", x, log=True)
@@ -169,7 +168,7 @@ LARGE = replace(SMALL, frames=659, layers=14, hidden=768, prediction_layers=2)
 EXAMPLES = "graphcore/examples@v3.1.0:speech/transformer_transducer/popart/training"
 MLPERF = "mlcommons/training_results_v2.0: Graphcore, rnnt, configs/transducer-large-1023sp.yaml"
 NETWORKS = (
-    ("transformer_transducer", SMALL, 13_978_368, 26_248_175_616, EXAMPLES),
-    ("transformer_transducer_large", LARGE, 107_997_952, 58_506_006_528, MLPERF),
+    ("transformer_transducer", SMALL, 13_978_368, 26_248_175_616, {"source": EXAMPLES}),
+    ("transformer_transducer_large", LARGE, 107_997_952, 58_506_006_528, {"source": MLPERF}),
 )
 variants(build, NETWORKS, family="rnn-t", note=NOTE, loss="identity")

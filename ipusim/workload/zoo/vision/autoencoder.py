@@ -19,7 +19,6 @@ depth, whose activations fill the chip without a dense bottleneck, are four time
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from ipusim.workload.layers import GraphBuilder
@@ -34,19 +33,6 @@ SOURCE = "TAMU, PEARC'22 section 3.3 (residual blocks, one bottleneck, 28x28x1, 
 NOTE = "Assumed architecture: the paper publishes neither code nor layer sizes."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """Sizes of the autoencoder; change these and nothing else.
-
-    The field halves from a stage to the next; encoder and decoder have `blocks` residual blocks
-    each. The bottleneck keeps `code_features` numbers of an image.
-    """
-
-    channels: tuple[int, ...] = (128, 256, 512)
-    blocks: tuple[int, ...] = (3, 3, 3)
-    code_features: int = 648
-
-
 @network(
     family="tamu-autoencoder",
     source=SOURCE,
@@ -55,21 +41,31 @@ class Config:
     parameters=36_351_625,
     macs=414_855_168,
 )
-def tamu_autoencoder(g: GraphBuilder, batch: int, config: Config = Config()) -> str:
-    """TAMU's MNIST autoencoder as assumed here, from an image (N, 1, 28, 28) to another."""
-    channels = config.channels
+def tamu_autoencoder(
+    g: GraphBuilder,
+    batch: int,
+    *,
+    channels: tuple[int, ...] = (128, 256, 512),
+    blocks: tuple[int, ...] = (3, 3, 3),
+    code_features: int = 648,
+) -> str:
+    """TAMU's MNIST autoencoder as assumed here, from an image (N, 1, 28, 28) to another.
+
+    The field halves from a stage to the next; encoder and decoder have so many residual blocks in
+    each. The bottleneck keeps `code_features` numbers of an image.
+    """
     x = g.input("images", (batch, IMAGE_CHANNELS, IMAGE_SIZE, IMAGE_SIZE))
     x = _settle(g, "stem", g.conv("stem.conv", x, channels[0], 3, padding=1))
-    for stage, (width, blocks) in enumerate(zip(channels, config.blocks, strict=True)):
-        for block in range(blocks):
+    for stage, (width, count) in enumerate(zip(channels, blocks, strict=True)):
+        for block in range(count):
             stride = 2 if stage and block == 0 else 1
             x = _residual(g, f"encoder.{stage}.{block}", x, width, stride)
     field = g.shape(x)
-    x = g.linear("code", g.flatten("code.flatten", x), config.code_features)
+    x = g.linear("code", g.flatten("code.flatten", x), code_features)
     x = g.linear("decoder", g.elementwise("code.relu", "relu", x), prod(field[1:]))
     x = g.elementwise("decoder.relu", "relu", g.reshape("decoder.reshape", x, field))
     for stage in range(len(channels) - 1, -1, -1):
-        for block in range(config.blocks[stage]):
+        for block in range(blocks[stage]):
             x = _residual(g, f"decoder.{stage}.{block}", x, channels[stage], 1)
         if stage:
             prefix = f"decoder.{stage}.enlarge"
