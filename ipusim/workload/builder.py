@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from math import prod
 
 from ipusim.errors import WorkloadError
-from ipusim.workload.graph import (
-    Attributes,
-    Cast,
-    Elementwise,
-    Graph,
-    Layout,
-    Op,
-    Sort,
-    Tensor,
-)
+from ipusim.workload.graph import Attributes, Cast, Elementwise, Graph, Layout, Op, Sort, Tensor
 
 
 class TensorBuilder:
@@ -144,8 +136,7 @@ class TensorBuilder:
 
     def narrow(self, name: str, x: str, *, axis: int, size: int) -> str:
         """Add a view of the first `size` elements along one axis."""
-        shape = self.shape(x)
-        result = (*shape[:axis], size, *shape[axis + 1 :])
+        result = _sized(self.shape(x), axis, size)
         return self._layout(name, "slice", x, result, moves_data=False)
 
     def roll(self, name: str, x: str) -> str:
@@ -158,8 +149,7 @@ class TensorBuilder:
 
     def pad(self, name: str, x: str, *, axis: int, size: int) -> str:
         """Add zeros after the end of one axis, up to `size` elements."""
-        shape = self.shape(x)
-        result = (*shape[:axis], size, *shape[axis + 1 :])
+        result = _sized(self.shape(x), axis, size)
         return self._layout(name, "pad", x, result, moves_data=True)
 
     def expand(self, name: str, x: str, shape: tuple[int, ...]) -> str:
@@ -187,23 +177,15 @@ class TensorBuilder:
         With `view` the parts stay where they lie and what reads the result fetches them from
         there, as frameworks do where nothing overwrites a part (poplar::concat).
         """
-        shape = self.shape(inputs[0])
         size = sum(self.shape(x)[axis] for x in inputs)
-        result = (*shape[:axis], size, *shape[axis + 1 :])
+        result = _sized(self.shape(inputs[0]), axis, size)
         params = Layout(function="concat", elements=prod(result), moves_data=not view)
         return self.apply(name, params, inputs, result)
 
     def unstack(self, name: str, x: str) -> tuple[str, ...]:
         """Add views of the slices of a tensor along its first axis, which they no longer have."""
         parts, *shape = self.shape(x)
-        dtype = self.tensors[x].dtype
-        outputs = tuple(
-            self.add_tensor(Tensor(name=f"{name}.out{part}", shape=tuple(shape), dtype=dtype))
-            for part in range(parts)
-        )
-        params = Layout(function="split", elements=prod(self.shape(x)), moves_data=False)
-        self.add_op(name, params, (x,), *outputs)
-        return outputs
+        return self._parts(name, x, [tuple(shape)] * parts)
 
     def split(self, name: str, x: str, sizes: tuple[int, ...], *, axis: int) -> tuple[str, ...]:
         """Add views of the parts of a tensor along one axis, as long together as that."""
@@ -212,17 +194,15 @@ class TensorBuilder:
             raise WorkloadError(
                 f"Operator {name!r} cannot split {shape[axis]} elements into parts of {sizes}."
             )
+        return self._parts(name, x, [_sized(shape, axis, size) for size in sizes])
+
+    def _parts(self, name: str, x: str, shapes: list[tuple[int, ...]]) -> tuple[str, ...]:
+        whole = self.tensors[x]
         outputs = tuple(
-            self.add_tensor(
-                Tensor(
-                    name=f"{name}.out{part}",
-                    shape=(*shape[:axis], size, *shape[axis + 1 :]),
-                    dtype=self.tensors[x].dtype,
-                )
-            )
-            for part, size in enumerate(sizes)
+            self.add_tensor(Tensor(name=f"{name}.out{part}", shape=shape, dtype=whole.dtype))
+            for part, shape in enumerate(shapes)
         )
-        params = Layout(function="split", elements=prod(shape), moves_data=False)
+        params = Layout(function="split", elements=whole.elements, moves_data=False)
         self.add_op(name, params, (x,), *outputs)
         return outputs
 
@@ -267,9 +247,7 @@ class TensorBuilder:
         for name in outputs:
             tensor = tensors[name]
             if tensor.role == "activation":
-                tensors[name] = Tensor(
-                    name=name, shape=tensor.shape, dtype=tensor.dtype, role="output"
-                )
+                tensors[name] = replace(tensor, role="output", alias_of=None)
         stored = ("input", "parameter", "constant", "state")
         available = [t.name for t in tensors.values() if t.role in stored]
         return Graph(
@@ -281,6 +259,10 @@ class TensorBuilder:
             streamed=tuple(self._streamed),
             fixed=tuple(self._fixed),
         ).validate()
+
+
+def _sized(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
+    return (*shape[:axis], size, *shape[axis + 1 :])
 
 
 def topological_order(ops: Iterable[Op], available: Iterable[str]) -> tuple[Op, ...]:

@@ -189,7 +189,12 @@ class Graph:
                         f"Operator {op.name!r} writes {name!r}, which already has a value."
                     )
                 available.add(name)
-            _check_shapes(op, self.tensors)
+            for name, count in op.params.sizes(op):
+                if self.tensors[name].elements != count:
+                    raise WorkloadError(
+                        f"Operator {op.name!r} expects {count} elements in {name!r}, which has "
+                        f"shape {self.tensors[name].shape}."
+                    )
         for name in (*self.inputs, *self.outputs):
             if name not in self.tensors or name not in available:
                 raise WorkloadError(f"Graph {self.name!r} exchanges unknown tensor {name!r}.")
@@ -231,12 +236,3 @@ def _settle_cast(op: Op, tensors: Mapping[str, Tensor]) -> Op:
         identity = Layout(function="identity", elements=op.params.elements, moves_data=False)
         return replace(op, params=identity)
     return replace(op, params=replace(op.params, to=target))
-
-
-def _check_shapes(op: Op, tensors: Mapping[str, Tensor]) -> None:
-    for name, count in op.params.sizes(op):
-        if tensors[name].elements != count:
-            raise WorkloadError(
-                f"Operator {op.name!r} expects {count} elements in {name!r}, which has shape "
-                f"{tensors[name].shape}."
-            )

@@ -123,23 +123,13 @@ def _update_parameter(
             dtype=like.dtype if target in stored else wide,
             alias_of=stored[target].name if target in stored else None,
         )
-        ops.append(
-            Op(
-                name=output,
-                params=_attributes(function, read, in_place=in_place),
-                inputs=tuple(tensor.name for tensor in read),
-                outputs=(output,),
-                phase="update",
-                source=name,
-            )
+        elements, count_read = read[0].elements, len(read)
+        params: Attributes = Elementwise(
+            function=function, n_inputs=count_read, elements=elements, in_place_ok=in_place
         )
+        if function == "norm":
+            params = Reduce(function="sumsquare", outer=1, reduced=elements, inner=1)
+        inputs = tuple(tensor.name for tensor in read)
+        op = Op(name=output, params=params, inputs=inputs, outputs=(output,))
+        ops.append(replace(op, phase="update", source=name))
         current[target] = tensors[output]
-
-
-def _attributes(function: str, read: tuple[Tensor, ...], *, in_place: bool) -> Attributes:
-    elements = read[0].elements
-    if function == "norm":
-        return Reduce(function="sumsquare", outer=1, reduced=elements, inner=1)
-    return Elementwise(
-        function=function, n_inputs=len(read), elements=elements, in_place_ok=in_place
-    )

@@ -45,15 +45,6 @@ def lookup_in_parts(op: Op, factor: int, tensors: dict[str, Tensor]) -> list[Op]
         ops.append(replace(op, name=name, params=attributes, inputs=inputs, outputs=(name,)))
         return name
 
-    def combine(function: str, elements: int, *, broadcast: bool = False) -> Elementwise:
-        return Elementwise(
-            function=function,
-            n_inputs=2,
-            elements=elements,
-            broadcast=broadcast,
-            in_place_ok=function in ("add", "mul"),
-        )
-
     mask = replace(ids, dtype="bool")
     total, first = "", 0
     for part in range(factor):
@@ -63,22 +54,20 @@ def lookup_in_parts(op: Op, factor: int, tensors: dict[str, Tensor]) -> list[Op]
             bounds.append(f"{op.name}.{end}{value}")
             tensors[bounds[-1]] = Tensor(name=bounds[-1], shape=(), dtype="int32", role="constant")
         own = stored_part(tensors, table, f"rows{factor}.{part}", rows * params.width)
-        compare = combine("less", ids.elements, broadcast=True)
+        compare = Elementwise(function="less", n_inputs=2, elements=ids.elements, broadcast=True)
         above = replace(compare, function="greater_or_equal")
         moved = step(f"index{part}", replace(compare, function="sub"), (indices, bounds[0]), ids)
         found = step(f"part{part}", replace(params, rows=rows), (own, moved), like)
         below = step(f"below{part}", compare, (indices, bounds[1]), mask)
         above_name = step(f"above{part}", above, (indices, bounds[0]), mask)
-        inside = step(f"in{part}", combine("and", ids.elements), (below, above_name), mask)
+        both = replace(compare, function="and", broadcast=False)
+        inside = step(f"in{part}", both, (below, above_name), mask)
         cast = Cast(to=like.dtype, elements=ids.elements)
         factor_name = step(f"mask{part}", cast, (inside,), replace(ids, dtype=like.dtype))
-        masked = combine("mul", like.elements, broadcast=True)
+        masked = Elementwise.in_place("mul", like.elements, broadcast=True)
         result = step(f"masked{part}", masked, (found, factor_name), like)
-        total = (
-            result
-            if not part
-            else step(f"sum{part}", combine("add", like.elements), (total, result), like)
-        )
+        add = Elementwise.in_place("add", like.elements)
+        total = step(f"sum{part}", add, (total, result), like) if part else result
         first += rows
     last = ops.pop()
     del tensors[total]

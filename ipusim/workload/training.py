@@ -84,9 +84,9 @@ def training_graphs(
     forward = _with_loss(_training_mode(_with_weight_casts(graph), batch_norm_span), loss)
     segments = _segments(forward, recompute)
     tensors, ops, gradients = _differentiate(forward, segments)
-    ops, tensors, kept = _accumulate(
-        forward, ops, tensors, gradients, accumulate=gradient_accumulation > 1
-    )
+    kept = tuple(dict.fromkeys(gradients.values()))
+    if gradient_accumulation > 1:
+        (ops, tensors), kept = _accumulate(ops, tensors, gradients), ()
     micro_batch = replace(forward, tensors=tensors, ops=tuple(ops), kept=kept).validate()
     shapes = {name: tensors[gradient] for name, gradient in gradients.items()}
     return TrainingGraphs(
@@ -112,14 +112,8 @@ def _with_weight_casts(graph: Graph) -> Graph:
             cast = f"{op.name}.weight_cast" + (str(index) if index > 1 else "")
             inputs[index] = f"{cast}.out"
             tensors[inputs[index]] = Tensor(name=inputs[index], shape=tensor.shape, dtype=dtype)
-            ops.append(
-                Op(
-                    name=cast,
-                    params=Cast(to=dtype, elements=tensor.elements),
-                    inputs=(name,),
-                    outputs=(inputs[index],),
-                )
-            )
+            params = Cast(to=dtype, elements=tensor.elements)
+            ops.append(Op(name=cast, params=params, inputs=(name,), outputs=(inputs[index],)))
         ops.append(replace(op, inputs=tuple(inputs)))
     return replace(graph, tensors=tensors, ops=tuple(ops))
 
@@ -146,7 +140,8 @@ def _training_mode(graph: Graph, batch_norm_span: int) -> Graph:
         ops.append(replace(op, params=params, inputs=op.inputs[:3], outputs=outputs))
         for name in op.inputs[3:]:
             tensors[name] = replace(tensors[name], role="state")
-            ops.append(_moving_average(op, tensors, name))
+            # What moves a statistic is as small as the scale.
+            ops.append(_add_into(tensors, name, op.inputs[1], f"{name}.moved", op.name))
     return replace(graph, tensors=tensors, ops=tuple(ops))
 
 
@@ -159,14 +154,11 @@ def _keeping(op: Op, tensors: dict[str, Tensor]) -> Op:
     return replace(op, params=params, outputs=(*op.outputs, kept))
 
 
-def _moving_average(op: Op, tensors: dict[str, Tensor], name: str) -> Op:
-    """Return the update of one running statistic; what it adds is as small as the scale."""
-    output = f"{name}.moved"
+def _add_into(tensors: dict[str, Tensor], name: str, addend: str, output: str, source: str) -> Op:
+    """Return the addition of a tensor to a stored one, in whose memory the sum stays."""
     tensors[output] = replace(tensors[name], name=output, role="activation", alias_of=name)
     params = Elementwise.in_place("scaled_add", tensors[name].elements)
-    return Op(
-        name=output, params=params, inputs=(name, op.inputs[1]), outputs=(output,), source=op.name
-    )
+    return Op(name=output, params=params, inputs=(name, addend), outputs=(output,), source=source)
 
 
 def _with_loss(graph: Graph, loss: str) -> Graph:
@@ -200,23 +192,14 @@ def _with_loss(graph: Graph, loss: str) -> Graph:
             prediction = tensors[name] = replace(prediction, role="activation")
         classes = prediction.shape[-1] if prediction.shape else 1
         rows = prediction.elements // classes
-        if loss == "identity":
-            targets: tuple[str, ...] = ()
-        else:
-            target = _target(f"{name}.target", prediction, loss)
-            tensors[target.name] = target
-            targets = (target.name,)
+        targets = () if loss == "identity" else (f"{name}.target",)
+        for target in targets:
+            tensors[target] = _target(target, prediction, loss)
         result, gradient = f"{name}.loss", f"{name}.loss_gradient"
         tensors[result] = Tensor(name=result, shape=(rows,), dtype="float32", role="output")
         tensors[gradient] = Tensor(name=gradient, shape=prediction.shape, dtype=prediction.dtype)
-        ops.append(
-            Op(
-                name=result,
-                params=Loss(kind=loss, rows=rows, classes=classes),
-                inputs=(name, *targets),
-                outputs=(result, gradient),
-            )
-        )
+        params, made = Loss(kind=loss, rows=rows, classes=classes), (result, gradient)
+        ops.append(Op(name=result, params=params, inputs=(name, *targets), outputs=made))
         inputs.extend(targets)
         outputs.append(result)
     return replace(
@@ -359,39 +342,19 @@ def _recomputed(
 
 
 def _accumulate(
-    forward: Graph,
-    ops: list[Op],
-    tensors: dict[str, Tensor],
-    gradients: dict[str, str],
-    *,
-    accumulate: bool,
-) -> tuple[list[Op], dict[str, Tensor], tuple[str, ...]]:
+    ops: list[Op], tensors: dict[str, Tensor], gradients: dict[str, str]
+) -> tuple[list[Op], dict[str, Tensor]]:
     """Add each gradient to its accumulator as soon as it is complete."""
-    if not accumulate:
-        return ops, tensors, tuple(dict.fromkeys(gradients.values()))
-    tensors = dict(tensors)
+    tensors, result = dict(tensors), []
     owners: dict[str, list[str]] = {}
     for parameter, gradient in gradients.items():
         owners.setdefault(gradient, []).append(parameter)
-    result: list[Op] = []
     for op in ops:
         result.append(op)
         for gradient in op.outputs:
             for parameter in owners.get(gradient, ()):
-                result.append(_add_to_accumulator(op, tensors, parameter, gradient))
-    return result, tensors, ()
-
-
-def _add_to_accumulator(op: Op, tensors: dict[str, Tensor], parameter: str, gradient: str) -> Op:
-    stored = tensors[parameter]
-    name, output = f"{parameter}{ACCUMULATOR_SUFFIX}", f"{parameter}.accumulated"
-    tensors[name] = replace(stored, name=name, role="state", alias_of=None)
-    tensors[output] = replace(stored, name=output, role="activation", alias_of=name)
-    return Op(
-        name=output,
-        params=Elementwise.in_place("scaled_add", stored.elements),
-        inputs=(name, gradient),
-        outputs=(output,),
-        phase="backward",
-        source=op.source or op.name,
-    )
+                name, output = f"{parameter}{ACCUMULATOR_SUFFIX}", f"{parameter}.accumulated"
+                tensors[name] = replace(tensors[parameter], name=name, role="state", alias_of=None)
+                add = _add_into(tensors, name, gradient, output, op.source or op.name)
+                result.append(replace(add, phase="backward"))
+    return result, tensors

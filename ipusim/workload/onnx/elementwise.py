@@ -8,7 +8,7 @@ from math import prod
 from ipusim.workload.graph import Cast, Conv, Elementwise, Gather, MatMul
 from ipusim.workload.onnx.context import ImportContext
 from ipusim.workload.onnx.emission import Emission, Handler, view
-from ipusim.workload.onnx.shapes import N_ARY, TRUTHS, UNARY, axis_of
+from ipusim.workload.onnx.shapes import N_ARY, TRUTHS, UNARY
 
 _POWERS = {2.0: "square", 0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
 """Exponents with a function of their own."""
@@ -124,7 +124,7 @@ def gather(e: Emission) -> None:
         e.layout("slice", e.operand(), moves=False)
         return
     shape = e.shape()
-    rows = shape[axis_of(e.get("axis", 0), len(shape))]
+    rows = shape[e.axis(0)]
     params = Gather(rows=rows, width=prod(shape) // rows, indices=prod(e.shape(1)))
     e.emit(params, e.operand(0, weight=True), e.operand(1))
 

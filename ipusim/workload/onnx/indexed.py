@@ -20,7 +20,7 @@ from ipusim.workload.graph import (
 )
 from ipusim.workload.onnx.elementwise import snake
 from ipusim.workload.onnx.emission import Emission, Handler, view
-from ipusim.workload.onnx.shapes import axis_of, suppressed
+from ipusim.workload.onnx.shapes import suppressed
 
 _CORNERS = 4
 _POINTS = {"linear": 2, "cubic": 4}
@@ -41,7 +41,7 @@ def _moved(function: str, elements: int) -> Layout:
 def gather_elements(e: Emission) -> None:
     """GatherElements: single elements by index (PopART flattens data and indices)."""
     shape = e.shape()
-    axis = axis_of(e.get("axis", 0), len(shape))
+    axis = e.axis(0)
     # Neighbours along the inner axes are taken from one row where the indices are the same for all:
     # that is not known, so every element is looked up by itself.
     _lookup(e, _rows("lookup", prod(shape[axis:]), 1, prod(e.shape(1))))
@@ -77,7 +77,7 @@ def scatter_elements(e: Emission) -> None:
 def tensor_scatter(e: Emission) -> None:
     """TensorScatter: a cache whose rows are written in place."""
     shape, update = e.shape(), e.shape(1)
-    end = axis_of(e.get("axis", -2), len(shape)) + 1
+    end = e.axis(-2) + 1
     _write(e, (prod(shape[:end]), prod(shape[end:]), prod(update[:end])), updates=1, indices=2)
 
 
@@ -95,7 +95,7 @@ def top_k(e: Emission) -> None:
     """TopK: rows sorted whole, the indices with them, and cut."""
     e.note("TopK sorts whole rows")
     shape = e.shape()
-    _parts_of_sorted(e, max(1, shape[axis_of(e.get("axis", -1), len(shape))]))
+    _parts_of_sorted(e, max(1, shape[e.axis(-1)]))
 
 
 def unique(e: Emission) -> None:

@@ -59,6 +59,10 @@ class Call:
         """Return an attribute."""
         return self.node.given.get(name, default)
 
+    def axis(self, default: int | None = None, place: int = 0) -> int:
+        """Return the attribute "axis", counted from the front of an input."""
+        return axis_of(self.get("axis", default), len(self.shape(place)))
+
     def repeated(self) -> Shape:
         """Return the shape that all inputs repeat to."""
         return broadcast(*(self.shape(i) for i in range(len(self.node.input)) if self.has(i)))
@@ -121,6 +125,12 @@ def axis_of(axis: int, rank: int) -> int:
     if not -rank <= axis < max(rank, 1):
         raise ValueError(f"axis {axis} of {rank} dimensions")
     return axis % max(rank, 1)
+
+
+def sized(shape: Shape, axis: int, size: int) -> Shape:
+    """Return a shape with another size along one axis."""
+    axis %= len(shape)
+    return (*shape[:axis], size, *shape[axis + 1 :])
 
 
 def broadcast(*shapes: Shape) -> Shape:
@@ -235,19 +245,13 @@ def _pool(c: Call) -> Results:
     return [(shape, c.kind()), (shape, INT64)]
 
 
-def _global_pool(c: Call) -> Shape:
-    batch, channels, *field = c.shape()
-    return (batch, channels, *(1 for _ in field))
-
-
 def _batch_norm(c: Call) -> Results:
     statistics = (c.shape(3), c.kind(3))
     return [(c.shape(), c.kind()), statistics, statistics, statistics, statistics]
 
 
 def _layer_norm(c: Call) -> Results:
-    shape = c.shape()
-    axis = axis_of(c.get("axis", -1), len(shape))
+    shape, axis = c.shape(), c.axis(-1)
     rows = ((*shape[:axis], *(1 for _ in shape[axis:])), FLOAT)
     return [(shape, c.kind()), rows, rows]
 
@@ -269,7 +273,7 @@ def reduced_axes(c: Call) -> list[int]:
     """Return the axes that a reduction goes over, sorted."""
     rank = len(c.shape())
     if c.node.op_type.startswith("Arg"):
-        return [axis_of(c.get("axis", 0), rank)]
+        return [c.axis(0)]
     axes = c.ints("axes", 1)
     if not axes:
         return [] if c.get("noop_with_empty_axes", 0) else list(range(rank))
@@ -327,11 +331,6 @@ def _transpose(c: Call) -> Shape:
     return tuple(shape[axis] for axis in order)
 
 
-def _tile(c: Call) -> Shape:
-    times = c.ints("repeats", 1)
-    return tuple(n * k for n, k in zip(c.shape(), times, strict=True))
-
-
 def _slice(c: Call) -> Shape:
     shape = list(c.shape())
     starts, ends = c.ints("starts", 1), c.ints("ends", 2)
@@ -344,9 +343,7 @@ def _slice(c: Call) -> Shape:
 
 
 def _split(c: Call) -> Results:
-    shape = c.shape()
-    axis = axis_of(c.get("axis", 0), len(shape))
-    sizes = c.ints("split", 1)
+    shape, axis, sizes = c.shape(), c.axis(0), c.ints("split", 1)
     parts = len(c.node.output)
     if sizes is None:
         chunk = -(-shape[axis] // parts)
@@ -354,7 +351,7 @@ def _split(c: Call) -> Results:
         sizes.append(shape[axis] - sum(sizes))
     if len(sizes) != parts or sum(sizes) != shape[axis] or c.get("num_outputs", parts) != parts:
         raise ValueError(f"{parts} parts of sizes {sizes}")
-    return [((*shape[:axis], size, *shape[axis + 1 :]), c.kind()) for size in sizes]
+    return [(sized(shape, axis, size), c.kind()) for size in sizes]
 
 
 def _concat(c: Call) -> Shape:
@@ -364,8 +361,7 @@ def _concat(c: Call) -> Shape:
     rest = {(shape[:axis], shape[axis + 1 :]) for shape in shapes}
     if len(rest) > 1:
         raise ValueError("sizes beside the axis differ")
-    total = sum(shape[axis] for shape in shapes)
-    return (*shapes[0][:axis], total, *shapes[0][axis + 1 :])
+    return sized(shapes[0], axis, sum(shape[axis] for shape in shapes))
 
 
 def _pad(c: Call) -> Shape:
@@ -377,8 +373,7 @@ def _pad(c: Call) -> Shape:
 
 
 def _gather(c: Call) -> Shape:
-    data, indices = c.shape(0), c.shape(1)
-    axis = axis_of(c.get("axis", 0), len(data))
+    data, indices, axis = c.shape(0), c.shape(1), c.axis(0)
     return (*data[:axis], *indices, *data[axis + 1 :])
 
 
@@ -460,14 +455,10 @@ def _constant(c: Call) -> Results:
 
 
 def _top_k(c: Call) -> Results:
-    shape = list(c.shape())
-    axis = axis_of(c.get("axis", -1), len(shape))
-    count = c.ints("k", 1)[0]
-    if not 0 <= count <= shape[axis]:
-        # A bound on the detections that are kept, larger than what there is.
-        count = shape[axis]
-    shape[axis] = count
-    return [(tuple(shape), c.kind()), (tuple(shape), INT64)]
+    shape, axis, count = c.shape(), c.axis(-1), c.ints("k", 1)[0]
+    # A bound on the detections that are kept may be larger than what there is.
+    kept = sized(shape, axis, count if 0 <= count <= shape[axis] else shape[axis])
+    return [(kept, c.kind()), (kept, INT64)]
 
 
 def _unique(c: Call) -> Results:
@@ -481,8 +472,7 @@ def _compress(c: Call) -> Shape:
     shape, axis = c.shape(), c.get("axis")
     if axis is None:
         return (prod(shape),)
-    chosen = min(shape[axis], c.shape(1)[0])
-    return (*shape[:axis], chosen, *shape[axis + 1 :])
+    return sized(shape, axis, min(shape[axis], c.shape(1)[0]))
 
 
 def suppressed(c: Call) -> tuple[int, int, int, int]:
@@ -492,16 +482,6 @@ def suppressed(c: Call) -> tuple[int, int, int, int]:
     limit = c.ints("", 2)
     kept = min(boxes, limit[0]) if limit else 0
     return batch, classes, boxes, max(0, kept)
-
-
-def _suppression(c: Call) -> Results:
-    batch, classes, _, kept = suppressed(c)
-    return [((batch * classes * kept, 3), INT64)]
-
-
-def _roi_align(c: Call) -> Shape:
-    rows, columns = c.get("output_height", 1), c.get("output_width", 1)
-    return (c.shape(1)[0], c.shape()[1], rows, columns)
 
 
 def _affine_grid(c: Call) -> Shape:
@@ -593,7 +573,7 @@ _BY_NAMES: dict[str, Rule] = {
     "Conv DeformConv": _conv,
     "ConvTranspose": _conv_transpose,
     "MaxPool AveragePool": _pool,
-    "GlobalAveragePool GlobalMaxPool": _global_pool,
+    "GlobalAveragePool GlobalMaxPool": lambda c: (*c.shape()[:2], *(1 for _ in c.shape()[2:])),
     "BatchNormalization": _batch_norm,
     "LayerNormalization": _layer_norm,
     REDUCTIONS: _reduction,
@@ -603,7 +583,7 @@ _BY_NAMES: dict[str, Rule] = {
     "Unsqueeze": _unsqueeze,
     "Transpose": _transpose,
     "Expand": lambda c: broadcast(c.shape(), tuple(c.ints("shape", 1))),
-    "Tile": _tile,
+    "Tile": lambda c: tuple(n * k for n, k in zip(c.shape(), c.ints("", 1), strict=True)),
     "Slice": _slice,
     "Split": _split,
     "Concat": _concat,
@@ -626,8 +606,11 @@ _BY_NAMES: dict[str, Rule] = {
     "NonZero": lambda c: [((len(c.shape()), prod(c.shape())), INT64)],
     "Unique": _unique,
     "Compress": _compress,
-    "NonMaxSuppression": _suppression,
-    "RoiAlign": _roi_align,
+    "NonMaxSuppression": lambda c: [((prod(suppressed(c)[i] for i in (0, 1, 3)), 3), INT64)],
+    "RoiAlign": lambda c: (
+        *(c.shape(1)[0], c.shape()[1]),
+        *(c.get("output_height", 1), c.get("output_width", 1)),
+    ),
     "MaxRoiPool": lambda c: (c.shape(1)[0], c.shape()[1], *c.get("pooled_shape")),
     "GridSample": lambda c: (*c.shape()[:2], *c.shape(1)[1:-1]),
     "AffineGrid": _affine_grid,
@@ -676,29 +659,15 @@ def _slice(arrays: list[np.ndarray], node: Node) -> np.ndarray:
 
 Function = Callable[[list[np.ndarray], Node], np.ndarray]
 
-_NUMPY: dict[str, Callable[..., Any]] = {
-    "Add": np.add,
-    "Sub": np.subtract,
-    "Mul": np.multiply,
-    "Div": _divide,
-    "Equal": np.equal,
-    "Less": np.less,
-    "Greater": np.greater,
-    "LessOrEqual": np.less_equal,
-    "GreaterOrEqual": np.greater_equal,
-    "And": np.logical_and,
-    "Or": np.logical_or,
-    "Not": np.logical_not,
-    "Neg": np.negative,
-    "Abs": np.abs,
-    "Floor": np.floor,
-    "Ceil": np.ceil,
-    "Sqrt": np.sqrt,
-    "Identity": np.asarray,
-    "Where": np.where,
-}
+_NUMPY = (
+    "Add add, Sub subtract, Mul multiply, Equal equal, Less less, Greater greater, Neg negative, "
+    "LessOrEqual less_equal, GreaterOrEqual greater_equal, And logical_and, Or logical_or, "
+    "Not logical_not, Abs abs, Floor floor, Ceil ceil, Sqrt sqrt, Identity asarray, Where where"
+)
+"""Operators that are a function of numpy."""
+_NAMED = {name: getattr(np, function) for name, function in map(str.split, _NUMPY.split(", "))}
 _FUNCTIONS: dict[str, Function] = {
-    **{name: lambda a, _, f=f: f(*a) for name, f in _NUMPY.items()},
+    **{name: lambda a, _, f=f: f(*a) for name, f in (_NAMED | {"Div": _divide}).items()},
     "Gather": lambda a, n: np.take(a[0], a[1], axis=n.given.get("axis", 0)),
     "Concat": _concat,
     "Slice": _slice,
