@@ -101,8 +101,8 @@ def _determinant(p: Parts) -> str:
     for _ in range(min(size, LARGEST_UNROLL) - 1):
         row = p.slice(x, -2, 0, 1)
         x = p("Sub", x, p("Mul", row, p("Div", p.slice(x, -1, 0, 1), p.number(2))))
-    diagonal = p("ReduceMax", x, np.array([-1], np.int64), keepdims=0, axes=[-1])
-    return p("ReduceProd", diagonal, np.array([-1], np.int64), keepdims=0, axes=[-1])
+    diagonal = p.over("ReduceMax", x, -1, keepdims=0)
+    return p.over("ReduceProd", diagonal, -1, keepdims=0)
 
 
 def _einsum(p: Parts) -> str:
@@ -150,7 +150,7 @@ def _diagonal(p: Parts, x: str, term: str) -> tuple[str, str]:
     for letter in dict.fromkeys(term):
         while term.count(letter) > 1:
             axis = term.rindex(letter)
-            x = p("ReduceMax", x, np.array([axis], np.int64), keepdims=0)
+            x = p.over("ReduceMax", x, axis, keepdims=0)
             term = term[:axis] + term[axis + 1 :]
     return x, term
 
@@ -159,8 +159,7 @@ def _summed(p: Parts, x: str, labels: str, kept: set[str]) -> tuple[str, str]:
     gone = [axis for axis, c in enumerate(labels) if c not in kept]
     if not gone:
         return x, labels
-    axes = np.array(gone, np.int64)
-    x = p("ReduceSum", x, axes, keepdims=0, axes=gone)
+    x = p.over("ReduceSum", x, *gone, keepdims=0)
     return x, "".join(c for c in labels if c in kept)
 
 
@@ -271,9 +270,8 @@ def _group_norm(skip: int) -> Recipe:
 
 
 def _lp_norm(p: Parts) -> str:
-    axis = [int(p.get("axis", -1))]
     kind = "ReduceL1" if p.get("p", 2) == 1 else "ReduceL2"
-    return p("Div", p.input(0), p(kind, p.input(0), np.array(axis, np.int64), axes=axis))
+    return p("Div", p.input(0), p.over(kind, p.input(0), int(p.get("axis", -1))))
 
 
 def _lp_pool(p: Parts) -> str:
@@ -285,7 +283,7 @@ def _lp_pool(p: Parts) -> str:
 
 def _hardmax(p: Parts) -> str:
     x, axis = p.input(0), axis_of(int(p.get("axis", -1)), len(p.shape()))
-    best = p("ReduceMax", x, np.array([axis], np.int64), axes=[axis])
+    best = p.over("ReduceMax", x, axis)
     return p("Cast", p("Equal", x, best), to=p.kind())
 
 
@@ -393,7 +391,7 @@ def _one_hot(p: Parts) -> str:
     """OneHot: one comparison with the numbers of the classes, one selection."""
     depth, rank = p.ints("", 1)[0], len(p.shape())
     axis = axis_of(int(p.get("axis", -1)), rank + 1)
-    wide = p("Unsqueeze", p.input(0), np.array([axis], np.int64), axes=[axis])
+    wide = p.over("Unsqueeze", p.input(0), axis)
     classes = np.arange(depth).reshape([-1 if a == axis else 1 for a in range(rank + 1)])
     return p("Cast", p("Equal", wide, classes), to=p.kind(2))
 
@@ -401,7 +399,7 @@ def _one_hot(p: Parts) -> str:
 def _words(p: Parts) -> str:
     """Tokenizer: words that the host sends."""
     p.note(f"{_ON_HOST}, {LONGEST_TEXT} words of each")
-    wide = p("Unsqueeze", p.input(0), np.array([-1], np.int64), axes=[-1])
+    wide = p.over("Unsqueeze", p.input(0), -1)
     return p("Expand", wide, np.array([*p.shape(), LONGEST_TEXT], np.int64))
 
 
@@ -468,25 +466,24 @@ def _rnn(p: Parts) -> None:
             "unrolled; use an LSTM or GRU, which run as loops."
         )
     finals, sequences = [], []
+
+    def step_of(x: str, place: int) -> str:
+        return p.slice(x, 0, place, place + 1)
+
     for direction in range(directions):
         w, r = (
-            p.transpose(
-                p.reshape(p.slice(p.input(i), 0, direction, direction + 1), hidden, width), 1, 0
-            )
+            p.transpose(p.reshape(step_of(p.input(i), direction), hidden, width), 1, 0)
             for i, width in ((1, features), (2, hidden))
         )
         ahead = p("MatMul", x, w)
         if p.has(3):
-            bias = p.slice(p.input(3), 0, direction, direction + 1)
-            bias = p.slice(bias, 1, 0, hidden)
+            bias = p.slice(step_of(p.input(3), direction), 1, 0, hidden)
             ahead = p("Add", ahead, p.reshape(bias, hidden))
-        state = ""
-        if p.has(5):
-            state = p.reshape(p.slice(p.input(5), 0, direction, direction + 1), batch, hidden)
+        state = p.reshape(step_of(p.input(5), direction), batch, hidden) if p.has(5) else ""
         outputs = []
         reverse = p.get("direction", "forward") == "reverse" or direction == 1
         for step in reversed(range(steps)) if reverse else range(steps):
-            current = p.reshape(p.slice(ahead, 0, step, step + 1), batch, hidden)
+            current = p.reshape(step_of(ahead, step), batch, hidden)
             if state:
                 current = p("Add", p("MatMul", state, r), current)
             state = p("Tanh", current)

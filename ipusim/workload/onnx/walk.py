@@ -523,6 +523,10 @@ class Parts(Call):
         """Visit a Reshape."""
         return self("Reshape", x, np.array(shape, np.int64), out=out)
 
+    def over(self, op_type: str, x: str, *axes: int, **given: object) -> str:
+        """Visit an operator over axes, which are an input in some operator sets."""
+        return self(op_type, x, np.array(axes, np.int64), axes=list(axes), **given)
+
     def transpose(self, x: str, *order: int, out: str = "") -> str:
         """Visit a Transpose."""
         return self("Transpose", x, out=out, perm=list(order))

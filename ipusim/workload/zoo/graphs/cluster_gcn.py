@@ -106,12 +106,8 @@ MAG = Config(
 Graph Benchmark documents them [R]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Adjacency:
-    """A transformed adjacency: a matrix, or weights (edges, 1) of a list."""
-
-    values: str
-    edges: Edges | None = None
+_Adjacency = tuple[str, Edges | None]
+"""A transformed adjacency: a matrix, or weights (edges, 1) of a list."""
 
 
 def build(g: GraphBuilder, batch: int, config: Config) -> str:
@@ -142,11 +138,12 @@ def build(g: GraphBuilder, batch: int, config: Config) -> str:
 
 def _multiply(g: GraphBuilder, name: str, adjacency: _Adjacency, x: str) -> str:
     """Sum over every node's neighbours, weighted."""
-    if adjacency.edges is None:
-        return g.matmul(name, adjacency.values, x)
-    at_edges = at_sources(g, f"{name}.gather", x, adjacency.edges)
-    weighted = g.elementwise(f"{name}.weight", "mul", at_edges, adjacency.values)
-    return sum_at_targets(g, f"{name}.sum", weighted, adjacency.edges)
+    values, edges = adjacency
+    if edges is None:
+        return g.matmul(name, values, x)
+    at_edges = at_sources(g, f"{name}.gather", x, edges)
+    weighted = g.elementwise(f"{name}.weight", "mul", at_edges, values)
+    return sum_at_targets(g, f"{name}.sum", weighted, edges)
 
 
 def _dense(g: GraphBuilder, nodes: int) -> _Adjacency:
@@ -159,7 +156,7 @@ def _dense(g: GraphBuilder, nodes: int) -> _Adjacency:
     # A diagonal matrix is made by choosing, by position, between the vector and zeros.
     spread = g.expand("adjacency.spread", inverse, (nodes, nodes))
     diagonal = g.elementwise("adjacency.diagonal", "select", spread)
-    return _Adjacency(values=g.matmul("adjacency.normalised", diagonal, matrix))
+    return g.matmul("adjacency.normalised", diagonal, matrix), None
 
 
 def _sparse(g: GraphBuilder, config: Config, nodes: int) -> _Adjacency:
@@ -177,7 +174,7 @@ def _sparse(g: GraphBuilder, config: Config, nodes: int) -> _Adjacency:
     sums = sum_at_targets(g, "adjacency.sums", values, edges)
     if not config.enhanced:
         sums = g.elementwise("adjacency.floor", "max", sums)
-        return _Adjacency(values=_divide_rows(g, values, sums, edges), edges=edges)
+        return _divide_rows(g, values, sums, edges), edges
     loops = _self_loops(g, edges)
     ones = g.parameter("adjacency.ones", (nodes, 1), "constant")
     values = _add_at(g, "adjacency.self", values, ones, loops)
@@ -186,7 +183,7 @@ def _sparse(g: GraphBuilder, config: Config, nodes: int) -> _Adjacency:
     diagonal = g.gather("adjacency.enhance.read", values, loops)
     diagonal = g.elementwise("adjacency.enhance.scale", "scale", diagonal)
     values = _add_at(g, "adjacency.enhance", values, diagonal, loops)
-    return _Adjacency(values=values, edges=edges)
+    return values, edges
 
 
 def _divide_rows(g: GraphBuilder, values: str, sums: str, edges: Edges) -> str:

@@ -9,16 +9,11 @@ a CTC loss beside that of the decoder. Layer norms stand where the paper has bat
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.layers.speech import (
-    Attention,
-    attention_between,
-    conv_along_time,
-    gated,
-    smoothed_cross_entropy,
-    swish,
-)
+from ipusim.workload.zoo.layers.speech import conv_along_time, gated
+from ipusim.workload.zoo.layers.transformer import merge_heads
 from ipusim.workload.zoo.registry import variants
 
 MELS, VOCABULARY = 80, 4233
@@ -53,30 +48,97 @@ class Config:
         """Steps after two convolutions with stride 2 and three taps."""
         return ((self.frames - 1) // 2 - 1) // 2
 
-    def attention(self, batch: int, queries: int, keys: int) -> Attention:
-        """Return the sizes of one attention."""
-        return Attention(
-            batch=batch,
-            queries=queries,
-            keys=keys,
-            hidden=self.hidden,
-            heads=self.heads,
-            shared_projection=True,
-            dropout=self.attention_dropout,
-            bias=self.attention_bias,
-            shifts_positions=self.shifts_positions,
-        )
-
 
 def _drop(g: GraphBuilder, name: str, x: str) -> str:
     return g.elementwise(name, "dropout", x)
+
+
+def _swish(g: GraphBuilder, name: str, x: str) -> str:
+    """Multiply by the sigmoid, in the two operators that PyTorch code writes it with."""
+    return g.elementwise(name, "mul", x, g.elementwise(f"{name}.sigmoid", "sigmoid", x))
+
+
+def _attention(
+    g: GraphBuilder,
+    prefix: str,
+    query: str,
+    memory: str,
+    config: Config,
+    *,
+    mask: str,
+    positions: str | None = None,
+) -> str:
+    """Add attention of rows `query` (N x queries, H) over rows `memory` (N x keys, H), projected.
+
+    Keys and values come from products with the same weights.
+    Scores and weights are multiplied by the 0/1 `mask`, which broadcasts to (N, heads, queries,
+    keys), and a large negative value is added where it is 0. With encodings of `positions` (keys,
+    H) each query also multiplies their projection, and one learnt vector per head is added to it
+    for the keys and one for the positions (Transformer-XL, arXiv 1901.02860, without the relative
+    shift).
+    """
+    batch, dense = g.shape(mask)[0], partial(g.linear, bias=config.attention_bias)
+    q = dense(f"{prefix}.query", query, config.hidden)
+    k = dense(f"{prefix}.key", memory, config.hidden)
+    v = g.matmul(f"{prefix}.value", memory, f"{prefix}.key.weight", transpose_b=True)
+    if config.attention_bias:
+        v = g.elementwise(f"{prefix}.value.bias_add", "add", v, f"{prefix}.key.bias")
+    k = _heads(g, f"{prefix}.key", k, batch, config)
+    v = _heads(g, f"{prefix}.value", v, batch, config)
+    if positions is None:
+        q = _heads(g, f"{prefix}.query", q, batch, config)
+        scores = g.matmul(f"{prefix}.scores", q, k, transpose_b=True)
+    else:
+        scores = _scores_with_positions(g, prefix, q, k, positions, config)
+    scores = g.elementwise(f"{prefix}.scale", "scale", scores)
+    scores = g.elementwise(f"{prefix}.mask", "mul", scores, mask)
+    scores = g.elementwise(f"{prefix}.mask_away", "add", scores, mask)
+    weights = g.softmax(f"{prefix}.softmax", scores)
+    weights = g.elementwise(f"{prefix}.mask_weights", "mul", weights, mask)
+    if config.attention_dropout:
+        weights = _drop(g, f"{prefix}.dropout", weights)
+    y = merge_heads(g, prefix, g.matmul(f"{prefix}.context", weights, v))
+    return dense(f"{prefix}.output", y, config.hidden)
+
+
+def _heads(g: GraphBuilder, name: str, x: str, batch: int, config: Config) -> str:
+    """Take the heads of rows apart: (N, heads, T, size)."""
+    sizes = (batch, g.shape(x)[0] // batch, config.heads, config.hidden // config.heads)
+    y = g.reshape(f"{name}.heads", x, sizes)
+    return g.transpose(f"{name}.heads_first", y, (0, 2, 1, 3))
+
+
+def _scores_with_positions(
+    g: GraphBuilder, prefix: str, query: str, key: str, positions: str, config: Config
+) -> str:
+    """Return the scores of keys and of positions, each with its own vector added to queries."""
+    batch, biased = g.shape(key)[0], {}
+    for part in ("key", "position"):
+        vector = g.parameter(f"{prefix}.{part}_bias", (config.hidden,))
+        y = g.elementwise(f"{prefix}.add_{part}_bias", "add", query, vector)
+        biased[part] = _heads(g, f"{prefix}.query_for_{part}", y, batch, config)
+    p = g.linear(f"{prefix}.position", positions, config.hidden, bias=False)
+    p = _heads(g, f"{prefix}.position", p, 1, config)
+    p = g.expand(f"{prefix}.position.repeat", p, (batch, *g.shape(p)[1:]))
+    scores = g.matmul(f"{prefix}.scores", biased["key"], key, transpose_b=True)
+    more = g.matmul(f"{prefix}.position_scores", biased["position"], p, transpose_b=True)
+    if config.shifts_positions:
+        # One column of zeros more, read as rows one shorter, cut to the keys.
+        items, heads, queries, reach = g.shape(more)
+        zeros = g.parameter(f"{prefix}.zeros", (items, heads, queries, 1), role="constant")
+        more = g.concat(f"{prefix}.shift", zeros, more, axis=3)
+        more = g.reshape(f"{prefix}.skew", more, (items, heads, reach + 1, queries))
+        more = g.narrow(f"{prefix}.drop_row", more, axis=2, size=reach)
+        more = g.reshape(f"{prefix}.unskew", more, (items, heads, queries, reach))
+        more = g.narrow(f"{prefix}.cut", more, axis=3, size=g.shape(key)[2])
+    return g.elementwise(f"{prefix}.add_positions", "add", scores, more)
 
 
 def _feed_forward(g: GraphBuilder, prefix: str, x: str, features: int, *, encoding: bool) -> str:
     """Add norm, two dense layers and the residual: in the encoder half of it, with Swish."""
     y = g.linear(f"{prefix}.up", g.layer_norm(f"{prefix}.norm", x), features)
     name = f"{prefix}.act"
-    y = swish(g, name, y) if encoding else g.elementwise(name, "relu", y)
+    y = _swish(g, name, y) if encoding else g.elementwise(name, "relu", y)
     y = _drop(g, f"{prefix}.inner_dropout", y)
     y = _drop(g, f"{prefix}.dropout", g.linear(f"{prefix}.down", y, g.shape(x)[1]))
     if encoding:
@@ -93,7 +155,7 @@ def _convolve(g: GraphBuilder, prefix: str, x: str, batch: int, config: Config) 
     y = conv_along_time(
         g, f"{prefix}.depthwise", y, batch, hidden, config.kernel, groups=hidden, bias=False
     )
-    y = swish(g, f"{prefix}.act", g.layer_norm(f"{prefix}.norm", y))
+    y = _swish(g, f"{prefix}.act", g.layer_norm(f"{prefix}.norm", y))
     y = conv_along_time(g, f"{prefix}.pointwise2", y, batch, hidden, 1, bias=False)
     return g.elementwise(f"{prefix}.add", "add", x, _drop(g, f"{prefix}.dropout", y))
 
@@ -103,12 +165,11 @@ def _encode(g: GraphBuilder, x: str, batch: int, mask: str, config: Config) -> s
     steps, hidden = config.steps, config.hidden
     reach = 2 * steps - 1 if config.shifts_positions else steps
     positions = g.parameter("encoder.positions", (reach, hidden), role="constant")
-    shape = config.attention(batch, steps, steps)
     for layer in range(config.layers):
         name = f"encoder.{layer}"
         x = _feed_forward(g, f"{name}.macaron", x, config.feed_forward, encoding=True)
         y = g.layer_norm(f"{name}.attention.norm", x)
-        y = attention_between(g, f"{name}.attention", y, y, shape, mask=mask, positions=positions)
+        y = _attention(g, f"{name}.attention", y, y, config, mask=mask, positions=positions)
         x = g.elementwise(
             f"{name}.attention.add", "add", x, _drop(g, f"{name}.attention.output_dropout", y)
         )
@@ -130,18 +191,40 @@ def _decode(
     x = g.elementwise("decoder.add_positions", "add", x, positions)
     x = _drop(g, "decoder.dropout", g.reshape("decoder.rows", x, (batch * length, hidden)))
     causal = g.parameter("decoder.mask", (batch, 1, length, length), role="constant")
-    own = config.attention(batch, length, length)
-    source = config.attention(batch, length, config.steps)
     for layer in range(config.decoder_layers):
         name = f"decoder.{layer}"
         y = g.layer_norm(f"{name}.self.norm", x)
-        y = attention_between(g, f"{name}.self", y, y, own, mask=causal)
+        y = _attention(g, f"{name}.self", y, y, config, mask=causal)
         x = g.elementwise(f"{name}.self.add", "add", x, _drop(g, f"{name}.self.out_dropout", y))
         y = g.layer_norm(f"{name}.source.norm", x)
-        y = attention_between(g, f"{name}.source", y, memory, source, mask=memory_mask)
+        y = _attention(g, f"{name}.source", y, memory, config, mask=memory_mask)
         x = g.elementwise(f"{name}.source.add", "add", x, _drop(g, f"{name}.source.out_dropout", y))
         x = _feed_forward(g, f"{name}.mlp", x, config.decoder_feed_forward, encoding=False)
     return g.linear("decoder.output", g.layer_norm("decoder.norm", x), VOCABULARY)
+
+
+def _smoothed_cross_entropy(g: GraphBuilder, prefix: str, scores: str, targets: str) -> str:
+    """Add the divergence of scores (N x L, V) from smoothed targets (N, L): (N x L,).
+
+    As the applications write it: one-hot targets are scaled and shifted, and their logarithm is
+    compared with that of the softmax.
+    """
+    rows, classes = g.shape(scores)
+    numbers = g.parameter(f"{prefix}.classes", (classes,), role="constant", dtype="int32")
+    wide = g.expand(f"{prefix}.expand", numbers, (rows, classes))
+    column = g.reshape(f"{prefix}.column", targets, (rows, 1))
+    y = g.cast(
+        f"{prefix}.one_hot", g.elementwise(f"{prefix}.equal", "equal", wide, column), "float32"
+    )
+    y = g.elementwise(f"{prefix}.smooth", "add", g.elementwise(f"{prefix}.scale", "scale", y))
+    probabilities = g.softmax(f"{prefix}.log_softmax", scores, log=True)
+    difference = g.elementwise(
+        f"{prefix}.difference", "sub", probabilities, g.elementwise(f"{prefix}.log", "log", y)
+    )
+    product = g.elementwise(f"{prefix}.weigh", "mul", difference, y)
+    present = g.parameter(f"{prefix}.present", (rows, 1), role="constant")
+    product = g.elementwise(f"{prefix}.mask", "mul", product, present)
+    return g.reduce(f"{prefix}.sum", "sum", product, axis=1)
 
 
 def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
@@ -170,7 +253,7 @@ def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
         probabilities = g.softmax("ctc.log_softmax", scores, log=True)
         losses.append(g.alignment_loss("ctc", probabilities, targets, kind="ctc", steps=steps))
     scores = _decode(g, tokens, memory, batch, mask, config)
-    losses.insert(0, smoothed_cross_entropy(g, "loss", scores, targets))
+    losses.insert(0, _smoothed_cross_entropy(g, "loss", scores, targets))
     return tuple(losses)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.layers.speech import conv_along_time, gather_lengths, multiply_lengths
+from ipusim.workload.zoo.layers.speech import conv_along_time, multiply_lengths
 from ipusim.workload.zoo.layers.transformer import Shape, attention
 from ipusim.workload.zoo.registry import variants
 
@@ -151,7 +151,9 @@ def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
             y = g.elementwise(f"{kind}.dropout", "dropout", y)
         x = g.elementwise(f"{kind}.add", "add", x, y)
     if config.postnet:
-        x = gather_lengths(g, "lengths", x, batch, FRAMES)
+        # Which symbol each frame repeats is taken as known; the durations behind it cost little.
+        symbols = g.parameter("lengths.rows", (batch * FRAMES,), role="constant", dtype="int32")
+        x = g.gather("lengths", x, symbols)
     else:
         ends = g.input("lengths.ends", (batch, SYMBOLS))
         x = multiply_lengths(g, "lengths", x, batch, FRAMES, ends)

@@ -19,7 +19,7 @@ from ipusim.workload.zoo.layers.transformer import (
 )
 from ipusim.workload.zoo.registry import network
 from ipusim.workload.zoo.vision.dino import normalise_rows
-from ipusim.workload.zoo.vision.vit import embed_patches, first_token
+from ipusim.workload.zoo.vision.vit import embed_patches, first_token, put_first
 
 IMAGE = 224
 VOCABULARY, POSITIONS = 30522, 512
@@ -87,9 +87,7 @@ def _video(g: GraphBuilder, batch: int, frames: int) -> str:
     clips = g.input("video", (batch * frames, 3, IMAGE, IMAGE))
     x = embed_patches(g, "video.patch_embed", clips, hidden, PATCH)
     x = g.reshape("video.clips", x, (batch, patches, hidden))
-    token = g.parameter("video.cls_token", (1, 1, hidden))
-    token = g.expand("video.cls_token.expand", token, (batch, 1, hidden))
-    x = g.concat("video.cls_token.concat", token, x, axis=1)
+    x = put_first(g, "video.cls_token", g.parameter("video.cls_token", (1, 1, hidden)), x)
     x = g.elementwise("video.positions.add", "add", x, _positions(g, frames))
     x = g.reshape("video.rows", x, (shape.rows, hidden))
     for layer in range(LAYERS):
