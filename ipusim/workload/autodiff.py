@@ -49,7 +49,7 @@ def total_gradient(tape: Tape, name: str, source: Op) -> str | None:
     for count, part in enumerate(parts[1:], start=1):
         add = Elementwise.in_place("add", tensor.elements)
         suffix = f"{part_of}gradient_sum{count}"
-        result = tape.emit(source, suffix, add, (result, part), tensor)
+        result = Backward(tape, source, ()).emit(suffix, add, (result, part), tensor)
         # The sum belongs where the last part was made: in a pipeline only it changes chips.
         tape.ops[-1] = replace(tape.ops[-1], source=made.get(part, source.name))
     tape.gradients[name] = [result]

@@ -6,18 +6,9 @@ plus one bias per channel, so an inference compiler computes the new weights onc
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ipusim.workload.graph import Conv, Elementwise, Graph, Layout, Norm, Op, Tensor
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Match:
-    """A convolution, its own bias addition if any, and the batch norm that only follows it."""
-
-    conv: Op
-    bias_add: Op | None
-    norm: Op
 
 
 def drop_dropout(graph: Graph) -> Graph:
@@ -59,9 +50,8 @@ def fold_batch_norm(graph: Graph) -> Graph:
     tensors = dict(graph.tensors)
     for op in graph.ops:
         match = _match(op, graph, producers, consumers)
-        if match is None:
-            continue
-        replaced.update(_fold(match, tensors))
+        if match is not None:
+            replaced.update(_fold(op, *match, tensors))
     ops = tuple(kept for op in graph.ops if (kept := replaced.get(op.name, op)) is not None)
     used = {name for op in ops for name in (*op.inputs, *op.outputs)}
     used.update(graph.inputs, graph.outputs)
@@ -74,7 +64,8 @@ def fold_batch_norm(graph: Graph) -> Graph:
 
 def _match(
     op: Op, graph: Graph, producers: dict[str, Op], consumers: dict[str, tuple[Op, ...]]
-) -> _Match | None:
+) -> tuple[Op, Op | None] | None:
+    """Return the convolution that only a batch norm follows, and its own addition of a bias."""
     if not isinstance(op.params, Norm) or op.params.kind != "batch" or op.params.training:
         return None
     if any(graph.tensors[name].role == "activation" for name in op.inputs[1:]):
@@ -90,7 +81,7 @@ def _match(
     weights = before.inputs[1]
     if graph.tensors[weights].role != "parameter" or len(consumers[weights]) != 1:
         return None
-    return _Match(conv=before, bias_add=bias_add, norm=op)
+    return before, bias_add
 
 
 def _sole_source(
@@ -103,22 +94,20 @@ def _sole_source(
     return producers.get(name)
 
 
-def _fold(match: _Match, tensors: dict[str, Tensor]) -> dict[str, Op | None]:
-    weights = tensors[match.conv.inputs[1]]
-    channels = match.conv.params.out_channels
-    output = tensors[match.norm.outputs[0]]
-    if match.bias_add is None:
-        bias = f"{match.norm.name}.folded_bias"
-        tensors[bias] = Tensor(name=bias, shape=(channels,), dtype=weights.dtype, role="parameter")
+def _fold(
+    norm: Op, conv: Op, bias_add: Op | None, tensors: dict[str, Tensor]
+) -> dict[str, Op | None]:
+    """Return what takes the place of a batch norm, and of the addition of a bias before it."""
+    dtype, output = tensors[conv.inputs[1]].dtype, tensors[norm.outputs[0]]
+    if bias_add is None:
+        bias, shape = f"{norm.name}.folded_bias", (conv.params.out_channels,)
+        tensors[bias] = Tensor(name=bias, shape=shape, dtype=dtype, role="parameter")
     else:
-        bias = match.bias_add.inputs[1]
+        bias = bias_add.inputs[1]
     addition = Op(
-        name=f"{match.norm.name}.bias_add",
+        name=f"{norm.name}.bias_add",
         params=Elementwise.in_place("bias_add", output.elements, broadcast=True),
-        inputs=(match.conv.outputs[0], bias),
-        outputs=match.norm.outputs,
+        inputs=(conv.outputs[0], bias),
+        outputs=norm.outputs,
     )
-    result: dict[str, Op | None] = {match.norm.name: addition}
-    if match.bias_add is not None:
-        result[match.bias_add.name] = None
-    return result
+    return {norm.name: addition} | ({bias_add.name: None} if bias_add is not None else {})

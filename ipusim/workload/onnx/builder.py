@@ -61,7 +61,7 @@ class OnnxBuild:
             )
         return self._rebatched(self.plan.fixed, size)
 
-    def imported(self, *, allow_unknown: bool = True) -> Import:
+    def imported(self, *, allow_unknown: bool = True) -> tuple[Graph, ImportContext]:
         """Return the graph for the file's own batch with all that its import knows."""
         shapes = self.plan.shapes(self.batch)
         return walk(self.contents, self.plan, shapes, allow_unknown=allow_unknown)
@@ -69,9 +69,8 @@ class OnnxBuild:
     def _graph(
         self, shapes: list[tuple[int, ...]], rebatch: tuple[int, int] | None = None
     ) -> Graph:
-        return walk(
-            self.contents, self.plan, shapes, rebatch, allow_unknown=self.allow_unknown
-        ).graph
+        unknown = self.allow_unknown
+        return walk(self.contents, self.plan, shapes, rebatch, allow_unknown=unknown)[0]
 
     def _rebatched(self, fixed: int, size: int) -> Graph:
         """Return the graph with another batch than the file fixes, if all work follows it."""
@@ -101,14 +100,6 @@ def _scales(exported: Graph, rebatched: Graph, before: int, after: int) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Import:
-    """A graph, and what its import knows beside it."""
-
-    graph: Graph
-    context: ImportContext
-
-
 def walk(
     contents: OnnxContents,
     plan: InputPlan,
@@ -116,7 +107,7 @@ def walk(
     rebatch: tuple[int, int] | None = None,
     *,
     allow_unknown: bool = False,
-) -> Import:
+) -> tuple[Graph, ImportContext]:
     """Build the graph of a file for known shapes; what is unknown is refused unless allowed."""
     context = ImportContext(contents)
     for name in plan.values:
@@ -156,7 +147,7 @@ def walk(
             "inputs, so there is nothing to simulate."
         )
     graph = context.graph.finish(*[context.operand(name) for name in contents.outputs])
-    return Import(graph=graph, context=context)
+    return graph, context
 
 
 def _note_folded(context: ImportContext) -> None:

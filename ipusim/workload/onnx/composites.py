@@ -113,19 +113,12 @@ def _einsum(p: Parts) -> str:
     shapes = [p.shape(name) for name in p.node.input]
     letters = set(equation) - set(",.->")
     spare = [c for c in map(chr, range(0x391, 0x3A9)) if c not in letters]
-    longest = max(
-        (
-            len(shape) - len(term.replace("...", ""))
-            for term, shape in zip(terms, shapes, strict=True)
-        ),
-        default=0,
-    )
+    pairs = zip(terms, shapes, strict=True)
+    extra = [len(shape) - len(term.replace("...", "")) for term, shape in pairs]
+    longest = max(extra, default=0)
     terms = [
-        term.replace(
-            "...",
-            "".join(spare[longest - (len(shape) - len(term.replace("...", ""))) : longest]),
-        )
-        for term, shape in zip(terms, shapes, strict=True)
+        term.replace("...", "".join(spare[longest - more : longest]))
+        for term, more in zip(terms, extra, strict=True)
     ]
     if not arrow:
         joined = "".join(terms)
@@ -173,22 +166,22 @@ def _pair(p: Parts, a: str, left: str, b: str, right: str, later: set[str]) -> t
     inner = [c for c in shared if c not in later]
     rows = [c for c in left if c not in right]
     columns = [c for c in right if c not in left]
-    if not inner:
-        wide = [*batch, *rows, *columns]
-        first = p.transpose(a, *[left.index(c) for c in [*batch, *rows]])
-        first = p.reshape(first, *[sizes[c] for c in [*batch, *rows]], *[1 for _ in columns])
-        second = p.transpose(b, *[right.index(c) for c in [*batch, *columns]])
-        second = p.reshape(
-            second, *[sizes[c] for c in batch], *[1 for _ in rows], *[sizes[c] for c in columns]
-        )
-        return p("Mul", first, second), "".join(wide)
-    first = p.transpose(a, *[left.index(c) for c in [*batch, *rows, *inner]])
-    second = p.transpose(b, *[right.index(c) for c in [*batch, *inner, *columns]])
-    groups = [sizes[c] for c in batch]
-    m, k, n = (prod(sizes[c] for c in part) for part in (rows, inner, columns))
-    product = p("MatMul", p.reshape(first, *groups, m, k), p.reshape(second, *groups, k, n))
     wide = [*batch, *rows, *columns]
-    return p.reshape(product, *[sizes[c] for c in wide]), "".join(wide)
+
+    def lengths(labels: list[str]) -> list[int]:
+        return [sizes[c] for c in labels]
+
+    first = p.transpose(a, *map(left.index, [*batch, *rows, *inner]))
+    if not inner:
+        first = p.reshape(first, *lengths([*batch, *rows]), *[1 for _ in columns])
+    second = p.transpose(b, *map(right.index, [*batch, *inner, *columns]))
+    if not inner:
+        second = p.reshape(second, *lengths(batch), *[1 for _ in rows], *lengths(columns))
+        return p("Mul", first, second), "".join(wide)
+    groups = lengths(batch)
+    m, k, n = (prod(lengths(part)) for part in (rows, inner, columns))
+    product = p("MatMul", p.reshape(first, *groups, m, k), p.reshape(second, *groups, k, n))
+    return p.reshape(product, *lengths(wide)), "".join(wide)
 
 
 # -- normalisation and activations ---------------------------------------------------------

@@ -22,26 +22,22 @@ from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.onnx.reader import ELEMENT_TYPES, OnnxContents, Stored
 
 _PROTO = onnx.TensorProto
+_STORED = {
+    "float32": "FLOAT DOUBLE",
+    "float16": "FLOAT16 BFLOAT16",
+    "int32": "INT32 UINT32 INT16 UINT16 STRING",
+    "int64": "INT64 UINT64",
+    "uint8": "UINT8 INT8",
+    "bool": "BOOL",
+}
+_SMALL = ("FLOAT8", "FLOAT4", "INT4", "UINT4", "INT2", "UINT2")
 DTYPES = {
-    _PROTO.FLOAT: "float32",
-    _PROTO.DOUBLE: "float32",
-    _PROTO.FLOAT16: "float16",
-    _PROTO.BFLOAT16: "float16",
-    _PROTO.INT32: "int32",
-    _PROTO.UINT32: "int32",
-    _PROTO.INT16: "int32",
-    _PROTO.UINT16: "int32",
-    _PROTO.INT64: "int64",
-    _PROTO.UINT64: "int64",
-    _PROTO.UINT8: "uint8",
-    _PROTO.INT8: "uint8",
-    _PROTO.BOOL: "bool",
-    _PROTO.STRING: "int32",
     **{
-        kind: "uint8"
-        for name, kind in _PROTO.DataType.items()
-        if name.startswith(("FLOAT8", "FLOAT4", "INT4", "UINT4", "INT2", "UINT2"))
+        _PROTO.DataType.Value(kind): dtype
+        for dtype, kinds in _STORED.items()
+        for kind in kinds.split()
     },
+    **{kind: "uint8" for name, kind in _PROTO.DataType.items() if name.startswith(_SMALL)},
 }
 """ONNX element type -> storage; `Graph.with_precision` sets the floating-point ones anew."""
 

@@ -73,7 +73,7 @@ def from_onnx(
     plan = plan_inputs(contents.inputs, given, contents.source)
     build = OnnxBuild(contents, plan, allow_unknown)
     # Building once now reports what is unsupported here, not in a later simulation.
-    context = build.imported(allow_unknown=allow_unknown).context
+    _, context = build.imported(allow_unknown=allow_unknown)
     return Model(
         name=contents.name,
         family="onnx",
@@ -151,10 +151,9 @@ def check_onnx(source: str | PathLike[str] | onnx.ModelProto, **given: Any) -> C
             )
             plan = plan_inputs(contents.inputs, answer, contents.source)
         build = OnnxBuild(contents, plan)
-        imported = build.imported()
+        graph, context = build.imported()
     except WorkloadError as error:
         return Check((*lines, *missing, ("stops at", str(error))), usable=False)
-    graph, context = imported.graph, imported.context
     lines += [
         ("batch", str(build.batch)),
         *([("with", f"dims={answer.dims}, shapes={answer.shapes}")] if missing else []),

@@ -43,44 +43,6 @@ class Tape:
     ops: list[Op] = field(default_factory=list)
     gradients: dict[str, list[str]] = field(default_factory=dict)
 
-    def new_tensor(self, name: str, like: Tensor) -> str:
-        """Add an intermediate tensor with the shape and type of another."""
-        self.tensors[name] = Tensor(name=name, shape=like.shape, dtype=like.dtype)
-        return name
-
-    def append(
-        self,
-        source: Op,
-        suffix: str,
-        attributes: Attributes,
-        inputs: tuple[str, ...],
-        outputs: tuple[str, ...],
-    ) -> None:
-        """Add one backward operator of a forward one, whose results exist."""
-        self.ops.append(
-            Op(
-                name=f"{source.name}.{suffix}",
-                params=attributes,
-                inputs=inputs,
-                outputs=outputs,
-                phase="backward",
-                source=source.name,
-            )
-        )
-
-    def emit(
-        self,
-        source: Op,
-        suffix: str,
-        attributes: Attributes,
-        inputs: tuple[str, ...],
-        like: Tensor,
-    ) -> str:
-        """Add one backward operator and its result, of the shape and type of `like`; name that."""
-        output = self.new_tensor(f"{source.name}.{suffix}", like)
-        self.append(source, suffix, attributes, inputs, (output,))
-        return output
-
     def contribute(self, name: str, gradient: str) -> None:
         """Record one more contribution to the gradient of a forward tensor."""
         self.gradients.setdefault(name, []).append(gradient)
@@ -141,7 +103,23 @@ class Backward:
         self, suffix: str, attributes: Attributes, inputs: tuple[str, ...], like: Tensor
     ) -> str:
         """Add an operator and its result, of the shape and type of `like`; return its name."""
-        return self.tape.emit(self.op, suffix, attributes, inputs, like)
+        (name,) = self._write(suffix, attributes, inputs, {f"{self.op.name}.{suffix}": like})
+        return name
+
+    def _write(
+        self, suffix: str, params: Attributes, inputs: tuple[str, ...], results: dict[str, Tensor]
+    ) -> tuple[str, ...]:
+        for name, like in results.items():
+            self.tape.tensors[name] = Tensor(name=name, shape=like.shape, dtype=like.dtype)
+        label, outputs = f"{self.op.name}.{suffix}", tuple(results)
+        op = Op(name=label, params=params, inputs=inputs, outputs=outputs, source=self.op.name)
+        self.tape.ops.append(replace(op, phase="backward"))
+        return outputs
+
+    def _like(self, name: str, dtype: str) -> Tensor:
+        """Return a forward tensor, of another type if one is given."""
+        tensor = self.tensor(name)
+        return replace(tensor, dtype=dtype or tensor.dtype)
 
     def give(self, name: str, gradient: str) -> None:
         """Send a gradient to a forward tensor of its size, if that is wanted."""
@@ -161,9 +139,8 @@ class Backward:
         The gradient has the type of the tensor unless another is given.
         """
         if self.wants(name):
-            tensor = self.tensor(name)
-            like = replace(tensor, dtype=dtype or tensor.dtype)
-            self.tape.contribute(name, self.emit(suffix, attributes, inputs, like))
+            gradient = self.emit(suffix, attributes, inputs, self._like(name, dtype))
+            self.tape.contribute(name, gradient)
 
     def send_operands(
         self, data: Attributes, weights: Attributes, weights_dtype: str, data_dtype: str = ""
@@ -181,10 +158,9 @@ class Backward:
         dtype: str = "",
     ) -> None:
         """Add the one operator that computes the gradients of several forward tensors."""
-        outputs = []
-        for index, name in enumerate(names):
-            tensor = self.tensor(name)
-            like = replace(tensor, dtype=dtype or tensor.dtype)
-            outputs.append(self.tape.new_tensor(f"{self.op.name}.gradient{index}", like))
-            self.give(name, outputs[-1])
-        self.tape.append(self.op, "gradient", attributes, inputs, tuple(outputs))
+        prefix = f"{self.op.name}.gradient"
+        results = {f"{prefix}{i}": self._like(name, dtype) for i, name in enumerate(names)}
+        for name, made in zip(
+            names, self._write("gradient", attributes, inputs, results), strict=True
+        ):
+            self.give(name, made)
