@@ -5,8 +5,6 @@ attributes (`operators.gradient`); `training` decides in which order runs are ta
 computed twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Assembling graphs operator by operator: tensors, elementwise functions, changes of layout."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from math import prod

@@ -4,8 +4,6 @@
 plus one bias per channel, so an inference compiler computes the new weights once, ahead of time.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ipusim.workload.graph import Conv, Elementwise, Graph, Layout, Norm, Op, Tensor

@@ -1,7 +1,5 @@
 """Layers of networks, for the zoo and for imports alike."""
 
-from __future__ import annotations
-
 from math import prod
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A model by its name in the zoo or by the path of an ONNX file."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ipusim.errors import ConfigError

@@ -1,7 +1,5 @@
 """A model: a named recipe that builds a graph for any micro-batch."""
 
-from __future__ import annotations
-
 import operator
 from collections import Counter
 from collections.abc import Callable

@@ -6,8 +6,6 @@ Hutter 2017, arXiv:1711.05101; LAMB, You et al. 2019, arXiv:1904.00962; LARS, Yo
 arXiv:1708.03888; RMSprop, Tieleman and Hinton 2012.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

@@ -6,8 +6,6 @@ that lie in other parts, and adds the results up. The gradient stays one additio
 table.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ipusim.workload.graph import Attributes, Cast, Elementwise, Gather, Op, Tensor

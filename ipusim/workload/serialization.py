@@ -10,8 +10,6 @@ only one part of the weights' gradient ever exists, which no plan of a whole pro
 A lookup is a product of rows of ones and zeros with a table: its table is cut (`serial_lookups`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 

@@ -5,8 +5,6 @@ accumulators. The other runs once per step and updates the weights. Between chec
 operators are computed a second time in the backward pass instead of keeping their results.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Attention and what belongs to it: heads, caches, rotary positions, mixtures of experts."""
 
-from __future__ import annotations
-
 import math
 from math import prod
 

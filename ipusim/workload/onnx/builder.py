@@ -1,7 +1,5 @@
 """From the contents of an ONNX file to a graph, for any batch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import onnx

@@ -4,8 +4,6 @@ Each recipe visits the simpler nodes in turn and returns the result: shapes, con
 follow by themselves. What it leaves out or bounds from above is said in the notes of the import.
 """
 
-from __future__ import annotations
-
 from math import prod
 
 import numpy as np

@@ -5,8 +5,6 @@ shapes alone) or computed at run time. Static nodes are folded away; run-time no
 operators, after fusion.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 from math import prod

@@ -1,7 +1,5 @@
 """ONNX operators on single elements, and those that only move or rename them."""
 
-from __future__ import annotations
-
 import re
 from math import prod
 

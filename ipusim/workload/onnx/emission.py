@@ -1,7 +1,5 @@
 """How a node that runs becomes operators of the graph."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import prod
 

@@ -5,8 +5,6 @@ PopART and PopTorch have one operator for each. Each rule looks at one anchor an
 node of its pattern; pieces that nobody else reads then fall away.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import prod

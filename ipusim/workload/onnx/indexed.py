@@ -3,8 +3,6 @@
 Costs come from the vertices of lookups, sorts and elementwise operations; what is assumed is noted.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import prod
 

@@ -5,8 +5,6 @@ micro-batch and needs no answer; every other free size, and the value of an inpu
 branches depend, has to come from the user.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Mapping, Sequence

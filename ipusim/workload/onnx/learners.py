@@ -5,8 +5,6 @@ selection, for all rows and trees at once; support vectors are one product and t
 Names of classes, and maps from names to scores, are made on the host.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """ONNX operators that multiply, slide a window, normalise or reduce."""
 
-from __future__ import annotations
-
 from math import prod
 
 from ipusim.errors import WorkloadError

@@ -3,8 +3,6 @@
 Calls of functions are replaced by their bodies.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 from math import prod

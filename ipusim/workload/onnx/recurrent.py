@@ -4,8 +4,6 @@ Gates lie in the order of the ONNX specification (LSTM: input, output, forget, c
 reset, hidden). The order changes no cost: poplibs runs any order at the same cycles.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import prod
 

@@ -8,8 +8,6 @@ common operators on shapes are computed here; for every other one onnx's referen
 asked, which takes a millisecond to start.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import ceil, floor, prod
 from typing import Any

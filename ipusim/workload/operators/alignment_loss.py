@@ -1,7 +1,5 @@
 """Losses over all alignments of a sequence with its labels."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

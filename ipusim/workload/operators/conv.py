@@ -11,8 +11,6 @@ poplibs tag sdk/poplar/2.0.0, ``lib/poplin/ConvUtil.cpp`` (getGradientParams) an
 ``lib/poplin/Convolution.cpp`` (getWeightUpdateParams).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Distances of every row of one matrix to every row of another."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

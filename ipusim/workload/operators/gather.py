@@ -1,7 +1,5 @@
 """Rows of a table, chosen, added up or written by index."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

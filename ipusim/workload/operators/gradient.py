@@ -6,8 +6,6 @@ operator of its own or a few elementwise ones. A rule stands beside the attribut
 decorated with `gradient`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 

@@ -1,7 +1,5 @@
 """Changes of shape and order, which move data or are views."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Losses of a prediction, each with its gradient in the same operator."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -5,8 +5,6 @@ References
 poplibs tag sdk/poplar/2.0.0, ``lib/poplin/MatMul.cpp``.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Non-maximum suppression: detectors drop boxes that overlap a better one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

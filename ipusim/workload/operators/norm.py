@@ -1,7 +1,5 @@
 """Normalisations by stored or computed statistics."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Recurrent layers, each one operator however long its sequence, because it runs as a loop."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Reductions over axes: sums, means, extrema."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Softmax and its logarithm."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Sorting of rows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -7,8 +7,6 @@
 'resnet50'
 """
 
-from __future__ import annotations
-
 from ipusim.workload.zoo.registry import Network, find, load, names
 
 __all__ = ["load", "names"]

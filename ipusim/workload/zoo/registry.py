@@ -3,8 +3,6 @@
 A module of the zoo is imported when one of its networks is asked for.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ them with the edges between their nodes, padded to a fixed size. An item of a mi
 step. The adjacency is a dense matrix for one data set and a list of edges for the others.
 """
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 from math import ceil
 

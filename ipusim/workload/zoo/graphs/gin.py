@@ -5,8 +5,6 @@ size of ogbg-molhiv (tag v3.3.0, gnn/message_passing/tensorflow2). Every graph o
 of its own: its edges reach only its nodes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ipusim.workload.layers import GraphBuilder

@@ -5,8 +5,6 @@ HydroNet runs of Graphcore and PNNL: an edge's filter depends on its length alon
 products of filters and neighbours' features.
 """
 
-from __future__ import annotations
-
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.graphs import Edges, at_sources, at_targets, sum_at_targets
 from ipusim.workload.zoo.registry import network

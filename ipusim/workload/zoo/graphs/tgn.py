@@ -7,8 +7,6 @@ to date with a recurrent cell, attends over recent edges, scores true and sample
 the memory back.
 """
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 
 from ipusim.workload.layers import GraphBuilder

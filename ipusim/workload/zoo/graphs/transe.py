@@ -7,8 +7,6 @@ adds the projection of fixed features, sends tails to all other chips, and score
 every tail that it received, its own among them.
 """
 
-from __future__ import annotations
-
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.registry import network
 

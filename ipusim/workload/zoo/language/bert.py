@@ -5,8 +5,6 @@ Devlin et al. (arXiv 1810.04805), with the parameters and shapes of Hugging Face
 as one tensor (`transformer`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial

@@ -4,8 +4,6 @@ Radford et al. (2019), with the parameters and shapes of Hugging Face transforme
 (GPT2LMHeadModel).
 """
 
-from __future__ import annotations
-
 from ipusim.errors import WorkloadError
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.transformer import (

@@ -6,8 +6,6 @@ before and added to its input; a layer norm after the depth-wise-like convolutio
 has a batch norm; no dropout.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -5,8 +5,6 @@ Hu et al. (arXiv 1709.01507) after the depthwise convolution as in MobileNetV3 (
 and EfficientNet (arXiv 1905.11946); layers are named as timm names them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import gcd
 

@@ -5,8 +5,6 @@ take graphs of fixed size, padded with edges of a spare node: how many there are
 how long the tile with that node's row works (`Gather.hottest`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ipusim.workload.layers import GraphBuilder

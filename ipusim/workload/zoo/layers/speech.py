@@ -5,8 +5,6 @@ reads them as (items, features, steps): on the IPU a change of the order of axes
 convolution rearranges what it receives.
 """
 
-from __future__ import annotations
-
 from ipusim.workload.layers import GraphBuilder
 
 

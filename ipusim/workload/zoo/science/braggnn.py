@@ -6,8 +6,6 @@ arXiv 2008.08198), with the layers of its authors' code (github lzhengchun/Bragg
 convolutions and five dense layers. Names follow that code.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from math import prod
 

@@ -4,8 +4,6 @@ AISDC/CookieNetAE (model.py): four convolutions with pooling between them, three
 that double the image again, one that keeps its size, one to a single channel; ReLU after each.
 """
 
-from __future__ import annotations
-
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.registry import network
 

@@ -7,8 +7,6 @@ with decay does. The likelihood, Student's t there, is a squared error here: as 
 item, of which the logarithm is the one left out.
 """
 
-from __future__ import annotations
-
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.registry import network
 

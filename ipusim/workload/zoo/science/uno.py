@@ -5,8 +5,6 @@ expression, and descriptors and fingerprints of each drug with shared weights; t
 the two doses go through three more. 15,580 numbers per sample arrive from the host.
 """
 
-from __future__ import annotations
-
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.registry import network
 

@@ -4,8 +4,6 @@ Chantry et al., J. Adv. Model. Earth Syst. 13 (2021), doi 10.1029/2021MS002477 (
 three columns of 63 levels and two surface values in, two columns of 63 tendencies out.
 """
 
-from __future__ import annotations
-
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.registry import network
 

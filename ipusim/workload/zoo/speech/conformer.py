@@ -6,8 +6,6 @@ no bias in attention, the medium one of WeNet (v3.3.0, speech/conformer/pytorch)
 a CTC loss beside that of the decoder. Layer norms stand where the paper has batch norms.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 

@@ -5,8 +5,6 @@ its defaults: two layers of 256 units on 200 steps of 16 values, and a dense lay
 output.
 """
 
-from __future__ import annotations
-
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.registry import network
 

@@ -5,8 +5,6 @@ speech/transformer_transducer/popart/training: attention is computed head by hea
 learnt scale, and the joint network runs over 15 steps at a time.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from ipusim.workload.graph import Elementwise, Norm

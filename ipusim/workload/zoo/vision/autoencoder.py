@@ -17,8 +17,6 @@ The depth was settled after the published rate on one IPU had been seen: network
 depth, whose activations fill the chip without a dense bottleneck, are four times too slow.
 """
 
-from __future__ import annotations
-
 from math import prod
 
 from ipusim.workload.layers import GraphBuilder

@@ -5,8 +5,6 @@ model.py and configs.yml, tag v3.3.0): the vectors of the last micro-batches are
 with as well.
 """
 
-from __future__ import annotations
-
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.transformer import Shape, pre_norm_layer
 from ipusim.workload.zoo.registry import network

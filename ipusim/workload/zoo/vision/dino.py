@@ -7,8 +7,6 @@ so they are listed layer by layer. The average itself is taken once per weight u
 it out of the loop over micro-batches) and left out here.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from ipusim.workload.layers import GraphBuilder

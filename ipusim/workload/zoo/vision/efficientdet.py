@@ -15,8 +15,6 @@ are random and the bias of the scores starts at a probability of 0.01: the loop 
 round, and the other detections keep what they were filled with.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ipusim.workload.graph import NonMaxSuppression, Tensor

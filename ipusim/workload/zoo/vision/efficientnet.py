@@ -7,8 +7,6 @@ groups; squeeze-excite stays at a quarter of the block's input. The number of no
 4, is that of Graphcore's recipes (graphcore/examples, configs.yml efficientnet-b4-g16-gn).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from math import ceil
 

@@ -5,8 +5,6 @@ pytorch/modeling, tag v3.3.0): attention over time, then over space, each with t
 apart; DistilBERT (arXiv 1910.01108) reads the caption.
 """
 
-from __future__ import annotations
-
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.transformer import (
     Shape,

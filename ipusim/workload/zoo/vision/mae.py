@@ -5,8 +5,6 @@ models_mae.py, tag v3.1.0): tokens are chosen and put back by products with 0/1 
 host sends, and activations are spread over the chip before and after each layer.
 """
 
-from __future__ import annotations
-
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.transformer import Shape, pre_norm_layer
 from ipusim.workload.zoo.registry import network

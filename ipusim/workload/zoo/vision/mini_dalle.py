@@ -6,8 +6,6 @@ encoder turns the image into codes on the chip; most layers attend to the captio
 column of the image.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ipusim.workload.layers import GraphBuilder

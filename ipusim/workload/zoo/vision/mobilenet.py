@@ -4,8 +4,6 @@ Tables 1 and 2 of Howard et al. (arXiv 1905.02244), as in torchvision: squeeze-e
 of the expanded channels, rounded to a multiple of 8, with a hard sigmoid gate.
 """
 
-from __future__ import annotations
-
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers import cnn
 from ipusim.workload.zoo.registry import variants

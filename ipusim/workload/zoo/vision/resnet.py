@@ -5,8 +5,6 @@ the stride moved to the 3x3 convolution and the grouped bottleneck of Xie et al.
 Residual Transformations" (arXiv 1611.05431), as in torchvision; layer names follow torchvision.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from ipusim.workload.layers import GraphBuilder

@@ -6,8 +6,6 @@ windows of 49 tokens are padded to 56, tensors are spread over the chip again be
 an operator of its own (RemapCE), and training drops whole halves of layers.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from ipusim.workload.layers import GraphBuilder

@@ -6,8 +6,6 @@ training are what Graphcore ran (graphcore/examples, vision/vit/pytorch, tag v3.
 value from products of their own, dropout, and in pre-training mixed images and one more layer.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from ipusim.workload.layers import GraphBuilder

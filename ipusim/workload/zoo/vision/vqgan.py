@@ -4,8 +4,6 @@ Esser et al. (arXiv 2012.09841), model imagenet_f16_1024 of CompVis/taming-trans
 (configs/imagenet_vqgan.yaml; taming/modules/diffusionmodules/model.py).
 """
 
-from __future__ import annotations
-
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers import cnn
 

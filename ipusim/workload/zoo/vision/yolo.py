@@ -12,8 +12,6 @@ here. Left out is the selection of the `candidates` highest objectness values, a
 non-maximum suppression: it ends when no score is above its threshold, which depends on the data.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ipusim.workload.layers import GraphBuilder
