@@ -138,50 +138,35 @@ class GraphBuilder(TensorBuilder):
         """Add an inference batch norm of an NCHW tensor, with its statistics as constants."""
         batch, channels, *field = self.shape(x)
         params = Norm(kind="batch", batch=batch, channels=channels, spatial_elements=prod(field))
-        vectors = (
-            *self._scale_and_shift(name, channels),
-            self.parameter(f"{name}.running_mean", (channels,), role="constant"),
-            self.parameter(f"{name}.running_var", (channels,), role="constant"),
-        )
-        return self.apply(name, params, (x, *vectors), self.shape(x))
+        return self._normalise(name, x, params, running_mean="constant", running_var="constant")
 
     def group_norm(self, name: str, x: str, groups: int) -> str:
         """Add a group norm of an (N, C, ...) tensor."""
         batch, channels, *field = self.shape(x)
-        params = Norm(
-            kind="group",
-            batch=batch,
-            channels=channels,
-            spatial_elements=prod(field),
-            groups=groups,
-        )
-        return self.apply(name, params, (x, *self._scale_and_shift(name, channels)), self.shape(x))
+        sizes = {"batch": batch, "channels": channels, "spatial_elements": prod(field)}
+        return self._normalise(name, x, Norm(kind="group", groups=groups, **sizes))
 
     def layer_norm(self, name: str, x: str) -> str:
         """Add a layer norm over the last axis."""
         *rows, channels = self.shape(x)
         params = Norm(kind="layer", batch=prod(rows), channels=channels, spatial_elements=1)
-        return self.apply(name, params, (x, *self._scale_and_shift(name, channels)), self.shape(x))
+        return self._normalise(name, x, params)
 
-    def _scale_and_shift(self, name: str, channels: int) -> tuple[str, str]:
-        return (
-            self.parameter(f"{name}.weight", (channels,)),
-            self.parameter(f"{name}.bias", (channels,)),
+    def _normalise(self, name: str, x: str, params: Norm, **constants: str) -> str:
+        roles = {"weight": "parameter", "bias": "parameter"} | constants
+        vectors = (
+            self.parameter(f"{name}.{part}", (params.channels,), role)
+            for part, role in roles.items()
         )
+        return self.apply(name, params, (x, *vectors), self.shape(x))
 
     def max_pool(self, name: str, x: str, kernel: int, *, stride: int, padding: int = 0) -> str:
         """Add a square 2-D maximum pool of an NCHW tensor."""
         batch, channels, *field = self.shape(x)
-        params = Pool(
-            kind="max",
-            batch=batch,
-            channels=channels,
-            field=tuple(field),
-            kernel=(kernel, kernel),
-            stride=(stride, stride),
-            padding_lower=(padding, padding),
-            padding_upper=(padding, padding),
-        )
+        window = {"kernel": (kernel, kernel), "stride": (stride, stride)}
+        around = dict.fromkeys(("padding_lower", "padding_upper"), (padding, padding))
+        sizes = {"batch": batch, "channels": channels, "field": tuple(field)}
+        params = Pool(kind="max", **sizes, **window, **around)
         return self.apply(name, params, (x,), (batch, channels, *params.out_field))
 
     def global_average_pool(self, name: str, x: str) -> str:
@@ -205,14 +190,8 @@ class GraphBuilder(TensorBuilder):
     ) -> str:
         """Add the sum of (count, width) updates by index, (rows, width); with groups in front."""
         *groups, count, width = self.shape(updates)
-        params = Gather(
-            rows=rows,
-            width=width,
-            indices=count,
-            groups=prod(groups),
-            hottest=hottest,
-            function="add",
-        )
+        sizes = {"rows": rows, "width": width, "indices": count, "groups": prod(groups)}
+        params = Gather(function="add", hottest=hottest, **sizes)
         return self.apply(name, params, (updates, indices), (*groups, rows, width))
 
     def write_slices(
@@ -269,13 +248,9 @@ class GraphBuilder(TensorBuilder):
     def reduce(self, name: str, function: str, x: str, *, axis: int) -> str:
         """Add a reduction over one axis, which the result no longer has."""
         shape = self.shape(x)
-        params = Reduce(
-            function=function,
-            outer=prod(shape[:axis]),
-            reduced=shape[axis],
-            inner=prod(shape[axis + 1 :]),
-        )
-        return self.apply(name, params, (x,), (*shape[:axis], *shape[axis + 1 :]))
+        before, after = shape[:axis], shape[axis + 1 :]
+        sizes = {"outer": prod(before), "reduced": shape[axis], "inner": prod(after)}
+        return self.apply(name, Reduce(function=function, **sizes), (x,), (*before, *after))
 
     def recurrent(
         self, name: str, x: str, hidden: int, *, kind: str = "lstm", sequence: bool = True
@@ -286,14 +261,8 @@ class GraphBuilder(TensorBuilder):
         is False. There is one bias per gate and unit.
         """
         steps, batch, features = self.shape(x)
-        params = Recurrent(
-            kind=kind,
-            steps=steps,
-            batch=batch,
-            features=features,
-            hidden=hidden,
-            sequence=sequence,
-        )
+        sizes = {"steps": steps, "batch": batch, "features": features, "hidden": hidden}
+        params = Recurrent(kind=kind, sequence=sequence, **sizes)
         columns = params.gates * hidden
         weights = (
             self.parameter(f"{name}.weight_ih", (features, columns)),

@@ -9,18 +9,18 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import add, floordiv, mul, sub
 from typing import Any
 
 import numpy as np
 import onnx
 
 from ipusim.errors import WorkloadError, nearest_name
-from ipusim.workload.onnx.reader import DataInput, capital
+from ipusim.workload.onnx.reader import LARGEST_SIZE, DataInput, capital
 
 _BATCH_NAME = re.compile(r"batch|^(n|b)$|(^|_)bs($|_)", re.IGNORECASE)
 _ANONYMOUS = re.compile(r"^$|^\?$|unk__|dynamic_axes|_dim_\d|^s\d+$|^dyn|^None$", re.IGNORECASE)
 _IMAGE_RANK, _IMAGE_SIDE, _SOUND, _LENGTH = 4, 224, 16_000, 128
-_LARGEST_SIZE = 2**40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,11 +108,11 @@ def plan_inputs(inputs: Sequence[DataInput], given: Given, label: str) -> InputP
         DataInput(name=item.name, elem_type=item.elem_type, shape=tuple(shapes[item.name]))
         for item in data
     )
-    free = any(None in item.shape for item in settled)
-    leading = {item.shape[0] for item in settled if item.shape}
-    fixed = 0 if free else (leading.pop() if len(leading) == 1 else None)
-    if any(not item.shape for item in settled) and not free:
-        fixed = None
+    # An input without sizes shares no batch with the others.
+    leading = {item.shape[0] if item.shape else None for item in settled}
+    fixed = leading.pop() if len(leading) == 1 else None
+    if any(None in item.shape for item in settled):
+        fixed = 0
     return InputPlan(
         inputs=settled,
         values=values,
@@ -135,13 +135,10 @@ def _check_names(kind: str, given: Mapping[str, Any], known: list[str], label: s
 
 
 def _check_size(name: str, size: object) -> None:
-    if (
-        isinstance(size, bool)
-        or not isinstance(size, (int, np.integer))
-        or not (0 <= size < _LARGEST_SIZE)
-    ):
+    whole = isinstance(size, (int, np.integer)) and not isinstance(size, bool)
+    if not whole or not 0 <= size < LARGEST_SIZE:
         raise WorkloadError(
-            f"The size {size!r} of {name!r} must be a whole number from 0 to {_LARGEST_SIZE}."
+            f"The size {size!r} of {name!r} must be a whole number from 0 to {LARGEST_SIZE}."
         )
 
 
@@ -216,6 +213,9 @@ def _size(size: int | str | None, symbols: Mapping[str, int]) -> int | str | Non
         return size
 
 
+_OPERATIONS = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.FloorDiv: floordiv, ast.Div: floordiv}
+
+
 def _arithmetic(node: ast.AST, symbols: Mapping[str, int]) -> int:
     if isinstance(node, ast.Name):
         return symbols[node.id]
@@ -223,15 +223,8 @@ def _arithmetic(node: ast.AST, symbols: Mapping[str, int]) -> int:
         return node.value
     if isinstance(node, ast.BinOp):
         left, right = _arithmetic(node.left, symbols), _arithmetic(node.right, symbols)
-        operation = {
-            ast.Add: int.__add__,
-            ast.Sub: int.__sub__,
-            ast.Mult: int.__mul__,
-            ast.FloorDiv: int.__floordiv__,
-            ast.Div: int.__floordiv__,
-        }.get(type(node.op))
-        if operation:
-            return operation(left, right)
+        if type(node.op) in _OPERATIONS:
+            return _OPERATIONS[type(node.op)](left, right)
     raise ValueError(ast.dump(node))
 
 
@@ -312,9 +305,7 @@ def _value(item: DataInput, given: Any, label: str) -> np.ndarray:
         kind = onnx.helper.tensor_dtype_to_np_dtype(item.elem_type)
         array = np.asarray(given).astype(kind)
         shape = tuple(size if isinstance(size, int) else -1 for size in item.shape or ())
-        if item.shape is None:
-            return array
-        if array.ndim == 0:
+        if item.shape is None or array.ndim == 0:
             return array
         free = [axis for axis, size in enumerate(shape) if size < 0]
         if len(free) > 1:

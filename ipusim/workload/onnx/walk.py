@@ -220,29 +220,23 @@ class Walk:
             shapes = None if results is None else [shape for shape, _ in results]
             arrays = list(evaluate(self.context, node, shapes))
             if pairs is None:
-                kinds = [helper.np_dtype_to_tensor_dtype(array.dtype) for array in arrays]
-                named = [name for name in node.output if name]
-                pairs = [
-                    (name, (array.shape, kind))
-                    for name, array, kind in zip(named, arrays, kinds, strict=False)
-                ]
+                kind = helper.np_dtype_to_tensor_dtype
+                known = [(array.shape, kind(array.dtype)) for array in arrays]
+                pairs = list(zip(filter(None, node.output), known, strict=False))
         shape_only = node.op_type in _SHAPE_ONLY and bool(inputs)
         kinds = {value.learnable for value in inputs}
         learnable = True if True in kinds else False if kinds == {False} else None
         for place, (name, (shape, kind)) in enumerate(pairs):
             array = arrays[place] if place < len(arrays) else None
-            self.context.record(
-                node,
-                name,
-                Value(
-                    shape=shape if array is None else array.shape,
-                    elem_type=kind,
-                    static=True,
-                    array=array,
-                    learnable=learnable,
-                    root=inputs[0].root if shape_only else None,
-                ),
+            value = Value(
+                shape=shape if array is None else array.shape,
+                elem_type=kind,
+                static=True,
+                array=array,
+                learnable=learnable,
+                root=inputs[0].root if shape_only else None,
             )
+            self.context.record(node, name, value)
 
     def _unknown(self, node: Node, inputs: list[Value]) -> None:
         """Note an unsupported operator; its results get the file's shapes, or that of its input."""

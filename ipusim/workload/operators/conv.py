@@ -125,7 +125,7 @@ def conv_data_gradient(conv: Conv) -> Conv:
     # Of the forward sum y[o] += x[i] w[k], with o stride + k dilation - padding = i spread, the
     # gradient of x reads dy at i spread + (taps - 1 - k) dilation - lower.
     spread = _spread(conv)
-    reach = tuple((t - 1) * d for t, d in zip(conv.kernel, conv.dilation, strict=True))
+    reach = _reach(conv)
     lower = tuple(r - p for r, p in zip(reach, conv.padding_lower, strict=True))
     upper = tuple(
         (field - 1) * step - (out - 1) * stride + r - low
@@ -141,7 +141,7 @@ def conv_data_gradient(conv: Conv) -> Conv:
         stride=spread,
         padding_lower=lower,
         padding_upper=upper,
-        input_dilation=_unless_ones(conv.stride),
+        input_dilation=conv.stride if max(conv.stride) > 1 else (),
         pass_kind="data_gradient",
     )
 
@@ -158,15 +158,10 @@ def conv_weight_gradient(conv: Conv) -> Conv:
     spread = _spread(conv)
     # What the forward windows leave unread at the upper end is not read here either.
     upper = tuple(
-        (taps - 1) * dilation + (out - 1) * stride - (field - 1) * step - low
-        for taps, dilation, out, stride, field, step, low in zip(
-            conv.kernel,
-            conv.dilation,
-            conv.out_field,
-            conv.stride,
-            conv.field,
-            spread,
-            conv.padding_lower,
+        reach + (out - 1) * stride - (field - 1) * step - low
+        for reach, out, stride, field, step, low in zip(
+            *(_reach(conv), conv.out_field, conv.stride, conv.field),
+            *(spread, conv.padding_lower),
             strict=True,
         )
     )
@@ -188,9 +183,9 @@ def _gradient(back: Backward, conv: Conv) -> None:
     back.send_operands(data, weights, back.result.dtype)
 
 
+def _reach(conv: Conv) -> tuple[int, ...]:
+    return tuple((taps - 1) * d for taps, d in zip(conv.kernel, conv.dilation, strict=True))
+
+
 def _spread(conv: Conv) -> tuple[int, ...]:
     return conv.input_dilation or (1,) * len(conv.field)
-
-
-def _unless_ones(steps: tuple[int, ...]) -> tuple[int, ...]:
-    return steps if any(step > 1 for step in steps) else ()

@@ -125,8 +125,7 @@ def _elementwise(back: Backward, work: Elementwise) -> None:
     elif function == "sub":
         _give_summed(back, x, back.gradient, "gradient0")
         if others and back.wants(others[0]):
-            negative = _unary(back, "neg", back.gradient, "negative")
-            _give_summed(back, others[0], negative, "gradient1")
+            _give_negative(back, others[0], back.gradient)
     elif function == "mul" and len(others) == 1:
         for index, (name, other) in enumerate(((x, others[0]), (others[0], x))):
             if back.wants(name):
@@ -136,9 +135,7 @@ def _elementwise(back: Backward, work: Elementwise) -> None:
         quotient = _times(back, back.gradient, others[0], "quotient", function="div")
         _give_summed(back, x, quotient, "gradient0")
         if back.wants(others[0]):
-            product = _times(back, quotient, back.op.outputs[0], "product")
-            negative = _unary(back, "neg", product, "negative")
-            _give_summed(back, others[0], negative, "gradient1")
+            _give_negative(back, others[0], _times(back, quotient, back.op.outputs[0], "product"))
     elif function == "pow":
         back.give(x, _times(back, back.gradient, x, "gradient", function="pow_grad"))
         if others and back.wants(others[0]):
@@ -213,6 +210,10 @@ def _times(back: Backward, incoming: str, other: str, suffix: str, *, function: 
     elements = back.result.elements
     work = Elementwise.in_place(function, elements, broadcast=back.elements(other) != elements)
     return back.emit(suffix, work, (incoming, other), back.result)
+
+
+def _give_negative(back: Backward, name: str, incoming: str) -> None:
+    _give_summed(back, name, _unary(back, "neg", incoming, "negative"), "gradient1")
 
 
 def _give_summed(back: Backward, name: str, incoming: str, suffix: str) -> None:

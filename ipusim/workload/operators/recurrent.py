@@ -97,18 +97,11 @@ class Recurrent(Attributes):
         """Elements of sequence, weights and result, or of what arrives in their place."""
         steps = self.steps if self.sequence else 1
         result = op.inputs[0] if self.backward else op.outputs[0]
-        return (
-            (result, steps * self.batch * self.hidden),
-            *zip(
-                op.inputs[1:4] if self.backward else op.inputs[:3],
-                (
-                    self.steps * self.batch * self.features,
-                    self.gates * self.hidden * self.features,
-                    self.gates * self.hidden * self.hidden,
-                ),
-                strict=True,
-            ),
-        )
+        columns = self.gates * self.hidden
+        read = (self.steps * self.batch * self.features, columns * self.features)
+        names = (result, *(op.inputs[1:4] if self.backward else op.inputs[:3]))
+        sizes = (steps * self.batch * self.hidden, *read, columns * self.hidden)
+        return tuple(zip(names, sizes, strict=True))
 
 
 @gradient(Recurrent)

@@ -46,16 +46,9 @@ class Network:
     def __call__(self, **options: Any) -> Model:
         """Return the model; options are those of the builder."""
         inspect.signature(self.build).bind(None, None, **options)
-        return Model(
-            name=self.name,
-            family=self.family,
-            build=partial(self._graph, options),
-            source=self.source,
-            note=self.note,
-            loss=self.loss,
-            folds_batch_norm=self.folds_batch_norm,
-            repeated_inputs=self.repeated_inputs,
-        )
+        shared = ("name", "family", "source", "note", "loss", "folds_batch_norm", "repeated_inputs")
+        known = {fact: getattr(self, fact) for fact in shared}
+        return Model(build=partial(self._graph, options), **known)
 
     def _graph(self, options: dict[str, Any], micro_batch: int | None) -> Graph:
         g = GraphBuilder(self.name)
