@@ -24,10 +24,7 @@ def tensors_with_gradient(graph: Graph) -> frozenset[str]:
 
 
 def backward_ops(tape: Tape, ops: Iterable[Op]) -> None:
-    """Differentiate forward operators, given in the order of the forward pass, the last first.
-
-    The tape holds the gradients of what they write, and receives those of what they read.
-    """
+    """Differentiate forward operators, the last first; the tape holds and takes gradients."""
     for op in reversed(list(ops)):
         incoming = tuple(total_gradient(tape, name, op) for name in op.outputs)
         if any(incoming) and any(name in tape.wanted for name in op.inputs):

@@ -264,11 +264,7 @@ def _sized(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
 
 
 def topological_order(ops: Iterable[Op], available: Iterable[str]) -> tuple[Op, ...]:
-    """Order operators so that each runs after those it reads from, keeping ties as given.
-
-    Inputs, parameters and constants are `available` before the first. Operators that wait for each
-    other, or for a tensor that nothing provides, raise `WorkloadError`.
-    """
+    """Order operators so that each runs after those it reads from, ties as given, or refuse."""
     ready = set(available)
     waiting = list(ops)
     ordered: list[Op] = []

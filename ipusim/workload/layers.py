@@ -61,10 +61,7 @@ class GraphBuilder(TensorBuilder):
         padding: tuple[int, int] = (0, 0),
         **settings: int,
     ) -> str:
-        """Add a 1-D convolution of an (N, C, T) tensor, padded before and after.
-
-        Settings are stride, dilation, groups and bias.
-        """
+        """Add a 1-D convolution of (N, C, T); settings are stride, dilation, groups and bias."""
         low, high = padding
         return self._convolve(name, x, out_channels, (kernel,), (low,), (high,), **settings)
 

@@ -27,10 +27,7 @@ def stored_part(tensors: dict[str, Tensor], name: str, label: str, elements: int
 
 
 def lookup_in_parts(op: Op, factor: int, tensors: dict[str, Tensor]) -> list[Op]:
-    """Return the operators that do a lookup in a parameter in parts, up to the rows of the table.
-
-    What is needed besides is added to the tensors of the graph.
-    """
+    """Return the operators of a lookup in a parameter in parts; tensors they need are added."""
     params: Gather = op.params
     table, indices = op.inputs
     like = tensors[op.outputs[0]]

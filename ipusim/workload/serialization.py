@@ -30,10 +30,7 @@ _CUT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SerialProduct:
-    """A product, or a lookup in a table, to compute in parts along one of `DIMENSIONS`.
-
-    A lookup has one to cut only, the rows of its table.
-    """
+    """A product to compute in parts along one of `DIMENSIONS`, or a lookup by rows of its table."""
 
     op: str
     factor: int

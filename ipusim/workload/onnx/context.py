@@ -95,10 +95,7 @@ def node_label(node: Node) -> str:
 
 
 class ImportContext:
-    """State of one import: values known so far, nodes that run, the graph, and what was assumed.
-
-    Assumptions (`notes`), fusions and unknown operators are counted.
-    """
+    """State of one import: values known so far, nodes that run, the graph, and counts of notes."""
 
     def __init__(self, contents: OnnxContents) -> None:
         self.contents = contents

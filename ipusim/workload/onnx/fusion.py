@@ -262,16 +262,25 @@ def norm(pieces: Pieces, node: Node) -> None:
     else:
         return
     operands, width = [x], pieces.shape(x)[axes[0] :]
-    for place in ("Mul", "Add") if kind == "LayerNormalization" else ("Mul",):
-        following = pieces.only(last.output[0], place)
+    places = ("Mul", "Add") if kind == "LayerNormalization" else ("Mul",)
+    last = _with_vectors(pieces, last, width, places, operands)
+    if kind == "LayerNormalization" and len(operands) == 1:
+        operands.append(_ones(pieces, last, width))
+    pieces.replace(last, kind, operands, name, axis=axes[0])
+
+
+def _with_vectors(
+    pieces: Pieces, last: Node, width: tuple[int, ...], kinds: tuple[str, ...], operands: list[str]
+) -> Node:
+    """Take in the gain and shift that follow a node; return the last node that was taken."""
+    for kind in kinds:
+        following = pieces.only(last.output[0], kind)
         vector = _vector(pieces, following, last.output[0], width) if following else None
         if vector is None:
             break
         operands.append(vector)
         last = following
-    if kind == "LayerNormalization" and len(operands) == 1:
-        operands.append(_ones(pieces, last, width))
-    pieces.replace(last, kind, operands, name, axis=axes[0])
+    return last
 
 
 def _vector(pieces: Pieces, node: Node, output: str, width: tuple[int, ...]) -> str | None:
@@ -347,15 +356,10 @@ def group_norm(pieces: Pieces, node: Node) -> None:
     groups = pieces.shape(node.input[0])
     if pieces.shape(after.output[0]) != shape or len(groups) != 3 or groups[0] != shape[0]:
         return
-    operands, last = [x], after
-    for kind in ("Mul", "Add"):
-        following = pieces.only(last.output[0], kind)
-        vector = _vector(pieces, following, last.output[0], shape[1:2]) if following else None
-        if vector is None:
-            return
-        operands.append(vector)
-        last = following
-    pieces.replace(last, "GroupNormalization", operands, "group norm", num_groups=groups[1])
+    operands = [x]
+    last = _with_vectors(pieces, after, shape[1:2], ("Mul", "Add"), operands)
+    if len(operands) == 3:
+        pieces.replace(last, "GroupNormalization", operands, "group norm", num_groups=groups[1])
 
 
 def own_statistics(pieces: Pieces, node: Node) -> None:

@@ -163,11 +163,7 @@ def one_pass(function: str) -> Handler:
 def _sampled(
     e: Emission, *, groups: int, rows: int, samples: int, points: int
 ) -> tuple[str, Reduce]:
-    """Look up and weigh neighbours of samples; return them, and the operator that adds them up.
-
-    There are ``groups`` tables of ``rows``, the channels of one position, each with so many
-    ``samples`` of so many neighbours (``points``).
-    """
+    """Look up and weigh `points` neighbours of samples in tables; return them and their sum."""
     e.note("samples between positions are lookups of their neighbours")
     channels = e.shape()[1]
     # The positions are the second input, but in DeformConv, whose second one is the weights.

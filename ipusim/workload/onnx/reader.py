@@ -210,10 +210,7 @@ def stored(tensor: onnx.TensorProto, label: str, folder: Path = Path()) -> Store
 
 
 def _external(tensor: onnx.TensorProto, shape: tuple[int, ...], folder: Path) -> np.ndarray | None:
-    """Return the few values that lie outside the file; None if they are not there.
-
-    Only as many bytes are read as the tensor has, and only within the file's folder.
-    """
+    """Return the few values outside the file, None if absent; its folder is never left."""
     entry = {item.key: item.value for item in tensor.external_data}
     path = (folder / entry.get("location", "")).resolve()
     offset = int(entry.get("offset") or 0)

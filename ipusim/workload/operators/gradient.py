@@ -132,10 +132,7 @@ class Backward:
         inputs: tuple[str, ...],
         dtype: str = "",
     ) -> None:
-        """Add the operator that computes the gradient of a forward tensor, if that is wanted.
-
-        The gradient has the type of the tensor unless another is given.
-        """
+        """Add what computes the gradient of a forward tensor if wanted, of its type or another."""
         if self.wants(name):
             gradient = self.emit(suffix, attributes, inputs, self._like(name, dtype))
             self.tape.contribute(name, gradient)

@@ -25,10 +25,7 @@ Module = Callable[[GraphBuilder, str, str, Shape], str]
 
 
 def convolution(g: GraphBuilder, prefix: str, x: str, shape: Shape) -> str:
-    """Add a gated linear unit, a grouped convolution over neighbouring tokens, and a dense layer.
-
-    The convolution has groups of 16 channels and 7 taps, then a layer norm and a swish.
-    """
+    """Add a gated linear unit, a convolution (7 taps, groups of 16), norm, swish, a dense layer."""
     values = g.linear(f"{prefix}.glu.values", x, shape.hidden)
     gates = g.elementwise(
         f"{prefix}.glu.sigmoid", "sigmoid", g.linear(f"{prefix}.glu.gates", x, shape.hidden)

@@ -35,10 +35,7 @@ def at_positions(g: GraphBuilder, name: str, x: str, channels: int, view: str) -
 def squeeze_excite(
     g: GraphBuilder, prefix: str, x: str, squeezed: int, activation: str, gate: str
 ) -> str:
-    """Scale every channel by a gate in 0..1 that two dense layers compute from all channel means.
-
-    The dense layers are 1x1 convolutions with bias on a 1x1 field.
-    """
+    """Scale channels by a gate in 0..1 that two 1x1 convolutions compute from all channel means."""
     channels = g.shape(x)[1]
     y = g.global_average_pool(f"{prefix}.pool", x)
     y = g.conv(f"{prefix}.conv_reduce", y, squeezed, 1, bias=True)

@@ -87,31 +87,21 @@ def drop(g: GraphBuilder, name: str, x: str, shape: Shape) -> str:
 
 
 def large_where_zero(g: GraphBuilder, prefix: str, mask: str, *, wide: bool = False) -> str:
-    """Turn a 0/1 mask of any shape into 0 where it is 1, a large negative value elsewhere.
-
-    If `wide`, in float32 whatever the precision of the run.
-    """
+    """Turn a 0/1 mask into 0 where it is 1, else a large negative value, if `wide` in float32."""
     y = g.cast(f"{prefix}.cast", mask, "float32", fixed=wide)
     y = g.elementwise(f"{prefix}.invert", "sub", y)
     return g.elementwise(f"{prefix}.scale", "scale", y)
 
 
 def additive_mask(g: GraphBuilder, prefix: str, mask: str) -> str:
-    """Turn a 0/1 mask (N, tokens) into what is added to the scores: 0, or a large negative value.
-
-    The result (N, 1, 1, tokens) is the same for all heads and queries.
-    """
+    """Turn a 0/1 mask (N, tokens) into 0 or a large negative value to add, (N, 1, 1, tokens)."""
     batch, tokens = g.shape(mask)
     y = large_where_zero(g, prefix, mask)
     return g.reshape(f"{prefix}.reshape", y, (batch, 1, 1, tokens))
 
 
 def packed_mask(g: GraphBuilder, prefix: str, sequences: str) -> str:
-    """Turn the number of each token's sequence (N, tokens) into what is added to the scores.
-
-    That is 0 between tokens of one sequence of a pack, a large negative value elsewhere, in a
-    tensor (N, 1, tokens, tokens).
-    """
+    """Turn each token's sequence (N, T) into 0 within one, else a large negative, (N, 1, T, T)."""
     batch, tokens = g.shape(sequences)
     size = (batch, tokens, tokens)
     rows = g.expand(
