@@ -56,10 +56,7 @@ class TensorBuilder:
         return self.add_tensor(Tensor(name=name, shape=shape, dtype=dtype, role=role))
 
     def share(self, prefix: str, source: str) -> None:
-        """Let layers whose names begin with `prefix` use the weights of those with `source`.
-
-        Those must have been added before.
-        """
+        """Let layers named from `prefix` on use earlier weights, those named from `source` on."""
         self._shared[prefix] = source
 
     def freeze(self, prefix: str) -> None:
@@ -213,10 +210,7 @@ class TensorBuilder:
     def streamed(
         self, name: str, shape: tuple[int, ...], *, dtype: str, trained: bool = True
     ) -> str:
-        """Add rows of a table in Streaming Memory, which a step reads and writes back.
-
-        They keep their type whatever the precision of the run.
-        """
+        """Add rows of a table in Streaming Memory, of a fixed type; steps read and write them."""
         self._streamed.append(name)
         self._fixed[name] = None
         return self.parameter(name, shape, "parameter" if trained else "constant", dtype)

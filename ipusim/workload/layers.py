@@ -21,10 +21,7 @@ from ipusim.workload.graph import (
 
 
 class GraphBuilder(TensorBuilder):
-    """Adds layers with their parameters, named as PyTorch names them.
-
-    The parameters of a layer are ``<layer>.weight`` and ``<layer>.bias``.
-    """
+    """Adds layers with parameters named as PyTorch does, ``<layer>.weight`` and ``.bias``."""
 
     def bias(self, name: str, x: str, channels: int) -> str:
         """Add a per-channel bias, as operator ``<name>.bias_add``."""

@@ -117,10 +117,7 @@ def _with_weight_casts(graph: Graph) -> Graph:
 
 
 def _training_mode(graph: Graph, batch_norm_span: int) -> Graph:
-    """Let norms and recurrent layers hand what they keep to the gradient.
-
-    Batch norms also move the running statistics.
-    """
+    """Let norms and recurrent layers hand on what gradients need; batch norms move statistics."""
     tensors, ops = dict(graph.tensors), []
     for op in graph.ops:
         if isinstance(op.params, Recurrent):

@@ -48,10 +48,7 @@ class Emission(Call):
     def emit(
         self, params: Attributes, *inputs: str, suffix: str = "", every_output: bool = False
     ) -> None:
-        """Add the operator that computes the first result, or every one.
-
-        Further results are optional extras (masks, saved statistics) except in a Split.
-        """
+        """Add the operator of the first result, or of all; others are extras except in a Split."""
         names = [name for name in self.node.output if name]
         outputs = tuple(names if every_output else names[:1])
         graph = self.context.graph

@@ -48,8 +48,8 @@ def _model(steps, shape=("n", 4, 8), **weights):
 def _fused(model):
     build = from_onnx(model).build
     assert isinstance(build, OnnxBuild)
-    imported = build.imported()
-    return imported.graph, dict(imported.context.fused)
+    graph, context = build.imported()
+    return graph, dict(context.fused)
 
 
 @pytest.mark.parametrize(

@@ -295,6 +295,12 @@ def test_transpose_of_unit_axes_is_a_view():
     assert not from_onnx(model).graph().ops[0].params.moves_data
 
 
+def test_compress_along_the_last_axis_keeps_the_others():
+    node = _node("Compress", ["x", "chosen"], ["y"], axis=-1)
+    model = make_model([node], {"x": [2, 3, 4]}, ["y"], {"chosen": np.array([1, 0, 1, 1], bool)})
+    assert from_onnx(model).graph().tensors["y"].shape == (2, 3, 4)
+
+
 def test_norms():
     vectors = {"s": [6], "b": [6]}
     instance = single("InstanceNormalization", {"x": [2, 6, 5]}, vectors)
