@@ -10,7 +10,7 @@ import numpy as np
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.onnx.context import node_label
-from ipusim.workload.onnx.shapes import axis_of
+from ipusim.workload.onnx.shapes import axis_of, by_names
 from ipusim.workload.onnx.walk import BATCH_FIRST, VENDOR, Parts, Recipe
 
 NCHWC = "com.microsoft.nchwc"
@@ -41,11 +41,6 @@ def same_as(op_type: str, *places: int, quantised: bool = False) -> Recipe:
         return p(op_type, *operands, **kept)
 
     return recipe
-
-
-def followed_by(op_type: str, recipe: Recipe) -> Recipe:
-    """Return a recipe whose result goes through one more operator."""
-    return lambda p: p(op_type, recipe(p))
 
 
 # -- arithmetic ---------------------------------------------------------------------------
@@ -520,12 +515,13 @@ def _quantised_lstm(p: Parts) -> None:
     p("LSTM", *operands, results=p.node.output, **p.node.given)
 
 
-def _table(domain: str, recipes: dict[str, Recipe]) -> dict[tuple[str, str], Recipe]:
-    return {(domain, name): recipe for names, recipe in recipes.items() for name in names.split()}
+def of_domain(domain: str, recipes: dict[str, Recipe]) -> dict[tuple[str, str], Recipe]:
+    """Return a table by domain and operator."""
+    return {(domain, name): recipe for name, recipe in by_names(recipes).items()}
 
 
 COMPOSITES: dict[tuple[str, str], Recipe] = {
-    **_table(
+    **of_domain(
         "",
         {
             "Sinh": _hyperbolic("Sub"),
@@ -553,7 +549,7 @@ COMPOSITES: dict[tuple[str, str], Recipe] = {
             "TfIdfVectorizer": _counts,
         },
     ),
-    **_table(
+    **of_domain(
         VENDOR,
         {
             "QuantizeLinear DequantizeLinear DynamicQuantizeLinear": _as_float,
@@ -603,7 +599,7 @@ COMPOSITES: dict[tuple[str, str], Recipe] = {
             "Tokenizer": _words,
         },
     ),
-    **_table(
+    **of_domain(
         NCHWC,
         {
             "Conv": _fused("Conv"),
@@ -618,6 +614,6 @@ COMPOSITES: dict[tuple[str, str], Recipe] = {
             },
         },
     ),
-    **_table(BATCH_FIRST, {"RNN LSTM GRU": _batch_first}),
+    **of_domain(BATCH_FIRST, {"RNN LSTM GRU": _batch_first}),
 }
 """Recipes by domain and operator."""

@@ -6,7 +6,7 @@ from math import prod
 from ipusim.workload.graph import Cast, Conv, Elementwise, Gather, MatMul
 from ipusim.workload.onnx.context import ImportContext
 from ipusim.workload.onnx.emission import Emission, Handler, view
-from ipusim.workload.onnx.shapes import N_ARY, TRUTHS, UNARY
+from ipusim.workload.onnx.shapes import N_ARY, TRUTHS, UNARY, by_names
 
 _POWERS = {2.0: "square", 0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
 """Exponents with a function of their own."""
@@ -15,9 +15,6 @@ _COMMUTATIVE = frozenset(
     {"Add", "Mul", "Sum", "Mean", "Min", "Max", "Equal", "And", "Or", "Xor", "BitwiseAnd"}
     | {"BitwiseOr", "BitwiseXor"}
 )
-
-_VIEWS = ("BitCast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Split", "Expand")
-_MOVES = ("Concat", "Pad", "Tile", "DepthToSpace", "SpaceToDepth")
 
 
 def snake(op_type: str) -> str:
@@ -100,6 +97,11 @@ def n_ary(e: Emission) -> None:
     _elementwise(e, operands)
 
 
+def view_of(e: Emission) -> None:
+    """Reshapes, slices, splits and broadcasts."""
+    e.layout(snake(e.node.op_type), e.operand(), moves=False)
+
+
 def move(e: Emission) -> None:
     """Concatenations, pads, repeats and block permutations."""
     names = e.node.input if e.node.op_type == "Concat" else e.node.input[:1]
@@ -140,15 +142,15 @@ def identity(e: Emission) -> None:
         e.context.alias(e.node)
 
 
-LAYOUT_HANDLERS: dict[str, Handler] = {
-    **dict.fromkeys((*UNARY.split(), "IsNaN", "IsInf"), unary),
-    **dict.fromkeys((*N_ARY.split(), *TRUTHS.split()), n_ary),
-    **dict.fromkeys(_VIEWS, lambda e: e.layout(snake(e.node.op_type), e.operand(), moves=False)),
-    **dict.fromkeys(_MOVES, move),
-    "Transpose": transpose,
-    "Gather": gather,
-    "Cast": cast,
-    "CastLike": cast,
-    "Identity": identity,
-    "Dropout": identity,
-}
+LAYOUT_HANDLERS: dict[str, Handler] = by_names(
+    {
+        f"{UNARY} IsNaN IsInf": unary,
+        f"{N_ARY} {TRUTHS}": n_ary,
+        "BitCast Reshape Flatten Squeeze Unsqueeze Slice Split Expand": view_of,
+        "Concat Pad Tile DepthToSpace SpaceToDepth": move,
+        "Transpose": transpose,
+        "Gather": gather,
+        "Cast CastLike": cast,
+        "Identity Dropout": identity,
+    }
+)

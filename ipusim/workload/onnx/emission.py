@@ -41,10 +41,6 @@ class Emission(Call):
         """Return the storage type of a value."""
         return self.context.dtype(name, self.node)
 
-    def note(self, text: str) -> None:
-        """Count an assumption."""
-        self.context.notes[text] += 1
-
     def emit(
         self, params: Attributes, *inputs: str, suffix: str = "", every_output: bool = False
     ) -> None:

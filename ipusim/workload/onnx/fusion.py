@@ -12,6 +12,7 @@ from math import prod
 import numpy as np
 
 from ipusim.workload.onnx.context import ImportContext, Node, Value
+from ipusim.workload.onnx.shapes import by_names
 
 _ELEMENTWISE = (
     *("Mul", "Div", "Add", "Sub", "Neg", "Pow", "Square"),
@@ -510,20 +511,20 @@ def _bias_of(pieces: Pieces, node: Node) -> tuple[Node, str] | None:
     return None if vector is None else (following, vector)
 
 
-RULES: dict[str, tuple[Rule, ...]] = {
-    "Erf": (gelu,),
-    "Tanh": (gelu, gated),
-    "Sigmoid": (gated,),
-    "HardSigmoid": (gated,),
-    "Clip": (hard_swish,),
-    "Sqrt": (norm,),
-    "Rsqrt": (norm,),
-    "ReduceMean": (global_mean,),
-    "InstanceNormalization": (group_norm,),
-    "BatchNormalization": (own_statistics,),
-    "MatMul": (one_scale, flags),
-    "Transpose": (turned_back,),
-}
+RULES: dict[str, tuple[Rule, ...]] = by_names(
+    {
+        "Erf": (gelu,),
+        "Tanh": (gelu, gated),
+        "Sigmoid HardSigmoid": (gated,),
+        "Clip": (hard_swish,),
+        "Sqrt Rsqrt": (norm,),
+        "ReduceMean": (global_mean,),
+        "InstanceNormalization": (group_norm,),
+        "BatchNormalization": (own_statistics,),
+        "MatMul": (one_scale, flags),
+        "Transpose": (turned_back,),
+    }
+)
 """Rules by the operator they are anchored at, tried in order."""
 
 

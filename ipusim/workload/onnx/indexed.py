@@ -18,7 +18,7 @@ from ipusim.workload.graph import (
 )
 from ipusim.workload.onnx.elementwise import snake
 from ipusim.workload.onnx.emission import Emission, Handler, view
-from ipusim.workload.onnx.shapes import suppressed
+from ipusim.workload.onnx.shapes import by_names, suppressed
 
 _CORNERS = 4
 _POINTS = {"linear": 2, "cubic": 4}
@@ -254,30 +254,26 @@ def affine_grid(e: Emission) -> None:
     e.emit(Elementwise(function="scale", n_inputs=1, elements=e.elements), wide)
 
 
-INDEXED_HANDLERS: dict[str, Handler] = {
-    "GatherElements": gather_elements,
-    "GatherND": gather_nd,
-    "ScatterND": scatter_nd,
-    "ScatterElements": scatter_elements,
-    "Scatter": scatter_elements,
-    "TensorScatter": tensor_scatter,
-    "TopK": top_k,
-    "Unique": unique,
-    "NonZero": bounded,
-    "Compress": bounded,
-    "NonMaxSuppression": suppression,
-    # Trilu keeps or clears single elements; random ones are drawn like the mask of a dropout.
-    **dict.fromkeys(("Trilu", "EyeLike"), one_pass("select")),
-    **dict.fromkeys(("RandomNormalLike", "RandomUniformLike", "Bernoulli"), one_pass("dropout")),
-    "GridSample": grid_sample,
-    "RoiAlign": roi_align,
-    "MaxRoiPool": roi_align,
-    "AffineGrid": affine_grid,
-    "DeformConv": deform_conv,
-    "Resize": resize,
-    "Upsample": resize,
-    "MaxUnpool": moved,
-    "Col2Im": moved,
-    "ReverseSequence": moved,
-}
+INDEXED_HANDLERS: dict[str, Handler] = by_names(
+    {
+        "GatherElements": gather_elements,
+        "GatherND": gather_nd,
+        "ScatterND": scatter_nd,
+        "ScatterElements Scatter": scatter_elements,
+        "TensorScatter": tensor_scatter,
+        "TopK": top_k,
+        "Unique": unique,
+        "NonZero Compress": bounded,
+        "NonMaxSuppression": suppression,
+        # Trilu keeps or clears single elements; random ones are drawn like the mask of a dropout.
+        "Trilu EyeLike": one_pass("select"),
+        "RandomNormalLike RandomUniformLike Bernoulli": one_pass("dropout"),
+        "GridSample": grid_sample,
+        "RoiAlign MaxRoiPool": roi_align,
+        "AffineGrid": affine_grid,
+        "DeformConv": deform_conv,
+        "Resize Upsample": resize,
+        "MaxUnpool Col2Im ReverseSequence": moved,
+    }
+)
 """Handlers by operator."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ipusim.workload.onnx.composites import same_as
+from ipusim.workload.onnx.composites import of_domain, same_as
 from ipusim.workload.onnx.walk import Parts, Recipe
 
 ML = "ai.onnx.ml"
@@ -190,31 +190,20 @@ def _vectors(p: Parts) -> None:
     _scored(p, y, int(classifier))
 
 
-def _joined(p: Parts) -> str:
-    """FeatureVectorizer."""
-    return p("Concat", *p.node.input, axis=1)
-
-
-LEARNERS: dict[tuple[str, str], Recipe] = {
-    (ML, name): rule
-    for name, rule in {
-        "LinearClassifier": _linear,
-        "LinearRegressor": _linear,
+LEARNERS: dict[tuple[str, str], Recipe] = of_domain(
+    ML,
+    {
+        "LinearClassifier LinearRegressor": _linear,
         "Scaler": _scaler,
         "Normalizer": _normalizer,
         "Imputer": _imputer,
         "Binarizer": _binarizer,
         "ArrayFeatureExtractor": _features,
-        "LabelEncoder": _encoded,
-        "CategoryMapper": _encoded,
-        "OneHotEncoder": _encoded,
-        "FeatureVectorizer": _joined,
-        "TreeEnsembleClassifier": _trees,
-        "TreeEnsembleRegressor": _trees,
-        "TreeEnsemble": _trees,
-        "SVMClassifier": _vectors,
-        "SVMRegressor": _vectors,
+        "LabelEncoder CategoryMapper OneHotEncoder": _encoded,
+        "FeatureVectorizer": lambda p: p("Concat", *p.node.input, axis=1),
+        "TreeEnsembleClassifier TreeEnsembleRegressor TreeEnsemble": _trees,
+        "SVMClassifier SVMRegressor": _vectors,
         "ZipMap": same_as("Identity"),
-    }.items()
-}
+    },
+)
 """Rules of the operators of classical machine learning."""

@@ -6,7 +6,7 @@ from ipusim.errors import WorkloadError
 from ipusim.workload.graph import Conv, Elementwise, MatMul, Norm, Pool, Reduce, Softmax
 from ipusim.workload.onnx.context import node_label
 from ipusim.workload.onnx.emission import Emission, Handler
-from ipusim.workload.onnx.shapes import REDUCTIONS, SAME, Shape, reduced_axes, sliding
+from ipusim.workload.onnx.shapes import REDUCTIONS, SAME, Shape, by_names, reduced_axes, sliding
 
 PER_ELEMENT_AXIS_OPSET = 13
 """From here on Softmax works along one axis; before, on everything from that axis on."""
@@ -290,22 +290,20 @@ def local_response_norm(e: Emission) -> None:
     e.emit(Elementwise(function="div", n_inputs=2, elements=elements), data, result, suffix=".div")
 
 
-COMPUTE_HANDLERS: dict[str, Handler] = {
-    "Gemm": gemm,
-    "MatMul": matmul,
-    "BatchNormalization": batch_norm,
-    "LayerNormalization": layer_norm,
-    "RMSNormalization": rms_norm,
-    "InstanceNormalization": group_norm,
-    "GroupNormalization": group_norm,
-    "Softmax": softmax,
-    "LogSoftmax": softmax,
-    **dict.fromkeys(REDUCTIONS.split(), reduce),
-    "Conv": conv,
-    "ConvTranspose": conv_transpose,
-    "MaxPool": pool,
-    "AveragePool": pool,
-    "GlobalAveragePool": global_pool,
-    "GlobalMaxPool": global_pool,
-    "LRN": local_response_norm,
-}
+COMPUTE_HANDLERS: dict[str, Handler] = by_names(
+    {
+        "Gemm": gemm,
+        "MatMul": matmul,
+        "BatchNormalization": batch_norm,
+        "LayerNormalization": layer_norm,
+        "RMSNormalization": rms_norm,
+        "InstanceNormalization GroupNormalization": group_norm,
+        "Softmax LogSoftmax": softmax,
+        REDUCTIONS: reduce,
+        "Conv": conv,
+        "ConvTranspose": conv_transpose,
+        "MaxPool AveragePool": pool,
+        "GlobalAveragePool GlobalMaxPool": global_pool,
+        "LRN": local_response_norm,
+    }
+)

@@ -8,7 +8,7 @@ common operators on shapes are computed here; for every other one onnx's referen
 asked, which takes a millisecond to start.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import ceil, floor, prod
 from typing import Any
 
@@ -61,6 +61,10 @@ class Call:
         """Return the attribute "axis", counted from the front of an input."""
         return axis_of(self.get("axis", default), len(self.shape(place)))
 
+    def note(self, text: str) -> None:
+        """Count an assumption."""
+        self.context.notes[text] += 1
+
     def repeated(self) -> Shape:
         """Return the shape that all inputs repeat to."""
         return broadcast(*(self.shape(i) for i in range(len(self.node.input)) if self.has(i)))
@@ -112,6 +116,11 @@ class Call:
             return [int(n) for n in np.asarray(array).reshape(-1)]
         given = self.get(name)
         return None if given is None else [int(n) for n in np.asarray(given).reshape(-1)]
+
+
+def by_names(rows: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table by operator; a row may have several, with blanks between."""
+    return {name: rule for names, rule in rows.items() for name in names.split()}
 
 
 Rule = Callable[[Call], Shape | Results]
@@ -558,71 +567,74 @@ REDUCTIONS = (
     "ReduceLogSum ReduceLogSumExp ArgMax ArgMin"
 )
 
-_BY_NAMES: dict[str, Rule] = {
-    UNARY: lambda c: c.shape(),
-    "Identity Softmax LogSoftmax LRN InstanceNormalization GroupNormalization": lambda c: c.shape(),
-    "RMSNormalization Trilu ReverseSequence": lambda c: c.shape(),
-    f"{TRUTHS} IsNaN IsInf": lambda c: [(c.repeated(), BOOL)],
-    N_ARY: lambda c: [(c.repeated(), c.kind(c.node.op_type == "Where"))],
-    "Cast CastLike": _cast,
-    "Dropout": lambda c: [(c.shape(), c.kind()), (c.shape(), BOOL)],
-    "MatMul": _matmul,
-    "Gemm": _gemm,
-    "Conv DeformConv": _conv,
-    "ConvTranspose": _conv_transpose,
-    "MaxPool AveragePool": _pool,
-    "GlobalAveragePool GlobalMaxPool": lambda c: (*c.shape()[:2], *(1 for _ in c.shape()[2:])),
-    "BatchNormalization": _batch_norm,
-    "LayerNormalization": _layer_norm,
-    REDUCTIONS: _reduction,
-    "Reshape": _reshape,
-    "Flatten": _flatten,
-    "Squeeze": _squeeze,
-    "Unsqueeze": _unsqueeze,
-    "Transpose": _transpose,
-    "Expand": lambda c: broadcast(c.shape(), tuple(c.ints("shape", 1))),
-    "Tile": lambda c: tuple(n * k for n, k in zip(c.shape(), c.ints("", 1), strict=True)),
-    "Slice": _slice,
-    "Split": _split,
-    "Concat": _concat,
-    "Pad": _pad,
-    "Gather": _gather,
-    "GatherElements": _gather_elements,
-    "GatherND": _gather_nd,
-    "Scatter ScatterElements ScatterND TensorScatter": _scatter,
-    "DepthToSpace": _depth_to_space,
-    "SpaceToDepth": _space_to_depth,
-    "Resize Upsample": _resize,
-    "ConstantOfShape": _constant_of_shape,
-    "Range": _range,
-    "Constant": _constant,
-    "RandomNormal RandomUniform": lambda c: [(tuple(c.get("shape")), c.get("dtype", FLOAT))],
-    "RandomNormalLike RandomUniformLike Bernoulli": lambda c: [
-        (c.shape(), c.get("dtype", c.kind()))
-    ],
-    "TopK": _top_k,
-    "NonZero": lambda c: [((len(c.shape()), prod(c.shape())), INT64)],
-    "Unique": _unique,
-    "Compress": _compress,
-    "NonMaxSuppression": lambda c: [((prod(suppressed(c)[i] for i in (0, 1, 3)), 3), INT64)],
-    "RoiAlign": lambda c: (
-        *(c.shape(1)[0], c.shape()[1]),
-        *(c.get("output_height", 1), c.get("output_width", 1)),
-    ),
-    "MaxRoiPool": lambda c: (c.shape(1)[0], c.shape()[1], *c.get("pooled_shape")),
-    "GridSample": lambda c: (*c.shape()[:2], *c.shape(1)[1:-1]),
-    "AffineGrid": _affine_grid,
-    "MaxUnpool": _max_unpool,
-    "Col2Im": _col2im,
-    "LSTM GRU RNN": _recurrent,
-    "DFT": _dft,
-    "STFT": _stft,
-    "HannWindow HammingWindow BlackmanWindow": lambda c: [
-        ((c.ints("", 0)[0],), c.get("output_datatype", FLOAT))
-    ],
-    "BitCast": lambda c: [(c.shape(), int(c.get("to")))],
-}
-RULES: dict[str, Rule] = {name: rule for names, rule in _BY_NAMES.items() for name in names.split()}
+RULES: dict[str, Rule] = by_names(
+    {
+        UNARY: lambda c: c.shape(),
+        "Identity Softmax LogSoftmax LRN InstanceNormalization GroupNormalization": lambda c: (
+            c.shape()
+        ),
+        "RMSNormalization Trilu ReverseSequence": lambda c: c.shape(),
+        f"{TRUTHS} IsNaN IsInf": lambda c: [(c.repeated(), BOOL)],
+        N_ARY: lambda c: [(c.repeated(), c.kind(c.node.op_type == "Where"))],
+        "Cast CastLike": _cast,
+        "Dropout": lambda c: [(c.shape(), c.kind()), (c.shape(), BOOL)],
+        "MatMul": _matmul,
+        "Gemm": _gemm,
+        "Conv DeformConv": _conv,
+        "ConvTranspose": _conv_transpose,
+        "MaxPool AveragePool": _pool,
+        "GlobalAveragePool GlobalMaxPool": lambda c: (*c.shape()[:2], *(1 for _ in c.shape()[2:])),
+        "BatchNormalization": _batch_norm,
+        "LayerNormalization": _layer_norm,
+        REDUCTIONS: _reduction,
+        "Reshape": _reshape,
+        "Flatten": _flatten,
+        "Squeeze": _squeeze,
+        "Unsqueeze": _unsqueeze,
+        "Transpose": _transpose,
+        "Expand": lambda c: broadcast(c.shape(), tuple(c.ints("shape", 1))),
+        "Tile": lambda c: tuple(n * k for n, k in zip(c.shape(), c.ints("", 1), strict=True)),
+        "Slice": _slice,
+        "Split": _split,
+        "Concat": _concat,
+        "Pad": _pad,
+        "Gather": _gather,
+        "GatherElements": _gather_elements,
+        "GatherND": _gather_nd,
+        "Scatter ScatterElements ScatterND TensorScatter": _scatter,
+        "DepthToSpace": _depth_to_space,
+        "SpaceToDepth": _space_to_depth,
+        "Resize Upsample": _resize,
+        "ConstantOfShape": _constant_of_shape,
+        "Range": _range,
+        "Constant": _constant,
+        "RandomNormal RandomUniform": lambda c: [(tuple(c.get("shape")), c.get("dtype", FLOAT))],
+        "RandomNormalLike RandomUniformLike Bernoulli": lambda c: [
+            (c.shape(), c.get("dtype", c.kind()))
+        ],
+        "TopK": _top_k,
+        "NonZero": lambda c: [((len(c.shape()), prod(c.shape())), INT64)],
+        "Unique": _unique,
+        "Compress": _compress,
+        "NonMaxSuppression": lambda c: [((prod(suppressed(c)[i] for i in (0, 1, 3)), 3), INT64)],
+        "RoiAlign": lambda c: (
+            *(c.shape(1)[0], c.shape()[1]),
+            *(c.get("output_height", 1), c.get("output_width", 1)),
+        ),
+        "MaxRoiPool": lambda c: (c.shape(1)[0], c.shape()[1], *c.get("pooled_shape")),
+        "GridSample": lambda c: (*c.shape()[:2], *c.shape(1)[1:-1]),
+        "AffineGrid": _affine_grid,
+        "MaxUnpool": _max_unpool,
+        "Col2Im": _col2im,
+        "LSTM GRU RNN": _recurrent,
+        "DFT": _dft,
+        "STFT": _stft,
+        "HannWindow HammingWindow BlackmanWindow": lambda c: [
+            ((c.ints("", 0)[0],), c.get("output_datatype", FLOAT))
+        ],
+        "BitCast": lambda c: [(c.shape(), int(c.get("to")))],
+    }
+)
 """Rules of standard operators, and of those that fusion puts in their place."""
 
 

@@ -35,7 +35,7 @@ from ipusim.workload.onnx.reader import (
     definition,
     stored,
 )
-from ipusim.workload.onnx.shapes import FLOAT, MISFITS, RULES, Call, Results, evaluate
+from ipusim.workload.onnx.shapes import FLOAT, MISFITS, RULES, Call, Results, by_names, evaluate
 
 VENDOR = "com.microsoft"
 """Domain of the fused operators of onnxruntime."""
@@ -543,24 +543,17 @@ class Parts(Call):
         self.context.record(self.node, name, value)
         return name
 
-    def note(self, text: str) -> None:
-        """Count an assumption."""
-        self.context.notes[text] += 1
-
 
 Recipe = Callable[[Parts], str | None]
 """Visits what a composite stands for; returns its first result, or None if that has its name."""
 
-_CONTROL = {
-    "If": Walk.branch,
-    "Loop": Walk.loop,
-    "Scan": Walk.scan,
-    **dict.fromkeys(
-        (
-            *("SequenceEmpty", "SequenceConstruct", "SequenceInsert", "SequenceErase"),
-            *("SequenceAt", "SequenceLength", "ConcatFromSequence", "SplitToSequence"),
-        ),
-        Walk.sequence,
-    ),
-    **dict.fromkeys(("Optional", "OptionalGetElement", "OptionalHasElement"), Walk.optional),
-}
+_CONTROL = by_names(
+    {
+        "If": Walk.branch,
+        "Loop": Walk.loop,
+        "Scan": Walk.scan,
+        "SequenceEmpty SequenceConstruct SequenceInsert SequenceErase SequenceAt": Walk.sequence,
+        "SequenceLength ConcatFromSequence SplitToSequence": Walk.sequence,
+        "Optional OptionalGetElement OptionalHasElement": Walk.optional,
+    }
+)
