@@ -167,15 +167,9 @@ class _Parts:
             last = part == self.factor - 1
             name = result if last else f"{result}.part{part}"
             self.tensors[name] = replace(self.tensors[result], name=name, shape=(elements,))
-            self.ops.append(
-                replace(
-                    sums,
-                    name=sums.name if last else name,
-                    params=replace(sums.params, elements=elements),
-                    inputs=(accumulator, made),
-                    outputs=(name,),
-                )
-            )
+            params, label = replace(sums.params, elements=elements), sums.name if last else name
+            added = replace(sums, name=label, params=params, outputs=(name,))
+            self.ops.append(replace(added, inputs=(accumulator, made)))
         del self.tensors[self.op.outputs[0]]
 
     def _share(self, size: int, part: int) -> int:
@@ -224,6 +218,5 @@ class _Parts:
         return name
 
     def _emit(self, name: str, params: Attributes, inputs: tuple[str, ...], output: str) -> None:
-        self.ops.append(
-            replace(self.op, name=name, params=params, inputs=inputs, outputs=(output,))
-        )
+        part = replace(self.op, name=name, params=params, inputs=inputs, outputs=(output,))
+        self.ops.append(part)

@@ -321,18 +321,12 @@ def _recomputed(
     def reads(op: Op) -> tuple[str, ...]:
         return tuple(renamed.get(name, name) for name in op.inputs)
 
-    second = [
-        replace(
-            op,
-            name=f"{op.name}.again",
-            inputs=reads(op),
-            outputs=tuple(clones[name] for name in op.outputs),
-            phase="recompute",
-            source=op.name,
-        )
-        for op in forward
-        if op.name in again
-    ]
+    second = []
+    for op in forward:
+        if op.name in again:
+            outputs = tuple(clones[name] for name in op.outputs)
+            clone = replace(op, name=f"{op.name}.again", inputs=reads(op), outputs=outputs)
+            second.append(replace(clone, phase="recompute", source=op.name))
     return [*second, *(replace(op, inputs=reads(op)) for op in backward)]
 
 

@@ -261,39 +261,33 @@ DEEPEST = 64
 def inline_functions(model: onnx.ModelProto, label: str) -> list[onnx.NodeProto]:
     """Return the nodes of a model, calls of its own functions replaced by what they do."""
     functions = {(item.domain, item.name): item for item in model.functions}
-    inliner = _Inliner(functions, label)
-    inliner.expand(model.graph.node, ())
-    return inliner.nodes
+    found: list[onnx.NodeProto] = []
+    calls = 0
 
-
-class _Inliner:
-    """Nodes written so far, and how many calls were replaced."""
-
-    def __init__(self, functions: dict[tuple[str, str], onnx.FunctionProto], label: str) -> None:
-        self.functions, self.label = functions, label
-        self.nodes: list[onnx.NodeProto] = []
-        self._calls = 0
-
-    def expand(self, nodes: list[onnx.NodeProto], active: tuple[tuple[str, str], ...]) -> None:
+    def expand(nodes: list[onnx.NodeProto], active: tuple[tuple[str, str], ...]) -> None:
         """Add nodes, calls replaced; `active` are the functions whose bodies they are in."""
+        nonlocal calls
         for node in nodes:
             key = (node.domain, node.op_type)
-            if key not in self.functions:
-                self.nodes.append(node)
+            if key not in functions:
+                found.append(node)
             elif key in active or len(active) > DEEPEST:
                 raise WorkloadError(
-                    f"Function {node.op_type!r} of {self.label} calls itself, which has no end; "
+                    f"Function {node.op_type!r} of {label} calls itself, which has no end; "
                     "export the model again."
                 )
             else:
-                self._calls += 1
-                prefix = f"{node.name or node.op_type}#{self._calls}/"
-                self.expand(called(node, self.functions[key], prefix), (*active, key))
-            if len(self.nodes) + self._calls > LARGEST_BODY:
+                calls += 1
+                prefix = f"{node.name or node.op_type}#{calls}/"
+                expand(called(node, functions[key], prefix), (*active, key))
+            if len(found) + calls > LARGEST_BODY:
                 raise WorkloadError(
-                    f"{capital(self.label)} has more than {LARGEST_BODY} operators, its "
-                    "functions replaced; export a part of the model."
+                    f"{capital(label)} has more than {LARGEST_BODY} operators, its functions "
+                    "replaced; export a part of the model."
                 )
+
+    expand(model.graph.node, ())
+    return found
 
 
 def called(call: onnx.NodeProto, function: onnx.FunctionProto, prefix: str) -> list[onnx.NodeProto]:
