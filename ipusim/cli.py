@@ -292,18 +292,40 @@ _WARMING = (
 @click.argument("models", nargs=-1)
 @click.option("--system", default="IPU-M2000", show_default=True, help="Machine to plan them for.")
 def warmup(models: tuple[str, ...], system: str) -> None:
-    """Compile the planner's kernels, and plan MODELS, so that later commands answer at once."""
+    """Compile all kernels, and plan MODELS, so that later commands answer at once."""
+    from multiprocessing import get_context
+
     from tqdm import tqdm
 
     from ipusim import api
     from ipusim.compiler.program_cache import keep_programs
 
+    training = get_context("spawn").Process(target=_warm_training, daemon=True)
+    training.start()
     runs = [*_WARMING, *({"model": model, "system": system} for model in models)]
     with tqdm(runs, desc="warming up", disable=None) as bar:
         for options in bar:
             bar.set_postfix_str(options["model"])
             with keep_programs(options not in _WARMING):
                 api.simulate(**options)
+    training.join()
+
+
+def _warm_training() -> None:
+    """Train BraggNN for a step in every arithmetic, which calls the kernels of the numerics."""
+    from ipusim.compiler.program_cache import keep_programs
+    from ipusim.study.argonne import braggnn
+
+    plan = braggnn.Schedule(
+        train_peaks=64,
+        test_peaks=40,
+        batch=16,
+        steps=1,
+        learning_rate=1e-3,
+        final_learning_rate=1e-3,
+    )
+    with keep_programs(False):
+        braggnn.train_in_each(braggnn.simulate_sets(plan, 0)[0], plan)
 
 
 @cli.command()

@@ -14,6 +14,7 @@ from toy_study import write_study
 import ipusim
 from ipusim import cli, sweeps
 from ipusim.errors import ConfigError, UnknownNameError
+from ipusim.numerics.kernels.convolution import _convolve_range
 from ipusim.runtime.options.spec import OPTIONS
 from ipusim.study.book.reproduce import StudyResult
 from ipusim.study.verdicts import validate
@@ -357,6 +358,9 @@ def test_a_near_that_becomes_a_hit_is_no_decline():
 def test_warmup_compiles_kernels_and_plans_what_is_asked_for(capsys, api, monkeypatch):
     asked = []
     monkeypatch.setattr(api, "simulate", lambda **options: asked.append(options))
+    cli._warm_training()
+    assert _convolve_range.signatures
+    monkeypatch.setattr(cli, "_warm_training", list)
     assert run(capsys, "warmup", "uno", "--system", "C2") == (0, "", "")
     assert asked[-1] == {"model": "uno", "system": "C2"}
     assert {"inference", "training"} == {one.get("mode", "inference") for one in asked}

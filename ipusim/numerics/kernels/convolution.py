@@ -158,7 +158,9 @@ def _convolve_range(x, table, walk, rounding, out, start, stop):
         for channel in range(per_group):
             place = 0
             for sample in range(start, stop):
-                out[sample, first + channel] = result[channel, place : place + positions]
+                # A row assigned whole would compile the words of an error about its shape.
+                for j in range(positions):
+                    out[sample, first + channel, j] = result[channel, place + j]
                 place += positions
 
 
