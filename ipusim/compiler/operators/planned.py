@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd, prod
+from math import gcd, lcm, prod
 
 from ipusim.compiler.convolution import planner
 from ipusim.compiler.emitter import Placed, TensorLayout
@@ -21,7 +21,7 @@ from ipusim.compiler.vertices.elementwise import (
     regrouping,
     transpose_cycles,
 )
-from ipusim.workload.graph import Conv, MatMul
+from ipusim.workload.graph import MatMul
 
 _MOST_VIEWS = 7
 """Tiles up to which each tile that wants an operand puts it into order itself
@@ -121,12 +121,15 @@ def lower_planned(m: Lowering, chosen: planner.Plan, data: Placed, weights: Plac
     if moved > 0 and op.function == "weight_gradient":
         # What is summed over must become innermost.
         arranged = True
-        if _regroups(op.params, chosen, in_bytes):
-            # Blocks are transposed before they are sent.
-            add("transpose operands", TRANSPOSE, compute=copied)
-            copied = 0
-        else:
-            copied = copy_cycles(moved * rate, chip, atom_bytes=in_bytes)
+        orders = [
+            _summed_order(m, chosen, data, is_input=True),
+            _summed_order(m, chosen, weights, is_input=False),
+        ]
+        if all(order.turned for order in orders):
+            with m.loop(chosen.serial_splits, tiles=m.tiles):
+                _bring_into_order(m, orders)
+            moved = 0
+        copied = copy_cycles(moved * rate, chip, atom_bytes=in_bytes)
     if moved > 0:
         add("rearrange operands", "copy", exchange=moved, copy=max(0, copied))
     exchange = cost.weights
@@ -258,17 +261,15 @@ def _bring_into_order(m: Lowering, orders: list[_Order]) -> None:
         rearranged_copy_cycles(blocks.received, order.sent_piece, m.chip)
         for order, blocks in turned
     )
-    sent = received
-    for order, blocks in turned:
+    if turned:
         m.emit(
-            f"transpose {order.name}",
+            "transpose " + " and ".join(order.name for order, _ in turned),
             TRANSPOSE,
-            blocks.cycles,
-            exchange=sent,
+            sum(blocks.cycles for _, blocks in turned),
+            exchange=received,
             temp=received,
             copy=copied,
         )
-        sent = copied = 0  # with the first of them
     if orders:
         m.fetch(
             "rearrange " + " and ".join(order.name for order in orders),
@@ -279,17 +280,40 @@ def _bring_into_order(m: Lowering, orders: list[_Order]) -> None:
         )
 
 
-def _regroups(op: Conv | MatMul, chosen: planner.Plan, in_bytes: int) -> bool:
-    """Whether the operands of a weight gradient are transposed in blocks, not element by element.
+def _summed_order(m: Lowering, chosen: planner.Plan, x: Placed, *, is_input: bool) -> _Order:
+    """Return how one operand of a weight gradient is brought into order: its rows innermost.
 
-    The new groups divide the rows that a product sums over, and blocks have at least
-    `REGROUP_GRAIN_BYTES` of them (poplibs lib/poplin/Convolution.cpp, regroupIfBeneficialForPlan;
-    lib/popops/Rearrange.cpp, getMinimumRegroupGrainSize). Batch and field of a convolution are
-    taken to divide well. [inferred]
+    Rows of a product, batch and field of a convolution are summed over. Blocks are transposed with
+    the padding of the batch, but before windows are copied, unless they are a view only (poplibs
+    lib/poplin/ConvTransforms.cpp, getExpandDimsPlan and expandDimTransformIsViewOnly, and
+    Convolution.cpp, convolutionPreprocess, tag sdk/poplar/2.0.0). What takes its place in the end,
+    padding and windows included, is what the planner has: early ones count both operands as one.
     """
-    if not isinstance(op, MatMul):
-        return True
-    return gcd(chosen.in_chans_per_group, op.k) * in_bytes % REGROUP_GRAIN_BYTES == 0
+    moved, parts = chosen.cost.move_weights, chosen.serial_splits
+    if is_input:
+        moved, parts = chosen.cost.move_in, chosen.split.in_serial
+    op, size = m.op.params, element_bytes(x.dtype)
+    grain = REGROUP_GRAIN_BYTES // size
+    wanted, elements = chosen.in_chans_per_group, x.elements
+    if isinstance(op, MatMul):
+        columns, wanted = x.shape[-1], gcd(wanted, op.k)
+    else:
+        columns, batch = x.shape[1] // op.groups, op.in_channels // op.groups
+        if "expand" not in chosen.transform:
+            elements = elements // batch * ceil_div(batch, wanted) * wanted
+        elif max(*op.out_field, *op.dilation) > 1:
+            wanted = gcd(wanted, lcm(batch, grain))
+    group = gcd(x.layout.grouping, columns)
+    blocks = None
+    if group % grain == 0 and wanted % grain == 0:
+        blocks = regrouping(ceil_div(elements, parts), group, wanted, x.dtype, m.chip)
+    return _Order(
+        name="activations" if is_input else "gradients",
+        tile_bytes=moved * m.chip.exchange_bytes_per_cycle,
+        piece=REGROUP_GRAIN_BYTES,
+        turned=blocks,
+        sent_piece=group * size,
+    )
 
 
 def _temp_bytes(m: Lowering, chosen: planner.Plan, before_bytes: int, *, free: bool) -> int:
