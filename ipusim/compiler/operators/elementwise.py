@@ -109,7 +109,9 @@ def _scaled_add(
     if m.op.phase == "update" or target in ("parameter", "state"):
         # Accumulators and moments are laid out like the gradient that is added to them (PopART
         # accumulatex.cpp), weights like their consumer: what passes between them is exchanged.
+        # A gradient that its plan leaves where the weights lie (joint plans) stays.
         same = (target == "parameter") == (addend == "parameter")
+        same |= addend == "activation" and source.free
         if target == "state" and not source.free:
             layout = source
     else:

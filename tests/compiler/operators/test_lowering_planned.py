@@ -212,3 +212,13 @@ def test_values_of_attention_lie_in_the_order_of_their_product():
     assert not found["first"]
     assert "transpose B and A" in found["scores"]
     assert "transpose A" in found["context"]
+
+
+@pytest.mark.parametrize(("dtype", "joint"), [("float32", True), ("float16", False)])
+def test_weights_take_a_gradient_of_a_joint_plan_where_it_lies(dtype, joint):
+    layer = MatMul(m=8, k=1000, n=1000, weights_operand=True)
+    program = lower(training_graph(layer, dtype).validate(), CHIP, STACK, host_dtype=None)
+    found = {op.name: op for op in program.ops}
+    assert (found["weight gradient"].transform == "joint") == joint
+    (added,) = found["add"].steps
+    assert (added.exchange_bytes == 0) == joint
