@@ -155,10 +155,7 @@ def ratio(above: Side, below: Side) -> Side:
 
 
 def allowed(text: str, qualifier: str) -> tuple[float, float]:
-    """Return the ends of what a claim allows: "5" is one value, "3-4" a range, "over 5" a bound.
-
-    NaN where a claim is in words or in a chart without a number.
-    """
+    """Return what a claim allows: "5" is one value, "3-4" a range, "over 5" a bound, words NaN."""
     low, _, high = text.partition("-")
     ends = pd.to_numeric(pd.Series([low, high or low]), errors="coerce")
     least, most = float(ends[0]), float(ends[1])
@@ -178,8 +175,8 @@ def judge(predicted: float, ends: tuple[float, float]) -> tuple[float, str]:
 class Sides:
     """The sides of the claims of a study, each computed once.
 
-    ``frame`` holds verdicts on `study_rows`, for sides that are rows; ``own`` the kinds of sides
-    that only this study has: what a side is named by, and how it is computed.
+    ``frame`` holds verdicts on `study_rows`, ``own`` how kinds of sides are computed that only this
+    study has.
     """
 
     def __init__(

@@ -137,11 +137,9 @@ def _compared(study: str, frame: pd.DataFrame | None) -> dict[str, list[dict[str
 
 
 def _best(lines: list[dict[str, Any]]) -> dict[str, str]:
-    """Say what several machines that may be meant, or several networks, come to.
-
-    The verdict is the first there is: the file lists the likeliest machine first, and of several
-    gains only the largest is judged. The note has all.
-    """
+    """Say what several machines that may be meant, or several networks, come to."""
+    # The verdict is the first there is: the file lists the likeliest machine first, and of several
+    # gains only the largest is judged. The note has all.
     first = lines[0]
     if first["status"] == NOT_MODELLED:
         return {"answer": OPEN, "verdict": "", "note": first["note"]}

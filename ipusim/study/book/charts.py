@@ -272,11 +272,7 @@ def forest(
     names: Sequence[object] = (),
     **interval: Any,
 ) -> None:
-    """Draw a line per row, from above: its 80 % interval, and a mark per column.
-
-    `marks` gives label and options of each column, `names` says what the rows are; NaN where there
-    is no interval.
-    """
+    """Draw a line per row, from above: its 80 % interval, if any, and the marks of its columns."""
     places = np.arange(len(frame))
     known = frame["low80"].notna().to_numpy()
     look = {"color": OKABE_ITO["vermilion"], "label": INTERVAL, "linewidth": 1.4} | interval

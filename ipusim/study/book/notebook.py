@@ -26,11 +26,7 @@ _KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python
 
 
 def cleaned(notebook: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of a notebook (format 4, read from JSON) without what changes at every run.
-
-    It keeps cells, outputs and execution counts, the kernel's name, and of each cell's metadata
-    only tags and collapsed state, of an output's the words for its picture.
-    """
+    """Return a copy of a notebook (format 4, read from JSON) without what changes at every run."""
     copy = json.loads(json.dumps(notebook))
     copy["metadata"] = {"kernelspec": dict(_KERNELSPEC), "language_info": {"name": "python"}}
     for number, cell in enumerate(copy["cells"]):

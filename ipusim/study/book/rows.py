@@ -30,10 +30,7 @@ _DETAILS = (
 
 
 def rows_html(frame: pd.DataFrame, studies: Sequence[Study] = ()) -> str:
-    """Return the page of all rows, one HTML document that needs nothing from the network.
-
-    Its address takes the filters after ``#``, as ``rows.html#family=bert&mode=training``.
-    """
+    """Return the page of all rows; it takes filters as ``rows.html#family=bert&mode=training``."""
     return render(
         "rows.html.j2",
         ROWS,

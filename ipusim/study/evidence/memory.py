@@ -95,10 +95,7 @@ def _separate(codes: Iterable[CodeSize], together: CodeSize) -> dict[str, int]:
 
 
 def _variables(network: _Lowered, keep: Callable[[str], bool]) -> int:
-    """Bytes that the kept operations need: parameters they read, and the most that lives beside.
-
-    A program with a weight update needs the larger of both.
-    """
+    """Bytes that the kept operations need: parameters they read, and the most that lives beside."""
     live = max((p.chip_bytes for p in network.used.points if keep(p.op)), default=0)
     read = {name for op in network.graph.ops if keep(op.name) for name in op.inputs}
     tensors = network.graph.tensors
@@ -137,6 +134,7 @@ def _predicted(network: _Lowered, profiled: Profiled, scope: str) -> dict[str, i
     columns["variables_bytes"] = _variables(
         network, lambda op: inside(op) and profiled.layer(op) is not None
     )
+    # A program with a weight update needs the larger of both.
     if len(chosen) == profiled.last_layer + 2:
         columns["variables_bytes"] = max(columns["variables_bytes"], network.update_variable_bytes)
     if not scope.startswith("whole"):
@@ -145,10 +143,7 @@ def _predicted(network: _Lowered, profiled: Profiled, scope: str) -> dict[str, i
 
 
 def profiled_rows() -> pd.DataFrame:
-    """Return every number of the profiled networks beside the model's, in bytes and percent.
-
-    ``use`` is "fitted" where the constants of code were fitted to the row, else "held out".
-    """
+    """Return every number of the profiled networks beside the model's, fitted on or held out."""
     lines = []
     for number, record in enumerate(evidence_records("ipu_network_memory.csv")):
         profiled = PROFILED[record["network"]]

@@ -105,11 +105,7 @@ def vertices_table() -> pd.DataFrame:
 
 
 def suite_rows(group: str) -> pd.DataFrame:
-    """Return every compared row of a group of suites beside its prediction.
-
-    ``fingerprint`` is True where the worst tile's bytes are those of the predicted plans, None
-    where the table has none or nothing is planned.
-    """
+    """Return every compared row of a group of suites beside its prediction and `fingerprint`."""
     suites = [suite for suite in read(Suite, SUITES_FILE) if suite.group == group]
     return pd.DataFrame([line for suite in suites for line in _compared(suite)])
 

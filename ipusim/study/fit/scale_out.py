@@ -123,10 +123,8 @@ def _exact_reduction_s(one: Sample, two: Sample) -> float:
 
 
 def _exact_collective_s(one: Sample, two: Sample, reduction_s: float) -> float | None:
-    """Return the latency that makes the slowdown exact; None where the host sets the larger step.
-
-    A smaller system that the host holds takes as long at any latency that stays below its floor.
-    """
+    """Return the latency that makes the slowdown exact; None where the host holds the larger."""
+    # A smaller system that the host holds takes as long at any latency that stays below its floor.
     ratio = two.published_s / one.published_s
     free = FittedCosts(reduction_s=reduction_s)
     small, large = one.line.busy_s(free), two.line.busy_s(free)

@@ -65,10 +65,7 @@ def record_expected(frame: pd.DataFrame, path: Path | None = None) -> Path:
 
 
 def declines(present: Counts, expected: Counts) -> list[str]:
-    """Name every count that has fallen below its record, one sentence each.
-
-    A near that became a hit is no decline.
-    """
+    """Name every count that has fallen below its record; a near that became a hit is no decline."""
     nothing = {"rows": 0, "hit": 0, "near": 0}
     found = []
     for study, tiers in expected.items():
