@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
@@ -226,20 +226,11 @@ def hardware_table() -> pd.DataFrame:
 
     rows = []
     for stem in FILES:
+        file = f"hardware/{stem}.toml"
         for subject, table in _tables(stem).items():
             for key, entry in table.items():
                 if key == "aliases":
                     continue
-                constant = _constant(f"hardware/{stem}.toml", subject, key, entry)
-                rows.append(
-                    {
-                        "file": f"hardware/{stem}.toml",
-                        "subject": subject,
-                        "name": key,
-                        "value": constant.value,
-                        "unit": constant.unit,
-                        "source": constant.source,
-                        "label": constant.label,
-                    }
-                )
+                constant = _constant(file, subject, key, entry)
+                rows.append({"file": file, "subject": subject, "name": key} | asdict(constant))
     return pd.DataFrame(rows)

@@ -1,10 +1,14 @@
 """Power of waiting chips."""
 
+from dataclasses import replace
+
 import pytest
 
 import ipusim
+from ipusim.compiler.program import Program
 from ipusim.machine.system import load_system
-from ipusim.runtime.step import price_per_item, static_power_w
+from ipusim.runtime.options.config import make_config
+from ipusim.runtime.step import price_per_item, program_energy, static_power_w
 
 
 @pytest.mark.parametrize("ipus", [1, 2, 3, 4])
@@ -29,6 +33,14 @@ def test_energy_is_that_of_operations_and_bytes():
         for step in run.program.steps
     )
     assert run.energy.sram_j == pytest.approx(16 * busy * power.sram_pj_per_byte * 1e-12)
+    thrice = [
+        replace(op, steps=tuple(replace(step, repeats=3) for step in op.steps))
+        for op in run.program.ops
+    ]
+    config = make_config(system="C2", replicas=1)
+    energy = program_energy(Program(tuple(thrice)), config, calibrated=False)
+    assert energy.sram_j == pytest.approx(3 * run.energy.sram_j)
+    assert energy.exchange_j == pytest.approx(3 * run.energy.exchange_j)
 
 
 def test_an_hour_has_3600_seconds():

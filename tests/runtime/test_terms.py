@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 import ipusim
+from ipusim.errors import ConfigError
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.compile import compile_run
 from ipusim.runtime.options.config import make_config
 from ipusim.runtime.replica.partition import partition
+from ipusim.runtime.terms import Beside, OneChip, Terms
 from ipusim.workload import zoo
 
 MODEL = "braggnn"
@@ -85,3 +87,34 @@ def test_only_what_runs_ahead_waits_for_its_backward_pass():
     assert sum(alone) == compiled.graph.parameter_bytes + states
     assert ahead[1] == alone[1]
     assert ahead[0] > alone[0]
+
+
+HAND = OneChip(cycles=1000, exchanges_each=0, clock_hz=1e6, times=2, update_cycles=500, starts=3)
+
+
+def by_hand(**given):
+    """Terms of two micro-batches of 1 ms, and in training an update of half a millisecond."""
+    facts = {"training": False, "clock_hz": 1e6, "schedule": HAND, "host_s": 0.0, "between_s": 0.0}
+    streamed = {"optimiser state": 0.0, "streamed rows": 0.0}
+    beside = Beside(transfers_s=1e-4, host_work_s=0.0)
+    return Terms(**facts | {"beside": beside, "streamed_s": streamed} | given)
+
+
+def test_a_call_from_the_host_is_paid_at_every_start():
+    terms, dear = by_hand(training=True), FittedCosts(step_s=1.0)
+    assert terms.price(FittedCosts()).step_s == pytest.approx(2.7e-3)
+    assert terms.price(dear).step_s == pytest.approx(3 + 2.7e-3)
+    assert terms.price(dear).fixed_s == 3
+    assert terms.line().step_s(dear) == pytest.approx(3 + 2.7e-3)
+
+
+def test_a_request_waits_for_the_batches_before_it_and_not_for_what_follows_its_own():
+    found = by_hand(depth=3, between_s=1e-3).price(FittedCosts())
+    assert found.latency_s == pytest.approx(3 * 2.2e-3)
+    assert found.step_s == pytest.approx(3.2e-3)
+
+
+@pytest.mark.parametrize("cost", [-1.0, float("nan"), 1e6])
+def test_impossible_costs_are_refused(cost):
+    with pytest.raises(ConfigError, match="give 0 or more seconds"):
+        by_hand().price(FittedCosts(collective_s=cost))
