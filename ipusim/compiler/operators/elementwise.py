@@ -19,7 +19,7 @@ from ipusim.compiler.operators.elementwise_functions import (
 from ipusim.compiler.state import FLOATING, Lowering, float_dtype, lowers
 from ipusim.compiler.tiles import element_bytes, linear_share
 from ipusim.compiler.vertices.elementwise import binary_functions
-from ipusim.compiler.vertices.training import dropout_cycles, set_seed_cycles
+from ipusim.compiler.vertices.training import SEED_BYTES, dropout_cycles, set_seed_cycles
 from ipusim.workload.graph import Cast, Elementwise
 
 
@@ -81,11 +81,16 @@ def _result_bytes(m: Emitter, op: Elementwise, x: Placed) -> int:
 def dropout(m: Emitter, x: Placed) -> None:
     """Drop elements at random, or their gradients.
 
-    Both set every worker's seed and draw the same random bits (poprand::dropout with the seed of
-    the forward pass, lib/poprand/RandomGen.cpp): no mask is kept.
+    Both draw the same random bits from the seed of the forward pass, so no mask is kept: the
+    generators' state is saved, the seed sent to all tiles and set, and the state restored at the
+    end (lib/poprand/RandomGen.cpp, maybeSaveHwSeedsAndSetSeeds and maybeRestoreHwSeeds). Poplar
+    itself saves and restores, at the cost of setting a seed. [inferred]
     """
-    m.emit("set seed", "poprand::SetSeed", set_seed_cycles(m.chip))
+    cycles = set_seed_cycles(m.chip)
+    m.emit("save seeds", "poplar::GetHwSeeds", cycles)
+    m.emit("set seed", "poprand::SetSeed", cycles, exchange=SEED_BYTES)
     m.emit("dropout", "poprand::Dropout", dropout_cycles(m.share(x), x.dtype, m.chip))
+    m.emit("restore seeds", "poplar::SetHwSeeds", cycles)
 
 
 def _accumulates_product(m: Lowering, op: Elementwise, inputs: tuple[Placed, ...]) -> bool:

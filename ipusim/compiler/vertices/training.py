@@ -120,6 +120,10 @@ def dropout_cycles(elements: int, dtype: str, chip: ChipLike) -> int:
     return 6 + 24 * chip.workers + 2 * ceil_div(elements, width) + rest
 
 
+SEED_BYTES = 8
+"""A seed of poprand: two 32-bit integers."""
+
+
 def set_seed_cycles(chip: ChipLike) -> int:
     """Return the cycles of seeding every worker's generator (poprand::SetSeed)."""
     return 14 + 27 * chip.workers

@@ -97,7 +97,9 @@ def test_one_hot_and_random_bits():
     assert dropout_cycles(2401, "float16", MK2) == 6 + 24 * 6 + 2 * 601 + 9
     assert set_seed_cycles(MK2) == 14 + 27 * 6
     steps = emitted(dropout, vector(2400 * MK2.tiles))
-    assert [step.compute_cycles for step in steps] == [176, 1350]
+    assert [step.compute_cycles for step in steps] == [176, 176, 1350, 176]
+    # The seed, two words, reaches every tile; what is saved stays where it is.
+    assert [step.exchange_bytes for step in steps] == [0, 8, 0, 0]
 
 
 def test_rows_are_added_by_the_word():
