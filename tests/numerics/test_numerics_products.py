@@ -134,3 +134,14 @@ def test_weight_gradient_takes_sixteen_samples_per_pass():
         a = gradient[:, channel].transpose(1, 2, 0).reshape(1, -1)
         b = x[:, 1, 2:4, 1:3].transpose(1, 2, 0).reshape(-1, 1)
         assert result[channel, 1, 2, 1] == reference(a, b, True)[0, 0]
+
+
+@pytest.mark.parametrize("mode", [NONE, NEAREST])
+def test_weight_gradient_adds_blocks_of_sixteen_samples_in_single_precision(mode):
+    x, gradient = halves(40, 2, 4, 4), halves(40, 3, 2, 2)
+    whole = weight_gradient(x, gradient, (3, 3), Window(), mode, KEY)
+    first, second, third = (
+        weight_gradient(x[part], gradient[part], (3, 3), Window(), mode, KEY)
+        for part in (slice(0, 16), slice(16, 32), slice(32, 40))
+    )
+    np.testing.assert_array_equal(whole, first + second + third)
