@@ -6,8 +6,6 @@
 Names are loaded when they are first used, so that importing the package costs nothing.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The public entry points: simulate one run, bound it by a roofline."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack

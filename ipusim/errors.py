@@ -3,8 +3,6 @@
 Every message is one sentence: what was given, what would have been valid, what to do.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable

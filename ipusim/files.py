@@ -4,8 +4,6 @@ A file of data is read by the type hints of a dataclass (`read`): CSV has one re
 one per table. Whatever is wrong with a file is said in one sentence.
 """
 
-from __future__ import annotations
-
 import csv
 import os
 import tempfile

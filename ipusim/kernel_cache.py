@@ -10,8 +10,6 @@ Modules of kernels take `njit` from here and not from numba, which is imported w
 first called: what was planned before is answered without it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import pickle

@@ -1,7 +1,5 @@
 """How every figure looks: colour-blind safe, readable in grey, the same bytes for the same data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

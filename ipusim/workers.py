@@ -3,8 +3,6 @@
 A process that dies is replaced and its task begun again: it costs time and loses nothing.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -1,7 +1,5 @@
 """The Chromium of this machine, for tests of what is seen in a browser."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Supersteps of an operator alone: helper of the tests of several rooms."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -7,8 +7,6 @@ cycles of every operation, and the terms of the step, of one published run per n
 ``numerics`` (weights after ten steps). Name parts after the verb, networks after ``--only``.
 """
 
-from __future__ import annotations
-
 import csv
 import difflib
 import io

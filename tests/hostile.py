@@ -4,8 +4,6 @@
 more than it starts with and 10 seconds for an input, and prints what went otherwise.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import resource

@@ -6,8 +6,6 @@ runs every so many, a word runs those whose file holds it. The tree stays as it 
 is loaded in place of the file's.
 """
 
-from __future__ import annotations
-
 import csv
 import importlib.abc
 import importlib.machinery

@@ -1,7 +1,5 @@
 """Small generated ONNX files for the import tests."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ Libraries add in an order that depends on the processor's vectors and on the num
 fuse products into sums or do not. A comparison with one needs a bound that holds for all of them.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 SINGLE = 2.0**-24

@@ -1,7 +1,5 @@
 """A predictor with known arithmetic, so that the study logic can be tested by itself."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """A small notebook for tests of what runs notebooks."""
 
-from __future__ import annotations
-
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 

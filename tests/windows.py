@@ -1,7 +1,5 @@
 """A convolution and a pool with some attributes changed: helper of the tests of several rooms."""
 
-from __future__ import annotations
-
 from ipusim.workload.graph import Conv, Pool
 
 NO_PADDING = {"padding_lower": (0, 0), "padding_upper": (0, 0)}

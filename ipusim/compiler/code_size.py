@@ -8,8 +8,6 @@ by least squares of relative errors, each network weighing the same;
 `ipusim.study.evidence.memory` prints how the other rows fare.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 

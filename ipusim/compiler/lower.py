@@ -10,8 +10,6 @@ differ they are regrouped; and operands of an addition come from different plans
 arrive from the host, and parameters, are laid out for their consumer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from ipusim.compiler import operators  # noqa: F401 (registers what lowers each operator)

@@ -1,7 +1,5 @@
 """Memory per tile over a program: always-live, live activations, temporaries, code."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property

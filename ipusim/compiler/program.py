@@ -1,7 +1,5 @@
 """A lowered program: operations as lists of supersteps, with cycles, bytes and activity."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

@@ -152,7 +152,7 @@ def _fill(kind: type, name: str, objects: list[Any], values: Any) -> None:
 @cache
 def _fields(kind: type) -> tuple[tuple[str, bool], ...]:
     """Return the fields that are kept, and whether each is a text."""
-    return tuple((one.name, one.type == "str") for one in fields(kind) if one.name != "steps")
+    return tuple((one.name, one.type is str) for one in fields(kind) if one.name != "steps")
 
 
 def _to_bytes(program: Program) -> bytes:

@@ -4,8 +4,6 @@ poplibs looks at the real tile mapping (lib/popops/reduction/ReductionIntrospect
 mapping is linear in memory order, and large inputs are sampled.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod

@@ -1,7 +1,5 @@
 """Software stacks: named, sourced profiles of what one SDK's compiler and runtime do."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Self
 

@@ -1,7 +1,5 @@
 """How poplibs spreads data over tiles, what copies within a tile cost, versions of its codelets."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise

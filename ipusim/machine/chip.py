@@ -1,7 +1,5 @@
 """One IPU chip: its tiles, memory, clock, conv units and on-chip exchange."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """GPU boards, and the machines of the TAMU study that hold them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import ClassVar
 

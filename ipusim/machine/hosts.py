@@ -1,7 +1,5 @@
 """The servers that feed the chips: cores, NUMA nodes, and how fast one core prepares images."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Rings and routes over the links of a system: what a collective or a stage-to-stage copy uses."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ipusim.errors import ConfigError

@@ -1,7 +1,5 @@
 """The links between chips, machines and hosts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """One system: how many chips of which kind, in which machines, joined and fed by which links."""
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -5,8 +5,6 @@ PopTorch's Adam keeps its state by default [recalled]; a half weight is rounded 
 back, on the IPU stochastically if that is on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Which arithmetic a run uses: storage, partials, rounding, and its stream of random bits."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

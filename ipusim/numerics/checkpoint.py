@@ -1,7 +1,5 @@
 """Checkpoints of a training run: one file, written whole or not at all."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from collections.abc import Mapping

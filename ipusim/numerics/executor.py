@@ -1,7 +1,5 @@
 """Forward and backward passes through a program in a chosen arithmetic."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -5,8 +5,6 @@ rest follows from the shapes or from the one convention that the zoo uses (leaky
 0.01, hard sigmoid with slope 1/6, norms with epsilon 1e-5, dropout off); others are refused.
 """
 
-from __future__ import annotations
-
 from ipusim.errors import WorkloadError
 from ipusim.numerics.program import Node, Program
 from ipusim.workload.graph import (

@@ -4,8 +4,6 @@ What follows from weights alone is computed once, in single precision, as the im
 graph folds it.
 """
 
-from __future__ import annotations
-
 from os import PathLike
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Seeded initial weights."""
 
-from __future__ import annotations
-
 from math import prod
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What numerics executes: operators by ONNX name, with every attribute and every weight."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The few fitted constants: per call, superstep, GPU kernel, compiled vertex; scale-out; power."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any

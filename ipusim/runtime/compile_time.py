@@ -1,7 +1,5 @@
 """Time to compile a program, which the first epoch of a training run contains."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One step of a run: compiled once, priced as often as there are tiers; and its roofline."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

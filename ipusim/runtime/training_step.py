@@ -4,8 +4,6 @@ Every replica does the same, so one is simulated; only collectives and the host 
 are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from ipusim.runtime.collectives import (

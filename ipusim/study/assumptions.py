@@ -3,8 +3,6 @@
 What is predicted here is the specification tier: nothing in it is fitted.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """What the published numbers say about themselves, computed from nothing but the rows."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

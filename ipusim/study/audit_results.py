@@ -3,8 +3,6 @@
 Computed from published rows and run configurations alone; nothing here is predicted.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """Breakdowns of any report: its layers added up under names of one's own, and its phases."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import pandas as pd

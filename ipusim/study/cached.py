@@ -6,8 +6,6 @@ programs, apart for every state of the predicting sources and of the data; what 
 be made by worker processes.
 """
 
-from __future__ import annotations
-
 import gc
 import hashlib
 import json

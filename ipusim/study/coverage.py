@@ -5,8 +5,6 @@ documents has a line. Claims that compare two machines stand in ``data/runs/clai
 ``data/published/coverage.toml`` says what answers each of the others.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import reduce

@@ -1,7 +1,5 @@
 """What a study asks of the predicting stages, and what it reads from their answers."""
 
-from __future__ import annotations
-
 from ipusim.errors import StudyError
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.compile_time import first_epoch_items_per_s

@@ -4,8 +4,6 @@ pandas' own styling puts random identifiers and memory addresses into its output
 compare equal; this class prints nothing but the numbers, at a precision that platforms agree on.
 """
 
-from __future__ import annotations
-
 import html
 import math
 import re

@@ -1,7 +1,5 @@
 """Code of a program, counted by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Memory of a tile: what stays, what lives at once, where the interleaved region starts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

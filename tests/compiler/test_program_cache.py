@@ -1,7 +1,5 @@
 """Programs kept on disk are those that lowering gives, and only where keeping was asked for."""
 
-from __future__ import annotations
-
 import hashlib
 import marshal
 import zlib

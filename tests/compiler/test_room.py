@@ -1,7 +1,5 @@
 """What is far beyond the memory of a chip is refused before it is planned; the rest is profiled."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """The hardware description: what the sources say, and what happens when a file is broken."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Decisions taken after seeing residuals are listed, and the list points at what exists."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The examples of CONTRIBUTING.md do what they say."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

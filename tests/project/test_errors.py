@@ -1,7 +1,5 @@
 """Names are matched kindly, and every error is one sentence that says what to do."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, strategies as st
 

@@ -1,7 +1,5 @@
 """Whatever goes wrong around a command ends in one sentence and the promised exit code."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

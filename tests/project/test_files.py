@@ -1,7 +1,5 @@
 """Files: properties with their sources, records by type hints, writing whole or not at all."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Literal
 

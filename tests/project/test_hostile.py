@@ -1,7 +1,5 @@
 """Hostile inputs: a result or one sentence, within ten seconds and two gigabytes each."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

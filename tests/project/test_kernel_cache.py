@@ -1,7 +1,5 @@
 """Compiled kernels are kept apart for every state of the sources, privately, and never trusted."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

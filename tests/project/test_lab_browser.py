@@ -1,7 +1,5 @@
 """JupyterLab in a headless Chromium runs every notebook from the first cell to the last."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -1,7 +1,5 @@
 """The list of mutants fits the sources, and a mutant that is planted is noticed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The wheel carries its data and notebooks, and simulates outside the tree."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The search for a way to run a model, and the lines that it hands out."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

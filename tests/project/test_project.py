@@ -1,7 +1,5 @@
 """The repository itself: dependencies in step, import contract, Makefile, no stray paths."""
 
-from __future__ import annotations
-
 import ast
 import importlib.metadata
 import re

@@ -1,7 +1,5 @@
 """README.md shows what the simulator says today."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import io

@@ -1,7 +1,5 @@
 """A release writes its version in every place, or in none."""
 
-from __future__ import annotations
-
 import runpy
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A report as a page, its advice, and two reports side by side."""
 
-from __future__ import annotations
-
 import math
 import re
 

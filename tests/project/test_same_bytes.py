@@ -1,7 +1,5 @@
 """The same question has the same answer, byte for byte, whatever surrounds the process."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

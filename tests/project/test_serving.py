@@ -1,7 +1,5 @@
 """Language models with a cache on the chip: prefill, then one token at a time."""
 
-from __future__ import annotations
-
 import pytest
 
 import ipusim

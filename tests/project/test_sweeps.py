@@ -1,7 +1,5 @@
 """Sweeps: the same table however it is made, whatever ends on the way."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

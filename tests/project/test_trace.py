@@ -1,7 +1,5 @@
 """A run as Chrome trace JSON: what its format asks for, and the times of the report."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Worker processes: tasks come home, errors come back, and nothing outlives its parent."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

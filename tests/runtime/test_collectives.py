@@ -1,7 +1,5 @@
 """Collectives over replicas: conservation, hand values, latencies, and cost that does not grow."""
 
-from __future__ import annotations
-
 import math
 import time
 

@@ -1,7 +1,5 @@
 """Compile time: what is distinct in a program, the calibrated cost, the first epoch."""
 
-from __future__ import annotations
-
 import csv
 from dataclasses import replace
 

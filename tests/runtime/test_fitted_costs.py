@@ -1,7 +1,5 @@
 """What is fitted reaches a step as it stands in the file: no more of it and no less."""
 
-from __future__ import annotations
-
 import tomllib
 
 import pytest

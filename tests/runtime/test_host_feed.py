@@ -1,7 +1,5 @@
 """What the host can feed: instances against NUMA nodes, kinds of data, bad input."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

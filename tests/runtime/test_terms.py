@@ -1,7 +1,5 @@
 """Terms of a step: stated once, priced at any cost, the same as a step simulated with it."""
 
-from __future__ import annotations
-
 import pytest
 
 import ipusim

@@ -1,7 +1,5 @@
 """A training step: its parts, replicas, pipelines, memory, and what is refused."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

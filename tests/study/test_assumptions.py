@@ -1,7 +1,5 @@
 """What a prediction rests on: stack, run, constants, and how much hangs on each assumption."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

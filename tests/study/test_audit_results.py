@@ -1,7 +1,5 @@
 """The audit of the results page and the slides, against arithmetic done by hand on the prints."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """What predicts knows nothing of what was published: no value moves it, no row is named in it."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import os

@@ -1,7 +1,5 @@
 """Every published value has a line that says where it is regenerated, and a verdict or a reason."""
 
-from __future__ import annotations
-
 import pytest
 from study_fakes import FakePredictor
 

@@ -1,7 +1,5 @@
 """A predictor that remembers: the same numbers, each made once, in whatever process."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import subprocess

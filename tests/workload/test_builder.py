@@ -1,7 +1,5 @@
 """Layers of the graph builder: shapes against ONNX, payloads, refusals."""
 
-from __future__ import annotations
-
 import pytest
 from onnx_single_op import single
 

@@ -1,7 +1,5 @@
 """Gradients of convolutions and products: shapes, work, and the numbers they stand for."""
 
-from __future__ import annotations
-
 from math import prod
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Products in parts: what becomes of each pass, what it costs, what it saves."""
 
-from __future__ import annotations
-
 import pytest
 
 import ipusim

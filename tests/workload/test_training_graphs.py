@@ -1,7 +1,5 @@
 """Training graphs: what differentiation adds, what recomputation repeats, what updates touch."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from math import prod

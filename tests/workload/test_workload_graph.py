@@ -1,7 +1,5 @@
 """Graphs: counting, ordering, validation, precision, folding."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

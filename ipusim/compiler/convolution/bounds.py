@@ -4,8 +4,6 @@ The records are those of `record`.  Each bound restates terms of `conv_cost` for
 work that a partly chosen split leaves to one tile.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ipusim.compiler.convolution.cost import slice_cycles

@@ -8,8 +8,6 @@ poplibs ``lib/poplin/ConvModel.cpp`` (addEstimates and what it calls), tags 2.0.
 ``lib/poplin/ConvPlan.cpp`` of tag 1.0.136 for era 0.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ipusim.compiler.convolution.reduction import cast_cycles, fill_reduction

@@ -9,8 +9,6 @@ poplibs tag sdk/poplar/2.0.0, ``lib/poplin/ConvPlan.cpp`` (createPlan, getFullyC
 getFullyConnectedWUPlan) and ``ConvModel.cpp`` (addBwdEstimates, addWuEstimates).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import lru_cache
 

@@ -3,8 +3,6 @@
 The records are those of `record`, one each for forward, data gradient and weight gradient.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ipusim.compiler.convolution.cost import conv_cost

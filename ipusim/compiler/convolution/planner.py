@@ -9,8 +9,6 @@ References
 poplibs ``lib/poplin/ConvPlan.cpp`` (createPlan, runPlanner).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 

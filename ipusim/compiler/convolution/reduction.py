@@ -6,8 +6,6 @@ poplibs ``lib/poplin/ConvReducePlan.cpp`` and ``ConvModel.cpp`` (estimateReduceC
 vertices are those of ``lib/popops``, which `reduce_vertices` models for operations on their own.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ipusim.compiler.vertices.conv import ERA_1_0, WORKERS

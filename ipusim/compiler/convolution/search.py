@@ -7,8 +7,6 @@ all that it contains where a floor of `bounds` exceeds the best cost so far.
 The records are those of `record`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ipusim.compiler.convolution.bounds import bytes_floor, cycles_floor, serial_floor

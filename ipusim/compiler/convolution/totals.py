@@ -3,8 +3,6 @@
 The records are those of `record`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ipusim.compiler.vertices.conv import (

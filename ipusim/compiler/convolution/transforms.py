@@ -6,8 +6,6 @@ poplibs ``lib/poplin/ConvPlan.cpp`` (createPlan) and ``ConvModel.cpp`` (applyTra
 addTransformCycleEstimate).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

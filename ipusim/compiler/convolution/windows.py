@@ -9,8 +9,6 @@ poplibs ``lib/poplin/ConvVertices.cpp`` (createPartitions) and ``Convolution.cpp
 (iteratePartitionParallel).
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

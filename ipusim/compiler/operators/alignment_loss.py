@@ -7,8 +7,6 @@ update; its vertices are C++ without an estimate, and are taken to cost what pop
 sums do.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ipusim.compiler.emitter import SPREAD, Placed, TensorLayout

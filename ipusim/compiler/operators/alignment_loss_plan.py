@@ -7,8 +7,6 @@ at once, the first half of the steps computes probabilities of beginnings and of
 the gradient.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 

@@ -6,8 +6,6 @@ lib/popnn/popnnCycleEstimators.cpp (ReduceMaxClassGather, ReduceMaxClassSparse),
 worker keeps the largest of its part of a row, and further steps compare 32 of those at a time.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 from ipusim.compiler.emitter import Emitter, Placed

@@ -1,7 +1,5 @@
 """Convolutions and their gradients."""
 
-from __future__ import annotations
-
 from ipusim.compiler.convolution import planner
 from ipusim.compiler.emitter import Placed, TensorLayout
 from ipusim.compiler.operators.planned import lower_planned, transpose_weights

@@ -6,8 +6,6 @@ C++; their cycles are counted as instructions of the vector loop, two elements o
 16 at a time [inferred: loads run beside the arithmetic].
 """
 
-from __future__ import annotations
-
 from math import isqrt
 
 from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout

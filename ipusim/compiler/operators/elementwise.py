@@ -4,8 +4,6 @@ Sources of dropout: poplibs lib/poprand/RandomGen.cpp, tag sdk/poplar/2.4.0; of 
 `ipusim.compiler.emitter`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import gcd
 

@@ -6,8 +6,6 @@ lib/popops/ExpressionGenerator.cpp, tag sdk/poplar/2.4.0). Gradients take the in
 first, then what the forward pass kept.
 """
 
-from __future__ import annotations
-
 from ipusim.compiler.tiles import CODELET_VERSIONS
 from ipusim.compiler.vertices import tables
 from ipusim.compiler.vertices.elementwise import (

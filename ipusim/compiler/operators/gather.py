@@ -6,8 +6,6 @@ to be spread evenly over the table, as the planner takes them; IPUModel instead 
 as if one worker of each tile found it (``hottest`` 1).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil

@@ -8,8 +8,6 @@ tables of one size with indices of their own form groups, which tag sdk/poplar/3
 over the tiles before anything else; those of one tile take their turns.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import lru_cache
 

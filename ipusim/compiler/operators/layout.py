@@ -1,7 +1,5 @@
 """Changes of shape and order."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ipusim.compiler.emitter import SPREAD, Placed, TensorLayout

@@ -4,8 +4,6 @@ Source: poplibs lib/popnn/Loss.cpp (calcLoss) and lib/popops/Encoding.cpp (encod
 1.0.136 and sdk/poplar/2.4.0; the mean over the rows is one more reduction, which frameworks add.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout

@@ -1,7 +1,5 @@
 """Matrix products, and the passes of the layers that they belong to."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from ipusim.compiler.convolution import planner

@@ -7,8 +7,6 @@ to one place by a sum over all tiles, of which all but one hold zeros. Its own v
 C++ without an estimate: their instructions are counted from codelet.cpp [inferred].
 """
 
-from __future__ import annotations
-
 from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
 from ipusim.compiler.operators.argmax import argmax
 from ipusim.compiler.state import Lowering, lowers

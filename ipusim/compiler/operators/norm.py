@@ -9,8 +9,6 @@ both gradients. Products of batch norm across replicas (its two all-reduced vect
 step, not to the chip.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import zip_longest
 

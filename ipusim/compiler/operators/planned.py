@@ -1,7 +1,5 @@
 """Planned operations, convolutions and products: from a plan to the supersteps of poplibs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import gcd, lcm, prod
 

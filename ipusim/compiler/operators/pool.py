@@ -4,8 +4,6 @@ Sources: poplibs lib/popnn/Pooling.cpp (what is done) and lib/popnn/PoolVertices
 runs where), at tags 1.0.136 ("2020-01") and sdk/poplar/2.4.0 ("2021-11").
 """
 
-from __future__ import annotations
-
 from math import prod
 
 from ipusim.compiler.emitter import Emitter, Placed, TensorLayout

@@ -10,8 +10,6 @@ Sources: poplibs lib/popnn/Lstm.cpp, Gru.cpp and Rnn.cpp, tags sdk/poplar/2.0.0 
 loop runs with the step repeated, so a layer of any length is a few dozen supersteps.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 from ipusim.compiler.convolution import planner

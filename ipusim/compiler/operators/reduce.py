@@ -1,7 +1,5 @@
 """Reductions of a graph, and the position of the largest element."""
 
-from __future__ import annotations
-
 from ipusim.compiler.emitter import SPREAD, Placed, TensorLayout
 from ipusim.compiler.operators.argmax import argmax
 from ipusim.compiler.state import Lowering, float_dtype, lowers

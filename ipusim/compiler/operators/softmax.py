@@ -4,8 +4,6 @@ Source: poplibs lib/popnn/NonLinearity.cpp, softmaxImpl and softmaxInputGradient
 tags 1.0.136 and sdk/poplar/2.4.0 (frameworks ask for the stable form).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ipusim.compiler.emitter import Emitter, Placed, TensorLayout

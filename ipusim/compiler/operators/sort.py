@@ -5,8 +5,6 @@ Source: poplibs lib/popops/BitonicTopK.cpp and popopsCycleEstimators.cpp
 + n steps; before each, the elements are brought to the tile of the one that they are compared with.
 """
 
-from __future__ import annotations
-
 from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
 from ipusim.compiler.state import lowers
 from ipusim.compiler.tiles import ChipLike, ceil_div, element_bytes

@@ -3,8 +3,6 @@
 The formulas restate poplibs ``lib/poplin/PerformanceEstimation.hpp`` (MIT).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ipusim.compiler.vertices.conv import (

@@ -7,8 +7,6 @@ The estimators mask the remainder of blocks over workers with 3 instead of 7, an
 2020-01 leaves it out; here the slowest worker always takes the quotient rounded up.
 """
 
-from __future__ import annotations
-
 from ipusim.compiler.tiles import ChipLike, ceil_div
 
 INNER_VECTOR_FUNCTIONS = ("add", "mul", "sub")

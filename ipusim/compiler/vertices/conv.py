@@ -18,8 +18,6 @@ integers.  A tile has six worker contexts that issue in turn, so a worker's inst
 multiplied by six to give tile cycles.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -7,8 +7,6 @@ poplibs lib/popops/popopsCycleEstimators.cpp, lib/popops/PerformanceEstimation.c
 lib/popnn/popnnCycleEstimators.cpp at the version named by `version`.
 """
 
-from __future__ import annotations
-
 from math import gcd
 from typing import NamedTuple
 

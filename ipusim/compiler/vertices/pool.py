@@ -6,8 +6,6 @@ lib/popnn/PoolVertices.cpp (work lists), lib/popnn/popnnCycleEstimators.cpp (tag
 lib/popnn/PerformanceEstimation.hpp, getPoolingCycles (tag sdk/poplar/2.4.0).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product

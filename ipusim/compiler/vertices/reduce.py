@@ -5,8 +5,6 @@ lib/popops/reduction/ReductionConnection.cpp (choice of vertex, sharing among wo
 1.0.136 and sdk/poplar/2.0.0 .. 2.4.0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd

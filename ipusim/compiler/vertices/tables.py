@@ -7,8 +7,6 @@ lib/popops/popopsCycleEstimators.hpp at tag sdk/poplar/2.4.0 ("2021-11"). Loops 
 natural vector are resolved for the 64-bit data path that every IPU has.
 """
 
-from __future__ import annotations
-
 Loop = tuple[int, int]
 LoopTable = dict[str, dict[str, Loop]]
 

@@ -7,8 +7,6 @@ lib/popops/popopsCycleEstimators.cpp (one-hot encoding), lib/popops/ExpressionGe
 sdk/poplar/2.4.0. All workers issue in turn: a vertex takes its slowest worker times the workers.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ipusim.compiler.tiles import ChipLike, ceil_div, element_bytes, vector_width

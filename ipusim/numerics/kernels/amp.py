@@ -14,8 +14,6 @@ partials are rounded once per pass. What the portable form leaves open and this 
 - 32-bit operands take the same passes of 16 (hardware: 8), with single partials.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ipusim.kernel_cache import njit

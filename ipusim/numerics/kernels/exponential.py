@@ -5,8 +5,6 @@ additions and multiplications: Cody-Waite reduction and the coefficients of the 
 within 2 units in the last place.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ipusim.kernel_cache import njit

@@ -5,8 +5,6 @@ precision by IEEE additions, multiplications and divisions alone, one numpy call
 once: within a unit in the last place.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 _LN2 = float.fromhex("0x1.62e42fefa39efp-1")

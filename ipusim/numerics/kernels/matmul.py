@@ -1,7 +1,5 @@
 """Batched matrix products as passes of the accumulating matrix product."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ipusim.kernel_cache import njit

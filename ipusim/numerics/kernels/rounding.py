@@ -10,8 +10,6 @@ tile; here the bits are a hash of (key, position), so they depend neither on the
 nor on the machine. All kernels use integer operations and IEEE additions and multiplications only.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

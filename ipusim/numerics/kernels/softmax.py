@@ -5,8 +5,6 @@ precision, reciprocal, cast to the type of the data, multiply; the gradient is t
 and a subtraction, each stored in the type of the data.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ipusim.kernel_cache import njit

@@ -1,7 +1,5 @@
 """Calling compiled kernels: on several threads, cut so that their number changes no result."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache

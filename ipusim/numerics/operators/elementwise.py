@@ -4,8 +4,6 @@ Each is computed in single precision from stored operands and rounded once when 
 vertices do (``lib/popops/codelets``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

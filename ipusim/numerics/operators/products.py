@@ -1,7 +1,5 @@
 """Operators that multiply and accumulate: convolutions, matrix products, per-channel bias."""
 
-from __future__ import annotations
-
 from math import prod
 
 import numpy as np

@@ -5,8 +5,6 @@ returns the outputs. A gradient function takes an `Applied` and returns one grad
 None for inputs that have none or do not need one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Softmax, normalisation and pooling, with their gradients where training needs them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product as every
 

@@ -5,8 +5,6 @@ convolutions as their forward product and the two gradients, everything else as 
 Sizes are of one GPU's batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod

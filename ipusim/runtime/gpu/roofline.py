@@ -1,7 +1,5 @@
 """The roofline of single kernels: arithmetic in waves of tiles, memory traffic, and their sum."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Software stacks of GPU runs: named, sourced profiles."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from ipusim.errors import DataError

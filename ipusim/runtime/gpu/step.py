@@ -9,8 +9,6 @@ host that only starts kernels while the board computes, max(board, host), is the
 but leaves large batches unexplained: median error 20 % instead of 14 %. [adopted after seeing both]
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Data between host and chip in one step: bytes, and the seconds that the step waits for them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What the host can feed: items per second that its processes decode, prepare and pass on."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What a run was asked to be: every option checked, every default taken, once."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any, Unpack
 

@@ -1,7 +1,5 @@
 """Frameworks: what their programs do in a pipeline, each property with its source."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Which operators go to which chip of a pipeline, and what they hand over to the next."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A graph cut into stages: who computes what, what changes chips, what each chip must hold."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

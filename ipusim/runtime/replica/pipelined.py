@@ -1,7 +1,5 @@
 """Training of one replica over several chips: stages with their time and memory, as a pipeline."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 

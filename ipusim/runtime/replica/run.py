@@ -1,7 +1,5 @@
 """Which way a replica runs: on one chip, in stages, or in phases; and inference in stages."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 

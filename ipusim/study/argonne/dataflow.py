@@ -6,8 +6,6 @@ Three versions of the Argonne slides, as the commits of Graphcore's port have th
 sets the pace.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass

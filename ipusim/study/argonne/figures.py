@@ -1,7 +1,5 @@
 """Figures of the Argonne study: Bragg peaks, training, lanes of a dataflow, time to train."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -3,8 +3,6 @@
 Nothing here is typed: every number follows from data/hardware, and stands beside the slide's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pandas as pd

@@ -5,8 +5,6 @@ it. Where the slides do not name the GPU, every candidate has a line of its own;
 reference time arithmetic on the slides alone says which GPU it can have been.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pandas as pd

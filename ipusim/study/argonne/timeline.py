@@ -5,8 +5,6 @@ A loader process prepares every eighth batch, as PyTorch's loader hands them out
 batch are those of `ipusim.simulate`; what follows from them is only the order.
 """
 
-from __future__ import annotations
-
 import pandas as pd
 
 from ipusim.report import Report

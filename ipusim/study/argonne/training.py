@@ -8,8 +8,6 @@ What the notebook trains itself is short. Longer runs are recorded in data/evide
 which keeps a checkpoint per run, so that it can be stopped and called again.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Mapping, Sequence

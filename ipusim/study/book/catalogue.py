@@ -1,7 +1,5 @@
 """Which studies there are, and which parameters their notebooks take."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Figures in one style: colour-blind safe, readable in grey, the same bytes for the same data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

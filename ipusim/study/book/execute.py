@@ -1,7 +1,5 @@
 """Running one notebook with papermill."""
 
-from __future__ import annotations
-
 import os
 import signal
 import tempfile

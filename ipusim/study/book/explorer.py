@@ -1,7 +1,5 @@
 """The tour's what-if: controls that run the simulator, and a figure for where there are none."""
 
-from __future__ import annotations
-
 import html
 import math
 from collections.abc import Mapping, Sequence

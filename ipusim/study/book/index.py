@@ -1,7 +1,5 @@
 """The start page of an output folder, made from what is there: the verdict of each study first."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ Outputs and execution counts stay, because nbval compares nothing where they are
 progress-bar state and tool metadata go, because they change at every run.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 from collections.abc import Iterable

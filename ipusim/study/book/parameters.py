@@ -5,8 +5,6 @@ A rule says what a value is: ``count`` (a whole number), ``text``, ``system``, `
 ones. Bounds are ``least`` and ``most``; ``even`` and ``holds`` say more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Running the studies into an output folder, so that each is there whole or not at all."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Offline pages of every published value: filters, order, and a click to what is behind it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from typing import Any

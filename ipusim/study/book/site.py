@@ -1,7 +1,5 @@
 """Pages as one static site: menu, search, previous and next, glossary; it needs no network."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Bulk-synchronous execution as pictures, drawn from simulated traces."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

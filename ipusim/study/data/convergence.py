@@ -10,8 +10,6 @@ Start-up counts for nothing: the clock of MLPerf starts after initialisation and
 (mlcommons/training_policies, "model compilation and initialization").
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Published GPU rows: what was run on which board, and what is predicted for it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path

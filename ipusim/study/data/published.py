@@ -1,7 +1,5 @@
 """The published numbers, one row each, under identifiers that never change."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How each published row was run: the options that a prediction of that row needs."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, fields, make_dataclass
 from functools import lru_cache

@@ -6,8 +6,6 @@ linearly, an embedding is a lookup followed by the sum of gradients. Single oper
 layout that they want.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod

@@ -7,8 +7,6 @@ variables and all small networks did not. Rows of one network resemble each othe
 says less than it would for other networks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache

@@ -4,8 +4,6 @@ Three were profiled whole (graphcore/popliner at 12424d6), small ones are assert
 graphcore/tensorflow (size_speed_tests). The files are in `data/evidence`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

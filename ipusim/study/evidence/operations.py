@@ -7,8 +7,6 @@ et al.; that paper's software is older than the stack modelled here, and nobody 
 second stage.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

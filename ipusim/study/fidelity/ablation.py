@@ -6,8 +6,6 @@ fitted here, so that no constant can make up for what is missing: errors are of 
 tier.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """Figures of the ledger: errors by family, by tier and by mechanism; intervals; pairs of chips."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

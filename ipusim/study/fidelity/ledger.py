@@ -1,7 +1,5 @@
 """The ledger: how far every kind of published row is from its prediction, and where it is worst."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from operator import attrgetter
 

@@ -1,7 +1,5 @@
 """A training step from one chip to 65,536: time, all-reduce, power, and what is assumed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any

@@ -4,8 +4,6 @@ The runtime reads what its calibrated tier needs from the same file (`ipusim.run
 here every value comes with the rows behind it, which only a study may know of.
 """
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@ exactly, so its minimum is one of those and is found exactly: robust against sin
 two too fast as bad as a factor two too slow, the same on every machine.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What the constants are fitted on: published steps beside what the predicted ones consist of."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

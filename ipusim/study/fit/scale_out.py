@@ -4,8 +4,6 @@ Slowdowns are fitted, not levels: how much longer a replica takes per item than 
 system of its series. Levels miss for reasons of their own, and must not leak into these constants.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 

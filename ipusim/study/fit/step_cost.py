@@ -8,8 +8,6 @@ number of cycles its minimum lies at a kink and is found exactly: robust against
 same on every machine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

@@ -3,8 +3,6 @@
 What stands behind a claim is in ``data/runs/claims_mk2.toml``; `ipusim.study.claims` recomputes it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Figures of the Qwant study: inside a prediction, measured layers, power, other machines."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The Qwant study: one C2 card, ResNeXt-101 inference, Tables 1 to 3 and what follows from them."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Sequence

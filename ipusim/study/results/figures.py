@@ -1,7 +1,5 @@
 """Figures of the notebook on the results page."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes

@@ -1,7 +1,5 @@
 """The results page of Graphcore: its tables beside their predictions, by family."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

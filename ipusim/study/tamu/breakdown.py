@@ -1,7 +1,5 @@
 """Inside a training step of the TAMU study: its parts, and what each costs when IPUs are added."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Figures of the TAMU study: micro-batch, parts of a step, scaling, memory, GPUs, the audit."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure

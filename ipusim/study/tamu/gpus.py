@@ -4,8 +4,6 @@ The figures are charts without numbers. Their GPU bars are predicted here, with 
 rows that were published elsewhere, and such a row stands beside a bar where there is one.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Which micro-batch still fits one IPU, beside what the TAMU study says."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Scaling of ResNet-50 training in the TAMU study: efficiency and slowdown against one IPU."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

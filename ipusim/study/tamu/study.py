@@ -1,7 +1,5 @@
 """The TAMU study (PEARC'22): training on 1 to 64 IPUs, Tables 1 to 4."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Published against predicted, at three tiers, and the one rule that gives a verdict."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Published GPU rows against their predictions, each with a constant that never saw its model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 

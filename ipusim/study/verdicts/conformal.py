@@ -1,7 +1,5 @@
 """Conformal intervals: order statistics of errors that were made on what was left out."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

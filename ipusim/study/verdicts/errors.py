@@ -1,7 +1,5 @@
 """How far off predictions are: one error, one rule of verdicts, the same figures in every table."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

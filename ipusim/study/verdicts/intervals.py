@@ -7,8 +7,6 @@ interval of a row comes from other families only, so the coverage is that of fam
 it does not depend on the number of machines.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 from dataclasses import replace

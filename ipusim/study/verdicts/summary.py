@@ -1,7 +1,5 @@
 """What verdicts come to: errors of rows and groups, and the box that opens every page."""
 
-from __future__ import annotations
-
 import html
 import math
 from collections.abc import Mapping, Sequence

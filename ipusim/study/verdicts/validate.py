@@ -1,7 +1,5 @@
 """The validation section as one command: three tiers side by side, and a guard against decline."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -83,14 +83,14 @@ class Attributes:
         for name, choices in self.CHOICES.items():
             if getattr(self, name) not in choices:
                 raise self.refusal(name, f"must be one of {', '.join(choices)}")
-        for name in self.PER_DIMENSION:
-            if len(getattr(self, name)) != len(self.field):
-                rank = len(self.field)
-                raise self.refusal(name, f"must have {rank} entries, one per spatial dimension")
         for name in self.POSITIVE:
             value = getattr(self, name)
             if (min(value, default=0) if isinstance(value, tuple) else value) < 1:
                 raise self.refusal(name, "must be at least 1")
+        for name in self.PER_DIMENSION:
+            if len(getattr(self, name)) != len(self.field):
+                rank = len(self.field)
+                raise self.refusal(name, f"must have {rank} entries, one per spatial dimension")
         self.check()
 
     def check(self) -> None:

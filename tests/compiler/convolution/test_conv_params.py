@@ -1,7 +1,5 @@
 """Transforms of a convolution keep its sums, and work lists hold what is really computed."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

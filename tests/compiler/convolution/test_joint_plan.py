@@ -1,7 +1,5 @@
 """Plans of fully connected layers in training."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

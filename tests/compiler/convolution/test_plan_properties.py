@@ -1,7 +1,5 @@
 """What any plan must satisfy, on random shapes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The planner: exact search, bounds, memory, determinism, errors, and evidence for its plans."""
 
-from __future__ import annotations
-
 import csv
 import math
 import os
@@ -556,12 +554,12 @@ FOUR = dict.fromkeys(_PER_DIMENSION, (1,) * 4)
         ({"in_bytes": 1}, "float16 (2) or float32 (4)"),
         ({"out_bytes": 8}, "float16 (2) or float32 (4)"),
         (FOUR, "4 spatial dimensions"),
-        ({"field": ()}, "rank = 0"),
+        ({"field": ()}, "field = ()"),
         ({"kernel": (3,)}, "one per spatial dimension"),
         ({"padding_upper": (1, 1, 1)}, "one per spatial dimension"),
         ({"groups": 0}, "groups = 0"),
         ({"out_channels": 0}, "out_channels = 0"),
-        ({"stride": (0, 1)}, "stride = 0"),
+        ({"stride": (0, 1)}, "stride = (0, 1)"),
         ({"kernel": (13, 3)}, "larger than the padded field (10, 10)"),
     ],
 )

@@ -1,7 +1,5 @@
 """Losses over alignments: their plan, their loops, and the gradient that they hand on."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings, strategies as st
 

@@ -1,7 +1,5 @@
 """Supersteps of convolutions and products in training."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

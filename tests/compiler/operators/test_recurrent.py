@@ -1,7 +1,5 @@
 """Recurrent layers: their work, gradients, import from ONNX, and the loop that they lower to."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

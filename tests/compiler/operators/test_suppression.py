@@ -1,7 +1,5 @@
 """Non-maximum suppression: its loop, step by step, and what it costs."""
 
-from __future__ import annotations
-
 import pytest
 from emitting import emitted
 

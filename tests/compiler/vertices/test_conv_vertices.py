@@ -1,7 +1,5 @@
 """Vertex cycle formulas: measured sizes, examples worked by hand, and what must always hold."""
 
-from __future__ import annotations
-
 import csv
 
 import numba

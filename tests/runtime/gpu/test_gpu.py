@@ -1,7 +1,5 @@
 """The GPU model: its constants, its kernels, its steps, and what it refuses."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from math import prod

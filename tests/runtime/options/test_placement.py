@@ -1,7 +1,5 @@
 """Replicas over several chips: placement, shared chips, sharded updates, inference in stages."""
 
-from __future__ import annotations
-
 from math import prod
 
 import pytest

@@ -1,7 +1,5 @@
 """Options of a run, transfers with the host, and the parts of a step."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import json

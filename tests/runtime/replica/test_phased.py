@@ -1,7 +1,5 @@
 """Phased execution: which tensors are streamed when, what overlaps, what a phase must hold."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

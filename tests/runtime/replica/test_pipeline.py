@@ -1,7 +1,5 @@
 """Pipelines: cuts, schedules against a step-by-step simulation, micro-batches in flight, copies."""
 
-from __future__ import annotations
-
 import itertools
 import time
 

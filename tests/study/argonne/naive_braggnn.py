@@ -4,8 +4,6 @@ An independent second implementation: tests compare the operators with it, and t
 measures what the emulation costs against it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

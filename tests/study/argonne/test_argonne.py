@@ -1,7 +1,5 @@
 """The Argonne study beside its dataflows: machines, other claims, recorded training, pictures."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Dataflows of BraggNN: host, link and chip, times to train, what the slides' numbers mean."""
 
-from __future__ import annotations
-
 import pytest
 
 from ipusim import files

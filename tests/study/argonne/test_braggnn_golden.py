@@ -1,7 +1,5 @@
 """Weights after ten steps in each arithmetic, against what was recorded."""
 
-from __future__ import annotations
-
 import csv
 
 import golden

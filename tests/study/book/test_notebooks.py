@@ -1,7 +1,5 @@
 """Guards on the committed notebooks, and proof that the guards and nbval can fail."""
 
-from __future__ import annotations
-
 import copy
 import os
 import subprocess

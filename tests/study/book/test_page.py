@@ -1,7 +1,5 @@
 """A study's page: outputs under their names, words where pictures are not seen, its verdict."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure

@@ -1,7 +1,5 @@
 """Parameters of notebooks: read from text, refused by name, with one sentence."""
 
-from __future__ import annotations
-
 import pytest
 
 from ipusim.errors import ConfigError, UnknownNameError

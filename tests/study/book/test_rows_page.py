@@ -1,7 +1,5 @@
 """The page of all rows: what it holds, and that nothing from outside can become markup."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """The static site: search, glossary, menu, and nothing from the network."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """The site in a headless Chromium: nothing cut off, no dead link, no fault of accessibility."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The tour's controls and its static figure."""
 
-from __future__ import annotations
-
 import time
 
 import onnx

@@ -1,7 +1,5 @@
 """Published GPU rows against predictions: what is fitted on what, and how good it is."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace

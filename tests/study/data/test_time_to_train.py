@@ -1,7 +1,5 @@
 """Time to train: published samples and evaluations over a simulated rate."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Memory of whole compiled networks against the model, and the graphs behind the comparison."""
 
-from __future__ import annotations
-
 import pytest
 
 from ipusim.compiler import code_size

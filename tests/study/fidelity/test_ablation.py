@@ -1,7 +1,5 @@
 """Switching mechanisms off: what a rewritten program keeps, and what becomes of a prediction."""
 
-from __future__ import annotations
-
 import pytest
 from study_fakes import load_row
 

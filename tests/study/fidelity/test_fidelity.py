@@ -3,8 +3,6 @@
 Where a target is missed the limit stands at what was reached, with the target beside it.
 """
 
-from __future__ import annotations
-
 import golden
 import pytest
 

@@ -1,7 +1,5 @@
 """The ledger: summaries counted by hand, rows and pairs picked as described, figures that draw."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """From one chip to 65,536: as quick, as small, and never better than it could be."""
 
-from __future__ import annotations
-
 import time
 import tracemalloc
 

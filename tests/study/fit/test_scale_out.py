@@ -1,7 +1,5 @@
 """Fitting the constants of scale-out: they come back from rows made with them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

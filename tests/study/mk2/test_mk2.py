@@ -1,7 +1,5 @@
 """The claims of the MK2 blog: what is compared, by which arithmetic, and what a bound means."""
 
-from __future__ import annotations
-
 import math
 import shutil
 

@@ -1,7 +1,5 @@
 """Views of the Qwant study on real predictions: parts add up, assumptions bite, pictures show."""
 
-from __future__ import annotations
-
 import math
 
 import pandas as pd

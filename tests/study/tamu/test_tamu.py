@@ -1,7 +1,5 @@
 """The TAMU study: tables, parts, scaling, memory, GPUs beside IPUs, audit, figures."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

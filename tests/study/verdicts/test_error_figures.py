@@ -1,7 +1,5 @@
 """Figures of error: hand values, missing values, order."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Intervals: order statistics of what other families missed by, and what becomes of them."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

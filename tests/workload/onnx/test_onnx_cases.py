@@ -1,7 +1,5 @@
 """onnx's own test cases of single operators: how many import, and with the right shapes."""
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """One network, one answer: operators in pieces, operands in any order, several exporters."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import helper

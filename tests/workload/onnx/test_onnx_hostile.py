@@ -1,7 +1,5 @@
 """Files that are damaged or made to hurt: one sentence each, soon, whatever they hold."""
 
-from __future__ import annotations
-
 import itertools
 import time
 

@@ -1,7 +1,5 @@
 """Whole files: the light models of the onnx package, operators, batches, bad input."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Free sizes and values of inputs: given by the user, found to be the batch, or asked for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import TensorProto, helper

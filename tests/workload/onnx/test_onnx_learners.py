@@ -1,7 +1,5 @@
 """Operators of ai.onnx.ml, as scikit-learn and gradient boosting are exported."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import helper

@@ -1,7 +1,5 @@
 """Generated single-operator files against onnxruntime and independent counts."""
 
-from __future__ import annotations
-
 import itertools
 from math import prod
 

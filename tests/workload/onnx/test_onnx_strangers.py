@@ -1,7 +1,5 @@
 """Forms found in files of strangers: onnxruntime's fused operators, caches, odd inputs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import TensorProto, helper

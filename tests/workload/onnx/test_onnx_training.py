@@ -1,7 +1,5 @@
 """Imported networks that train: gradients of operators that only files bring."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import helper

@@ -1,7 +1,5 @@
 """The zoo against the published definitions' parameter and MAC counts."""
 
-from __future__ import annotations
-
 import csv
 import inspect
 import pickle

@@ -1,7 +1,5 @@
 """Networks on graphs, sampled networks and their layers, counted by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """What makes each newer network of the zoo what it is, counted independently."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Networks for speech, counted independently: by hand and against the facts."""
 
-from __future__ import annotations
-
 import csv
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Vision transformers and their relatives, counted by parts and against how they were run."""
 
-from __future__ import annotations
-
 import csv
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Memory of a chip in each of its phases."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ Phases are stages that share chips in time: `phase_plan` cuts a graph into them,
 tells what is streamed, `phase_schedule` what overlaps, `phase_memory` what lies on the chip.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -9,8 +9,6 @@ take turns stream in the phase of the other, which the sync pattern ReplicaAndLa
 between chips or from tile to tile and collectives stop the overlap (setPriority).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 COLUMNS = ("compute", "blocking", "load", "store")

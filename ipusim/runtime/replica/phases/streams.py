@@ -7,8 +7,6 @@ is stored by the last phase of such a stay if that made or changed it. What is n
 stored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 

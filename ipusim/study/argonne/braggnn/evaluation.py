@@ -1,7 +1,5 @@
 """How far predicted centres are from the true ones: errors, percentiles, tables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

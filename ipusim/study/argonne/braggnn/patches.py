@@ -7,8 +7,6 @@ centre is kept; values are scaled to 0..1; the target is the centre inside the p
 size, column first.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

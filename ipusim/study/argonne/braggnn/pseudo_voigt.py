@@ -1,7 +1,5 @@
 """Least-squares fit of a pseudo-Voigt peak to a patch: the conventional way to find a centre."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.optimize import least_squares
 

@@ -1,7 +1,5 @@
 """Training BraggNN in the arithmetic of an IPU, in one or in several, with checkpoints."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
