@@ -53,7 +53,6 @@ class FakePredictor:
         return Line(
             base_s=OVERLAPPED_TRANSFER_S if overlap else device_s,
             floor_s=device_s if overlap else 0.0,
-            starts=1,
             exchanges=0 if overlap else EXCHANGES,
             floor_exchanges=EXCHANGES if overlap else 0,
             reductions=accumulation * REDUCTIONS * shared,

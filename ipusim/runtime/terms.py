@@ -73,10 +73,6 @@ class Schedule(Protocol):
         """Supersteps with an exchange on the path that sets the time of all micro-batches."""
 
     @property
-    def starts(self) -> int:
-        """How often the host starts the chips in a step: once, or in every pipeline cycle."""
-
-    @property
     def reductions(self) -> float:
         """How often reductions of one micro-batch are waited for in a step."""
 
@@ -93,7 +89,6 @@ class OneChip:
     clock_hz: float
     times: int
     update_cycles: int = 0
-    starts: int = 1
 
     @property
     def exchanges(self) -> int:
@@ -119,14 +114,13 @@ class Line:
     """How a step depends on the fitted costs: what is slower, the chips or what runs beside them.
 
     Exact but where a price makes another chip, or the tensors of another chip, the slowest.
-    `base_s` are the seconds of the side that pays the cost per step (`starts` times): all that
-    happens in turn, or the host where transfers overlap; `floor_s` those of the other side. Each
-    waits for exchange supersteps; the base pays reductions, and collectives times machines.
+    `base_s` are the seconds of the side that pays the cost per step: all that happens in turn, or
+    the host where transfers overlap; `floor_s` those of the other side. Each waits for exchange
+    supersteps; the base pays reductions, and collectives times machines.
     """
 
     base_s: float
     floor_s: float
-    starts: int
     exchanges: int
     floor_exchanges: int
     reductions: float
@@ -137,7 +131,7 @@ class Line:
         """Return the seconds of the base."""
         return (
             self.base_s
-            + self.starts * costs.step_s
+            + costs.step_s
             + self.exchanges * costs.exchange_cycles / self.clock_hz
             + self.reductions * costs.reduction_s
             + self.collectives * costs.collective_s
@@ -217,17 +211,16 @@ class Terms:
         if self.all_to_all:
             times, exchange = self.all_to_all
             parts["all-to-all"] = times * exchange.at(costs.collective_s)
-        fixed = costs.step_s * self.schedule.starts
         parts |= {
             "streamed rows": self.streamed_s["streamed rows"],
-            "fixed": fixed,
+            "fixed": costs.step_s,
             "host between runs": self.between_s,
         }
         busy = sum(parts.values())
         step = max(busy, self.host_s)
         parts[WAITING] = step - busy
         shown = {name: seconds for name, seconds in parts.items() if seconds}
-        return Priced(parts_s=shown, step_s=step, latency_s=step, fixed_s=fixed)
+        return Priced(parts_s=shown, step_s=step, latency_s=step, fixed_s=costs.step_s)
 
     def line(self) -> Line:
         """Return how the step depends on the costs, read off the terms."""
@@ -244,7 +237,6 @@ class Terms:
         return Line(
             base_s=host if overlapped else busy,
             floor_s=busy if overlapped else host,
-            starts=self.schedule.starts,
             exchanges=0 if overlapped else self.schedule.exchanges,
             floor_exchanges=self.schedule.exchanges if overlapped else 0,
             reductions=reductions * self.schedule.reductions,

@@ -44,7 +44,6 @@ class Pipeline:
     accumulation: int
     handover_s: float
     update_s: float
-    starts: int = 1
 
     @property
     def ipus(self) -> int:

@@ -58,7 +58,6 @@ class Staged:
 
     works: tuple[Work, ...]
     handover_s: float
-    starts: int = 1
     reductions: float = 0.0
 
     @property

@@ -46,7 +46,6 @@ def sample(
     line = Line(
         base_s=(published_ms - gap_ms) * 1e-3,
         floor_s=floor_ms * 1e-3,
-        starts=1,
         exchanges=exchanges,
         floor_exchanges=0,
         reductions=0,

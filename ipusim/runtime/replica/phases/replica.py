@@ -36,7 +36,6 @@ class Phased:
     overlapped: bool
     passes: int
     times: int
-    starts: int = 1
 
     @property
     def exchanges(self) -> int:
