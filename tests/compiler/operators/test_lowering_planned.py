@@ -9,6 +9,7 @@ import windows
 from ipusim.compiler.lower import lower
 from ipusim.compiler.operators.conv import conv_pass
 from ipusim.compiler.stacks import load_stack
+from ipusim.compiler.vertices.elementwise import regrouping
 from ipusim.machine import load_chip
 from ipusim.study.evidence.graphs import forward_graph, training_graph
 from ipusim.workload.graph import Conv, Elementwise, MatMul, Op
@@ -77,6 +78,31 @@ def test_operands_of_a_weight_gradient_are_sent_turned_and_sent_again():
     assert turned(4) == pytest.approx(8 * share, rel=0.1)
     # Three channels are no block.
     assert "rearrange operands" in update(4, in_channels=3)
+
+
+def test_samples_of_a_window_are_blocks_of_their_own():
+    # The plan's group of 16 holds four samples and four positions, which are together only once
+    # windows are copied: blocks have the four samples.
+    graph = training_graph(conv(batch=4, in_channels=256, out_channels=512), "float16")
+    assert "1x16x16" in plans(graph)["weight gradient"]
+    blocks = [regrouping(4 * size * 28 * 28, 16, 4, "float16", CHIP) for size in (256, 512)]
+    turned = steps(graph)["weight gradient"]["transpose activations and gradients"]
+    assert turned.exchange_bytes == sum(each.received for each in blocks)
+    assert turned.compute_cycles == sum(each.cycles for each in blocks)
+
+
+def test_serial_parts_turn_their_own_slice():
+    layer = MatMul(m=512, k=4096, n=8192, weights_operand=True)
+    stack = replace(STACK, available_memory_proportion=0.1)
+    program = lower(training_graph(layer, "float16").validate(), CHIP, stack, host_dtype=None)
+    (update,) = (op for op in program.ops if op.name == "weight gradient")
+    assert update.plan.endswith("os8")
+    (turned,) = (step for step in update.steps if step.name.startswith("transpose"))
+    assert turned.repeats == 8
+    # One operand is split over the parts, the other whole in each.
+    whole = regrouping(512 * 8192, 16, 16, "float16", CHIP)
+    part = regrouping(512 * 4096 // 8, 16, 16, "float16", CHIP)
+    assert turned.exchange_bytes == whole.received + part.received
 
 
 def test_a_pointwise_weight_gradient_turns_blocks_of_its_own_group():
