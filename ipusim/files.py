@@ -127,7 +127,7 @@ def load_profile(profile: type[Any], noun: str, name: str, file: str) -> Any:
     The fields of the dataclass but name, title and sources are its properties, lists as tuples. A
     refusal of the name calls it a `noun`.
     """
-    tables = read_tables(file)
+    tables = {key: table for key, table in read_tables(file).items() if isinstance(table, dict)}
     aliases = {alias: key for key, table in tables.items() for alias in table.get("aliases", [])}
     valid = resolve_name(noun, name, tables, aliases)
     values, sources = sourced_values(tables[valid], valid, file, property_kinds(profile))
