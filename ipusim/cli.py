@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -316,14 +317,8 @@ def _warm_training() -> None:
     from ipusim.compiler.program_cache import keep_programs
     from ipusim.study.argonne import braggnn
 
-    plan = braggnn.Schedule(
-        train_peaks=64,
-        test_peaks=40,
-        batch=16,
-        steps=1,
-        learning_rate=1e-3,
-        final_learning_rate=1e-3,
-    )
+    quick = braggnn.named_schedule("quick")
+    plan = replace(quick, train_peaks=64, test_peaks=40, batch=16, steps=1)
     with keep_programs(False):
         braggnn.train_in_each(braggnn.simulate_sets(plan, 0)[0], plan)
 

@@ -7,6 +7,7 @@ is loaded in place of the file's.
 """
 
 import csv
+import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -25,6 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 LIST = Path(__file__).with_suffix(".csv")
 CPU_SECONDS = 240
 """Longer, and a mutant that hangs counts as noticed."""
+NEEDED_BY_ALL = ("numba", "onnx", "pandas", "pytest")
+"""Loaded once, before the process of each mutant is forked."""
 WITHOUT_JIT = ("tests/numerics", "tests/compiler/vertices")
 """Tests whose kernels also run as Python, which takes less time than compiling them anew."""
 
@@ -121,11 +124,8 @@ def noticed(mutant: Mutant) -> bool:
 
 def main(arguments: list[str]) -> int:
     """Run mutants; return 1 where more than one in twenty survives."""
-    import numba  # noqa: F401  what all of them need is loaded once
-    import onnx  # noqa: F401
-    import pandas  # noqa: F401
-    import pytest  # noqa: F401
-
+    for name in NEEDED_BY_ALL:
+        importlib.import_module(name)
     os.chdir(ROOT)
     sys.path[:0] = [str(ROOT)]
     chosen = load()

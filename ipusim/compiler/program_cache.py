@@ -19,7 +19,7 @@ from dataclasses import fields
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import numpy as np
 
@@ -152,7 +152,9 @@ def _fill(kind: type, name: str, objects: list[Any], values: Any) -> None:
 @cache
 def _fields(kind: type) -> tuple[tuple[str, bool], ...]:
     """Return the fields that are kept, and whether each is a text."""
-    return tuple((one.name, one.type is str) for one in fields(kind) if one.name != "steps")
+    hints = get_type_hints(kind)
+    names = (one.name for one in fields(kind) if one.name != "steps")
+    return tuple((name, hints[name] is str) for name in names)
 
 
 def _to_bytes(program: Program) -> bytes:

@@ -127,7 +127,8 @@ def lower_planned(m: Lowering, chosen: planner.Plan, data: Placed, weights: Plac
             with m.loop(chosen.serial_splits, tiles=m.tiles):
                 _bring_into_order(m, orders)
             moved = 0
-        copied = copy_cycles(moved * rate, chip, atom_bytes=in_bytes)
+        else:
+            copied = copy_cycles(moved * rate, chip, atom_bytes=in_bytes)
     if moved > 0:
         add("rearrange operands", "copy", exchange=moved, copy=max(0, copied))
     exchange = cost.weights

@@ -28,6 +28,11 @@ LONGEST_TEXT = 32
 _AS_FLOAT = "quantised operators are computed as float, with the integers' bytes on the host only"
 _ON_HOST = "texts are split and looked up on the host"
 
+_QUANTISED = ["Sigmoid", "LeakyRelu", "Softmax", "ReduceMean", "AveragePool", "GlobalAveragePool"]
+"""Operators that onnxruntime has for integers under QLinear and their name."""
+_IN_BLOCKS = ["MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "Upsample"]
+"""Operators that onnxruntime has for channels in blocks under their own name."""
+
 
 def same_as(op_type: str, *places: int, quantised: bool = False) -> Recipe:
     """Return the recipe of an operator that is another one, with inputs at these places."""
@@ -586,13 +591,7 @@ COMPOSITES: dict[tuple[str, str], Recipe] = {
             "QLinearMul": same_as("Mul", 0, 3, quantised=True),
             "QLinearWhere": same_as("Where", 0, 1, 4, quantised=True),
             "QLinearConcat": _quantised_concat,
-            **{
-                f"QLinear{name}": same_as(name, 0, quantised=True)
-                for name in (
-                    *("Sigmoid", "LeakyRelu", "Softmax", "ReduceMean"),
-                    *("AveragePool", "GlobalAveragePool"),
-                )
-            },
+            **{f"QLinear{name}": same_as(name, 0, quantised=True) for name in _QUANTISED},
             **{name: same_as(name) for name in ("Trilu", "Pad", "Range", "GridSample", "Unique")},
             "ExpandDims": same_as("Unsqueeze"),
             "Inverse": same_as("Identity"),
@@ -605,13 +604,7 @@ COMPOSITES: dict[tuple[str, str], Recipe] = {
             "Conv": _fused("Conv"),
             "ReorderInput": same_as("Identity", 0),
             "ReorderOutput": lambda p: p.slice(p.input(0), 1, 0, int(p.get("channels"))),
-            **{
-                name: same_as(name)
-                for name in (
-                    *("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"),
-                    *("Upsample",),
-                )
-            },
+            **{name: same_as(name) for name in _IN_BLOCKS},
         },
     ),
     **of_domain(BATCH_FIRST, {"RNN LSTM GRU": _batch_first}),

@@ -43,8 +43,14 @@ class Conv(Attributes):
     CHOICES: ClassVar = {"pass_kind": PASSES}
     PER_DIMENSION: ClassVar = ("kernel", "stride", "padding_lower", "padding_upper", "dilation")
     POSITIVE: ClassVar = (
-        *("batch", "in_channels", "out_channels", "groups"),
-        *("field", "kernel", "stride", "dilation"),
+        "batch",
+        "in_channels",
+        "out_channels",
+        "groups",
+        "field",
+        "kernel",
+        "stride",
+        "dilation",
     )
 
     batch: int
@@ -160,8 +166,12 @@ def conv_weight_gradient(conv: Conv) -> Conv:
     upper = tuple(
         reach + (out - 1) * stride - (field - 1) * step - low
         for reach, out, stride, field, step, low in zip(
-            *(_reach(conv), conv.out_field, conv.stride, conv.field),
-            *(spread, conv.padding_lower),
+            _reach(conv),
+            conv.out_field,
+            conv.stride,
+            conv.field,
+            spread,
+            conv.padding_lower,
             strict=True,
         )
     )

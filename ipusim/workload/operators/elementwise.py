@@ -15,14 +15,33 @@ from ipusim.workload.operators.gradient import Backward, gradient
 from ipusim.workload.operators.layout import Layout
 from ipusim.workload.operators.reduce import Reduce
 
-_NAMED_OUTPUT = (
-    *("relu", "sigmoid", "tanh", "sqrt", "rsqrt", "reciprocal", "elu", "leaky_relu"),
-    *("selu", "celu"),
-)
-_NAMED_INPUT = (
-    *("abs", "clip", "cos", "erf", "gelu", "hard_sigmoid", "hard_swish", "log", "softplus"),
-    *("mish", "swish", "softsign", "thresholded_relu"),
-)
+_NAMED_OUTPUT = [
+    "relu",
+    "sigmoid",
+    "tanh",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "elu",
+    "leaky_relu",
+    "selu",
+    "celu",
+]
+_NAMED_INPUT = [
+    "abs",
+    "clip",
+    "cos",
+    "erf",
+    "gelu",
+    "hard_sigmoid",
+    "hard_swish",
+    "log",
+    "softplus",
+    "mish",
+    "swish",
+    "softsign",
+    "thresholded_relu",
+]
 FROM_OUTPUT = {
     **{name: f"{name}_grad" for name in _NAMED_OUTPUT},
     "exp": "mul",

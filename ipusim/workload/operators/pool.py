@@ -24,7 +24,7 @@ class Pool(Attributes):
     VARIANT: ClassVar[str] = "kind"
     CHOICES: ClassVar = {"kind": ("max", "average")}
     POSITIVE: ClassVar = ("batch", "channels", "kernel", "stride")
-    PER_DIMENSION: ClassVar = (*("kernel", "stride", "padding_lower", "padding_upper"),)
+    PER_DIMENSION: ClassVar = ("kernel", "stride", "padding_lower", "padding_upper")
 
     kind: str
     batch: int
