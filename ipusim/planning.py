@@ -354,7 +354,7 @@ class _Search:
             [size[name] for name in forward],
             [time[name] + int(whole * size[name]) for name in forward],
         ):
-            starts = balance(costs, options["ipus_per_replica"]).starts
+            starts = balance(costs, options["ipus_per_replica"])
             yield options | {"pipeline_splits": [forward[start - 1] for start in starts[1:]]}
 
     def _may_fit(self, config: RunConfig) -> bool:

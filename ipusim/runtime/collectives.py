@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from ipusim.errors import ConfigError
 from ipusim.machine.interconnect import Ring, replica_rings
 from ipusim.machine.system import System
 
@@ -44,10 +43,6 @@ class Collective:
 
     def at(self, latency_s: float) -> float:
         """Return the seconds with a fitted latency, 0 or more, on top of syncs and links."""
-        if not 0 <= latency_s < float("inf"):
-            raise ConfigError(
-                f"A latency of {latency_s} seconds is impossible: give a finite number, 0 or more."
-            )
         return self.transfer_s + self.repeats * (self.each_latency_s + self.paid * latency_s)
 
 
@@ -80,15 +75,6 @@ def merged_sizes(tensor_bytes: Sequence[int], merge_bytes: int | None) -> tuple[
 
     A larger tensor stays alone, an empty one needs none; None joins nothing.
     """
-    if any(size < 0 for size in tensor_bytes):
-        raise ConfigError(
-            f"A tensor of {min(tensor_bytes)} bytes cannot be reduced: give 0 or more."
-        )
-    if merge_bytes is not None and merge_bytes < 1:
-        raise ConfigError(
-            f"Buffers of {merge_bytes} bytes for merged gradients are impossible: give 1 or more, "
-            "or None to merge nothing."
-        )
     sizes = [size for size in tensor_bytes if size]
     if merge_bytes is None:
         return tuple(sizes)
@@ -215,8 +201,6 @@ def cross_ipu_reductions(
 
     They run one after the other, and each pays the fitted latency once.
     """
-    if count < 0:
-        raise ConfigError(f"{count} reductions over replicas are impossible: give 0 or more.")
     one = all_reduce(system, span, ipus_per_replica, [bytes_each])
     return Collective(
         collectives=count * one.collectives,

@@ -16,7 +16,7 @@ from ipusim.runtime.collectives import (
 )
 from ipusim.runtime.compile import Compiled
 from ipusim.runtime.host.io import HostIo, arriving_bytes
-from ipusim.runtime.host.loader import host_feed
+from ipusim.runtime.host.loader import items_per_s
 from ipusim.runtime.options.frameworks import load_framework
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.partition import Replica
@@ -67,7 +67,7 @@ def training_terms(compiled: Compiled, replica: Replica, io: HostIo, config: Run
 def _items_per_s(graph: Graph, config: RunConfig, repeated_inputs: tuple[str, ...]) -> float:
     """Return the rate at which the host feeds all replicas."""
     prepared = arriving_bytes(graph, config, set(graph.inputs) - set(repeated_inputs))
-    return host_feed(
+    return items_per_s(
         config.system,
         config.instances,
         config.dataset,
@@ -76,7 +76,7 @@ def _items_per_s(graph: Graph, config: RunConfig, repeated_inputs: tuple[str, ..
         item_s=config.loader_item_s,
         loader=load_framework(config.framework).loader,
         servers=config.host_servers,
-    ).items_per_s
+    )
 
 
 def _collectives(

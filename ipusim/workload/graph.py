@@ -138,30 +138,6 @@ class Graph:
                 readers[name].append(op)
         return {name: tuple(ops) for name, ops in readers.items()}
 
-    def op_table(self) -> list[dict[str, object]]:
-        """Return one row per operator: name, kind, function, shapes, counts and bytes."""
-        rows: list[dict[str, object]] = []
-        for op in self.ops:
-            read = [self.tensors[name] for name in op.inputs]
-            written = [self.tensors[name] for name in op.outputs]
-            weights = [tensor for tensor in read if tensor.role == "parameter"]
-            rows.append(
-                {
-                    "op": op.name,
-                    "kind": op.kind,
-                    "function": op.function,
-                    "input_shapes": tuple(tensor.shape for tensor in read),
-                    "output_shapes": tuple(tensor.shape for tensor in written),
-                    "dtype": written[0].dtype,
-                    "macs": op.macs,
-                    "flops": op.flops,
-                    "parameters": sum(tensor.elements for tensor in weights),
-                    "input_bytes": sum(tensor.bytes for tensor in read),
-                    "output_bytes": sum(tensor.bytes for tensor in written),
-                }
-            )
-        return rows
-
     def validate(self) -> Graph:
         """Check names, order and shapes; return the graph itself.
 

@@ -1,6 +1,5 @@
 """Collectives over replicas: conservation, hand values, latencies, and cost that does not grow."""
 
-import math
 import time
 
 import pytest
@@ -182,19 +181,7 @@ def test_impossible_scales_get_one_sentence(system, replicas, chips, message):
     assert message in text and text.endswith(".") and "\n" not in text
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: all_reduce(M2000, 2, 1, [5, -1]), "-1 bytes"),
-        (lambda: all_reduce(M2000, 2, 1, [5], 0), "give 1 or more, or None"),
-        (lambda: all_reduce(M2000, 2, 1, [5]).at(-1.0), "-1.0 seconds"),
-        (lambda: all_reduce(M2000, 2, 1, [5]).at(math.nan), "nan seconds"),
-        (lambda: cross_ipu_reductions(M2000, 2, -1, 5), "-1 reductions"),
-        (lambda: cross_ipu_reductions(M2000, 2, 1, 5).at(math.inf), "inf seconds"),
-        (lambda: route(M2000, 0, 4), "use 0 to 3"),
-    ],
-)
-def test_impossible_numbers_get_one_sentence(call, message):
-    with pytest.raises(ConfigError) as caught:
-        call()
-    assert message in str(caught.value) and str(caught.value).endswith(".")
+def test_a_chip_that_is_not_there_gets_one_sentence():
+    with pytest.raises(ConfigError, match="use 0 to 3") as caught:
+        route(M2000, 0, 4)
+    assert str(caught.value).endswith(".")

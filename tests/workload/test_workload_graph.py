@@ -44,16 +44,6 @@ def test_counts_by_hand():
     assert graph.output_bytes == 4 * elements
 
 
-def test_op_table_rows():
-    rows = _chain().op_table()
-    assert [row["op"] for row in rows] == ["conv", "bn", "relu"]
-    assert [row["kind"] for row in rows] == ["conv", "norm", "elementwise"]
-    assert [row["function"] for row in rows] == ["", "batch", "relu"]
-    assert [row["parameters"] for row in rows] == [216, 12, 0]
-    assert rows[0]["output_shapes"] == ((2, 6, 8, 8),)
-    assert sum(row["macs"] for row in rows) == _chain().macs
-
-
 def test_softmax_pool_norm_flops():
     assert Softmax(outer=3, length=10).flops == 150
     pool = windows.pool(channels=2, field=(4, 4), kernel=(2, 2), **windows.NO_PADDING)

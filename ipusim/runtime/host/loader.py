@@ -1,7 +1,6 @@
 """What the host can feed: items per second that its processes decode, prepare and pass on."""
 
 import math
-from dataclasses import dataclass
 
 from ipusim.errors import ConfigError, resolve_name
 from ipusim.machine.system import System
@@ -20,23 +19,7 @@ WORKERS_PER_INSTANCE = 14
 (graphcore/examples applications/pytorch/cnns/train/rn50_pod16.sh)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostFeed:
-    """Rate at which the host servers can feed the chips; infinite where they prepare nothing.
-
-    `busy_cores` prepare items; `processes` count services too. If every instance has NUMA nodes of
-    its own they are `bound`, else `slowdown` is the factor on the time per item for their being
-    swapped.
-    """
-
-    items_per_s: float
-    busy_cores: float
-    processes: int
-    bound: bool
-    slowdown: float
-
-
-def host_feed(
+def items_per_s(
     system: System,
     instances: int,
     dataset: str,
@@ -46,8 +29,8 @@ def host_feed(
     item_s: float | None = None,
     loader: str = "processes",
     servers: int | None = None,
-) -> HostFeed:
-    """Return the rate at which `instances` host processes can feed the system.
+) -> float:
+    """Return the rate at which `instances` host processes can feed the system, or infinity.
 
     The processes (``poprun --num-instances``) are spread evenly over the servers, by default as few
     as give every instance a NUMA node of its own, within the numbers that the system is published
@@ -71,13 +54,6 @@ def host_feed(
         machines = min(max(wanted, system.host_servers), system.host_servers_max)
     else:
         machines = servers
-    for what, count in (
-        ("instances", instances),
-        ("workers per instance", workers_per_instance),
-        ("host servers", machines),
-    ):
-        if count < 1:
-            raise ConfigError(f"{count} {what} cannot feed {system.name}: use 1 or more.")
     if dataset == "memory" and (item_bytes is None or item_bytes < 1):
         raise ConfigError(
             f"Items of {item_bytes} bytes cannot be copied from memory: give item_bytes, 1 or more."
@@ -98,24 +74,15 @@ def host_feed(
     working = instances * workers * min(1.0, own_cores / processes)
     slowdown = 1.0 if bound else host.swapping_slowdown
     if dataset in ("generated", "tokens"):
-        rate = math.inf
-    elif dataset == "prepared":
-        rate = working / item_s / slowdown
-    elif dataset == "memory":
-        rate = working * system.host_core_bytes_per_s / (2 * item_bytes) / slowdown
-    else:
-        efficiency = host.worker_process_efficiency if loader == "processes" else 1.0
-        crops = dataset == "imagenet_ten_crops"
-        per_core = (
-            host.ten_crop_images_per_s_per_core if crops else host.decoded_images_per_s_per_core
-        )
-        rate = working * per_core * efficiency / slowdown
-        if loader == "processes" and item_bytes:
-            rate = min(rate, instances * host.loader_bytes_per_s / item_bytes)
-    return HostFeed(
-        items_per_s=rate,
-        busy_cores=working,
-        processes=instances * processes,
-        bound=bound,
-        slowdown=slowdown,
-    )
+        return math.inf
+    if dataset == "prepared":
+        return working / item_s / slowdown
+    if dataset == "memory":
+        return working * system.host_core_bytes_per_s / (2 * item_bytes) / slowdown
+    efficiency = host.worker_process_efficiency if loader == "processes" else 1.0
+    crops = dataset == "imagenet_ten_crops"
+    per_core = host.ten_crop_images_per_s_per_core if crops else host.decoded_images_per_s_per_core
+    rate = working * per_core * efficiency / slowdown
+    if loader == "processes" and item_bytes:
+        rate = min(rate, instances * host.loader_bytes_per_s / item_bytes)
+    return rate

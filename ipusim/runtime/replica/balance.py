@@ -7,22 +7,8 @@ from ipusim.errors import ConfigError, unknown_name
 from ipusim.machine.interconnect import route, sync_s
 from ipusim.machine.system import System
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Partition:
-    """Contiguous stages of so many operators; `starts` has the index of the first one of each."""
-
-    starts: tuple[int, ...]
-    operators: int
-
-    @property
-    def ranges(self) -> tuple[tuple[int, int], ...]:
-        """First operator of each stage, and the one after its last."""
-        return tuple(zip(self.starts, (*self.starts[1:], self.operators), strict=True))
-
-    def stage_of(self, operator: int) -> int:
-        """Return the stage of one operator."""
-        return sum(start <= operator for start in self.starts) - 1
+Starts = tuple[int, ...]
+"""Contiguous stages: the number of the first operator of each."""
 
 
 def _check_stages(stages: int, operators: int) -> None:
@@ -35,7 +21,7 @@ def _check_stages(stages: int, operators: int) -> None:
         )
 
 
-def split_after(operators: Sequence[str], splits: Sequence[str]) -> Partition:
+def split_after(operators: Sequence[str], splits: Sequence[str]) -> Starts:
     """Cut a list of operators, in execution order, after those that end a stage.
 
     The last operator ends the last stage anyway and must not be named.
@@ -58,17 +44,15 @@ def split_after(operators: Sequence[str], splits: Sequence[str]) -> Partition:
                 "empty: leave it out."
             )
         starts.append(start)
-    return Partition(starts=tuple(starts), operators=len(operators))
+    return tuple(starts)
 
 
-def balance(costs: Sequence[int], stages: int) -> Partition:
+def balance(costs: Sequence[int], stages: int) -> Starts:
     """Cut a list of operators by their cycles so that the largest stage is as small as possible.
 
     Of the cuts that reach the least maximum: each stage as long as possible from the front.
     """
     _check_stages(stages, len(costs))
-    if min(costs) < 0:
-        raise ConfigError(f"An operator of {min(costs)} cycles is impossible: give 0 or more.")
     low, high = max(costs), sum(costs)
     while low < high:
         middle = (low + high) // 2
@@ -76,10 +60,10 @@ def balance(costs: Sequence[int], stages: int) -> Partition:
             high = middle
         else:
             low = middle + 1
-    return Partition(starts=_fill(costs, stages, low), operators=len(costs))
+    return _fill(costs, stages, low)
 
 
-def _fill(costs: Sequence[int], stages: int, limit: int) -> tuple[int, ...]:
+def _fill(costs: Sequence[int], stages: int, limit: int) -> Starts:
     """Return the starts of stages of up to `limit` cycles, with an operator left for each stage."""
     starts, total = [0], 0
     for index, cost in enumerate(costs):
@@ -120,17 +104,12 @@ def stage_transfer(
     overlapping UNet and BERT-Base come out 29 and 8 % slow, with all 31 and 1 % fast.
     """
     back = [0] * len(forward_bytes) if backward_bytes is None else backward_bytes
-    if not len(forward_bytes) == len(back) == len(stage_ipus) - 1:
-        raise ConfigError(
-            f"A pipeline of {len(stage_ipus)} stages has {len(stage_ipus) - 1} transfers, but "
-            f"{len(forward_bytes)} forward and {len(back)} backward sizes are given: give one "
-            "size per transfer."
-        )
     moved, copies = 0, []
     own: dict[int, float] = {}
     sync = sync_s(system, len(set(stage_ipus)))
-    pairs = zip(stage_ipus, stage_ipus[1:], forward_bytes, back, strict=False)
-    for source, target, *both in pairs:
+    for source, target, *both in zip(
+        stage_ipus[:-1], stage_ipus[1:], forward_bytes, back, strict=True
+    ):
         way = route(system, source, target)
         for size in both:
             if way.hops and size:

@@ -1,5 +1,6 @@
 """A graph cut into stages: who computes what, what changes chips, what each chip must hold."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -7,7 +8,7 @@ from ipusim.compiler import memory
 from ipusim.compiler.program import LoweredOp, Program
 from ipusim.machine import Chip
 from ipusim.runtime.compile import Compiled
-from ipusim.runtime.replica.balance import Partition, balance, split_after
+from ipusim.runtime.replica.balance import balance, split_after
 from ipusim.runtime.terms import Schedule, Work
 from ipusim.workload.graph import Graph, Op
 
@@ -200,15 +201,14 @@ def partition(
     forward = [op for op in graph.ops if op.phase == "forward"]
     position = {op.name: index for index, op in enumerate(forward)}
     home = {op.name: position[op.name if op.name in position else op.source] for op in graph.ops}
-    cut: Partition
     if splits:
-        cut = split_after([op.name for op in forward], splits)
+        starts = split_after([op.name for op in forward], splits)
     else:
         costs = [0] * len(forward)
         for op in graph.ops:
             costs[home[op.name]] += programs[op.name].cycles
-        cut = balance(costs, len(stage_ipus))
-    stage_of = {name: cut.stage_of(index) for name, index in home.items()}
+        starts = balance(costs, len(stage_ipus))
+    stage_of = {name: bisect_right(starts, index) - 1 for name, index in home.items()}
     return Partitioned(graph, programs, stage_of, stage_ipus, compiled.chip)
 
 

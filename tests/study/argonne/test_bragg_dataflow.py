@@ -5,7 +5,7 @@ import pytest
 from ipusim import files
 from ipusim.errors import ConfigError, DataError, IpuSimError, UnknownNameError
 from ipusim.machine import load_system
-from ipusim.runtime.host.loader import host_feed
+from ipusim.runtime.host.loader import items_per_s
 from ipusim.study import claims as engine
 from ipusim.study.argonne import (
     dataflow as bragg_dataflow,
@@ -56,11 +56,11 @@ def test_the_chip_looks_up_every_pixel_of_every_patch():
 
 def test_prepared_items_take_the_time_that_is_stated():
     pod = load_system("IPU-POD16")
-    feed = host_feed(pod, 1, "prepared", workers_per_instance=8, item_s=80e-6)
-    assert feed.items_per_s == pytest.approx(8 / 80e-6)
+    feed = items_per_s(pod, 1, "prepared", workers_per_instance=8, item_s=80e-6)
+    assert feed == pytest.approx(8 / 80e-6)
     for item_s in (None, 0.0, -1.0, float("nan")):
         with pytest.raises(ConfigError, match="give loader_item_s"):
-            host_feed(pod, 1, "prepared", item_s=item_s)
+            items_per_s(pod, 1, "prepared", item_s=item_s)
 
 
 def test_items_of_a_worker_add_up_as_the_port_has_them():
