@@ -23,7 +23,7 @@ from ipusim.compiler.operators.conv import conv_pass
 from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
 from ipusim.numerics.adam import start_state
-from ipusim.numerics.initial import initial_weights
+from ipusim.numerics.program import initial_weights
 from ipusim.study.argonne.braggnn import training
 from ipusim.study.table import Table
 from ipusim.workload import zoo

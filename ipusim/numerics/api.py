@@ -12,8 +12,7 @@ from ipusim.errors import WorkloadError
 from ipusim.numerics.arithmetic import Arithmetic, ArithmeticOptions
 from ipusim.numerics.executor import backward, forward
 from ipusim.numerics.from_graph import program_of
-from ipusim.numerics.initial import initial_weights
-from ipusim.numerics.program import Program
+from ipusim.numerics.program import Program, initial_weights
 from ipusim.workload.graph import Graph
 from ipusim.workload.model import Model
 

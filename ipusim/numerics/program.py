@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 
@@ -106,3 +107,24 @@ class Program:
                     "pass the ONNX file itself."
                 )
         return merged
+
+
+def initial_weights(program: Program, seed: int) -> dict[str, np.ndarray]:
+    """Draw float32 weights for every parameter of a program.
+
+    Matrices and kernels are Xavier-uniform (Glorot and Bengio, AISTATS 2010), vectors are zero,
+    except the scales and variances of norms, which are one.
+    """
+    generator = np.random.default_rng([seed, 0x57])
+    scales = {node.inputs[1] for node in program.nodes if node.op in ("BatchNormalization",)}
+    drawn: dict[str, np.ndarray] = {}
+    for name, shape in program.parameters.items():
+        if len(shape) >= 2:
+            field = prod(shape[2:])
+            limit = np.sqrt(6 / ((shape[0] + shape[1]) * field))
+            drawn[name] = generator.uniform(-limit, limit, shape).astype(np.float32)
+        elif name in scales or name.endswith(".running_var"):
+            drawn[name] = np.ones(shape, np.float32)
+        else:
+            drawn[name] = np.zeros(shape, np.float32)
+    return drawn

@@ -7,15 +7,18 @@ transforms/serializematmuls.cpp). Each is planned by itself, under the bound tha
 finds less to split in a part, or nothing. Where every part is accumulated as soon as it is there,
 only one part of the weights' gradient ever exists, which no plan of a whole product gives.
 
-A lookup is a product of rows of ones and zeros with a table: its table is cut (`serial_lookups`).
+A lookup is a product of rows of ones and zeros with a table: its table is cut. TensorFlow's
+`embedding_lookup` with a `serialization_factor` (graphcore/tensorflow:tensorflow/python/ipu/ops/
+embedding_ops.py) looks every index up in every part of the table, masks the rows that lie in other
+parts, and adds the results up. The gradient stays one addition into a whole table.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ipusim.errors import ConfigError, resolve_name, unknown_name
-from ipusim.workload.graph import Attributes, Elementwise, Gather, Graph, Layout, MatMul, Op, Tensor
-from ipusim.workload.serial_lookups import even_part, lookup_in_parts, stored_part
+from ipusim.workload.graph import Cast, Elementwise, Gather, Graph, Layout, MatMul
+from ipusim.workload.operators.base import Attributes, Op, Tensor
 
 DIMENSIONS = ("input_channels", "reducing_dim", "output_channels")
 """What a product of m x k by k x n is cut along: m, k or n (PopTorch's MatMulSerializationMode)."""
@@ -81,7 +84,7 @@ def _serialised(graph: Graph, product: SerialProduct) -> Graph:
             continue
         own = op is forward or op.source == product.op
         if own and isinstance(op.params, Gather) and op.params.function == "lookup":
-            ops += lookup_in_parts(op, product.factor, tensors)
+            ops += _lookup_in_parts(op, product.factor, tensors)
             continue
         if not own or not isinstance(op.params, MatMul):
             ops.append(op)
@@ -175,7 +178,7 @@ class _Parts:
     def _share(self, size: int, part: int) -> int:
         """Return how much of what is cut one part has."""
         whole = getattr(self.op.params, self.cut)
-        return size // whole * even_part(whole, self.factor, part)
+        return size // whole * _even_part(whole, self.factor, part)
 
     def _product(self, part: int) -> str:
         """Add the product of one part and return its result."""
@@ -193,7 +196,7 @@ class _Parts:
         elements = self._share(whole.elements, part)
         if whole.role == "parameter":
             label = f"{self.cut_of_weights()}{self.factor}.{part}"
-            return stored_part(self.tensors, name, label, elements)
+            return _stored_part(self.tensors, name, label, elements)
         view = Layout(function="slice", elements=elements, moves_data=False)
         suffix = f"slice{self.op.inputs.index(name)}.{part}"
         return self._step(suffix, view, (name,), (elements,), dtype=whole.dtype)
@@ -220,3 +223,62 @@ class _Parts:
     def _emit(self, name: str, params: Attributes, inputs: tuple[str, ...], output: str) -> None:
         part = replace(self.op, name=name, params=params, inputs=inputs, outputs=(output,))
         self.ops.append(part)
+
+
+def _even_part(whole: int, factor: int, part: int) -> int:
+    """Return the size of a part; the last parts are smaller by one where it does not divide."""
+    least, over = divmod(whole, factor)
+    return least + (part < over)
+
+
+def _stored_part(tensors: dict[str, Tensor], name: str, label: str, elements: int) -> str:
+    """Add a part of a parameter, which shares its memory, and return its name."""
+    whole = tensors[name]
+    own = f"{name}.{label}"
+    root = whole.alias_of or name
+    tensors[own] = replace(whole, name=own, shape=(elements,), alias_of=root)
+    return own
+
+
+def _lookup_in_parts(op: Op, factor: int, tensors: dict[str, Tensor]) -> list[Op]:
+    """Return the operators of a lookup in a parameter in parts; tensors they need are added."""
+    params: Gather = op.params
+    table, indices = op.inputs
+    like = tensors[op.outputs[0]]
+    ids = tensors[indices]
+    ops: list[Op] = []
+
+    def step(suffix: str, attributes: Attributes, inputs: tuple[str, ...], of: Tensor) -> str:
+        name = f"{op.name}.{suffix}"
+        tensors[name] = replace(of, name=name, role="activation", alias_of=None)
+        ops.append(replace(op, name=name, params=attributes, inputs=inputs, outputs=(name,)))
+        return name
+
+    mask = replace(ids, dtype="bool")
+    total, first = "", 0
+    for part in range(factor):
+        rows = _even_part(params.rows, factor, part)
+        bounds = []
+        for end, value in (("first", first), ("stop", first + rows)):
+            bounds.append(f"{op.name}.{end}{value}")
+            tensors[bounds[-1]] = Tensor(name=bounds[-1], shape=(), dtype="int32", role="constant")
+        own = _stored_part(tensors, table, f"rows{factor}.{part}", rows * params.width)
+        compare = Elementwise(function="less", n_inputs=2, elements=ids.elements, broadcast=True)
+        above = replace(compare, function="greater_or_equal")
+        moved = step(f"index{part}", replace(compare, function="sub"), (indices, bounds[0]), ids)
+        found = step(f"part{part}", replace(params, rows=rows), (own, moved), like)
+        below = step(f"below{part}", compare, (indices, bounds[1]), mask)
+        above_name = step(f"above{part}", above, (indices, bounds[0]), mask)
+        both = replace(compare, function="and", broadcast=False)
+        inside = step(f"in{part}", both, (below, above_name), mask)
+        cast = Cast(to=like.dtype, elements=ids.elements)
+        factor_name = step(f"mask{part}", cast, (inside,), replace(ids, dtype=like.dtype))
+        masked = Elementwise.in_place("mul", like.elements, broadcast=True)
+        result = step(f"masked{part}", masked, (found, factor_name), like)
+        add = Elementwise.in_place("add", like.elements)
+        total = step(f"sum{part}", add, (total, result), like) if part else result
+        first += rows
+    last = ops.pop()
+    del tensors[total]
+    ops.append(replace(last, name=op.name, outputs=op.outputs))
+    return ops

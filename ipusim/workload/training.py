@@ -11,22 +11,10 @@ from itertools import pairwise
 from math import isqrt
 
 from ipusim.errors import ConfigError, WorkloadError, unknown_name
-from ipusim.workload.autodiff import backward_ops, tensors_with_gradient, total_gradient
-from ipusim.workload.graph import (
-    Cast,
-    Conv,
-    Elementwise,
-    Graph,
-    Loss,
-    MatMul,
-    Norm,
-    Op,
-    Recurrent,
-    Softmax,
-    Tensor,
-)
-from ipusim.workload.operators.gradient import Tape
-from ipusim.workload.operators.loss import CLASS_LOSSES, LOSSES
+from ipusim.workload.graph import Cast, Conv, Elementwise, Graph, MatMul, Norm, Recurrent, Softmax
+from ipusim.workload.operators.base import Op, Tensor
+from ipusim.workload.operators.gradient import Backward, Tape
+from ipusim.workload.operators.loss import CLASS_LOSSES, LOSSES, Loss
 from ipusim.workload.optimizers import update_graph
 
 RECOMPUTE_MODES = ("none", "auto")
@@ -265,6 +253,45 @@ def _crossing_bytes(graph: Graph) -> list[int]:
     return result
 
 
+def tensors_with_gradient(graph: Graph) -> frozenset[str]:
+    """Return the floating-point tensors that a parameter influences, parameters included."""
+    reached = {t.name for t in graph.with_role("parameter") if t.dtype.startswith("float")}
+    for op in graph.ops:
+        if not reached.isdisjoint(op.inputs):
+            reached.update(
+                name for name in op.outputs if graph.tensors[name].dtype.startswith("float")
+            )
+    return frozenset(reached)
+
+
+def _backward_ops(tape: Tape, ops: Iterable[Op]) -> None:
+    """Differentiate forward operators, the last first; the tape holds and takes gradients."""
+    for op in reversed(list(ops)):
+        incoming = tuple(_total_gradient(tape, name, op) for name in op.outputs)
+        if any(incoming) and any(name in tape.wanted for name in op.inputs):
+            Backward(tape, op, incoming).run()
+
+
+def _total_gradient(tape: Tape, name: str, source: Op) -> str | None:
+    """Return the whole gradient of a forward tensor, adding up contributions; None if none."""
+    parts = tape.gradients.get(name)
+    if not parts:
+        return None
+    result, tensor = parts[0], tape.forward[name]
+    if len(parts) == 1:
+        return result
+    made = {output: op.source for op in tape.ops for output in op.outputs}
+    part_of = "" if name == source.outputs[0] else f"{name.rpartition('.')[2]}."
+    for count, part in enumerate(parts[1:], start=1):
+        add = Elementwise.in_place("add", tensor.elements)
+        suffix = f"{part_of}gradient_sum{count}"
+        result = Backward(tape, source, ()).emit(suffix, add, (result, part), tensor)
+        # The sum belongs where the last part was made: in a pipeline only it changes chips.
+        tape.ops[-1] = replace(tape.ops[-1], source=made.get(part, source.name))
+    tape.gradients[name] = [result]
+    return result
+
+
 def _differentiate(
     forward: Graph, segments: list[list[Op]]
 ) -> tuple[dict[str, Tensor], list[Op], dict[str, str]]:
@@ -285,7 +312,7 @@ def _differentiate(
     for index in reversed(range(len(segments))):
         start = len(tape.ops)
         forward_part = [op for op in segments[index] if not isinstance(op.params, Loss)]
-        backward_ops(tape, forward_part)
+        _backward_ops(tape, forward_part)
         backward = tape.ops[start:]
         if index < len(segments) - 1:
             backward = _recomputed(tape, forward_part, backward, crossing)
@@ -294,7 +321,7 @@ def _differentiate(
     for tensor in forward.with_role("parameter"):
         start = len(tape.ops)
         source = next(op for op in forward.ops if tensor.name in op.inputs)
-        total = total_gradient(tape, tensor.name, source)
+        total = _total_gradient(tape, tensor.name, source)
         ops += tape.ops[start:]
         if total is not None:
             gradients[tensor.name] = total

@@ -11,7 +11,7 @@ from ipusim.errors import IpuSimError
 from ipusim.machine.system import load_system
 from ipusim.runtime.collectives import all_gather
 from ipusim.runtime.replica.balance import stage_transfer
-from ipusim.runtime.replica.phases.schedule import parts_s, phased_seconds
+from ipusim.runtime.replica.phases.replica import parts_s, phased_seconds
 from ipusim.runtime.replica.phases.streams import (
     handed_over_bytes,
     held_tensors,

@@ -14,7 +14,7 @@ from ipusim.errors import ConfigError, DataError, UnknownNameError
 from ipusim.numerics.arithmetic import ArithmeticOptions
 from ipusim.numerics.checkpoint import load_checkpoint
 from ipusim.numerics.from_graph import program_of
-from ipusim.numerics.initial import initial_weights
+from ipusim.numerics.program import initial_weights
 from ipusim.study.argonne import braggnn as bragg
 from ipusim.study.argonne.braggnn import evaluation, training
 from ipusim.study.argonne.braggnn.patches import clean_crops, prepare_patches, random_shifts

@@ -8,9 +8,8 @@ import pytest
 from ipusim.errors import WorkloadError
 from ipusim.files import data_dir
 from ipusim.workload import zoo
-from ipusim.workload.autodiff import tensors_with_gradient
 from ipusim.workload.graph import Gather, Graph, MatMul, Softmax
-from ipusim.workload.training import training_graphs
+from ipusim.workload.training import tensors_with_gradient, training_graphs
 from ipusim.workload.zoo.layers import transformer
 from ipusim.workload.zoo.layers.transformer import Shape
 from ipusim.workload.zoo.vision import mini_dalle, swin, vqgan

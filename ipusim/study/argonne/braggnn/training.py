@@ -22,8 +22,7 @@ from ipusim.numerics.arithmetic import Arithmetic, ArithmeticOptions
 from ipusim.numerics.checkpoint import load_checkpoint, save_checkpoint
 from ipusim.numerics.executor import backward, forward
 from ipusim.numerics.from_graph import program_of
-from ipusim.numerics.initial import initial_weights
-from ipusim.numerics.program import Program
+from ipusim.numerics.program import Program, initial_weights
 from ipusim.study.argonne.braggnn.patches import check_crops, prepare_patches, random_shifts
 from ipusim.study.argonne.braggnn.peaks import Peaks, simulate_peaks
 from ipusim.workload.zoo.science.braggnn import braggnn
