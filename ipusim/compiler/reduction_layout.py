@@ -6,7 +6,10 @@ mapping is linear in memory order, and large inputs are sampled.
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import compress, pairwise
 from math import prod
+from operator import not_
+from typing import NamedTuple
 
 import numpy as np
 
@@ -55,44 +58,75 @@ def collapse(
     return tuple(sizes), tuple(reduced)
 
 
-def _columns_of(
-    elements: np.ndarray, sizes: tuple[int, ...], reduced: tuple[bool, ...]
-) -> np.ndarray:
-    """Return the output index of each input element (arrays of int64)."""
-    columns = np.zeros_like(elements)
-    scale = 1
-    rest = elements
-    for size, flag in zip(reversed(sizes), reversed(reduced), strict=True):
-        outer = rest // size
-        if not flag:
-            columns += (rest - outer * size) * scale  # faster than a remainder
-            scale *= size
-        rest = outer
-    return columns
+class _Alike(NamedTuple):
+    """Neighbouring outputs, `begin` to `end`, whose partials lie alike in a stretch of the input.
+
+    Each has so many `partials`, in so many `runs` without a gap, the first of `first` partials.
+    """
+
+    begin: int
+    end: int
+    first: int
+    runs: int
+    partials: int
 
 
-def _tile_pattern(columns: np.ndarray) -> tuple[Region, ...]:
+def _alike_outputs(
+    begin: int, end: int, sizes: tuple[int, ...], reduced: tuple[bool, ...]
+) -> list[_Alike]:
+    """Return the outputs that elements `begin` to `end` of an input contribute to, in order."""
+    if len(sizes) == 1:
+        count = end - begin
+        return [_Alike(0, 1, count, 1, count) if reduced[0] else _Alike(begin, end, 1, 1, 1)]
+    inner = sizes[1:], reduced[1:]
+    below, outputs = prod(sizes[1:]), prod(compress(sizes[1:], map(not_, reduced[1:])))
+    first, last = begin // below, (end - 1) // below
+    whole, run = last - first - 1, sizes[-1] if reduced[-1] else 1
+    # Along the outermost dimension: what is left of the first index, whole ones, part of the last.
+    stretches = [(first, _alike_outputs(begin % below, min(end - first * below, below), *inner))]
+    if whole > 0:
+        partials = below // outputs
+        times, width = (whole, outputs) if reduced[0] else (1, whole * outputs)
+        alike = _Alike(0, width, run, times * partials // run, times * partials)
+        stretches.append((first + 1, [alike]))
+    if last > first:
+        stretches.append((last, _alike_outputs(0, end - last * below, *inner)))
+    if reduced[0]:
+        return _together([one for _, found in stretches for one in found])
+    return [
+        one._replace(begin=one.begin + index * outputs, end=one.end + index * outputs)
+        for index, found in stretches
+        for one in found
+    ]
+
+
+def _together(parts: list[_Alike]) -> list[_Alike]:
+    """Return outputs that occur several times, in the order of memory, each once."""
+    found = []
+    for begin, end in pairwise(sorted({edge for one in parts for edge in one[:2]})):
+        same = [one for one in parts if one.begin <= begin < one.end]
+        if same:
+            runs, partials = sum(one.runs for one in same), sum(one.partials for one in same)
+            found.append(_Alike(begin, end, same[0].first, runs, partials))
+    return found
+
+
+def _tile_pattern(
+    begin: int, end: int, sizes: tuple[int, ...], reduced: tuple[bool, ...]
+) -> tuple[Region, ...]:
     """Group the outputs of one tile by how their partials lie in memory."""
-    change = np.flatnonzero(np.diff(columns)) + 1
-    run_starts = np.concatenate(([0], change))
-    run_lengths = np.diff(np.append(run_starts, len(columns)))
-    run_columns = columns[run_starts]
-    ids, first_run, runs = np.unique(run_columns, return_index=True, return_counts=True)
-    inner = run_lengths[first_run]
-    counts = np.zeros(len(ids), dtype=np.int64)
-    np.add.at(counts, np.searchsorted(ids, run_columns), run_lengths)
-    regular = counts == inner * runs
-    inner = np.where(regular, inner, counts)
-    outer = np.where(regular, runs, 1)
-    # Neighbouring outputs of the same shape form one region.
-    new = np.ones(len(ids), dtype=bool)
-    new[1:] = (np.diff(inner) != 0) | (np.diff(outer) != 0) | (np.diff(ids) != 1)
-    starts = np.flatnonzero(new)
-    widths = np.diff(np.append(starts, len(ids)))
-    return tuple(
-        Region(int(width), int(inner[at]), int(outer[at]))
-        for width, at in zip(widths, starts, strict=True)
-    )
+    regions: list[Region] = []
+    reached = None
+    for one in _alike_outputs(begin, end, sizes, reduced):
+        regular = one.partials == one.first * one.runs
+        shape = (one.first, one.runs) if regular else (one.partials, 1)
+        width = one.end - one.begin
+        # Neighbouring outputs of the same shape form one region.
+        if one.begin == reached and shape == (regions[-1].inner, regions[-1].outer):
+            width += regions.pop().columns
+        regions.append(Region(width, *shape))
+        reached = one.end
+    return tuple(regions)
 
 
 @lru_cache(maxsize=1024)
@@ -114,8 +148,7 @@ def examine_layout(
         end = min(total, (tile + 1) * grains // tiles * grain)
         alike = begin % below, end - begin
         if alike not in known:
-            elements = np.arange(begin, end, dtype=np.int64)
-            known[alike] = _tile_pattern(_columns_of(elements, sizes, reduced))
+            known[alike] = _tile_pattern(begin, end, sizes, reduced)
         patterns.append(known[alike])
     counts = [sum(region.columns for region in pattern) for pattern in patterns]
     return InputLayout(
