@@ -18,15 +18,12 @@ POWER_W = 250.0
 POWER_PARTS_W = {"static": 110.0, "amp": 10.0, "sram": 20.0, "exchange": 3.0}
 CALIBRATED_BY_DEFAULT_S = 1e-4
 EXCHANGES, CLOCK_HZ = 500, 1.33e9
-OVERLAPPED_TRANSFER_S = 5e-5
 
 
 @dataclass
 class FakePredictor:
     """step = fixed + per item x micro-batch (+ step cost when calibrated); roofline is half.
 
-    Where transfers overlap, the cost runs beside the device: step = max(device, transfer + cost),
-    in inference.
     A training step is that for every accumulated micro-batch, plus the two latencies of scale-out.
     """
 
@@ -48,13 +45,11 @@ class FakePredictor:
         accumulation = options.get("gradient_accumulation", 1)
         machines = options["replicas"] / IPUS_PER_MACHINE
         device_s = accumulation * self.device_s(model, options["micro_batch"])
-        overlap = options.get("overlap_io", False) and not training
         shared = training and options.get("batch_norm_span", 1) > 1
         return Line(
-            base_s=OVERLAPPED_TRANSFER_S if overlap else device_s,
-            floor_s=device_s if overlap else 0.0,
-            exchanges=0 if overlap else EXCHANGES,
-            floor_exchanges=EXCHANGES if overlap else 0,
+            base_s=device_s,
+            floor_s=0.0,
+            exchanges=EXCHANGES,
             reductions=accumulation * REDUCTIONS * shared,
             collectives=machines * (training and machines > 1),
             clock_hz=CLOCK_HZ,

@@ -114,36 +114,30 @@ class Line:
     """How a step depends on the fitted costs: what is slower, the chips or what runs beside them.
 
     Exact but where a price makes another chip, or the tensors of another chip, the slowest.
-    `base_s` are the seconds of the side that pays the cost per step: all that happens in turn, or
-    the host where transfers overlap; `floor_s` those of the other side. Each waits for exchange
-    supersteps; the base pays reductions, and collectives times machines.
+    `base_s` are the seconds of all that the chips do in turn, who also wait for exchange
+    supersteps, reductions, and collectives times machines; `floor_s` those of the host beside them.
+    The call that starts a step comes on top of the slower.
     """
 
     base_s: float
     floor_s: float
     exchanges: int
-    floor_exchanges: int
     reductions: float
     collectives: float
     clock_hz: float
 
     def busy_s(self, costs: FittedCosts) -> float:
-        """Return the seconds of the base."""
+        """Return the seconds of the chips."""
         return (
             self.base_s
-            + costs.step_s
             + self.exchanges * costs.exchange_cycles / self.clock_hz
             + self.reductions * costs.reduction_s
             + self.collectives * costs.collective_s
         )
 
-    def floor_at(self, costs: FittedCosts) -> float:
-        """Return the seconds of the other side."""
-        return self.floor_s + self.floor_exchanges * costs.exchange_cycles / self.clock_hz
-
     def step_s(self, costs: FittedCosts) -> float:
         """Return the seconds of a step."""
-        return max(self.floor_at(costs), self.busy_s(costs))
+        return max(self.floor_s, self.busy_s(costs)) + costs.step_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,13 +183,9 @@ class Terms:
     def _inference(self, costs: FittedCosts) -> Priced:
         parts = self.schedule.parts_s(costs, self.beside)
         parts.pop(UPDATE)
-        # Overlapped transfers hide the fixed cost as well: host and chip then run side by side.
-        if self.beside is None:
-            step = max(sum(parts.values()), self.host_s + costs.step_s)
-        else:
-            parts["fixed"] = costs.step_s
-            step = max(sum(parts.values()), self.host_s)
-        parts[WAITING] = step - sum(parts.values())
+        busy = sum(parts.values())
+        parts |= {"fixed": costs.step_s, WAITING: max(0.0, self.host_s - busy)}
+        step = sum(parts.values())
         latency = self.depth * step
         if self.between_s:
             parts["host between runs"] = self.between_s
@@ -213,12 +203,11 @@ class Terms:
             parts["all-to-all"] = times * exchange.at(costs.collective_s)
         parts |= {
             "streamed rows": self.streamed_s["streamed rows"],
-            "fixed": costs.step_s,
             "host between runs": self.between_s,
         }
         busy = sum(parts.values())
-        step = max(busy, self.host_s)
-        parts[WAITING] = step - busy
+        parts |= {"fixed": costs.step_s, WAITING: max(0.0, self.host_s - busy)}
+        step = sum(parts.values())
         shown = {name: seconds for name, seconds in parts.items() if seconds}
         return Priced(parts_s=shown, step_s=step, latency_s=step, fixed_s=costs.step_s)
 
@@ -227,7 +216,6 @@ class Terms:
         free = self.price(FittedCosts()).parts_s
         busy = sum(seconds for name, seconds in free.items() if name != WAITING)
         host = self.host_s + (0.0 if self.training else self.between_s)
-        overlapped = self.beside is None
         reductions = sum(one.latencies for one in self.beside.reductions) if self.beside else 0.0
         collectives = sum(
             max(one.latencies for one in of_chips) for _, of_chips in self.collectives
@@ -235,10 +223,9 @@ class Terms:
         if self.all_to_all:
             collectives += self.all_to_all[0] * self.all_to_all[1].latencies
         return Line(
-            base_s=host if overlapped else busy,
-            floor_s=busy if overlapped else host,
-            exchanges=0 if overlapped else self.schedule.exchanges,
-            floor_exchanges=self.schedule.exchanges if overlapped else 0,
+            base_s=busy,
+            floor_s=host,
+            exchanges=self.schedule.exchanges,
             reductions=reductions * self.schedule.reductions,
             collectives=collectives,
             clock_hz=self.clock_hz,

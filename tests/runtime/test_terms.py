@@ -105,6 +105,14 @@ def test_a_call_from_the_host_is_paid_once_a_step():
     assert terms.line().step_s(dear) == pytest.approx(1 + 2.7e-3)
 
 
+def test_transfers_beside_the_chips_do_not_hide_the_call():
+    for host_s, slower_s in ((1e-3, 2e-3), (5e-3, 5e-3)):
+        terms, dear = by_hand(beside=None, host_s=host_s), FittedCosts(step_s=1.0)
+        assert terms.price(dear).step_s == pytest.approx(1 + slower_s)
+        assert sum(terms.price(dear).parts_s.values()) == terms.price(dear).step_s
+        assert terms.line().step_s(dear) == pytest.approx(1 + slower_s)
+
+
 def test_a_request_waits_for_the_batches_before_it_and_not_for_what_follows_its_own():
     found = by_hand(depth=3, between_s=1e-3).price(FittedCosts())
     assert found.latency_s == pytest.approx(3 * 2.2e-3)

@@ -1,11 +1,10 @@
 """Fitting the few constants: a call by framework, a superstep by software stack, two of power.
 
 A call from the host, in seconds per step, and control code, in cycles per superstep with an
-exchange, enter a step as max(floor, base + costs) (`ipusim.runtime.terms.Line`): base is everything
-that happens in turn, floor what runs beside it (the host link, or the device where transfers
-overlap). The mean of |step / published - 1| is then piecewise linear in the call, so that for each
-number of cycles its minimum lies at a kink and is found exactly: robust against single rows, the
-same on every machine.
+exchange, enter a step as max(floor, base + supersteps) + call (`ipusim.runtime.terms.Line`). The
+mean of |step / published - 1| is then piecewise linear in the call, so that for each number of
+cycles its minimum lies at a kink and is found exactly: robust against single rows, the same on
+every machine.
 """
 
 from collections.abc import Iterable, Sequence
@@ -59,32 +58,28 @@ def fitting_rows() -> tuple[PublishedRow, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sides:
-    """Floors and bases in seconds, a row per number of cycles, a column per sample."""
+class _Steps:
+    """Seconds of steps without a call, a row per number of cycles, a column per sample."""
 
-    floor: np.ndarray
-    base: np.ndarray
+    seconds: np.ndarray
     published: np.ndarray
 
 
-def _sides(samples: Sequence[Sample]) -> _Sides:
+def _steps(samples: Sequence[Sample]) -> _Steps:
     costs = [FittedCosts(exchange_cycles=float(cycles)) for cycles in CYCLES]
     lines = [item.line for item in samples]
-    return _Sides(
-        np.array([[line.floor_at(cost) for line in lines] for cost in costs]),
-        np.array([[line.busy_s(cost) for line in lines] for cost in costs]),
+    return _Steps(
+        np.array([[line.step_s(cost) for line in lines] for cost in costs]),
         np.array([item.published_s for item in samples]),
     )
 
 
-def _best_call(sides: _Sides, cycles: np.ndarray, chosen: np.ndarray) -> tuple[float, float]:
+def _best_call(priced: _Steps, cycles: np.ndarray, chosen: np.ndarray) -> tuple[float, float]:
     """Return the least sum of errors of some columns, and the call, 0 or more, that gives it."""
-    floor, base = sides.floor[cycles, chosen], sides.base[cycles, chosen]
-    published = sides.published[chosen]
-    calls = np.unique(np.concatenate([[0.0], published - base, floor - base]))
+    steps, published = priced.seconds[cycles, chosen], priced.published[chosen]
+    calls = np.unique(np.concatenate([[0.0], published - steps]))
     calls = calls[calls >= 0]
-    steps = np.maximum(floor, base + calls[:, None])
-    errors = np.abs(steps / published - 1.0).sum(axis=1)
+    errors = np.abs((steps + calls[:, None]) / published - 1.0).sum(axis=1)
     at = int(errors.argmin())
     return float(errors[at]), float(calls[at])
 
@@ -99,13 +94,13 @@ def fit_step_costs(samples: tuple[Sample, ...]) -> StepCosts:
     """
     if not samples:
         return StepCosts()
-    sides = _sides(samples)
+    priced = _steps(samples)
     frameworks = _columns(sample.framework for sample in samples)
     stacks = _columns(sample.stack for sample in samples)
     rows = np.zeros(len(samples), dtype=np.intp)
 
     def error(at: np.ndarray) -> float:
-        return sum(_best_call(sides, at[chosen], chosen)[0] for chosen in frameworks.values())
+        return sum(_best_call(priced, at[chosen], chosen)[0] for chosen in frameworks.values())
 
     def moved(at: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Return the rows with those of some samples where the error is least."""
@@ -125,7 +120,7 @@ def fit_step_costs(samples: tuple[Sample, ...]) -> StepCosts:
         for columns in stacks.values():
             rows = moved(rows, columns)
     calls = {
-        name: _best_call(sides, rows[chosen], chosen)[1] for name, chosen in frameworks.items()
+        name: _best_call(priced, rows[chosen], chosen)[1] for name, chosen in frameworks.items()
     }
     return StepCosts(
         calls={
