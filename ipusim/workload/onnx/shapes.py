@@ -3,9 +3,8 @@
 Rules are written here and not taken from onnx, whose native inference aborts the interpreter on
 some damaged files, knows nothing of com.microsoft's operators, and gives up where a size depends on
 data: here such a size takes its upper bound, and the import says so. The rules follow
-onnx/docs/Operators.md; the tests hold them to the shapes of onnx's own test cases. Values of the
-common operators on shapes are computed here; for every other one onnx's reference evaluator is
-asked, which takes a millisecond to start.
+onnx/docs/Operators.md; the tests hold them to the shapes of onnx's own test cases. Values are those
+of onnx's reference evaluator.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from ipusim.errors import WorkloadError
@@ -637,94 +636,24 @@ RULES: dict[str, Rule] = by_names(
 )
 """Rules of standard operators, and of those that fusion puts in their place."""
 
-
-_ERRORS = (*MISFITS, RuntimeError)
-
-
-def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    if a.dtype.kind != "i" and a.dtype.kind != "u":
-        return a / b
-    return (np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))).astype(a.dtype)
-
-
-def _concat(arrays: list[np.ndarray], node: Node) -> np.ndarray:
-    filled = [array for array in arrays if array.shape != (0,)]
-    return np.concatenate(filled or arrays, axis=node.given["axis"])
-
-
-def _slice(arrays: list[np.ndarray], node: Node) -> np.ndarray:
-    given = [node.given.get(name) for name in ("starts", "ends", "axes", "steps")]
-    given = [a if place >= len(arrays) - 1 else arrays[place + 1] for place, a in enumerate(given)]
-    starts, ends, axes, steps = given
-    data = arrays[0]
-    axes = range(len(starts)) if axes is None else axes
-    steps = [1] * len(starts) if steps is None else steps
-    chosen = [slice(None)] * data.ndim
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        chosen[int(axis)] = slice(*slice(int(start), int(end), int(step)).indices(data.shape[axis]))
-        if step < 0 and chosen[int(axis)].stop < 0:
-            chosen[int(axis)] = slice(chosen[int(axis)].start, None, int(step))
-    return data[tuple(chosen)]
-
-
-Function = Callable[[list[np.ndarray], Node], np.ndarray]
-
-_NUMPY = (
-    "Add add, Sub subtract, Mul multiply, Equal equal, Less less, Greater greater, Neg negative, "
-    "LessOrEqual less_equal, GreaterOrEqual greater_equal, And logical_and, Or logical_or, "
-    "Not logical_not, Abs abs, Floor floor, Ceil ceil, Sqrt sqrt, Identity asarray, Where where"
-)
-"""Operators that are a function of numpy."""
-_NAMED = {name: getattr(np, function) for name, function in map(str.split, _NUMPY.split(", "))}
-_FUNCTIONS: dict[str, Function] = {
-    **{name: lambda a, _, f=f: f(*a) for name, f in (_NAMED | {"Div": _divide}).items()},
-    "Gather": lambda a, n: np.take(a[0], a[1], axis=n.given.get("axis", 0)),
-    "Concat": _concat,
-    "Slice": _slice,
-    "Range": lambda a, _: np.arange(a[0].item(), a[1].item(), a[2].item(), dtype=a[0].dtype),
-}
 _RESHAPED = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
+"""Operators of which onnx's reference evaluator refuses forms that files have."""
 
 
-def evaluate(context: ImportContext, node: Node, shapes: list[Shape] | None) -> list[np.ndarray]:
-    """Return the values of a node whose inputs are known, given shapes where a rule knows them."""
-    arrays = [context.values[name].array for name in node.input if name]
+def evaluate(context: ImportContext, node: Node, shape: Shape | None) -> list[np.ndarray]:
+    """Return the values of a node whose inputs are known; a rule may know the first one's shape."""
+    feed = {name: context.values[name].array for name in node.input if name}
+    opsets = {"": context.opset, node.domain: context.opset}
     try:
+        if node.op_type in _RESHAPED and shape is not None:
+            return [feed[node.input[0]].reshape(shape)]
+        if node.op_type == "Constant" and node.given.get("value") is not None:
+            return [numpy_helper.to_array(node.given["value"])]
         with np.errstate(all="ignore"):
-            return _computed(context, node, arrays, shapes)
-    except _ERRORS as error:
+            results = ReferenceEvaluator(proto_of(node), opsets=opsets).run(None, feed)
+    except (*MISFITS, RuntimeError) as error:
         raise WorkloadError(
             f"The constant {node_label(node)} cannot be evaluated "
             f"({' '.join(str(error).split())[:200]})."
         ) from error
-
-
-def _computed(
-    context: ImportContext, node: Node, arrays: list[np.ndarray], shapes: list[Shape] | None
-) -> list[np.ndarray]:
-    if node.op_type in _FUNCTIONS and "" not in node.input:
-        return [np.asarray(_FUNCTIONS[node.op_type](arrays, node))]
-    if node.op_type in _RESHAPED and shapes:
-        return [arrays[0].reshape(shapes[0])]
-    if node.op_type == "Expand" and shapes:
-        return [np.broadcast_to(arrays[0], shapes[0])]
-    if node.op_type == "Cast":
-        return [arrays[0].astype(helper.tensor_dtype_to_np_dtype(node.given["to"]))]
-    if node.op_type == "ConstantOfShape" and shapes:
-        value = node.given.get("value")
-        fill = np.float32(0) if value is None else numpy_helper.to_array(value).reshape(-1)[0]
-        return [np.full(shapes[0], fill)]
-    if node.op_type == "Constant":
-        return [_constant(node)]
-    evaluator = ReferenceEvaluator(
-        proto_of(node), opsets={"": context.opset, node.domain: context.opset}
-    )
-    feed = {name: context.values[name].array for name in node.input if name}
-    return [np.asarray(result) for result in evaluator.run(None, feed)]
-
-
-def _constant(node: Node) -> np.ndarray:
-    if node.given.get("value") is not None:
-        return numpy_helper.to_array(node.given["value"])
-    ((name, value),) = node.given.items()
-    return np.asarray(value, np.int64 if "int" in name else np.float32)
+    return [np.asarray(result) for result in results]

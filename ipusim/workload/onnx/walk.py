@@ -217,8 +217,7 @@ class Walk:
         small = pairs is None or all(prod(shape) <= limit for _, (shape, _) in pairs)
         arrays: list[np.ndarray | None] = [None] * len(node.output)
         if small and self._evaluable(node, inputs):
-            shapes = None if results is None else [shape for shape, _ in results]
-            arrays = list(evaluate(self.context, node, shapes))
+            arrays = list(evaluate(self.context, node, pairs[0][1][0] if pairs else None))
             if pairs is None:
                 kind = helper.np_dtype_to_tensor_dtype
                 known = [(array.shape, kind(array.dtype)) for array in arrays]
