@@ -372,10 +372,7 @@ def _tell(result: StudyResult) -> None:
 def validate(rows: bool, record: bool) -> int:
     """Print the three-tier validation tables; fail when a recorded count of hits falls."""
     from ipusim.study.cached import PooledPredictor
-    from ipusim.study.evidence import (
-        memory as evidence_memory,
-        operations as evidence,
-    )
+    from ipusim.study.evidence import memory as evidence_memory, operations as evidence
     from ipusim.study.fit.samples import samples_of
     from ipusim.study.fit.scale_out import scaling_rows, scaling_table
     from ipusim.study.verdicts import (

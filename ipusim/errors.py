@@ -44,8 +44,7 @@ def nearest_name(value: object, names: Iterable[str]) -> str:
     """Return the valid name most similar to what was given; the earliest wins a tie."""
     key = normalise_name(value)
     return max(
-        names,
-        key=lambda name: difflib.SequenceMatcher(None, key, normalise_name(name)).ratio(),
+        names, key=lambda name: difflib.SequenceMatcher(None, key, normalise_name(name)).ratio()
     )
 
 

@@ -15,12 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ipusim import advice
 from ipusim.compiler.program import Program
 from ipusim.files import replace_file
-from ipusim.runtime.calibration import (
-    FittedCosts,
-    Interval,
-    compile_s_per_tile_step,
-    interval80,
-)
+from ipusim.runtime.calibration import FittedCosts, Interval, compile_s_per_tile_step, interval80
 from ipusim.runtime.compile_time import compile_s, compiled_code
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.step import StepResult, price_per_item

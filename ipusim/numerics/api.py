@@ -103,10 +103,7 @@ def run(
     [((2, 2), 'float16')]
     """
     options = ArithmeticOptions(
-        precision=precision,
-        partials=partials,
-        stochastic_rounding=stochastic_rounding,
-        seed=seed,
+        precision=precision, partials=partials, stochastic_rounding=stochastic_rounding, seed=seed
     )
     program, given, chosen = _prepare(source, inputs, weights, seed)
     values = forward(program, given, chosen, Arithmetic(options), keep=False)

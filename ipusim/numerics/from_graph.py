@@ -107,11 +107,7 @@ def _conv(conv: Conv) -> tuple[str, dict[str, object]]:
         tuple(span - pad for span, pad in zip(reach, padding, strict=True))
         for padding in (conv.padding_lower, conv.padding_upper)
     )
-    return "ConvTranspose", {
-        "strides": conv.input_dilation,
-        "pads": (*lower, *upper),
-        **common,
-    }
+    return "ConvTranspose", {"strides": conv.input_dilation, "pads": (*lower, *upper), **common}
 
 
 def _elementwise(

@@ -6,14 +6,7 @@ are.
 
 from collections.abc import Callable
 
-from ipusim.runtime.collectives import (
-    Collective,
-    all_gather,
-    all_reduce,
-    all_to_all,
-    cross_ipu_reductions,
-    reduce_scatter,
-)
+from ipusim.runtime import collectives
 from ipusim.runtime.compile import Compiled
 from ipusim.runtime.host.io import HostIo, arriving_bytes
 from ipusim.runtime.host.loader import items_per_s
@@ -81,7 +74,7 @@ def _items_per_s(graph: Graph, config: RunConfig, repeated_inputs: tuple[str, ..
 
 def _collectives(
     compiled: Compiled, replica: Replica, config: RunConfig
-) -> tuple[tuple[str, tuple[Collective, ...]], ...]:
+) -> tuple[tuple[str, tuple[collectives.Collective, ...]], ...]:
     """Return what replicas exchange for an update, by chip; chips do so side by side.
 
     Either gradients are added up on all of them; or each gets its part of the sums, updates its
@@ -95,8 +88,8 @@ def _collectives(
     held = [[name for name in chip if name in sizes] for chip in replica.parameters]
 
     def of_chips(
-        collective: Callable[..., Collective], tensors: list[list[int]]
-    ) -> tuple[Collective, ...]:
+        collective: Callable[..., collectives.Collective], tensors: list[list[int]]
+    ) -> tuple[collectives.Collective, ...]:
         merged = config.merge_gradients_bytes or None
         return tuple(
             collective(config.system, config.replicas, config.ipus_per_replica, of_chip, merged)
@@ -105,18 +98,18 @@ def _collectives(
 
     gradients = [[sizes[name] for name in chip] for chip in held]
     if not config.replicated_tensor_sharding:
-        return (("gradient all-reduce", of_chips(all_reduce, gradients)),)
+        return (("gradient all-reduce", of_chips(collectives.all_reduce, gradients)),)
     norms = norms_per_parameter(config.optimizer)
     squares = [norms * len(chip) * [NORM_BYTES] for chip in held]
     gathered = gradients if replica.gathers is None else [list(replica.gathers)]
     return (
-        ("gradient reduce-scatter", of_chips(reduce_scatter, gradients)),
-        ("norm all-reduce", of_chips(all_reduce, squares)),
-        ("weight all-gather", of_chips(all_gather, gathered)),
+        ("gradient reduce-scatter", of_chips(collectives.reduce_scatter, gradients)),
+        ("norm all-reduce", of_chips(collectives.all_reduce, squares)),
+        ("weight all-gather", of_chips(collectives.all_gather, gathered)),
     )
 
 
-def _norm_reductions(graph: Graph, config: RunConfig) -> tuple[Collective, ...]:
+def _norm_reductions(graph: Graph, config: RunConfig) -> tuple[collectives.Collective, ...]:
     """Return the reductions of a micro-batch for norms whose statistics replicas share."""
     sizes: dict[int, int] = {}
     for op in graph.ops:
@@ -124,17 +117,17 @@ def _norm_reductions(graph: Graph, config: RunConfig) -> tuple[Collective, ...]:
             size = STATISTICS_BYTES * op.params.channels
             sizes[size] = sizes.get(size, 0) + 1
     return tuple(
-        cross_ipu_reductions(
+        collectives.cross_ipu_reductions(
             config.system, config.batch_norm_span, count, size, config.ipus_per_replica
         )
         for size, count in sizes.items()
     )
 
 
-def _all_to_all(graph: Graph, config: RunConfig) -> Collective:
+def _all_to_all(graph: Graph, config: RunConfig) -> collectives.Collective:
     """Return the exchanges of a micro-batch between every two replicas."""
     sizes = [graph.tensors[op.outputs[0]].bytes for op in graph.ops if op.function == "all_to_all"]
-    return all_to_all(config.system, config.replicas, config.ipus_per_replica, sizes)
+    return collectives.all_to_all(config.system, config.replicas, config.ipus_per_replica, sizes)
 
 
 def _row_bytes(compiled: Compiled) -> int:

@@ -54,9 +54,7 @@ def fold_batch_norm(graph: Graph) -> Graph:
     used = {name for op in ops for name in (*op.inputs, *op.outputs)}
     used.update(graph.inputs, graph.outputs)
     return replace(
-        graph,
-        ops=ops,
-        tensors={name: tensor for name, tensor in tensors.items() if name in used},
+        graph, ops=ops, tensors={name: tensor for name, tensor in tensors.items() if name in used}
     ).validate()
 
 

@@ -71,11 +71,7 @@ def update_graph(
     for name in gradients:
         _update_parameter(forward.tensors[name], rule, shards, tensors, ops)
     return Graph(
-        name=f"{forward.name}, {rule.name}",
-        tensors=tensors,
-        ops=tuple(ops),
-        inputs=(),
-        outputs=(),
+        name=f"{forward.name}, {rule.name}", tensors=tensors, ops=tuple(ops), inputs=(), outputs=()
     ).validate()
 
 

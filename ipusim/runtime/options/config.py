@@ -7,14 +7,7 @@ from ipusim.compiler.stacks import Stack, load_stack
 from ipusim.errors import ConfigError, unknown_name
 from ipusim.machine import System, load_system
 from ipusim.runtime.options.frameworks import load_framework
-from ipusim.runtime.options.spec import (
-    LIVENESS,
-    OPTIONS,
-    PHASES,
-    STAGES,
-    RunConfig,
-    RunOptions,
-)
+from ipusim.runtime.options.spec import LIVENESS, OPTIONS, PHASES, STAGES, RunConfig, RunOptions
 from ipusim.workload.serialization import parse_serial_products
 
 TIERS = ("calibrated", "specification")

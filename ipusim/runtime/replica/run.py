@@ -9,12 +9,7 @@ from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.compile import REMEMBERED, Compiled
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.balance import stage_transfer
-from ipusim.runtime.replica.partition import (
-    Replica,
-    by_chip,
-    fullest,
-    partition,
-)
+from ipusim.runtime.replica.partition import Replica, by_chip, fullest, partition
 from ipusim.runtime.replica.phases.replica import phased_replica
 from ipusim.runtime.replica.pipelined import pipelined_replica
 from ipusim.runtime.terms import UPDATE, Beside, OneChip, Work

@@ -145,9 +145,7 @@ def check_onnx(source: str | PathLike[str] | onnx.ModelProto, **given: Any) -> C
             # The rest is looked at with the sizes that the message suggests.
             missing = [("stops at", str(error))]
             answer = replace(
-                answer,
-                dims={**error.dims, **answer.dims},
-                shapes={**error.shapes, **answer.shapes},
+                answer, dims={**error.dims, **answer.dims}, shapes={**error.shapes, **answer.shapes}
             )
             plan = plan_inputs(contents.inputs, answer, contents.source)
         build = OnnxBuild(contents, plan)

@@ -16,6 +16,7 @@ from onnx import helper
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import FLOAT_DTYPES
+from ipusim.workload.onnx import reader
 from ipusim.workload.onnx.context import (
     DTYPES,
     ImportContext,
@@ -24,16 +25,6 @@ from ipusim.workload.onnx.context import (
     decoded,
     node_label,
     proto_of,
-)
-from ipusim.workload.onnx.reader import (
-    DEEPEST,
-    KEPT_ELEMENTS,
-    LARGEST_BODY,
-    STANDARD_DOMAINS,
-    called,
-    capital,
-    definition,
-    stored,
 )
 from ipusim.workload.onnx.shapes import FLOAT, MISFITS, RULES, Call, Results, by_names, evaluate
 
@@ -46,7 +37,7 @@ BATCH_FIRST = "batch first"
 _SHAPE_ONLY = ("Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Cast")
 _RANDOM = ("Random", "Bernoulli", "Multinomial")
 _INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64, onnx.TensorProto.BOOL)
-_KEPT_INTEGERS = 16 * KEPT_ELEMENTS
+_KEPT_INTEGERS = 16 * reader.KEPT_ELEMENTS
 """Masks and positions may be larger than other constants: sizes are counted from them."""
 
 
@@ -93,7 +84,7 @@ class Walk:
             scope[name] = prefix + name if name else ""
         return Node(
             op_type=proto.op_type,
-            domain="" if proto.domain in STANDARD_DOMAINS else proto.domain,
+            domain="" if proto.domain in reader.STANDARD_DOMAINS else proto.domain,
             name=prefix + proto.name if proto.name else "",
             input=[scope.get(name, name) for name in proto.input],
             output=[scope[name] for name in proto.output],
@@ -109,10 +100,10 @@ class Walk:
     def visit(self, node: Node) -> None:
         """Record the results of a node; keep it if it runs."""
         self._visited += 1
-        if self._visited > LARGEST_BODY:
+        if self._visited > reader.LARGEST_BODY:
             raise WorkloadError(
-                f"More than {LARGEST_BODY} operators run in {self.context.contents.source}, its "
-                "loops unrolled; give a smaller trip count."
+                f"More than {reader.LARGEST_BODY} operators run in {self.context.contents.source}, "
+                "its loops unrolled; give a smaller trip count."
             )
         with fitting(self.context, node):
             self._visit(node)
@@ -160,12 +151,12 @@ class Walk:
             for name in node.input
         ]
         call = proto_of(node)
-        function = definition(call, self.context.opset, types)
-        if function is None or self._depth >= DEEPEST:
+        function = reader.definition(call, self.context.opset, types)
+        if function is None or self._depth >= reader.DEEPEST:
             return False
         self._depth += 1
         prefix = f"{node.name or node.output[0]}/"
-        for proto in called(call, function, prefix):
+        for proto in reader.called(call, function, prefix):
             self.visit(self.node(proto, {}, ""))
         self._depth -= 1
         return True
@@ -211,7 +202,7 @@ class Walk:
     def _fold(self, node: Node, inputs: list[Value], results: Results | None) -> None:
         """Record constants, with values if they are small."""
         pairs = None if results is None else self._pairs(node, results)
-        limit = KEPT_ELEMENTS
+        limit = reader.KEPT_ELEMENTS
         if pairs and all(kind in _INTEGERS for _, (_, kind) in pairs):
             limit = _KEPT_INTEGERS
         small = pairs is None or all(prod(shape) <= limit for _, (shape, _) in pairs)
@@ -261,15 +252,15 @@ class Walk:
 
     def _graph(self, graph: onnx.GraphProto, scope: dict[str, str], prefix: str) -> list[str]:
         """Visit a branch or loop body; return the names of its results."""
-        if self._depth >= DEEPEST:
+        if self._depth >= reader.DEEPEST:
             raise WorkloadError(
-                f"{capital(self.context.contents.source)} has more than {DEEPEST} branches or "
-                "loops within each other; export it again."
+                f"{reader.capital(self.context.contents.source)} has more than {reader.DEEPEST} "
+                "branches or loops within each other; export it again."
             )
         self._depth += 1
         for tensor in graph.initializer:
             scope[tensor.name] = prefix + tensor.name
-            item = stored(tensor, self.context.contents.source)
+            item = reader.stored(tensor, self.context.contents.source)
             self.context.keep(prefix + tensor.name, item)
         for proto in graph.node:
             self.visit(self.node(proto, scope, prefix))
@@ -301,15 +292,15 @@ class Walk:
     def loop(self, node: Node) -> None:
         """Loop: unrolled, up to its trip count or to a condition that is known to end it."""
         trips = self.context.array(node, 0)
-        given = LARGEST_BODY + 1 if trips is None else int(trips.reshape(-1)[0])
+        given = reader.LARGEST_BODY + 1 if trips is None else int(trips.reshape(-1)[0])
         condition = node.input[1] if len(node.input) > 1 else ""
         carried, rounds = list(node.input[2:]), []
-        for trip in range(min(given, LARGEST_BODY)):
+        for trip in range(min(given, reader.LARGEST_BODY)):
             value = self.context.values.get(condition)
             known = value is not None and value.array is not None
             if known and not bool(np.all(value.array)):
                 break
-            if given > LARGEST_BODY and not known:
+            if given > reader.LARGEST_BODY and not known:
                 self._unknown_trips(node)
             prefix, counter = self._trip(node, trip)
             goes_on = condition or self.context.constant(f"{prefix}true", np.array(True))

@@ -49,10 +49,7 @@ FROM_OUTPUT = {
 }
 """Functions whose gradient is one of the incoming gradient and the result, so no input is kept."""
 
-FROM_INPUT = {
-    **{name: f"{name}_grad" for name in _NAMED_INPUT},
-    "square": "mul",
-}
+FROM_INPUT = {**{name: f"{name}_grad" for name in _NAMED_INPUT}, "square": "mul"}
 """Functions whose gradient is one of the incoming gradient and the input."""
 
 LINEAR = ("dropout", "neg", "scale")

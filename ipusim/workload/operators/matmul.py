@@ -8,13 +8,7 @@ poplibs tag sdk/poplar/2.0.0, ``lib/poplin/MatMul.cpp``.
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ipusim.workload.operators.base import (
-    PASSES,
-    Attributes,
-    Op,
-    Sizes,
-    check_forward,
-)
+from ipusim.workload.operators.base import PASSES, Attributes, Op, Sizes, check_forward
 from ipusim.workload.operators.gradient import Backward, gradient
 
 

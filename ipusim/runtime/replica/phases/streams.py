@@ -108,10 +108,7 @@ def transfers(
 
 
 def held_tensors(
-    graph: Graph,
-    number_of: Mapping[str, int],
-    chips: int,
-    updated: Mapping[str, int] | None = None,
+    graph: Graph, number_of: Mapping[str, int], chips: int, updated: Mapping[str, int] | None = None
 ) -> tuple[Held, ...]:
     """Return every tensor that phases hold, once for each chip that uses it.
 

@@ -210,13 +210,7 @@ def _attend_at_edges(g: GraphBuilder, name: str, x: str, edges: Edges, attribute
 
 
 def _attend(
-    g: GraphBuilder,
-    name: str,
-    query: str,
-    key: str,
-    value: str,
-    skip: str,
-    edges: Edges,
+    g: GraphBuilder, name: str, query: str, key: str, value: str, skip: str, edges: Edges
 ) -> str:
     count, features = g.shape(query)
     heads = (count, HEADS, features // HEADS)

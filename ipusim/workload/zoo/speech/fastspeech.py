@@ -23,13 +23,7 @@ PREDICTOR = 256
 
 
 def _block(
-    g: GraphBuilder,
-    prefix: str,
-    x: str,
-    shape: Shape,
-    *,
-    masks: tuple[str, str],
-    config: Config,
+    g: GraphBuilder, prefix: str, x: str, shape: Shape, *, masks: tuple[str, str], config: Config
 ) -> str:
     """Add attention and two convolutions, each with residual, norm and mask."""
     mask, scores_mask = masks

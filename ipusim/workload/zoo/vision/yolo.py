@@ -28,12 +28,7 @@ POOL_KERNELS = (5, 9, 13)
 NECK_BLOCKS = 3
 CANDIDATES = {896: 1800, 640: 1200, 512: 2600, 416: 3000}
 """Boxes kept before suppression in the recipes of 5 iterations (benchmarks.yml, v2.6.0)."""
-MACS = {
-    896: 163_321_675_776,
-    640: 83_327_385_600,
-    512: 53_329_526_784,
-    416: 35_205_820_416,
-}
+MACS = {896: 163_321_675_776, 640: 83_327_385_600, 512: 53_329_526_784, 416: 35_205_820_416}
 """Of one image."""
 SOURCE = "arXiv 2011.08036, as in graphcore/examples applications/pytorch/detection"
 
