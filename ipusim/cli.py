@@ -17,7 +17,6 @@ from ipusim.runtime.options.spec import OPTIONS, Option
 
 if TYPE_CHECKING:
     from ipusim.study.book.reproduce import StudyResult
-    from ipusim.study.table import Table
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -375,6 +374,7 @@ def validate(rows: bool, record: bool) -> int:
     from ipusim.study.evidence import memory as evidence_memory, operations as evidence
     from ipusim.study.fit.samples import samples_of
     from ipusim.study.fit.scale_out import scaling_rows, scaling_table
+    from ipusim.study.table import Table
     from ipusim.study.verdicts import (
         compare_gpu as gpu_compare,
         intervals as study_intervals,
@@ -408,7 +408,8 @@ def validate(rows: bool, record: bool) -> int:
         ),
         "GPU model, leave one model out": gpu_compare.gpu_summary(gpus, by=("mode",)),
     }
-    tables += [_as_table(content, title) for title, content in more.items()]
+    for title, content in more.items():
+        tables.append(content if isinstance(content, Table) else Table(content, caption=title))
     click.echo("\n\n".join(repr(table) for table in tables))
     stale = study_intervals.stale_kinds(frame)
     if stale:
@@ -537,13 +538,6 @@ def _shown(path: Path) -> str:
     return str(full.relative_to(here) if full.is_relative_to(here) else full)
 
 
-def _as_table(content: Any, caption: str) -> Table:
-    """Return a table as it is, or a data frame as a table."""
-    from ipusim.study.table import Table
-
-    return content if isinstance(content, Table) else Table(content, caption=caption)
-
-
 def _refused(message: str) -> int:
     """Say in one sentence what is wrong."""
     click.echo(f"ipusim: {' '.join(message.split())}", err=True)
@@ -556,18 +550,10 @@ def _close_output() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
+    """Run the command line, by default with the arguments of the process.
 
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        By default those of the process.
-
-    Returns
-    -------
-    int
-        0 for success, 1 when a study failed or validation declined, 2 for bad input (one sentence
-        on stderr), 130 when interrupted.
+    Returns 0 for success, 1 when a study failed or validation declined, 2 for bad input (one
+    sentence on stderr), 130 when interrupted.
     """
     try:
         code = cli.main(

@@ -71,10 +71,7 @@ def notebooks_dir() -> Path:
 def read_tables(file: str, *, remedy: str = "restore it") -> dict[str, Any]:
     """Return the parsed content of one TOML file below the data folder, read once per process.
 
-    Raises
-    ------
-    DataError
-        If the file cannot be read or is not valid TOML; the message ends in `remedy`.
+    A DataError where it cannot be read or is not valid TOML ends in `remedy`.
     """
     return _parse(data_dir() / file, file, remedy)
 
@@ -98,10 +95,7 @@ def sourced_values(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return values and sources of a table whose properties (with their types) each have both.
 
-    Raises
-    ------
-    DataError
-        If a property is missing, has no source, or is of another type.
+    A DataError says which is missing, has no source, or is of another type.
     """
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
@@ -153,11 +147,8 @@ def property_kinds(profile: type[Any]) -> dict[str, type]:
 def read_records(path: Path, required: Iterable[str] = ()) -> list[dict[str, str]]:
     """Read a UTF-8 CSV file with a header into one dictionary of texts per line.
 
-    Raises
-    ------
-    DataError
-        If the file is missing, is not UTF-8 CSV, lacks a `required` column, has a line of another
-        length or has no line at all.
+    A DataError if the file is missing, is not UTF-8 CSV, lacks a `required` column, has a line of
+    another length or has no line at all.
     """
     try:
         with path.open(newline="", encoding="utf-8") as handle:
@@ -191,10 +182,10 @@ def evidence_records(name: str, required: Iterable[str] = ()) -> list[dict[str, 
     return read_records(data_dir() / "evidence" / name, required)
 
 
-def number_cell(record: dict[str, str], column: str, path: Path, kind: type = float) -> float | int:
-    """Convert one cell of `read_records` to a `float` or `int`; a DataError where it is none."""
+def number_cell(record: dict[str, str], column: str, path: Path) -> float:
+    """Convert one cell of `read_records` to a number; a DataError where it is none."""
     try:
-        return kind(record[column])
+        return float(record[column])
     except ValueError as error:
         first = next(iter(record.values()))
         raise DataError(
@@ -206,23 +197,13 @@ def number_cell(record: dict[str, str], column: str, path: Path, kind: type = fl
 def read(kind: type[_Record], file: str, *, table: str = "") -> tuple[_Record, ...]:
     """Read a file below the data folder into a dataclass, once per process.
 
-    Parameters
-    ----------
-    kind : type
-        Its type hints say what a column or key holds: text, a whole number, a number, truth
-        ("true", "false"), one of several texts (Literal), any of these or nothing (``| None``), a
-        tuple of texts (separated by spaces in CSV) or of dataclasses, another dataclass, or a dict
-        as it stands. A field with a default may be left out or empty.
-    file : str
-        CSV, whose columns are named as the fields (others are passed over); or TOML, whose tables
-        are records: the first field takes the name of the table, every key must be a field.
-    table : str
-        Of a TOML file, the table that holds the records; empty for the file itself.
-
-    Raises
-    ------
-    DataError
-        If the file is missing or damaged, or a value is missing or of another type.
+    The type hints of `kind` say what a column or key holds: text, a whole number, a number, truth
+    ("true", "false"), one of several texts (Literal), any of these or nothing (``| None``), a tuple
+    of texts (separated by spaces in CSV) or of dataclasses, another dataclass, or a dict as it
+    stands. A field with a default may be left out or empty. The columns of CSV are named as the
+    fields (others are passed over); the tables of TOML, or those in one `table` of it, are records:
+    the first field takes the name of the table, every key must be a field. A DataError says what is
+    missing, damaged or of another type.
     """
     return _read(kind, data_dir() / file, file, table)
 

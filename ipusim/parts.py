@@ -22,15 +22,10 @@ _MANIFEST = "parts.json"
 
 
 class Parts:
-    """Parts of a table, each written whole or not at all.
+    """Parts of a table, each written whole or not at all; those of another (`what`) are refused.
 
-    Parameters
-    ----------
-    file : path, optional
-        The table, .csv or .parquet; its parts lie in a folder of the same name with ``.parts``
-        until it is complete. None keeps everything in memory.
-    what : str
-        What the table says; parts of another are refused.
+    The parts of a .csv or .parquet file lie in a folder of the same name with ``.parts`` until it
+    is complete; without a file everything stays in memory.
     """
 
     def __init__(self, file: str | Path | None, what: str) -> None:

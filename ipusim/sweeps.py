@@ -51,18 +51,8 @@ CHIP_OPTIONS: dict[str, Option] = {
 class Question:
     """What a sweep asks; a point is the number of a combination, the last axis moving fastest.
 
-    Attributes
-    ----------
-    model : str or Model
-    axes : mapping
-        Values by (kind, name); the kind is "run", "chip", "dims" or "shapes".
-    fixed : mapping
-        Options of a run with one value.
-    chip : mapping
-        Numbers of the chip with one value.
-    given : mapping
-        What an ONNX file leaves open, apart from what is swept.
-    keep_going : bool
+    `axes` are values by (kind, name); the kind is "run", "chip", "dims" or "shapes". Of a run and
+    of its chip `fixed` and `chip` have what is not swept, `given` what an ONNX file leaves open.
     """
 
     model: str | Model

@@ -48,13 +48,7 @@ def _process() -> ProcessPoolExecutor:
 
 
 class Workers:
-    """Processes that live as long as this object.
-
-    Parameters
-    ----------
-    count : int
-        Processes, each started when it is first needed.
-    """
+    """Processes that live as long as this object, each started when it is first needed."""
 
     def __init__(self, count: int) -> None:
         self._pools = [_process() for _ in range(count)]
@@ -65,20 +59,10 @@ class Workers:
     ) -> Iterator[tuple[Hashable, Any]]:
         """Call a function of a module for every task, and yield (key, result) as they are done.
 
-        Parameters
-        ----------
-        function : callable
-            Of a module, with one argument.
-        tasks : mapping
-            Arguments by key, those that take longest first. A key goes to the process that had it
-            the last time, unless another one has nothing else to do.
-
-        Raises
-        ------
-        ConfigError
-            If a task has ended `MOST_DEATHS` workers, as one that needs too much memory does.
-        Exception
-            What the function raises.
+        Tasks are arguments by key, those that take longest first. A key goes to the process that
+        had it the last time, unless another one has nothing else to do. What the function raises
+        comes through; a task that has ended `MOST_DEATHS` workers, as one that needs too much
+        memory does, is a ConfigError.
         """
         waiting = dict(tasks)
         deaths: Counter[Hashable] = Counter()

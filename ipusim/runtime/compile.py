@@ -104,12 +104,6 @@ class Compiled:
         return replace(self, program=program, update=update, timeless=None)
 
 
-def compute_chip(config: RunConfig) -> Chip:
-    """Return the chip without the tiles that only transfer."""
-    chip = config.system.chip
-    return replace(chip, tiles=chip.tiles - config.io_tiles) if config.io_tiles else chip
-
-
 def graph_job(model: Model, config: RunConfig) -> GraphJob:
     """Return what the graphs of a run depend on.
 
@@ -165,9 +159,10 @@ def graphs(job: GraphJob) -> Graphs:
 
 def compile_run(model: Model, config: RunConfig) -> Compiled:
     """Compile what one micro-batch of a run computes, and in training the weight update."""
+    chip = config.system.chip
     job = CompileJob(
         graphs=graph_job(model, config),
-        chip=compute_chip(config),
+        chip=replace(chip, tiles=chip.tiles - config.io_tiles),
         stack=config.stack,
         partials=config.partials,
         available_memory_proportion=config.available_memory_proportion,

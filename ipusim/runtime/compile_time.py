@@ -1,44 +1,20 @@
 """Time to compile a program, which the first epoch of a training run contains."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ipusim.compiler.program import LoweredOp, Program
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledCode:
-    """What the compiler has to generate for one replica: distinct operations and their supersteps.
+def tile_steps(*programs: Program) -> int:
+    """Count what the compiler generates for an executable: vertices on tiles, with their exchange.
 
-    Repeated operations are outlined and generated once. A tile step is one vertex on one tile, with
-    its exchange.
+    Repeated operations are outlined and generated once, and so are the repeats of a loop; replicas
+    share one executable.
     """
-
-    operations: int
-    supersteps: int
-    tile_steps: int
-
-
-def compiled_code(*programs: Program) -> CompiledCode:
-    """Count what is distinct in the programs of one executable, whatever has supersteps."""
     distinct: dict[tuple[object, ...], LoweredOp] = {}
     for program in programs:
         distinct |= program.distinct
-    steps = [step for op in distinct.values() for step in op.steps]
-    return CompiledCode(
-        operations=len(distinct),
-        supersteps=len(steps),
-        tile_steps=sum(step.tiles for step in steps),
-    )
-
-
-def compile_s(code: CompiledCode, s_per_tile_step: float, ipus_per_replica: int = 1) -> float:
-    """Return the seconds to compile `code` for each chip of a replica.
-
-    Replicas share one executable, so their number does not matter; a cost of 0 leaves compilation
-    out.
-    """
-    return s_per_tile_step * code.tile_steps * ipus_per_replica
+    return sum(step.tiles for op in distinct.values() for step in op.steps)
 
 
 def fit_s_per_tile_step(seconds: Sequence[float], tile_steps: Sequence[int]) -> float:

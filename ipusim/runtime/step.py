@@ -80,7 +80,8 @@ def run_step(
     calibrated = tier == "calibrated"
     if costs is None:
         costs = fitted_costs(config.stack.name, config.framework) if calibrated else FittedCosts()
-    compiled, replica, io, terms = _stated(model, config)
+    compiled = compile_run(model, config)
+    replica, io, terms = _terms(compiled, config)
     priced = terms.price(costs)
     times, items = config.micro_batches, config.micro_batches * config.items(compiled.graph)
     energy = program_energy(compiled.program, config, calibrated=calibrated).times(times)
@@ -111,11 +112,6 @@ def run_step(
         static_w=static,
         power_w=static + config.replicas * energy.total_j / priced.step_s,
     )
-
-
-def _stated(model: Model, config: RunConfig) -> tuple[Compiled, Replica, HostIo, Terms]:
-    compiled = compile_run(model, config)
-    return (compiled, *_terms(compiled, config))
 
 
 @lru_cache(maxsize=1)

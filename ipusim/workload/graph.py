@@ -59,22 +59,12 @@ def arriving_dtype(tensor: Tensor, host_dtype: str | None) -> str:
 class Graph:
     """A network for one micro-batch on one replica.
 
-    Attributes
-    ----------
-    name : str
-    tensors : mapping of str to Tensor
-        Every tensor that an operator reads or writes, or that enters or leaves.
-    ops : tuple of Op
-        In topological order.
-    inputs, outputs : tuple of str
-        Names of the tensors exchanged with the host, in order.
-    kept : tuple of str
-        Computed tensors that stay on the chip for the program that runs next.
-    streamed : tuple of str
-        Parameters and constants that are rows of a table in Streaming Memory: a step reads them
-        from there and writes them back, and no other replica holds them.
-    fixed : tuple of str
-        Tensors that keep their element type whatever the precision of the run.
+    Every tensor that an operator reads or writes, or that enters or leaves, is in `tensors`; `ops`
+    are in topological order, `inputs` and `outputs` what is exchanged with the host. Of the tensors
+    `kept` are computed and stay on the chip for the program that runs next; `streamed` are
+    parameters and constants that are rows of a table in Streaming Memory: a step reads them from
+    there and writes them back, and no other replica holds them; `fixed` ones keep their element
+    type whatever the precision of the run.
     """
 
     name: str

@@ -1,5 +1,7 @@
 """Operators that multiply and accumulate: convolutions, matrix products, per-channel bias."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -162,77 +164,110 @@ def _product(
     return arithmetic.store_sums(multiply(a, b, mode, key, flip_a=flip_a, flip_b=flip_b), depth)
 
 
-def _product_gradients(
-    a: np.ndarray,
-    b: np.ndarray,
-    gradient: np.ndarray,
-    arithmetic: Arithmetic,
-    wanted: tuple[bool, bool],
-    *,
-    flip_a: bool,
-    flip_b: bool,
-) -> list[np.ndarray | None]:
-    """Return the gradients of both operands of ``C = A B``, each as stored."""
-    results: list[np.ndarray | None] = [None, None]
-    if wanted[0]:
-        if flip_a:
-            results[0] = _product(b, gradient, arithmetic, flip_a=flip_b, flip_b=True)
-        else:
-            results[0] = _product(gradient, b, arithmetic, flip_a=False, flip_b=not flip_b)
-    if wanted[1]:
-        if flip_b:
-            results[1] = _product(gradient, a, arithmetic, flip_a=True, flip_b=flip_a)
-        else:
-            results[1] = _product(a, gradient, arithmetic, flip_a=not flip_a, flip_b=False)
-    return results
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    """Both operands of a product as (groups or 1, ., .), stored transposed if flipped.
+
+    `lead` is the leading shape of the groups, `shape` that of the result; `sums` are the shapes of
+    the operands as gradients are summed to them.
+    """
+
+    a: np.ndarray
+    b: np.ndarray
+    flip_a: bool = False
+    flip_b: bool = False
+    lead: tuple[int, ...]
+    shape: tuple[int, ...]
+    sums: tuple[tuple[int, ...], ...]
+
+    def product(self, arithmetic: Arithmetic) -> np.ndarray:
+        """Return the product as stored."""
+        y = _product(self.a, self.b, arithmetic, flip_a=self.flip_a, flip_b=self.flip_b)
+        return y.reshape(self.shape)
+
+    def gradients(self, gradient: np.ndarray, applied: Applied) -> list[np.ndarray | None]:
+        """Return the gradients of both operands of ``C = A B``, each as stored."""
+        a, b, arithmetic = self.a, self.b, applied.arithmetic
+        rows, columns = a.shape[2 if self.flip_a else 1], b.shape[1 if self.flip_b else 2]
+        c = gradient.reshape(-1, rows, columns)
+        results: list[np.ndarray | None] = [None, None]
+        if applied.wanted[0]:
+            if self.flip_a:
+                results[0] = _product(b, c, arithmetic, flip_a=self.flip_b, flip_b=True)
+            else:
+                results[0] = _product(c, b, arithmetic, flip_a=False, flip_b=not self.flip_b)
+        if applied.wanted[1]:
+            if self.flip_b:
+                results[1] = _product(c, a, arithmetic, flip_a=True, flip_b=self.flip_a)
+            else:
+                results[1] = _product(a, c, arithmetic, flip_a=not self.flip_a, flip_b=False)
+        for place, (result, shape) in enumerate(zip(results, self.sums, strict=True)):
+            if result is not None:
+                operand = applied.inputs[place]
+                if result.size != operand.size:
+                    full = result.reshape(*self.lead, *result.shape[1:])
+                    result = reduce_to_shape(full, shape, arithmetic)
+                results[place] = result.reshape(operand.shape)
+        return results
 
 
-def _grouped(node: Node, inputs: Arrays) -> tuple[np.ndarray, np.ndarray, bool, bool]:
+def _grouped(node: Node, inputs: Arrays) -> _Pair:
+    """Return the operands of a "Product"."""
     given = node.attributes
     groups, m, k, n = (given[name] for name in ("groups", "m", "k", "n"))
     flip_a, flip_b = given["flip_a"], given["flip_b"]
     a = inputs[0].reshape(groups, *((k, m) if flip_a else (m, k)))
     b = inputs[1].reshape(-1, *((n, k) if flip_b else (k, n)))
-    return a, b, flip_a, flip_b
+    flips = {"flip_a": flip_a, "flip_b": flip_b}
+    return _Pair(a=a, b=b, **flips, lead=(groups,), shape=given["shape"], sums=(a.shape, b.shape))
 
 
-def _grouped_forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
-    a, b, flip_a, flip_b = _grouped(node, inputs)
-    y = _product(a, b, arithmetic, flip_a=flip_a, flip_b=flip_b)
-    return [y.reshape(node.attributes["shape"])]
-
-
-def _grouped_backward(applied: Applied) -> list[np.ndarray | None]:
-    a, b, flip_a, flip_b = _grouped(applied.node, applied.inputs)
-    given = applied.node.attributes
-    gradient = applied.gradients[0].reshape(given["groups"], given["m"], given["n"])
-    results = _product_gradients(
-        a,
-        b,
-        gradient,
-        applied.arithmetic,
-        (applied.wanted[0], applied.wanted[1]),
-        flip_a=flip_a,
-        flip_b=flip_b,
+def _broadcast(node: Node, inputs: Arrays) -> _Pair:
+    """Return the operands of an ONNX MatMul."""
+    rows = () if inputs[0].ndim == 1 else (inputs[0].shape[-2],)
+    columns = () if inputs[1].ndim == 1 else (inputs[1].shape[-1],)
+    sums = tuple((1,) * max(0, 2 - x.ndim) + x.shape for x in inputs)
+    a, b = inputs
+    a = a[None, :] if a.ndim == 1 else a
+    b = b[:, None] if b.ndim == 1 else b
+    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    known = {"lead": lead, "shape": (*lead, *rows, *columns), "sums": sums}
+    if prod(b.shape[:-2]) == 1:
+        return _Pair(a=a.reshape(1, -1, a.shape[-1]), b=b.reshape(1, *b.shape[-2:]), **known)
+    a, b = (
+        x.reshape(1, *x.shape[-2:])
+        if prod(x.shape[:-2]) == 1
+        else np.broadcast_to(x, (*lead, *x.shape[-2:])).reshape(-1, *x.shape[-2:])
+        for x in (a, b)
     )
-    if results[1] is not None and b.shape[0] != results[1].shape[0]:
-        results[1] = reduce_to_shape(results[1], b.shape, applied.arithmetic)
-    return [
-        None if result is None else result.reshape(operand.shape)
-        for result, operand in zip(results, applied.inputs, strict=True)
-    ]
+    return _Pair(a=a, b=b, **known)
 
 
-def _gemm_settings(node: Node) -> tuple[np.float32, np.float32, dict[str, bool]]:
-    """Return alpha and beta, and which operands are stored transposed."""
+def _of_pairs(pair: Callable[[Node, Arrays], _Pair]) -> Operator:
+    """Return the operator that multiplies the operands that a function makes of its inputs."""
+
+    def forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
+        return [pair(node, inputs).product(arithmetic)]
+
+    def backward(applied: Applied) -> list[np.ndarray | None]:
+        return pair(applied.node, applied.inputs).gradients(applied.gradients[0], applied)
+
+    return Operator(forward=forward, backward=backward)
+
+
+def _gemm(node: Node, inputs: Arrays) -> tuple[_Pair, np.float32, np.float32]:
+    """Return the operands of a Gemm, its alpha and its beta."""
     given = node.attributes
     flips = {"flip_a": bool(given.get("transA", 0)), "flip_b": bool(given.get("transB", 0))}
-    return np.float32(given.get("alpha", 1.0)), np.float32(given.get("beta", 1.0)), flips
+    a, b = inputs[0][None], inputs[1][None]
+    shape = (a.shape[2 if flips["flip_a"] else 1], b.shape[1 if flips["flip_b"] else 2])
+    pair = _Pair(a=a, b=b, **flips, lead=(1,), shape=shape, sums=(a.shape, b.shape))
+    return pair, np.float32(given.get("alpha", 1.0)), np.float32(given.get("beta", 1.0))
 
 
 def _gemm_forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
-    alpha, beta, flips = _gemm_settings(node)
-    y = _product(inputs[0][None], inputs[1][None], arithmetic, **flips)[0]
+    pair, alpha, beta = _gemm(node, inputs)
+    y = pair.product(arithmetic)
     if alpha != 1:
         y = arithmetic.store(alpha * y)
     if len(inputs) > 2 and inputs[2] is not None and beta != 0:
@@ -242,81 +277,23 @@ def _gemm_forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np
 
 def _gemm_backward(applied: Applied) -> list[np.ndarray | None]:
     arithmetic, gradient = applied.arithmetic, applied.gradients[0]
-    alpha, beta, flips = _gemm_settings(applied.node)
-    scaled = gradient if alpha == 1 else arithmetic.store(alpha * gradient)
-    results = _product_gradients(
-        applied.inputs[0][None],
-        applied.inputs[1][None],
-        scaled[None],
-        arithmetic,
-        (applied.wanted[0], applied.wanted[1]),
-        **flips,
+    pair, alpha, beta = _gemm(applied.node, applied.inputs)
+    results = pair.gradients(
+        gradient if alpha == 1 else arithmetic.store(alpha * gradient), applied
     )
-    flat = [None if result is None else result[0] for result in results]
     if len(applied.inputs) > 2:
         wanted = applied.wanted[2]
         share = gradient if beta == 1 else arithmetic.store(beta * gradient)
         shape = applied.inputs[2].shape if wanted else ()
-        flat.append(reduce_to_shape(share, shape, arithmetic) if wanted else None)
-    return flat
-
-
-def _broadcast_operands(inputs: Arrays) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
-    """Return both operands of an ONNX MatMul as (groups or 1, ., .), and the leading shape."""
-    a, b = inputs
-    a = a[None, :] if a.ndim == 1 else a
-    b = b[:, None] if b.ndim == 1 else b
-    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    if prod(b.shape[:-2]) == 1:
-        return a.reshape(1, -1, a.shape[-1]), b.reshape(1, *b.shape[-2:]), lead
-    pair = [
-        x.reshape(1, *x.shape[-2:])
-        if prod(x.shape[:-2]) == 1
-        else np.broadcast_to(x, (*lead, *x.shape[-2:])).reshape(-1, *x.shape[-2:])
-        for x in (a, b)
-    ]
-    return pair[0], pair[1], lead
-
-
-def _result_shape(inputs: Arrays, lead: tuple[int, ...]) -> tuple[int, ...]:
-    a, b = inputs
-    rows = () if a.ndim == 1 else (a.shape[-2],)
-    columns = () if b.ndim == 1 else (b.shape[-1],)
-    return (*lead, *rows, *columns)
-
-
-def _matmul_forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
-    a, b, lead = _broadcast_operands(inputs)
-    y = _product(a, b, arithmetic, flip_a=False, flip_b=False)
-    return [y.reshape(_result_shape(inputs, lead))]
-
-
-def _matmul_backward(applied: Applied) -> list[np.ndarray | None]:
-    a, b, lead = _broadcast_operands(applied.inputs)
-    groups = max(a.shape[0], b.shape[0])
-    gradient = applied.gradients[0].reshape(groups, a.shape[1], b.shape[2])
-    wanted = (applied.wanted[0], applied.wanted[1])
-    results = _product_gradients(
-        a, b, gradient, applied.arithmetic, wanted, flip_a=False, flip_b=False
-    )
-    shaped: list[np.ndarray | None] = []
-    for result, operand in zip(results, applied.inputs, strict=True):
-        if result is None:
-            shaped.append(None)
-            continue
-        if result.size != operand.size:
-            full = result.reshape(*lead, *result.shape[1:])
-            wide = operand.reshape((1,) * max(0, 2 - operand.ndim) + operand.shape)
-            result = reduce_to_shape(full, wide.shape, applied.arithmetic)
-        shaped.append(result.reshape(operand.shape))
-    return shaped
+        results.append(reduce_to_shape(share, shape, arithmetic) if wanted else None)
+    return results
 
 
 PRODUCTS = {
     "Conv": Operator(forward=_conv_forward, backward=_conv_backward),
     "ConvTranspose": Operator(forward=_conv_forward, backward=_conv_backward),
     "BiasAdd": Operator(forward=_bias_forward, backward=_bias_backward),
-    "Product": Operator(forward=_grouped_forward, backward=_grouped_backward),
+    "Product": _of_pairs(_grouped),
     "Gemm": Operator(forward=_gemm_forward, backward=_gemm_backward),
-    "MatMul": Operator(forward=_matmul_forward, backward=_matmul_backward),
+    "MatMul": _of_pairs(_broadcast),
 }

@@ -11,19 +11,9 @@ from math import prod
 
 from ipusim.errors import ConfigError, WorkloadError, resolve_name
 from ipusim.runtime.gpu.stacks import GpuStack
-from ipusim.workload.graph import (
-    Conv,
-    Elementwise,
-    Gather,
-    Graph,
-    Layout,
-    MatMul,
-    Norm,
-    Op,
-    Recurrent,
-    Softmax,
-    Tensor,
-)
+from ipusim.workload.graph import Conv, Elementwise, Gather, Graph, Layout, MatMul, Norm, Softmax
+from ipusim.workload.operators.base import Attributes, Op, Tensor
+from ipusim.workload.operators.recurrent import Recurrent
 
 GPU_MODES = ("training", "inference")
 
@@ -227,8 +217,7 @@ class _Counter:
             # a row stays in the multiprocessor; the sums over columns read all again
             yield from self.passes(op, 2 * size, 5 * size, (1, 2))
 
-    def other(self, op: Op) -> Iterator[Kernel]:
-        params = op.params
+    def other(self, op: Op, params: Attributes) -> Iterator[Kernel]:
         read, written = self.elements(*self.computed(op)), self.elements(*op.outputs)
         if isinstance(params, Softmax):
             size = params.outer * params.length
@@ -251,20 +240,15 @@ class _Counter:
             yield from self.passes(op, read + written, read + written)
 
     def kernels(self, update_bytes: int) -> Iterator[Kernel]:
+        known = {
+            Conv: self.conv,
+            MatMul: self.matmul,
+            Recurrent: self.recurrent,
+            Elementwise: self.elementwise,
+            Norm: self.norm,
+        }
         for op in self.graph.ops:
-            params = op.params
-            if isinstance(params, Conv):
-                yield from self.conv(op, params)
-            elif isinstance(params, MatMul):
-                yield from self.matmul(op, params)
-            elif isinstance(params, Recurrent):
-                yield from self.recurrent(op, params)
-            elif isinstance(params, Elementwise):
-                yield from self.elementwise(op, params)
-            elif isinstance(params, Norm):
-                yield from self.norm(op, params)
-            else:
-                yield from self.other(op)
+            yield from known.get(type(op.params), self.other)(op, op.params)
         if self.training:
             yield from self.sums()
             tensors = len(self.graph.with_role("parameter"))

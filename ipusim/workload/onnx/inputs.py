@@ -79,7 +79,11 @@ def plan_inputs(inputs: Sequence[DataInput], given: Given, label: str) -> InputP
         for item in inputs
         if item.name in given.values
     }
-    filled = {item.name: item.shape or () for item in inputs if _is_filled(item, values)}
+    filled = {
+        item.name: item.shape
+        for item in inputs
+        if item.shape and item.name in values and not values[item.name].ndim
+    }
     data = [item for item in inputs if item.name not in values]
     symbols = dict(given.dims)
     _check_names("dimension", symbols, list(free_sizes(inputs)), label)
@@ -120,10 +124,6 @@ def plan_inputs(inputs: Sequence[DataInput], given: Given, label: str) -> InputP
         fixed=fixed,
         default=defaults.pop() if defaults else 1,
     )
-
-
-def _is_filled(item: DataInput, values: Mapping[str, np.ndarray]) -> bool:
-    return item.name in values and not values[item.name].ndim and bool(item.shape)
 
 
 def _check_names(kind: str, given: Mapping[str, Any], known: list[str], label: str) -> None:

@@ -15,41 +15,19 @@ from ipusim.workload.operators.gradient import Backward, gradient
 from ipusim.workload.operators.layout import Layout
 from ipusim.workload.operators.reduce import Reduce
 
-_NAMED_OUTPUT = [
-    "relu",
-    "sigmoid",
-    "tanh",
-    "sqrt",
-    "rsqrt",
-    "reciprocal",
-    "elu",
-    "leaky_relu",
-    "selu",
-    "celu",
-]
-_NAMED_INPUT = [
-    "abs",
-    "clip",
-    "cos",
-    "erf",
-    "gelu",
-    "hard_sigmoid",
-    "hard_swish",
-    "log",
-    "softplus",
-    "mish",
-    "swish",
-    "softsign",
-    "thresholded_relu",
-]
+_NAMED_OUTPUT = "relu sigmoid tanh sqrt rsqrt reciprocal elu leaky_relu selu celu"
+_NAMED_INPUT = (
+    "abs clip cos erf gelu hard_sigmoid hard_swish log softplus mish swish softsign "
+    "thresholded_relu"
+)
 FROM_OUTPUT = {
-    **{name: f"{name}_grad" for name in _NAMED_OUTPUT},
+    **{name: f"{name}_grad" for name in _NAMED_OUTPUT.split()},
     "exp": "mul",
     "tan": "tanh_grad",  # 1 + y^2 in the place of 1 - y^2
 }
 """Functions whose gradient is one of the incoming gradient and the result, so no input is kept."""
 
-FROM_INPUT = {**{name: f"{name}_grad" for name in _NAMED_INPUT}, "square": "mul"}
+FROM_INPUT = {**{name: f"{name}_grad" for name in _NAMED_INPUT.split()}, "square": "mul"}
 """Functions whose gradient is one of the incoming gradient and the input."""
 
 LINEAR = ("dropout", "neg", "scale")
