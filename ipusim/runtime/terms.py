@@ -68,13 +68,8 @@ class Beside:
 class Schedule(Protocol):
     """How the chips of a replica spend a step."""
 
-    @property
-    def exchanges(self) -> int:
-        """Supersteps with an exchange on the path that sets the time of all micro-batches."""
-
-    @property
-    def reductions(self) -> float:
-        """How often reductions of one micro-batch are waited for in a step."""
+    def waits(self) -> tuple[int, float]:
+        """Return how often all micro-batches wait for an exchange, and for reductions of one."""
 
     def parts_s(self, costs: FittedCosts, beside: Beside | None) -> dict[str, float]:
         """Return where the seconds go, `UPDATE` apart; `beside` is None where it overlaps."""
@@ -90,15 +85,9 @@ class OneChip:
     times: int
     update_cycles: int = 0
 
-    @property
-    def exchanges(self) -> int:
+    def waits(self) -> tuple[int, float]:
         """As `Schedule` says."""
-        return self.times * self.exchanges_each
-
-    @property
-    def reductions(self) -> float:
-        """As `Schedule` says."""
-        return self.times
+        return self.times * self.exchanges_each, self.times
 
     def parts_s(self, costs: FittedCosts, beside: Beside | None) -> dict[str, float]:
         """As `Schedule` says."""
@@ -216,6 +205,7 @@ class Terms:
         free = self.price(FittedCosts()).parts_s
         busy = sum(seconds for name, seconds in free.items() if name != WAITING)
         host = self.host_s + (0.0 if self.training else self.between_s)
+        exchanges, times = self.schedule.waits()
         reductions = sum(one.latencies for one in self.beside.reductions) if self.beside else 0.0
         collectives = sum(
             max(one.latencies for one in of_chips) for _, of_chips in self.collectives
@@ -225,8 +215,8 @@ class Terms:
         return Line(
             base_s=busy,
             floor_s=host,
-            exchanges=self.schedule.exchanges,
-            reductions=reductions * self.schedule.reductions,
+            exchanges=exchanges,
+            reductions=reductions * times,
             collectives=collectives,
             clock_hz=self.clock_hz,
         )

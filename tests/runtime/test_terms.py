@@ -68,7 +68,7 @@ def test_exchanges_of_a_pipeline_are_those_of_the_chips_that_are_waited_for():
     assert sum(of_stages) == each
     # Every step waits for one chip, and some steps hold a part of its work only.
     assert 8 * each / 2 <= piped.terms.line().exchanges < 8 * each
-    assert schedule.free.steps > 8
+    assert schedule.time(FittedCosts()).steps > 8
 
 
 def test_only_what_runs_ahead_waits_for_its_backward_pass():

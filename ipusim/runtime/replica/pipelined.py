@@ -1,7 +1,7 @@
 """Training of one replica over several chips: stages with their time and memory, as a pipeline."""
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.compile import REMEMBERED, Compiled
@@ -72,21 +72,11 @@ class Pipeline:
         order = pipeline_order(*works, *self.placed[1:])
         return order, self.accumulation // len(order.offsets)
 
-    @cached_property
-    def free(self) -> PipelineTime:
-        """The steps of the pipeline when nothing fitted is paid."""
-        return self.time(FittedCosts())
-
-    @property
-    def exchanges(self) -> int:
-        """As `Schedule` says."""
-        works = zip(self.free.waited_for, (*self.forward, *self.backward), strict=True)
-        return sum(times * work.exchanges for times, work in works)
-
-    @property
-    def reductions(self) -> float:
-        """As `Schedule` says: shared evenly by the chips, in every step that ends with copies."""
-        return self.free.handovers / self.ipus
+    def waits(self) -> tuple[int, float]:
+        """As `Schedule` says; reductions are shared by the chips, in steps that end with copies."""
+        free = self.time(FittedCosts())
+        works = zip(free.waited_for, (*self.forward, *self.backward), strict=True)
+        return sum(times * work.exchanges for times, work in works), free.handovers / self.ipus
 
     def parts_s(self, costs: FittedCosts, beside: Beside | None) -> dict[str, float]:
         """As `Schedule` says.

@@ -53,12 +53,10 @@ class Staged:
 
     works: tuple[Work, ...]
     handover_s: float
-    reductions: float = 0.0
 
-    @property
-    def exchanges(self) -> int:
+    def waits(self) -> tuple[int, float]:
         """As `Schedule` says."""
-        return max(self.works, key=lambda work: work.seconds).exchanges
+        return max(self.works, key=lambda work: work.seconds).exchanges, 0.0
 
     def parts_s(self, costs: FittedCosts, beside: Beside | None) -> dict[str, float]:
         """As `Schedule` says."""

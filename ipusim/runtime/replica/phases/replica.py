@@ -88,15 +88,9 @@ class Phased:
     passes: int
     times: int
 
-    @property
-    def exchanges(self) -> int:
-        """As `Schedule` says; of phases all, even where a transfer takes longer."""
-        return self.passes * sum(work.exchanges for work in self.compute)
-
-    @property
-    def reductions(self) -> float:
-        """As `Schedule` says."""
-        return self.times
+    def waits(self) -> tuple[int, float]:
+        """As `Schedule` says; for exchanges of all phases, even where a transfer takes longer."""
+        return self.passes * sum(work.exchanges for work in self.compute), self.times
 
     def parts_s(self, costs: FittedCosts, beside: Beside | None) -> dict[str, float]:
         """As `Schedule` says."""
