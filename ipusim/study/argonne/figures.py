@@ -20,21 +20,6 @@ _MARKS = (
 )
 _NEAR_PIXELS = 2.5
 """Pixels shown around a centre: the marks lie within a few tenths of one."""
-_LINES = (
-    {"color": OKABE_ITO["black"], "linestyle": "-"},
-    {"color": OKABE_ITO["green"], "linestyle": "-."},
-    {"color": OKABE_ITO["vermilion"], "linestyle": "--"},
-    {"color": OKABE_ITO["blue"], "linestyle": ":"},
-    {"color": OKABE_ITO["purple"], "linestyle": "-"},
-    {"color": OKABE_ITO["orange"], "linestyle": "--"},
-    {"color": OKABE_ITO["grey"], "linestyle": "-."},
-)
-_SCALING_LOOKS = (
-    {"color": OKABE_ITO["purple"], "marker": "v", "linestyle": ":"},
-    {"color": OKABE_ITO["blue"], "marker": "s", "linestyle": "--"},
-    {"color": OKABE_ITO["green"], "marker": "o", "linestyle": "-"},
-    {"color": OKABE_ITO["vermilion"], "marker": "^", "linestyle": "-."},
-)
 _LANES = {"host": "sky", "link": "orange", "chip": "green"}
 
 
@@ -70,37 +55,6 @@ def peaks_with_centres(
             limits = {"xlim": (column - near, column + near), "ylim": (row + near, row - near)}
             axis.set(xticks=[], yticks=[], **limits)
         figure.suptitle(f"{len(axes)} held-out peaks: the middle of each patch, and its centre")
-    return figure
-
-
-def error_distributions(
-    errors: Mapping[str, np.ndarray], marks: Sequence[tuple[float, float]] = ()
-) -> Figure:
-    """Draw the share of peaks within each error in pixels, per method.
-
-    `marks` are published points: error in pixels, percent of peaks.
-    """
-    with sheet(7.5, 4.2, legend=0) as (figure, (axis,)):
-        for number, (method, values) in enumerate(errors.items()):
-            share = 100 * np.arange(1, len(values) + 1) / len(values)
-            axis.plot(np.sort(values), share, label=method, **_LINES[number % len(_LINES)])
-        look = {"linestyle": "none", "marker": "o", "markersize": 8, "color": OKABE_ITO["black"]}
-        axis.plot(*zip(*marks, strict=True), label="published", **look)
-        words = {"xlabel": "error of the centre, pixels", "ylabel": "peaks within that error, %"}
-        axis.set(xlim=(0, 1), ylim=(0, 100), **words)
-        axis.legend(loc="lower right")
-    return figure
-
-
-def loss_curves(frame: pd.DataFrame) -> Figure:
-    """Draw training errors over steps (`braggnn.loss_table`), one line per run."""
-    with sheet(7.5, 3.8, legend=0) as (figure, (axis,)):
-        for number, (method, part) in enumerate(frame.groupby("method", sort=False)):
-            axis.plot(part["step"], part["rms_px"], label=method, **_LINES[number % len(_LINES)])
-        log_axis(axis, "y")
-        unit = "error of the batch, root mean square, pixels"
-        axis.set(xlabel="training step", ylabel=unit)
-        axis.legend(loc="upper right")
     return figure
 
 
@@ -172,23 +126,4 @@ def training_bars(
         log_axis(axis, "x", (20, 50, 100, 200, 500, 1000))
         unit = "seconds to train 500 epochs at batch 512 (logarithmic)"
         axis.set(xlim=(20, 1500), xlabel=unit)
-    return figure
-
-
-def scaling_figure(frame: pd.DataFrame) -> Figure:
-    """Draw the speedup over the number of IPUs (`dataflow.scaling_frame`), one panel per chip."""
-    chips = list(dict.fromkeys(frame["chip"]))
-    options = {"across": len(chips), "legend": 1, "sharey": True}
-    with sheet(4.8 * len(chips), 4.4, **options) as (figure, axes):
-        for axis, chip in zip(axes, chips, strict=True):
-            shown = frame[frame["chip"] == chip]
-            counts = np.array(sorted(shown["ipus"].unique()))
-            axis.plot(counts, counts / counts[0], color=OKABE_ITO["grey"], lw=1, label="ideal")
-            named = shown.groupby("line", sort=False)
-            for look, (line, part) in zip(_SCALING_LOOKS, named, strict=False):
-                axis.plot(part["ipus"], part["speedup"], label=line, **look)
-            log_axis(axis, "x", counts)
-            log_axis(axis, "y", [2.0**power for power in range(-3, 5)])
-            axis.set(title=chip, xlabel="IPUs")
-        axes[0].set_ylabel("speedup of the training")
     return figure

@@ -129,6 +129,16 @@ def goals_frame(errors: Mapping[str, np.ndarray]) -> pd.DataFrame:
     )
 
 
+def distributions(errors: Mapping[str, np.ndarray]) -> dict[str, pd.DataFrame]:
+    """Return the share of peaks within each error, by method, and the published points."""
+    names, shares = ["error_px", "peaks_percent"], []
+    for method, values in errors.items():
+        within = 100 * np.arange(1, len(values) + 1) / len(values)
+        points = np.column_stack([np.sort(values), within])
+        shares.append(pd.DataFrame(points, columns=names).assign(method=method))
+    return {"errors": pd.concat(shares), "published": pd.DataFrame(PUBLISHED, columns=names)}
+
+
 def shown_peaks(
     runs: Sequence[bragg.TrainedBragg], held_out: bragg.Peaks
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:

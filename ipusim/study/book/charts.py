@@ -132,22 +132,6 @@ def log_axis(axis: Axes, side: str, ticks: Sequence[float] = (), *, unit: str = 
         line.set_minor_locator(NullLocator())
 
 
-def lines(
-    axis: Axes,
-    frame: pd.DataFrame,
-    x: str,
-    y: str,
-    *,
-    by: str,
-    looks: Mapping[str, Mapping[str, Any]],
-) -> None:
-    """Draw column `y` over column `x`, from zero, a line for each value of the column `by`."""
-    for name, group in frame.groupby(by, sort=False):
-        axis.plot(group[x], group[y], label=name, **looks[name])
-    axis.set_ylim(bottom=0)
-    axis.set_xticks(sorted(set(frame[x])))
-
-
 @dataclass(frozen=True, slots=True)
 class Panel:
     """Published and predicted values of a table over its column `x`, on one set of axes.
@@ -261,23 +245,6 @@ def grouped_bars(
         start += len(shown) + 1.2
     axis.set_xticks(list(ticks), list(ticks.values()))
     axis.grid(axis="x", visible=False)
-
-
-def forest(
-    axis: Axes,
-    frame: pd.DataFrame,
-    marks: Mapping[str, tuple[str, Mapping[str, Any]]],
-    names: Sequence[object] = (),
-    **interval: Any,
-) -> None:
-    """Draw a line per row, from above: its 80 % interval, if any, and the marks of its columns."""
-    places = np.arange(len(frame))
-    known = frame["low80"].notna().to_numpy()
-    look = {"color": OKABE_ITO["vermilion"], "label": INTERVAL, "linewidth": 1.4} | interval
-    axis.hlines(places[known], frame["low80"][known], frame["high80"][known], **look)
-    for column, (label, mark) in marks.items():
-        axis.plot(frame[column], places, label=label, **(dict(mark) | {"linestyle": "none"}))
-    name_places(axis, names or [""] * len(frame), vertical=True)
 
 
 def lane(axis: Axes, place: float, start: float, duration: float, **look: Any) -> None:

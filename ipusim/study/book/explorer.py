@@ -1,4 +1,4 @@
-"""The tour's what-if: controls that run the simulator, and a figure for where there are none."""
+"""The tour's what-if: controls that run the simulator, and a picture where there are none."""
 
 import html
 import math
@@ -7,8 +7,6 @@ from functools import cache
 from typing import Any
 
 import ipywidgets as widgets
-import pandas as pd
-from matplotlib.figure import Figure
 
 from ipusim.advice import python
 from ipusim.api import simulate
@@ -17,7 +15,6 @@ from ipusim.look import OKABE_ITO
 from ipusim.machine.system import load_system, system_names
 from ipusim.planning import FILLED
 from ipusim.report import Report
-from ipusim.study.book.charts import lines, sheet, system_looks
 from ipusim.study.data.published import load_rows
 from ipusim.workload import zoo
 from ipusim.workload.loading import load_model
@@ -292,29 +289,3 @@ def _curve_svg(curve: Sequence[Point], points: Sequence[Point], here: Point | No
         f"<svg width='{_WIDTH}' height='{_HEIGHT + 8}' role='img' font-size='12'"
         f" fill='currentColor' aria-label='Throughput over the micro-batch'>{''.join(marks)}</svg>"
     )
-
-
-def sweep_panels(frame: pd.DataFrame) -> Figure:
-    """Draw latency and throughput of a sweep over systems and micro-batches.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ipusim.sweep` over system and micro_batch.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        One line per system; runs that do not fit are left out.
-    """
-    panels = {
-        "Latency": ("latency_ms", "ms/batch"),
-        "Throughput": ("throughput_items_per_s", "items/s"),
-    }
-    fitting, looks = frame[frame["fits"]], system_looks(frame["system"])
-    with sheet(9.6, 3.9, across=2) as (figure, axes):
-        for axis, (title, (column, unit)) in zip(axes, panels.items(), strict=True):
-            lines(axis, fitting, "micro_batch", column, by="system", looks=looks)
-            axis.set(title=title, ylabel=unit, xlabel="micro-batch, items per IPU")
-            axis.set_xticks(sorted(set(frame["micro_batch"])))
-    return figure

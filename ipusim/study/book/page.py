@@ -20,6 +20,7 @@ from ipusim.study.verdicts.summary import Verdict, verdict_on
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Data = pd.DataFrame | Mapping[str, pd.DataFrame]
 NOTEBOOK_DPI = 105
 """Coarser than the saved files: a committed notebook carries its pictures with it."""
 
@@ -90,7 +91,6 @@ class Page:
             If the file cannot be written.
         """
         spec = self._named("tables", name)
-        spec = self._named("tables", spec["like"]) | spec if "like" in spec else spec
         if not isinstance(data, Table):
             look = {
                 "caption": spec.get("caption", "").format(rows=len(data), **words),
@@ -102,15 +102,16 @@ class Page:
         save_table(data.frame, name, self.output_dir)
         return data
 
-    def figure(self, name: str, figure: Figure, *, alt: str = "", **words: object) -> Picture:
+    def figure(self, name: str, data: Figure | Data, *, alt: str = "", **words: object) -> Picture:
         """Show a figure and save it as ``figures/<name>.png`` and ``.svg``.
 
         Parameters
         ----------
         name : str
-            A figure of the study in data/studies, which says in words what it shows.
-        figure : matplotlib.figure.Figure
-            The drawing.
+            A figure of the study in data/studies, which says in words what it shows and, for
+            tables, how they are drawn (`ipusim.study.book.drawing`).
+        data : matplotlib.figure.Figure, pandas.DataFrame or mapping of str to pandas.DataFrame
+            The drawing, or the table to draw, or several by name.
         alt : str
             What it shows, instead of those words.
         **words
@@ -121,11 +122,17 @@ class Page:
         UnknownNameError
             If the study has no such figure.
         StudyError
-            If the files cannot be written.
+            If there is nothing to draw, a column is missing, or the files cannot be written.
         """
-        description = alt or self._named("figures", name)
-        save_figure(figure, name, self.output_dir)
-        return Picture(figure, description.format(**words))
+        from ipusim.study.book.drawing import drawn  # matplotlib takes half a second to import
+
+        spec = {} if alt else self._named("figures", name)
+        spec = {"alt": spec} if isinstance(spec, str) else spec
+        if isinstance(data, pd.DataFrame | Mapping):
+            tables = {name: data} if isinstance(data, pd.DataFrame) else data
+            data = drawn(spec, tables, self._spec.get("looks", {}))
+        save_figure(data, name, self.output_dir)
+        return Picture(data, (alt or spec["alt"]).format(**words))
 
     def verdict(self, *frames: pd.DataFrame) -> Verdict:
         """Show what the page comes to, and save it as ``tables/<study>_verdict.csv``.
@@ -152,7 +159,8 @@ class Page:
         entries = self._spec.get(kind, {})
         if name not in entries:
             raise unknown_name(f"{kind.removesuffix('s')} of {self.study}", name, entries)
-        return entries[name]
+        entry = entries[name]
+        return self._named(kind, entry["like"]) | entry if "like" in entry else entry
 
 
 def _defaults(notebook: str) -> dict[str, Any]:

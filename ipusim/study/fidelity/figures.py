@@ -9,17 +9,14 @@ from matplotlib.figure import Figure
 from ipusim.errors import StudyError
 from ipusim.study.book.charts import (
     OKABE_ITO,
-    SERIES,
-    agreement,
     log_axis,
     name_places,
     ratio_axis,
     sheet,
 )
 from ipusim.study.data.published import rows_by_id
-from ipusim.study.fidelity.ledger import PAIR_PERCENT, time_errors
+from ipusim.study.fidelity.ledger import time_errors
 from ipusim.study.predict import TIERS
-from ipusim.study.verdicts.errors import HIT_PERCENT
 
 NAMED_PERCENT = 12.0
 """Series whose slowdown is missed by more are named in `slowdowns`."""
@@ -65,100 +62,30 @@ def errors_by_family(frame: pd.DataFrame) -> Figure:
     return figure
 
 
-def errors_by_tier(frame: pd.DataFrame) -> Figure:
-    """Draw the share of rows of `verdicts` within an error, for each tier, by mode.
+def errors_by_tier(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the share of rows of `verdicts` within each error, by mode and tier.
 
     These are cumulative distributions on the rows that all tiers predict.
     """
-    with sheet(9.2, 3.8, across=2, sharey=True) as (figure, axes):
-        for axis, mode in zip(axes, _MODE_MARKS, strict=True):
-            used = time_errors(frame[frame["mode"] == mode])
-            used = used.dropna(subset=list(TIERS))
-            for tier in TIERS:
-                errors = np.sort(100 * (used[tier] / used["published"] - 1).abs())
-                share = 100 * np.arange(1, len(errors) + 1) / max(1, len(errors))
-                axis.step(errors, share, where="post", label=tier, **SERIES[tier] | {"marker": ""})
-            axis.axvline(HIT_PERCENT, color=OKABE_ITO["green"], linewidth=0.9)
-            axis.axhline(50, color=OKABE_ITO["grey"], linewidth=0.7)
-            log_axis(axis, "x")
-            title = f"{mode}, {len(used)} rows"
-            axis.set(xlim=(0.5, 1000), xlabel="absolute error, % (log scale)", title=title)
-        axes[0].set_ylabel("rows within that error, %")
-    return figure
+    shares = []
+    for mode, used in time_errors(frame).dropna(subset=list(TIERS)).groupby("mode"):
+        for tier in TIERS:
+            errors = np.sort(100 * (used[tier] / used["published"] - 1).abs())
+            share = 100 * np.arange(1, len(errors) + 1) / len(errors)
+            table = {"error_percent": errors, "share_percent": share}
+            shares.append(pd.DataFrame(table).assign(mode=mode, tier=tier, count=len(used)))
+    return pd.concat(shares, ignore_index=True)
 
 
-def intervals_of_rows(frame: pd.DataFrame) -> Figure:
-    """Draw every interval of `verdicts` around its published value, one column per kind of run.
-
-    Rows are sorted by error; an interval that misses the published value is drawn in another colour
-    and thicker. A StudyError without intervals.
-    """
+def intervals_of_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return every interval of `verdicts` over its published value, by kind of run and error."""
     used = frame[frame["low80"].notna() & frame["published"].gt(0)]
-    if used.empty:
-        raise StudyError("No row has an interval: run 'ipusim calibrate'.")
-    kinds = list(dict.fromkeys(used["kind"]))
-    with sheet(4.0 * len(kinds) + 1.2, 5.2, across=len(kinds)) as (figure, axes):
-        for axis, kind in zip(axes, kinds, strict=True):
-            own = used[used["kind"] == kind]
-            scaled = own[["low80", "calibrated", "high80"]].div(own["published"], axis=0)
-            scaled = scaled.sort_values("calibrated", kind="stable").reset_index(drop=True)
-            inside = (scaled["low80"] <= 1) & (scaled["high80"] >= 1)
-            for chosen, colour, width, label in (
-                (inside, "sky", 1.2, "holds the published value"),
-                (~inside, "vermilion", 2.2, "does not"),
-            ):
-                part = scaled[chosen]
-                look = {"color": OKABE_ITO[colour], "linewidth": width, "label": label}
-                axis.hlines(part.index, part["low80"], part["high80"], **look)
-            black = OKABE_ITO["black"]
-            axis.plot(scaled["calibrated"], scaled.index, ".", color=black, markersize=3)
-            axis.axvline(1.0, color=black, linewidth=0.9)
-            log_axis(axis, "x", (0.25, 0.5, 1, 2, 4))
-            axis.set(xlim=(0.2, 5), yticks=[], xlabel="predicted / published")
-            axis.set_title(f"{kind}: {inside.sum()} of {len(own)}", fontsize=10)
-    return figure
-
-
-def ablation_bars(summary: pd.DataFrame) -> Figure:
-    """Draw the mean error with every mechanism and without each (`ablation_summary`), by mode."""
-    modes = list(dict.fromkeys(summary["mode"]))
-    with sheet(9.2, 3.9, across=len(modes)) as (figure, axes):
-        for axis, mode in zip(axes, modes, strict=True):
-            own = summary[summary["mode"] == mode]
-            places, without = np.arange(len(own)), own["without_mean_abs_percent"]
-            orange = {"color": OKABE_ITO["orange"], "height": 0.62}
-            axis.barh(places, without, label="switched off", **orange)
-            blue = {"marker": "D", "linestyle": "none", "color": OKABE_ITO["blue"]}
-            label = "as modelled, on the same rows"
-            axis.plot(own["with_mean_abs_percent"], places, label=label, **blue)
-            lines = zip(own["mechanism"], own["rows"], strict=True)
-            name_places(axis, [f"{name} ({rows} rows)" for name, rows in lines], vertical=True)
-            axis.set(xlabel="mean absolute error of time, %", title=mode)
-    return figure
-
-
-def pairs_scatter(pairs: pd.DataFrame) -> Figure:
-    """Draw published against predicted ratios of Bow over Classic (`bow_pairs`).
-
-    There is one mark per pair, with the band of 10 % and the ratio of the clocks. A StudyError
-    without pairs.
-    """
-    if pairs.empty:
-        raise StudyError("No run was published on both chips: there is nothing to compare.")
-    both = pairs[["published_ratio", "predicted_ratio"]]
-    ends = (0.9 * float(both.min().min()), 1.1 * float(both.max().max()))
-    with sheet(5.6, 5.0, legend=0) as (figure, (axis,)):
-        agreement(axis, ends, (PAIR_PERCENT,))
-        for mode, mark in _MODE_MARKS.items():
-            own = pairs[pairs["mode"] == mode]
-            axis.plot(own["published_ratio"], own["predicted_ratio"], label=mode, **mark)
-        clock = float(pairs["clock_ratio"].median())
-        dotted = {"color": OKABE_ITO["grey"], "linestyle": ":", "linewidth": 1.2}
-        axis.axhline(clock, label="ratio of clocks", **dotted)
-        words = {"xlabel": "published, Bow / Classic", "ylabel": "predicted, Bow / Classic"}
-        axis.set(title=f"{len(pairs)} runs on both chips", **words)
-        axis.legend(loc="upper left")
-    return figure
+    ends = {name: used[name] / used["published"] for name in ("low80", "calibrated", "high80")}
+    kinds = pd.Categorical(used["kind"], used["kind"].unique())
+    shown = used.assign(**ends, kind=kinds).sort_values(["kind", "calibrated"], kind="stable")
+    shown["inside"] = (shown["low80"] <= 1) & (shown["high80"] >= 1)
+    held = shown.groupby("kind", observed=True)["inside"]
+    return shown.assign(held=held.transform("sum"), count=held.transform("size"))
 
 
 def slowdowns(scaling: pd.DataFrame) -> Figure:

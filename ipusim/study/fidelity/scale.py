@@ -5,11 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from ipusim.api import simulate
 from ipusim.machine import System, load_system
-from ipusim.study.book.charts import OKABE_ITO, log_axis, sheet
 
 REDUCED = "gradient all-reduce"
 DOUBLINGS = tuple(2**power for power in range(17))
@@ -84,24 +82,3 @@ def _of_size(sold: System, ipus: int) -> System:
     size = max(ipus, sold.ipus_per_machine)
     servers = max(1, sold.host_servers_max * size // sold.ipus)
     return replace(sold, ipus=size, host_servers=servers, host_servers_max=servers)
-
-
-def scale_figure(frame: pd.DataFrame) -> Figure:
-    """Draw time per step, share of the all-reduce and power over the chips of `scale_table`."""
-    panels = {
-        "step_ms": ("Time per step", "ms (log scale)"),
-        "all_reduce_percent": ("All-reduce", "% of the step"),
-        "power_kw": ("Power of the machines", "kW (log scale)"),
-    }
-    beyond = frame.loc[~frame["exists"], "ipus"]
-    with sheet(10.4, 3.6, across=len(panels)) as (figure, axes):
-        for axis, (column, (title, unit)) in zip(axes, panels.items(), strict=True):
-            look = {"marker": "o", "markersize": 3.5, "color": OKABE_ITO["blue"]}
-            axis.plot(frame["ipus"], frame[column], label="simulated", **look)
-            if not beyond.empty:
-                axis.axvspan(beyond.min(), beyond.max(), color="0.9", label="no such system exists")
-            log_axis(axis, "x", (1, 16, 256, 4096, 65536))
-            if "log" in unit:
-                log_axis(axis, "y")
-            axis.set(title=title, xlabel="IPUs (log scale)", ylabel=unit)
-    return figure

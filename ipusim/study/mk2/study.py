@@ -6,13 +6,10 @@ What stands behind a claim is in ``data/runs/claims_mk2.toml``; `ipusim.study.cl
 from collections.abc import Sequence
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from ipusim.api import simulate
-from ipusim.errors import StudyError
 from ipusim.runtime.gpu.step import simulate_gpu
 from ipusim.study import claims as engine
-from ipusim.study.book.charts import OKABE_ITO, forest, log_axis, sheet
 from ipusim.study.claims import AT_LEAST, Part, load_specs
 from ipusim.study.data.published import PublishedRow, load_claims
 from ipusim.study.data.runs import load_run
@@ -129,36 +126,12 @@ def _words(part: Part | None) -> str:
     return " ".join(str(value) for gpu in gpus for value in gpu.values())
 
 
-def claims_figure(frame: pd.DataFrame) -> Figure:
-    """Draw the ratios: claimed, predicted with its interval, and with published numbers.
-
-    One line per claim on a logarithmic axis; an arrow marks a claim that is a lower bound. A
-    StudyError if no ratio is predicted.
-    """
+def drawn_ratios(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return `ratios` with a name for each, and the end of an arrow where a claim only bounds."""
     shown = ratios(frame)
-    if shown.empty:
-        raise StudyError("No ratio of the blog is predicted: there is nothing to draw.")
-    grey, red, blue = (OKABE_ITO[name] for name in ("grey", "vermilion", "blue"))
-    hollow = {"marker": "s", "markersize": 7.5, "fillstyle": "none", "color": red}
-    marks = {
-        "against_bare_gpu": (
-            "GPU without software",
-            {"marker": "|", "markersize": 11, "color": grey},
-        ),
-        "predicted": ("predicted", hollow),
-        "from_published": ("published on both sides", {"marker": "^", "color": blue}),
-        "claimed": ("claimed", {"marker": "o", "color": "black", "zorder": 4}),
-    }
-    with sheet(9.2, 1.6 + 0.42 * len(shown), legend=5) as (figure, (axis,)):
-        forest(axis, shown, marks, [_name(claim) for claim in shown.to_dict("records")])
-        log_axis(axis, "x", unit="x")
-        for place, claim in enumerate(shown.to_dict("records")):
-            if claim["qualifier"].startswith(AT_LEAST):
-                ends = {"xy": (1.28 * claim["claimed"], place), "xytext": (claim["claimed"], place)}
-                axis.annotate("", **ends, arrowprops={"arrowstyle": "->", "color": "black"})
-        title, unit = "The ratios of the MK2 blog", "IPU system over GPU (log scale)"
-        axis.set(title=title, xlabel=unit)
-    return figure
+    name = shown["model"] + ", " + shown["task"] + ", " + shown["metric"].str.split(" ").str[0]
+    beyond = (1.28 * shown["claimed"]).where(shown["qualifier"].str.startswith(AT_LEAST))
+    return shown.assign(name=name, beyond=beyond)
 
 
 def lstm_curve(batches: Sequence[int] = (1, 4, 16, 64)) -> pd.DataFrame:
@@ -179,27 +152,3 @@ def lstm_curve(batches: Sequence[int] = (1, 4, 16, 64)) -> pd.DataFrame:
     frame = pd.DataFrame(lines, columns=["side", "batch", "latency_ms", "throughput"])
     frame["latency_ms"] *= 1e3
     return frame.sort_values(["side", "batch"], ignore_index=True)
-
-
-def lstm_figure(curve: pd.DataFrame) -> Figure:
-    """Draw throughput over latency of `lstm_curve`, a mark per batch."""
-    looks = (
-        {"color": OKABE_ITO["grey"], "marker": "v"},
-        {"color": OKABE_ITO["blue"], "marker": "s"},
-    )
-    with sheet(7.0, 4.2) as (figure, (axis,)):
-        for look, (side, part) in zip(looks, curve.groupby("side", sort=False), strict=True):
-            axis.plot(part["latency_ms"], part["throughput"], label=side, **look)
-            for line in part.itertuples():
-                place = (line.latency_ms, line.throughput)
-                offset = {"xytext": (6, -10), "textcoords": "offset points", "fontsize": 8}
-                axis.annotate(f"{line.batch}", place, **offset)
-        log_axis(axis, "y")
-        title = "Two-layer LSTM: throughput over latency, batches in figures"
-        axis.set(title=title, xlabel="latency, ms", ylabel="items/s (log scale)", xlim=(0, None))
-    return figure
-
-
-def _name(claim: dict[str, str]) -> str:
-    kind = claim["metric"].split(" ")[0]
-    return f"{claim['model']}, {claim['task']}, {kind}"

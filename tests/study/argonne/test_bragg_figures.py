@@ -5,8 +5,12 @@ import pandas as pd
 import pytest
 
 from ipusim.errors import StudyError
+from ipusim.study import book
 from ipusim.study.argonne import braggnn as bragg
-from ipusim.study.argonne.figures import error_distributions, loss_curves, peaks_with_centres
+from ipusim.study.argonne.figures import peaks_with_centres
+from ipusim.study.argonne.training import distributions
+
+PAGE = book.open("argonne")
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +42,7 @@ def test_too_few_patches_or_too_many_methods(patches):
 
 def test_distributions_end_at_all_peaks():
     errors = {"a": np.array([0.3, 0.1]), "b": np.array([0.2, 0.4, 0.6])}
-    figure = error_distributions(errors, [(0.29, 75), (0.57, 95)])
+    figure = PAGE.figure("bragg_distribution", distributions(errors)).figure
     lines = figure.axes[0].get_lines()
     assert list(lines[0].get_xdata()) == [0.1, 0.3]
     assert list(lines[0].get_ydata()) == [50, 100]
@@ -49,5 +53,5 @@ def test_loss_curves_have_one_line_per_run():
     frame = pd.DataFrame(
         {"method": ["a", "a", "b"], "step": [10, 20, 10], "rms_px": [2.0, 1.0, 1.5]}
     )
-    lines = loss_curves(frame).axes[0].get_lines()
+    lines = PAGE.figure("bragg_losses", frame).figure.axes[0].get_lines()
     assert [list(line.get_ydata()) for line in lines] == [[2.0, 1.0], [1.5]]

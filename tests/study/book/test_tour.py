@@ -9,7 +9,7 @@ import pytest
 import ipusim
 from ipusim.errors import ConfigError, UnknownNameError
 from ipusim.study import book
-from ipusim.study.book.explorer import FALLBACK, Explorer, published, sweep_panels
+from ipusim.study.book.explorer import FALLBACK, Explorer, published
 
 GOOD = {"model": "resnet18", "systems": ["C2"], "micro_batches": [1, 2]}
 STEP_SECONDS = 0.1
@@ -139,6 +139,6 @@ def test_a_run_that_does_not_fit_is_not_drawn():
             "fits": [True, False, True],
         }
     )
-    axes = sweep_panels(frame).axes
+    axes = book.open("tour").figure("tour_sweep", frame, model="m").figure.axes
     lines = {line.get_label(): list(line.get_ydata()) for line in axes[0].lines}
     assert lines == {"C2": [1.0], "Bow-2000": [0.5]}

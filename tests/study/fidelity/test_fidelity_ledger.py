@@ -136,13 +136,19 @@ def test_summaries_and_figures_are_of_all_rows(frame):
     assert layers[["median_percent", "mean_percent"]].notna().any(axis=1).all()
     for figure in (
         fidelity_figures.errors_by_family(frame),
-        fidelity_figures.errors_by_tier(frame),
-        fidelity_figures.intervals_of_rows(frame),
-        fidelity_figures.pairs_scatter(pairs),
         fidelity_figures.slowdowns(scaling),
         results_figures.published_and_predicted(frame, "inference"),
         results_figures.little_figure(),
     ):
+        assert figure.axes[0].get_title(loc="left")
+    tiers = fidelity_figures.errors_by_tier(frame)
+    assert tiers.groupby(["mode", "tier"])["share_percent"].max().eq(100).all()
+    intervals = fidelity_figures.intervals_of_rows(frame)
+    assert (intervals["held"] <= intervals["count"]).all()
+    page = book.open("fidelity")
+    drawn = {"tiers": tiers, "intervals": intervals, "pairs": pairs}
+    for name, table in drawn.items():
+        figure = page.figure(f"fidelity_{name}", table).figure
         assert figure.axes[0].get_title(loc="left")
 
 
@@ -205,5 +211,8 @@ def test_bad_parameters_of_the_fidelity_notebook(given, says):
 def test_nothing_to_draw_is_said(frame):
     with pytest.raises(StudyError):
         fidelity_figures.errors_by_family(frame[frame["status"] != PREDICTED])
-    with pytest.raises(StudyError):
-        fidelity_figures.pairs_scatter(fidelity.bow_pairs(frame.head(3)))
+    page = book.open("fidelity")
+    with pytest.raises(StudyError, match="published on both chips"):
+        page.figure("fidelity_pairs", fidelity.bow_pairs(frame.head(3)))
+    with pytest.raises(StudyError, match="ipusim calibrate"):
+        page.figure("fidelity_intervals", fidelity_figures.intervals_of_rows(frame.head(0)))

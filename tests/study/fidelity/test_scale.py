@@ -5,7 +5,8 @@ import tracemalloc
 
 import pytest
 
-from ipusim.study.fidelity.scale import ASSUMPTIONS, scale_figure, scale_table
+from ipusim.study import book
+from ipusim.study.fidelity.scale import ASSUMPTIONS, scale_table
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,8 @@ def test_a_step_on_all_of_them_takes_less_than_a_second_and_no_memory(frame):
 
 
 def test_the_figure_shades_what_does_not_exist(frame):
-    figure = scale_figure(frame)
+    page = book.open("fidelity")
+    figure = page.figure("fidelity_scale", frame).figure
     assert [axis.get_ylabel() for axis in figure.axes][1] == "% of the step"
     assert all(axis.patches for axis in figure.axes)
-    assert not scale_figure(frame.iloc[:3]).axes[1].patches
+    assert not page.figure("fidelity_scale", frame.iloc[:3]).figure.axes[1].patches

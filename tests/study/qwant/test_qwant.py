@@ -178,7 +178,8 @@ def test_block_bars_reach_the_time_of_the_block(profiles):
 
 def test_what_if_draws_every_system_and_measurement(frame):
     others = qwant.what_if(["C2", "IPU-M2000", "Bow-2000"], [1])
-    figure = qwant_figures.what_if_panels(others, qwant.published_points(frame))
+    tables = qwant_figures.what_if_tables(others, qwant.published_points(frame))
+    figure = book.open("qwant").figure("qwant_what_if", tables).figure
     labels = {line.get_label() for line in figure.axes[1].lines}
     assert labels == {"C2", "IPU-M2000", "Bow-2000", "C2, published"}
     # another set-up has a panel of its own
@@ -188,7 +189,8 @@ def test_what_if_draws_every_system_and_measurement(frame):
 
 def test_measured_layers_mark_the_vertex():
     rows = evidence.mk1_layer_rows()
-    figure = qwant_figures.measured_layers(rows)
+    drawing = book.open("qwant").figure("qwant_mk1_layers", qwant_figures.measured_layers(rows))
+    figure = drawing.figure
     drawn = sum(
         len(line.get_xdata()) for line in figure.axes[0].lines if "stage" in line.get_label()
     )

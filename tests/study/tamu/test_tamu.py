@@ -10,7 +10,7 @@ from ipusim.errors import ConfigError, UnknownNameError
 from ipusim.machine.system import load_system
 from ipusim.study import audit, book
 from ipusim.study.book import charts as figures
-from ipusim.study.book.catalogue import select_studies, study_parameters
+from ipusim.study.book.catalogue import load_spec, select_studies, study_parameters
 from ipusim.study.data.runs import load_run
 from ipusim.study.tamu import (
     breakdown as tamu_inside,
@@ -388,30 +388,39 @@ def test_figures_show_what_they_are_given(frame, parts, tensorflow_bars):
     work = {table: audit.tamu_work(table) for table in audit.WORK_TABLES}
     drawn = {
         "Throughput of one IPU": tamu_figures.micro_batch_panels(tamu.one_ipu_rows(frame)),
-        "A micro-batch on every IPU": tamu_figures.step_parts(parts),
-        "Efficiency against one IPU": tamu_figures.scaling_efficiency(line, scaling),
-        "The fullest tile of one GC200, ResNet-50 training": (
-            tamu_figures.memory_over_micro_batch(memory)
-        ),
-        "Figure 2": tamu_figures.accelerator_bars(tensorflow_bars, "Figure 2"),
-        "ResNet-50 training by the quoted design powers": tamu_figures.watts(
-            tamu_gpus.per_watt({"tensorflow": tensorflow_bars})
-        ),
-        "Table 3: median 1,531,880 images": tamu_figures.work_audit(work),
     }
+    watts = tamu_figures.watts(tamu_gpus.per_watt({"tensorflow": tensorflow_bars}))
+    page, figure2 = book.open("tamu"), "Figure 2: ResNet-50, TensorFlow 1.15, mixed precision"
+    for title, name, tables in (
+        ("A micro-batch on every IPU", "parts", parts),
+        ("Efficiency against one IPU", "scaling", tamu_figures.scaling_tables(line, scaling)),
+        (
+            "The fullest tile of one GC200, ResNet-50 training",
+            "memory",
+            tamu_figures.tile_memory(memory),
+        ),
+        (figure2, "figure2", tamu_figures.accelerators(tensorflow_bars)),
+        ("ResNet-50 training by the quoted design powers", "per_watt", watts),
+        ("Table 3: median 1,531,880 images", "audit", tamu_figures.work_audit(work)),
+    ):
+        drawn[title] = page.figure(f"tamu_{name}", tables).figure
     for title, figure in drawn.items():
         axes = figure.get_axes()
         assert axes[0].get_title(loc="left") == title
         assert all(axis.get_xlabel() or axis.get_ylabel() for axis in axes)
         assert figure.legends
         figure.canvas.draw()
-    bars = drawn["Figure 2"].get_axes()[0].patches
+    bars = drawn[figure2].get_axes()[0].patches
     assert len(bars) == len(tensorflow_bars)
 
 
 def test_parts_and_platforms_can_be_told_apart():
     parts = {name: figures.PARTS[name] for name in tamu_inside.PARTS}
-    for looks in (parts, figures.PHASES, tamu_figures.PLATFORM_LOOK, tamu_figures.SERIES_LOOK):
+    own = load_spec("tamu")["looks"]
+    platforms, series = own["platforms"], own["scaling"]
+    assert list(platforms) == [tamu_gpus.IPU, *tamu_gpus.PLATFORMS.values()]
+    assert list(series) == list(tamu_scaling.SERIES_NAMES.values())
+    for looks in (parts, figures.PHASES, platforms, series):
         assert len({tuple(sorted(look.items())) for look in looks.values()}) == len(looks)
     published = figures.SERIES["published"]["color"]
-    assert published not in {look["color"] for look in tamu_figures.PLATFORM_LOOK.values()}
+    assert published not in {look["color"] for look in platforms.values()}
