@@ -7,7 +7,7 @@ their time is the matter of a `Schedule`, which knows what waits for what.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ipusim.errors import ConfigError
@@ -33,8 +33,10 @@ class Work:
         return self.seconds + costs.exchange_cycles * self.exchanges / self.clock_hz
 
     def __add__(self, other: Work) -> Work:
-        return replace(
-            self, seconds=self.seconds + other.seconds, exchanges=self.exchanges + other.exchanges
+        return Work(
+            seconds=self.seconds + other.seconds,
+            exchanges=self.exchanges + other.exchanges,
+            clock_hz=self.clock_hz,
         )
 
 

@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ipusim.compiler import memory
 from ipusim.compiler.program import LoweredOp, Program
@@ -58,7 +59,7 @@ def fullest(stages: tuple[Stage, ...]) -> memory.Memory:
     return max((stage.memory for stage in stages), key=lambda used: used.peak_tile_bytes)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Partitioned:
     """A lowered graph and the stage of every operator."""
 
@@ -73,8 +74,9 @@ class Partitioned:
         """Chips of the replica."""
         return len(set(self.stage_ipus))
 
+    @cached_property
     def works(self) -> tuple[list[Work], list[Work]]:
-        """Return what every stage computes, forward and backward.
+        """What every stage computes, forward and backward.
 
         What the chip does with data as they arrive belongs to the first stage.
         """
@@ -140,7 +142,7 @@ class Partitioned:
         Optimiser state on the chips of the replica, `resident_bytes` together, is shared out like
         the parameters.
         """
-        forward, backward = self.works()
+        forward, backward = self.works
         stages = range(len(self.stage_ipus))
         own = [
             tuple(op for op in self.graph.ops if self.stage_of[op.name] == stage)

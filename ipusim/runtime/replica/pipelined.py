@@ -151,7 +151,7 @@ def _cut(compiled: Compiled, placed: Placed, resident_bytes: int) -> _Cut:
     cut = partition(compiled, splits, stage_ipus)
     in_flight = micro_batches_in_flight(len(stage_ipus), schedule, framework)
     updates = updates_by_chip(compiled.update, cut.owners(), cut.ipus)
-    forward, backward = cut.works()
+    forward, backward = cut.works
     return _Cut(
         forward=tuple(forward),
         backward=tuple(backward),

@@ -79,7 +79,7 @@ def staged_inference(compiled: Compiled, config: RunConfig) -> Replica:
             "does not have: use 'grouped' (pipelined) or 'sequential' (one stage after another)."
         )
     cut = partition(compiled, config.pipeline_splits, config.stage_ipus)
-    forward, _ = cut.works()
+    forward, _ = cut.works
     sizes, _ = cut.boundary_bytes()
     in_turn = config.schedule == "sequential"
     if in_turn:

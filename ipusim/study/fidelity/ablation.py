@@ -62,9 +62,12 @@ def no_sync(program: Program, chip: Chip) -> Program:
 
 
 def _without(program: Program, phase: str) -> Program:
+    takes = attrgetter(phase)
     return Program(
         tuple(
             replace(op, steps=tuple(_zeroed(step, phase) for step in op.steps))
+            if any(map(takes, op.steps))
+            else op
             for op in program.ops
         )
     )

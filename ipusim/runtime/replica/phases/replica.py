@@ -167,7 +167,7 @@ def _compute(plan: PhasePlan) -> tuple[Work, ...]:
     """Return what every phase computes in one pass."""
     clock = plan.cut.chip.clock_hz
     result = [Work(seconds=0.0, exchanges=0, clock_hz=clock) for _ in range(plan.count)]
-    for numbers, works in zip((plan.forward, plan.backward), plan.cut.works(), strict=True):
+    for numbers, works in zip((plan.forward, plan.backward), plan.cut.works, strict=True):
         for number, own in zip(numbers, works, strict=False):
             result[number] += replace(
                 own,
@@ -242,7 +242,7 @@ def _gathers(plan: PhasePlan) -> tuple[int, ...]:
 def _stages(plan: PhasePlan) -> tuple[Stage, ...]:
     """Return every forward phase with its backward part, in the fuller of the two."""
     memories = phase_memories(plan)
-    forward, backward = plan.cut.works()
+    forward, backward = plan.cut.works
     first_op: dict[int, str] = {}
     for op in plan.cut.graph.ops:
         first_op.setdefault(plan.cut.stage_of[op.name], op.name)
