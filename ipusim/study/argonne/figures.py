@@ -1,4 +1,4 @@
-"""Figures of the Argonne study: Bragg peaks, training, lanes of a dataflow, time to train."""
+"""Figures of the Argonne study: Bragg peaks, lanes of a dataflow, what the time to train draws."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from ipusim.errors import StudyError
 from ipusim.study.argonne.dataflow import GpuRun
 from ipusim.study.argonne.timeline import FIRST_DRAWN, lane_shares
-from ipusim.study.book.charts import OKABE_ITO, lane, log_axis, name_places, sheet
+from ipusim.study.book.charts import OKABE_ITO, lane, sheet
 
 SLIDES_CHIP = "GC200"
 """The chip of the slides, which say Mk2."""
@@ -96,34 +96,28 @@ def timelines_figure(timelines: Mapping[str, pd.DataFrame], *, window_ms: float 
     return figure
 
 
-def training_bars(
+def time_to_train(
     frame: pd.DataFrame,
     boards: Sequence[GpuRun],
     *,
     published_s: Mapping[str, tuple[float, float]],
     goal_s: float,
-) -> Figure:
-    """Draw the time of 500 epochs, predicted for GPUs and dataflows (`dataflow_frame`).
+) -> dict[str, pd.DataFrame]:
+    """Return the seconds of 500 epochs on GPUs and in dataflows (`dataflow_frame`).
 
     `published_s` are the seconds that follow from the slides for a board or the name of a dataflow,
-    as two ends (equal ones are one value), `goal_s` is the slides' goal.
+    as two ends (equal ones are one value), a line for each in their table; `goal_s` is the slides'
+    goal.
     """
-    colours = {"GC200": "green", "Bow": "blue"}
-    rows = [(f"{run.board}, stock loader", run.training_s, "purple", run.board) for run in boards]
-    for line in frame.itertuples():
-        key = line.flow if line.chip == SLIDES_CHIP else ""
-        rows.append((f"{line.chip}, {line.title}", line.training_s, colours[line.chip], key))
-    with sheet(9.6, 0.42 * len(rows) + 1.3, legend=2) as (figure, (axis,)):
-        for place, (_, seconds, colour, key) in enumerate(rows):
-            axis.barh(place, seconds, height=0.6, color=OKABE_ITO[colour], alpha=0.85)
-            axis.text(21, place, f"{seconds:.0f} s", va="center", fontsize=9, color="white")
-            if key in published_s:
-                look = {"color": OKABE_ITO["black"], "marker": "|", "markersize": 15}
-                label = "from the slides, 800 s being a V100's"
-                axis.plot(published_s[key], [place, place], label=label, **look)
-        axis.axvline(goal_s, color=OKABE_ITO["vermilion"], linestyle="--", label="goal: 2 minutes")
-        name_places(axis, [row[0] for row in rows], vertical=True)
-        log_axis(axis, "x", (20, 50, 100, 200, 500, 1000))
-        unit = "seconds to train 500 epochs at batch 512 (logarithmic)"
-        axis.set(xlim=(20, 1500), xlabel=unit)
-    return figure
+    on_gpus = [(f"{run.board}, stock loader", run.training_s, "GPU", run.board) for run in boards]
+    chips = zip(frame["chip"], frame["title"], frame["training_s"], frame["flow"], strict=True)
+    on_ipus = [
+        (f"{chip}, {title}", seconds, chip, flow if chip == SLIDES_CHIP else "")
+        for chip, title, seconds, flow in chips
+    ]
+    bars = pd.DataFrame([*on_gpus, *on_ipus], columns=["name", "training_s", "chip", "key"])
+    ends = [
+        (place, end) for place, key in enumerate(bars["key"]) for end in published_s.get(key, ())
+    ]
+    bars = bars.assign(written_at=21, goal_s=goal_s)
+    return {"bars": bars, "slides": pd.DataFrame(ends, columns=["bar", "s"])}

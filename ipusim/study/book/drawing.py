@@ -97,7 +97,8 @@ def _draw(axis: Axes, mark: Spec, tables: Tables, looks: Spec, column: str) -> N
         return
     groups = [("", rows)]
     if "by" in mark:
-        groups = rows[rows[mark["by"]].isin(styles)].groupby(mark["by"], sort=False)
+        named = rows[rows[mark["by"]].isin(styles)] if styles else rows
+        groups = named.groupby(mark["by"], sort=False)
     for name, own in groups:
         look = _coloured({**styles.get(name, {}), **options})
         if own.empty:

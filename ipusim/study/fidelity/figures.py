@@ -1,4 +1,4 @@
-"""Figures of the ledger: errors by family, by tier and by mechanism; intervals; pairs of chips."""
+"""Figures of the ledger, and what those draw that data/studies describes."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Figures of the Qwant study: inside a prediction, measured layers, power, other machines."""
+"""Figures of the Qwant study, and what those draw that data/studies describes."""
 
 from collections.abc import Mapping
 

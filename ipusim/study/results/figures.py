@@ -1,4 +1,4 @@
-"""Figures of the notebook on the results page."""
+"""The figure of the results page, and what its other figure draws."""
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,6 @@ from ipusim.study.book.charts import (
     OKABE_ITO,
     SERIES,
     log_axis,
-    name_places,
     sheet,
 )
 
@@ -71,29 +70,11 @@ def _draw_shares(axis: Axes, own: pd.DataFrame, places: pd.Series) -> None:
     axis.grid(axis="y", visible=False)
 
 
-def little_figure() -> Figure:
-    """Draw the batches in flight of every row with a latency, by framework.
-
-    There is one mark per row; a cross where the printed batch is wrong and gives another number.
-    """
-    frame = little_rows()
-    names = sorted(set(frame["framework"]))
-    look = {"fillstyle": "none", "markersize": 4.5, "linestyle": "none"}
-    with sheet(9.2, 3.8) as (figure, (axis,)):
-        for place, name in enumerate(names):
-            own = frame[frame["framework"] == name]
-            heights = place - 0.25 * np.sin(2.4 * np.arange(len(own)))
-            wrong = own["label_differs"].to_numpy()
-            run = {"marker": "o", "color": OKABE_ITO["blue"], "label": "batch as run"}
-            axis.plot(own["batches_as_run"], heights, **look | run)
-            printed = {"marker": "x", "color": OKABE_ITO["vermilion"]}
-            printed |= {"label": "printed batch, where wrong"}
-            by_label = own["batches_by_printed_label"][wrong]
-            axis.plot(by_label, heights[wrong], **look | printed)
-        for whole in (1, 3, 5):
-            axis.axvline(whole, color=OKABE_ITO["grey"], linewidth=0.8, linestyle=":")
-        log_axis(axis, "x", (0.1, 0.25, 0.5, 1, 2, 3, 5, 7))
-        name_places(axis, names, vertical=True)
-        title = "What the latency column measures depends on the framework"
-        axis.set(xlabel="batches in flight (log scale)", title=title)
-    return figure
+def little_tables() -> dict[str, pd.DataFrame]:
+    """Return the frameworks, and every row with a latency (`little_rows`) with its place."""
+    rows = little_rows()
+    names = sorted(set(rows["framework"]))
+    # rows of one framework are spread a little, in a fixed order, so that none hides others
+    spread = 0.25 * np.sin(2.4 * rows.groupby("framework").cumcount())
+    at = rows["framework"].map(names.index) - spread
+    return {"frameworks": pd.DataFrame({"framework": names}), "rows": rows.assign(at=at)}

@@ -138,7 +138,6 @@ def test_summaries_and_figures_are_of_all_rows(frame):
         fidelity_figures.errors_by_family(frame),
         fidelity_figures.slowdowns(scaling),
         results_figures.published_and_predicted(frame, "inference"),
-        results_figures.little_figure(),
     ):
         assert figure.axes[0].get_title(loc="left")
     tiers = fidelity_figures.errors_by_tier(frame)
@@ -147,6 +146,8 @@ def test_summaries_and_figures_are_of_all_rows(frame):
     assert (intervals["held"] <= intervals["count"]).all()
     page = book.open("fidelity")
     drawn = {"tiers": tiers, "intervals": intervals, "pairs": pairs}
+    little = book.open("results").figure("results_little", results_figures.little_tables()).figure
+    assert len(little.axes[0].lines[0].get_xdata()) == 104
     for name, table in drawn.items():
         figure = page.figure(f"fidelity_{name}", table).figure
         assert figure.axes[0].get_title(loc="left")
