@@ -9,8 +9,7 @@ from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.options.config import make_config
 from ipusim.runtime.options.spec import OPTIONS, RunConfig, RunOptions, option_docs
 from ipusim.runtime.step import roofline_step_s, run_step
-from ipusim.workload.loading import ONNX_OPTIONS, load_model
-from ipusim.workload.model import Model
+from ipusim.workload.model import ONNX_OPTIONS, Model, load_model
 
 
 class ModelOptions(RunOptions, total=False):

@@ -25,8 +25,7 @@ from ipusim.runtime.compile import REMEMBERED, GraphJob, compile_run, graph_job,
 from ipusim.runtime.options.config import make_config
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.balance import balance
-from ipusim.workload.loading import ONNX_OPTIONS, load_model
-from ipusim.workload.model import Model
+from ipusim.workload.model import ONNX_OPTIONS, Model, load_model
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ipusim.runtime.calibration import FittedCosts, fitted_costs
-from ipusim.runtime.replica.pipelined import Pipeline
-from ipusim.runtime.replica.run import Staged
+from ipusim.runtime.replica.pipelined import Pipeline, Staged
 from ipusim.runtime.terms import UPDATE, WAITING
 
 if TYPE_CHECKING:

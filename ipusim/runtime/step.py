@@ -5,22 +5,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ipusim.compiler.memory import Memory
+from ipusim.compiler.memory import Memory, measure
 from ipusim.compiler.program import Program
 from ipusim.compiler.stacks import PARTIALS_BYTES
 from ipusim.errors import ConfigError, resolve_name
 from ipusim.machine.power import Energy
 from ipusim.machine.system import System
 from ipusim.runtime.calibration import FittedCosts, fitted_costs, power_scales
-from ipusim.runtime.compile import Compiled, compile_run, graph_job, graphs
+from ipusim.runtime.compile import REMEMBERED, Compiled, compile_run, graph_job, graphs
 from ipusim.runtime.host.io import HostIo, host_io
 from ipusim.runtime.options.config import TIERS
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.partition import Replica, Stage
-from ipusim.runtime.replica.pipelined import Pipeline
-from ipusim.runtime.replica.run import run_replica
+from ipusim.runtime.replica.phases.replica import phased_replica
+from ipusim.runtime.replica.pipelined import Pipeline, pipelined_replica, staged_inference
 from ipusim.runtime.replica.schedule import PipelineTime
-from ipusim.runtime.terms import Beside, Terms
+from ipusim.runtime.terms import Beside, OneChip, Terms
 from ipusim.runtime.training_step import training_terms
 from ipusim.workload.graph import Graph
 from ipusim.workload.model import Model
@@ -117,11 +117,43 @@ def run_step(
 @lru_cache(maxsize=1)
 def _terms(compiled: Compiled, config: RunConfig) -> tuple[Replica, HostIo, Terms]:
     """State the terms of a run; the tiers of a run are mostly asked for one after the other."""
-    replica = run_replica(compiled, config)
+    replica = _replica(compiled, config)
     io = host_io(compiled.graph, config)
     if config.training:
         return replica, io, training_terms(compiled, replica, io, config)
     return replica, io, _inference_terms(compiled, replica, io, config)
+
+
+def _replica(compiled: Compiled, config: RunConfig) -> Replica:
+    """Return what the chips of a replica do in a step."""
+    if config.phased:
+        return phased_replica(compiled, config)
+    if config.ipus_per_replica > 1:
+        return (pipelined_replica if config.training else staged_inference)(compiled, config)
+    resident = compiled.state_bytes if config.optimizer_state == "on_chip" else 0
+    return Replica(
+        schedule=OneChip(
+            cycles=compiled.program.cycles,
+            exchanges_each=compiled.program.exchanges,
+            clock_hz=compiled.chip.clock_hz,
+            times=config.micro_batches,
+            update_cycles=compiled.update.program.cycles if compiled.update else 0,
+        ),
+        memory=_one_chip(compiled.timeless or compiled, resident),
+        parameters=(tuple(compiled.gradient_bytes),),
+    )
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _one_chip(compiled: Compiled, resident_bytes: int) -> Memory:
+    update = compiled.update.program if compiled.update else None
+    return measure(
+        compiled.graph,
+        compiled.program,
+        compiled.chip,
+        update=update,
+        resident_bytes=resident_bytes,
+    )
 
 
 def _inference_terms(compiled: Compiled, replica: Replica, io: HostIo, config: RunConfig) -> Terms:

@@ -1,9 +1,10 @@
-"""A model: a named recipe that builds a graph for any micro-batch."""
+"""A model: a named recipe that builds a graph for any micro-batch; by its name or its file."""
 
 import operator
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from ipusim.errors import ConfigError, IpuSimError
 from ipusim.workload.graph import Graph
@@ -100,3 +101,36 @@ class Model:
         """
         size = None if micro_batch is None else check_micro_batch(micro_batch)
         return self.build(size).with_precision(precision).validate()
+
+
+ONNX_OPTIONS = ("shapes", "dims", "values", "allow_unknown")
+"""Options that say what an ONNX file leaves open; those of `from_onnx`."""
+
+
+def load_model(model: str | Model, **given: Any) -> Model:
+    """Return a model from a zoo name, a path ending in .onnx, or a `Model` as it is.
+
+    `given` are options of `from_onnx` (`ONNX_OPTIONS`), for a path only.
+
+    Raises
+    ------
+    UnknownNameError
+        If the zoo has no such model; the message gives the nearest name.
+    WorkloadError
+        If the file cannot be read or holds an operator that is not supported.
+    ConfigError
+        If something is given for a model that is no file.
+    """
+    from ipusim.workload import zoo
+
+    if not isinstance(model, Model) and str(model).lower().endswith(".onnx"):
+        from ipusim.workload.onnx.importer import from_onnx
+
+        return from_onnx(model, **given)
+    for name in given:
+        named = model.name if isinstance(model, Model) else model
+        raise ConfigError(
+            f"The option {name} is for a path that ends in .onnx, which {named!r} does not: leave "
+            "it out."
+        )
+    return model if isinstance(model, Model) else zoo.load(str(model))

@@ -22,8 +22,7 @@ from ipusim.runtime.gpu.kernels import step_kernels
 from ipusim.runtime.gpu.roofline import DeviceTime, device_time
 from ipusim.runtime.gpu.stacks import GpuStack, load_gpu_stack
 from ipusim.runtime.step import price_per_item
-from ipusim.workload.loading import load_model
-from ipusim.workload.model import Model, check_micro_batch
+from ipusim.workload.model import Model, check_micro_batch, load_model
 
 BUCKET_BYTES = 25 * 2**20
 """Gradients reduced in one go (PyTorch DistributedDataParallel, bucket_cap_mb = 25)."""

@@ -17,8 +17,7 @@ from ipusim.planning import FILLED
 from ipusim.report import Report
 from ipusim.study.data.published import load_rows
 from ipusim.workload import zoo
-from ipusim.workload.loading import load_model
-from ipusim.workload.model import Model
+from ipusim.workload.model import Model, load_model
 
 FALLBACK = (
     "Controls for model or ONNX file, system, mode, micro-batch, precision, chips, replicas and "
