@@ -33,6 +33,11 @@ def training_terms(compiled: Compiled, replica: Replica, io: HostIo, config: Run
     # Phases stream it in their own time.
     off_chip = config.optimizer_state == "off_chip" and not config.phased
     state = compiled.state_bytes if off_chip else 0
+    # All chips of a replica meet at a transfer of any, so transfers of several take place at once
+    # only where the program lists them side by side (`options.frameworks`).
+    turns = config.ipus_per_replica if load_framework(config.framework).state_in_turn else 1
+    sent = [graph.tensors[op.outputs[0]].bytes for op in graph.ops if op.function == "all_to_all"]
+    replicas = (config.system, config.replicas, config.ipus_per_replica)
     return Terms(
         training=True,
         clock_hz=compiled.chip.clock_hz,
@@ -44,10 +49,10 @@ def training_terms(compiled: Compiled, replica: Replica, io: HostIo, config: Run
         ),
         collectives=_collectives(compiled, replica, config),
         streamed_s={
-            "optimiser state": _off_chip_s(state, config) * _turns(config),
+            "optimiser state": _off_chip_s(state, config) * turns,
             "streamed rows": accumulation * _off_chip_s(_row_bytes(compiled), config),
         },
-        all_to_all=(accumulation, _all_to_all(graph, config)),
+        all_to_all=(accumulation, collectives.all_to_all(*replicas, sent)),
         # No copy goes on beside what an instance does between two runs of the device.
         host_s=max(
             accumulation * io.sustained_s + between,
@@ -124,12 +129,6 @@ def _norm_reductions(graph: Graph, config: RunConfig) -> tuple[collectives.Colle
     )
 
 
-def _all_to_all(graph: Graph, config: RunConfig) -> collectives.Collective:
-    """Return the exchanges of a micro-batch between every two replicas."""
-    sizes = [graph.tensors[op.outputs[0]].bytes for op in graph.ops if op.function == "all_to_all"]
-    return collectives.all_to_all(config.system, config.replicas, config.ipus_per_replica, sizes)
-
-
 def _row_bytes(compiled: Compiled) -> int:
     """Bytes of the rows of a table in Streaming Memory; moments are stored in the table's type."""
     total = 0
@@ -142,15 +141,6 @@ def _row_bytes(compiled: Compiled) -> int:
         ]
         total += (1 + len(moments)) * tensor.bytes
     return total
-
-
-def _turns(config: RunConfig) -> int:
-    """Return how many times in a weight update chips of a replica wait for others' state.
-
-    All chips meet at a transfer of any, so transfers of several take place at once only where the
-    program lists them side by side (`options.frameworks`).
-    """
-    return config.ipus_per_replica if load_framework(config.framework).state_in_turn else 1
 
 
 def _off_chip_s(state_bytes: int, config: RunConfig) -> float:

@@ -34,13 +34,9 @@ def fold_batch_norm(graph: Graph) -> Graph:
     """Fold every inference batch norm whose only source is a convolution into it.
 
     A batch norm is folded where the convolution's weights are a parameter that no other operator
-    reads, and nothing else reads the convolution's result. What remains is the convolution and
-    one "bias_add" in the place of the batch norm, writing the batch norm's output. A bias that
-    the convolution already had is merged: its parameter is kept and the first addition goes.
-
-    Inputs, outputs and MACs stay. Each folded batch norm without an earlier bias leaves one
-    parameter ``<batch norm>.folded_bias`` of one element per output channel; scale, shift and
-    statistics are gone.
+    reads, and nothing else reads the convolution's result. What remains is the convolution and one
+    "bias_add" in the place of the batch norm, of the bias that the convolution had or of a new
+    parameter ``<batch norm>.folded_bias``; scale, shift and statistics are gone.
     """
     consumers = graph.consumers()
     producers = graph.producers()

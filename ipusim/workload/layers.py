@@ -31,22 +31,11 @@ class GraphBuilder(TensorBuilder):
         return self.apply(f"{name}.bias_add", params, (x, bias), shape)
 
     def conv(
-        self,
-        name: str,
-        x: str,
-        out_channels: int,
-        kernel: int,
-        *,
-        stride: int = 1,
-        padding: int = 0,
-        groups: int = 1,
-        bias: bool = False,
+        self, name: str, x: str, out_channels: int, kernel: int, *, padding: int = 0, **given: int
     ) -> str:
-        """Add a square 2-D convolution of an NCHW tensor."""
+        """Add a square 2-D convolution of an NCHW tensor; given are stride, groups and bias."""
         square, around = (kernel, kernel), (padding, padding)
-        return self._convolve(
-            name, x, out_channels, square, around, around, stride=stride, groups=groups, bias=bias
-        )
+        return self._convolve(name, x, out_channels, square, around, around, **given)
 
     def conv1d(
         self,
@@ -56,11 +45,11 @@ class GraphBuilder(TensorBuilder):
         kernel: int,
         *,
         padding: tuple[int, int] = (0, 0),
-        **settings: int,
+        **given: int,
     ) -> str:
-        """Add a 1-D convolution of (N, C, T); settings are stride, dilation, groups and bias."""
+        """Add a 1-D convolution of (N, C, T); given are stride, dilation, groups and bias."""
         low, high = padding
-        return self._convolve(name, x, out_channels, (kernel,), (low,), (high,), **settings)
+        return self._convolve(name, x, out_channels, (kernel,), (low,), (high,), **given)
 
     def conv_transpose(
         self,

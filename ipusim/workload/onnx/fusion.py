@@ -40,9 +40,7 @@ class Pieces:
 
     def maker(self, name: str, *kinds: str) -> Node | None:
         """Return the node that makes a value, if it is of one of these kinds."""
-        node = self.made.get(name)
-        while node is not None and node.op_type in ("Cast", "Identity") and kinds:
-            node = self.made.get(node.input[0])
+        node = self.made.get(self.source(name))
         return node if node is not None and node.op_type in kinds else None
 
     def source(self, name: str) -> str:

@@ -97,7 +97,9 @@ def build(
     x, mask = _embed(g, config, shape)
     x = (layers or partial(encoder, layers=config.layers))(g, x, shape, mask)
     if config.head == "question_answering":
-        return _question_answering(g, x, shape)
+        y = g.linear("qa_outputs", x, SPAN_ENDS)
+        y = g.reshape("qa_outputs.items", y, (shape.batch, shape.tokens, SPAN_ENDS))
+        return g.transpose("qa_outputs.ends_first", y, (0, 2, 1))
     pooled = _pool(g, x, config, shape)
     if config.head == "none":
         return x, pooled
@@ -127,12 +129,6 @@ def _embed(g: GraphBuilder, config: Config, shape: Shape) -> tuple[str, str]:
     x = g.reshape("embeddings.rows", x, (shape.rows, shape.hidden))
     x = g.layer_norm("embeddings.LayerNorm", x)
     return drop(g, "embeddings.dropout", x, shape), mask
-
-
-def _question_answering(g: GraphBuilder, x: str, shape: Shape) -> str:
-    y = g.linear("qa_outputs", x, SPAN_ENDS)
-    y = g.reshape("qa_outputs.items", y, (shape.batch, shape.tokens, SPAN_ENDS))
-    return g.transpose("qa_outputs.ends_first", y, (0, 2, 1))
 
 
 def _pool(g: GraphBuilder, x: str, config: Config, shape: Shape) -> str:
