@@ -6,7 +6,7 @@ from ipusim.errors import WorkloadError
 from ipusim.workload.graph import Conv, Elementwise, MatMul, Norm, Pool, Reduce, Softmax
 from ipusim.workload.onnx.context import node_label
 from ipusim.workload.onnx.emission import Emission, Handler
-from ipusim.workload.onnx.shapes import REDUCTIONS, SAME, Shape, by_names, reduced_axes, sliding
+from ipusim.workload.onnx.shapes import REDUCTIONS, by_names, reduced_axes, sliding, window
 
 PER_ELEMENT_AXIS_OPSET = 13
 """From here on Softmax works along one axis; before, on everything from that axis on."""
@@ -166,26 +166,6 @@ def reduce(e: Emission) -> None:
     e.emit(params, e.operand())
 
 
-def _window(e: Emission, kernel: Shape) -> dict[str, Shape]:
-    """Return stride, paddings and dilation of a window; auto_pad and ceil_mode become paddings."""
-    field = e.shape()[2:]
-    mode, stride, dilation, lower, upper = sliding(e, len(field))
-    needed = [
-        (out - 1) * hop + step * (taps - 1) + 1 - size
-        for size, out, taps, hop, step in zip(
-            field, e.out[2:], kernel, stride, dilation, strict=True
-        )
-    ]
-    if mode in SAME:
-        lower = tuple(max(0, n) - max(0, n) // 2 for n in needed)
-        if mode == "SAME_UPPER":
-            lower = tuple(max(0, n) // 2 for n in needed)
-    if mode in SAME or e.get("ceil_mode", 0):
-        upper = tuple(max(0, n - low) for n, low in zip(needed, lower, strict=True))
-    place = {"stride": stride, "padding_lower": lower, "padding_upper": upper}
-    return {"kernel": kernel, "field": field, "dilation": dilation, **place}
-
-
 def _emit_conv(e: Emission, params: Conv) -> None:
     inputs = (e.operand(), e.operand(1, weight=True))
     if not e.has(2):
@@ -208,7 +188,7 @@ def conv(e: Emission) -> None:
             "contradict each other; export the model again."
         )
     counts = {"batch": data[0], "in_channels": data[1], "out_channels": weights[0]}
-    _emit_conv(e, Conv(**counts, groups=groups, **_window(e, kernel)))
+    _emit_conv(e, Conv(**counts, groups=groups, **window(e, kernel)[0]))
 
 
 def conv_transpose(e: Emission) -> None:
@@ -254,7 +234,7 @@ def pool(e: Emission) -> None:
         batch=batch,
         channels=channels,
         include_padding=bool(e.get("count_include_pad", 0)),
-        **_window(e, tuple(e.node.given["kernel_shape"])),
+        **window(e, tuple(e.node.given["kernel_shape"]))[0],
     )
     e.emit(params, e.operand())
 

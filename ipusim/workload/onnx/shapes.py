@@ -192,33 +192,43 @@ def sliding(c: Call, rank: int) -> tuple[str, Shape, Shape, Shape, Shape]:
     return mode, stride, dilation, pads[:rank], pads[rank:]
 
 
-def window_field(c: Call, field: Shape, kernel: Shape, *, rounds_up: bool = False) -> Shape:
-    """Return the positions of a sliding window."""
-    rank = len(field)
-    mode, stride, dilation, lower, upper = sliding(c, rank)
-    if min((*stride, *dilation), default=1) < 1 or len(upper) != rank or len(kernel) != rank:
+def window(c: Call, kernel: Shape) -> tuple[dict[str, Shape], Shape]:
+    """Return a sliding window, its auto_pad and ceil_mode as paddings, and its positions."""
+    field, rounds_up = c.shape()[2:], bool(c.get("ceil_mode", 0))
+    mode, stride, dilation, lower, upper = sliding(c, len(field))
+    if min((*stride, *dilation), default=1) < 1 or not len(upper) == len(kernel) == len(field):
         raise ValueError(f"stride {stride}, dilation {dilation}, pads {lower + upper}")
-    sizes = []
+    sizes, pads = [], []
     ends = zip(field, kernel, stride, dilation, lower, upper, strict=True)
     for size, taps, hop, step, low, high in ends:
+        reach = step * (taps - 1) + 1
+        room = size + low + high - reach
         if mode in SAME:
-            sizes.append(-(-size // hop))
-            continue
-        room = size + low + high - step * (taps - 1) - 1
-        if room < 0:
+            out = -(-size // hop)
+            both = max(0, (out - 1) * hop + reach - size)
+            low = both // 2 if mode == "SAME_UPPER" else both - both // 2
+        elif room < 0:
             raise ValueError(f"a window of {taps} (dilation {step}) is larger than {size}")
-        out = (-(-room // hop) if rounds_up else room // hop) + 1
-        # Windows that would start beyond the data are left out, as ceil_mode's documentation,
-        # PyTorch and onnxruntime do.
-        sizes.append(out - (rounds_up and out > 1 and (out - 1) * hop >= size + low))
-    return tuple(sizes)
+        else:
+            out = (-(-room // hop) if rounds_up else room // hop) + 1
+            # Windows that would start beyond the data are left out, as ceil_mode's documentation,
+            # PyTorch and onnxruntime do.
+            out -= rounds_up and out > 1 and (out - 1) * hop >= size + low
+        if mode in SAME or rounds_up:
+            high = max(0, (out - 1) * hop + reach - size - low)
+        sizes.append(out)
+        pads.append((low, high))
+    place = {"kernel": kernel, "field": field, "dilation": dilation, "stride": stride}
+    for name, end in (("padding_lower", 0), ("padding_upper", 1)):
+        place[name] = tuple(pad[end] for pad in pads)
+    return place, tuple(sizes)
 
 
 def _conv(c: Call) -> Shape:
     data, weights = c.shape(0), c.shape(1)
     if len(data) != len(weights) or len(data) < 3:
         raise ValueError("data and weights differ in rank")
-    return (data[0], weights[0], *window_field(c, data[2:], weights[2:]))
+    return (data[0], weights[0], *window(c, weights[2:])[1])
 
 
 def _conv_transpose(c: Call) -> Shape:
@@ -244,9 +254,7 @@ def _conv_transpose(c: Call) -> Shape:
 
 def _pool(c: Call) -> Results:
     data = c.shape()
-    field = window_field(
-        c, data[2:], tuple(c.get("kernel_shape")), rounds_up=bool(c.get("ceil_mode", 0))
-    )
+    _, field = window(c, tuple(c.get("kernel_shape")))
     shape = (*data[:2], *field)
     return [(shape, c.kind()), (shape, INT64)]
 
