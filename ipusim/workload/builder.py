@@ -1,6 +1,5 @@
 """Assembling graphs operator by operator: tensors, elementwise functions, changes of layout."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
 
@@ -240,12 +239,10 @@ class TensorBuilder:
             tensor = tensors[name]
             if tensor.role == "activation":
                 tensors[name] = replace(tensor, role="output", alias_of=None)
-        stored = ("input", "parameter", "constant", "state")
-        available = [t.name for t in tensors.values() if t.role in stored]
         return Graph(
             name=self.name,
             tensors=tensors,
-            ops=topological_order(self.ops, available),
+            ops=tuple(self.ops),
             inputs=tuple(self.inputs),
             outputs=tuple(outputs),
             streamed=tuple(self._streamed),
@@ -255,26 +252,3 @@ class TensorBuilder:
 
 def _sized(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
     return (*shape[:axis], size, *shape[axis + 1 :])
-
-
-def topological_order(ops: Iterable[Op], available: Iterable[str]) -> tuple[Op, ...]:
-    """Order operators so that each runs after those it reads from, ties as given, or refuse."""
-    ready = set(available)
-    waiting = list(ops)
-    ordered: list[Op] = []
-    while waiting:
-        blocked: list[Op] = []
-        for op in waiting:
-            if ready.issuperset(op.inputs):
-                ready.update(op.outputs)
-                ordered.append(op)
-            else:
-                blocked.append(op)
-        if len(blocked) == len(waiting):
-            missing = next(name for name in blocked[0].inputs if name not in ready)
-            raise WorkloadError(
-                f"Operator {blocked[0].name!r} reads {missing!r}, which no operator can provide "
-                "first."
-            )
-        waiting = blocked
-    return tuple(ordered)

@@ -8,7 +8,6 @@ from hypothesis import given, strategies as st
 
 from ipusim.errors import ConfigError, WorkloadError
 from ipusim.workload import zoo
-from ipusim.workload.builder import topological_order
 from ipusim.workload.folding import drop_dropout, fold_batch_norm
 from ipusim.workload.graph import (
     Cast,
@@ -116,16 +115,6 @@ def test_conv_must_agree_with_its_tensors():
     wrong = replace(conv, params=replace(conv.params, kernel=(1, 1), padding_lower=(0, 0)))
     with pytest.raises(WorkloadError, match="expects 24 elements in 'conv.weight'"):
         replace(graph, ops=(wrong, *graph.ops[1:])).validate()
-
-
-@given(st.permutations(GOOD))
-def test_topological_order_recovers_any_permutation(ops):
-    assert topological_order(ops, ["a"]) == GOOD
-
-
-def test_cycle_is_refused():
-    with pytest.raises(WorkloadError, match="no operator can provide"):
-        topological_order([_relu("1", "b", "c"), _relu("2", "c", "b")], ["a"])
 
 
 @pytest.mark.parametrize("changes", [{"dtype": "float8"}, {"role": "weight"}, {"shape": (2, -1)}])
