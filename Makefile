@@ -13,7 +13,7 @@ PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=
 
 export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
 
-.PHONY: help reproduce test tests check-notebooks test-slow tests-slow tests-without-jit tests-of-bounds mutants lint lab warmup bench clean
+.PHONY: help reproduce test tests check-notebooks tests-and-notebooks test-slow tests-slow tests-without-jit tests-of-bounds mutants lint lab warmup bench clean
 
 help:
 	@echo "make reproduce   run every study into build/"
@@ -54,12 +54,19 @@ lint: $(STAMP)
 warmup: $(STAMP)
 	$(BIN)/ipusim warmup
 
+TESTS = -m "not slow" tests
+COMPARED = --nbval-lax --nbval-current-env --nbval-cell-timeout=900 \
+  --nbval-sanitize-with tests/nbval_sanitize.cfg $(NOTEBOOKS)
+
 tests: warmup
-	$(BIN)/python -m pytest $(PARALLEL) -p no:nbval -m "not slow" tests
+	$(BIN)/python -m pytest $(PARALLEL) -p no:nbval $(TESTS)
 
 check-notebooks: warmup
-	$(BIN)/python -m pytest $(PARALLEL) --nbval-lax --nbval-current-env --nbval-cell-timeout=900 \
-	  --nbval-sanitize-with tests/nbval_sanitize.cfg $(NOTEBOOKS)
+	$(BIN)/python -m pytest $(PARALLEL) $(COMPARED)
+
+# As one, so that no core waits for the last file of the other.
+tests-and-notebooks: warmup
+	$(BIN)/python -m pytest $(PARALLEL) $(COMPARED) $(TESTS)
 
 tests-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
@@ -74,7 +81,7 @@ tests-of-bounds: $(STAMP)
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/build/numba-bounds \
 	  $(BIN)/python -m pytest $(KERNEL_TESTS)
 
-test: PARTS = lint tests check-notebooks
+test: PARTS = lint tests-and-notebooks
 test-slow: PARTS = tests-slow tests-without-jit tests-of-bounds
 
 # All parts run, whichever of them fail.

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import settings
 
 from ipusim.compiler.program_cache import keep_programs
+from ipusim.workers import available_cores
 
 # The first call of a kernel compiles it: how long an example takes says nothing.
 settings.register_profile("kernels", deadline=None)
@@ -12,22 +13,36 @@ settings.load_profile("kernels")
 
 LONGEST_FILES = (
     "test_fidelity.py",
+    "test_site_browser.py",
     "test_lab_browser.py",
+    "test_reproduce.py",
+    "test_same_bytes.py",
     "test_packaging.py",
     "test_faults.py",
+    "test_sweeps.py",
     "test_planner.py",
-    "test_same_bytes.py",
 )
 """Files that take long: begun first, no worker is left alone with one.
 
-Not test_readme.py, which reads the predictions that test_fidelity.py keeps.
+Not test_readme.py, which like the notebooks reads the predictions that test_fidelity.py keeps.
 """
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """One more than cores: a test that waits for a browser or a process leaves one idle."""
+    return available_cores() + 1
 
 
 def pytest_collection_modifyitems(items):
     """A file stays with one worker (Makefile), so the order of files decides who waits for whom."""
     order = {name: place for place, name in enumerate(LONGEST_FILES)}
-    items.sort(key=lambda item: order.get(item.path.name, len(order)))
+    others = len(order)
+
+    def place(item):
+        return order.get(item.path.name, others + (item.path.suffix != ".ipynb"))
+
+    items.sort(key=place)
 
 
 @pytest.fixture(autouse=True)

@@ -288,7 +288,7 @@ def test_make_test_runs_every_part_and_names_those_that_failed(tmp_path: Path, f
     ran = (tmp_path / "log").read_text()
     assert "ruff check" in ran and " tests\n" in ran and "--nbval" in ran
     failed = ["lint"] * bool({"ruff", "lint-imports"} & {*failing})
-    failed += ["tests", "check-notebooks"] * ("python" in failing)
+    failed += ["tests-and-notebooks"] * ("python" in failing)
     assert done.returncode == (2 if failed else 0)
     assert not failed or f"failed: {' '.join(failed)}\n" in done.stderr
 
