@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ipusim.compiler.program import LoweredOp, Program, Superstep
-from ipusim.compiler.vertices.conv import METHOD_NAMES
+from ipusim.compiler.vertices import METHOD_NAMES
 from ipusim.compiler.vertices.elementwise import TRANSPOSE
 from ipusim.workload.graph import Conv, Graph, MatMul
 

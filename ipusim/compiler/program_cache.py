@@ -11,17 +11,17 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import fields
 from functools import cache
-from itertools import islice
+from itertools import accumulate, islice, pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
-
-import numpy as np
 
 from ipusim.compiler.memory import require_room
 from ipusim.compiler.program import LoweredOp, Program, Superstep
@@ -115,7 +115,7 @@ def _write(path: Path, program: Program) -> None:
     """Keep a program whose numbers are integers of 64 bits, as they are unless it is absurd."""
     try:
         write_kept(path, _to_bytes(program))
-    except TypeError:
+    except (TypeError, OverflowError):
         return
 
 
@@ -124,23 +124,22 @@ def _write(path: Path, program: Program) -> None:
 # only ever be read as texts and numbers.
 
 
-def _columns(kind: type, rows: tuple[Any, ...], texts: dict[str, int]) -> np.ndarray:
-    """Return the fields of objects as rows of integers; a text is its number among all texts."""
-    columns = []
+def _columns(kind: type, rows: tuple[Any, ...], texts: dict[str, int]) -> array[int]:
+    """Return objects as integers, field after field; a text is its number among all texts."""
+    columns = array("q")
     for name, is_text in _fields(kind):
-        column = [getattr(row, name) for row in rows]
-        columns.append([texts.setdefault(t, len(texts)) for t in column] if is_text else column)
-    table = np.array(columns).reshape(len(columns), len(rows))
-    # Of nothing, numpy makes floats.
-    return table.astype("<i8", casting="safe" if rows else "unsafe")
+        values = map(attrgetter(name), rows)
+        columns.extend([texts.setdefault(t, len(texts)) for t in values] if is_text else values)
+    return columns
 
 
-def _objects(kind: type, table: np.ndarray, texts: list[str]) -> list[Any]:
+def _objects(kind: type, columns: array[int], texts: list[str]) -> list[Any]:
     """Return the objects again, their fields filled in without a call for each object."""
-    objects = [kind.__new__(kind) for _ in range(table.shape[1])]
-    for (name, is_text), column in zip(_fields(kind), table.tolist(), strict=True):
-        values = [texts[number] for number in column] if is_text else column
-        _fill(kind, name, objects, values)
+    count = len(columns) // len(_fields(kind))
+    objects = [kind.__new__(kind) for _ in range(count)]
+    for index, (name, is_text) in enumerate(_fields(kind)):
+        values = columns[index * count : (index + 1) * count]
+        _fill(kind, name, objects, [texts[number] for number in values] if is_text else values)
     return objects
 
 
@@ -160,23 +159,22 @@ def _fields(kind: type) -> tuple[tuple[str, bool], ...]:
 def _to_bytes(program: Program) -> bytes:
     texts: dict[str, int] = {}
     ops = _columns(LoweredOp, program.ops, texts)
+    counts = array("q", [len(op.steps) for op in program.ops])
     steps = _columns(Superstep, program.steps, texts)
-    counts = np.array([len(op.steps) for op in program.ops], dtype="<i8")
-    head = json.dumps({"ops": ops.shape[1], "steps": steps.shape[1], "texts": list(texts)})
-    tables = b"".join(table.tobytes() for table in (ops, counts, steps))
-    return zlib.compress(head.encode() + b"\n" + tables, 1)
+    head = json.dumps({"sizes": [len(ops), len(counts), len(steps)], "texts": list(texts)})
+    return zlib.compress(head.encode() + b"\n" + (ops + counts + steps).tobytes(), 1)
 
 
 def _from_bytes(content: bytes) -> Program:
     head, _, body = zlib.decompress(content).partition(b"\n")
     about = json.loads(head)
-    sizes = (len(_fields(LoweredOp)), about["ops"]), (len(_fields(Superstep)), about["steps"])
-    op_size, step_size = sizes
-    ends = np.cumsum([op_size[0] * op_size[1], op_size[1]])
-    ops, counts, steps = np.split(np.frombuffer(body, dtype="<i8"), ends)
-    if counts.sum() != step_size[1]:
+    numbers = array("q")
+    numbers.frombytes(body)
+    ends = list(accumulate(about["sizes"]))
+    ops, counts, steps = (numbers[begin:end] for begin, end in pairwise([0, *ends]))
+    made = iter(_objects(Superstep, steps, about["texts"]))
+    objects = _objects(LoweredOp, ops, about["texts"])
+    if len(objects) != len(counts) or sum(counts) * len(_fields(Superstep)) != len(steps):
         raise ValueError("not the tables of a program")
-    made = iter(_objects(Superstep, steps.reshape(step_size), about["texts"]))
-    objects = _objects(LoweredOp, ops.reshape(op_size), about["texts"])
-    _fill(LoweredOp, "steps", objects, [tuple(islice(made, n)) for n in counts.tolist()])
+    _fill(LoweredOp, "steps", objects, [tuple(islice(made, count)) for count in counts])
     return Program(tuple(objects))

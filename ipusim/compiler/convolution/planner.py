@@ -26,8 +26,9 @@ from ipusim.compiler.convolution.transforms import (
 )
 from ipusim.compiler.convolution.vertex_types import joined, vertex_types
 from ipusim.compiler.convolution.windows import windowed_cycles
+from ipusim.compiler.vertices import METHOD_NAMES
 from ipusim.compiler.vertices.amp import executed_load
-from ipusim.compiler.vertices.conv import AMP, ERA_1_0, METHOD_NAMES
+from ipusim.compiler.vertices.conv import AMP, ERA_1_0
 from ipusim.machine import Chip
 
 __all__ = ["ConvPass", "Plan", "PlannerRules", "forget_plans", "plan"]

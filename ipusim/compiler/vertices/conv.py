@@ -32,7 +32,6 @@ ERA_3_3 = 3
 WORKERS = 6
 
 AMP, SLIC, HMAC, VMAC, OUTER_PRODUCT = range(5)
-METHOD_NAMES = ("AMP", "SLIC", "HMAC", "VMAC", "OUTER_PRODUCT")
 
 
 def integers(*names: str | tuple[Any, ...]) -> np.dtype:

@@ -24,14 +24,8 @@ from ipusim.compiler.convolution.totals import fill_totals
 from ipusim.compiler.convolution.transforms import transformed_problems
 from ipusim.compiler.convolution.vertex_types import vertex_types
 from ipusim.compiler.operators.conv import conv_pass
-from ipusim.compiler.vertices.conv import (
-    AMP,
-    HMAC,
-    METHOD_NAMES,
-    OUTER_PRODUCT,
-    SLIC,
-    VMAC,
-)
+from ipusim.compiler.vertices import METHOD_NAMES
+from ipusim.compiler.vertices.conv import AMP, HMAC, OUTER_PRODUCT, SLIC, VMAC
 from ipusim.errors import ConfigError, WorkloadError
 from ipusim.machine import load_chip
 from ipusim.workload import zoo
