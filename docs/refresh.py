@@ -20,6 +20,8 @@ from matplotlib.figure import Figure
 
 from ipusim import cli
 from ipusim.files import write_bytes, write_text
+from ipusim.study.book.catalogue import load_spec
+from ipusim.study.book.drawing import drawn
 from ipusim.study.book.execute import interrupts_reach_cells, quiet_kernels, run_notebook
 from ipusim.study.book.notebook import cleaned, notebook_text, read_notebook
 from ipusim.study.evidence import operations as evidence
@@ -139,8 +141,14 @@ def _scaling() -> tuple[pd.DataFrame, ...]:
     return tamu_scaling.scaling_line(IPUS), rows
 
 
+def _draw_scaling(*frames: pd.DataFrame) -> Figure:
+    study = load_spec("tamu")
+    tables = tamu_figures.scaling_tables(*frames)
+    return drawn(study["figures"]["tamu_scaling"], tables, study["looks"])
+
+
 PICTURES = {
-    "tamu_scaling": Picture(frames=_scaling, draw=tamu_figures.scaling_efficiency),
+    "tamu_scaling": Picture(frames=_scaling, draw=_draw_scaling),
 }
 """The pictures of README.md by name; they are stored as docs/<name>.png."""
 
