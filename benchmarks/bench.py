@@ -24,6 +24,7 @@ from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
 from ipusim.numerics.adam import start_state
 from ipusim.numerics.program import initial_weights
+from ipusim.numerics.trainer import TrainingOptions, training_step
 from ipusim.study.argonne.braggnn import training
 from ipusim.study.table import Table
 from ipusim.workload import zoo
@@ -86,11 +87,12 @@ def braggnn_steps() -> tuple[float, float]:
     patches = generator.uniform(0, 1, (512, 1, 11, 11)).astype(np.float32)
     targets = generator.uniform(0.4, 0.6, (512, 2)).astype(np.float32)
     weights = initial_weights(numerics.load_program("braggnn", 512), 0)
-    options = training.TrainingOptions()
+    options = TrainingOptions(schedule=training.named_schedule("quick"))
+    program = numerics.load_program("braggnn", 512)
     state = start_state(weights, numerics.Arithmetic(options.arithmetic))
 
     def emulated() -> None:
-        training.training_step(state, patches, targets, options, 3e-4)
+        training_step(program, state, patches, targets, options)
 
     emulated()
     numpy_s = best_of(lambda: naive_braggnn.training_step(patches, targets, weights), 4)

@@ -53,7 +53,7 @@ def train(
     checkpoint_dir: str = "",
     progress: bool = True,
     rounding_seed: int = 0,
-) -> tuple[list[bragg.TrainedBragg], bragg.Peaks]:
+) -> tuple[list[bragg.Trained], bragg.Peaks]:
     """Train in every arithmetic of `ARITHMETICS`; return the runs and the held-out peaks.
 
     Parameters
@@ -83,7 +83,7 @@ def train(
     return runs, held_out
 
 
-def all_errors(runs: Sequence[bragg.TrainedBragg], held_out: bragg.Peaks) -> dict[str, np.ndarray]:
+def all_errors(runs: Sequence[bragg.Trained], held_out: bragg.Peaks) -> dict[str, np.ndarray]:
     """Return errors in pixels on held-out peaks of runs, and of methods without a network."""
     return bragg.training_errors(runs, held_out) | bragg.conventional_errors(held_out)
 
@@ -140,7 +140,7 @@ def distributions(errors: Mapping[str, np.ndarray]) -> dict[str, pd.DataFrame]:
 
 
 def shown_peaks(
-    runs: Sequence[bragg.TrainedBragg], held_out: bragg.Peaks
+    runs: Sequence[bragg.Trained], held_out: bragg.Peaks
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
     """Return the first held-out patches, their centres, and what two networks and the fit find.
 
@@ -157,7 +157,7 @@ def shown_peaks(
 
 
 def record_rows(
-    schedule: str, seed: int, runs: Sequence[bragg.TrainedBragg], held_out: bragg.Peaks
+    schedule: str, seed: int, runs: Sequence[bragg.Trained], held_out: bragg.Peaks
 ) -> pd.DataFrame:
     """Return the lines that `RECORD` holds of one seed."""
     plan = bragg.named_schedule(schedule)

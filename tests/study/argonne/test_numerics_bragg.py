@@ -11,16 +11,18 @@ import pytest
 from ipusim import numerics
 from ipusim.compiler.program_cache import keep_programs
 from ipusim.errors import ConfigError, DataError, UnknownNameError
+from ipusim.numerics import trainer
 from ipusim.numerics.arithmetic import ArithmeticOptions
 from ipusim.numerics.checkpoint import load_checkpoint
 from ipusim.numerics.from_graph import program_of
 from ipusim.numerics.program import initial_weights
+from ipusim.numerics.trainer import TrainingOptions
 from ipusim.study.argonne import braggnn as bragg
 from ipusim.study.argonne.braggnn import evaluation, training
 from ipusim.study.argonne.braggnn.patches import clean_crops, prepare_patches, random_shifts
 from ipusim.study.argonne.braggnn.peaks import FULL_SCALE, PeakOptions, Peaks, simulate_peaks
 from ipusim.study.argonne.braggnn.pseudo_voigt import fit_centres
-from ipusim.study.argonne.braggnn.training import Schedule, TrainingOptions, train_bragg
+from ipusim.study.argonne.braggnn.training import Schedule, train_bragg
 from ipusim.workload import zoo
 
 FP32 = ArithmeticOptions(precision="32.32")
@@ -249,8 +251,8 @@ def test_a_resumed_run_ends_in_the_same_bits(peaks, arithmetic, tmp_path):
 
 def test_a_finished_run_is_kept_for_its_sources_and_its_configuration(peaks, tmp_path, monkeypatch):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    ran, one_step = [], training._one_step
-    monkeypatch.setattr(training, "_one_step", lambda *one: ran.append(one) or one_step(*one))
+    ran, one_step = [], trainer.training_step
+    monkeypatch.setattr(trainer, "training_step", lambda *one: ran.append(one) or one_step(*one))
     whole = train(peaks)
     with keep_programs():
         first, count = train(peaks), len(ran)
@@ -297,14 +299,14 @@ def test_damaged_checkpoints_are_refused(peaks, tmp_path):
 
 def test_an_interrupted_run_keeps_its_steps(peaks, tmp_path, monkeypatch):
     path = tmp_path / "run.npz"
-    original = training.training_step
+    original = trainer.training_step
 
-    def interrupt(state, *arguments):
+    def interrupt(program, state, *arguments):
         if state.step == 3:
             raise KeyboardInterrupt
-        return original(state, *arguments)
+        return original(program, state, *arguments)
 
-    monkeypatch.setattr(training, "training_step", interrupt)
+    monkeypatch.setattr(trainer, "training_step", interrupt)
     with pytest.raises(KeyboardInterrupt):
         train(peaks, checkpoint=path)
     monkeypatch.undo()
@@ -321,7 +323,7 @@ def test_bad_options_are_one_sentence(peaks):
         (lambda: ArithmeticOptions(precision="8.8"), "Precision '8.8' is unknown"),
         (lambda: ArithmeticOptions(partials="single"), "Partials 'single' are unknown"),
         (lambda: ArithmeticOptions(precision="32.32", partials="half"), "need half operands"),
-        (lambda: TrainingOptions(loss_scale=0), "Loss scale 0"),
+        (lambda: TrainingOptions(schedule=TINY, loss_scale=0), "Loss scale 0"),
         (lambda: train(peaks, schedule={"train_peaks": 500}), "wants 500 peaks"),
     ):
         with pytest.raises(ConfigError, match=message) as caught:

@@ -20,7 +20,7 @@ from ipusim.study.argonne.braggnn.pseudo_voigt import fit_centres as fit_centres
 from ipusim.study.argonne.braggnn.training import (
     ARITHMETICS as ARITHMETICS,
     Schedule as Schedule,
-    TrainedBragg as TrainedBragg,
+    Trained as Trained,
     named_schedule as named_schedule,
     schedules as schedules,
     simulate_sets as simulate_sets,

@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 
 from ipusim.errors import DataError
+from ipusim.numerics.trainer import Trained
 from ipusim.study.argonne.braggnn.patches import PATCH_SIZE, prepare_patches
 from ipusim.study.argonne.braggnn.peaks import Peaks
 from ipusim.study.argonne.braggnn.pseudo_voigt import centroids, fit_centres
-from ipusim.study.argonne.braggnn.training import TrainedBragg, predict_centres
+from ipusim.study.argonne.braggnn.training import predict_centres
 
 PERCENTILES = (50.0, 75.0, 95.0, 99.5)
 """Those that the authors' code prints."""
@@ -26,7 +27,7 @@ def errors_px(predicted: np.ndarray, centres: np.ndarray) -> np.ndarray:
     return np.linalg.norm(np.asarray(predicted, float) - centres, axis=1)
 
 
-def predicted_pixels(trained: TrainedBragg, peaks: Peaks) -> tuple[np.ndarray, np.ndarray]:
+def predicted_pixels(trained: Trained, peaks: Peaks) -> tuple[np.ndarray, np.ndarray]:
     """Return predicted and true centres of unshifted patches, in pixels of the patch.
 
     The network predicts in the arithmetic in which it was trained.
@@ -37,7 +38,7 @@ def predicted_pixels(trained: TrainedBragg, peaks: Peaks) -> tuple[np.ndarray, n
 
 
 def training_errors(
-    trained: Sequence[TrainedBragg] | Mapping[str, TrainedBragg], peaks: Peaks
+    trained: Sequence[Trained] | Mapping[str, Trained], peaks: Peaks
 ) -> dict[str, np.ndarray]:
     """Return errors in pixels of each run on held-out peaks, by its label."""
     if not isinstance(trained, Mapping):
@@ -77,7 +78,7 @@ def error_table(errors: Mapping[str, np.ndarray], reference: str = "32.32") -> p
     return frame.assign(p75_change_percent=100 * (frame["p75_px"] / base - 1))
 
 
-def loss_table(trained: Sequence[TrainedBragg], every: int = 10) -> pd.DataFrame:
+def loss_table(trained: Sequence[Trained], every: int = 10) -> pd.DataFrame:
     """Return training losses as root mean square errors, averaged over `every` steps.
 
     Columns method, step (the last of each group), rms_px.
