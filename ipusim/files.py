@@ -6,7 +6,6 @@ one per table. Whatever is wrong with a file is said in one sentence.
 
 import csv
 import os
-import tempfile
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -292,6 +291,8 @@ def replace_file(path: Path, content: bytes, *, sync: bool = False) -> None:
     Its folder must be there; with `sync` the content is on disk before the old one goes. An OSError
     leaves nothing behind.
     """
+    import tempfile  # with shutil and random, which reading needs not
+
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as handle:
