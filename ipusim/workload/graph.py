@@ -81,11 +81,6 @@ class Graph:
         """Multiply-accumulates of one pass of the whole micro-batch."""
         return sum(op.macs for op in self.ops)
 
-    @property
-    def flops(self) -> int:
-        """Floating-point operations of one pass of the whole micro-batch."""
-        return sum(op.flops for op in self.ops)
-
     def with_role(self, role: str) -> tuple[Tensor, ...]:
         """Return the tensors with one role, in the order in which they were added."""
         return tuple(tensor for tensor in self.tensors.values() if tensor.role == role)

@@ -11,9 +11,6 @@ ALIGNMENT_LOSSES = ("ctc", "transducer")
 """Connectionist temporal classification (Graves et al. 2006) and its form with a prediction for
 every pair of step and label (Graves 2012, arXiv 1211.3711)."""
 
-_ALIGNMENT_FLOPS = 16
-"""Per cell of the lattice and direction: two additions of logarithms, two of products."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlignmentLoss(Attributes):
@@ -35,17 +32,6 @@ class AlignmentLoss(Attributes):
     steps: int
     labels: int
     classes: int
-
-    @property
-    def cells(self) -> int:
-        """Cells of the lattice: steps times labels, for a CTC with blanks between them."""
-        columns = 2 * self.labels + 1 if self.kind == "ctc" else self.labels + 1
-        return self.batch * self.steps * columns
-
-    @property
-    def flops(self) -> int:
-        """Both directions of the lattice."""
-        return 2 * _ALIGNMENT_FLOPS * self.cells
 
 
 @gradient(AlignmentLoss)

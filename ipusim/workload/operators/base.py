@@ -2,9 +2,7 @@
 
 Attributes say what one operator does, as plain numbers. ``macs`` counts multiply-accumulates as
 ``torch.utils.flop_counter`` does (every output element times every kernel tap, padding
-included), because the published parameter and MAC counts were made that way. ``flops`` counts
-two per MAC, and for everything else a conventional number of arithmetic operations per element,
-stated beside each operator; it feeds roofline baselines, never the cycle model.
+included), because the published parameter and MAC counts were made that way.
 """
 
 from __future__ import annotations
@@ -108,11 +106,6 @@ class Attributes:
         return 0
 
     @property
-    def flops(self) -> int:
-        """Floating-point operations: two per multiply-accumulate, unless one says otherwise."""
-        return 2 * self.macs
-
-    @property
     def variant(self) -> str:
         """What tells operators of one kind apart: "relu", "max", "data_gradient"; or ""."""
         variant = getattr(self, self.VARIANT) if self.VARIANT else ""
@@ -152,11 +145,6 @@ class Op:
     def macs(self) -> int:
         """Multiply-accumulates."""
         return self.params.macs
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations, as the attributes count them."""
-        return self.params.flops
 
 
 def windowed_field(

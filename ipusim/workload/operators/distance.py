@@ -23,11 +23,6 @@ class Distance(Attributes):
     width: int
     backward: bool = False
 
-    @property
-    def flops(self) -> int:
-        """Subtraction, absolute value or sign, addition."""
-        return 3 * self.rows * self.others * self.width
-
 
 @gradient(Distance)
 def _gradient(back: Backward, distance: Distance) -> None:

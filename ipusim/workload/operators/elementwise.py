@@ -76,11 +76,6 @@ class Elementwise(Attributes):
             in_place_ok=True,
         )
 
-    @property
-    def flops(self) -> int:
-        """One per output element and pair of inputs; one per element for unary functions."""
-        return self.elements * max(1, self.n_inputs - 1)
-
     def sizes(self, op: Op) -> Sizes:
         """Elements of the result."""
         if self.n_inputs != len(op.inputs):

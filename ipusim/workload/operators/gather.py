@@ -41,12 +41,6 @@ class Gather(Attributes):
             raise self.refusal("hottest", f"must be 0 to {self.indices}, its indices")
 
     @property
-    def flops(self) -> int:
-        """One addition per element that is added."""
-        added = self.groups * self.indices * self.width
-        return added if self.function == "add" else 0
-
-    @property
     def variant(self) -> str:
         """Its function, unless that is a lookup."""
         return "" if self.function == "lookup" else self.function

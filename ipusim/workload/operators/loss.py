@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ipusim.workload.operators.base import Attributes
-from ipusim.workload.operators.softmax import SOFTMAX_FLOPS_PER_ELEMENT
 
 CLASS_LOSSES = ("cross_entropy", "cross_entropy_accuracy")
 """Those whose target is the number of a class."""
@@ -33,11 +32,3 @@ class Loss(Attributes):
     kind: str
     rows: int
     classes: int
-
-    @property
-    def flops(self) -> int:
-        """Softmax or sigmoid and subtraction, or subtraction and square."""
-        per_element = {"identity": 1, "mean_squared": 2}.get(
-            self.kind, SOFTMAX_FLOPS_PER_ELEMENT + 1
-        )
-        return per_element * self.rows * self.classes

@@ -5,10 +5,6 @@ from typing import ClassVar
 
 from ipusim.workload.operators.base import Attributes, Op, Sizes
 
-FLOPS_PER_BOX = 16
-"""Two areas' sides and corners: 8 differences and extrema, 3 products, 3 sums, a quotient, a
-comparison."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NonMaxSuppression(Attributes):
@@ -25,11 +21,6 @@ class NonMaxSuppression(Attributes):
     batch: int
     boxes: int
     detections: int
-
-    @property
-    def flops(self) -> int:
-        """Comparison of every box with every best one, as if all were of one class."""
-        return FLOPS_PER_BOX * self.detections * self.batch * self.boxes
 
     def sizes(self, op: Op) -> Sizes:
         """Elements of scores, classes and corners, then of corners, scores and classes kept."""

@@ -6,11 +6,6 @@ from typing import ClassVar
 from ipusim.workload.operators.base import Attributes
 from ipusim.workload.operators.gradient import Backward, gradient
 
-LAYER_NORM_FLOPS_PER_ELEMENT = 8
-"""Mean 1, centred square sum 3, normalise 2, scale and shift 2."""
-BATCH_NORM_INFERENCE_FLOPS_PER_ELEMENT = 2
-"""Scale and shift; the statistics are constants."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Norm(Attributes):
@@ -57,13 +52,6 @@ class Norm(Attributes):
             "instance": self.batch * self.channels,
         }
         return per_kind[self.kind]
-
-    @property
-    def flops(self) -> int:
-        """Two per element for a stored normalisation, eight when statistics are computed."""
-        if self.kind == "batch" and not self.training:
-            return BATCH_NORM_INFERENCE_FLOPS_PER_ELEMENT * self.elements
-        return LAYER_NORM_FLOPS_PER_ELEMENT * self.elements
 
 
 @gradient(Norm)

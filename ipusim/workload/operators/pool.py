@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
 from typing import ClassVar
 
 from ipusim.workload.operators.base import Attributes, windowed_field
@@ -50,11 +49,6 @@ class Pool(Attributes):
     def out_field(self) -> tuple[int, ...]:
         """Output size per spatial dimension, in elements."""
         return windowed_field(self, self.field, self.dilation or (1,) * len(self.field))
-
-    @property
-    def flops(self) -> int:
-        """One per kernel tap and output element."""
-        return self.batch * self.channels * prod(self.out_field) * prod(self.kernel)
 
 
 @gradient(Pool)

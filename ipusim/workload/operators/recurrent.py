@@ -11,10 +11,6 @@ from ipusim.workload.operators.layout import Layout
 GATES = {"lstm": 4, "gru": 3}
 """Gates of a cell, the candidate counted as one: products of this many times the hidden size."""
 
-ELEMENTWISE_FLOPS = {"lstm": 13, "gru": 10}
-"""Per step and hidden element. LSTM: 4 biases, 5 non-linearities, 3 products, 1 sum; GRU: 3 biases,
-3 non-linearities, the reset, and 3 to blend candidate and state."""
-
 _SAVED = {"lstm": 6, "gru": 3}
 
 
@@ -87,11 +83,6 @@ class Recurrent(Attributes):
             passed_on = read if self.input_gradient else self.hidden
             per_step += self.gates * self.hidden * passed_on
         return self.steps * self.batch * per_step
-
-    @property
-    def flops(self) -> int:
-        """Two per multiply-accumulate, and the elementwise part of the cell."""
-        return 2 * self.macs + ELEMENTWISE_FLOPS[self.kind] * self.steps * self.batch * self.hidden
 
     def sizes(self, op: Op) -> Sizes:
         """Elements of sequence, weights and result, or of what arrives in their place."""

@@ -23,8 +23,3 @@ class Reduce(Attributes):
     inner: int
     shape: tuple[int, ...] = ()
     axes: tuple[int, ...] = ()
-
-    @property
-    def flops(self) -> int:
-        """One per input element."""
-        return self.outer * self.reduced * self.inner

@@ -6,9 +6,6 @@ from typing import ClassVar
 from ipusim.workload.operators.base import Attributes
 from ipusim.workload.operators.gradient import Backward, gradient
 
-SOFTMAX_FLOPS_PER_ELEMENT = 5
-"""Maximum, subtraction, exponential, sum, division."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Softmax(Attributes):
@@ -23,11 +20,6 @@ class Softmax(Attributes):
     length: int
     log: bool = False
     backward: bool = False
-
-    @property
-    def flops(self) -> int:
-        """Five per element."""
-        return SOFTMAX_FLOPS_PER_ELEMENT * self.outer * self.length
 
 
 @gradient(Softmax)

@@ -18,11 +18,6 @@ class Sort(Attributes):
     outer: int
     length: int
 
-    @property
-    def flops(self) -> int:
-        """One comparison per element and merge of a sort by merging."""
-        return self.outer * self.length * (self.length - 1).bit_length()
-
 
 @gradient(Sort)
 def _gradient(back: Backward, sort: Sort) -> None:

@@ -56,7 +56,6 @@ def test_work_by_the_definition_of_the_cell(kind, steps, batch, features, hidden
     back = replace(params, backward=True, input_gradient=not first)
     data = hidden if first else hidden + features
     assert back.macs - params.macs == steps * batch * gates * hidden * data
-    assert params.flops > 2 * params.macs
 
 
 @pytest.mark.parametrize(
