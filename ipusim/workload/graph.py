@@ -102,11 +102,6 @@ class Graph:
         return sum(tensor.bytes for tensor in self._stored_parameters())
 
     @property
-    def input_bytes(self) -> int:
-        """Bytes that the host sends per micro-batch, in the storage types of this graph."""
-        return sum(self.tensors[name].bytes for name in self.inputs)
-
-    @property
     def output_bytes(self) -> int:
         """Bytes that the host receives per micro-batch, in the storage types of this graph."""
         return sum(self.tensors[name].bytes for name in self.outputs)

@@ -36,7 +36,6 @@ def test_counts_by_hand():
     assert graph.macs == 2 * 6 * 8 * 8 * 4 * 9
     assert graph.parameters == 6 * 4 * 9 + 6 + 6
     elements = 2 * 6 * 8 * 8
-    assert graph.input_bytes == 4 * 2 * 4 * 8 * 8
     assert graph.output_bytes == 4 * elements
 
 

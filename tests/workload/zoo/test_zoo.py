@@ -160,7 +160,7 @@ def test_residual_add_and_bias_add():
 def test_precision_sets_storage(precision, activations, weights):
     graph = zoo.resnet18().graph(1, precision=precision)
     assert graph.parameter_bytes == weights * graph.parameters
-    assert graph.input_bytes == activations * 3 * 224 * 224
+    assert graph.tensors["images"].bytes == activations * 3 * 224 * 224
     assert graph.output_bytes == activations * 1000
     assert graph.tensors["bn1.running_mean"].bytes == weights * 64
 
