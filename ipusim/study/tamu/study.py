@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from ipusim.api import simulate
+from ipusim.errors import ConfigError
 from ipusim.runtime.compile_time import first_epoch_items_per_s
 from ipusim.study.audit import tamu_work
 from ipusim.study.data.published import PublishedRow, by_metric, load_rows
@@ -86,6 +87,8 @@ def first_epoch_frame(
     and those predicted for compilation, published and predicted rate of the first epoch (images/s),
     error and verdict. A ConfigError if the number of images is below 1.
     """
+    if images < 1:
+        raise ConfigError(f"An epoch of {images} images is impossible: give 1 or more.")
     table1 = load_rows(study=STUDY, table="Table 1")
     second, first = by_metric(table1, "throughput", "throughput_epoch1")
     rates = second["row_id"].map(frame.set_index("row_id")["calibrated"])
