@@ -35,6 +35,7 @@ LEAST_POINTS, MOST_POINTS = 25, 500
 PRICED = (
     *("clock_hz", "replicas", "batches_in_flight", "instances", "loader_item_s", "serial_item_s"),
     *("host_servers", "loader_workers", "dataset", "merge_gradients_bytes", "framework"),
+    "device_iterations",
     *("ipus_per_replica", "pipeline_splits", "stage_ipus", "schedule", "optimizer_state"),
 )
 """What a program does not depend on, as a rule: points that differ in these alone share a task."""

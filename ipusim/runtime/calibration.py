@@ -36,16 +36,22 @@ class FittedCosts:
     """What the calibrated tier adds; all 0 in the specification tier.
 
     `step_s` are the seconds of a call from the host: per batch in inference, per weight update in
-    training; `reduction_s` is the latency of a reduction over neighbouring chips within the program
+    training; `run_s` those between two runs of the device, each of so many device iterations;
+    `reduction_s` is the latency of a reduction over neighbouring chips within the program
     (distributed batch norm), `collective_s` that of an all-reduce over all replicas, per machine
     that takes part (collectives of one pass have half); `exchange_cycles` are those of every
     superstep with an exchange beyond its sync and its data (`LoweredOp.exchanges`), in every mode.
     """
 
     step_s: float = 0.0
+    run_s: float = 0.0
     reduction_s: float = 0.0
     collective_s: float = 0.0
     exchange_cycles: float = 0.0
+
+    def once_s(self, iterations: int) -> float:
+        """Return the seconds of a step that do not depend on what it does."""
+        return self.step_s + self.run_s / iterations
 
 
 def fitted_costs(stack: str, framework: str) -> FittedCosts:
@@ -55,8 +61,10 @@ def fitted_costs(stack: str, framework: str) -> FittedCosts:
     two constants of scale-out belong to links and synchronisation and hold for all stacks.
     """
     known = stack in _tables().get("superstep_cost", {})
+    runs = known and framework in _tables().get("run_cost", {})
     return FittedCosts(
         step_s=_value("call_cost", framework) if known else 0.0,
+        run_s=_value("run_cost", framework) if runs else 0.0,
         exchange_cycles=_value("superstep_cost", stack, what="number of cycles") if known else 0.0,
         reduction_s=_value("scale_out", "reduction_latency"),
         collective_s=_value("scale_out", "collective_latency"),

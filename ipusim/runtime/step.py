@@ -180,6 +180,7 @@ def _inference_terms(compiled: Compiled, replica: Replica, io: HostIo, config: R
         host_s=times * (first + io.sustained_s),
         between_s=between,
         depth=config.batches_in_flight + replica.delay,
+        iterations=config.device_iterations,
     )
 
 

@@ -7,7 +7,7 @@ their time is the matter of a `Schedule`, which knows what waits for what.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Protocol
 
 from ipusim.errors import ConfigError
@@ -107,7 +107,7 @@ class Line:
     Exact but where a price makes another chip, or the tensors of another chip, the slowest.
     `base_s` are the seconds of all that the chips do in turn, who also wait for exchange
     supersteps, reductions, and collectives times machines; `floor_s` those of the host beside them.
-    The call that starts a step comes on top of the slower.
+    The call that starts a step comes on top of the slower, and so does its part of a run.
     """
 
     base_s: float
@@ -116,6 +116,7 @@ class Line:
     reductions: float
     collectives: float
     clock_hz: float
+    iterations: int = 1
 
     def busy_s(self, costs: FittedCosts) -> float:
         """Return the seconds of the chips."""
@@ -128,7 +129,7 @@ class Line:
 
     def step_s(self, costs: FittedCosts) -> float:
         """Return the seconds of a step."""
-        return max(self.floor_s, self.busy_s(costs)) + costs.step_s
+        return max(self.floor_s, self.busy_s(costs)) + costs.once_s(self.iterations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +149,10 @@ class Terms:
     `schedule` is what the chips of a replica do, `beside` what each micro-batch takes besides, None
     where it overlaps with the chips. Collectives over the replicas are by part; of the chips of a
     replica the longest counts. `streamed_s` are optimiser state and rows of tables in Streaming
-    Memory. A step takes at least `host_s`, which the host needs beside the chips; `between_s` host
-    processes spend between two runs of the device. `depth` are steps from request to result;
-    `all_to_all` says how often replicas send parts to each other in a step, and what one costs.
+    Memory. `iterations` steps are one run of the device. A step takes at least `host_s`, which the
+    host needs beside the chips; `between_s` host processes spend between two runs of the device.
+    `depth` are steps from request to result; `all_to_all` says how often replicas send parts to
+    each other in a step, and what one costs.
     """
 
     training: bool
@@ -163,10 +165,11 @@ class Terms:
     collectives: tuple[tuple[str, tuple[Collective, ...]], ...] = ()
     streamed_s: Mapping[str, float] = field(default_factory=dict)
     all_to_all: tuple[int, Collective] | None = None
+    iterations: int = 1
 
     def price(self, costs: FittedCosts) -> Priced:
         """Return the step at given costs, none of them negative or implausibly large."""
-        for cost in (costs.step_s, costs.exchange_cycles, costs.reduction_s, costs.collective_s):
+        for cost in astuple(costs):
             if not 0 <= cost < MAX_COST:
                 raise ConfigError(f"A fitted cost is {cost!r} s: give 0 or more seconds.")
         return self._training(costs) if self.training else self._inference(costs)
@@ -175,13 +178,16 @@ class Terms:
         parts = self.schedule.parts_s(costs, self.beside)
         parts.pop(UPDATE)
         busy = sum(parts.values())
-        parts |= {"fixed": costs.step_s, WAITING: max(0.0, self.host_s - busy)}
+        fixed = costs.once_s(self.iterations)
+        parts |= {"fixed": fixed, WAITING: max(0.0, self.host_s - busy)}
         step = sum(parts.values())
-        latency = self.depth * step
+        # Frameworks take the latency within a run (PopTorch's getLatency), unless that is one step.
+        within = step if self.iterations == 1 else step - fixed + costs.step_s
+        latency = self.depth * within
         if self.between_s:
             parts["host between runs"] = self.between_s
             step += self.between_s
-        return Priced(parts_s=parts, step_s=step, latency_s=latency, fixed_s=costs.step_s)
+        return Priced(parts_s=parts, step_s=step, latency_s=latency, fixed_s=fixed)
 
     def _training(self, costs: FittedCosts) -> Priced:
         parts = self.schedule.parts_s(costs, self.beside)
@@ -197,10 +203,11 @@ class Terms:
             "host between runs": self.between_s,
         }
         busy = sum(parts.values())
-        parts |= {"fixed": costs.step_s, WAITING: max(0.0, self.host_s - busy)}
+        fixed = costs.once_s(self.iterations)
+        parts |= {"fixed": fixed, WAITING: max(0.0, self.host_s - busy)}
         step = sum(parts.values())
         shown = {name: seconds for name, seconds in parts.items() if seconds}
-        return Priced(parts_s=shown, step_s=step, latency_s=step, fixed_s=costs.step_s)
+        return Priced(parts_s=shown, step_s=step, latency_s=step, fixed_s=fixed)
 
     def line(self) -> Line:
         """Return how the step depends on the costs, read off the terms."""
@@ -221,4 +228,5 @@ class Terms:
             reductions=reductions * times,
             collectives=collectives,
             clock_hz=self.clock_hz,
+            iterations=self.iterations,
         )

@@ -59,6 +59,7 @@ def training_terms(compiled: Compiled, replica: Replica, io: HostIo, config: Run
             samples / _items_per_s(graph, config, compiled.job.graphs.model.repeated_inputs),
         ),
         between_s=between,
+        iterations=config.device_iterations,
     )
 
 

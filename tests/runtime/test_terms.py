@@ -31,6 +31,7 @@ RUNS = {
 }
 COSTS = {
     "starts": FittedCosts(step_s=1e-3),
+    "runs": FittedCosts(run_s=1e-3),
     "exchanges": FittedCosts(exchange_cycles=1.0),
     "reductions": FittedCosts(reduction_s=1e-6),
     "collectives": FittedCosts(collective_s=1e-3),
@@ -103,6 +104,19 @@ def test_a_call_from_the_host_is_paid_once_a_step():
     assert terms.price(dear).step_s == pytest.approx(1 + 2.7e-3)
     assert terms.price(dear).fixed_s == 1
     assert terms.line().step_s(dear) == pytest.approx(1 + 2.7e-3)
+
+
+def test_a_run_of_the_device_is_shared_by_its_iterations():
+    dear = FittedCosts(step_s=1e-3, run_s=0.1)
+    for training in (False, True):
+        once = by_hand(training=training, iterations=1).price(dear)
+        often = by_hand(training=training, iterations=50).price(dear)
+        assert often.fixed_s == pytest.approx(1e-3 + 2e-3)
+        assert once.step_s - often.step_s == pytest.approx(0.1 - 2e-3)
+    # within a run no request waits for the next; where a run is one batch, it is that of the call
+    batches = {count: by_hand(depth=2, iterations=count).price(dear) for count in (1, 50)}
+    assert batches[1].latency_s == pytest.approx(2 * batches[1].step_s)
+    assert batches[50].latency_s == pytest.approx(2 * (batches[50].step_s - 2e-3))
 
 
 def test_transfers_beside_the_chips_do_not_hide_the_call():

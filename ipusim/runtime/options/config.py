@@ -114,6 +114,8 @@ def _fill_in(values: dict[str, Any], asked: dict[str, Any]) -> None:
         values[name] = asked.get(name, getattr(stack, name))
     # In training the input pipeline always runs ahead of the chips.
     values["batches_in_flight"] = asked.get("batches_in_flight", 2 if training else 1)
+    iterations = 1 if training else load_framework(values["framework"]).device_iterations
+    values["device_iterations"] = asked.get("device_iterations", iterations)
     values["io_tiles"] = _io_tiles(stack, values)
     values["stage_ipus"] = asked.get("stage_ipus", tuple(range(values["ipus_per_replica"])))
     for name in ("pipeline_splits", "phase_splits"):

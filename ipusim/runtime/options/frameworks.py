@@ -17,7 +17,8 @@ class Framework:
     Copies between pipeline stages run one after the other, or all together (`copies_in_turn`), and
     so may the chips of a replica that move optimiser state (`state_in_turn`); both halves of a
     pipeline's last stage are one slot or two (`last_stage_merged`); `phases` says whether there is
-    phased execution, `loader` how data loaders prepare items (`host.loader.LOADERS`).
+    phased execution, `loader` how data loaders prepare items (`host.loader.LOADERS`), and
+    `device_iterations` how many batches of inference the chips run after a call from the host.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Framework:
     copies_in_turn: bool
     state_in_turn: bool
     loader: str
+    device_iterations: int
 
 
 @cache

@@ -286,6 +286,11 @@ class RunConfig:
         "Batches between request and result, on average; with more than one the host runs ahead.",
         by_default="default 1, and 2 in training",
     )
+    device_iterations: int = _option(
+        COUNT,
+        "Batches of inference, or weight updates, that the chips run after one call from the host.",
+        by_default="default 1 in training, else as the framework's recipes have it",
+    )
     instances: int | None = _option(
         COUNT,
         "Host processes that feed the replicas (``poprun --num-instances``).",
@@ -468,6 +473,7 @@ class RunOptions(TypedDict, total=False):
     overlap_io: bool | None
     io_tiles: int | None
     batches_in_flight: float | None
+    device_iterations: int | None
     instances: int | None
     loader_item_s: float | None
     serial_item_s: float | None

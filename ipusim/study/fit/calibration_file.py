@@ -17,6 +17,7 @@ from ipusim.files import write_text
 from ipusim.runtime.calibration import FILE, FittedCosts, Interval, read_interval
 
 _STEP_SOURCE = "least mean absolute relative error of time per step over rows, all at once"
+_RUN_SOURCE = "median of pairs of rows that are predicted alike but for their device iterations"
 _GPU_SOURCE = "least mean absolute logarithm of predicted over published time per step over rows"
 _SCALE_SOURCE = "median of what makes the slowdown of one of the rows exact"
 _COMPILE_SOURCE = "least squares of compile times over rows of evidence/ipu_microbench.csv"
@@ -38,6 +39,7 @@ class StepCosts:
     """What a step costs beside what is predicted for it."""
 
     calls: dict[str, Fitted] = field(default_factory=dict)  # from the host, by framework
+    runs: dict[str, Fitted] = field(default_factory=dict)  # of the device, by framework
     supersteps: dict[str, Fitted] = field(default_factory=dict)  # cycles of an exchange, by stack
 
     def at(self, stack: str, framework: str) -> FittedCosts:
@@ -45,8 +47,11 @@ class StepCosts:
         superstep = self.supersteps.get(stack, Fitted())
         if not superstep.rows:
             return FittedCosts()
-        call = self.calls.get(framework, Fitted())
-        return FittedCosts(step_s=call.value, exchange_cycles=superstep.value)
+        return FittedCosts(
+            step_s=self.calls.get(framework, Fitted()).value,
+            run_s=self.runs.get(framework, Fitted()).value,
+            exchange_cycles=superstep.value,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +111,8 @@ def calibration_text(calibration: Calibration) -> str:
     blocks = [present[: present.index("schema = 1")] + "schema = 1\n"]
     for framework, call in sorted(calibration.steps.calls.items()):
         blocks.append(_seconds(f"call_cost.{framework}", call, _STEP_SOURCE))
+    for framework, run in sorted(calibration.steps.runs.items()):
+        blocks.append(_seconds(f"run_cost.{framework}", run, _RUN_SOURCE))
     for stack, cycles in sorted(calibration.steps.supersteps.items()):
         title, value = f"superstep_cost.{json.dumps(stack)}", {"value": f"{cycles.value:.0f}"}
         blocks.append(_block(title, value, "cycles", _STEP_SOURCE, cycles.rows))
@@ -156,7 +163,9 @@ def load_calibration(path: Path | None = None) -> Calibration:
         intervals = tables.get("interval", {}).items()
         return Calibration(
             steps=StepCosts(
-                calls=_fitted(tables["call_cost"]), supersteps=_fitted(tables["superstep_cost"])
+                calls=_fitted(tables["call_cost"]),
+                runs=_fitted(tables.get("run_cost", {})),
+                supersteps=_fitted(tables["superstep_cost"]),
             ),
             power=PowerScales(amp=amp.value, sram=sram.value, rows=amp.rows),
             scale_out=ScaleOut(

@@ -1,20 +1,22 @@
-"""Fitting the few constants: a call by framework, a superstep by software stack, two of power.
+"""Fitting the few constants: a run and a call by framework, a superstep by stack, two of power.
 
 A call from the host, in seconds per step, and control code, in cycles per superstep with an
-exchange, enter a step as max(floor, base + supersteps) + call (`ipusim.runtime.terms.Line`). The
-mean of |step / published - 1| is then piecewise linear in the call, so that for each number of
-cycles its minimum lies at a kink and is found exactly: robust against single rows, the same on
-every machine.
+exchange, enter a step as max(floor, base + supersteps) + call (`ipusim.runtime.terms.Line`). What a
+run of the device costs is read off beforehand, from rows that differ in nothing else. The mean of
+|step / published - 1| is then piecewise linear in the call, so that for each number of cycles its
+minimum lies at a kink and is found exactly: robust against single rows, the same on every machine.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 
 from ipusim.runtime.calibration import FittedCosts
+from ipusim.runtime.terms import Line
 from ipusim.study.cached import PooledPredictor
 from ipusim.study.data.published import PublishedRow, load_rows
 from ipusim.study.fit.calibration_file import (
@@ -65,13 +67,46 @@ class _Steps:
     published: np.ndarray
 
 
-def _steps(samples: Sequence[Sample]) -> _Steps:
-    costs = [FittedCosts(exchange_cycles=float(cycles)) for cycles in CYCLES]
-    lines = [item.line for item in samples]
-    return _Steps(
-        np.array([[line.step_s(cost) for line in lines] for cost in costs]),
-        np.array([item.published_s for item in samples]),
-    )
+def _steps(samples: Sequence[Sample], runs: Mapping[str, Fitted]) -> _Steps:
+    nothing = Fitted()
+    seconds = [
+        [
+            item.line.step_s(
+                FittedCosts(
+                    run_s=runs.get(item.framework, nothing).value, exchange_cycles=float(cycles)
+                )
+            )
+            for item in samples
+        ]
+        for cycles in CYCLES
+    ]
+    return _Steps(np.array(seconds), np.array([item.published_s for item in samples]))
+
+
+def fit_run_costs(samples: Iterable[Sample]) -> dict[str, Fitted]:
+    """Return what a run of the device costs, by framework, where two rows tell it.
+
+    Such rows are predicted alike but for their device iterations: what one publishes more per step
+    is the difference of their parts of a run. The constant is the median of the pairs.
+    """
+    alike: dict[tuple[str, str, Line], list[Sample]] = {}
+    for item in samples:
+        key = (item.framework, item.stack, replace(item.line, iterations=1))
+        alike.setdefault(key, []).append(item)
+    found: dict[str, list[float]] = {}
+    rows: dict[str, list[str]] = {}
+    for (framework, _, _), group in alike.items():
+        for one, two in combinations(group, 2):
+            if one.line.iterations != two.line.iterations:
+                parts = 1 / one.line.iterations - 1 / two.line.iterations
+                found.setdefault(framework, []).append((one.published_s - two.published_s) / parts)
+                rows.setdefault(framework, []).extend([one.row_id, two.row_id])
+    return {
+        framework: Fitted(
+            value=round(max(0.0, float(np.median(values))), 6), rows=tuple(rows[framework])
+        )
+        for framework, values in found.items()
+    }
 
 
 def _best_call(priced: _Steps, cycles: np.ndarray, chosen: np.ndarray) -> tuple[float, float]:
@@ -86,7 +121,7 @@ def _best_call(priced: _Steps, cycles: np.ndarray, chosen: np.ndarray) -> tuple[
 
 @lru_cache(maxsize=256)
 def fit_step_costs(samples: tuple[Sample, ...]) -> StepCosts:
-    """Return the calls by framework and the cycles by stack that fit the samples best.
+    """Return the runs and calls by framework and the cycles by stack that fit the samples best.
 
     Those with the least mean absolute relative error of time, all 0 or more. The calls of given
     cycles are exact; the cycles are first one number for all stacks, then each stack is moved alone
@@ -94,7 +129,8 @@ def fit_step_costs(samples: tuple[Sample, ...]) -> StepCosts:
     """
     if not samples:
         return StepCosts()
-    priced = _steps(samples)
+    runs = fit_run_costs(samples)
+    priced = _steps(samples, runs)
     frameworks = _columns(sample.framework for sample in samples)
     stacks = _columns(sample.stack for sample in samples)
     rows = np.zeros(len(samples), dtype=np.intp)
@@ -123,6 +159,7 @@ def fit_step_costs(samples: tuple[Sample, ...]) -> StepCosts:
         name: _best_call(priced, rows[chosen], chosen)[1] for name, chosen in frameworks.items()
     }
     return StepCosts(
+        runs=runs,
         calls={
             name: Fitted(value=calls[name], rows=_ids(samples, chosen))
             for name, chosen in frameworks.items()

@@ -134,7 +134,7 @@ def left_out_costs(run: RunConfiguration, samples: Samples) -> FittedCosts:
     scale = ScaleOut()
     if run.mode == "training":
         scale = fit_scale_out(samples.scaling, without_series=run.series)
-    return replace(scale.costs, step_s=step.step_s, exchange_cycles=step.exchange_cycles)
+    return replace(step, reduction_s=scale.reduction.value, collective_s=scale.collective.value)
 
 
 def _predict_tiers(

@@ -149,7 +149,7 @@ def test_fitted_costs_are_the_only_difference_between_the_tiers():
     exchanges = plain.result.program.exchanges
     assert 0 < exchanges < plain.supersteps
     clock_hz = load_chip("GC200").clock_hz
-    cost = costs.step_s + exchanges * costs.exchange_cycles / clock_hz
+    cost = costs.once_s(128) + exchanges * costs.exchange_cycles / clock_hz
     assert fitted.result.step_s - plain.result.step_s == pytest.approx(cost)
     assert fitted.cycles_per_step == plain.cycles_per_step
     assert calibration.fitted_costs("no such stack", "pytorch").step_s == 0
@@ -253,7 +253,7 @@ def test_work_between_runs_keeps_the_device_waiting_but_not_a_request():
 def test_a_loader_bounds_the_rate_beside_the_device():
     options = {"system": "IPU-M2000", "micro_batch": 2, "replicas": 4, "instances": 2}
     none, quick, slow = (
-        ipusim.simulate("resnet18", loader_item_s=item_s, **options).result
+        ipusim.simulate("resnet18", tier="specification", loader_item_s=item_s, **options).result
         for item_s in (None, 1e-6, 1e-3)
     )
     # A process loads the items of two replicas while these compute.

@@ -121,7 +121,13 @@ def test_modelled_runs_are_complete(run):
     ipus = run.replicas * run.ipus_per_replica
     if run.mode == "inference":
         placed = {"pipeline_splits", "stage_ipus", "schedule"}
-        own = {"loader_item_s", "serial_item_s", "serial_products", "framework"}
+        own = {
+            "loader_item_s",
+            "serial_item_s",
+            "serial_products",
+            "framework",
+            "device_iterations",
+        }
         assert given <= SIMULATE_OPTIONS | placed | own
         assert (placed <= given) == (run.ipus_per_replica > 1)
         optional = {"gradient_accumulation", "partials", "io_tiles", "instances"}

@@ -28,6 +28,7 @@ from ipusim.study.fit.step_cost import (
     calibrate,
     costs_without,
     fit_power_scales,
+    fit_run_costs,
     fit_step_costs,
     fitting_rows,
 )
@@ -40,7 +41,14 @@ CLOCK_HZ = 1.33e9
 
 
 def sample(
-    gap_ms, published_ms=1.0, family="a", stack="s", floor_ms=0.0, exchanges=0, framework="f"
+    gap_ms,
+    published_ms=1.0,
+    family="a",
+    stack="s",
+    floor_ms=0.0,
+    exchanges=0,
+    framework="f",
+    iterations=1,
 ):
     line = Line(
         base_s=(published_ms - gap_ms) * 1e-3,
@@ -49,6 +57,7 @@ def sample(
         reductions=0,
         collectives=0,
         clock_hz=CLOCK_HZ,
+        iterations=iterations,
     )
     return Sample(
         row_id=f"{family}.{stack}.{gap_ms}",
@@ -182,6 +191,22 @@ def test_fit_minimises_the_mean_error_and_ignores_an_outlier():
     assert best < 0.3e-3
 
 
+def test_a_run_costs_what_rows_with_other_iterations_alone_say():
+    """Runs of 5 and 10 batches that are published 0.25 ms apart, and one that nothing is like."""
+    few = sample(0.5, published_ms=2.5, iterations=5)
+    many = sample(0.25, published_ms=2.25, iterations=10)
+    other = sample(0.4, published_ms=1.0, iterations=100)
+    run = fit_run_costs([few, many, other])["f"]
+    assert run.value == pytest.approx(0.25e-3 / (1 / 5 - 1 / 10))
+    assert run.rows == (few.row_id, many.row_id)
+    # nothing is left for the call
+    costs = fit_step_costs((few, many)).at("s", "f")
+    assert costs.run_s == run.value and costs.step_s == pytest.approx(0, abs=1e-9)
+    assert fit_run_costs([few, other]) == {}
+    slower = sample(1.0, published_ms=3.0, iterations=10)
+    assert fit_run_costs([few, slower])["f"].value == 0
+
+
 def test_a_floor_is_what_the_call_comes_on_top_of():
     held = sample(0.2, published_ms=1.0, floor_ms=0.9)  # published 1 ms, base 0.8 ms
     assert best_call([held]) == pytest.approx(0.1e-3)
@@ -240,6 +265,7 @@ def test_calibration_round_trip(tmp_path):
     assert set(written.steps.calls) == {"popart", "pytorch", "tensorflow"}
     read = load_calibration(path)
     assert read.steps.supersteps == written.steps.supersteps
+    assert read.steps.runs == written.steps.runs
     for framework, call in written.steps.calls.items():
         assert read.steps.calls[framework].rows == call.rows
         assert read.steps.calls[framework].value == pytest.approx(call.value, rel=1e-6)
