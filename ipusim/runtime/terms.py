@@ -178,6 +178,7 @@ class Terms:
         parts = self.schedule.parts_s(costs, self.beside)
         parts.pop(UPDATE)
         busy = sum(parts.values())
+        # [A] The call is not hidden by transfers beside the chips, nor by a host that is slower.
         fixed = costs.once_s(self.iterations)
         parts |= {"fixed": fixed, WAITING: max(0.0, self.host_s - busy)}
         step = sum(parts.values())
