@@ -20,7 +20,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ipusim.errors import StudyError
+from ipusim.errors import StudyError, unknown_name
 from ipusim.study.book.charts import (
     OKABE_ITO,
     PARTS,
@@ -66,6 +66,12 @@ def drawn(spec: Spec, tables: Tables, looks: Spec) -> Figure:
     return figure
 
 
+def _known(what: str, name: str, named: Mapping[str, Any]) -> Any:
+    if name not in named:
+        raise unknown_name(f"{what} of a figure", name, [one for one in named if one])
+    return named[name]
+
+
 def _panels(spec: Spec, tables: Tables) -> Iterator[tuple[Spec, Tables]]:
     """Yield what stands in each panel, and the lines of the tables that it is about."""
     column, main = spec.get("across", spec.get("down")), next(iter(tables))
@@ -82,9 +88,10 @@ def _panels(spec: Spec, tables: Tables) -> Iterator[tuple[Spec, Tables]]:
 
 def _draw(axis: Axes, mark: Spec, tables: Tables, looks: Spec, column: str) -> None:
     kind, listed = next(iter(mark.items()))
+    _known("mark", kind, {**_MARKS, **_TOGETHER})
     wanted = [column if one == "*" else one for one in listed]
     main = next(iter(tables.values()))
-    rows = tables[mark["of"]] if "of" in mark else main
+    rows = _known("table", mark["of"], tables) if "of" in mark else main
     styles = _styles(mark, main, rows, looks)
     if "only" in mark:
         rows = rows[_values(rows, mark["only"]).astype(bool)]
@@ -113,7 +120,7 @@ def _styles(mark: Spec, main: pd.DataFrame, rows: pd.DataFrame, looks: Spec) -> 
     name = mark.get("looks", "")
     if name == "systems":
         return system_looks(main[mark["by"]])
-    known = {"": {}, "series": SERIES, "parts": PARTS, **looks}[name]
+    known = _known("look", name, {"": {}, "series": SERIES, "parts": PARTS, **looks})
     if isinstance(known, list):
         known = dict(zip(rows[mark["by"]].unique(), itertools.cycle(known), strict=False))
     return {value: _coloured(look) for value, look in known.items()}

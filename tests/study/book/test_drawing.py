@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from ipusim.errors import StudyError
+from ipusim.errors import StudyError, UnknownNameError
 from ipusim.study.book.catalogue import load_specs
 from ipusim.study.book.drawing import _MARKS, _TOGETHER, drawn
 
@@ -63,3 +63,16 @@ def test_a_table_without_lines_or_without_the_column_is_named():
         figure({"line": ["x", "y"]}, frame=FRAME.head(0))
     with pytest.raises(StudyError, match="'z'.*kind, x, y"):
         figure({"line": ["x", "z"]})
+
+
+@pytest.mark.parametrize(
+    ("mark", "says"),
+    [
+        ({"lines": ["x", "y"]}, "mark of a figure.*'line'"),
+        ({"line": ["x", "y"], "of": "al"}, "table of a figure.*'all'"),
+        ({"line": ["x", "y"], "by": "kind", "looks": "kind"}, "look of a figure.*'kinds'"),
+    ],
+)
+def test_a_name_that_does_not_exist_is_named(mark, says):
+    with pytest.raises(UnknownNameError, match=says):
+        figure(mark)
