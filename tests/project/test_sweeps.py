@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import pandas as pd
@@ -179,9 +180,11 @@ def test_killed_at_any_moment_and_gone_on(tmp_path):
     script = tmp_path / "child.py"
     script.write_text(CHILD)
     whole, broken = tmp_path / "whole.csv", tmp_path / "broken.csv"
+    begun = time.monotonic()
     subprocess.run([sys.executable, script, whole], check=True)
+    took_s = time.monotonic() - begun
     kills = 0
-    for seconds in (4, 6, 8, 10, None):
+    for seconds in (0.3 * took_s, 0.5 * took_s, 0.7 * took_s, 0.8 * took_s, None):
         child = subprocess.Popen([sys.executable, script, broken])
         try:
             child.wait(seconds)
