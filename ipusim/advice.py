@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipusim.compiler.memory import live_tensors
 from ipusim.compiler.program import Program
+from ipusim.runtime.calibration import fitted_costs
 from ipusim.runtime.options.spec import OPTIONS
 from ipusim.runtime.replica.partition import part_of
 from ipusim.workload.graph import Graph
@@ -146,6 +147,10 @@ def _fixed(report: Report) -> Iterator[Finding]:
     gain = MORE / (1 + (MORE - 1) * (1 - share))
     text = f"the call costs the same for any batch: {MORE} times the {how} gives {gain:.1f} x."
     yield share, text
+    run_s = report.result.fixed_s and fitted_costs(config.stack.name, config.framework).run_s
+    batches = config.device_iterations
+    often = f"the chips run {batches} steps per call from the host: more device_iterations."
+    yield run_s / batches / report.result.step_s, often
 
 
 def _waits(report: Report) -> Iterator[Finding]:

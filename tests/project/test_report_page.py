@@ -55,6 +55,18 @@ def test_advice_says_the_largest_part_first(report):
     assert not any("host_dtype" in text for text in less.advice)
 
 
+@pytest.mark.parametrize(
+    ("framework", "iterations", "said"),
+    [("pytorch", 1, True), ("pytorch", 1000, False), ("popart", 1, False)],
+)
+def test_what_lies_between_two_runs_is_worth_more_iterations(framework, iterations, said):
+    options = {"system": "IPU-M2000", "framework": framework, "device_iterations": iterations}
+    report = ipusim.simulate("resnet18", **options)
+    assert any("more device_iterations" in text for text in report.advice) == said
+    free = ipusim.simulate("resnet18", tier="specification", **options)
+    assert not any("device_iterations" in text for text in free.advice)
+
+
 def test_two_reports_side_by_side(report):
     more = ipusim.simulate("resnet18", system="IPU-M2000", micro_batch=4)
     table = ipusim.compare(report, more)
