@@ -11,6 +11,60 @@ from ipusim.runtime.replica.partition import partition
 from ipusim.runtime.terms import Beside, OneChip, Terms
 from ipusim.workload import zoo
 
+HAND = OneChip(cycles=1000, exchanges_each=0, clock_hz=1e6, times=2, update_cycles=500)
+
+
+def by_hand(**given):
+    """Terms of two micro-batches of 1 ms, and in training an update of half a millisecond."""
+    facts = {"training": False, "clock_hz": 1e6, "schedule": HAND, "host_s": 0.0, "between_s": 0.0}
+    streamed = {"optimiser state": 0.0, "streamed rows": 0.0}
+    beside = Beside(transfers_s=1e-4, host_work_s=0.0)
+    return Terms(**facts | {"beside": beside, "streamed_s": streamed} | given)
+
+
+def test_a_call_from_the_host_is_paid_once_a_step():
+    terms, dear = by_hand(training=True), FittedCosts(step_s=1.0)
+    assert terms.price(FittedCosts()).step_s == pytest.approx(2.7e-3)
+    assert terms.price(dear).step_s == pytest.approx(1 + 2.7e-3)
+    assert terms.price(dear).fixed_s == 1
+    assert terms.line().step_s(dear) == pytest.approx(1 + 2.7e-3)
+
+
+def test_a_run_of_the_device_is_shared_by_its_iterations():
+    dear = FittedCosts(step_s=1e-3, run_s=0.1)
+    for training in (False, True):
+        once = by_hand(training=training, iterations=1).price(dear)
+        often = by_hand(training=training, iterations=50).price(dear)
+        assert often.fixed_s == pytest.approx(1e-3 + 2e-3)
+        assert once.step_s - often.step_s == pytest.approx(0.1 - 2e-3)
+    # within a run no request waits for the next; where a run is one batch, it is that of the call
+    batches = {count: by_hand(depth=2, iterations=count).price(dear) for count in (1, 50)}
+    assert batches[1].latency_s == pytest.approx(2 * batches[1].step_s)
+    assert batches[50].latency_s == pytest.approx(2 * (batches[50].step_s - 2e-3))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_transfers_beside_the_chips_do_not_hide_the_call(training):
+    chips_s, dear = 2.5e-3 if training else 2e-3, FittedCosts(step_s=1.0)
+    for host_s, slower_s in ((1e-3, chips_s), (5e-3, 5e-3)):
+        terms = by_hand(training=training, beside=None, host_s=host_s)
+        assert terms.price(dear).step_s == pytest.approx(1 + slower_s)
+        assert sum(terms.price(dear).parts_s.values()) == terms.price(dear).step_s
+        assert terms.line().step_s(dear) == pytest.approx(1 + slower_s)
+
+
+def test_a_request_waits_for_the_batches_before_it_and_not_for_what_follows_its_own():
+    found = by_hand(depth=3, between_s=1e-3).price(FittedCosts())
+    assert found.latency_s == pytest.approx(3 * 2.2e-3)
+    assert found.step_s == pytest.approx(3.2e-3)
+
+
+@pytest.mark.parametrize("cost", [-1.0, float("nan"), 1e6])
+def test_impossible_costs_are_refused(cost):
+    with pytest.raises(ConfigError, match="give 0 or more seconds"):
+        by_hand().price(FittedCosts(collective_s=cost))
+
+
 MODEL = "braggnn"
 TRAINING = {"mode": "training", "micro_batch": 2, "gradient_accumulation": 8}
 RUNS = {
@@ -85,55 +139,3 @@ def test_only_what_runs_ahead_waits_for_its_backward_pass():
     assert sum(alone) == compiled.graph.parameter_bytes + states
     assert ahead[1] == alone[1]
     assert ahead[0] > alone[0]
-
-
-HAND = OneChip(cycles=1000, exchanges_each=0, clock_hz=1e6, times=2, update_cycles=500)
-
-
-def by_hand(**given):
-    """Terms of two micro-batches of 1 ms, and in training an update of half a millisecond."""
-    facts = {"training": False, "clock_hz": 1e6, "schedule": HAND, "host_s": 0.0, "between_s": 0.0}
-    streamed = {"optimiser state": 0.0, "streamed rows": 0.0}
-    beside = Beside(transfers_s=1e-4, host_work_s=0.0)
-    return Terms(**facts | {"beside": beside, "streamed_s": streamed} | given)
-
-
-def test_a_call_from_the_host_is_paid_once_a_step():
-    terms, dear = by_hand(training=True), FittedCosts(step_s=1.0)
-    assert terms.price(FittedCosts()).step_s == pytest.approx(2.7e-3)
-    assert terms.price(dear).step_s == pytest.approx(1 + 2.7e-3)
-    assert terms.price(dear).fixed_s == 1
-    assert terms.line().step_s(dear) == pytest.approx(1 + 2.7e-3)
-
-
-def test_a_run_of_the_device_is_shared_by_its_iterations():
-    dear = FittedCosts(step_s=1e-3, run_s=0.1)
-    for training in (False, True):
-        once = by_hand(training=training, iterations=1).price(dear)
-        often = by_hand(training=training, iterations=50).price(dear)
-        assert often.fixed_s == pytest.approx(1e-3 + 2e-3)
-        assert once.step_s - often.step_s == pytest.approx(0.1 - 2e-3)
-    # within a run no request waits for the next; where a run is one batch, it is that of the call
-    batches = {count: by_hand(depth=2, iterations=count).price(dear) for count in (1, 50)}
-    assert batches[1].latency_s == pytest.approx(2 * batches[1].step_s)
-    assert batches[50].latency_s == pytest.approx(2 * (batches[50].step_s - 2e-3))
-
-
-def test_transfers_beside_the_chips_do_not_hide_the_call():
-    for host_s, slower_s in ((1e-3, 2e-3), (5e-3, 5e-3)):
-        terms, dear = by_hand(beside=None, host_s=host_s), FittedCosts(step_s=1.0)
-        assert terms.price(dear).step_s == pytest.approx(1 + slower_s)
-        assert sum(terms.price(dear).parts_s.values()) == terms.price(dear).step_s
-        assert terms.line().step_s(dear) == pytest.approx(1 + slower_s)
-
-
-def test_a_request_waits_for_the_batches_before_it_and_not_for_what_follows_its_own():
-    found = by_hand(depth=3, between_s=1e-3).price(FittedCosts())
-    assert found.latency_s == pytest.approx(3 * 2.2e-3)
-    assert found.step_s == pytest.approx(3.2e-3)
-
-
-@pytest.mark.parametrize("cost", [-1.0, float("nan"), 1e6])
-def test_impossible_costs_are_refused(cost):
-    with pytest.raises(ConfigError, match="give 0 or more seconds"):
-        by_hand().price(FittedCosts(collective_s=cost))

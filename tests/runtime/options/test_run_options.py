@@ -127,6 +127,13 @@ def test_stack_names_match_their_quotations():
     assert load_stack("sdk-2.4").fold_batch_norm
 
 
+def test_a_run_of_the_device_has_the_batches_of_the_recipes_one_update_or_what_is_asked():
+    for framework, batches in (("popart", 16), ("pytorch", 128), ("tensorflow", 100)):
+        assert make_config(framework=framework).device_iterations == batches
+        assert make_config(framework=framework, mode="training").device_iterations == 1
+        assert make_config(framework=framework, device_iterations=7).device_iterations == 7
+
+
 def test_parts_of_a_step_add_up(report):
     result = report.result
     parts = result.device_s + result.io.work_s + result.io.exposed_s + result.fixed_s
@@ -152,7 +159,8 @@ def test_fitted_costs_are_the_only_difference_between_the_tiers():
     cost = costs.once_s(128) + exchanges * costs.exchange_cycles / clock_hz
     assert fitted.result.step_s - plain.result.step_s == pytest.approx(cost)
     assert fitted.cycles_per_step == plain.cycles_per_step
-    assert calibration.fitted_costs("no such stack", "pytorch").step_s == 0
+    unknown = calibration.fitted_costs("no such stack", "pytorch")
+    assert unknown.step_s == unknown.run_s == unknown.exchange_cycles == 0
 
 
 def test_files_of_one_name_are_told_apart(tmp_path):

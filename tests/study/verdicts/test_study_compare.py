@@ -207,6 +207,16 @@ def test_a_run_costs_what_rows_with_other_iterations_alone_say():
     assert fit_run_costs([few, slower])["f"].value == 0
 
 
+def test_one_pair_that_is_far_off_does_not_move_the_cost_of_a_run():
+    """Pairs of runs of 1 and 2 batches that say 1, 2 and 60 ms."""
+    pairs = [
+        (sample(gap_ms, 90.0), sample(gap_ms - half_ms, 90.0 - half_ms, iterations=2))
+        for gap_ms, half_ms in ((0.5, 0.5), (1.0, 1.0), (40.0, 30.0))
+    ]
+    samples = [item for pair in pairs for item in pair]
+    assert fit_run_costs(samples)["f"].value == pytest.approx(2e-3)
+
+
 def test_a_floor_is_what_the_call_comes_on_top_of():
     held = sample(0.2, published_ms=1.0, floor_ms=0.9)  # published 1 ms, base 0.8 ms
     assert best_call([held]) == pytest.approx(0.1e-3)
