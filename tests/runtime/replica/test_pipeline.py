@@ -94,6 +94,13 @@ def test_bubble_of_balanced_stages(stages, accumulation, framework):
     assert found.seconds == pytest.approx(3 * (accumulation + stages - 1))
 
 
+def test_both_halves_of_the_last_stage_are_one_slot_or_two():
+    """A step for each of 16 micro-batches, and one for each further slot of 4 stages."""
+    for framework, slots in (("popart", 7), ("pytorch", 7), ("tensorflow", 8)):
+        found = pipeline_step([1.0] * 4, [2.0] * 4, 16, framework=framework)
+        assert found.steps == 16 + slots - 1
+
+
 def test_schedules_in_order():
     def total(schedule):
         return pipeline_step([1.0] * 4, [2.0] * 4, 16, schedule).seconds
