@@ -64,11 +64,7 @@ def _text(axis: Axes, x: float, y: float, text: str, **look: object) -> None:
 
 
 def _tiles_path(chip: Chip, left: float, right: float, bands: Bands) -> Path:
-    """Return one path with a square per tile, its rows spread over the bands.
-
-    A column of the chip holds supertiles of two by two tiles, so it is two squares wide; columns
-    stand a little apart.
-    """
+    """Return one path with a square per tile; supertiles of two by two make a column two wide."""
     across = 2 * chip.tile_columns
     rows = math.ceil(chip.tiles / across)
     per_band = (rows - rows // 2, rows // 2)

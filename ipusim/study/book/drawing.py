@@ -5,10 +5,11 @@ A figure has a ``size`` in inches (``each`` is added for a panel's width and a l
 entries stand side by side, or a place in the panel. A panel has a ``title``, the axes ``x`` and
 ``y``, and ``marks``. A mark is named by its first key (`_MARKS`), which lists columns, expressions
 of columns as `pandas.DataFrame.eval` reads them, or numbers; ``place`` counts the lines of the
-panel, and a star stands for its ``column``. ``only`` selects lines by such an expression, ``of``
-(of a mark or a panel) another table than the first, ``once`` one line for each value; ``by`` draws
-the values of a column apart, each in its own of the ``looks``; ``like`` names a kind of number
-(`charts.SERIES`). All else are options of matplotlib, with colours of the palette.
+panel, ``@hit`` and ``@near`` are the bands of verdicts, and a star stands for its ``column``.
+``only`` selects lines by such an expression, ``of`` (of a mark or a panel) another table than the
+first, ``once`` one line for each value; ``by`` draws the values of a column apart, each in its own
+of the ``looks``; ``like`` names a kind of number (`charts.SERIES`). All else are options of
+matplotlib, with colours of the palette.
 """
 
 import itertools
@@ -29,16 +30,20 @@ from ipusim.study.book.charts import (
     grouped_bars,
     log_axis,
     name_places,
+    ratio_axis,
     sheet,
     stacked_bars,
     system_looks,
 )
+from ipusim.study.verdicts.errors import HIT_PERCENT, NEAR_PERCENT
 
 Spec = Mapping[str, Any]
 Tables = Mapping[str, pd.DataFrame]
 _SHEET = ("last", "sharex", "sharey", "width_ratios")
 _OWN = ("of", "only", "once", "by", "looks", "like")
 """Keys of a mark that are no options of matplotlib."""
+_BANDS = {"hit": HIT_PERCENT, "near": NEAR_PERCENT}
+"""Percentages of the rule of verdicts, as a figure names them."""
 
 
 def drawn(spec: Spec, tables: Tables, looks: Spec) -> Figure:
@@ -137,7 +142,7 @@ def _values(rows: pd.DataFrame, wanted: Any) -> Any:
     if not isinstance(wanted, str):
         return wanted
     try:
-        return rows[wanted] if wanted in rows else rows.eval(wanted)
+        return rows[wanted] if wanted in rows else rows.eval(wanted, local_dict=_BANDS)
     except (pd.errors.UndefinedVariableError, SyntaxError) as error:
         raise StudyError(
             f"The figure draws {wanted!r}, but its table has the columns {', '.join(rows)}: use "
@@ -166,6 +171,8 @@ def _finish(axis: Axes, side: str, spec: Spec, rows: pd.DataFrame) -> None:
     if "ends" in spec:
         ends = [np.ravel(_values(rows, end))[0] for end in spec["ends"]]
         getattr(axis, f"set_{side}lim")(*ends)
+        if spec.get("ratio"):
+            ratio_axis(axis, *ends)
     getattr(axis, f"set_{side}label")(spec.get("label", ""))
 
 
@@ -182,7 +189,8 @@ def _equal(
 ) -> None:
     """Draw where both axes are equal, between multiples of the least and the largest number."""
     values = rows[columns].to_numpy(dtype=np.float64)
-    agreement(axis, (ends[0] * np.nanmin(values), ends[1] * np.nanmax(values)), within)
+    bands = [_known("band", name, _BANDS) for name in within]
+    agreement(axis, (ends[0] * np.nanmin(values), ends[1] * np.nanmax(values)), bands)
 
 
 def _stack(
@@ -221,6 +229,7 @@ _MARKS: dict[str, Callable[..., object]] = {
     "line": Axes.plot,
     "points": _points,
     "step": Axes.step,
+    "upright": lambda axis, x, low, high, **look: axis.plot([x, x], [low, high], **look),
     "area": Axes.fill_between,
     "error_bars": _error_bars,
     "ranges": Axes.hlines,

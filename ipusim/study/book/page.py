@@ -155,12 +155,15 @@ class Page:
         save_table(pd.DataFrame([asdict(verdict)]), f"{self.study}_verdict", self.output_dir)
         return verdict
 
-    def _named(self, kind: str, name: str) -> Any:
-        entries = self._spec.get(kind, {})
+    def _named(self, kind: str, name: str, study: str = "") -> Any:
+        entries = (load_spec(study) if study else self._spec).get(kind, {})
         if name not in entries:
             raise unknown_name(f"{kind.removesuffix('s')} of {self.study}", name, entries)
         entry = entries[name]
-        return self._named(kind, entry["like"]) | entry if "like" in entry else entry
+        if "like" not in entry:
+            return entry
+        other, _, like = entry["like"].rpartition(".")
+        return self._named(kind, like, other or study) | entry
 
 
 def _defaults(notebook: str) -> dict[str, Any]:

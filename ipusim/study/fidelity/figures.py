@@ -10,8 +10,6 @@ from ipusim.errors import StudyError
 from ipusim.study.book.charts import (
     OKABE_ITO,
     log_axis,
-    name_places,
-    ratio_axis,
     sheet,
 )
 from ipusim.study.data.published import rows_by_id
@@ -20,46 +18,23 @@ from ipusim.study.predict import TIERS
 
 NAMED_PERCENT = 12.0
 """Series whose slowdown is missed by more are named in `slowdowns`."""
-_MODE_MARKS = {
-    mode: {"marker": mark, "color": OKABE_ITO[colour], "fillstyle": "none", "linestyle": "none"}
-    for mode, mark, colour in (("inference", "o", "blue"), ("training", "s", "vermilion"))
-}
 
 
-def errors_by_family(frame: pd.DataFrame) -> Figure:
-    """Draw the error of every row of a rate or a time in `verdicts`, one line per family.
-
-    Predicted over published time on a logarithmic axis: slower than the machine on the right. A bar
-    marks the median of a family; a triangle that of the specification tier. A StudyError without
-    rows.
-    """
-    used = time_errors(frame)
-    if used.empty:
-        raise StudyError("No row is predicted: there is no error to draw.")
+def errors_by_family(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the families of `verdicts` with their medians of `time_errors`, and every row."""
+    rows = time_errors(frame)
+    families = sorted(rows["family"].unique())
+    # rows of one line are spread a little, in a fixed order, so that none hides others
+    spread = 0.22 * np.sin(2.4 * rows.groupby(["family", "mode"]).cumcount())
+    rows = rows.assign(at=rows.groupby("family").ngroup() + spread)
     free = time_errors(frame, "specification")
-    families = sorted(used["family"].unique())
-    with sheet(9.2, 1.5 + 0.34 * len(families)) as (figure, (axis,)):
-        for place, family in enumerate(families):
-            own = used[used["family"] == family]
-            for mode, mark in _MODE_MARKS.items():
-                ratios = own.loc[own["mode"] == mode, "ratio"]
-                # Rows of one line are spread a little, in a fixed order, so that none hides others.
-                spread = 0.22 * np.sin(2.4 * np.arange(len(ratios)))
-                axis.plot(ratios, place + spread, markersize=4.5, label=mode, **mark)
-            middle = [own["ratio"].median()] * 2
-            ends = [place - 0.36, place + 0.36]
-            axis.plot(middle, ends, color=OKABE_ITO["black"], linewidth=2.2, label="median")
-            bare = free.loc[free["family"] == family, "ratio"].median()
-            look = {"linestyle": "none", "color": OKABE_ITO["orange"], "markersize": 7}
-            axis.plot(bare, place, marker="^", label="median, specification", **look)
-        low, high = float(used["ratio"].min()), float(used["ratio"].max())
-        ratio_axis(axis, 0.93 * min(0.75, low), 1.07 * max(1.35, high))
-        name_places(axis, families, vertical=True)
-        axis.set(
-            xlabel="predicted / published time (log scale); bands: within 10 and 25 %",
-            title=f"Error of {len(used)} rows by family, each fitted without its own",
-        )
-    return figure
+    medians = {
+        tier: own.groupby("family")["ratio"].median().reindex(families)
+        for tier, own in (("calibrated", rows), ("specification", free))
+    }
+    shown = pd.DataFrame(medians).rename_axis("family").reset_index()
+    low, high = 0.93 * min(0.75, rows["ratio"].min()), 1.07 * max(1.35, rows["ratio"].max())
+    return {"families": shown.assign(count=len(rows), low=low, high=high), "rows": rows}
 
 
 def errors_by_tier(frame: pd.DataFrame) -> pd.DataFrame:

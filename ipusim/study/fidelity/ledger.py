@@ -23,8 +23,6 @@ from ipusim.study.verdicts.errors import (
 from ipusim.study.verdicts.intervals import coverage_table
 from ipusim.study.verdicts.summary import errors_by
 
-PAIR_PERCENT = 10.0
-"""A pair of chips is told apart rightly when its predicted ratio is this near the published one."""
 _SAME_RUN = (
     "model",
     "micro_batch",
@@ -193,7 +191,7 @@ def bow_pairs(frame: pd.DataFrame) -> pd.DataFrame:
         }
     )
     shown["error_percent"] = errors_of(shown, "predicted_ratio", "published_ratio")
-    shown["within"] = shown["error_percent"].abs() <= PAIR_PERCENT
+    shown["within"] = shown["error_percent"].abs() <= HIT_PERCENT
     return shown[alike].dropna(subset=["predicted_ratio"]).reset_index(drop=True)
 
 

@@ -125,10 +125,7 @@ def fitting_samples(rows: Iterable[PublishedRow], predictor: PooledPredictor) ->
 
 
 def left_out_costs(run: RunConfiguration, samples: Samples) -> FittedCosts:
-    """Fit the constants for one run without what it belongs to.
-
-    Its family is left out of calls and supersteps, its series out of the collective latency.
-    """
+    """Fit the constants of a run without its family, that of collectives without its series."""
     steps = costs_without(samples.steps, run.family)
     step = steps.at(run.stack or "", run.framework or DEFAULT_FRAMEWORK)
     scale = ScaleOut()

@@ -63,10 +63,6 @@ def gpu_summary(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
 
 
 def conformal_ratios(frame: pd.DataFrame, coverage: float = 0.8) -> tuple[float, float]:
-    """Return the factors on a prediction between which a new measurement is expected.
-
-    `study.verdicts.conformal.conformal_bounds` of published over predicted, leave one model out,
-    over the rows of `gpu_compare`; those left out are ignored.
-    """
+    """Return the `conformal_bounds` of the rows of `gpu_compare` that are not left out."""
     used = frame[frame["left_out"] == ""]
     return conformal_bounds(used["published"] / used["predicted"], coverage)

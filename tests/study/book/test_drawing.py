@@ -6,6 +6,7 @@ import pytest
 from ipusim.errors import StudyError, UnknownNameError
 from ipusim.study.book.catalogue import load_specs
 from ipusim.study.book.drawing import _MARKS, _TOGETHER, drawn
+from ipusim.study.verdicts.errors import HIT_PERCENT, NEAR_PERCENT
 
 FRAME = pd.DataFrame(
     {"kind": ["b", "a", "b"], "x": [1, 1, 2], "y": [3.0, 4.0, 5.0], "far": [False, False, True]}
@@ -30,6 +31,14 @@ def test_every_mark_of_the_studies_is_known():
             kinds |= {next(iter(mark)) for panel in panels for mark in panel.get("marks", [])}
     assert len(kinds) > 10
     assert kinds <= {*_MARKS, *_TOGETHER}
+
+
+def test_bands_of_the_verdicts_have_names():
+    (axis,) = figure({"at_x": ["1 + @near / 100"]}, {"at_y": ["@hit"]}).axes
+    assert [line.get_xdata()[0] for line in axis.lines] == [1 + NEAR_PERCENT / 100, 0]
+    assert axis.lines[1].get_ydata()[0] == HIT_PERCENT
+    with pytest.raises(UnknownNameError, match="band"):
+        figure({"equal": [["x", "y"]], "ends": [0.9, 1.1], "within": ["hits"]})
 
 
 def test_values_of_a_column_are_drawn_apart_in_their_looks():

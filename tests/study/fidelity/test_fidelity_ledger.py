@@ -135,7 +135,6 @@ def test_summaries_and_figures_are_of_all_rows(frame):
     assert set(layers["layer"].str.split().str[0]) == {"vertices", "operations", "layers", "memory"}
     assert layers[["median_percent", "mean_percent"]].notna().any(axis=1).all()
     for figure in (
-        fidelity_figures.errors_by_family(frame),
         fidelity_figures.slowdowns(scaling),
         results_figures.published_and_predicted(frame, "inference"),
     ):
@@ -145,7 +144,8 @@ def test_summaries_and_figures_are_of_all_rows(frame):
     intervals = fidelity_figures.intervals_of_rows(frame)
     assert (intervals["held"] <= intervals["count"]).all()
     page = book.open("fidelity")
-    drawn = {"tiers": tiers, "intervals": intervals, "pairs": pairs}
+    families = fidelity_figures.errors_by_family(frame)
+    drawn = {"families": families, "tiers": tiers, "intervals": intervals, "pairs": pairs}
     little = book.open("results").figure("results_little", results_figures.little_tables()).figure
     assert len(little.axes[0].lines[0].get_xdata()) == 104
     for name, table in drawn.items():
@@ -210,9 +210,11 @@ def test_bad_parameters_of_the_fidelity_notebook(given, says):
 
 
 def test_nothing_to_draw_is_said(frame):
-    with pytest.raises(StudyError):
-        fidelity_figures.errors_by_family(frame[frame["status"] != PREDICTED])
     page = book.open("fidelity")
+    left_out = frame[frame["status"] != PREDICTED]
+    for name, other in (("fidelity_families", page), ("results_families", book.open("results"))):
+        with pytest.raises(StudyError, match="No row is predicted"):
+            other.figure(name, fidelity_figures.errors_by_family(left_out))
     with pytest.raises(StudyError, match="published on both chips"):
         page.figure("fidelity_pairs", fidelity.bow_pairs(frame.head(3)))
     with pytest.raises(StudyError, match="ipusim calibrate"):
