@@ -11,13 +11,7 @@ import pandas as pd
 
 from ipusim.machine.system import load_system, system_names
 from ipusim.study.audit import littles_law
-from ipusim.study.data.published import (
-    PublishedRow,
-    by_metric,
-    frame_of,
-    load_rows,
-    rows_by_id,
-)
+from ipusim.study.data.published import PublishedRow, by_metric, frame_of, load_rows, rows_by_id
 
 CLOCK_TOLERANCE = 0.10
 """A ratio of two chips that differs by more from the ratio of their clocks is more than clock."""

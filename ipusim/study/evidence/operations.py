@@ -23,13 +23,7 @@ from ipusim.compiler.vertices.amp import amp_1x1_cycles, amp_vertex
 from ipusim.compiler.vertices.conv import ERA_3_3, PART
 from ipusim.files import evidence_records, read
 from ipusim.machine import load_chip
-from ipusim.study.evidence.graphs import (
-    CHIPS,
-    fingerprint,
-    forward_graph,
-    graph_of,
-    option,
-)
+from ipusim.study.evidence.graphs import CHIPS, fingerprint, forward_graph, graph_of, option
 from ipusim.study.verdicts.errors import error_percent, errors_by_group, errors_of
 from ipusim.workload.graph import Conv
 

@@ -7,11 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ipusim.errors import StudyError
-from ipusim.study.book.charts import (
-    OKABE_ITO,
-    log_axis,
-    sheet,
-)
+from ipusim.study.book.charts import OKABE_ITO, log_axis, sheet
 from ipusim.study.data.published import rows_by_id
 from ipusim.study.fidelity.ledger import time_errors
 from ipusim.study.predict import TIERS

@@ -14,12 +14,7 @@ from ipusim.study.evidence.memory import network_memory_table
 from ipusim.study.fit.calibration_file import load_calibration
 from ipusim.study.predict import TIERS
 from ipusim.study.verdicts.compare import NOT_MODELLED, PREDICTED, time_ratio, with_errors
-from ipusim.study.verdicts.errors import (
-    HIT_PERCENT,
-    error_figures,
-    errors_by_group,
-    errors_of,
-)
+from ipusim.study.verdicts.errors import HIT_PERCENT, error_figures, errors_by_group, errors_of
 from ipusim.study.verdicts.intervals import coverage_table
 from ipusim.study.verdicts.summary import errors_by
 

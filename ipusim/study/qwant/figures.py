@@ -7,12 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ipusim.study.book.charts import (
-    PARTS as PART_LOOKS,
-    name_places,
-    sheet,
-    stacked_bars,
-)
+from ipusim.study.book.charts import PARTS as PART_LOOKS, name_places, sheet, stacked_bars
 from ipusim.study.qwant.breakdown import PARTS, PHASES
 
 

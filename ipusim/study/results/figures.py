@@ -6,13 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ipusim.study.audit_results import little_rows
-from ipusim.study.book.charts import (
-    INTERVAL,
-    OKABE_ITO,
-    SERIES,
-    log_axis,
-    sheet,
-)
+from ipusim.study.book.charts import INTERVAL, OKABE_ITO, SERIES, log_axis, sheet
 
 _MACHINES = {"Classic": "Classic (GC200)", "Bow": "Bow"}
 
