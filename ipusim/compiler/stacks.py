@@ -8,8 +8,8 @@ from ipusim.errors import resolve_name
 from ipusim.files import load_profile, property_kinds, read_tables
 
 FILE = "stacks.toml"
-SYNCS_STACK = "sdk-2.4"
-"""Stack whose supersteps, but those of convolutions and products, cost their syncs alone."""
+SYNC_STACK = "sdk-2.4"
+"""Stack whose steps without an exchange cost one sync."""
 
 PARTIALS_BYTES = {"half": 2, "float": 4}
 """Bytes of a partial sum by the name that options give it."""
@@ -26,8 +26,8 @@ class Stack:
     regrouped before the product, the host prepare each batch inside the timed step. `io_tiles` are
     set aside for transfers where these are overlapped with compute. Cycles are sync and control
     code of a superstep: `planned_superstep_cycles` with an exchange that belongs to a convolution
-    or a matrix product, outside loops; the others of any other superstep, with and without an
-    exchange.
+    or a matrix product, `superstep_cycles` of any other, `loop_superstep_cycles` of all in a loop,
+    and `compute_set_cycles` of a step without an exchange.
     """
 
     name: str
@@ -42,6 +42,7 @@ class Stack:
     io_tiles: int
     planned_superstep_cycles: int
     superstep_cycles: int
+    loop_superstep_cycles: int
     compute_set_cycles: int
     sources: dict[str, str] = field(compare=False, repr=False)
 
@@ -61,20 +62,16 @@ class Stack:
         )
 
     def in_loop(self) -> Self:
-        """Return the stack with what a superstep costs in a loop: its syncs alone.
+        """Return the stack with what a superstep costs in a loop.
 
         The 450 cycles that single operations want per superstep (stack "sdk-2.0") hold what
-        running a program costs once; in a loop that is shared by all rounds, and what remains are
-        the syncs that poplibs charges (`SYNCS_STACK`). [A]: chosen after seeing that with 450 the
-        eight kinds of recurrent layer in data/evidence/ipumodel_layers_dev.csv come out 2 to 16 %
-        slow, in proportion to their supersteps; no value is fitted.
+        running a program costs once; in a loop that is shared by all rounds.
         """
-        syncs = load_stack(SYNCS_STACK)
         return replace(
             self,
-            planned_superstep_cycles=syncs.superstep_cycles,
-            superstep_cycles=syncs.superstep_cycles,
-            compute_set_cycles=syncs.compute_set_cycles,
+            planned_superstep_cycles=self.loop_superstep_cycles,
+            superstep_cycles=self.loop_superstep_cycles,
+            compute_set_cycles=load_stack(SYNC_STACK).compute_set_cycles,
         )
 
 

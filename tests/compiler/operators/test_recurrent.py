@@ -42,7 +42,8 @@ def lowered(params, stack=EARLY, dtype="float16"):
 def test_a_superstep_of_the_loop_costs_its_syncs(kind, stack):
     for op in lowered(layer(kind), stack).ops:
         for step in op.steps:
-            syncs = 2 if step.exchange_bytes else 1
+            # two syncs in IPUModel's loops, one where a chip was measured
+            syncs = 2 if step.exchange_bytes and stack is EARLY else 1
             assert step.sync_cycles == 126 * syncs
     assert EARLY.superstep_cycles > 2 * 126
 
