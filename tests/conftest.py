@@ -35,12 +35,15 @@ def pytest_xdist_auto_num_workers():
 
 
 def pytest_collection_modifyitems(items):
-    """A file stays with one worker (Makefile), so the order of files decides who waits for whom."""
+    """A file stays with one worker (Makefile), so the order of files decides who waits for whom.
+
+    Notebooks come last: they read predictions and trainings that tests keep.
+    """
     order = {name: place for place, name in enumerate(LONGEST_FILES)}
     others = len(order)
 
     def place(item):
-        return order.get(item.path.name, others + (item.path.suffix != ".ipynb"))
+        return order.get(item.path.name, others + (item.path.suffix == ".ipynb"))
 
     items.sort(key=place)
 
