@@ -174,14 +174,20 @@ class Terms:
                 raise ConfigError(f"A fitted cost is {cost!r} s: give 0 or more seconds.")
         return self._training(costs) if self.training else self._inference(costs)
 
+    def _called(self, parts: dict[str, float], costs: FittedCosts) -> tuple[float, float]:
+        """Add the call, and the wait for the host, to the parts; return the call and their sum.
+
+        [A] The call is not hidden by transfers beside the chips, nor by a host that is slower.
+        """
+        busy = sum(parts.values())
+        fixed = costs.once_s(self.iterations)
+        parts |= {"fixed": fixed, WAITING: max(0.0, self.host_s - busy)}
+        return fixed, sum(parts.values())
+
     def _inference(self, costs: FittedCosts) -> Priced:
         parts = self.schedule.parts_s(costs, self.beside)
         parts.pop(UPDATE)
-        busy = sum(parts.values())
-        # [A] The call is not hidden by transfers beside the chips, nor by a host that is slower.
-        fixed = costs.once_s(self.iterations)
-        parts |= {"fixed": fixed, WAITING: max(0.0, self.host_s - busy)}
-        step = sum(parts.values())
+        fixed, step = self._called(parts, costs)
         # Frameworks take the latency within a run (PopTorch's getLatency), unless that is one step.
         within = step if self.iterations == 1 else step - fixed + costs.step_s
         latency = self.depth * within
@@ -203,10 +209,7 @@ class Terms:
             "streamed rows": self.streamed_s["streamed rows"],
             "host between runs": self.between_s,
         }
-        busy = sum(parts.values())
-        fixed = costs.once_s(self.iterations)
-        parts |= {"fixed": fixed, WAITING: max(0.0, self.host_s - busy)}
-        step = sum(parts.values())
+        fixed, step = self._called(parts, costs)
         shown = {name: seconds for name, seconds in parts.items() if seconds}
         return Priced(parts_s=shown, step_s=step, latency_s=step, fixed_s=fixed)
 
