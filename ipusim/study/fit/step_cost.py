@@ -68,15 +68,11 @@ class _Steps:
 
 
 def _steps(samples: Sequence[Sample], runs: Mapping[str, Fitted]) -> _Steps:
-    nothing = Fitted()
+    known = [(item.line, runs.get(item.framework, Fitted()).value) for item in samples]
     seconds = [
         [
-            item.line.step_s(
-                FittedCosts(
-                    run_s=runs.get(item.framework, nothing).value, exchange_cycles=float(cycles)
-                )
-            )
-            for item in samples
+            line.step_s(FittedCosts(run_s=run_s, exchange_cycles=float(cycles)))
+            for line, run_s in known
         ]
         for cycles in CYCLES
     ]

@@ -2,7 +2,7 @@
 
 Attributes say what one operator does, as plain numbers. ``macs`` counts multiply-accumulates as
 ``torch.utils.flop_counter`` does (every output element times every kernel tap, padding
-included), because the published parameter and MAC counts were made that way.
+included), as papers count parameters and MACs.
 """
 
 from __future__ import annotations
