@@ -17,12 +17,9 @@ WORK_TOLERANCE_PERCENT = 5.0
 def qwant_power() -> pd.DataFrame:
     """Compute the card power that Tables 2 and 3 imply: throughput / efficiency.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per batch size: throughput (images/s), efficiency (images/s/W), implied power (W) with the
-        range that rounding allows, the change from the row before (W, NaN in the first), and
-        whether power falls by more than rounding can explain although the batch grows.
+    Per batch size: throughput (images/s), efficiency (images/s/W), implied power (W) with the range
+    that rounding allows, the change from the row before (W, NaN in the first), and whether power
+    falls by more than rounding can explain although the batch grows.
     """
     rate, efficiency = by_metric(load_rows(study="qwant"), "throughput", "efficiency")
     frame = pd.DataFrame(
@@ -81,11 +78,8 @@ def qwant_digit_slip(batch_size: int = 10, efficiency: float = 9.08) -> pd.DataF
 def qwant_throughput_check() -> pd.DataFrame:
     """Check whether Table 2 is anything but batch / latency of Table 1.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per batch size: batch / latency with the range that rounding allows, the published
-        throughput (images/s), and whether it lies in that range.
+    Per batch size: batch / latency with the range that rounding allows, the published throughput
+    (images/s), and whether it lies in that range.
     """
     latency, rate = by_metric(load_rows(study="qwant"), "latency", "throughput")
     batch = pd.Series([run.items_per_step for run in rate["run"]])
@@ -105,11 +99,8 @@ def qwant_throughput_check() -> pd.DataFrame:
 def qwant_alternation() -> pd.DataFrame:
     """Compute what each added image per IPU costs in Table 1, and a straight line through it.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per micro-batch: latency (ms), cost of the image added since the row before (ms, NaN in the
-        first), the least-squares line (ms) and the residual (ms).
+    Per micro-batch: latency (ms), cost of the image added since the row before (ms, NaN in the
+    first), the least-squares line (ms) and the residual (ms).
     """
     (latency,) = by_metric(load_rows(study="qwant"), "latency")
     micro = np.array([run.micro_batch for run in latency["run"]], dtype=np.float64)
@@ -133,12 +124,9 @@ def littles_law() -> pd.DataFrame:
     Little's law: batches in flight = throughput x latency / batch. With the printed batch it
     exposes wrong labels; with the batch as run it says which kind of latency was measured.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per row with a latency: row_id, label, printed and run batch, throughput (items/s), latency
-        (ms), items in flight, batches in flight by the printed and by the run batch, the number
-        that the run configuration states (NaN where none), and whether the printed batch differs.
+    Per row with a latency: row_id, label, printed and run batch, throughput (items/s), latency
+    (ms), items in flight, batches in flight by the printed and by the run batch, the number that
+    the run configuration states (NaN where none), and whether the printed batch differs.
     """
     rows = [row for row in load_rows(study="results") if row.table.endswith("inference")]
     rate, latency = by_metric(rows, "throughput", "latency")
@@ -213,10 +201,7 @@ def tamu_work(table: str) -> pd.DataFrame:
 def tamu_corrections() -> pd.DataFrame:
     """List the rows of Tables 3 and 4 whose throughput and time do not belong together.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Lines of `tamu_work` that are not consistent, the table first.
+    Lines of `tamu_work` that are not consistent, the table first.
     """
     counted = {table: tamu_work(table) for table in WORK_TABLES}
     frame = pd.concat(counted, names=["table", "line"]).reset_index("table")

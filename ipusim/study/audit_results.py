@@ -44,11 +44,8 @@ def little_rows() -> pd.DataFrame:
 def little_groups() -> pd.DataFrame:
     """Group Little's law by framework and platform: how many batches a latency spans.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per framework and system: rows, the least, median and largest number of batches in flight
-        that throughput x latency gives with the batch as run, and rows with a wrong printed batch.
+    Per framework and system: rows, the least, median and largest number of batches in flight that
+    throughput x latency gives with the batch as run, and rows with a wrong printed batch.
     """
     groups = little_rows().groupby(["framework", "system"])
     batches = groups["batches_as_run"]
@@ -60,12 +57,9 @@ def little_groups() -> pd.DataFrame:
 def batch_labels() -> pd.DataFrame:
     """List the rows whose printed batch is not the one that their recipe gives.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per row: row_id, table, label, printed batch, batch as run (micro-batch x replicas x
-        accumulation), their quotient, and the batches in flight that Little's law gives with
-        either (NaN in training, where no latency is printed).
+    Per row: row_id, table, label, printed batch, batch as run (micro-batch x replicas x
+    accumulation), their quotient, and the batches in flight that Little's law gives with either
+    (NaN in training, where no latency is printed).
     """
     rows = [
         row
@@ -85,12 +79,9 @@ def batch_labels() -> pd.DataFrame:
 def scaling_efficiency() -> pd.DataFrame:
     """Compute the efficiency of every configuration that was published on several systems.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per row but the smallest of its group (study, label without platform and batch, chip):
-        throughput per IPU over that of the smallest system in percent, whether the batch is the
-        same, and whether it is above 100 %, which more chips of the same program cannot give.
+    Per row but the smallest of its group (study, label without platform and batch, chip):
+    throughput per IPU over that of the smallest system in percent, whether the batch is the same,
+    and whether it is above 100 %, which more chips of the same program cannot give.
     """
     groups: dict[tuple[str, ...], list[PublishedRow]] = {}
     for study in ("results", "argonne"):
@@ -116,11 +107,8 @@ def scaling_efficiency() -> pd.DataFrame:
 def bow_over_classic() -> pd.DataFrame:
     """Compare rows that print the same but for the chip with the ratio of the clocks.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per pair on as many IPUs: both rows, table, label of the Bow row, published ratio, ratio of
-        the clocks, and how the two compare: "clock", "above" or "below".
+    Per pair on as many IPUs: both rows, table, label of the Bow row, published ratio, ratio of the
+    clocks, and how the two compare: "clock", "above" or "below".
     """
     sides: dict[str, dict[tuple[object, ...], list[PublishedRow]]] = {"Bow": {}, "GC200": {}}
     for row in _throughputs("results"):
@@ -146,11 +134,8 @@ def bow_over_classic() -> pd.DataFrame:
 def mlperf_scaling() -> pd.DataFrame:
     """Compute what time to train costs in chips as systems grow.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per MLPerf row: label, IPUs, minutes, IPU-minutes, and the efficiency against the smallest
-        system of the same model and framework in percent.
+    Per MLPerf row: label, IPUs, minutes, IPU-minutes, and the efficiency against the smallest
+    system of the same model and framework in percent.
     """
     rows = load_rows(study="results", table="MLPerf v2.0")
     frame = frame_of(rows, "row_id", "label", "value").rename(columns={"value": "minutes"})
@@ -165,11 +150,8 @@ def mlperf_scaling() -> pd.DataFrame:
 def throughput_times_time() -> pd.DataFrame:
     """Multiply throughput and time where a row prints both: the items that it worked through.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per run of the OGB-LSC table: label, throughput (items/s), time (s), items, and passes over
-        the set where its size is known (``epoch_items``; NaN elsewhere).
+    Per run of the OGB-LSC table: label, throughput (items/s), time (s), items, and passes over the
+    set where its size is known (``epoch_items``; NaN elsewhere).
     """
     rows = load_rows(study="results", table="OGB-LSC")
     rate, time = by_metric(rows, "throughput", "time_to_train")
@@ -194,12 +176,9 @@ def _configuration(row: PublishedRow) -> tuple[object, ...]:
 def document_conflicts() -> pd.DataFrame:
     """Compare rows of two documents on one configuration.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per row of the slides that the results page has too (same model, platform, framework and
-        printed batch where both print one): both rows, both values, the difference in percent, and
-        whether they disagree by more than 5 %.
+    Per row of the slides that the results page has too (same model, platform, framework and printed
+    batch where both print one): both rows, both values, the difference in percent, and whether they
+    disagree by more than 5 %.
     """
     page: dict[tuple[object, ...], list[PublishedRow]] = {}
     for row in _throughputs("results"):
@@ -220,11 +199,8 @@ def document_conflicts() -> pd.DataFrame:
 def repeated_values() -> pd.DataFrame:
     """List printed throughputs that occur in more than one configuration of the results page.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per pair: the printed number, both rows and both labels. A number of four digits may repeat
-        by chance.
+    Per pair: the printed number, both rows and both labels. A number of four digits may repeat by
+    chance.
     """
     by_text: dict[str, list[PublishedRow]] = {}
     for row in _throughputs("results"):

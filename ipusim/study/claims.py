@@ -350,17 +350,14 @@ def compare(claim: Claim, sides: Sides, candidate: int = 0) -> tuple[Side, Side,
 def claims_frame(study: str, sides: Sides | None = None) -> pd.DataFrame:
     """Recompute every claim that a study has a specification of.
 
-    Returns
-    -------
-    pandas.DataFrame
-        One line per claim and candidate machine: key, claim_id, row_id, title, quantity, printed,
-        qualifier, claimed (NaN in words); ``predicted``, low80, high80; ``from_published`` with
-        published numbers on both sides; ``against_bare_gpu`` with a GPU model that charges nothing
-        for its software, the fastest that any software could be; ``per_chip`` the prediction for as
-        many IPUs as boards, of rates and times; ``implied_gpu_rate`` the GPU's items per second
-        that would make the claim true of the simulated IPU; ipu_rate and gpu_rate (items/s, or the
-        time of a part), gpu_side, gpus, error_percent and verdict (`judge`), status, fits, assumed,
-        source, note. A claim with nothing to compare says why.
+    One line per claim and candidate machine: key, claim_id, row_id, title, quantity, printed,
+    qualifier, claimed (NaN in words); ``predicted``, low80, high80; ``from_published`` with
+    published numbers on both sides; ``against_bare_gpu`` with a GPU model that charges nothing for
+    its software, the fastest that any software could be; ``per_chip`` the prediction for as many
+    IPUs as boards, of rates and times; ``implied_gpu_rate`` the GPU's items per second that would
+    make the claim true of the simulated IPU; ipu_rate and gpu_rate (items/s, or the time of a
+    part), gpu_side, gpus, error_percent and verdict (`judge`), status, fits, assumed, source, note.
+    A claim with nothing to compare says why.
     """
     sides = sides or Sides(study)
     claims = load_claims(study)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
-from ipusim.errors import StudyError
 from ipusim.look import OKABE_ITO, PHASES, figure_style
 from ipusim.machine.system import load_system
 from ipusim.study.verdicts.compare import PREDICTED
@@ -76,7 +74,6 @@ def system_looks(names: Sequence[str]) -> dict[str, dict[str, str]]:
 INTERVAL = "80 % interval"
 PUBLISHED_MARK = {"color": OKABE_ITO["black"], "linestyle": "none", "markersize": 5.5, "zorder": 5}
 _RATIO_TICKS = (0.25, 0.33, 0.5, 0.67, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
-_HATCHES = ("", "//", "..", "xx")
 OFF_SCALE = 1.6
 """A roofline that starts beyond this multiple of everything else is stated, not drawn."""
 
@@ -112,10 +109,17 @@ def sheet(
             figure.legend(handles, names, loc="outside lower center", ncols=across)
 
 
-def name_places(axis: Axes, names: Sequence[object], *, vertical: bool = False) -> None:
-    """Name the places 0, 1, 2, ... of an axis; a list on the vertical one reads downwards."""
+def name_places(
+    axis: Axes,
+    names: Sequence[object],
+    *,
+    vertical: bool = False,
+    places: Sequence[float] | None = None,
+) -> None:
+    """Name places of an axis, by default 0, 1, 2, ...; downwards on the vertical one."""
     side = "y" if vertical else "x"
-    getattr(axis, f"set_{side}ticks")(range(len(names)), [str(name) for name in names])
+    where = range(len(names)) if places is None else places
+    getattr(axis, f"set_{side}ticks")(where, [str(name) for name in names])
     axis.grid(axis=side, visible=False)
     if vertical:
         axis.set_ylim(len(names) - 0.4, -0.6)
@@ -132,65 +136,22 @@ def log_axis(axis: Axes, side: str, ticks: Sequence[float] = (), *, unit: str = 
         line.set_minor_locator(NullLocator())
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """Published and predicted values of a table over its column `x`, on one set of axes.
+def panel(data: pd.DataFrame, x: str, title: str, unit: str) -> pd.DataFrame:
+    """Return published and predicted values of a table over its column `x`, with title and unit.
 
-    Drawn are the columns named in `SERIES`, and the 80 % interval where the table has it.
+    An interval is drawn where all of it is known; a roofline beyond `OFF_SCALE` is stated.
     """
-
-    data: pd.DataFrame
-    x: str
-    title: str
-    unit: str  # of the vertical axis
-
-
-def comparison_panels(panels: Sequence[Panel], *, x_label: str, columns: int = 0) -> Figure:
-    """Draw published and predicted values side by side, one panel per metric.
-
-    Parameters
-    ----------
-    panels : sequence of Panel
-        What to draw.
-    x_label : str
-        Below each of them.
-    columns : int
-        How many stand side by side; 0 puts all into one line.
-    """
-    across = min(columns or len(panels), len(panels))
-    down = -(-len(panels) // across)
-    width = (4.1 if across > 2 else 4.8) * across
-    with sheet(width, 0.6 + 2.9 * down, down=down, across=across) as (figure, axes):
-        for axis in axes[len(panels) :]:
-            axis.set_visible(False)
-        for axis, panel in zip(axes, panels, strict=False):
-            _draw_panel(axis, panel)
-            axis.set_xlabel(x_label)
-    return figure
-
-
-def _draw_panel(axis: Axes, panel: Panel) -> None:
-    data, tops = panel.data.sort_values(panel.x), [np.nan]
-    places = list(data[panel.x])
-    if "low80" in data:
-        low, high = (data[end].to_numpy(dtype=np.float64) for end in ("low80", "high80"))
-        if np.isfinite([low, high]).all():
-            colour = SERIES["calibrated"]["color"]
-            axis.fill_between(places, low, high, color=colour, alpha=0.13, label=INTERVAL)
-            tops.append(high.max())
-    values = {name: data[name].to_numpy(dtype=np.float64) for name in SERIES if name in data}
-    known = {name: line for name, line in values.items() if np.isfinite(line).any()}
-    bound = known.get("roofline")
-    others = [np.nanmax(values) for name, values in known.items() if name != "roofline"]
-    if bound is not None and others and np.nanmin(bound) > OFF_SCALE * max(others):
-        del known["roofline"]
-        text = f"roofline: {np.nanmin(bound):,.0f}, off the scale"
-        look = {"ha": "right", "fontsize": 8.5, "color": "#5B626B"}
-        axis.text(0.98, 0.06, text, transform=axis.transAxes, **look)
-    for name, values in known.items():
-        axis.plot(places, values, label=name, **SERIES[name])
-    top = 1.07 * np.nanmax([*tops, *map(np.nanmax, known.values()), 0.0]) or 1.0
-    axis.set(title=panel.title, ylabel=panel.unit, ylim=(0, top), xticks=places)
+    names = [x, *SERIES, "low80", "high80"]
+    lines = data.reindex(columns=names).astype(float).sort_values(x).rename(columns={x: "x"})
+    if not np.isfinite(lines[["low80", "high80"]]).all(axis=None):
+        lines[["low80", "high80"]] = np.nan
+    bound = lines["roofline"].min()
+    off = bound > OFF_SCALE * lines[[name for name in SERIES if name != "roofline"]].max(axis=None)
+    if off:
+        lines["roofline"] = np.nan
+    top = 1.07 * max(0.0, lines[[*SERIES, "high80"]].max(axis=None)) or 1.0
+    words = f"roofline: {bound:,.0f}, off the scale" if off else ""
+    return lines.assign(title=title, unit=unit, off=words, top=top)
 
 
 def stacked_bars(
@@ -219,9 +180,9 @@ def stacked_bars(
 def grouped_bars(
     axis: Axes,
     frame: pd.DataFrame,
-    *,
     group: str,
     bar: str,
+    *,
     looks: Mapping[str, Mapping[str, Any]],
 ) -> None:
     """Draw predictions as groups of bars with their intervals, published values as black marks.
@@ -276,53 +237,6 @@ def ratio_axis(axis: Axes, low: float, high: float) -> None:
     axis.axvline(1.0, color=OKABE_ITO["black"], linewidth=0.9)
 
 
-def layer_breakdown(parts: Mapping[str, pd.DataFrame], *, title: str = "") -> Figure:
-    """Draw where the time goes: one stacked bar per run, one colour per kind of operation.
-
-    `parts` holds a table per bar with the columns ``part`` and ``share_percent``; shares below 4 %
-    are drawn but not labelled.
-    """
-    table = pd.DataFrame(
-        {label: frame.set_index("part")["share_percent"] for label, frame in parts.items()}
-    )
-    names = list(dict.fromkeys(name for frame in parts.values() for name in frame["part"]))
-    colours = [colour for name, colour in OKABE_ITO.items() if name != "black"]
-    looks = {
-        name: {"color": colours[index % len(colours)], "hatch": _HATCHES[index // len(colours) % 4]}
-        for index, name in enumerate(names)
-    }
-    with sheet(9.0, 1.5 + 0.62 * len(parts), legend=5) as (figure, (axis,)):
-        shares = {name: table.loc[name].fillna(0.0).to_numpy() for name in names}
-        stacked_bars(axis, shares, looks, width=0.62, edge_width=0.8, flat=True)
-        for bar in axis.patches:
-            if bar.get_width() >= 4.0:
-                place = (bar.get_x() + bar.get_width() / 2, bar.get_y() + bar.get_height() / 2)
-                axis.text(*place, f"{bar.get_width():.0f}", ha="center", va="center", fontsize=9)
-        name_places(axis, list(parts), vertical=True)
-        axis.set(xlim=(0, 100), xlabel="share of the device time, %", title=title)
-    return figure
-
-
-def published_against_predicted(frame: pd.DataFrame, *, metric: str = "throughput") -> Figure:
-    """Draw every predicted row of one metric of `verdicts` against what was published, by tier.
-
-    A StudyError where none is predicted.
-    """
-    shown = frame[(frame["status"] == PREDICTED) & (frame["metric"] == metric)]
-    if shown.empty:
-        raise StudyError(f"No predicted row has the metric {metric!r}: choose another metric.")
-    tiers = [name for name in SERIES if name != "published"]
-    values = shown[["published", *tiers]].to_numpy(dtype=np.float64)
-    with sheet(5.4, 5.0, legend=0) as (figure, (axis,)):
-        ends = (np.nanmin(values) / 1.3, np.nanmax(values) * 1.3)
-        agreement(axis, ends, (NEAR_PERCENT, HIT_PERCENT))
-        for name in reversed(tiers):
-            look = SERIES[name] | {"linestyle": "none"}
-            axis.plot(shown["published"], shown[name], label=name, alpha=0.85, **look)
-        for side in "xy":
-            log_axis(axis, side)
-        axis.set_aspect("equal")
-        title = f"{metric}: {len(shown)} published rows"
-        axis.set(title=title, xlabel="published", ylabel="predicted")
-        axis.legend(loc="upper left")
-    return figure
+def published_against_predicted(frame: pd.DataFrame, *, metric: str = "throughput") -> pd.DataFrame:
+    """Return every predicted row of one metric of `verdicts`."""
+    return frame[(frame["status"] == PREDICTED) & (frame["metric"] == metric)]

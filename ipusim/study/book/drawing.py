@@ -1,15 +1,16 @@
 """Figures as data/studies describe them: panels of marks over the columns of tables.
 
 A figure has a ``size`` in inches (``each`` is added for a panel's width and a line's height), its
-``panels`` or one for each value of the column ``across`` or ``down``, and a ``legend``: how many
-entries stand side by side, or a place in the panel. A panel has a ``title``, the axes ``x`` and
-``y``, and ``marks``. A mark is named by its first key (`_MARKS`), which lists columns, expressions
-of columns as `pandas.DataFrame.eval` reads them, or numbers; ``place`` counts the lines of the
-panel, ``@hit`` and ``@near`` are the bands of verdicts, and a star stands for its ``column``.
-``only`` selects lines by such an expression, ``of`` (of a mark or a panel) another table than the
-first, ``once`` one line for each value; ``by`` draws the values of a column apart, each in its own
-of the ``looks``; ``like`` names a kind of number (`charts.SERIES`). All else are options of
-matplotlib, with colours of the palette.
+``panels`` or one for each value of the column ``across`` or ``down``, in so many ``columns``, and a
+``legend``: how many entries stand side by side, or a place in the panel. A panel has a ``title``,
+the axes ``x`` and ``y``, and ``marks``. A mark is named by its first key (`_MARKS`), which lists
+columns, expressions of columns as `pandas.DataFrame.eval` reads them, numbers, or texts with
+columns in braces; ``place`` counts the lines of the panel, ``@hit`` and ``@near`` are the bands of
+verdicts, and a star stands for its ``column``; what has no number is not drawn. ``only`` selects
+lines by such an expression, ``of`` (of a mark, a panel or an axis) another table than the first,
+``once`` one line for each value; ``by`` draws the values of a column apart, each in its own of the
+``looks``, and those of ``apart`` again within each; ``like`` names a kind of number
+(`charts.SERIES`). All else are options of matplotlib, with colours of the palette.
 """
 
 import itertools
@@ -40,7 +41,7 @@ from ipusim.study.verdicts.errors import HIT_PERCENT, NEAR_PERCENT
 Spec = Mapping[str, Any]
 Tables = Mapping[str, pd.DataFrame]
 _SHEET = ("last", "sharex", "sharey", "width_ratios")
-_OWN = ("of", "only", "once", "by", "looks", "like")
+_OWN = ("of", "only", "once", "by", "apart", "looks", "like")
 """Keys of a mark that are no options of matplotlib."""
 _BANDS = {"hit": HIT_PERCENT, "near": NEAR_PERCENT}
 """Percentages of the rule of verdicts, as a figure names them."""
@@ -52,18 +53,23 @@ def drawn(spec: Spec, tables: Tables, looks: Spec) -> Figure:
     if main.empty:
         raise StudyError(spec.get("empty", "The table is empty: there is nothing to draw."))
     panels = list(_panels(spec, tables))
-    (wide, high), (each, line) = spec["size"], spec.get("each", (0.0, 0.0))
+    wide, high = (_number(main, size) for size in spec["size"])
+    each, line = spec.get("each", (0.0, 0.0))
     legend, options = spec.get("legend"), {name: spec[name] for name in _SHEET if name in spec}
-    options["down" if "down" in spec else "across"] = len(panels)
+    across = spec.get("columns", 1 if "down" in spec else len(panels))
+    options |= {"across": across, "down": -(-len(panels) // across)}
     options["legend"] = 0 if isinstance(legend, str) else legend
     with sheet(wide + each * len(panels), high + line * len(main), **options) as (figure, axes):
-        for axis, (panel, own) in zip(axes, panels, strict=True):
+        for axis in axes[len(panels) :]:
+            axis.set_visible(False)
+        for axis, (panel, own) in zip(axes, panels, strict=False):
             first = next(iter(own.values()))
             for mark in panel["marks"]:
                 _draw(axis, mark, own, looks, panel.get("column", ""))
             for side in "xy":
-                _finish(axis, side, panel.get(side, {}), first)
+                _finish(axis, side, panel.get(side, {}), own)
             axis.set_title(_words(panel.get("title", ""), first), **panel.get("title_look", {}))
+            axis.set_aspect(spec.get("aspect", "auto"))
             if isinstance(legend, str):
                 axis.legend(loc=legend)
             if "sharey" in spec and axis is not axes[0]:
@@ -107,17 +113,20 @@ def _draw(axis: Axes, mark: Spec, tables: Tables, looks: Spec, column: str) -> N
     if kind in _TOGETHER:
         _TOGETHER[kind](axis, rows, *wanted, looks=styles, **options)
         return
-    groups = [("", rows)]
-    if "by" in mark:
-        named = rows[rows[mark["by"]].isin(styles)] if styles else rows
-        groups = named.groupby(mark["by"], sort=False)
-    for name, own in groups:
+    for name, own in _groups(rows, mark.get("by", ""), styles):
         look = _coloured({**styles.get(name, {}), **options})
-        if own.empty:
+        if own.empty or any(own[one].isna().all() for one in wanted if one in own):
             continue
         if name or "label" in look:
             look["label"] = _words(look.get("label", str(name)), own)
-        _MARKS[kind](axis, *(_values(own, one) for one in wanted), **look)
+        for _, part in _groups(own, mark.get("apart", ""), {}):
+            _MARKS[kind](axis, *(_values(part, one) for one in wanted), **look)
+
+
+def _groups(rows: pd.DataFrame, by: str, styles: Spec) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the lines of each value of a column that has a style, if any has; all without one."""
+    named = rows[rows[by].isin(styles)] if by and styles else rows
+    yield from named.groupby(by, sort=False) if by else [("", rows)]
 
 
 def _styles(mark: Spec, main: pd.DataFrame, rows: pd.DataFrame, looks: Spec) -> Spec:
@@ -127,7 +136,8 @@ def _styles(mark: Spec, main: pd.DataFrame, rows: pd.DataFrame, looks: Spec) -> 
         return system_looks(main[mark["by"]])
     known = _known("look", name, {"": {}, "series": SERIES, "parts": PARTS, **looks})
     if isinstance(known, list):
-        known = dict(zip(rows[mark["by"]].unique(), itertools.cycle(known), strict=False))
+        shown = main if mark["by"] in main else rows
+        known = dict(zip(shown[mark["by"]].unique(), itertools.cycle(known), strict=False))
     return {value: _coloured(look) for value, look in known.items()}
 
 
@@ -138,9 +148,11 @@ def _coloured(look: Spec) -> dict[str, Any]:
 
 
 def _values(rows: pd.DataFrame, wanted: Any) -> Any:
-    """Return a column, the value of an expression, or a number as it is."""
+    """Return a column, the value of an expression, a text for each line, or a number as it is."""
     if not isinstance(wanted, str):
         return wanted
+    if "{" in wanted:
+        return [_words(wanted, rows[at : at + 1]) for at in range(len(rows))]
     try:
         return rows[wanted] if wanted in rows else rows.eval(wanted, local_dict=_BANDS)
     except (pd.errors.UndefinedVariableError, SyntaxError) as error:
@@ -150,14 +162,19 @@ def _values(rows: pd.DataFrame, wanted: Any) -> Any:
         ) from error
 
 
+def _number(rows: pd.DataFrame, wanted: Any) -> float:
+    """Return the first of `_values`."""
+    return np.ravel(_values(rows, wanted))[0]
+
+
 def _words(text: str, rows: pd.DataFrame) -> str:
     """Fill in the number of lines, and the cells of the first."""
     return text.format(**{"rows": len(rows)} | (rows.iloc[0].to_dict() if len(rows) else {}))
 
 
-def _finish(axis: Axes, side: str, spec: Spec, rows: pd.DataFrame) -> None:
+def _finish(axis: Axes, side: str, spec: Spec, tables: Tables) -> None:
     """Give an axis its scale, ticks, names of places, ends and label."""
-    ticks = spec.get("ticks")
+    rows, ticks = tables[spec.get("of", next(iter(tables)))], spec.get("ticks")
     if isinstance(ticks, str):
         ticks = sorted(rows[ticks].unique())
     if spec.get("log"):
@@ -165,15 +182,14 @@ def _finish(axis: Axes, side: str, spec: Spec, rows: pd.DataFrame) -> None:
     elif ticks is not None:
         getattr(axis, f"set_{side}ticks")(ticks)
     if "names" in spec:
-        lines = (rows[at : at + 1] for at in range(len(rows)))
-        name_places(axis, [_words(spec["names"], line) for line in lines], vertical=side == "y")
+        name_places(axis, _values(rows, spec["names"]), vertical=side == "y", places=ticks)
     axis.tick_params(axis=side, **spec.get("tick_look", {}))
-    if "ends" in spec:
-        ends = [np.ravel(_values(rows, end))[0] for end in spec["ends"]]
+    if "ends" in spec and len(rows):
+        ends = [_number(rows, end) for end in spec["ends"]]
         getattr(axis, f"set_{side}lim")(*ends)
         if spec.get("ratio"):
             ratio_axis(axis, *ends)
-    getattr(axis, f"set_{side}label")(spec.get("label", ""))
+    getattr(axis, f"set_{side}label")(_words(spec.get("label", ""), rows))
 
 
 def _points(axis: Axes, x: Any, y: Any, **look: Any) -> None:
@@ -205,24 +221,42 @@ def _stack(
     axis.margins(y=0.1)
 
 
-def _groups(axis: Axes, rows: pd.DataFrame, group: str, bar: str, looks: Spec) -> None:
-    grouped_bars(axis, rows, group=group, bar=bar, looks=looks)
+def _shares(
+    axis: Axes, rows: pd.DataFrame, group: str, part: str, value: str, *, looks: Spec, named: float
+) -> None:
+    """Draw a lying bar per group of its parts as they come, those of `named` or more in figures."""
+    names = rows[group].unique()
+    table = rows.pivot(index=group, columns=part, values=value).loc[names].fillna(0.0)
+    heights = {name: table[name].to_numpy() for name in rows[part].unique()}
+    stacked_bars(axis, heights, looks, width=0.62, edge_width=0.8, flat=True)
+    for bar in axis.patches:
+        if bar.get_width() >= named:
+            place = (bar.get_x() + bar.get_width() / 2, bar.get_y() + bar.get_height() / 2)
+            axis.text(*place, f"{bar.get_width():.0f}", ha="center", va="center", fontsize=9)
+    name_places(axis, names, vertical=True)
 
 
 def _notes(
-    axis: Axes, rows: pd.DataFrame, x: str, y: str, text: str, *, looks: Spec, at: Any, **look: Any
+    axis: Axes,
+    x: Any,
+    y: Any,
+    texts: Any,
+    *,
+    at: Any,
+    marker: str = "",
+    label: str = "",
+    **look: Any,
 ) -> None:
-    """Write a text beside the point of each line, `at` so many points from it."""
-    for line in rows.to_dict("records"):
-        place = {"xytext": at, "textcoords": "offset points"}
-        axis.annotate(text.format(**line), (line[x], line[y]), **place, **look)
+    """Write a text beside each point, `at` so many points from it; of a look it has the colour."""
+    for *point, text in zip(x, y, texts, strict=True):
+        axis.annotate(text, point, xytext=at, textcoords="offset points", **look)
 
 
-def _arrows(axis: Axes, rows: pd.DataFrame, x: str, y: str, end: str, looks: Spec) -> None:
-    """Draw an arrow from the point of each line to the right or to the left."""
-    for line in rows.to_dict("records"):
-        ends = {"xy": (line[end], line[y]), "xytext": (line[x], line[y])}
-        axis.annotate("", **ends, arrowprops={"arrowstyle": "->", "color": "black"})
+def _arrows(axis: Axes, x: Any, y: Any, end: Any) -> None:
+    """Draw an arrow from each point to the right or to the left."""
+    for start, level, tip in zip(x, y, end, strict=True):
+        look = {"arrowstyle": "->", "color": "black"}
+        axis.annotate("", (tip, level), xytext=(start, level), arrowprops=look)
 
 
 _MARKS: dict[str, Callable[..., object]] = {
@@ -234,6 +268,11 @@ _MARKS: dict[str, Callable[..., object]] = {
     "error_bars": _error_bars,
     "ranges": Axes.hlines,
     "flat_bars": Axes.barh,
+    "notes": _notes,
+    "arrows": _arrows,
+    "words": lambda axis, x, y, texts, **look: axis.text(
+        x, y, texts[0], transform=axis.transAxes, **look
+    ),
     "at_x": lambda axis, x, **look: axis.axvline(np.ravel(x)[0], **look),
     "at_y": lambda axis, y, **look: axis.axhline(np.ravel(y)[0], **look),
     "between_x": Axes.axvspan,
@@ -242,8 +281,7 @@ _MARKS: dict[str, Callable[..., object]] = {
 _TOGETHER: dict[str, Callable[..., object]] = {
     "equal": _equal,
     "stack": _stack,
-    "groups": _groups,
-    "notes": _notes,
-    "arrows": _arrows,
+    "shares": _shares,
+    "groups": grouped_bars,
 }
 """Marks that are no plot of values: they draw all lines of a table at once."""

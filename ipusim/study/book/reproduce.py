@@ -28,6 +28,7 @@ from ipusim.study.book.catalogue import (
     takes_output_dir,
 )
 from ipusim.study.book.charts import published_against_predicted
+from ipusim.study.book.drawing import drawn
 from ipusim.study.book.execute import interrupts_reach_cells, quiet_kernels, run_notebook
 from ipusim.study.book.index import Card, index_html
 from ipusim.study.book.notebook import cleaned, notebook_text, read_notebook
@@ -247,7 +248,8 @@ def _write_verdicts(out: Path, studies: Sequence[Study], frame: pd.DataFrame, re
     write_text(out / "verdicts.csv", frame_csv(frame))
     write_text(out / ROWS, rows_html(frame, studies))
     if (frame["status"] == PREDICTED).any():
-        save_figure(published_against_predicted(frame), SCATTER_FIGURE, out)
+        spec, rows = load_specs()["fidelity"]["figures"], published_against_predicted(frame)
+        save_figure(drawn(spec["fidelity_scatter"], {"rows": rows}, {}), SCATTER_FIGURE, out)
     if real and len(frame) == len(load_rows()):
         covered = coverage(frame)
         write_text(out / "coverage.csv", frame_csv(covered))

@@ -1,19 +1,14 @@
-"""Figures of the ledger, and what those draw that data/studies describes."""
-
-import itertools
+"""What the figures of the ledger draw."""
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
-from ipusim.errors import StudyError
-from ipusim.study.book.charts import OKABE_ITO, log_axis, sheet
 from ipusim.study.data.published import rows_by_id
 from ipusim.study.fidelity.ledger import time_errors
 from ipusim.study.predict import TIERS
 
 NAMED_PERCENT = 12.0
-"""Series whose slowdown is missed by more are named in `slowdowns`."""
+"""Series whose slowdown is missed by more are named in their figure."""
 
 
 def errors_by_family(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -59,33 +54,14 @@ def intervals_of_rows(frame: pd.DataFrame) -> pd.DataFrame:
     return shown.assign(held=held.transform("sum"), count=held.transform("size"))
 
 
-def slowdowns(scaling: pd.DataFrame) -> Figure:
-    """Draw the error of the slowdown over the number of IPUs, a line per series (`scaling_table`).
+def slowdowns(scaling: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the `scaling_table` with its networks, and the row where each series is missed most.
 
-    Each series was left out of the fit. Colours tell networks apart; series that are missed by more
-    than `NAMED_PERCENT` are named where they are missed most. A StudyError without series.
+    Of series that are missed by more than `NAMED_PERCENT` alone.
     """
-    if scaling.empty:
-        raise StudyError("No series of runs is predicted: there is no scaling to draw.")
     rows, error = rows_by_id(), "left_out_error_percent"
-    networks = scaling["row_id"].map(lambda row_id: rows[row_id].family)
-    names = sorted(set(networks))
-    colours = [colour for name, colour in OKABE_ITO.items() if name not in ("black", "yellow")]
-    looks_of = zip(itertools.cycle("osD^vPX"), itertools.cycle(colours), strict=False)
-    looks = dict(zip(names, looks_of, strict=False))
-    with sheet(9.2, 4.8, legend=5) as (figure, (axis,)):
-        for (network, series), group in scaling.groupby([networks, "series"], sort=True):
-            mark, colour = looks[network]
-            look = {"marker": mark, "color": colour, "linewidth": 0.9, "fillstyle": "none"}
-            axis.plot(group["ipus"], group[error], label=network, **look)
-            worst = group.loc[group[error].abs().idxmax()]
-            if abs(worst[error]) > NAMED_PERCENT:
-                side = 1 if worst["ipus"] == scaling["ipus"].max() else -1
-                beside = {"xytext": (8 * side, 0), "ha": "left" if side == 1 else "right"}
-                beside |= {"textcoords": "offset points", "va": "center", "fontsize": 8}
-                axis.annotate(series, (worst["ipus"], worst[error]), color=colour, **beside)
-        axis.axhline(0, color=OKABE_ITO["black"], linewidth=0.9)
-        log_axis(axis, "x", sorted(set(scaling["ipus"])))
-        title = "Scaling apart from level, each series left out of the fit"
-        axis.set(xlabel="IPUs", ylabel="error of the slowdown, %", title=title)
-    return figure
+    networks = [rows[row_id].family for row_id in scaling["row_id"]]
+    lines = scaling.assign(network=networks, most=scaling["ipus"].max())
+    lines = lines.sort_values(["network", "series"], kind="stable", ignore_index=True)
+    worst = lines.loc[lines[error].abs().groupby(lines["series"], sort=False).idxmax()]
+    return {"series": lines, "worst": worst[worst[error].abs() > NAMED_PERCENT]}

@@ -68,14 +68,11 @@ def judged(frame: pd.DataFrame, tier: str = "calibrated") -> pd.DataFrame:
 def families_apart(frame: pd.DataFrame) -> pd.DataFrame:
     """Summarise errors where a pooled median would hide networks that nobody tuned.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per group of rows that no constant was fitted on: values, runs and families; of the larger
-        of the errors of time and in printed units (`judged`), calibrated, the median, the 90th
-        percentile, the median with each run counted once by its worst value and the median of the
-        families' medians; the median of the specification tier; bias of time; hits, and the share
-        of values inside their interval. All in percent.
+    Per group of rows that no constant was fitted on: values, runs and families; of the larger of
+    the errors of time and in printed units (`judged`), calibrated, the median, the 90th percentile,
+    the median with each run counted once by its worst value and the median of the families'
+    medians; the median of the specification tier; bias of time; hits, and the share of values
+    inside their interval. All in percent.
     """
     tests = frame[frame["fitted_on"] == ""]
     known = tests["family"].isin(load_calibration().known_families)
@@ -160,13 +157,10 @@ def worst_rows(frame: pd.DataFrame, count: int) -> pd.DataFrame:
 def bow_pairs(frame: pd.DataFrame) -> pd.DataFrame:
     """Compare how much faster a Bow system is than the Classic one with the same run.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per predicted pair that prints the same (model, variant, framework, batch) on as many IPUs
-        and was run the same way (micro-batch, replicas, accumulation, precision, overlap, host
-        processes): both rows, family, mode, label of the Bow row, published and predicted ratio Bow
-        over Classic, ratio of the clocks, error in percent, and whether it is within 10 %.
+    Per predicted pair that prints the same (model, variant, framework, batch) on as many IPUs and
+    was run the same way (micro-batch, replicas, accumulation, precision, overlap, host processes):
+    both rows, family, mode, label of the Bow row, published and predicted ratio Bow over Classic,
+    ratio of the clocks, error in percent, and whether it is within 10 %.
     """
     pairs = bow_over_classic()
     predicted = frame[frame["status"] == PREDICTED].set_index("row_id")["calibrated"]
@@ -240,11 +234,8 @@ def scaling_summary(scaling: pd.DataFrame) -> pd.DataFrame:
 def layers_frame() -> pd.DataFrame:
     """Return the evidence below whole runs: vertices, operations, layers of Mk1, memory.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per layer and kind of operation: rows, median, mean, 90th percentile and largest absolute
-        error in percent.
+    Per layer and kind of operation: rows, median, mean, 90th percentile and largest absolute error
+    in percent.
     """
     lines = []
     for layer, table in (

@@ -14,6 +14,7 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.terms import Line
@@ -89,19 +90,19 @@ def fit_run_costs(samples: Iterable[Sample]) -> dict[str, Fitted]:
     for item in samples:
         key = (item.framework, item.stack, replace(item.line, iterations=1))
         alike.setdefault(key, []).append(item)
-    found: dict[str, list[float]] = {}
-    rows: dict[str, list[str]] = {}
-    for (framework, _, _), group in alike.items():
-        for one, two in combinations(group, 2):
-            if one.line.iterations != two.line.iterations:
-                parts = 1 / one.line.iterations - 1 / two.line.iterations
-                found.setdefault(framework, []).append((one.published_s - two.published_s) / parts)
-                rows.setdefault(framework, []).extend([one.row_id, two.row_id])
+    pairs = [
+        (one.framework, (one.published_s - two.published_s) / parts, one.row_id, two.row_id)
+        for group in alike.values()
+        for one, two in combinations(group, 2)
+        if (parts := 1 / one.line.iterations - 1 / two.line.iterations)
+    ]
+    frame = pd.DataFrame(pairs, columns=["framework", "run_s", "one", "two"])
     return {
         framework: Fitted(
-            value=round(max(0.0, float(np.median(values))), 6), rows=tuple(rows[framework])
+            value=round(max(0.0, float(told["run_s"].median())), 6),
+            rows=tuple(told[["one", "two"]].to_numpy().ravel()),
         )
-        for framework, values in found.items()
+        for framework, told in frame.groupby("framework", sort=False)
     }
 
 

@@ -33,12 +33,9 @@ def study_rows() -> tuple[PublishedRow, ...]:
 def compare_claims(*, frame: pd.DataFrame | None = None) -> pd.DataFrame:
     """Recompute every claim of the blog, from verdicts on `study_rows`, by default computed.
 
-    Returns
-    -------
-    pandas.DataFrame
-        `ipusim.study.claims.claims_frame` with the model, task, metric and unit that the blog
-        prints (a dash for words); the error is against the number printed, also where that is only
-        a bound.
+    That is `ipusim.study.claims.claims_frame` with the model, task, metric and unit that the blog
+    prints (a dash for words); the error is against the number printed, also where that is only a
+    bound.
     """
     frame = verdicts(study_rows()) if frame is None else frame
     compared = engine.claims_frame(STUDY, engine.Sides(STUDY, frame=frame))

@@ -13,7 +13,7 @@ from ipusim.compiler.stacks import Stack, load_stack
 from ipusim.machine.system import load_system
 from ipusim.study.audit import qwant_power
 from ipusim.study.book.catalogue import load_spec
-from ipusim.study.book.charts import Panel
+from ipusim.study.book.charts import panel
 from ipusim.study.book.parameters import checked
 from ipusim.study.data.published import PublishedRow, load_rows, rows_by_id
 from ipusim.study.data.runs import load_run
@@ -88,15 +88,15 @@ def metric_frame(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
     return with_error(rows).reset_index(drop=True)
 
 
-def panels(frame: pd.DataFrame) -> list[Panel]:
-    """Prepare latency, throughput, efficiency and power for `charts.comparison_panels`."""
+def panels(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return latency, throughput, efficiency and power as `charts.panel` has them."""
     drawn = [
-        Panel(metric_frame(frame, metric), "batch_size", metric.capitalize(), unit)
+        panel(metric_frame(frame, metric), "batch_size", metric.capitalize(), unit)
         for metric, unit in _METRICS.items()
     ]
     power = power_frame(frame).rename(columns=lambda name: name.removesuffix("_power_w"))
     power = power.rename(columns={"predicted": "calibrated"})
-    return [*drawn, Panel(power, "batch_size", "Power of the card", "W")]
+    return pd.concat([*drawn, panel(power, "batch_size", "Power of the card", "W")])
 
 
 def power_frame(frame: pd.DataFrame) -> pd.DataFrame:

@@ -120,33 +120,27 @@ def _work_of(kind: str, phase: str, function: str) -> str:
     return "convolutions, forward"
 
 
-def device_work(
-    micro_batches: Sequence[int], *, tier: str = "calibrated"
-) -> dict[str, pd.DataFrame]:
+def device_work(micro_batches: Sequence[int], *, tier: str = "calibrated") -> pd.DataFrame:
     """Split the time that one IPU computes on micro-batches (images) by the kind of work.
 
-    Everything else is as in Table 3 on one IPU; the weight update is left out. The label of each
-    micro-batch comes with a table of part, time_ms and share_percent, for
-    `ipusim.study.book.charts.layer_breakdown`.
+    Everything else is as in Table 3 on one IPU; the weight update is left out. Per micro-batch and
+    kind: label, part, time_ms, share_percent.
     """
-    run = load_run(RESNET_RUN)
-    shown = {}
+    run, tables = load_run(RESNET_RUN), []
     for size in micro_batches:
         report = report_for(at_micro_batch(run, size), tier=tier)
         layers = report.layers[report.layers["phase"] != "update"]
         cells = zip(layers["kind"], layers["phase"], layers["function"], strict=True)
         sums = by_group(layers, [_work_of(*cell) for cell in cells])
-        sums = sums.assign(time_ms=1e-3 * sums["time_us"]).rename(columns={"group": "part"})
-        sums = sums.sort_values("part", key=lambda names: names.map(WORK.index))
-        columns = ["part", "time_ms", "share_percent"]
-        shown[f"micro-batch {size}"] = sums[columns].reset_index(drop=True)
-    return shown
+        sums = sums.assign(label=f"micro-batch {size}", time_ms=1e-3 * sums["time_us"])
+        tables.append(sums.sort_values("group", key=lambda names: names.map(WORK.index)))
+    shown = pd.concat(tables, ignore_index=True).rename(columns={"group": "part"})
+    return shown[["label", "part", "time_ms", "share_percent"]]
 
 
-def device_work_frame(work: dict[str, pd.DataFrame]) -> pd.DataFrame:
+def device_work_frame(work: pd.DataFrame) -> pd.DataFrame:
     """Return `device_work` as milliseconds per kind of work, with their sum; a column per bar."""
-    columns = {label: frame.set_index("part")["time_ms"] for label, frame in work.items()}
-    frame = pd.DataFrame(columns)
-    frame = frame.loc[[name for name in WORK if name in frame.index]]
+    frame = work.pivot(index="part", columns="label", values="time_ms")[work["label"].unique()]
+    frame = frame.loc[[name for name in WORK if name in frame.index]].rename_axis(columns=None)
     frame.loc["together"] = frame.sum()
     return frame.rename_axis("work").reset_index()

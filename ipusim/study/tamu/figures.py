@@ -3,24 +3,24 @@
 from collections.abc import Mapping
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from ipusim.study.book.charts import Panel, comparison_panels
+from ipusim.study.audit import WORK_TOLERANCE_PERCENT
+from ipusim.study.book.charts import panel
 from ipusim.study.tamu.gpus import NUMBERS
 from ipusim.study.tamu.memory import STATED_LARGEST
 from ipusim.study.tamu.scaling import SERIES_NAMES
 
 
-def micro_batch_panels(frame: pd.DataFrame) -> Figure:
-    """Draw Table 3 on one IPU (`one_ipu_rows`): throughput and time per micro-batch."""
+def micro_batch_panels(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return throughput and time per micro-batch of Table 3 on one IPU (`one_ipu_rows`)."""
     shown = ["published", "specification", "calibrated", "low80", "high80"]
     rates = frame[["micro_batch", *shown]].astype(float)
     times = rates.assign(**{name: 1e3 * rates["micro_batch"] / rates[name] for name in shown})
-    panels = [
-        Panel(rates, "micro_batch", "Throughput of one IPU", "images/s"),
-        Panel(times, "micro_batch", "Time per micro-batch", "ms"),
+    drawn = [
+        panel(rates, "micro_batch", "Throughput of one IPU", "images/s"),
+        panel(times, "micro_batch", "Time per micro-batch", "ms"),
     ]
-    return comparison_panels(panels, x_label="micro-batch, images")
+    return pd.concat(drawn)
 
 
 def scaling_tables(line: pd.DataFrame, rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -56,11 +56,12 @@ def watts(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def work_audit(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return `tamu_work` of several tables, with short labels, and the ends of each panel in %."""
+    """Return `tamu_work` of tables, with short labels, the band and the ends of each panel in %."""
     frame = pd.concat(frames, names=["table"]).reset_index("table")
     off = frame["work_error_percent"].abs().groupby(frame["table"])
     reach = 1.3 * off.transform("max").clip(lower=10.0)
-    return frame.assign(short=frame["label"].map(_short), reach=reach)
+    band = WORK_TOLERANCE_PERCENT
+    return frame.assign(short=frame["label"].map(_short), band=band, reach=reach)
 
 
 def _short(label: str) -> str:

@@ -179,11 +179,8 @@ def table4_gpus() -> pd.DataFrame:
     The printed micro-batch is taken as that of all boards together: at 10 a step takes 37 ms on one
     board and on two, which only a shared batch explains.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per row: row_id, boards, printed batch, batch per board, published and predicted throughput
-        (images/s), and the parts of the predicted step (ms).
+    Per row: row_id, boards, printed batch, batch per board, published and predicted throughput
+    (images/s), and the parts of the predicted step (ms).
     """
     most = load_gpu_node(GPU_NODE).gpus
     rows = load_rows(study=STUDY, table="Table 4", metric="throughput")

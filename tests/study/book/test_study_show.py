@@ -210,7 +210,8 @@ def test_the_drawing_has_one_square_per_tile_and_is_deterministic():
 
 
 def test_panels_show_what_they_are_given(qwant_frame):
-    figure = figures.comparison_panels(qwant.panels(qwant_frame), x_label="batch size")
+    panels = qwant.panels(qwant_frame)
+    figure = book.open("qwant").figure("qwant_tables_1_to_3", panels).figure
     latency = figure.axes[0]
     lines = {line.get_label(): line for line in latency.lines}
     assert set(lines) == {"published", "roofline", "specification", "calibrated"}
@@ -219,11 +220,14 @@ def test_panels_show_what_they_are_given(qwant_frame):
 
 
 def test_scatter_marks_every_predicted_row(qwant_frame):
-    figure = figures.published_against_predicted(qwant_frame)
+    page = book.open("fidelity")
+    rows = figures.published_against_predicted(qwant_frame)
+    figure = page.figure("fidelity_scatter", rows).figure
     marks = [line for line in figure.axes[0].lines if line.get_label() == "calibrated"]
     assert len(marks[0].get_xdata()) == 6
     with pytest.raises(StudyError, match="No predicted row"):
-        figures.published_against_predicted(qwant_frame, metric="time_to_train")
+        rows = figures.published_against_predicted(qwant_frame, metric="time_to_train")
+        page.figure("fidelity_scatter", rows)
 
 
 def test_figures_leave_the_users_style_alone():
@@ -296,9 +300,10 @@ def test_unknown_system():
         qwant.rows_for(BATCHES, system="C3 card")
 
 
-def test_layer_breakdown_is_a_bar_per_run():
+def test_shares_are_a_bar_per_run():
     parts = pd.DataFrame({"part": ["compute", "sync"], "share_percent": [97.0, 3.0]})
-    figure = figures.layer_breakdown({"micro-batch 1": parts, "micro-batch 6": parts})
+    work = pd.concat([parts.assign(label=f"micro-batch {size}") for size in (1, 6)])
+    figure = book.open("tamu").figure("tamu_device_work", work).figure
     axis = figure.axes[0]
     assert [tick.get_text() for tick in axis.get_yticklabels()] == [
         "micro-batch 1",

@@ -134,11 +134,6 @@ def test_summaries_and_figures_are_of_all_rows(frame):
     layers = fidelity.layers_frame()
     assert set(layers["layer"].str.split().str[0]) == {"vertices", "operations", "layers", "memory"}
     assert layers[["median_percent", "mean_percent"]].notna().any(axis=1).all()
-    for figure in (
-        fidelity_figures.slowdowns(scaling),
-        results_figures.published_and_predicted(frame, "inference"),
-    ):
-        assert figure.axes[0].get_title(loc="left")
     tiers = fidelity_figures.errors_by_tier(frame)
     assert tiers.groupby(["mode", "tier"])["share_percent"].max().eq(100).all()
     intervals = fidelity_figures.intervals_of_rows(frame)
@@ -146,8 +141,12 @@ def test_summaries_and_figures_are_of_all_rows(frame):
     page = book.open("fidelity")
     families = fidelity_figures.errors_by_family(frame)
     drawn = {"families": families, "tiers": tiers, "intervals": intervals, "pairs": pairs}
-    little = book.open("results").figure("results_little", results_figures.little_tables()).figure
+    drawn |= {"scaling": fidelity_figures.slowdowns(scaling)}
+    results_page = book.open("results")
+    little = results_page.figure("results_little", results_figures.little_tables()).figure
     assert len(little.axes[0].lines[0].get_xdata()) == 104
+    rates = results_figures.published_and_predicted(frame, "inference")
+    assert results_page.figure("results_inference", rates).figure.axes[0].get_title(loc="left")
     for name, table in drawn.items():
         figure = page.figure(f"fidelity_{name}", table).figure
         assert figure.axes[0].get_title(loc="left")
@@ -176,7 +175,8 @@ def test_families_can_be_chosen(frame):
     # a table and a panel that have no row of them are still there
     own = frame[(frame["study"] == "results") & (frame["family"] == "vit")]
     assert results.table_frame(own, "Bow inference").empty
-    empty = results_figures.published_and_predicted(own, "inference")
+    tables = results_figures.published_and_predicted(own, "inference")
+    empty = book.open("results").figure("results_inference", tables).figure
     assert [axis.get_title(loc="left") for axis in empty.axes] == [
         "Classic (GC200): 0 rows", "Bow: 0 rows",
     ]  # fmt: skip

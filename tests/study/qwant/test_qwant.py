@@ -199,10 +199,14 @@ def test_measured_layers_mark_the_vertex():
 
 def test_a_far_roofline_is_stated_instead_of_drawn():
     near, far = (
-        figures.Panel(pd.DataFrame({"x": [1, 2], "published": 9, "roofline": bound}), "x", "t", "s")
+        pd.DataFrame({"batch": [1, 2], "published": 9, "roofline": bound})
         for bound in ([3, 14], [100, 120])
     )
-    axes = figures.comparison_panels([near, far, far], x_label="x", columns=2).axes
+    panels = [
+        figures.panel(data, "batch", title, "s")
+        for title, data in {"near": near, "far": far, "far, too": far}.items()
+    ]
+    axes = book.open("qwant").figure("qwant_tables_1_to_3", pd.concat(panels)).figure.axes
     assert [len(axis.lines) for axis in axes[:3]] == [2, 1, 1]
     assert "100" in axes[1].texts[0].get_text()
     assert not axes[3].get_visible()

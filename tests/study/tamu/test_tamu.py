@@ -244,14 +244,13 @@ def test_pytorch_has_no_distributed_batch_norm():
 
 
 def test_work_of_the_device_adds_up():
-    work = tamu_inside.device_work([20])
-    (data,) = work.values()
+    data = tamu_inside.device_work([20])
     assert data["share_percent"].sum() == pytest.approx(100.0)
     assert list(data["part"]) == [name for name in tamu_inside.WORK if name in set(data["part"])]
     report = tamu.report_for(load_run("tamu.table3.07"))
     device_ms = 1e3 * report.result.device_s
     assert data["time_ms"].sum() == pytest.approx(device_ms, rel=1e-6)
-    shown = tamu_inside.device_work_frame(work)
+    shown = tamu_inside.device_work_frame(data)
     assert shown["work"].iloc[-1] == "together"
     assert shown.iloc[-1, 1] == pytest.approx(data["time_ms"].sum())
 
@@ -386,12 +385,11 @@ def test_figures_show_what_they_are_given(frame, parts, tensorflow_bars):
     line = tamu_scaling.scaling_line([1, 16, 64])
     memory = tamu_memory.memory_by_micro_batch([2, 20])
     work = {table: audit.tamu_work(table) for table in audit.WORK_TABLES}
-    drawn = {
-        "Throughput of one IPU": tamu_figures.micro_batch_panels(tamu.one_ipu_rows(frame)),
-    }
+    drawn, one_ipu = {}, tamu_figures.micro_batch_panels(tamu.one_ipu_rows(frame))
     watts = tamu_figures.watts(tamu_gpus.per_watt({"tensorflow": tensorflow_bars}))
     page, figure2 = book.open("tamu"), "Figure 2: ResNet-50, TensorFlow 1.15, mixed precision"
     for title, name, tables in (
+        ("Throughput of one IPU", "micro_batch", one_ipu),
         ("A micro-batch on every IPU", "parts", parts),
         ("Efficiency against one IPU", "scaling", tamu_figures.scaling_tables(line, scaling)),
         (
@@ -412,6 +410,14 @@ def test_figures_show_what_they_are_given(frame, parts, tensorflow_bars):
         figure.canvas.draw()
     bars = drawn[figure2].get_axes()[0].patches
     assert len(bars) == len(tensorflow_bars)
+
+
+def test_heading_of_the_audit_names_its_band():
+    (within,) = (
+        name for name in load_spec("tamu")["tables"]["tamu_audit_table3"]["columns"]
+        if name.startswith("consistent=")
+    )  # fmt: skip
+    assert within == f"consistent=within {audit.WORK_TOLERANCE_PERCENT:g} %"
 
 
 def test_parts_and_platforms_can_be_told_apart():
