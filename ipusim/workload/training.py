@@ -5,6 +5,7 @@ accumulators. The other runs once per step and updates the weights. Between chec
 operators are computed a second time in the backward pass instead of keeping their results.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -107,6 +108,7 @@ def _with_weight_casts(graph: Graph) -> Graph:
 def _training_mode(graph: Graph, batch_norm_span: int) -> Graph:
     """Let norms and recurrent layers hand on what gradients need; batch norms move statistics."""
     tensors, ops = dict(graph.tensors), []
+    readers = Counter(name for op in graph.ops for name in op.inputs)
     for op in graph.ops:
         if isinstance(op.params, Recurrent):
             ops.append(_keeping(op, tensors))
@@ -121,8 +123,10 @@ def _training_mode(graph: Graph, batch_norm_span: int) -> Graph:
         tensors[statistics] = Tensor(name=statistics, shape=(2, params.statistics), dtype="float32")
         outputs = (*op.outputs, statistics)
         ops.append(replace(op, params=params, inputs=op.inputs[:3], outputs=outputs))
-        for name in op.inputs[3:]:
-            tensors[name] = replace(tensors[name], role="state")
+        for place, constant in enumerate(op.inputs[3:]):
+            # Exporters store equal constants once: what others read too is not what moves.
+            name = constant if readers[constant] == 1 else f"{op.name}.statistic{place}"
+            tensors[name] = replace(tensors[constant], name=name, role="state")
             # What moves a statistic is as small as the scale.
             ops.append(_add_into(tensors, name, op.inputs[1], f"{name}.moved", op.name))
     return replace(graph, tensors=tensors, ops=tuple(ops))

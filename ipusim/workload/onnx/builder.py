@@ -1,11 +1,12 @@
 """From the contents of an ONNX file to a graph, for any batch."""
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 import onnx
 
 from ipusim.errors import WorkloadError
-from ipusim.workload.graph import Graph, Layout
+from ipusim.workload.graph import Graph, Layout, Op
 from ipusim.workload.onnx.attention import ATTENTION
 from ipusim.workload.onnx.composites import COMPOSITES
 from ipusim.workload.onnx.context import ImportContext, Node, Value, has_input
@@ -13,12 +14,13 @@ from ipusim.workload.onnx.elementwise import LAYOUT_HANDLERS
 from ipusim.workload.onnx.emission import Emission, Handler
 from ipusim.workload.onnx.fusion import fuse
 from ipusim.workload.onnx.indexed import INDEXED_HANDLERS
-from ipusim.workload.onnx.inputs import InputPlan
+from ipusim.workload.onnx.inputs import Given, InputPlan, OpenSizes, plan_inputs
 from ipusim.workload.onnx.learners import LEARNERS
 from ipusim.workload.onnx.products import COMPUTE_HANDLERS
 from ipusim.workload.onnx.reader import OnnxContents, capital
 from ipusim.workload.onnx.recurrent import RECURRENT_HANDLERS
-from ipusim.workload.onnx.walk import Walk, fitting
+from ipusim.workload.onnx.shapes import sized
+from ipusim.workload.onnx.walk import Misfit, Rebatch, Walk, fitting
 
 HANDLERS: dict[str, Handler] = {
     **COMPUTE_HANDLERS,
@@ -54,7 +56,7 @@ class OnnxBuild:
             shapes = self.plan.shapes(size)
             raise WorkloadError(
                 f"{capital(self.contents.source)} has data inputs of shapes {shapes}, which share "
-                f"no leading batch dimension, so micro-batch {micro_batch} is impossible; use "
+                f"no batch dimension, so micro-batch {micro_batch} is impossible; use "
                 "1 to take the file as exported."
             )
         return self._rebatched(self.plan.fixed, size)
@@ -64,20 +66,33 @@ class OnnxBuild:
         shapes = self.plan.shapes(self.batch)
         return walk(self.contents, self.plan, shapes, allow_unknown=allow_unknown)
 
-    def _graph(
-        self, shapes: list[tuple[int, ...]], rebatch: tuple[int, int] | None = None
-    ) -> Graph:
+    def carries(self) -> bool | None:
+        """Whether the batch is one, by the same import at thrice its size; None if that fails."""
+        try:
+            return None if self.plan.fixed is None else _scales(*self._pair(3 * self.batch), 3)
+        except Misfit as error:
+            return False if error.weighted else None
+        except WorkloadError:
+            return None
+
+    def _graph(self, shapes: list[tuple[int, ...]], rebatch: Rebatch | None = None) -> Graph:
         unknown = self.allow_unknown
         return walk(self.contents, self.plan, shapes, rebatch, allow_unknown=unknown)[0]
 
+    def _pair(self, size: int) -> tuple[Graph, Graph]:
+        """Return the graphs with the file's own batch and with another."""
+        exported, context = self.imported(allow_unknown=self.allow_unknown)
+        shapes = self.plan.shapes(size)
+        if not self.plan.fixed:
+            return exported, self._graph(shapes)
+        resized = [sized(shape, self.plan.axis, size) for shape in shapes]
+        return exported, self._graph(resized, Rebatch(self.plan.fixed, size, context.values))
+
     def _rebatched(self, fixed: int, size: int) -> Graph:
         """Return the graph with another batch than the file fixes, if all work follows it."""
-        shapes = self.plan.shapes(size)
-        exported = self._graph(shapes)
-        resized = [(size, *shape[1:]) for shape in shapes]
         try:
-            graph = self._graph(resized, (fixed, size))
-            possible = _scales(exported, graph, fixed, size)
+            exported, graph = self._pair(size)
+            possible = _scales(exported, graph, Fraction(size, fixed))
         except WorkloadError:
             possible = False
         if not possible:
@@ -88,21 +103,51 @@ class OnnxBuild:
         return graph
 
 
-def _scales(exported: Graph, rebatched: Graph, before: int, after: int) -> bool:
-    """Whether work and outputs grew with the batch, as they must if it was a batch."""
-    if exported.macs * after != rebatched.macs * before:
+_OF_ONE_ITEM = ("k", "length", "steps", "reduced", "in_channels", "field", "features", "channels")
+"""Attributes that say along which sizes an operator mixes elements."""
+
+
+def _scales(exported: Graph, rebatched: Graph, times: Fraction | int) -> bool | None:
+    """Whether work and outputs are so many times larger; False if items are mixed, else None."""
+    pairs = list(zip(exported.ops, rebatched.ops, strict=False))
+    if any(_mixes(old) != _mixes(new) for old, new in pairs):
         return False
-    return all(
-        exported.tensors[old].elements * after == rebatched.tensors[new].elements * before
-        for old, new in zip(exported.outputs, rebatched.outputs, strict=True)
+    outputs = zip(exported.outputs, rebatched.outputs, strict=True)
+    follows = exported.macs * times == rebatched.macs and all(
+        exported.tensors[old].elements * times == rebatched.tensors[new].elements
+        for old, new in outputs
     )
+    return follows or None
+
+
+def _mixes(op: Op) -> tuple[str, list]:
+    return op.kind, [getattr(op.params, name, None) for name in _OF_ONE_ITEM]
+
+
+def settled(contents: OnnxContents, given: Given) -> InputPlan:
+    """Return the plan of a file: its batch is named, or the leading size, or else the second one.
+
+    A size is no batch if the items along it are mixed: the steps of a recurrent layer, the channels
+    of an image. Without any the file runs as it was exported.
+    """
+    for axis in (0, 1, None):
+        try:
+            plan = plan_inputs(contents.inputs, given, contents.source, axis)
+        except OpenSizes as error:
+            plan = plan_inputs(contents.inputs, error.answered(given), contents.source, axis)
+        if plan.named or plan.fixed == 1 or axis is None:
+            break
+        carries = OnnxBuild(contents, plan).carries()
+        if carries or (carries is None and axis == 0 and plan.fixed is not None):
+            break
+    return plan_inputs(contents.inputs, given, contents.source, axis)
 
 
 def walk(
     contents: OnnxContents,
     plan: InputPlan,
     shapes: list[tuple[int, ...]],
-    rebatch: tuple[int, int] | None = None,
+    rebatch: Rebatch | None = None,
     *,
     allow_unknown: bool = False,
 ) -> tuple[Graph, ImportContext]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -64,14 +64,13 @@ def from_onnx(
     >>> model = from_onnx("bert.onnx", dims={"sequence": 128})  # doctest: +SKIP
     >>> model.graph(micro_batch=4).macs  # doctest: +SKIP
     """
-    from ipusim.workload.onnx.builder import OnnxBuild
-    from ipusim.workload.onnx.inputs import Given, plan_inputs
+    from ipusim.workload.onnx.builder import OnnxBuild, settled
+    from ipusim.workload.onnx.inputs import Given
     from ipusim.workload.onnx.reader import read_onnx
 
     contents = read_onnx(source)
     given = Given(shapes=shapes or {}, dims=dims or {}, values=values or {})
-    plan = plan_inputs(contents.inputs, given, contents.source)
-    build = OnnxBuild(contents, plan, allow_unknown)
+    build = OnnxBuild(contents, settled(contents, given), allow_unknown)
     # Building once now reports what is unsupported here, not in a later simulation.
     _, context = build.imported(allow_unknown=allow_unknown)
     return Model(
@@ -123,8 +122,8 @@ def check_onnx(source: str | PathLike[str] | onnx.ModelProto, **given: Any) -> C
     WorkloadError
         If the file cannot be read at all.
     """
-    from ipusim.workload.onnx.builder import OnnxBuild
-    from ipusim.workload.onnx.inputs import Given, OpenSizes, free_sizes, plan_inputs, shown
+    from ipusim.workload.onnx.builder import OnnxBuild, settled
+    from ipusim.workload.onnx.inputs import Given, OpenSizes, free_sizes, shown
     from ipusim.workload.onnx.reader import read_onnx
 
     allow_unknown = bool(given.pop("allow_unknown", False))
@@ -140,14 +139,12 @@ def check_onnx(source: str | PathLike[str] | onnx.ModelProto, **given: Any) -> C
     answer, missing = Given(**given), []
     try:
         try:
-            plan = plan_inputs(contents.inputs, answer, contents.source)
+            plan = settled(contents, answer)
         except OpenSizes as error:
             # The rest is looked at with the sizes that the message suggests.
             missing = [("stops at", str(error))]
-            answer = replace(
-                answer, dims={**error.dims, **answer.dims}, shapes={**error.shapes, **answer.shapes}
-            )
-            plan = plan_inputs(contents.inputs, answer, contents.source)
+            answer = error.answered(answer)
+            plan = settled(contents, answer)
         build = OnnxBuild(contents, plan)
         graph, context = build.imported()
     except WorkloadError as error:

@@ -80,13 +80,12 @@ def tensor_scatter(e: Emission) -> None:
 
 
 def _write(e: Emission, sizes: tuple[int, int, int], *, updates: int, indices: int) -> None:
-    constant = e.has(indices) and e.context.is_static(e.node.input[indices])
+    constant = not e.has(indices) or e.context.is_static(e.node.input[indices])
     if constant and e.get("reduction", "none") == "none":
         # A slice that is assigned to: both lie side by side, in an order that is known.
         e.emit(_moved("concat", e.elements), *e.operands(0, updates))
         return
-    places = (0, updates, indices)
-    e.emit(_rows("write", *sizes), *e.operands(*(place for place in places if e.has(place))))
+    e.emit(_rows("write", *sizes), *e.operands(0, updates, indices))
 
 
 def top_k(e: Emission) -> None:

@@ -8,7 +8,7 @@ branches depend, has to come from the user.
 import ast
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import add, floordiv, mul, sub
 from typing import Any
 
@@ -20,6 +20,7 @@ from ipusim.workload.onnx.reader import LARGEST_SIZE, DataInput, capital
 
 _BATCH_NAME = re.compile(r"batch|^(n|b)$|(^|_)bs($|_)", re.IGNORECASE)
 _ANONYMOUS = re.compile(r"^$|^\?$|unk__|dynamic_axes|_dim_\d|^s\d+$|^dyn|^None$", re.IGNORECASE)
+_BATCH = "batch without a name"
 _IMAGE_RANK, _IMAGE_SIDE, _SOUND, _LENGTH = 4, 224, 16_000, 128
 
 
@@ -38,7 +39,8 @@ class InputPlan:
 
     A value that is one number is repeated to the ``filled`` shape of its input.
     ``fixed`` is the batch that the file fixes, 0 where it is free and None where the inputs share
-    none; ``default`` what a free one is if nobody says otherwise.
+    none; ``default`` what a free one is if nobody says otherwise. ``axis`` is the place of a batch
+    that no name in the file tells (``named``).
     """
 
     inputs: tuple[DataInput, ...]
@@ -46,6 +48,8 @@ class InputPlan:
     filled: dict[str, tuple[int | None, ...]]
     fixed: int | None
     default: int = 1
+    axis: int | None = 0
+    named: bool = False
 
     def shapes(self, batch: int) -> list[tuple[int, ...]]:
         """Return the shape of every input at a batch."""
@@ -71,8 +75,13 @@ def free_sizes(inputs: Sequence[DataInput]) -> dict[str, list[str]]:
     return found
 
 
-def plan_inputs(inputs: Sequence[DataInput], given: Given, label: str) -> InputPlan:
-    """Settle the sizes of all inputs; where one is missing, the error is the line to type."""
+def plan_inputs(
+    inputs: Sequence[DataInput], given: Given, label: str, axis: int | None = 0
+) -> InputPlan:
+    """Settle the sizes of all inputs; where one is missing, the error is the line to type.
+
+    A batch without a name of its own is the size at an axis, or None.
+    """
     _check_names("input", {**given.shapes, **given.values}, [item.name for item in inputs], label)
     values = {
         item.name: _value(item, given.values[item.name], label)
@@ -84,12 +93,12 @@ def plan_inputs(inputs: Sequence[DataInput], given: Given, label: str) -> InputP
         for item in inputs
         if item.shape and item.name in values and not values[item.name].ndim
     }
-    data = [item for item in inputs if item.name not in values]
+    data = [_with_batch(item, axis) for item in inputs if item.name not in values]
     symbols = dict(given.dims)
     _check_names("dimension", symbols, list(free_sizes(inputs)), label)
     for name, size in symbols.items():
         _check_size(name, size)
-    batch = _batch_symbols(data)
+    named, batch = _batch_symbols(data, axis)
     defaults = {symbols[name] for name in batch if name in symbols}
     shapes: dict[str, list[int | str | None]] = {}
     for item in data:
@@ -104,8 +113,8 @@ def plan_inputs(inputs: Sequence[DataInput], given: Given, label: str) -> InputP
         )
     for name, shape in (shapes | filled).items():
         shapes[name] = [
-            None if _is_batch(size, axis, batch) else _size(size, symbols)
-            for axis, size in enumerate(shape)
+            None if isinstance(size, str) and size in batch else _size(size, symbols)
+            for size in shape
         ]
     _refuse_free([*data, *(item for item in inputs if item.name in filled)], shapes, label)
     settled = tuple(
@@ -113,7 +122,7 @@ def plan_inputs(inputs: Sequence[DataInput], given: Given, label: str) -> InputP
         for item in data
     )
     # An input without sizes shares no batch with the others.
-    leading = {item.shape[0] if item.shape else None for item in settled}
+    leading = {_at(item, axis) for item in settled}
     fixed = leading.pop() if len(leading) == 1 else None
     if any(None in item.shape for item in settled):
         fixed = 0
@@ -123,7 +132,21 @@ def plan_inputs(inputs: Sequence[DataInput], given: Given, label: str) -> InputP
         filled={name: tuple(shapes[name]) for name in filled},
         fixed=fixed,
         default=defaults.pop() if defaults else 1,
+        axis=axis,
+        named=named,
     )
+
+
+def _at(item: DataInput, axis: int | None) -> int | str | None:
+    """Return the size of an input at an axis, None if it has none there."""
+    return None if axis is None or len(item.shape or ()) <= axis else item.shape[axis]
+
+
+def _with_batch(item: DataInput, axis: int | None) -> DataInput:
+    """Return an input whose nameless size at the axis of the batch is called so."""
+    if _at(item, axis) != "":
+        return item
+    return replace(item, shape=(*item.shape[:axis], _BATCH, *item.shape[axis + 1 :]))
 
 
 def _check_names(kind: str, given: Mapping[str, Any], known: list[str], label: str) -> None:
@@ -142,26 +165,21 @@ def _check_size(name: str, size: object) -> None:
         )
 
 
-def _batch_symbols(inputs: Sequence[DataInput]) -> set[str]:
-    """Return the free sizes that are the batch; "" for a leading one without a name.
+def _batch_symbols(inputs: Sequence[DataInput], axis: int | None) -> tuple[bool, set[str]]:
+    """Return whether names tell the batch, and the free sizes that are it.
 
-    Those whose names say so, wherever they stand; and leading ones that have no name of their own.
-    If no name says so, every leading one is.
+    Those whose names say so, wherever they stand; and ones at its axis that have no name of their
+    own. If no name says so, every one at its axis is.
     """
-    inner = {size for item in inputs for size in (item.shape or ())[1:]}
+    inner = {size for item in inputs for at, size in enumerate(item.shape or ()) if at != axis} - {
+        _BATCH
+    }
     named = {
         size for size in free_sizes(inputs) if _BATCH_NAME.search(size) and len(_terms(size)) == 1
-    }
-    leading = {
-        item.shape[0]
-        for item in inputs
-        if item.shape and isinstance(item.shape[0], str) and (item.shape[0] not in inner - {""})
-    }
-    return named | {size for size in leading if not named or _ANONYMOUS.search(size)}
-
-
-def _is_batch(size: int | str | None, axis: int, batch: set[str]) -> bool:
-    return isinstance(size, str) and size in batch and (bool(size) or axis == 0)
+    } - {_BATCH}
+    leading = {size for item in inputs if isinstance(size := _at(item, axis), str)} - inner
+    batch = {size for size in leading if not named or _ANONYMOUS.search(size)}
+    return bool(named), named | batch
 
 
 def _terms(text: str) -> list[str]:
@@ -190,7 +208,7 @@ def _bind(
                     f"Input {item.name!r} is given {size} at position {axis}, where the file fixes "
                     f"{own}: its shape is {shown(shape)}."
                 )
-        elif _is_batch(own, axis, batch):
+        elif own in batch:
             defaults.add(int(size))
         elif own and symbols.setdefault(own, int(size)) != size:
             raise WorkloadError(
@@ -234,6 +252,11 @@ class OpenSizes(WorkloadError):
     def __init__(self, message: str, dims: dict[str, int], shapes: dict[str, list[int]]) -> None:
         super().__init__(message)
         self.dims, self.shapes = dims, shapes
+
+    def answered(self, given: Given) -> Given:
+        """Return what is given and, where nothing is, what the message suggests."""
+        shapes = {**self.shapes, **given.shapes}
+        return replace(given, dims={**self.dims, **given.dims}, shapes=shapes)
 
 
 def _refuse_free(
@@ -282,7 +305,8 @@ def _typical(shape: Sequence[int | str | None], axis: int) -> int:
     if isinstance(size, int):
         return size
     # The first free size behind a fixed one is the batch of a state, as in (layers, batch, hidden).
-    if size is None or (not size and (axis == 0 or isinstance(shape[0], int))):
+    stacked = None not in shape and (axis == 0 or isinstance(shape[0], int))
+    if size is None or (not size and stacked):
         return 1
     free = [place for place, one in enumerate(shape) if isinstance(one, str) and place]
     sides = {"past": 0} | dict.fromkeys(("height", "width", "image"), _IMAGE_SIDE)

@@ -2,9 +2,7 @@
 
 from math import prod
 
-from ipusim.errors import WorkloadError
 from ipusim.workload.graph import Conv, Elementwise, MatMul, Norm, Pool, Reduce, Softmax
-from ipusim.workload.onnx.context import node_label
 from ipusim.workload.onnx.emission import Emission, Handler
 from ipusim.workload.onnx.shapes import REDUCTIONS, by_names, reduced_axes, sliding, window
 
@@ -182,11 +180,7 @@ def conv(e: Emission) -> None:
     data, weights, groups = e.shape(), e.shape(1), e.get("group", 1)
     kernel = weights[2:]
     if tuple(e.get("kernel_shape", kernel)) != kernel or data[1] != weights[1] * groups:
-        raise WorkloadError(
-            f"The {node_label(e.node)} has data of shape {data}, weights of shape {weights}, "
-            f"{groups} groups and kernel_shape {e.get('kernel_shape', kernel)}, which "
-            "contradict each other; export the model again."
-        )
+        raise ValueError(f"{groups} groups, kernel_shape {e.get('kernel_shape', kernel)}")
     counts = {"batch": data[0], "in_channels": data[1], "out_channels": weights[0]}
     _emit_conv(e, Conv(**counts, groups=groups, **window(e, kernel)[0]))
 

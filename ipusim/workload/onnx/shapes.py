@@ -645,7 +645,8 @@ RULES: dict[str, Rule] = by_names(
 """Rules of standard operators, and of those that fusion puts in their place."""
 
 _RESHAPED = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
-"""Operators of which onnx's reference evaluator refuses forms that files have."""
+"""Operators of which onnx's reference evaluator refuses forms that files have, as it does of
+GatherElements with fewer indices than data beside the axis."""
 
 
 def evaluate(context: ImportContext, node: Node, shape: Shape | None) -> list[np.ndarray]:
@@ -655,6 +656,11 @@ def evaluate(context: ImportContext, node: Node, shape: Shape | None) -> list[np
     try:
         if node.op_type in _RESHAPED and shape is not None:
             return [feed[node.input[0]].reshape(shape)]
+        if node.op_type == "GatherElements":
+            data, indices = (feed[name] for name in node.input)
+            axis = axis_of(node.given.get("axis", 0), data.ndim)
+            ends = [data.shape[i] if i == axis else n for i, n in enumerate(indices.shape)]
+            return [np.take_along_axis(data[tuple(map(slice, ends))], indices, axis)]
         if node.op_type == "Constant" and node.given.get("value") is not None:
             return [numpy_helper.to_array(node.given["value"])]
         with np.errstate(all="ignore"):

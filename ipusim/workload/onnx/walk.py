@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -26,7 +27,17 @@ from ipusim.workload.onnx.context import (
     node_label,
     proto_of,
 )
-from ipusim.workload.onnx.shapes import FLOAT, MISFITS, RULES, Call, Results, by_names, evaluate
+from ipusim.workload.onnx.shapes import (
+    FLOAT,
+    MISFITS,
+    RULES,
+    Call,
+    Results,
+    Shape,
+    by_names,
+    evaluate,
+    sized,
+)
 
 VENDOR = "com.microsoft"
 """Domain of the fused operators of onnxruntime."""
@@ -35,6 +46,7 @@ BATCH_FIRST = "batch first"
 """In the place of a domain: recurrent layers whose first axis is the batch."""
 
 _SHAPE_ONLY = ("Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Cast")
+_WEIGHTED = ("Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU", "BatchNormalization")
 _RANDOM = ("Random", "Bernoulli", "Multinomial")
 _INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64, onnx.TensorProto.BOOL)
 _KEPT_INTEGERS = 16 * reader.KEPT_ELEMENTS
@@ -50,17 +62,39 @@ def fitting(context: ImportContext, node: Node) -> Iterator[None]:
         names = [name for name in node.input if name in context.values]
         shapes = [context.values[name].shape for name in names]
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise WorkloadError(
-            f"The {node_label(node)} cannot take inputs of shapes {shapes} ({reason})."
+        raise Misfit(
+            f"The {node_label(node)} cannot take inputs of shapes {shapes} ({reason}).", node
         ) from error
+
+
+class Misfit(WorkloadError):
+    """A node does not fit its inputs; ``weighted`` where it multiplies them by weights."""
+
+    def __init__(self, message: str, node: Node) -> None:
+        super().__init__(message)
+        self.weighted = node.op_type in _WEIGHTED
+
+
+@dataclass(frozen=True, slots=True)
+class Rebatch:
+    """Another batch than the file fixes, and what the file's own gives."""
+
+    before: int
+    after: int
+    values: dict[str, Value]
+
+    def axis(self, name: str, shape: Shape) -> int | None:
+        """Return the only axis along which a value grows with the batch."""
+        own = self.values[name].shape if name in self.values else shape
+        grown = [place for place, size in enumerate(own) if shape[place] != size]
+        return grown[0] if len(grown) == 1 else None
 
 
 class Walk:
     """Visits nodes in order.
 
     `composites` are what replaces a composite operator, `handlers` the operators that run (only
-    whether one is there is asked), `rebatch` the batch that constant targets of Reshape fix and the
-    one to put in its place.
+    whether one is there is asked).
     """
 
     def __init__(
@@ -69,7 +103,7 @@ class Walk:
         composites: dict,
         handlers: dict,
         *,
-        rebatch: tuple[int, int] | None = None,
+        rebatch: Rebatch | None = None,
     ) -> None:
         self.context = context
         self.composites, self.handlers = composites, handlers
@@ -135,9 +169,12 @@ class Walk:
                     Call(self.context, node).results()
                 self._unknown(node, inputs)
             return
-        self._rebatch(node, static)
+        if self.rebatch and not static and node.op_type in ("Reshape", "Expand"):
+            self._rebatch(node)
+        if self.rebatch and not static and node.op_type == "Concat" and self.rebatch.before == 1:
+            self._repeat(node)
         results = Call(self.context, node).results()
-        if static:
+        if static and not self._repeats(node, inputs, results):
             self._fold(node, inputs, results)
         else:
             self._keep(node, results)
@@ -161,14 +198,37 @@ class Walk:
         self._depth -= 1
         return True
 
-    def _rebatch(self, node: Node, static: bool) -> None:
-        """Put another batch in the place of the file's in a constant target shape."""
-        if self.rebatch is None or static or node.op_type not in ("Reshape", "Expand"):
+    def _rebatch(self, node: Node) -> None:
+        """Put another batch in the place of the file's in a target shape.
+
+        The batch is the outermost factor of what lies behind as many elements as before it.
+        """
+        own = self.rebatch.values.get(node.output[0])
+        axis = self.rebatch.axis(node.input[0], self.context.shape(node.input[0]))
+        if own is None or axis is None:
             return
-        target = self.context.array(node, 1)
-        if target is not None and target.size and target.reshape(-1)[0] == self.rebatch[0]:
-            fresh = np.concatenate(([self.rebatch[1]], target[1:])).astype(np.int64)
+        before, sizes = self.rebatch.values[node.input[0]].shape, own.shape
+        if node.op_type == "Reshape":
+            behind = prod(before[:axis])
+            places = [i for i in range(len(sizes)) if prod(sizes[:i]) == behind]
+        else:
+            places = [axis + len(sizes) - len(before)]
+        places = [i for i in places if sizes[i] and sizes[i] % self.rebatch.before == 0]
+        if places:
+            place = min(places, key=lambda i: sizes[i] != self.rebatch.before)
+            grown = sizes[place] // self.rebatch.before * self.rebatch.after
+            fresh = np.array(sized(sizes, place, grown), np.int64)
             node.input[1] = self.context.constant(f"{node.output[0]}.target", fresh)
+
+    def _repeat(self, node: Node) -> None:
+        """Repeat a constant that stands beside every item, such as the token of a class."""
+        at = [self.rebatch.axis(x, self.context.shape(x)) for x in node.input]
+        axis = next((place for place in at if place is not None), None)
+        for place, name in enumerate(node.input):
+            value = self.context.values[name]
+            if axis is not None and value.static and value.shape[axis] == 1:
+                target = np.array(sized(value.shape, axis, self.rebatch.after), np.int64)
+                node.input[place] = Parts(self, node)("Expand", name, target)
 
     # -- results ------------------------------------------------------------------------
 
@@ -183,6 +243,11 @@ class Walk:
             self.context.values[outputs[1][0]].static = True
         if not empty:
             self.context.nodes.append(node)
+
+    def _repeats(self, node: Node, inputs: list[Value], results: Results | None) -> bool:
+        """Whether a node repeats weights: what it gives is no parameter of its own."""
+        is_weights = node.op_type == "Expand" and inputs[0].learnable and inputs[0].elements > 1
+        return bool(is_weights and prod(results[0][0]) > inputs[0].elements)
 
     def _sizes(self, node: Node) -> None:
         """Shape and Size: known now, of constants and run-time values alike."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.operators.base import Attributes, Op, Tensor
+from ipusim.workload.operators.reduce import Reduce
 
 Rule = Callable[["Backward", Attributes], None]
 
@@ -142,8 +143,21 @@ class Backward:
     ) -> None:
         """Add the gradients of both operands of a convolution or product, the second's first."""
         first, second = self.op.inputs[:2]
-        self.send(second, "weight_gradient", weights, (first, self.gradient), weights_dtype)
-        self.send(first, "data_gradient", data, (self.gradient, second), data_dtype)
+        self._send_operand(second, weights, (first, self.gradient), weights_dtype)
+        self._send_operand(first, data, (self.gradient, second), data_dtype)
+
+    def _send_operand(
+        self, name: str, params: Attributes, inputs: tuple[str, ...], dtype: str
+    ) -> None:
+        """Send the gradient of an operand: that of one that groups share is the sum of theirs."""
+        (*_, (_, made)), stored = params.sizes(self.op), self.elements(name)
+        if made > stored and self.wants(name):
+            each = replace(self._like(name, dtype), shape=(made // stored, stored))
+            inputs = (self.emit(f"{params.pass_kind}s", params, inputs, each),)
+            params = Reduce(function="sum", outer=1, reduced=made // stored, inner=stored)
+            self.send(name, "shared_gradient", params, inputs, dtype)
+        else:
+            self.send(name, params.pass_kind, params, inputs, dtype)
 
     def send_all(
         self,

@@ -152,18 +152,14 @@ def test_fixed_batch_is_rewritten():
 
 
 def test_batch_that_cannot_be_rewritten():
-    square = single("Gemm", {"a": [4, 4], "b": [4, 4]})
-    model = from_onnx(square)
-    assert model.graph(4).macs == model.graph().macs == 64
-    for size in (1, 8):
-        with pytest.raises(WorkloadError, match="fixes its batch of 4 inside the graph"):
-            model.graph(size)
     outer = from_onnx(single("Gemm", {"a": [4, 6], "b": [4, 6]}, transB=1))
     with pytest.raises(WorkloadError, match="fixes its batch of 4 inside the graph"):
         outer.graph(8)
-    rows = from_onnx(single("Gemm", {"a": [4, 6], "b": [6, 5]}))
-    with pytest.raises(WorkloadError, match="share no leading batch dimension"):
-        rows.graph(2)
+    for inner in (4, 6):
+        rows = from_onnx(single("Gemm", {"a": [4, inner], "b": [inner, 5]}))
+        assert rows.batch == 1
+        with pytest.raises(WorkloadError, match="share no batch dimension"):
+            rows.graph(2)
 
 
 def test_bad_micro_batch_is_a_config_error():
@@ -425,7 +421,7 @@ def test_dynamic_dimension_that_is_not_the_batch():
     ("model", "message"),
     [
         (single("Gemm", {"a": [2, 3], "b": [4, 5]}), "cannot take inputs of shapes"),
-        (single("Conv", {"x": [1, 3, 8, 8]}, {"w": [4, 2, 3, 3]}), "contradict each other"),
+        (single("Conv", {"x": [1, 3, 8, 8]}, {"w": [4, 2, 3, 3]}), "1 groups"),
         (single("Relu", {"x": [2, 3]}, order=["z"]), "reads 'z', which nothing before it"),
         (make_model([_node("Relu", ["w"], ["y"])], {}, ["y"], {"w": [4]}), "computes nothing"),
         (make_model([_node("Relu", ["x"], ["y"])], {"x": [4]}, ["z"]), "computed by no node"),

@@ -134,3 +134,92 @@ def test_values_reach_vectors_and_scalars():
     )
     graph = from_onnx(model, values={"v": np.arange(4)}).graph(2)
     assert graph.tensors["v"].shape == (4,)
+
+
+def _recurrent(shape, **given):
+    """A recurrent layer of 16 features, 8 states, whose first axis is the steps."""
+    node = helper.make_node("LSTM", ["x", "w", "r", "", "", *given], ["y"], hidden_size=8)
+    return make_model([node], {"x": shape, **given}, ["y"], {"w": [1, 32, 16], "r": [1, 32, 8]})
+
+
+def _attention(batch, length, heads, size, *, steps_first=False):
+    """Self-attention with every size a constant, as frameworks without symbols export it."""
+    width = heads * size
+    if steps_first:
+        shape, split, order, back = [length, batch, width], [length, -1, size], [1, 0, 2], [1, 0, 2]
+    else:
+        shape, split = [batch, length, width], [batch, length, heads, size]
+        order = back = [0, 2, 1, 3]
+    merged = [batch * heads, length, size]
+    again = merged if steps_first else [batch, heads, length, size]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Reshape", ["a", "split"], ["b"]),
+        helper.make_node("Transpose", ["b"], ["c"], perm=order),
+        helper.make_node("Reshape", ["c", "merged"], ["q"]),
+        helper.make_node("Transpose", ["q"], ["k"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["q", "k"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["p"], axis=-1),
+        helper.make_node("MatMul", ["p", "q"], ["mixed"]),
+        helper.make_node("Reshape", ["mixed", "again"], ["d"]),
+        helper.make_node("Transpose", ["d"], ["e"], perm=back),
+        helper.make_node("Reshape", ["e", "joined"], ["y"]),
+    ]
+    targets = {"split": split, "merged": merged, "again": again, "joined": shape}
+    weights = {"w": [width, width], **{name: np.array(to) for name, to in targets.items()}}
+    return make_model(nodes, {"x": shape}, ["y"], weights)
+
+
+@pytest.mark.parametrize(
+    ("file", "batch"),
+    [
+        (_recurrent([20, 4, 16]), 4),
+        (_recurrent([20, 4, 16], h=[1, 4, 8]), 4),
+        (_attention(2, 16, 4, 8), 2),
+        (_attention(4, 16, 4, 8, steps_first=True), 4),
+        (single("Relu", {"x": [3, 8]}), 3),
+    ],
+)
+def test_a_fixed_batch_is_found_where_it_is_and_changed(file, batch):
+    model = from_onnx(file)
+    assert model.batch == batch
+    for size in (1, batch, 7):
+        assert batch * model.graph(size).macs == size * model.graph().macs
+
+
+def test_an_image_alone_is_one_item():
+    nodes = [
+        helper.make_node("Unsqueeze", ["x", "front"], ["a"]),
+        helper.make_node("Conv", ["a", "w"], ["y"]),
+    ]
+    weights = {"front": np.array([0]), "w": [4, 3, 3, 3]}
+    model = from_onnx(make_model(nodes, {"x": [3, 8, 8]}, ["y"], weights))
+    assert model.batch == 1
+    with pytest.raises(WorkloadError, match="share no batch dimension"):
+        model.graph(3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "line"), [(["", "", 16], "--shape x=128,1,16"), (["steps", 1, 16], "--dim steps=128")]
+)
+def test_steps_of_a_recurrent_layer_are_no_batch(shape, line):
+    with pytest.raises(WorkloadError, match=f"add such as '{line}'"):
+        from_onnx(_recurrent(shape))
+
+
+@pytest.mark.parametrize("shape", [[1, 4, 8], ["batch", 4, 8]])
+def test_a_class_token_stands_once_for_all_items(shape):
+    nodes = [
+        helper.make_node("Shape", ["x"], ["sizes"]),
+        helper.make_node("Slice", ["sizes", "zero", "one"], ["n"]),
+        helper.make_node("Concat", ["n", "minus"], ["to"], axis=0),
+        helper.make_node("Expand", ["token", "to"], ["tokens"]),
+        helper.make_node("Concat", ["tokens", "x"], ["y"], axis=1),
+    ]
+    weights = {"token": [1, 1, 8], "zero": np.array([0]), "one": np.array([1])}
+    weights["minus"] = np.array([1, 8])
+    fixed = [helper.make_node("Concat", ["token", "x"], ["y"], axis=1)]
+    file = make_model(nodes if shape[0] == "batch" else fixed, {"x": shape}, ["y"], weights)
+    graph = from_onnx(file).graph(6)
+    assert graph.tensors["y"].shape == (6, 5, 8)
+    assert graph.parameters == 8

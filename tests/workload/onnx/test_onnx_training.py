@@ -85,6 +85,41 @@ def test_operators_of_files_have_gradients(name):
     assert function in functions or (function is None and "relu_grad" not in functions)
 
 
+def _trained(*nodes, inputs, **weights):
+    model = from_onnx(make_model(list(nodes), inputs, ["y"], weights, opset=24))
+    options = {"mode": "training", "loss": "mean_squared", "replicas": 1}
+    report = simulate(model, system="IPU-M2000", micro_batch=2, **options)
+    return report.layers[report.layers["phase"] == "backward"]
+
+
+def test_an_operand_that_groups_share_gets_the_sum_of_their_gradients():
+    """The keys of multi-query attention serve every head."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["q"]),
+        helper.make_node("Slice", ["q", "zero", "one", "one"], ["k"]),
+        helper.make_node("Transpose", ["k"], ["t"], perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["q", "t"], ["y"]),
+    ]
+    ends = {"zero": np.array([0]), "one": np.array([1])}
+    layers = _trained(*nodes, inputs={"x": ["batch", 4, 6, 8]}, w=[8, 8], **ends)
+    assert (layers["kind"] == "reduce").sum() == 1
+
+
+def test_equal_constants_of_norms_may_be_stored_once():
+    """What torch's newer exporter does before any training: ones are scale and variance."""
+    node = helper.make_node("BatchNormalization", ["x", "one", "zero", "zero", "one"], ["a"])
+    again = helper.make_node("BatchNormalization", ["a", "one", "zero", "zero", "one"], ["y"])
+    layers = _trained(node, again, inputs={"x": ["batch", 4, 6]}, one=[4], zero=[4])
+    assert (layers["kind"] == "norm").sum() == 2
+
+
+def test_a_cache_without_positions_is_written_in_front():
+    node = helper.make_node("TensorScatter", ["cache", "a"], ["y"], axis=1)
+    product = helper.make_node("MatMul", ["x", "w"], ["a"])
+    inputs = {"x": ["batch", 4, 8], "cache": ["batch", 16, 8]}
+    assert len(_trained(product, node, inputs=inputs, w=[8, 8]))
+
+
 def test_gradients_run():
     nodes = [
         helper.make_node("Max", ["x", "b"], ["a"]),
