@@ -13,7 +13,7 @@ from ipusim.machine.power import Energy
 from ipusim.machine.system import System
 from ipusim.runtime.calibration import FittedCosts, fitted_costs, power_scales
 from ipusim.runtime.compile import REMEMBERED, Compiled, compile_run, graph_job, graphs
-from ipusim.runtime.host.io import HostIo, host_io
+from ipusim.runtime.host.io import HostIo, host_io, replicas_per_process
 from ipusim.runtime.options.config import TIERS
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.partition import Replica, Stage
@@ -162,10 +162,10 @@ def _inference_terms(compiled: Compiled, replica: Replica, io: HostIo, config: R
     The buffer holds one batch (defaultBufferingDepth 1 of PopART, prefetch_depth 1 of TensorFlow):
     the host refills it once the chip has read it.
     """
-    times = config.micro_batches
+    times, items = config.micro_batches, config.items(compiled.graph)
     between = 0.0
     if config.serial_item_s:
-        handled = times * config.items(compiled.graph) * config.replicas / config.instances
+        handled = times * items * config.replicas / config.instances
         between = handled * config.serial_item_s
     first = io.work_s
     if not config.overlap_io:
@@ -178,6 +178,7 @@ def _inference_terms(compiled: Compiled, replica: Replica, io: HostIo, config: R
         if config.overlap_io
         else Beside(transfers_s=io.exposed_s, host_work_s=io.work_s),
         host_s=times * (first + io.sustained_s),
+        loader_s=times * replicas_per_process(config) * items * config.loader_item_s,
         between_s=between,
         depth=config.batches_in_flight + replica.delay,
         iterations=config.device_iterations,

@@ -107,16 +107,23 @@ class Line:
     Exact but where a price makes another chip, or the tensors of another chip, the slowest.
     `base_s` are the seconds of all that the chips do in turn, who also wait for exchange
     supersteps, reductions, and collectives times machines; `floor_s` those of the host beside them.
-    The call that starts a step comes on top of the slower, and so does its part of a run.
+    The call that starts a step comes on top of the slower, and so does its part of a run; a loader,
+    which needs `loader_s`, goes on beside the call, too.
     """
 
     base_s: float
     floor_s: float
+    loader_s: float = 0.0
     exchanges: int
     reductions: float
     collectives: float
     clock_hz: float
     iterations: int = 1
+
+    @property
+    def host_s(self) -> float:
+        """Seconds that the host and its loader need at least."""
+        return max(self.floor_s, self.loader_s)
 
     def busy_s(self, costs: FittedCosts) -> float:
         """Return the seconds of the chips."""
@@ -129,7 +136,8 @@ class Line:
 
     def step_s(self, costs: FittedCosts) -> float:
         """Return the seconds of a step."""
-        return max(self.floor_s, self.busy_s(costs)) + costs.once_s(self.iterations)
+        called = max(self.floor_s, self.busy_s(costs)) + costs.once_s(self.iterations)
+        return max(self.loader_s, called)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +158,8 @@ class Terms:
     where it overlaps with the chips. Collectives over the replicas are by part; of the chips of a
     replica the longest counts. `streamed_s` are optimiser state and rows of tables in Streaming
     Memory. `iterations` steps are one run of the device. A step takes at least `host_s`, which the
-    host needs beside the chips; `between_s` host processes spend between two runs of the device.
+    host needs beside the chips, and with its call `loader_s`, in which a loader prepares its items;
+    `between_s` host processes spend between two runs of the device.
     `depth` are steps from request to result; `all_to_all` says how often replicas send parts to
     each other in a step, and what one costs.
     """
@@ -160,6 +169,7 @@ class Terms:
     schedule: Schedule
     beside: Beside | None
     host_s: float
+    loader_s: float
     between_s: float
     depth: float = 1
     collectives: tuple[tuple[str, tuple[Collective, ...]], ...] = ()
@@ -181,7 +191,8 @@ class Terms:
         """
         busy = sum(parts.values())
         fixed = costs.once_s(self.iterations)
-        parts |= {"fixed": fixed, WAITING: max(0.0, self.host_s - busy)}
+        waiting = max(0.0, self.host_s - busy, self.loader_s - busy - fixed)
+        parts |= {"fixed": fixed, WAITING: waiting}
         return fixed, sum(parts.values())
 
     def _inference(self, costs: FittedCosts) -> Priced:
@@ -217,7 +228,7 @@ class Terms:
         """Return how the step depends on the costs, read off the terms."""
         free = self.price(FittedCosts()).parts_s
         busy = sum(seconds for name, seconds in free.items() if name != WAITING)
-        host = self.host_s + (0.0 if self.training else self.between_s)
+        after = 0.0 if self.training else self.between_s
         exchanges, times = self.schedule.waits()
         reductions = sum(one.latencies for one in self.beside.reductions) if self.beside else 0.0
         collectives = sum(
@@ -227,7 +238,8 @@ class Terms:
             collectives += self.all_to_all[0] * self.all_to_all[1].latencies
         return Line(
             base_s=busy,
-            floor_s=host,
+            floor_s=self.host_s + after,
+            loader_s=self.loader_s + after,
             exchanges=exchanges,
             reductions=reductions * times,
             collectives=collectives,

@@ -54,10 +54,8 @@ def training_terms(compiled: Compiled, replica: Replica, io: HostIo, config: Run
         },
         all_to_all=(accumulation, collectives.all_to_all(*replicas, sent)),
         # No copy goes on beside what an instance does between two runs of the device.
-        host_s=max(
-            accumulation * io.sustained_s + between,
-            samples / _items_per_s(graph, config, compiled.job.graphs.model.repeated_inputs),
-        ),
+        host_s=accumulation * io.sustained_s + between,
+        loader_s=samples / _items_per_s(graph, config, compiled.job.graphs.model.repeated_inputs),
         between_s=between,
         iterations=config.device_iterations,
     )

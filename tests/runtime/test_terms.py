@@ -16,7 +16,8 @@ HAND = OneChip(cycles=1000, exchanges_each=0, clock_hz=1e6, times=2, update_cycl
 
 def by_hand(**given):
     """Terms of two micro-batches of 1 ms, and in training an update of half a millisecond."""
-    facts = {"training": False, "clock_hz": 1e6, "schedule": HAND, "host_s": 0.0, "between_s": 0.0}
+    facts = {"training": False, "clock_hz": 1e6, "schedule": HAND}
+    facts |= dict.fromkeys(("host_s", "loader_s", "between_s"), 0.0)
     streamed = {"optimiser state": 0.0, "streamed rows": 0.0}
     beside = Beside(transfers_s=1e-4, host_work_s=0.0)
     return Terms(**facts | {"beside": beside, "streamed_s": streamed} | given)
@@ -51,6 +52,15 @@ def test_transfers_beside_the_chips_do_not_hide_the_call(training):
         assert terms.price(dear).step_s == pytest.approx(1 + slower_s)
         assert sum(terms.price(dear).parts_s.values()) == terms.price(dear).step_s
         assert terms.line().step_s(dear) == pytest.approx(1 + slower_s)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_loader_goes_on_beside_the_call(training):
+    chips_s, dear = 2.5e-3 if training else 2e-3, FittedCosts(step_s=1e-3)
+    for loader_s, step_s in ((3e-3, chips_s + 1e-3), (5e-3, 5e-3)):
+        terms = by_hand(training=training, beside=None, loader_s=loader_s)
+        assert terms.price(dear).step_s == pytest.approx(step_s)
+        assert terms.line().step_s(dear) == pytest.approx(step_s)
 
 
 def test_a_request_waits_for_the_batches_before_it_and_not_for_what_follows_its_own():

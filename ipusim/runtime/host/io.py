@@ -49,8 +49,6 @@ def host_io(graph: Graph, config: RunConfig) -> HostIo:
     the rate alone: Poplar reads one batch ahead (graphcore/popart docs/user_guide/
     hostio_optimisation.rst). [A] looked up after seeing residuals.
 
-    A loader that takes `loader_item_s` for an item runs beside the device and bounds the rate, too.
-
     A stack with `host_work_in_step` prepares the batch in the step too, another pass.
     """
     system = config.system
@@ -60,13 +58,11 @@ def host_io(graph: Graph, config: RunConfig) -> HostIo:
     machine = min(config.active_ipus, system.ipus_per_machine)
     link = system.host_bytes_per_s(max(1, machine // config.ipus_per_replica))
     sustained = max(inputs, outputs) / link
-    sharing = max(1, config.replicas // config.instances) if config.instances else 1
+    sharing = replicas_per_process(config)
     copy = _copy_bytes(inputs, sharing, config) / system.host_core_bytes_per_s
     work = 0.0
     if config.instances:
         sustained = max(sustained, sharing * copy)
-    if config.instances and not config.training:
-        sustained = max(sustained, sharing * config.items(graph) * config.loader_item_s)
     if config.stack.host_work_in_step and config.host_dtype in ("float16", "float32"):
         work = 2 * copy
     elif config.instances and config.batches_in_flight == 1 and not config.training:
@@ -85,6 +81,11 @@ def host_io(graph: Graph, config: RunConfig) -> HostIo:
         exposed_s=exposed,
         sustained_s=sustained,
     )
+
+
+def replicas_per_process(config: RunConfig) -> int:
+    """Return how many replicas a host process feeds."""
+    return max(1, config.replicas // config.instances) if config.instances else 1
 
 
 def arriving_bytes(graph: Graph, config: RunConfig, names: Iterable[str]) -> int:
