@@ -46,6 +46,10 @@ DEFAULT_GROUPING = 16
 produce and read, partialChansPerGroup and weights per conv unit)."""
 
 
+OFFSET_BYTES = 4
+"""A counter, which lies on one tile and is sent to all that slice by it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorLayout:
     """Where a tensor lies.
@@ -200,6 +204,19 @@ class Emitter:
     def fetch(self, name: str, received: int, *, cycles: int = 0) -> None:
         """Move data into a tensor of its own, which lives while the step runs."""
         self.copy(name, received, temp=received, cycles=cycles)
+
+    def slice(self, name: str, elements: int, dtype: str, *, write: bool = False) -> None:
+        """Read, or write, the part of a tensor that a counter says, so many elements on a tile."""
+        cycles = codelets.dynamic_slice_cycles(
+            elements, 1, dtype, self.chip, version=self.estimator
+        )
+        vertex = "popops::DynamicUpdateSlice1D" if write else "popops::DynamicSlice1D"
+        self.emit(name, vertex, cycles, exchange=OFFSET_BYTES)
+
+    def count(self, name: str) -> None:
+        """Advance a counter."""
+        counter = Placed((1,), "float32", TensorLayout(tiles=1))
+        self.binary("add", counter, name, in_place=True)
 
     def unary_cycles(self, function: str, x: Placed, *, in_place: bool) -> int:
         """Return the cycles of a function of one operand.

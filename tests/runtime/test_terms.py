@@ -124,13 +124,14 @@ def test_shared_statistics_are_paid_by_every_micro_batch():
 def test_exchanges_of_a_pipeline_are_those_of_the_chips_that_are_waited_for():
     options = {"system": "IPU-M2000", "replicas": 1, **TRAINING}
     alone = ipusim.simulate(MODEL, **options).result.terms.line()
-    config = make_config(**options)
-    each = compile_run(zoo.load(MODEL), config).program.exchanges
+    compiled = compile_run(zoo.load(MODEL), make_config(**options))
+    each = compiled.program.exchanges
     assert alone.exchanges == 8 * each > 0
     piped = ipusim.simulate(MODEL, ipus_per_replica=2, **options).result
     schedule = piped.terms.schedule
-    of_stages = [work.exchanges for work in (*schedule.forward, *schedule.backward)]
-    assert sum(of_stages) == each
+    works = partition(compiled, (), (0, 1)).works
+    assert sum(work.exchanges for stages in works for work in stages) == each
+    each = sum(work.exchanges for work in (*schedule.forward, *schedule.backward))
     # Every step waits for one chip, and some steps hold a part of its work only.
     assert 8 * each / 2 <= piped.terms.line().exchanges < 8 * each
     assert schedule.time(FittedCosts()).steps > 8
@@ -140,12 +141,21 @@ def test_only_what_runs_ahead_waits_for_its_backward_pass():
     """One micro-batch at a time leaves parameters and state alone on the chips of a pipeline."""
     options = {"system": "IPU-M2000", "replicas": 1, "ipus_per_replica": 2, **TRAINING}
     compiled = compile_run(zoo.load(MODEL), make_config(**options))
-    cut = partition(compiled, (), (0, 1))
-    alone, ahead = (
-        [stage.memory.resident_bytes for stage in cut.measured(in_flight)]
-        for in_flight in ((1, 1), (3, 1))
-    )
+    cuts = (partition(compiled, (), (0, 1), in_flight) for in_flight in ((1, 1), (3, 1)))
+    alone, ahead = ([stage.memory.resident_bytes for stage in cut.measured()] for cut in cuts)
     states = sum(tensor.bytes for tensor in compiled.graph.with_role("state"))
     assert sum(alone) == compiled.graph.parameter_bytes + states
     assert ahead[1] == alone[1]
     assert ahead[0] > alone[0]
+
+
+def test_what_waits_is_saved_and_restored_but_on_the_last_stage():
+    options = {"system": "IPU-M2000", "replicas": 1, "ipus_per_replica": 2, **TRAINING}
+    compiled = compile_run(zoo.load(MODEL), make_config(**options))
+    cuts = [partition(compiled, (), (0, 1), in_flight) for in_flight in ((1, 1), (3, 2))]
+    for alone, ahead in zip(*(cut.works for cut in cuts), strict=True):
+        assert ahead[1] == alone[1]
+        assert ahead[0].seconds > alone[0].seconds
+        # one exchange for each tensor: its counter goes to all tiles
+        kept = [name for name, stage in cuts[0].stage_of.items() if stage == 0]
+        assert 0 < ahead[0].exchanges - alone[0].exchanges <= len(kept)

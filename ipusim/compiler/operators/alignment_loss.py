@@ -9,7 +9,7 @@ sums do.
 
 from dataclasses import replace
 
-from ipusim.compiler.emitter import SPREAD, Placed, TensorLayout
+from ipusim.compiler.emitter import OFFSET_BYTES, SPREAD, Placed, TensorLayout
 from ipusim.compiler.operators.alignment_loss_plan import (
     LOG_ADD_CYCLES,
     LOG_MULTIPLY_CYCLES,
@@ -18,7 +18,6 @@ from ipusim.compiler.operators.alignment_loss_plan import (
 )
 from ipusim.compiler.state import Lowering, float_dtype, lowers
 from ipusim.compiler.tiles import ceil_div, element_bytes
-from ipusim.compiler.vertices.elementwise import dynamic_slice_cycles
 from ipusim.compiler.vertices.training import Expression
 from ipusim.workload.graph import AlignmentLoss
 
@@ -26,8 +25,6 @@ _PARTIALS = "float32"
 _CTC_GRADIENT = Expression(operations=3, tensors=3, slow=("exp", "exp"))
 """exp(log probability) - exp(gradient + loss)."""
 _TRANSDUCER_GRADIENT = Expression(operations=4, tensors=3, slow=("exp",))
-
-_OFFSET_BYTES = 4
 
 
 @lowers(AlignmentLoss)
@@ -64,7 +61,7 @@ def _ctc(m: Lowering, op: AlignmentLoss, dtype: str) -> None:
     with m.loop(plan.steps, tiles=m.chip.tiles), m.holding(received + gradient_bytes):
         for name, vertex, cycles, moved in loops:
             # Columns are handed on by copies of their own, before the vertices.
-            m.copy(f"{name}, hand on columns", moved or _OFFSET_BYTES)
+            m.copy(f"{name}, hand on columns", moved or OFFSET_BYTES)
             m.emit(name, vertex, cycles)
     if plan.label > 1:
         m.reduce("add", gradient.shaped(plan.label, elements), 0)
@@ -80,24 +77,20 @@ def _transducer(m: Lowering, op: AlignmentLoss, dtype: str) -> None:
     per_tile = ceil_div(cells, chip.tiles)
     pairs = Placed((2 * cells * op.steps,), _PARTIALS)
 
-    def sliced(name: str, values: int) -> None:
-        cycles = dynamic_slice_cycles(values * per_tile, 1, _PARTIALS, chip, version=m.estimator)
-        m.emit(name, "popops::DynamicSlice1D", cycles, exchange=_OFFSET_BYTES)
-
     # Diagonals are laid side by side before, and cells put in order after.
     moved = 2 * ceil_div(cells * diagonals, chip.tiles) * PARTIAL_BYTES
     m.cast(pairs.of(dtype), _PARTIALS)
     m.copy("shift to diagonals", moved, temp=2 * moved)
     per_cell = 2 * LOG_MULTIPLY_CYCLES + LOG_ADD_CYCLES
     with m.loop(2 * (diagonals - 1), tiles=chip.tiles):
-        sliced("slice probabilities", 2)
+        m.slice("slice probabilities", 2 * per_tile, _PARTIALS)
         m.emit(
             "follow diagonal",
             "AlphaVertex, BetaVertex",
             chip.workers * ceil_div(per_tile, chip.workers) * per_cell,
             exchange=2 * per_tile * PARTIAL_BYTES,
         )
-        sliced("write diagonal", 1)
+        m.slice("write diagonal", per_tile, _PARTIALS)
         m.binary("add", Placed((1,), _PARTIALS, TensorLayout(tiles=1)), "count", in_place=True)
     m.copy("shift back", moved)
     m.generated("gradient", pairs, _TRANSDUCER_GRADIENT)

@@ -153,7 +153,7 @@ def _forward(layer: _Layer) -> None:
             cell.slice("write kept", cell.state, params.saved)
         if params.sequence:
             cell.slice("write output", cell.state)
-        cell.count()
+        cell.m.count("count steps")
 
 
 def _lstm_units(layer: _Layer) -> None:
@@ -216,7 +216,7 @@ def _backward(layer: _Layer) -> None:
             cell.slice("write gate gradients", cell.state, params.gates)
         if params.input_gradient:
             cell.slice("write input gradient", cell.data)
-        cell.count()
+        cell.m.count("count steps")
     _weight_gradients(layer, interval)
 
 
@@ -257,7 +257,7 @@ def _weight_gradients(layer: _Layer, interval: int) -> None:
                 _weight_gradient(layer, taken, separate=interval == 0)
     if interval == 0:
         with m.loop(params.steps, tiles=m.tiles):
-            cell.count()
+            cell.m.count("count steps")
     m.reduce("add", Placed((params.batch, params.gates * params.hidden), cell.dtype), 0)
 
 

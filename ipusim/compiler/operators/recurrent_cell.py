@@ -15,7 +15,6 @@ from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
 from ipusim.compiler.tiles import ChipLike, ceil_div, copy_cycles, element_bytes
 from ipusim.compiler.vertices.elementwise import (
     TRANSPOSE,
-    dynamic_slice_cycles,
     regions_cycles,
     transpose_cycles,
 )
@@ -23,9 +22,6 @@ from ipusim.compiler.vertices.training import Expression
 
 GRAIN = 16
 """Hidden units of one sequence that stay together (Rnn.cpp, getNumGrains)."""
-
-OFFSET_BYTES = 4
-"""The step counter, which lies on one tile and is sent to all that slice."""
 
 _LSTM_OUTPUT = Expression(operations=2, slow=("tanh",))  # gate * tanh(cell)
 _GRU_OUTPUT = Expression(operations=3, tensors=3)  # candidate + update * (state - candidate)
@@ -130,10 +126,7 @@ class Cell:
 
     def slice(self, name: str, layout: StateLayout, states: int = 1) -> None:
         """Read one step of a sequence of `states` tensors per step, or write one."""
-        cycles = dynamic_slice_cycles(
-            states * layout.per_tile, 1, self.dtype, self.m.chip, version=self.m.estimator
-        )
-        self.m.emit(name, "popops::DynamicSlice1D", cycles, exchange=OFFSET_BYTES)
+        self.m.slice(name, states * layout.per_tile, self.dtype)
 
     def receive(self, name: str, layout: StateLayout, states: int = 1) -> None:
         """Bring what a product computed to the tiles of a state."""
@@ -143,11 +136,6 @@ class Cell:
         """Copy states within their tiles."""
         moved = self.bytes(self.state, states)
         self.m.copy(name, temp=moved, cycles=copy_cycles(moved, self.m.chip))
-
-    def count(self) -> None:
-        """Advance the step counter."""
-        counter = Placed((1,), "float32", TensorLayout(tiles=1))
-        self.m.binary("add", counter, "count steps", in_place=True)
 
     def regroup(self, elements: int, grouping: int, tiles: int) -> None:
         """Transpose blocks of a product whose rows lie in groups, so that units do.

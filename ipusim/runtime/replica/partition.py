@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ipusim.compiler import memory
-from ipusim.compiler.program import LoweredOp, Program
+from ipusim.compiler.operators.stash import stash_steps
+from ipusim.compiler.program import LoweredOp, Program, Superstep
+from ipusim.compiler.stacks import Stack
 from ipusim.machine import Chip
 from ipusim.runtime.compile import Compiled
 from ipusim.runtime.replica.balance import balance, split_after
 from ipusim.runtime.terms import Schedule, Work
-from ipusim.workload.graph import Graph, Op
+from ipusim.workload.graph import Graph, Op, Tensor
 
 _FLOWING = ("input", "activation", "output")
 """Roles of tensors that go from operator to operator; the others stay on the chip."""
@@ -61,13 +63,15 @@ def fullest(stages: tuple[Stage, ...]) -> memory.Memory:
 
 @dataclass(frozen=True)
 class Partitioned:
-    """A lowered graph and the stage of every operator."""
+    """A lowered graph, the stage of every operator, and the micro-batches in flight on each."""
 
     graph: Graph
     lowered: Mapping[str, LoweredOp]
     stage_of: Mapping[str, int]
     stage_ipus: tuple[int, ...]
+    in_flight: tuple[int, ...]
     chip: Chip
+    stack: Stack
 
     @property
     def ipus(self) -> int:
@@ -78,10 +82,11 @@ class Partitioned:
     def works(self) -> tuple[list[Work], list[Work]]:
         """What every stage computes, forward and backward.
 
-        What the chip does with data as they arrive belongs to the first stage.
+        What the chip does with data as they arrive belongs to the first stage. Where several
+        micro-batches are in flight, each is saved by the forward pass and restored by the backward,
+        but on the last stage, whose backward pass follows at once.
         """
-        clock_hz = self.chip.clock_hz
-        none = Work(seconds=0.0, exchanges=0, clock_hz=clock_hz)
+        none = self._work()
         forward, backward = ([none] * len(self.stage_ipus) for _ in range(2))
         placed = [
             (forward if op.phase == "forward" else backward, self.stage_of[op.name], op.name)
@@ -89,11 +94,20 @@ class Partitioned:
         ]
         placed += [(forward, 0, name) for name, op in self.lowered.items() if op.kind == "input"]
         for part, stage, name in placed:
-            op = self.lowered[name]
-            part[stage] += Work(
-                seconds=op.cycles / clock_hz, exchanges=op.exchanges, clock_hz=clock_hz
-            )
+            part[stage] += self._work(*self.lowered[name].steps)
+        for stage, count in enumerate(self.in_flight[:-1]):
+            if count > 1:
+                saved, restored = stash_steps(self._stored(stage), self.chip, self.stack)
+                forward[stage] += self._work(*saved)
+                backward[stage] += self._work(*restored)
         return forward, backward
+
+    def _work(self, *steps: Superstep) -> Work:
+        return Work(
+            seconds=sum(step.cycles for step in steps) / self.chip.clock_hz,
+            exchanges=sum(step.exchange_bytes > 0 for step in steps),
+            clock_hz=self.chip.clock_hz,
+        )
 
     def boundary_bytes(self) -> tuple[list[int], list[int]]:
         """Return the bytes that go from each stage to the next, and back, per micro-batch.
@@ -132,10 +146,7 @@ class Partitioned:
         return tuple(tuple(name for name, ipu in owners if ipu == one) for one in range(chips))
 
     def measured(
-        self,
-        in_flight: Sequence[int],
-        resident_bytes: int = 0,
-        updates: Sequence[Program | None] = (),
+        self, resident_bytes: int = 0, updates: Sequence[Program | None] = ()
     ) -> tuple[Stage, ...]:
         """Measure each chip: its part of the graph and update, with what waits for backward passes.
 
@@ -143,38 +154,41 @@ class Partitioned:
         the parameters.
         """
         forward, backward = self.works
-        stages = range(len(self.stage_ipus))
-        own = [
-            tuple(op for op in self.graph.ops if self.stage_of[op.name] == stage)
-            for stage in stages
-        ]
         waiting = [0] * self.ipus
-        for stage in stages:
-            stored = self._stored_bytes(own[stage])
-            waiting[self.stage_ipus[stage]] += (in_flight[stage] - 1) * stored
+        for stage, count in enumerate(self.in_flight):
+            stored = sum(tensor.bytes for tensor in self._stored(stage))
+            waiting[self.stage_ipus[stage]] += (count - 1) * stored
         used = [
             self._chip_memory(ipu, waiting[ipu], resident_bytes, update)
             for ipu, update in enumerate(updates or [None] * self.ipus)
         ]
         return tuple(
             Stage(
-                ipu=self.stage_ipus[stage],
-                first_op=own[stage][0].name,
+                ipu=ipu,
+                first_op=self._own[stage][0].name,
                 forward_s=forward[stage].seconds,
                 backward_s=backward[stage].seconds,
-                in_flight=in_flight[stage],
-                memory=used[self.stage_ipus[stage]],
+                in_flight=self.in_flight[stage],
+                memory=used[ipu],
             )
-            for stage in stages
+            for stage, ipu in enumerate(self.stage_ipus)
         )
 
-    def _stored_bytes(self, ops: tuple[Op, ...]) -> int:
-        """Bytes of one micro-batch that wait from the forward to the backward pass of a stage."""
-        forward = [op for op in ops if op.phase == "forward"]
-        early = {name for op in forward for name in (*op.inputs, *op.outputs)}
-        late = {name for op in ops if op.phase != "forward" for name in op.inputs}
-        waiting = (self.graph.tensors[name] for name in early & late)
-        return sum(tensor.bytes for tensor in waiting if tensor.role in _FLOWING)
+    @cached_property
+    def _own(self) -> list[list[Op]]:
+        """The operators of each stage."""
+        own: list[list[Op]] = [[] for _ in self.stage_ipus]
+        for op in self.graph.ops:
+            own[self.stage_of[op.name]].append(op)
+        return own
+
+    def _stored(self, stage: int) -> list[Tensor]:
+        """Tensors that wait from the forward to the backward pass of a stage."""
+        forward = [op for op in self._own[stage] if op.phase == "forward"]
+        early = dict.fromkeys(name for op in forward for name in (*op.inputs, *op.outputs))
+        late = {name for op in self._own[stage] if op.phase != "forward" for name in op.inputs}
+        waiting = (self.graph.tensors[name] for name in early if name in late)
+        return [tensor for tensor in waiting if tensor.role in _FLOWING]
 
     def _chip_memory(
         self, ipu: int, waiting_bytes: int, resident_bytes: int, update: Program | None
@@ -192,11 +206,14 @@ class Partitioned:
 
 
 def partition(
-    compiled: Compiled, splits: tuple[str, ...], stage_ipus: tuple[int, ...]
+    compiled: Compiled,
+    splits: tuple[str, ...],
+    stage_ipus: tuple[int, ...],
+    in_flight: tuple[int, ...] = (),
 ) -> Partitioned:
     """Cut a lowered graph after the splits or, without any, so that the largest stage is smallest.
 
-    What derives from a forward operator is on its stage.
+    What derives from a forward operator is on its stage. One micro-batch at a time by default.
     """
     graph = compiled.graph
     programs = {op.name: op for op in compiled.program.ops}
@@ -211,7 +228,15 @@ def partition(
             costs[home[op.name]] += programs[op.name].cycles
         starts = balance(costs, len(stage_ipus))
     stage_of = {name: bisect_right(starts, index) - 1 for name, index in home.items()}
-    return Partitioned(graph, programs, stage_of, stage_ipus, compiled.chip)
+    return Partitioned(
+        graph=graph,
+        lowered=programs,
+        stage_of=stage_of,
+        stage_ipus=stage_ipus,
+        in_flight=in_flight or (1,) * len(stage_ipus),
+        chip=compiled.chip,
+        stack=compiled.job.stack,
+    )
 
 
 def by_chip(stage_ipus: Sequence[int], works: Sequence[Work]) -> tuple[Work, ...]:

@@ -149,15 +149,15 @@ def pipelined_replica(compiled: Compiled, config: RunConfig) -> Replica:
 def _cut(compiled: Compiled, placed: Placed, resident_bytes: int) -> _Cut:
     """Cut a step into stages; tiers, and runs that differ in scale, share the cut."""
     splits, stage_ipus, schedule, framework = placed
-    cut = partition(compiled, splits, stage_ipus)
     in_flight = micro_batches_in_flight(len(stage_ipus), schedule, framework)
+    cut = partition(compiled, splits, stage_ipus, in_flight)
     updates = updates_by_chip(compiled.update, cut.owners(), cut.ipus)
     forward, backward = cut.works
     return _Cut(
         forward=tuple(forward),
         backward=tuple(backward),
         boundary_bytes=cut.boundary_bytes(),
-        stages=cut.measured(in_flight, resident_bytes, updates),
+        stages=cut.measured(resident_bytes, updates),
         parameters=cut.parameters(cut.ipus),
         update_cycles=max(part.cycles for part in updates),
     )
@@ -207,7 +207,7 @@ def staged_inference(compiled: Compiled, config: RunConfig) -> Replica:
     else:
         works = by_chip(cut.stage_ipus, forward)
         handover = stage_transfer(config.system, cut.stage_ipus, sizes).seconds
-    stages = cut.measured((1,) * len(cut.stage_ipus))
+    stages = cut.measured()
     return Replica(
         schedule=Staged(works=works, handover_s=handover),
         delay=0 if in_turn else len(cut.stage_ipus) - 1,
