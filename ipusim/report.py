@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ipusim import advice
 from ipusim.compiler.program import Program
 from ipusim.files import replace_file
-from ipusim.runtime.calibration import FittedCosts, Interval, compile_s_per_tile_step, interval80
+from ipusim.runtime.calibration import FittedCosts, Interval, calibration, interval80
 from ipusim.runtime.compile_time import tile_steps
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.step import StepResult, price_per_item
@@ -196,7 +196,7 @@ class Report:
         """Seconds to compile the program, with which a first epoch begins."""
         result = self.result
         programs = [result.program, *([result.update] if result.update else [])]
-        return compile_s_per_tile_step() * tile_steps(*programs)
+        return calibration().compile.value * tile_steps(*programs)
 
     @cached_property
     def stages(self) -> pd.DataFrame:

@@ -1,34 +1,17 @@
 """The few fitted constants: per call, superstep, GPU kernel, compiled vertex; scale-out; power."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from ipusim.errors import DataError
-from ipusim.files import read_tables
+from ipusim.files import data_dir
 
 FILE = "calibration.toml"
 _REMEDY = "run 'ipusim calibrate'"
-_KERNEL_COST = "gpu_kernel_cost"
-_INTERVAL = "interval"
-_KNOWN = "known_families"
-
-
-def _tables() -> dict[str, Any]:
-    return read_tables(FILE, remedy=_REMEDY)
-
-
-def _value(
-    section: str, name: str, *, what: str = "number of seconds", below: float = 1e9
-) -> float:
-    entry = _tables().get(section, {}).get(name)
-    value = entry.get("value") if isinstance(entry, dict) else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < below:
-        raise DataError(
-            f"The entry {section}.{name} of {FILE} is missing or not a {what} from 0 to {below:g}: "
-            f"{_REMEDY}."
-        )
-    return float(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,28 +35,6 @@ class FittedCosts:
     def once_s(self, iterations: int) -> float:
         """Return the seconds of a step that do not depend on what it does."""
         return self.step_s + self.run_s / iterations
-
-
-def fitted_costs(stack: str, framework: str) -> FittedCosts:
-    """Return the fitted costs of a stack and a framework.
-
-    A stack without an entry has nothing to be fitted on: its costs are 0, those of a call, too. The
-    two constants of scale-out belong to links and synchronisation and hold for all stacks.
-    """
-    known = stack in _tables().get("superstep_cost", {})
-    runs = known and framework in _tables().get("run_cost", {})
-    return FittedCosts(
-        step_s=_value("call_cost", framework) if known else 0.0,
-        run_s=_value("run_cost", framework) if runs else 0.0,
-        exchange_cycles=_value("superstep_cost", stack, what="number of cycles") if known else 0.0,
-        reduction_s=_value("scale_out", "reduction_latency"),
-        collective_s=_value("scale_out", "collective_latency"),
-    )
-
-
-def compile_s_per_tile_step() -> float:
-    """Return the fitted seconds that the compiler takes per vertex and tile."""
-    return _value("compile", "tile_step")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +62,154 @@ class Interval:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """A fitted constant, in seconds unless it says otherwise, and its rows; 0 without any."""
+
+    value: float = 0.0
+    rows: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCosts:
+    """What a step costs beside what is predicted for it."""
+
+    calls: dict[str, Fitted] = field(default_factory=dict)  # from the host, by framework
+    runs: dict[str, Fitted] = field(default_factory=dict)  # of the device, by framework
+    supersteps: dict[str, Fitted] = field(default_factory=dict)  # cycles of an exchange, by stack
+
+    def at(self, stack: str, framework: str) -> FittedCosts:
+        """Return the costs of a run: none on a stack without rows, and no call there either."""
+        superstep = self.supersteps.get(stack, Fitted())
+        if not superstep.rows:
+            return FittedCosts()
+        return FittedCosts(
+            step_s=self.calls.get(framework, Fitted()).value,
+            run_s=self.runs.get(framework, Fitted()).value,
+            exchange_cycles=superstep.value,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleOut:
+    """The latencies of a reduction over neighbouring chips, and of a collective per machine."""
+
+    reduction: Fitted = Fitted()
+    collective: Fitted = Fitted()
+
+    @property
+    def costs(self) -> FittedCosts:
+        """Both as costs of a step."""
+        return FittedCosts(reduction_s=self.reduction.value, collective_s=self.collective.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerScales:
+    """Factors on the energies of arithmetic and of memory traffic; 1 leaves them as sourced."""
+
+    amp: float = 1.0
+    sram: float = 1.0
+    rows: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Everything that is fitted."""
+
+    steps: StepCosts
+    power: PowerScales
+    scale_out: ScaleOut = ScaleOut()
+    compile: Fitted = Fitted()  # per vertex and tile that is compiled
+    gpu: dict[str, Fitted] = field(default_factory=dict)  # per kernel, by GPU software stack
+    # by class of runs; a class that is missing takes that of all chips
+    intervals: dict[str, Interval] = field(default_factory=dict)
+    # those that the model was developed on; others show what a new network gets
+    known_families: tuple[str, ...] = ()
+
+
+def load_calibration(path: Path | None = None) -> Calibration:
+    """Read the fitted constants as they are now, by default those of ``data/calibration.toml``."""
+    source = path or data_dir() / FILE
+    try:
+        tables = tomllib.loads(source.read_text(encoding="utf-8"))
+        power, latencies = (_fitted(tables, name) for name in ("power", "scale_out"))
+        blocks = tables.get("interval", {}).items()
+        return Calibration(
+            steps=StepCosts(
+                calls=_fitted(tables, "call_cost"),
+                runs=_fitted(tables, "run_cost") if "run_cost" in tables else {},
+                supersteps=_fitted(tables, "superstep_cost"),
+            ),
+            power=PowerScales(
+                amp=power["amp_scale"].value,
+                sram=power["sram_scale"].value,
+                rows=power["amp_scale"].rows,
+            ),
+            scale_out=ScaleOut(
+                reduction=latencies["reduction_latency"],
+                collective=latencies["collective_latency"],
+            ),
+            compile=_fitted(tables, "compile")["tile_step"],
+            gpu=_fitted(tables, "gpu_kernel_cost", below=1.0),
+            intervals={kind: _interval(kind, block) for kind, block in blocks},
+            known_families=tuple(tables["known_families"]["names"]),
+        )
+    except OSError as error:
+        raise DataError(f"{FILE} cannot be read ({error.strerror}): {_REMEDY}.") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{FILE} is damaged ({error}): {_REMEDY}.") from error
+
+
+def _fitted(tables: Mapping[str, Any], section: str, below: float = 1e9) -> dict[str, Fitted]:
+    """Return the constants of a section, each a number from 0."""
+    found = {}
+    for name, block in tables[section].items():
+        value = block["value"]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < below:
+            raise DataError(
+                f"The entry {section}.{name} of {FILE} is {value!r}, not a number from 0 to "
+                f"{below:g}: {_REMEDY}."
+            )
+        found[name] = Fitted(value=float(value), rows=tuple(block["rows"]))
+    return found
+
+
+def _interval(kind: str, block: Mapping[str, Any]) -> Interval:
+    low, high = float(block["low"]), float(block["high"])
+    if not 0 < low <= high:
+        raise DataError(
+            f"The entry interval.{kind} of {FILE} goes from {low:g} to {high:g} instead of upwards "
+            f"from above 0: {_REMEDY}."
+        )
+    without = {name: (float(one), float(two)) for name, (one, two) in block["without"].items()}
+    return Interval(kind=kind, low=low, high=high, rows=tuple(block["rows"]), without=without)
+
+
+_in_use = cache(load_calibration)
+"""What a process predicts with does not change under it, whatever it writes."""
+
+
+def calibration() -> Calibration:
+    """Return the constants in use, read once per process."""
+    return _in_use(data_dir() / FILE)
+
+
+def fitted_costs(stack: str, framework: str) -> FittedCosts:
+    """Return the fitted costs of a stack and a framework.
+
+    A stack without an entry has nothing to be fitted on: its costs are 0, those of a call, too. The
+    two constants of scale-out belong to links and synchronisation and hold for all stacks.
+    """
+    steps, scale_out = calibration().steps, calibration().scale_out
+    if stack in steps.supersteps and framework not in steps.calls:
+        raise DataError(f"{FILE} has no entry call_cost.{framework}: {_REMEDY}.")
+    return replace(
+        steps.at(stack, framework),
+        reduction_s=scale_out.reduction.value,
+        collective_s=scale_out.collective.value,
+    )
+
+
 def interval_classes(
     family: str, mode: str, chip: str, known: Collection[str] | None = None
 ) -> tuple[str, str]:
@@ -110,7 +219,7 @@ def interval_classes(
     data/calibration.toml; any other network, a user's own file too, is new.
     """
     if known is None:
-        known = _tables().get(_KNOWN, {}).get("names", ())
+        known = calibration().known_families
     wide = f"{'known family' if family in known else 'new network'}, {mode}"
     return f"{wide}, {chip}", wide
 
@@ -120,37 +229,5 @@ def interval80(family: str, mode: str, chip: str) -> Interval | None:
 
     None for a class that has no rows to be fitted on.
     """
-    blocks = _tables().get(_INTERVAL, {})
-    kinds = interval_classes(family, mode, chip)
-    return next((read_interval(kind, blocks[kind]) for kind in kinds if kind in blocks), None)
-
-
-def read_interval(kind: str, entry: Any) -> Interval:
-    """Return an interval as the file holds it."""
-    try:
-        low, high = float(entry["low"]), float(entry["high"])
-        without = {
-            family: (float(one), float(two)) for family, (one, two) in entry["without"].items()
-        }
-        rows = tuple(entry["rows"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"The entry interval.{kind} of {FILE} is damaged: {_REMEDY}.") from error
-    if not 0 < low <= high:
-        raise DataError(
-            f"The entry interval.{kind} of {FILE} goes from {low:g} to {high:g} instead of upwards "
-            f"from above 0: {_REMEDY}."
-        )
-    return Interval(kind=kind, low=low, high=high, rows=rows, without=without)
-
-
-def power_scales() -> tuple[float, float]:
-    """Return the fitted factors on the energies of arithmetic and of memory traffic."""
-    return _value("power", "amp_scale", what="factor"), _value("power", "sram_scale", what="factor")
-
-
-def kernel_cost_s(stack: str) -> float:
-    """Return the fitted seconds of a GPU stack per kernel that the host starts; 0 without rows."""
-    section = _tables().get(_KERNEL_COST)
-    if not isinstance(section, dict):
-        raise DataError(f"{FILE} has no section {_KERNEL_COST!r}: {_REMEDY}.")
-    return _value(_KERNEL_COST, stack, below=1) if stack in section else 0.0
+    kinds, intervals = interval_classes(family, mode, chip), calibration().intervals
+    return next((intervals[kind] for kind in kinds if kind in intervals), None)

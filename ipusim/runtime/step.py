@@ -11,7 +11,7 @@ from ipusim.compiler.stacks import PARTIALS_BYTES
 from ipusim.errors import ConfigError, resolve_name
 from ipusim.machine.power import Energy
 from ipusim.machine.system import System
-from ipusim.runtime.calibration import FittedCosts, fitted_costs, power_scales
+from ipusim.runtime.calibration import FittedCosts, calibration, fitted_costs
 from ipusim.runtime.compile import REMEMBERED, Compiled, compile_run, graph_job, graphs
 from ipusim.runtime.host.io import HostIo, host_io, replicas_per_process
 from ipusim.runtime.options.config import TIERS
@@ -212,8 +212,8 @@ def program_energy(program: Program, config: RunConfig, *, calibrated: bool) -> 
     )
     if not calibrated:
         return energy
-    amp, sram = power_scales()
-    return energy.scaled(amp=amp, sram=sram)
+    scales = calibration().power
+    return energy.scaled(amp=scales.amp, sram=scales.sram)
 
 
 def roofline_step_s(model: Model, config: RunConfig) -> tuple[float, int]:

@@ -13,12 +13,12 @@ import pandas as pd
 from ipusim.compiler.stacks import Stack, load_stack, stack_table
 from ipusim.machine.constants import hardware_table
 from ipusim.machine.system import load_system
+from ipusim.runtime.calibration import load_calibration
 from ipusim.runtime.options.config import make_config
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.step import run_step
 from ipusim.study.data.published import PublishedRow
 from ipusim.study.data.runs import RunConfiguration
-from ipusim.study.fit.calibration_file import load_calibration
 from ipusim.study.verdicts.errors import error_percent
 from ipusim.workload import zoo
 

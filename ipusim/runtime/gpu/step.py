@@ -17,7 +17,7 @@ from ipusim.errors import ConfigError, UnknownNameError, normalise_name, unknown
 from ipusim.machine import gpu_names, gpu_node_names, load_gpu, load_gpu_node
 from ipusim.machine.constants import table_aliases
 from ipusim.machine.gpu import GPU_PRECISIONS, Gpu, GpuNode
-from ipusim.runtime.calibration import kernel_cost_s
+from ipusim.runtime.calibration import Fitted, calibration
 from ipusim.runtime.gpu.kernels import step_kernels
 from ipusim.runtime.gpu.roofline import DeviceTime, device_time
 from ipusim.runtime.gpu.stacks import GpuStack, load_gpu_stack
@@ -227,7 +227,8 @@ def simulate_gpu(
         )
     board.matmul_flops_per_s(precision)  # says so where the board lacks the precision
     stack = load_gpu_stack(framework)
-    per_op = kernel_cost_s(stack.name) if op_s is None else op_s
+    fitted = calibration().gpu.get(stack.name, Fitted())  # nothing without rows
+    per_op = fitted.value if op_s is None else op_s
     if not 0 <= per_op < 1:
         raise ConfigError(f"op_s = {op_s!r} must be a number of seconds from 0 to 1.")
     device, parameters = _step_on_board(network, size, mode, precision, optimizer, stack, board)

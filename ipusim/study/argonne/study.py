@@ -10,17 +10,8 @@ from collections.abc import Mapping
 import pandas as pd
 
 from ipusim.api import simulate
-from ipusim.study.argonne.dataflow import (
-    SYSTEMS,
-    GpuRun,
-    item_seconds,
-    load_dataflow,
-    load_dataflows,
-    simulate_board,
-    simulate_flow,
-    training_seconds,
-    worker_times_us,
-)
+from ipusim.study.argonne import dataflow
+from ipusim.study.argonne.dataflow import GpuRun
 from ipusim.study.breakdown import phase_shares
 from ipusim.study.claims import Side, Sides, allowed, claims_frame as recompute, load_specs
 from ipusim.study.data.published import load_claims
@@ -44,7 +35,7 @@ def board_factors(run: GpuRun) -> tuple[float, float]:
 
 def _board(name: str) -> Side:
     """Return the time of BraggNN's training on a GPU of the slides."""
-    run = simulate_board(name)
+    run = dataflow.simulate_board(name)
     low, high = board_factors(run)
     seconds = run.training_s
     return Side(
@@ -54,8 +45,8 @@ def _board(name: str) -> Side:
 
 def _flow(name: str) -> Side:
     """Return the time of BraggNN's training on one GC200; the slides say Mk2."""
-    report = simulate_flow(load_dataflow(name))
-    seconds = training_seconds(report)
+    report = dataflow.simulate_flow(dataflow.load_dataflow(name))
+    seconds = dataflow.training_seconds(report)
     return Side(value=seconds, low80=seconds, high80=seconds, is_time=True, fits=report.fits)
 
 
@@ -166,16 +157,16 @@ def uno_frame(batches: tuple[int, ...] = (32, 128, 512, 2048)) -> pd.DataFrame:
 
 def flows_frame() -> pd.DataFrame:
     """Return what a loader process does with an item in each dataflow, and how long it takes."""
-    times = worker_times_us()
+    times = dataflow.worker_times_us()
     return pd.DataFrame(
         {
             "title": flow.title,
             "steps": ", ".join(f"{step.replace('_', ' ')} {times[step]:g}" for step in flow.worker),
-            "item_us": 1e6 * item_seconds(flow),
+            "item_us": 1e6 * dataflow.item_seconds(flow),
             "model": flow.model,
             "source": flow.source,
         }
-        for flow in load_dataflows().values()
+        for flow in dataflow.load_dataflows().values()
     )
 
 
@@ -208,11 +199,11 @@ def scaling_by_ipus(frame: pd.DataFrame) -> pd.DataFrame:
 
 def phases_frame() -> pd.DataFrame:
     """Return how a training step divides into phases, in either precision and on either chip."""
-    flow = load_dataflow("on_chip")
+    flow = dataflow.load_dataflow("on_chip")
     return phase_shares(
         {
-            f"{chip}, {precision}": simulate_flow(flow, chip=chip, precision=precision)
-            for chip in SYSTEMS
+            f"{chip}, {precision}": dataflow.simulate_flow(flow, chip=chip, precision=precision)
+            for chip in dataflow.SYSTEMS
             for precision in ("32.32", "16.16")
         }
     )

@@ -23,19 +23,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ipusim.errors import StudyError, unknown_name
-from ipusim.study.book.charts import (
-    OKABE_ITO,
-    PARTS,
-    SERIES,
-    agreement,
-    grouped_bars,
-    log_axis,
-    name_places,
-    ratio_axis,
-    sheet,
-    stacked_bars,
-    system_looks,
-)
+from ipusim.look import OKABE_ITO
+from ipusim.study.book import charts
 from ipusim.study.verdicts.errors import HIT_PERCENT, NEAR_PERCENT
 
 Spec = Mapping[str, Any]
@@ -59,7 +48,8 @@ def drawn(spec: Spec, tables: Tables, looks: Spec) -> Figure:
     across = spec.get("columns", 1 if "down" in spec else len(panels))
     options |= {"across": across, "down": -(-len(panels) // across)}
     options["legend"] = 0 if isinstance(legend, str) else legend
-    with sheet(wide + each * len(panels), high + line * len(main), **options) as (figure, axes):
+    sides = (wide + each * len(panels), high + line * len(main))
+    with charts.sheet(*sides, **options) as (figure, axes):
         for axis in axes[len(panels) :]:
             axis.set_visible(False)
         for axis, (panel, own) in zip(axes, panels, strict=False):
@@ -109,7 +99,7 @@ def _draw(axis: Axes, mark: Spec, tables: Tables, looks: Spec, column: str) -> N
     if "once" in mark:
         rows = rows.drop_duplicates(mark["once"]).sort_values(mark["once"])
     options = {name: value for name, value in mark.items() if name not in (kind, *_OWN)}
-    options = {**SERIES.get(mark.get("like", ""), {}), **options}
+    options = {**charts.SERIES.get(mark.get("like", ""), {}), **options}
     if kind in _TOGETHER:
         _TOGETHER[kind](axis, rows, *wanted, looks=styles, **options)
         return
@@ -133,8 +123,8 @@ def _styles(mark: Spec, main: pd.DataFrame, rows: pd.DataFrame, looks: Spec) -> 
     """Return the look of each value that a mark draws apart; those of a list are taken in turn."""
     name = mark.get("looks", "")
     if name == "systems":
-        return system_looks(main[mark["by"]])
-    known = _known("look", name, {"": {}, "series": SERIES, "parts": PARTS, **looks})
+        return charts.system_looks(main[mark["by"]])
+    known = _known("look", name, {"": {}, "series": charts.SERIES, "parts": charts.PARTS, **looks})
     if isinstance(known, list):
         shown = main if mark["by"] in main else rows
         known = dict(zip(shown[mark["by"]].unique(), itertools.cycle(known), strict=False))
@@ -178,17 +168,17 @@ def _finish(axis: Axes, side: str, spec: Spec, tables: Tables) -> None:
     if isinstance(ticks, str):
         ticks = sorted(rows[ticks].unique())
     if spec.get("log"):
-        log_axis(axis, side, ticks or (), unit=spec.get("unit", ""))
+        charts.log_axis(axis, side, ticks or (), unit=spec.get("unit", ""))
     elif ticks is not None:
         getattr(axis, f"set_{side}ticks")(ticks)
     if "names" in spec:
-        name_places(axis, _values(rows, spec["names"]), vertical=side == "y", places=ticks)
+        charts.name_places(axis, _values(rows, spec["names"]), vertical=side == "y", places=ticks)
     axis.tick_params(axis=side, **spec.get("tick_look", {}))
     if "ends" in spec and len(rows):
         ends = [_number(rows, end) for end in spec["ends"]]
         getattr(axis, f"set_{side}lim")(*ends)
         if spec.get("ratio"):
-            ratio_axis(axis, *ends)
+            charts.ratio_axis(axis, *ends)
     getattr(axis, f"set_{side}label")(_words(spec.get("label", ""), rows))
 
 
@@ -206,7 +196,7 @@ def _equal(
     """Draw where both axes are equal, between multiples of the least and the largest number."""
     values = rows[columns].to_numpy(dtype=np.float64)
     bands = [_known("band", name, _BANDS) for name in within]
-    agreement(axis, (ends[0] * np.nanmin(values), ends[1] * np.nanmax(values)), bands)
+    charts.agreement(axis, (ends[0] * np.nanmin(values), ends[1] * np.nanmax(values)), bands)
 
 
 def _stack(
@@ -215,9 +205,9 @@ def _stack(
     """Draw a bar per group of its parts, in the order of their looks, with their sum above."""
     table = rows.pivot(index=group, columns=part, values=value).fillna(0.0)
     heights = {name: table[name].to_numpy() for name in looks if name in table.columns}
-    for place, whole in enumerate(stacked_bars(axis, heights, looks)):
+    for place, whole in enumerate(charts.stacked_bars(axis, heights, looks)):
         axis.text(place, whole, total.format(whole), ha="center", va="bottom", fontsize=8.5)
-    name_places(axis, list(table.index))
+    charts.name_places(axis, list(table.index))
     axis.margins(y=0.1)
 
 
@@ -228,12 +218,12 @@ def _shares(
     names = rows[group].unique()
     table = rows.pivot(index=group, columns=part, values=value).loc[names].fillna(0.0)
     heights = {name: table[name].to_numpy() for name in rows[part].unique()}
-    stacked_bars(axis, heights, looks, width=0.62, edge_width=0.8, flat=True)
+    charts.stacked_bars(axis, heights, looks, width=0.62, edge_width=0.8, flat=True)
     for bar in axis.patches:
         if bar.get_width() >= named:
             place = (bar.get_x() + bar.get_width() / 2, bar.get_y() + bar.get_height() / 2)
             axis.text(*place, f"{bar.get_width():.0f}", ha="center", va="center", fontsize=9)
-    name_places(axis, names, vertical=True)
+    charts.name_places(axis, names, vertical=True)
 
 
 def _notes(
@@ -282,6 +272,6 @@ _TOGETHER: dict[str, Callable[..., object]] = {
     "equal": _equal,
     "stack": _stack,
     "shares": _shares,
-    "groups": grouped_bars,
+    "groups": charts.grouped_bars,
 }
 """Marks that are no plot of values: they draw all lines of a table at once."""

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from ipusim.runtime.calibration import load_calibration
 from ipusim.study.book.catalogue import Study, load_spec
 from ipusim.study.book.site import START, render
-from ipusim.study.fit.calibration_file import load_calibration
 from ipusim.study.verdicts.summary import Verdict, verdict_on
 
 PICTURES = 3

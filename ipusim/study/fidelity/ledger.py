@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 
 from ipusim.machine.system import system_names
+from ipusim.runtime.calibration import load_calibration
 from ipusim.study.audit_results import bow_over_classic
 from ipusim.study.data.published import rows_by_id
 from ipusim.study.evidence import operations
 from ipusim.study.evidence.memory import network_memory_table
-from ipusim.study.fit.calibration_file import load_calibration
 from ipusim.study.predict import TIERS
 from ipusim.study.verdicts.compare import NOT_MODELLED, PREDICTED, time_ratio, with_errors
 from ipusim.study.verdicts.errors import HIT_PERCENT, error_figures, errors_by_group, errors_of

@@ -1,20 +1,12 @@
-"""The fitted constants: reading and writing ``data/calibration.toml``.
-
-The runtime reads what its calibrated tier needs from the same file (`ipusim.runtime.calibration`);
-here every value comes with the rows behind it, which only a study may know of.
-"""
+"""Writing the fitted constants to ``data/calibration.toml``, each with the rows behind it."""
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ipusim import files
-from ipusim.errors import DataError
 from ipusim.files import write_text
-from ipusim.runtime.calibration import FILE, FittedCosts, Interval, read_interval
+from ipusim.runtime.calibration import FILE, Calibration, Fitted
 
 _STEP_SOURCE = "least mean absolute relative error of time per step over rows, all at once"
 _RUN_SOURCE = "median of pairs of rows that are predicted alike but for their device iterations"
@@ -24,71 +16,6 @@ _COMPILE_SOURCE = "least squares of compile times over rows of evidence/ipu_micr
 _INTERVAL_SOURCE = "mean and spread of families, each predicted without its own rows, over rows"
 _POWER_SOURCE = "non-negative least squares of dynamic power over rows"
 _NOT_FITTED = "not fitted"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
-    """A fitted constant, in seconds unless it says otherwise, and its rows; 0 without any."""
-
-    value: float = 0.0
-    rows: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepCosts:
-    """What a step costs beside what is predicted for it."""
-
-    calls: dict[str, Fitted] = field(default_factory=dict)  # from the host, by framework
-    runs: dict[str, Fitted] = field(default_factory=dict)  # of the device, by framework
-    supersteps: dict[str, Fitted] = field(default_factory=dict)  # cycles of an exchange, by stack
-
-    def at(self, stack: str, framework: str) -> FittedCosts:
-        """Return the costs of a run: none on a stack without rows, as `fitted_costs` has it."""
-        superstep = self.supersteps.get(stack, Fitted())
-        if not superstep.rows:
-            return FittedCosts()
-        return FittedCosts(
-            step_s=self.calls.get(framework, Fitted()).value,
-            run_s=self.runs.get(framework, Fitted()).value,
-            exchange_cycles=superstep.value,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScaleOut:
-    """The latencies of a reduction over neighbouring chips, and of a collective per machine."""
-
-    reduction: Fitted = Fitted()
-    collective: Fitted = Fitted()
-
-    @property
-    def costs(self) -> FittedCosts:
-        """Both as costs of a step."""
-        return FittedCosts(reduction_s=self.reduction.value, collective_s=self.collective.value)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PowerScales:
-    """Factors on the energies of arithmetic and of memory traffic; 1 leaves them as sourced."""
-
-    amp: float = 1.0
-    sram: float = 1.0
-    rows: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
-    """Everything that is fitted."""
-
-    steps: StepCosts
-    power: PowerScales
-    scale_out: ScaleOut = ScaleOut()
-    compile: Fitted = Fitted()  # per vertex and tile that is compiled
-    gpu: dict[str, Fitted] = field(default_factory=dict)  # per kernel, by GPU software stack
-    # by class of runs; a class that is missing takes that of all chips
-    intervals: dict[str, Interval] = field(default_factory=dict)
-    # those that the model was developed on; others show what a new network gets
-    known_families: tuple[str, ...] = ()
 
 
 def _block(
@@ -144,42 +71,3 @@ def calibration_text(calibration: Calibration) -> str:
 def save_calibration(calibration: Calibration, path: Path | None = None) -> None:
     """Write fitted constants, by default to ``data/calibration.toml``."""
     write_text(path or files.data_dir() / FILE, calibration_text(calibration))
-
-
-def _fitted(blocks: dict[str, Any]) -> dict[str, Fitted]:
-    return {
-        name: Fitted(value=float(block["value"]), rows=tuple(block["rows"]))
-        for name, block in blocks.items()
-    }
-
-
-def load_calibration(path: Path | None = None) -> Calibration:
-    """Read fitted constants back, by default those of ``data/calibration.toml``."""
-    source = path or files.data_dir() / FILE
-    try:
-        tables = tomllib.loads(source.read_text(encoding="utf-8"))
-        scales, latencies = (_fitted(tables[name]) for name in ("power", "scale_out"))
-        amp, sram = scales["amp_scale"], scales["sram_scale"]
-        intervals = tables.get("interval", {}).items()
-        return Calibration(
-            steps=StepCosts(
-                calls=_fitted(tables["call_cost"]),
-                runs=_fitted(tables.get("run_cost", {})),
-                supersteps=_fitted(tables["superstep_cost"]),
-            ),
-            power=PowerScales(amp=amp.value, sram=sram.value, rows=amp.rows),
-            scale_out=ScaleOut(
-                reduction=latencies["reduction_latency"],
-                collective=latencies["collective_latency"],
-            ),
-            compile=_fitted(tables["compile"])["tile_step"],
-            gpu=_fitted(tables.get("gpu_kernel_cost", {})),
-            intervals={kind: read_interval(kind, block) for kind, block in intervals},
-            known_families=tuple(tables["known_families"]["names"]),
-        )
-    except OSError as error:
-        raise DataError(
-            f"{source.name} cannot be read ({error.strerror}): run 'ipusim calibrate'."
-        ) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{source.name} is damaged ({error}): run 'ipusim calibrate'.") from error

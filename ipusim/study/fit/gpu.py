@@ -11,10 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ipusim.runtime.calibration import Fitted, load_calibration
 from ipusim.runtime.gpu.stacks import gpu_stack_names
 from ipusim.runtime.gpu.step import simulate_gpu
 from ipusim.study.data.gpu_rows import GpuRow, build_network, modelled_gpu_rows
-from ipusim.study.fit.calibration_file import Fitted, load_calibration, save_calibration
+from ipusim.study.fit.calibration_file import save_calibration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,10 +12,9 @@ import pandas as pd
 
 from ipusim.files import evidence_records
 from ipusim.machine import load_chip
-from ipusim.runtime.calibration import FittedCosts
+from ipusim.runtime.calibration import Fitted, FittedCosts, ScaleOut
 from ipusim.runtime.compile_time import fit_s_per_tile_step
 from ipusim.study.data.published import PublishedRow, load_rows
-from ipusim.study.fit.calibration_file import Fitted, ScaleOut
 from ipusim.study.fit.samples import Sample
 
 STENCIL_SUPERSTEPS = 12

@@ -16,18 +16,18 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ipusim.runtime.calibration import FittedCosts
-from ipusim.runtime.terms import Line
-from ipusim.study.cached import PooledPredictor
-from ipusim.study.data.published import PublishedRow, load_rows
-from ipusim.study.fit.calibration_file import (
+from ipusim.runtime.calibration import (
     Calibration,
     Fitted,
+    FittedCosts,
     PowerScales,
     StepCosts,
     load_calibration,
-    save_calibration,
 )
+from ipusim.runtime.terms import Line
+from ipusim.study.cached import PooledPredictor
+from ipusim.study.data.published import PublishedRow, load_rows
+from ipusim.study.fit.calibration_file import save_calibration
 from ipusim.study.fit.samples import Sample, samples_of
 from ipusim.study.fit.scale_out import fit_compile, fit_scale_out, scaling_rows
 from ipusim.study.predict import request_for
@@ -128,8 +128,8 @@ def fit_step_costs(samples: tuple[Sample, ...]) -> StepCosts:
         return StepCosts()
     runs = fit_run_costs(samples)
     priced = _steps(samples, runs)
-    frameworks = _columns(sample.framework for sample in samples)
-    stacks = _columns(sample.stack for sample in samples)
+    labels = pd.DataFrame([(item.framework, item.stack) for item in samples])
+    frameworks, stacks = (labels.groupby(column).indices for column in labels)
     rows = np.zeros(len(samples), dtype=np.intp)
 
     def error(at: np.ndarray) -> float:
@@ -166,15 +166,6 @@ def fit_step_costs(samples: tuple[Sample, ...]) -> StepCosts:
             for name, chosen in stacks.items()
         },
     )
-
-
-def _columns(names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Return where each name stands."""
-    listed = list(names)
-    return {
-        name: np.array([at for at, other in enumerate(listed) if other == name])
-        for name in sorted(set(listed))
-    }
 
 
 def _ids(samples: Sequence[Sample], chosen: np.ndarray) -> tuple[str, ...]:

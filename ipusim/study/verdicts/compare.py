@@ -7,12 +7,17 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from ipusim.machine import load_system
-from ipusim.runtime.calibration import FittedCosts, interval_classes
+from ipusim.runtime.calibration import (
+    Calibration,
+    FittedCosts,
+    ScaleOut,
+    interval_classes,
+    load_calibration,
+)
 from ipusim.runtime.options.frameworks import DEFAULT_FRAMEWORK
 from ipusim.study.cached import PooledPredictor, Prediction
 from ipusim.study.data.published import PublishedRow, load_rows
 from ipusim.study.data.runs import RunConfiguration
-from ipusim.study.fit.calibration_file import Calibration, ScaleOut, load_calibration
 from ipusim.study.fit.samples import Sample, samples_of
 from ipusim.study.fit.scale_out import fit_scale_out, scaling_rows
 from ipusim.study.fit.step_cost import costs_without, fitting_rows

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ipusim.errors import StudyError
+from ipusim.runtime.calibration import load_calibration
 from ipusim.study.data.gpu_rows import build_network, load_gpu_rows, modelled_gpu_rows
-from ipusim.study.fit.calibration_file import load_calibration
 from ipusim.study.fit.gpu import (
     GpuSample,
     calibrate_gpu,

@@ -9,10 +9,10 @@ import pytest
 import ipusim
 from ipusim.compiler.program_cache import keep_programs
 from ipusim.machine import load_chip
+from ipusim.runtime.calibration import load_calibration
 from ipusim.study.cached import PooledPredictor
 from ipusim.study.evidence import operations as evidence
 from ipusim.study.fidelity import ledger as fidelity
-from ipusim.study.fit.calibration_file import load_calibration
 from ipusim.study.fit.samples import samples_of
 from ipusim.study.fit.scale_out import fit_scale_out, scaling_rows, scaling_table
 from ipusim.study.fit.step_cost import costs_without, fitting_rows

@@ -11,11 +11,16 @@ from study_fakes import FakePredictor
 import ipusim
 from ipusim import files
 from ipusim.errors import DataError, StudyError
-from ipusim.runtime.calibration import Interval, interval80, interval_classes
-from ipusim.study.fit.calibration_file import load_calibration
+from ipusim.runtime.calibration import (
+    FILE,
+    Interval,
+    interval80,
+    interval_classes,
+    load_calibration,
+)
 from ipusim.study.verdicts import intervals
 from ipusim.study.verdicts.compare import PREDICTED
-from ipusim.study.verdicts.conformal import conformal_bounds, least_rows
+from ipusim.study.verdicts.compare_gpu import conformal_bounds, least_rows
 from ipusim.study.verdicts.intervals import (
     LEAST_ROWS_PER_FAMILY,
     calibrate_intervals,
@@ -231,9 +236,11 @@ def test_no_interval_where_nothing_is_fitted(monkeypatch):
     ],
 )
 def test_damaged_intervals_are_refused(entry, tmp_path, monkeypatch):
-    (tmp_path / "calibration.toml").write_text(f'[interval]\n"{NEW}" = {entry}\n')
+    path, whole = tmp_path / FILE, (files.data_dir() / FILE).read_text()
+    others = whole[: whole.index("[interval.")]
+    path.write_text(f'{others}[interval]\n"{NEW}" = {entry}\n')
     monkeypatch.setenv("IPUSIM_DATA_DIR", str(tmp_path))
-    files._parse.cache_clear()
     with pytest.raises(DataError, match="ipusim calibrate"):
         interval80("onnx", "inference", "Bow")
-    assert interval80("onnx", "training", "Bow") is None
+    path.write_text(others)
+    assert interval80("onnx", "inference", "Bow") is None
