@@ -309,6 +309,11 @@ def warmup(models: tuple[str, ...], system: str) -> None:
             with keep_programs(options not in _WARMING):
                 api.simulate(**options)
     training.join()
+    if training.exitcode:
+        raise IpuSimError(
+            f"The process that compiles the kernels of training ended with {training.exitcode}: "
+            "run 'ipusim warmup' again; what failed stands above."
+        )
 
 
 def _warm_training() -> None:

@@ -12,7 +12,6 @@ import numpy as np
 
 from ipusim.compiler.convolution.reduction import cast_cycles, fill_reduction
 from ipusim.compiler.convolution.tile_cycles import tile_cycles
-from ipusim.compiler.convolution.totals import fill_totals
 from ipusim.compiler.vertices.conv import ERA_1_0, ERA_2_0, ERA_2_4, SLIC
 from ipusim.kernel_cache import njit
 
@@ -193,13 +192,6 @@ def conv_cost(problem: np.void, vertex: np.void, work: np.void) -> bool:
     cost.input_bytes, cost.weight_bytes = inputs * in_bytes, weights * in_bytes
     cost.one_by_one = totals.one_by_one and part.kernel_elements == 1
     return True
-
-
-@njit(cache=True)
-def execute(problems: np.ndarray, vertices: np.ndarray, works: np.ndarray) -> None:
-    """Fill totals, part and cost of the partition at hand, of the first of each."""
-    fill_totals(problems[0], vertices[0], works[0])
-    conv_cost(problems[0], vertices[0], works[0])
 
 
 @njit(cache=True, inline="always")

@@ -8,7 +8,7 @@ import numpy as np
 from ipusim.compiler.convolution.cost import conv_cost
 from ipusim.compiler.convolution.record import EVERY, UNBOUNDED
 from ipusim.compiler.convolution.search import keep_split, next_split
-from ipusim.compiler.convolution.totals import fill_totals
+from ipusim.compiler.convolution.totals import fill_copies, fill_grains
 from ipusim.kernel_cache import njit
 
 
@@ -23,15 +23,16 @@ def fill_joint_splits(works: np.ndarray, serial: int, groups: int, depth: int, f
     update.out_chans, update.dims[2].field, update.in_serial = depth, field, serial
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def joint_search(problems: np.ndarray, vertices: np.ndarray, works: np.ndarray) -> bool:
     """Look at every partition; keep the best, and return whether there is one.
 
     The first of `works` holds the limit and the best so far, and counts the evaluations.
     """
     for at in range(3):
-        if not fill_totals(problems[at], vertices[at], works[at]):
+        if not fill_grains(problems[at], vertices[at], works[at]):
             return False
+        fill_copies(problems[at], vertices[at], works[at])
     found = False
     work, totals, tiles = works[0], works[0].totals, problems[0].tiles
     for serial in range(1, totals.out_grains + 1):
@@ -59,7 +60,7 @@ def joint_search(problems: np.ndarray, vertices: np.ndarray, works: np.ndarray) 
     return found
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def _joint_cost(problems: np.ndarray, vertices: np.ndarray, works: np.ndarray) -> tuple[int, int]:
     """Cycles of the three passes and the most bytes of any; unbounded if none can be the best."""
     cycles = size = 0

@@ -14,11 +14,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from ipusim.compiler.convolution.cost import execute
+from ipusim.compiler.convolution.kernel import EXECUTE, NO_ENDS, SEARCH, kernel
 from ipusim.compiler.convolution.params import ConvPass
 from ipusim.compiler.convolution.record import UNBOUNDED, Cost, Split, empty_works
 from ipusim.compiler.convolution.rules import PlannerChip, PlannerRules
-from ipusim.compiler.convolution.search import search
 from ipusim.compiler.convolution.transforms import (
     Transform,
     defers_dilation,
@@ -171,7 +170,7 @@ def executed_plan(
     if vertex["method"] == AMP:
         vertex["weight_load"] = executed_load(vertex["units"])
     work["split"] = work["best"]
-    execute(problem, vertex, work)
+    kernel(EXECUTE, problem, vertex, NO_ENDS, work)
     window_cycles = windowed_cycles(vertex, work, transform.dims)
     if window_cycles is not None:
         work["cost"]["calc"] = window_cycles
@@ -211,5 +210,5 @@ def _best(candidates: Candidates, limit: int, minimise_memory: bool, pruned: boo
     """Search all candidates with one shared best cost; None if nothing is within `limit`."""
     work = empty_works(1, limit)
     work["minimise_memory"], work["pruned"] = minimise_memory, pruned
-    at, vertex = search(*candidates, work)
+    at, vertex = kernel(SEARCH, *candidates, work)
     return None if at < 0 else (at, vertex, work)

@@ -1,8 +1,9 @@
 """Exact branch and bound for the cheapest partition of a convolution, as compiled kernels.
 
-`search` finds the minimum of `conv_cost`.  A split is looked at only if it is the smallest that
-gives its share (poplibs ``lib/popsolver/Model.cpp``, ceildivConstrainDivisor), and skipped with
-all that it contains where a floor of `bounds` exceeds the best cost so far.
+`search_vertex` finds the minimum of `conv_cost` for one vertex type.  A split is looked at only if
+it is the smallest that gives its share (poplibs ``lib/popsolver/Model.cpp``,
+ceildivConstrainDivisor), and skipped with all that it contains where a floor of `bounds` exceeds
+the best cost so far.
 
 The records are those of `record`.
 """
@@ -57,34 +58,8 @@ def _first_channel_split(grains: int, serial: int, whole: bool, coarse: bool) ->
     return grains // serial if grains % serial == 0 else grains + 1
 
 
-@njit(cache=True)
-def search(
-    problems: np.ndarray, vertices: np.ndarray, ends: np.ndarray, works: np.ndarray
-) -> tuple[int, int]:
-    """Return which problem and which vertex are the best, -1 where nothing is within the limit.
-
-    `ends` says where the vertices of each problem end; of `works` the first entry counts, whose
-    limit and mode are given, and whose best is kept. Coarse rounds only find a cost to beat before
-    the exact search: without serial parts first, as these seldom pay unless the memory bound asks
-    for them.
-    """
-    work, best, winner = works[0], -1, -1
-    for serial_splits in (False, True):
-        for coarse in (True, False):
-            if coarse and (best >= 0 or not work.pruned):
-                continue
-            begin = 0
-            for at in range(len(problems)):
-                end = begin + 1 if coarse else ends[at]
-                for which in range(begin, end):
-                    if _search_vertex(problems[at], vertices[which], work, serial_splits, coarse):
-                        best, winner = at, which
-                begin = ends[at]
-    return best, winner
-
-
 @njit(cache=True, inline="always")
-def _search_vertex(
+def search_vertex(
     problem: np.void, vertex: np.void, work: np.void, serial_splits: bool, coarse: bool
 ) -> bool:
     """Search the partitions of a vertex type; whether one is better than what `work` holds.
@@ -280,7 +255,7 @@ def _search_field(
     return found
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True)
 def _search_rows(
     problem: np.void, vertex: np.void, work: np.void, tiles: int, coarse: bool
 ) -> bool:

@@ -17,15 +17,6 @@ from ipusim.kernel_cache import njit
 
 
 @njit(cache=True)
-def fill_totals(problem: np.void, vertex: np.void, work: np.void) -> bool:
-    """Fill the totals; False where the vertex cannot do the operation, however it is split."""
-    if not fill_grains(problem, vertex, work):
-        return False
-    fill_copies(problem, vertex, work)
-    return True
-
-
-@njit(cache=True)
 def fill_grains(problem: np.void, vertex: np.void, work: np.void) -> bool:
     """Fill the totals but for the copies; False where the vertex cannot do the operation.
 

@@ -24,6 +24,9 @@ PASS_DEPTH = 16
 SLICE_PASSES = 64
 """Passes that one tile accumulates before slices are reduced [assumed]."""
 
+BEGIN = np.int64(0)
+"""Typed: for a literal, numba would compile every function that gets it a second time."""
+
 _U = np.uint32
 
 
@@ -104,7 +107,7 @@ def product(
     slice_depth = SLICE_PASSES * PASS_DEPTH
     out[:] = 0
     if depth <= slice_depth:
-        accumulate(a, b, out, rounding, corner, 0, depth)
+        accumulate(a, b, out, rounding, corner, BEGIN, depth)
         return
     partials = np.empty_like(out)
     for start in range(0, depth, slice_depth):

@@ -20,7 +20,7 @@ import numpy as np
 
 from ipusim.errors import WorkloadError
 from ipusim.kernel_cache import njit
-from ipusim.numerics.kernels.amp import PASS_DEPTH, SLICE_PASSES, accumulate, padded, product
+from ipusim.numerics.kernels.amp import BEGIN, PASS_DEPTH, SLICE_PASSES, accumulate, padded, product
 from ipusim.numerics.kernels.rounding import Rounding, random_bits
 from ipusim.numerics.kernels.threads import over_ranges, writable
 
@@ -245,7 +245,7 @@ def _weight_range(x, gradient, reads, rounding, partial, start, stop):
             slice_salt = random_bits(np.uint32(begin), salt, key)
             depth = (end - begin) * PASS_DEPTH
             of_slice = Rounding(mode, slice_key, slice_salt)
-            accumulate(left, right, sums, of_slice, (first, 0), 0, depth)
+            accumulate(left, right, sums, of_slice, (first, BEGIN), BEGIN, depth)
             target += sums
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ipusim.kernel_cache import njit
-from ipusim.numerics.kernels.amp import PASS_DEPTH, product
+from ipusim.numerics.kernels.amp import BEGIN, PASS_DEPTH, product
 from ipusim.numerics.kernels.rounding import Rounding
 from ipusim.numerics.kernels.threads import over_ranges, writable
 
@@ -31,7 +31,7 @@ def _multiply_range(a, b, flips, rounding, out, start, stop):
             for j in range(columns):
                 right[k, j] = source_b[j, k] if flip_b else source_b[k, j]
         result = out[group, first:last]
-        product(left, right, result, rounding, (group * rows + first, 0))
+        product(left, right, result, rounding, (group * rows + first, BEGIN))
 
 
 def multiply(

@@ -16,11 +16,12 @@ from ipusim.numerics.kernels.threads import over_ranges, writable
 _F = np.float32
 _U = np.uint32
 _ROWS = 256
+_STAGES = _U(0), _U(1), _U(2), _U(3)  # typed: for literals, a function is compiled for each
 
 
 @njit(cache=True, nogil=True)
 def _round_row(row, mode, key, salt, stage):
-    round_part(row, mode, random_bits(_U(stage), key, salt), salt)
+    round_part(row, mode, random_bits(stage, key, salt), salt)
 
 
 @njit(cache=True, nogil=True)
@@ -35,18 +36,18 @@ def _softmax_range(x, rounding, start, stop):
             largest = max(largest, row[j])
         for j in range(row.size):
             row[j] = row[j] - largest
-        _round_row(row, mode, row_key, salt, 0)
+        _round_row(row, mode, row_key, salt, _STAGES[0])
         for j in range(row.size):
             row[j] = exponential(row[j])
-        _round_row(row, mode, row_key, salt, 1)
+        _round_row(row, mode, row_key, salt, _STAGES[1])
         total = _F(0)
         for j in range(row.size):
             total += row[j]
         one[0] = _F(1) / total
-        _round_row(one, mode, row_key, salt, 2)
+        _round_row(one, mode, row_key, salt, _STAGES[2])
         for j in range(row.size):
             row[j] = row[j] * one[0]
-        _round_row(row, mode, row_key, salt, 3)
+        _round_row(row, mode, row_key, salt, _STAGES[3])
 
 
 @njit(cache=True, nogil=True)
@@ -59,18 +60,18 @@ def _gradient_range(y, gradient, out, rounding, start, stop):
         row = out[i]
         for j in range(row.size):
             row[j] = y[i, j] * gradient[i, j]
-        _round_row(row, mode, row_key, salt, 0)
+        _round_row(row, mode, row_key, salt, _STAGES[0])
         total = _F(0)
         for j in range(row.size):
             total += row[j]
         one[0] = total
-        _round_row(one, mode, row_key, salt, 1)
+        _round_row(one, mode, row_key, salt, _STAGES[1])
         for j in range(row.size):
             scaled[j] = y[i, j] * one[0]
-        _round_row(scaled, mode, row_key, salt, 2)
+        _round_row(scaled, mode, row_key, salt, _STAGES[2])
         for j in range(row.size):
             row[j] = row[j] - scaled[j]
-        _round_row(row, mode, row_key, salt, 3)
+        _round_row(row, mode, row_key, salt, _STAGES[3])
 
 
 def softmax(x: np.ndarray, arithmetic: Arithmetic) -> np.ndarray:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ipusim.compiler import memory
-from ipusim.compiler.operators.stash import stash_steps
 from ipusim.compiler.program import LoweredOp, Program, Superstep
 from ipusim.compiler.stacks import Stack
 from ipusim.machine import Chip
@@ -97,6 +96,9 @@ class Partitioned:
             part[stage] += self._work(*self.lowered[name].steps)
         for stage, count in enumerate(self.in_flight[:-1]):
             if count > 1:
+                # Only where there is a pipeline: what was planned before needs no numpy.
+                from ipusim.compiler.operators.stash import stash_steps
+
                 saved, restored = stash_steps(self._stored(stage), self.chip, self.stack)
                 forward[stage] += self._work(*saved)
                 backward[stage] += self._work(*restored)

@@ -20,7 +20,7 @@ from ipusim.compiler.convolution.planner import PlannerRules, forget_plans, plan
 from ipusim.compiler.convolution.record import empty_works
 from ipusim.compiler.convolution.rules import PlannerChip
 from ipusim.compiler.convolution.tile_cycles import tile_cycles, tile_cycles_floor
-from ipusim.compiler.convolution.totals import fill_totals
+from ipusim.compiler.convolution.totals import fill_copies, fill_grains
 from ipusim.compiler.convolution.transforms import transformed_problems
 from ipusim.compiler.convolution.vertex_types import vertex_types
 from ipusim.compiler.operators.conv import conv_pass
@@ -194,7 +194,10 @@ def test_channel_splits_are_the_least_for_their_share(grains, serial):
 
 @kernel_cache.njit(cache=True)
 def _totals(problems, vertices, works):
-    return fill_totals(problems[0], vertices[0], works[0])
+    possible = fill_grains(problems[0], vertices[0], works[0])
+    if possible:
+        fill_copies(problems[0], vertices[0], works[0])
+    return possible
 
 
 @kernel_cache.njit(cache=True)

@@ -74,7 +74,9 @@ def _prepare_range(crops, centres, shifts, clean, patches, targets, start, stop)
         column, row = centres[n, 0] - left, centres[n, 1] - top
         if clean:
             _keep_component(patch, column, row, labels, stack)
-        low, high = patch.min(), patch.max()
+        low = high = patch[0, 0]
+        for pixel in patch.flat:
+            low, high = min(low, pixel), max(high, pixel)
         if high > low:
             for i in range(size):
                 for j in range(size):
