@@ -21,9 +21,9 @@ class FittedCosts:
     `step_s` are the seconds of a call from the host: per batch in inference, per weight update in
     training; `run_s` those between two runs of the device, each of so many device iterations;
     `reduction_s` is the latency of a reduction over neighbouring chips within the program
-    (distributed batch norm), `collective_s` that of an all-reduce over all replicas, per machine
-    that takes part (collectives of one pass have half); `exchange_cycles` are those of every
-    superstep with an exchange beyond its sync and its data (`LoweredOp.exchanges`), in every mode.
+    (distributed batch norm), `collective_s` that of a collective over all replicas, per hop from
+    one machine to the next; `exchange_cycles` are those of every superstep with an exchange beyond
+    its sync and its data (`LoweredOp.exchanges`), in every mode.
     """
 
     step_s: float = 0.0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from ipusim.machine.interconnect import Ring, replica_rings
+from ipusim.machine.interconnect import Ring, machine_hops, replica_rings
 from ipusim.machine.system import System
 
 
@@ -24,7 +24,7 @@ class Collective:
     transfer_s: float
     each_latency_s: float
     repeats: int = 1
-    paid: float = 0.0
+    paid: int = 0
 
     @property
     def latency_s(self) -> float:
@@ -37,7 +37,7 @@ class Collective:
         return self.at(0.0)
 
     @property
-    def latencies(self) -> float:
+    def latencies(self) -> int:
         """How often the fitted latency is paid in all."""
         return self.repeats * self.paid
 
@@ -139,22 +139,18 @@ def _run(
 ) -> Collective:
     """Add up collectives of so many passes over the same replicas; equal sizes are costed once.
 
-    The fitted latency is that of an all-reduce, two passes, for each machine that takes part; one
-    pass has half of it, and inside one machine there is none. [A] Taken up after seeing that with
-    equal latencies sharded updates (reduce-scatter, all-gather) lose too much over many machines
-    and all-reduces too little.
+    The fitted latency is paid wherever a fragment, which visits every member, leaves a machine.
     """
     rings = replica_rings(system, replicas, ipus_per_replica)
     if not rings or not sizes:
         return NOTHING
     known = {size: _one_pass(rings, size, way) for size in set(sizes)}
-    machines = -(-replicas * ipus_per_replica // system.ipus_per_machine)
     return Collective(
         collectives=len(sizes),
         bytes=passes * sum(known[size].bytes for size in sizes),
         transfer_s=passes * sum(known[size].transfer_s for size in sizes),
         each_latency_s=passes * sum(known[size].latency_s for size in sizes),
-        paid=len(sizes) * passes / 2 * machines if machines > 1 else 0.0,
+        paid=len(sizes) * passes * machine_hops(system, replicas * ipus_per_replica),
     )
 
 

@@ -131,11 +131,15 @@ def test_buffers_hold_every_byte_in_order(sizes, merge):
     assert merged_sizes(sizes, None) == tuple(size for size in sizes if size)
 
 
-def test_calibrated_latency_counts_collectives_and_machines():
+def test_calibrated_latency_counts_collectives_and_hops_between_machines():
+    hops = 2 * 15
     plain = all_reduce(POD64, 64, 1, [1000] * 10)
-    assert plain.at(1e-4) - plain.seconds == pytest.approx(10 * 16 * 1e-4)
-    assert plain.latencies == 10 * 16
-    assert all_reduce(POD64, 64, 1, [1000] * 10, 50_000_000).latencies == 16
+    assert plain.at(1e-4) - plain.seconds == pytest.approx(10 * hops * 1e-4)
+    assert plain.latencies == 10 * hops
+    assert reduce_scatter(POD64, 64, 1, [1000] * 10).latencies == 10 * hops / 2
+    assert all_reduce(POD64, 64, 1, [1000] * 10, 50_000_000).latencies == hops
+    # three more racks: a hop to each
+    assert all_reduce(POD256, 256, 1, [1000]).latencies == hops + 2 * 3
     assert all_reduce(M2000, 4, 1, [1000]).latencies == 0
     assert all_reduce(POD64, 4, 1, [1000]).latencies == 0
 
