@@ -7,9 +7,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ipusim.errors import StudyError
+from ipusim.look import OKABE_ITO
 from ipusim.study.argonne.dataflow import GpuRun
 from ipusim.study.argonne.timeline import FIRST_DRAWN, lane_shares
-from ipusim.study.book.charts import OKABE_ITO, lane, sheet
+from ipusim.study.book.charts import lane, sheet
 
 SLIDES_CHIP = "GC200"
 """The chip of the slides, which say Mk2."""

@@ -1,5 +1,6 @@
 """Figures in one style: colour-blind safe, readable in grey, the same bytes for the same data."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,64 +11,32 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
-from ipusim.look import OKABE_ITO, PHASES, figure_style
+from ipusim.files import read_tables
+from ipusim.look import OKABE_ITO, figure_style
 from ipusim.machine.system import load_system
 from ipusim.study.verdicts.compare import PREDICTED
 from ipusim.study.verdicts.errors import HIT_PERCENT, NEAR_PERCENT
 
-SERIES = {
-    "published": {"color": OKABE_ITO["black"], "marker": "o", "linestyle": "-"},
-    "calibrated": {
-        "color": OKABE_ITO["vermilion"],
-        "marker": "s",
-        "linestyle": "--",
-        "fillstyle": "none",
-        "markersize": 9.0,
-    },
-    "specification": {"color": OKABE_ITO["blue"], "marker": "^", "linestyle": "-."},
-    "roofline": {"color": OKABE_ITO["grey"], "marker": "v", "linestyle": ":"},
-}
-"""Colour, marker and line of each kind of number: never told apart by colour alone. Where
-nothing is fitted, calibrated equals specification: its mark is a frame around the other's."""
-
-_LIGHT_BLUE, _LIGHT_PURPLE, _LIGHT_GREEN = "#BFE3F7", "#E4B9CF", "#9ADBC5"
-PARTS: dict[str, dict[str, str]] = {
-    **PHASES,
-    "copies on the tile": PHASES["copy"],
-    "convolutions, compute": PHASES["compute"],
-    "normalisation, compute": {"color": OKABE_ITO["sky"]},
-    "other compute": {"color": _LIGHT_BLUE, "hatch": ".."},
-    "host prepares the batch": {"color": OKABE_ITO["purple"]},
-    "host link": {"color": _LIGHT_PURPLE, "hatch": "//"},
-    "device": PHASES["compute"],
-    "host work": {"color": OKABE_ITO["purple"]},
-    "transfers": {"color": _LIGHT_PURPLE, "hatch": "//"},
-    "waiting for the host": {"color": OKABE_ITO["vermilion"], "hatch": "xx"},
-    "batch-norm reductions": {"color": OKABE_ITO["sky"]},
-    "gradient all-reduce": PHASES["exchange"] | {"hatch": "\\\\"},
-    "weight update": {"color": OKABE_ITO["green"]},
-    "optimiser state": {"color": _LIGHT_GREEN, "hatch": ".."},
-    "fixed": {"color": OKABE_ITO["grey"], "hatch": "//"},
-}
-"""One look per part of a step: what the host does is purple, the device blue, links orange."""
-
-_CHIPS = {
-    "GC2": OKABE_ITO["vermilion"],
-    "GC200": OKABE_ITO["blue"],
-    "Bow": OKABE_ITO["green"],
-}
-_LINES = (("s", "--"), ("^", "-."), ("D", ":"), ("v", "-"))
+LOOKS_FILE = "looks.toml"
 
 
-def system_looks(names: Sequence[str]) -> dict[str, dict[str, str]]:
+def looks(kind: str) -> dict[str, dict[str, Any]]:
+    """Return looks of data/looks.toml by name: "series", "parts", "chips" or "places"."""
+    return {name: coloured(look) for name, look in read_tables(LOOKS_FILE)[kind].items()}
+
+
+def coloured(look: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of matplotlib, their colour by its name in the palette."""
+    colour = {"color": OKABE_ITO.get(look["color"], look["color"])} if "color" in look else {}
+    return {**look, **colour}
+
+
+def system_looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return a look per system: the colour of its chip, mark and line by place."""
+    chips, places = looks("chips"), itertools.cycle(looks("places").values())
     return {
-        name: {
-            "color": _CHIPS.get(load_system(name).chip.name, OKABE_ITO["purple"]),
-            "marker": _LINES[place % len(_LINES)][0],
-            "linestyle": _LINES[place % len(_LINES)][1],
-        }
-        for place, name in enumerate(dict.fromkeys(names))
+        name: chips.get(load_system(name).chip.name, chips["another"]) | next(places)
+        for name in dict.fromkeys(names)
     }
 
 
@@ -141,15 +110,16 @@ def panel(data: pd.DataFrame, x: str, title: str, unit: str) -> pd.DataFrame:
 
     An interval is drawn where all of it is known; a roofline beyond `OFF_SCALE` is stated.
     """
-    names = [x, *SERIES, "low80", "high80"]
+    series = list(looks("series"))
+    names = [x, *series, "low80", "high80"]
     lines = data.reindex(columns=names).astype(float).sort_values(x).rename(columns={x: "x"})
     if not np.isfinite(lines[["low80", "high80"]]).all(axis=None):
         lines[["low80", "high80"]] = np.nan
     bound = lines["roofline"].min()
-    off = bound > OFF_SCALE * lines[[name for name in SERIES if name != "roofline"]].max(axis=None)
+    off = bound > OFF_SCALE * lines[[name for name in series if name != "roofline"]].max(axis=None)
     if off:
         lines["roofline"] = np.nan
-    top = 1.07 * max(0.0, lines[[*SERIES, "high80"]].max(axis=None)) or 1.0
+    top = 1.07 * max(0.0, lines[[*series, "high80"]].max(axis=None)) or 1.0
     words = f"roofline: {bound:,.0f}, off the scale" if off else ""
     return lines.assign(title=title, unit=unit, off=words, top=top)
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, PathPatch
 from matplotlib.path import Path
 
-from ipusim.study.book.charts import OKABE_ITO, figure_style
+from ipusim.look import OKABE_ITO, figure_style
 
 if TYPE_CHECKING:
     from ipusim.machine.chip import Chip

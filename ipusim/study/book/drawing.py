@@ -10,7 +10,7 @@ verdicts, and a star stands for its ``column``; what has no number is not drawn.
 lines by such an expression, ``of`` (of a mark, a panel or an axis) another table than the first,
 ``once`` one line for each value; ``by`` draws the values of a column apart, each in its own of the
 ``looks``, and those of ``apart`` again within each; ``like`` names a kind of number
-(`charts.SERIES`). All else are options of matplotlib, with colours of the palette.
+(data/looks.toml). All else are options of matplotlib, with colours of the palette.
 """
 
 import itertools
@@ -23,7 +23,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ipusim.errors import StudyError, unknown_name
-from ipusim.look import OKABE_ITO
 from ipusim.study.book import charts
 from ipusim.study.verdicts.errors import HIT_PERCENT, NEAR_PERCENT
 
@@ -99,12 +98,12 @@ def _draw(axis: Axes, mark: Spec, tables: Tables, looks: Spec, column: str) -> N
     if "once" in mark:
         rows = rows.drop_duplicates(mark["once"]).sort_values(mark["once"])
     options = {name: value for name, value in mark.items() if name not in (kind, *_OWN)}
-    options = {**charts.SERIES.get(mark.get("like", ""), {}), **options}
+    options = {**charts.looks("series").get(mark.get("like", ""), {}), **options}
     if kind in _TOGETHER:
         _TOGETHER[kind](axis, rows, *wanted, looks=styles, **options)
         return
     for name, own in _groups(rows, mark.get("by", ""), styles):
-        look = _coloured({**styles.get(name, {}), **options})
+        look = charts.coloured({**styles.get(name, {}), **options})
         if own.empty or any(own[one].isna().all() for one in wanted if one in own):
             continue
         if name or "label" in look:
@@ -124,17 +123,12 @@ def _styles(mark: Spec, main: pd.DataFrame, rows: pd.DataFrame, looks: Spec) -> 
     name = mark.get("looks", "")
     if name == "systems":
         return charts.system_looks(main[mark["by"]])
-    known = _known("look", name, {"": {}, "series": charts.SERIES, "parts": charts.PARTS, **looks})
+    shared = {kind: charts.looks(kind) for kind in ("series", "parts")}
+    known = _known("look", name, {"": {}, **shared, **looks})
     if isinstance(known, list):
         shown = main if mark["by"] in main else rows
         known = dict(zip(shown[mark["by"]].unique(), itertools.cycle(known), strict=False))
-    return {value: _coloured(look) for value, look in known.items()}
-
-
-def _coloured(look: Spec) -> dict[str, Any]:
-    """Return options of matplotlib, their colour by its name in the palette."""
-    colour = {"color": OKABE_ITO.get(look["color"], look["color"])} if "color" in look else {}
-    return {**look, **colour}
+    return {value: charts.coloured(look) for value, look in known.items()}
 
 
 def _values(rows: pd.DataFrame, wanted: Any) -> Any:

@@ -8,9 +8,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ipusim.errors import StudyError
+from ipusim.look import OKABE_ITO, PHASES
 from ipusim.report import Report
 from ipusim.report_page import BESIDE, draw_phases
-from ipusim.study.book.charts import OKABE_ITO, PHASES, lane, name_places, sheet
+from ipusim.study.book.charts import lane, name_places, sheet
 
 
 def heaviest_window(trace: pd.DataFrame, op: str) -> pd.DataFrame:

@@ -26,20 +26,7 @@ class Sample:
 
 
 def samples_of(rows: Iterable[PublishedRow], predictor: PooledPredictor) -> tuple[Sample, ...]:
-    """Return a sample of each throughput row, in the same order.
-
-    Parameters
-    ----------
-    rows : iterable of PublishedRow
-        Modelled throughput rows.
-    predictor : PooledPredictor
-        What compiles their runs, in the specification tier.
-
-    Raises
-    ------
-    StudyError
-        If a row is not modelled.
-    """
+    """Return a sample of each throughput row, in the same order; a StudyError if one has none."""
     asked = [(row, request_for(row.run, "specification")) for row in rows]
     predictor.prepare(request for _, request in asked)
     return tuple(

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ipusim.study.book.charts import PARTS as PART_LOOKS, name_places, sheet, stacked_bars
+from ipusim.study.book.charts import looks, name_places, sheet, stacked_bars
 from ipusim.study.qwant.breakdown import PARTS, PHASES
 
 
@@ -17,7 +17,7 @@ def latency_anatomy(frame: pd.DataFrame) -> Figure:
     heights = {part: frame[column].to_numpy(np.float64) for column, part in PARTS.items()}
     published = frame["published_ms"].to_numpy(dtype=np.float64)
     with sheet(9.0, 4.6, legend=0) as (figure, (axis,)):
-        tops = stacked_bars(axis, heights, PART_LOOKS, width=0.62)
+        tops = stacked_bars(axis, heights, looks("parts"), width=0.62)
         look = {"linestyle": "none", "markersize": 44, "markeredgewidth": 2.4, "color": "black"}
         axis.plot(places, published, label="published", marker="_", **look)
         text = {"va": "center", "fontsize": 8.5}
@@ -56,7 +56,7 @@ def block_times(profiles: Mapping[int, pd.DataFrame]) -> Figure:
 
 def _draw_blocks(axis: Axes, profile: pd.DataFrame) -> None:
     heights = {phase: profile[column].to_numpy(np.float64) for column, phase in PHASES.items()}
-    stacked_bars(axis, heights, PART_LOOKS, width=0.8, edge_width=0.3)
+    stacked_bars(axis, heights, looks("parts"), width=0.8, edge_width=0.3)
     # many blocks: the first of each stage has its whole name, the others their number
     first = profile["stage"].ne(profile["stage"].shift())
     for place in np.flatnonzero(first)[1:]:

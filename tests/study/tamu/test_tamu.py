@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from ipusim.errors import ConfigError, UnknownNameError
+from ipusim.look import PHASES
 from ipusim.machine.system import load_system
 from ipusim.study import audit, book
 from ipusim.study.book import charts as figures
@@ -421,12 +422,13 @@ def test_heading_of_the_audit_names_its_band():
 
 
 def test_parts_and_platforms_can_be_told_apart():
-    parts = {name: figures.PARTS[name] for name in tamu_inside.PARTS}
+    parts = {name: figures.looks("parts")[name] for name in tamu_inside.PARTS}
     own = load_spec("tamu")["looks"]
     platforms, series = own["platforms"], own["scaling"]
     assert list(platforms) == [tamu_gpus.IPU, *tamu_gpus.PLATFORMS.values()]
     assert list(series) == list(tamu_scaling.SERIES_NAMES.values())
-    for looks in (parts, figures.PHASES, platforms, series):
+    assert {name: figures.looks("parts")[name] for name in PHASES} == PHASES
+    for looks in (parts, PHASES, platforms, series):
         assert len({tuple(sorted(look.items())) for look in looks.values()}) == len(looks)
-    published = figures.SERIES["published"]["color"]
+    published = figures.looks("series")["published"]["color"]
     assert published not in {look["color"] for look in platforms.values()}
