@@ -149,12 +149,8 @@ class Table:
         ]
         return [text[0], "  ".join("-" * width for width in widths), *text[1:]]
 
-    def _repr_html_(self) -> str:
-        """Return the table as HTML, without generated identifiers."""
-        return self.to_html()
-
     def to_html(self) -> str:
-        """Return the table as an HTML element; all text is escaped."""
+        """Return the table as an HTML element, without generated identifiers; text is escaped."""
         caption = (
             f'<caption style="caption-side:top;text-align:left;font-weight:600">'
             f"{html.escape(self.caption)}</caption>\n"
@@ -164,6 +160,8 @@ class Table:
         head = self._html_line("th", self.headings)
         body = "\n".join(self._html_line("td", line) for line in self.cells)
         return f"<table>\n{caption}<thead>\n{head}\n</thead>\n<tbody>\n{body}\n</tbody>\n</table>"
+
+    _repr_html_ = to_html
 
     def _html_line(self, tag: str, cells: Sequence[str]) -> str:
         sides = ["right" if numeric else "left" for numeric in self._numeric]

@@ -183,19 +183,6 @@ def lane(axis: Axes, place: float, start: float, duration: float, **look: Any) -
     axis.barh(place, duration, left=start, edgecolor="white", linewidth=0.5, **look)
 
 
-def agreement(axis: Axes, ends: Sequence[float], percents: Sequence[float]) -> None:
-    """Draw where a prediction equals what was published or measured, with bands around it."""
-    line = np.asarray(ends, dtype=np.float64)
-    for percent, shade in zip(
-        percents, (0.08, 0.14) if len(percents) > 1 else (0.14,), strict=True
-    ):
-        band = (line * (1 - percent / 100), line * (1 + percent / 100))
-        look = {"color": OKABE_ITO["green"], "alpha": shade, "linewidth": 0}
-        axis.fill_between(line, *band, label=f"within {percent:g} %", **look)
-    axis.plot(line, line, color=OKABE_ITO["black"], linewidth=0.9)
-    axis.set(xlim=ends, ylim=ends)
-
-
 def ratio_axis(axis: Axes, low: float, high: float) -> None:
     """Give the horizontal axis ratios on a logarithmic scale, with the bands of the verdicts."""
     log_axis(axis, "x", [tick for tick in _RATIO_TICKS if low <= tick <= high])

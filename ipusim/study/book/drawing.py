@@ -23,6 +23,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ipusim.errors import StudyError, unknown_name
+from ipusim.look import OKABE_ITO
 from ipusim.study.book import charts
 from ipusim.study.verdicts.errors import HIT_PERCENT, NEAR_PERCENT
 
@@ -189,8 +190,14 @@ def _equal(
 ) -> None:
     """Draw where both axes are equal, between multiples of the least and the largest number."""
     values = rows[columns].to_numpy(dtype=np.float64)
-    bands = [_known("band", name, _BANDS) for name in within]
-    charts.agreement(axis, (ends[0] * np.nanmin(values), ends[1] * np.nanmax(values)), bands)
+    line = np.array([ends[0] * np.nanmin(values), ends[1] * np.nanmax(values)])
+    for name, shade in zip(within, (0.08, 0.14)[-len(within) :], strict=True):
+        percent = _known("band", name, _BANDS)
+        band = (line * (1 - percent / 100), line * (1 + percent / 100))
+        look = {"color": OKABE_ITO["green"], "alpha": shade, "linewidth": 0}
+        axis.fill_between(line, *band, label=f"within {percent:g} %", **look)
+    axis.plot(line, line, color=OKABE_ITO["black"], linewidth=0.9)
+    axis.set(xlim=line, ylim=line)
 
 
 def _stack(

@@ -59,6 +59,8 @@ def slowdowns(scaling: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
     Of series that are missed by more than `NAMED_PERCENT` alone.
     """
+    if scaling.empty:
+        return {"series": scaling}
     rows, error = rows_by_id(), "left_out_error_percent"
     networks = [rows[row_id].family for row_id in scaling["row_id"]]
     lines = scaling.assign(network=networks, most=scaling["ipus"].max())

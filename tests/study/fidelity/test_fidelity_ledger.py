@@ -217,5 +217,7 @@ def test_nothing_to_draw_is_said(frame):
             other.figure(name, fidelity_figures.errors_by_family(left_out))
     with pytest.raises(StudyError, match="published on both chips"):
         page.figure("fidelity_pairs", fidelity.bow_pairs(frame.head(3)))
+    with pytest.raises(StudyError, match="no scaling to draw"):
+        page.figure("fidelity_scaling", fidelity_figures.slowdowns(pd.DataFrame()))
     with pytest.raises(StudyError, match="ipusim calibrate"):
         page.figure("fidelity_intervals", fidelity_figures.intervals_of_rows(frame.head(0)))
