@@ -334,8 +334,9 @@ def reproduce(
     StudyError
         If the output folder cannot be used.
     """
-    studies = select_studies(names, folder)
-    values = {study.name: parameter_values(study, given or {}) for study in studies}
+    values = {
+        study: parameter_values(study, given or {}) for study in select_studies(names, folder)
+    }
     try:
         out = out.resolve(strict=out.is_symlink())
     except (OSError, RuntimeError) as error:  # a loop is a RuntimeError before Python 3.13
@@ -344,7 +345,7 @@ def reproduce(
         ) from error
     prepare_folder(out)
     with _only_run(out):
-        return _run_all(studies, values, out, resume, progress, folder, predictor, tell)
+        return _run_all(values, out, resume, progress, folder, predictor, tell)
 
 
 def _side_by_side(
@@ -363,8 +364,7 @@ def _side_by_side(
 
 
 def _run_all(
-    studies: Sequence[Study],
-    values: Mapping[str, Mapping[str, Any]],
+    values: Mapping[Study, Mapping[str, Any]],
     out: Path,
     resume: bool,
     progress: bool,
@@ -372,16 +372,16 @@ def _run_all(
     predictor: PooledPredictor | None,
     tell: Callable[[StudyResult], object],
 ) -> tuple[StudyResult, ...]:
-    """Run the chosen studies into a folder that is held."""
+    """Run the chosen studies, with their parameters, into a folder that is held."""
     all_studies = list_studies(folder)
     _check_states(out, [study.name for study in all_studies], resume=resume)
     written = out / STATE_FOLDER / "pages"
     tree = _tree_digest()
-    keys = {study.name: study_key(study, values[study.name], tree) for study in studies}
+    keys = {study: study_key(study, given, tree) for study, given in values.items()}
     found, left = {}, []
-    for study in studies:
+    for study in values:
         state = load_state(out, study.name) if resume else None
-        if state and _is_current(state, keys[study.name], out):
+        if state and _is_current(state, keys[study], out):
             found[study.name] = _result(state, "up to date", out)
             tell(found[study.name])
         else:
@@ -392,8 +392,7 @@ def _run_all(
         _state_path(out, study.name).unlink(missing_ok=True)
         written.unlink(missing_ok=True)
         bars = progress and len(left) == 1
-        key, given = keys[study.name], values[study.name]
-        state = _run_study(study, key, given, out, all_studies, bars)
+        state = _run_study(study, keys[study], values[study], out, all_studies, bars)
         write_text(_state_path(out, study.name), json.dumps(asdict(state), indent=1) + "\n")
         cells = sum(cell["cell_type"] == "code" for cell in read_notebook(study.path)["cells"])
         result = _result(state, state.status, out)
@@ -416,7 +415,7 @@ def _run_all(
         ):
             found[result.name] = result
             tell(result)
-    results = [found[study.name] for study in studies]
+    results = [found[study.name] for study in values]
     written.unlink(missing_ok=True)
     try:
         if frame is not None:
