@@ -8,8 +8,6 @@ from ipusim.errors import resolve_name
 from ipusim.files import load_profile, property_kinds, read_tables
 
 FILE = "stacks.toml"
-SYNC_STACK = "sdk-2.4"
-"""Stack whose steps without an exchange cost one sync."""
 
 PARTIALS_BYTES = {"half": 2, "float": 4}
 """Bytes of a partial sum by the name that options give it."""
@@ -27,7 +25,7 @@ class Stack:
     set aside for transfers where these are overlapped with compute. Cycles are sync and control
     code of a superstep: `planned_superstep_cycles` with an exchange that belongs to a convolution
     or a matrix product, `superstep_cycles` of any other, `loop_superstep_cycles` of all in a loop,
-    and `compute_set_cycles` of a step without an exchange.
+    and `compute_set_cycles` of a step without an exchange, `loop_compute_set_cycles` in a loop.
     """
 
     name: str
@@ -44,6 +42,7 @@ class Stack:
     superstep_cycles: int
     loop_superstep_cycles: int
     compute_set_cycles: int
+    loop_compute_set_cycles: int
     sources: dict[str, str] = field(compare=False, repr=False)
 
     def planner_rules(
@@ -71,7 +70,7 @@ class Stack:
             self,
             planned_superstep_cycles=self.loop_superstep_cycles,
             superstep_cycles=self.loop_superstep_cycles,
-            compute_set_cycles=load_stack(SYNC_STACK).compute_set_cycles,
+            compute_set_cycles=self.loop_compute_set_cycles,
         )
 
 

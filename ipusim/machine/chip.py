@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ipusim.errors import ConfigError
-from ipusim.machine.constants import Constant, constant, load, table_names
+from ipusim.machine.constants import Constant, constant, load, names
 
 # Cycles in which each conv unit takes in one group of input channels, and how many channels that
 # group has (poplibs lib/poplin/PerformanceEstimation.hpp, core loops of the AMP vertices).
@@ -143,7 +143,7 @@ class Chip:
 
 def chip_names() -> tuple[str, ...]:
     """Return the names of all chips, in file order."""
-    return table_names("chips")
+    return names(Chip)
 
 
 def load_chip(name: str) -> Chip:

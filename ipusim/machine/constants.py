@@ -72,8 +72,7 @@ def load(kind: type[_Kind], name: str, own: Own | None = None) -> _Kind:
     data/hardware.
     """
     added = own.tables.get(kind.FILE, {}) if own else {}
-    names = (*added, *table_names(kind.FILE))
-    valid = resolve_name(kind.WORD, name, names, table_aliases(kind.FILE))
+    valid = resolve_name(kind.WORD, name, (*added, *names(kind)), table_aliases(kind.FILE))
     return _build(kind, valid, own) if own else _load(kind, valid, data_dir())
 
 
@@ -130,7 +129,7 @@ class Own:
                 given[key] = {"value": value} | about
         if like is None:
             return given
-        near = resolve_name(kind.WORD, like, table_names(kind.FILE), table_aliases(kind.FILE))
+        near = resolve_name(kind.WORD, like, names(kind), table_aliases(kind.FILE))
         return {
             key: entry for key, entry in _tables(kind.FILE)[near].items() if key in schema
         } | given
@@ -140,9 +139,9 @@ def _tables(stem: str) -> dict[str, Any]:
     return read_tables(f"hardware/{stem}.toml")
 
 
-def table_names(stem: str) -> tuple[str, ...]:
-    """Return the names of the tables of one file, in file order."""
-    return tuple(_tables(stem))
+def names(kind: type) -> tuple[str, ...]:
+    """Return the names that `load` accepts for a kind of hardware, in file order."""
+    return tuple(_tables(kind.FILE))
 
 
 def table_aliases(stem: str) -> dict[str, str]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ipusim.errors import ConfigError
-from ipusim.machine.constants import Constant, constant, load, table_names
+from ipusim.machine.constants import Constant, constant
 
 GPU_PRECISIONS = ("mixed", "tf32", "fp32")
 """float16 with float32 sums on tensor cores, TensorFloat-32 on tensor cores, float32 without."""
@@ -79,23 +79,3 @@ class GpuNode:
     gpus: int = constant("GPUs")
     tdp_w: float = constant("W")
     constants: dict[str, Constant] = field(compare=False, repr=False)
-
-
-def gpu_names() -> tuple[str, ...]:
-    """Return the names of all boards, in file order."""
-    return table_names("gpus")
-
-
-def gpu_node_names() -> tuple[str, ...]:
-    """Return the names of all machines with GPUs, in file order."""
-    return table_names("gpu_nodes")
-
-
-def load_gpu(name: str) -> Gpu:
-    """Return a board of data/hardware/gpus.toml; errors as of `constants.load`."""
-    return load(Gpu, name)
-
-
-def load_gpu_node(name: str) -> GpuNode:
-    """Return a machine with GPUs, for example "DGX A100"; errors as of `constants.load`."""
-    return load(GpuNode, name)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ipusim.machine.constants import Constant, constant, load, table_names
+from ipusim.machine.constants import Constant, constant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +45,3 @@ class Host:
     def swapping_slowdown(self) -> float:
         """Factor on the time of image decoding in processes that are swapped among the nodes."""
         return 1 + self.memory_stall_share * (self.remote_distance - 1)
-
-
-def host_names() -> tuple[str, ...]:
-    """Return the names of all host servers, in file order."""
-    return table_names("hosts")
-
-
-def load_host(name: str) -> Host:
-    """Return a server of data/hardware/hosts.toml; errors as of `constants.load`."""
-    return load(Host, name)

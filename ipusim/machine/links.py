@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ipusim.errors import ConfigError
-from ipusim.machine.constants import Constant, constant, load, table_names
+from ipusim.machine.constants import Constant, constant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,16 +38,6 @@ class Link:
                 "use at least 0 bytes and at least 1 link."
             )
         return self.latency_s + size_bytes / (links * self.effective_bytes_per_s)
-
-
-def link_names() -> tuple[str, ...]:
-    """Return the names of all links, in file order."""
-    return table_names("links")
-
-
-def load_link(name: str) -> Link:
-    """Return a link of data/hardware/links.toml; errors as of `constants.load`."""
-    return load(Link, name)
 
 
 def sync_hops(ipus: int) -> int:

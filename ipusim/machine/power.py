@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from ipusim.machine.constants import Constant, constant, load
+from ipusim.machine.constants import Constant, constant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +70,3 @@ class PowerConstants:
             sram_j=sram_bytes * self.sram_pj_per_byte * 1e-12,
             exchange_j=exchange_bytes * self.exchange_pj_per_byte * 1e-12,
         )
-
-
-def load_power(chip: str) -> PowerConstants:
-    """Return the constants of a chip of data/hardware/power.toml; errors as of `constants.load`."""
-    return load(PowerConstants, chip)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from ipusim.errors import ConfigError, unknown_name
 from ipusim.machine.chip import Chip
-from ipusim.machine.constants import Constant, Own, constant, load, table_names
+from ipusim.machine.constants import Constant, Own, constant, load, names
 from ipusim.machine.hosts import Host
 from ipusim.machine.links import Link, sync_hops
 from ipusim.machine.power import PowerConstants
@@ -123,7 +123,7 @@ class System:
 
 def system_names() -> tuple[str, ...]:
     """Return the names of all systems, in file order."""
-    return table_names("systems")
+    return names(System)
 
 
 def load_system(name: str) -> System:
@@ -171,13 +171,13 @@ def _own_system(path: str) -> System:
             raise unknown_name(f"kind of table in {path!r}", stem, OWN_FILES)
         if not isinstance(named, dict) or not all(isinstance(one, dict) for one in named.values()):
             raise ConfigError(f"The tables of {path!r} have names: write [{stem}.NAME].")
-    names = list(tables.get("systems", {}))
-    if len(names) != 1:
-        raise ConfigError(f"{path!r} must describe one system, but holds {len(names)}: keep one.")
+    own = list(tables.get("systems", {}))
+    if len(own) != 1:
+        raise ConfigError(f"{path!r} must describe one system, but holds {len(own)}: keep one.")
     for chip, table in tables.get("chips", {}).items():
         if "like" in table:
             tables.setdefault("power", {}).setdefault(chip, {"like": table["like"]})
-    system = load(System, names[0], Own(path, tables))
+    system = load(System, own[0], Own(path, tables))
     if system.topology not in TOPOLOGIES:
         raise unknown_name("topology", system.topology, TOPOLOGIES)
     return system

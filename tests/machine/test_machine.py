@@ -133,15 +133,15 @@ def test_good_computer_is_labelled_a_stand_in() -> None:
     assert memory == pytest.approx(4e15)
 
 
-@pytest.mark.parametrize("name", machine.host_names())
+@pytest.mark.parametrize("name", machine.names(machine.Host))
 def test_host_is_consistent(name: str) -> None:
-    host = machine.load_host(name)
+    host = machine.load(machine.Host, name)
     assert host.cores % host.numa_nodes == 0
     assert host.remote_distance >= 1
     assert 0 <= host.memory_stall_share < 1
     assert 0 < host.worker_process_efficiency <= 1
     assert host.swapping_slowdown >= 1
-    assert set(host.constants) == set(machine.load_host("R6525").constants)
+    assert set(host.constants) == set(machine.load(machine.Host, "R6525").constants)
 
 
 def test_tamu_server() -> None:
@@ -171,14 +171,14 @@ def test_host_link_refuses_impossible_counts(ipus: int) -> None:
 # Measured over IPU-Links of C2 cards in one direction (Jia et al. 2019).
 @pytest.mark.parametrize(("links", "measured_gb_s"), [(4, 55.0), (2, 27.72)])
 def test_ipu_links_reach_what_was_measured(links: int, measured_gb_s: float) -> None:
-    link = machine.load_link("IPU-Link Mk1")
+    link = machine.load(machine.Link, "IPU-Link Mk1")
     size = 1e9
     rate = size / (link.transfer_s(size, links) - link.latency_s)
     assert rate / 1e9 == pytest.approx(measured_gb_s, rel=0.02)
 
 
 def test_link_refuses_impossible_transfers() -> None:
-    link = machine.load_link("GW-Link")
+    link = machine.load(machine.Link, "GW-Link")
     with pytest.raises(ConfigError, match="0 links"):
         link.transfer_s(1, 0)
     with pytest.raises(ConfigError, match="-1 bytes"):
@@ -220,7 +220,7 @@ def test_machines_that_are_partly_filled_count_whole(tmp_path: Path) -> None:
 
 
 def test_power_adds_up() -> None:
-    power = machine.load_power("gc2")
+    power = machine.load(machine.PowerConstants, "gc2")
     spent = power.energy(flops=1e12, sram_bytes=3e12, exchange_bytes=2e12)
     assert spent.amp_j == pytest.approx(power.amp_pj_per_flop)
     assert spent.sram_j == pytest.approx(3 * power.sram_pj_per_byte)
@@ -243,18 +243,18 @@ def test_idle_card_draws_what_was_sampled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("load", "given_name", "nearest"),
+    ("kind", "given_name", "nearest"),
     [
-        (machine.load_chip, "GC20", "GC2"),
-        (machine.load_system, "Bow Pod17", "Bow Pod16"),
-        (machine.load_link, "GW-Lnk", "GW-Link"),
-        (machine.load_power, "Boww", "Bow"),
-        (machine.load_host, "Dell R652", "Dell R6525"),
+        (machine.Chip, "GC20", "GC2"),
+        (machine.System, "Bow Pod17", "Bow Pod16"),
+        (machine.Link, "GW-Lnk", "GW-Link"),
+        (machine.PowerConstants, "Boww", "Bow"),
+        (machine.Host, "Dell R652", "Dell R6525"),
     ],
 )
-def test_unknown_names(load, given_name: str, nearest: str) -> None:
+def test_unknown_names(kind: type, given_name: str, nearest: str) -> None:
     with pytest.raises(UnknownNameError, match=f"{given_name}.*{nearest}"):
-        load(given_name)
+        machine.load(kind, given_name)
 
 
 def test_every_constant_has_unit_source_and_label() -> None:
@@ -314,7 +314,7 @@ def test_missing_file_is_named(edited_data: Path) -> None:
 def test_binary_rubbish_is_named(edited_data: Path) -> None:
     (edited_data / "power.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match=r"hardware/power\.toml is not valid TOML"):
-        machine.load_power("GC2")
+        machine.load(machine.PowerConstants, "GC2")
 
 
 def test_missing_data_folder_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

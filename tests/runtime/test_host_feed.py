@@ -7,14 +7,14 @@ from hypothesis import given, strategies as st
 
 import ipusim
 from ipusim.errors import IpuSimError
-from ipusim.machine import load_host, load_system
+from ipusim.machine import Host, load, load_system
 from ipusim.runtime.host.io import host_io
 from ipusim.runtime.host.loader import DATASETS, LOADERS, WORKERS_PER_INSTANCE, items_per_s
 from ipusim.runtime.options.config import make_config
 
 POD16 = load_system("IPU-POD16")
 POD64 = load_system("IPU-POD64")
-HOST = load_host("Dell R6525")
+HOST = load(Host, "Dell R6525")
 
 
 ONE = HOST.decoded_images_per_s_per_core * HOST.worker_process_efficiency

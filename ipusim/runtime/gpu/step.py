@@ -14,8 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from ipusim.errors import ConfigError, UnknownNameError, normalise_name, unknown_name
-from ipusim.machine import gpu_names, gpu_node_names, load_gpu, load_gpu_node
-from ipusim.machine.constants import table_aliases
+from ipusim.machine.constants import load, names, table_aliases
 from ipusim.machine.gpu import GPU_PRECISIONS, Gpu, GpuNode
 from ipusim.runtime.calibration import Fitted, calibration
 from ipusim.runtime.gpu.kernels import step_kernels
@@ -137,14 +136,14 @@ def exposed_all_reduce_s(
 
 def _boards(name: str) -> tuple[Gpu, GpuNode | None]:
     """Return the board that a name stands for, and the machine if it names one."""
-    nodes = {*gpu_node_names(), *table_aliases("gpu_nodes")}
+    nodes = {*names(GpuNode), *table_aliases(GpuNode.FILE)}
     if normalise_name(name) in map(normalise_name, nodes):
-        node = load_gpu_node(name)
+        node = load(GpuNode, name)
         return node.gpu, node
     try:
-        return load_gpu(name), None
+        return load(Gpu, name), None
     except UnknownNameError as error:
-        raise unknown_name("GPU", name, (*gpu_names(), *gpu_node_names())) from error
+        raise unknown_name("GPU", name, (*names(Gpu), *names(GpuNode))) from error
 
 
 def _check_gpus(gpus: object, gpu: Gpu, node: GpuNode | None) -> int:

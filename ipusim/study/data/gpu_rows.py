@@ -7,7 +7,7 @@ from typing import Any
 
 from ipusim.errors import DataError, UnknownNameError
 from ipusim.files import data_dir, read
-from ipusim.machine.gpu import load_gpu
+from ipusim.machine import Gpu, load
 from ipusim.runtime.gpu.stacks import load_gpu_stack
 from ipusim.workload import zoo
 from ipusim.workload.model import Model
@@ -111,7 +111,7 @@ def _options(row: GpuRow) -> tuple[dict[str, Any], str]:
     )
     try:
         stack = load_gpu_stack(framework + "+XLA" if xla and "tf2" not in framework else framework)
-        board = load_gpu(row.gpu)
+        board = load(Gpu, row.gpu)
     except UnknownNameError as error:
         return {}, f"not modelled: {str(error).split(':')[0]}"
     if row.gpus > board.max_gpus:

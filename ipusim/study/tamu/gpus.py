@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from ipusim.errors import resolve_name
-from ipusim.machine.gpu import load_gpu_node
+from ipusim.machine import GpuNode, load
 from ipusim.runtime.gpu.step import simulate_gpu
 from ipusim.study.data.published import load_claims, load_rows
 from ipusim.study.tamu.scaling import SCALED_MICRO_BATCH
@@ -129,7 +129,7 @@ def gpu_bars(figure: _Figure) -> pd.DataFrame:
     ]
     lines = []
     for system, platform in PLATFORMS.items():
-        node, board = load_gpu_node(system), figure.boards.get(system)
+        node, board = load(GpuNode, system), figure.boards.get(system)
         for gpus in sorted({*(count for count in COUNTS if count <= node.gpus), node.gpus}):
             report = simulate_gpu(
                 MODEL, system, gpus=gpus, batch=BATCH, framework=figure.stack, precision="mixed"
@@ -182,7 +182,7 @@ def table4_gpus() -> pd.DataFrame:
     Per row: row_id, boards, printed batch, batch per board, published and predicted throughput
     (images/s), and the parts of the predicted step (ms).
     """
-    most = load_gpu_node(GPU_NODE).gpus
+    most = load(GpuNode, GPU_NODE).gpus
     rows = load_rows(study=STUDY, table="Table 4", metric="throughput")
     # the optimiser is the one that the IPU rows assume
     optimizer = next(row.run.optimizer for row in rows if row.run.model == AUTOENCODER) or "sgd"
