@@ -9,10 +9,11 @@ mapping of the operation that made them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import Any
 
 from ipusim.compiler.program import Superstep
 from ipusim.compiler.reduction import Reduction, Stage
@@ -142,6 +143,10 @@ class Emitter:
         """Version whose cycle formulas are used."""
         return self.codelets.estimator
 
+    def cycles(self, codelet: Callable[..., int], *work: Any, **options: Any) -> int:
+        """Return what a codelet takes on a tile of this chip, by the formulas of the stack."""
+        return codelet(*work, self.chip, version=self.estimator, **options)
+
     def share(self, x: Placed) -> int:
         """Return the elements on the fullest tile."""
         return tile_share(x.elements, x.dtype, self.chip, x.layout.tiles).elements
@@ -207,9 +212,7 @@ class Emitter:
 
     def slice(self, name: str, elements: int, dtype: str, *, write: bool = False) -> None:
         """Read, or write, the part of a tensor that a counter says, so many elements on a tile."""
-        cycles = codelets.dynamic_slice_cycles(
-            elements, 1, dtype, self.chip, version=self.estimator
-        )
+        cycles = self.cycles(codelets.dynamic_slice_cycles, elements, 1, dtype)
         vertex = "popops::DynamicUpdateSlice1D" if write else "popops::DynamicSlice1D"
         self.emit(name, vertex, cycles, exchange=OFFSET_BYTES)
 
@@ -259,14 +262,8 @@ class Emitter:
     ) -> None:
         """Combine two tensors of one shape; the second may be `exchanged` from other tiles."""
         function = codelets.canonical_function(function)
-        cycles = codelets.binary_cycles(
-            function,
-            self.share(x),
-            x.dtype,
-            self.chip,
-            in_place=in_place,
-            version=self.estimator,
-        )
+        work = function, self.share(x), x.dtype
+        cycles = self.cycles(codelets.binary_cycles, *work, in_place=in_place)
         received = self.tile_bytes(x) if exchanged else 0
         vertex = "popops::BinaryOp1D" + _suffix(in_place)
         self.emit(name or function, vertex, cycles, exchange=received, temp=received)
@@ -289,9 +286,7 @@ class Emitter:
         vertices = tables.SCALAR_BROADCAST
         known = function in vertices[self.library] and function in vertices[self.estimator]
         if channels == 1 and known:
-            cycles = codelets.scalar_broadcast_cycles(
-                function, share, x.dtype, self.chip, version=self.estimator
-            )
+            cycles = self.cycles(codelets.scalar_broadcast_cycles, function, share, x.dtype)
             vertex = "popops::BroadcastScalar1D" + _suffix(in_place)
             self.emit(name or function, vertex, cycles, exchange=size)
             return
@@ -324,12 +319,12 @@ class Emitter:
         Sources: poplibs lib/popops/ElementWise.cpp, binaryOpBroadcastInnerVector.
         """
         share, size = self.share(x), element_bytes(x.dtype)
-        options = {"in_place": in_place, "version": self.estimator}
         received = regions * block * size
         inner = function in INNER_VECTOR_FUNCTIONS and x.dtype == "float16"
         if not inner or block % vector_width(x.dtype, self.chip):
             # No vertex for this pattern: the operand is written out to full size, then combined.
-            cycles = codelets.binary_cycles(function, share, x.dtype, self.chip, **options)
+            work = function, share, x.dtype
+            cycles = self.cycles(codelets.binary_cycles, *work, in_place=in_place)
             copied = copy_cycles(share * size, self.chip, atom_bytes=block * size)
             vertex = "popops::BinaryOp1D" + _suffix(in_place)
             self.emit(
@@ -339,10 +334,11 @@ class Emitter:
         blocks = ceil_div(share, regions * block)
         if regions == 1:
             vertex = "popops::BroadcastVectorInner1D"
-            cycles = vector_inner_cycles(function, block, blocks, self.chip, **options)
+            cycles = self.cycles(vector_inner_cycles, function, block, blocks, in_place=in_place)
         else:
             vertex = "popops::BroadcastVectorInner2D"
-            cycles = vector_inner_2d_cycles(function, block, blocks, regions, self.chip, **options)
+            work = function, block, blocks, regions
+            cycles = self.cycles(vector_inner_2d_cycles, *work, in_place=in_place)
         self.emit(name or function, vertex + _suffix(in_place), cycles, exchange=received)
 
     def _repeat_along(self, name: str, x: Placed, run: int, values: int) -> None:
@@ -352,9 +348,7 @@ class Emitter:
         """
         share, width = self.share(x), vector_width(x.dtype, self.chip)
         runs = ceil_div(share, run)
-        cycles = vector_outer_cycles(
-            runs, ceil_div(share, runs), width, self.chip, version=self.estimator
-        )
+        cycles = self.cycles(vector_outer_cycles, runs, ceil_div(share, runs), width)
         received = min(runs, values) * element_bytes(x.dtype)
         self.emit(name, "popops::BroadcastVectorOuter", cycles, exchange=received)
 
@@ -372,30 +366,20 @@ class Emitter:
         arrives from other tiles.
         """
         share, addend = self.share(x), addend_dtype or x.dtype
-        cycles = codelets.scaled_add_cycles(
-            share,
-            x.dtype,
-            self.chip,
-            addend_dtype=addend,
-            constrained=constrained,
-            version=self.estimator,
-        )
+        options = {"addend_dtype": addend, "constrained": constrained}
+        cycles = self.cycles(codelets.scaled_add_cycles, share, x.dtype, **options)
         received = share * element_bytes(addend) if exchanged else 0
         vertex = "popops::ScaledAddSupervisor"
         self.emit("scaled add", vertex, cycles, exchange=received, temp=received)
 
     def generated(self, name: str, x: Placed, expression: Expression) -> None:
         """Compute an expression that popops::map turns into one vertex."""
-        cycles = generated_cycles(
-            expression, self.share(x), x.dtype, self.chip, version=self.estimator
-        )
+        cycles = self.cycles(generated_cycles, expression, self.share(x), x.dtype)
         self.emit(name, "popops::map (generated)", cycles)
 
     def gradient_cycles(self, function: str, x: Placed) -> int:
         """Return the cycles of the gradient of a non-linearity."""
-        return non_linearity_grad_cycles(
-            function, self.share(x), x.dtype, self.chip, version=self.estimator
-        )
+        return self.cycles(non_linearity_grad_cycles, function, self.share(x), x.dtype)
 
     def reduction(self, function: str, x: Placed, *dims: int, out: str = "") -> tuple[Stage, ...]:
         """Return the stages of a reduction without adding them (see `reduce`)."""
@@ -433,12 +417,12 @@ class Emitter:
         """
         if x.dtype == to:
             return
-        cycles = codelets.cast_cycles(self.share(x), x.dtype, to, self.chip, version=self.estimator)
+        cycles = self.cycles(codelets.cast_cycles, self.share(x), x.dtype, to)
         self.emit("cast", "popops::Cast1D", cycles)
 
     def fill(self, x: Placed) -> None:
         """Write one value to every element (popops::zero, popops::fill)."""
-        cycles = codelets.fill_cycles(self.share(x), x.dtype, self.chip, version=self.estimator)
+        cycles = self.cycles(codelets.fill_cycles, self.share(x), x.dtype)
         self.emit("fill", "popops::Fill", cycles)
 
     def regroup(self, x: Placed, rows: int, columns: int) -> None:

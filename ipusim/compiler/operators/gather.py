@@ -103,9 +103,7 @@ def look_up(m: Emitter, table: Table) -> None:
     candidates = plan.indices * row_bytes if plan.row_split > 1 else 0
 
     def sliced(indices: int, found: int) -> int:
-        return plan.groups * multi_slice_cycles(
-            indices, found, plan.width, dtype, m.chip, version=m.estimator
-        )
+        return plan.groups * m.cycles(multi_slice_cycles, indices, found, plan.width, dtype)
 
     per_worker = ceil_div(plan.indices, workers)
     m.emit(
@@ -147,24 +145,19 @@ def add_rows(m: Emitter, table: Table, *, wide: bool = False, zero_first: bool =
     if plan.row_split >= _REARRANGED_FROM_SPLIT or partial_dtype != dtype:
         m.fetch("rearrange gradients", own * element_bytes(dtype))
     if partial_dtype != dtype:
-        cycles = cast_cycles(own, dtype, partial_dtype, chip, version=m.estimator)
+        cycles = m.cycles(cast_cycles, own, dtype, partial_dtype)
         m.emit("cast gradients", "popops::Cast1D", cycles)
     partials = plan.groups * plan.rows * plan.width
     partial_bytes = partials * partial_size if several else 0
     if several:
-        cycles = fill_cycles(partials, partial_dtype, chip, version=m.estimator)
+        cycles = m.cycles(fill_cycles, partials, partial_dtype)
         m.emit("zero partial tables", "popops::Fill", cycles, temp=partial_bytes)
     received = plan.groups * plan.indices * (INDEX_BYTES + plan.width * partial_size)
     # The early vertex runs on one worker; later ones divide the rows of the table.
     own_rows = plan.rows if m.estimator == "2020-01" else ceil_div(plan.rows, chip.workers)
-    cycles = multi_update_add_cycles(
-        plan.indices,
-        table.hits(plan.indices, own_rows),
-        plan.width,
-        partial_dtype,
-        chip,
-        version=m.estimator,
-    )
+    found = table.hits(plan.indices, own_rows)
+    work = plan.indices, found, plan.width, partial_dtype
+    cycles = m.cycles(multi_update_add_cycles, *work)
     m.emit(
         "add rows",
         "popops::ScaledMultiUpdateOp",

@@ -133,7 +133,7 @@ def _joined_parameters(m: Emitter, op: Norm, x: Placed) -> None:
     m.binary("mul", vector, "batch norm, multiplicand")
     share = m.share(vector)
     vectors = ceil_div(ceil_div(share, m.chip.workers), vector_width(x.dtype, m.chip))
-    subtract = binary_cycles("sub", share, x.dtype, m.chip, in_place=False, version=m.estimator)
+    subtract = m.cycles(binary_cycles, "sub", share, x.dtype, in_place=False)
     m.emit(
         "batch norm, addend",
         "popops::map (generated)",

@@ -94,14 +94,8 @@ class Cell:
         self.m.emit(name, vertex, cycles, exchange=moved, temp=moved)
 
     def _regions(self, function: str, states: int, *, in_place: bool) -> int:
-        return regions_cycles(
-            function,
-            states * self.state.per_tile,
-            self.dtype,
-            self.m.chip,
-            in_place=in_place,
-            version=self.m.estimator,
-        )
+        work = function, states * self.state.per_tile, self.dtype
+        return self.m.cycles(regions_cycles, *work, in_place=in_place)
 
     def add_bias_gradients(self, states: int) -> None:
         """Add the gradients of the gates to what the biases' are accumulated in."""
