@@ -17,7 +17,7 @@ from ipusim.numerics.operators.elementwise import (
 from ipusim.numerics.operators.products import PRODUCTS
 from ipusim.numerics.operators.registry import Applied, Operator
 from ipusim.numerics.operators.windows import WINDOWED
-from ipusim.numerics.program import Node, Program
+from ipusim.numerics.program import Node, Program, single
 
 OPERATORS: dict[str, Operator] = PRODUCTS | ELEMENTWISE | WINDOWED
 """Operators with arithmetic of their own; others are computed as ONNX defines them."""
@@ -94,14 +94,10 @@ def _apply(node: Node, inputs: list[np.ndarray | None], arithmetic: Arithmetic) 
         return plain(node, inputs, arithmetic)
     from ipusim.numerics.from_onnx import evaluate
 
-    results = [_single(array) for array in evaluate(node, inputs)]
+    results = [single(array) for array in evaluate(node, inputs)]
     if not floating or node.op in _MOVES:
         return results
     return [arithmetic.copy(array) if array.dtype == np.float32 else array for array in results]
-
-
-def _single(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float32) if array.dtype.kind == "f" else array
 
 
 def backward(

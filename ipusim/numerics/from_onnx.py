@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from ipusim.errors import WorkloadError, nearest_name
-from ipusim.numerics.program import Node, Program
+from ipusim.numerics.program import Node, Program, single
 from ipusim.workload.graph import FLOAT_DTYPES
 from ipusim.workload.onnx.builder import HANDLERS
 from ipusim.workload.onnx.context import DTYPES, decoded
@@ -54,7 +54,7 @@ def program_of_contents(contents: OnnxContents, values: dict[str, np.ndarray]) -
 
     Those of missing initializers become parameters that must be given.
     """
-    known = {name: _single(array) for name, array in values.items()}
+    known = {name: single(array) for name, array in values.items()}
     missing = {name: stored.shape for name, stored in contents.initializers.items()}
     nodes: list[Node] = []
     for position, proto in enumerate(contents.nodes):
@@ -82,10 +82,6 @@ def program_of_contents(contents: OnnxContents, values: dict[str, np.ndarray]) -
         parameters={name: shape for name, shape in missing.items() if name not in known},
         values=known,
     )
-
-
-def _single(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float32) if array.dtype.kind == "f" else array
 
 
 def _node(proto: onnx.NodeProto, position: int, contents: OnnxContents) -> Node:

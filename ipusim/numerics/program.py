@@ -109,6 +109,11 @@ class Program:
         return merged
 
 
+def single(array: np.ndarray) -> np.ndarray:
+    """Return floating-point numbers in single precision, others as they are."""
+    return array.astype(np.float32) if array.dtype.kind == "f" else array
+
+
 def initial_weights(program: Program, seed: int) -> dict[str, np.ndarray]:
     """Draw float32 weights for every parameter of a program.
 

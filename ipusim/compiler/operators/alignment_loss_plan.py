@@ -10,7 +10,7 @@ the gradient.
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ipusim.compiler.tiles import ChipLike, ceil_div
+from ipusim.compiler.tiles import ChipLike, ceil_div, distinct_splits
 from ipusim.workload.graph import AlignmentLoss
 
 LOG_ADD_CYCLES, LOG_MULTIPLY_CYCLES = 16, 1
@@ -66,13 +66,14 @@ def gradient_cycles(labels: int, *, extra_blank: bool) -> int:
 def plan_ctc(op: AlignmentLoss, dtype_bytes: int, chip: ChipLike) -> CtcPlan:
     """Return the cheapest split: least cycles, then least memory, then fewest tiles."""
     best: tuple[tuple[int, int, int], CtcPlan] | None = None
-    for time in _counts(op.steps):
-        for label in _counts(op.labels):
+    for time in distinct_splits(op.steps, op.steps):
+        for label in distinct_splits(op.labels, op.labels):
             for blank_apart in (False, True):
                 columns = time * (label + blank_apart)
                 if columns > chip.tiles:
                     continue
-                for parts in _counts(min(op.batch, chip.tiles // columns)):
+                most = min(op.batch, chip.tiles // columns)
+                for parts in distinct_splits(most, most):
                     plan = _plan(op, (parts, time, label), blank_apart, chip)
                     used = _bytes(plan, op, dtype_bytes)
                     if used > MEMORY_PROPORTION * chip.bytes_per_tile and best is not None:
@@ -81,11 +82,6 @@ def plan_ctc(op: AlignmentLoss, dtype_bytes: int, chip: ChipLike) -> CtcPlan:
                     if best is None or key < best[0]:
                         best = (key, plan)
     return best[1]
-
-
-def _counts(size: int) -> list[int]:
-    """Return the numbers of parts that leave no part empty, one for each size of part."""
-    return sorted({ceil_div(size, ceil_div(size, parts)) for parts in range(1, size + 1)})
 
 
 def _plan(
