@@ -51,20 +51,20 @@ def test_the_reduction_comes_from_the_pair_in_which_only_one_pays():
     assert row_id == "tamu.table3.08"
 
 
-def held(sample, *, floor_s):
-    return replace(sample, line=replace(sample.line, floor_s=floor_s))
+@pytest.mark.parametrize("host", ["floor_s", "loader_s"])
+def test_a_row_that_the_host_holds_says_nothing_of_the_links(samples, host):
+    def held(sample, seconds):
+        return replace(sample, line=replace(sample.line, **{host: seconds}))
 
-
-def test_a_row_that_the_host_holds_says_nothing_of_the_links(samples):
     fitted = fit_scale_out(samples)
     series = next(s.series for s in samples if s.row_id == fitted.collective.rows[0])
     one, two = sorted((s for s in samples if s.series == series), key=lambda s: s.ipus)[:2]
     assert fit_scale_out([one, two]).collective.rows == (two.row_id,)
     longer = 2 * two.line.step_s(fitted.costs)
-    assert fit_scale_out([one, held(two, floor_s=longer)]).collective.rows == ()
+    assert fit_scale_out([one, held(two, longer)]).collective.rows == ()
     # where the host holds the smaller system, its step is the host's, whatever the latency
     floor_s = 1.5 * one.line.step_s(fitted.costs)
-    small = replace(held(one, floor_s=floor_s), published_s=floor_s)
+    small = replace(held(one, floor_s), published_s=floor_s)
     wanted = two.line.step_s(FittedCosts(collective_s=3e-4))
     exact = fit_scale_out([small, replace(two, published_s=wanted)])
     assert exact.collective.value == pytest.approx(3e-4, abs=1e-6)
