@@ -59,20 +59,26 @@ def fitting(context: ImportContext, node: Node) -> Iterator[None]:
     try:
         yield
     except MISFITS as error:
-        names = [name for name in node.input if name in context.values]
-        shapes = [context.values[name].shape for name in names]
+        values = [context.values[name] for name in node.input if name in context.values]
+        shapes = [value.shape for value in values]
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise Misfit(
-            f"The {node_label(node)} cannot take inputs of shapes {shapes} ({reason}).", node
+            f"The {node_label(node)} cannot take inputs of shapes {shapes} ({reason}).",
+            weighted=node.op_type in _WEIGHTED or any(map(_is_vector, values)),
         ) from error
 
 
 class Misfit(WorkloadError):
-    """A node does not fit its inputs; ``weighted`` where it multiplies them by weights."""
+    """A node does not fit its inputs; ``weighted`` where it has weights of single channels."""
 
-    def __init__(self, message: str, node: Node) -> None:
+    def __init__(self, message: str, *, weighted: bool) -> None:
         super().__init__(message)
-        self.weighted = node.op_type in _WEIGHTED
+        self.weighted = weighted
+
+
+def _is_vector(value: Value) -> bool:
+    """Whether a value is a constant along one of several axes."""
+    return value.static and len(value.shape) > 1 and 1 < max(value.shape) == value.elements
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,13 +187,16 @@ def test_a_fixed_batch_is_found_where_it_is_and_changed(file, batch):
         assert batch * model.graph(size).macs == size * model.graph().macs
 
 
-def test_an_image_alone_is_one_item():
+@pytest.mark.parametrize("normalised", [False, True])
+def test_an_image_alone_is_one_item(normalised):
     nodes = [
-        helper.make_node("Unsqueeze", ["x", "front"], ["a"]),
+        helper.make_node("Sub", ["x", "mean"], ["s"]),
+        helper.make_node("Unsqueeze", ["s" if normalised else "x", "front"], ["a"]),
         helper.make_node("Conv", ["a", "w"], ["y"]),
     ]
-    weights = {"front": np.array([0]), "w": [4, 3, 3, 3]}
-    model = from_onnx(make_model(nodes, {"x": [3, 8, 8]}, ["y"], weights))
+    weights = {"front": np.array([0]), "mean": [3, 1, 1], "w": [4, 3, 3, 3]}
+    file = make_model(nodes[not normalised :], {"x": [3, 8, 8]}, ["y"], weights)
+    model = from_onnx(file)
     assert model.batch == 1
     with pytest.raises(WorkloadError, match="share no batch dimension"):
         model.graph(3)
