@@ -42,7 +42,7 @@ def normalise_name(name: object) -> str:
 
 def nearest_name(value: object, names: Iterable[str]) -> str:
     """Return the valid name most similar to what was given; the earliest wins a tie."""
-    key = normalise_name(value)
+    key = normalise_name(value)[:200]  # what is no name at all may be a text of megabytes
     return max(
         names, key=lambda name: difflib.SequenceMatcher(None, key, normalise_name(name)).ratio()
     )

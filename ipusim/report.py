@@ -20,6 +20,7 @@ from ipusim.runtime.compile_time import tile_steps
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.step import StepResult, price_per_item
 from ipusim.trace import PHASES, events
+from ipusim.workload.graph import OPERAND_DTYPES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -266,8 +267,9 @@ class Report:
         import pandas as pd
 
         chip = self.config.system.chip
-        dtype = "float32" if self.config.precision == "32.32" else "float16"
-        peak = chip.tiles * chip.macs_per_cycle(dtype, dtype)
+        dtype = OPERAND_DTYPES.get(self.config.precision, "float16")
+        partials = "float32" if dtype == "float32" else "float16"
+        peak = chip.tiles * chip.macs_per_cycle(dtype, partials)
         phase_of = {op.name: op.phase for op in self.result.graph.ops}
         update = self.result.update.ops if self.result.update else ()
         rows = []

@@ -97,6 +97,11 @@ class Placed:
         """Number of elements."""
         return prod(self.shape)
 
+    @property
+    def narrow_bytes(self) -> int:
+        """Bytes of an element that is narrower than any result, else 0."""
+        return 1 if self.dtype == "float8" else 0
+
     def shaped(self, *shape: int) -> Placed:
         """Return the same tensor seen in another shape."""
         return replace(self, shape=shape)

@@ -6,17 +6,9 @@ from itertools import pairwise
 from typing import Protocol
 
 from ipusim.errors import ConfigError, unknown_name
+from ipusim.workload.graph import DTYPE_BYTES
 
-BYTES_PER_ELEMENT = {
-    "float16": 2,
-    "float32": 4,
-    "int32": 4,
-    "uint32": 4,
-    "int64": 8,
-    "uint8": 1,
-    "int8": 1,
-    "bool": 1,
-}
+BYTES_PER_ELEMENT = DTYPE_BYTES | {"uint32": 4, "int8": 1}
 
 # poplibs lib/poputil/TileMapping.cpp, calcLinearTileMapping: no tile gets less than this.
 MIN_BYTES_PER_TILE = 128

@@ -8,7 +8,7 @@ from ipusim.machine.constants import Constant, constant, load, names
 
 # Cycles in which each conv unit takes in one group of input channels, and how many channels that
 # group has (poplibs lib/poplin/PerformanceEstimation.hpp, core loops of the AMP vertices).
-_CORE_LOOP = {"float16": (4, 16), "float32": (8, 8)}
+_CORE_LOOP = {"float16": (4, 16), "float32": (8, 8), "float8": (4, 32)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +29,8 @@ class Chip:
         Tile clock.
     workers : int
         Worker threads per tile.
-    half_half_conv_units, half_float_conv_units, float_float_conv_units : int
-        Conv units usable by (input type, partials type).
+    half_half_conv_units, half_float_conv_units, float_float_conv_units, float8_conv_units : int
+        Conv units usable by (input type, partials type); of float8, with half partials, 0 if none.
     conv_unit_pipeline_depth : int
         Stages of a conv unit.
     conv_unit_load_bytes_per_cycle : int
@@ -70,6 +70,7 @@ class Chip:
     half_half_conv_units: int = constant("units")
     half_float_conv_units: int = constant("units")
     float_float_conv_units: int = constant("units")
+    float8_conv_units: int = constant("units", zero=True)
     conv_unit_pipeline_depth: int = constant("stages")
     conv_unit_load_bytes_per_cycle: int = constant("B/cycle")
     data_path_bytes: int = constant("B")
@@ -89,7 +90,7 @@ class Chip:
         Parameters
         ----------
         dtype, partials : str
-            "float16" or "float32" each.
+            "float16" or "float32" each; or "float8" with "float16".
 
         Raises
         ------
@@ -100,8 +101,9 @@ class Chip:
             ("float16", "float16"): self.half_half_conv_units,
             ("float16", "float32"): self.half_float_conv_units,
             ("float32", "float32"): self.float_float_conv_units,
+            ("float8", "float16"): self.float8_conv_units,
         }
-        if (dtype, partials) not in units:
+        if not units.get((dtype, partials)):
             raise ConfigError(
                 f"Inputs {dtype!r} with partials {partials!r} have no conv unit on {self.name}: "
                 "use float16 or float32 inputs with partials at least as wide."
@@ -111,7 +113,7 @@ class Chip:
     def macs_per_cycle(self, dtype: str = "float16", partials: str = "float16") -> int:
         """Return the multiply-accumulates per cycle and tile of the conv units at their peak.
 
-        The core loop takes 4 cycles for 16 float16 channels or 8 cycles for 8 float32 channels
+        The core loop takes 4 cycles for 16 float16 or 32 float8 channels or 8 for 8 float32 ones
         (poplibs lib/poplin/PerformanceEstimation.hpp).
         """
         cycles, channels = _CORE_LOOP.get(dtype, (1, 0))

@@ -7,7 +7,6 @@ import numpy as np
 from ipusim.errors import ConfigError
 from ipusim.numerics.kernels.amp import PASS_DEPTH, SLICE_PASSES
 from ipusim.numerics.kernels.rounding import NEAREST, NONE, STOCHASTIC, round_in_place, stream_key
-from ipusim.workload.graph import PRECISIONS
 
 PARTIALS = ("half", "float")
 """Storage of partial sums, named as in `ipusim.simulate`."""
@@ -40,9 +39,10 @@ class ArithmeticOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.precision not in PRECISIONS:
+        if self.precision not in _DEFAULT_PARTIALS:
             raise ConfigError(
-                f"Precision {self.precision!r} is unknown; choose one of {', '.join(PRECISIONS)}."
+                f"Precision {self.precision!r} is not one of what is computed here; choose one of "
+                f"{', '.join(_DEFAULT_PARTIALS)}."
             )
         if self.partials not in (None, *PARTIALS):
             raise ConfigError(

@@ -22,7 +22,7 @@ from ipusim.runtime.replica.pipelined import Pipeline, pipelined_replica, staged
 from ipusim.runtime.replica.schedule import PipelineTime
 from ipusim.runtime.terms import Beside, OneChip, Terms
 from ipusim.runtime.training_step import training_terms
-from ipusim.workload.graph import Graph
+from ipusim.workload.graph import OPERAND_DTYPES, Graph
 from ipusim.workload.model import Model
 
 SRAM_BYTES_PER_CYCLE = 16
@@ -228,8 +228,9 @@ def roofline_step_s(model: Model, config: RunConfig) -> tuple[float, int]:
     graph = graphs(graph_job(model, config)).micro_batch
     times = config.micro_batches
     chip = config.system.chip
-    dtype = "float32" if config.precision == "32.32" else "float16"
-    partials = "float32" if dtype == "float32" or PARTIALS_BYTES[config.partials] == 4 else dtype
+    dtype = OPERAND_DTYPES.get(config.precision, "float16")
+    wide = dtype == "float32" or PARTIALS_BYTES[config.partials] == 4
+    partials = "float32" if wide else "float16"
     compute = 2 * graph.macs / chip.peak_flops_per_s(dtype, partials)
     moved = sum(graph.tensors[name].bytes for op in graph.ops for name in (*op.inputs, *op.outputs))
     received = sum(

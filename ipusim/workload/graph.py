@@ -34,8 +34,15 @@ PRECISIONS = {
     "16.16": ("float16", "float16"),
     "16.32": ("float16", "float32"),
     "32.32": ("float32", "float32"),
+    "float8": ("float16", "float16"),
 }
-"""Name -> (storage of activations, storage of weights), as Graphcore's results page defines it."""
+"""Name -> (storage of activations, storage of weights), as Graphcore's results page defines it.
+
+With "float8" operands of products and convolutions are float8, all else is float16.
+"""
+
+OPERAND_DTYPES = {"32.32": "float32", "float8": "float8"}
+"""Type of what products and convolutions read, where that is not float16."""
 
 FLOAT_DTYPES = ("float16", "float32")
 
@@ -181,7 +188,45 @@ class Graph:
                 tensor = replace(tensor, dtype=weights if is_stored else activations)
             tensors[name] = tensor
         ops = tuple(_settle_cast(op, tensors) for op in self.ops)
-        return replace(self, tensors=tensors, ops=ops)
+        graph = replace(self, tensors=tensors, ops=ops)
+        return _with_float8(graph) if precision == "float8" else graph
+
+
+def _with_float8(graph: Graph) -> Graph:
+    """Return the same graph with products and dense convolutions of float8.
+
+    Weights are stored in it, activations are cast once before the first that reads them; sums leave
+    as half (poplibs lib/poplin/ConvVertexType.cpp: half partials alone). Convolutions with groups
+    stay float16: the vertices for few channels have no float8 form but one of SLIC.
+    """
+    tensors, ops = dict(graph.tensors), []
+    takes = {
+        id(op)
+        for op in graph.ops
+        if isinstance(op.params, MatMul) or (isinstance(op.params, Conv) and op.params.groups == 1)
+    }
+
+    def stored(name: str) -> str:
+        return tensors[name].alias_of or name
+
+    others = {stored(name) for op in graph.ops if id(op) not in takes for name in op.inputs}
+    for op in graph.ops:
+        if id(op) not in takes:
+            ops.append(op)
+            continue
+        operands = list(op.inputs[:2])
+        for place, name in enumerate(operands):
+            if tensors[name].role == "parameter" and stored(name) not in others:
+                tensors[name] = replace(tensors[name], dtype="float8")
+            elif tensors[name].dtype in FLOAT_DTYPES:
+                operands[place] = cast = f"{name}.float8"
+                if cast not in tensors:
+                    like = Tensor(name=cast, shape=tensors[name].shape, dtype="float8")
+                    params = Cast(to="float8", elements=like.elements)
+                    ops.append(Op(name=cast, params=params, inputs=(name,), outputs=(cast,)))
+                    tensors[cast] = like
+        ops.append(replace(op, inputs=(*operands, *op.inputs[2:])))
+    return replace(graph, tensors=tensors, ops=tuple(ops))
 
 
 def _settle_cast(op: Op, tensors: Mapping[str, Tensor]) -> Op:

@@ -4,6 +4,7 @@ import operator
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import Any
 
 from ipusim.errors import ConfigError, IpuSimError
@@ -89,7 +90,7 @@ class Model:
         ----------
         micro_batch : int, optional
             Samples per pass; None takes the model's default (1, or what an ONNX file fixes).
-        precision : {"16.16", "16.32", "32.32"}
+        precision : {"16.16", "16.32", "32.32", "float8"}
             Storage of activations and weights.
 
         Raises
@@ -108,7 +109,7 @@ ONNX_OPTIONS = ("shapes", "dims", "values", "allow_unknown")
 
 
 def load_model(model: str | Model, **given: Any) -> Model:
-    """Return a model from a zoo name, a path ending in .onnx, or a `Model` as it is.
+    """Return a model from a zoo name, a path ending in .onnx, an ONNX model, or a `Model` as it is.
 
     `given` are options of `from_onnx` (`ONNX_OPTIONS`), for a path only.
 
@@ -123,7 +124,9 @@ def load_model(model: str | Model, **given: Any) -> Model:
     """
     from ipusim.workload import zoo
 
-    if not isinstance(model, Model) and str(model).lower().endswith(".onnx"):
+    in_memory = type(model).__name__ == "ModelProto"
+    is_path = isinstance(model, str | PathLike) and str(model).lower().endswith(".onnx")
+    if in_memory or is_path:
         from ipusim.workload.onnx.importer import from_onnx
 
         return from_onnx(model, **given)

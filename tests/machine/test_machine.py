@@ -392,3 +392,6 @@ def test_the_c600_card_has_the_peak_that_was_announced() -> None:
     system = machine.load_system("C600")
     assert system.ipus == 1 and system.machine_rated_w == 185
     assert system.chip.peak_flops_per_s() / 1e12 == pytest.approx(280, rel=0.001)
+    assert system.chip.peak_flops_per_s("float8") / 1e12 == pytest.approx(560, rel=0.001)
+    with pytest.raises(ConfigError, match="no conv unit on GC200"):
+        machine.load_chip("GC200").macs_per_cycle("float8")

@@ -109,7 +109,7 @@ def test_conv_must_agree_with_its_tensors():
         replace(graph, ops=(wrong, *graph.ops[1:])).validate()
 
 
-@pytest.mark.parametrize("changes", [{"dtype": "float8"}, {"role": "weight"}, {"shape": (2, -1)}])
+@pytest.mark.parametrize("changes", [{"dtype": "float4"}, {"role": "weight"}, {"shape": (2, -1)}])
 def test_bad_tensor(changes):
     with pytest.raises(WorkloadError, match="Tensor 't'"):
         Tensor(**({"name": "t", "shape": (1,)} | changes))
@@ -329,3 +329,17 @@ def test_a_model_says_what_it_is_in_three_lines():
         raise ConfigError("Give the sequence.")
 
     assert repr(Model(name="open", family="test", build=refuse)) == "open: Give the sequence."
+
+
+def test_operands_of_products_and_dense_convolutions_are_float8():
+    g = GraphBuilder("mixed")
+    x = g.input("x", (1, 64, 8, 8))
+    y = g.conv("one", x, 64, 1)
+    z = g.conv("two", x, 64, 3, padding=1)
+    z = g.conv("grouped", z, 64, 3, padding=1, groups=64)
+    graph = g.finish(g.elementwise("sum", "add", y, z)).with_precision("float8").validate()
+    assert [op.name for op in graph.ops if op.kind == "cast"] == ["x.float8"]
+    assert {op.inputs[0] for op in graph.ops if op.kind == "conv"} == {"x.float8", "two.out"}
+    types = {name: graph.tensors[f"{name}.weight"].dtype for name in ("one", "two", "grouped")}
+    assert types == {"one": "float8", "two": "float8", "grouped": "float16"}
+    assert {graph.tensors[op.outputs[0]].dtype for op in graph.ops[1:]} == {"float16"}

@@ -400,13 +400,13 @@ class ConvPass:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ConfigError(f"The kind {self.kind!r} is not one of {', '.join(KINDS)}: use one.")
-        if self.in_bytes not in (2, 4) or self.out_bytes not in (2, 4):
+        if self.in_bytes not in (1, 2, 4) or self.out_bytes not in (2, 4):
             raise ConfigError(
                 f"Elements of {self.in_bytes} and {self.out_bytes} bytes cannot be convolved: "
-                "use float16 (2) or float32 (4)."
+                "use float16 (2) or float32 (4), or float8 (1) as operands."
             )
 
     @classmethod
-    def of(cls, kind: str, op: Conv | MatMul, dtype_bytes: int) -> ConvPass:
-        """Return a pass whose operands and result have elements of one size."""
-        return cls(kind, ConvParams.of(op), dtype_bytes, dtype_bytes)
+    def of(cls, kind: str, op: Conv | MatMul, dtype_bytes: int, operand_bytes: int = 0) -> ConvPass:
+        """Return a pass whose operands have elements of the result's size, or of another."""
+        return cls(kind, ConvParams.of(op), operand_bytes or dtype_bytes, dtype_bytes)

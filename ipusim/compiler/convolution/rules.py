@@ -61,7 +61,7 @@ class PlannerChip:
         return cls(*(getattr(chip, name) for name in cls.__slots__))
 
     def units(self, in_bytes: int, partial_bytes: int) -> int:
-        """Convolution units for inputs and partials of these widths."""
+        """Convolution units for inputs and partials of these widths; of float8 as many as half."""
         if in_bytes == 4:
             return self.float_float_conv_units
         return self.half_half_conv_units if partial_bytes == 2 else self.half_float_conv_units

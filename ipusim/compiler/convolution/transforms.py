@@ -126,7 +126,7 @@ def _combine_factors(asked: ConvPass, params: ConvParams) -> list[int]:
     narrow = (1,) if asked.in_bytes == 4 else (1, 2)
     if params.groups == 1 or params.in_channels not in narrow:
         return []
-    load, most = (2, 8) if asked.in_bytes == 4 else (4, 16)
+    load, most = 8 // asked.in_bytes, 32 // asked.in_bytes
     factors = []
     factor = load // params.in_channels
     while factor <= most // params.in_channels:
@@ -217,7 +217,7 @@ def _given(asked: ConvPass, chip: PlannerChip, rules: PlannerRules) -> list[int]
     modern = rules.era != ERA_1_0
     return [
         *(asked.params.in_channels, asked.params.out_channels, asked.in_bytes, asked.out_bytes),
-        *(rules.partials_bytes, 16 if asked.in_bytes == 2 else 8),
+        *(2 if asked.in_bytes == 1 else rules.partials_bytes, 32 // asked.in_bytes),
         *(asked.kind.startswith("fc_"), asked.kind == "conv_forward"),
         *(rules.era, chip.tiles, chip.exchange_bytes_per_cycle),
         *(chip.tiles_per_exchange_bus, chip.memcpy_bytes_per_cycle),

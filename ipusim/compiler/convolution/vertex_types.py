@@ -3,6 +3,7 @@
 References
 ----------
 poplibs ``lib/poplin/ConvVertexType.cpp`` and, for era 0, ``ConvPlan.cpp`` of tag 1.0.136.
+Of float8 ("quarter") AMP alone is offered: its SLIC, for 8 channels, is left out.
 """
 
 from collections.abc import Sequence
@@ -60,17 +61,19 @@ def _sorted_types(
     """List and sort the vertex types of one size of channels; shared, so not to be written to."""
     in_chans, out_chans = channels
     in_bytes, out_bytes = widths
-    partials = 4 if in_bytes == 4 else rules.partials_bytes
+    partials = {1: 2, 4: 4}.get(in_bytes, rules.partials_bytes)
     types = []
     if one_element and out_bytes < partials:
         types += _amp_without_reduction(in_chans, in_bytes, kind, chip, rules)
     types += _amp_types(in_bytes, partials, kind, chip, rules)
     types += _grouped_types(in_bytes, partials, kind, min(stride, 2), chip, rules)
-    if in_bytes == partials or (rules.era != ERA_1_0 and in_chans == 1 and one_element):
+    single = rules.era != ERA_1_0 and in_chans == 1 and one_element
+    if in_bytes == partials or (single and in_bytes > 1):
         # Outer product, whose result has the input's type, where that loses nothing.
         is_float = in_bytes == 4 or out_bytes == 4
         types.append(outer_product_vertex(8 // in_bytes, in_bytes, is_float))
-    types.append(_hmac_types(in_chans, in_bytes, partials, rules.era))
+    if in_bytes > 1:
+        types.append(_hmac_types(in_chans, in_bytes, partials, rules.era))
     every = joined(types)
     in_per, out_per = every["in_chans_per_group"], every["out_chans_per_group"]
     padded = -(-in_chans // in_per) * in_per * (-(-out_chans // out_per) * out_per)
@@ -84,12 +87,12 @@ def _amp_types(
     in_bytes: int, partials: int, kind: str, chip: PlannerChip, rules: PlannerRules
 ) -> tuple[np.ndarray, ...]:
     """AMP vertices: units, and the channel groups that load them fully or in part."""
-    depth = 16 if in_bytes == 2 else 8
+    depth = 32 // in_bytes
     lanes = 8 // in_bytes
     units_on_chip = chip.units(in_bytes, partials)
     modern = rules.era != ERA_1_0
     unit_counts = [units_on_chip]
-    if modern and units_on_chip == 16:
+    if modern and units_on_chip == 16 and in_bytes > 1:
         unit_counts.append(8)
     groupings: dict[tuple[int, int, int], None] = {}
     for units in unit_counts:
@@ -100,7 +103,8 @@ def _amp_types(
             if in_per != depth and used_depth % in_per:
                 continue
             for out_per in (units_on_chip, depth, 8):
-                if out_per % units or (kind == "fc_inference" and out_per != units):
+                one_pass = kind == "fc_inference" or in_bytes == 1
+                if out_per % units or (one_pass and out_per != units):
                     continue
                 if modern and out_per not in (units, used_depth):
                     continue

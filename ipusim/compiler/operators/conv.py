@@ -8,10 +8,13 @@ from ipusim.compiler.tiles import element_bytes
 from ipusim.workload.graph import Conv
 
 
-def conv_pass(op: Conv, dtype_bytes: int, *, training: bool = False) -> planner.ConvPass:
+def conv_pass(
+    op: Conv, dtype_bytes: int, operand_bytes: int = 0, *, training: bool = False
+) -> planner.ConvPass:
     """Return what the planner needs to know of a convolution, in a training graph or not."""
     inference = op.pass_kind == "forward" and not training
-    return planner.ConvPass.of("conv" if inference else f"conv_{op.pass_kind}", op, dtype_bytes)
+    kind = "conv" if inference else f"conv_{op.pass_kind}"
+    return planner.ConvPass.of(kind, op, dtype_bytes, operand_bytes)
 
 
 @lowers(Conv)
@@ -19,7 +22,8 @@ def conv(m: Lowering, op: Conv, data: Placed, weights: Placed, *_: Placed) -> Te
     """Plan a convolution and lower it."""
     state, weights_name = m.state, m.op.inputs[1]
     dtype_bytes = element_bytes(state.dtype(m.op.outputs[0]))
-    chosen = planner.plan(conv_pass(op, dtype_bytes, training=state.training), m.chip, state.rules)
+    asked = conv_pass(op, dtype_bytes, data.narrow_bytes, training=state.training)
+    chosen = planner.plan(asked, m.chip, state.rules)
     if op.pass_kind == "forward":
         state.plans[weights_name] = chosen
     elif op.pass_kind == "data_gradient":

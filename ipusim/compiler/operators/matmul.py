@@ -20,7 +20,7 @@ class PlannedProduct:
     joint: bool
 
 
-def plan_product(m: Lowering, op: MatMul) -> PlannedProduct:
+def plan_product(m: Lowering, op: MatMul, operand_bytes: int = 0) -> PlannedProduct:
     """Plan a matrix product; when training, with all three passes of it.
 
     PopART gives every product of a training graph a pass of a fully connected layer, whether its
@@ -35,14 +35,15 @@ def plan_product(m: Lowering, op: MatMul) -> PlannedProduct:
         plans = plan_layer(layer_pass(op, dtype_bytes), m.chip, m.state.rules)
         return PlannedProduct(getattr(plans, op.pass_kind), plans.forward, plans.joint)
     kind = "fc_inference" if op.weights_operand else "matmul"
-    chosen = planner.plan(planner.ConvPass.of(kind, op, dtype_bytes), m.chip, m.state.rules)
+    asked = planner.ConvPass.of(kind, op, dtype_bytes, operand_bytes)
+    chosen = planner.plan(asked, m.chip, m.state.rules)
     return PlannedProduct(chosen, chosen, joint=False)
 
 
 @lowers(MatMul)
 def matmul(m: Lowering, op: MatMul, a: Placed, b: Placed, *_: Placed) -> TensorLayout:
     """Plan a matrix product and lower it."""
-    planned = plan_product(m, op)
+    planned = plan_product(m, op, a.narrow_bytes)
     transpose_product(m, planned, b)
     return multiply(m, planned, a, b)
 

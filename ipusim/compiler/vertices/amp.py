@@ -34,6 +34,8 @@ def amp_vertex(
     """
     in_per, out_per = grouping
     in_bytes, partial_bytes = types
+    if in_bytes == 1:
+        return _amp_of_float8(in_per, units)
     float_input, float_partials = in_bytes == 4, partial_bytes == 4
     depth = 8 if float_input else 16
     if in_per != depth:
@@ -51,6 +53,30 @@ def amp_vertex(
         later=_one_by_one_run(False, float_input, float_partials, units, era),
         one_by_one=_one_by_one(float_input, float_partials, units, era, passes),
         nx1=_nx1(height, float_input, float_partials, units, era),
+    )
+
+
+def _amp_of_float8(in_per: int, units: int) -> np.ndarray:
+    """Return the AMP vertex of float8 operands and half partials, of poplibs' functions ...Quarter.
+
+    The n x 1 vertex loads weights for every kernel position, as it does for half; poplibs reckons
+    with two loads a row of positions.  It loops over output before input channels, the other way
+    round than here: what a group costs is that of the inner loop.
+    """
+    return vertex_type(
+        AMP,
+        *(1, in_per, units, units, 2),
+        peak_macs=units * 8,
+        filter_height=32 // in_per,
+        weight_load=executed_load(units),
+        passes=1,
+        first=run_of((13, 18, 22), 4, prologue=17, lag=14),
+        later=run_of((18, 23, 27), 4, prologue=17, lag=14),
+        one_by_one=(46, 0, 2 * WORKERS + 9, 0, 17 * WORKERS, 26 * WORKERS + 15),
+        nx1=(
+            *(83, 5 * WORKERS + 7, 0, 8 * WORKERS + 13, 7 * WORKERS + 8, 13 * WORKERS + 8, 0),
+            run_of((34, 39, 43), 4, prologue=18, lag=9),
+        ),
     )
 
 

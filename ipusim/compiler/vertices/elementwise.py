@@ -224,7 +224,7 @@ def cast_cycles(
     else:
         load = vector_width(from_dtype, chip)
         store = vector_width(to_dtype, chip)
-        on_float_pipeline = {from_dtype, to_dtype} <= floating
+        on_float_pipeline = {from_dtype, to_dtype} <= floating | {"float8"}
         width = min(2 * load, store) if on_float_pipeline else 1
         per_vector = max(ceil_div(width, load), ceil_div(width, store))
         per_vector += 0 if on_float_pipeline else 1

@@ -51,6 +51,7 @@ def make_config(**given: Unpack[RunOptions]) -> RunConfig:
     config = RunConfig(
         **values | {"serial_products": parse_serial_products(values["serial_products"] or ())}
     )
+    _check_float8(config)
     _check_host(config)
     _check_stages(config)
     if config.phased:
@@ -147,6 +148,20 @@ def _io_tiles(stack: Stack, values: dict[str, Any]) -> int:
             "turn the overlap off."
         )
     return tiles or stack.io_tiles or MIN_IO_TILES
+
+
+def _check_float8(config: RunConfig) -> None:
+    if config.precision != "float8":
+        return
+    lacks = f"the {config.system.chip.name} has none: use the system 'C600', or precision '16.16'"
+    reasons = {
+        lacks: not config.system.chip.float8_conv_units,
+        "training in it is not modelled: use the mode 'inference'": config.training,
+        "its partial sums are half: leave partials out": config.partials != "half",
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise ConfigError(f"The option precision is 'float8', but {reason}.")
 
 
 def _check_host(config: RunConfig) -> None:

@@ -13,7 +13,15 @@ from typing import ClassVar
 
 from ipusim.errors import WorkloadError
 
-DTYPE_BYTES = {"float16": 2, "float32": 4, "int32": 4, "int64": 8, "uint8": 1, "bool": 1}
+DTYPE_BYTES = {
+    "float16": 2,
+    "float32": 4,
+    "int32": 4,
+    "int64": 8,
+    "uint8": 1,
+    "bool": 1,
+    "float8": 1,
+}
 """Bytes per element of every element type a tensor may have."""
 
 ROLES = ("input", "parameter", "constant", "state", "activation", "output")

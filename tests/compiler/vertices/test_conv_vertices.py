@@ -167,6 +167,18 @@ def test_amp_1x1_by_hand():
     assert cycles_of(amp_1x1_cycles, vertex, rows=1, row_length=12, groups=(2, 3, 2)) == 7560
 
 
+def test_amp_of_float8_by_hand():
+    """poplibs HEAD, the functions whose names end in Quarter."""
+    vertex = amp_vertex((32, 16), 16, (1, 2), ERA_3_3, 16)
+    # 48 positions: 8 a worker, 17 + 27 - 5 + 5 x 4 = 59; slowest max(354, 368).
+    # 46 + (2 x 6 + 9) + (6 x 6 + 10) + (14 x 6 + 11 + 6 x 6) + 64 + 368 = 676.
+    assert cycles_of(amp_1x1_cycles, vertex, rows=1, row_length=48, groups=(1, 1, 1)) == 676
+    # Each of 9 positions of the kernel: 18 + 16 + 27 + 5 x 4 = 81, slowest 495, and 64 for weights.
+    # 83 + 37 + 2 x 61 + 3 x (33 + 103 + 2 x 86) + 9 x (64 + 495), and 414 to clear the partials.
+    shape = {"kernel_outer": 3, "kernel_elements": 9, "rows": 6, "row_length": 8}
+    assert cycles_of(amp_nx1_cycles, vertex, groups=(1, 1, 1), **shape) == 6611
+
+
 def test_amp_nx1_by_hand():
     # Era 2, half, 3x3 kernel, two rows of 9: 3 a worker, 16 + 7 - 4 + 34 = 53; slowest
     # max(318, 327). Inner 3 x (14 + 3 x (12 + 82 + 327)) = 3831.

@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 from onnx import TensorProto, helper
 from onnx_single_op import make_model, single
 
+from ipusim.api import simulate
 from ipusim.errors import ConfigError, WorkloadError
 from ipusim.workload import zoo
 from ipusim.workload.folding import fold_batch_norm
@@ -462,3 +463,7 @@ def test_damaged_bytes_never_escape_as_other_errors(tmp_path_factory, data):
         assert "\n" not in str(error)
     else:
         assert graph.ops
+
+
+def test_a_model_in_memory_is_simulated_as_a_file_is():
+    assert simulate(single("Relu", {"x": [1, 64]}), system="C2").cycles_per_step > 0
