@@ -52,7 +52,8 @@ def names_options(function: Callable[..., Any]) -> Callable[..., Any]:
         if name not in signature.parameters
     ]
     function.__signature__ = signature.replace(parameters=[*own, *listed])
-    function.__doc__ = str(function.__doc__).replace("<options>", option_docs())
+    # Without its indent, which Python takes away itself from 3.13 on.
+    function.__doc__ = inspect.cleandoc(function.__doc__ or "").replace("<options>", option_docs())
     return function
 
 

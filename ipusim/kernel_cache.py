@@ -259,7 +259,7 @@ def _announce() -> None:
 
     if sys.stderr is sys.__stderr__ and parent_process() is None:
         print(
-            "ipusim: compiling kernels, once for this version and machine: about half a minute "
+            "ipusim: compiling kernels, once for this version and machine: about 20 seconds "
             "('ipusim warmup' does it ahead).",
             file=sys.stderr,
             flush=True,

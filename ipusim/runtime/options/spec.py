@@ -501,13 +501,13 @@ class RunOptions(TypedDict, total=False):
     dataset: str | None
 
 
-def option_docs(indent: str = "    ") -> str:
+def option_docs() -> str:
     """Return all options as entries of a numpydoc section, those of training last."""
     lines = []
     for option in OPTIONS.values():
         unit = f" [{option.unit}]" if option.unit else ""
         only = "Training only. " if option.mode else ""
         only += "With phases only. " if option.group == PHASES else ""
-        text = textwrap.wrap(only + option.summary, 92 - len(indent))
+        text = textwrap.wrap(only + option.summary, 88)
         lines += [f"{option.name} : {option.kind.type}{unit}", *(f"    {line}" for line in text)]
-    return f"\n{indent}".join(lines)
+    return "\n".join(lines)

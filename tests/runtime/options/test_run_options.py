@@ -80,7 +80,7 @@ def test_editors_docstrings_and_signatures_show_every_option():
     for function in (ipusim.simulate, ipusim.roofline):
         assert set(OPTIONS) < set(inspect.signature(function).parameters)
         for name, option in OPTIONS.items():
-            assert f"\n    {name} : {option.kind.type}" in function.__doc__
+            assert f"\n{name} : {option.kind.type}" in function.__doc__
             assert option.meaning.split()[0] in function.__doc__
 
 
