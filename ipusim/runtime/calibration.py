@@ -92,7 +92,7 @@ class StepCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleOut:
-    """The latencies of a reduction over neighbouring chips, and of a collective per machine."""
+    """The latencies of a reduction over neighbouring chips, and of a hop of a collective."""
 
     reduction: Fitted = Fitted()
     collective: Fitted = Fitted()
