@@ -67,9 +67,15 @@ class OnnxBuild:
         return walk(self.contents, self.plan, shapes, allow_unknown=allow_unknown)
 
     def carries(self) -> bool | None:
-        """Whether the batch is one, by the same import at thrice its size; None if that fails."""
+        """Whether the batch is one, by the same import at thrice its size; None if that fails.
+
+        What is wrong with the file itself is raised.
+        """
+        if self.plan.fixed is None:
+            return None
+        exported, context = self.imported(allow_unknown=self.allow_unknown)
         try:
-            return None if self.plan.fixed is None else _scales(*self._pair(3 * self.batch), 3)
+            return _scales(exported, self._resized(3 * self.batch, context), 3)
         except Misfit as error:
             return False if error.weighted else None
         except WorkloadError:
@@ -79,19 +85,19 @@ class OnnxBuild:
         unknown = self.allow_unknown
         return walk(self.contents, self.plan, shapes, rebatch, allow_unknown=unknown)[0]
 
-    def _pair(self, size: int) -> tuple[Graph, Graph]:
-        """Return the graphs with the file's own batch and with another."""
-        exported, context = self.imported(allow_unknown=self.allow_unknown)
+    def _resized(self, size: int, context: ImportContext) -> Graph:
+        """Return the graph with another batch than that of an import."""
         shapes = self.plan.shapes(size)
         if not self.plan.fixed:
-            return exported, self._graph(shapes)
+            return self._graph(shapes)
         resized = [sized(shape, self.plan.axis, size) for shape in shapes]
-        return exported, self._graph(resized, Rebatch(self.plan.fixed, size, context.values))
+        return self._graph(resized, Rebatch(self.plan.fixed, size, context.values))
 
     def _rebatched(self, fixed: int, size: int) -> Graph:
         """Return the graph with another batch than the file fixes, if all work follows it."""
         try:
-            exported, graph = self._pair(size)
+            exported, context = self.imported(allow_unknown=self.allow_unknown)
+            graph = self._resized(size, context)
             possible = _scales(exported, graph, Fraction(size, fixed))
         except WorkloadError:
             possible = False
@@ -124,20 +130,27 @@ def _mixes(op: Op) -> tuple[str, list]:
     return op.kind, [getattr(op.params, name, None) for name in _OF_ONE_ITEM]
 
 
-def settled(contents: OnnxContents, given: Given) -> InputPlan:
+def settled(contents: OnnxContents, given: Given, *, allow_unknown: bool) -> InputPlan:
     """Return the plan of a file: its batch is named, or the leading size, or else the second one.
 
     A size is no batch if the items along it are mixed: the steps of a recurrent layer, the channels
     of an image. Without any the file runs as it was exported.
     """
     for axis in (0, 1, None):
+        suggested = False
         try:
             plan = plan_inputs(contents.inputs, given, contents.source, axis)
         except OpenSizes as error:
+            suggested = True
             plan = plan_inputs(contents.inputs, error.answered(given), contents.source, axis)
         if plan.named or plan.fixed == 1 or axis is None:
             break
-        carries = OnnxBuild(contents, plan).carries()
+        try:
+            carries = OnnxBuild(contents, plan, allow_unknown).carries()
+        except WorkloadError:
+            if not suggested:
+                raise
+            carries = None
         if carries or (carries is None and axis == 0 and plan.fixed is not None):
             break
     return plan_inputs(contents.inputs, given, contents.source, axis)

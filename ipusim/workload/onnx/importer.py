@@ -70,7 +70,8 @@ def from_onnx(
 
     contents = read_onnx(source)
     given = Given(shapes=shapes or {}, dims=dims or {}, values=values or {})
-    build = OnnxBuild(contents, settled(contents, given), allow_unknown)
+    plan = settled(contents, given, allow_unknown=allow_unknown)
+    build = OnnxBuild(contents, plan, allow_unknown)
     # Building once now reports what is unsupported here, not in a later simulation.
     _, context = build.imported(allow_unknown=allow_unknown)
     return Model(
@@ -139,12 +140,12 @@ def check_onnx(source: str | PathLike[str] | onnx.ModelProto, **given: Any) -> C
     answer, missing = Given(**given), []
     try:
         try:
-            plan = settled(contents, answer)
+            plan = settled(contents, answer, allow_unknown=True)
         except OpenSizes as error:
             # The rest is looked at with the sizes that the message suggests.
             missing = [("stops at", str(error))]
             answer = error.answered(answer)
-            plan = settled(contents, answer)
+            plan = settled(contents, answer, allow_unknown=True)
         build = OnnxBuild(contents, plan)
         graph, context = build.imported()
     except WorkloadError as error:
