@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import fsum
 
 from ipusim.machine.interconnect import Ring, machine_hops, replica_rings
 from ipusim.machine.system import System
@@ -148,8 +149,8 @@ def _run(
     return Collective(
         collectives=len(sizes),
         bytes=passes * sum(known[size].bytes for size in sizes),
-        transfer_s=passes * sum(known[size].transfer_s for size in sizes),
-        each_latency_s=passes * sum(known[size].latency_s for size in sizes),
+        transfer_s=passes * fsum(known[size].transfer_s for size in sizes),
+        each_latency_s=passes * fsum(known[size].latency_s for size in sizes),
         paid=len(sizes) * passes * machine_hops(system, replicas * ipus_per_replica),
     )
 

@@ -1,13 +1,15 @@
 """What a step consists of, before anything fitted has a price: counts and seconds.
 
 A run is compiled once and states its terms; a tier prices them. Where the chips of a replica spend
-their time is the matter of a `Schedule`, which knows what waits for what.
+their time is the matter of a `Schedule`, which knows what waits for what. Seconds are added by
+`math.fsum`, which all versions of Python round alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
+from math import fsum
 from typing import Protocol
 
 from ipusim.errors import ConfigError
@@ -189,11 +191,11 @@ class Terms:
 
         [A] The call is not hidden by transfers beside the chips, nor by a host that is slower.
         """
-        busy = sum(parts.values())
+        busy = fsum(parts.values())
         fixed = costs.once_s(self.iterations)
         waiting = max(0.0, self.host_s - busy, self.loader_s - busy - fixed)
         parts |= {"fixed": fixed, WAITING: waiting}
-        return fixed, sum(parts.values())
+        return fixed, fsum(parts.values())
 
     def _inference(self, costs: FittedCosts) -> Priced:
         parts = self.schedule.parts_s(costs, self.beside)
@@ -227,7 +229,7 @@ class Terms:
     def line(self) -> Line:
         """Return how the step depends on the costs, read off the terms."""
         free = self.price(FittedCosts()).parts_s
-        busy = sum(seconds for name, seconds in free.items() if name != WAITING)
+        busy = fsum(seconds for name, seconds in free.items() if name != WAITING)
         after = 0.0 if self.training else self.between_s
         exchanges, times = self.schedule.waits()
         reductions = sum(one.latencies for one in self.beside.reductions) if self.beside else 0.0

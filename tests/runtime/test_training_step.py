@@ -181,7 +181,6 @@ def test_a_pipeline_has_stages_bubbles_and_less_memory_on_each_chip():
     assert len(stages) == 4
     assert list(stages["micro_batches_in_flight"]) == [7, 5, 3, 1]
     device_ms = stages["forward_ms"].sum() + stages["backward_ms"].sum()
-    assert device_ms == pytest.approx(1e3 * alone.result.device_s)
     slowest = (stages["forward_ms"] + stages["backward_ms"]).max()
     assert slowest < 0.4 * device_ms
     parts = piped.result.parts_s
@@ -190,6 +189,11 @@ def test_a_pipeline_has_stages_bubbles_and_less_memory_on_each_chip():
     assert sum(parts.values()) == pytest.approx(piped.result.step_s)
     kept = run("resnet50", ipus_per_replica=4, schedule="sequential", **options)
     assert set(kept.stages["micro_batches_in_flight"]) == {1}
+    in_turn_ms = kept.stages["forward_ms"].sum() + kept.stages["backward_ms"].sum()
+    assert in_turn_ms == pytest.approx(1e3 * alone.result.device_s)
+    # where several are in flight, what waits is saved and restored, but on the last stage
+    longer = stages["backward_ms"] > kept.stages["backward_ms"]
+    assert list(longer) == [True, True, True, False]
     assert kept.stages["peak_tile_bytes"].max() < piped.stages["peak_tile_bytes"].max()
     resident = [stage.memory.parameter_bytes for stage in kept.result.stages]
     assert sum(resident) == pytest.approx(alone.result.memory.parameter_bytes, abs=8)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import fsum
 
 from ipusim.errors import ConfigError
 from ipusim.runtime.calibration import FittedCosts
@@ -200,7 +201,7 @@ def staged_inference(compiled: Compiled, config: RunConfig) -> Replica:
     in_turn = config.schedule == "sequential"
     if in_turn:
         works = by_chip((0,) * len(forward), forward)
-        handover = sum(
+        handover = fsum(
             stage_transfer(config.system, cut.stage_ipus[at : at + 2], [size]).seconds
             for at, size in enumerate(sizes)
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import fsum
 
 from ipusim.errors import ConfigError
 from ipusim.runtime.options.frameworks import load_framework
@@ -231,7 +232,7 @@ def pipeline_step(
         for step in run if times else ():
             for index in step.passes:
                 waited_for[index] += times
-        return sum(step.seconds(transfer_s, host_s) for step in run)
+        return fsum(step.seconds(transfer_s, host_s) for step in run)
 
     rounds, rest = divmod(max(0, entered - full), order.period)
     fill = spent(0, full)

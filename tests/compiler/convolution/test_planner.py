@@ -548,7 +548,7 @@ FOUR = dict.fromkeys(_PER_DIMENSION, (1,) * 4)
     ("changes", "words"),
     [
         ({"kind": "convolution"}, "'convolution'"),
-        ({"in_bytes": 1}, "float16 (2) or float32 (4)"),
+        ({"in_bytes": 3}, "float16 (2) or float32 (4)"),
         ({"out_bytes": 8}, "float16 (2) or float32 (4)"),
         (FOUR, "4 spatial dimensions"),
         ({"field": ()}, "field = ()"),

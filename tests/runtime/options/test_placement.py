@@ -121,7 +121,8 @@ def test_sharding_trades_state_for_another_exchange():
     ).result.parts_s["norm all-reduce"]
     cheap = train(replicated_tensor_sharding=True, **options).result.parts_s["norm all-reduce"]
     assert norms_per_parameter("lamb") == 2
-    assert dear - cheap == pytest.approx(2 * len(sizes) * 4 * 1e-4)
+    # an all-reduce is two passes, each with three hops between four machines
+    assert dear - cheap == pytest.approx(2 * len(sizes) * 2 * 3 * 1e-4)
 
 
 def test_off_chip_state_is_shared_out():

@@ -14,6 +14,8 @@ between chips or from tile to tile and collectives stop the overlap (setPriority
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from math import fsum
 
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.compile import Compiled
@@ -49,10 +51,10 @@ def phased_seconds(
     leaves is stored, one after the other on the same chip or tiles.
     """
     if not overlapped:
-        return sum(map(sum, (compute, blocking, load, store)))
+        return fsum(chain(compute, blocking, load, store))
     beside = zip(compute, (0.0, *store), (*load[1:], 0.0), strict=False)
-    hidden = sum(max(busy, stored + loaded) for busy, stored, loaded in beside)
-    return load[0] + hidden + sum(blocking) + store[-1]
+    hidden = (max(busy, stored + loaded) for busy, stored, loaded in beside)
+    return fsum((load[0], *hidden, *blocking, store[-1]))
 
 
 def parts_s(
