@@ -5,6 +5,7 @@ import tracemalloc
 
 import pytest
 
+from ipusim.files import notebooks_dir
 from ipusim.study import book
 from ipusim.study.fidelity.scale import ASSUMPTIONS, scale_table
 
@@ -23,6 +24,8 @@ def test_more_chips_never_make_a_step_shorter_or_a_chip_more_efficient(frame):
     assert frame["power_kw"].iloc[-1] == pytest.approx(8 * frame["power_kw"].iloc[-2], rel=0.2)
     assert len(frame.attrs["assumptions"]) == len(ASSUMPTIONS)
     assert "256 IPUs" in frame.attrs["assumptions"][0]
+    told = (notebooks_dir() / "06_fidelity.ipynb").read_text()
+    assert all(f"- {assumption}" in told for assumption in frame.attrs["assumptions"])
 
 
 def test_a_step_on_all_of_them_takes_less_than_a_second_and_no_memory(frame):
