@@ -1,5 +1,6 @@
 """A lowered program: operations as lists of supersteps, with cycles, bytes and activity."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,6 +31,14 @@ class Superstep:
         """Cycles of all repeats."""
         phases = self.sync_cycles + self.exchange_cycles + self.copy_cycles + self.compute_cycles
         return self.repeats * phases
+
+
+def exchanges(steps: Iterable[Superstep]) -> int:
+    """Return how many supersteps have an exchange, and with it their sync and control code.
+
+    A step in a loop counts once, as everything beyond its syncs does (`Stack.in_loop`).
+    """
+    return sum(step.exchange_bytes > 0 for step in steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +74,8 @@ class LoweredOp:
 
     @property
     def exchanges(self) -> int:
-        """Supersteps with an exchange, each of which has its sync and control code.
-
-        A step in a loop counts once, as everything beyond its syncs does (`Stack.in_loop`).
-        """
-        return sum(step.exchange_bytes > 0 for step in self.steps)
+        """Supersteps with an exchange, by `exchanges`."""
+        return exchanges(self.steps)
 
     def signature(self) -> tuple[object, ...]:
         """What makes two operations share code: the same plan and the same supersteps."""
@@ -117,7 +123,7 @@ class Program:
 
     @cached_property
     def exchanges(self) -> int:
-        """Supersteps with an exchange (`LoweredOp.exchanges`)."""
+        """Supersteps with an exchange, by `exchanges`."""
         return sum(op.exchanges for op in self.ops)
 
     @cached_property

@@ -123,8 +123,8 @@ class Line:
     iterations: int = 1
 
     @property
-    def host_s(self) -> float:
-        """Seconds that the host and its loader need at least."""
+    def beside_s(self) -> float:
+        """Seconds that what runs beside the chips needs: a step takes them at least."""
         return max(self.floor_s, self.loader_s)
 
     def busy_s(self, costs: FittedCosts) -> float:

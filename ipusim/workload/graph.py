@@ -200,18 +200,18 @@ def _with_float8(graph: Graph) -> Graph:
     stay float16: the vertices for few channels have no float8 form but one of SLIC.
     """
     tensors, ops = dict(graph.tensors), []
-    takes = {
-        id(op)
-        for op in graph.ops
-        if isinstance(op.params, MatMul) or (isinstance(op.params, Conv) and op.params.groups == 1)
-    }
+
+    def takes(op: Op) -> bool:
+        return isinstance(op.params, MatMul) or (
+            isinstance(op.params, Conv) and op.params.groups == 1
+        )
 
     def stored(name: str) -> str:
         return tensors[name].alias_of or name
 
-    others = {stored(name) for op in graph.ops if id(op) not in takes for name in op.inputs}
+    others = {stored(name) for op in graph.ops if not takes(op) for name in op.inputs}
     for op in graph.ops:
-        if id(op) not in takes:
+        if not takes(op):
             ops.append(op)
             continue
         operands = list(op.inputs[:2])

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ipusim.compiler import memory
-from ipusim.compiler.program import LoweredOp, Program, Superstep
+from ipusim.compiler.program import LoweredOp, Program, Superstep, exchanges
 from ipusim.compiler.stacks import Stack
 from ipusim.machine import Chip
 from ipusim.runtime.compile import Compiled
@@ -107,7 +107,7 @@ class Partitioned:
     def _work(self, *steps: Superstep) -> Work:
         return Work(
             seconds=sum(step.cycles for step in steps) / self.chip.clock_hz,
-            exchanges=sum(step.exchange_bytes > 0 for step in steps),
+            exchanges=exchanges(steps),
             clock_hz=self.chip.clock_hz,
         )
 

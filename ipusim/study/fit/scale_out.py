@@ -125,10 +125,10 @@ def _exact_collective_s(one: Sample, two: Sample, reduction_s: float) -> float |
     ratio = two.published_s / one.published_s
     free = FittedCosts(reduction_s=reduction_s)
     small, large = one.line.busy_s(free), two.line.busy_s(free)
-    latency = (ratio * one.line.host_s - large) / two.line.collectives
-    if small + one.line.collectives * latency > one.line.host_s:
+    latency = (ratio * one.line.beside_s - large) / two.line.collectives
+    if small + one.line.collectives * latency > one.line.beside_s:
         latency = (ratio * small - large) / (two.line.collectives - ratio * one.line.collectives)
-    held = large + two.line.collectives * max(0.0, latency) < two.line.host_s
+    held = large + two.line.collectives * max(0.0, latency) < two.line.beside_s
     return None if held else latency
 
 

@@ -137,23 +137,25 @@ def settled(contents: OnnxContents, given: Given, *, allow_unknown: bool) -> Inp
     of an image. Without any the file runs as it was exported.
     """
     for axis in (0, 1, None):
-        suggested = False
+        missing: OpenSizes | None = None
         try:
             plan = plan_inputs(contents.inputs, given, contents.source, axis)
         except OpenSizes as error:
-            suggested = True
+            missing = error
             plan = plan_inputs(contents.inputs, error.answered(given), contents.source, axis)
         if plan.named or plan.fixed == 1 or axis is None:
             break
         try:
             carries = OnnxBuild(contents, plan, allow_unknown).carries()
         except WorkloadError:
-            if not suggested:
+            if missing is None:
                 raise
             carries = None
         if carries or (carries is None and axis == 0 and plan.fixed is not None):
             break
-    return plan_inputs(contents.inputs, given, contents.source, axis)
+    if missing is not None:
+        raise missing
+    return plan
 
 
 def walk(
