@@ -126,6 +126,8 @@ def test_exchanges_of_a_pipeline_are_those_of_the_chips_that_are_waited_for():
     alone = ipusim.simulate(MODEL, **options).result.terms.line()
     compiled = compile_run(zoo.load(MODEL), make_config(**options))
     each = compiled.program.exchanges
+    computes_alone = [step for step in compiled.program.steps if not step.exchange_bytes]
+    assert each == len(compiled.program.steps) - len(computes_alone) and computes_alone
     assert alone.exchanges == 8 * each > 0
     piped = ipusim.simulate(MODEL, ipus_per_replica=2, **options).result
     schedule = piped.terms.schedule
