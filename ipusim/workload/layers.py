@@ -168,6 +168,10 @@ class GraphBuilder(TensorBuilder):
         params = Gather(rows=rows, width=width, indices=count, groups=prod(groups), hottest=hottest)
         return self.apply(name, params, (table, indices), (*groups, count, width))
 
+    def embedding(self, name: str, indices: str, rows: int, width: int) -> str:
+        """Add a lookup in a learnt table; the result is (indices, width)."""
+        return self.gather(name, self.parameter(f"{name}.weight", (rows, width)), indices)
+
     def scatter_add(
         self, name: str, updates: str, indices: str, rows: int, *, hottest: int = 0
     ) -> str:

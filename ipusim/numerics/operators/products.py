@@ -21,84 +21,73 @@ from ipusim.numerics.kernels.matmul import multiply
 from ipusim.numerics.operators.registry import Applied, Arrays, Operator, reduce_to_shape
 from ipusim.numerics.program import Node
 
+Sizes = tuple[int, ...]
+
 
 def _flat(array: np.ndarray, label: str) -> np.ndarray:
     """Return (batch, channels, field) with a two-dimensional field."""
     return array.reshape(*array.shape[:2], *two_dimensional(array.shape[2:], 1, label))
 
 
-def _padding(node: Node, x: np.ndarray, weights: np.ndarray) -> tuple[tuple[int, ...], ...]:
-    """Return lower and upper padding of an ONNX convolution, ``auto_pad`` resolved."""
-    rank = x.ndim - 2
-    mode = node.attributes.get("auto_pad", "NOTSET")
-    if mode == "NOTSET":
-        pads = tuple(node.attributes.get("pads", (0,) * 2 * rank))
-        return pads[:rank], pads[rank:]
-    if mode == "VALID":
-        return (0,) * rank, (0,) * rank
-    strides = node.attributes.get("strides", (1,) * rank)
-    dilations = node.attributes.get("dilations", (1,) * rank)
+def _same_padding(
+    mode: str, x: np.ndarray, weights: np.ndarray, strides: Sizes, dilations: Sizes
+) -> tuple[Sizes, Sizes]:
+    """Return lower and upper padding where ``auto_pad`` asks for a result of size / stride."""
     lower, upper = [], []
-    for axis in range(rank):
-        size, hop, taps = x.shape[2 + axis], strides[axis], weights.shape[2 + axis]
+    for size, taps, hop, step in zip(
+        x.shape[2:], weights.shape[2:], strides, dilations, strict=True
+    ):
         out = -(-size // hop)
-        total = max(0, (out - 1) * hop + dilations[axis] * (taps - 1) + 1 - size)
+        total = max(0, (out - 1) * hop + step * (taps - 1) + 1 - size)
         low = total // 2 if mode == "SAME_UPPER" else total - total // 2
         lower.append(low)
         upper.append(total - low)
     return tuple(lower), tuple(upper)
 
 
-def _conv_window(node: Node, x: np.ndarray, weights: np.ndarray) -> Window:
-    rank = x.ndim - 2
-    given = node.attributes
-    lower, upper = _padding(node, x, weights)
-    label = f"Operator {node.name!r}"
-    return Window(
-        stride=two_dimensional(tuple(given.get("strides", (1,) * rank)), 1, label),
-        padding_lower=two_dimensional(lower, 0, label),
-        padding_upper=two_dimensional(upper, 0, label),
-        dilation=two_dimensional(tuple(given.get("dilations", (1,) * rank)), 1, label),
-        groups=given.get("group", 1),
-    )
+def _window(node: Node, x: np.ndarray, weights: np.ndarray) -> Window:
+    """Return the window of a convolution; a transposed one is that of the input spread by zeros."""
+    rank, given, plain = x.ndim - 2, node.attributes, node.op == "Conv"
 
+    def sizes(key: str, fill: int, count: int = rank) -> Sizes:
+        return tuple(given.get(key, (fill,) * count))
 
-def _transposed_window(node: Node, x: np.ndarray, weights: np.ndarray) -> Window:
-    """Return the window of the equivalent convolution of the input spread by zeros."""
-    rank = x.ndim - 2
-    given = node.attributes
-    if given.get("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in given:
-        raise WorkloadError(
-            f"Operator {node.name!r} of type 'ConvTranspose' derives its padding from its output; "
-            "export it with explicit pads."
-        )
-    stride = tuple(given.get("strides", (1,) * rank))
-    dilation = tuple(given.get("dilations", (1,) * rank))
-    pads = tuple(given.get("pads", (0,) * 2 * rank))
-    extra = tuple(given.get("output_padding", (0,) * rank))
-    reach = [step * (taps - 1) for step, taps in zip(dilation, weights.shape[2:], strict=True)]
-    lower = tuple(span - pad for span, pad in zip(reach, pads[:rank], strict=True))
-    upper = tuple(
-        span - pad + more for span, pad, more in zip(reach, pads[rank:], extra, strict=True)
+    strides, dilations, pads = (
+        sizes("strides", 1),
+        sizes("dilations", 1),
+        sizes("pads", 0, 2 * rank),
     )
+    lower, upper = pads[:rank], pads[rank:]
+    mode = given.get("auto_pad", "NOTSET")
+    if not plain:
+        if mode != "NOTSET" or "output_shape" in given:
+            raise WorkloadError(
+                f"Operator {node.name!r} of type 'ConvTranspose' derives its padding from its "
+                "output; export it with explicit pads."
+            )
+        reach = [step * (taps - 1) for step, taps in zip(dilations, weights.shape[2:], strict=True)]
+        ends = zip(reach, upper, sizes("output_padding", 0), strict=True)
+        lower = tuple(span - pad for span, pad in zip(reach, lower, strict=True))
+        upper = tuple(span - pad + more for span, pad, more in ends)
+    elif mode == "VALID":
+        lower = upper = (0,) * rank
+    elif mode != "NOTSET":
+        lower, upper = _same_padding(mode, x, weights, strides, dilations)
     label = f"Operator {node.name!r}"
     return Window(
         padding_lower=two_dimensional(lower, 0, label),
         padding_upper=two_dimensional(upper, 0, label),
-        dilation=two_dimensional(dilation, 1, label),
-        input_dilation=two_dimensional(stride, 1, label),
+        dilation=two_dimensional(dilations, 1, label),
         groups=given.get("group", 1),
+        **{"stride" if plain else "input_dilation": two_dimensional(strides, 1, label)},
     )
 
 
 def _operands(node: Node, inputs: Arrays) -> tuple[np.ndarray, np.ndarray, Window]:
     """Return input and weights of a plain convolution with a two-dimensional field."""
-    label = f"Operator {node.name!r}"
-    x, weights = inputs[0], inputs[1]
-    if node.op == "Conv":
-        return _flat(x, label), _flat(weights, label), _conv_window(node, x, weights)
-    window = _transposed_window(node, x, weights)
-    return _flat(x, label), mirrored(_flat(weights, label), window.groups), window
+    x, weights = (_flat(array, f"Operator {node.name!r}") for array in inputs[:2])
+    window = _window(node, *inputs[:2])
+    return x, weights if node.op == "Conv" else mirrored(weights, window.groups), window
 
 
 def _sum_depth(channels: int, weights: np.ndarray) -> int:

@@ -95,38 +95,45 @@ def variants(
         register(Network(name=name, build=partial(build, **options), **known))
 
 
+_ELSEWHERE = {
+    "fastpitch": "fastspeech",
+    "resnext": "resnet",
+    "tamu_": "autoencoder",
+    "transformer_": "transducer",
+}
+"""Beginnings of names whose networks are in a module of another name."""
+
+
 @cache
-def _modules() -> dict[str, Path]:
-    """Return the modules of the zoo, in order, with their files."""
+def _modules() -> tuple[str, ...]:
+    """Return the modules of the zoo, in order."""
     root = Path(__file__).parent
     files = [path for path in sorted(root.rglob("*.py")) if path.stem != "__init__"]
-    dotted = [".".join(path.relative_to(root).with_suffix("").parts) for path in files]
-    return dict(zip((f"{__package__}.{name}" for name in dotted), files, strict=True))
+    dotted = (".".join(path.relative_to(root).with_suffix("").parts) for path in files)
+    return tuple(f"{__package__}.{name}" for name in dotted)
 
 
 def find(name: str) -> Network | None:
-    """Return the network of an exact name: modules that spell it out are imported first."""
+    """Return the network of an exact name: the module whose name it begins with is tried first."""
     if name not in NETWORKS:
-        for module, path in _modules().items():
-            if name in path.read_text("utf-8"):
+        begin = next((stem for key, stem in _ELSEWHERE.items() if name.startswith(key)), name)
+        for module in _modules():
+            if begin.startswith(module.rpartition(".")[2]):
                 import_module(module)
-                if name in NETWORKS:
-                    break
-        else:
-            names()  # some names are put together
+    if name not in NETWORKS:
+        names()
     return NETWORKS.get(name)
 
 
 def names() -> tuple[str, ...]:
     """Return the names that `load` accepts, those of a module together."""
-    modules = list(_modules())
-    for module in modules:
+    for module in _modules():
         import_module(module)
 
     def place(name: str) -> int:
         build = NETWORKS[name].build
         module = getattr(build, "func", build).__module__
-        return modules.index(module) if module in modules else len(modules)
+        return _modules().index(module) if module in _modules() else len(_modules())
 
     return tuple(sorted(NETWORKS, key=place))
 

@@ -13,7 +13,7 @@ from ipusim.workload import zoo
 from ipusim.workload.graph import Gather, Graph
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.training import training_graphs
-from ipusim.workload.zoo.graphs import cluster_gcn, gin
+from ipusim.workload.zoo.graphs import cluster_gcn
 from ipusim.workload.zoo.layers.graphs import Edges, gru_cell, softmax_at_targets
 
 
@@ -24,7 +24,7 @@ def gathers(graph: Graph, function: str) -> list[Gather]:
 
 def test_gin_without_bonds_has_the_parameters_of_the_slides():
     # "1.7M model parameters"; the source of the facts counts 1,708,106 without bond tables.
-    assert zoo.gin_molhiv(config=gin.Config(uses_edges=False)).graph(1).parameters == 1_708_106
+    assert zoo.gin_molhiv(uses_edges=False).graph(1).parameters == 1_708_106
     # Tables of 13 bond values, of 100 columns in the first round and 300 in the other four.
     with_bonds = zoo.gin_molhiv().graph(1)
     assert with_bonds.parameters == 1_708_106 + 13 * (100 + 4 * 300)

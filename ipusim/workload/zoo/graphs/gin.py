@@ -5,8 +5,6 @@ size of ogbg-molhiv (tag v3.3.0, gnn/message_passing/tensorflow2). Every graph o
 of its own: its edges reach only its nodes.
 """
 
-from dataclasses import dataclass
-
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.graphs import Edges, at_sources, sum_at_targets
 from ipusim.workload.zoo.registry import network
@@ -17,33 +15,23 @@ BOND_FEATURES = (5, 6, 2)
 """Values that each categorical feature may take (ogb.utils.features)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """Sizes of the network and of its graphs of `nodes` nodes and so many directed edges.
-
-    A node has `embedding` features before the first of the rounds of messages (`layers`), then
-    `latent`, with `hidden` inside the perceptron of a round. With `uses_edges` bonds are embedded,
-    anew in each round, and added to messages.
-    """
-
-    layers: int = 5
-    latent: int = 300
-    hidden: int = 600
-    embedding: int = 100
-    nodes: int = 24
-    edges: int = 50
-    uses_edges: bool = True
+ROUNDS, NODES, EDGES = 5, 24, 50
+"""Rounds of messages; nodes and directed edges of a padded graph."""
+EMBEDDING, LATENT, HIDDEN = 100, 300, 600
+"""Features of a node before the first round, of one after it, and inside a round's perceptron."""
 
 
 @network(
     family="mpnn", source=SOURCE, loss="binary_cross_entropy", parameters=1_725_006, macs=40_320_300
 )
-def gin_molhiv(g: GraphBuilder, batch: int, config: Config = Config()) -> str:
-    """GIN with bond features, from atoms and bonds to one score per graph."""
-    graphs, nodes = batch, config.nodes
+def gin_molhiv(g: GraphBuilder, batch: int, *, uses_edges: bool = True) -> str:
+    """GIN, from atoms and bonds, which it may leave out (`uses_edges`), to one score per graph.
+
+    Bonds are embedded anew in each round, and added to messages.
+    """
+    graphs, nodes, ends = batch, NODES, (batch, EDGES)
     atoms = g.input("nodes", (graphs, nodes, len(ATOM_FEATURES)), "int32")
-    bonds = g.input("edges", (graphs, config.edges, len(BOND_FEATURES)), "int32")
-    ends = (graphs, config.edges)
+    bonds = g.input("edges", (*ends, len(BOND_FEATURES)), "int32")
     edges = Edges(
         sources=g.input("senders", ends, "int32"),
         targets=g.input("receivers", ends, "int32"),
@@ -51,13 +39,13 @@ def gin_molhiv(g: GraphBuilder, batch: int, config: Config = Config()) -> str:
     )
     graph_of_node = g.input("node_graph_idx", (graphs, nodes), "int32")
     g.input("edge_graph_idx", ends, "int32")
-    x = _embed(g, "atoms", atoms, ATOM_FEATURES, config.embedding)
+    x = _embed(g, "atoms", atoms, ATOM_FEATURES, EMBEDDING)
     bond_features = g.split("bonds.columns", bonds, (1,) * len(BOND_FEATURES), axis=2)
-    for layer in range(config.layers):
+    for layer in range(ROUNDS):
         width = g.shape(x)[-1]
         name = f"layers.{layer}"
         message = at_sources(g, f"{name}.gather", x, edges)
-        if config.uses_edges:
+        if uses_edges:
             bond = _sum_of_embeddings(g, f"{name}.bonds", bond_features, BOND_FEATURES, width)
             bond = g.reshape(f"{name}.bonds.graphs", bond, g.shape(message))
             message = g.elementwise(f"{name}.message", "add", message, bond)
@@ -67,14 +55,14 @@ def gin_molhiv(g: GraphBuilder, batch: int, config: Config = Config()) -> str:
         own = g.elementwise(f"{name}.own", "mul", x, factor)
         x = g.elementwise(f"{name}.add", "add", own, summed)
         x = g.reshape(f"{name}.rows", x, (graphs * nodes, width))
-        x = _perceptron(g, f"{name}.mlp", x, config)
-        x = g.reshape(f"{name}.graphs", x, (graphs, nodes, config.latent))
+        x = _perceptron(g, f"{name}.mlp", x)
+        x = g.reshape(f"{name}.graphs", x, (graphs, nodes, LATENT))
     pooled = g.scatter_add("pool", x, graph_of_node, 1)
     ones = g.parameter("pool.ones", (graphs, nodes, 1), "constant")
     count = g.scatter_add("pool.count", ones, graph_of_node, 1)
     count = g.elementwise("pool.count.floor", "max", count)
     pooled = g.elementwise("pool.mean", "div", pooled, count)
-    pooled = g.reshape("pool.rows", pooled, (graphs, config.latent))
+    pooled = g.reshape("pool.rows", pooled, (graphs, LATENT))
     return g.linear("output", pooled, 1)
 
 
@@ -91,15 +79,14 @@ def _sum_of_embeddings(
     """Look every categorical feature up in a table of its own, and add the rows."""
     total = ""
     for number, (column, size) in enumerate(zip(columns, sizes, strict=True)):
-        table = g.parameter(f"{name}.{number}.weight", (size, width))
-        row = g.gather(f"{name}.{number}", table, column)
+        row = g.embedding(f"{name}.{number}", column, size, width)
         total = g.elementwise(f"{name}.{number}.add", "add", total, row) if total else row
     return total
 
 
-def _perceptron(g: GraphBuilder, name: str, x: str, config: Config) -> str:
-    x = g.linear(f"{name}.0", x, config.hidden)
+def _perceptron(g: GraphBuilder, name: str, x: str) -> str:
+    x = g.linear(f"{name}.0", x, HIDDEN)
     x = g.layer_norm(f"{name}.0.norm", x)
     x = g.elementwise(f"{name}.0.relu", "relu", x)
-    x = g.linear(f"{name}.1", x, config.latent)
+    x = g.linear(f"{name}.1", x, LATENT)
     return g.elementwise(f"{name}.1.relu", "relu", x)

@@ -47,7 +47,7 @@ def schnet(
         nodes=atoms,
     )
     cluster_of_atom = g.input("batch", (atoms,), "int32")
-    x = g.gather("embedding", g.parameter("embedding.weight", (ATOM_KINDS, features)), kinds)
+    x = g.embedding("embedding", kinds, ATOM_KINDS, features)
     spread, cutoff = _distances(g, places, edges, gaussians)
     for number in range(interactions):
         x = _interaction(g, f"interactions.{number}", x, spread, cutoff, edges, features)

@@ -17,6 +17,7 @@ from ipusim.workload.zoo.layers.transformer import (
     Shape,
     additive_mask,
     drop,
+    first_tokens,
     packed_mask,
     post_norm_layer,
 )
@@ -121,8 +122,8 @@ def _embed(g: GraphBuilder, config: Config, shape: Shape) -> tuple[str, str]:
         ("token_type", TOKEN_TYPES, types),
         ("position", POSITIONS, positions),
     ):
-        table = g.parameter(f"embeddings.{name}_embeddings.weight", (rows, shape.hidden))
-        looked_up[name] = g.gather(f"embeddings.{name}_embeddings", table, indices)
+        label = f"embeddings.{name}_embeddings"
+        looked_up[name] = g.embedding(label, indices, rows, shape.hidden)
     x = g.elementwise("embeddings.add", "add", looked_up["word"], looked_up["token_type"])
     x = g.reshape("embeddings.items", x, (*size, shape.hidden))
     x = g.elementwise("embeddings.add_position", "add", x, looked_up["position"])
@@ -133,18 +134,14 @@ def _embed(g: GraphBuilder, config: Config, shape: Shape) -> tuple[str, str]:
 
 def _pool(g: GraphBuilder, x: str, config: Config, shape: Shape) -> str:
     """Dense layer on the first token of each sequence; a pack has them all in one place."""
-    y = g.reshape("pooler.items", x, (shape.batch, shape.tokens, shape.hidden))
-    y = g.narrow("pooler.first_token", y, axis=1, size=config.packed)
-    y = g.reshape("pooler.rows", y, (shape.batch * config.packed, shape.hidden))
+    y = first_tokens(g, "pooler", x, shape.batch, config.packed, "first_token")
     return g.elementwise("pooler.tanh", "tanh", g.linear("pooler.dense", y, shape.hidden))
 
 
 def _masked_language_model(g: GraphBuilder, x: str, config: Config, shape: Shape) -> str:
     """Scores of the masked tokens, which the data put first, with the word embedding's weights."""
     prefix = "cls.predictions"
-    y = g.reshape(f"{prefix}.items", x, (shape.batch, shape.tokens, shape.hidden))
-    y = g.narrow(f"{prefix}.masked", y, axis=1, size=config.masked_tokens)
-    y = g.reshape(f"{prefix}.rows", y, (shape.batch * config.masked_tokens, shape.hidden))
+    y = first_tokens(g, prefix, x, shape.batch, config.masked_tokens, "masked")
     y = g.linear(f"{prefix}.transform", y, shape.hidden)
     y = g.elementwise(f"{prefix}.transform.gelu", "gelu", y)
     y = g.layer_norm(f"{prefix}.transform.LayerNorm", y)

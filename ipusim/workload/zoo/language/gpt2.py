@@ -10,6 +10,7 @@ from ipusim.workload.zoo.layers.transformer import (
     Cache,
     Shape,
     drop,
+    first_tokens,
     large_where_zero,
     pre_norm_layer,
 )
@@ -64,7 +65,7 @@ def gpt2(
     positions = g.parameter("position_ids", (tokens,), "constant", "int32")
     words = g.parameter("wte.weight", (vocabulary, hidden))
     x = g.reshape("wte.items", g.gather("wte", words, ids), (batch, tokens, hidden))
-    places = g.gather("wpe", g.parameter("wpe.weight", (POSITIONS, hidden)), positions)
+    places = g.embedding("wpe", positions, POSITIONS, hidden)
     x = g.reshape("wpe.rows", g.elementwise("wpe.add", "add", x, places), (shape.rows, hidden))
     x = drop(g, "drop", x, shape)
     cache = Cache(context=context, positions=positions, decode=decode) if context else None
@@ -78,9 +79,7 @@ def gpt2(
         x = pre_norm_layer(g, f"h.{layer}", x, shape, mask=mask, cache=cache)
     x = g.layer_norm("ln_f", x)
     if cache and tokens > 1:
-        x = g.reshape("ln_f.items", x, (batch, tokens, hidden))
-        x = g.narrow("ln_f.last", x, axis=1, size=1)
-        x, tokens = g.reshape("ln_f.rows", x, (batch, hidden)), 1
+        x, tokens = first_tokens(g, "ln_f", x, batch, label="last"), 1
     x = g.matmul("lm_head", x, words, transpose_b=True)
     x = g.reshape("lm_head.items", x, (batch, tokens, vocabulary))
     return g.argmax("argmax", x) if argmax else x

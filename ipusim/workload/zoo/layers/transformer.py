@@ -126,6 +126,16 @@ def drop_path(g: GraphBuilder, name: str, x: str, shape: Shape) -> str:
     return g.reshape(f"{name}.rows", y, g.shape(x))
 
 
+def first_tokens(
+    g: GraphBuilder, prefix: str, x: str, batch: int, count: int = 1, label: str = "token"
+) -> str:
+    """Add a view of the first tokens of every item of rows (N x T, H): (N x count, H)."""
+    rows, hidden = g.shape(x)
+    y = g.reshape(f"{prefix}.items", x, (batch, rows // batch, hidden))
+    y = g.narrow(f"{prefix}.{label}", y, axis=1, size=count)
+    return g.reshape(f"{prefix}.rows", y, (batch * count, hidden))
+
+
 def activate(g: GraphBuilder, name: str, x: str, activation: str) -> str:
     """Add one of `ACTIVATIONS`, as the operators that a framework writes it with."""
     if activation == "gelu":

@@ -6,10 +6,10 @@ with as well.
 """
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.layers.transformer import Shape, pre_norm_layer
+from ipusim.workload.zoo.layers.transformer import Shape, first_tokens, pre_norm_layer
 from ipusim.workload.zoo.registry import network
 from ipusim.workload.zoo.vision.dino import normalise_rows
-from ipusim.workload.zoo.vision.vit import embed_patches, first_token, put_first
+from ipusim.workload.zoo.vision.vit import embed_patches, put_first
 
 IMAGE = 224
 SOURCE = "arXiv 2103.00020, graphcore/examples@v3.3.0:multimodal/CLIP/pytorch/model.py"
@@ -44,15 +44,14 @@ def _vision(g: GraphBuilder, batch: int) -> str:
     hidden = IMAGES.hidden
     images = g.input("images", (batch, 3, IMAGE, IMAGE))
     x = embed_patches(g, "visual.conv1", images, hidden, PATCH, bias=False)
-    token = g.parameter("visual.class_embedding", (1, 1, hidden))
-    x = put_first(g, "visual.class_embedding", token, x)
+    x = put_first(g, "visual.class_embedding", x)
     shape = IMAGES.on(batch, g.shape(x)[1])
     places = g.parameter("visual.positional_embedding", (shape.tokens, hidden))
     x = g.elementwise("visual.positional_embedding.add", "add", x, places)
     x = g.layer_norm("visual.ln_pre", g.reshape("visual.rows", x, (shape.rows, hidden)))
     for layer in range(LAYERS):
         x = pre_norm_layer(g, f"visual.blocks.{layer}", x, shape)
-    x = g.layer_norm("visual.ln_post", first_token(g, "visual.first", x, batch))
+    x = g.layer_norm("visual.ln_post", first_tokens(g, "visual.first", x, batch))
     return g.linear("visual.proj", x, FEATURES, bias=False)
 
 
@@ -60,10 +59,8 @@ def _text(g: GraphBuilder, batch: int) -> str:
     hidden, tokens = TEXTS.hidden, CONTEXT
     shape = TEXTS.on(batch, tokens)
     ids = g.input("text", (batch, tokens), "int32")
-    words = g.parameter("token_embedding.weight", (VOCABULARY, hidden))
-    x = g.reshape(
-        "token_embedding.items", g.gather("token_embedding", words, ids), (batch, tokens, hidden)
-    )
+    x = g.embedding("token_embedding", ids, VOCABULARY, hidden)
+    x = g.reshape("token_embedding.items", x, (batch, tokens, hidden))
     places = g.parameter("positional_embedding", (tokens, hidden))
     x = g.elementwise("positional_embedding.add", "add", x, places)
     x = g.reshape("text.rows", x, (shape.rows, hidden))

@@ -10,9 +10,9 @@ it out of the loop over micro-batches) and left out here.
 from dataclasses import dataclass, replace
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.layers.transformer import Shape, activate, pre_norm_layer
+from ipusim.workload.zoo.layers.transformer import Shape, activate, first_tokens, pre_norm_layer
 from ipusim.workload.zoo.registry import network
-from ipusim.workload.zoo.vision.vit import PATCH, embed_patches, first_token, put_first
+from ipusim.workload.zoo.vision.vit import PATCH, embed_patches, put_first
 
 GLOBAL_CROPS, LOCAL_CROPS = 2, 8
 GLOBAL_SIZE, LOCAL_SIZE = 224, 96
@@ -55,7 +55,7 @@ def dino_vit_base_16(g: GraphBuilder, batch: int) -> tuple[str, str]:
             for each, x in zip(passes, states, strict=True)
         ]
     features = [
-        first_token(g, f"{each.name}.head", g.layer_norm(f"{each.name}.norm", x), each.shape.batch)
+        first_tokens(g, f"{each.name}.head", g.layer_norm(f"{each.name}.norm", x), each.shape.batch)
         for each, x in zip(passes, states, strict=True)
     ]
     student = g.concat("student.views", features[0], features[1], axis=0)
@@ -76,8 +76,7 @@ def _tokens(g: GraphBuilder, crops: str, each: _Pass) -> str:
     """Add the patches of the crops, the class token and the positions, as rows."""
     name, shape = each.name, each.shape
     x = embed_patches(g, f"{name}.patch_embed", crops, shape.hidden, PATCH)
-    token = g.parameter(f"{name}.cls_token", (1, 1, shape.hidden))
-    x = put_first(g, f"{name}.cls_token", token, x)
+    x = put_first(g, f"{name}.cls_token", x)
     learnt = _pass(name, 1, GLOBAL_SIZE).shape.tokens
     places = g.parameter(f"{name}.pos_embed", (1, learnt, shape.hidden))
     if shape.tokens != learnt:

@@ -11,13 +11,14 @@ from ipusim.workload.zoo.layers.transformer import (
     additive_mask,
     drop,
     feed_forward,
+    first_tokens,
     merge_heads,
     post_norm_layer,
     query_key_value,
 )
 from ipusim.workload.zoo.registry import network
 from ipusim.workload.zoo.vision.dino import normalise_rows
-from ipusim.workload.zoo.vision.vit import embed_patches, first_token, put_first
+from ipusim.workload.zoo.vision.vit import embed_patches, put_first
 
 IMAGE = 224
 VOCABULARY, POSITIONS = 30522, 512
@@ -64,17 +65,16 @@ def _text(g: GraphBuilder, batch: int) -> str:
     hidden = shape.hidden
     ids = g.input("input_ids", size, "int32")
     mask = additive_mask(g, "attention_mask", g.input("attention_mask", size, "int32"))
-    words = g.parameter("text.word_embeddings.weight", (VOCABULARY, hidden))
-    x = g.reshape("text.items", g.gather("text.word_embeddings", words, ids), (*size, hidden))
+    x = g.embedding("text.word_embeddings", ids, VOCABULARY, hidden)
+    x = g.reshape("text.items", x, (*size, hidden))
     positions = g.parameter("text.position_ids", (TOKENS,), "constant", "int32")
-    places = g.parameter("text.position_embeddings.weight", (POSITIONS, hidden))
-    places = g.gather("text.position_embeddings", places, positions)
+    places = g.embedding("text.position_embeddings", positions, POSITIONS, hidden)
     x = g.elementwise("text.add_position", "add", x, places)
     x = g.layer_norm("text.LayerNorm", g.reshape("text.rows", x, (shape.rows, hidden)))
     x = drop(g, "text.dropout", x, shape)
     for layer in range(TEXT_LAYERS):
         x = post_norm_layer(g, f"text.layer.{layer}", x, shape, mask=mask)
-    x = g.elementwise("txt_proj.relu", "relu", first_token(g, "text.first", x, batch))
+    x = g.elementwise("txt_proj.relu", "relu", first_tokens(g, "text.first", x, batch))
     return g.linear("txt_proj", x, FEATURES)
 
 
@@ -85,12 +85,12 @@ def _video(g: GraphBuilder, batch: int, frames: int) -> str:
     clips = g.input("video", (batch * frames, 3, IMAGE, IMAGE))
     x = embed_patches(g, "video.patch_embed", clips, hidden, PATCH)
     x = g.reshape("video.clips", x, (batch, patches, hidden))
-    x = put_first(g, "video.cls_token", g.parameter("video.cls_token", (1, 1, hidden)), x)
+    x = put_first(g, "video.cls_token", x)
     x = g.elementwise("video.positions.add", "add", x, _positions(g, frames))
     x = g.reshape("video.rows", x, (shape.rows, hidden))
     for layer in range(LAYERS):
         x = _layer(g, f"video.blocks.{layer}", x, shape, frames)
-    x = first_token(g, "video.first", g.layer_norm("video.norm", x), batch)
+    x = first_tokens(g, "video.first", g.layer_norm("video.norm", x), batch)
     return g.linear("vid_proj", x, FEATURES)
 
 

@@ -59,7 +59,7 @@ def _encoder(g: GraphBuilder, batch: int) -> str:
     x = _choose(g, "mask", x, g.input("keep_matrix", (batch, tokens, SEEN)))
     place = g.parameter("cls_token.pos_embed", (1, 1, hidden), "constant")
     token = g.elementwise("cls_token.add", "add", g.parameter("cls_token", (1, 1, hidden)), place)
-    x = put_first(g, "cls_token", token, x)
+    x = put_first(g, "cls_token", x, token)
     shape = ENCODER.on(batch, SEEN + 1)
     x = g.reshape("rows", x, (shape.rows, hidden))
     return g.layer_norm("norm", _layers(g, "blocks", x, shape, ENCODER_LAYERS))

@@ -9,7 +9,7 @@ value from products of their own, dropout, and in pre-training mixed images and 
 from dataclasses import dataclass, replace
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.layers.transformer import Shape, drop, pre_norm_layer
+from ipusim.workload.zoo.layers.transformer import Shape, drop, first_tokens, pre_norm_layer
 from ipusim.workload.zoo.registry import variants
 
 CLASSES = 1000
@@ -43,19 +43,12 @@ def embed_patches(
     return g.transpose(f"{name}.tokens_first", y, (0, 2, 1))
 
 
-def put_first(g: GraphBuilder, name: str, token: str, x: str) -> str:
-    """Put one learnt token (1, 1, H) before those of every item (N, T, H)."""
+def put_first(g: GraphBuilder, name: str, x: str, token: str = "") -> str:
+    """Put one token (1, 1, H), by default a learnt one, before those of every item (N, T, H)."""
     batch, _, hidden = g.shape(x)
+    token = token or g.parameter(name, (1, 1, hidden))
     first = g.expand(f"{name}.expand", token, (batch, 1, hidden))
     return g.concat(f"{name}.concat", first, x, axis=1)
-
-
-def first_token(g: GraphBuilder, prefix: str, x: str, batch: int) -> str:
-    """Add a view of the first token of every item of rows (N x T, H): (N, H)."""
-    rows, hidden = g.shape(x)
-    y = g.reshape(f"{prefix}.items", x, (batch, rows // batch, hidden))
-    y = g.narrow(f"{prefix}.token", y, axis=1, size=1)
-    return g.reshape(f"{prefix}.rows", y, (batch, hidden))
 
 
 def mix_images(g: GraphBuilder, images: str) -> str:
@@ -78,12 +71,12 @@ def build(g: GraphBuilder, batch: int, config: Config, image_size: int = IMAGE) 
     if config.mixup:
         images = mix_images(g, images)
     x = embed_patches(g, "patch_embed", images, hidden, PATCH)
-    x = put_first(g, "cls_token", g.parameter("cls_token", (1, 1, hidden)), x)
+    x = put_first(g, "cls_token", x)
     x = g.elementwise("pos_embed.add", "add", x, g.parameter("pos_embed", (1, tokens, hidden)))
     x = drop(g, "pos_embed.dropout", g.reshape("rows", x, (shape.rows, hidden)), shape)
     for layer in range(config.layers):
         x = pre_norm_layer(g, f"blocks.{layer}", x, shape)
-    x = first_token(g, "head", g.layer_norm("norm", x), batch)
+    x = first_tokens(g, "head", g.layer_norm("norm", x), batch)
     if config.representation:
         x = g.elementwise("representation.tanh", "tanh", g.linear("representation", x, hidden))
     return g.linear("head", x, CLASSES)
