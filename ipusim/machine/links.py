@@ -30,15 +30,6 @@ class Link:
         """Payload bandwidth of one link in one direction, bytes per second."""
         return self.bytes_per_s * self.efficiency
 
-    def transfer_s(self, size_bytes: float, links: int = 1) -> float:
-        """Return the seconds to move a payload over parallel links: latency + bytes / bandwidth."""
-        if links < 1 or size_bytes < 0:
-            raise ConfigError(
-                f"A transfer of {size_bytes} bytes over {links} links is impossible: "
-                "use at least 0 bytes and at least 1 link."
-            )
-        return self.latency_s + size_bytes / (links * self.effective_bytes_per_s)
-
 
 def sync_hops(ipus: int) -> int:
     """Return the hops that a sync over `ipus` chips crosses in one direction, 0 for one chip.

@@ -18,8 +18,7 @@ from ipusim.runtime.options.config import TIERS
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.partition import Replica, Stage
 from ipusim.runtime.replica.phases.replica import phased_replica
-from ipusim.runtime.replica.pipelined import Pipeline, pipelined_replica, staged_inference
-from ipusim.runtime.replica.schedule import PipelineTime
+from ipusim.runtime.replica.pipelined import pipelined_replica, staged_inference
 from ipusim.runtime.terms import Beside, OneChip, Terms
 from ipusim.runtime.training_step import training_terms
 from ipusim.workload.graph import OPERAND_DTYPES, Graph
@@ -35,7 +34,7 @@ class StepResult:
 
     `items` are those per replica and step. Graph, program and io are those of a micro-batch, memory
     that of the fullest chip; `update` is the weight update of a training step, `stages` those of a
-    replica over several chips, `pipeline` fill, steady part and drain of a pipelined step.
+    replica over several chips.
     `device_s` are the seconds of the program of one micro-batch on one chip, `fixed_s` the fitted
     cost per step; `step_s` those from one step to the next, `latency_s` from request to result, in
     training the step itself. The throughput is that of all replicas, the dynamic energy that of one
@@ -50,7 +49,6 @@ class StepResult:
     io: HostIo
     update: Program | None = None
     stages: tuple[Stage, ...] = ()
-    pipeline: PipelineTime | None = None
     terms: Terms
     parts_s: Mapping[str, float]
     device_s: float
@@ -89,9 +87,6 @@ def run_step(
     if update is not None:
         energy += program_energy(update, config, calibrated=calibrated)
     static = static_power_w(config.system, config.active_ipus)
-    pipeline = None
-    if isinstance(terms.schedule, Pipeline):
-        pipeline = terms.schedule.whole(costs, terms.beside)
     return StepResult(
         items=items,
         graph=compiled.graph,
@@ -99,7 +94,6 @@ def run_step(
         update=update,
         memory=replica.memory,
         stages=replica.stages,
-        pipeline=pipeline,
         io=io,
         terms=terms,
         parts_s=priced.parts_s,

@@ -180,27 +180,24 @@ class Terms:
     iterations: int = 1
 
     def price(self, costs: FittedCosts) -> Priced:
-        """Return the step at given costs, none of them negative or implausibly large."""
-        for cost in astuple(costs):
-            if not 0 <= cost < MAX_COST:
-                raise ConfigError(f"A fitted cost is {cost!r} s: give 0 or more seconds.")
-        return self._training(costs) if self.training else self._inference(costs)
-
-    def _called(self, parts: dict[str, float], costs: FittedCosts) -> tuple[float, float]:
-        """Add the call, and the wait for the host, to the parts; return the call and their sum.
+        """Return the step at given costs, none of them negative or implausibly large.
 
         [A] The call is not hidden by transfers beside the chips, nor by a host that is slower.
         """
-        busy = fsum(parts.values())
-        fixed = costs.once_s(self.iterations)
+        for cost in astuple(costs):
+            if not 0 <= cost < MAX_COST:
+                raise ConfigError(f"A fitted cost is {cost!r} s: give 0 or more seconds.")
+        parts = self.schedule.parts_s(costs, self.beside)
+        update = parts.pop(UPDATE)
+        if self.training:
+            parts |= self._after_passes(update, costs)
+        busy, fixed = fsum(parts.values()), costs.once_s(self.iterations)
         waiting = max(0.0, self.host_s - busy, self.loader_s - busy - fixed)
         parts |= {"fixed": fixed, WAITING: waiting}
-        return fixed, fsum(parts.values())
-
-    def _inference(self, costs: FittedCosts) -> Priced:
-        parts = self.schedule.parts_s(costs, self.beside)
-        parts.pop(UPDATE)
-        fixed, step = self._called(parts, costs)
+        step = fsum(parts.values())
+        if self.training:
+            shown = {name: seconds for name, seconds in parts.items() if seconds}
+            return Priced(parts_s=shown, step_s=step, latency_s=step, fixed_s=fixed)
         # Frameworks take the latency within a run (PopTorch's getLatency), unless that is one step.
         within = step if self.iterations == 1 else step - fixed + costs.step_s
         latency = self.depth * within
@@ -209,22 +206,18 @@ class Terms:
             step += self.between_s
         return Priced(parts_s=parts, step_s=step, latency_s=latency, fixed_s=fixed)
 
-    def _training(self, costs: FittedCosts) -> Priced:
-        parts = self.schedule.parts_s(costs, self.beside)
-        update = parts.pop(UPDATE)
-        for name, of_chips in self.collectives:
-            parts[name] = max(one.at(costs.collective_s) for one in of_chips)
-        parts |= {UPDATE: update, "optimiser state": self.streamed_s["optimiser state"]}
+    def _after_passes(self, update_s: float, costs: FittedCosts) -> dict[str, float]:
+        """Return what comes once in a training step, after all micro-batches."""
+        parts = {
+            name: max(one.at(costs.collective_s) for one in of_chips)
+            for name, of_chips in self.collectives
+        }
+        parts |= {UPDATE: update_s, "optimiser state": self.streamed_s["optimiser state"]}
         if self.all_to_all:
             times, exchange = self.all_to_all
             parts["all-to-all"] = times * exchange.at(costs.collective_s)
-        parts |= {
-            "streamed rows": self.streamed_s["streamed rows"],
-            "host between runs": self.between_s,
-        }
-        fixed, step = self._called(parts, costs)
-        shown = {name: seconds for name, seconds in parts.items() if seconds}
-        return Priced(parts_s=shown, step_s=step, latency_s=step, fixed_s=fixed)
+        rows = {"streamed rows": self.streamed_s["streamed rows"]}
+        return parts | rows | {"host between runs": self.between_s}
 
     def line(self) -> Line:
         """Return how the step depends on the costs, read off the terms."""

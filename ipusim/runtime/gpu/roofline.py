@@ -44,23 +44,8 @@ class DeviceTime:
         return self.compute_s + self.memory_s + self.gaps_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Board:
-    """What a board gives a matrix product, all its multiprocessors (`sms`) together.
-
-    Operands of `element_bytes` come from the level-2 cache; `copy_bytes_per_s` is the bandwidth of
-    the memory that takes split sums.
-    """
-
-    sms: int
-    flops_per_s: float
-    element_bytes: int
-    l2_bytes_per_s: float
-    copy_bytes_per_s: float
-
-
 @lru_cache(maxsize=1 << 16)
-def matmul_s(m: int, n: int, k: int, groups: int, board: Board) -> float:
+def matmul_s(m: int, n: int, k: int, groups: int, gpu: Gpu, precision: str) -> float:
     """Return the arithmetic time of ``groups`` products of (m, k) by (k, n), in seconds.
 
     Tiles are computed in waves of one per multiprocessor; the last wave costs as much as a full one
@@ -69,8 +54,9 @@ def matmul_s(m: int, n: int, k: int, groups: int, board: Board) -> float:
     which is rounded up to `TILE_DEPTH`, makes more tiles and costs a write and a read of float32
     sums. The fastest tile and split is taken.
     """
-    sms, element_bytes = board.sms, board.element_bytes
-    rate, feed = board.flops_per_s / sms, board.l2_bytes_per_s / sms
+    sms, element_bytes = gpu.sms, 2 if precision == "mixed" else 4
+    rate = gpu.matmul_flops_per_s(precision) / sms
+    feed = float(gpu.l2_bytes_per_cycle * gpu.boost_hz) / sms
     best = float("inf")
     for rows, columns in TILES if groups == 1 else GROUPED_TILES:
         tiles = -(-m // rows) * -(-n // columns) * groups
@@ -80,7 +66,7 @@ def matmul_s(m: int, n: int, k: int, groups: int, board: Board) -> float:
                 break
             waves = -(-tiles * split // sms)
             depth = -(-k // (split * TILE_DEPTH)) * TILE_DEPTH
-            sums = 8 * split * m * n * groups / board.copy_bytes_per_s if split > 1 else 0.0
+            sums = 8 * split * m * n * groups / gpu.copy_bytes_per_s if split > 1 else 0.0
             best = min(best, waves * depth * per_depth + sums)
     return best
 
@@ -89,19 +75,7 @@ def kernel_s(kernel: Kernel, gpu: Gpu, precision: str) -> tuple[float, float]:
     """Return the arithmetic and the memory time of one kernel, in seconds."""
     memory = kernel.bytes / gpu.copy_bytes_per_s
     if kernel.m:
-        compute = matmul_s(
-            kernel.m,
-            kernel.n,
-            kernel.k,
-            kernel.groups,
-            Board(
-                sms=gpu.sms,
-                flops_per_s=gpu.matmul_flops_per_s(precision),
-                element_bytes=2 if precision == "mixed" else 4,
-                l2_bytes_per_s=float(gpu.l2_bytes_per_cycle * gpu.boost_hz),
-                copy_bytes_per_s=gpu.copy_bytes_per_s,
-            ),
-        )
+        compute = matmul_s(kernel.m, kernel.n, kernel.k, kernel.groups, gpu, precision)
         if kernel.winograd and precision == "fp32":
             compute /= WINOGRAD_GAIN
         return compute, memory

@@ -1,7 +1,6 @@
 """Which operators go to which chip of a pipeline, and what they hand over to the next."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ipusim.errors import ConfigError, unknown_name
 from ipusim.machine.interconnect import route, sync_s
@@ -75,36 +74,25 @@ def _fill(costs: Sequence[int], stages: int, limit: int) -> Starts:
     return tuple(starts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageTransfer:
-    """Copies between the stages of a pipeline: activations and gradients that change chips.
-
-    Seconds are sync and the slowest copy where all run together, else the copies of the busiest
-    chip.
-    """
-
-    bytes: int
-    seconds: float
-
-
-def stage_transfer(
+def stage_transfer_s(
     system: System,
     stage_ipus: Sequence[int],
     forward_bytes: Sequence[int],
     backward_bytes: Sequence[int] | None = None,
     *,
     in_turn: bool = False,
-) -> StageTransfer:
-    """Return the cost of handing one micro-batch from every stage to the next, and gradients back.
+) -> float:
+    """Return the seconds of handing one micro-batch from each stage on, and gradients back.
 
-    There is one size fewer than stages. Copies that run together use both directions of a link at
-    once, and neighbouring stages use links of their own. [A] `in_turn` a chip makes its copies one
-    after the other (`options.frameworks`), while copies between different pairs of chips still
-    overlap: of the readings of an order that is settled, taken after seeing that with none
-    overlapping UNet and BERT-Base come out 29 and 8 % slow, with all 31 and 1 % fast.
+    There is one size fewer than stages. Copies that run together take a sync and the slowest of
+    them: they use both directions of a link at once, and neighbouring stages links of their own.
+    [A] `in_turn` a chip makes its copies one after the other (`options.frameworks`), while copies
+    between different pairs of chips still overlap: of the readings of an order that is settled,
+    taken after seeing that with none overlapping UNet and BERT-Base come out 29 and 8 % slow, with
+    all 31 and 1 % fast.
     """
     back = [0] * len(forward_bytes) if backward_bytes is None else backward_bytes
-    moved, copies = 0, []
+    copies = []
     own: dict[int, float] = {}
     sync = sync_s(system, len(set(stage_ipus)))
     for source, target, *both in zip(
@@ -113,11 +101,9 @@ def stage_transfer(
         way = route(system, source, target)
         for size in both:
             if way.hops and size:
-                moved += size
                 copies.append(way.latency_s + size / way.bytes_per_s)
                 for chip in (source, target):
                     own[chip] = own.get(chip, 0.0) + copies[-1] + sync
     if not copies:
-        return StageTransfer(bytes=0, seconds=0.0)
-    seconds = max(own.values()) if in_turn else max(copies) + sync
-    return StageTransfer(bytes=moved, seconds=seconds)
+        return 0.0
+    return max(own.values()) if in_turn else max(copies) + sync

@@ -9,7 +9,7 @@ from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.compile import REMEMBERED, Compiled
 from ipusim.runtime.options.frameworks import load_framework
 from ipusim.runtime.options.spec import RunConfig
-from ipusim.runtime.replica.balance import stage_transfer
+from ipusim.runtime.replica.balance import stage_transfer_s
 from ipusim.runtime.replica.partition import (
     Replica,
     Stage,
@@ -125,19 +125,16 @@ def pipelined_replica(compiled: Compiled, config: RunConfig) -> Replica:
     placed = (config.pipeline_splits, config.stage_ipus, config.schedule, config.framework)
     resident = compiled.state_bytes if config.optimizer_state == "on_chip" else 0
     cut = _cut(compiled, placed, resident)
-    moved = stage_transfer(
-        config.system,
-        config.stage_ipus,
-        *cut.boundary_bytes,
-        in_turn=load_framework(config.framework).copies_in_turn,
-    )
+    in_turn = load_framework(config.framework).copies_in_turn
     return Replica(
         schedule=Pipeline(
             forward=cut.forward,
             backward=cut.backward,
             placed=placed,
             accumulation=config.gradient_accumulation,
-            handover_s=moved.seconds,
+            handover_s=stage_transfer_s(
+                config.system, config.stage_ipus, *cut.boundary_bytes, in_turn=in_turn
+            ),
             update_s=cut.update_cycles / compiled.chip.clock_hz,
         ),
         parameters=cut.parameters,
@@ -202,12 +199,12 @@ def staged_inference(compiled: Compiled, config: RunConfig) -> Replica:
     if in_turn:
         works = by_chip((0,) * len(forward), forward)
         handover = fsum(
-            stage_transfer(config.system, cut.stage_ipus[at : at + 2], [size]).seconds
+            stage_transfer_s(config.system, cut.stage_ipus[at : at + 2], [size])
             for at, size in enumerate(sizes)
         )
     else:
         works = by_chip(cut.stage_ipus, forward)
-        handover = stage_transfer(config.system, cut.stage_ipus, sizes).seconds
+        handover = stage_transfer_s(config.system, cut.stage_ipus, sizes)
     stages = cut.measured()
     return Replica(
         schedule=Staged(works=works, handover_s=handover),

@@ -14,7 +14,7 @@ from ipusim.errors import ConfigError, DataError, UnknownNameError, WorkloadErro
 from ipusim.machine import constants as catalogue
 from ipusim.runtime.gpu import roofline as gpu_roofline
 from ipusim.runtime.gpu.kernels import step_kernels
-from ipusim.runtime.gpu.roofline import Board, device_time, matmul_s
+from ipusim.runtime.gpu.roofline import device_time, matmul_s
 from ipusim.runtime.gpu.stacks import gpu_stack_names, load_gpu_stack
 from ipusim.runtime.gpu.step import (
     BUCKET_BYTES,
@@ -168,30 +168,39 @@ def test_dropout_runs_in_training_only():
 
 # --- roofline ----------------------------------------------------------------------------------
 
-BOARD = Board(sms=4, flops_per_s=4e9, element_bytes=2, l2_bytes_per_s=1e15, copy_bytes_per_s=1e15)
+BOARD = replace(
+    A100,
+    sms=4,
+    boost_hz=10**6,
+    fp16_tensor_flops_per_s=4e9,
+    tensor_efficiency=1.0,
+    l2_bytes_per_cycle=10**9,
+    memory_bytes_per_s=1e15,
+    memory_efficiency=1.0,
+)
 
 
 def test_a_last_wave_costs_as_much_as_a_full_one():
-    exact = matmul_s(4 * 256, 128, 32, 1, BOARD)
+    exact = matmul_s(4 * 256, 128, 32, 1, BOARD, "mixed")
     assert exact == pytest.approx(2 * 4 * 256 * 128 * 32 / 4e9)
-    one_more = matmul_s(4 * 256 + 1, 128, 32, 1, BOARD)
+    one_more = matmul_s(4 * 256 + 1, 128, 32, 1, BOARD, "mixed")
     assert one_more > 1.1 * exact
-    assert matmul_s(4 * 256 + 64, 128, 32, 1, BOARD) == one_more
+    assert matmul_s(4 * 256 + 64, 128, 32, 1, BOARD, "mixed") == one_more
 
 
 def test_narrow_results_waste_their_tile():
-    assert matmul_s(256, 4, 64, 1, BOARD) == matmul_s(256, 64, 64, 1, BOARD)
+    assert matmul_s(256, 4, 64, 1, BOARD, "mixed") == matmul_s(256, 64, 64, 1, BOARD, "mixed")
 
 
 def test_deep_products_are_split():
     flops = 2 * 64 * 64 * 65536
-    split = matmul_s(64, 64, 65536, 1, BOARD)
+    split = matmul_s(64, 64, 65536, 1, BOARD, "mixed")
     assert split == pytest.approx(flops / 4e9, rel=0.01)
-    assert matmul_s(64, 64, 64, 1, BOARD) == pytest.approx(2 * 64**3 / 1e9)
+    assert matmul_s(64, 64, 64, 1, BOARD, "mixed") == pytest.approx(2 * 64**3 / 1e9)
 
 
 def test_operands_come_from_the_level_2_cache():
-    starved = matmul_s(1024, 1024, 64, 1, replace(BOARD, l2_bytes_per_s=1e6))
+    starved = matmul_s(1024, 1024, 64, 1, replace(BOARD, l2_bytes_per_cycle=1), "mixed")
     tiles, loaded = 1024 * 1024 // (256 * 128), (256 + 128) * 2 * 64
     assert starved == pytest.approx(tiles * loaded / 1e6)
 
@@ -204,7 +213,7 @@ def test_operands_come_from_the_level_2_cache():
 )
 @settings(max_examples=60)
 def test_products_never_beat_the_peak(m, n, k, groups):
-    seconds = matmul_s(m, n, k, groups, BOARD)
+    seconds = matmul_s(m, n, k, groups, BOARD, "mixed")
     assert seconds >= 2 * m * n * k * groups / 4e9 * (1 - 1e-9)
 
 

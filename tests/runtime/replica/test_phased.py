@@ -10,7 +10,7 @@ from ipusim.cli import main
 from ipusim.errors import IpuSimError
 from ipusim.machine.system import load_system
 from ipusim.runtime.collectives import all_gather
-from ipusim.runtime.replica.balance import stage_transfer
+from ipusim.runtime.replica.balance import stage_transfer_s
 from ipusim.runtime.replica.phases.replica import parts_s, phased_seconds
 from ipusim.runtime.replica.phases.streams import (
     handed_over_bytes,
@@ -267,7 +267,7 @@ def test_two_chips_stream_while_the_other_computes():
     forward = [stage.forward_s for stage in both.result.stages]
     load = WEIGHT / RATE
     system = load_system("IPU-M2000")
-    handed = stage_transfer(system, (0, 1), [HIDDEN]).seconds
+    handed = stage_transfer_s(system, (0, 1), [HIDDEN])
     expected = load + sum(max(busy, load) for busy in forward[:-1]) + forward[-1] + 5 * handed
     found = parts(both)
     device = ("device", "stage transfers", "streamed weights")

@@ -20,7 +20,7 @@ from math import fsum
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.compile import Compiled
 from ipusim.runtime.options.spec import STREAMED, RunConfig
-from ipusim.runtime.replica.balance import stage_transfer
+from ipusim.runtime.replica.balance import stage_transfer_s
 from ipusim.runtime.replica.partition import Replica, Stage, fullest
 from ipusim.runtime.replica.phases.memory import phase_memories
 from ipusim.runtime.replica.phases.plan import COMPUTED, PhasePlan, plan_phases
@@ -182,9 +182,7 @@ def _compute(plan: PhasePlan) -> tuple[Work, ...]:
 def _handovers_s(plan: PhasePlan) -> list[float]:
     moved = handed_over_bytes(plan.cut.graph, plan.number_of)
     return [
-        stage_transfer(
-            plan.config.system, (0, 1), [plan.micro_batches * moved.get(number, 0)]
-        ).seconds
+        stage_transfer_s(plan.config.system, (0, 1), [plan.micro_batches * moved.get(number, 0)])
         for number in range(plan.count)
     ]
 
