@@ -32,6 +32,7 @@ def requirements(lines: list[str]) -> dict[str, Requirement]:
 
 RUNTIME = requirements(PROJECT["dependencies"])
 CLUSTER = requirements(PROJECT["optional-dependencies"]["cluster"])
+EXPORTS = requirements(PROJECT["optional-dependencies"]["exports"])
 TEST = requirements(PROJECT["optional-dependencies"]["test"])
 
 
@@ -60,7 +61,7 @@ def tracked() -> list[Path]:
     if listing.returncode:
         pytest.skip("not a git checkout")
     files = [ROOT / line for line in listing.stdout.splitlines()]
-    binary = {".png", ".onnx", ".gz", ".npz"}
+    binary = {".png", ".zip", ".onnx", ".gz", ".npz"}
     return [file for file in files if file.is_file() and file.suffix not in binary]
 
 
@@ -138,7 +139,7 @@ def test_the_package_imports_only_what_it_declares() -> None:
 
 def test_the_tests_import_only_what_is_declared() -> None:
     local = {file.stem for file in (ROOT / "tests").rglob("*.py")} | {"tests"}
-    assert third_party_imports(ROOT / "tests") - local <= import_names(RUNTIME, TEST)
+    assert third_party_imports(ROOT / "tests") - local <= import_names(RUNTIME, TEST, EXPORTS)
 
 
 def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:

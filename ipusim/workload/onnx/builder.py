@@ -1,6 +1,6 @@
 """From the contents of an ONNX file to a graph, for any batch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import onnx
@@ -36,11 +36,15 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class OnnxBuild:
-    """Callable that builds the graph of a file for a micro-batch (None: the file's own)."""
+    """Callable that builds the graph of a file for a micro-batch (None: the file's own).
+
+    ``own`` is the graph for the file's own batch, once made.
+    """
 
     contents: OnnxContents
     plan: InputPlan
     allow_unknown: bool = False
+    own: Graph | None = None
 
     @property
     def batch(self) -> int:
@@ -50,6 +54,8 @@ class OnnxBuild:
     def __call__(self, micro_batch: int | None) -> Graph:
         """Build the graph; `WorkloadError` says if the file has none, or none of this batch."""
         size = micro_batch or self.batch
+        if size == self.batch and self.own:
+            return self.own
         if self.plan.fixed == 0 or size == self.batch:
             return self._graph(self.plan.shapes(size))
         if self.plan.fixed is None:
@@ -61,19 +67,15 @@ class OnnxBuild:
             )
         return self._rebatched(self.plan.fixed, size)
 
-    def imported(self, *, allow_unknown: bool = True) -> tuple[Graph, ImportContext]:
+    def imported(self) -> tuple[Graph, ImportContext]:
         """Return the graph for the file's own batch with all that its import knows."""
         shapes = self.plan.shapes(self.batch)
-        return walk(self.contents, self.plan, shapes, allow_unknown=allow_unknown)
+        return walk(self.contents, self.plan, shapes, allow_unknown=self.allow_unknown)
 
-    def carries(self) -> bool | None:
-        """Whether the batch is one, by the same import at thrice its size; None if that fails.
-
-        What is wrong with the file itself is raised.
-        """
+    def carries(self, exported: Graph, context: ImportContext) -> bool | None:
+        """Whether the batch is one, by the same import at thrice its size; None if that fails."""
         if self.plan.fixed is None:
             return None
-        exported, context = self.imported(allow_unknown=self.allow_unknown)
         try:
             return _scales(exported, self._resized(3 * self.batch, context), 3)
         except Misfit as error:
@@ -96,7 +98,7 @@ class OnnxBuild:
     def _rebatched(self, fixed: int, size: int) -> Graph:
         """Return the graph with another batch than the file fixes, if all work follows it."""
         try:
-            exported, context = self.imported(allow_unknown=self.allow_unknown)
+            exported, context = self.imported()
             graph = self._resized(size, context)
             possible = _scales(exported, graph, Fraction(size, fixed))
         except WorkloadError:
@@ -115,8 +117,9 @@ _OF_ONE_ITEM = ("k", "length", "steps", "reduced", "in_channels", "field", "feat
 
 def _scales(exported: Graph, rebatched: Graph, times: Fraction | int) -> bool | None:
     """Whether work and outputs are so many times larger; False if items are mixed, else None."""
-    pairs = list(zip(exported.ops, rebatched.ops, strict=False))
-    if any(_mixes(old) != _mixes(new) for old, new in pairs):
+    # A batch of one may need fewer moves: operators are paired by their names.
+    mixing = {op.name: _mixes(op) for op in exported.ops}
+    if any(_mixes(op) != mixing.get(op.name, _mixes(op)) for op in rebatched.ops):
         return False
     outputs = zip(exported.outputs, rebatched.outputs, strict=True)
     follows = exported.macs * times == rebatched.macs and all(
@@ -130,12 +133,17 @@ def _mixes(op: Op) -> tuple[str, list]:
     return op.kind, [getattr(op.params, name, None) for name in _OF_ONE_ITEM]
 
 
-def settled(contents: OnnxContents, given: Given, *, allow_unknown: bool) -> InputPlan:
-    """Return the plan of a file: its batch is named, or the leading size, or else the second one.
+def settled(
+    contents: OnnxContents, given: Given, *, allow_unknown: bool
+) -> tuple[OnnxBuild, ImportContext]:
+    """Return what builds a file's graphs, its own one made, and what that import knows.
 
-    A size is no batch if the items along it are mixed: the steps of a recurrent layer, the channels
-    of an image. Without any the file runs as it was exported.
+    The batch is the size that is named so, or the leading one, or else the second one. A size is no
+    batch if the items along it are mixed: the steps of a recurrent layer, the channels of an image.
+    Without any the file runs as it was exported.
     """
+    imported: tuple[Graph, ImportContext] | None = None
+    last = None
     for axis in (0, 1, None):
         missing: OpenSizes | None = None
         try:
@@ -143,10 +151,15 @@ def settled(contents: OnnxContents, given: Given, *, allow_unknown: bool) -> Inp
         except OpenSizes as error:
             missing = error
             plan = plan_inputs(contents.inputs, error.answered(given), contents.source, axis)
+        build = OnnxBuild(contents, plan, allow_unknown)
+        sizes = (plan.shapes(build.batch), plan.filled)
+        if sizes != last:
+            imported, last = None, sizes
         if plan.named or plan.fixed == 1 or axis is None:
             break
         try:
-            carries = OnnxBuild(contents, plan, allow_unknown).carries()
+            imported = imported or build.imported()
+            carries = build.carries(*imported)
         except WorkloadError:
             if missing is None:
                 raise
@@ -155,7 +168,8 @@ def settled(contents: OnnxContents, given: Given, *, allow_unknown: bool) -> Inp
             break
     if missing is not None:
         raise missing
-    return plan
+    graph, context = imported or build.imported()
+    return replace(build, own=graph), context
 
 
 def walk(

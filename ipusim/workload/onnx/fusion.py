@@ -373,6 +373,16 @@ def own_statistics(pieces: Pieces, node: Node) -> None:
         pieces.replace(node, "InstanceNormalization", [x, scale, shift], "norm of one item")
 
 
+def guarded(pieces: Pieces, node: Node) -> None:
+    """Zeros where a softmax is no number: torch's exporters guard rows that are masked whole."""
+    chosen = pieces.only(node.output[0], "Where")
+    softmax = pieces.maker(node.input[0], "Softmax")
+    if chosen is None or softmax is None or chosen.input[2] != node.input[0]:
+        return
+    if pieces.number(chosen.input[1]) == 0.0:
+        pieces.replace(chosen, "Identity", node.input[:1], "guards of a softmax")
+
+
 def one_scale(pieces: Pieces, node: Node) -> None:
     """(a x) (b y) with two numbers is a b x y: attention is exported with a root on each side."""
     scales = [pieces.maker(name, "Mul") for name in node.input]
@@ -519,6 +529,7 @@ RULES: dict[str, tuple[Rule, ...]] = by_names(
         "ReduceMean": (global_mean,),
         "InstanceNormalization": (group_norm,),
         "BatchNormalization": (own_statistics,),
+        "IsNaN": (guarded,),
         "MatMul": (one_scale, flags),
         "Transpose": (turned_back,),
     }

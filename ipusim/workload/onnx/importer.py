@@ -64,16 +64,14 @@ def from_onnx(
     >>> model = from_onnx("bert.onnx", dims={"sequence": 128})  # doctest: +SKIP
     >>> model.graph(micro_batch=4).macs  # doctest: +SKIP
     """
-    from ipusim.workload.onnx.builder import OnnxBuild, settled
+    from ipusim.workload.onnx.builder import settled
     from ipusim.workload.onnx.inputs import Given
     from ipusim.workload.onnx.reader import read_onnx
 
     contents = read_onnx(source)
     given = Given(shapes=shapes or {}, dims=dims or {}, values=values or {})
-    plan = settled(contents, given, allow_unknown=allow_unknown)
-    build = OnnxBuild(contents, plan, allow_unknown)
     # Building once now reports what is unsupported here, not in a later simulation.
-    _, context = build.imported(allow_unknown=allow_unknown)
+    build, context = settled(contents, given, allow_unknown=allow_unknown)
     return Model(
         name=contents.name,
         family="onnx",
@@ -123,7 +121,7 @@ def check_onnx(source: str | PathLike[str] | onnx.ModelProto, **given: Any) -> C
     WorkloadError
         If the file cannot be read at all.
     """
-    from ipusim.workload.onnx.builder import OnnxBuild, settled
+    from ipusim.workload.onnx.builder import settled
     from ipusim.workload.onnx.inputs import Given, OpenSizes, free_sizes, shown
     from ipusim.workload.onnx.reader import read_onnx
 
@@ -140,14 +138,13 @@ def check_onnx(source: str | PathLike[str] | onnx.ModelProto, **given: Any) -> C
     answer, missing = Given(**given), []
     try:
         try:
-            plan = settled(contents, answer, allow_unknown=True)
+            build, context = settled(contents, answer, allow_unknown=True)
         except OpenSizes as error:
             # The rest is looked at with the sizes that the message suggests.
             missing = [("stops at", str(error))]
             answer = error.answered(answer)
-            plan = settled(contents, answer, allow_unknown=True)
-        build = OnnxBuild(contents, plan)
-        graph, context = build.imported()
+            build, context = settled(contents, answer, allow_unknown=True)
+        graph = build(None)
     except WorkloadError as error:
         return Check((*lines, *missing, ("stops at", str(error))), usable=False)
     lines += [

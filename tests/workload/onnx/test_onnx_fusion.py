@@ -87,6 +87,14 @@ def test_a_gelu_whose_inside_is_read_elsewhere_is_left_alone():
     assert not fused
 
 
+@pytest.mark.parametrize(("filled", "guards"), [("zero", 1), ("one", 0)])
+def test_a_softmax_guarded_against_rows_without_a_score(filled, guards):
+    steps = ["s = Softmax x axis:-1", "n = IsNaN s", f"g = Where n {filled} s", "y = Relu g"]
+    graph, fused = _fused(_model(steps))
+    assert fused.get("guards of a softmax", 0) == guards
+    assert len(graph.ops) == (2 if guards else 4)
+
+
 @pytest.mark.parametrize(
     ("steps", "function"),
     [

@@ -33,14 +33,15 @@ def gpt2(
     sequence_length: int = POSITIONS,
     *,
     argmax: bool = False,
-    wide_mask: bool = True,
+    mask_kind: str = "float32",
     vocabulary: int = VOCABULARY,
     context: int = 0,
     decode: bool = False,
 ) -> str:
     """GPT-2 from token numbers (N, T) to scores (N, T, vocabulary), or to the likeliest tokens.
 
-    With `argmax` it hands back tokens; with `wide_mask` the causal mask is float32. With a
+    With `argmax` it hands back tokens. The causal mask is made anew in each layer, in float32 or as
+    the other numbers ("storage"), or it is "stored", as in Hugging Face transformers. With a
     `context` keys and values of so many tokens stay on the chip and the likeliest next token is
     handed back: of a prompt of T tokens, or with `decode` of one token that attends to all of them.
     """
@@ -60,7 +61,8 @@ def gpt2(
         )
     layers, hidden, heads = SIZES[size]
     tokens = sequence_length
-    shape = Shape(batch=batch, tokens=tokens, hidden=hidden, heads=heads, wide_mask=wide_mask)
+    wide = mask_kind == "float32"
+    shape = Shape(batch=batch, tokens=tokens, hidden=hidden, heads=heads, wide_mask=wide)
     ids = g.input("input_ids", (batch, tokens), "int32")
     positions = g.parameter("position_ids", (tokens,), "constant", "int32")
     words = g.parameter("wte.weight", (vocabulary, hidden))
@@ -70,12 +72,14 @@ def gpt2(
     x = drop(g, "drop", x, shape)
     cache = Cache(context=context, positions=positions, decode=decode) if context else None
     seen = context if decode else tokens
-    causal = g.parameter("causal_mask", (1, 1, tokens, seen), "constant", "int32")
+    stored = mask_kind == "stored"
+    kind = "float32" if stored else "int32"
+    causal = g.parameter("causal_mask", (1, 1, tokens, seen), "constant", kind)
     for layer in range(layers):
         # Each layer makes its mask anew from the stored 0/1 triangle (optimized_gpt2_attn.py),
         # whose bytes become float32 as a Python number scales them.
         prefix = f"h.{layer}.attention.causal"
-        mask = large_where_zero(g, prefix, causal, wide=wide_mask)
+        mask = causal if stored else large_where_zero(g, prefix, causal, wide=wide)
         x = pre_norm_layer(g, f"h.{layer}", x, shape, mask=mask, cache=cache)
     x = g.layer_norm("ln_f", x)
     if cache and tokens > 1:
@@ -93,6 +97,8 @@ UNPADDED = (
     ("gpt2_large", "large", 774_030_080, 887_285_350_400),
 )
 variants(gpt2, UNPADDED, "size", **SCORING)
+STORED = ("gpt2_small_stored_mask", {"size": "small", "mask_kind": "stored"}, *UNPADDED[0][2:])
+variants(gpt2, [STORED], **SCORING)
 
 NARROW_MASK = 128
 
@@ -111,8 +117,8 @@ the one with 128 tokens is of SDK 2.3, which narrowed the float32 operand of two
 for _size, _tokens, *_counts in PADDED:
     _options = {"size": _size, "sequence_length": _tokens, "vocabulary": PADDED_VOCABULARY}
     _name = f"gpt2_{_size}_padded_sl{_tokens}"
-    _wide = {"wide_mask": _tokens != NARROW_MASK}
-    variants(gpt2, [(_name, _options | _wide, *_counts)], **SCORING)
+    _mask = {"mask_kind": "storage" if _tokens == NARROW_MASK else "float32"}
+    variants(gpt2, [(_name, _options | _mask, *_counts)], **SCORING)
     if _tokens == POSITIONS:
         # Those that hand back tokens instead of scores.
         variants(gpt2, [(f"{_name}_argmax", _options | {"argmax": True}, *_counts)], **FACTS)

@@ -1,0 +1,58 @@
+"""ConvNeXt: convolutions of single channels in blocks that are otherwise those of a transformer.
+
+Liu et al. (arXiv 2201.03545), as in torchvision, where channels are in front except for the norms
+and the two products of a block.
+"""
+
+from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.zoo.registry import variants
+
+CLASSES = 1000
+IMAGE = 224
+PATCH, KERNEL, GROWTH = 4, 7, 4
+"""Sides of a patch and of the convolution of a block, and the features inside a block."""
+
+SIZES = {"tiny": ((96, 3), (192, 3), (384, 9), (768, 3))}
+"""Channels and blocks of each stage."""
+
+
+def convnext(g: GraphBuilder, batch: int, size: str) -> str:
+    """From an image (N, 3, 224, 224) to class scores (N, 1000)."""
+    x = g.input("images", (batch, 3, IMAGE, IMAGE))
+    for number, (channels, blocks) in enumerate(SIZES[size]):
+        if number:
+            x = _norm(g, f"down.{number}.norm", x)
+            x = g.conv(f"down.{number}", x, channels, 2, stride=2, bias=True)
+        else:
+            x = g.conv("stem", x, channels, PATCH, stride=PATCH, bias=True)
+            x = _norm(g, "stem.norm", x)
+        for block in range(blocks):
+            x = _block(g, f"stages.{number}.{block}", x)
+    x = g.reshape("pool.rows", g.global_average_pool("pool", x), (batch, channels))
+    return g.linear("head", g.layer_norm("norm", x), CLASSES)
+
+
+def _norm(g: GraphBuilder, name: str, x: str) -> str:
+    """Add a layer norm over the channels of (N, C, H, W)."""
+    y = g.layer_norm(name, g.transpose(f"{name}.channels_last", x, (0, 2, 3, 1)))
+    return g.transpose(f"{name}.channels_first", y, (0, 3, 1, 2))
+
+
+def _block(g: GraphBuilder, prefix: str, x: str) -> str:
+    batch, channels, *field = g.shape(x)
+    y = g.conv(f"{prefix}.conv", x, channels, KERNEL, padding=3, groups=channels, bias=True)
+    y = g.layer_norm(f"{prefix}.norm", g.transpose(f"{prefix}.channels_last", y, (0, 2, 3, 1)))
+    y = g.reshape(f"{prefix}.rows", y, (batch * field[0] * field[1], channels))
+    y = g.elementwise(f"{prefix}.gelu", "gelu", g.linear(f"{prefix}.grow", y, GROWTH * channels))
+    y = g.reshape(
+        f"{prefix}.items", g.linear(f"{prefix}.shrink", y, channels), (batch, *field, channels)
+    )
+    y = g.transpose(f"{prefix}.channels_first", y, (0, 3, 1, 2))
+    scale = g.parameter(f"{prefix}.layer_scale", (channels, 1, 1))
+    y = g.elementwise(f"{prefix}.scale", "mul", y, scale)
+    return g.elementwise(f"{prefix}.add", "add", y, x)
+
+
+ROWS = [("convnext_tiny", "tiny", 28_589_128, 4_455_531_264)]
+SOURCE = "arXiv 2201.03545, as in torchvision"
+variants(convnext, ROWS, "size", family="convnext", source=SOURCE, loss="cross_entropy")
