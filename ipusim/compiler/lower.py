@@ -66,6 +66,7 @@ def _lower_input(state: LoweringState, name: str, host_dtype: str | None) -> Low
         function=f"from {sent}",
         steps=tuple(m.steps),
         macs=0,
+        float_macs=0,
         plan="",
         transform="",
         tiles=state.chip.tiles,

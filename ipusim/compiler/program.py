@@ -45,11 +45,12 @@ def exchanges(steps: Iterable[Superstep]) -> int:
 class LoweredOp:
     """One operation of the graph and the supersteps that compute it; kind "input" is data arriving.
 
-    `macs` are those that the graph asks for. `plan` is the planner's choice in one line for people,
-    `codelet` the vertex that it asks for and the channel groups that is made for, `transform` what
-    is done before the split; all are empty where there is nothing to plan. If `reads_lines`,
-    operands arrive as lines of a field, as those of a convolution with a window do. The result lies
-    on `tiles`, `grouping` channels of it together in memory. Temporary bytes are those of the
+    `macs` are those that the graph asks for, `float_macs` of them in float32. `plan` is the
+    planner's choice in one line for people, `codelet` the vertex that it asks for and the channel
+    groups that is made for, `transform` what is done before the split; all are empty where there is
+    nothing to plan. If `reads_lines`, operands arrive as lines of a field, as those of a
+    convolution with a window do. The result lies on `tiles`, `grouping` channels of it together in
+    memory. Temporary bytes are those of the
     fullest tile; `interleaved_bytes` of them must lie in interleaved memory (AMP partials).
     """
 
@@ -58,6 +59,7 @@ class LoweredOp:
     function: str
     steps: tuple[Superstep, ...]
     macs: int
+    float_macs: int
     plan: str
     transform: str
     tiles: int
@@ -135,6 +137,11 @@ class Program:
     def macs(self) -> int:
         """Multiply-accumulates."""
         return sum(op.macs for op in self.ops)
+
+    @cached_property
+    def float_macs(self) -> int:
+        """Multiply-accumulates of float32 operands."""
+        return sum(op.float_macs for op in self.ops)
 
     def phase_cycles(self) -> dict[str, int]:
         """Return the cycles spent in sync, exchange, on-tile copies and compute."""

@@ -107,6 +107,7 @@ class Lowering(Emitter):
             function=op.function,
             steps=tuple(self.steps),
             macs=op.macs,
+            float_macs=op.macs if self.dtype == "float32" else 0,
             plan=self.plan,
             transform=self.transform,
             tiles=tiles,

@@ -46,9 +46,9 @@ class PowerConstants:
     """Power and energy of one chip generation; ``constants`` has unit, source and label of each.
 
     A chip that waits draws ``static_w_per_ipu``, everything else on the card or in the machine
-    ``card_w``. The energy of a float16 FLOP of the conv units includes the delivery of operands; a
-    byte is one read from or written to tile memory, or received over the on-chip exchange. A host
-    server draws ``host_w``, outside every card measurement.
+    ``card_w``. The energy of a FLOP of the conv units, of float16 or float32 operands, includes
+    their delivery; a byte is one read from or written to tile memory, or received over the on-chip
+    exchange. A host server draws ``host_w``, outside every card measurement.
     """
 
     FILE: ClassVar = "power"
@@ -57,16 +57,20 @@ class PowerConstants:
     chip: str
     static_w_per_ipu: float = constant("W")
     card_w: float = constant("W")
-    amp_pj_per_flop: float = constant("pJ/FLOP")
+    amp_half_pj_per_flop: float = constant("pJ/FLOP")
+    amp_float_pj_per_flop: float = constant("pJ/FLOP")
     sram_pj_per_byte: float = constant("pJ/B")
     exchange_pj_per_byte: float = constant("pJ/B")
     host_w: float = constant("W")
     constants: dict[str, Constant] = field(compare=False, repr=False)
 
-    def energy(self, *, flops: float, sram_bytes: float, exchange_bytes: float) -> Energy:
+    def energy(
+        self, *, half_flops: float, float_flops: float, sram_bytes: float, exchange_bytes: float
+    ) -> Energy:
         """Return the energy of some FLOPs of the conv units, and bytes of memory and exchange."""
+        amp_pj = half_flops * self.amp_half_pj_per_flop + float_flops * self.amp_float_pj_per_flop
         return Energy(
-            amp_j=flops * self.amp_pj_per_flop * 1e-12,
+            amp_j=amp_pj * 1e-12,
             sram_j=sram_bytes * self.sram_pj_per_byte * 1e-12,
             exchange_j=exchange_bytes * self.exchange_pj_per_byte * 1e-12,
         )

@@ -200,7 +200,8 @@ def program_energy(program: Program, config: RunConfig, *, calibrated: bool) -> 
         for step in program.steps
     )
     energy = config.system.power.energy(
-        flops=2 * program.macs,
+        half_flops=2 * (program.macs - program.float_macs),
+        float_flops=2 * program.float_macs,
         sram_bytes=busy * SRAM_BYTES_PER_CYCLE,
         exchange_bytes=program.exchanged_bytes,
     )

@@ -94,7 +94,8 @@ def fitted_constants(system: str) -> pd.DataFrame:
           for name, each in steps.supersteps.items()),
         *((f"energy of {name}", value, factor, factor * value, unit, len(scales.rows))
           for name, value, factor, unit in (
-              ("convolution units", energies.amp_pj_per_flop, scales.amp, "pJ/FLOP"),
+              ("float16 in conv units", energies.amp_half_pj_per_flop, scales.amp, "pJ/FLOP"),
+              ("float32 in conv units", energies.amp_float_pj_per_flop, scales.amp, "pJ/FLOP"),
               ("tile memory", energies.sram_pj_per_byte, scales.sram, "pJ/B"),
           )),
     ]  # fmt: skip

@@ -39,6 +39,7 @@ def lowered(name, *steps, kind="elementwise", codelet="", reads_lines=False):
         function="",
         steps=steps,
         macs=0,
+        float_macs=0,
         plan="",
         transform="",
         tiles=TILES,

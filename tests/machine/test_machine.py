@@ -211,18 +211,20 @@ def test_machines_that_are_partly_filled_count_whole(tmp_path: Path) -> None:
 
 def test_power_adds_up() -> None:
     power = machine.load(machine.PowerConstants, "gc2")
-    spent = power.energy(flops=1e12, sram_bytes=3e12, exchange_bytes=2e12)
-    assert spent.amp_j == pytest.approx(power.amp_pj_per_flop)
+    spent = power.energy(half_flops=1e12, float_flops=4e12, sram_bytes=3e12, exchange_bytes=2e12)
+    half, wide = power.amp_half_pj_per_flop, power.amp_float_pj_per_flop
+    assert spent.amp_j == pytest.approx(half + 4 * wide)
+    assert wide / half == pytest.approx((3.7 + 0.9) / (1.1 + 0.4), rel=0.02)
     assert spent.sram_j == pytest.approx(3 * power.sram_pj_per_byte)
     assert spent.exchange_j == pytest.approx(2 * power.exchange_pj_per_byte)
     assert spent.total_j == spent.amp_j + spent.sram_j + spent.exchange_j
     scaled = spent.scaled(amp=2, sram=3)
     assert scaled.total_j == pytest.approx(spent.total_j + spent.amp_j + 2 * spent.sram_j)
-    assert power.energy(flops=0, sram_bytes=0, exchange_bytes=0).total_j == 0
+    assert power.energy(half_flops=0, float_flops=0, sram_bytes=0, exchange_bytes=0).total_j == 0
     assert (
         spent.times(2)
         == spent + spent
-        == power.energy(flops=2e12, sram_bytes=6e12, exchange_bytes=4e12)
+        == power.energy(half_flops=2e12, float_flops=8e12, sram_bytes=6e12, exchange_bytes=4e12)
     )
 
 
@@ -352,7 +354,8 @@ def test_a_user_describes_a_machine_in_a_file(tmp_path: Path) -> None:
     assert (system.name, system.ipus, system.chip.clock_hz) == ("Fast cards", 8, 1_500_000_000)
     assert system.chip.tiles == machine.load_chip("GC200").tiles
     assert system.chip.constants["clock_hz"].source == str(path)
-    assert system.power.amp_pj_per_flop == machine.load_system("IPU-M2000").power.amp_pj_per_flop
+    power = machine.load_system("IPU-M2000").power
+    assert system.power.amp_half_pj_per_flop == power.amp_half_pj_per_flop
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ def step(op: str, **changes) -> Superstep:
 
 def operation(name: str, *steps: Superstep) -> LoweredOp:
     return LoweredOp(
-        name=name, kind="conv", function="", steps=steps, macs=1, plan="p", transform="", tiles=100,
-        grouping=8, temp_bytes=0,
+        name=name, kind="conv", function="", steps=steps, macs=1, float_macs=0, plan="p",
+        transform="", tiles=100, grouping=8, temp_bytes=0,
     )  # fmt: skip
 
 

@@ -27,7 +27,9 @@ def test_energy_is_that_of_operations_and_bytes():
     """A multiplication and an addition for each MAC; busy tiles load and store 8 bytes a cycle."""
     run = ipusim.simulate("braggnn", tier="specification", system="C2", replicas=1).result
     power = load_system("C2").power
-    assert run.energy.amp_j == pytest.approx(2 * run.program.macs * power.amp_pj_per_flop * 1e-12)
+    half = power.amp_half_pj_per_flop
+    assert run.program.float_macs == 0
+    assert run.energy.amp_j == pytest.approx(2 * run.program.macs * half * 1e-12)
     busy = sum(
         step.repeats * step.tiles * (step.compute_cycles + step.copy_cycles)
         for step in run.program.steps
@@ -41,6 +43,15 @@ def test_energy_is_that_of_operations_and_bytes():
     energy = program_energy(Program(tuple(thrice)), config, calibrated=False)
     assert energy.sram_j == pytest.approx(3 * run.energy.sram_j)
     assert energy.exchange_j == pytest.approx(3 * run.energy.exchange_j)
+
+
+def test_float32_costs_what_its_own_multiply_and_add_do():
+    how = {"tier": "specification", "system": "C2", "replicas": 1}
+    run = ipusim.simulate("braggnn", precision="32.32", **how).result
+    macs = run.program.macs
+    assert run.program.float_macs == macs == ipusim.simulate("braggnn", **how).result.program.macs
+    wide = load_system("C2").power.amp_float_pj_per_flop
+    assert run.energy.amp_j == pytest.approx(2 * macs * wide * 1e-12)
 
 
 def test_an_hour_has_3600_seconds():

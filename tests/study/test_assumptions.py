@@ -47,7 +47,7 @@ def test_fitted_constants_are_those_in_use():
     costs = [name for name in data.index if name.startswith(("host call", "each exchange"))]
     energies = [name for name in data.index if name.startswith("energy of")]
     assert {*costs, *energies} == set(data.index)
-    assert len(energies) == 2
+    assert len(energies) == 3
     report = ipusim.simulate(
         "resnet18", system="IPU-M2000", stack="sdk-2.4", framework="tensorflow"
     )
