@@ -6,11 +6,10 @@ work that a partly chosen split leaves to one tile.
 
 import numpy as np
 
-from ipusim.compiler.convolution.cost import slice_cycles
+from ipusim.compiler.convolution.cost import slice_cycles, tile_cycles
 from ipusim.compiler.convolution.record import NOTHING
 from ipusim.compiler.convolution.reduction import reduction_floor
-from ipusim.compiler.convolution.tile_cycles import tile_cycles_floor
-from ipusim.compiler.vertices.conv import ERA_1_0
+from ipusim.compiler.vertices.conv import ERA_1_0, SLIC, VMAC, WORKERS
 from ipusim.kernel_cache import njit
 
 
@@ -27,6 +26,32 @@ def serial_floor(problem: np.void, work: np.void) -> int:
         return floor
     # Weights are sliced, and outputs are written or inputs are sliced too.
     return floor + 2 * serial * slice_cycles(problem, NOTHING, problem.in_bytes, serial)
+
+
+@njit(cache=True, inline="always")
+def tile_cycles_floor(problem: np.void, vertex: np.void, work: np.void) -> int:
+    """Cycles that no tile with at least the part's positions can beat, however they form rows.
+
+    One long row is the cheapest form.  More positions can be faster than fewer only up to the
+    run length at which a worker enters its fast loop: below that a single position is the floor.
+    """
+    part, totals = work.part, work.totals
+    positions = part.positions
+    part.rows, part.batch = 1, problem.batch
+    part.row_length = -(-positions // totals.steps)
+    if totals.one_by_one:
+        if part.row_length < 3 * WORKERS:
+            part.row_length = 1
+    elif vertex.method == SLIC:
+        if part.row_length < 6 * WORKERS:
+            part.row_length = 1
+    elif vertex.method == VMAC:
+        # Shares that differ between workers are never cheaper than the equal part of them.
+        part.positions = max(1, positions // WORKERS * WORKERS)
+        part.batch = min(problem.batch, part.positions)
+    cycles = tile_cycles(problem, vertex, work)
+    part.positions = positions
+    return cycles
 
 
 @njit(cache=True, inline="always")

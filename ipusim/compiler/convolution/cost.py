@@ -11,8 +11,14 @@ poplibs ``lib/poplin/ConvModel.cpp`` (addEstimates and what it calls), tags 2.0.
 import numpy as np
 
 from ipusim.compiler.convolution.reduction import cast_cycles, fill_reduction
-from ipusim.compiler.convolution.tile_cycles import tile_cycles
-from ipusim.compiler.vertices.conv import ERA_1_0, ERA_2_0, ERA_2_4, SLIC
+from ipusim.compiler.vertices.amp import amp_1x1_cycles, amp_nx1_cycles
+from ipusim.compiler.vertices.conv import AMP, ERA_1_0, ERA_2_0, ERA_2_4, HMAC, SLIC, VMAC
+from ipusim.compiler.vertices.mac import (
+    hmac_cycles,
+    outer_product_cycles,
+    slic_cycles,
+    vmac_cycles,
+)
 from ipusim.kernel_cache import njit
 
 
@@ -112,6 +118,28 @@ def fill_part(problem: np.void, vertex: np.void, work: np.void) -> None:
     part.own_positions, part.slic_positions, part.columns = own_positions, slic_positions, columns
     part.weight_users, part.depth = users, depth
     part.tiles_used = split.group * split.out_chans * depth * users
+
+
+@njit(cache=True)
+def tile_cycles(problem: np.void, vertex: np.void, work: np.void) -> int:
+    """Compute cycles of a tile that gets `work.part`, -1 where the vertex cannot do the work."""
+    part, method = work.part, vertex.method
+    if method == AMP:
+        if work.totals.one_by_one and part.kernel_elements == 1:
+            return amp_1x1_cycles(vertex, part)
+        return amp_nx1_cycles(vertex, part)
+    if method == HMAC:
+        return hmac_cycles(vertex, part)
+    kernel_last = problem.dims[2].kernel
+    if method == VMAC:
+        return vmac_cycles(vertex, part, kernel_last) if part.out_grains == 1 else -1
+    if part.in_grains != 1:
+        return -1
+    if method == SLIC:
+        return slic_cycles(vertex, part, kernel_last) if part.out_grains == 1 else -1
+    if part.rows != 1 or part.kernel_elements != 1:
+        return -1
+    return outer_product_cycles(vertex, part)
 
 
 @njit(cache=True)

@@ -104,7 +104,7 @@ def _joint(
             continue
         problems = base.copy()
         problems["field_grain"] = vertices["in_chans_per_group"][0]
-        if kernel(JOINT_SEARCH, problems, vertices, NO_ENDS, works)[0] == 0:
+        if kernel(JOINT_SEARCH, problems, vertices, NO_ENDS, works):
             winner = problems, vertices
     if winner is None:
         return None

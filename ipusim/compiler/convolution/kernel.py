@@ -22,33 +22,32 @@ NO_ENDS = np.zeros(0, np.int64)
 @njit(cache=True)
 def kernel(
     task: int, problems: np.ndarray, vertices: np.ndarray, ends: np.ndarray, works: np.ndarray
-) -> tuple[int, int]:
-    """Return which problem and which vertex are the best, -1 where nothing is within the limit.
+) -> bool:
+    """Return whether a partition within the limit was found; the first of `works` holds the best.
 
     To `EXECUTE` is to fill totals, part and cost of the partition at hand, of the first of each. A
     `JOINT_SEARCH` finds one partition for the three passes of a layer. A `SEARCH` looks at all
-    problems; `ends` says where the vertices of each end, and of `works` the first entry counts,
-    whose limit and mode are given, and whose best is kept. Coarse rounds only find a cost to beat
-    before the exact search: without serial parts first, as these seldom pay unless the memory bound
-    asks for them.
+    problems, and keeps which of them and which vertex are the best; `ends` says where the vertices
+    of each end, and of `works` the first entry counts, whose limit and mode are given. Coarse
+    rounds only find a cost to beat before the exact search: without serial parts first, as these
+    seldom pay unless the memory bound asks for them.
     """
-    work, best, winner = works[0], -1, -1
+    work, found = works[0], False
     if task == EXECUTE:
         fill_grains(problems[0], vertices[0], work)
         fill_copies(problems[0], vertices[0], work)
-        conv_cost(problems[0], vertices[0], work)
-        return 0, 0
+        return conv_cost(problems[0], vertices[0], work)
     if task == JOINT_SEARCH:
-        return (0, 0) if joint_search(problems, vertices, works) else (-1, -1)
+        return joint_search(problems, vertices, works)
     for serial_splits in (False, True):
         for coarse in (True, False):
-            if coarse and (best >= 0 or not work.pruned):
+            if coarse and (found or not work.pruned):
                 continue
             begin = 0
             for at in range(len(problems)):
                 end = begin + 1 if coarse else ends[at]
                 for which in range(begin, end):
                     if search_vertex(problems[at], vertices[which], work, serial_splits, coarse):
-                        best, winner = at, which
+                        work.best_problem, work.best_vertex, found = at, which, True
                 begin = ends[at]
-    return best, winner
+    return found

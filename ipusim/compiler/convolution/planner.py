@@ -210,5 +210,6 @@ def _best(candidates: Candidates, limit: int, minimise_memory: bool, pruned: boo
     """Search all candidates with one shared best cost; None if nothing is within `limit`."""
     work = empty_works(1, limit)
     work["minimise_memory"], work["pruned"] = minimise_memory, pruned
-    at, vertex = kernel(SEARCH, *candidates, work)
-    return None if at < 0 else (at, vertex, work)
+    if not kernel(SEARCH, *candidates, work):
+        return None
+    return int(work["best_problem"][0]), int(work["best_vertex"][0]), work

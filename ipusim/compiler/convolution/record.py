@@ -56,7 +56,8 @@ COST = integers(
     "temp_bytes partial_bytes input_bytes weight_bytes stages one_by_one outputs",
 )
 WORK = integers(
-    "temp_limit minimise_memory pruned best_cycles best_bytes evaluations",
+    "temp_limit minimise_memory pruned",
+    "best_cycles best_bytes best_problem best_vertex evaluations",
     ("best", SPLIT),
     ("split", SPLIT),
     ("part", PART),

@@ -13,13 +13,12 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from ipusim import files, kernel_cache
 from ipusim.compiler.convolution import search as cs
-from ipusim.compiler.convolution.bounds import bytes_floor, cycles_floor
-from ipusim.compiler.convolution.cost import conv_cost, fill_part
+from ipusim.compiler.convolution.bounds import bytes_floor, cycles_floor, tile_cycles_floor
+from ipusim.compiler.convolution.cost import conv_cost, fill_part, tile_cycles
 from ipusim.compiler.convolution.params import ConvParams, ConvPass
 from ipusim.compiler.convolution.planner import PlannerRules, forget_plans, plan
 from ipusim.compiler.convolution.record import empty_works
 from ipusim.compiler.convolution.rules import PlannerChip
-from ipusim.compiler.convolution.tile_cycles import tile_cycles, tile_cycles_floor
 from ipusim.compiler.convolution.totals import fill_copies, fill_grains
 from ipusim.compiler.convolution.transforms import transformed_problems
 from ipusim.compiler.convolution.vertex_types import vertex_types
