@@ -89,45 +89,28 @@ def _parse(path: Path, name: str, remedy: str) -> dict[str, Any]:
         ) from error
 
 
-def sourced_values(
-    table: Mapping[str, Any], name: str, file: str, kinds: Mapping[str, type]
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return values and sources of a table whose properties (with their types) each have both.
-
-    A DataError says which is missing, has no source, or is of another type.
-    """
-    values: dict[str, Any] = {}
-    sources: dict[str, str] = {}
-    for key, kind in kinds.items():
-        entry = table.get(key)
-        if not isinstance(entry, dict) or not entry.get("source") or "value" not in entry:
-            raise DataError(
-                f"The key {key!r} of {name!r} in {file} must have a value and a source: restore it."
-            )
-        value = entry["value"]
-        if type(value) is not kind:
-            raise DataError(
-                f"The key {key!r} of {name!r} in {file} has the value {value!r}: "
-                f"use a value of type {kind.__name__}."
-            )
-        values[key], sources[key] = value, entry["source"]
-    return values, sources
-
-
 def load_profile(profile: type[Any], noun: str, name: str, file: str) -> Any:
     """Return a profile of a file by its name or an alias, whatever its case, spaces and hyphens.
 
     The fields of the dataclass but name, title and sources are its properties, lists as tuples. A
-    refusal of the name calls it a `noun`.
+    refusal of the name calls it a `noun`; a DataError says which property has no value, no source,
+    or a value of another type.
     """
     tables = {key: table for key, table in read_tables(file).items() if isinstance(table, dict)}
     aliases = {alias: key for key, table in tables.items() for alias in table.get("aliases", [])}
     valid = resolve_name(noun, name, tables, aliases)
-    values, sources = sourced_values(tables[valid], valid, file, property_kinds(profile))
-    values = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
-    }
-    heading = {"name": valid, "title": str(tables[valid].get("title", valid)), "sources": sources}
+    table, values, sources = tables[valid], {}, {}
+    for key, kind in property_kinds(profile).items():
+        entry, where = table.get(key), f"The key {key!r} of {valid!r} in {file}"
+        if not isinstance(entry, dict) or not entry.get("source") or "value" not in entry:
+            raise DataError(f"{where} must have a value and a source: restore it.")
+        value, sources[key] = entry["value"], entry["source"]
+        if type(value) is not kind:
+            raise DataError(
+                f"{where} has the value {value!r}: use a value of type {kind.__name__}."
+            )
+        values[key] = tuple(value) if kind is list else value
+    heading = {"name": valid, "title": str(table.get("title", valid)), "sources": sources}
     own = {one.name: heading[one.name] for one in fields(profile) if one.name in heading}
     return profile(**own, **values)
 

@@ -17,7 +17,7 @@ from ipusim.workload.graph import Graph
 from ipusim.workload.model import Model
 from ipusim.workload.optimizers import state_bytes
 from ipusim.workload.serialization import SerialProduct, serialise
-from ipusim.workload.training import training_graphs
+from ipusim.workload.training import Graphs, training_graphs
 
 REMEMBERED = 128
 """Graphs, programs and cuts that a process remembers: the published runs of a mode have fewer."""
@@ -57,15 +57,6 @@ class CompileJob:
     partials: str
     available_memory_proportion: float
     host_dtype: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Graphs:
-    """A micro-batch of a run, and in training its weight update and bytes of each gradient."""
-
-    micro_batch: Graph
-    update: Graph | None = None
-    gradient_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -150,11 +141,7 @@ def graphs(job: GraphJob) -> Graphs:
         batch_norm_span=job.batch_norm_span,
         shards=job.shards,
     )
-    return Graphs(
-        micro_batch=serialise(trained.micro_batch, job.serial_products),
-        update=trained.update,
-        gradient_bytes=trained.gradient_bytes,
-    )
+    return replace(trained, micro_batch=serialise(trained.micro_batch, job.serial_products))
 
 
 def compile_run(model: Model, config: RunConfig) -> Compiled:

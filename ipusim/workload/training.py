@@ -6,8 +6,8 @@ operators are computed a second time in the backward pass instead of keeping the
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import isqrt
 
@@ -28,18 +28,18 @@ _PLANNED = Conv | MatMul | Recurrent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingGraphs:
-    """What a replica runs in one training step.
+class Graphs:
+    """What a replica runs in one step; inference is a micro-batch alone.
 
-    `micro_batch` is forward, recomputation, backward and accumulation of one; ``kept`` names the
-    gradients where nothing is accumulated. `update` is the optimiser, which reads gradients (role
-    "state") and writes parameters and its own state. `gradient_bytes` are what replicas add up of
-    each parameter, so without streamed rows.
+    In training `micro_batch` is forward, recomputation, backward and accumulation of one; ``kept``
+    names the gradients where nothing is accumulated. `update` is the optimiser, which reads
+    gradients (role "state") and writes parameters and its own state. `gradient_bytes` are what
+    replicas add up of each parameter, so without streamed rows.
     """
 
     micro_batch: Graph
-    update: Graph
-    gradient_bytes: dict[str, int]
+    update: Graph | None = None
+    gradient_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
 def training_graphs(
@@ -51,7 +51,7 @@ def training_graphs(
     recompute: str | Sequence[str] = "none",
     batch_norm_span: int = 1,
     shards: int = 1,
-) -> TrainingGraphs:
+) -> Graphs:
     """Derive what a training step runs from a forward graph of one micro-batch.
 
     The loss, one of `LOSSES`, is applied to every output that a parameter influences (so not to
@@ -76,7 +76,7 @@ def training_graphs(
         (ops, tensors), kept = _accumulate(ops, tensors, gradients), ()
     micro_batch = replace(forward, tensors=tensors, ops=tuple(ops), kept=kept).validate()
     shapes = {name: tensors[gradient] for name, gradient in gradients.items()}
-    return TrainingGraphs(
+    return Graphs(
         micro_batch=micro_batch,
         update=update_graph(graph, shapes, optimizer, shards=shards),
         gradient_bytes={

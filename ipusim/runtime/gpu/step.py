@@ -134,23 +134,16 @@ def exposed_all_reduce_s(
     return one + max(0.0, (buckets - 1) * one - backward_s)
 
 
-def _boards(name: str) -> tuple[Gpu, GpuNode | None]:
-    """Return the board that a name stands for, and the machine if it names one."""
-    nodes = {*names(GpuNode), *table_aliases(GpuNode.FILE)}
-    if normalise_name(name) in map(normalise_name, nodes):
+def _boards(name: str) -> tuple[Gpu, int, str]:
+    """Return the board that a name stands for, how many there may be, and where."""
+    if normalise_name(name) in map(normalise_name, (*names(GpuNode), *table_aliases(GpuNode.FILE))):
         node = load(GpuNode, name)
-        return node.gpu, node
+        return node.gpu, node.gpus, node.name
     try:
-        return load(Gpu, name), None
+        board = load(Gpu, name)
     except UnknownNameError as error:
         raise unknown_name("GPU", name, (*names(Gpu), *names(GpuNode))) from error
-
-
-def _check_gpus(gpus: object, gpu: Gpu, node: GpuNode | None) -> int:
-    most, where = (node.gpus, node.name) if node else (gpu.max_gpus, f"one machine with {gpu.name}")
-    if isinstance(gpus, bool) or not isinstance(gpus, int) or not 1 <= gpus <= most:
-        raise ConfigError(f"gpus = {gpus!r} must be a whole number from 1 to {most} on {where}.")
-    return gpus
+    return board, board.max_gpus, f"one machine with {board.name}"
 
 
 @lru_cache(maxsize=512)
@@ -217,8 +210,9 @@ def simulate_gpu(
     modelled.
     """
     network = load_model(model, **opened)
-    board, node = _boards(gpu)
-    boards = _check_gpus(gpus, board, node)
+    board, most, where = _boards(gpu)
+    if isinstance(gpus, bool) or not isinstance(gpus, int) or not 1 <= gpus <= most:
+        raise ConfigError(f"gpus = {gpus!r} must be a whole number from 1 to {most} on {where}.")
     size = check_micro_batch(batch)
     if precision not in GPU_PRECISIONS:
         raise ConfigError(
@@ -236,7 +230,7 @@ def simulate_gpu(
     if mode == "training":
         reduced = exposed_all_reduce_s(
             GRADIENT_BYTES * parameters,
-            boards,
+            gpus,
             board,
             backward_s=device.backward_s,
             overlapped=stack.overlaps_all_reduce,
@@ -247,7 +241,7 @@ def simulate_gpu(
         stack=stack.name,
         mode=mode,
         precision=precision,
-        gpus=boards,
+        gpus=gpus,
         batch=size,
         step_s=device.total_s + added + reduced,
         compute_s=device.compute_s,
@@ -255,6 +249,6 @@ def simulate_gpu(
         launch_s=device.gaps_s + added,
         all_reduce_s=reduced,
         host_ops=device.host_ops,
-        tdp_w=boards * board.tdp_w,
+        tdp_w=gpus * board.tdp_w,
         note="" if board.compared == "yes" else UNCOMPARED.format(board.name),
     )

@@ -76,7 +76,8 @@ def _with_preload(
 ) -> memory.Memory:
     """Add the moment at which what the chip's next phase needs has been loaded."""
     following = number + plan.chips
-    loaded = plan.loaded_bytes(following) if plan.adjoining and not plan.config.io_tiles else 0
+    ahead = plan.adjoining and not plan.config.io_tiles
+    loaded = plan.moved_bytes("loads", following) if ahead else 0
     if not loaded:
         return measured
     beside = max(0, kept_bytes + loaded - _done_bytes(plan, number))

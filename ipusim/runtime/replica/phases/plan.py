@@ -103,32 +103,25 @@ class PhasePlan:
         """Whether optimiser state lies in Streaming Memory."""
         return self.update is not None and self.config.optimizer_state == "off_chip"
 
-    def loaded_bytes(self, number: int, kind: str | None = None) -> int:
-        """Return the bytes that a phase needs loaded, of all kinds or of one."""
+    def moved_bytes(self, way: str, number: int, kind: str | None = None) -> int:
+        """Return the bytes that a phase "loads" or "stores", of all kinds or of one."""
         return sum(
             stream.bytes
             for stream in self.streams
-            if number in stream.loads and kind in (None, stream.tensor.kind)
-        )
-
-    def stored_bytes(self, number: int, kind: str | None = None) -> int:
-        """Return the bytes that a phase stores, of all kinds or of one."""
-        return sum(
-            stream.bytes
-            for stream in self.streams
-            if number in stream.stores and kind in (None, stream.tensor.kind)
+            if number in getattr(stream, way) and kind in (None, stream.tensor.kind)
         )
 
     def check(self) -> PhasePlan:
         """Return the plan if tiles for transfers and Streaming Memory hold what they must."""
         config, system = self.config, self.config.system
-        fullest = max(range(self.count), key=self.loaded_bytes)
-        loaded = self.loaded_bytes(fullest)
+        loads = [self.moved_bytes("loads", number) for number in range(self.count)]
+        loaded = max(loads)
         room = config.io_tiles * system.chip.bytes_per_tile
         if config.io_tiles and loaded > room:
             raise ConfigError(
                 f"The {config.io_tiles} I/O tiles hold {room:,} B, but {loaded:,} B are loaded for "
-                f"phase {fullest}: give more io_tiles or more phases, or turn overlap_io off."
+                f"phase {loads.index(loaded)}: give more io_tiles or more phases, or turn "
+                "overlap_io off."
             )
         lying = sum(stream.bytes for stream in self.streams if stream.loads)
         if self.state_off_chip:

@@ -152,8 +152,10 @@ def _contributions(plan: PhasePlan) -> list[Contribution]:
     loading = "load" if plan.config.load_schedule == "preload" else "blocking"
     for kind in STREAMED:
         part = f"streamed {kind}"
-        loads = [plan.loaded_bytes(number, kind) for number in numbers]
-        stores = [plan.stored_bytes(number, kind) for number in numbers]
+        loads, stores = (
+            [plan.moved_bytes(way, number, kind) for number in numbers]
+            for way in ("loads", "stores")
+        )
         result.append((part, loading, [_streaming_s(plan, size) for size in loads]))
         result.append((part, "store", [_streaming_s(plan, size) for size in stores]))
         if plan.config.io_tiles:
@@ -257,7 +259,9 @@ def _stages(plan: PhasePlan) -> tuple[Stage, ...]:
                 backward_s=backward[phase].seconds,
                 in_flight=plan.micro_batches,
                 memory=max((memories[one] for one in own), key=lambda used: used.peak_tile_bytes),
-                streamed_bytes=sum(plan.loaded_bytes(one) + plan.stored_bytes(one) for one in own),
+                streamed_bytes=sum(
+                    plan.moved_bytes(way, one) for one in own for way in ("loads", "stores")
+                ),
             )
         )
     return tuple(result)
