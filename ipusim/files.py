@@ -68,10 +68,7 @@ def notebooks_dir() -> Path:
 
 
 def read_tables(file: str, *, remedy: str = "restore it") -> dict[str, Any]:
-    """Return the parsed content of one TOML file below the data folder, read once per process.
-
-    A DataError where it cannot be read or is not valid TOML ends in `remedy`.
-    """
+    """Return one TOML file below the data folder, read once; its errors end in `remedy`."""
     return _parse(data_dir() / file, file, remedy)
 
 

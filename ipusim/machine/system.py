@@ -102,10 +102,7 @@ class System:
         return -(-self.ipus // self.ipus_per_machine)
 
     def host_bytes_per_s(self, active_ipus: int) -> float:
-        """Return the bytes per second and direction that each of `active_ipus` chips gets at once.
-
-        The chips are taken to be spread over as few machines as hold them.
-        """
+        """Return bytes per second and direction of each chip, on as few machines as hold them."""
         if not 1 <= active_ipus <= self.ipus:
             raise ConfigError(
                 f"{active_ipus} IPUs were asked for on {self.name}: use 1 to {self.ipus}."

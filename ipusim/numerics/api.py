@@ -164,10 +164,7 @@ def _prepare(
     weights: Mapping[str, np.ndarray] | None,
     seed: int,
 ) -> tuple[Program, dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return the program for these inputs, the inputs by name, and all weights.
-
-    These are the given ones or, for a definition of the zoo, random ones.
-    """
+    """Return the program, the inputs by name, and all weights: given ones, or random of the zoo."""
     first = inputs if not isinstance(inputs, Mapping) else next(iter(inputs.values()), None)
     shape = np.shape(first) if first is not None else ()
     if shape and not shape[0]:

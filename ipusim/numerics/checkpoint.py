@@ -38,10 +38,7 @@ def save_checkpoint(path: Path, state: AdamState, configuration: Mapping[str, ob
 
 
 def load_checkpoint(path: Path, configuration: Mapping[str, object]) -> AdamState | None:
-    """Read a checkpoint of the same configuration; None if there is no file.
-
-    One that is damaged or belongs to another configuration stays as it is.
-    """
+    """Read a checkpoint of the same configuration, None if there is none; any other stays."""
     if not path.exists():
         return None
     try:

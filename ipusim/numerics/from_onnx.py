@@ -50,10 +50,7 @@ def _array(tensor: onnx.TensorProto, contents: OnnxContents) -> np.ndarray:
 
 
 def program_of_contents(contents: OnnxContents, values: dict[str, np.ndarray]) -> Program:
-    """Build the program of a file that was read before, with the values that are known.
-
-    Those of missing initializers become parameters that must be given.
-    """
+    """Build the program of a file that was read; weights without values become parameters."""
     known = {name: single(array) for name, array in values.items()}
     missing = {name: stored.shape for name, stored in contents.initializers.items()}
     nodes: list[Node] = []

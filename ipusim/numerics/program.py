@@ -47,10 +47,7 @@ class Program:
     may_draw: bool = False
 
     def check_inputs(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the inputs as arrays of the types that numerics computes with.
-
-        `WorkloadError` if one is missing, unknown, of another shape, or holds NaN or infinity.
-        """
+        """Return the inputs, checked, as arrays of the types that numerics computes with."""
         for name in inputs:
             if name not in self.inputs:
                 raise WorkloadError(
@@ -84,10 +81,7 @@ class Program:
         return checked
 
     def check_weights(self, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return all weights and constants, those given taking the place of known ones.
-
-        `WorkloadError` if a name is unknown, a shape differs or a parameter is missing.
-        """
+        """Return all weights and constants, checked, those given taking the place of known ones."""
         shapes = {name: array.shape for name, array in self.values.items()}
         shapes.update(self.parameters)
         merged = dict(self.values)

@@ -225,9 +225,6 @@ def interval_classes(
 
 
 def interval80(family: str, mode: str, chip: str) -> Interval | None:
-    """Return the factors on a predicted time between which 80 % of measurements are expected.
-
-    None for a class that has no rows to be fitted on.
-    """
+    """Return factors on a time between which 80 % of measurements are expected, if known."""
     kinds, intervals = interval_classes(family, mode, chip), calibration().intervals
     return next((intervals[kind] for kind in kinds if kind in intervals), None)

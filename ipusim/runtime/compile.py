@@ -46,10 +46,7 @@ class GraphJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileJob:
-    """What the programs of a run depend on: the key of every cache.
-
-    The chip is without the tiles that only transfer.
-    """
+    """What programs depend on, the key of every cache; the chip is without transfer tiles."""
 
     graphs: GraphJob
     chip: Chip

@@ -64,11 +64,7 @@ class StepResult:
 def run_step(
     model: Model, config: RunConfig, *, tier: str, costs: FittedCosts | None = None
 ) -> StepResult:
-    """Simulate one step.
-
-    The tier "calibrated" adds the fitted constants of data/calibration.toml, or the `costs` given,
-    "specification" nothing.
-    """
+    """Simulate one step: if calibrated, with the fitted constants or with the `costs` given."""
     tier = resolve_name("tier", tier, TIERS)
     if tier == "specification" and costs is not None:
         raise ConfigError(

@@ -143,9 +143,6 @@ def _row_bytes(compiled: Compiled) -> int:
 
 
 def _off_chip_s(state_bytes: int, config: RunConfig) -> float:
-    """Seconds to read and write state in the Streaming Memory of the machines.
-
-    Every chip of a replica moves its own share at the rate of its link to the machine's memory.
-    """
+    """Seconds to read and write state in Streaming Memory, by each chip its share of it."""
     share = state_bytes / config.ipus_per_replica
     return 2 * share / config.system.buffer_link_bytes_per_s_per_ipu

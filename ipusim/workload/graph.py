@@ -126,11 +126,7 @@ class Graph:
         return {name: tuple(ops) for name, ops in readers.items()}
 
     def validate(self) -> Graph:
-        """Check names, order and shapes; return the graph itself.
-
-        `WorkloadError` says if a tensor is unknown, written twice, read before it is written, or if
-        a convolution or matrix product disagrees with the shapes of its tensors.
-        """
+        """Check names, order and shapes (`WorkloadError`); return the graph itself."""
         kept = ("parameter", "constant", "state")
         stored = {t.name for t in self.tensors.values() if t.role in kept}
         available = stored | set(self.inputs)

@@ -19,10 +19,7 @@ Forward = Callable[[Node, Arrays, Arithmetic], list[np.ndarray]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """An operator after its forward pass, with the gradients of its outputs.
-
-    ``wanted`` says which inputs need a gradient.
-    """
+    """An operator after its forward pass, the gradients of its outputs, which inputs need one."""
 
     node: Node
     inputs: Arrays

@@ -166,10 +166,7 @@ class _Counter:
                     yield Kernel(op=op.name, phase=phase, bytes=moved, m=m, n=n, k=k)
 
     def joined(self, op: Op) -> int:
-        """Return the elements that an elementwise operator need not read when it is fused.
-
-        It joins an elementwise operator or normalisation whose result nobody else reads.
-        """
+        """Return the elements that need not be read where it is fused with what comes before."""
         if not self.fused:
             return 0
         for name in self.computed(op):

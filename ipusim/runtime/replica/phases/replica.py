@@ -60,10 +60,7 @@ def phased_seconds(
 def parts_s(
     contributions: Iterable[Contribution], phases: int, *, overlapped: bool
 ) -> dict[str, float]:
-    """Return how much longer each part makes the whole, in the order given.
-
-    The contributions of one part stand in a row.
-    """
+    """Return how much longer each part makes the whole, the contributions of one in a row."""
     columns = {name: [0.0] * phases for name in COLUMNS}
     result: dict[str, float] = {}
     reached = 0.0

@@ -85,10 +85,7 @@ class Held:
 def transfers(
     made: int | None, used: Collection[int], changed: Collection[int] = ()
 ) -> tuple[frozenset[int], frozenset[int]]:
-    """Return the phases that load a tensor and those that store it.
-
-    What no phase made lies in Streaming Memory from the start.
-    """
+    """Return the phases that load a tensor, off the chip if none made it, and that store it."""
     live = set() if made is None else {made}
     stores = set(live)
     loads: set[int] = set()
