@@ -23,18 +23,6 @@ from typing import Any
 
 from ipusim.files import data_dir, replace_file
 
-__all__ = [
-    "KERNEL_SOURCES",
-    "PREDICTING_SOURCES",
-    "Kernel",
-    "cache_folder",
-    "njit",
-    "read_kept",
-    "source_digest",
-    "state_digest",
-    "write_kept",
-]
-
 KERNEL_SOURCES = (
     "compiler/convolution",
     "compiler/vertices",

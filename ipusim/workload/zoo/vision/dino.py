@@ -7,7 +7,7 @@ so they are listed layer by layer. The average itself is taken once per weight u
 it out of the loop over micro-batches) and left out here.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.transformer import Shape, activate, first_tokens, pre_norm_layer
@@ -25,13 +25,12 @@ LAYERS = 12
 SHAPE = Shape(hidden=768, heads=12, dropout=False, activation=ACTIVATION)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pass:
-    """One pass through student or teacher: its name, its crops, and the sizes of its layers."""
-
-    name: str
-    size: int
-    shape: Shape
+PASSES = {
+    "student": (GLOBAL_CROPS, GLOBAL_SIZE),
+    "student_local": (LOCAL_CROPS, LOCAL_SIZE),
+    "teacher": (GLOBAL_CROPS, GLOBAL_SIZE),
+}
+"""Passes through student and teacher: crops of an image, and their size."""
 
 
 @network(family="dino", source=SOURCE, loss="identity", parameters=108_937_216, macs=96_047_057_664)
@@ -43,20 +42,19 @@ def dino_vit_base_16(g: GraphBuilder, batch: int) -> tuple[str, str]:
         GLOBAL_SIZE: g.input("global_crops", (batch * GLOBAL_CROPS, 3, GLOBAL_SIZE, GLOBAL_SIZE)),
         LOCAL_SIZE: g.input("local_crops", (batch * LOCAL_CROPS, 3, LOCAL_SIZE, LOCAL_SIZE)),
     }
-    passes = [
-        _pass("student", batch * GLOBAL_CROPS, GLOBAL_SIZE),
-        _pass("student_local", batch * LOCAL_CROPS, LOCAL_SIZE),
-        _pass("teacher", batch * GLOBAL_CROPS, GLOBAL_SIZE),
-    ]
-    states = [_tokens(g, crops[each.size], each) for each in passes]
+    shapes = {
+        name: replace(SHAPE, stochastic_depth=name != "teacher").on(batch * count, _positions(size))
+        for name, (count, size) in PASSES.items()
+    }
+    states = {
+        name: _tokens(g, name, crops[PASSES[name][1]], shape) for name, shape in shapes.items()
+    }
     for layer in range(LAYERS):
-        states = [
-            pre_norm_layer(g, f"{each.name}.blocks.{layer}", x, each.shape)
-            for each, x in zip(passes, states, strict=True)
-        ]
+        for name, shape in shapes.items():
+            states[name] = pre_norm_layer(g, f"{name}.blocks.{layer}", states[name], shape)
     features = [
-        first_tokens(g, f"{each.name}.head", g.layer_norm(f"{each.name}.norm", x), each.shape.batch)
-        for each, x in zip(passes, states, strict=True)
+        first_tokens(g, f"{name}.head", g.layer_norm(f"{name}.norm", states[name]), shape.batch)
+        for name, shape in shapes.items()
     ]
     student = g.concat("student.views", features[0], features[1], axis=0)
     student = _bottleneck(g, "student.head", student)
@@ -66,18 +64,16 @@ def dino_vit_base_16(g: GraphBuilder, batch: int) -> tuple[str, str]:
     return _loss(g, student, teacher, batch), g.reduce("center", "mean", teacher, axis=0)
 
 
-def _pass(name: str, crops: int, size: int) -> _Pass:
-    shape = replace(SHAPE, stochastic_depth=name != "teacher")
-    shape = shape.on(crops, (size // PATCH) ** 2 + 1)
-    return _Pass(name=name, size=size, shape=shape)
+def _positions(size: int) -> int:
+    """Return the tokens of a square image: its patches and the class token."""
+    return (size // PATCH) ** 2 + 1
 
 
-def _tokens(g: GraphBuilder, crops: str, each: _Pass) -> str:
+def _tokens(g: GraphBuilder, name: str, crops: str, shape: Shape) -> str:
     """Add the patches of the crops, the class token and the positions, as rows."""
-    name, shape = each.name, each.shape
     x = embed_patches(g, f"{name}.patch_embed", crops, shape.hidden, PATCH)
     x = put_first(g, f"{name}.cls_token", x)
-    learnt = _pass(name, 1, GLOBAL_SIZE).shape.tokens
+    learnt = _positions(GLOBAL_SIZE)
     places = g.parameter(f"{name}.pos_embed", (1, learnt, shape.hidden))
     if shape.tokens != learnt:
         # Bicubic resampling of the learnt square of positions is a product with fixed weights.

@@ -7,6 +7,7 @@ an operator of its own (RemapCE), and training drops whole halves of layers.
 """
 
 from dataclasses import dataclass, replace
+from math import isqrt
 
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.transformer import Shape, drop_path, feed_forward, merge_heads
@@ -43,38 +44,6 @@ class Config:
         return -(-tokens // ALIGNED) * ALIGNED if self.as_run else tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stage:
-    """A stage: tokens lie on a square of `side` tokens, each of `hidden` features."""
-
-    config: Config
-    batch: int
-    side: int
-    hidden: int
-    heads: int
-
-    @property
-    def rows(self) -> int:
-        return self.batch * self.side * self.side
-
-    @property
-    def windows(self) -> int:
-        """Windows of one image."""
-        return (self.side // WINDOW) ** 2
-
-    @property
-    def shape(self) -> Shape:
-        return Shape(
-            batch=self.batch,
-            tokens=self.side * self.side,
-            hidden=self.hidden,
-            heads=self.heads,
-            feed_forward=4 * self.hidden,
-            dropout=False,
-            stochastic_depth=self.config.as_run,
-        )
-
-
 def build(g: GraphBuilder, batch: int, config: Config) -> str:
     """From an image (N, 3, 224, 224) to class scores (N, 1000)."""
     side, hidden = IMAGE // PATCH, config.embed
@@ -87,18 +56,20 @@ def build(g: GraphBuilder, batch: int, config: Config) -> str:
         if number:
             x = _merge_patches(g, f"merge.{number}", x, batch, side)
             side, hidden = side // 2, 2 * hidden
-        stage = _Stage(config=config, batch=batch, side=side, hidden=hidden, heads=heads)
+        shape = Shape(hidden=hidden, heads=heads, dropout=False, stochastic_depth=config.as_run).on(
+            batch, side * side
+        )
         for position in range(depth):
             shifted = position % 2 == 1 and side > WINDOW
-            x = _layer(g, f"blocks.{layer}", x, stage, shifted=shifted)
+            x = _layer(g, f"blocks.{layer}", x, config, shape, shifted=shifted)
             layer += 1
     x = g.reshape("norm.items", g.layer_norm("norm", x), (batch, side * side, hidden))
     x = g.reduce("pool", "mean", x, axis=1)
     return g.linear("head", x, CLASSES)
 
 
-def _spread(g: GraphBuilder, name: str, x: str, stage: _Stage) -> str:
-    return g.copy(name, x) if stage.config.as_run else x
+def _spread(g: GraphBuilder, name: str, x: str, config: Config) -> str:
+    return g.copy(name, x) if config.as_run else x
 
 
 def _merge_patches(g: GraphBuilder, prefix: str, x: str, batch: int, side: int) -> str:
@@ -112,35 +83,39 @@ def _merge_patches(g: GraphBuilder, prefix: str, x: str, batch: int, side: int) 
     return g.linear(f"{prefix}.reduction", y, 2 * hidden, bias=False)
 
 
-def _layer(g: GraphBuilder, prefix: str, x: str, stage: _Stage, *, shifted: bool) -> str:
+def _layer(
+    g: GraphBuilder, prefix: str, x: str, config: Config, shape: Shape, *, shifted: bool
+) -> str:
     """Add a layer: attention within windows, then two dense layers, both with a residual."""
-    shape = stage.shape
-    x = _spread(g, f"{prefix}.spread", x, stage)
+    x = _spread(g, f"{prefix}.spread", x, config)
     y = g.layer_norm(f"{prefix}.attention.norm", x)
     if shifted:
         y = g.roll(f"{prefix}.shift", y)
-    y = _window_attention(g, f"{prefix}.attention", y, stage, shifted=shifted)
+    y = _window_attention(g, f"{prefix}.attention", y, config, shape, shifted=shifted)
     if shifted:
         y = g.roll(f"{prefix}.shift_back", y)
-    y = _spread(g, f"{prefix}.attention.spread", y, stage)
+    y = _spread(g, f"{prefix}.attention.spread", y, config)
     y = drop_path(g, f"{prefix}.attention.drop_path", y, shape)
     x = g.elementwise(f"{prefix}.attention.add", "add", x, y)
     y = g.layer_norm(f"{prefix}.mlp.norm", x)
     y = feed_forward(g, f"{prefix}.mlp", y, shape)
-    y = _spread(g, f"{prefix}.mlp.spread", y, stage)
+    y = _spread(g, f"{prefix}.mlp.spread", y, config)
     y = drop_path(g, f"{prefix}.mlp.drop_path", y, shape)
     return g.elementwise(f"{prefix}.mlp.add", "add", x, y)
 
 
-def _window_attention(g: GraphBuilder, prefix: str, x: str, stage: _Stage, *, shifted: bool) -> str:
+def _window_attention(
+    g: GraphBuilder, prefix: str, x: str, config: Config, shape: Shape, *, shifted: bool
+) -> str:
     """Add attention within windows: rows (N x side x side, H) to rows, the last product included.
 
     A shift brings tokens that are no neighbours into one window; a mask keeps them apart.
     """
-    as_run, hidden, heads = stage.config.as_run, stage.hidden, stage.heads
-    own, tokens = WINDOW * WINDOW, stage.config.window_tokens
-    across, windows = stage.side // WINDOW, stage.batch * stage.windows
-    y = g.reshape(f"{prefix}.squares", x, (stage.batch, across, WINDOW, across, WINDOW, hidden))
+    as_run, hidden, heads, batch = config.as_run, shape.hidden, shape.heads, shape.batch
+    own, tokens, across = WINDOW * WINDOW, config.window_tokens, isqrt(shape.tokens) // WINDOW
+    per_image = across**2
+    windows = batch * per_image
+    y = g.reshape(f"{prefix}.squares", x, (batch, across, WINDOW, across, WINDOW, hidden))
     y = g.transpose(f"{prefix}.partition", y, (0, 1, 3, 2, 4, 5))
     y = g.reshape(f"{prefix}.windows", y, (windows, own, hidden))
     if tokens > own:
@@ -150,7 +125,7 @@ def _window_attention(g: GraphBuilder, prefix: str, x: str, stage: _Stage, *, sh
     )
     if as_run:
         # Zeros where the padding got the bias.
-        y = _spread(g, f"{prefix}.qkv.spread", y, stage)
+        y = _spread(g, f"{prefix}.qkv.spread", y, config)
         y = g.reshape(f"{prefix}.qkv.items", y, (windows, tokens, 3 * hidden))
         padding = g.parameter(f"{prefix}.qkv.mask", (tokens, 3 * hidden), "constant")
         y = g.elementwise(f"{prefix}.qkv.masked", "mul", y, padding)
@@ -159,13 +134,13 @@ def _window_attention(g: GraphBuilder, prefix: str, x: str, stage: _Stage, *, sh
     query, key, value = g.unstack(f"{prefix}.split", y)
     query = g.elementwise(f"{prefix}.scale", "scale", query)
     scores = g.matmul(f"{prefix}.scores", query, key, transpose_b=True)
-    scores = _spread(g, f"{prefix}.scores.spread", scores, stage)
-    scores = g.elementwise(f"{prefix}.bias.add", "add", scores, _position_bias(g, prefix, stage))
+    scores = _spread(g, f"{prefix}.scores.spread", scores, config)
+    scores = g.elementwise(
+        f"{prefix}.bias.add", "add", scores, _position_bias(g, prefix, config, heads)
+    )
     if shifted:
-        apart = g.parameter(f"{prefix}.apart", (stage.windows, 1, tokens, tokens), "constant")
-        scores = g.reshape(
-            f"{prefix}.images", scores, (stage.batch, *g.shape(apart)[:1], heads, tokens, tokens)
-        )
+        apart = g.parameter(f"{prefix}.apart", (per_image, 1, tokens, tokens), "constant")
+        scores = g.reshape(f"{prefix}.images", scores, (batch, per_image, heads, tokens, tokens))
         scores = g.elementwise(f"{prefix}.mask", "add", scores, apart)
         scores = g.reshape(f"{prefix}.all_windows", scores, (windows, heads, tokens, tokens))
     if as_run:
@@ -176,22 +151,22 @@ def _window_attention(g: GraphBuilder, prefix: str, x: str, stage: _Stage, *, sh
         kept = g.parameter(f"{prefix}.kept_keys", (tokens, tokens), "constant")
         weights = g.elementwise(f"{prefix}.masked", "mul", weights, kept)
     y = merge_heads(g, prefix, g.matmul(f"{prefix}.context", weights, value))
-    y = _spread(g, f"{prefix}.output.spread", g.linear(f"{prefix}.output", y, hidden), stage)
+    y = _spread(g, f"{prefix}.output.spread", g.linear(f"{prefix}.output", y, hidden), config)
     if tokens > own:
         y = g.reshape(f"{prefix}.padded", y, (windows, tokens, hidden))
         y = g.narrow(f"{prefix}.unpad", y, axis=1, size=own)
-    y = g.reshape(f"{prefix}.whole", y, (stage.batch, across, across, WINDOW, WINDOW, hidden))
+    y = g.reshape(f"{prefix}.whole", y, (batch, across, across, WINDOW, WINDOW, hidden))
     y = g.transpose(f"{prefix}.reverse", y, (0, 1, 3, 2, 4, 5))
-    return g.reshape(f"{prefix}.image_rows", y, (stage.rows, hidden))
+    return g.reshape(f"{prefix}.image_rows", y, (shape.rows, hidden))
 
 
-def _position_bias(g: GraphBuilder, prefix: str, stage: _Stage) -> str:
+def _position_bias(g: GraphBuilder, prefix: str, config: Config, heads: int) -> str:
     """Add the lookup of one learnt number per head and pair of tokens: (heads, T, T)."""
-    own, tokens = WINDOW * WINDOW, stage.config.window_tokens
-    table = g.parameter(f"{prefix}.bias.table", ((2 * WINDOW - 1) ** 2, stage.heads))
+    own, tokens = WINDOW * WINDOW, config.window_tokens
+    table = g.parameter(f"{prefix}.bias.table", ((2 * WINDOW - 1) ** 2, heads))
     pairs = g.parameter(f"{prefix}.bias.pairs", (own, own), "constant", "int32")
     y = g.reshape(
-        f"{prefix}.bias.squares", g.gather(f"{prefix}.bias", table, pairs), (own, own, stage.heads)
+        f"{prefix}.bias.squares", g.gather(f"{prefix}.bias", table, pairs), (own, own, heads)
     )
     y = g.transpose(f"{prefix}.bias.heads_first", y, (2, 0, 1))
     if tokens > own:
