@@ -67,22 +67,22 @@ def notebooks_dir() -> Path:
     return _locate("notebooks", _PACKAGE)
 
 
-def read_tables(file: str, *, remedy: str = "restore it") -> dict[str, Any]:
-    """Return one TOML file below the data folder, read once; its errors end in `remedy`."""
-    return _parse(data_dir() / file, file, remedy)
+def read_tables(file: str) -> dict[str, Any]:
+    """Return the parsed content of one TOML file below the data folder, read once per process."""
+    return _parse(data_dir() / file, file)
 
 
 @cache
-def _parse(path: Path, name: str, remedy: str) -> dict[str, Any]:
+def _parse(path: Path, name: str) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataError(
-            f"The data file {name} cannot be read ({error.strerror}): {remedy}."
+            f"The data file {name} cannot be read ({error.strerror}): {_RESTORE}."
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DataError(
-            f"The data file {name} is not valid TOML and cannot be read ({error}): {remedy}."
+            f"The data file {name} is not valid TOML and cannot be read ({error}): {_RESTORE}."
         ) from error
 
 
@@ -195,7 +195,7 @@ def _read(kind: type[_Record], path: Path, file: str, table: str) -> tuple[_Reco
             _record(kind, {name: text for name, text in line.items() if text}, line, path.name)
             for line in read_records(path, needed)
         )
-    tables = _parse(path, file, _RESTORE)
+    tables = _parse(path, file)
     first = fields(kind)[0].name
     return tuple(
         _record(kind, {first: name} | entry, {first: name}, file, strict=True)

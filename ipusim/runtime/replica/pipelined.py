@@ -1,6 +1,6 @@
 """One replica over several chips: stages with their time and memory, as a pipeline or in turn."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import fsum
 
@@ -12,7 +12,6 @@ from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.balance import stage_transfer_s
 from ipusim.runtime.replica.partition import (
     Replica,
-    Stage,
     by_chip,
     fullest,
     partition,
@@ -43,9 +42,9 @@ class Pipeline:
     forward: tuple[Work, ...]
     backward: tuple[Work, ...]
     placed: Placed
-    accumulation: int
-    handover_s: float
     update_s: float
+    accumulation: int = 1
+    handover_s: float = 0.0
 
     @property
     def ipus(self) -> int:
@@ -108,57 +107,46 @@ class Pipeline:
         return self.time(costs, per_step, beside.transfers_s + beside.host_work_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cut:
-    """What of a pipeline depends on no scale: stages, traffic between them, updates."""
-
-    forward: tuple[Work, ...]
-    backward: tuple[Work, ...]
-    boundary_bytes: tuple[list[int], list[int]]
-    stages: tuple[Stage, ...]
-    parameters: tuple[tuple[str, ...], ...]
-    update_cycles: int
-
-
 def pipelined_replica(compiled: Compiled, config: RunConfig) -> Replica:
     """Cut a training graph into stages and run them as a pipeline."""
     placed = (config.pipeline_splits, config.stage_ipus, config.schedule, config.framework)
     resident = compiled.state_bytes if config.optimizer_state == "on_chip" else 0
-    cut = _cut(compiled, placed, resident)
+    replica, boundary_bytes = _cut(compiled, placed, resident)
     in_turn = load_framework(config.framework).copies_in_turn
-    return Replica(
-        schedule=Pipeline(
-            forward=cut.forward,
-            backward=cut.backward,
-            placed=placed,
-            accumulation=config.gradient_accumulation,
-            handover_s=stage_transfer_s(
-                config.system, config.stage_ipus, *cut.boundary_bytes, in_turn=in_turn
-            ),
-            update_s=cut.update_cycles / compiled.chip.clock_hz,
-        ),
-        parameters=cut.parameters,
-        memory=fullest(cut.stages),
-        stages=cut.stages,
+    handover_s = stage_transfer_s(
+        config.system, config.stage_ipus, *boundary_bytes, in_turn=in_turn
     )
+    schedule = replace(
+        replica.schedule, accumulation=config.gradient_accumulation, handover_s=handover_s
+    )
+    return replace(replica, schedule=schedule)
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _cut(compiled: Compiled, placed: Placed, resident_bytes: int) -> _Cut:
-    """Cut a step into stages; tiers, and runs that differ in scale, share the cut."""
+def _cut(
+    compiled: Compiled, placed: Placed, resident_bytes: int
+) -> tuple[Replica, tuple[list[int], list[int]]]:
+    """Cut a step of one micro-batch into stages, and say what these hand over.
+
+    Tiers, and runs that differ in scale, share the cut.
+    """
     splits, stage_ipus, schedule, framework = placed
     in_flight = micro_batches_in_flight(len(stage_ipus), schedule, framework)
     cut = partition(compiled, splits, stage_ipus, in_flight)
     updates = updates_by_chip(compiled.update, cut.owners(), cut.ipus)
     forward, backward = cut.works
-    return _Cut(
+    stages = cut.measured(resident_bytes, updates)
+    pipeline = Pipeline(
         forward=tuple(forward),
         backward=tuple(backward),
-        boundary_bytes=cut.boundary_bytes(),
-        stages=cut.measured(resident_bytes, updates),
-        parameters=cut.parameters(cut.ipus),
-        update_cycles=max(part.cycles for part in updates),
+        placed=placed,
+        update_s=max(part.cycles for part in updates) / compiled.chip.clock_hz,
     )
+    parameters = cut.parameters(cut.ipus)
+    replica = Replica(
+        schedule=pipeline, parameters=parameters, memory=fullest(stages), stages=stages
+    )
+    return replica, cut.boundary_bytes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

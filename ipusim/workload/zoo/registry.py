@@ -72,12 +72,9 @@ def register(entry: Network) -> Network:
     return entry
 
 
-def network(name: str = "", **facts: Any) -> Callable[[Builder], Network]:
-    """Register the decorated builder as a network of the zoo, which takes its place.
-
-    The name is the builder's own unless one is given; facts are the other fields of `Network`.
-    """
-    return lambda build: register(Network(name=name or build.__name__, build=build, **facts))
+def network(**facts: Any) -> Callable[[Builder], Network]:
+    """List the decorated builder under its own name, with these facts, as a `Network`."""
+    return lambda build: register(Network(name=build.__name__, build=build, **facts))
 
 
 def variants(
