@@ -4,84 +4,58 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ipusim.errors import ConfigError
-from ipusim.machine.constants import Constant, constant, load, names
+from ipusim.machine.constants import Constant, constant, described, load, names
 
 # Cycles in which each conv unit takes in one group of input channels, and how many channels that
 # group has (poplibs lib/poplin/PerformanceEstimation.hpp, core loops of the AMP vertices).
 _CORE_LOOP = {"float16": (4, 16), "float32": (8, 8), "float8": (4, 32)}
 
 
+@described
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
-    """What one IPU is.
-
-    Attributes
-    ----------
-    name : str
-        "GC2", "GC200" or "Bow".
-    mark : int
-        Generation of the architecture, 1 or 2.
-    tiles, tile_columns : int
-        Tiles in use, and the columns in which they stand (for drawings).
-    bytes_per_tile, interleaved_offset_bytes, memory_element_bytes : int
-        SRAM of a tile, where its interleaved region starts, and the size of one memory element.
-    clock_hz : int
-        Tile clock.
-    workers : int
-        Worker threads per tile.
-    half_half_conv_units, half_float_conv_units, float_float_conv_units, float8_conv_units : int
-        Conv units usable by (input type, partials type); of float8, with half partials, 0 if none.
-    conv_unit_pipeline_depth : int
-        Stages of a conv unit.
-    conv_unit_load_bytes_per_cycle : int
-        Weight load rate with 128-bit loads; 64-bit loads (the default of poplibs) reach half.
-    data_path_bytes : int
-        Width of one load, store or vector operation.
-    memory_bytes_per_cycle : int
-        Two loads and one store of `data_path_bytes` each.
-    memcpy_bytes_per_cycle : int
-        On-tile copy outside interleaved memory.
-    exchange_bytes_per_cycle : int
-        Receive (and send) rate of one tile.
-    tiles_per_exchange_bus : int
-        Neighbouring tiles that share a bus and can take one stream at double width.
-    max_sync_delay_cycles, global_sync_cycles : int
-        Largest delay of a sync within the chip, and of one that crosses chips.
-    supervisor_launch_cycles : int
-        Cost of starting one vertex from the supervisor.
-    ipu_links : int
-        IPU-Links of the chip.
-    constants : dict of str to Constant
-        The same values with unit, source and label.
-    """
+    """What one IPU is: ``name`` is "GC2", "GC200" or "Bow"; ``constants`` have their sources."""
 
     FILE: ClassVar = "chips"
     WORD: ClassVar = "chip"
 
     name: str
-    mark: int = constant("generation")
-    tiles: int = constant("tiles")
-    tile_columns: int = constant("columns")
-    bytes_per_tile: int = constant("B")
-    interleaved_offset_bytes: int = constant("B", zero=True)
-    memory_element_bytes: int = constant("B")
-    clock_hz: int = constant("Hz")
-    workers: int = constant("threads")
-    half_half_conv_units: int = constant("units")
-    half_float_conv_units: int = constant("units")
-    float_float_conv_units: int = constant("units")
-    float8_conv_units: int = constant("units", zero=True)
-    conv_unit_pipeline_depth: int = constant("stages")
-    conv_unit_load_bytes_per_cycle: int = constant("B/cycle")
-    data_path_bytes: int = constant("B")
-    memory_bytes_per_cycle: int = constant("B/cycle")
-    memcpy_bytes_per_cycle: int = constant("B/cycle")
-    exchange_bytes_per_cycle: int = constant("B/cycle")
-    tiles_per_exchange_bus: int = constant("tiles")
-    max_sync_delay_cycles: int = constant("cycles")
-    global_sync_cycles: int = constant("cycles")
-    supervisor_launch_cycles: int = constant("cycles")
-    ipu_links: int = constant("links")
+    mark: int = constant("generation", "Generation of the architecture, 1 or 2.")
+    tiles: int = constant("tiles", "Tiles in use.")
+    tile_columns: int = constant("columns", "Columns in which they stand, for drawings.")
+    bytes_per_tile: int = constant("B", "SRAM of a tile.")
+    interleaved_offset_bytes: int = constant(
+        "B", "Where the interleaved region of a tile starts.", zero=True
+    )
+    memory_element_bytes: int = constant("B", "Size of one memory element.")
+    clock_hz: int = constant("Hz", "Tile clock.")
+    workers: int = constant("threads", "Worker threads per tile.")
+    half_half_conv_units: int = constant("units", "Conv units usable by half inputs and partials.")
+    half_float_conv_units: int = constant("units", "Those by half inputs with float partials.")
+    float_float_conv_units: int = constant("units", "Those by float inputs and partials.")
+    float8_conv_units: int = constant(
+        "units", "Those by float8 inputs with half partials, 0 if none.", zero=True
+    )
+    conv_unit_pipeline_depth: int = constant("stages", "Stages of a conv unit.")
+    conv_unit_load_bytes_per_cycle: int = constant(
+        "B/cycle",
+        "Weight load rate with 128-bit loads; 64-bit loads (the default of poplibs) reach half.",
+    )
+    data_path_bytes: int = constant("B", "Width of one load, store or vector operation.")
+    memory_bytes_per_cycle: int = constant(
+        "B/cycle", "Two loads and one store of `data_path_bytes` each."
+    )
+    memcpy_bytes_per_cycle: int = constant("B/cycle", "On-tile copy outside interleaved memory.")
+    exchange_bytes_per_cycle: int = constant("B/cycle", "Receive (and send) rate of one tile.")
+    tiles_per_exchange_bus: int = constant(
+        "tiles", "Neighbours that share a bus and can take one stream at double width."
+    )
+    max_sync_delay_cycles: int = constant("cycles", "Largest delay of a sync within the chip.")
+    global_sync_cycles: int = constant("cycles", "Largest delay of a sync that crosses chips.")
+    supervisor_launch_cycles: int = constant(
+        "cycles", "Cost of starting one vertex from the supervisor."
+    )
+    ipu_links: int = constant("links", "IPU-Links of the chip.")
     constants: dict[str, Constant] = field(compare=False, repr=False)
 
     def conv_units(self, dtype: str, partials: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache
@@ -57,9 +58,21 @@ class Constant:
 _Kind = TypeVar("_Kind")
 
 
-def constant(unit: str, *, key: str = "", zero: bool = False) -> Any:
+def constant(unit: str, meaning: str = "", *, key: str = "", zero: bool = False) -> Any:
     """Declare a field of a kind of hardware: unit, key where the file has another, if 0 is one."""
-    return field(metadata={"unit": unit, "key": key, "zero": zero})
+    return field(metadata={"unit": unit, "meaning": meaning, "key": key, "zero": zero})
+
+
+def described(kind: type[_Kind]) -> type[_Kind]:
+    """List what the fields of a kind of hardware mean in its docstring, as they declare it."""
+    entries = [
+        f"{one.name} : {one.type.__name__} [{one.metadata['unit']}]\n    {one.metadata['meaning']}"
+        for one in fields(kind)
+        if one.metadata
+    ]
+    heading = [inspect.cleandoc(kind.__doc__ or ""), "", "Attributes", "----------"]
+    kind.__doc__ = "\n".join([*heading, *entries])
+    return kind
 
 
 def load(kind: type[_Kind], name: str, own: Own | None = None) -> _Kind:

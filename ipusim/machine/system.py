@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from ipusim.errors import ConfigError, unknown_name
 from ipusim.machine.chip import Chip
-from ipusim.machine.constants import Constant, Own, constant, load, names
+from ipusim.machine.constants import Constant, Own, constant, described, load, names
 from ipusim.machine.hosts import Host
 from ipusim.machine.links import Link, sync_hops
 from ipusim.machine.power import PowerConstants
@@ -17,83 +17,60 @@ OWN_FILES = ("systems", "chips", "power", "links", "hosts")
 """What a user's file may describe."""
 
 
+@described
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """A card, a machine or a pod.
-
-    Attributes
-    ----------
-    name : str
-        One of `system_names`.
-    chip : Chip
-        The chip that it is made of.
-    ipus, ipus_per_machine : int
-        Chips in all, and per card or machine.
-    topology : str
-        How IPU-Links join the chips: "pair", "ladder", "torus".
-    ipu_link : Link
-        One IPU-Link.
-    pair_links : int
-        IPU-Links between the two chips of a pair, a rung of the ladder.
-    rail_links : int
-        IPU-Links between a chip and the next rung on its side, one way along the rail.
-    ipu_link_domain_ipus : int
-        Chips that reach each other over IPU-Links alone; beyond it traffic takes GW-Links.
-    gw_link : Link
-        One GW-Link.
-    gw_links_per_machine : int
-        GW-Links of a machine, 0 where there are none.
-    host_link_bytes_per_s_per_ipu, host_link_bytes_per_s_per_machine : float
-        Host bandwidth in one direction that one chip alone can reach, and that the chips of a
-        card or machine share.
-    host_link_latency_s : float
-        Time of an empty host transfer.
-    buffer_link_bytes_per_s_per_ipu : float
-        Rate at which one chip reads data that the host put into the machine's buffer beforehand.
-    host_core_bytes_per_s : float
-        Bytes that one host core reads and writes per second when it streams through memory.
-    host_servers, host_servers_max : int
-        Host servers; the smallest and the largest number that the system is sold with.
-    host : Host
-        One of them.
-    streaming_memory_bytes_per_machine : float
-        Off-chip memory of a machine, 0 where there is none.
-    machine_rated_w : float
-        Rated power of a card or machine.
-    default_stack : str
-        Name of the software stack that a simulation uses unless told otherwise.
-    power : PowerConstants
-        Power constants of its chip.
-    constants : dict of str to Constant
-        The same values with unit, source and label.
-    """
+    """A card, a machine or a pod, by a name of `system_names`; ``constants`` have their sources."""
 
     FILE: ClassVar = "systems"
     WORD: ClassVar = "system"
 
     name: str
-    chip: Chip = constant("-")
-    ipus: int = constant("IPUs")
-    ipus_per_machine: int = constant("IPUs")
-    topology: str = constant("-")
-    ipu_link: Link = constant("-")
-    pair_links: int = constant("links")
-    rail_links: int = constant("links", zero=True)
-    ipu_link_domain_ipus: int = constant("IPUs")
-    gw_link: Link = constant("-")
-    gw_links_per_machine: int = constant("links", zero=True)
-    host_link_bytes_per_s_per_ipu: float = constant("B/s")
-    host_link_bytes_per_s_per_machine: float = constant("B/s")
-    host_link_latency_s: float = constant("s")
-    buffer_link_bytes_per_s_per_ipu: float = constant("B/s")
-    host_core_bytes_per_s: float = constant("B/s")
-    host_servers: int = constant("servers")
-    host_servers_max: int = constant("servers")
-    host: Host = constant("-")
-    streaming_memory_bytes_per_machine: float = constant("B", zero=True)
-    machine_rated_w: float = constant("W")
-    default_stack: str = constant("-")
-    power: PowerConstants = constant("-", key="chip")
+    chip: Chip = constant("-", "The chip that it is made of.")
+    ipus: int = constant("IPUs", "Chips in all.")
+    ipus_per_machine: int = constant("IPUs", "Chips of a card or machine.")
+    topology: str = constant("-", 'How IPU-Links join the chips: "pair", "ladder", "torus".')
+    ipu_link: Link = constant("-", "One IPU-Link.")
+    pair_links: int = constant(
+        "links", "IPU-Links between the two chips of a pair, a rung of the ladder."
+    )
+    rail_links: int = constant(
+        "links",
+        "IPU-Links between a chip and the next rung on its side, one way along the rail.",
+        zero=True,
+    )
+    ipu_link_domain_ipus: int = constant(
+        "IPUs",
+        "Chips that reach each other over IPU-Links alone; beyond it traffic takes GW-Links.",
+    )
+    gw_link: Link = constant("-", "One GW-Link.")
+    gw_links_per_machine: int = constant(
+        "links", "GW-Links of a machine, 0 where there are none.", zero=True
+    )
+    host_link_bytes_per_s_per_ipu: float = constant(
+        "B/s", "Host bandwidth in one direction that one chip alone can reach."
+    )
+    host_link_bytes_per_s_per_machine: float = constant(
+        "B/s", "That which the chips of a card or machine share."
+    )
+    host_link_latency_s: float = constant("s", "Time of an empty host transfer.")
+    buffer_link_bytes_per_s_per_ipu: float = constant(
+        "B/s", "Rate of one chip reading what the host put into the machine's buffer beforehand."
+    )
+    host_core_bytes_per_s: float = constant(
+        "B/s", "What one host core reads and writes when it streams through memory."
+    )
+    host_servers: int = constant("servers", "Smallest number of hosts that it is sold with.")
+    host_servers_max: int = constant("servers", "The largest.")
+    host: Host = constant("-", "One of them.")
+    streaming_memory_bytes_per_machine: float = constant(
+        "B", "Off-chip memory of a machine, 0 where there is none.", zero=True
+    )
+    machine_rated_w: float = constant("W", "Rated power of a card or machine.")
+    default_stack: str = constant(
+        "-", "Software stack that a simulation uses unless told otherwise."
+    )
+    power: PowerConstants = constant("-", "Power constants of its chip.", key="chip")
     constants: dict[str, Constant] = field(compare=False, repr=False)
 
     @property
