@@ -246,5 +246,4 @@ def _fullest_part(report: Report) -> tuple[Graph, Program]:
         # What derives from a forward operator is on its stage.
         if stage_of[op.name if op.name in stage_of else op.source].memory is result.memory:
             own.append(op)
-    lowered = {op.name: op for op in program.ops}
-    return part_of(graph, tuple(own)), Program(tuple(lowered[op.name] for op in own))
+    return part_of(graph, {op.name: op for op in program.ops}, own)

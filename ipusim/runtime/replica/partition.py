@@ -160,10 +160,12 @@ class Partitioned:
         for stage, count in enumerate(self.in_flight):
             stored = sum(tensor.bytes for tensor in self._stored(stage))
             waiting[self.stage_ipus[stage]] += (count - 1) * stored
-        used = [
-            self._chip_memory(ipu, waiting[ipu], resident_bytes, update)
-            for ipu, update in enumerate(updates or [None] * self.ipus)
-        ]
+        used = []
+        for ipu, update in enumerate(updates or [None] * self.ipus):
+            graph, program = self.on_chip(ipu)
+            state = resident_bytes * graph.parameter_bytes // max(1, self.graph.parameter_bytes)
+            held = {"update": update, "resident_bytes": waiting[ipu] + state}
+            used.append(memory.measure(graph, program, self.chip, **held))
         return tuple(
             Stage(
                 ipu=ipu,
@@ -192,19 +194,10 @@ class Partitioned:
         waiting = (self.graph.tensors[name] for name in early if name in late)
         return [tensor for tensor in waiting if tensor.role in _FLOWING]
 
-    def _chip_memory(
-        self, ipu: int, waiting_bytes: int, resident_bytes: int, update: Program | None
-    ) -> memory.Memory:
-        ops = tuple(op for op in self.graph.ops if self.stage_ipus[self.stage_of[op.name]] == ipu)
-        part = part_of(self.graph, ops)
-        state = resident_bytes * part.parameter_bytes // max(1, self.graph.parameter_bytes)
-        return memory.measure(
-            part,
-            Program(tuple(self.lowered[op.name] for op in ops)),
-            self.chip,
-            update=update,
-            resident_bytes=waiting_bytes + state,
-        )
+    def on_chip(self, ipu: int) -> tuple[Graph, Program]:
+        """Return the graph and the program of a chip."""
+        ops = [op for op in self.graph.ops if self.stage_ipus[self.stage_of[op.name]] == ipu]
+        return part_of(self.graph, self.lowered, ops)
 
 
 def partition(
@@ -258,8 +251,13 @@ def updates_by_chip(update: Compiled, owner: Mapping[str, int], count: int) -> t
     return tuple(Program(tuple(part)) for part in parts)
 
 
-def part_of(graph: Graph, ops: tuple[Op, ...], kept: Iterable[str] = ()) -> Graph:
-    """Return the graph of some operators: what others make arrives as an input, `kept` stays."""
+def part_of(
+    graph: Graph, lowered: Mapping[str, LoweredOp], ops: Sequence[Op], kept: Iterable[str] = ()
+) -> tuple[Graph, Program]:
+    """Return the graph and the program of some operators, with the results that are `kept`.
+
+    What other operators make arrives as an input.
+    """
     made = {name for op in ops for name in op.outputs}
     read = dict.fromkeys(name for op in ops for name in op.inputs)
     # Of a parameter that is read in parts, all of it is there.
@@ -270,7 +268,7 @@ def part_of(graph: Graph, ops: tuple[Op, ...], kept: Iterable[str] = ()) -> Grap
     arriving = tuple(name for name in read if name not in made and tensors[name].role in _FLOWING)
     for name in arriving:
         tensors[name] = replace(tensors[name], role="input", alias_of=None)
-    handed_on = tuple(name for op in ops for name in op.outputs if name in graph.outputs)
-    return replace(
-        graph, tensors=tensors, ops=ops, inputs=arriving, outputs=handed_on, kept=tuple(kept)
-    )
+    outputs = tuple(name for op in ops for name in op.outputs if name in graph.outputs)
+    ends = {"inputs": arriving, "outputs": outputs, "kept": tuple(kept)}
+    program = Program(tuple(lowered[op.name] for op in ops))
+    return replace(graph, tensors=tensors, ops=tuple(ops), **ends), program

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from ipusim.compiler import memory
 from ipusim.compiler.code_size import Code, code_size
-from ipusim.compiler.program import Program
 from ipusim.compiler.tiles import ceil_div
 from ipusim.runtime.replica.partition import part_of
 from ipusim.runtime.replica.phases.plan import COMPUTED, PhasePlan
@@ -23,20 +22,15 @@ def phase_memories(plan: PhasePlan) -> dict[int, memory.Memory]:
     beside what the chip's next phase needs, and weights that are read no more are gone. Tiles set
     aside for transfers hold what is loaded themselves.
     """
-    codes = [_code(plan, ipu) for ipu in range(plan.cut.ipus)]
+    cut, codes = plan.cut, []
+    for ipu in range(cut.ipus):
+        update = plan.update.programs[ipu] if plan.update else None
+        codes.append(code_size(*cut.on_chip(ipu), cut.chip.tiles, update=update))
     made = _made(plan)
     return {
         number: _measured(plan, number, made.get(number, {}), codes[number % plan.chips])
         for number in dict.fromkeys((*plan.forward, *plan.backward))
     }
-
-
-def _code(plan: PhasePlan, ipu: int) -> Code:
-    cut = plan.cut
-    ops = tuple(op for op in cut.graph.ops if cut.stage_ipus[cut.stage_of[op.name]] == ipu)
-    program = Program(tuple(cut.lowered[op.name] for op in ops))
-    update = plan.update.programs[ipu] if plan.update else None
-    return code_size(part_of(cut.graph, ops), program, cut.chip.tiles, update=update)
 
 
 def _made(plan: PhasePlan) -> dict[int, dict[str, int]]:
@@ -52,10 +46,9 @@ def _made(plan: PhasePlan) -> dict[int, dict[str, int]]:
 
 
 def _measured(plan: PhasePlan, number: int, made: Mapping[str, int], code: Code) -> memory.Memory:
-    graph, chip = plan.cut.graph, plan.cut.chip
-    ops = tuple(op for op in graph.ops if plan.number_of[op.name] == number)
     kept = _kept(plan, number, made)
-    part = part_of(graph, ops, kept)
+    ops = [op for op in plan.cut.graph.ops if plan.number_of[op.name] == number]
+    part, program = part_of(plan.cut.graph, plan.cut.lowered, ops, kept)
     sizes = {name: tensor.bytes for name, tensor in part.tensors.items()}
     kept_bytes = sum(sizes[name] for name in kept)
     # Of the other micro-batches some wait with what arrives and the rest with what they hand on.
@@ -64,8 +57,8 @@ def _measured(plan: PhasePlan, number: int, made: Mapping[str, int], code: Code)
     waiting = (plan.micro_batches - 1) * max(waits)
     measured = memory.measure(
         part,
-        Program(tuple(plan.cut.lowered[op.name] for op in ops)),
-        chip,
+        program,
+        plan.cut.chip,
         resident_bytes=_resident_bytes(plan, number, part) + waiting,
     )
     return _with_preload(replace(measured, code=code), plan, number, kept_bytes)
