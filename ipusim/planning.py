@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ipusim.advice import PLANNED, command, python
 from ipusim.api import names_options, simulate
 from ipusim.compiler.memory import least_bytes
-from ipusim.errors import ConfigError
+from ipusim.errors import ConfigError, WorkloadError
 from ipusim.report import Report
 from ipusim.runtime.compile import REMEMBERED, GraphJob, compile_run, graph_job, graphs
 from ipusim.runtime.options.config import make_config
@@ -270,14 +270,22 @@ class _Search:
 
     def _sizes(self) -> list[int]:
         """Return the micro-batches to try, smallest first."""
-        if self.given.get("micro_batch") is not None or self.model.batch is not None:
-            return [self.given.get("micro_batch") or self.model.batch]
+        given = self.given.get("micro_batch")
+        if given is not None or not self._resizes():
+            return [given or self.model.batch]
         if self.batch is None:
             return _doubled(MOST_ITEMS)
         sizes = _spaced_divisors(self.batch)
         if self.base.mode == "training":
             return sizes
         return [size for size in sizes if self.batch // size in self._replicas(1)]
+
+    def _resizes(self) -> bool:
+        """Whether the model has other batches than its own, which a file may fix."""
+        try:
+            return self.model.batch is None or bool(self.model.build(2 * self.model.batch))
+        except WorkloadError:
+            return False
 
     def _replicas(self, chips: int) -> list[int]:
         given = self.given.get("replicas")

@@ -4,6 +4,8 @@ import shlex
 
 import pytest
 from click.testing import CliRunner
+from onnx import helper
+from onnx_single_op import make_model
 
 import ipusim
 from ipusim import advice
@@ -54,6 +56,16 @@ def test_no_way_of_the_front_is_beaten(trained):
 def test_the_same_question_has_the_same_answer(trained):
     again = ipusim.plan(SMALL, system="IPU-M2000", mode="training", global_batch=24)
     assert again.frame.equals(trained.frame)
+
+
+@pytest.mark.parametrize(("rows", "sizes"), [(["n"], {2, 4, 8}), ([4], {2, 4, 8}), ([4, 6], {1})])
+def test_micro_batches_of_a_file_are_searched_where_it_has_them(rows, sizes):
+    inputs = {f"x{place}": [size, 64] for place, size in enumerate(rows)}
+    nodes = [helper.make_node("MatMul", [x, "w"], [f"y{x}"]) for x in inputs]
+    file = make_model(nodes, inputs, [node.output[0] for node in nodes], {"w": [64, 64]})
+    batch = 8 if len(rows) == 1 else None
+    found = ipusim.plan(ipusim.from_onnx(file), system="IPU-M2000", global_batch=batch)
+    assert set(found.frame["micro_batch"]) == sizes
 
 
 def test_too_large_for_a_chip_is_cut_or_loaded_in_phases():

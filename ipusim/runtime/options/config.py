@@ -156,7 +156,8 @@ def _check_float8(config: RunConfig) -> None:
     lacks = f"the {config.system.chip.name} has none: use the system 'C600', or precision '16.16'"
     reasons = {
         lacks: not config.system.chip.float8_conv_units,
-        "training in it is not modelled: use the mode 'inference'": config.training,
+        # getGradOps of popart's op/matmul.cpp and op/conv.cpp.
+        "PopART has no backward pass through it: use the mode 'inference'": config.training,
         "its partial sums are half: leave partials out": config.partials != "half",
     }
     for reason, holds in reasons.items():

@@ -121,9 +121,10 @@ def plan_inputs(
         DataInput(name=item.name, elem_type=item.elem_type, shape=tuple(shapes[item.name]))
         for item in data
     )
-    # An input without sizes shares no batch with the others.
+    # An input without sizes shares no batch with the others, nor do sizes of several names.
     leading = {_at(item, axis) for item in settled}
-    fixed = leading.pop() if len(leading) == 1 else None
+    names = {size for item in data if isinstance(size := _at(item, axis), str)}
+    fixed = leading.pop() if len(leading) == 1 and len(names) < 2 else None
     if any(None in item.shape for item in settled):
         fixed = 0
     return InputPlan(
@@ -169,7 +170,8 @@ def _batch_symbols(inputs: Sequence[DataInput], axis: int | None) -> tuple[bool,
     """Return whether names tell the batch, and the free sizes that are it.
 
     Those whose names say so, wherever they stand; and ones at its axis that have no name of their
-    own. If no name says so, every one at its axis is.
+    own. If no name says so, every one at its axis is, unless there are several names or an input
+    has only free sizes of its own: nodes and edges of a graph are no items.
     """
     inner = {size for item in inputs for at, size in enumerate(item.shape or ()) if at != axis} - {
         _BATCH
@@ -178,8 +180,13 @@ def _batch_symbols(inputs: Sequence[DataInput], axis: int | None) -> tuple[bool,
         size for size in free_sizes(inputs) if _BATCH_NAME.search(size) and len(_terms(size)) == 1
     } - {_BATCH}
     leading = {size for item in inputs if isinstance(size := _at(item, axis), str)} - inner
-    batch = {size for size in leading if not named or _ANONYMOUS.search(size)}
-    return bool(named), named | batch
+    nameless = {size for size in leading if size == _BATCH or _ANONYMOUS.search(size)}
+    if named:
+        return True, named | nameless
+    shapes = [set(free_sizes([item])) for item in inputs]
+    linked = set().union(*(sizes for sizes in shapes if sizes & leading))
+    apart = any(sizes and not sizes & linked for sizes in shapes)
+    return False, set() if apart or len(leading - nameless) > 1 else leading
 
 
 def _terms(text: str) -> list[str]:

@@ -384,7 +384,7 @@ def test_float8_is_faster_and_smaller_where_the_chip_has_it():
     ("given", "reason"),
     [
         ({"system": "IPU-M2000"}, "GC200 has none"),
-        ({"system": "C600", "mode": "training"}, "training in it is not modelled"),
+        ({"system": "C600", "mode": "training"}, "no backward pass through it"),
         ({"system": "C600", "partials": "float"}, "partial sums are half"),
     ],
 )

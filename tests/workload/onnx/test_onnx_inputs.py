@@ -210,6 +210,22 @@ def test_steps_of_a_recurrent_layer_are_no_batch(shape, line):
         from_onnx(_recurrent(shape))
 
 
+@pytest.mark.parametrize(
+    ("sizes", "line"),
+    [
+        ({"x": ["s7", 8], "edges": [2, "s9"]}, "--dim s7=128 --dim s9=128"),
+        ({"x": ["atoms", 8], "edges": ["bonds"]}, "--dim atoms=128 --dim bonds=128"),
+    ],
+)
+def test_nodes_and_edges_of_a_graph_are_no_batch(sizes, line):
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Neg", ["edges"], ["z"])]
+    file = make_model(nodes, sizes, ["y", "z"])
+    with pytest.raises(WorkloadError, match=f"add such as '{line}'"):
+        from_onnx(file)
+    with pytest.raises(WorkloadError, match="share no batch dimension"):
+        from_onnx(file, dims=dict.fromkeys(line.replace("=128", "").split()[1::2], 5)).graph(3)
+
+
 @pytest.mark.parametrize("shape", [[1, 4, 8], ["batch", 4, 8]])
 def test_a_class_token_stands_once_for_all_items(shape):
     nodes = [
