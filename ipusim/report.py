@@ -346,8 +346,8 @@ class Report:
 
         clock = self.config.system.chip.clock_hz
         rows, now = [], 0
-        for step in self.result.program.steps:
-            about = {"op": step.op, "step": step.name, "vertex": step.vertex}
+        for named, step in ((op.name, step) for op in self.result.program.ops for step in op.steps):
+            about = {"op": named, "step": step.name, "vertex": step.vertex}
             for repeat, phase in itertools.product(range(step.repeats), PHASES):
                 cycles = getattr(step, f"{phase}_cycles")
                 if cycles:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from ipusim.compiler.program import Superstep
 from ipusim.compiler.reduction import Reduction, Stage
@@ -51,8 +51,7 @@ OFFSET_BYTES = 4
 """A counter, which lies on one tile and is sent to all that slice by it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorLayout:
+class TensorLayout(NamedTuple):
     """Where a tensor lies.
 
     Attributes
@@ -84,8 +83,7 @@ SPREAD = TensorLayout()
 """Spread linearly over the chip."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """A tensor on the tiles: its shape in memory order, outermost first, its type, its place."""
 
     shape: tuple[int, ...]
@@ -104,15 +102,15 @@ class Placed:
 
     def shaped(self, *shape: int) -> Placed:
         """Return the same tensor seen in another shape."""
-        return replace(self, shape=shape)
+        return self._replace(shape=shape)
 
     def of(self, dtype: str) -> Placed:
         """Return a tensor of another type that lies alike."""
-        return replace(self, dtype=dtype)
+        return self._replace(dtype=dtype)
 
     def spread(self) -> Placed:
         """Return a tensor of this shape and type that is spread linearly over the chip."""
-        return replace(self, layout=replace(self.layout, tiles=None))
+        return self._replace(layout=self.layout._replace(tiles=None))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,7 +124,6 @@ class Emitter:
 
     chip: ChipLike
     stack: Stack
-    name: str = ""
     steps: list[Superstep] = field(default_factory=list)
     tiles: int = 0
     repeats: int = 1
@@ -193,7 +190,6 @@ class Emitter:
         overhead = self.superstep_cycles if exchange else self.stack.compute_set_cycles
         self.steps.append(
             Superstep(
-                op=self.name,
                 name=name,
                 vertex=vertex,
                 sync_cycles=overhead,

@@ -41,7 +41,7 @@ def lower(
     start that are not laid out for their consumer.
     """
     rules = stack.planner_rules(partials, available_memory_proportion)
-    state = LoweringState(graph, chip, stack, rules, graph.producers(), dict(layouts or {}))
+    state = LoweringState(graph, chip, stack, rules, dict(layouts or {}))
     ops = [op for name in graph.inputs if (op := _lower_input(state, name, host_dtype))]
     ops += [lower_op(state, op) for op in graph.ops]
     return Program(tuple(ops))
@@ -53,7 +53,7 @@ def _lower_input(state: LoweringState, name: str, host_dtype: str | None) -> Low
     sent = arriving_dtype(tensor, host_dtype)
     if sent == tensor.dtype:
         return None
-    m = Emitter(chip=state.chip, stack=state.stack, name=name, tiles=state.chip.tiles)
+    m = Emitter(chip=state.chip, stack=state.stack, tiles=state.chip.tiles)
     m.cast(Placed(tensor.shape, sent), tensor.dtype)
     if sent == "uint8":
         channels = tensor.shape[1]

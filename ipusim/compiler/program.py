@@ -1,8 +1,10 @@
 """A lowered program: operations as lists of supersteps, with cycles, bytes and activity."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, fields
+from functools import cache, cached_property
+from operator import attrgetter
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +16,6 @@ class Superstep:
     repeat; `temp_bytes` of a tile live during this step only.
     """
 
-    op: str
     name: str
     vertex: str
     sync_cycles: int
@@ -31,6 +32,18 @@ class Superstep:
         """Cycles of all repeats."""
         phases = self.sync_cycles + self.exchange_cycles + self.copy_cycles + self.compute_cycles
         return self.repeats * phases
+
+
+def changed(one: Any, **values: Any) -> Any:
+    """Return `dataclasses.replace(one, **values)`, which looks up every field of every object."""
+    names, all_of = _fields(type(one))
+    return type(one)(**dict(zip(names, all_of(one), strict=True)) | values)
+
+
+@cache
+def _fields(kind: type) -> tuple[tuple[str, ...], attrgetter]:
+    names = tuple(one.name for one in fields(kind))
+    return names, attrgetter(*names)
 
 
 def exchanges(steps: Iterable[Superstep]) -> int:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import fields
 from functools import cache
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -120,8 +120,8 @@ def _write(path: Path, program: Program) -> None:
 
 
 # A kept program is a line of JSON (its texts) and a table of integers for its operations and one
-# for its supersteps, field by field: read several times as fast as object by object, and it can
-# only ever be read as texts and numbers.
+# for the supersteps of those that differ, field by field: read several times as fast as object by
+# object, and it can only ever be read as texts and numbers.
 
 
 def _columns(kind: type, rows: tuple[Any, ...], texts: dict[str, int]) -> array[int]:
@@ -159,10 +159,14 @@ def _fields(kind: type) -> tuple[tuple[str, bool], ...]:
 def _to_bytes(program: Program) -> bytes:
     texts: dict[str, int] = {}
     ops = _columns(LoweredOp, program.ops, texts)
-    counts = array("q", [len(op.steps) for op in program.ops])
-    steps = _columns(Superstep, program.steps, texts)
-    head = json.dumps({"sizes": [len(ops), len(counts), len(steps)], "texts": list(texts)})
-    return zlib.compress(head.encode() + b"\n" + (ops + counts + steps).tobytes(), 1)
+    alike = {id(op.steps): op.steps for op in program.ops}
+    places = {key: place for place, key in enumerate(alike)}
+    chosen = array("q", [places[id(op.steps)] for op in program.ops])
+    counts = array("q", map(len, alike.values()))
+    steps = _columns(Superstep, tuple(chain.from_iterable(alike.values())), texts)
+    tables = (ops, chosen, counts, steps)
+    head = json.dumps({"sizes": list(map(len, tables)), "texts": list(texts)})
+    return zlib.compress(head.encode() + b"\n" + b"".join(map(bytes, tables)), 1)
 
 
 def _from_bytes(content: bytes) -> Program:
@@ -171,10 +175,11 @@ def _from_bytes(content: bytes) -> Program:
     numbers = array("q")
     numbers.frombytes(body)
     ends = list(accumulate(about["sizes"]))
-    ops, counts, steps = (numbers[begin:end] for begin, end in pairwise([0, *ends]))
+    ops, chosen, counts, steps = (numbers[begin:end] for begin, end in pairwise([0, *ends]))
     made = iter(_objects(Superstep, steps, about["texts"]))
     objects = _objects(LoweredOp, ops, about["texts"])
-    if len(objects) != len(counts) or sum(counts) * len(_fields(Superstep)) != len(steps):
+    if len(objects) != len(chosen) or sum(counts) * len(_fields(Superstep)) != len(steps):
         raise ValueError("not the tables of a program")
-    _fill(LoweredOp, "steps", objects, [tuple(islice(made, count)) for count in counts])
+    alike = [tuple(islice(made, count)) for count in counts]
+    _fill(LoweredOp, "steps", objects, [alike[place] for place in chosen])
     return Program(tuple(objects))

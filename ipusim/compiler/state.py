@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from typing import NamedTuple
 
-from ipusim.compiler.convolution import planner
+from ipusim.compiler.convolution.planner import Plan
+from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
-from ipusim.compiler.program import LoweredOp
+from ipusim.compiler.program import LoweredOp, changed
 from ipusim.compiler.stacks import Stack
 from ipusim.machine import Chip
-from ipusim.workload.graph import Graph, Op
+from ipusim.workload.graph import Attributes, Conv, Gather, Graph, MatMul, Op
 
 FREE_ROLES = ("input", "parameter", "constant", "state")
 FLOATING = ("float16", "float32")
@@ -21,55 +24,36 @@ def float_dtype(dtype: str) -> str:
     return dtype if dtype in FLOATING else "float32"
 
 
-@dataclass(slots=True)
-class LoweringState:
-    """State of one lowering: where every tensor lies.
+class Task(NamedTuple):
+    """All that the lowering of an operation depends on beside chip and stack: what it has no names.
 
-    ``plans`` holds the forward plan that laid out each weight tensor, ``training`` whether the
-    graph has gradients.
+    Results are not placed yet; the mapping of an input is the number of the first input with it.
+    `reads_product` says that a matrix product made the first input, `changes_table` that the graph
+    changes the rows of a table like this one, `forward_plan` how a convolution was planned that
+    this is the gradient of.
     """
 
-    graph: Graph
-    chip: Chip
-    stack: Stack
-    rules: planner.PlannerRules
-    producers: dict[str, Op]
-    layouts: dict[str, TensorLayout] = field(default_factory=dict)
-    plans: dict[str, planner.Plan] = field(default_factory=dict)
-    training: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.training = any(op.phase != "forward" for op in self.graph.ops)
-
-    def layout(self, tensor: str) -> TensorLayout:
-        """Return where a tensor lies; one that nothing has made yet is spread or free."""
-        layout = self.layouts.get(tensor)
-        if layout is None:
-            layout = TensorLayout(free=self.graph.tensors[tensor].role in FREE_ROLES)
-        if not layout.mapping:
-            layout = self.layouts[tensor] = replace(layout, mapping=tensor)
-        return layout
-
-    def placed(self, name: str) -> Placed:
-        """Return a tensor with where it lies."""
-        tensor, layout = self.graph.tensors[name], self.layout(name)
-        return Placed(tensor.shape, tensor.dtype, layout)
-
-    def dtype(self, tensor: str) -> str:
-        """Return the element type of a tensor."""
-        return self.graph.tensors[tensor].dtype
+    params: Attributes
+    phase: str = "forward"
+    inputs: tuple[Placed, ...] = ()
+    roles: tuple[str, ...] = ()
+    results: tuple[Placed, ...] = ()
+    reads_product: bool = False
+    changes_table: bool = False
+    forward_plan: Plan | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class Lowering(Emitter):
-    """The lowering of one operation of a graph; what it plans and needs is as `LoweredOp` says.
+    """The lowering of one operation; what it plans and needs is as `LoweredOp` says.
 
-    `temp_bytes` are those of the steps if None; `result` says where the operation's main result
-    lies.
+    `training` says whether the graph has gradients. `temp_bytes` are those of the steps if None;
+    `result` says where the operation's main result lies, `chosen` how a convolution is planned.
     """
 
-    state: LoweringState
-    op: Op
+    rules: PlannerRules
+    training: bool
+    task: Task
     plan: str = ""
     transform: str = ""
     temp_bytes: int | None = None
@@ -77,21 +61,17 @@ class Lowering(Emitter):
     codelet: str = ""
     reads_lines: bool = False
     result: TensorLayout | None = None
+    chosen: Plan | None = None
 
-    @classmethod
-    def of(cls, state: LoweringState, op: Op) -> Lowering:
-        """Start the lowering of an operation."""
-        return cls(chip=state.chip, stack=state.stack, name=op.name, state=state, op=op)
+    @property
+    def made(self) -> Placed:
+        """The first result, which lies nowhere yet."""
+        return self.task.results[0]
 
     @property
     def dtype(self) -> str:
         """Floating-point type in which the result is computed."""
-        return float_dtype(self.state.dtype(self.op.outputs[0]))
-
-    def lay_out(self, *layouts: TensorLayout) -> None:
-        """Record where the results lie, the last layout for all that remain."""
-        for index, name in enumerate(self.op.outputs):
-            self.state.layouts[name] = layouts[min(index, len(layouts) - 1)]
+        return float_dtype(self.made.dtype)
 
     def finish(self, layout: TensorLayout) -> LoweredOp:
         """Return the operation; steps that do not say otherwise run on the tiles of the result."""
@@ -100,14 +80,14 @@ class Lowering(Emitter):
             if not step.tiles:
                 # Nobody else has it yet; `replace` would take a tenth of the time of lowering.
                 object.__setattr__(step, "tiles", tiles)
-        op = self.op
+        params = self.task.params
         return LoweredOp(
-            name=op.name,
-            kind=op.kind,
-            function=op.function,
+            name="",
+            kind=params.KIND,
+            function=params.variant,
             steps=tuple(self.steps),
-            macs=op.macs,
-            float_macs=op.macs if self.dtype == "float32" else 0,
+            macs=params.macs,
+            float_macs=params.macs if self.dtype == "float32" else 0,
             plan=self.plan,
             transform=self.transform,
             tiles=tiles,
@@ -139,12 +119,97 @@ def lowers(attributes: type) -> Callable[[Callable], Callable]:
     return register
 
 
-def lower_op(state: LoweringState, op: Op) -> LoweredOp:
-    """Lower one operation and record where its results lie."""
-    lowering = Lowering.of(state, op)
-    placed = map(state.placed, op.inputs)
-    layouts = LOWERINGS[type(op.params)](lowering, op.params, *placed)
+class Lowered(NamedTuple):
+    """An operation without a name, the layouts of its results, and the plan of a convolution."""
+
+    op: LoweredOp
+    layouts: tuple[TensorLayout, ...]
+    chosen: Plan | None
+
+
+def _lower(chip: Chip, stack: Stack, rules: PlannerRules, training: bool, task: Task) -> Lowered:
+    m = Lowering(chip=chip, stack=stack, rules=rules, training=training, task=task)
+    layouts = LOWERINGS[type(task.params)](m, task.params, *task.inputs)
     if isinstance(layouts, TensorLayout):
         layouts = (layouts,)
-    lowering.lay_out(*layouts)
-    return lowering.finish(lowering.result or layouts[0])
+    return Lowered(m.finish(m.result or layouts[0]), layouts, m.chosen)
+
+
+@dataclass(slots=True)
+class LoweringState:
+    """State of one lowering: where every tensor lies, and what was lowered.
+
+    ``plans`` holds the forward plan of each weight tensor of a convolution. Networks repeat their
+    layers: what was lowered once is lowered.
+    """
+
+    graph: Graph
+    chip: Chip
+    stack: Stack
+    rules: PlannerRules
+    layouts: dict[str, TensorLayout]
+    plans: dict[str, Plan] = field(default_factory=dict)
+    products: frozenset[str] = field(init=False)
+    changed_tables: frozenset[Gather] = field(init=False)
+    lowered: Callable[[Task], Lowered] = field(init=False)
+
+    def __post_init__(self) -> None:
+        ops = self.graph.ops
+        self.products = frozenset(
+            name for op in ops if isinstance(op.params, MatMul) for name in op.outputs
+        )
+        gathers = (op.params for op in ops if isinstance(op.params, Gather))
+        self.changed_tables = frozenset(map(_table_of, (g for g in gathers if g.variant)))
+        training = any(op.phase != "forward" for op in ops)
+        alone = partial(_lower, self.chip, self.stack, self.rules, training)
+        self.lowered = lru_cache(maxsize=None)(alone)
+
+    def layout(self, tensor: str) -> TensorLayout:
+        """Return where a tensor lies; one that nothing has made yet is spread or free."""
+        layout = self.layouts.get(tensor)
+        if layout is None:
+            layout = TensorLayout(free=self.graph.tensors[tensor].role in FREE_ROLES)
+        if not layout.mapping:
+            layout = self.layouts[tensor] = layout._replace(mapping=tensor)
+        return layout
+
+    def task(self, op: Op, mappings: dict[str, str]) -> Task:
+        """Return what lowers an operation, and number the mappings of its inputs."""
+        tensors, inputs = self.graph.tensors, []
+        for name in op.inputs:
+            tensor, layout = tensors[name], self.layout(name)
+            number = mappings.setdefault(layout.mapping, str(len(mappings)))
+            inputs.append(Placed(tensor.shape, tensor.dtype, layout._replace(mapping=number)))
+        params = op.params
+        return Task(
+            params,
+            op.phase,
+            tuple(inputs),
+            tuple([tensors[name].role for name in op.inputs]),
+            tuple([Placed(tensors[name].shape, tensors[name].dtype) for name in op.outputs]),
+            reads_product=bool(op.inputs) and op.inputs[0] in self.products,
+            changes_table=isinstance(params, Gather) and _table_of(params) in self.changed_tables,
+            forward_plan=self.plans.get(op.inputs[1])
+            if isinstance(params, Conv) and params.pass_kind == "data_gradient"
+            else None,
+        )
+
+
+def _table_of(gather: Gather) -> Gather:
+    """Return the lookup in a table that another operation looks up in or changes."""
+    return replace(gather, function="lookup")
+
+
+def lower_op(state: LoweringState, op: Op) -> LoweredOp:
+    """Lower one operation and record where its results lie, the last layout for all that remain."""
+    mappings: dict[str, str] = {}
+    lowered = state.lowered(state.task(op, mappings))
+    named = dict(zip(mappings.values(), mappings, strict=True))
+    for index, name in enumerate(op.outputs):
+        layout = lowered.layouts[min(index, len(lowered.layouts) - 1)]
+        if layout.mapping:
+            layout = layout._replace(mapping=named[layout.mapping])
+        state.layouts[name] = layout
+    if isinstance(op.params, Conv) and op.params.pass_kind == "forward":
+        state.plans[op.inputs[1]] = lowered.chosen
+    return changed(lowered.op, name=op.name)

@@ -19,7 +19,6 @@ MK2, STACK = load_chip("GC200"), load_stack("sdk-2.4")
 
 def step(vertex="popops::Add", *, compute=100, received=0, tiles=TILES, repeats=1):
     return Superstep(
-        op="op",
         name="step",
         vertex=vertex,
         sync_cycles=0,

@@ -17,9 +17,9 @@ STENCIL_VERTICES_PER_TILE = 12  # two compute sets of six workers, thorbenlouw/l
 GC2_TILES = 1216
 
 
-def step(op: str, **changes) -> Superstep:
+def step(**changes) -> Superstep:
     plain = {
-        "op": op, "name": "compute", "vertex": "AMP", "sync_cycles": 1, "exchange_cycles": 2,
+        "name": "compute", "vertex": "AMP", "sync_cycles": 1, "exchange_cycles": 2,
         "copy_cycles": 3, "compute_cycles": 4, "exchange_bytes": 5, "tiles": 100,
     }  # fmt: skip
     return Superstep(**{**plain, **changes})
@@ -33,20 +33,20 @@ def operation(name: str, *steps: Superstep) -> LoweredOp:
 
 
 def test_repeated_operations_are_compiled_once():
-    first = operation("a", step("a"), step("a", name="reduce", tiles=10))
-    again = operation("b", step("b"), step("b", name="reduce", tiles=10))
-    other = operation("c", step("c", compute_cycles=9))
+    first = operation("a", step(), step(name="reduce", tiles=10))
+    again = operation("b", step(), step(name="reduce", tiles=10))
+    other = operation("c", step(compute_cycles=9))
     empty = operation("d")
     assert tile_steps(Program((first, again)), Program((other, empty))) == 210
 
 
 def test_repeats_of_a_loop_are_compiled_once():
-    body = operation("a", step("a", repeats=16))
+    body = operation("a", step(repeats=16))
     assert tile_steps(Program((body,))) == 100
 
 
 def test_plans_tell_operations_apart():
-    first = operation("a", step("a"))
+    first = operation("a", step())
     other = replace(first, plan="q")
     assert tile_steps(Program((first, other))) == 200
 

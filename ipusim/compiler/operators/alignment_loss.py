@@ -7,8 +7,6 @@ update; its vertices are C++ without an estimate, and are taken to cost what pop
 sums do.
 """
 
-from dataclasses import replace
-
 from ipusim.compiler.emitter import OFFSET_BYTES, SPREAD, Placed, TensorLayout
 from ipusim.compiler.operators.alignment_loss_plan import (
     LOG_ADD_CYCLES,
@@ -32,7 +30,7 @@ def alignment_loss(
     m: Lowering, op: AlignmentLoss, x: Placed, *_: Placed
 ) -> tuple[TensorLayout, ...]:
     """Lower a loss over alignments and its gradient, which lies with the probabilities."""
-    m.result = replace(x.layout, free=False, mapping="")
+    m.result = x.layout._replace(free=False, mapping="")
     (_ctc if op.kind == "ctc" else _transducer)(m, op, float_dtype(x.dtype))
     return SPREAD, m.result
 

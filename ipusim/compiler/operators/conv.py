@@ -20,13 +20,9 @@ def conv_pass(
 @lowers(Conv)
 def conv(m: Lowering, op: Conv, data: Placed, weights: Placed, *_: Placed) -> TensorLayout:
     """Plan a convolution and lower it."""
-    state, weights_name = m.state, m.op.inputs[1]
-    dtype_bytes = element_bytes(state.dtype(m.op.outputs[0]))
-    asked = conv_pass(op, dtype_bytes, data.narrow_bytes, training=state.training)
-    chosen = planner.plan(asked, m.chip, state.rules)
-    if op.pass_kind == "forward":
-        state.plans[weights_name] = chosen
-    elif op.pass_kind == "data_gradient":
-        forward = state.plans.get(weights_name, chosen)
-        transpose_weights(m, weights, chosen, forward)
+    dtype_bytes = element_bytes(m.made.dtype)
+    asked = conv_pass(op, dtype_bytes, data.narrow_bytes, training=m.training)
+    m.chosen = chosen = planner.plan(asked, m.chip, m.rules)
+    if op.pass_kind == "data_gradient":
+        transpose_weights(m, weights, chosen, m.task.forward_plan or chosen)
     return lower_planned(m, chosen, data, weights)

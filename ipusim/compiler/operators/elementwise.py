@@ -4,7 +4,6 @@ Sources of dropout: poplibs lib/poprand/RandomGen.cpp, tag sdk/poplar/2.4.0; of 
 `ipusim.compiler.emitter`.
 """
 
-from dataclasses import replace
 from math import gcd
 
 from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
@@ -36,8 +35,8 @@ def elementwise(m: Lowering, op: Elementwise, *inputs: Placed) -> TensorLayout:
             dropout(m, x)
     elif op.function in EXPRESSIONS or op.function in gradient_functions(m.library):
         # A gradient takes on the layout of what the forward pass kept.
-        layout = replace(inputs[min(1, len(inputs) - 1)].layout, free=False)
-        x = replace(x, layout=layout)
+        layout = inputs[min(1, len(inputs) - 1)].layout._replace(free=False)
+        x = x._replace(layout=layout)
         with m.holding(_result_bytes(m, op, x)):
             _gradient(m, op, x, inputs[0].layout)
     else:
@@ -45,8 +44,8 @@ def elementwise(m: Lowering, op: Elementwise, *inputs: Placed) -> TensorLayout:
         layout = inputs[0].layout
         if inputs[0].elements < op.elements:
             # No operand is whole, as where a row meets a column: the result is spread evenly.
-            layout = replace(layout, tiles=None, mapping="")
-        _series(m, op, replace(x, layout=layout), inputs)
+            layout = layout._replace(tiles=None, mapping="")
+        _series(m, op, x._replace(layout=layout), inputs)
     return layout
 
 
@@ -65,7 +64,7 @@ def _whole_first(op: Elementwise, inputs: tuple[Placed, ...]) -> tuple[Placed, .
 @lowers(Cast)
 def cast(m: Lowering, op: Cast, x: Placed) -> TensorLayout:
     """Lower a conversion where the width changes; indices of 64 bits are none on the chip."""
-    target = m.state.dtype(m.op.outputs[0])
+    target = m.made.dtype
     if element_bytes(x.dtype) != element_bytes(target) and "int64" not in (x.dtype, target):
         m.cast(x.shaped(op.elements), target)
     return x.layout
@@ -95,8 +94,7 @@ def _accumulates_product(m: Lowering, op: Elementwise, inputs: tuple[Placed, ...
     """Whether a full matrix from the host is added to a matrix product."""
     if op.function not in ("add", "scaled_add") or op.broadcast or len(inputs) != 2:
         return False
-    producer = m.state.producers.get(m.op.inputs[0])
-    return producer is not None and producer.kind == "matmul" and inputs[1].layout.free
+    return m.task.reads_product and inputs[1].layout.free
 
 
 def _scaled_add(
@@ -107,9 +105,9 @@ def _scaled_add(
     In the sum with a product (matMulAcc) C is laid out like the product, and IPUModel's gemms want
     half a cycle per float16 element, the rate of operands in different memory elements.
     """
-    target, addend = (m.state.graph.tensors[name].role for name in m.op.inputs[:2])
+    target, addend = m.task.roles[:2]
     layout, source = inputs[0].layout, inputs[1].layout
-    if m.op.phase == "update" or target in ("parameter", "state"):
+    if m.task.phase == "update" or target in ("parameter", "state"):
         # Accumulators and moments are laid out like the gradient that is added to them (PopART
         # accumulatex.cpp), weights like their consumer: what passes between them is exchanged.
         # A gradient that its plan leaves where the weights lie (joint plans) stays.
@@ -152,7 +150,7 @@ def _series(m: Lowering, op: Elementwise, x: Placed, inputs: tuple[Placed, ...])
     spread = _repeats_matrix(m, op, inputs)
     repeated = op.broadcast and not spread
     grouping = gcd(x.layout.grouping, op.elements)
-    x = replace(x, layout=replace(x.layout, grouping=grouping))
+    x = x._replace(layout=x.layout._replace(grouping=grouping))
     single = not repeated or min(other.elements for other in inputs) == 1
     for index, function in enumerate(vertices_of(op.function, m.estimator)):
         if function not in binary_functions(m.estimator):
@@ -174,7 +172,7 @@ def _repeats_matrix(m: Lowering, op: Elementwise, inputs: tuple[Placed, ...]) ->
     """
     if not op.broadcast or op.n_inputs != 2:
         return False
-    out = m.state.graph.tensors[m.op.outputs[0]]
+    out = m.made
     share = linear_share(out.elements, out.dtype, m.chip).elements
     rows = len(out.shape) > 2 and inputs[1].shape[-2:] == out.shape[-2:]
     return rows and share <= inputs[1].elements
@@ -182,10 +180,10 @@ def _repeats_matrix(m: Lowering, op: Elementwise, inputs: tuple[Placed, ...]) ->
 
 def _cast_operands(m: Lowering, x: Placed, inputs: tuple[Placed, ...]) -> None:
     """Cast float operands of another width: popops vertices take one type."""
-    if m.state.dtype(m.op.outputs[0]) not in FLOATING:
+    if m.made.dtype not in FLOATING:
         return
     for other in inputs:
         if other.dtype in FLOATING and other.dtype != x.dtype:
-            other = replace(other, layout=x.layout)
+            other = other._replace(layout=x.layout)
             with m.holding(m.tile_bytes(other.of(x.dtype))):
                 m.cast(other, x.dtype)

@@ -6,7 +6,7 @@ to be spread evenly over the table, as the planner takes them; IPUModel instead 
 as if one worker of each tile found it (``hottest`` 1).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
@@ -55,14 +55,12 @@ class Table:
 def gather(m: Lowering, op: Gather, *inputs: Placed) -> TensorLayout:
     """Lower lookups or updates; their planner and vertices changed between SDK 2.0 and 2.4."""
     early = m.stack.planner_era < CYCLE_PLANS_ERA
-    # The graph may also change a table like this one: both share a plan.
-    changes = [replace(op, function=function) for function in ("add", "write")]
     plan = plan_embedding(
         op,
         m.dtype,
         m.chip,
         goal="memory" if early else "cycles",
-        updates=any(other.params in changes for other in m.state.graph.ops),
+        updates=m.task.changes_table,
     )
     hottest = Fraction(op.hottest, op.indices)
     table = Table(plan=plan, rows=op.rows, width=op.width, dtype=m.dtype, hottest=hottest)

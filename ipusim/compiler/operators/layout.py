@@ -1,7 +1,5 @@
 """Changes of shape and order."""
 
-from dataclasses import replace
-
 from ipusim.compiler.emitter import SPREAD, Placed, TensorLayout
 from ipusim.compiler.state import Lowering, lowers
 from ipusim.workload.graph import Layout
@@ -16,9 +14,8 @@ def layout(m: Lowering, op: Layout, *inputs: Placed) -> TensorLayout:
         # willow/src/popx/op/transposex.cpp, TransposeInplaceOpx).
         # Parts of a tensor do not lie where the whole does.
         whole = sum(x.elements for x in inputs[:1]) == op.elements
-        return before if whole else replace(before, mapping="")
+        return before if whole else before._replace(mapping="")
     grouping = 1 if op.function == "transpose" else before.grouping
-    dtype = m.state.dtype(m.op.outputs[0])
-    moved = Placed((op.elements,), dtype, TensorLayout(grouping=grouping))
+    moved = Placed((op.elements,), m.made.dtype, TensorLayout(grouping=grouping))
     m.rearrange(moved, before.grouping)
     return TensorLayout(grouping=before.grouping)

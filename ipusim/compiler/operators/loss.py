@@ -4,8 +4,6 @@ Source: poplibs lib/popnn/Loss.cpp (calcLoss) and lib/popops/Encoding.cpp (encod
 1.0.136 and sdk/poplar/2.4.0; the mean over the rows is one more reduction, which frameworks add.
 """
 
-from dataclasses import replace
-
 from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
 from ipusim.compiler.operators.argmax import argmax
 from ipusim.compiler.operators.softmax import softmax_forward
@@ -24,7 +22,7 @@ def loss(m: Lowering, op: Loss, x: Placed, *_: Placed) -> tuple[TensorLayout, ..
     m.tiles = m.chip.tiles
     m.result = TensorLayout(tiles=x.layout.tiles)
     loss_and_gradient(m, op, x.shaped(op.rows, op.classes).of(float_dtype(x.dtype)))
-    return SPREAD, replace(x.layout, free=False)
+    return SPREAD, x.layout._replace(free=False)
 
 
 def loss_and_gradient(m: Emitter, op: Loss, x: Placed) -> None:

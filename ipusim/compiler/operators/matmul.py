@@ -30,13 +30,13 @@ def plan_product(m: Lowering, op: MatMul, operand_bytes: int = 0) -> PlannedProd
     TensorFlow sorts its products into these passes by the operands that they share. [inferred:
     those of attention, too]
     """
-    dtype_bytes = element_bytes(m.state.dtype(m.op.outputs[0]))
-    if m.state.training:
-        plans = plan_layer(layer_pass(op, dtype_bytes), m.chip, m.state.rules)
+    dtype_bytes = element_bytes(m.made.dtype)
+    if m.training:
+        plans = plan_layer(layer_pass(op, dtype_bytes), m.chip, m.rules)
         return PlannedProduct(getattr(plans, op.pass_kind), plans.forward, plans.joint)
     kind = "fc_inference" if op.weights_operand else "matmul"
     asked = planner.ConvPass.of(kind, op, dtype_bytes, operand_bytes)
-    chosen = planner.plan(asked, m.chip, m.state.rules)
+    chosen = planner.plan(asked, m.chip, m.rules)
     return PlannedProduct(chosen, chosen, joint=False)
 
 
@@ -50,7 +50,7 @@ def matmul(m: Lowering, op: MatMul, a: Placed, b: Placed, *_: Placed) -> TensorL
 
 def transpose_product(m: Lowering, planned: PlannedProduct, b: Placed) -> None:
     """Transpose the weights of a planned product where the backward pass wants that."""
-    if m.op.params.pass_kind == "data_gradient" and m.state.training:
+    if m.task.params.pass_kind == "data_gradient" and m.training:
         transpose_weights(m, b, planned.chosen, planned.forward, in_place=planned.joint)
 
 
@@ -58,11 +58,11 @@ def multiply(m: Lowering, planned: PlannedProduct, a: Placed, b: Placed) -> Tens
     """Lower a planned product, whose weights are in place."""
     # poplibs swaps the operands of products: B plays the part of the input, A of the weights. So
     # what a plan calls output channels, a few of which sit together in memory, are rows.
-    layout = replace(lower_planned(m, planned.chosen, b, a), rows=True)
-    op = m.op.params
+    layout = lower_planned(m, planned.chosen, b, a)._replace(rows=True)
+    op = m.task.params
     # The gradient lies where the weights lie.
     stored = planned.joint and op.weights_operand and op.pass_kind == "weight_gradient"
-    return replace(layout, free=True) if stored else layout
+    return layout._replace(free=True) if stored else layout
 
 
 def layer_pass(op: MatMul, dtype_bytes: int) -> planner.ConvPass:

@@ -9,7 +9,6 @@ both gradients. Products of batch norm across replicas (its two all-reduced vect
 step, not to the chip.
 """
 
-from dataclasses import replace
 from itertools import zip_longest
 
 from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
@@ -28,14 +27,14 @@ def norm(m: Lowering, op: Norm, *inputs: Placed) -> tuple[TensorLayout, ...]:
         incoming, x = (tensor.of(m.dtype) for tensor in inputs[:2])
         exchanged = not incoming.layout.lies_with(x.layout)
         norm_gradient(m, op, x, incoming.layout.grouping if exchanged else None)
-        layout = replace(x.layout, free=False)
+        layout = x.layout._replace(free=False)
     else:
         # The applications that train with group norm ask for the stable form (graphcore/examples
         # v2.4.0: TensorFlow's networks force it, PyTorch's leave PopTorch's enableStableNorm on).
-        stable = op.kind == "group" and m.state.training
+        stable = op.kind == "group" and m.training
         norm_forward(m, op, inputs[0].of(m.dtype), stable=stable)
         layout = inputs[0].layout
-    sizes = [m.state.graph.tensors[name].elements for name in m.op.outputs]
+    sizes = [result.elements for result in m.task.results]
     return tuple(layout if size == sizes[0] else SPREAD for size in sizes)
 
 

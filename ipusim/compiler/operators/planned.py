@@ -19,7 +19,7 @@ from ipusim.compiler.vertices.elementwise import (
     regrouping,
     transpose_cycles,
 )
-from ipusim.workload.graph import MatMul
+from ipusim.workload.graph import Conv, MatMul
 
 _MOST_VIEWS = 7
 """Tiles up to which each tile that wants an operand puts it into order itself
@@ -42,7 +42,7 @@ def transpose_weights(
     plan pads them to; a product whose groups hold one element only is copied one by one
     (getGroupSizes there, useCopyImpl).
     """
-    op = m.op.params
+    op = m.task.params
     weights = weights.spread()
     element, moved = element_bytes(weights.dtype), m.tile_bytes(weights)
     if isinstance(op, MatMul):
@@ -69,8 +69,8 @@ def transpose_weights(
 
 def lower_planned(m: Lowering, chosen: planner.Plan, data: Placed, weights: Placed) -> TensorLayout:
     """Supersteps of a planned operation, in the order in which poplibs runs them."""
-    chip, cost, op = m.chip, chosen.cost, m.op
-    is_conv, rate = op.kind == "conv", chip.exchange_bytes_per_cycle
+    chip, cost, op = m.chip, chosen.cost, m.task.params
+    is_conv, rate = isinstance(op, Conv), chip.exchange_bytes_per_cycle
     transposed, before_bytes = bool(m.steps), max([0, *(step.temp_bytes for step in m.steps)])
     in_bytes = element_bytes(data.dtype)
     m.superstep_cycles = m.stack.planned_superstep_cycles
@@ -81,8 +81,8 @@ def lower_planned(m: Lowering, chosen: planner.Plan, data: Placed, weights: Plac
         with m.loop(chosen.serial_splits, tiles=chosen.tiles_used):
             m.emit(name, vertex, compute, exchange=exchange * rate, copy=copy)
 
-    stored = not is_conv and op.params.weights_operand
-    if stored and op.params.pass_kind == "forward" and m.stack.regroup_fully_connected:
+    stored = not is_conv and op.weights_operand
+    if stored and op.pass_kind == "forward" and m.stack.regroup_fully_connected:
         operand_bytes = sum(ceil_div(x.elements * in_bytes, chip.tiles) for x in (data, weights))
         m.copy(
             "regroup operands",
@@ -116,7 +116,7 @@ def lower_planned(m: Lowering, chosen: planner.Plan, data: Placed, weights: Plac
         before_bytes += sum(order.tile_bytes for order in needed)
         with m.loop(chosen.serial_splits, tiles=m.tiles):
             _bring_into_order(m, needed)
-    if moved > 0 and op.function == "weight_gradient":
+    if moved > 0 and op.pass_kind == "weight_gradient":
         # What is summed over must become innermost.
         arranged = True
         orders = [
@@ -179,9 +179,8 @@ def lower_planned(m: Lowering, chosen: planner.Plan, data: Placed, weights: Plac
     if chosen.spreads_output:
         # Copied with zeros between its elements into a tensor of its own (Convolution.cpp,
         # convolutionPostprocess).
-        result = m.state.graph.tensors[op.outputs[0]]
-        tile_bytes = ceil_div(result.bytes, chosen.tiles_used)
-        atom = element_bytes(result.dtype)
+        atom = element_bytes(m.made.dtype)
+        tile_bytes = ceil_div(m.made.elements * atom, chosen.tiles_used)
         m.copy("spread output", cycles=copy_cycles(tile_bytes, chip, atom_bytes=atom))
     m.plan, m.transform, m.codelet = str(chosen), chosen.transform, chosen.codelet
     m.reads_lines = is_conv and not chosen.one_by_one
@@ -218,7 +217,7 @@ def _wanted_order(m: Lowering, chosen: planner.Plan, x: Placed, *, is_input: boo
     the planner's own estimate, and convolutions, to which the rule applies too, keep a copy by
     every tile.
     """
-    split, op, size = chosen.split, m.op.params, element_bytes(x.dtype)
+    split, op, size = chosen.split, m.task.params, element_bytes(x.dtype)
     asked = chosen.cost.move_in if is_input else chosen.cost.move_weights
     users = split.batch * prod(split.field)
     parts = split.in_serial
@@ -291,7 +290,7 @@ def _summed_order(m: Lowering, chosen: planner.Plan, x: Placed, *, is_input: boo
     moved, parts = chosen.cost.move_weights, chosen.serial_splits
     if is_input:
         moved, parts = chosen.cost.move_in, chosen.split.in_serial
-    op, size = m.op.params, element_bytes(x.dtype)
+    op, size = m.task.params, element_bytes(x.dtype)
     grain = REGROUP_GRAIN_BYTES // size
     wanted, elements = chosen.in_chans_per_group, x.elements
     if isinstance(op, MatMul):
@@ -323,7 +322,7 @@ def _temp_bytes(m: Lowering, chosen: planner.Plan, before_bytes: int, *, free: b
     output. Rearrangements and serial splits need what the planner reckons with (ConvModel.cpp).
     """
     cost, split = chosen.cost, chosen.split
-    output = cost.outputs * element_bytes(m.state.dtype(m.op.outputs[0]))
+    output = cost.outputs * element_bytes(m.made.dtype)
     if chosen.serial_splits > 1 or cost.move_in or cost.move_weights:
         return max(0, chosen.temp_bytes - output)
     users = split.batch * prod(split.field)

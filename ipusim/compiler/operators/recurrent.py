@@ -21,9 +21,9 @@ from ipusim.compiler.operators.matmul import (
     transpose_product,
 )
 from ipusim.compiler.operators.recurrent_cell import GRAIN, Cell, StateLayout
-from ipusim.compiler.state import Lowering, LoweringState, lowers
+from ipusim.compiler.state import Lowering, Task, lowers
 from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes, vector_width
-from ipusim.workload.graph import Graph, MatMul, Op, Recurrent, Tensor
+from ipusim.workload.graph import MatMul, Recurrent
 
 GATHERING_ERA = 2
 """Planner era from which an LSTM adds up weight gradients over several steps at a time."""
@@ -56,7 +56,7 @@ class _Layer:
         """
         m = self.m
         alone = _alone(m, params, self.cell.dtype)
-        a, b = map(alone.state.placed, alone.op.inputs)
+        a, b = alone.task.inputs
         planned = plan_product(alone, params)
         transpose_product(alone, planned, b)
         once = len(alone.steps)
@@ -80,19 +80,18 @@ class _Layer:
 
 def _alone(m: Lowering, params: MatMul, dtype: str) -> Lowering:
     """Start the lowering of one product alone, from the weights and what a step computes."""
-    gradient = params.pass_kind == "weight_gradient"
-    shapes = {"a": (params.m, params.k), "b": (params.k, params.n), "c": (params.m, params.n)}
-    roles = {"b": "activation" if gradient else "parameter"}
-    tensors = {
-        key: Tensor(name=key, shape=shape, dtype=dtype, role=roles.get(key, "activation"))
-        for key, shape in shapes.items()
-    }
-    op = Op(name=m.name, params=params, inputs=("a", "b"), outputs=("c",))
-    graph = Graph(name=m.name, tensors=tensors, ops=(op,), inputs=("a",), outputs=("c",))
-    stack = replace(m.stack, regroup_fully_connected=False)
-    state = LoweringState(graph, m.chip, stack, m.state.rules, {})
-    state.training = m.state.training
-    return Lowering.of(state, op)
+    weights = TensorLayout(free=params.pass_kind != "weight_gradient", mapping="b")
+    inputs = (
+        Placed((params.m, params.k), dtype, TensorLayout(mapping="a")),
+        Placed((params.k, params.n), dtype, weights),
+    )
+    return Lowering(
+        chip=m.chip,
+        stack=replace(m.stack, regroup_fully_connected=False),
+        rules=m.rules,
+        training=m.training,
+        task=Task(params, inputs=inputs, results=(Placed((params.m, params.n), dtype),)),
+    )
 
 
 @lowers(Recurrent)
@@ -105,7 +104,7 @@ def recurrent(m: Lowering, op: Recurrent, *_: Placed) -> tuple[TensorLayout, ...
         m=m,
         state=StateLayout.of(op.batch, op.hidden, m.chip),
         data=StateLayout.of(op.batch, op.features, m.chip),
-        dtype=m.state.dtype(m.op.outputs[0]),
+        dtype=m.made.dtype,
     )
     m.tiles = cell.state.tiles
     layer = _Layer(m, op, cell)
@@ -323,7 +322,7 @@ def _steps_per_weight_gradient(layer: _Layer) -> int:
         ),
         chip,
         replace(
-            layer.m.state.rules,
+            layer.m.rules,
             available_memory_proportion=(memory - per_step * most) / chip.bytes_per_tile,
         ),
     )

@@ -4,8 +4,6 @@ Source: poplibs lib/popnn/NonLinearity.cpp, softmaxImpl and softmaxInputGradient
 tags 1.0.136 and sdk/poplar/2.4.0 (frameworks ask for the stable form).
 """
 
-from dataclasses import replace
-
 from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
 from ipusim.compiler.state import Lowering, lowers
 from ipusim.workload.graph import Softmax
@@ -18,7 +16,7 @@ def softmax(m: Lowering, op: Softmax, x: Placed, *forward: Placed) -> TensorLayo
         result = forward[0].shaped(op.outer, op.length).of(m.dtype)
         elsewhere = not x.layout.lies_with(result.layout)
         softmax_gradient(m, result, log=op.log, elsewhere=elsewhere)
-        return replace(result.layout, free=False)
+        return result.layout._replace(free=False)
     softmax_forward(m, x.shaped(op.outer, op.length).of(m.dtype))
     return x.layout
 

@@ -7,14 +7,14 @@ tier.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ipusim.compiler.program import LoweredOp, Program, Superstep
+from ipusim.compiler.program import LoweredOp, Program, changed
 from ipusim.compiler.tiles import ceil_div
 from ipusim.machine import Chip
 from ipusim.study.cached import LOWERING_OPTIONS, PooledPredictor
@@ -27,8 +27,6 @@ Rewrite = Callable[[Program, Chip], Program]
 
 _TIER = "specification"
 _OVERLAP = ("overlap_io", "io_tiles")
-_FIELDS = tuple(one.name for one in fields(Superstep))
-_VALUES = attrgetter(*_FIELDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,21 +63,12 @@ def _without(program: Program, phase: str) -> Program:
     takes = attrgetter(phase)
     return Program(
         tuple(
-            replace(op, steps=tuple(_zeroed(step, phase) for step in op.steps))
+            changed(op, steps=tuple(changed(s, **{phase: 0}) if takes(s) else s for s in op.steps))
             if any(map(takes, op.steps))
             else op
             for op in program.ops
         )
     )
-
-
-def _zeroed(step: Superstep, phase: str) -> Superstep:
-    """Return `replace(step, phase=0)`, which looks up every field of hundreds of thousands."""
-    if getattr(step, phase) == 0:
-        return step
-    values = dict(zip(_FIELDS, _VALUES(step), strict=True))
-    values[phase] = 0
-    return Superstep(**values)
 
 
 def at_peak(program: Program, chip: Chip) -> Program:
@@ -99,8 +88,8 @@ def _at_peak(op: LoweredOp, peak: float) -> LoweredOp:
         cycles = left if step.compute_cycles else 0
         left -= cycles
         shared = ceil_div(cycles, step.repeats)
-        steps.append(replace(step, compute_cycles=shared))
-    return replace(op, steps=tuple(steps))
+        steps.append(changed(step, compute_cycles=shared))
+    return changed(op, steps=tuple(steps))
 
 
 def float_partials(options: Options) -> Options:
