@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -39,8 +40,11 @@ class Parts:
         self._folder = self._file.with_name(f"{self._file.name}.parts")
         if self._file.suffix not in ENDINGS:
             raise ConfigError(f"The table {str(file)!r} must end in .csv or .parquet.")
-        if not self._csv:
-            _require_pyarrow()
+        if not self._csv and find_spec("pyarrow") is None:
+            raise ConfigError(
+                "A .parquet file needs pyarrow, which is not installed: pip install "
+                "ipusim[cluster], or write .csv."
+            )
 
     def __enter__(self) -> Self:
         """Take the folder for this process alone, and see that its parts belong together."""
@@ -146,13 +150,3 @@ class Parts:
 def _text(value: Any) -> Any:
     """Return a list as text, as the command line takes it."""
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else value
-
-
-def _require_pyarrow() -> None:
-    try:
-        import pyarrow  # noqa: F401  only to see that it is there
-    except ImportError:
-        raise ConfigError(
-            "A .parquet file needs pyarrow, which is not installed: pip install ipusim[cluster], "
-            "or write .csv."
-        ) from None

@@ -19,6 +19,9 @@ from ipusim.workload.onnx.builder import HANDLERS
 from ipusim.workload.onnx.context import DTYPES, decoded
 from ipusim.workload.onnx.reader import OnnxContents, read_onnx
 
+_SUPPORTED = (*HANDLERS, "Shape", "Size")
+"""Operators; results of the last two an import of an operator graph knows without running them."""
+
 _EVALUATION_ERRORS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
 """What onnx's reference evaluator raises, operator by operator, for operands it cannot take."""
 
@@ -60,7 +63,12 @@ def program_of_contents(contents: OnnxContents, values: dict[str, np.ndarray]) -
             results = evaluate(node, [known.get(name) for name in node.inputs])
             known.update(zip(node.outputs, results, strict=False))
         else:
-            _check_supported(node, proto)
+            if node.op not in _SUPPORTED or proto.domain not in ("", "ai.onnx"):
+                raise WorkloadError(
+                    f"Operator {node.op!r}, node {node.name!r}, is not supported; the nearest "
+                    f"supported operator is {nearest_name(node.op, HANDLERS)!r}, so replace it or "
+                    "export the model without it."
+                )
             nodes.append(node)
     return Program(
         name=contents.name,
@@ -95,19 +103,6 @@ def _node(proto: onnx.NodeProto, position: int, contents: OnnxContents) -> Node:
         attributes=decoded(proto),
         opset=contents.opset,
     )
-
-
-SHAPE_READERS = ("Shape", "Size")
-"""Operators whose results the import of an operator graph knows without running them."""
-
-
-def _check_supported(node: Node, proto: onnx.NodeProto) -> None:
-    if node.op not in (*HANDLERS, *SHAPE_READERS) or proto.domain not in ("", "ai.onnx"):
-        raise WorkloadError(
-            f"Operator {node.op!r}, node {node.name!r}, is not supported; the nearest supported "
-            f"operator is {nearest_name(node.op, HANDLERS)!r}, so replace it or export the model "
-            "without it."
-        )
 
 
 def evaluate(node: Node, inputs: list[np.ndarray | None]) -> list[np.ndarray]:

@@ -195,16 +195,14 @@ class _Parts:
         whole = self.tensors[name]
         elements = self._share(whole.elements, part)
         if whole.role == "parameter":
-            label = f"{self.cut_of_weights()}{self.factor}.{part}"
+            # The same side of the weights is cut in all passes of the layer.
+            backward = self.op.params.pass_kind == "data_gradient"
+            side = {"k": "n", "n": "k"}[self.cut] if backward else self.cut
+            label = f"{side}{self.factor}.{part}"
             return _stored_part(self.tensors, name, label, elements)
         view = Layout(function="slice", elements=elements, moves_data=False)
         suffix = f"slice{self.op.inputs.index(name)}.{part}"
         return self._step(suffix, view, (name,), (elements,), dtype=whole.dtype)
-
-    def cut_of_weights(self) -> str:
-        """Return which side of the weights is cut, the same in all passes of the layer."""
-        backward = self.op.params.pass_kind == "data_gradient"
-        return {"k": "n", "n": "k"}[self.cut] if backward else self.cut
 
     def _step(
         self,

@@ -180,8 +180,13 @@ def _with_loss(graph: Graph, loss: str) -> Graph:
         classes = prediction.shape[-1] if prediction.shape else 1
         rows = prediction.elements // classes
         targets = () if loss == "identity" else (f"{name}.target",)
-        for target in targets:
-            tensors[target] = _target(target, prediction, loss)
+        for target in targets:  # numbers of classes, or values of the same shape
+            tensors[target] = replace(prediction, name=target, role="input")
+            if loss in CLASS_LOSSES:
+                shape = prediction.shape[:-1]
+                tensors[target] = replace(
+                    tensors[target], shape=shape, dtype="int32", alias_of=None
+                )
         result, gradient = f"{name}.loss", f"{name}.loss_gradient"
         tensors[result] = Tensor(name=result, shape=(rows,), dtype="float32", role="output")
         tensors[gradient] = Tensor(name=gradient, shape=prediction.shape, dtype=prediction.dtype)
@@ -192,13 +197,6 @@ def _with_loss(graph: Graph, loss: str) -> Graph:
     return replace(
         graph, tensors=tensors, ops=tuple(ops), inputs=tuple(inputs), outputs=tuple(outputs)
     )
-
-
-def _target(name: str, prediction: Tensor, loss: str) -> Tensor:
-    """Return the input that a prediction is compared with: classes, or values of its shape."""
-    if loss in CLASS_LOSSES:
-        return Tensor(name=name, shape=prediction.shape[:-1], dtype="int32", role="input")
-    return replace(prediction, name=name, role="input")
 
 
 def _segments(graph: Graph, recompute: str | Sequence[str]) -> list[list[Op]]:

@@ -46,13 +46,6 @@ class Kernel:
     count: int = 1
 
 
-def _is_winograd(params: Conv) -> bool:
-    """Whether a convolution has the 3 x 3 window with stride 1 that Winograd kernels take."""
-    dense = params.groups == 1 and not params.is_transposed
-    unit = set(params.stride) == set(params.dilation) == {1}
-    return dense and unit and params.kernel == (3, 3)
-
-
 class _Counter:
     """Counts the kernels of one graph."""
 
@@ -100,6 +93,9 @@ class _Counter:
         positions = params.batch * prod(params.out_field)
         input_positions = params.batch * prod(params.field)
         depthwise = into == 1 and params.groups > 1
+        # 3 x 3 windows with stride 1 are those that Winograd kernels take.
+        plain = params.groups == 1 and not params.is_transposed and params.kernel == (3, 3)
+        winograd = plain and set(params.stride) == set(params.dilation) == {1}
         if not depthwise:
             yield from self.cast(op, params.weights)
         shapes = [("forward", positions, out, into * taps)]
@@ -122,7 +118,7 @@ class _Counter:
                 n=n,
                 k=k,
                 groups=params.groups,
-                winograd=_is_winograd(params),
+                winograd=winograd,
             )
             if self.transposed:
                 conversion = 2 * self.size * (inputs + outputs)

@@ -14,6 +14,7 @@ from ipusim.workload import zoo
 from ipusim.workload.graph import Conv, Graph, MatMul
 from ipusim.workload.model import Model
 from ipusim.workload.training import training_graphs
+from ipusim.workload.zoo import registry
 from ipusim.workload.zoo.language import bert
 from ipusim.workload.zoo.registry import find
 
@@ -55,6 +56,16 @@ def test_counts_equal_the_facts(fact, micro_batch):
     fixed = sum(op.macs for op in graph.ops if op.kind == "conv" and op.inputs[1] in kernels)
     assert graph.parameters == int(fact["params"])
     assert graph.macs - pooler - fixed == micro_batch * int(fact["macs_forward"])
+
+
+def test_the_module_of_a_network_is_tried_first(monkeypatch):
+    tried = []
+    monkeypatch.setattr(registry, "NETWORKS", {})
+    monkeypatch.setattr(registry, "import_module", tried.append)
+    for name, network in NETWORKS.items():
+        tried.clear()
+        find(name)
+        assert tried[0] == getattr(network.build, "func", network.build).__module__
 
 
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=lambda network: network.name)

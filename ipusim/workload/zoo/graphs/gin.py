@@ -55,7 +55,9 @@ def gin_molhiv(g: GraphBuilder, batch: int, *, uses_edges: bool = True) -> str:
         own = g.elementwise(f"{name}.own", "mul", x, factor)
         x = g.elementwise(f"{name}.add", "add", own, summed)
         x = g.reshape(f"{name}.rows", x, (graphs * nodes, width))
-        x = _perceptron(g, f"{name}.mlp", x)
+        x = g.layer_norm(f"{name}.mlp.0.norm", g.linear(f"{name}.mlp.0", x, HIDDEN))
+        x = g.linear(f"{name}.mlp.1", g.elementwise(f"{name}.mlp.0.relu", "relu", x), LATENT)
+        x = g.elementwise(f"{name}.mlp.1.relu", "relu", x)
         x = g.reshape(f"{name}.graphs", x, (graphs, nodes, LATENT))
     pooled = g.scatter_add("pool", x, graph_of_node, 1)
     ones = g.parameter("pool.ones", (graphs, nodes, 1), "constant")
@@ -82,11 +84,3 @@ def _sum_of_embeddings(
         row = g.embedding(f"{name}.{number}", column, size, width)
         total = g.elementwise(f"{name}.{number}.add", "add", total, row) if total else row
     return total
-
-
-def _perceptron(g: GraphBuilder, name: str, x: str) -> str:
-    x = g.linear(f"{name}.0", x, HIDDEN)
-    x = g.layer_norm(f"{name}.0.norm", x)
-    x = g.elementwise(f"{name}.0.relu", "relu", x)
-    x = g.linear(f"{name}.1", x, LATENT)
-    return g.elementwise(f"{name}.1.relu", "relu", x)
