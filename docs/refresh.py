@@ -28,7 +28,7 @@ from ipusim.study.evidence import operations as evidence
 from ipusim.study.evidence.memory import network_memory_table
 from ipusim.study.fidelity.ledger import families_apart
 from ipusim.study.table import format_percent
-from ipusim.study.tamu import figures as tamu_figures, scaling as tamu_scaling
+from ipusim.study.tamu import scaling as tamu_scaling
 from ipusim.study.verdicts.compare import verdicts
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -143,7 +143,7 @@ def _scaling() -> tuple[pd.DataFrame, ...]:
 
 def _draw_scaling(*frames: pd.DataFrame) -> Figure:
     study = load_spec("tamu")
-    tables = tamu_figures.scaling_tables(*frames)
+    tables = tamu_scaling.scaling_tables(*frames)
     return drawn(study["figures"]["tamu_scaling"], tables, study["looks"])
 
 

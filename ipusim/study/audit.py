@@ -1,6 +1,7 @@
 """What the published numbers say about themselves, computed from nothing but the rows."""
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -206,3 +207,18 @@ def tamu_corrections() -> pd.DataFrame:
     counted = {table: tamu_work(table) for table in WORK_TABLES}
     frame = pd.concat(counted, names=["table", "line"]).reset_index("table")
     return frame[~frame["consistent"]].reset_index(drop=True)
+
+
+def work_audit(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return `tamu_work` of tables, with short labels, the band and the ends of each panel in %."""
+    frame = pd.concat(frames, names=["table"]).reset_index("table")
+    off = frame["work_error_percent"].abs().groupby(frame["table"])
+    reach = 1.3 * off.transform("max").clip(lower=10.0)
+    band = WORK_TOLERANCE_PERCENT
+    return frame.assign(short=frame["label"].map(_short), band=band, reach=reach)
+
+
+def _short(label: str) -> str:
+    """Shorten the label of a row to what tells it from its neighbours."""
+    parts = [part for part in label.split(", ") if not part.startswith(("batch-norm", "instances"))]
+    return ", ".join(parts)

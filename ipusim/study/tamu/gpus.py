@@ -4,16 +4,15 @@ The figures are charts without numbers. Their GPU bars are predicted here, with 
 rows that were published elsewhere, and such a row stands beside a bar where there is one.
 """
 
-from dataclasses import dataclass
-
 import pandas as pd
 
 from ipusim.errors import resolve_name
+from ipusim.files import read_tables
 from ipusim.machine import GpuNode, load
 from ipusim.runtime.gpu.step import simulate_gpu
 from ipusim.study.data.published import load_claims, load_rows
 from ipusim.study.tamu.scaling import SCALED_MICRO_BATCH
-from ipusim.study.tamu.study import PYTORCH_SERIES, STUDY, TENSORFLOW_SERIES, table_frame
+from ipusim.study.tamu.study import STUDY, TENSORFLOW_SERIES, table_frame
 from ipusim.study.verdicts.compare import PREDICTED
 from ipusim.study.verdicts.compare_gpu import conformal_ratios, gpu_compare
 from ipusim.study.verdicts.errors import errors_of, verdict_of
@@ -23,57 +22,10 @@ BATCH = 256
 """TAMU section 3.3.2 for TensorFlow; configs.yml of NVIDIA/DeepLearningExamples for PyTorch."""
 COUNTS = (1, 2, 4, 8)
 IPU = "GC200 IPU"
-PLATFORMS = {
-    "Grace T4": "T4",
-    "Grace RTX 6000": "RTX 6000",
-    "Expanse V100": "V100",
-    "Grace A100": "A100 (Grace)",
-    "LoneStar6": "A100 (LoneStar6)",
-    "DGX A100": "DGX A100",
-}
-"""Machines with GPUs as the study names them, in the order of its figures."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Figure:
-    """One figure: the IPU's rows, the GPUs' stack, the boards whose published rows stand beside."""
-
-    table: str
-    series: str
-    stack: str
-    boards: dict[str, str]
-
-
-FIGURES = {
-    "pytorch": _Figure(
-        table="Table 1",
-        series=PYTORCH_SERIES,
-        stack="pytorch-21",
-        boards={"Expanse V100": "V100 SXM2 32GB", "DGX A100": "A100 SXM 80GB"},
-    ),
-    "tensorflow": _Figure(
-        table="Table 3",
-        series=TENSORFLOW_SERIES,
-        stack="tf1-20.06-xla",
-        boards={"Expanse V100": "V100 SXM2 16GB", "DGX A100": "A100 SXM 40GB"},
-    ),
-}
-"""Figure 1 and Figure 2."""
-_LAMBDA_A100 = "none with this stack: Lambda's rows on A100 PCIe are PyTorch 1.7 and 1.13"
-_NO_ANCHOR = {
-    "Grace T4": "none: no mixed-precision training of ResNet-50 on T4 is published",
-    "Grace RTX 6000": "none with this stack: Lambda's 646 img/s on one board is PyTorch 1.4",
-    "Grace A100": _LAMBDA_A100,
-    "LoneStar6": _LAMBDA_A100,
-}
+FILE = "runs/tamu_gpus.toml"
+"""What stands in Figures 1 and 2 beside the IPUs, and the powers that the study quotes."""
 NUMBERS = ("predicted", "low80", "high80", "published")
 """Columns of `bars` that hold throughputs."""
-_WATTS = {
-    # claim, device, number of devices, whether the host is in the number
-    "one GC200": ("TA01", IPU, 1, "no"),
-    "IPU-POD16": ("TA03", IPU, 16, "no"),
-    "DGX A100": ("TA02", "DGX A100", 8, "yes"),
-}
 
 AUTOENCODER = "tamu_autoencoder"
 EPOCH_IMAGES = 70_000
@@ -94,33 +46,34 @@ def bars(frame: pd.DataFrame, framework: str) -> pd.DataFrame:
     published one (NaN where there is none), where that comes from, and the error in percent. An
     UnknownNameError for another framework.
     """
-    figure = FIGURES[resolve_name("framework", framework, FIGURES)]
+    figure = resolve_name("framework", framework, read_tables(FILE)["figure"])
     both = pd.concat([ipu_bars(frame, figure), gpu_bars(figure)], ignore_index=True)
     return both.assign(error_percent=errors_of(both))
 
 
-def ipu_bars(frame: pd.DataFrame, figure: _Figure) -> pd.DataFrame:
+def ipu_bars(frame: pd.DataFrame, framework: str) -> pd.DataFrame:
     """Return the runs of Table 1 or 3; of several with as many IPUs the fewest instances."""
-    chosen = table_frame(frame, figure.table)
-    chosen = chosen[chosen["series"] == figure.series]
-    if figure.series == TENSORFLOW_SERIES:
+    figure = read_tables(FILE)["figure"][framework]
+    chosen = table_frame(frame, figure["table"])
+    chosen = chosen[chosen["series"] == figure["series"]]
+    if figure["series"] == TENSORFLOW_SERIES:
         chosen = chosen[chosen["micro_batch"] == SCALED_MICRO_BATCH]
     chosen = chosen.sort_values(["chips", "instances"]).drop_duplicates("chips")
     names = {"chips": "devices", "calibrated": "predicted"}
     shown = chosen[["chips", "calibrated", "low80", "high80", "published"]].rename(columns=names)
-    shown = shown.astype({"devices": int}).assign(published_source=f"TAMU {figure.table}")
+    shown = shown.astype({"devices": int}).assign(published_source=f"TAMU {figure['table']}")
     shown.insert(0, "platform", IPU)
     return shown
 
 
-def gpu_bars(figure: _Figure) -> pd.DataFrame:
+def gpu_bars(framework: str) -> pd.DataFrame:
     """Predict the GPU bars of a figure, with 1, 2, 4, 8 and all boards of each machine.
 
     The interval comes from the training rows of the same stack, leave one model out; where a
     machine has no anchor it assumes that the board errs like those that have one.
     """
-    known = gpu_compare()
-    known = known[(known["stack"] == figure.stack) & (known["mode"] == "training")]
+    stack, known = read_tables(FILE)["figure"][framework]["stack"], gpu_compare()
+    known = known[(known["stack"] == stack) & (known["mode"] == "training")]
     low, high = conformal_ratios(known)
     anchors = known[
         (known["model"] == PRINTED_MODEL)
@@ -128,15 +81,14 @@ def gpu_bars(figure: _Figure) -> pd.DataFrame:
         & (known["batch"] == BATCH)
     ]
     lines = []
-    for system, platform in PLATFORMS.items():
-        node, board = load(GpuNode, system), figure.boards.get(system)
+    for platform, said in read_tables(FILE)["platform"].items():
+        board, node = said.get("boards", {}).get(framework), load(GpuNode, said["system"])
         for gpus in sorted({*(count for count in COUNTS if count <= node.gpus), node.gpus}):
-            report = simulate_gpu(
-                MODEL, system, gpus=gpus, batch=BATCH, framework=figure.stack, precision="mixed"
-            )
+            given = {"gpus": gpus, "framework": stack, "precision": "mixed"}
+            report = simulate_gpu(MODEL, said["system"], batch=BATCH, **given)
             found = anchors[(anchors["gpu"] == board) & (anchors["gpus"] == gpus)]["published"]
             published = found.iloc[0] if len(found) else float("nan")
-            source = _anchor(system, board, report.gpu, bool(len(found)))
+            source = said.get("no_board") or _anchor(board, report.gpu, bool(len(found)))
             lines.append((platform, gpus, report.throughput, published, source))
     names = ["platform", "devices", "predicted", "published", "published_source"]
     frame = pd.DataFrame(lines, columns=names)
@@ -145,14 +97,19 @@ def gpu_bars(figure: _Figure) -> pd.DataFrame:
     return frame
 
 
-def _anchor(system: str, board: str | None, gpu: str, published: bool) -> str:
+def _anchor(board: str | None, gpu: str, published: bool) -> str:
     """Say what stands beside a bar, or why nothing does."""
-    if board is None:
-        return _NO_ANCHOR[system]
     if not published:
         return "none at this number of boards"
     measured = "" if board == gpu else f", measured on {board}"
     return f"NVIDIA, same stack{measured or ' and board'}"
+
+
+def accelerators(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the bars of Figure 1 or 2 (`gpus.bars`) by number of devices, in all and for each."""
+    frame = frame.sort_values("devices", kind="stable")
+    each = {name: frame[name] / frame["devices"] for name in NUMBERS}
+    return {"all devices": frame, "per device": frame.assign(**each)}
 
 
 def per_watt(figures: dict[str, pd.DataFrame]) -> pd.DataFrame:
@@ -164,13 +121,21 @@ def per_watt(figures: dict[str, pd.DataFrame]) -> pd.DataFrame:
     claims = load_claims(STUDY).set_index("claim_id")["value"]
     lines = []
     for framework, frame in figures.items():
-        for machine, (claim, platform, devices, host) in _WATTS.items():
-            bar = frame[(frame["platform"] == platform) & (frame["devices"] == devices)].iloc[0]
-            watts = float(claims[claim])
+        for machine, said in read_tables(FILE)["power"].items():
+            devices, watts = said["devices"], float(claims[said["claim"]])
+            own = (frame["platform"] == said["platform"]) & (frame["devices"] == devices)
+            bar = frame[own].iloc[0]
             head = {"framework": framework, "machine": machine, "devices": devices}
-            head |= {"quoted_w": watts, "host_in_it": host}
+            head |= {"quoted_w": watts, "host_in_it": said["host"]}
             lines.append(head | {name: bar[name] / watts for name in NUMBERS})
     return pd.DataFrame(lines)
+
+
+def watts(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return `per_watt` with what its bars are called."""
+    power = frame["quoted_w"].map(", {:,.0f} W".format)
+    host = frame["host_in_it"].map({"yes": "", "no": " without host"})
+    return frame.assign(bar=frame["machine"] + power + host)
 
 
 def table4_gpus() -> pd.DataFrame:

@@ -9,6 +9,7 @@ from ipusim.api import simulate
 from ipusim.errors import ConfigError
 from ipusim.runtime.compile_time import first_epoch_items_per_s
 from ipusim.study.audit import tamu_work
+from ipusim.study.book.charts import panel
 from ipusim.study.data.published import PublishedRow, by_metric, load_rows
 from ipusim.study.data.runs import RunConfiguration, load_run
 from ipusim.study.verdicts.errors import errors_of, verdicts_of
@@ -52,6 +53,18 @@ def one_ipu_rows(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of Table 3 on one IPU, of `table_frame`."""
     data = table_frame(frame, "Table 3")
     return data[data["chips"] == 1]
+
+
+def micro_batch_panels(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return throughput and time per micro-batch of Table 3 on one IPU (`one_ipu_rows`)."""
+    shown = ["published", "specification", "calibrated", "low80", "high80"]
+    rates = frame[["micro_batch", *shown]].astype(float)
+    times = rates.assign(**{name: 1e3 * rates["micro_batch"] / rates[name] for name in shown})
+    drawn = [
+        panel(rates, "micro_batch", "Throughput of one IPU", "images/s"),
+        panel(times, "micro_batch", "Time per micro-batch", "ms"),
+    ]
+    return pd.concat(drawn)
 
 
 def times_frame(frame: pd.DataFrame) -> pd.DataFrame:

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from ipusim.errors import ConfigError, UnknownNameError
+from ipusim.files import read_tables
 from ipusim.look import PHASES
 from ipusim.machine.system import load_system
 from ipusim.study import audit, book
@@ -15,7 +16,6 @@ from ipusim.study.book.catalogue import load_spec, select_studies, study_paramet
 from ipusim.study.data.runs import load_run
 from ipusim.study.tamu import (
     breakdown as tamu_inside,
-    figures as tamu_figures,
     gpus as tamu_gpus,
     memory as tamu_memory,
     scaling as tamu_scaling,
@@ -294,7 +294,7 @@ def test_the_statement_says_it_either_way(fits, largest, says):
 
 
 def test_figure_2_holds_ipus_and_gpus(tensorflow_bars):
-    platforms = [tamu_gpus.IPU, *tamu_gpus.PLATFORMS.values()]
+    platforms = [tamu_gpus.IPU, *read_tables(tamu_gpus.FILE)["platform"]]
     assert list(dict.fromkeys(tensorflow_bars["platform"])) == platforms
     own = tensorflow_bars[tensorflow_bars["platform"] == tamu_gpus.IPU].set_index("devices")
     assert list(own.index) == [1, 2, 4, 8, 16, 64]
@@ -305,7 +305,7 @@ def test_figure_2_holds_ipus_and_gpus(tensorflow_bars):
 
 
 def test_figure_1_takes_the_better_of_two_runs(frame):
-    data = tamu_gpus.ipu_bars(frame, tamu_gpus.FIGURES["pytorch"]).set_index("devices")
+    data = tamu_gpus.ipu_bars(frame, "pytorch").set_index("devices")
     assert data.loc[16, "published"] == 23082.9
 
 
@@ -386,21 +386,21 @@ def test_figures_show_what_they_are_given(frame, parts, tensorflow_bars):
     line = tamu_scaling.scaling_line([1, 16, 64])
     memory = tamu_memory.memory_by_micro_batch([2, 20])
     work = {table: audit.tamu_work(table) for table in audit.WORK_TABLES}
-    drawn, one_ipu = {}, tamu_figures.micro_batch_panels(tamu.one_ipu_rows(frame))
-    watts = tamu_figures.watts(tamu_gpus.per_watt({"tensorflow": tensorflow_bars}))
+    drawn, one_ipu = {}, tamu.micro_batch_panels(tamu.one_ipu_rows(frame))
+    watts = tamu_gpus.watts(tamu_gpus.per_watt({"tensorflow": tensorflow_bars}))
     page, figure2 = book.open("tamu"), "Figure 2: ResNet-50, TensorFlow 1.15, mixed precision"
     for title, name, tables in (
         ("Throughput of one IPU", "micro_batch", one_ipu),
         ("A micro-batch on every IPU", "parts", parts),
-        ("Efficiency against one IPU", "scaling", tamu_figures.scaling_tables(line, scaling)),
+        ("Efficiency against one IPU", "scaling", tamu_scaling.scaling_tables(line, scaling)),
         (
             "The fullest tile of one GC200, ResNet-50 training",
             "memory",
-            tamu_figures.tile_memory(memory),
+            tamu_memory.tile_memory(memory),
         ),
-        (figure2, "figure2", tamu_figures.accelerators(tensorflow_bars)),
+        (figure2, "figure2", tamu_gpus.accelerators(tensorflow_bars)),
         ("ResNet-50 training by the quoted design powers", "per_watt", watts),
-        ("Table 3: median 1,531,880 images", "audit", tamu_figures.work_audit(work)),
+        ("Table 3: median 1,531,880 images", "audit", audit.work_audit(work)),
     ):
         drawn[title] = page.figure(f"tamu_{name}", tables).figure
     for title, figure in drawn.items():
@@ -425,7 +425,7 @@ def test_parts_and_platforms_can_be_told_apart():
     parts = {name: figures.looks("parts")[name] for name in tamu_inside.PARTS}
     own = load_spec("tamu")["looks"]
     platforms, series = own["platforms"], own["scaling"]
-    assert list(platforms) == [tamu_gpus.IPU, *tamu_gpus.PLATFORMS.values()]
+    assert list(platforms) == [tamu_gpus.IPU, *read_tables(tamu_gpus.FILE)["platform"]]
     assert list(series) == list(tamu_scaling.SERIES_NAMES.values())
     assert {name: figures.looks("parts")[name] for name in PHASES} == PHASES
     for looks in (parts, PHASES, platforms, series):
