@@ -9,11 +9,8 @@ from ipusim.errors import ConfigError, StudyError, UnknownNameError
 from ipusim.study import book
 from ipusim.study.data.convergence import time_to_train_frame
 from ipusim.study.data.published import load_rows
-from ipusim.study.fidelity import (
-    figures as fidelity_figures,
-    ledger as fidelity,
-)
-from ipusim.study.results import figures as results_figures, study as results
+from ipusim.study.fidelity import ledger as fidelity
+from ipusim.study.results import study as results
 from ipusim.study.verdicts import compare
 from ipusim.study.verdicts.compare import PREDICTED
 from ipusim.study.verdicts.intervals import coverage_table
@@ -134,18 +131,18 @@ def test_summaries_and_figures_are_of_all_rows(frame):
     layers = fidelity.layers_frame()
     assert set(layers["layer"].str.split().str[0]) == {"vertices", "operations", "layers", "memory"}
     assert layers[["median_percent", "mean_percent"]].notna().any(axis=1).all()
-    tiers = fidelity_figures.errors_by_tier(frame)
+    tiers = fidelity.errors_by_tier(frame)
     assert tiers.groupby(["mode", "tier"])["share_percent"].max().eq(100).all()
-    intervals = fidelity_figures.intervals_of_rows(frame)
+    intervals = fidelity.intervals_of_rows(frame)
     assert (intervals["held"] <= intervals["count"]).all()
     page = book.open("fidelity")
-    families = fidelity_figures.errors_by_family(frame)
+    families = fidelity.errors_by_family(frame)
     drawn = {"families": families, "tiers": tiers, "intervals": intervals, "pairs": pairs}
-    drawn |= {"scaling": fidelity_figures.slowdowns(scaling)}
+    drawn |= {"scaling": fidelity.slowdowns(scaling)}
     results_page = book.open("results")
-    little = results_page.figure("results_little", results_figures.little_tables()).figure
+    little = results_page.figure("results_little", results.little_tables()).figure
     assert len(little.axes[0].lines[0].get_xdata()) == 104
-    rates = results_figures.published_and_predicted(frame, "inference")
+    rates = results.published_and_predicted(frame, "inference")
     assert results_page.figure("results_inference", rates).figure.axes[0].get_title(loc="left")
     for name, table in drawn.items():
         figure = page.figure(f"fidelity_{name}", table).figure
@@ -175,7 +172,7 @@ def test_families_can_be_chosen(frame):
     # a table and a panel that have no row of them are still there
     own = frame[(frame["study"] == "results") & (frame["family"] == "vit")]
     assert results.table_frame(own, "Bow inference").empty
-    tables = results_figures.published_and_predicted(own, "inference")
+    tables = results.published_and_predicted(own, "inference")
     empty = book.open("results").figure("results_inference", tables).figure
     assert [axis.get_title(loc="left") for axis in empty.axes] == [
         "Classic (GC200): 0 rows", "Bow: 0 rows",
@@ -214,10 +211,10 @@ def test_nothing_to_draw_is_said(frame):
     left_out = frame[frame["status"] != PREDICTED]
     for name, other in (("fidelity_families", page), ("results_families", book.open("results"))):
         with pytest.raises(StudyError, match="No row is predicted"):
-            other.figure(name, fidelity_figures.errors_by_family(left_out))
+            other.figure(name, fidelity.errors_by_family(left_out))
     with pytest.raises(StudyError, match="published on both chips"):
         page.figure("fidelity_pairs", fidelity.bow_pairs(frame.head(3)))
     with pytest.raises(StudyError, match="no scaling to draw"):
-        page.figure("fidelity_scaling", fidelity_figures.slowdowns(pd.DataFrame()))
+        page.figure("fidelity_scaling", fidelity.slowdowns(pd.DataFrame()))
     with pytest.raises(StudyError, match="ipusim calibrate"):
-        page.figure("fidelity_intervals", fidelity_figures.intervals_of_rows(frame.head(0)))
+        page.figure("fidelity_intervals", fidelity.intervals_of_rows(frame.head(0)))
