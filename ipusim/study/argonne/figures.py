@@ -1,4 +1,4 @@
-"""Figures of the Argonne study: Bragg peaks, lanes of a dataflow, what the time to train draws."""
+"""Figures of the Argonne study: Bragg peaks, and what the time to train draws."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 from ipusim.errors import StudyError
 from ipusim.look import OKABE_ITO
 from ipusim.study.argonne.dataflow import GpuRun
-from ipusim.study.argonne.timeline import FIRST_DRAWN, lane_shares
-from ipusim.study.book.charts import lane, sheet
+from ipusim.study.book.charts import sheet
 
 SLIDES_CHIP = "GC200"
 """The chip of the slides, which say Mk2."""
@@ -21,7 +20,6 @@ _MARKS = (
 )
 _NEAR_PIXELS = 2.5
 """Pixels shown around a centre: the marks lie within a few tenths of one."""
-_LANES = {"host": "sky", "link": "orange", "chip": "green"}
 
 
 def peaks_with_centres(
@@ -56,44 +54,6 @@ def peaks_with_centres(
             limits = {"xlim": (column - near, column + near), "ylim": (row + near, row - near)}
             axis.set(xticks=[], yticks=[], **limits)
         figure.suptitle(f"{len(axes)} held-out peaks: the middle of each patch, and its centre")
-    return figure
-
-
-def timelines_figure(timelines: Mapping[str, pd.DataFrame], *, window_ms: float = 20.0) -> Figure:
-    """Draw timelines (`run_lanes`, by title) under each other, with host, link and chip lanes.
-
-    Shown are so many milliseconds from the steady state.
-    """
-    options = {"down": len(timelines), "legend": 0, "sharex": True}
-    with sheet(9.6, 2.15 * len(timelines) + 0.4, **options) as (figure, axes):
-        for axis, (title, timeline) in zip(axes, timelines.items(), strict=True):
-            chip = timeline[timeline["lane"] == "chip"]
-            origin = float(chip["end_s"].iloc[FIRST_DRAWN - 1])
-            workers = timeline["worker"].max() + 1
-            timeline = timeline.assign(
-                begin=1e3 * (timeline["start_s"] - origin), end=1e3 * (timeline["end_s"] - origin)
-            )
-            timeline = timeline[(timeline["end"] >= 0) & (timeline["begin"] <= window_ms)]
-            for line in timeline.itertuples():
-                # loader processes share the upper part, each with a row of its own
-                height = 0.8 if line.lane != "host" else 1.6 / workers
-                place = {"chip": 0.0, "link": 1.0, "host": 2.0 + 1.8 * line.worker / workers}
-                look = {
-                    "color": OKABE_ITO[_LANES[line.lane]],
-                    "alpha": 0.55 + 0.45 * (line.batch % 2),
-                }
-                middle = place[line.lane] + height / 2
-                lane(axis, middle, line.begin, line.end - line.begin, height=height, **look)
-            shares = lane_shares(timelines[title])
-            axis.set(
-                xlim=(0, window_ms),
-                ylim=(-0.1, 4.0),
-                title=f"{title}: {shares['step_ms']:.2f} ms per step, "
-                f"the chip works {shares['chip_percent']:.0f} % of the time",
-            )
-            axis.set_yticks([0.4, 1.4, 2.9], ["chip", "link", f"host, {workers} processes"])
-            axis.grid(axis="y", visible=False)
-        axes[-1].set_xlabel("milliseconds (alternating shades: alternating batches)")
     return figure
 
 

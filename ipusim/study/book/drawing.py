@@ -64,6 +64,8 @@ def drawn(spec: Spec, tables: Tables, looks: Spec) -> Figure:
                 axis.legend(loc=legend)
             if "sharey" in spec and axis is not axes[0]:
                 axis.set_ylabel("")
+            if "sharex" in spec and across == 1 and axis is not axes[-1]:
+                axis.set_xlabel("")
     return figure
 
 
@@ -133,7 +135,9 @@ def _styles(mark: Spec, main: pd.DataFrame, rows: pd.DataFrame, looks: Spec) -> 
 
 
 def _values(rows: pd.DataFrame, wanted: Any) -> Any:
-    """Return a column, the value of an expression, a text for each line, or a number as it is."""
+    """Return a column, the value of an expression, a text for each line, texts, or a number."""
+    if isinstance(wanted, list):
+        return [_words(one, rows) for one in wanted]
     if not isinstance(wanted, str):
         return wanted
     if "{" in wanted:
@@ -264,8 +268,8 @@ _MARKS: dict[str, Callable[..., object]] = {
     "words": lambda axis, x, y, texts, **look: axis.text(
         x, y, texts[0], transform=axis.transAxes, **look
     ),
-    "at_x": lambda axis, x, **look: axis.axvline(np.ravel(x)[0], **look),
-    "at_y": lambda axis, y, **look: axis.axhline(np.ravel(y)[0], **look),
+    "at_x": lambda axis, x, **look: [axis.axvline(one, **look) for one in np.unique(x)],
+    "at_y": lambda axis, y, **look: [axis.axhline(one, **look) for one in np.unique(y)],
     "between_x": Axes.axvspan,
     "between_y": Axes.axhspan,
 }

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ipusim.errors import StudyError
-from ipusim.look import OKABE_ITO, PHASES
+from ipusim.look import PHASES
 from ipusim.report import Report
 from ipusim.report_page import BESIDE, draw_phases
 from ipusim.study.book.charts import lane, name_places, sheet
@@ -17,30 +17,13 @@ from ipusim.study.book.charts import lane, name_places, sheet
 def heaviest_window(trace: pd.DataFrame, op: str) -> pd.DataFrame:
     """Return the phases of one operation of ``report.trace``, with times (us) from its start.
 
-    A StudyError if the trace has no such operation.
+    ``lane`` is the place of a phase among them. A StudyError if the trace has no such operation.
     """
     part = trace[trace["op"] == op]
     if part.empty:
         raise StudyError(f"The trace has no operation {op!r}: use a name of report.layers.")
-    return part.assign(start_us=part["start_us"] - part["start_us"].iloc[0])
-
-
-def superstep_figure(window: pd.DataFrame, *, title: str) -> Figure:
-    """Draw supersteps one after the other, sync, exchange, copy and compute in lanes.
-
-    `window` are rows of ``report.trace``, for example from `heaviest_window`.
-    """
-    lanes = list(PHASES)
-    dotted = {"color": OKABE_ITO["grey"], "linewidth": 0.7, "linestyle": ":", "zorder": 0}
-    with sheet(9.6, 2.9, legend=0) as (figure, (axis,)):
-        for line in window.itertuples():
-            look = PHASES[line.phase] | {"height": 0.72}
-            lane(axis, lanes.index(line.phase), line.start_us, line.duration_us, **look)
-            if line.phase == "sync":
-                axis.axvline(line.start_us, **dotted)
-        name_places(axis, lanes, vertical=True)
-        axis.set(title=title, xlabel="microseconds; dotted lines: all tiles meet")
-    return figure
+    start_us = part["start_us"] - part["start_us"].iloc[0]
+    return part.assign(start_us=start_us, lane=part["phase"].map(list(PHASES).index))
 
 
 def execution_trace(report: Report, *, title: str, bins: int = 80) -> Figure:

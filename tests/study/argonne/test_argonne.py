@@ -263,7 +263,8 @@ def test_supersteps_are_drawn_from_the_trace(report):
     op = report.layers["op"].iloc[0]
     window = bsp_figures.heaviest_window(report.trace, op)
     assert window["start_us"].iloc[0] == 0
-    figure = bsp_figures.superstep_figure(window, title="one operation")
+    figure = book.open("argonne").figure("bragg_bsp", window).figure
+    assert figure.axes[0].get_title(loc="left") == f"Supersteps of {op}, forwards"
     assert len(figure.axes[0].patches) == len(window)
     widths = sorted(patch.get_width() for patch in figure.axes[0].patches)
     np.testing.assert_allclose(widths, sorted(window["duration_us"]))

@@ -166,7 +166,8 @@ def test_timelines_agree_with_the_simulated_step():
         assert shares["step_ms"] == pytest.approx(1e3 * expected, rel=0.01)
         busy_percent.append(shares["chip_percent"])
     assert busy_percent[0] < 25 and busy_percent[-1] > 90
-    figure = figures.timelines_figure(timelines, window_ms=10)
+    tables = bragg_timeline.drawn_timelines(timelines, window_ms=10)
+    figure = book.open("argonne").figure("bragg_timelines", tables).figure
     assert len(figure.axes) == 4
     titles = [axis.get_title(loc="left").split(":")[0] for axis in figure.axes]
     assert titles == list(timelines)
