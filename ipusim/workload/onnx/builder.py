@@ -6,7 +6,7 @@ from fractions import Fraction
 import onnx
 
 from ipusim.errors import WorkloadError
-from ipusim.workload.graph import Graph, Layout, Op
+from ipusim.workload.graph import Graph, Layout, Norm, Op
 from ipusim.workload.onnx.attention import ATTENTION
 from ipusim.workload.onnx.composites import COMPOSITES
 from ipusim.workload.onnx.context import ImportContext, Node, Value, has_input
@@ -111,8 +111,8 @@ class OnnxBuild:
         return graph
 
 
-_OF_ONE_ITEM = ("k", "length", "steps", "reduced", "in_channels", "field", "features", "channels")
-"""Attributes that say along which sizes an operator mixes elements."""
+_OF_ONE_ITEM = ("k", "length", "steps", "reduced", "in_channels", "field", "features")
+"""Attributes that say along which sizes an operator mixes elements; a norm has groups of them."""
 
 
 def _scales(exported: Graph, rebatched: Graph, times: Fraction | int) -> bool | None:
@@ -130,7 +130,10 @@ def _scales(exported: Graph, rebatched: Graph, times: Fraction | int) -> bool | 
 
 
 def _mixes(op: Op) -> tuple[str, list]:
-    return op.kind, [getattr(op.params, name, None) for name in _OF_ONE_ITEM]
+    sizes = [getattr(op.params, name, None) for name in _OF_ONE_ITEM]
+    if isinstance(op.params, Norm) and op.params.kind != "batch":
+        sizes.append(op.params.elements // op.params.statistics)
+    return op.kind, sizes
 
 
 def settled(
@@ -200,6 +203,8 @@ def walk(
         raise unsupported(context)
     for name in contents.outputs:
         if name not in context.values:
+            if context.unknown:
+                raise unsupported(context, "since it has no shape of what they make")
             raise WorkloadError(
                 f"Graph output {name!r} of {contents.source} is computed by no node."
             )
@@ -244,7 +249,10 @@ def _add_extras(e: Emission) -> None:
             e.put(name, move, source, shape=value.shape, op=op, dtype=dtype)
 
 
-def unsupported(context: ImportContext) -> WorkloadError:
+_TIMED = "or time them as memory traffic with --allow-unknown (allow_unknown=True)"
+
+
+def unsupported(context: ImportContext, advice: str = _TIMED) -> WorkloadError:
     """Return the error that names every unsupported operator of a file."""
     kinds = [
         f"{kind} ({len(nodes)} nodes, the first {nodes[0]!r})"
@@ -254,8 +262,7 @@ def unsupported(context: ImportContext) -> WorkloadError:
     rest = f" and {more} more" if more else ""
     return WorkloadError(
         f"{capital(context.contents.source)} has operators that are not "
-        f"supported: {', '.join(kinds)}{rest}; export it without them, or time them as "
-        "memory traffic with --allow-unknown (allow_unknown=True)."
+        f"supported: {', '.join(kinds)}{rest}; export it without them, {advice}."
     )
 
 

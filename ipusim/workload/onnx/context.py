@@ -258,8 +258,8 @@ def decoded(proto: onnx.NodeProto) -> dict[str, Any]:
 
 
 def proto_of(node: Node) -> onnx.NodeProto:
-    """Return a node as a file would have it."""
-    given = {key: item for key, item in node.given.items() if item is not None}
+    """Return a node as a file would have it; of an empty list no type is known."""
+    given = {key: item for key, item in node.given.items() if item is not None and item != []}
     return helper.make_node(
         node.op_type, node.input, node.output, name=node.name, domain=node.domain, **given
     )

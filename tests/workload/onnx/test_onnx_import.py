@@ -375,6 +375,15 @@ def test_every_unsupported_operator_is_named_with_its_count():
         from_onnx(model)
 
 
+def test_an_unknown_operator_without_a_shape_is_named():
+    call = helper.make_node("PartitionedCall", ["x"], ["h"], name="call")
+    call.attribute.append(onnx.AttributeProto(name="ids", type=onnx.AttributeProto.INTS))
+    product = helper.make_node("MatMul", ["h", "w"], ["y"])
+    file = make_model([call, product], {"x": [2, 4]}, ["y"], {"w": [5, 3]})
+    with pytest.raises(WorkloadError, match="'PartitionedCall' .* since it has no shape"):
+        from_onnx(file, allow_unknown=True)
+
+
 def test_an_unknown_operator_may_be_timed_as_memory_traffic():
     nodes = [
         helper.make_node("FusedThing", ["x"], ["a"], name="f", domain="com.vendor"),

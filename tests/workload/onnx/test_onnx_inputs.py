@@ -226,6 +226,22 @@ def test_nodes_and_edges_of_a_graph_are_no_batch(sizes, line):
         from_onnx(file, dims=dict.fromkeys(line.replace("=128", "").split()[1::2], 5)).graph(3)
 
 
+def test_a_norm_whose_channels_are_rows_keeps_items_apart():
+    """How Keras' layer norm is exported: rows are channels, with ones as many as they are."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "flat"], ["rows"]),
+        helper.make_node("Shape", ["rows"], ["count"], start=1, end=2),
+        helper.make_node("ConstantOfShape", ["count"], ["ones"]),
+        helper.make_node("InstanceNormalization", ["rows", "ones", "ones"], ["normed"]),
+        helper.make_node("Shape", ["x"], ["sizes"]),
+        helper.make_node("Reshape", ["normed", "sizes"], ["y"]),
+    ]
+    model = from_onnx(
+        make_model(nodes, {"x": ["unk__1", 4, 8]}, ["y"], {"flat": np.array([1, -1, 8])})
+    )
+    assert [_shape(model, n) for n in (1, 3)] == [(1, 4, 8), (3, 4, 8)]
+
+
 @pytest.mark.parametrize("shape", [[1, 4, 8], ["batch", 4, 8]])
 def test_a_class_token_stands_once_for_all_items(shape):
     nodes = [
