@@ -1,7 +1,7 @@
-"""Refresh what README.md and docs/evidence.md show of the simulator: pictures, tables, an example.
+"""Refresh what README.md and docs/ show of the simulator: pictures, tables, an example.
 
-Run ``python docs/refresh.py`` after anything that changes a prediction; tests/test_readme.py tells
-when that was forgotten. With ``--notebooks`` the notebooks are run again in place as well.
+Run ``python docs/refresh.py`` after anything that changes a prediction; a test of tests/project
+tells when that was forgotten. With ``--notebooks`` the notebooks are run again in place as well.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ipusim.study.tamu import scaling as tamu_scaling
 from ipusim.study.verdicts.compare import verdicts
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = (ROOT / "README.md", ROOT / "docs" / "evidence.md")
+PAGES = tuple(ROOT / name for name in ("README.md", "docs/evidence.md", "docs/using.md"))
 PICTURE_DPI = 120
 IPUS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 EXAMPLE = (
@@ -60,34 +60,40 @@ def _cell(value: float) -> str:
     return "-" if pd.isna(value) else f"{value:.1f}"
 
 
-def accuracy_block(frame: pd.DataFrame) -> str:
+HEADLINE = ("what", "values", "calibrated", "90 % below", "hits", "in interval")
+"""Columns of the table in README.md, whose groups are all values and the four classes."""
+
+
+def accuracy_block(frame: pd.DataFrame, *, headline: bool = False) -> str:
     """Return how far predictions are from published values: known families, chips and others apart.
 
     Parameters
     ----------
     frame : pandas.DataFrame
         From `ipusim.study.verdicts.compare.verdicts` on every row.
+    headline : bool
+        The five lines and the columns of README.md alone.
     """
     lines = [
-        "| what | values (runs) | specification | calibrated | 90 % below | bias of time "
-        "| per run | per family | hits | in interval |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        {
+            "what": line["group"],
+            "values": str(line["rows"]),
+            "runs": str(line["runs"]),
+            "specification": _cell(line["specification_median_percent"]),
+            "calibrated": _cell(line["median_abs_error_percent"]),
+            "90 % below": _cell(line["p90_abs_error_percent"]),
+            "bias of time": format_percent(line["bias_percent"]),
+            "per run": _cell(line["median_of_runs_percent"]),
+            "per family": f"{_cell(line['median_of_families_percent'])} of {line['families']}",
+            "hits": str(line["hits"]),
+            "in interval": f"{line['inside_percent']:.0f} %",
+        }
+        for line in families_apart(frame).to_dict("records")
     ]
-    for line in families_apart(frame).to_dict("records"):
-        cells = [
-            line["group"],
-            f"{line['rows']} ({line['runs']})",
-            _cell(line["specification_median_percent"]),
-            _cell(line["median_abs_error_percent"]),
-            _cell(line["p90_abs_error_percent"]),
-            format_percent(line["bias_percent"]),
-            _cell(line["median_of_runs_percent"]),
-            f"{_cell(line['median_of_families_percent'])} of {line['families']}",
-            str(line["hits"]),
-            f"{line['inside_percent']:.0f} %",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    names = HEADLINE if headline else tuple(lines[0])
+    cells = [names, ("---",) * len(names)]
+    cells += [[line[name] for name in names] for line in lines[: 5 if headline else None]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
 def evidence_block() -> str:
@@ -243,9 +249,11 @@ def main() -> None:
     if "--notebooks" in sys.argv[1:]:
         for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
             run_in_place(notebook)
+    frame = verdicts()
     blocks = {
         "example": example_block(),
-        "accuracy": accuracy_block(verdicts()),
+        "headline": accuracy_block(frame, headline=True),
+        "accuracy": accuracy_block(frame),
         "evidence": evidence_block(),
     }
     for page in PAGES:

@@ -428,9 +428,9 @@ def validate(rows: bool, record: bool) -> int:
     fallen = validate.declines(validate.count_verdicts(frame), validate.load_expected())
     for sentence in fallen:
         click.echo(f"ipusim: {sentence}", err=True)
-    marks = frame["verdict"].value_counts()
-    counts = ", ".join(f"{marks.get(name, 0)} {name}" for name in ("hit", "near", "miss"))
-    click.echo(f"\n{'FAIL' if fallen else 'PASS'}: {counts}")
+    marks = frame["verdict"].value_counts().reindex(["hit", "near", "miss"], fill_value=0)
+    counts = ", ".join(f"{count} {name}" for name, count in marks.items())
+    click.echo(f"\n{'FAIL' if fallen else 'PASS'}: {counts} of {marks.sum()} predicted values")
     return EXIT_FAILED if fallen else EXIT_OK
 
 

@@ -77,6 +77,7 @@ class FakePredictor:
             power=POWER_W,
             power_parts_w=POWER_PARTS_W,
             compile_s=400.0,
+            parts_s={"chip: compute": 1e-4},
             line=line,
         )
 

@@ -320,7 +320,9 @@ def test_validate_prints_all_tiers_and_the_evidence(capsys, validated):
     code, out, err = run(capsys, "validate", "--rows")
     assert (code, err) == (0, "")
     assert "qwant.table1.batch2" in out
-    assert re.fullmatch(r"PASS: \d+ hit, \d+ near, \d+ miss", out.splitlines()[-1])
+    assert re.fullmatch(
+        r"PASS: \d+ hit, \d+ near, \d+ miss of \d+ predicted values", out.splitlines()[-1]
+    )
 
 
 def test_validate_fails_when_a_count_falls(capsys, validated):

@@ -1,4 +1,4 @@
-"""README.md shows what the simulator says today."""
+"""README.md and docs/ show what the simulator says today."""
 
 import contextlib
 import importlib.util
@@ -14,6 +14,7 @@ from ipusim.study.verdicts.compare import verdicts
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+USING = (ROOT / "docs" / "using.md").read_text(encoding="utf-8")
 EVIDENCE = (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")
 LARGEST_PICTURE_BYTES = 300_000
 
@@ -27,7 +28,7 @@ def refresh() -> ModuleType:
 
 
 def test_the_example_prints_what_it_shows(refresh):
-    assert refresh.shown(TEXT, "example") == refresh.example_block()
+    assert refresh.shown(USING, "example") == refresh.example_block()
 
 
 def test_the_table_of_lower_layers_is_current(refresh):
@@ -35,8 +36,10 @@ def test_the_table_of_lower_layers_is_current(refresh):
 
 
 @pytest.mark.slow
-def test_the_accuracy_table_is_current(refresh):
-    assert refresh.shown(TEXT, "accuracy") == refresh.accuracy_block(verdicts())
+def test_the_accuracy_tables_are_current(refresh):
+    frame = verdicts()
+    assert refresh.shown(TEXT, "headline") == refresh.accuracy_block(frame, headline=True)
+    assert refresh.shown(EVIDENCE, "accuracy") == refresh.accuracy_block(frame)
 
 
 @pytest.mark.parametrize("name", ["tamu_scaling"])
@@ -65,21 +68,25 @@ def test_only_the_blocks_are_replaced(refresh):
 
 def test_the_python_examples_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # one writes a page
-    examples = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+    examples = re.findall(r"^```python\n(.*?)^```", TEXT + USING, re.MULTILINE | re.DOTALL)
     assert len(examples) == 2
-    namespace = {}  # the second goes on where the first ends
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         for example in examples:
-            assert len(example.splitlines()) <= 14
-            exec(compile(example, "README.md", "exec"), namespace)
+            assert len(example.splitlines()) <= 18
+            exec(compile(example, "README.md", "exec"), {})
     assert "resnext101_32x4d" in output.getvalue()
     assert "gradient all-reduce" in output.getvalue()
 
 
 def test_links_and_files_exist():
-    linked = re.findall(r"\]\(([^)#:]+)\)", TEXT)
-    named = re.findall(r"`(data/[\w./]+|environment\.yml|constraints\.txt)`", TEXT)
-    missing = [name for name in {*linked, *named} if not (ROOT / name).exists()]
-    assert linked
-    assert not missing
+    for text, folder in ((TEXT, ROOT), (USING, ROOT / "docs"), (EVIDENCE, ROOT / "docs")):
+        linked = re.findall(r"\]\(([^)#:]+)\)", text)
+        named = re.findall(r"`(data/[\w./]+|environment\.yml|postBuild|constraints\.txt)`", text)
+        assert linked
+        assert not [name for name in linked if not (folder / name).exists()]
+        assert not [name for name in named if not (ROOT / name).exists()]
+
+
+def test_the_readme_is_one_screen():
+    assert len(TEXT.splitlines()) <= 85

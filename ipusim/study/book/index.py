@@ -1,13 +1,15 @@
 """The start page of an output folder, made from what is there: the verdict of each study first."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from ipusim.runtime.calibration import load_calibration
-from ipusim.study.book.catalogue import Study, load_spec
+from ipusim.study.book.catalogue import Study, load_spec, load_specs
 from ipusim.study.book.site import START, render
 from ipusim.study.verdicts.summary import Verdict, verdict_on
 
@@ -43,14 +45,24 @@ class Card:
 
     @property
     def pictures(self) -> list[tuple[str, str, str]]:
-        """The first figures small, each with its drawing and its name in words."""
+        """The first figures small, each with its drawing and what it shows."""
         names = [name for name in self.files if name.startswith("figures/")]
+        known = {
+            name: spec for study in load_specs().values() for name, spec in study["figures"].items()
+        }
         return [
-            (name, drawing if drawing in names else name, Path(name).stem.replace("_", " "))
+            (name, drawing if drawing in names else name, _shows(known, Path(name).stem))
             for name in names
             if name.endswith(".png")
             for drawing in [name.removesuffix("png") + "svg"]
         ][:PICTURES]
+
+
+def _shows(known: Mapping[str, Any], figure: str) -> str:
+    """Return what a figure of data/studies shows, whichever its parameters; else its name."""
+    spec = known.get(figure, "")
+    said = spec if isinstance(spec, str) else spec.get("alt", "")
+    return re.sub(r" of {\w+}", "", said) or figure.replace("_", " ")
 
 
 def apart(frame: pd.DataFrame, restates: Mapping[str, str]) -> Iterator[tuple[str, Verdict]]:
@@ -80,5 +92,6 @@ def index_html(
         cards=cards,
         whole=None if frame is None else verdict_on([frame], restates),
         groups=[] if frame is None else list(apart(frame, restates)),
+        families=[] if frame is None else sorted(frame["family"].unique()),
         overview=overview,
     )

@@ -27,7 +27,6 @@ from ipusim.study.book.catalogue import (
     select_studies,
     takes_output_dir,
 )
-from ipusim.study.book.charts import published_against_predicted
 from ipusim.study.book.drawing import drawn
 from ipusim.study.book.execute import interrupts_reach_cells, quiet_kernels, run_notebook
 from ipusim.study.book.index import Card, index_html
@@ -38,12 +37,13 @@ from ipusim.study.book.site import COVERAGE, ROWS, START, notebook_page, search_
 from ipusim.study.cached import PooledPredictor
 from ipusim.study.coverage import coverage
 from ipusim.study.data.published import PublishedRow, load_rows
+from ipusim.study.fidelity.ledger import errors_by_family
 from ipusim.study.verdicts.compare import PREDICTED, verdicts
 from ipusim.study.verdicts.summary import Verdict
 from ipusim.workers import available_cores
 
 STATE_FOLDER = ".ipusim"
-SCATTER_FIGURE = "published_against_predicted"
+OVERVIEW_FIGURE = "errors_by_family"
 _FOLDERS = ("notebooks", "tables", "figures", STATE_FOLDER)
 _RESULT_FOLDERS = ("tables", "figures")
 _DATA_SUFFIXES = (".csv", ".toml", ".json")
@@ -248,8 +248,8 @@ def _write_verdicts(out: Path, studies: Sequence[Study], frame: pd.DataFrame, re
     write_text(out / "verdicts.csv", frame_csv(frame))
     write_text(out / ROWS, rows_html(frame, studies))
     if (frame["status"] == PREDICTED).any():
-        spec, rows = load_specs()["fidelity"]["figures"], published_against_predicted(frame)
-        save_figure(drawn(spec["fidelity_scatter"], {"rows": rows}, {}), SCATTER_FIGURE, out)
+        spec = load_specs()["fidelity"]["figures"]["fidelity_families"]
+        save_figure(drawn(spec, errors_by_family(frame), {}), OVERVIEW_FIGURE, out)
     if real and len(frame) == len(load_rows()):
         covered = coverage(frame)
         write_text(out / "coverage.csv", frame_csv(covered))
@@ -283,7 +283,7 @@ def _write_index(out: Path, studies: Sequence[Study], frame: pd.DataFrame | None
     ]
     pages = [(out / "notebooks" / f"{study.name}.ipynb", study) for study in studies]
     write_text(out / "search.js", search_script([page for page in pages if page[0].exists()]))
-    overview = f"figures/{SCATTER_FIGURE}.svg"
+    overview = f"figures/{OVERVIEW_FIGURE}.svg"
     shown = overview if frame is not None and (out / overview).exists() else ""
     return write_text(out / START, index_html(cards, frame, overview=shown, studies=studies))
 

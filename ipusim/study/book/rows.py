@@ -7,13 +7,17 @@ from typing import Any
 import pandas as pd
 
 from ipusim.files import read_tables
-from ipusim.study.book.catalogue import Study, load_specs
+from ipusim.study.book.catalogue import Study, load_spec, load_specs
 from ipusim.study.book.site import COVERAGE, ROWS, render
+from ipusim.study.coverage import DERIVED, OPEN, PREDICTED, RESTATED, TAKEN_OVER
 from ipusim.study.table import HEADINGS_FILE
 from ipusim.study.verdicts.compare import RUN_COLUMNS
-from ipusim.study.verdicts.errors import HIT_PERCENT, NEAR_PERCENT, error_percent
+from ipusim.study.verdicts.errors import HIT_PERCENT, NEAR_PERCENT, VERDICTS, error_percent
+from ipusim.study.verdicts.summary import counted_rows
 
 _FILTERS = ("study", "family", "system", "mode", "metric", "verdict")
+NO_TEST, NOT_PREDICTED = "no test of their own", "not predicted"
+"""Which values are not counted as hits or misses: restated or fitted ones, and those without."""
 _DETAILS = (
     "row_id",
     "table",
@@ -23,12 +27,15 @@ _DETAILS = (
     "roofline",
     "specification",
     "note",
+    "left_out",
     *(name for name in RUN_COLUMNS if name != "label"),
 )
 
 
 def rows_html(frame: pd.DataFrame, studies: Sequence[Study] = ()) -> str:
     """Return the page of all rows; it takes filters as ``rows.html#family=bert&mode=training``."""
+    left_out = counted_rows(frame, load_spec("fidelity")["verdict"]["restates"])["left_out"]
+    frame = frame.assign(left_out=list(left_out))
     return render(
         "rows.html.j2",
         ROWS,
@@ -39,6 +46,7 @@ def rows_html(frame: pd.DataFrame, studies: Sequence[Study] = ()) -> str:
         f"within {NEAR_PERCENT:g} %, a miss above.",
         source="verdicts.csv",
         order="error",
+        tally=[*VERDICTS, NO_TEST, NOT_PREDICTED],
         **_listing([_row(row) for row in frame.to_dict("records")], "rows", _FILTERS),
     )
 
@@ -46,13 +54,15 @@ def rows_html(frame: pd.DataFrame, studies: Sequence[Study] = ()) -> str:
 def coverage_html(frame: pd.DataFrame, studies: Sequence[Study] = ()) -> str:
     """Return the page of `coverage`: where each published value is regenerated, or why not."""
     rows = [
-        {"name": line["what"], **line, "verdict": line["verdict"] or "none"}
+        line | {"name": line["what"], "verdict": line["verdict"] or "none"}
         for line in frame.assign(study=frame["study"].map(_documents())).to_dict("records")
     ]
     for row in rows:
+        row["printed"] = row["printed"].replace(";", "; ")  # lists of identifiers
         row["shown"] = {column["key"]: _text(row[column["key"]]) for column in _columns("coverage")}
         row["details"] = [["row", row["row_id"]], ["page", row["where"]], ["note", row["note"]]]
         row["search"] = f"{row['name']} {row['row_id']}".lower()
+        row["counted"] = row["answer"]
     return render(
         "rows.html.j2",
         COVERAGE,
@@ -63,6 +73,7 @@ def coverage_html(frame: pd.DataFrame, studies: Sequence[Study] = ()) -> str:
         "test), or not tested for the reason given.",
         source="coverage.csv",
         order="study",
+        tally=[PREDICTED, DERIVED, RESTATED, TAKEN_OVER, OPEN],
         **_listing(rows, "coverage", ("study", "kind", "answer", "verdict")),
     )
 
@@ -96,7 +107,7 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
         "published": row["published"],
         "predicted": row["calibrated"],
         "error": error,
-        "verdict": row["verdict"] or "not predicted",
+        "verdict": row["verdict"] or NOT_PREDICTED,
         **{key: row[key] or "" for key in ("family", "system", "mode", "metric")},
     }
     shown = {key: _text(value) for key, value in known.items()} | {
@@ -109,9 +120,14 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
     details = [[key.replace("_", " "), _text(row[key])] for key in _DETAILS if _is_known(row[key])]
     plain = {key: value for key, value in known.items() if key in _FILTERS or _is_known(value)}
     search = f"{name} {row['row_id']}".lower()
+    counted = NO_TEST if row["verdict"] and row["left_out"] else known["verdict"]
     return plain | {
-        "shown": shown, "details": details, "parts": _parts(row["parts"]), "search": search,
-    }  # fmt: skip
+        "shown": shown,
+        "details": details,
+        "parts": _parts(row["parts"]),
+        "search": search,
+        "counted": counted,
+    }
 
 
 def _parts(text: str) -> list[tuple[str, str, float]]:

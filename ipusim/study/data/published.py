@@ -24,7 +24,7 @@ CLAIM_FILES = {
     "results": "graphcore_results_text_claims.csv",
 }
 """Files of data/published with what a document says outside its tables, by study."""
-EPOCH_METRICS = ("epoch_time", "throughput_epoch1", "time_to_train")
+EPOCH_METRICS = ("epoch_time", "throughput_epoch1", "time_to_train", "time_to_result")
 """Metrics that need the number of items that a published time covers."""
 
 

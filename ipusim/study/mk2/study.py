@@ -126,7 +126,7 @@ def _words(part: Part | None) -> str:
 def drawn_ratios(frame: pd.DataFrame) -> pd.DataFrame:
     """Return `ratios` with a name for each, and the end of an arrow where a claim only bounds."""
     shown = ratios(frame)
-    name = shown["model"] + ", " + shown["task"] + ", " + shown["metric"].str.split(" ").str[0]
+    name = shown["model"] + ", " + shown["task"] + ", " + shown["metric"].str.replace(" ratio", "")
     beyond = (1.28 * shown["claimed"]).where(shown["qualifier"].str.startswith(AT_LEAST))
     return shown.assign(name=name, beyond=beyond)
 

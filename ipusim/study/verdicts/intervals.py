@@ -23,7 +23,7 @@ from ipusim.study.fit.calibration_file import save_calibration
 from ipusim.study.verdicts.compare import PREDICTED, time_ratio, verdicts
 
 COVERAGE = 0.8
-FIT_METRICS = ("throughput", "latency", "time_to_train")
+FIT_METRICS = ("throughput", "latency", "time_to_train", "time_to_result")
 """What intervals are given for. A latency is not its throughput over again where batches queue."""
 LEAST_FAMILIES = 4
 """A class with fewer has no interval: with one left out, three show a spread."""

@@ -189,7 +189,7 @@ def test_verdicts_have_the_promised_columns(notebooks, instant, tmp_path):
     frame = pd.read_csv(tmp_path / "build" / "verdicts.csv")
     assert tuple(frame.columns) == VERDICT_COLUMNS
     assert frame["row_id"].is_unique
-    assert (tmp_path / "build" / "figures" / "published_against_predicted.svg").is_file()
+    assert (tmp_path / "build" / "figures" / "errors_by_family.svg").is_file()
 
 
 def test_outputs_are_the_same_bytes_at_a_second_run(notebooks, instant, tmp_path):

@@ -518,7 +518,7 @@ def test_predicting_what_is_not_modelled_is_refused():
 
 
 def test_a_metric_without_prediction_is_refused():
-    row = dataclasses.replace(load_row("qwant.table1.batch2"), metric="time_to_result")
+    row = dataclasses.replace(load_row("qwant.table1.batch2"), metric="weight")
     report = FakePredictor().answer(request_for(row.run, "specification"))
-    with pytest.raises(StudyError, match="time_to_result"):
+    with pytest.raises(StudyError, match="weight"):
         metric_of(report, row)

@@ -217,3 +217,26 @@ def test_only_what_runs_along_edges_takes_longer_with_more_edges():
         assert many[along_edges] > 2 * few[along_edges] > 0
     for at_nodes in ("gcn_0", "gcn_0.norm", "output"):
         assert many[at_nodes] == few[at_nodes] > 0
+
+
+def test_gps_has_the_weights_of_its_recipe():
+    graph = zoo.gps_44m().graph(8)
+
+    def perceptron(inputs, hidden, outputs):
+        return inputs * hidden + 3 * hidden + hidden * outputs + outputs
+
+    # Messages along edges, at nodes and for the molecule (not in the last layer), attention, the
+    # feed-forward layers and three norms.
+    whole = perceptron(64 + 256 + 128, 256, 64)
+    layer = perceptron(2 * 256 + 128 + 64, 512, 128) + perceptron(1088, 1024, 256) + whole
+    layer += 4 * (256 * 256 + 256) + 256 * 1024 + 1024 + 1024 * 256 + 256 + 3 * 2 * 256
+    features = 203 * 64 + perceptron(64, 1024, 256) + 62 * 64 + 128 * 32 + 448 * 256 + 256
+    features += 13 * 64 + perceptron(64, 512, 128) + 160 * 128 + 128 + 64
+    features += sum(2 * width + perceptron(width, 64, 32) for width in (7, 7, 16, 128))
+    bias = 2 * 2 * 128 + 128 * 128 + 128 + 128 * 32 + 32 + 101 * 32
+    heads = perceptron(256, 256, 1) + 256 * 203 + 203 + 128 * 13 + 13
+    assert graph.parameters == 16 * layer - whole + features + bias + heads
+    # Every pack gathers and sums in its own rows; the spare ones take the padding.
+    messages = [p for p in gathers(graph, "add") if p.width == 128 + 256]
+    assert {(p.groups, p.rows, p.indices, p.hottest) for p in messages} == {(8, 61, 121, 16)}
+    assert len(messages) == 2 * 16

@@ -6,7 +6,12 @@ of its own: its edges reach only its nodes.
 """
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.layers.graphs import Edges, at_sources, sum_at_targets
+from ipusim.workload.zoo.layers.graphs import (
+    Edges,
+    at_sources,
+    sum_at_targets,
+    sum_of_embeddings,
+)
 from ipusim.workload.zoo.registry import network
 
 SOURCE = "arXiv 1810.00826, as in graphcore/examples tag v3.3.0"
@@ -46,7 +51,7 @@ def gin_molhiv(g: GraphBuilder, batch: int, *, uses_edges: bool = True) -> str:
         name = f"layers.{layer}"
         message = at_sources(g, f"{name}.gather", x, edges)
         if uses_edges:
-            bond = _sum_of_embeddings(g, f"{name}.bonds", bond_features, BOND_FEATURES, width)
+            bond = sum_of_embeddings(g, f"{name}.bonds", bond_features, BOND_FEATURES, width)
             bond = g.reshape(f"{name}.bonds.graphs", bond, g.shape(message))
             message = g.elementwise(f"{name}.message", "add", message, bond)
         summed = sum_at_targets(g, f"{name}.sum", message, edges)
@@ -71,16 +76,5 @@ def gin_molhiv(g: GraphBuilder, batch: int, *, uses_edges: bool = True) -> str:
 def _embed(g: GraphBuilder, name: str, x: str, sizes: tuple[int, ...], width: int) -> str:
     graphs, count, _ = g.shape(x)
     columns = g.split(f"{name}.columns", x, (1,) * len(sizes), axis=2)
-    y = _sum_of_embeddings(g, name, columns, sizes, width)
+    y = sum_of_embeddings(g, name, columns, sizes, width)
     return g.reshape(f"{name}.graphs", y, (graphs, count, width))
-
-
-def _sum_of_embeddings(
-    g: GraphBuilder, name: str, columns: tuple[str, ...], sizes: tuple[int, ...], width: int
-) -> str:
-    """Look every categorical feature up in a table of its own, and add the rows."""
-    total = ""
-    for number, (column, size) in enumerate(zip(columns, sizes, strict=True)):
-        row = g.embedding(f"{name}.{number}", column, size, width)
-        total = g.elementwise(f"{name}.{number}.add", "add", total, row) if total else row
-    return total

@@ -39,6 +39,17 @@ def sum_at_targets(g: GraphBuilder, name: str, messages: str, edges: Edges) -> s
     return g.scatter_add(name, messages, edges.targets, edges.nodes, hottest=edges.padding)
 
 
+def sum_of_embeddings(
+    g: GraphBuilder, name: str, columns: tuple[str, ...], sizes: tuple[int, ...], width: int
+) -> str:
+    """Look every categorical feature up in a table of its own, and add the rows."""
+    total = ""
+    for number, (column, size) in enumerate(zip(columns, sizes, strict=True)):
+        row = g.embedding(f"{name}.{number}", column, size, width)
+        total = g.elementwise(f"{name}.{number}.add", "add", total, row) if total else row
+    return total
+
+
 def softmax_at_targets(g: GraphBuilder, name: str, scores: str, edges: Edges) -> str:
     """Add a softmax of (edges, heads) scores over the edges that enter the same node.
 

@@ -1,0 +1,288 @@
+"""GPS++: messages along bonds beside attention between all atoms, for one property of a molecule.
+
+Masters et al. (arXiv 2302.02947), as graphcore/examples trains it on PCQM4Mv2 (tag v3.3.0,
+gnn/ogb_lsc_pcqm4mv2/tensorflow2, configs/GPS_PCQ_16gps_44M.yaml). An item is a pack of molecules,
+whose edges reach only its own nodes; one node, edge and molecule of it take the padding. Rows lie
+pack after pack. Three heads leave their errors: of the property, and of guessing the features of
+atoms and bonds. What the host masks or perturbs costs the chip nothing.
+"""
+
+from dataclasses import dataclass
+
+from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.zoo.layers.graphs import sum_of_embeddings
+from ipusim.workload.zoo.layers.transformer import (
+    Shape,
+    feed_forward,
+    merge_heads,
+    query_key_value,
+)
+from ipusim.workload.zoo.registry import network
+
+NODES, EDGES, MOLECULES = 61, 121, 9
+ATOM_FEATURES = (119, 9, 18, 10, 12, 12, 10, 6, 2, 2, 3)
+BOND_FEATURES = (5, 6, 2)
+"""Values that each categorical feature may take (load_dataset.py, with periods and groups)."""
+NODE, EDGE, GLOBAL, EMBEDDED, ENCODED = 256, 128, 64, 64, 32
+HEADS, FEED_FORWARD, KERNELS, LONGEST_PATH = 32, 1024, 128, 100
+EIGENVALUES, RANDOM_WALKS = 7, 16
+EMPTY_EDGES = 16
+"""Edges beyond some 3.6 molecules of 14.6 bonds, each in both directions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Index:
+    """For every row of a pack (packs, count) the row it belongs to, of so many (`rows`)."""
+
+    numbers: str
+    rows: int
+    hottest: int = 0
+
+
+def _take(g: GraphBuilder, name: str, x: str, index: _Index) -> str:
+    """Give every row of the index the row that it belongs to, of its own pack."""
+    packs, count = g.shape(index.numbers)
+    width = g.shape(x)[1]
+    x = g.reshape(f"{name}.packs", x, (packs, index.rows, width))
+    x = g.gather(name, x, index.numbers, hottest=index.hottest)
+    return g.reshape(f"{name}.rows", x, (packs * count, width))
+
+
+def _total(g: GraphBuilder, name: str, x: str, index: _Index) -> str:
+    """Add up what belongs to the same row, within each pack."""
+    packs, count = g.shape(index.numbers)
+    width = g.shape(x)[1]
+    x = g.reshape(f"{name}.packs", x, (packs, count, width))
+    total = g.scatter_add(name, x, index.numbers, index.rows, hottest=index.hottest)
+    return g.reshape(f"{name}.rows", total, (packs * index.rows, width))
+
+
+def _perceptron(
+    g: GraphBuilder, name: str, x: str, hidden: int, width: int, act: str = "gelu"
+) -> str:
+    x = g.layer_norm(f"{name}.norm", g.linear(f"{name}.0", x, hidden))
+    return g.linear(f"{name}.1", g.elementwise(f"{name}.act", act, x), width)
+
+
+def _encoded(g: GraphBuilder, name: str, x: str) -> str:
+    """Add the perceptron of a positional or structural feature, which is normalised first."""
+    x = _perceptron(g, name, g.layer_norm(f"{name}.prenorm", x), 2 * ENCODED, ENCODED, "relu")
+    return _drop_rows(g, f"{name}.dropout", x)
+
+
+def _drop_rows(g: GraphBuilder, name: str, x: str) -> str:
+    """Drop whole rows: one number is drawn for each."""
+    ones = g.parameter(f"{name}.ones", (g.shape(x)[0], 1), "constant")
+    return g.elementwise(name, "mul", x, g.elementwise(f"{name}.draw", "dropout", ones))
+
+
+def _drop_molecules(g: GraphBuilder, name: str, x: str, molecule: _Index) -> str:
+    """Add stochastic depth: all atoms of a molecule are kept or dropped together."""
+    packs, _ = g.shape(molecule.numbers)
+    ones = g.parameter(f"{name}.ones", (packs * MOLECULES, 1), "constant")
+    drawn = g.elementwise(f"{name}.draw", "dropout", ones)
+    x = g.elementwise(f"{name}.scale", "scale", x)
+    return g.elementwise(name, "mul", x, _take(g, f"{name}.take", drawn, molecule))
+
+
+def _kernels(g: GraphBuilder, name: str, x: str) -> str:
+    """Spread distances (rows, 1) over Gaussian kernels of learnt mean and width, in 32 bits."""
+    mean, width = (g.parameter(f"{name}.{part}", (KERNELS,)) for part in ("mean", "width"))
+    width = g.elementwise(f"{name}.floor", "add", g.elementwise(f"{name}.abs", "abs", width))
+    dtype, rows = g.tensors[x].dtype, g.shape(x)[0]
+    x = g.cast(f"{name}.wide", x, "float32", fixed=True)
+    x = g.elementwise(f"{name}.sub", "sub", g.expand(f"{name}.spread", x, (rows, KERNELS)), mean)
+    x = g.elementwise(f"{name}.square", "square", g.elementwise(f"{name}.div", "div", x, width))
+    x = g.elementwise(f"{name}.exp", "exp", g.elementwise(f"{name}.half", "scale", x))
+    x = g.elementwise(f"{name}.scale", "scale", g.elementwise(f"{name}.norm", "div", x, width))
+    return g.cast(f"{name}.narrow", x, dtype)
+
+
+def _bias(g: GraphBuilder, packs: int) -> tuple[str, str]:
+    """Return what is added to attention (N, heads, T, T), and the sums of an atom's kernels."""
+    pairs = packs * NODES * NODES
+    paths = g.input("shortest_path_distances", (packs, NODES * NODES), "int32")
+    apart = g.reshape("pairs.paths", g.elementwise("pairs.equal", "equal", paths), (pairs, 1))
+    mask = g.cast("pairs.mask", apart, "float32")
+    bias = g.elementwise("pairs.bias", "scale", g.elementwise("pairs.invert", "sub", mask))
+    x = g.elementwise("paths.clip", "clip", paths)
+    x = g.embedding("paths", x, LONGEST_PATH + 1, HEADS)
+    for use in ("where", "mask", "shown"):
+        x = g.elementwise(f"paths.{use}", "mul", x, mask)
+    distances = g.input("atom_distances", (pairs, 1))
+    spread = g.elementwise("distances.mask", "mul", _kernels(g, "distances", distances), mask)
+    y = g.linear("distances.0", spread, KERNELS)
+    y = g.linear("distances.1", g.elementwise("distances.act", "gelu", y), HEADS)
+    for use in ("mask2", "shown"):
+        y = g.elementwise(f"distances.{use}", "mul", y, mask)
+    x = g.elementwise("pairs.sum", "add", g.elementwise("pairs.add", "add", y, x), bias)
+    x = g.reshape("pairs.heads", x, (packs, NODES, NODES, HEADS))
+    of_atom = g.reshape("distances.atoms", spread, (packs * NODES, NODES, KERNELS))
+    of_atom = g.reduce("distances.sum", "sum", of_atom, axis=1)
+    return g.transpose("pairs.heads_first", x, (0, 3, 1, 2)), of_atom
+
+
+def _attention(g: GraphBuilder, name: str, x: str, bias: str, shape: Shape) -> str:
+    query, key, value = query_key_value(g, name, x, shape)
+    scores = g.matmul(f"{name}.scores", query, key, transpose_b=True)
+    scores = g.elementwise(f"{name}.scale", "scale", scores)
+    scores = g.elementwise(f"{name}.bias", "add", scores, bias)
+    weights = g.elementwise(f"{name}.dropout", "dropout", g.softmax(f"{name}.softmax", scores))
+    y = merge_heads(g, name, g.matmul(f"{name}.context", weights, value))
+    return g.linear(f"{name}.output", y, NODE)
+
+
+def _guess(g: GraphBuilder, name: str, x: str, known: str, sizes: tuple[int, ...]) -> str:
+    """Return the mean cross-entropy of guessing the features of every row."""
+    rows = g.shape(x)[0]
+    logits = g.cast(f"{name}.wide", g.linear(name, x, sum(sizes)), "float32", fixed=True)
+    labels = g.split(f"{name}.labels", known, (1,) * len(sizes), axis=1)
+    total = ""
+    for part, column in enumerate(g.split(f"{name}.parts", logits, sizes, axis=1)):
+        head = f"{name}.{part}"
+        label = g.expand(f"{head}.label", labels[part], (rows, sizes[part]))
+        label = g.cast(
+            f"{head}.one_hot", g.elementwise(f"{head}.is", "equal", label), "float32", fixed=True
+        )
+        loss = g.softmax(f"{head}.log_softmax", column, log=True)
+        loss = g.elementwise(f"{head}.chosen", "mul", loss, label)
+        loss = g.reduce(f"{head}.loss", "sum", loss, axis=1)
+        total = g.elementwise(f"{head}.add", "add", total, loss) if total else loss
+    return g.elementwise(f"{name}.mean", "scale", total)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ends:
+    """Where edges begin and end, and the molecules of nodes and of edges."""
+
+    senders: _Index
+    receivers: _Index
+    of_node: _Index
+    of_edge: _Index
+
+
+def _messages(
+    g: GraphBuilder, name: str, state: tuple[str, str, str], ends: _Ends, *, last: bool
+) -> tuple[str, str, str]:
+    """Bring edges, then nodes, then what is known of the molecule up to date."""
+    nodes, edges, whole = state
+    sent = _take(g, f"{name}.sent", nodes, ends.senders)
+    received = _take(g, f"{name}.received", nodes, ends.receivers)
+    around = _take(g, f"{name}.edge.whole", whole, ends.of_edge)
+    x = g.concat(f"{name}.edge.concat", received, sent, edges, around, axis=1)
+    new_edges = _perceptron(g, f"{name}.edge", x, 4 * EDGE, EDGE)
+    new_edges = _drop_rows(g, f"{name}.edge.dropout", new_edges)
+    at_end = g.concat(f"{name}.at_end", new_edges, sent, axis=1)
+    at_start = g.concat(f"{name}.at_start", new_edges, received, axis=1)
+    x = g.concat(
+        f"{name}.node.concat",
+        _total(g, f"{name}.in", at_end, ends.receivers),
+        _total(g, f"{name}.out", at_start, ends.senders),
+        nodes,
+        _take(g, f"{name}.node.whole", whole, ends.of_node),
+        axis=1,
+    )
+    new_nodes = _perceptron(g, f"{name}.node", x, 4 * NODE, NODE)
+    if not last:
+        x = g.concat(
+            f"{name}.whole.concat",
+            whole,
+            _total(g, f"{name}.whole.nodes", new_nodes, ends.of_node),
+            _total(g, f"{name}.whole.edges", new_edges, ends.of_edge),
+            axis=1,
+        )
+        x = _perceptron(g, f"{name}.whole", x, 4 * GLOBAL, GLOBAL)
+        whole = g.elementwise(
+            f"{name}.whole.add", "add", _drop_rows(g, f"{name}.whole.dropout", x), whole
+        )
+    new_nodes = _drop_rows(g, f"{name}.node.dropout", new_nodes)
+    new_nodes = g.elementwise(f"{name}.node.add", "add", new_nodes, nodes)
+    return new_nodes, g.elementwise(f"{name}.edge.add", "add", new_edges, edges), whole
+
+
+def _features(
+    g: GraphBuilder, packs: int, atoms: str, bonds: str, of_atom: str
+) -> tuple[str, str, str]:
+    """Encode what is known of atoms and bonds: nodes, edges and molecules."""
+    nodes, edges = packs * NODES, packs * EDGES
+    columns = g.split("atoms.columns", atoms, (1,) * len(ATOM_FEATURES), axis=1)
+    x = sum_of_embeddings(g, "atoms", columns, ATOM_FEATURES, EMBEDDED)
+    known = [_perceptron(g, "atoms.mlp", x, 4 * NODE, NODE)]
+    degree = g.input("centrality_encoding", (nodes,), "int32")
+    known.append(g.embedding("centrality", degree, NODES + 1, EMBEDDED))
+    known.append(g.linear("distances.of_atom", of_atom, ENCODED, bias=False))
+    for name, width in (
+        ("lap_eig_vals", EIGENVALUES),
+        ("lap_eig_vecs", EIGENVALUES),
+        ("random_walk_landing_probs", RANDOM_WALKS),
+    ):
+        known.append(_encoded(g, f"{name}.encoder", g.input(name, (nodes, width))))
+    node = g.linear("node", g.concat("node.concat", *known, axis=1), NODE)
+    columns = g.split("bonds.columns", bonds, (1,) * len(BOND_FEATURES), axis=1)
+    x = sum_of_embeddings(g, "bonds", columns, BOND_FEATURES, EMBEDDED)
+    x = _perceptron(g, "bonds.mlp", x, 4 * EDGE, EDGE)
+    lengths = _kernels(g, "lengths", g.input("ogb_bond_lengths", (edges, 1)))
+    x = g.concat("edge.concat", x, _encoded(g, "lengths.encoder", lengths), axis=1)
+    whole = g.parameter("whole.weight", (1, GLOBAL))
+    whole = g.expand("whole", whole, (packs * MOLECULES, GLOBAL))
+    return node, g.linear("edge", x, EDGE), g.copy("whole.copy", whole)
+
+
+@network(
+    family="gps++",
+    source="arXiv 2302.02947, as in graphcore/examples tag v3.3.0",
+    note="An item is a pack, of 3.6 molecules on average.",
+    loss="identity",
+    default_batch=8,
+    parameters=44_291_413,
+    macs=24_857_387_008,
+)
+def gps_44m(g: GraphBuilder, batch: int, layers: int = 16) -> tuple[str, str, str]:
+    """GPS++ of 44 million weights, from packs to the errors of property, atoms and bonds."""
+    packs = batch
+
+    def index(name: str, count: int, rows: int, hottest: int = 0) -> _Index:
+        return _Index(numbers=g.input(name, (packs, count), "int32"), rows=rows, hottest=hottest)
+
+    ends = _Ends(
+        senders=index("senders", EDGES, NODES, EMPTY_EDGES),
+        receivers=index("receivers", EDGES, NODES, EMPTY_EDGES),
+        of_node=index("node_graph_idx", NODES, MOLECULES),
+        of_edge=index("edge_graph_idx", EDGES, MOLECULES, EMPTY_EDGES),
+    )
+    atoms = g.input("node_feat", (packs * NODES, len(ATOM_FEATURES)), "int32")
+    bonds = g.input("edge_feat", (packs * EDGES, len(BOND_FEATURES)), "int32")
+    bias, of_atom = _bias(g, packs)
+    state = _features(g, packs, atoms, bonds, of_atom)
+    shape = Shape(
+        hidden=NODE,
+        heads=HEADS,
+        feed_forward=FEED_FORWARD,
+        batch=packs,
+        tokens=NODES,
+        dropout=False,
+        fused_query_key_value=False,
+    )
+    for layer in range(layers):
+        name, nodes = f"layers.{layer}", state[0]
+        x, edges, whole = _messages(g, f"{name}.mpnn", state, ends, last=layer == layers - 1)
+        x = g.layer_norm(f"{name}.mpnn.norm", x)
+        y = _attention(g, f"{name}.attention", nodes, bias, shape)
+        if layer:
+            y = _drop_molecules(g, f"{name}.attention.drop", y, ends.of_node)
+        y = g.elementwise(f"{name}.attention.add", "add", y, nodes)
+        y = g.layer_norm(f"{name}.attention.norm", y)
+        x = g.elementwise(f"{name}.join", "add", y, x)
+        y = feed_forward(g, f"{name}.ffn", x, shape)
+        if layer:
+            y = _drop_molecules(g, f"{name}.ffn.drop", y, ends.of_node)
+        x = g.layer_norm(f"{name}.norm", g.elementwise(f"{name}.ffn.add", "add", y, x))
+        state = x, edges, whole
+    nodes, edges, _ = state
+    x = _perceptron(g, "output", _total(g, "pool", nodes, ends.of_node), 4 * GLOBAL, 1)
+    x = g.elementwise("error.sub", "sub", x, g.input("labels", (packs * MOLECULES, 1)))
+    return (
+        g.elementwise("error", "abs", x),
+        _guess(g, "guess.atoms", nodes, atoms, ATOM_FEATURES),
+        _guess(g, "guess.bonds", edges, bonds, BOND_FEATURES),
+    )
