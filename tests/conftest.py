@@ -13,6 +13,7 @@ settings.load_profile("kernels")
 
 LONGEST_FILES = (
     "test_fidelity.py",
+    "03_argonne_braggnn.ipynb",
     "test_site_browser.py",
     "test_lab_browser.py",
     "test_reproduce.py",
@@ -21,8 +22,12 @@ LONGEST_FILES = (
     "test_faults.py",
     "test_sweeps.py",
     "test_planner.py",
+    "06_fidelity.ipynb",
 )
 """Files that take long: begun first, no worker is left alone with one.
+
+The training of 03 takes a core for two minutes. 06 comes when test_fidelity.py has predicted what
+it reads, and predicts as much again.
 
 Not test_readme.py, which like the notebooks reads the predictions that test_fidelity.py keeps.
 """
@@ -37,7 +42,7 @@ def pytest_xdist_auto_num_workers():
 def pytest_collection_modifyitems(items):
     """A file stays with one worker (Makefile), so the order of files decides who waits for whom.
 
-    Notebooks come last: they read predictions and trainings that tests keep.
+    Other notebooks come last: they read predictions and trainings that tests keep.
     """
     order = {name: place for place, name in enumerate(LONGEST_FILES)}
     others = len(order)

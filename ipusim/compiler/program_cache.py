@@ -13,7 +13,7 @@ import json
 import zlib
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import fields
@@ -84,7 +84,7 @@ def lower_kept(graph: Graph, chip: Chip, stack: Stack, **options: Any) -> Progra
     require_room(graph, chip)
     path = None
     if _KEEPS.get():
-        text = repr((graph, chip, stack, sorted(options.items())))
+        text = f"{_text_of(graph)}{(chip, stack, sorted(options.items()))!r}"
         path = _folder() / hashlib.sha256(text.encode()).hexdigest()
         known = _read(path)
         if known is not None:
@@ -95,6 +95,25 @@ def lower_kept(graph: Graph, chip: Chip, stack: Stack, **options: Any) -> Progra
     if path is not None:
         _write(path, program)
     return program
+
+
+def _text_of(graph: Graph) -> str:
+    """Return `repr(graph)` in short: attributes that operators share are spelt once."""
+    spelt: dict[Any, int] = {}
+    shared = [spelt.setdefault(op.params, len(spelt)) for op in graph.ops]
+    ops = _said(graph.ops, "params")
+    return repr(
+        (_said((graph,), "tensors", "ops"), _said(graph.tensors.values()), ops, shared, [*spelt])
+    )
+
+
+def _said(alike: Collection[Any], *without: str) -> list[Any]:
+    """Return what objects of one kind say of themselves, in plain tuples."""
+    if not alike:
+        return []
+    kind = type(next(iter(alike)))
+    names = [one.name for one in fields(kind) if one.repr and one.name not in without]
+    return [*map(attrgetter(*names), alike)]
 
 
 @cache

@@ -84,12 +84,15 @@ class Compiled:
         return state_bytes(self.update.graph) if self.update else 0
 
     def as_rewritten(self) -> Compiled:
-        """Return this with its programs as they are read here (`program_cache.rewritten`)."""
+        """Return this with its programs as they are read here (`program_cache.rewritten`).
+
+        Memory stays that of what was compiled.
+        """
         program = as_rewritten(self.program, self.chip)
         if program is self.program:
             return self
         update = self.update.as_rewritten() if self.update else None
-        return replace(self, program=program, update=update, timeless=None)
+        return replace(self, program=program, update=update)
 
 
 def graph_job(model: Model, config: RunConfig) -> GraphJob:

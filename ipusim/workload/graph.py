@@ -181,7 +181,8 @@ class Graph:
         for name, tensor in self.tensors.items():
             if tensor.dtype in FLOAT_DTYPES and name not in fixed:
                 is_stored = tensor.role in ("parameter", "constant", "state")
-                tensor = replace(tensor, dtype=weights if is_stored else activations)
+                dtype = weights if is_stored else activations
+                tensor = tensor if dtype == tensor.dtype else replace(tensor, dtype=dtype)
             tensors[name] = tensor
         ops = tuple(_settle_cast(op, tensors) for op in self.ops)
         graph = replace(self, tensors=tensors, ops=ops)

@@ -124,6 +124,6 @@ def _update_parameter(
         if function == "norm":
             params = Reduce(function="sumsquare", outer=1, reduced=elements, inner=1)
         inputs = tuple(tensor.name for tensor in read)
-        op = Op(name=output, params=params, inputs=inputs, outputs=(output,))
-        ops.append(replace(op, phase="update", source=name))
+        made = {"inputs": inputs, "outputs": (output,), "phase": "update", "source": name}
+        ops.append(Op(name=output, params=params, **made))
         current[target] = tensors[output]

@@ -101,8 +101,13 @@ def _with_weight_casts(graph: Graph) -> Graph:
             tensors[inputs[index]] = Tensor(name=inputs[index], shape=tensor.shape, dtype=dtype)
             params = Cast(to=dtype, elements=tensor.elements)
             ops.append(Op(name=cast, params=params, inputs=(name,), outputs=(inputs[index],)))
-        ops.append(replace(op, inputs=tuple(inputs)))
+        ops.append(_reading(op, tuple(inputs)))
     return replace(graph, tensors=tensors, ops=tuple(ops))
+
+
+def _reading(op: Op, inputs: tuple[str, ...]) -> Op:
+    """Return an operator with these inputs: itself if it has them."""
+    return op if op.inputs == inputs else replace(op, inputs=inputs)
 
 
 def _training_mode(graph: Graph, batch_norm_span: int) -> Graph:
@@ -354,9 +359,9 @@ def _recomputed(
     for op in forward:
         if op.name in again:
             outputs = tuple(clones[name] for name in op.outputs)
-            clone = replace(op, name=f"{op.name}.again", inputs=reads(op), outputs=outputs)
-            second.append(replace(clone, phase="recompute", source=op.name))
-    return [*second, *(replace(op, inputs=reads(op)) for op in backward)]
+            made = {"inputs": reads(op), "outputs": outputs, "phase": "recompute"}
+            second.append(Op(name=f"{op.name}.again", params=op.params, source=op.name, **made))
+    return [*second, *(_reading(op, reads(op)) for op in backward)]
 
 
 def _accumulate(

@@ -60,15 +60,12 @@ def no_sync(program: Program, chip: Chip) -> Program:
 
 
 def _without(program: Program, phase: str) -> Program:
-    takes = attrgetter(phase)
-    return Program(
-        tuple(
-            changed(op, steps=tuple(changed(s, **{phase: 0}) if takes(s) else s for s in op.steps))
-            if any(map(takes, op.steps))
-            else op
-            for op in program.ops
-        )
-    )
+    takes, free = attrgetter(phase), {phase: 0}
+    made = {
+        key: tuple(changed(step, **free) if takes(step) else step for step in steps)
+        for key, steps in {id(op.steps): op.steps for op in program.ops}.items()
+    }
+    return Program(tuple(changed(op, steps=made[id(op.steps)]) for op in program.ops))
 
 
 def at_peak(program: Program, chip: Chip) -> Program:

@@ -7,7 +7,7 @@ included), as papers count parameters and MACs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import ClassVar
 
@@ -44,6 +44,8 @@ class Tensor:
     dtype: str = "float32"
     role: str = "activation"
     alias_of: str | None = None
+    elements: int = field(init=False, repr=False, compare=False)
+    """Number of elements; 1 for a scalar."""
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPE_BYTES:
@@ -56,13 +58,9 @@ class Tensor:
                 f"Tensor {self.name!r} has role {self.role!r}, which must be one of "
                 f"{', '.join(ROLES)}."
             )
-        if any(size < 0 for size in self.shape):
+        if min(self.shape, default=0) < 0:
             raise WorkloadError(f"Tensor {self.name!r} has shape {self.shape}, which is negative.")
-
-    @property
-    def elements(self) -> int:
-        """Number of elements; 1 for a scalar."""
-        return prod(self.shape)
+        object.__setattr__(self, "elements", prod(self.shape))
 
     @property
     def bytes(self) -> int:

@@ -111,14 +111,14 @@ class Backward:
         for name, like in results.items():
             self.tape.tensors[name] = Tensor(name=name, shape=like.shape, dtype=like.dtype)
         label, outputs = f"{self.op.name}.{suffix}", tuple(results)
-        op = Op(name=label, params=params, inputs=inputs, outputs=outputs, source=self.op.name)
-        self.tape.ops.append(replace(op, phase="backward"))
+        made = {"inputs": inputs, "outputs": outputs, "phase": "backward", "source": self.op.name}
+        self.tape.ops.append(Op(name=label, params=params, **made))
         return outputs
 
     def _like(self, name: str, dtype: str) -> Tensor:
         """Return a forward tensor, of another type if one is given."""
         tensor = self.tensor(name)
-        return replace(tensor, dtype=dtype or tensor.dtype)
+        return replace(tensor, dtype=dtype) if dtype not in ("", tensor.dtype) else tensor
 
     def give(self, name: str, gradient: str) -> None:
         """Send a gradient to a forward tensor of its size, if that is wanted."""
