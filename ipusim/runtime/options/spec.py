@@ -182,15 +182,11 @@ class Option:
         return values if values and several else None
 
     @property
-    def default_text(self) -> str:
-        """What holds where nothing is given, in words."""
-        return self.by_default or ("" if self.default is None else f"default {self.default}")
-
-    @property
     def summary(self) -> str:
         """Meaning, choices and default in one line."""
         choices = f"One of {', '.join(self.choices)}" if self.choices else ""
-        facts = "; ".join(text for text in (choices, self.default_text) if text)
+        default = "" if self.default is None else f"default {self.default}"
+        facts = "; ".join(text for text in (choices, self.by_default or default) if text)
         return f"{self.meaning} {facts[:1].upper()}{facts[1:]}." if facts else self.meaning
 
 

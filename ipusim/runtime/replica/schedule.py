@@ -143,12 +143,9 @@ def accumulation_rule(stages: int, schedule: str, framework: str = "popart") -> 
     grouped and P interleaved (graphcore/tensorflow pipeline_visitor.cc, VerifyPipelineArguments).
     One stage, or sequential: no rule.
     """
-    merged = load_framework(framework).last_stage_merged
-    if stages == 1 or schedule == "sequential":
-        return 1, 1
-    if schedule == "interleaved":
-        return stages, stages
-    return (2 * stages - 1, 1) if merged else (2 * stages, 2 * stages)
+    most = max(micro_batches_in_flight(stages, schedule, framework))
+    one_slot = load_framework(framework).last_stage_merged and schedule == "grouped"
+    return most, 1 if one_slot else most
 
 
 def micro_batches_in_flight(
