@@ -79,11 +79,11 @@ def _front_matter(path: Path) -> tuple[str, str]:
     return title, summary
 
 
-def list_studies(folder: Path | None = None) -> tuple[Study, ...]:
+def list_studies() -> tuple[Study, ...]:
     """Return every study."""
     numbers = {spec["notebook"][:2]: spec.get("rows", "") for spec in load_specs().values()}
     studies = []
-    for path in sorted((folder or files.notebooks_dir()).glob("*.ipynb")):
+    for path in sorted(files.notebooks_dir().glob("*.ipynb")):
         if _NAME.match(path.stem):
             title, summary = _front_matter(path)
             said = {"title": title, "summary": summary, "rows": numbers.get(path.stem[:2], "")}
@@ -91,9 +91,9 @@ def list_studies(folder: Path | None = None) -> tuple[Study, ...]:
     return tuple(studies)
 
 
-def select_studies(names: Sequence[str], folder: Path | None = None) -> tuple[Study, ...]:
+def select_studies(names: Sequence[str]) -> tuple[Study, ...]:
     """Return the studies asked for by full name, number or subject; empty means all, each once."""
-    studies = list_studies(folder)
+    studies = list_studies()
     if not studies:
         raise StudyError("There is no notebook to run: restore the notebooks folder.")
     by_key: dict[str, Study] = {}

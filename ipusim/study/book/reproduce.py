@@ -295,48 +295,21 @@ def reproduce(
     given: Mapping[str, str] | None = None,
     resume: bool = False,
     progress: bool = False,
-    folder: Path | None = None,
     predictor: PooledPredictor | None = None,
     tell: Callable[[StudyResult], object] = lambda result: None,
 ) -> tuple[StudyResult, ...]:
-    """Run studies and collect everything in one folder.
+    """Run studies, by default all, and collect everything in the folder `out`.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Which studies; empty means all.
-    out : pathlib.Path
-        Output folder. It receives ``notebooks/``, ``tables/``, ``figures/``, ``verdicts.csv`` and
-        ``index.html``.
-    given : mapping of str to str, optional
-        Notebook parameters as text; every chosen study must know each of them.
-    resume : bool
-        Skip studies whose outputs are already those that running them would give.
-    progress : bool
-        Show progress bars on stderr.
-    folder : pathlib.Path, optional
-        Where the notebooks are.
-    predictor : PooledPredictor, optional
-        What the verdicts are predicted with; by default the real one.
-    tell : callable
-        Given each result as soon as it is there.
+    It receives ``notebooks/``, ``tables/``, ``figures/``, ``verdicts.csv`` and ``index.html``.
+    `given` are notebook parameters as text, which every chosen study must know; `resume` skips
+    studies whose outputs are already those that running them would give; `tell` is given each
+    result as soon as it is there. There is one per study, then one named ``"verdicts"`` if the
+    verdicts could not be computed; a study that fails does not stop the others.
 
-    Returns
-    -------
-    tuple of StudyResult
-        One per study, then one named ``"verdicts"`` if the verdicts could not be computed. A study
-        that fails does not stop the others.
-
-    Raises
-    ------
-    UnknownNameError, ConfigError
-        For an unknown study or parameter, before anything is written.
-    StudyError
-        If the output folder cannot be used.
+    An UnknownNameError or ConfigError refuses a study or parameter before anything is written, a
+    StudyError an output folder that cannot be used.
     """
-    values = {
-        study: parameter_values(study, given or {}) for study in select_studies(names, folder)
-    }
+    values = {study: parameter_values(study, given or {}) for study in select_studies(names)}
     try:
         out = out.resolve(strict=out.is_symlink())
     except (OSError, RuntimeError) as error:  # a loop is a RuntimeError before Python 3.13
@@ -345,7 +318,7 @@ def reproduce(
         ) from error
     prepare_folder(out)
     with _only_run(out):
-        return _run_all(values, out, resume, progress, folder, predictor, tell)
+        return _run_all(values, out, resume, progress, predictor, tell)
 
 
 def _side_by_side(
@@ -368,12 +341,11 @@ def _run_all(
     out: Path,
     resume: bool,
     progress: bool,
-    folder: Path | None,
     predictor: PooledPredictor | None,
     tell: Callable[[StudyResult], object],
 ) -> tuple[StudyResult, ...]:
     """Run the chosen studies, with their parameters, into a folder that is held."""
-    all_studies = list_studies(folder)
+    all_studies = list_studies()
     _check_states(out, [study.name for study in all_studies], resume=resume)
     written = out / STATE_FOLDER / "pages"
     tree = _tree_digest()

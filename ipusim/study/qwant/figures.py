@@ -72,12 +72,3 @@ def measured_layers(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the measured Mk1 convolutions (`mk1_layer_rows`) with their stage and vertex."""
     vertex = frame["plan"].str.startswith("HMAC").map({True: "HMAC", False: "AMP"})
     return frame.assign(kind="stage " + frame["stage"].astype(str) + ", " + vertex)
-
-
-def what_if_tables(frame: pd.DataFrame, published: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return `what_if`, and `published_points` saying which were measured in its set-up.
-
-    The others have several batches in flight.
-    """
-    serial = published["latency_ms"].notna()
-    return {"simulated": frame, "measured": published.assign(serial=serial)}

@@ -19,6 +19,7 @@ from ipusim.study.data.published import PublishedRow, load_rows, rows_by_id
 from ipusim.study.data.runs import load_run
 from ipusim.study.verdicts.compare import with_errors
 from ipusim.study.verdicts.summary import with_error
+from ipusim.sweeps import sweep
 
 IPUS_PER_CARD = 2
 MODEL = "resnext101_32x4d"
@@ -140,27 +141,24 @@ def what_if(systems: Iterable[str], micro_batches: Sequence[int]) -> pd.DataFram
     IPU): IPUs, batch size, latency (ms), throughput (images/s), throughput per IPU and power (W;
     NaN where the report gives none).
     """
-    lines = []
-    for name, micro_batch in itertools.product(systems, micro_batches):
-        system = load_system(name)
-        run = {"mode": "inference", "replicas": system.ipus, "precision": PUBLISHED_PRECISION}
-        run |= {"system": system.name, "micro_batch": micro_batch}
-        report = simulate(MODEL, host_dtype="float32", overlap_io=False, **run)
-        numbers = (1e3 * float(report.latency), float(report.throughput), float(report.power))
-        lines.append((system.name, system.ipus, micro_batch, *numbers))
-    names = ["system", "ipus", "micro_batch", "latency_ms", "throughput_images_per_s", "power_w"]
-    frame = pd.DataFrame(lines, columns=names)
-    frame.insert(3, "batch_size", frame["micro_batch"] * frame["ipus"])
-    frame.insert(6, "images_per_s_per_ipu", frame["throughput_images_per_s"] / frame["ipus"])
-    return frame
+    run = {"mode": "inference", "precision": PUBLISHED_PRECISION, "host_dtype": "float32"}
+    axes = {"system": list(systems), "micro_batch": list(micro_batches)}
+    frame = sweep(MODEL, progress=False, overlap_io=False, **run, **axes)
+    ipus = frame["system"].map(lambda name: load_system(name).ipus)
+    rates = frame["throughput_items_per_s"]
+    frame = frame.assign(ipus=ipus, batch_size=frame["micro_batch"] * ipus)
+    frame = frame.assign(throughput_images_per_s=rates, images_per_s_per_ipu=rates / ipus)
+    names = ["system", "ipus", "micro_batch", "batch_size", "latency_ms"]
+    return frame[[*names, "throughput_images_per_s", "images_per_s_per_ipu", "power_w"]]
 
 
 def published_points(frame: pd.DataFrame) -> pd.DataFrame:
     """Return what was measured with the study's network, per IPU, for the what-if figure.
 
     `frame` holds verdicts on the same runs. Columns system, micro_batch, latency_ms,
-    images_per_s_per_ipu and predicted_images_per_s_per_ipu (calibrated, in the set-up of the row).
-    Latency is NaN where several batches are in flight, because it then counts them all.
+    images_per_s_per_ipu, predicted_images_per_s_per_ipu (calibrated, in the set-up of the row) and
+    serial: whether in the study's set-up, with one batch in flight; of several the latency, which
+    counts them all, is NaN.
     """
     predicted = dict(zip(frame["row_id"], frame["calibrated"], strict=True))
     latency = {row.run.run_id: row for row in load_rows() if row.metric == "latency"}
@@ -177,6 +175,7 @@ def published_points(frame: pd.DataFrame) -> pd.DataFrame:
     rate = "images_per_s_per_ipu"
     names = ["system", "micro_batch", "latency_ms", rate, f"predicted_{rate}"]
     points = pd.DataFrame(lines, columns=names)
+    points["serial"] = points["latency_ms"].notna()
     first = points["system"] == load_system(PUBLISHED_SYSTEM).name
     return pd.concat([points[first], points[~first]], ignore_index=True)
 

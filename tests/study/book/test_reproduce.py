@@ -11,6 +11,7 @@ import pytest
 from study_fakes import FakePredictor
 from toy_study import write_study
 
+from ipusim import files
 from ipusim.errors import ConfigError, StudyError, UnknownNameError
 from ipusim.study.book import reproduce as module
 from ipusim.study.book.catalogue import (
@@ -34,9 +35,10 @@ print("writing to", output_dir)"""
 
 
 @pytest.fixture
-def notebooks(tmp_path):
+def notebooks(tmp_path, monkeypatch):
     folder = tmp_path / "notebooks"
     folder.mkdir()
+    monkeypatch.setattr(files, "notebooks_dir", lambda: folder)
     write_study(folder, "01_qwant_toy", GOOD, title="First & foremost")
     write_study(folder, "02_tamu_toy", "boom = {}['nothing here']", "after = 1")
     (folder / "scratch.ipynb").write_text("not a study")
@@ -72,14 +74,14 @@ def instant(monkeypatch):
 
 
 def run(notebooks, out, *names, **options):
-    return reproduce(names, out=out, folder=notebooks, predictor=FakePredictor(), **options)
+    return reproduce(names, out=out, predictor=FakePredictor(), **options)
 
 
 # --- which studies and which parameters
 
 
 def test_studies_are_found_with_their_heading(notebooks):
-    first, second = list_studies(notebooks)
+    first, second = list_studies()
     assert (first.name, first.title, first.rows) == ("01_qwant_toy", "First & foremost", "qwant")
     assert first.summary == "What it does. In two lines."
     assert second.rows == "tamu"
@@ -87,32 +89,33 @@ def test_studies_are_found_with_their_heading(notebooks):
 
 @pytest.mark.parametrize("name", ["01_qwant_toy", "01", "qwant", "QWANT", "01-Qwant-Toy"])
 def test_studies_can_be_named_in_many_ways(notebooks, name):
-    assert [study.name for study in select_studies([name], notebooks)] == ["01_qwant_toy"]
+    assert [study.name for study in select_studies([name])] == ["01_qwant_toy"]
 
 
 def test_all_studies_by_default_and_each_once(notebooks):
-    assert len(select_studies([], notebooks)) == 2
-    assert len(select_studies(["01", "qwant"], notebooks)) == 1
+    assert len(select_studies([])) == 2
+    assert len(select_studies(["01", "qwant"])) == 1
 
 
 def test_unknown_study(notebooks):
     with pytest.raises(UnknownNameError, match="did you mean '01_qwant_toy'"):
-        select_studies(["qwantt"], notebooks)
+        select_studies(["qwantt"])
 
 
-def test_an_empty_folder_has_no_studies(tmp_path):
+def test_an_empty_folder_has_no_studies(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "notebooks_dir", lambda: tmp_path)
     with pytest.raises(StudyError, match="no notebook"):
-        select_studies([], tmp_path)
+        select_studies([])
 
 
 def test_a_broken_notebook_is_named(notebooks):
     (notebooks / "03_argonne_toy.ipynb").write_text('{"cells": [')
     with pytest.raises(StudyError, match=r"03_argonne_toy\.ipynb is not valid JSON"):
-        list_studies(notebooks)
+        list_studies()
 
 
 def test_parameters_have_types_and_help_but_no_output_folder(notebooks):
-    (study,) = select_studies(["01"], notebooks)
+    (study,) = select_studies(["01"])
     shown = {item.name: (item.type_name, item.help) for item in study_parameters(study)}
     assert shown == {
         "batch_sizes": ("list", "batch sizes"),
@@ -123,7 +126,7 @@ def test_parameters_have_types_and_help_but_no_output_folder(notebooks):
 
 
 def test_values_are_typed_as_declared(notebooks):
-    (study,) = select_studies(["01"], notebooks)
+    (study,) = select_studies(["01"])
     given = {"batch_sizes": "[2, 8]", "factor": "2", "repeats": "4", "precision": "16.32"}
     assert parameter_values(study, given) == {
         "batch_sizes": [2, 8],
@@ -133,9 +136,10 @@ def test_values_are_typed_as_declared(notebooks):
     }
 
 
-def test_types_of_parameters_without_annotation(tmp_path):
+def test_types_of_parameters_without_annotation(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "notebooks_dir", lambda: tmp_path)
     write_study(tmp_path, "01_a_b", parameters='n = 3\nname = "x"\nsizes = [1]\nwhole = True')
-    (study,) = list_studies(tmp_path)
+    (study,) = list_studies()
     assert [item.type_name for item in study_parameters(study)] == ["int", "str", "list", "bool"]
     assert parameter_values(study, {"name": "12"}) == {"name": "12"}
 
@@ -152,7 +156,7 @@ def test_types_of_parameters_without_annotation(tmp_path):
     ],
 )
 def test_bad_parameters_are_refused(notebooks, given, error, says):
-    (study,) = select_studies(["01"], notebooks)
+    (study,) = select_studies(["01"])
     with pytest.raises(error, match=says):
         parameter_values(study, given)
 
@@ -237,7 +241,7 @@ def test_a_repaired_study_loses_its_partial_notebook(notebooks, instant, tmp_pat
 
 
 def test_the_key_ignores_outputs_but_not_code_or_data(notebooks, monkeypatch):
-    (study,) = select_studies(["01"], notebooks)
+    (study,) = select_studies(["01"])
     before = study_key(study, {})
     notebook = json.loads(study.path.read_text())
     notebook["cells"][-1]["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "x"}]

@@ -178,7 +178,7 @@ def test_block_bars_reach_the_time_of_the_block(profiles):
 
 def test_what_if_draws_every_system_and_measurement(frame):
     others = qwant.what_if(["C2", "IPU-M2000", "Bow-2000"], [1])
-    tables = qwant_figures.what_if_tables(others, qwant.published_points(frame))
+    tables = {"simulated": others, "measured": qwant.published_points(frame)}
     figure = book.open("qwant").figure("qwant_what_if", tables).figure
     labels = {line.get_label() for line in figure.axes[1].lines}
     assert labels == {"C2", "IPU-M2000", "Bow-2000", "C2, published"}
