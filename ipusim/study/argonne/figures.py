@@ -1,18 +1,14 @@
-"""Figures of the Argonne study: Bragg peaks, and what the time to train draws."""
+"""The figure of the Argonne study that is no chart: Bragg peaks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
-import pandas as pd
 from matplotlib.figure import Figure
 
 from ipusim.errors import StudyError
 from ipusim.look import OKABE_ITO
-from ipusim.study.argonne.dataflow import GpuRun
 from ipusim.study.book.charts import sheet
 
-SLIDES_CHIP = "GC200"
-"""The chip of the slides, which say Mk2."""
 _MARKS = (
     {"marker": "x", "color": OKABE_ITO["vermilion"], "markersize": 10, "markeredgewidth": 1.8},
     {"marker": "o", "color": OKABE_ITO["sky"], "markersize": 10, "fillstyle": "none"},
@@ -55,30 +51,3 @@ def peaks_with_centres(
             axis.set(xticks=[], yticks=[], **limits)
         figure.suptitle(f"{len(axes)} held-out peaks: the middle of each patch, and its centre")
     return figure
-
-
-def time_to_train(
-    frame: pd.DataFrame,
-    boards: Sequence[GpuRun],
-    *,
-    published_s: Mapping[str, tuple[float, float]],
-    goal_s: float,
-) -> dict[str, pd.DataFrame]:
-    """Return the seconds of 500 epochs on GPUs and in dataflows (`dataflow_frame`).
-
-    `published_s` are the seconds that follow from the slides for a board or the name of a dataflow,
-    as two ends (equal ones are one value), a line for each in their table; `goal_s` is the slides'
-    goal.
-    """
-    on_gpus = [(f"{run.board}, stock loader", run.training_s, "GPU", run.board) for run in boards]
-    chips = zip(frame["chip"], frame["title"], frame["training_s"], frame["flow"], strict=True)
-    on_ipus = [
-        (f"{chip}, {title}", seconds, chip, flow if chip == SLIDES_CHIP else "")
-        for chip, title, seconds, flow in chips
-    ]
-    bars = pd.DataFrame([*on_gpus, *on_ipus], columns=["name", "training_s", "chip", "key"])
-    ends = [
-        (place, end) for place, key in enumerate(bars["key"]) for end in published_s.get(key, ())
-    ]
-    bars = bars.assign(written_at=21, goal_s=goal_s)
-    return {"bars": bars, "slides": pd.DataFrame(ends, columns=["bar", "s"])}

@@ -21,6 +21,8 @@ STUDY = "argonne"
 REFERENCE, GOAL, OUT_OF_THE_BOX, AGAINST_A100, AGAINST_V100 = (
     f"AR{number}" for number in (41, 42, 44, 45, 46)
 )
+SLIDES_CHIP = "GC200"
+"""The chip of the slides, which say Mk2."""
 BRAGG = "BraggNN: "
 """How the titles of BraggNN's claims begin."""
 
@@ -89,11 +91,6 @@ def _bragg_ends() -> dict[str, tuple[float, float]]:
     return {claim: allowed(values[claim], "") for claim in claims}
 
 
-def goal_seconds() -> float:
-    """Return the time to train that the slides aim at."""
-    return _bragg_ends()[GOAL][0]
-
-
 def reference_frame() -> pd.DataFrame:
     """Work out what the slides' time of 800 s means for each GPU that it may belong to.
 
@@ -122,6 +119,27 @@ def implied_seconds() -> dict[str, tuple[float, float]]:
         "on_chip": ("final_s", "final_s"),
     }
     return {name: (float(line[low]), float(line[high])) for name, (low, high) in names.items()}
+
+
+def time_to_train(frame: pd.DataFrame, boards: Mapping[str, GpuRun]) -> dict[str, pd.DataFrame]:
+    """Return the seconds of 500 epochs on GPUs and in dataflows (`dataflow.dataflow_frame`).
+
+    Beside them are what follows from the slides for a board or a dataflow on their chip
+    (`implied_seconds`), a line for each end, and their goal.
+    """
+    on_gpus = [
+        (f"{name}, stock loader", run.training_s, "GPU", name) for name, run in boards.items()
+    ]
+    chips = zip(frame["chip"], frame["title"], frame["training_s"], frame["flow"], strict=True)
+    on_ipus = [
+        (f"{chip}, {title}", seconds, chip, flow if chip == SLIDES_CHIP else "")
+        for chip, title, seconds, flow in chips
+    ]
+    bars = pd.DataFrame([*on_gpus, *on_ipus], columns=["name", "training_s", "chip", "key"])
+    said = implied_seconds()
+    ends = [(place, end) for place, key in enumerate(bars["key"]) for end in said.get(key, ())]
+    bars = bars.assign(written_at=21, goal_s=_bragg_ends()[GOAL][0])
+    return {"bars": bars, "slides": pd.DataFrame(ends, columns=["bar", "s"])}
 
 
 def uno_frame(batches: tuple[int, ...] = (32, 128, 512, 2048)) -> pd.DataFrame:

@@ -10,7 +10,6 @@ from ipusim.runtime.host.loader import items_per_s
 from ipusim.study import book, claims as engine
 from ipusim.study.argonne import (
     dataflow as bragg_dataflow,
-    figures,
     study as argonne,
     timeline as bragg_timeline,
 )
@@ -210,12 +209,7 @@ def test_ratios_are_judged_by_what_their_words_allow(boards, monkeypatch):
 
 def test_training_bars_mark_what_the_slides_say(boards):
     frame = dataflow_frame(["GC200"])
-    tables = figures.time_to_train(
-        frame,
-        list(boards.values()),
-        published_s=argonne.implied_seconds(),
-        goal_s=argonne.goal_seconds(),
-    )
+    tables = argonne.time_to_train(frame, boards)
     (axis,) = book.open("argonne").figure("bragg_time_to_train", tables).figure.axes
     labels = [label.get_text() for label in axis.get_yticklabels()]
     assert labels[0].startswith("V100") and len(labels) == 6
