@@ -178,11 +178,6 @@ def grouped_bars(
     axis.grid(axis="x", visible=False)
 
 
-def lane(axis: Axes, place: float, start: float, duration: float, **look: Any) -> None:
-    """Draw a stretch of time in the lane at `place` of a timeline."""
-    axis.barh(place, duration, left=start, edgecolor="white", linewidth=0.5, **look)
-
-
 def ratio_axis(axis: Axes, low: float, high: float) -> None:
     """Give the horizontal axis ratios on a logarithmic scale, with the bands of the verdicts."""
     log_axis(axis, "x", [tick for tick in _RATIO_TICKS if low <= tick <= high])

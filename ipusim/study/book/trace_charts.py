@@ -11,7 +11,7 @@ from ipusim.errors import StudyError
 from ipusim.look import PHASES
 from ipusim.report import Report
 from ipusim.report_page import BESIDE, draw_phases
-from ipusim.study.book.charts import lane, name_places, sheet
+from ipusim.study.book.charts import name_places, sheet
 
 
 def heaviest_window(trace: pd.DataFrame, op: str) -> pd.DataFrame:
@@ -37,8 +37,9 @@ def execution_trace(report: Report, *, title: str, bins: int = 80) -> Figure:
     options = {"down": 2, "legend": 0, "sharex": True, "height_ratios": (2, 3)}
     with sheet(9.6, 4.6, **options) as (figure, (upper, lower)):
         for line in passes.itertuples():
-            look = {"height": 0.75, "color": kinds[line.kind]}
-            lane(upper, list(_PASSES).index(line.phase), line.start_us, line.duration_us, **look)
+            look = {"color": kinds[line.kind], "edgecolor": "white", "linewidth": 0.5}
+            span = {"left": line.start_us, "height": 0.75}
+            upper.barh(list(_PASSES).index(line.phase), line.duration_us, **span, **look)
         name_places(upper, list(_PASSES.values()), vertical=True)
         upper.set_title(title)
         marks = [Patch(color=colour, label=kind) for kind, colour in kinds.items()]

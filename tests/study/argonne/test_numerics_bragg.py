@@ -19,8 +19,8 @@ from ipusim.numerics.program import initial_weights
 from ipusim.numerics.trainer import TrainingOptions
 from ipusim.study.argonne import braggnn as bragg
 from ipusim.study.argonne.braggnn import evaluation, training
-from ipusim.study.argonne.braggnn.patches import clean_crops, prepare_patches, random_shifts
-from ipusim.study.argonne.braggnn.peaks import FULL_SCALE, PeakOptions, Peaks, simulate_peaks
+from ipusim.study.argonne.braggnn.patches import prepare_patches, random_shifts
+from ipusim.study.argonne.braggnn.peaks import FULL_SCALE, PeakOptions, simulate_peaks
 from ipusim.study.argonne.braggnn.pseudo_voigt import fit_centres
 from ipusim.study.argonne.braggnn.training import Schedule, train_bragg
 from ipusim.workload import zoo
@@ -97,9 +97,6 @@ def test_only_the_component_of_the_peak_is_kept():
     expected[4:7, 4:7] = 1
     expected[7, 7] = np.float32(0.4)
     np.testing.assert_array_equal(patches[0, 0], expected.astype(np.float32))
-    flags = np.zeros(1, bool)
-    data = Peaks(crops=crop, centres=centre, heights=np.ones(1), saturated=flags, neighbours=flags)
-    assert clean_crops(data).crops.sum() == 9 * 5 + 2
 
 
 def test_bad_images_are_refused(peaks):

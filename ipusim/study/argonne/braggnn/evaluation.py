@@ -37,13 +37,12 @@ def predicted_pixels(trained: Trained, peaks: Peaks) -> tuple[np.ndarray, np.nda
     return found * PATCH_SIZE, targets.astype(float) * PATCH_SIZE
 
 
-def training_errors(
-    trained: Sequence[Trained] | Mapping[str, Trained], peaks: Peaks
-) -> dict[str, np.ndarray]:
+def training_errors(trained: Sequence[Trained], peaks: Peaks) -> dict[str, np.ndarray]:
     """Return errors in pixels of each run on held-out peaks, by its label."""
-    if not isinstance(trained, Mapping):
-        trained = {run.options.arithmetic.describe(): run for run in trained}
-    return {label: errors_px(*predicted_pixels(run, peaks)) for label, run in trained.items()}
+    return {
+        run.options.arithmetic.describe(): errors_px(*predicted_pixels(run, peaks))
+        for run in trained
+    }
 
 
 def conventional_errors(peaks: Peaks) -> dict[str, np.ndarray]:

@@ -7,14 +7,12 @@ centre is kept; values are scaled to 0..1; the target is the centre inside the p
 size, column first.
 """
 
-from dataclasses import replace
-
 import numpy as np
 
 from ipusim.errors import ConfigError, DataError
 from ipusim.kernel_cache import njit
 from ipusim.numerics.kernels.threads import over_ranges
-from ipusim.study.argonne.braggnn.peaks import CROP_SIZE, Peaks
+from ipusim.study.argonne.braggnn.peaks import CROP_SIZE
 
 PATCH_SIZE = 11
 MARGIN = (CROP_SIZE - PATCH_SIZE) // 2
@@ -85,15 +83,6 @@ def _prepare_range(crops, centres, shifts, clean, patches, targets, start, stop)
         targets[n, 1] = np.float32(row / size)
 
 
-@njit(cache=True, nogil=True)
-def _clean_range(crops, centres, start, stop):
-    size = crops.shape[1]
-    labels = np.zeros((size, size), np.int64)
-    stack = np.empty(size * size, np.int64)
-    for n in range(start, stop):
-        _keep_component(crops[n], centres[n, 0], centres[n, 1], labels, stack)
-
-
 def check_crops(crops: np.ndarray, centres: np.ndarray) -> None:
     """Refuse images that are none, misshapen or not finite, before anything is computed."""
     if crops.ndim != 3 or crops.shape[1:] != (CROP_SIZE, CROP_SIZE):
@@ -110,18 +99,6 @@ def check_crops(crops: np.ndarray, centres: np.ndarray) -> None:
             f"{int(bad.sum())} of {len(crops)} images hold NaN or infinite values (the first is "
             f"number {int(bad.argmax())}); remove them."
         )
-
-
-def clean_crops(peaks: Peaks) -> Peaks:
-    """Keep one component per 15 x 15 crop, once and for all.
-
-    The pre-extracted patches of the Graphcore port (github daman-khaira/BraggNN_IPU at 3de617c):
-    the search for components leaves the training loop.
-    """
-    check_crops(peaks.crops, peaks.centres)
-    cleaned = peaks.crops.copy()
-    over_ranges(len(cleaned), _CHUNK, _clean_range, cleaned, peaks.centres)
-    return replace(peaks, crops=cleaned)
 
 
 def random_shifts(count: int, generator: np.random.Generator, reach: int = 1) -> np.ndarray:
@@ -142,7 +119,7 @@ def prepare_patches(
 
     Crops are (count, 15, 15), centres in pixels of the crop, `shifts` the whole-pixel movement of
     each patch (none by default), column first as the targets, which are fractions of the patch.
-    With `clean` one component only is kept (not needed after `clean_crops`).
+    With `clean` one component only is kept.
     """
     check_crops(crops, centres)
     if shifts is None:
