@@ -7,8 +7,7 @@ import pytest
 from ipusim.errors import StudyError
 from ipusim.study import book
 from ipusim.study.argonne import braggnn as bragg
-from ipusim.study.argonne.figures import peaks_with_centres
-from ipusim.study.argonne.training import distributions
+from ipusim.study.argonne.training import distributions, peaks_with_centres
 
 PAGE = book.open("argonne")
 

@@ -11,7 +11,6 @@ from ipusim.study.book import charts as figures
 from ipusim.study.evidence import operations as evidence
 from ipusim.study.qwant import (
     breakdown as qwant_inside,
-    figures as qwant_figures,
     study as qwant,
 )
 from ipusim.study.verdicts.compare import Samples, verdicts
@@ -162,14 +161,14 @@ def heights(axis, column_count):
 
 
 def test_bars_reach_the_latency(parts):
-    axis = qwant_figures.latency_anatomy(parts).axes[0]
+    axis = qwant_inside.latency_anatomy(parts).axes[0]
     assert heights(axis, len(parts)) == pytest.approx(list(parts["latency_ms"]))
     published = next(line for line in axis.lines if line.get_label() == "published")
     assert list(published.get_ydata()) == [1.36, 4.75]
 
 
 def test_block_bars_reach_the_time_of_the_block(profiles):
-    figure = qwant_figures.block_times(profiles)
+    figure = qwant_inside.block_times(profiles)
     for axis, profile in zip(figure.axes, profiles.values(), strict=True):
         assert heights(axis, len(profile)) == pytest.approx(list(profile["time_us"]))
         names = [label.get_text() for label in axis.get_xticklabels()]
@@ -189,7 +188,7 @@ def test_what_if_draws_every_system_and_measurement(frame):
 
 def test_measured_layers_mark_the_vertex():
     rows = evidence.mk1_layer_rows()
-    drawing = book.open("qwant").figure("qwant_mk1_layers", qwant_figures.measured_layers(rows))
+    drawing = book.open("qwant").figure("qwant_mk1_layers", qwant_inside.measured_layers(rows))
     figure = drawing.figure
     drawn = sum(
         len(line.get_xdata()) for line in figure.axes[0].lines if "stage" in line.get_label()
