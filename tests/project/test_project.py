@@ -296,4 +296,5 @@ def test_make_test_runs_every_part_and_names_those_that_failed(tmp_path: Path, f
 
 def test_the_files_begun_first_exist():
     names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    names += [path.name for path in (ROOT / "notebooks").glob("*.ipynb")]
     assert [name for name in LONGEST_FILES if names.count(name) != 1] == []
