@@ -117,9 +117,9 @@ _OF_ONE_ITEM = ("k", "length", "steps", "reduced", "in_channels", "field", "feat
 
 def _scales(exported: Graph, rebatched: Graph, times: Fraction | int) -> bool | None:
     """Whether work and outputs are so many times larger; False if items are mixed, else None."""
-    # A batch of one may need fewer moves: operators are paired by their names.
-    mixing = {op.name: _mixes(op) for op in exported.ops}
-    if any(_mixes(op) != mixing.get(op.name, _mixes(op)) for op in rebatched.ops):
+    # A batch of one may need fewer or simpler moves: what has one name and kind is compared.
+    mixed = {(op.name, op.kind): _mixes(op) for op in exported.ops}
+    if any(_mixes(op) != mixed.get((op.name, op.kind), _mixes(op)) for op in rebatched.ops):
         return False
     outputs = zip(exported.outputs, rebatched.outputs, strict=True)
     follows = exported.macs * times == rebatched.macs and all(
@@ -129,11 +129,11 @@ def _scales(exported: Graph, rebatched: Graph, times: Fraction | int) -> bool | 
     return follows or None
 
 
-def _mixes(op: Op) -> tuple[str, list]:
+def _mixes(op: Op) -> list[object]:
     sizes = [getattr(op.params, name, None) for name in _OF_ONE_ITEM]
     if isinstance(op.params, Norm) and op.params.kind != "batch":
         sizes.append(op.params.elements // op.params.statistics)
-    return op.kind, sizes
+    return sizes
 
 
 def settled(

@@ -252,8 +252,9 @@ class Walk:
 
     def _repeats(self, node: Node, inputs: list[Value], results: Results | None) -> bool:
         """Whether a node repeats weights: what it gives is no parameter of its own."""
-        is_weights = node.op_type == "Expand" and inputs[0].learnable and inputs[0].elements > 1
-        return bool(is_weights and prod(results[0][0]) > inputs[0].elements)
+        if node.op_type != "Expand" or not inputs[0].learnable or inputs[0].elem_type in _INTEGERS:
+            return False
+        return 1 < inputs[0].elements < prod(results[0][0])
 
     def _sizes(self, node: Node) -> None:
         """Shape and Size: known now, of constants and run-time values alike."""

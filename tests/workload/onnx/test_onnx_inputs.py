@@ -242,6 +242,21 @@ def test_a_norm_whose_channels_are_rows_keeps_items_apart():
     assert [_shape(model, n) for n in (1, 3)] == [(1, 4, 8), (3, 4, 8)]
 
 
+def test_numbers_of_items_are_constants_for_any_batch():
+    """How transformers looks a mask up: with Range and Expand, which repeat no weights."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["sizes"]),
+        helper.make_node("Gather", ["sizes", "zero"], ["n"]),
+        helper.make_node("Range", ["zero", "n", "one"], ["items"]),
+        helper.make_node("Unsqueeze", ["items", "one"], ["column"]),
+        helper.make_node("Expand", ["column", "sizes"], ["indices"]),
+        helper.make_node("GatherElements", ["x", "indices"], ["y"], axis=0),
+    ]
+    weights = {"zero": np.array(0), "one": np.array(1)}
+    model = from_onnx(make_model(nodes, {"x": ["s7", 8]}, ["y"], weights))
+    assert [[op.kind for op in model.graph(n).ops] for n in (1, 3)] == [["layout"]] * 2
+
+
 @pytest.mark.parametrize("shape", [[1, 4, 8], ["batch", 4, 8]])
 def test_a_class_token_stands_once_for_all_items(shape):
     nodes = [
