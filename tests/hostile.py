@@ -41,6 +41,59 @@ def mutated(content: bytes, rng: random.Random) -> bytes:
     return bytes(changed)
 
 
+NUMBERS = (0, 1, 2, -1, 3, 7, 255, 1 << 20, 1 << 31, 1 << 40, -(1 << 62))
+TEXTS = ("", "x", "w", "y", "Conv", "Split", "Loop", "Scan", "<b>&", "a\nb", "../x", "k" * 5000)
+
+
+def restructured(content: bytes, rng: random.Random) -> bytes:
+    """Return a model with a few of its fields changed: mutated bytes mostly are no model at all."""
+    from onnx import ModelProto
+
+    model = ModelProto.FromString(content)
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        message, field, value = rng.choice([*_fields_of(model)])
+        if field.is_repeated:
+            entries, kind = list(value), rng.random()
+            place = rng.randrange(len(entries))
+            if kind < 0.3:
+                del entries[place]
+            elif kind < 0.6 or field.message_type:
+                entries.insert(rng.randrange(len(entries) + 1), entries[place])
+            else:
+                entries[place] = _other(field, entries[place], rng)
+            message.ClearField(field.name)
+            getattr(message, field.name).extend(entries)
+        elif field.message_type or rng.random() < 0.1:
+            message.ClearField(field.name)
+        else:
+            setattr(message, field.name, _other(field, value, rng))
+    return model.SerializeToString()
+
+
+def _fields_of(message):
+    """Every set field of a message and of those in it."""
+    for field, value in message.ListFields():
+        yield message, field, value
+        if field.message_type:
+            for inner in value if field.is_repeated else [value]:
+                yield from _fields_of(inner)
+
+
+def _other(field, value, rng: random.Random):
+    """Return another value of a field."""
+    if isinstance(value, bytes):
+        return mutated(value or b"0", rng)
+    if isinstance(value, str):
+        return rng.choice((*TEXTS, value[1:], value + "0"))
+    if field.enum_type:
+        return rng.choice(field.enum_type.values).number
+    if isinstance(value, float):
+        return rng.choice((0.0, -1.0, float("nan"), float("inf"), 1e30))
+    number = rng.choice((*NUMBERS, value + 1, value - 1))
+    wide = field.cpp_type in (field.CPPTYPE_INT64, field.CPPTYPE_UINT64)
+    return number if wide else number % 100
+
+
 def onnx_files(folder: Path) -> Callable[[random.Random], None]:
     """Mutate small networks."""
     from onnx import helper
@@ -63,7 +116,8 @@ def onnx_files(folder: Path) -> Callable[[random.Random], None]:
     from_onnx(path)  # imports take their time once
 
     def one(rng: random.Random) -> None:
-        path.write_bytes(mutated(rng.choice(contents), rng))
+        change = rng.choice((mutated, restructured, restructured))
+        path.write_bytes(change(rng.choice(contents), rng))
         model = from_onnx(path, dims=rng.choice(({}, {"sequence": 8})))
         model.graph(model.batch)
 

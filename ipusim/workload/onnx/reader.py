@@ -161,11 +161,11 @@ def _check_model(model: onnx.ModelProto, label: str) -> None:
 
 
 def _check_names(nodes: list[onnx.NodeProto], label: str) -> None:
-    """Refuse names that are no text: protobuf hands them over as bytes."""
+    """Refuse names that are no text, which protobuf hands over as bytes, and kinds with breaks."""
     for node in nodes:
         texts = [node.name, node.op_type, node.domain, *node.input, *node.output]
         texts += [attribute.name for attribute in node.attribute]
-        if not all(isinstance(text, str) for text in texts):
+        if not all(isinstance(text, str) for text in texts) or not node.op_type.isprintable():
             raise WorkloadError(
                 f"{capital(label)} is damaged: a {node.op_type!r} node has a name that is no "
                 "text; export it again."

@@ -123,6 +123,10 @@ CASES = {
         ),
         "elements, what some tens of chips hold",
     ),
+    "a kind of two lines": (
+        make_model([_node("Re\nlu", ["absent"], ["y"])], {"x": [4]}, ["y"]),
+        "a name that is no text",
+    ),
     "an equation without sense": (
         single("Einsum", {"x": [2, 3], "y0": [3, 4]}, equation="ij,jk,->..->"),
         "cannot take inputs",
