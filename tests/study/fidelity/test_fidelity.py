@@ -221,6 +221,7 @@ def test_tamu_tables_2_and_4(frame):
     assert on_ipus == sorted(on_ipus)
 
 
+# The median was 6.7 before four values counted that were not predicted (GPS++, RNN-T, MCMC).
 REACHED = {
     "IPU rows predicted": 97.0,  # target 95
     "calibrated, family left out: median error": 6.8,  # target 8
