@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ipusim.errors import StudyError
+from ipusim.files import read_tables
 from ipusim.runtime.calibration import load_calibration
 from ipusim.study.data.gpu_rows import build_network, load_gpu_rows, modelled_gpu_rows
 from ipusim.study.fit.gpu import (
@@ -16,7 +17,7 @@ from ipusim.study.fit.gpu import (
     fit_kernel_cost,
     gpu_samples,
 )
-from ipusim.study.tamu.gpus import FIGURES, PLATFORMS, gpu_bars
+from ipusim.study.tamu.gpus import FILE, gpu_bars
 from ipusim.study.verdicts.compare_gpu import (
     conformal_ratios,
     gpu_compare,
@@ -212,8 +213,8 @@ def test_too_few_rows_for_an_interval(frame):
 
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_tamu_figure(framework):
-    figure = gpu_bars(FIGURES[framework])
-    assert set(figure["platform"]) == set(PLATFORMS.values())
+    figure = gpu_bars(framework)
+    assert set(figure["platform"]) == set(read_tables(FILE)["platform"])
     assert (figure["low80"] < figure["predicted"]).all()
     assert (figure["high80"] > figure["predicted"]).all()
     single = figure[figure["devices"] == 1].set_index("platform")["predicted"]
@@ -230,10 +231,10 @@ def test_tamu_figure(framework):
 
 def test_published_points_of_the_figures():
     keys = ["platform", "devices"]
-    first = gpu_bars(FIGURES["pytorch"]).set_index(keys)
+    first = gpu_bars("pytorch").set_index(keys)
     assert first.loc[("DGX A100", 8), "published"] == 16621
     assert "NVIDIA, same stack" in first.loc[("DGX A100", 8), "published_source"]
-    second = gpu_bars(FIGURES["tensorflow"]).set_index(keys)
+    second = gpu_bars("tensorflow").set_index(keys)
     assert second.loc[("DGX A100", 1), "published"] == 2375
     assert second.loc[("DGX A100", 1), "published_source"] == "NVIDIA, same stack and board"
     assert second.loc[("DGX A100", 2), "published_source"] == "none at this number of boards"
