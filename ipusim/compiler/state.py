@@ -25,7 +25,7 @@ def float_dtype(dtype: str) -> str:
 
 
 class Task(NamedTuple):
-    """All that the lowering of an operation depends on beside chip and stack: what it has no names.
+    """All that the lowering of an operation depends on beside chip and stack, without names.
 
     Results are not placed yet; the mapping of an input is the number of the first input with it.
     `reads_product` says that a matrix product made the first input, `changes_table` that the graph
