@@ -243,10 +243,11 @@ class _Search:
 
     def found(self) -> Iterator[tuple[Report, Options]]:
         """Yield what fits: each micro-batch on as few chips as hold it, with all replicas."""
-        for size in self._sizes():
+        sizes = self._sizes()
+        for size in sizes:
             held = list(self._held(size))
             # Phases save chips where one holds no micro-batch at all.
-            if size == self._sizes()[0] and not any(o["ipus_per_replica"] == 1 for o in held):
+            if size == sizes[0] and not any(o["ipus_per_replica"] == 1 for o in held):
                 self.phased = True
                 held += self._held(size, chips=(1,))
             for options in held:

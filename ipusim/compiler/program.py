@@ -63,8 +63,8 @@ class LoweredOp:
     groups that is made for, `transform` what is done before the split; all are empty where there is
     nothing to plan. If `reads_lines`, operands arrive as lines of a field, as those of a
     convolution with a window do. The result lies on `tiles`, `grouping` channels of it together in
-    memory. Temporary bytes are those of the
-    fullest tile; `interleaved_bytes` of them must lie in interleaved memory (AMP partials).
+    memory. Temporary bytes are those of the fullest tile; `interleaved_bytes` of them must lie in
+    interleaved memory (AMP partials).
     """
 
     name: str
