@@ -146,7 +146,7 @@ def _write(path: Path, program: Program) -> None:
 def _columns(kind: type, rows: tuple[Any, ...], texts: dict[str, int]) -> array[int]:
     """Return objects as integers, field after field; a text is its number among all texts."""
     columns = array("q")
-    for name, is_text in _fields(kind):
+    for name, is_text in _kept_fields(kind):
         values = map(attrgetter(name), rows)
         columns.extend([texts.setdefault(t, len(texts)) for t in values] if is_text else values)
     return columns
@@ -154,9 +154,9 @@ def _columns(kind: type, rows: tuple[Any, ...], texts: dict[str, int]) -> array[
 
 def _objects(kind: type, columns: array[int], texts: list[str]) -> list[Any]:
     """Return the objects again, their fields filled in without a call for each object."""
-    count = len(columns) // len(_fields(kind))
+    count = len(columns) // len(_kept_fields(kind))
     objects = [kind.__new__(kind) for _ in range(count)]
-    for index, (name, is_text) in enumerate(_fields(kind)):
+    for index, (name, is_text) in enumerate(_kept_fields(kind)):
         values = columns[index * count : (index + 1) * count]
         _fill(kind, name, objects, [texts[number] for number in values] if is_text else values)
     return objects
@@ -168,7 +168,7 @@ def _fill(kind: type, name: str, objects: list[Any], values: Any) -> None:
 
 
 @cache
-def _fields(kind: type) -> tuple[tuple[str, bool], ...]:
+def _kept_fields(kind: type) -> tuple[tuple[str, bool], ...]:
     """Return the fields that are kept, and whether each is a text."""
     hints = get_type_hints(kind)
     names = (one.name for one in fields(kind) if one.name != "steps")
@@ -197,7 +197,7 @@ def _from_bytes(content: bytes) -> Program:
     ops, chosen, counts, steps = (numbers[begin:end] for begin, end in pairwise([0, *ends]))
     made = iter(_objects(Superstep, steps, about["texts"]))
     objects = _objects(LoweredOp, ops, about["texts"])
-    if len(objects) != len(chosen) or sum(counts) * len(_fields(Superstep)) != len(steps):
+    if len(objects) != len(chosen) or sum(counts) * len(_kept_fields(Superstep)) != len(steps):
         raise ValueError("not the tables of a program")
     alike = [tuple(islice(made, count)) for count in counts]
     _fill(LoweredOp, "steps", objects, [alike[place] for place in chosen])

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,20 +48,25 @@ class Card:
     def pictures(self) -> list[tuple[str, str, str]]:
         """The first figures small, each with its drawing and what it shows."""
         names = [name for name in self.files if name.startswith("figures/")]
-        known = {
-            name: spec for study in load_specs().values() for name, spec in study["figures"].items()
-        }
         return [
-            (name, drawing if drawing in names else name, _shows(known, Path(name).stem))
+            (name, drawing if drawing in names else name, _shows(Path(name).stem))
             for name in names
             if name.endswith(".png")
             for drawing in [name.removesuffix("png") + "svg"]
         ][:PICTURES]
 
 
-def _shows(known: Mapping[str, Any], figure: str) -> str:
+@cache
+def _known() -> dict[str, Any]:
+    """The figures of all studies by name, as data/studies has them."""
+    return {
+        name: spec for study in load_specs().values() for name, spec in study["figures"].items()
+    }
+
+
+def _shows(figure: str) -> str:
     """Return what a figure of data/studies shows, whichever its parameters; else its name."""
-    spec = known.get(figure, "")
+    spec = _known().get(figure, "")
     said = spec if isinstance(spec, str) else spec.get("alt", "")
     return re.sub(r" of {\w+}", "", said) or figure.replace("_", " ")
 
