@@ -20,7 +20,7 @@ _EXPORTS = {
     "load_model": "ipusim.workload.model",
     "simulate_gpu": "ipusim.runtime.gpu.step",
     "FittedCosts": "ipusim.runtime.calibration",
-    "from_onnx": "ipusim.workload.onnx.importer",
+    "from_onnx": "ipusim.workload.onnx",
     "load_chip": "ipusim.machine",
     "load_system": "ipusim.machine",
     "chip_names": "ipusim.machine",

@@ -475,7 +475,7 @@ def calibrate(power: bool, gpu: bool) -> None:
 @_onnx_options
 def check(file: str, allow_unknown: bool | None, **options: Any) -> int:
     """Say what an ONNX FILE holds: inputs, free sizes, work, unsupported operators, assumptions."""
-    from ipusim.workload.onnx.importer import check_onnx
+    from ipusim.workload.onnx import check_onnx
 
     found = check_onnx(file, allow_unknown=bool(allow_unknown), **_told(options))
     click.echo(repr(found))

@@ -99,7 +99,7 @@ def onnx_files(folder: Path) -> Callable[[random.Random], None]:
     from onnx import helper
     from onnx_single_op import make_model, single
 
-    from ipusim.workload.onnx.importer import from_onnx
+    from ipusim.workload.onnx import from_onnx
 
     conv = helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1])
     relu = helper.make_node("Relu", ["c"], ["r"])

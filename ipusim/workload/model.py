@@ -127,7 +127,7 @@ def load_model(model: str | Model, **given: Any) -> Model:
     in_memory = type(model).__name__ == "ModelProto"
     is_path = isinstance(model, str | PathLike) and str(model).lower().endswith(".onnx")
     if in_memory or is_path:
-        from ipusim.workload.onnx.importer import from_onnx
+        from ipusim.workload.onnx import from_onnx
 
         return from_onnx(model, **given)
     for name in given:

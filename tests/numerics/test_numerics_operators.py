@@ -13,7 +13,7 @@ from ipusim import numerics
 from ipusim.errors import WorkloadError
 from ipusim.numerics.kernels.exponential import exponentials
 from ipusim.numerics.kernels.functions import log, tanh
-from ipusim.workload.onnx.importer import from_onnx
+from ipusim.workload.onnx import from_onnx
 
 RNG = np.random.default_rng(11)
 

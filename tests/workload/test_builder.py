@@ -6,7 +6,7 @@ from onnx_single_op import single
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import Gather, Layout, MatMul, Norm, Reduce
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.onnx.importer import from_onnx
+from ipusim.workload.onnx import from_onnx
 from ipusim.workload.training import training_graphs
 
 

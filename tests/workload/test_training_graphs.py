@@ -14,7 +14,7 @@ from ipusim.errors import ConfigError, UnknownNameError, WorkloadError
 from ipusim.workload import zoo
 from ipusim.workload.graph import Elementwise, Graph, Layout, Pool, Reduce
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.onnx.importer import from_onnx
+from ipusim.workload.onnx import from_onnx
 from ipusim.workload.optimizers import OPTIMIZERS, state_bytes
 from ipusim.workload.training import training_graphs
 

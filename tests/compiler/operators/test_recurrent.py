@@ -21,7 +21,7 @@ from ipusim.runtime.gpu.stacks import load_gpu_stack
 from ipusim.study.evidence.graphs import recurrent_graph
 from ipusim.workload.graph import Recurrent
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.onnx.importer import check_onnx, from_onnx
+from ipusim.workload.onnx import check_onnx, from_onnx
 from ipusim.workload.training import training_graphs
 
 CHIP = load_chip("GC200")

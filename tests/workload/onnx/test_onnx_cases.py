@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto
 
 from ipusim.errors import IpuSimError
-from ipusim.workload.onnx.importer import from_onnx
+from ipusim.workload.onnx import from_onnx
 
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 FLOAT_SHARE = 0.90

@@ -6,8 +6,8 @@ from onnx import helper
 from onnx_single_op import make_model
 
 from ipusim.api import simulate
+from ipusim.workload.onnx import from_onnx
 from ipusim.workload.onnx.builder import OnnxBuild
-from ipusim.workload.onnx.importer import from_onnx
 
 NUMBERS = {
     "half": np.float32(0.5),

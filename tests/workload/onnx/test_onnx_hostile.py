@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from onnx_single_op import make_model, single
 
 from ipusim.errors import WorkloadError
-from ipusim.workload.onnx.importer import from_onnx
+from ipusim.workload.onnx import from_onnx
 
 HUGE = 2**40
 

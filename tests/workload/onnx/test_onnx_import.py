@@ -14,7 +14,7 @@ from ipusim.errors import ConfigError, WorkloadError
 from ipusim.workload import zoo
 from ipusim.workload.folding import fold_batch_norm
 from ipusim.workload.graph import Gather, MatMul, Norm, Softmax
-from ipusim.workload.onnx.importer import from_onnx
+from ipusim.workload.onnx import from_onnx
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 

@@ -9,7 +9,7 @@ from ipusim.api import simulate
 from ipusim.cli import main
 from ipusim.errors import ConfigError, WorkloadError
 from ipusim.sweeps import sweep
-from ipusim.workload.onnx.importer import from_onnx
+from ipusim.workload.onnx import from_onnx
 
 
 def _shape(model, micro_batch=None):

@@ -5,7 +5,7 @@ import pytest
 from onnx import helper
 from onnx_single_op import make_model
 
-from ipusim.workload.onnx.importer import from_onnx
+from ipusim.workload.onnx import from_onnx
 from ipusim.workload.onnx.learners import DEEPEST_TREE, ML
 
 CLASSES = {"classlabels_ints": [0, 1, 2]}

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings, strategies as st
 from onnx_single_op import runtime_shapes, single
 
 from ipusim.workload.graph import Conv, Graph, MatMul
-from ipusim.workload.onnx.importer import from_onnx
+from ipusim.workload.onnx import from_onnx
 
 FEW = settings(max_examples=40)
 

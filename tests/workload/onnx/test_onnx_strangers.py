@@ -6,7 +6,7 @@ from onnx import TensorProto, helper
 from onnx_single_op import make_model
 
 from ipusim.errors import WorkloadError
-from ipusim.workload.onnx.importer import check_onnx, from_onnx
+from ipusim.workload.onnx import check_onnx, from_onnx
 
 MS = "com.microsoft"
 NCHWC = "com.microsoft.nchwc"

@@ -7,7 +7,7 @@ from onnx_single_op import make_model
 
 from ipusim.api import simulate
 from ipusim.errors import WorkloadError
-from ipusim.workload.onnx.importer import from_onnx
+from ipusim.workload.onnx import from_onnx
 
 SHAPE = ["n", 8, 4, 4]
 

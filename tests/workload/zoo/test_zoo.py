@@ -213,7 +213,7 @@ def test_same_graph_every_time():
 
 def test_zoo_does_not_load_heavy_packages():
     code = (
-        "import sys, ipusim.workload.zoo, ipusim.workload.onnx.importer\n"
+        "import sys, ipusim.workload.zoo, ipusim.workload.onnx\n"
         "print([m for m in ('onnx', 'pandas', 'matplotlib', 'numba') if m in sys.modules])"
     )
     result = subprocess.run(

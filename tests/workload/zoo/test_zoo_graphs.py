@@ -14,7 +14,7 @@ from ipusim.workload.graph import Gather, Graph
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.training import training_graphs
 from ipusim.workload.zoo.graphs import cluster_gcn
-from ipusim.workload.zoo.layers.graphs import Edges, gru_cell, softmax_at_targets
+from ipusim.workload.zoo.layers.graphs import edges_between, gru_cell, softmax_at_targets
 
 
 def gathers(graph: Graph, function: str) -> list[Gather]:
@@ -116,9 +116,7 @@ def test_recurrent_cell_by_hand():
 
 def test_softmax_over_edges_sums_at_their_targets():
     g = GraphBuilder("softmax")
-    edges = Edges(
-        sources=g.input("s", (12,), "int32"), targets=g.input("t", (12,), "int32"), nodes=5
-    )
+    edges = edges_between(g, ("s", "t"), (12,), 5)
     scores = g.linear("scores", g.input("x", (12, 3)), 2)
     graph = g.finish(softmax_at_targets(g, "softmax", scores, edges))
     (sums,) = gathers(graph, "add")

@@ -10,9 +10,9 @@ from ipusim.files import data_dir
 from ipusim.workload import zoo
 from ipusim.workload.graph import Gather, Graph, MatMul, Softmax
 from ipusim.workload.training import tensors_with_gradient, training_graphs
-from ipusim.workload.zoo.layers import transformer
+from ipusim.workload.zoo.layers import transformer, vqgan
 from ipusim.workload.zoo.layers.transformer import Shape
-from ipusim.workload.zoo.vision import swin, vqgan
+from ipusim.workload.zoo.vision import swin
 
 LEFT_OUT = {
     "clip_vit_base_32": ("visual.proj", "text_projection", "logits"),

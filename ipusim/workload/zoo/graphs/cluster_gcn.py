@@ -11,7 +11,7 @@ from math import ceil
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.layers.graphs import Edges, at_sources, at_targets, sum_at_targets
+from ipusim.workload.zoo.layers.graphs import Edges, edges_between, take, total
 from ipusim.workload.zoo.registry import variants
 
 METIS_IMBALANCE = 0.03
@@ -139,9 +139,9 @@ def _multiply(g: GraphBuilder, name: str, adjacency: _Adjacency, x: str) -> str:
     values, edges = adjacency
     if edges is None:
         return g.matmul(name, values, x)
-    at_edges = at_sources(g, f"{name}.gather", x, edges)
+    at_edges = take(g, f"{name}.gather", x, edges.sources)
     weighted = g.elementwise(f"{name}.weight", "mul", at_edges, values)
-    return sum_at_targets(g, f"{name}.sum", weighted, edges)
+    return total(g, f"{name}.sum", weighted, edges.targets)
 
 
 def _dense(g: GraphBuilder, nodes: int) -> _Adjacency:
@@ -162,14 +162,10 @@ def _sparse(g: GraphBuilder, config: Config, nodes: int) -> _Adjacency:
     clusters = config.clusters
     # One edge of every node to itself is in the list, of weight 0 at first.
     count = clusters.padded_edges + nodes
-    edges = Edges(
-        sources=g.input("edge_sources", (count,), "int32"),
-        targets=g.input("edge_targets", (count,), "int32"),
-        nodes=nodes,
-        padding=clusters.padded_edges - int(clusters.mean_edges),
-    )
+    padding = clusters.padded_edges - int(clusters.mean_edges)
+    edges = edges_between(g, ("edge_sources", "edge_targets"), (count,), nodes, padding)
     values = g.cast("adjacency.cast", g.input("edge_values", (count, 1), "bool"), "float32")
-    sums = sum_at_targets(g, "adjacency.sums", values, edges)
+    sums = total(g, "adjacency.sums", values, edges.targets)
     if not config.enhanced:
         sums = g.elementwise("adjacency.floor", "max", sums)
         return _divide_rows(g, values, sums, edges), edges
@@ -186,7 +182,7 @@ def _sparse(g: GraphBuilder, config: Config, nodes: int) -> _Adjacency:
 
 def _divide_rows(g: GraphBuilder, values: str, sums: str, edges: Edges) -> str:
     inverse = g.elementwise("adjacency.inverse", "reciprocal", sums)
-    at_edges = at_targets(g, "adjacency.at_edges", inverse, edges)
+    at_edges = take(g, "adjacency.at_edges", inverse, edges.targets)
     return g.elementwise("adjacency.scaled", "mul", values, at_edges)
 
 
@@ -195,11 +191,13 @@ def _self_loops(g: GraphBuilder, edges: Edges) -> str:
 
     The recipe asks for them three times; XLA computes equal expressions once.
     """
-    (count,) = g.shape(edges.sources)
-    same = g.elementwise("adjacency.loops.same", "equal", edges.targets, edges.sources)
+    (count,), nodes = g.shape(edges.sources.numbers), edges.sources.rows
+    same = g.elementwise(
+        "adjacency.loops.same", "equal", edges.targets.numbers, edges.sources.numbers
+    )
     marked = g.elementwise("adjacency.loops.mark", "select", same)
     ordered = g.sort("adjacency.loops.sort", marked)
-    first, _ = g.split("adjacency.loops", ordered, (edges.nodes, count - edges.nodes), axis=0)
+    first, _ = g.split("adjacency.loops", ordered, (nodes, count - nodes), axis=0)
     return first
 
 

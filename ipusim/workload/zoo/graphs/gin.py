@@ -6,12 +6,7 @@ of its own: its edges reach only its nodes.
 """
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.layers.graphs import (
-    Edges,
-    at_sources,
-    sum_at_targets,
-    sum_of_embeddings,
-)
+from ipusim.workload.zoo.layers.graphs import edges_between, sum_of_embeddings, take, total
 from ipusim.workload.zoo.registry import network
 
 SOURCE = "arXiv 1810.00826, as in graphcore/examples tag v3.3.0"
@@ -37,11 +32,7 @@ def gin_molhiv(g: GraphBuilder, batch: int, *, uses_edges: bool = True) -> str:
     graphs, nodes, ends = batch, NODES, (batch, EDGES)
     atoms = g.input("nodes", (graphs, nodes, len(ATOM_FEATURES)), "int32")
     bonds = g.input("edges", (*ends, len(BOND_FEATURES)), "int32")
-    edges = Edges(
-        sources=g.input("senders", ends, "int32"),
-        targets=g.input("receivers", ends, "int32"),
-        nodes=nodes,
-    )
+    edges = edges_between(g, ("senders", "receivers"), ends, nodes)
     graph_of_node = g.input("node_graph_idx", (graphs, nodes), "int32")
     g.input("edge_graph_idx", ends, "int32")
     x = _embed(g, "atoms", atoms, ATOM_FEATURES, EMBEDDING)
@@ -49,12 +40,12 @@ def gin_molhiv(g: GraphBuilder, batch: int, *, uses_edges: bool = True) -> str:
     for layer in range(ROUNDS):
         width = g.shape(x)[-1]
         name = f"layers.{layer}"
-        message = at_sources(g, f"{name}.gather", x, edges)
+        message = take(g, f"{name}.gather", x, edges.sources)
         if uses_edges:
             bond = sum_of_embeddings(g, f"{name}.bonds", bond_features, BOND_FEATURES, width)
             bond = g.reshape(f"{name}.bonds.graphs", bond, g.shape(message))
             message = g.elementwise(f"{name}.message", "add", message, bond)
-        summed = sum_at_targets(g, f"{name}.sum", message, edges)
+        summed = total(g, f"{name}.sum", message, edges.targets)
         factor = g.parameter(f"{name}.epsilon", (1,))
         factor = g.elementwise(f"{name}.epsilon.one", "add", factor)
         own = g.elementwise(f"{name}.own", "mul", x, factor)

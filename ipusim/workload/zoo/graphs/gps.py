@@ -10,7 +10,7 @@ atoms and bonds. What the host masks or perturbs costs the chip nothing.
 from dataclasses import dataclass
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.layers.graphs import sum_of_embeddings
+from ipusim.workload.zoo.layers.graphs import Index, sum_of_embeddings, take, total
 from ipusim.workload.zoo.layers.transformer import (
     Shape,
     feed_forward,
@@ -30,31 +30,22 @@ EMPTY_EDGES = 16
 """Edges beyond some 3.6 molecules of 14.6 bonds, each in both directions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Index:
-    """For every row of a pack (packs, count) the row it belongs to, of so many (`rows`)."""
-
-    numbers: str
-    rows: int
-    hottest: int = 0
-
-
-def _take(g: GraphBuilder, name: str, x: str, index: _Index) -> str:
+def _take(g: GraphBuilder, name: str, x: str, index: Index) -> str:
     """Give every row of the index the row that it belongs to, of its own pack."""
     packs, count = g.shape(index.numbers)
     width = g.shape(x)[1]
     x = g.reshape(f"{name}.packs", x, (packs, index.rows, width))
-    x = g.gather(name, x, index.numbers, hottest=index.hottest)
+    x = take(g, name, x, index)
     return g.reshape(f"{name}.rows", x, (packs * count, width))
 
 
-def _total(g: GraphBuilder, name: str, x: str, index: _Index) -> str:
+def _total(g: GraphBuilder, name: str, x: str, index: Index) -> str:
     """Add up what belongs to the same row, within each pack."""
     packs, count = g.shape(index.numbers)
     width = g.shape(x)[1]
     x = g.reshape(f"{name}.packs", x, (packs, count, width))
-    total = g.scatter_add(name, x, index.numbers, index.rows, hottest=index.hottest)
-    return g.reshape(f"{name}.rows", total, (packs * index.rows, width))
+    x = total(g, name, x, index)
+    return g.reshape(f"{name}.rows", x, (packs * index.rows, width))
 
 
 def _perceptron(
@@ -76,7 +67,7 @@ def _drop_rows(g: GraphBuilder, name: str, x: str) -> str:
     return g.elementwise(name, "mul", x, g.elementwise(f"{name}.draw", "dropout", ones))
 
 
-def _drop_molecules(g: GraphBuilder, name: str, x: str, molecule: _Index) -> str:
+def _drop_molecules(g: GraphBuilder, name: str, x: str, molecule: Index) -> str:
     """Add stochastic depth: all atoms of a molecule are kept or dropped together."""
     packs, _ = g.shape(molecule.numbers)
     ones = g.parameter(f"{name}.ones", (packs * MOLECULES, 1), "constant")
@@ -137,7 +128,7 @@ def _guess(g: GraphBuilder, name: str, x: str, known: str, sizes: tuple[int, ...
     rows = g.shape(x)[0]
     logits = g.cast(f"{name}.wide", g.linear(name, x, sum(sizes)), "float32", fixed=True)
     labels = g.split(f"{name}.labels", known, (1,) * len(sizes), axis=1)
-    total = ""
+    losses = ""
     for part, column in enumerate(g.split(f"{name}.parts", logits, sizes, axis=1)):
         head = f"{name}.{part}"
         label = g.expand(f"{head}.label", labels[part], (rows, sizes[part]))
@@ -147,18 +138,18 @@ def _guess(g: GraphBuilder, name: str, x: str, known: str, sizes: tuple[int, ...
         loss = g.softmax(f"{head}.log_softmax", column, log=True)
         loss = g.elementwise(f"{head}.chosen", "mul", loss, label)
         loss = g.reduce(f"{head}.loss", "sum", loss, axis=1)
-        total = g.elementwise(f"{head}.add", "add", total, loss) if total else loss
-    return g.elementwise(f"{name}.mean", "scale", total)
+        losses = g.elementwise(f"{head}.add", "add", losses, loss) if losses else loss
+    return g.elementwise(f"{name}.mean", "scale", losses)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ends:
     """Where edges begin and end, and the molecules of nodes and of edges."""
 
-    senders: _Index
-    receivers: _Index
-    of_node: _Index
-    of_edge: _Index
+    senders: Index
+    receivers: Index
+    of_node: Index
+    of_edge: Index
 
 
 def _messages(
@@ -241,8 +232,8 @@ def gps_44m(g: GraphBuilder, batch: int, layers: int = 16) -> tuple[str, str, st
     """GPS++ of 44 million weights, from packs to the errors of property, atoms and bonds."""
     packs = batch
 
-    def index(name: str, count: int, rows: int, hottest: int = 0) -> _Index:
-        return _Index(numbers=g.input(name, (packs, count), "int32"), rows=rows, hottest=hottest)
+    def index(name: str, count: int, rows: int, padding: int = 0) -> Index:
+        return Index(g.input(name, (packs, count), "int32"), rows, padding)
 
     ends = _Ends(
         senders=index("senders", EDGES, NODES, EMPTY_EDGES),

@@ -6,7 +6,7 @@ products of filters and neighbours' features.
 """
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.layers.graphs import Edges, at_sources, at_targets, sum_at_targets
+from ipusim.workload.zoo.layers.graphs import Edges, edges_between, take, total
 from ipusim.workload.zoo.registry import network
 
 ATOM_KINDS = 100
@@ -41,11 +41,7 @@ def schnet(
     atoms *= batch
     places = g.input("positions", (atoms, SPACE))
     count = atoms * neighbours
-    edges = Edges(
-        sources=g.input("sources", (count,), "int32"),
-        targets=g.input("targets", (count,), "int32"),
-        nodes=atoms,
-    )
+    edges = edges_between(g, ("sources", "targets"), (count,), atoms)
     cluster_of_atom = g.input("batch", (atoms,), "int32")
     x = g.embedding("embedding", kinds, ATOM_KINDS, features)
     spread, cutoff = _distances(g, places, edges, gaussians)
@@ -58,10 +54,10 @@ def schnet(
 
 def _distances(g: GraphBuilder, places: str, edges: Edges, gaussians: int) -> tuple[str, str]:
     """Return Gaussians of every edge's length, and the factor that fades long edges out."""
-    (count,) = g.shape(edges.sources)
+    (count,) = g.shape(edges.sources.numbers)
     ends = (
-        at_sources(g, "distance.source", places, edges),
-        at_targets(g, "distance.target", places, edges),
+        take(g, "distance.source", places, edges.sources),
+        take(g, "distance.target", places, edges.targets),
     )
     squares = g.elementwise(
         "distance.square", "square", g.elementwise("distance.sub", "sub", *ends)
@@ -86,9 +82,9 @@ def _interaction(
     filters = g.linear(f"{name}.mlp.2", filters, features)
     filters = g.elementwise(f"{name}.cutoff", "mul", filters, cutoff)
     y = g.linear(f"{name}.conv.lin1", x, features, bias=False)
-    message = at_sources(g, f"{name}.conv.gather", y, edges)
+    message = take(g, f"{name}.conv.gather", y, edges.sources)
     message = g.elementwise(f"{name}.conv.filter", "mul", message, filters)
-    y = sum_at_targets(g, f"{name}.conv.sum", message, edges)
+    y = total(g, f"{name}.conv.sum", message, edges.targets)
     y = _shifted_softplus(g, f"{name}.act", g.linear(f"{name}.conv.lin2", y, features))
     return g.elementwise(f"{name}.add", "add", g.linear(f"{name}.lin", y, features), x)
 

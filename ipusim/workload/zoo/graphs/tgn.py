@@ -12,12 +12,12 @@ from dataclasses import KW_ONLY, dataclass
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.graphs import (
     Edges,
-    at_sources,
-    at_targets,
+    edges_between,
     gru_cell,
     softmax_at_targets,
-    sum_at_targets,
+    take,
     time_encoding,
+    total,
 )
 from ipusim.workload.zoo.registry import variants
 
@@ -77,17 +77,13 @@ def build(g: GraphBuilder, batch: int, config: Config) -> str:
     ids = g.input("node_ids", (nodes,), "int32")
     event_nodes = g.input("batch_idx", (3 * events,), "int32")
     most_recent = g.input("batch_most_recent", (2 * events,), "bool")
-    edges = Edges(
-        sources=g.input("edge_sources", (count,), "int32"),
-        targets=g.input("edge_targets", (count,), "int32"),
-        nodes=nodes,
-        padding=config.padding_per_event * events,
-    )
+    padding = config.padding_per_event * events
+    edges = edges_between(g, ("edge_sources", "edge_targets"), (count,), nodes, padding)
     edge_times = g.input("edge_times", (count, 1), "int32")
     edge_features = g.input("edge_features", (count, EDGE_FEATURES))
     memory = _read_memory(g, config, ids)
     x = memory.state
-    since = at_sources(g, "gnn.last_update", memory.last_update, edges)
+    since = take(g, "gnn.last_update", memory.last_update, edges.sources)
     since = g.cast(
         "gnn.since.cast", g.elementwise("gnn.since", "sub", since, edge_times), "float32"
     )
@@ -185,8 +181,8 @@ def _attend_at_nodes(g: GraphBuilder, name: str, x: str, edges: Edges, attribute
     query, keys = g.split(
         f"{name}.q_kv", g.linear(f"{name}.qkv", x, 3 * MEMORY), (MEMORY, 2 * MEMORY), axis=1
     )
-    query = at_targets(g, f"{name}.query", query, edges)
-    keys = at_sources(g, f"{name}.key_value", keys, edges)
+    query = take(g, f"{name}.query", query, edges.targets)
+    keys = take(g, f"{name}.key_value", keys, edges.sources)
     keys = g.reshape(f"{name}.key_value.pairs", keys, (count, 2, MEMORY))
     shared = g.reshape(f"{name}.edge.pairs", shared, (count, 1, MEMORY))
     keys = g.elementwise(f"{name}.key_value.add", "add", keys, shared)
@@ -197,8 +193,8 @@ def _attend_at_nodes(g: GraphBuilder, name: str, x: str, edges: Edges, attribute
 
 def _attend_at_edges(g: GraphBuilder, name: str, x: str, edges: Edges, attributes: str) -> str:
     """As PyTorch Geometric's TransformerConv runs on rows already taken to the edges."""
-    at_target = at_targets(g, f"{name}.x_target", x, edges)
-    at_source = at_sources(g, f"{name}.x_source", x, edges)
+    at_target = take(g, f"{name}.x_target", x, edges.targets)
+    at_source = take(g, f"{name}.x_source", x, edges.sources)
     shared = g.linear(f"{name}.edge", attributes, MEMORY, bias=False)
     query = g.linear(f"{name}.query", at_target, MEMORY)
     key = g.linear(f"{name}.key", at_source, MEMORY)
@@ -224,7 +220,7 @@ def _attend(
     value = g.reshape(f"{name}.value.heads", value, heads)
     message = g.elementwise(f"{name}.message", "mul", value, weights)
     message = g.reshape(f"{name}.message.rows", message, (count, features))
-    summed = sum_at_targets(g, f"{name}.sum", message, edges)
+    summed = total(g, f"{name}.sum", message, edges.targets)
     return g.elementwise(f"{name}.add", "add", skip, summed)
 
 

@@ -97,8 +97,6 @@ UNPADDED = (
     ("gpt2_large", "large", 774_030_080, 887_285_350_400),
 )
 variants(gpt2, UNPADDED, "size", **SCORING)
-STORED = ("gpt2_small_stored_mask", {"size": "small", "mask_kind": "stored"}, *UNPADDED[0][2:])
-variants(gpt2, [STORED], **SCORING)
 
 NARROW_MASK = 128
 

@@ -10,44 +10,52 @@ from dataclasses import dataclass
 from ipusim.workload.layers import GraphBuilder
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Edges:
-    """The edges of a padded graph, as tensors of node numbers: (edges,), or (groups, edges).
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The row that each of (count,), or of (groups, count), belongs to: `numbers` of `rows` rows.
 
-    `nodes` are the rows that the numbers point into, spare node included, and `padding` the edges
-    that only fill up, both of one group.
+    Rows are those of one group, a spare one included; `padding` numbers only fill up.
     """
 
-    sources: str
-    targets: str
-    nodes: int
+    numbers: str
+    rows: int
     padding: int = 0
 
 
-def at_sources(g: GraphBuilder, name: str, x: str, edges: Edges) -> str:
-    """Give every edge the row of the node that it leaves."""
-    return g.gather(name, x, edges.sources, hottest=edges.padding)
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """The edges of a padded graph, by the nodes that they leave and enter."""
+
+    sources: Index
+    targets: Index
 
 
-def at_targets(g: GraphBuilder, name: str, x: str, edges: Edges) -> str:
-    """Give every edge the row of the node that it enters."""
-    return g.gather(name, x, edges.targets, hottest=edges.padding)
+def edges_between(
+    g: GraphBuilder, ends: tuple[str, str], shape: tuple[int, ...], nodes: int, padding: int = 0
+) -> Edges:
+    """Let the host send the edges of a graph: the node numbers of both ends, by these names."""
+    return Edges(*(Index(g.input(name, shape, "int32"), nodes, padding) for name in ends))
 
 
-def sum_at_targets(g: GraphBuilder, name: str, messages: str, edges: Edges) -> str:
-    """Add up what the edges bring to each node."""
-    return g.scatter_add(name, messages, edges.targets, edges.nodes, hottest=edges.padding)
+def take(g: GraphBuilder, name: str, x: str, index: Index) -> str:
+    """Give each, such as every edge, the row that it belongs to, such as that of its node."""
+    return g.gather(name, x, index.numbers, hottest=index.padding)
+
+
+def total(g: GraphBuilder, name: str, x: str, index: Index) -> str:
+    """Add up what belongs to the same row, such as what edges bring to a node."""
+    return g.scatter_add(name, x, index.numbers, index.rows, hottest=index.padding)
 
 
 def sum_of_embeddings(
     g: GraphBuilder, name: str, columns: tuple[str, ...], sizes: tuple[int, ...], width: int
 ) -> str:
     """Look every categorical feature up in a table of its own, and add the rows."""
-    total = ""
+    x = ""
     for number, (column, size) in enumerate(zip(columns, sizes, strict=True)):
         row = g.embedding(f"{name}.{number}", column, size, width)
-        total = g.elementwise(f"{name}.{number}.add", "add", total, row) if total else row
-    return total
+        x = g.elementwise(f"{name}.{number}.add", "add", x, row) if x else row
+    return x
 
 
 def softmax_at_targets(g: GraphBuilder, name: str, scores: str, edges: Edges) -> str:
@@ -61,9 +69,9 @@ def softmax_at_targets(g: GraphBuilder, name: str, scores: str, edges: Edges) ->
     largest = g.reduce(f"{name}.max", "max", wide, axis=0)
     powers = g.elementwise(f"{name}.sub", "sub", wide, largest)
     powers = g.elementwise(f"{name}.exp", "exp", powers)
-    sums = sum_at_targets(g, f"{name}.sums", powers, edges)
+    sums = total(g, f"{name}.sums", powers, edges.targets)
     sums = g.elementwise(f"{name}.floor", "clip", sums)
-    sums = at_targets(g, f"{name}.sums_at_edges", sums, edges)
+    sums = take(g, f"{name}.sums_at_edges", sums, edges.targets)
     return g.cast(f"{name}.narrow", g.elementwise(f"{name}.div", "div", powers, sums), dtype)
 
 

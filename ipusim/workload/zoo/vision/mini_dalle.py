@@ -7,9 +7,9 @@ column of the image.
 """
 
 from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.zoo.layers import vqgan
 from ipusim.workload.zoo.layers.transformer import Shape, merge_heads, split_heads
 from ipusim.workload.zoo.registry import network
-from ipusim.workload.zoo.vision import vqgan
 
 SIDE = vqgan.IMAGE // 2 ** (len(vqgan.MULTIPLES) - 1)
 """Codes of a row of the image."""
