@@ -117,7 +117,7 @@ class Report:
     @property
     def runs(self) -> bool:
         """Whether there are rates: it fits, or is asked for as if it did."""
-        return self.fits or self.as_if_it_fits
+        return self.as_if_it_fits or self.fits
 
     def _estimate(self, value: float, low: float | None, high: float | None, unit: str) -> Estimate:
         """Return a number with its interval, NaN for a run that is not possible."""

@@ -1,9 +1,9 @@
 """One step of a run: compiled once, priced as often as there are tiers; and its roofline."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from ipusim.compiler.memory import Memory, measure
 from ipusim.compiler.program import Program
@@ -16,7 +16,7 @@ from ipusim.runtime.compile import REMEMBERED, Compiled, compile_run, graph_job,
 from ipusim.runtime.host.io import HostIo, host_io, replicas_per_process
 from ipusim.runtime.options.config import TIERS
 from ipusim.runtime.options.spec import RunConfig
-from ipusim.runtime.replica.partition import Replica, Stage
+from ipusim.runtime.replica.partition import Held, Replica, Stage
 from ipusim.runtime.replica.phases.replica import phased_replica
 from ipusim.runtime.replica.pipelined import pipelined_replica, staged_inference
 from ipusim.runtime.terms import Beside, OneChip, Terms
@@ -32,9 +32,8 @@ SRAM_BYTES_PER_CYCLE = 16
 class StepResult:
     """One step: what it consists of (`terms`), where its seconds go (`parts_s`), what it reaches.
 
-    `items` are those per replica and step. Graph, program and io are those of a micro-batch, memory
-    that of the fullest chip; `update` is the weight update of a training step, `stages` those of a
-    replica over several chips.
+    `items` are those per replica and step. Graph, program and io are those of a micro-batch;
+    `update` is the weight update of a training step, `measured` returns what the chips hold.
     `device_s` are the seconds of the program of one micro-batch on one chip, `fixed_s` the fitted
     cost per step; `step_s` those from one step to the next, `latency_s` from request to result, in
     training the step itself. The throughput is that of all replicas, the dynamic energy that of one
@@ -45,10 +44,9 @@ class StepResult:
     items: int
     graph: Graph
     program: Program
-    memory: Memory
+    measured: Callable[[], Held]
     io: HostIo
     update: Program | None = None
-    stages: tuple[Stage, ...] = ()
     terms: Terms
     parts_s: Mapping[str, float]
     device_s: float
@@ -59,6 +57,16 @@ class StepResult:
     energy: Energy
     static_w: float
     power_w: float
+
+    @property
+    def memory(self) -> Memory:
+        """Memory of the fullest chip."""
+        return self.measured()[0]
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Stages of a replica over several chips."""
+        return self.measured()[1]
 
 
 def run_step(
@@ -88,8 +96,7 @@ def run_step(
         graph=compiled.graph,
         program=compiled.program,
         update=update,
-        memory=replica.memory,
-        stages=replica.stages,
+        measured=replica.measured,
         io=io,
         terms=terms,
         parts_s=priced.parts_s,
@@ -129,21 +136,16 @@ def _replica(compiled: Compiled, config: RunConfig) -> Replica:
             times=config.micro_batches,
             update_cycles=compiled.update.program.cycles if compiled.update else 0,
         ),
-        memory=_one_chip(compiled.timeless or compiled, resident),
+        measured=partial(_one_chip, compiled.timeless or compiled, resident),
         parameters=(tuple(compiled.gradient_bytes),),
     )
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _one_chip(compiled: Compiled, resident_bytes: int) -> Memory:
+def _one_chip(compiled: Compiled, resident_bytes: int) -> Held:
     update = compiled.update.program if compiled.update else None
-    return measure(
-        compiled.graph,
-        compiled.program,
-        compiled.chip,
-        update=update,
-        resident_bytes=resident_bytes,
-    )
+    held = {"update": update, "resident_bytes": resident_bytes}
+    return measure(compiled.graph, compiled.program, compiled.chip, **held), ()
 
 
 def _inference_terms(compiled: Compiled, replica: Replica, io: HostIo, config: RunConfig) -> Terms:

@@ -28,7 +28,10 @@ from ipusim.runtime.terms import Line
 from ipusim.workers import Workers
 
 LOWERING_OPTIONS = ("mode", "stack", "micro_batch", "precision", "partials", "recompute")
-"""Options that tell programs apart; runs that agree in them are better predicted together."""
+"""Options that tell programs apart."""
+
+_GRAPH_OPTIONS = ("mode", "micro_batch", "precision", "recompute")
+"""Options that tell graphs apart; runs that agree in them are better predicted together."""
 
 PREDICTING = (*PREDICTING_SOURCES, "study/cached.py", "study/fidelity/ablation.py")
 """Sources that the answer to a request depends on, those that rewrite programs among them."""
@@ -132,8 +135,13 @@ def _collecting_seldom() -> Iterator[None]:
 
 
 def _answer_all(requests: Sequence[Request]) -> list[Prediction]:
-    with _collecting_seldom():
-        return [_answer(request) for request in requests]
+    return [_answer(request) for request in requests]
+
+
+def _answer_apart(requests: Sequence[Request]) -> list[Prediction]:
+    """Answer in a process that does nothing else."""
+    gc.set_threshold(_ALLOCATIONS_BETWEEN_COLLECTIONS)
+    return _answer_all(requests)
 
 
 class PooledPredictor:
@@ -168,7 +176,7 @@ class PooledPredictor:
         groups: dict[tuple[Any, ...], dict[tuple[Any, ...], Request]] = {}
         for request in requests:
             if not self._knows(request):
-                options = tuple(request.options.get(name) for name in LOWERING_OPTIONS)
+                options = tuple(request.options.get(name) for name in _GRAPH_OPTIONS)
                 groups.setdefault((request.model, *options), {})[request.key] = request
         tasks = {key: list(group.values()) for key, group in groups.items()}
         # Large groups first, so that no worker begins one when the others are done.
@@ -177,7 +185,8 @@ class PooledPredictor:
             done = ((key, _answer_all(task)) for key, task in tasks.items())
         else:
             self._workers = self._workers or Workers(self._jobs)
-            done = self._workers.each(_answer_all, tasks)
-        for key, found in done:
-            for request, prediction in zip(tasks[key], found, strict=True):
-                self._known[request.key] = prediction
+            done = self._workers.each(_answer_apart, tasks)
+        with _collecting_seldom():
+            for key, found in done:
+                for request, prediction in zip(tasks[key], found, strict=True):
+                    self._known[request.key] = prediction

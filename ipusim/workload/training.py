@@ -287,14 +287,14 @@ def _total_gradient(tape: Tape, name: str, source: Op) -> str | None:
     result, tensor = parts[0], tape.forward[name]
     if len(parts) == 1:
         return result
-    made = {output: op.source for op in tape.ops for output in op.outputs}
     part_of = "" if name == source.outputs[0] else f"{name.rpartition('.')[2]}."
     for count, part in enumerate(parts[1:], start=1):
         add = Elementwise.in_place("add", tensor.elements)
         suffix = f"{part_of}gradient_sum{count}"
         result = Backward(tape, source, ()).emit(suffix, add, (result, part), tensor)
         # The sum belongs where the last part was made: in a pipeline only it changes chips.
-        tape.ops[-1] = replace(tape.ops[-1], source=made.get(part, source.name))
+        made_by = (op.source for op in reversed(tape.ops) if part in op.outputs)
+        tape.ops[-1] = replace(tape.ops[-1], source=next(made_by, source.name))
     tape.gradients[name] = [result]
     return result
 
@@ -324,11 +324,10 @@ def _differentiate(
         if index < len(segments) - 1:
             backward = _recomputed(tape, forward_part, backward, crossing)
         ops += backward
-    gradients = {}
+    gradients, readers = {}, forward.consumers()
     for tensor in forward.with_role("parameter"):
         start = len(tape.ops)
-        source = next(op for op in forward.ops if tensor.name in op.inputs)
-        total = _total_gradient(tape, tensor.name, source)
+        total = _total_gradient(tape, tensor.name, readers[tensor.name][0])
         ops += tape.ops[start:]
         if total is not None:
             gradients[tensor.name] = total

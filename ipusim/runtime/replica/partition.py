@@ -1,9 +1,10 @@
 """A graph cut into stages: who computes what, what changes chips, what each chip must hold."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
+from operator import attrgetter
 
 from ipusim.compiler import memory
 from ipusim.compiler.program import LoweredOp, Program, Superstep, exchanges
@@ -37,27 +38,37 @@ class Stage:
     streamed_bytes: int = 0
 
 
+Held = tuple[memory.Memory, tuple[Stage, ...]]
+"""Memory of the fullest chip, and the stages, none where one chip holds all of the model."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """What the chips of one replica do in a step, and the memory of the fullest.
+    """What the chips of one replica do in a step.
 
-    `stages` is empty for one chip that holds all of the model; `delay` are the steps that a batch
-    of inference spends in the pipeline beyond its first; `parameters` are those of each chip in
-    training. `gathers` are the bytes of the weights that a step puts together from the shards of
-    the replicas whenever it loads them; None where that takes place once, after the weight update.
+    `measured` returns what they hold: no time depends on it, so it is measured when it is read.
+    `delay` are the steps that a batch of inference spends in the pipeline beyond its first;
+    `parameters` are those of each chip in training. `gathers` are the bytes of the weights that a
+    step puts together from the shards of the replicas whenever it loads them; None where that takes
+    place once, after the weight update.
     """
 
     schedule: Schedule
-    memory: memory.Memory
-    stages: tuple[Stage, ...] = ()
+    measured: Callable[[], Held]
     delay: int = 0
     parameters: tuple[tuple[str, ...], ...] = ()
     gathers: tuple[int, ...] | None = None
 
 
-def fullest(stages: tuple[Stage, ...]) -> memory.Memory:
-    """Return the memory of the fullest chip."""
-    return max((stage.memory for stage in stages), key=lambda used: used.peak_tile_bytes)
+def measured_once(measure: Callable[..., tuple[Stage, ...]], *given: object) -> Callable[[], Held]:
+    """Return what measures the stages of a replica when it is first called."""
+
+    @cache
+    def measured() -> Held:
+        stages = measure(*given)
+        return max((one.memory for one in stages), key=attrgetter("peak_tile_bytes")), stages
+
+    return measured
 
 
 @dataclass(frozen=True)
@@ -92,8 +103,10 @@ class Partitioned:
             for op in self.graph.ops
         ]
         placed += [(forward, 0, name) for name, op in self.lowered.items() if op.kind == "input"]
+        alike = {id(op.steps): op.steps for op in self.lowered.values()}
+        works = {key: self._work(*steps) for key, steps in alike.items()}
         for part, stage, name in placed:
-            part[stage] += self._work(*self.lowered[name].steps)
+            part[stage] += works[id(self.lowered[name].steps)]
         for stage, count in enumerate(self.in_flight[:-1]):
             if count > 1:
                 # Only where there is a pipeline: what was planned before needs no numpy.

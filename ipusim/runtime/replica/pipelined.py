@@ -13,7 +13,7 @@ from ipusim.runtime.replica.balance import stage_transfer_s
 from ipusim.runtime.replica.partition import (
     Replica,
     by_chip,
-    fullest,
+    measured_once,
     partition,
     updates_by_chip,
 )
@@ -135,7 +135,6 @@ def _cut(
     cut = partition(compiled, splits, stage_ipus, in_flight)
     updates = updates_by_chip(compiled.update, cut.owners(), cut.ipus)
     forward, backward = cut.works
-    stages = cut.measured(resident_bytes, updates)
     pipeline = Pipeline(
         forward=tuple(forward),
         backward=tuple(backward),
@@ -143,9 +142,8 @@ def _cut(
         update_s=max(part.cycles for part in updates) / compiled.chip.clock_hz,
     )
     parameters = cut.parameters(cut.ipus)
-    replica = Replica(
-        schedule=pipeline, parameters=parameters, memory=fullest(stages), stages=stages
-    )
+    measured = measured_once(cut.measured, resident_bytes, updates)
+    replica = Replica(schedule=pipeline, parameters=parameters, measured=measured)
     return replica, cut.boundary_bytes()
 
 
@@ -193,10 +191,8 @@ def staged_inference(compiled: Compiled, config: RunConfig) -> Replica:
     else:
         works = by_chip(cut.stage_ipus, forward)
         handover = stage_transfer_s(config.system, cut.stage_ipus, sizes)
-    stages = cut.measured()
     return Replica(
         schedule=Staged(works=works, handover_s=handover),
         delay=0 if in_turn else len(cut.stage_ipus) - 1,
-        memory=fullest(stages),
-        stages=stages,
+        measured=measured_once(cut.measured),
     )

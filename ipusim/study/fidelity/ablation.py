@@ -64,8 +64,14 @@ def _without(program: Program, phase: str) -> Program:
     made = {
         key: tuple(changed(step, **free) if takes(step) else step for step in steps)
         for key, steps in {id(op.steps): op.steps for op in program.ops}.items()
+        if any(map(takes, steps))
     }
-    return Program(tuple(changed(op, steps=made[id(op.steps)]) for op in program.ops))
+    return Program(
+        tuple(
+            changed(op, steps=made[id(op.steps)]) if id(op.steps) in made else op
+            for op in program.ops
+        )
+    )
 
 
 def at_peak(program: Program, chip: Chip) -> Program:

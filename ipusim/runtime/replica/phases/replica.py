@@ -21,7 +21,7 @@ from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.compile import Compiled
 from ipusim.runtime.options.spec import STREAMED, RunConfig
 from ipusim.runtime.replica.balance import stage_transfer_s
-from ipusim.runtime.replica.partition import Replica, Stage, fullest
+from ipusim.runtime.replica.partition import Replica, Stage, measured_once
 from ipusim.runtime.replica.phases.memory import phase_memories
 from ipusim.runtime.replica.phases.plan import COMPUTED, PhasePlan, plan_phases
 from ipusim.runtime.replica.phases.streams import handed_over_bytes
@@ -118,7 +118,6 @@ def phased_replica(compiled: Compiled, config: RunConfig) -> Replica:
     if plan.update and not plan.in_phase:
         cycles = max(part.cycles for part in plan.update.programs)
         after = {UPDATE: cycles / compiled.chip.clock_hz, **_update_streams_s(plan)}
-    stages = _stages(plan)
     return Replica(
         schedule=Phased(
             compute=_compute(plan),
@@ -129,8 +128,7 @@ def phased_replica(compiled: Compiled, config: RunConfig) -> Replica:
             times=config.micro_batches,
         ),
         parameters=plan.cut.parameters(plan.chips),
-        memory=fullest(stages),
-        stages=stages,
+        measured=measured_once(_stages, plan),
         gathers=passes * _gathers(plan) if "weights" in config.off_chip else None,
     )
 
