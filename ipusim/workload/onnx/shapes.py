@@ -66,7 +66,8 @@ class Call:
 
     def repeated(self) -> Shape:
         """Return the shape that all inputs repeat to."""
-        return broadcast(*(self.shape(i) for i in range(len(self.node.input)) if self.has(i)))
+        given = (self.shape(i) for i in range(len(self.node.input)) if self.has(i))
+        return np.broadcast_shapes(*given)
 
     def results(self) -> Results | None:
         """Return shape and element type of each output, absent ones perhaps left out at the end."""
@@ -139,16 +140,9 @@ def sized(shape: Shape, axis: int, size: int) -> Shape:
     return (*shape[:axis], size, *shape[axis + 1 :])
 
 
-def broadcast(*shapes: Shape) -> Shape:
-    """Return the shape that several repeat to."""
-    rank = max(len(shape) for shape in shapes)
-    result = []
-    for axis in range(-rank, 0):
-        sizes = {shape[axis] for shape in shapes if len(shape) >= -axis} - {1}
-        if len(sizes) > 1:
-            raise ValueError(f"sizes {sorted(sizes)} do not repeat to each other")
-        result.append(sizes.pop() if sizes else 1)
-    return tuple(result)
+def view(shape: Shape) -> np.ndarray:
+    """Return an array of a shape whose elements are one, of which numpy knows every view."""
+    return np.broadcast_to(np.int8(0), shape)
 
 
 def _cast(c: Call) -> Results:
@@ -163,7 +157,7 @@ def _matmul(c: Call) -> Shape:
     left, right = (a if len(a) > 1 else (1, *a)), (b if len(b) > 1 else (*b, 1))
     if not a or not b or left[-1] != right[-2]:
         raise ValueError(f"inner sizes of {a} and {b} differ")
-    outer = broadcast(left[:-2], right[:-2]) if len(left) + len(right) > 4 else ()
+    outer = np.broadcast_shapes(left[:-2], right[:-2])
     rows = () if len(a) == 1 else (left[-2],)
     columns = () if len(b) == 1 else (right[-1],)
     return (*outer, *rows, *columns)
@@ -175,7 +169,7 @@ def _gemm(c: Call) -> Shape:
     inner, n = b[::-1] if c.get("transB", 0) else b
     if k != inner:
         raise ValueError(f"inner sizes of {a} and {b} differ")
-    if c.has(2) and broadcast((m, n), c.shape(2)) != (m, n):
+    if c.has(2) and np.broadcast_shapes((m, n), c.shape(2)) != (m, n):
         raise ValueError(f"C of shape {c.shape(2)} is larger than {(m, n)}")
     return (m, n)
 
@@ -259,11 +253,6 @@ def _pool(c: Call) -> Results:
     return [(shape, c.kind()), (shape, INT64)]
 
 
-def _batch_norm(c: Call) -> Results:
-    statistics = (c.shape(3), c.kind(3))
-    return [(c.shape(), c.kind()), statistics, statistics, statistics, statistics]
-
-
 def _layer_norm(c: Call) -> Results:
     shape, axis = c.shape(), c.axis(-1)
     rows = ((*shape[:axis], *(1 for _ in shape[axis:])), FLOAT)
@@ -320,29 +309,8 @@ def _flatten(c: Call) -> Shape:
 
 
 def _squeeze(c: Call) -> Shape:
-    shape, axes = c.shape(), c.ints("axes", 1)
-    if axes is None:
-        return tuple(size for size in shape if size != 1)
-    gone = {axis_of(axis, len(shape)) for axis in axes}
-    if any(shape[axis] != 1 for axis in gone):
-        raise ValueError(f"axes {axes} of {shape} are not of size 1")
-    return tuple(size for axis, size in enumerate(shape) if axis not in gone)
-
-
-def _unsqueeze(c: Call) -> Shape:
-    shape, axes = c.shape(), c.ints("axes", 1) or []
-    rank = len(shape) + len(axes)
-    new = {axis_of(axis, rank) for axis in axes}
-    rest = iter(shape)
-    return tuple(1 if axis in new else next(rest) for axis in range(rank))
-
-
-def _transpose(c: Call) -> Shape:
-    shape = c.shape()
-    order = tuple(c.get("perm", range(len(shape) - 1, -1, -1)))
-    if sorted(order) != list(range(len(shape))):
-        raise ValueError(f"perm {order}")
-    return tuple(shape[axis] for axis in order)
+    axes = c.ints("axes", 1)
+    return view(c.shape()).squeeze(None if axes is None else tuple({*axes})).shape
 
 
 def _slice(c: Call) -> Shape:
@@ -591,15 +559,15 @@ RULES: dict[str, Rule] = by_names(
         "ConvTranspose": _conv_transpose,
         "MaxPool AveragePool": _pool,
         "GlobalAveragePool GlobalMaxPool": lambda c: (*c.shape()[:2], *(1 for _ in c.shape()[2:])),
-        "BatchNormalization": _batch_norm,
+        "BatchNormalization": lambda c: [(c.shape(), c.kind()), *[(c.shape(3), c.kind(3))] * 4],
         "LayerNormalization": _layer_norm,
         REDUCTIONS: _reduction,
         "Reshape": _reshape,
         "Flatten": _flatten,
         "Squeeze": _squeeze,
-        "Unsqueeze": _unsqueeze,
-        "Transpose": _transpose,
-        "Expand": lambda c: broadcast(c.shape(), tuple(c.ints("shape", 1))),
+        "Unsqueeze": lambda c: np.expand_dims(view(c.shape()), c.ints("axes", 1) or ()).shape,
+        "Transpose": lambda c: view(c.shape()).transpose(c.get("perm")).shape,
+        "Expand": lambda c: np.broadcast_shapes(c.shape(), c.ints("shape", 1)),
         "Tile": lambda c: tuple(n * k for n, k in zip(c.shape(), c.ints("", 1), strict=True)),
         "Slice": _slice,
         "Split": _split,
