@@ -13,7 +13,6 @@ settings.load_profile("kernels")
 
 LONGEST_FILES = (
     "test_fidelity.py",
-    "03_argonne_braggnn.ipynb",
     "test_site_browser.py",
     "test_lab_browser.py",
     "test_reproduce.py",
@@ -23,11 +22,12 @@ LONGEST_FILES = (
     "test_sweeps.py",
     "test_planner.py",
     "06_fidelity.ipynb",
+    "03_argonne_braggnn.ipynb",
 )
 """Files that take long: begun first, no worker is left alone with one.
 
-The training of 03 takes a core for two minutes. 06 comes when test_fidelity.py has predicted what
-it reads, and predicts as much again.
+Both notebooks come when test_fidelity.py has predicted what they read: 06 predicts as much again,
+the training of 03 takes a core for a minute.
 
 Not test_readme.py, which like the notebooks reads the predictions that test_fidelity.py keeps.
 """

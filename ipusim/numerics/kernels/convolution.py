@@ -13,6 +13,7 @@ positions as its kernel (``lib/poplin/ConvPlan.cpp``, weight-update pass).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -95,6 +96,7 @@ def _spread(x: np.ndarray, window: Window) -> np.ndarray:
     return writable(x)
 
 
+@lru_cache(maxsize=64)
 def _sum_order(channels: int, kernel: Pair) -> np.ndarray:
     """Return (channel, row, column) of each term of a sum, -1 where a pass is filled up."""
     per_pass = PASS_DEPTH if channels >= PASS_DEPTH else channels
