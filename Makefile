@@ -13,7 +13,7 @@ PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=
 
 export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
 
-.PHONY: help reproduce test tests check-notebooks tests-and-notebooks test-slow tests-slow tests-without-jit tests-of-bounds mutants lint lab warmup bench clean
+.PHONY: help reproduce test tests check-notebooks tests-and-notebooks test-slow tests-slow tests-without-jit tests-of-bounds mutants lint lab warmup bench bench-peers clean
 
 help:
 	@echo "make reproduce   run every study into build/"
@@ -22,7 +22,8 @@ help:
 	@echo "make test-slow   the tests that need minutes or the network; kernels as Python and with bounds"
 	@echo "make mutants     break one line at a time: the tests of its room must notice (half an hour)"
 	@echo "make lab         open JupyterLab on the notebooks"
-	@echo "make bench       measure planning, simulation and memory"
+	@echo "make bench       measure planning, simulation and memory, beside the release before"
+	@echo "make bench-peers the same network in simulators of other accelerators (they are installed)"
 	@echo "make clean       remove build/ and caches"
 	@echo "make VENV=PATH   with any of these: another place for the environment (.venv)"
 
@@ -104,6 +105,9 @@ lab: warmup
 
 bench: $(STAMP)
 	PYTHONPATH=tests/study/argonne $(BIN)/python benchmarks/bench.py
+
+bench-peers: warmup
+	$(BIN)/python benchmarks/peers.py
 
 clean:
 	rm -rf build dist .hypothesis .pytest_cache .ruff_cache .import_linter_cache .coverage

@@ -1,7 +1,8 @@
 """Benchmarks, printed as a table: planning, simulation, fresh process, memory.
 
 Run with ``make bench``.  Times are the best of several runs on this machine; limits are what the
-project promises on two cores.
+project promises on two cores. Machines differ, so times are also printed in those of `import numba`
+in the same run, beside what `RECORD` holds of the release before.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import naive_braggnn
 import numpy as np
@@ -29,6 +31,15 @@ from ipusim.study.argonne.braggnn import training
 from ipusim.study.table import Table
 from ipusim.workload import zoo
 from ipusim.workload.folding import fold_batch_norm
+
+RECORD = Path(__file__).with_name("record.csv")
+"""Times over that of `import numba` at the last release, or at a commit as long as there is none.
+
+``bench.py --record VERSION`` writes it, when a release is made.
+"""
+
+_NUMBA = "import numba alone in a fresh process, CPU"
+_SECONDS = {"s": 1.0, "ms": 1e-3}
 
 _PLANNED = 'import ipusim; ipusim.simulate("resnext101_32x4d", system="C2", micro_batch=4)'
 _NEW_SHAPES = f"""
@@ -131,7 +142,7 @@ def run_benchmarks() -> pd.DataFrame:
     again = best_of(lambda: api.simulate("resnet50", **training_options))
     rows.append(("training step of ResNet-50 on 256 replicas again", again, "s", 1))
     numba_cpu = min(fresh_process("import numba")[0] for _ in range(3))
-    rows.append(("import numba alone in a fresh process, CPU", numba_cpu, "s", None))
+    rows.append((_NUMBA, numba_cpu, "s", None))
     for name, what, limit in (
         ("simulate ResNeXt-101 in a fresh process, planned before, CPU", _PLANNED, 1),
         ("the same, planned anew, CPU", _NEW_SHAPES, 4),
@@ -149,15 +160,39 @@ def run_benchmarks() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["benchmark", "value", "unit", "limit"])
 
 
+def in_imports(frame: pd.DataFrame) -> pd.Series:
+    """Return the times of `run_benchmarks` over that of `import numba`; NaN for what is none."""
+    seconds = frame["value"] * frame["unit"].map(_SECONDS)
+    numba_s = seconds[frame["benchmark"] == _NUMBA].iloc[0]
+    return (seconds / numba_s).where(frame["unit"] != "x numba", frame["value"])
+
+
+def beside_record(frame: pd.DataFrame, record: pd.DataFrame) -> pd.DataFrame:
+    """Return the benchmarks with ``x_numba``, and that of the release in the record beside it."""
+    known = record.set_index("benchmark")["x_numba"]
+    release = record["release"].iloc[0]
+    return frame.assign(
+        **{"x_numba": in_imports(frame), f"x_numba, {release}": frame["benchmark"].map(known)}
+    )
+
+
 def main() -> int:
     """Print the table; with --check, fail where a limit is passed."""
     parser = argparse.ArgumentParser(prog="bench.py", description="Benchmarks of ipusim.")
     parser.add_argument("--check", action="store_true", help="fail where a limit is passed")
-    check = parser.parse_args().check
+    parser.add_argument("--record", metavar="VERSION", help="write the record of a release")
+    options = parser.parse_args()
     frame = run_benchmarks()
-    print(Table(frame))
+    if options.record:
+        made = frame.assign(release=options.record, x_numba=in_imports(frame)).dropna(
+            subset=["x_numba"]
+        )
+        made[["release", "benchmark", "x_numba"]].to_csv(
+            RECORD, index=False, float_format="%.3g", lineterminator="\n"
+        )
+    print(Table(beside_record(frame, pd.read_csv(RECORD))))
     over = frame[frame["limit"].notna() & (frame["value"] > frame["limit"])]
-    if check and len(over):
+    if options.check and len(over):
         print(f"over the limit: {', '.join(over['benchmark'])}", file=sys.stderr)
         return 1
     return 0
