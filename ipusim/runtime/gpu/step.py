@@ -21,6 +21,7 @@ from ipusim.runtime.gpu.kernels import step_kernels
 from ipusim.runtime.gpu.roofline import DeviceTime, device_time
 from ipusim.runtime.gpu.stacks import GpuStack, load_gpu_stack
 from ipusim.runtime.step import price_per_item
+from ipusim.workload.graph import Graph
 from ipusim.workload.model import Model, check_micro_batch, load_model
 
 BUCKET_BYTES = 25 * 2**20
@@ -146,12 +147,18 @@ def _boards(name: str) -> tuple[Gpu, int, str]:
     return board, board.max_gpus, f"one machine with {board.name}"
 
 
+@lru_cache(maxsize=64)
+def _graph(model: Model, batch: int) -> Graph:
+    """Return the graph of a model; boards, stacks and precisions share it."""
+    return model.graph(micro_batch=batch)
+
+
 @lru_cache(maxsize=512)
 def _step_on_board(
     model: Model, batch: int, mode: str, precision: str, optimizer: str, stack: GpuStack, gpu: Gpu
 ) -> tuple[DeviceTime, int]:
     """Return the time on one board and the parameters; the sources of a stack are not compared."""
-    graph = model.graph(micro_batch=batch)
+    graph = _graph(model, batch)
     kernels = step_kernels(graph, stack, mode=mode, precision=precision, optimizer=optimizer)
     return device_time(kernels, gpu, precision), graph.parameters
 
