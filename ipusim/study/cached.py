@@ -61,7 +61,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """The numbers of a report that comparisons read; the roofline has the first two."""
+    """The numbers of a report that comparisons read.
+
+    The roofline and what is rewritten, of which nothing else is asked, have the first two.
+    """
 
     latency: float  # seconds
     throughput: float  # items per second
@@ -111,7 +114,7 @@ def _predict(request: Request) -> Prediction:
     with keep_programs(), rewritten(request.rewrite):
         report = getattr(api, request.entry)(request.model, **request.options)
     numbers = {"latency": float(report.latency), "throughput": float(report.throughput)}
-    if request.entry == "roofline":
+    if request.entry == "roofline" or request.rewrite:
         return Prediction(**numbers)
     return Prediction(
         **numbers,
