@@ -67,6 +67,20 @@ def notebooks_dir() -> Path:
     return _locate("notebooks", _PACKAGE)
 
 
+class _Table(dict[str, Any]):
+    """A table of a TOML file; a key that it lacks is a DataError."""
+
+    def __init__(self, entries: Mapping[str, Any], file: str, place: str = "") -> None:
+        self.where = f"{place}in {file}"
+        super().__init__(
+            (key, _Table(entry, file, f"of {key!r} ") if isinstance(entry, dict) else entry)
+            for key, entry in entries.items()
+        )
+
+    def __missing__(self, key: str) -> Any:
+        raise DataError(f"The entry {key!r} {self.where} is missing: {_RESTORE}.")
+
+
 def read_tables(file: str) -> dict[str, Any]:
     """Return the parsed content of one TOML file below the data folder, read once per process."""
     return _parse(data_dir() / file, file)
@@ -75,7 +89,7 @@ def read_tables(file: str) -> dict[str, Any]:
 @cache
 def _parse(path: Path, name: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return _Table(tomllib.loads(path.read_text(encoding="utf-8")), name)
     except OSError as error:
         raise DataError(
             f"The data file {name} cannot be read ({error.strerror}): {_RESTORE}."

@@ -19,6 +19,7 @@ from ipusim.runtime.calibration import FittedCosts, Interval, calibration, inter
 from ipusim.runtime.compile_time import tile_steps
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.step import StepResult, price_per_item
+from ipusim.runtime.terms import HOST_PARTS
 from ipusim.trace import PHASES, events
 from ipusim.workload.graph import OPERAND_DTYPES
 
@@ -178,6 +179,12 @@ class Report:
         each = bare / max(1, sum(cycles.values()))
         device = {f"chip: {phase}": each * number for phase, number in cycles.items()}
         return {name: value for name, value in {**device, **parts, **fitted}.items() if value}
+
+    @property
+    def program_s(self) -> float:
+        """Seconds of a step of the chips alone, as in a loop that asks nothing of the host."""
+        parts = self.result.parts_s.items()
+        return math.fsum(seconds for name, seconds in parts if name not in HOST_PARTS)
 
     @cached_property
     def parts(self) -> pd.DataFrame:

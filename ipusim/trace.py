@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipusim.runtime.calibration import FittedCosts, fitted_costs
 from ipusim.runtime.replica.pipelined import Pipeline, Staged
-from ipusim.runtime.terms import UPDATE, WAITING
+from ipusim.runtime.terms import HOST_PARTS, UPDATE
 
 if TYPE_CHECKING:
     from ipusim.report import Report
@@ -24,7 +24,6 @@ DRAWN = 128
 
 _STEP, _CHIP = 1, 2
 _HOST, _BESIDE, _LINKS = "host", "host, beside the chips", "links"
-_ON_HOST = ("transfers", "host work", "fixed", "host between runs", WAITING)
 
 Span = tuple[str, str, float, float]
 """Lane, what happens there, start and seconds."""
@@ -100,7 +99,7 @@ def _step(report: Report) -> Iterator[Span]:
 
 
 def _lane(part: str) -> str:
-    return _HOST if part in _ON_HOST else _LINKS
+    return _HOST if part in HOST_PARTS else _LINKS
 
 
 def _in_turn(report: Report, parts: dict[str, float]) -> Iterator[Span]:

@@ -18,6 +18,8 @@ from ipusim.runtime.collectives import Collective
 
 UPDATE = "weight update"
 WAITING = "waiting for the host"
+HOST_PARTS = ("transfers", "host work", "fixed", "host between runs", WAITING)
+"""Parts of a step that a program which asks nothing of the host does not have."""
 MAX_COST = 1e6
 """Largest fitted cost that is taken: beyond it something is wrong with its unit."""
 

@@ -71,6 +71,7 @@ class Prediction:
     power: float = math.nan  # watts, and its parts
     power_parts_w: dict[str, float] = field(default_factory=dict)
     compile_s: float = math.nan
+    program_s: float = math.nan  # of a step, the host not asked
     parts_s: dict[str, float] = field(default_factory=dict)  # where the seconds of a step go
     line: Line | None = None  # how the step depends on the fitted costs
 
@@ -121,6 +122,7 @@ def _predict(request: Request) -> Prediction:
         power=float(report.power),
         power_parts_w=report.power_parts_w,
         compile_s=report.compile_s,
+        program_s=report.program_s,
         parts_s=report.parts_s,
         line=report.result.terms.line(),
     )

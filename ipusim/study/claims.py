@@ -278,9 +278,7 @@ def _of_report(report: Report, program: bool) -> Side:
     name = f"{report.config.system.chip.name}, modelled"
     common = {"chips": report.config.active_ipus, "fits": report.fits, "name": name}
     if program:
-        parts = report.result.parts_s
-        seconds = parts["device"] + parts.get("weight update", 0.0)
-        return _exact(report.config.replicas / seconds, **common)
+        return _exact(report.config.replicas / report.program_s, **common)
     rate = report.throughput
     if rate.low80 is None or rate.high80 is None:
         return _exact(rate.value, **common)

@@ -13,9 +13,6 @@ from ipusim.study.data.runs import RunConfiguration
 TIERS = ("roofline", "specification", "calibrated")
 """The three kinds of prediction that every comparison shows side by side."""
 
-HOST_PARTS = ("transfers", "host work", "fitted: once per step", "waiting for the host")
-"""Parts of a step that a program which asks nothing of the host does not have."""
-
 _SECONDS = {"s": 1.0, "min": 60.0}
 _SCALE = {"ms": 1e3, "ms/batch": 1e3, "s": 1.0}
 
@@ -60,9 +57,9 @@ def metric_of(predicted: Prediction, row: PublishedRow) -> float:
     if row.metric == "time_to_train" and convergence is not None:
         return convergence.seconds_at(rate, row.run) / _SECONDS[row.unit]
     if row.metric == "time_to_result":
-        # The loop stays on the chips: of a step only the program counts; the roofline has no parts.
-        parts = predicted.parts_s.items()
-        step_s = math.fsum(s for part, s in parts if part not in HOST_PARTS) or predicted.latency
+        # The loop stays on the chips: of a step only the program counts; the roofline has no other.
+        known = not math.isnan(predicted.program_s)
+        step_s = predicted.program_s if known else predicted.latency
         return step_s * row.run.epoch_items / row.run.items_per_step
     if row.metric in ("epoch_time", "time_to_train"):
         return row.run.epoch_items / rate / _SECONDS[row.unit]

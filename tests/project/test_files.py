@@ -137,6 +137,13 @@ def test_what_is_wrong_with_a_record_is_one_sentence(written, name, text, says):
     assert "\n" not in str(caught.value)
 
 
+def test_a_key_that_a_file_lacks_is_named(written):
+    written("g.toml", "[platform.T4]\nsystem = 'Grace'")
+    platform = files.read_tables("g.toml")["platform"]["T4"]
+    with pytest.raises(DataError, match=r"'board' of 'T4' in g.toml is missing"):
+        platform["board"]
+
+
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     path = tmp_path / "a.txt"
     files.write_text(path, "old")
