@@ -38,6 +38,7 @@ class GraphJob:
     loss: str | None = None
     optimizer: str = ""
     accumulates: bool = False
+    running_mean: bool = False
     recompute: str | tuple[str, ...] = "none"
     batch_norm_span: int = 1
     shards: int = 1
@@ -114,6 +115,7 @@ def graph_job(model: Model, config: RunConfig) -> GraphJob:
         loss=config.loss or model.loss,
         optimizer=config.optimizer,
         accumulates=config.gradient_accumulation > 1,
+        running_mean=config.gradient_accumulation > 1 and config.running_mean,
         batch_norm_span=config.batch_norm_span,
         shards=config.replicas if config.replicated_tensor_sharding else 1,
     )
@@ -137,6 +139,7 @@ def graphs(job: GraphJob) -> Graphs:
         loss=job.loss,
         optimizer=job.optimizer,
         gradient_accumulation=2 if job.accumulates else 1,
+        running_mean=job.running_mean,
         recompute=job.recompute,
         batch_norm_span=job.batch_norm_span,
         shards=job.shards,

@@ -48,6 +48,7 @@ def training_graphs(
     loss: str,
     optimizer: str = "sgd_momentum",
     gradient_accumulation: int = 1,
+    running_mean: bool = False,
     recompute: str | Sequence[str] = "none",
     batch_norm_span: int = 1,
     shards: int = 1,
@@ -57,7 +58,8 @@ def training_graphs(
     The loss, one of `LOSSES`, is applied to every output that a parameter influences (so not to
     labels and positions, which have no gradient); each gets an input of targets, unless it is the
     loss itself ("identity"). From 2 micro-batches per update on gradients are added to
-    accumulators. `recompute` says what to keep for the backward pass: everything ("none"); what
+    accumulators, or with `running_mean` taken into the mean of those before where they are float16.
+    `recompute` says what to keep for the backward pass: everything ("none"); what
     separates about as many segments as each has convolutions and products ("auto"); or the tensors
     that cross the places after the named forward operators. Replicas share the statistics of a
     batch norm (`batch_norm_span`) or a weight update, each with a part of every parameter
@@ -73,7 +75,7 @@ def training_graphs(
     tensors, ops, gradients = _differentiate(forward, segments)
     kept = tuple(dict.fromkeys(gradients.values()))
     if gradient_accumulation > 1:
-        (ops, tensors), kept = _accumulate(ops, tensors, gradients), ()
+        (ops, tensors), kept = _accumulate(ops, tensors, gradients, running_mean), ()
     micro_batch = replace(forward, tensors=tensors, ops=tuple(ops), kept=kept).validate()
     shapes = {name: tensors[gradient] for name, gradient in gradients.items()}
     return Graphs(
@@ -364,9 +366,9 @@ def _recomputed(
 
 
 def _accumulate(
-    ops: list[Op], tensors: dict[str, Tensor], gradients: dict[str, str]
+    ops: list[Op], tensors: dict[str, Tensor], gradients: dict[str, str], running_mean: bool
 ) -> tuple[list[Op], dict[str, Tensor]]:
-    """Add each gradient to its accumulator as soon as it is complete."""
+    """Add each gradient to its accumulator as soon as it is complete, or average it in."""
     tensors, result = dict(tensors), []
     owners: dict[str, list[str]] = {}
     for parameter, gradient in gradients.items():
@@ -378,5 +380,7 @@ def _accumulate(
                 name, output = f"{parameter}{ACCUMULATOR_SUFFIX}", f"{parameter}.accumulated"
                 tensors[name] = replace(tensors[parameter], name=name, role="state", alias_of=None)
                 add = _add_into(tensors, name, gradient, output, op.source or op.name)
+                if running_mean and tensors[name].dtype == "float16":
+                    add = replace(add, params=replace(add.params, function="running_mean"))
                 result.append(replace(add, phase="backward"))
     return result, tensors

@@ -8,6 +8,7 @@ import ipusim
 from ipusim.errors import IpuSimError
 from ipusim.machine.system import load_system
 from ipusim.runtime.calibration import FittedCosts
+from ipusim.runtime.options.config import make_config
 from ipusim.workload import zoo
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.model import Model
@@ -51,6 +52,28 @@ def test_accumulation_repeats_the_micro_batch_and_not_the_update(report):
     parts = report.result.parts_s
     assert more == pytest.approx(parts["device"] + parts["transfers"])
     assert twice.result.update.cycles == report.result.update.cycles
+
+
+def test_who_keeps_a_running_mean():
+    # PopTorch, if the accumulators are float16 and no part of SGD's momentum.
+    options = {"system": "IPU-M2000", "replicas": 1, "mode": "training", "optimizer": "adam"}
+    asked = {
+        "popart": {},
+        "pytorch": {},
+        "pytorch, asked not to": {"running_mean": False},
+        "pytorch, sgd": {"optimizer": "sgd_momentum"},
+        "popart, asked to": {"running_mean": True},
+        "tensorflow": {},
+    }
+    means = {
+        name: make_config(**options | {"framework": name.split(",")[0]} | more).running_mean
+        for name, more in asked.items()
+    }
+    assert [name for name, mean in means.items() if mean] == ["pytorch", "popart, asked to"]
+    once, often = (run(gradient_accumulation=n, running_mean=True) for n in (1, 4))
+    summed = [run(gradient_accumulation=n, running_mean=False) for n in (1, 4)]
+    assert once.parts_s == summed[0].parts_s
+    assert often.cycles_per_step > summed[1].cycles_per_step
 
 
 def test_the_fixed_cost_is_paid_once_per_update(report):

@@ -163,6 +163,17 @@ def test_without_accumulation_gradients_are_kept_for_the_update() -> None:
     assert not trained(small_network(), gradient_accumulation=2).micro_batch.kept
 
 
+@pytest.mark.parametrize(
+    ("precision", "function"), [("16.16", "running_mean"), ("16.32", "scaled_add")]
+)
+def test_narrow_accumulators_may_keep_the_mean(precision: str, function: str) -> None:
+    options = {"gradient_accumulation": 2, "running_mean": True}
+    micro = trained(small_network(precision), **options).micro_batch
+    into = [op for op in micro.ops if op.name.endswith(".accumulated")]
+    assert {op.params.function for op in into} == {function}
+    assert len(into) == len(trained(small_network(precision)).gradient_bytes)
+
+
 def test_wide_weights_are_converted_in_every_pass() -> None:
     micro = trained(small_network("16.32"), gradient_accumulation=2).micro_batch
     casts = [op for op in micro.ops if op.kind == "cast"]

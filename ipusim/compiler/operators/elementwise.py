@@ -30,6 +30,8 @@ def elementwise(m: Lowering, op: Elementwise, *inputs: Placed) -> TensorLayout:
         m.by_channel("add", x, inputs[1].elements, "bias add", in_place=True)
     elif (op.function == "scaled_add" and not op.broadcast) or accumulates:
         _scaled_add(m, op, inputs, constrained=accumulates)
+    elif op.function == "running_mean":
+        m.running_mean(x)
     elif op.function in RANDOM:
         with m.holding(_result_bytes(m, op, x)):
             dropout(m, x)

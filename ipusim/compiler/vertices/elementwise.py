@@ -201,6 +201,18 @@ def scaled_add_cycles(
     return supervisor + chip.workers * worker
 
 
+def running_mean_cycles(elements: int, chip: ChipLike) -> int:
+    """Return the cycles of ``a = s * a + t * b`` in float16 with float32 numbers s and t.
+
+    aXPlusbYMixedSupervisorCycleEstimate for pointers of 64 bits: a thread looks whether float16
+    would do for the two numbers, then each pair of elements takes 5 cycles.
+    """
+    pairs = ceil_div(ceil_div(elements, 2), chip.workers)
+    loop = 11 + 5 * (pairs - 3) + 4 if pairs > 2 else 1 + 13
+    supervisor = 1 + 12 + 10 + 15 * 6 + 9 + 5 + 28 + 2
+    return supervisor + chip.workers * (19 + 4 + loop + 1)
+
+
 def cast_cycles(
     elements: int, from_dtype: str, to_dtype: str, chip: ChipLike, *, version: str
 ) -> int:

@@ -362,6 +362,11 @@ class RunConfig:
     gradient_accumulation: int | None = _training(
         COUNT, "Micro-batches per weight update.", 1, unit="micro-batches"
     )
+    running_mean: bool | None = _training(
+        TRUTH,
+        "Whether float16 accumulators keep the mean of the gradients so far instead of their sum.",
+        by_default="by default as the framework does, but a sum with plain or momentum SGD",
+    )
     loss: str | None = _training(
         NAME, "What training minimises.", by_default="by default the model's own", choices=LOSSES
     )
@@ -485,6 +490,7 @@ class RunOptions(TypedDict, total=False):
     accumulators: str | None
     micro_batches_per_phase: int | None
     gradient_accumulation: int | None
+    running_mean: bool | None
     loss: str | None
     optimizer: str | None
     optimizer_state: str | None

@@ -140,6 +140,16 @@ def test_casts_by_hand():
     assert codelets.cast_cycles(240, "float32", "float16", MK1, version="2020-01") == 7 + 6 * 70
 
 
+@pytest.mark.parametrize(
+    ("elements", "worker"),
+    [(1, 14), (24, 14), (25, 15), (240, 15 + 17 * 5), (241, 15 + 18 * 5)],
+)
+def test_running_means_by_hand(elements, worker):
+    # Up to two pairs for a worker there is no loop; 240 elements are 20 pairs, three of them at
+    # the loop's ends; one more takes a pair of its own.
+    assert codelets.running_mean_cycles(elements, MK2) == 157 + 6 * (24 + worker)
+
+
 def test_scaled_add_by_hand():
     # 60 vectors, 10 per worker: 15 + 6 + 9 x 3 + 4; supervisor 27 + 11 + 7 + 12.
     assert codelets.scaled_add_cycles(240, "float16", MK2, version="2021-11") == 57 + 6 * 52
