@@ -78,6 +78,7 @@ class FakePredictor:
             power_parts_w=POWER_PARTS_W,
             compile_s=400.0,
             parts_s={"chip: compute": 1e-4},
+            program_s=1e-4,
             line=line,
         )
 
