@@ -50,9 +50,6 @@ produce and read, partialChansPerGroup and weights per conv unit)."""
 OFFSET_BYTES = 4
 """A counter, which lies on one tile and is sent to all that slice by it."""
 
-SHARES_BYTES = 8
-"""The shares of a gradient and of the mean before it, two float32 numbers from one tile."""
-
 
 class TensorLayout(NamedTuple):
     """Where a tensor lies.
@@ -375,17 +372,6 @@ class Emitter:
         received = share * element_bytes(addend) if exchanged else 0
         vertex = "popops::ScaledAddSupervisor"
         self.emit("scaled add", vertex, cycles, exchange=received, temp=received)
-
-    def running_mean(self, x: Placed) -> None:
-        """Take float16 gradients into the mean of those before, by a counter of micro-batches.
-
-        The numbers 1 / (n + 1) and n / (n + 1) are made anew for each tensor, and sent to its tiles
-        (graphcore/popart willow/src/popx/op/accumulatex.cpp, AccumulationType::Mean).
-        """
-        for name in ("micro-batches with this one", "share of this one", "share of those before"):
-            self.count(name)
-        cycles = codelets.running_mean_cycles(self.share(x), self.chip)
-        self.emit("running mean", "popops::aXPlusbYSupervisor", cycles, exchange=SHARES_BYTES)
 
     def generated(self, name: str, x: Placed, expression: Expression) -> None:
         """Compute an expression that popops::map turns into one vertex."""

@@ -148,10 +148,17 @@ def _keeping(op: Op, tensors: dict[str, Tensor]) -> Op:
     return replace(op, params=params, outputs=(*op.outputs, kept))
 
 
-def _add_into(tensors: dict[str, Tensor], name: str, addend: str, output: str, source: str) -> Op:
+def _add_into(
+    tensors: dict[str, Tensor],
+    name: str,
+    addend: str,
+    output: str,
+    source: str,
+    function: str = "scaled_add",
+) -> Op:
     """Return the addition of a tensor to a stored one, in whose memory the sum stays."""
     tensors[output] = replace(tensors[name], name=output, role="activation", alias_of=name)
-    params = Elementwise.in_place("scaled_add", tensors[name].elements)
+    params = Elementwise.in_place(function, tensors[name].elements)
     return Op(name=output, params=params, inputs=(name, addend), outputs=(output,), source=source)
 
 
@@ -379,8 +386,8 @@ def _accumulate(
             for parameter in owners.get(gradient, ()):
                 name, output = f"{parameter}{ACCUMULATOR_SUFFIX}", f"{parameter}.accumulated"
                 tensors[name] = replace(tensors[parameter], name=name, role="state", alias_of=None)
-                add = _add_into(tensors, name, gradient, output, op.source or op.name)
-                if running_mean and tensors[name].dtype == "float16":
-                    add = replace(add, params=replace(add.params, function="running_mean"))
+                mean = running_mean and tensors[name].dtype == "float16"
+                function = "running_mean" if mean else "scaled_add"
+                add = _add_into(tensors, name, gradient, output, op.source or op.name, function)
                 result.append(replace(add, phase="backward"))
     return result, tensors

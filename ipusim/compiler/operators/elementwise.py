@@ -15,7 +15,7 @@ from ipusim.compiler.operators.elementwise_functions import (
 )
 from ipusim.compiler.state import FLOATING, Lowering, float_dtype, lowers
 from ipusim.compiler.tiles import element_bytes, linear_share
-from ipusim.compiler.vertices.elementwise import binary_functions
+from ipusim.compiler.vertices.elementwise import binary_functions, running_mean_cycles
 from ipusim.compiler.vertices.training import SEED_BYTES, dropout_cycles, set_seed_cycles
 from ipusim.workload.graph import Cast, Elementwise
 
@@ -31,7 +31,7 @@ def elementwise(m: Lowering, op: Elementwise, *inputs: Placed) -> TensorLayout:
     elif (op.function == "scaled_add" and not op.broadcast) or accumulates:
         _scaled_add(m, op, inputs, constrained=accumulates)
     elif op.function == "running_mean":
-        m.running_mean(x)
+        _running_mean(m, x)
     elif op.function in RANDOM:
         with m.holding(_result_bytes(m, op, x)):
             dropout(m, x)
@@ -125,6 +125,18 @@ def _scaled_add(
         constrained=constrained,
         exchanged=not same,
     )
+
+
+def _running_mean(m: Emitter, x: Placed) -> None:
+    """Take float16 gradients into the mean of those before, by a counter of micro-batches.
+
+    The numbers 1 / (n + 1) and n / (n + 1) are made anew for each tensor, and sent to its tiles
+    (graphcore/popart willow/src/popx/op/accumulatex.cpp, AccumulationType::Mean).
+    """
+    for name in ("micro-batches with this one", "share of this one", "share of those before"):
+        m.count(name)
+    cycles, shares = running_mean_cycles(m.share(x), m.chip), 2 * element_bytes("float32")
+    m.emit("running mean", "popops::aXPlusbYSupervisor", cycles, exchange=shares)
 
 
 def _gradient(m: Lowering, op: Elementwise, x: Placed, incoming: TensorLayout) -> None:
