@@ -217,10 +217,10 @@ class Emitter:
         vertex = "popops::DynamicUpdateSlice1D" if write else "popops::DynamicSlice1D"
         self.emit(name, vertex, cycles, exchange=OFFSET_BYTES)
 
-    def count(self, name: str) -> None:
-        """Advance a counter."""
+    def count(self, name: str, *, exchanged: bool = False) -> None:
+        """Advance a counter, by a number that may be `exchanged` from another tile."""
         counter = Placed((1,), "float32", TensorLayout(tiles=1))
-        self.binary("add", counter, name, in_place=True)
+        self.binary("add", counter, name, in_place=True, exchanged=exchanged)
 
     def unary_cycles(self, function: str, x: Placed, *, in_place: bool) -> int:
         """Return the cycles of a function of one operand.

@@ -10,6 +10,7 @@ from ipusim.compiler.program import Program
 from ipusim.compiler.program_cache import as_rewritten, lower_kept
 from ipusim.compiler.stacks import Stack
 from ipusim.machine import Chip
+from ipusim.runtime.options.frameworks import load_framework
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.phases.streams import forward_splits
 from ipusim.workload.folding import drop_dropout, fold_batch_norm
@@ -39,6 +40,7 @@ class GraphJob:
     optimizer: str = ""
     accumulates: bool = False
     running_mean: bool = False
+    seeds_dropouts: bool = False
     recompute: str | tuple[str, ...] = "none"
     batch_norm_span: int = 1
     shards: int = 1
@@ -116,6 +118,7 @@ def graph_job(model: Model, config: RunConfig) -> GraphJob:
         optimizer=config.optimizer,
         accumulates=config.gradient_accumulation > 1,
         running_mean=config.gradient_accumulation > 1 and config.running_mean,
+        seeds_dropouts=load_framework(config.framework).seeds_dropouts,
         batch_norm_span=config.batch_norm_span,
         shards=config.replicas if config.replicated_tensor_sharding else 1,
     )
@@ -140,6 +143,7 @@ def graphs(job: GraphJob) -> Graphs:
         optimizer=job.optimizer,
         gradient_accumulation=2 if job.accumulates else 1,
         running_mean=job.running_mean,
+        seeds_dropouts=job.seeds_dropouts,
         recompute=job.recompute,
         batch_norm_span=job.batch_norm_span,
         shards=job.shards,

@@ -49,6 +49,7 @@ def training_graphs(
     optimizer: str = "sgd_momentum",
     gradient_accumulation: int = 1,
     running_mean: bool = False,
+    seeds_dropouts: bool = False,
     recompute: str | Sequence[str] = "none",
     batch_norm_span: int = 1,
     shards: int = 1,
@@ -59,6 +60,7 @@ def training_graphs(
     labels and positions, which have no gradient); each gets an input of targets, unless it is the
     loss itself ("identity"). From 2 micro-batches per update on gradients are added to
     accumulators, or with `running_mean` taken into the mean of those before where they are float16.
+    Each dropout draws from a seed made for it (`seeds_dropouts`), or all from that of the step.
     `recompute` says what to keep for the backward pass: everything ("none"); what
     separates about as many segments as each has convolutions and products ("auto"); or the tensors
     that cross the places after the named forward operators. Replicas share the statistics of a
@@ -71,6 +73,8 @@ def training_graphs(
             "'inference'."
         )
     forward = _with_loss(_training_mode(_with_weight_casts(graph), batch_norm_span), loss)
+    if seeds_dropouts:
+        forward = replace(forward, ops=tuple(_seeding(op) for op in forward.ops))
     segments = _segments(forward, recompute)
     tensors, ops, gradients = _differentiate(forward, segments)
     kept = tuple(dict.fromkeys(gradients.values()))
@@ -137,6 +141,13 @@ def _training_mode(graph: Graph, batch_norm_span: int) -> Graph:
             # What moves a statistic is as small as the scale.
             ops.append(_add_into(tensors, name, op.inputs[1], f"{name}.moved", op.name))
     return replace(graph, tensors=tensors, ops=tuple(ops))
+
+
+def _seeding(op: Op) -> Op:
+    """Return a dropout that makes a seed of its own, and any other operator as it is."""
+    if isinstance(op.params, Elementwise) and op.function == "dropout":
+        return replace(op, params=replace(op.params, function="seeded_dropout"))
+    return op
 
 
 def _keeping(op: Op, tensors: dict[str, Tensor]) -> Op:

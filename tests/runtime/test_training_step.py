@@ -54,6 +54,15 @@ def test_accumulation_repeats_the_micro_batch_and_not_the_update(report):
     assert twice.result.update.cycles == report.result.update.cycles
 
 
+def test_who_makes_a_seed_for_each_dropout():
+    options = {"micro_batch": 1, "replicas": 1, "gradient_accumulation": 1}
+    cycles = {
+        name: run("bert_base_squad", framework=name, **options).cycles_per_step
+        for name in ("popart", "pytorch", "tensorflow")
+    }
+    assert cycles["popart"] == cycles["pytorch"] > cycles["tensorflow"]
+
+
 def test_who_keeps_a_running_mean():
     # PopTorch, if the accumulators are float16 and no part of SGD's momentum.
     options = {"system": "IPU-M2000", "replicas": 1, "mode": "training", "optimizer": "adam"}

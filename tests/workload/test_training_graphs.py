@@ -294,3 +294,15 @@ def test_gradients_of_an_onnx_model_have_the_shapes_that_onnx_infers():
         shapes = {micro.tensors[name].shape for o in backward for name in o.outputs}
         assert inferred[tensor] in shapes, op
     assert micro.tensors["c2.weight_gradient"].shape == weights["w2"]
+
+
+def test_the_gradient_of_a_dropout_draws_from_the_seed_of_its_forward_pass():
+    def functions(**options) -> list[str]:
+        g = GraphBuilder("drops")
+        x = g.elementwise("drop", "dropout", g.linear("first", g.input("x", (4, 8)), 8))
+        graph = g.finish(g.linear("last", x, 8))
+        micro = training_graphs(graph, loss="cross_entropy", **options).micro_batch
+        return [op.function for op in micro.ops if op.source == "drop" or op.name == "drop"]
+
+    assert functions() == ["dropout", "dropout"]
+    assert functions(seeds_dropouts=True) == ["seeded_dropout", "dropout"]

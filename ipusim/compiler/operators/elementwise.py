@@ -14,9 +14,14 @@ from ipusim.compiler.operators.elementwise_functions import (
     vertices_of,
 )
 from ipusim.compiler.state import FLOATING, Lowering, float_dtype, lowers
-from ipusim.compiler.tiles import element_bytes, linear_share
+from ipusim.compiler.tiles import copy_cycles, element_bytes, linear_share
 from ipusim.compiler.vertices.elementwise import binary_functions, running_mean_cycles
-from ipusim.compiler.vertices.training import SEED_BYTES, dropout_cycles, set_seed_cycles
+from ipusim.compiler.vertices.training import (
+    SEED_BYTES,
+    dropout_cycles,
+    set_seed_cycles,
+    uniform_integer_cycles,
+)
 from ipusim.workload.graph import Cast, Elementwise
 
 
@@ -34,7 +39,7 @@ def elementwise(m: Lowering, op: Elementwise, *inputs: Placed) -> TensorLayout:
         _running_mean(m, x)
     elif op.function in RANDOM:
         with m.holding(_result_bytes(m, op, x)):
-            dropout(m, x)
+            dropout(m, x, seeded=op.function == "seeded_dropout")
     elif op.function in EXPRESSIONS or op.function in gradient_functions(m.library):
         # A gradient takes on the layout of what the forward pass kept.
         layout = inputs[min(1, len(inputs) - 1)].layout._replace(free=False)
@@ -77,19 +82,40 @@ def _result_bytes(m: Emitter, op: Elementwise, x: Placed) -> int:
     return m.tile_bytes(x) if op.in_place_ok else 0
 
 
-def dropout(m: Emitter, x: Placed) -> None:
-    """Drop elements at random, or their gradients.
+def dropout(m: Emitter, x: Placed, *, seeded: bool = False) -> None:
+    """Drop elements at random, or their gradients, from a seed that is made for them (`seeded`).
 
-    Both draw the same random bits from the seed of the forward pass, so no mask is kept: the
-    generators' state is saved, the seed sent to all tiles and set, and the state restored at the
-    end (lib/poprand/RandomGen.cpp, maybeSaveHwSeedsAndSetSeeds and maybeRestoreHwSeeds). Poplar
-    itself saves and restores, at the cost of setting a seed. [inferred]
+    Both draw the same random bits from the seed of the forward pass, so no mask is kept.
     """
-    cycles = set_seed_cycles(m.chip)
-    m.emit("save seeds", "poplar::GetHwSeeds", cycles)
-    m.emit("set seed", "poprand::SetSeed", cycles, exchange=SEED_BYTES)
-    m.emit("dropout", "poprand::Dropout", dropout_cycles(m.share(x), x.dtype, m.chip))
-    m.emit("restore seeds", "poplar::SetHwSeeds", cycles)
+    if seeded:
+        _modify_seed(m)
+    _draw(m, "dropout", "poprand::Dropout", dropout_cycles(m.share(x), x.dtype, m.chip))
+
+
+def _modify_seed(m: Emitter) -> None:
+    """Make the seed of one dropout: its number is added to the step's seed, and a seed drawn.
+
+    The sum and the number drawn are on one tile, the number added is a constant on another
+    (graphcore/popart willow/src/popx/op/modifyrandomseedx.cpp).
+    """
+    m.count("add number of dropout", exchanged=True)
+    _draw(m, "draw seed", "poprand::Uniform", uniform_integer_cycles(1, m.chip))
+    m.count("cast seed")
+    m.copy("copy seed", cycles=copy_cycles(SEED_BYTES, m.chip))
+
+
+def _draw(m: Emitter, name: str, vertex: str, cycles: int) -> None:
+    """Draw random numbers from a seed.
+
+    The generators' state is saved, the seed sent to all tiles and set, and the state restored at
+    the end (lib/poprand/RandomGen.cpp, maybeSaveHwSeedsAndSetSeeds and maybeRestoreHwSeeds).
+    Poplar itself saves and restores, at the cost of setting a seed. [inferred]
+    """
+    seeding = set_seed_cycles(m.chip)
+    m.emit("save seeds", "poplar::GetHwSeeds", seeding)
+    m.emit("set seed", "poprand::SetSeed", seeding, exchange=SEED_BYTES)
+    m.emit(name, vertex, cycles)
+    m.emit("restore seeds", "poplar::SetHwSeeds", seeding)
 
 
 def _accumulates_product(m: Lowering, op: Elementwise, inputs: tuple[Placed, ...]) -> bool:

@@ -84,7 +84,7 @@ COMPARISONS = frozenset(
 )
 """Comparisons, logic and selection; all are charged one compare per element."""
 
-RANDOM = frozenset({"dropout", "dropout_grad"})
+RANDOM = frozenset({"dropout", "seeded_dropout"})
 """Functions that draw random numbers (`random`)."""
 
 FALLBACK = "equal"

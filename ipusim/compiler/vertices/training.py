@@ -118,6 +118,11 @@ def dropout_cycles(elements: int, dtype: str, chip: ChipLike) -> int:
     return 6 + 24 * chip.workers + 2 * ceil_div(elements, width) + rest
 
 
+def uniform_integer_cycles(elements: int, chip: ChipLike) -> int:
+    """Return the cycles of drawing 32-bit integers of the whole range (poprand::Uniform)."""
+    return 4 + 22 * chip.workers + elements // 2
+
+
 SEED_BYTES = 8
 """A seed of poprand: two 32-bit integers."""
 

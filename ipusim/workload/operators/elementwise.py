@@ -150,6 +150,8 @@ def _elementwise(back: Backward, work: Elementwise) -> None:
         _compared(back, function)
     elif function == "select":
         _selected(back)
+    elif function == "seeded_dropout":
+        back.give(x, _unary(back, "dropout", back.gradient, "gradient"))
     elif function in LINEAR or (function == "mul" and not others):
         back.give(x, _unary(back, function, back.gradient, "gradient"))
     elif function in FROM_OUTPUT:

@@ -273,6 +273,23 @@ def test_dropout_runs_the_same_both_ways():
     assert ops["dropout"].steps[2].compute_cycles == 6 + 24 * 6 + 2 * 32
 
 
+def test_a_seed_of_its_own_is_drawn_before_a_dropout():
+    x, y = tensor("x", 1472 * 128, role="input"), tensor("y", 1472 * 128)
+    plain, seeded = (
+        lowered([x, y], op("drop", elementwise(name, 1472 * 128, 1), ("x",), ("y",)))[1]["drop"]
+        for name in ("dropout", "seeded_dropout")
+    )
+    made = seeded.steps[: -len(plain.steps)]
+    assert seeded.steps[-len(plain.steps) :] == plain.steps
+    assert [step.name.split("/")[-1] for step in made if step.exchange_cycles] == [
+        "add number of dropout",
+        "set seed",
+    ]
+    assert [step.compute_cycles for step in made if step.vertex == "poprand::Uniform"] == [
+        4 + 22 * 6
+    ]
+
+
 def test_the_gradient_of_a_global_average_is_a_copy():
     pool = windows.pool(
         kind="average",

@@ -9,6 +9,7 @@ from ipusim.compiler.operators.elementwise import dropout
 from ipusim.compiler.operators.elementwise_functions import (
     COMPARISONS,
     EXPRESSIONS,
+    RANDOM,
     gradient_functions,
     known_functions,
     vertices_of,
@@ -161,7 +162,7 @@ def test_more_elements_never_take_fewer_cycles(vectors, further, dtype, name):
 
 def test_every_known_function_is_lowered_somewhere():
     for version in ("2020-01", "2021-11"):
-        special = {*EXPRESSIONS, *gradient_functions(version), "dropout", "dropout_grad"}
+        special = {*EXPRESSIONS, *gradient_functions(version), *RANDOM}
         for function in known_functions(version):
             assert function in special or vertices_of(function, version)
 
@@ -171,7 +172,7 @@ def test_only_comparisons_fall_back_to_a_compare():
         function
         for function in known_functions("2021-11")
         if function not in EXPRESSIONS
-        and not function.startswith("dropout")
+        and function not in RANDOM
         and function not in gradient_functions("2021-11")
         and vertices_of(function, "2021-11") == ("equal",)
     }
