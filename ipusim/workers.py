@@ -6,11 +6,14 @@ A process that dies is replaced and its task begun again: it costs time and lose
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from ipusim.errors import ConfigError
@@ -47,6 +50,21 @@ def _process() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(1, mp_context=context, initializer=_follow_parent)
 
 
+@contextmanager
+def _no_script_to_import() -> Iterator[None]:
+    """Hide a script that is no file, as one from standard input: no process could import it."""
+    main = sys.modules["__main__"]
+    script = getattr(main, "__file__", None)
+    if script is None or Path(script).exists():
+        yield
+        return
+    del main.__file__
+    try:
+        yield
+    finally:
+        main.__file__ = script
+
+
 class Workers:
     """Processes that live as long as this object, each started when it is first needed."""
 
@@ -75,7 +93,9 @@ class Workers:
                 at_home = (key for key in waiting if self._home.get(key, worker) == worker)
                 key = next(at_home, next(iter(waiting)))
                 self._home[key] = worker
-                running[self._pools[worker].submit(function, waiting.pop(key))] = worker, key
+                with _no_script_to_import():  # the first task starts the process
+                    future = self._pools[worker].submit(function, waiting.pop(key))
+                running[future] = worker, key
                 idle.discard(worker)
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:

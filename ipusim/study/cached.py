@@ -27,10 +27,7 @@ from ipusim.kernel_cache import (
 from ipusim.runtime.terms import Line
 from ipusim.workers import Workers
 
-LOWERING_OPTIONS = ("mode", "stack", "micro_batch", "precision", "partials", "recompute")
-"""Options that tell programs apart."""
-
-_GRAPH_OPTIONS = ("mode", "micro_batch", "precision", "recompute")
+GRAPH_OPTIONS = ("mode", "micro_batch", "precision", "recompute")
 """Options that tell graphs apart; runs that agree in them are better predicted together."""
 
 PREDICTING = (*PREDICTING_SOURCES, "study/cached.py", "study/fidelity/ablation.py")
@@ -140,13 +137,8 @@ def _collecting_seldom() -> Iterator[None]:
 
 
 def _answer_all(requests: Sequence[Request]) -> list[Prediction]:
-    return [_answer(request) for request in requests]
-
-
-def _answer_apart(requests: Sequence[Request]) -> list[Prediction]:
-    """Answer in a process that does nothing else."""
-    gc.set_threshold(_ALLOCATIONS_BETWEEN_COLLECTIONS)
-    return _answer_all(requests)
+    with _collecting_seldom():
+        return [_answer(request) for request in requests]
 
 
 class PooledPredictor:
@@ -181,7 +173,7 @@ class PooledPredictor:
         groups: dict[tuple[Any, ...], dict[tuple[Any, ...], Request]] = {}
         for request in requests:
             if not self._knows(request):
-                options = tuple(request.options.get(name) for name in _GRAPH_OPTIONS)
+                options = tuple(request.options.get(name) for name in GRAPH_OPTIONS)
                 groups.setdefault((request.model, *options), {})[request.key] = request
         tasks = {key: list(group.values()) for key, group in groups.items()}
         # Large groups first, so that no worker begins one when the others are done.
@@ -190,8 +182,7 @@ class PooledPredictor:
             done = ((key, _answer_all(task)) for key, task in tasks.items())
         else:
             self._workers = self._workers or Workers(self._jobs)
-            done = self._workers.each(_answer_apart, tasks)
-        with _collecting_seldom():
-            for key, found in done:
-                for request, prediction in zip(tasks[key], found, strict=True):
-                    self._known[request.key] = prediction
+            done = self._workers.each(_answer_all, tasks)
+        for key, found in done:
+            for request, prediction in zip(tasks[key], found, strict=True):
+                self._known[request.key] = prediction

@@ -30,6 +30,11 @@ class Optimizer:
     wide_states: bool = False
     decays_weights: bool = False
 
+    @property
+    def combined(self) -> bool:
+        """Whether its momentum may hold the sum of gradients (PopTorch's use_combined_accum)."""
+        return self.name in ("sgd", "sgd_momentum")
+
 
 _DECAY = "scaled_add g g w"
 _MOVE = "scaled_add w w m"

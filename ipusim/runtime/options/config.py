@@ -8,6 +8,7 @@ from ipusim.errors import ConfigError, unknown_name
 from ipusim.machine import System, load_system
 from ipusim.runtime.options.frameworks import load_framework
 from ipusim.runtime.options.spec import LIVENESS, OPTIONS, PHASES, STAGES, RunConfig, RunOptions
+from ipusim.workload.optimizers import OPTIMIZERS
 from ipusim.workload.serialization import parse_serial_products
 
 TIERS = ("calibrated", "specification")
@@ -128,7 +129,7 @@ def _fill_in(values: dict[str, Any], asked: dict[str, Any]) -> None:
             values["instances"] = max(n for n in processes if replicas % n == 0)
         off_chip = "off_chip" if values["phases"] > 1 else "on_chip"
         means = load_framework(values["framework"]).running_mean
-        means &= not values["optimizer"].startswith("sgd")
+        means &= not OPTIMIZERS[values["optimizer"]].combined
         values["running_mean"] = asked.get("running_mean", means)
         values["optimizer_state"] = asked.get("optimizer_state", off_chip)
         values["replicated_tensor_sharding"] &= replicas > 1

@@ -17,7 +17,7 @@ import pandas as pd
 from ipusim.compiler.program import LoweredOp, Program, changed
 from ipusim.compiler.tiles import ceil_div
 from ipusim.machine import Chip
-from ipusim.study.cached import LOWERING_OPTIONS, PooledPredictor
+from ipusim.study.cached import GRAPH_OPTIONS, PooledPredictor
 from ipusim.study.data.published import PublishedRow, load_rows
 from ipusim.study.predict import Request, metric_of, request_for
 from ipusim.study.verdicts.compare import time_ratio
@@ -130,6 +130,10 @@ ABLATIONS = (
 """Mechanisms in the order of the table."""
 
 
+PROGRAM_OPTIONS = (*GRAPH_OPTIONS, "stack", "partials")
+"""Options that tell programs apart."""
+
+
 def ablation_rows() -> tuple[PublishedRow, ...]:
     """Return one throughput row of each program: on the smallest system it was published on."""
     smallest: dict[tuple[Any, ...], PublishedRow] = {}
@@ -137,7 +141,7 @@ def ablation_rows() -> tuple[PublishedRow, ...]:
         if row.not_modelled:
             continue
         run = row.run
-        key = tuple(getattr(run, name) for name in ("model", *LOWERING_OPTIONS))
+        key = tuple(getattr(run, name) for name in ("model", *PROGRAM_OPTIONS))
         known = smallest.get(key)
         if known is None or run.chips < known.run.chips:
             smallest[key] = row

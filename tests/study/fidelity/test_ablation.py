@@ -8,10 +8,11 @@ from ipusim.compiler.lower import lower
 from ipusim.compiler.program_cache import rewritten
 from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
-from ipusim.study.cached import LOWERING_OPTIONS, PooledPredictor
+from ipusim.study.cached import PooledPredictor
 from ipusim.study.fidelity import ablation
 from ipusim.study.fidelity.ablation import (
     ABLATIONS,
+    PROGRAM_OPTIONS,
     ablation_frame,
     ablation_rows,
     ablation_summary,
@@ -85,7 +86,7 @@ def test_options_are_left_out_of_the_request_and_of_nothing_else():
 
 def test_each_program_is_taken_once_on_its_smallest_system():
     rows = ablation_rows()
-    options = ("model", *LOWERING_OPTIONS)
+    options = ("model", *PROGRAM_OPTIONS)
     keys = [tuple(getattr(row.run, name) for name in options) for row in rows]
     assert len(set(keys)) == len(keys)
     assert "results.training.100" in {row.row_id for row in rows} or any(
