@@ -9,9 +9,9 @@ tags 1.0.136 and sdk/poplar/2.0.0 .. 2.4.0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import zip_longest
 from math import isqrt, prod
 from typing import NamedTuple
@@ -34,8 +34,9 @@ from ipusim.compiler.vertices.reduce import (
     REDUCE_FUNCTIONS,
     ReduceTypes,
     Region,
+    compute_set_cycles,
     grain_size,
-    tile_reduction,
+    tile_vertices,
 )
 from ipusim.errors import ConfigError, unknown_name
 
@@ -46,13 +47,32 @@ MIN_PIECE_ROWS = 2
 
 
 class Stage(NamedTuple):
-    """One compute set of a reduction; bytes that a tile receives before it, and holds meanwhile."""
+    """One compute set of a reduction; bytes that a tile receives before it, and holds meanwhile.
+
+    `vertices` are those of the slowest tile, each said by the cycles of its worker.
+    """
 
     name: str
     vertex: str
     cycles: int
     received: int = 0
     temp: int = 0
+    vertices: tuple[int, ...] = ()
+
+
+def together(stages: Sequence[Stage], chip: ChipLike) -> Stage:
+    """Return the compute set in which stages run at once: their vertices share the workers.
+
+    So poplibs reduces several tensors (lib/popops/reduction/Reduction.cpp, reduceMany).
+    """
+    first = stages[0]
+    vertices = tuple(cost for stage in stages for cost in stage.vertices)
+    if all(stage.vertices for stage in stages):
+        cycles = compute_set_cycles(vertices, chip)
+    else:
+        cycles = sum(stage.cycles for stage in stages)
+    received, temp = (sum(each) for each in zip(*(s[3:5] for s in stages), strict=True))
+    return Stage(first.name, first.vertex, cycles, received, temp, vertices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +166,15 @@ def _on_tile(
     layout: InputLayout, types: ReduceTypes, partials: str, chip: ChipLike, version: str
 ) -> list[Stage]:
     """Return the stages in which each tile reduces what it holds; the slowest pattern counts."""
-    costs = [
-        tile_reduction(pattern, types, chip, version, partials=partials)
+    patterns = [
+        tile_vertices(pattern, types, chip, version, partials=partials)
         for pattern in layout.patterns
     ]
-    return _compute_sets("reduce on tile", [max(each) for each in zip_longest(*costs, fillvalue=0)])
+    slowest = [
+        max(each, key=partial(compute_set_cycles, chip=chip))
+        for each in zip_longest(*patterns, fillvalue=())
+    ]
+    return _compute_sets("reduce on tile", slowest, chip)
 
 
 def _between_tiles(
@@ -179,7 +203,7 @@ def _between_tiles(
         if sources // pieces < MIN_PIECE_ROWS:
             pieces = max(1, sources // MIN_PIECE_ROWS)
         rows = max(2, ceil_div(sources, pieces))
-        compute = tile_reduction(
+        vertices = tile_vertices(
             [_gathered(columns, rows)],
             replace(types, output=partials),
             chip,
@@ -189,18 +213,18 @@ def _between_tiles(
             pieces=rows,
         )
         received = rows * columns * element_bytes(types.inputs)
-        stages += _compute_sets("reduce between tiles", compute, received)
+        stages += _compute_sets("reduce between tiles", vertices, chip, received)
         types = replace(types, inputs=partials)
         sources = ceil_div(sources, rows)
         data = outputs * sources
         width = columns
         tiles = min(chip.tiles, ceil_div(data, columns))
     mapped = _results_per_tile(outputs, partials, chip)
-    compute = tile_reduction(
+    vertices = tile_vertices(
         [_gathered(mapped, sources)], types, chip, version, partials=partials, pieces=sources
     )
     received = mapped * sources * element_bytes(types.inputs)
-    return stages + _compute_sets("reduce to output", compute, received)
+    return stages + _compute_sets("reduce to output", vertices, chip, received)
 
 
 def _results_per_tile(outputs: int, partials: str, chip: ChipLike) -> int:
@@ -214,15 +238,18 @@ def _gathered(columns: int, rows: int) -> Region:
     return Region(1, rows, 1) if columns == 1 else Region(columns, 1, rows)
 
 
-def _compute_sets(name: str, cycles: Sequence[int], received: int = 0) -> list[Stage]:
+def _compute_sets(
+    name: str, vertices: Iterable[Sequence[int]], chip: ChipLike, received: int = 0
+) -> list[Stage]:
     """Return one stage per compute set; data arrives before the first, and stays until the last."""
     return [
         Stage(
             f"{name}, combine workers" if index else name,
             "popops::Reduce",
-            count,
+            compute_set_cycles(each, chip),
             0 if index else received,
             received,
+            tuple(each),
         )
-        for index, count in enumerate(cycles)
+        for index, each in enumerate(vertices)
     ]

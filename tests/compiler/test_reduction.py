@@ -6,15 +6,17 @@ from emitting import MK1, MK2, emitted
 from hypothesis import given, settings, strategies as st
 
 from ipusim.compiler.emitter import Emitter, Placed
+from ipusim.compiler.reduction import Stage, together
 from ipusim.compiler.reduction_layout import collapse, examine_layout
 from ipusim.compiler.vertices.reduce import (
     ReduceTypes,
     Region,
+    compute_set_cycles,
     continuous_cycles,
     default_cycles,
     early_default_cycles,
     strided_cycles,
-    tile_reduction,
+    tile_vertices,
 )
 from ipusim.errors import ConfigError, UnknownNameError
 
@@ -48,26 +50,38 @@ def test_general_vertex_by_hand():
 
 def test_columns_are_shared_by_six_workers():
     # 48 columns in grains of 8: one grain per worker, one compute set.
-    (cycles,) = tile_reduction(
+    (vertices,) = tile_vertices(
         [Region(48, 1, 10)],
         HALF_TO_FLOAT,
         MK1,
         "2021-11",
         partials="float32",
     )
-    assert cycles == 6 * strided_cycles(8, 10, HALF_TO_FLOAT, MK1)
+    assert vertices == [strided_cycles(8, 10, HALF_TO_FLOAT, MK1)] * 6
+    assert compute_set_cycles(vertices, MK1) == 6 * vertices[0]
 
 
 def test_few_columns_are_shared_by_rows_in_two_compute_sets():
-    first, second = tile_reduction(
+    first, second = tile_vertices(
         [Region(8, 1, 32)],
         HALF_TO_FLOAT,
         MK1,
         "2021-11",
         partials="float32",
     )
-    assert first == 6 * strided_cycles(8, 6, HALF_TO_FLOAT, MK1)
-    assert second == 6 * strided_cycles(8, 6, FLOAT, MK1)
+    assert max(first) == strided_cycles(8, 6, HALF_TO_FLOAT, MK1)
+    assert second == [strided_cycles(8, 6, FLOAT, MK1)]
+
+
+def test_reductions_at_once_share_the_workers():
+    few = Stage("few", "popops::Reduce", 6 * 50, 8, 16, (50, 40))
+    many = Stage("many", "popops::Reduce", 6 * 90, 4, 2, (90,) * 6)
+    assert together([few, few], MK1) == ("few", "popops::Reduce", 6 * 50, 16, 32, (50, 40, 50, 40))
+    assert together([many, many], MK1).cycles == 6 * 180
+    # The two of few start on the first workers that are free: after vertices of many.
+    assert together([many, few], MK1).cycles == 6 * 140
+    cast = Stage("cast result", "popops::Cast", 100)
+    assert together([few, cast], MK1)[2:5] == (6 * 50 + 100, 8, 16)
 
 
 def test_layout_of_a_linear_mapping():

@@ -21,7 +21,7 @@ from ipusim.compiler.tiles import (
     element_bytes,
 )
 from ipusim.compiler.vertices.elementwise import cast_cycles, fill_cycles
-from ipusim.compiler.vertices.reduce import ReduceTypes, Region, tile_reduction
+from ipusim.compiler.vertices.reduce import ReduceTypes, Region, compute_set_cycles, tile_vertices
 from ipusim.compiler.vertices.training import multi_slice_cycles, multi_update_add_cycles
 from ipusim.workload.graph import Gather
 
@@ -167,7 +167,7 @@ def add_rows(m: Emitter, table: Table, *, wide: bool = False, zero_first: bool =
         return
     outputs = ceil_div(partials, plan.index_split)
     arriving = outputs * plan.index_split * partial_size
-    compute = tile_reduction(
+    vertices = tile_vertices(
         [Region(outputs, 1, plan.index_split)],
         ReduceTypes("add", partial_dtype, partial_dtype),
         chip,
@@ -175,11 +175,11 @@ def add_rows(m: Emitter, table: Table, *, wide: bool = False, zero_first: bool =
         partials=partial_dtype,
         pieces=plan.index_split,
     )
-    for index, cycles in enumerate(compute):
+    for index, each in enumerate(vertices):
         m.emit(
             "sum partial tables",
             "popops::Reduce",
-            cycles,
+            compute_set_cycles(each, chip),
             exchange=0 if index else arriving,
             temp=partial_bytes + arriving,
         )

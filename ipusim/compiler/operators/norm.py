@@ -12,7 +12,7 @@ step, not to the chip.
 from itertools import zip_longest
 
 from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
-from ipusim.compiler.reduction import Stage
+from ipusim.compiler.reduction import together
 from ipusim.compiler.state import Lowering, lowers
 from ipusim.compiler.tiles import ceil_div, copy_cycles, vector_width
 from ipusim.compiler.vertices.elementwise import binary_cycles
@@ -101,13 +101,10 @@ def _by_statistic(op: Norm, x: Placed) -> Placed:
 
 
 def _statistics(m: Emitter, x: Placed) -> None:
-    """Sum values and squares in the same compute sets: their costs add up step by step."""
+    """Sum values and squares in the same compute sets, step by step."""
     mean, power = m.reduction("add", x, 1), m.reduction("square_add", x, 1, out="float32")
     for pair in zip_longest(mean, power):
-        stages = [stage for stage in pair if stage]
-        first = stages[0]
-        costs = (sum(column) for column in zip(*(stage[2:] for stage in stages), strict=True))
-        m.run(Stage(first.name, first.vertex, *costs))
+        m.run(together([stage for stage in pair if stage], m.chip))
 
 
 def _inverse_deviation(m: Emitter, statistics: int, dtype: str) -> None:

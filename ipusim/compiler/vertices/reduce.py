@@ -156,12 +156,12 @@ def region_cycles(
     return default(region.columns, pieces, ceil_div(region.rows, pieces), types, chip)
 
 
-def _busiest_worker(costs: Sequence[int], workers: int) -> int:
-    """Return the load of the fullest worker when vertices start in order on the first free one."""
-    loads = [0] * workers
-    for cost in costs:
+def compute_set_cycles(vertices: Sequence[int], chip: ChipLike) -> int:
+    """Return the cycles of a tile whose vertices start in order on the first free worker."""
+    loads = [0] * chip.workers
+    for cost in vertices:
         loads[loads.index(min(loads))] += cost
-    return max(loads)
+    return chip.workers * max(loads)
 
 
 def _split_columns(regions: Sequence[Region], types: ReduceTypes, chip: ChipLike) -> list[Region]:
@@ -228,7 +228,7 @@ def _share_outputs(
     ]
 
 
-def tile_reduction(
+def tile_vertices(
     regions: Sequence[Region],
     types: ReduceTypes,
     chip: ChipLike,
@@ -237,11 +237,12 @@ def tile_reduction(
     partials: str,
     divide_columns: bool = True,
     pieces: int = 1,
-) -> list[int]:
-    """Return the cycles of the one or two compute sets that reduce what one tile holds.
+) -> list[list[int]]:
+    """Return the vertices of the one or two compute sets that reduce what one tile holds.
 
-    The second combines what several workers made of one output, stored as `partials`. With
-    `divide_columns` workers share columns first; stages between tiles reduce each piece as it is.
+    Each is said by the cycles of its worker. The second set combines what several workers made of
+    one output, stored as `partials`. With `divide_columns` workers share columns first; stages
+    between tiles reduce each piece as it is.
     """
     workers = chip.workers
     function = types.function
@@ -283,5 +284,4 @@ def tile_reduction(
         inner = parts if region.columns == 1 else 1
         combined = Region(region.columns, inner, parts // inner)
         stage2.append(region_cycles(combined, second, chip, version))
-    stages = [stage1, stage2] if stage2 else [stage1]
-    return [workers * _busiest_worker(costs, workers) for costs in stages]
+    return [stage1, stage2] if stage2 else [stage1]

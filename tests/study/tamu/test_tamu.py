@@ -234,7 +234,8 @@ def test_mechanisms_add_up_to_the_slowdown(frame, parts):
     assert not data.loc[1, list(tamu_inside.MECHANISMS)].any()
     assert data.loc[2, "published_slowdown_percent"] == pytest.approx(9.4, abs=0.05)
     # one pair or many: batch norm costs the same; collectives weigh more with more machines
-    assert data["batch_norm_percent"].loc[[2, 16, 64]].nunique() == 1
+    batch_norm = data["batch_norm_percent"].loc[[2, 16, 64]]
+    assert list(batch_norm) == pytest.approx([batch_norm[2]] * 3, rel=1e-12)
     assert data["all_reduce_percent"].is_monotonic_increasing
     assert data["device_percent"].abs().max() < 1
 
