@@ -46,6 +46,8 @@ def test_general_vertex_by_hand():
     assert default_cycles(2, 1, 3, HALF_TO_FLOAT, MK1) == expected
     # The early one: 16 + 5 + 6 + 2 per region, 8 set-up, 11 + 8 x 3 for the piece.
     assert early_default_cycles(2, 1, 3, HALF_TO_FLOAT, MK1) == 7 + 26 + 29 + 8 + 11 + 24
+    # Four floats are one vector: 22 set-up of the loop, 7 for each of 3 rows.
+    assert early_default_cycles(4, 1, 3, FLOAT, MK1) == 7 + 26 + 29 + 22 + 11 + 7 * 3
 
 
 def test_columns_are_shared_by_six_workers():
@@ -59,6 +61,12 @@ def test_columns_are_shared_by_six_workers():
     )
     assert vertices == [strided_cycles(8, 10, HALF_TO_FLOAT, MK1)] * 6
     assert compute_set_cycles(vertices, MK1) == 6 * vertices[0]
+
+
+def test_columns_stay_whole_where_other_regions_fill_the_workers():
+    regions = [Region(4, 2, 1)] * 6 + [Region(16, 1, 4)]
+    (vertices,) = tile_vertices(regions, HALF_TO_FLOAT, MK1, "2021-11", partials="float32")
+    assert len(vertices) == len(regions)
 
 
 def test_few_columns_are_shared_by_rows_in_two_compute_sets():
