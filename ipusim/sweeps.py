@@ -29,6 +29,9 @@ from ipusim.workload.model import Model
 if TYPE_CHECKING:
     import pandas as pd
 
+SCHEDULER_ANSWERS_S = 10
+"""A scheduler that has not answered by then is not there."""
+
 LEAST_POINTS, MOST_POINTS = 25, 500
 """Points of a task: enough to be worth a part file, few enough that a lost one is soon made."""
 
@@ -323,7 +326,7 @@ def _closing(client: Any, jobs: int, make: Callable[..., Any]) -> Iterator[Any]:
         return
     local = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None}
     try:
-        made = make(**local) if client == "local" else make(client, timeout=10)
+        made = make(**local) if client == "local" else make(client, timeout=SCHEDULER_ANSWERS_S)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"No scheduler answers at {client!r} ({error}): give its address, such as "
