@@ -3,7 +3,7 @@
 Sources: poplibs lib/popnn/popnnCycleEstimators.cpp and PerformanceEstimation.hpp (gradients of
 non-linearities, losses), lib/popops/PerformanceEstimation.cpp (multiUpdateAdd),
 lib/popops/popopsCycleEstimators.cpp (one-hot encoding), lib/popops/ExpressionGenerator.cpp
-(generated vertices), lib/poprand/poprandCycleEstimators.cpp (dropout), tags 1.0.136 and
+(generated vertices), lib/poprand/poprandCycleEstimators.cpp (dropout, uniform), tags 1.0.136 and
 sdk/poplar/2.4.0. All workers issue in turn: a vertex takes its slowest worker times the workers.
 """
 
