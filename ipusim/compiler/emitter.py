@@ -218,7 +218,7 @@ class Emitter:
         self.emit(name, vertex, cycles, exchange=OFFSET_BYTES)
 
     def count(self, name: str, *, exchanged: bool = False) -> None:
-        """Advance a counter, by a number that may be `exchanged` from another tile."""
+        """Make one float32 from two, one of which may be `exchanged` from another tile."""
         counter = Placed((1,), "float32", TensorLayout(tiles=1))
         self.binary("add", counter, name, in_place=True, exchanged=exchanged)
 

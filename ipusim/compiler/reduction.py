@@ -71,7 +71,7 @@ def together(stages: Sequence[Stage], chip: ChipLike) -> Stage:
         cycles = compute_set_cycles(vertices, chip)
     else:
         cycles = sum(stage.cycles for stage in stages)
-    received, temp = (sum(each) for each in zip(*(s[3:5] for s in stages), strict=True))
+    received, temp = sum(stage.received for stage in stages), sum(stage.temp for stage in stages)
     return Stage(first.name, first.vertex, cycles, received, temp, vertices)
 
 
@@ -174,7 +174,7 @@ def _on_tile(
         max(each, key=partial(compute_set_cycles, chip=chip))
         for each in zip_longest(*patterns, fillvalue=())
     ]
-    return _compute_sets("reduce on tile", slowest, chip)
+    return compute_sets("reduce on tile", slowest, chip)
 
 
 def _between_tiles(
@@ -213,7 +213,7 @@ def _between_tiles(
             pieces=rows,
         )
         received = rows * columns * element_bytes(types.inputs)
-        stages += _compute_sets("reduce between tiles", vertices, chip, received)
+        stages += compute_sets("reduce between tiles", vertices, chip, received)
         types = replace(types, inputs=partials)
         sources = ceil_div(sources, rows)
         data = outputs * sources
@@ -224,7 +224,7 @@ def _between_tiles(
         [_gathered(mapped, sources)], types, chip, version, partials=partials, pieces=sources
     )
     received = mapped * sources * element_bytes(types.inputs)
-    return stages + _compute_sets("reduce to output", vertices, chip, received)
+    return stages + compute_sets("reduce to output", vertices, chip, received)
 
 
 def _results_per_tile(outputs: int, partials: str, chip: ChipLike) -> int:
@@ -238,7 +238,7 @@ def _gathered(columns: int, rows: int) -> Region:
     return Region(1, rows, 1) if columns == 1 else Region(columns, 1, rows)
 
 
-def _compute_sets(
+def compute_sets(
     name: str, vertices: Iterable[Sequence[int]], chip: ChipLike, received: int = 0
 ) -> list[Stage]:
     """Return one stage per compute set; data arrives before the first, and stays until the last."""

@@ -10,8 +10,7 @@ import gc
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,20 +124,14 @@ def _predict(request: Request) -> Prediction:
     )
 
 
-@contextmanager
-def _collecting_seldom() -> Iterator[None]:
-    """Look for garbage less often: a program is a million objects without a cycle among them."""
+def _answer_all(requests: Sequence[Request]) -> list[Prediction]:
+    """Answer requests; a program is a million objects without a cycle, so garbage can wait."""
     usual = gc.get_threshold()
     gc.set_threshold(_ALLOCATIONS_BETWEEN_COLLECTIONS, *usual[1:])
     try:
-        yield
+        return [_answer(request) for request in requests]
     finally:
         gc.set_threshold(*usual)
-
-
-def _answer_all(requests: Sequence[Request]) -> list[Prediction]:
-    with _collecting_seldom():
-        return [_answer(request) for request in requests]
 
 
 class PooledPredictor:

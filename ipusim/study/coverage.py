@@ -21,7 +21,7 @@ from ipusim.study.book.catalogue import load_specs
 from ipusim.study.claims import Sides, claims_frame
 from ipusim.study.data.published import CLAIM_FILES, load_claims, rows_by_id
 from ipusim.study.mk2 import study as mk2
-from ipusim.study.verdicts.compare import NOT_MODELLED, verdicts
+from ipusim.study.verdicts.compare import NOT_MODELLED
 from ipusim.study.verdicts.errors import error_percent, verdict_of
 from ipusim.workload import zoo
 
@@ -121,10 +121,10 @@ def _answered(answer: Answer, printed: str, known: dict[str, dict[str, Any]]) ->
     return {"answer": OPEN, "verdict": "", "note": note}
 
 
-def _compared(study: str, frame: pd.DataFrame | None) -> dict[str, list[dict[str, Any]]]:
+def _compared(study: str) -> dict[str, list[dict[str, Any]]]:
     """Return the lines of the claims that compare, by claim."""
     if study == "mk2":
-        lines = mk2.compare_claims(frame=frame)
+        lines = mk2.compare_claims()
     elif study == "argonne":
         lines = argonne.claims_frame()
     elif (data_dir() / "runs" / f"claims_{study}.toml").exists():
@@ -150,8 +150,8 @@ def _best(lines: list[dict[str, Any]]) -> dict[str, str]:
     return {"answer": PREDICTED, "verdict": verdict, "note": note}
 
 
-def _of_claims(study: str, known: dict[str, Any], frame: pd.DataFrame | None) -> list[dict]:
-    answers, compared = load_answers(study), _compared(study, frame)
+def _of_claims(study: str, known: dict[str, Any]) -> list[dict]:
+    answers, compared = load_answers(study), _compared(study)
     lines = []
     for claim in load_claims(study).to_dict("records"):
         claim_id = claim["claim_id"]
@@ -181,19 +181,14 @@ def _of_claims(study: str, known: dict[str, Any], frame: pd.DataFrame | None) ->
     return lines
 
 
-def coverage(
-    frame: pd.DataFrame | None = None, *, blog: pd.DataFrame | None = None
-) -> pd.DataFrame:
+def coverage(frame: pd.DataFrame) -> pd.DataFrame:
     """Return every published value with where it is regenerated and its verdict or a reason.
 
-    `frame` are verdicts on all rows, `blog` those on `ipusim.study.mk2.study.study_rows`; both are
-    computed by default. A claim that is answered nowhere is a DataError.
+    `frame` are verdicts on all rows. A claim that is answered nowhere is a DataError.
     """
-    if frame is None:
-        frame = verdicts()
     lines = _of_rows(frame)
     known = {line["row_id"]: line for line in lines}
     lines += _of_hardware()
     for study in CLAIM_FILES:
-        lines += _of_claims(study, known, blog if study == "mk2" else None)
+        lines += _of_claims(study, known)
     return pd.DataFrame(lines, columns=list(COLUMNS))

@@ -31,7 +31,7 @@ class Optimizer:
     decays_weights: bool = False
 
     @property
-    def combined(self) -> bool:
+    def sums_in_momentum(self) -> bool:
         """Whether its momentum may hold the sum of gradients (PopTorch's use_combined_accum)."""
         return self.name in ("sgd", "sgd_momentum")
 

@@ -109,7 +109,7 @@ def test_a_killed_parent_leaves_no_worker(tmp_path):
     pytest.fail("the worker is still there")
 
 
-def test_a_script_from_standard_input_has_workers(tmp_path):
+def test_a_script_from_standard_input_has_workers():
     script = "from ipusim.workers import Workers\nprint(*Workers(2).each(abs, {'a': -1}))\n"
     done = subprocess.run(
         [sys.executable, "-"], input=script, capture_output=True, text=True, timeout=120, check=True

@@ -29,7 +29,7 @@ def lines_of(study: str) -> dict[str, list[dict]]:
 @pytest.fixture(scope="module")
 def frame():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coverage, "_compared", lambda study, frame: lines_of(study))
+        patch.setattr(coverage, "_compared", lines_of)
         return coverage.coverage(verdicts(predictor=FakePredictor()))
 
 
@@ -73,7 +73,7 @@ def test_every_kind_of_answer_is_given(frame):
 
 
 def test_a_claim_without_an_answer_is_named(monkeypatch):
-    monkeypatch.setattr(coverage, "_compared", lambda study, frame: {})
+    monkeypatch.setattr(coverage, "_compared", lambda study: {})
     monkeypatch.setattr(coverage, "load_answers", lambda study: {})
     monkeypatch.setattr(coverage, "_of_hardware", list)
     rows = verdicts(predictor=FakePredictor())

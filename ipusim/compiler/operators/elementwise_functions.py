@@ -85,7 +85,7 @@ COMPARISONS = frozenset(
 """Comparisons, logic and selection; all are charged one compare per element."""
 
 RANDOM = frozenset({"dropout", "seeded_dropout"})
-"""Functions that draw random numbers (`random`)."""
+"""Functions that draw random numbers."""
 
 FALLBACK = "equal"
 """Vertex that stands for comparisons, logic and selection: one compare per element."""

@@ -12,6 +12,7 @@ from math import ceil
 
 from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
 from ipusim.compiler.operators.gather_plan import INDEX_BYTES, EmbeddingPlan, plan_embedding
+from ipusim.compiler.reduction import compute_sets
 from ipusim.compiler.state import Lowering, lowers
 from ipusim.compiler.tiles import (
     CODELET_VERSIONS,
@@ -21,7 +22,7 @@ from ipusim.compiler.tiles import (
     element_bytes,
 )
 from ipusim.compiler.vertices.elementwise import cast_cycles, fill_cycles
-from ipusim.compiler.vertices.reduce import ReduceTypes, Region, compute_set_cycles, tile_vertices
+from ipusim.compiler.vertices.reduce import ReduceTypes, Region, tile_vertices
 from ipusim.compiler.vertices.training import multi_slice_cycles, multi_update_add_cycles
 from ipusim.workload.graph import Gather
 
@@ -175,12 +176,8 @@ def add_rows(m: Emitter, table: Table, *, wide: bool = False, zero_first: bool =
         partials=partial_dtype,
         pieces=plan.index_split,
     )
-    for index, each in enumerate(vertices):
-        m.emit(
-            "sum partial tables",
-            "popops::Reduce",
-            compute_set_cycles(each, chip),
-            exchange=0 if index else arriving,
-            temp=partial_bytes + arriving,
-        )
+    name = "sum partial tables"
+    with m.holding(partial_bytes):
+        for stage in compute_sets(name, vertices, chip, arriving):
+            m.run(stage, name)
     m.scaled_add(stored, partial_dtype, constrained=True)

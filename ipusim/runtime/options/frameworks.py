@@ -17,7 +17,7 @@ class Framework:
     Copies between pipeline stages run one after the other, or all together (`copies_in_turn`), and
     so may the chips of a replica that move optimiser state (`state_in_turn`); both halves of a
     pipeline's last stage are one slot or two (`last_stage_merged`); `phases` says whether there is
-    phased execution, `loader` how data loaders prepare items (`host.loader.LOADERS`), and
+    phased execution, `loader` how data loaders prepare items (`host.loader.LOADERS`),
     `running_mean` whether float16 accumulators keep the mean of the gradients so far,
     `seeds_dropouts` whether each dropout has a seed made for it, and
     `device_iterations` how many batches of inference the chips run after a call from the host.

@@ -17,6 +17,8 @@ PREFETCHED = 2
 """Batches that a process prepares ahead (PyTorch's default prefetch_factor)."""
 FIRST_DRAWN = 64
 """Batches before the window, so that the start is over."""
+_BATCHES = 160
+"""Batches that are followed: the window, and some after it."""
 
 
 def lane_times(report: Report) -> tuple[float, float]:
@@ -55,7 +57,7 @@ def run_lanes(
     return pd.DataFrame(lines, columns=["lane", "worker", "batch", "start_s", "end_s"])
 
 
-def dataflow_timeline(flow: Dataflow, *, batches: int = 160) -> pd.DataFrame:
+def dataflow_timeline(flow: Dataflow) -> pd.DataFrame:
     """Simulate a dataflow on one GC200 and follow its batches (`run_lanes`)."""
     run = load_training()
     link, busy = lane_times(simulate_flow(flow))
@@ -64,7 +66,7 @@ def dataflow_timeline(flow: Dataflow, *, batches: int = 160) -> pd.DataFrame:
         link_s=link,
         chip_s=busy,
         workers=run.workers,
-        batches=batches,
+        batches=_BATCHES,
     )
 
 

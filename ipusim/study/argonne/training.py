@@ -53,6 +53,7 @@ _COLUMNS = (
     "p95_px",
 )
 _TEXTS = ("schedule", "method")
+_SINGLE_PRECISION = "32.32"
 _COUNTS = ("seed", "rounding_seed", "train_peaks", "test_peaks", "batch", "steps")
 
 
@@ -222,15 +223,15 @@ def recorded() -> pd.DataFrame:
     return frame.astype({n: kinds.get(n, float) for n in _COLUMNS if n not in _TEXTS})
 
 
-def recorded_frame(reference: str = "32.32") -> pd.DataFrame:
+def recorded_frame() -> pd.DataFrame:
     """Compare the recorded arithmetics with single precision.
 
     Per schedule and arithmetic: schedule, steps, batch, method, runs, medians of p50_px, p75_px and
-    p95_px, and the change of the 75th percentile against the reference on the same peaks, in
+    p95_px, and the change of the 75th percentile against single precision on the same peaks, in
     percent: median_change_percent, least_change_percent, most_change_percent.
     """
     frame, same = recorded(), ["schedule", "seed"]
-    base = frame[frame["method"] == reference].set_index(same)["p75_px"]
+    base = frame[frame["method"] == _SINGLE_PRECISION].set_index(same)["p75_px"]
     on_same_peaks = base.loc[pd.MultiIndex.from_frame(frame[same])].to_numpy()
     change = 100 * (frame["p75_px"] / on_same_peaks - 1)
     groups = frame.assign(change=change).groupby(["schedule", "method"], sort=False)

@@ -34,9 +34,9 @@ def count_verdicts(frame: pd.DataFrame) -> Counts:
     return counts
 
 
-def load_expected(path: Path | None = None) -> Counts:
+def load_expected() -> Counts:
     """Read the recorded counts, as `count_verdicts` gives them."""
-    source = path or expected_path()
+    source = expected_path()
     try:
         counts = json.loads(source.read_text(encoding="utf-8"))
         return {
@@ -56,10 +56,10 @@ def load_expected(path: Path | None = None) -> Counts:
         ) from error
 
 
-def record_expected(frame: pd.DataFrame, path: Path | None = None) -> Path:
+def record_expected(frame: pd.DataFrame) -> Path:
     """Write the present counts down as the ones that must not fall."""
     text = json.dumps(count_verdicts(frame), indent=2, sort_keys=True) + "\n"
-    return write_text(path or expected_path(), text)
+    return write_text(expected_path(), text)
 
 
 def declines(present: Counts, expected: Counts) -> list[str]:

@@ -30,8 +30,8 @@ FROM_OUTPUT = {
 FROM_INPUT = {**{name: f"{name}_grad" for name in _NAMED_INPUT.split()}, "square": "mul"}
 """Functions whose gradient is one of the incoming gradient and the input."""
 
-LINEAR = ("dropout", "neg", "scale")
-"""Functions of one operand whose gradient is the same function of the incoming gradient."""
+LINEAR = {"dropout": "dropout", "seeded_dropout": "dropout", "neg": "neg", "scale": "scale"}
+"""Functions of one operand with the function of the incoming gradient that is sent back."""
 
 STEPS = ("floor", "ceil", "round", "sign")
 """Functions that are flat wherever they have a slope: nothing is sent back."""
@@ -150,9 +150,8 @@ def _elementwise(back: Backward, work: Elementwise) -> None:
         _compared(back, function)
     elif function == "select":
         _selected(back)
-    elif function == "seeded_dropout":
-        back.give(x, _unary(back, "dropout", back.gradient, "gradient"))
     elif function in LINEAR or (function == "mul" and not others):
+        function = LINEAR.get(function, function)
         back.give(x, _unary(back, function, back.gradient, "gradient"))
     elif function in FROM_OUTPUT:
         (kept,), function = back.op.outputs, FROM_OUTPUT[function]

@@ -215,8 +215,8 @@ def test_tamu_table_1(frame):
 
 def test_tamu_tables_2_and_4(frame):
     assert errors_of(frame, "tamu.table2", range(1, 5)).max() <= 25.0
-    # Target 25; 57 before each dropout of its network had a seed made for it, as PopART does.
-    assert errors_of(frame, "tamu.table2", [5]).max() <= 58.0
+    # Target 25; too slow as it was (57), and the seeds of its dropouts make it slower.
+    assert errors_of(frame, "tamu.table2", [5]).max() <= 57.5
     rates = frame.set_index("row_id")["calibrated"]
     on_ipus = [rates[f"tamu.table4.{number:02d}"] for number in range(6, 11)]
     assert on_ipus == sorted(on_ipus)
