@@ -10,7 +10,7 @@ from ipusim.compiler.program import Program
 from ipusim.compiler.program_cache import as_rewritten, lower_kept
 from ipusim.compiler.stacks import Stack
 from ipusim.machine import Chip
-from ipusim.runtime.options.frameworks import load_framework
+from ipusim.runtime.options.frameworks import Framework, load_framework
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.phases.streams import forward_splits
 from ipusim.workload.folding import drop_dropout, fold_batch_norm
@@ -38,8 +38,7 @@ class GraphJob:
     serial_products: tuple[SerialProduct, ...]
     loss: str | None = None
     optimizer: str = ""
-    accumulates: bool = False
-    running_mean: bool = False
+    accumulate: str = ""
     seeds_dropouts: bool = False
     recompute: str | tuple[str, ...] = "none"
     batch_norm_span: int = 1
@@ -98,6 +97,15 @@ class Compiled:
         return replace(self, program=program, update=update)
 
 
+def _accumulation(config: RunConfig, framework: Framework) -> str:
+    """Return what takes gradients into their accumulators, nothing if there is one micro-batch."""
+    if config.gradient_accumulation == 1:
+        return ""
+    if not config.running_mean:
+        return "scaled_add"
+    return "counted_running_mean" if framework.counts_means else "running_mean"
+
+
 def graph_job(model: Model, config: RunConfig) -> GraphJob:
     """Return what the graphs of a run depend on.
 
@@ -112,13 +120,13 @@ def graph_job(model: Model, config: RunConfig) -> GraphJob:
     )
     if not config.training:
         return replace(job, folds_batch_norm=config.stack.fold_batch_norm)
+    framework = load_framework(config.framework)
     job = replace(
         job,
         loss=config.loss or model.loss,
         optimizer=config.optimizer,
-        accumulates=config.gradient_accumulation > 1,
-        running_mean=config.gradient_accumulation > 1 and config.running_mean,
-        seeds_dropouts=load_framework(config.framework).seeds_dropouts,
+        accumulate=_accumulation(config, framework),
+        seeds_dropouts=framework.seeds_dropouts,
         batch_norm_span=config.batch_norm_span,
         shards=config.replicas if config.replicated_tensor_sharding else 1,
     )
@@ -141,8 +149,7 @@ def graphs(job: GraphJob) -> Graphs:
         graph,
         loss=job.loss,
         optimizer=job.optimizer,
-        gradient_accumulation=2 if job.accumulates else 1,
-        running_mean=job.running_mean,
+        accumulate=job.accumulate,
         seeds_dropouts=job.seeds_dropouts,
         recompute=job.recompute,
         batch_norm_span=job.batch_norm_span,

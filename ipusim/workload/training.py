@@ -47,8 +47,7 @@ def training_graphs(
     *,
     loss: str,
     optimizer: str = "sgd_momentum",
-    gradient_accumulation: int = 1,
-    running_mean: bool = False,
+    accumulate: str = "",
     seeds_dropouts: bool = False,
     recompute: str | Sequence[str] = "none",
     batch_norm_span: int = 1,
@@ -58,8 +57,8 @@ def training_graphs(
 
     The loss, one of `LOSSES`, is applied to every output that a parameter influences (so not to
     labels and positions, which have no gradient); each gets an input of targets, unless it is the
-    loss itself ("identity"). From 2 micro-batches per update on gradients are added to
-    accumulators, or with `running_mean` taken into the mean of those before where they are float16.
+    loss itself ("identity"). With several micro-batches per update `accumulate` names the function
+    that takes a gradient into its float16 accumulator; float32 ones are sums.
     Each dropout draws from a seed made for it (`seeds_dropouts`), or all from that of the step.
     `recompute` says what to keep for the backward pass: everything ("none"); what
     separates about as many segments as each has convolutions and products ("auto"); or the tensors
@@ -78,8 +77,8 @@ def training_graphs(
     segments = _segments(forward, recompute)
     tensors, ops, gradients = _differentiate(forward, segments)
     kept = tuple(dict.fromkeys(gradients.values()))
-    if gradient_accumulation > 1:
-        (ops, tensors), kept = _accumulate(ops, tensors, gradients, running_mean), ()
+    if accumulate:
+        (ops, tensors), kept = _accumulate(ops, tensors, gradients, accumulate), ()
     micro_batch = replace(forward, tensors=tensors, ops=tuple(ops), kept=kept).validate()
     shapes = {name: tensors[gradient] for name, gradient in gradients.items()}
     return Graphs(
@@ -384,7 +383,7 @@ def _recomputed(
 
 
 def _accumulate(
-    ops: list[Op], tensors: dict[str, Tensor], gradients: dict[str, str], running_mean: bool
+    ops: list[Op], tensors: dict[str, Tensor], gradients: dict[str, str], accumulate: str
 ) -> tuple[list[Op], dict[str, Tensor]]:
     """Add each gradient to its accumulator as soon as it is complete, or average it in."""
     tensors, result = dict(tensors), []
@@ -397,8 +396,7 @@ def _accumulate(
             for parameter in owners.get(gradient, ()):
                 name, output = f"{parameter}{ACCUMULATOR_SUFFIX}", f"{parameter}.accumulated"
                 tensors[name] = replace(tensors[parameter], name=name, role="state", alias_of=None)
-                mean = running_mean and tensors[name].dtype == "float16"
-                function = "running_mean" if mean else "scaled_add"
+                function = accumulate if tensors[name].dtype == "float16" else "scaled_add"
                 add = _add_into(tensors, name, gradient, output, op.source or op.name, function)
                 result.append(replace(add, phase="backward"))
     return result, tensors

@@ -83,6 +83,8 @@ def test_who_keeps_a_running_mean():
     summed = [run(gradient_accumulation=n, running_mean=False) for n in (1, 4)]
     assert once.parts_s == summed[0].parts_s
     assert often.cycles_per_step > summed[1].cycles_per_step
+    together = run(gradient_accumulation=4, running_mean=True, framework="tensorflow")
+    assert often.cycles_per_step > together.cycles_per_step > summed[1].cycles_per_step
 
 
 def test_the_fixed_cost_is_paid_once_per_update(report):

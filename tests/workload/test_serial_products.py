@@ -39,9 +39,9 @@ RUN = {"system": "IPU-M2000", "replicas": 1, "micro_batch": 2, "tier": "specific
 TRAINING = {**RUN, "mode": "training", "gradient_accumulation": 8}
 
 
-def micro_batch(model=_head, accumulation=8, **options):
+def micro_batch(model=_head, accumulate="scaled_add", **options):
     graph = model(2, **options).with_precision("16.16")
-    graphs = training_graphs(graph, loss="cross_entropy", gradient_accumulation=accumulation)
+    graphs = training_graphs(graph, loss="cross_entropy", accumulate=accumulate)
     return graphs.micro_batch
 
 
@@ -55,9 +55,9 @@ def names(graph, kind, source="head"):
 
 @pytest.mark.parametrize("dimension", ["input_channels", "reducing_dim", "output_channels"])
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("accumulation", [1, 8])
-def test_every_pass_is_cut_and_computes_as_much(dimension, tied, accumulation):
-    whole = micro_batch(accumulation=accumulation, tied=tied)
+@pytest.mark.parametrize("accumulate", ["", "scaled_add"])
+def test_every_pass_is_cut_and_computes_as_much(dimension, tied, accumulate):
+    whole = micro_batch(accumulate=accumulate, tied=tied)
     parts = cut(whole, f"head={PARTS}:{dimension}")
     assert parts.macs == whole.macs
     assert parts.parameters == whole.parameters
@@ -97,7 +97,7 @@ def test_parts_are_accumulated_at_once_where_nothing_else_contributes():
     adds = [op for op in parts.ops if "table.accumulator" in op.inputs]
     assert [op.params.elements for op in adds] == PARTS * [WORDS // PARTS * WIDTH]
     assert [op.outputs[0] for op in adds][-1] == "table.accumulated"
-    for graph in (micro_batch(tied=True), micro_batch(accumulation=1)):
+    for graph in (micro_batch(tied=True), micro_batch(accumulate="")):
         together = [op for op in cut(graph).ops if op.function == "concat"]
         assert {op.params.moves_data for op in together} == {False}
         assert len(together) == 2  # the results and the gradient

@@ -72,7 +72,7 @@ def test_backward_macs_are_twice_the_forward_ones_except_where_the_input_is_data
 def test_every_parameter_gets_a_gradient_of_its_size_and_is_updated(name: str) -> None:
     model = zoo.load(name)
     graph = model.graph(1)
-    graphs = trained(graph, loss=model.loss, gradient_accumulation=4)
+    graphs = trained(graph, loss=model.loss, accumulate="scaled_add")
     micro = graphs.micro_batch
     parameters = [t for t in graph.with_role("parameter") if t.dtype.startswith("float")]
     for tensor in parameters:
@@ -160,22 +160,21 @@ def test_without_accumulation_gradients_are_kept_for_the_update() -> None:
     graphs = trained(small_network())
     assert set(graphs.micro_batch.kept) <= set(graphs.micro_batch.tensors)
     assert len(graphs.micro_batch.kept) == len(graphs.gradient_bytes)
-    assert not trained(small_network(), gradient_accumulation=2).micro_batch.kept
+    assert not trained(small_network(), accumulate="scaled_add").micro_batch.kept
 
 
 @pytest.mark.parametrize(
     ("precision", "function"), [("16.16", "running_mean"), ("16.32", "scaled_add")]
 )
 def test_narrow_accumulators_may_keep_the_mean(precision: str, function: str) -> None:
-    options = {"gradient_accumulation": 2, "running_mean": True}
-    micro = trained(small_network(precision), **options).micro_batch
+    micro = trained(small_network(precision), accumulate="running_mean").micro_batch
     into = [op for op in micro.ops if op.name.endswith(".accumulated")]
     assert {op.params.function for op in into} == {function}
     assert len(into) == len(trained(small_network(precision)).gradient_bytes)
 
 
 def test_wide_weights_are_converted_in_every_pass() -> None:
-    micro = trained(small_network("16.32"), gradient_accumulation=2).micro_batch
+    micro = trained(small_network("16.32"), accumulate="scaled_add").micro_batch
     casts = [op for op in micro.ops if op.kind == "cast"]
     assert {op.name for op in casts if op.phase == "forward"} == {
         f"{layer}.weight_cast" for layer in ("conv1", "conv2", "fc")

@@ -10,6 +10,7 @@ from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
 from ipusim.compiler.operators.elementwise_functions import (
     EXPRESSIONS,
     RANDOM,
+    RUNNING_MEANS,
     gradient_functions,
     vertices_of,
 )
@@ -35,8 +36,8 @@ def elementwise(m: Lowering, op: Elementwise, *inputs: Placed) -> TensorLayout:
         m.by_channel("add", x, inputs[1].elements, "bias add", in_place=True)
     elif (op.function == "scaled_add" and not op.broadcast) or accumulates:
         _scaled_add(m, op, inputs, constrained=accumulates)
-    elif op.function == "running_mean":
-        _running_mean(m, x)
+    elif op.function in RUNNING_MEANS:
+        _running_mean(m, x, counted=op.function == "counted_running_mean")
     elif op.function in RANDOM:
         with m.holding(_result_bytes(m, op, x)):
             dropout(m, x, seeded=op.function == "seeded_dropout")
@@ -153,14 +154,16 @@ def _scaled_add(
     )
 
 
-def _running_mean(m: Emitter, x: Placed) -> None:
+def _running_mean(m: Emitter, x: Placed, *, counted: bool) -> None:
     """Take float16 gradients into the mean of those before, by a counter of micro-batches.
 
-    The numbers 1 / (n + 1) and n / (n + 1) are made anew for each tensor, and sent to its tiles
-    (graphcore/popart willow/src/popx/op/accumulatex.cpp, AccumulationType::Mean).
+    The numbers 1 / (n + 1) and n / (n + 1) are sent to the tiles of the tensor, in PopART after
+    they were made for it alone (`counted`; graphcore/popart willow/src/popx/op/accumulatex.cpp,
+    AccumulationType::Mean). TensorFlow makes them once a stage, which is left out.
     """
-    for name in ("micro-batches with this one", "share of this one", "share of those before"):
-        m.count(name)
+    if counted:
+        for name in ("micro-batches with this one", "share of this one", "share of those before"):
+            m.count(name)
     cycles, shares = running_mean_cycles(m.share(x), m.chip), 2 * element_bytes("float32")
     m.emit("running mean", "popops::aXPlusbYSupervisor", cycles, exchange=shares)
 

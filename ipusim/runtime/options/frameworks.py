@@ -18,9 +18,10 @@ class Framework:
     so may the chips of a replica that move optimiser state (`state_in_turn`); both halves of a
     pipeline's last stage are one slot or two (`last_stage_merged`); `phases` says whether there is
     phased execution, `loader` how data loaders prepare items (`host.loader.LOADERS`),
-    `running_mean` whether float16 accumulators keep the mean of the gradients so far,
-    `seeds_dropouts` whether each dropout has a seed made for it, and
-    `device_iterations` how many batches of inference the chips run after a call from the host.
+    `running_mean` whether float16 accumulators by default keep the mean of the gradients so far,
+    `counts_means` whether each that does counts its micro-batches itself, `seeds_dropouts` whether
+    each dropout has a seed made for it, and `device_iterations` how many batches of inference the
+    chips run after a call from the host.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Framework:
     state_in_turn: bool
     loader: str
     running_mean: bool
+    counts_means: bool
     seeds_dropouts: bool
     device_iterations: int
 

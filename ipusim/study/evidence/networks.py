@@ -130,7 +130,7 @@ def _tiny_bert() -> tuple[Graph, Graph]:
         _bert(config),
         loss="cross_entropy",
         optimizer="adam",
-        gradient_accumulation=16,
+        accumulate="scaled_add",
         recompute=("encoder.layer.0.mlp.norm", "encoder.layer.1.mlp.norm"),
     )
     return graphs.micro_batch, graphs.update
@@ -199,11 +199,11 @@ def small_graphs(network: str, passes: str, batch: int) -> tuple[Graph, Graph | 
     graph = _stored(partial(SMALL[network], batch), "16.16")
     if passes == "inference":
         return graph, None
-    accumulated = re.search(r"gradient accumulation (\d+)", passes)
+    accumulates = "gradient accumulation" in passes
     graphs = training_graphs(
         graph,
         loss="cross_entropy",
         optimizer="sgd_momentum" if "momentum" in passes else "sgd",
-        gradient_accumulation=int(accumulated[1]) if accumulated else 1,
+        accumulate="scaled_add" if accumulates else "",
     )
     return graphs.micro_batch, graphs.update

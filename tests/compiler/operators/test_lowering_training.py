@@ -147,12 +147,14 @@ def test_accumulators_lie_with_their_gradients():
 
 def test_running_mean_takes_three_numbers_and_sends_two():
     # graphcore/popart willow/src/popx/op/accumulatex.cpp: n + 1, its inverse, and the rest to 1.
-    *counts, mean = update("running_mean", "float16", "float16", "state", "activation")
+    operands = ("float16", "float16", "state", "activation")
+    *counts, mean = update("counted_running_mean", *operands)
     assert [step.exchange_bytes for step in (*counts, mean)] == [0, 0, 0, 8]
     assert mean.vertex == "popops::aXPlusbYSupervisor"
     # 128 elements a tile are 11 pairs for the fullest worker.
     assert mean.compute_cycles == 157 + 6 * (24 + 15 + 8 * 5)
     assert len({step.compute_cycles for step in counts}) == 1
+    assert update("running_mean", *operands) == (mean,)
 
 
 def update(function, target, addend, target_role, addend_role, *, elements=1472 * 128):

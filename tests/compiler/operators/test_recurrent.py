@@ -181,7 +181,7 @@ def network(kind, layers=2):
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_training_a_stack_of_layers(kind):
-    graphs = training_graphs(network(kind), loss="cross_entropy", gradient_accumulation=2)
+    graphs = training_graphs(network(kind), loss="cross_entropy", accumulate="scaled_add")
     back = [op for op in graphs.micro_batch.ops if op.kind == "recurrent" and op.params.backward]
     assert [op.params.input_gradient for op in back] == [True, False]  # the data have none
     weights = {name for name in graphs.gradient_bytes if "weight" in name}

@@ -125,7 +125,7 @@ def test_vqgan_halves_the_side_four_times_and_is_not_trained():
     # 2 x 2 convolutions of 128 channels on 256 x 256, and as many on 128 x 128.
     largest = [op.macs for op in convolutions if op.params.out_channels == 128]
     assert largest == [9 * 128 * 128 * 256**2] * 4 + [9 * 128 * 128 * 128**2] * 4
-    micro = training_graphs(graph, loss="cross_entropy", gradient_accumulation=2).micro_batch
+    micro = training_graphs(graph, loss="cross_entropy", accumulate="scaled_add").micro_batch
     assert not any(op.source.startswith("vae.") for op in micro.ops if op.phase == "backward")
 
 
@@ -172,7 +172,7 @@ def test_dino_lists_all_passes_layer_by_layer():
     assert logs == [Softmax(outer=2, length=65536, log=True)] * 18
     loss, center = graph.outputs
     assert graph.tensors[center].shape == (65536,)
-    micro = training_graphs(graph, loss="identity", gradient_accumulation=2).micro_batch
+    micro = training_graphs(graph, loss="identity", accumulate="scaled_add").micro_batch
     assert micro.outputs == (f"{loss}.loss", center)
     assert not any(name.endswith(".target") for name in micro.inputs)
     assert not any(op.source.startswith("teacher.") for op in micro.ops if op.phase == "backward")
@@ -183,7 +183,7 @@ def test_crops_of_either_size_add_up_in_the_gradient_of_shared_weights():
     weight = "student.blocks.3.mlp.intermediate.weight"
     assert len(graph.consumers()[weight]) == 2
     assert "student_local.blocks.3.mlp.intermediate.weight" not in graph.tensors
-    micro = training_graphs(graph, loss="identity", gradient_accumulation=2).micro_batch
+    micro = training_graphs(graph, loss="identity", accumulate="scaled_add").micro_batch
     assert "student.blocks.3.mlp.intermediate.weight.gradient_sum1" in _names(micro)
 
 
@@ -210,7 +210,7 @@ def test_clip_compares_with_kept_vectors_and_reads_the_end_of_the_text():
     assert "text.blocks.0.attention.mask" in _names(graph)
     assert "visual.blocks.0.attention.mask" not in _names(graph)
     # The chosen tokens hand their gradients back to the rows of all tokens.
-    micro = training_graphs(graph, loss="cross_entropy", gradient_accumulation=2).micro_batch
+    micro = training_graphs(graph, loss="cross_entropy", accumulate="scaled_add").micro_batch
     back = next(op for op in micro.ops if op.source == "text.end" and op.phase == "backward")
     assert back.params == Gather(rows=4 * 77, width=512, indices=4, function="add")
     assert micro.tensors[back.outputs[0]].shape == graph.tensors["ln_final.out"].shape
