@@ -83,18 +83,21 @@ def _collectives(
 
     Either gradients are added up on all of them; or each gets its part of the sums, updates its
     part of the weights, and all parts are gathered, with the sums of squares that some rules need
-    of a whole weight added up in between (PopART, replicated tensor sharding). Phases that load
-    their part of the weights gather it each time instead.
+    of a whole weight added up in between (PopART, replicated tensor sharding). Where the update of
+    a part is a function of its own, none of its collectives is joined with those of another. Phases
+    that load their part of the weights gather it each time instead.
 
     [A] Each chip exchanges its own tensors, over links to its own twins in other replicas.
     """
+    merged = config.merge_gradients_bytes or None
+    if config.replicated_tensor_sharding and load_framework(config.framework).parts_apart:
+        merged = None
     sizes = compiled.gradient_bytes
     held = [[name for name in chip if name in sizes] for chip in replica.parameters]
 
     def of_chips(
         collective: Callable[..., collectives.Collective], tensors: list[list[int]]
     ) -> tuple[collectives.Collective, ...]:
-        merged = config.merge_gradients_bytes or None
         return tuple(
             collective(config.system, config.replicas, config.ipus_per_replica, of_chip, merged)
             for of_chip in tensors

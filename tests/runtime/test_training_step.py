@@ -87,6 +87,17 @@ def test_who_keeps_a_running_mean():
     assert often.cycles_per_step > together.cycles_per_step > summed[1].cycles_per_step
 
 
+def test_who_joins_the_collectives_of_sharded_weights():
+    options = {"replicas": 16, "optimizer": "lamb", "replicated_tensor_sharding": True}
+    for name, joined in (("popart", True), ("tensorflow", False)):
+        few, many = (
+            run(framework=name, merge_gradients_bytes=size, **options).parts_s
+            for size in (1 << 30, 0)
+        )
+        for part in ("gradient reduce-scatter", "norm all-reduce", "weight all-gather"):
+            assert (few[part] < many[part] / 2) == joined, (name, part)
+
+
 def test_the_fixed_cost_is_paid_once_per_update(report):
     costs = FittedCosts(step_s=1e-3)
     for accumulation in (8, 16):

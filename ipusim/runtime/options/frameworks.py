@@ -19,9 +19,10 @@ class Framework:
     pipeline's last stage are one slot or two (`last_stage_merged`); `phases` says whether there is
     phased execution, `loader` how data loaders prepare items (`host.loader.LOADERS`),
     `running_mean` whether float16 accumulators by default keep the mean of the gradients so far,
-    `counts_means` whether each that does counts its micro-batches itself, `seeds_dropouts` whether
-    each dropout has a seed made for it, and `device_iterations` how many batches of inference the
-    chips run after a call from the host.
+    `counts_means` whether each that does counts its micro-batches itself, `parts_apart` whether
+    each part of the weights that a replica updates is a function of its own, `seeds_dropouts`
+    whether each dropout has a seed made for it, and `device_iterations` how many batches of
+    inference the chips run after a call from the host.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Framework:
     loader: str
     running_mean: bool
     counts_means: bool
+    parts_apart: bool
     seeds_dropouts: bool
     device_iterations: int
 
