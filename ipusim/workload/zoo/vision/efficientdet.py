@@ -7,8 +7,8 @@ the heads share convolutions among the levels but not batch norms. Padding is sy
 are the same.
 
 What runs is what Graphcore's benchmark runs (benchmarks.yml there). Weights are variables of Keras,
-so no batch norm is folded. XLA doubles a field by two depthwise convolutions with fixed kernels,
-one along each axis (graphcore/tensorflow tensorflow/compiler/tf2xla/kernels/image_resize_ops.cc).
+so no batch norm is folded. XLA doubles a field by a depthwise convolution with a fixed kernel
+(graphcore/tensorflow tensorflow/compiler/tf2xla/kernels/image_resize_ops.cc).
 Scores of all classes of a box are computed on the chip and reduced there, and all boxes go to
 non-maximum suppression. Its threshold is 0.4 (ipu_inference.py, create_config), while the weights
 are random and the bias of the scores starts at a probability of 0.01: the loop ends after one
@@ -78,16 +78,15 @@ def _resample(g: GraphBuilder, prefix: str, x: str, channels: int, finer: int) -
 
 
 def _double(g: GraphBuilder, name: str, x: str) -> str:
-    """Double the field, rows first, then columns: zeros between the elements, a kernel (0, 1, 1).
+    """Double the field: zeros between the elements, a kernel with (0, 1, 1) along each axis.
 
-    XLA repeats the last row and cuts its last zero; padding by one zero more costs the same.
+    XLA repeats the last row and cuts its last zero; padding by one zero more costs the same. It
+    doubles one axis at a time only where they grow by 16 together (kMax2DKernelSize).
     """
     channels = g.shape(x)[1]
-    for axis, (kernel, stride) in enumerate((((3, 1), (2, 1)), ((1, 3), (1, 2)))):
-        x = g.conv_transpose(
-            f"{name}.{axis}", x, channels, kernel, stride=stride, groups=channels, role="constant"
-        )
-    return x
+    return g.conv_transpose(
+        name, x, channels, (3, 3), stride=(2, 2), groups=channels, role="constant"
+    )
 
 
 def _cell(g: GraphBuilder, prefix: str, features: list[str], channels: int) -> list[str]:
