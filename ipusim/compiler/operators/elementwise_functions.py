@@ -101,7 +101,7 @@ def gradient_functions(version: str) -> list[str]:
 
 def known_functions(version: str) -> list[str]:
     """Return every function name that can be lowered."""
-    names = {*COMPOSED, *EXPRESSIONS, *COMPARISONS, *RANDOM, *RUNNING_MEANS, "bias_add"}
+    names = {*COMPOSED, *EXPRESSIONS, *COMPARISONS, *RANDOM, "bias_add"}
     names.update(unary_functions(version), binary_functions(version))
     names.update(gradient_functions(version), _EARLY, tables.SYNONYMS)
     return sorted(names)

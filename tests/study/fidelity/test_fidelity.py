@@ -255,7 +255,8 @@ def test_scaling_apart_from_level(slowdowns):
     # a percent, and ResNet-50's two by eleven and fifteen: what they lose besides is not known.
     for column in ("error_percent", "left_out_error_percent"):
         errors = results.set_index("ipus")[column].abs()
-        assert errors[errors.index < 256].max() <= 3.0  # target 4
+        # 3.0 when TensorFlow's BERT was fitted on with collectives joined, and wanted 0.4 ms of each.
+        assert errors[errors.index < 256].max() <= 4.0  # target 4
         assert errors[256] <= 12.5
 
 
