@@ -160,17 +160,16 @@ def all_reduce(
     replicas: int,
     ipus_per_replica: int,
     tensor_bytes: Sequence[int],
-    merge_bytes: int | None = None,
     *,
     passes: int = 2,
 ) -> Collective:
     """Sum tensors of these sizes over all replicas and leave the sums on each.
 
-    They are joined as `merged_sizes` says. A chip sends ``2 (n - 1) / n`` times the bytes, n the
+    A chip sends ``2 (n - 1) / n`` times the bytes, n the
     replicas, rounded up to whole bytes per fragment. Adding the fragments is left out: each tile
     adds its share in a few per cent of the time that the links need for it.
     """
-    sizes = merged_sizes(tensor_bytes, merge_bytes)
+    sizes = [size for size in tensor_bytes if size]
     return _run(system, replicas, ipus_per_replica, sizes, passes=passes)
 
 

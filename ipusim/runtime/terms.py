@@ -108,7 +108,7 @@ class OneChip:
 class Line:
     """How a step depends on the fitted costs: what is slower, the chips or what runs beside them.
 
-    Exact but where a price makes another chip, or the tensors of another chip, the slowest.
+    Exact but where a price makes another chip the slowest.
     `base_s` are the seconds of all that the chips do in turn, who also wait for exchange
     supersteps, reductions, and collectives times machines; `floor_s` those of the host beside them.
     The call that starts a step comes on top of the slower, and so does its part of a run; a loader,
@@ -176,7 +176,7 @@ class Terms:
     loader_s: float
     between_s: float
     depth: float = 1
-    collectives: tuple[tuple[str, tuple[Collective, ...]], ...] = ()
+    collectives: Mapping[str, Collective] = field(default_factory=dict)
     streamed_s: Mapping[str, float] = field(default_factory=dict)
     all_to_all: tuple[int, Collective] | None = None
     iterations: int = 1
@@ -210,10 +210,7 @@ class Terms:
 
     def _after_passes(self, update_s: float, costs: FittedCosts) -> dict[str, float]:
         """Return what comes once in a training step, after all micro-batches."""
-        parts = {
-            name: max(one.at(costs.collective_s) for one in of_chips)
-            for name, of_chips in self.collectives
-        }
+        parts = {name: one.at(costs.collective_s) for name, one in self.collectives.items()}
         parts |= {UPDATE: update_s, "optimiser state": self.streamed_s["optimiser state"]}
         if self.all_to_all:
             times, exchange = self.all_to_all
@@ -228,9 +225,7 @@ class Terms:
         after = 0.0 if self.training else self.between_s
         exchanges, times = self.schedule.waits()
         reductions = sum(one.latencies for one in self.beside.reductions) if self.beside else 0.0
-        collectives = sum(
-            max(one.latencies for one in of_chips) for _, of_chips in self.collectives
-        )
+        collectives = sum(one.latencies for one in self.collectives.values())
         if self.all_to_all:
             collectives += self.all_to_all[0] * self.all_to_all[1].latencies
         return Line(

@@ -78,8 +78,8 @@ def _items_per_s(graph: Graph, config: RunConfig, repeated_inputs: tuple[str, ..
 
 def _collectives(
     compiled: Compiled, replica: Replica, config: RunConfig
-) -> tuple[tuple[str, tuple[collectives.Collective, ...]], ...]:
-    """Return what replicas exchange for an update, by chip; chips do so side by side.
+) -> dict[str, collectives.Collective]:
+    """Return what replicas exchange for an update, the chips of a replica one after the other.
 
     Either gradients are added up on all of them; or each gets its part of the sums, updates its
     part of the weights, and all parts are gathered, with the sums of squares that some rules need
@@ -87,7 +87,9 @@ def _collectives(
     a part is a function of its own, none of its collectives is joined with those of another. Phases
     that load their part of the weights gather it each time instead.
 
-    [A] Each chip exchanges its own tensors, over links to its own twins in other replicas.
+    Each chip exchanges its own tensors with its like in other replicas. All chips meet at such an
+    exchange, and nothing lists those of several side by side: PopART does so with loads and stores
+    of optimiser state alone (willow/src/transforms/accumulateouterfragmentparallelizer.cpp).
     """
     merged = config.merge_gradients_bytes or None
     if config.replicated_tensor_sharding and load_framework(config.framework).parts_apart:
@@ -95,25 +97,23 @@ def _collectives(
     sizes = compiled.gradient_bytes
     held = [[name for name in chip if name in sizes] for chip in replica.parameters]
 
-    def of_chips(
+    def in_turn(
         collective: Callable[..., collectives.Collective], tensors: list[list[int]]
-    ) -> tuple[collectives.Collective, ...]:
-        return tuple(
-            collective(config.system, config.replicas, config.ipus_per_replica, of_chip, merged)
-            for of_chip in tensors
-        )
+    ) -> collectives.Collective:
+        joined = [size for chip in tensors for size in collectives.merged_sizes(chip, merged)]
+        return collective(config.system, config.replicas, config.ipus_per_replica, joined)
 
     gradients = [[sizes[name] for name in chip] for chip in held]
     if not config.replicated_tensor_sharding:
-        return (("gradient all-reduce", of_chips(collectives.all_reduce, gradients)),)
+        return {"gradient all-reduce": in_turn(collectives.all_reduce, gradients)}
     norms = norms_per_parameter(config.optimizer)
     squares = [norms * len(chip) * [NORM_BYTES] for chip in held]
     gathered = gradients if replica.gathers is None else [list(replica.gathers)]
-    return (
-        ("gradient reduce-scatter", of_chips(collectives.reduce_scatter, gradients)),
-        ("norm all-reduce", of_chips(collectives.all_reduce, squares)),
-        ("weight all-gather", of_chips(collectives.all_gather, gathered)),
-    )
+    return {
+        "gradient reduce-scatter": in_turn(collectives.reduce_scatter, gradients),
+        "norm all-reduce": in_turn(collectives.all_reduce, squares),
+        "weight all-gather": in_turn(collectives.all_gather, gathered),
+    }
 
 
 def _norm_reductions(graph: Graph, config: RunConfig) -> tuple[collectives.Collective, ...]:

@@ -116,7 +116,7 @@ def test_more_bytes_never_take_less_time(scale, size, more):
 
 @given(scales, tensors, st.integers(1, 10**9))
 def test_merging_saves_latency_and_keeps_bytes(scale, sizes, merge):
-    apart, joined = all_reduce(*scale, sizes), all_reduce(*scale, sizes, merge)
+    apart, joined = all_reduce(*scale, sizes), all_reduce(*scale, merged_sizes(sizes, merge))
     assert joined.collectives <= apart.collectives
     assert joined.latency_s <= apart.latency_s + 1e-12 or joined.seconds <= apart.seconds + 1e-12
     assert abs(joined.bytes - apart.bytes) <= 4 * scale[1] * len(sizes)
@@ -137,7 +137,7 @@ def test_calibrated_latency_counts_collectives_and_hops_between_machines():
     assert plain.at(1e-4) - plain.seconds == pytest.approx(10 * hops * 1e-4)
     assert plain.latencies == 10 * hops
     assert reduce_scatter(POD64, 64, 1, [1000] * 10).latencies == 10 * hops / 2
-    assert all_reduce(POD64, 64, 1, [1000] * 10, 50_000_000).latencies == hops
+    assert all_reduce(POD64, 64, 1, merged_sizes([1000] * 10, 50_000_000)).latencies == hops
     # three more racks: a hop to each
     assert all_reduce(POD256, 256, 1, [1000]).latencies == hops + 2 * 3
     assert all_reduce(M2000, 4, 1, [1000]).latencies == 0
