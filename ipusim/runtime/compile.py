@@ -43,6 +43,7 @@ class GraphJob:
     recompute: str | tuple[str, ...] = "none"
     batch_norm_span: int = 1
     shards: int = 1
+    least_sharded_elements: int = 1
     folds_batch_norm: bool = False
 
 
@@ -128,8 +129,10 @@ def graph_job(model: Model, config: RunConfig) -> GraphJob:
         accumulate=_accumulation(config, framework),
         seeds_dropouts=framework.seeds_dropouts,
         batch_norm_span=config.batch_norm_span,
-        shards=config.replicas if config.replicated_tensor_sharding else 1,
     )
+    if config.replicated_tensor_sharding:
+        least = config.least_sharded_elements
+        job = replace(job, shards=config.replicas, least_sharded_elements=least)
     recompute = config.recompute
     if config.phased and recompute == "auto":
         recompute = forward_splits(graphs(job).micro_batch, config)
@@ -154,6 +157,7 @@ def graphs(job: GraphJob) -> Graphs:
         recompute=job.recompute,
         batch_norm_span=job.batch_norm_span,
         shards=job.shards,
+        least_sharded_elements=job.least_sharded_elements,
     )
     return replace(trained, micro_batch=serialise(trained.micro_batch, job.serial_products))
 

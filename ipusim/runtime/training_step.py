@@ -81,36 +81,41 @@ def _collectives(
 ) -> dict[str, collectives.Collective]:
     """Return what replicas exchange for an update, the chips of a replica one after the other.
 
-    Either gradients are added up on all of them; or each gets its part of the sums, updates its
-    part of the weights, and all parts are gathered, with the sums of squares that some rules need
-    of a whole weight added up in between (PopART, replicated tensor sharding). Where the update of
-    a part is a function of its own, none of its collectives is joined with those of another. Phases
-    that load their part of the weights gather it each time instead.
+    Either gradients are added up on all of them; or, if a weight is sharded, each gets its part of
+    the sum, updates its part of the weight, and all parts are gathered, with the sums of squares
+    that some rules need of a whole weight added up in between. Where the update of a part is a
+    function of its own, none of its collectives is joined with those of another. Phases that load
+    their part of the weights gather it each time instead.
 
     Each chip exchanges its own tensors with its like in other replicas. All chips meet at such an
     exchange, and nothing lists those of several side by side: PopART does so with loads and stores
     of optimiser state alone (willow/src/transforms/accumulateouterfragmentparallelizer.cpp).
     """
+    weights, sizes = compiled.graph.tensors, compiled.gradient_bytes
     merged = config.merge_gradients_bytes or None
-    if config.replicated_tensor_sharding and load_framework(config.framework).parts_apart:
-        merged = None
-    sizes = compiled.gradient_bytes
-    held = [[name for name in chip if name in sizes] for chip in replica.parameters]
+    parts_merged = None if load_framework(config.framework).parts_apart else merged
+
+    def gradients(sharded: bool) -> list[list[int]]:
+        return [
+            [sizes[n] for n in chip if n in sizes and config.is_sharded(weights[n]) == sharded]
+            for chip in replica.parameters
+        ]
 
     def in_turn(
-        collective: Callable[..., collectives.Collective], tensors: list[list[int]]
+        collective: Callable[..., collectives.Collective],
+        tensors: list[list[int]],
+        merged: int | None = parts_merged,
     ) -> collectives.Collective:
         joined = [size for chip in tensors for size in collectives.merged_sizes(chip, merged)]
         return collective(config.system, config.replicas, config.ipus_per_replica, joined)
 
-    gradients = [[sizes[name] for name in chip] for chip in held]
-    if not config.replicated_tensor_sharding:
-        return {"gradient all-reduce": in_turn(collectives.all_reduce, gradients)}
+    whole, parts = gradients(sharded=False), gradients(sharded=True)
     norms = norms_per_parameter(config.optimizer)
-    squares = [norms * len(chip) * [NORM_BYTES] for chip in held]
-    gathered = gradients if replica.gathers is None else [list(replica.gathers)]
+    squares = [norms * len(chip) * [NORM_BYTES] for chip in parts]
+    gathered = parts if replica.gathers is None else [list(replica.gathers)]
     return {
-        "gradient reduce-scatter": in_turn(collectives.reduce_scatter, gradients),
+        "gradient all-reduce": in_turn(collectives.all_reduce, whole, merged),
+        "gradient reduce-scatter": in_turn(collectives.reduce_scatter, parts),
         "norm all-reduce": in_turn(collectives.all_reduce, squares),
         "weight all-gather": in_turn(collectives.all_gather, gathered),
     }

@@ -61,20 +61,26 @@ OPTIMIZERS: dict[str, Optimizer] = {
 
 
 def update_graph(
-    forward: Graph, gradients: Mapping[str, Tensor], optimizer: str, *, shards: int = 1
+    forward: Graph,
+    gradients: Mapping[str, Tensor],
+    optimizer: str,
+    shards: int = 1,
+    least_sharded_elements: int = 1,
 ) -> Graph:
     """Return the graph that updates every parameter that has a gradient, or one shard of it.
 
     `gradients` has the tensor of each gradient, which an accumulator of the parameter's type may
-    hold. Shards are those of replicas that each update their part of every parameter; the last part
-    may be padded. The graph has no inputs and outputs; optimiser states have the role "state" and
-    are named ``<parameter>.<state>``.
+    hold. Shards are those of replicas that each update their part of every parameter that has
+    elements enough; the last part may be padded. The graph has no inputs and outputs; optimiser
+    states have the role "state" and are named ``<parameter>.<state>``.
     """
     rule = OPTIMIZERS[resolve_name("optimizer", optimizer, OPTIMIZERS)]
     tensors: dict[str, Tensor] = {}
     ops: list[Op] = []
     for name in gradients:
-        _update_parameter(forward.tensors[name], rule, shards, tensors, ops)
+        whole = forward.tensors[name]
+        cut = shards if whole.elements >= least_sharded_elements else 1
+        _update_parameter(whole, rule, cut, tensors, ops)
     return Graph(
         name=f"{forward.name}, {rule.name}", tensors=tensors, ops=tuple(ops), inputs=(), outputs=()
     ).validate()

@@ -52,6 +52,7 @@ def training_graphs(
     recompute: str | Sequence[str] = "none",
     batch_norm_span: int = 1,
     shards: int = 1,
+    least_sharded_elements: int = 1,
 ) -> Graphs:
     """Derive what a training step runs from a forward graph of one micro-batch.
 
@@ -63,8 +64,8 @@ def training_graphs(
     `recompute` says what to keep for the backward pass: everything ("none"); what
     separates about as many segments as each has convolutions and products ("auto"); or the tensors
     that cross the places after the named forward operators. Replicas share the statistics of a
-    batch norm (`batch_norm_span`) or a weight update, each with a part of every parameter
-    (`shards`).
+    batch norm (`batch_norm_span`) or a weight update, each with a part (`shards`) of every
+    parameter of `least_sharded_elements` or more.
     """
     if not graph.parameters:
         raise WorkloadError(
@@ -83,7 +84,7 @@ def training_graphs(
     shapes = {name: tensors[gradient] for name, gradient in gradients.items()}
     return Graphs(
         micro_batch=micro_batch,
-        update=update_graph(graph, shapes, optimizer, shards=shards),
+        update=update_graph(graph, shapes, optimizer, shards, least_sharded_elements),
         gradient_bytes={
             name: tensor.bytes for name, tensor in shapes.items() if name not in graph.streamed
         },

@@ -8,6 +8,7 @@ import ipusim
 from ipusim.errors import IpuSimError
 from ipusim.machine.system import load_system
 from ipusim.runtime.calibration import FittedCosts
+from ipusim.runtime.compile import graph_job, graphs
 from ipusim.runtime.options.config import make_config
 from ipusim.workload import zoo
 from ipusim.workload.layers import GraphBuilder
@@ -87,6 +88,36 @@ def test_who_keeps_a_running_mean():
     assert often.cycles_per_step > together.cycles_per_step > summed[1].cycles_per_step
 
 
+def test_small_weights_are_updated_whole():
+    # ResNet-18: 62 parameters, 40 of them vectors of at most 512 elements and a bias of 1,000.
+    options = {"replicas": 16, "optimizer": "lamb", "replicated_tensor_sharding": True}
+    sharded = run(framework="pytorch", **options)
+    all_of_them = run(framework="pytorch", least_sharded_elements=1, **options)
+    none = run(framework="pytorch", least_sharded_elements=10**9, **options)
+    parts = ("gradient reduce-scatter", "norm all-reduce", "weight all-gather")
+    assert not any(part in none.parts_s for part in parts)
+    assert "gradient all-reduce" not in all_of_them.parts_s
+    assert sharded.parts_s["gradient all-reduce"] < none.parts_s["gradient all-reduce"]
+    for part in parts:
+        assert 0 < sharded.parts_s[part] < all_of_them.parts_s[part]
+    updates = [
+        graphs(graph_job(zoo.load(one.model), one.config)).update.tensors
+        for one in (sharded, all_of_them)
+    ]
+    assert [update["bn1.weight"].elements for update in updates] == [64, 64 // 16]
+    for update in updates:
+        assert update["layer4.0.conv1.weight"].elements == 512 * 256 * 9 // 16
+
+
+def test_chips_of_a_replica_exchange_in_turn():
+    options = {"gradient_accumulation": 8, "ipus_per_replica": 2, "replicas": 4}
+    whole = run(framework="pytorch", replicas=4, gradient_accumulation=8).result.terms
+    halves = run(framework="pytorch", **options).result.terms
+    one, two = (terms.collectives["gradient all-reduce"] for terms in (whole, halves))
+    assert two.collectives == one.collectives
+    assert two.bytes == one.bytes
+
+
 def test_who_joins_the_collectives_of_sharded_weights():
     options = {"replicas": 16, "optimizer": "lamb", "replicated_tensor_sharding": True}
     for name, joined in (("popart", True), ("tensorflow", False)):
@@ -95,7 +126,7 @@ def test_who_joins_the_collectives_of_sharded_weights():
             for size in (1 << 30, 0)
         )
         for part in ("gradient reduce-scatter", "norm all-reduce", "weight all-gather"):
-            assert (few[part] < many[part] / 2) == joined, (name, part)
+            assert (few[part] < many[part] / 1.4) == joined, (name, part)
 
 
 def test_the_fixed_cost_is_paid_once_per_update(report):

@@ -128,11 +128,14 @@ def _fill_in(values: dict[str, Any], asked: dict[str, Any]) -> None:
             processes = range(1, min(replicas, nodes) + 1)
             values["instances"] = max(n for n in processes if replicas % n == 0)
         off_chip = "off_chip" if values["phases"] > 1 else "on_chip"
-        means = load_framework(values["framework"]).running_mean
+        framework = load_framework(values["framework"])
+        means = framework.running_mean
         means &= not OPTIMIZERS[values["optimizer"]].sums_in_momentum
         values["running_mean"] = asked.get("running_mean", means)
         values["optimizer_state"] = asked.get("optimizer_state", off_chip)
         values["replicated_tensor_sharding"] &= replicas > 1
+        least = asked.get("least_sharded_elements", framework.least_sharded_elements)
+        values["least_sharded_elements"] = least
 
 
 def _io_tiles(stack: Stack, values: dict[str, Any]) -> int:

@@ -28,7 +28,7 @@ from ipusim.workload.training import RECOMPUTE_MODES
 if TYPE_CHECKING:
     from ipusim.compiler.stacks import Stack
     from ipusim.machine import System
-    from ipusim.workload.graph import Graph
+    from ipusim.workload.graph import Graph, Tensor
 
 MODES = ("inference", "training")
 HOST_DTYPES = ("uint8", "float16", "float32")
@@ -386,6 +386,13 @@ class RunConfig:
         "only.",
         False,
     )
+    least_sharded_elements: int | None = _training(
+        COUNT,
+        "Weights of fewer elements are updated whole by every replica (PopART's "
+        "minElementsForReplicatedTensorSharding).",
+        by_default="by default as the framework does",
+        unit="elements",
+    )
     recompute: str | tuple[str, ...] | None = _training(
         WORDS,
         "What backward passes compute again: none, auto, or all but the operators that are named.",
@@ -442,6 +449,10 @@ class RunConfig:
             return self.gradient_accumulation
         return self.micro_batches_per_phase if self.phased else 1
 
+    def is_sharded(self, weight: Tensor) -> bool:
+        """Return whether each replica updates a part of a weight."""
+        return self.replicated_tensor_sharding and weight.elements >= self.least_sharded_elements
+
     def items(self, graph: Graph) -> int:
         """Items of a micro-batch: its size, or where the model fixes it that of the first input."""
         if self.micro_batch is not None:
@@ -495,6 +506,7 @@ class RunOptions(TypedDict, total=False):
     optimizer: str | None
     optimizer_state: str | None
     replicated_tensor_sharding: bool | None
+    least_sharded_elements: int | None
     recompute: str | Sequence[str] | None
     batch_norm_span: int | None
     merge_gradients_bytes: int | None

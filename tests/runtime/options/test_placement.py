@@ -99,7 +99,8 @@ def test_a_shard_updates_its_part_of_every_weight(optimizer):
 def test_sharding_trades_state_for_another_exchange():
     options = {"replicas": 4, "ipus_per_replica": 1}
     plain = train(**options)
-    sharded = train(replicated_tensor_sharding=True, **options)
+    all_of_them = {"replicated_tensor_sharding": True, "least_sharded_elements": 1}
+    sharded = train(**all_of_them, **options)
     parts = sharded.result.parts_s
     assert "gradient all-reduce" not in parts
     sizes = [t.bytes for t in TIED.graph(2).with_role("parameter")]
@@ -116,10 +117,10 @@ def test_sharding_trades_state_for_another_exchange():
     # LAMB needs two norms of every weight, which all shards add up.
     costs = FittedCosts(collective_s=1e-4)
     options["replicas"] = 16
-    dear = train(
-        replicated_tensor_sharding=True, tier="calibrated", costs=costs, **options
-    ).result.parts_s["norm all-reduce"]
-    cheap = train(replicated_tensor_sharding=True, **options).result.parts_s["norm all-reduce"]
+    dear, cheap = (
+        train(**all_of_them, **options, **priced).result.parts_s["norm all-reduce"]
+        for priced in ({"tier": "calibrated", "costs": costs}, {})
+    )
     assert norms_per_parameter("lamb") == 2
     # an all-reduce is two passes, each with three hops between four machines
     assert dear - cheap == pytest.approx(2 * len(sizes) * 2 * 3 * 1e-4)
