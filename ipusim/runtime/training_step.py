@@ -83,17 +83,18 @@ def _collectives(
 
     Either gradients are added up on all of them; or, if a weight is sharded, each gets its part of
     the sum, updates its part of the weight, and all parts are gathered, with the sums of squares
-    that some rules need of a whole weight added up in between. Where the update of a part is a
-    function of its own, none of its collectives is joined with those of another. Phases that load
-    their part of the weights gather it each time instead.
+    that some rules need of a whole weight added up in between. Only all-reduces are joined, and
+    none of a part's update that is a function of its own: PopART joins others from SDK 3.0 on, with
+    options that no application sets (mergeReduceScatterCollectives, mergeAllGatherCollectives).
+    Phases that load their part of the weights gather it each time instead.
 
     Each chip exchanges its own tensors with its like in other replicas. All chips meet at such an
-    exchange, and nothing lists those of several side by side: PopART does so with loads and stores
-    of optimiser state alone (willow/src/transforms/accumulateouterfragmentparallelizer.cpp).
+    exchange, and those of several are side by side only where they are joined: else PopART lists
+    loads and stores of optimiser state alone so (willow/src/transforms/
+    accumulateouterfragmentparallelizer.cpp).
     """
     weights, sizes = compiled.graph.tensors, compiled.gradient_bytes
-    merged = config.merge_gradients_bytes or None
-    parts_merged = None if load_framework(config.framework).parts_apart else merged
+    framework, merged = load_framework(config.framework), config.merge_gradients_bytes or None
 
     def gradients(sharded: bool) -> list[list[int]]:
         return [
@@ -101,11 +102,13 @@ def _collectives(
             for chip in replica.parameters
         ]
 
-    def in_turn(
+    def run(
         collective: Callable[..., collectives.Collective],
         tensors: list[list[int]],
-        merged: int | None = parts_merged,
+        merged: int | None = None,
     ) -> collectives.Collective:
+        if merged and framework.joins_chips:
+            tensors = [max(tensors, key=sum)]
         joined = [size for chip in tensors for size in collectives.merged_sizes(chip, merged)]
         return collective(config.system, config.replicas, config.ipus_per_replica, joined)
 
@@ -114,10 +117,12 @@ def _collectives(
     squares = [norms * len(chip) * [NORM_BYTES] for chip in parts]
     gathered = parts if replica.gathers is None else [list(replica.gathers)]
     return {
-        "gradient all-reduce": in_turn(collectives.all_reduce, whole, merged),
-        "gradient reduce-scatter": in_turn(collectives.reduce_scatter, parts),
-        "norm all-reduce": in_turn(collectives.all_reduce, squares),
-        "weight all-gather": in_turn(collectives.all_gather, gathered),
+        "gradient all-reduce": run(collectives.all_reduce, whole, merged),
+        "gradient reduce-scatter": run(collectives.reduce_scatter, parts),
+        "norm all-reduce": run(
+            collectives.all_reduce, squares, None if framework.parts_apart else merged
+        ),
+        "weight all-gather": run(collectives.all_gather, gathered),
     }
 
 

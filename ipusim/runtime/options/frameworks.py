@@ -20,10 +20,11 @@ class Framework:
     phased execution, `loader` how data loaders prepare items (`host.loader.LOADERS`),
     `running_mean` whether float16 accumulators by default keep the mean of the gradients so far,
     `counts_means` whether each that does counts its micro-batches itself, `parts_apart` whether
-    each part of the weights that a replica updates is a function of its own,
-    `least_sharded_elements` from which size on weights are sharded where any are, `seeds_dropouts`
-    whether each dropout has a seed made for it, and `device_iterations` how many batches of
-    inference the chips run after a call from the host.
+    each part of the weights that a replica updates is a function of its own, `joins_chips` whether
+    joined collectives hold tensors of all chips of a replica, `least_sharded_elements` from which
+    size on weights are sharded where any are, `seeds_dropouts` whether each dropout has a seed made
+    for it, and `device_iterations` how many batches of inference the chips run after a call from
+    the host.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Framework:
     running_mean: bool
     counts_means: bool
     parts_apart: bool
+    joins_chips: bool
     least_sharded_elements: int
     seeds_dropouts: bool
     device_iterations: int

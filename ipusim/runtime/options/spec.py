@@ -403,7 +403,7 @@ class RunConfig:
     batch_norm_span: int | None = _training(COUNT, "Replicas that share batch-norm statistics.", 1)
     merge_gradients_bytes: int | None = _training(
         SIZE,
-        "Gradients are joined into collectives of up to so many bytes; 0 reduces each on its own.",
+        "All-reduces of gradients are joined up to so many bytes; 0 reduces each on its own.",
         0,
         unit="bytes",
     )
