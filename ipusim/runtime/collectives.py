@@ -165,11 +165,11 @@ def all_reduce(
 ) -> Collective:
     """Sum tensors of these sizes over all replicas and leave the sums on each.
 
-    A chip sends ``2 (n - 1) / n`` times the bytes, n the
-    replicas, rounded up to whole bytes per fragment. Adding the fragments is left out: each tile
-    adds its share in a few per cent of the time that the links need for it.
+    A chip sends ``2 (n - 1) / n`` times the bytes, n the replicas, rounded up to whole bytes per
+    fragment. Adding the fragments is left out: each tile adds its share in a few per cent of the
+    time that the links need for it.
     """
-    sizes = [size for size in tensor_bytes if size]
+    sizes = merged_sizes(tensor_bytes, None)
     return _run(system, replicas, ipus_per_replica, sizes, passes=passes)
 
 

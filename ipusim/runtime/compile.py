@@ -16,7 +16,7 @@ from ipusim.runtime.replica.phases.streams import forward_splits
 from ipusim.workload.folding import drop_dropout, fold_batch_norm
 from ipusim.workload.graph import Graph
 from ipusim.workload.model import Model
-from ipusim.workload.optimizers import state_bytes
+from ipusim.workload.optimizers import WHOLE, Sharding, state_bytes
 from ipusim.workload.serialization import SerialProduct, serialise
 from ipusim.workload.training import Graphs, training_graphs
 
@@ -42,8 +42,7 @@ class GraphJob:
     seeds_dropouts: bool = False
     recompute: str | tuple[str, ...] = "none"
     batch_norm_span: int = 1
-    shards: int = 1
-    least_sharded_elements: int = 1
+    sharding: Sharding = WHOLE
     folds_batch_norm: bool = False
 
 
@@ -129,10 +128,8 @@ def graph_job(model: Model, config: RunConfig) -> GraphJob:
         accumulate=_accumulation(config, framework),
         seeds_dropouts=framework.seeds_dropouts,
         batch_norm_span=config.batch_norm_span,
+        sharding=config.sharding,
     )
-    if config.replicated_tensor_sharding:
-        least = config.least_sharded_elements
-        job = replace(job, shards=config.replicas, least_sharded_elements=least)
     recompute = config.recompute
     if config.phased and recompute == "auto":
         recompute = forward_splits(graphs(job).micro_batch, config)
@@ -156,8 +153,7 @@ def graphs(job: GraphJob) -> Graphs:
         seeds_dropouts=job.seeds_dropouts,
         recompute=job.recompute,
         batch_norm_span=job.batch_norm_span,
-        shards=job.shards,
-        least_sharded_elements=job.least_sharded_elements,
+        sharding=job.sharding,
     )
     return replace(trained, micro_batch=serialise(trained.micro_batch, job.serial_products))
 

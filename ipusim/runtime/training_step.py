@@ -93,12 +93,12 @@ def _collectives(
     loads and stores of optimiser state alone so (willow/src/transforms/
     accumulateouterfragmentparallelizer.cpp).
     """
-    weights, sizes = compiled.graph.tensors, compiled.gradient_bytes
+    weights, sizes, sharding = compiled.graph.tensors, compiled.gradient_bytes, config.sharding
     framework, merged = load_framework(config.framework), config.merge_gradients_bytes or None
 
-    def gradients(sharded: bool) -> list[list[int]]:
+    def gradients(*, sharded: bool) -> list[list[int]]:
         return [
-            [sizes[n] for n in chip if n in sizes and config.is_sharded(weights[n]) == sharded]
+            [sizes[n] for n in chip if n in sizes and (sharding.parts(weights[n]) > 1) == sharded]
             for chip in replica.parameters
         ]
 
@@ -114,14 +114,13 @@ def _collectives(
 
     whole, parts = gradients(sharded=False), gradients(sharded=True)
     norms = norms_per_parameter(config.optimizer)
+    merged_squares = None if framework.parts_apart else merged
     squares = [norms * len(chip) * [NORM_BYTES] for chip in parts]
     gathered = parts if replica.gathers is None else [list(replica.gathers)]
     return {
         "gradient all-reduce": run(collectives.all_reduce, whole, merged),
         "gradient reduce-scatter": run(collectives.reduce_scatter, parts),
-        "norm all-reduce": run(
-            collectives.all_reduce, squares, None if framework.parts_apart else merged
-        ),
+        "norm all-reduce": run(collectives.all_reduce, squares, merged_squares),
         "weight all-gather": run(collectives.all_gather, gathered),
     }
 

@@ -60,27 +60,37 @@ OPTIMIZERS: dict[str, Optimizer] = {
 """Every rule by name."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """Replicas that each update their part of a weight, if it has elements enough."""
+
+    replicas: int = 1
+    least_elements: int = 1
+
+    def parts(self, weight: Tensor) -> int:
+        """Return into how many parts a weight is cut; the last may be padded."""
+        return self.replicas if weight.elements >= self.least_elements else 1
+
+
+WHOLE = Sharding()
+"""Every replica updates all of every weight."""
+
+
 def update_graph(
-    forward: Graph,
-    gradients: Mapping[str, Tensor],
-    optimizer: str,
-    shards: int = 1,
-    least_sharded_elements: int = 1,
+    forward: Graph, gradients: Mapping[str, Tensor], optimizer: str, sharding: Sharding = WHOLE
 ) -> Graph:
-    """Return the graph that updates every parameter that has a gradient, or one shard of it.
+    """Return the graph that updates every parameter that has a gradient, or one part of it.
 
     `gradients` has the tensor of each gradient, which an accumulator of the parameter's type may
-    hold. Shards are those of replicas that each update their part of every parameter that has
-    elements enough; the last part may be padded. The graph has no inputs and outputs; optimiser
-    states have the role "state" and are named ``<parameter>.<state>``.
+    hold. The graph has no inputs and outputs; optimiser states have the role "state" and are named
+    ``<parameter>.<state>``.
     """
     rule = OPTIMIZERS[resolve_name("optimizer", optimizer, OPTIMIZERS)]
     tensors: dict[str, Tensor] = {}
     ops: list[Op] = []
     for name in gradients:
         whole = forward.tensors[name]
-        cut = shards if whole.elements >= least_sharded_elements else 1
-        _update_parameter(whole, rule, cut, tensors, ops)
+        _update_parameter(whole, rule, sharding.parts(whole), tensors, ops)
     return Graph(
         name=f"{forward.name}, {rule.name}", tensors=tensors, ops=tuple(ops), inputs=(), outputs=()
     ).validate()
@@ -97,12 +107,12 @@ def norms_per_parameter(optimizer: str) -> int:
 
 
 def _update_parameter(
-    whole: Tensor, rule: Optimizer, shards: int, tensors: dict[str, Tensor], ops: list[Op]
+    whole: Tensor, rule: Optimizer, parts: int, tensors: dict[str, Tensor], ops: list[Op]
 ) -> None:
     name = whole.name
     parameter = whole
-    if shards > 1:
-        parameter = replace(whole, shape=(-(-whole.elements // shards),))
+    if parts > 1:
+        parameter = replace(whole, shape=(-(-whole.elements // parts),))
     wide = "float32" if rule.wide_states else parameter.dtype
     stored = {
         "w": replace(parameter, alias_of=None),

@@ -16,7 +16,7 @@ from ipusim.workload.graph import Cast, Conv, Elementwise, Graph, MatMul, Norm, 
 from ipusim.workload.operators.base import Op, Tensor
 from ipusim.workload.operators.gradient import Backward, Tape
 from ipusim.workload.operators.loss import CLASS_LOSSES, LOSSES, Loss
-from ipusim.workload.optimizers import update_graph
+from ipusim.workload.optimizers import WHOLE, Sharding, update_graph
 
 RECOMPUTE_MODES = ("none", "auto")
 """Keep everything; or choose checkpoints so that segments and checkpoints take like memory."""
@@ -51,8 +51,7 @@ def training_graphs(
     seeds_dropouts: bool = False,
     recompute: str | Sequence[str] = "none",
     batch_norm_span: int = 1,
-    shards: int = 1,
-    least_sharded_elements: int = 1,
+    sharding: Sharding = WHOLE,
 ) -> Graphs:
     """Derive what a training step runs from a forward graph of one micro-batch.
 
@@ -64,8 +63,7 @@ def training_graphs(
     `recompute` says what to keep for the backward pass: everything ("none"); what
     separates about as many segments as each has convolutions and products ("auto"); or the tensors
     that cross the places after the named forward operators. Replicas share the statistics of a
-    batch norm (`batch_norm_span`) or a weight update, each with a part (`shards`) of every
-    parameter of `least_sharded_elements` or more.
+    batch norm (`batch_norm_span`) or a weight update (`sharding`).
     """
     if not graph.parameters:
         raise WorkloadError(
@@ -84,7 +82,7 @@ def training_graphs(
     shapes = {name: tensors[gradient] for name, gradient in gradients.items()}
     return Graphs(
         micro_batch=micro_batch,
-        update=update_graph(graph, shapes, optimizer, shards, least_sharded_elements),
+        update=update_graph(graph, shapes, optimizer, sharding),
         gradient_bytes={
             name: tensor.bytes for name, tensor in shapes.items() if name not in graph.streamed
         },

@@ -21,14 +21,14 @@ from ipusim.runtime.options.frameworks import DEFAULT_FRAMEWORK, FRAMEWORKS
 from ipusim.runtime.replica.schedule import SCHEDULES
 from ipusim.workload.graph import PRECISIONS
 from ipusim.workload.operators.loss import LOSSES
-from ipusim.workload.optimizers import OPTIMIZERS
+from ipusim.workload.optimizers import OPTIMIZERS, WHOLE, Sharding
 from ipusim.workload.serialization import SerialProduct
 from ipusim.workload.training import RECOMPUTE_MODES
 
 if TYPE_CHECKING:
     from ipusim.compiler.stacks import Stack
     from ipusim.machine import System
-    from ipusim.workload.graph import Graph, Tensor
+    from ipusim.workload.graph import Graph
 
 MODES = ("inference", "training")
 HOST_DTYPES = ("uint8", "float16", "float32")
@@ -449,9 +449,12 @@ class RunConfig:
             return self.gradient_accumulation
         return self.micro_batches_per_phase if self.phased else 1
 
-    def is_sharded(self, weight: Tensor) -> bool:
-        """Return whether each replica updates a part of a weight."""
-        return self.replicated_tensor_sharding and weight.elements >= self.least_sharded_elements
+    @property
+    def sharding(self) -> Sharding:
+        """How the replicas share the update of weights."""
+        if not self.replicated_tensor_sharding:
+            return WHOLE
+        return Sharding(self.replicas, self.least_sharded_elements)
 
     def items(self, graph: Graph) -> int:
         """Items of a micro-batch: its size, or where the model fixes it that of the first input."""

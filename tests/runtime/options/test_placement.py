@@ -12,7 +12,13 @@ from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.collectives import all_gather, reduce_scatter
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.model import Model
-from ipusim.workload.optimizers import OPTIMIZERS, norms_per_parameter, state_bytes, update_graph
+from ipusim.workload.optimizers import (
+    OPTIMIZERS,
+    Sharding,
+    norms_per_parameter,
+    state_bytes,
+    update_graph,
+)
 from ipusim.workload.training import training_graphs
 
 ROWS, WIDTH, WORDS = 64, 256, 1024
@@ -87,7 +93,7 @@ def test_a_shard_updates_its_part_of_every_weight(optimizer):
     graphs = training_graphs(TIED.graph(2), loss="cross_entropy", optimizer=optimizer)
     forward = TIED.graph(2)
     whole = {name: forward.tensors[name] for name in graphs.gradient_bytes}
-    shard = update_graph(forward, whole, optimizer, shards=7)
+    shard = update_graph(forward, whole, optimizer, Sharding(7))
     for name, tensor in whole.items():
         own = [t for t in shard.tensors.values() if t.name.split(".update")[0] == name]
         assert {prod(t.shape) for t in own} <= {-(-tensor.elements // 7), 1}
