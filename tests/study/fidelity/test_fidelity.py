@@ -257,6 +257,8 @@ def test_scaling_apart_from_level(slowdowns):
     # the chips of a replica were taken to exchange side by side, so that the latency came out at 47
     # us and not 25; ResNet-50, with one chip, wants 46 us on 64 and 77 and 152 beyond. EfficientNet
     # and BERT in TensorFlow are within 3 % since.
+    # Two of ResNet-50's rows, tamu.table1.05 and argonne.results.05, became near for the same
+    # reason, and the recorded hits of their studies (data/expected/validate.json) fell by one each.
     for column in ("error_percent", "left_out_error_percent"):
         errors = results.set_index("ipus")[column].abs()
         assert errors[errors.index < 256].max() <= 6.5  # target 4
