@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ipusim.compiler.memory import live_tensors
 from ipusim.compiler.program import Program
-from ipusim.runtime.calibration import fitted_costs
 from ipusim.runtime.options.spec import OPTIONS
-from ipusim.runtime.replica.partition import part_of
+from ipusim.runtime.replica.partition import homes, part_of
 from ipusim.workload.graph import Graph
 from ipusim.workload.model import Model
 
@@ -147,10 +146,9 @@ def _fixed(report: Report) -> Iterator[Finding]:
     gain = MORE / (1 + (MORE - 1) * (1 - share))
     text = f"the call costs the same for any batch: {MORE} times the {how} gives {gain:.1f} x."
     yield share, text
-    run_s = report.result.fixed_s and fitted_costs(config.stack.name, config.framework).run_s
     batches = config.device_iterations
     often = f"the chips run {batches} steps per call from the host: more device_iterations."
-    yield run_s / batches / report.result.step_s, often
+    yield report.result.costs.run_s / batches / report.result.step_s, often
 
 
 def _waits(report: Report) -> Iterator[Finding]:
@@ -238,12 +236,11 @@ def _fullest_part(report: Report) -> tuple[Graph, Program]:
     if not result.stages:
         return graph, program
     starts = {stage.first_op: stage for stage in result.stages}
-    stage, own, stage_of = result.stages[0], [], {}
+    stage, stage_of = result.stages[0], []
     for op in graph.ops:
         if op.phase == "forward":
             stage = starts.get(op.name, stage)
-            stage_of[op.name] = stage
-        # What derives from a forward operator is on its stage.
-        if stage_of[op.name if op.name in stage_of else op.source].memory is result.memory:
-            own.append(op)
+            stage_of.append(stage)
+    home = homes(graph)
+    own = [op for op in graph.ops if stage_of[home[op.name]].memory is result.memory]
     return part_of(graph, {op.name: op for op in program.ops}, own)

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ipusim.advice import PLANNED, command, python
-from ipusim.api import names_options, simulate
+from ipusim.api import names_options, simulate, split_onnx
 from ipusim.compiler.memory import least_bytes
 from ipusim.errors import ConfigError, WorkloadError
 from ipusim.report import Report
@@ -25,7 +25,8 @@ from ipusim.runtime.compile import REMEMBERED, GraphJob, compile_run, graph_job,
 from ipusim.runtime.options.config import make_config
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.balance import balance
-from ipusim.workload.model import ONNX_OPTIONS, Model, load_model
+from ipusim.runtime.replica.partition import homes
+from ipusim.workload.model import Model, load_model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -155,7 +156,7 @@ def plan(
     ConfigError
         If nothing that was tried fits, or the options contradict each other.
     """
-    opened = {name: options.pop(name) for name in ONNX_OPTIONS if options.get(name)}
+    opened = split_onnx(options)
     loaded = load_model(model, **opened)
     if global_batch is not None and (not isinstance(global_batch, int) or global_batch < 1):
         raise ConfigError(f"The global batch is {global_batch!r}: give a whole number, 1 or more.")
@@ -348,20 +349,16 @@ class _Search:
         compiled = compile_run(self.model, make_config(**options))
         graph, cycles = compiled.graph, {op.name: op.cycles for op in compiled.program.ops}
         forward = [op.name for op in graph.ops if op.phase == "forward"]
-        size, time = dict.fromkeys(forward, 0), dict.fromkeys(forward, 0)
-        seen: set[str] = set()
+        time, size = [0] * len(forward), [0] * len(forward)
+        home, seen = homes(graph), set()
         for op in graph.ops:
-            home = op.name if op.name in size else op.source
-            time[home] += cycles[op.name]
-            for name in (*op.inputs, *op.outputs):
-                if name not in seen:
-                    seen.add(name)
-                    size[home] += graph.tensors[name].bytes
-        whole = max(1, sum(time.values())) / max(1, sum(size.values()))
-        for costs in (
-            [size[name] for name in forward],
-            [time[name] + int(whole * size[name]) for name in forward],
-        ):
+            new = {*op.inputs, *op.outputs} - seen
+            seen |= new
+            time[home[op.name]] += cycles[op.name]
+            size[home[op.name]] += sum(graph.tensors[name].bytes for name in new)
+        whole = max(1, sum(time)) / max(1, sum(size))
+        both = [cycles + int(whole * stored) for cycles, stored in zip(time, size, strict=True)]
+        for costs in (size, both):
             starts = balance(costs, options["ipus_per_replica"])
             yield options | {"pipeline_splits": [forward[start - 1] for start in starts[1:]]}
 

@@ -155,9 +155,8 @@ def parts_figure(report: Report) -> Figure:
 
 def roofline_figure(report: Report) -> Figure:
     """Draw arithmetic rate against arithmetic per byte exchanged, and what bounds both."""
-    chip, config = report.config.system.chip, report.config
-    dtype = "float32" if config.precision == "32.32" else "float16"
-    partials = "float32" if config.partials == "float" or dtype == "float32" else "float16"
+    chip = report.config.system.chip
+    dtype, partials = report.config.product_dtypes
     peak, band = chip.peak_flops_per_s(dtype, partials), chip.exchange_bytes_per_s
     rows = [
         (op.name, 2 * op.macs, moved, op.cycles / chip.clock_hz)

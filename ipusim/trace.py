@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ipusim.runtime.calibration import FittedCosts, fitted_costs
 from ipusim.runtime.replica.pipelined import Pipeline, Staged
 from ipusim.runtime.terms import HOST_PARTS, UPDATE
 
@@ -87,7 +86,7 @@ def _step(report: Report) -> Iterator[Span]:
         # `Pipeline.parts_s` makes parts of these: how much longer each makes the whole.
         names = ("device", "pipeline bubbles", "stage transfers", "batch-norm reductions")
         now = sum(parts.pop(name, 0.0) for name in (*names, "transfers", "host work"))
-        yield from _pipeline(report, result.terms.schedule, now)
+        yield from _pipeline(report, result.terms.schedule)
     else:
         names = ("transfers", "host work", "batch-norm reductions", "device", "stage transfers")
         each = {name: parts.pop(name) for name in names if name in parts}
@@ -141,14 +140,9 @@ def _passes(report: Report) -> list[tuple[str, str, float]]:
     return [(*lanes, which, spent) for which, spent in cycles.items()]
 
 
-def _pipeline(report: Report, schedule: Pipeline, whole_s: float) -> Iterator[Span]:
+def _pipeline(report: Report, schedule: Pipeline) -> Iterator[Span]:
     """Yield the slots of a pipeline, the middle of a long one as one span per stage."""
-    costs = (
-        fitted_costs(report.stack, report.config.framework)
-        if report.tier == "calibrated"
-        else FittedCosts()
-    )
-    beside = report.result.terms.beside
+    costs, beside = report.result.costs, report.result.terms.beside
     whole = schedule.whole(costs, beside)
     order, periods = schedule.order(costs)
     copies_s = schedule.handover_s + beside.reductions_s(costs) / schedule.ipus
@@ -156,17 +150,16 @@ def _pipeline(report: Report, schedule: Pipeline, whole_s: float) -> Iterator[Sp
     lanes = _stage_lanes(report)
     tail = range(max(DRAWN, whole.steps - DRAWN), whole.steps)
     left = sum(order.step(step, periods).seconds(copies_s, host_s) for step in tail)
-    # Costs other than those of the tier, which a caller may give, stretch all alike.
-    stretch, now = whole_s / whole.seconds, 0.0
+    now = 0.0
     for step in (*range(min(DRAWN, whole.steps)), *tail):
         if step == tail.start and step > DRAWN:
             for lane in lanes:
                 middle = f"{tail.start - DRAWN} pipeline steps more"
-                yield lane, middle, stretch * now, stretch * (whole.seconds - left - now)
+                yield lane, middle, now, whole.seconds - left - now
             now = whole.seconds - left
         this = order.step(step, periods)
         arriving = this.sent * host_s
-        yield _HOST, "transfers", stretch * now, stretch * arriving
+        yield _HOST, "transfers", now, arriving
         free = dict.fromkeys(schedule.placed[1], now + arriving)
         for slot, batch in order.running(step, periods):
             for index in order.passes[slot]:
@@ -174,8 +167,8 @@ def _pipeline(report: Report, schedule: Pipeline, whole_s: float) -> Iterator[Sp
                 work = (schedule.backward if backward else schedule.forward)[stage].at(costs)
                 ipu = order.ipus[slot]
                 name = f"{'backward' if backward else 'forward'} of micro-batch {batch}"
-                yield lanes[stage], name, stretch * free[ipu], stretch * work
+                yield lanes[stage], name, free[ipu], work
                 free[ipu] += work
         now += this.seconds(0.0, host_s)
-        yield _LINKS, "stage transfers", stretch * now, stretch * this.copies * copies_s
+        yield _LINKS, "stage transfers", now, this.copies * copies_s
         now += this.copies * copies_s

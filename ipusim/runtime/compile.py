@@ -10,7 +10,6 @@ from ipusim.compiler.program import Program
 from ipusim.compiler.program_cache import as_rewritten, lower_kept
 from ipusim.compiler.stacks import Stack
 from ipusim.machine import Chip
-from ipusim.runtime.options.frameworks import Framework, load_framework
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.phases.streams import forward_splits
 from ipusim.workload.folding import drop_dropout, fold_batch_norm
@@ -97,13 +96,13 @@ class Compiled:
         return replace(self, program=program, update=update)
 
 
-def _accumulation(config: RunConfig, framework: Framework) -> str:
+def _accumulation(config: RunConfig) -> str:
     """Return what takes gradients into their accumulators, nothing if there is one micro-batch."""
     if config.gradient_accumulation == 1:
         return ""
     if not config.running_mean:
         return "scaled_add"
-    return "counted_running_mean" if framework.counts_means else "running_mean"
+    return "counted_running_mean" if config.framework.counts_means else "running_mean"
 
 
 def graph_job(model: Model, config: RunConfig) -> GraphJob:
@@ -120,13 +119,12 @@ def graph_job(model: Model, config: RunConfig) -> GraphJob:
     )
     if not config.training:
         return replace(job, folds_batch_norm=config.stack.fold_batch_norm)
-    framework = load_framework(config.framework)
     job = replace(
         job,
         loss=config.loss or model.loss,
         optimizer=config.optimizer,
-        accumulate=_accumulation(config, framework),
-        seeds_dropouts=framework.seeds_dropouts,
+        accumulate=_accumulation(config),
+        seeds_dropouts=config.framework.seeds_dropouts,
         batch_norm_span=config.batch_norm_span,
         sharding=config.sharding,
     )

@@ -7,7 +7,6 @@ from functools import lru_cache, partial
 
 from ipusim.compiler.memory import Memory, measure
 from ipusim.compiler.program import Program
-from ipusim.compiler.stacks import PARTIALS_BYTES
 from ipusim.errors import ConfigError, resolve_name
 from ipusim.machine.power import Energy
 from ipusim.machine.system import System
@@ -21,7 +20,7 @@ from ipusim.runtime.replica.phases.replica import phased_replica
 from ipusim.runtime.replica.pipelined import pipelined_replica, staged_inference
 from ipusim.runtime.terms import Beside, OneChip, Terms
 from ipusim.runtime.training_step import training_terms
-from ipusim.workload.graph import OPERAND_DTYPES, Graph
+from ipusim.workload.graph import Graph
 from ipusim.workload.model import Model
 
 SRAM_BYTES_PER_CYCLE = 16
@@ -34,11 +33,12 @@ class StepResult:
 
     `items` are those per replica and step. Graph, program and io are those of a micro-batch;
     `update` is the weight update of a training step, `measured` returns what the chips hold.
-    `device_s` are the seconds of the program of one micro-batch on one chip, `fixed_s` the fitted
-    cost per step; `step_s` those from one step to the next, `latency_s` from request to result, in
-    training the step itself. The throughput is that of all replicas, the dynamic energy that of one
-    and a step, with the fitted factors in the calibrated tier. Watts are those of the cards or
-    machines in use, without hosts: idle, and on average over the step.
+    `device_s` are the seconds of the program of one micro-batch on one chip, `fixed_s` what a step
+    costs at the fitted `costs`, whatever it does; `step_s` those from one step to the next,
+    `latency_s` from request to result, in training the step itself. The throughput is that of all
+    replicas, the dynamic energy that of one and a step, with the fitted factors in the calibrated
+    tier. Watts are those of the cards or machines in use, without hosts: idle, and on average over
+    the step.
     """
 
     items: int
@@ -48,6 +48,7 @@ class StepResult:
     io: HostIo
     update: Program | None = None
     terms: Terms
+    costs: FittedCosts
     parts_s: Mapping[str, float]
     device_s: float
     fixed_s: float
@@ -81,7 +82,8 @@ def run_step(
         )
     calibrated = tier == "calibrated"
     if costs is None:
-        costs = fitted_costs(config.stack.name, config.framework) if calibrated else FittedCosts()
+        names = config.stack.name, config.framework.name
+        costs = fitted_costs(*names) if calibrated else FittedCosts()
     compiled = compile_run(model, config)
     replica, io, terms = _terms(compiled, config)
     priced = terms.price(costs)
@@ -99,6 +101,7 @@ def run_step(
         measured=replica.measured,
         io=io,
         terms=terms,
+        costs=costs,
         parts_s=priced.parts_s,
         device_s=compiled.program.cycles / compiled.chip.clock_hz,
         fixed_s=priced.fixed_s,
@@ -221,10 +224,7 @@ def roofline_step_s(model: Model, config: RunConfig) -> tuple[float, int]:
     graph = graphs(graph_job(model, config)).micro_batch
     times = config.micro_batches
     chip = config.system.chip
-    dtype = OPERAND_DTYPES.get(config.precision, "float16")
-    wide = dtype == "float32" or PARTIALS_BYTES[config.partials] == 4
-    partials = "float32" if wide else "float16"
-    compute = 2 * graph.macs / chip.peak_flops_per_s(dtype, partials)
+    compute = 2 * graph.macs / chip.peak_flops_per_s(*config.product_dtypes)
     moved = sum(graph.tensors[name].bytes for op in graph.ops for name in (*op.inputs, *op.outputs))
     received = sum(
         graph.tensors[name].bytes

@@ -10,7 +10,6 @@ from ipusim.runtime import collectives
 from ipusim.runtime.compile import Compiled
 from ipusim.runtime.host.io import HostIo, arriving_bytes
 from ipusim.runtime.host.loader import items_per_s
-from ipusim.runtime.options.frameworks import load_framework
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.partition import Replica
 from ipusim.runtime.terms import Beside, Terms
@@ -35,7 +34,7 @@ def training_terms(compiled: Compiled, replica: Replica, io: HostIo, config: Run
     state = compiled.state_bytes if off_chip else 0
     # All chips of a replica meet at a transfer of any, so transfers of several take place at once
     # only where the program lists them side by side (`options.frameworks`).
-    turns = config.ipus_per_replica if load_framework(config.framework).state_in_turn else 1
+    turns = config.ipus_per_replica if config.framework.state_in_turn else 1
     sent = [graph.tensors[op.outputs[0]].bytes for op in graph.ops if op.function == "all_to_all"]
     replicas = (config.system, config.replicas, config.ipus_per_replica)
     return Terms(
@@ -71,7 +70,7 @@ def _items_per_s(graph: Graph, config: RunConfig, repeated_inputs: tuple[str, ..
         workers_per_instance=config.loader_workers,
         item_bytes=prepared // config.items(graph),
         item_s=config.loader_item_s,
-        loader=load_framework(config.framework).loader,
+        loader=config.framework.loader,
         servers=config.host_servers,
     )
 
@@ -94,7 +93,7 @@ def _collectives(
     accumulateouterfragmentparallelizer.cpp).
     """
     weights, sizes, sharding = compiled.graph.tensors, compiled.gradient_bytes, config.sharding
-    framework, merged = load_framework(config.framework), config.merge_gradients_bytes or None
+    framework, merged = config.framework, config.merge_gradients_bytes or None
 
     def gradients(*, sharded: bool) -> list[list[int]]:
         return [

@@ -43,9 +43,11 @@ def make_config(**given: Unpack[RunOptions]) -> RunConfig:
         for name, option in OPTIONS.items()
         if option.mode in ("", mode) and (option.group != PHASES or phases > 1)
     }
-    values |= asked | {
+    values |= asked
+    values |= {
         "system": machine,
         "stack": load_stack(asked.get("stack") or machine.default_stack),
+        "framework": load_framework(values["framework"]),
     }
     values["replicas"] = _replicas(machine, values["ipus_per_replica"], values["replicas"])
     _fill_in(values, asked)
@@ -110,13 +112,13 @@ def _replicas(machine: System, ipus_per_replica: int, replicas: int | None) -> i
 
 def _fill_in(values: dict[str, Any], asked: dict[str, Any]) -> None:
     """Take the defaults that other options, the system or the stack decide."""
-    machine, stack = values["system"], values["stack"]
+    machine, stack, framework = values["system"], values["stack"], values["framework"]
     training, replicas = values["mode"] == "training", values["replicas"]
     for name in ("partials", "available_memory_proportion"):
         values[name] = asked.get(name, getattr(stack, name))
     # In training the input pipeline always runs ahead of the chips.
     values["batches_in_flight"] = asked.get("batches_in_flight", 2 if training else 1)
-    iterations = 1 if training else load_framework(values["framework"]).device_iterations
+    iterations = 1 if training else framework.device_iterations
     values["device_iterations"] = asked.get("device_iterations", iterations)
     values["io_tiles"] = _io_tiles(stack, values)
     values["stage_ipus"] = asked.get("stage_ipus", tuple(range(values["ipus_per_replica"])))
@@ -128,7 +130,6 @@ def _fill_in(values: dict[str, Any], asked: dict[str, Any]) -> None:
             processes = range(1, min(replicas, nodes) + 1)
             values["instances"] = max(n for n in processes if replicas % n == 0)
         off_chip = "off_chip" if values["phases"] > 1 else "on_chip"
-        framework = load_framework(values["framework"])
         means = framework.running_mean
         means &= not OPTIMIZERS[values["optimizer"]].sums_in_momentum
         values["running_mean"] = asked.get("running_mean", means)
@@ -232,9 +233,9 @@ def _check_phases(config: RunConfig) -> None:
         )
     if not config.training:
         return
-    if not load_framework(config.framework).phases:
+    if not config.framework.phases:
         raise ConfigError(
-            f"The framework {config.framework!r} has no phased execution: use 'popart' or "
+            f"The framework {config.framework.name!r} has no phased execution: use 'popart' or "
             "'pytorch', or leave phases out."
         )
     accumulation, at_once = config.gradient_accumulation, config.micro_batches_per_phase

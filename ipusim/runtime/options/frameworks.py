@@ -12,34 +12,35 @@ DEFAULT_FRAMEWORK = "popart"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """What sets one framework apart.
-
-    Copies between pipeline stages run one after the other, or all together (`copies_in_turn`), and
-    so may the chips of a replica that move optimiser state (`state_in_turn`); both halves of a
-    pipeline's last stage are one slot or two (`last_stage_merged`); `phases` says whether there is
-    phased execution, `loader` how data loaders prepare items (`host.loader.LOADERS`),
-    `running_mean` whether float16 accumulators by default keep the mean of the gradients so far,
-    `counts_means` whether each that does counts its micro-batches itself, `parts_apart` whether
-    each part of the weights that a replica updates is a function of its own, `joins_chips` whether
-    joined collectives hold tensors of all chips of a replica, `least_sharded_elements` from which
-    size on weights are sharded where any are, `seeds_dropouts` whether each dropout has a seed made
-    for it, and `device_iterations` how many batches of inference the chips run after a call from
-    the host.
-    """
+    """What sets one framework apart."""
 
     name: str
     last_stage_merged: bool
+    """Whether both halves of a pipeline's last stage, forward and backward, are one slot."""
     phases: bool
+    """Whether there is phased execution."""
     copies_in_turn: bool
+    """Whether copies between pipeline stages run one after the other, not all together."""
     state_in_turn: bool
+    """Whether the chips of a replica move optimiser state one after the other."""
     loader: str
+    """How data loaders prepare items, one of `host.loader.LOADERS`."""
     running_mean: bool
+    """Whether float16 accumulators by default keep the mean of the gradients so far."""
     counts_means: bool
+    """Whether each accumulator of a mean counts its micro-batches itself, else one for all."""
     parts_apart: bool
+    """Whether a part of a weight that a replica updates is a function of its own, with its
+    collectives, so that none is joined with those of other weights."""
     joins_chips: bool
+    """Whether a joined all-reduce may hold gradients of all chips of a replica, which then go at
+    once, else of one chip."""
     least_sharded_elements: int
+    """Elements from which on weights are sharded where any are."""
     seeds_dropouts: bool
+    """Whether each dropout has a seed made for it."""
     device_iterations: int
+    """Batches of inference that the chips run after a call from the host."""
 
 
 @cache

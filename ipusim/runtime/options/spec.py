@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from ipusim.errors import ConfigError, resolve_name
 from ipusim.runtime.host.loader import DATASETS, WORKERS_PER_INSTANCE
-from ipusim.runtime.options.frameworks import DEFAULT_FRAMEWORK, FRAMEWORKS
+from ipusim.runtime.options.frameworks import DEFAULT_FRAMEWORK, FRAMEWORKS, Framework
 from ipusim.runtime.replica.schedule import SCHEDULES
-from ipusim.workload.graph import PRECISIONS
+from ipusim.workload.graph import OPERAND_DTYPES, PRECISIONS
 from ipusim.workload.operators.loss import LOSSES
 from ipusim.workload.optimizers import OPTIMIZERS, WHOLE, Sharding
 from ipusim.workload.serialization import SerialProduct
@@ -225,7 +225,7 @@ class RunConfig:
 
     system: System = _option(NAME, "Machine to run on.", "IPU-M2000")
     stack: Stack = _option(NAME, "Software stack.", by_default="by default that of the system")
-    framework: str = _option(
+    framework: Framework = _option(
         NAME,
         "What calls the chips: sets what a call from the host costs, and the rules of pipelines.",
         DEFAULT_FRAMEWORK,
@@ -448,6 +448,13 @@ class RunConfig:
         if self.training:
             return self.gradient_accumulation
         return self.micro_batches_per_phase if self.phased else 1
+
+    @property
+    def product_dtypes(self) -> tuple[str, str]:
+        """Types of what convolutions and products read, and of their partial sums."""
+        dtype = OPERAND_DTYPES.get(self.precision, "float16")
+        wide = dtype == "float32" or self.partials == "float"
+        return dtype, "float32" if wide else "float16"
 
     @property
     def sharding(self) -> Sharding:

@@ -221,15 +221,13 @@ def partition(
 ) -> Partitioned:
     """Cut a lowered graph after the splits or, without any, so that the largest stage is smallest.
 
-    What derives from a forward operator is on its stage. One micro-batch at a time by default.
+    One micro-batch at a time by default.
     """
-    graph = compiled.graph
+    graph, home = compiled.graph, homes(compiled.graph)
     programs = {op.name: op for op in compiled.program.ops}
-    forward = [op for op in graph.ops if op.phase == "forward"]
-    position = {op.name: index for index, op in enumerate(forward)}
-    home = {op.name: position[op.name if op.name in position else op.source] for op in graph.ops}
+    forward = [op.name for op in graph.ops if op.phase == "forward"]
     if splits:
-        starts = split_after([op.name for op in forward], splits)
+        starts = split_after(forward, splits)
     else:
         costs = [0] * len(forward)
         for op in graph.ops:
@@ -245,6 +243,13 @@ def partition(
         chip=compiled.chip,
         stack=compiled.job.stack,
     )
+
+
+def homes(graph: Graph) -> dict[str, int]:
+    """Return the place of every operator among the forward ones: what derives from one is there."""
+    forward = [op.name for op in graph.ops if op.phase == "forward"]
+    place = {name: index for index, name in enumerate(forward)}
+    return {op.name: place[op.name if op.name in place else op.source] for op in graph.ops}
 
 
 def by_chip(stage_ipus: Sequence[int], works: Sequence[Work]) -> tuple[Work, ...]:

@@ -7,7 +7,6 @@ from math import fsum
 from ipusim.errors import ConfigError
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.compile import REMEMBERED, Compiled
-from ipusim.runtime.options.frameworks import load_framework
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.balance import stage_transfer_s
 from ipusim.runtime.replica.partition import (
@@ -109,10 +108,10 @@ class Pipeline:
 
 def pipelined_replica(compiled: Compiled, config: RunConfig) -> Replica:
     """Cut a training graph into stages and run them as a pipeline."""
-    placed = (config.pipeline_splits, config.stage_ipus, config.schedule, config.framework)
+    placed = (config.pipeline_splits, config.stage_ipus, config.schedule, config.framework.name)
     resident = compiled.state_bytes if config.optimizer_state == "on_chip" else 0
     replica, boundary_bytes = _cut(compiled, placed, resident)
-    in_turn = load_framework(config.framework).copies_in_turn
+    in_turn = config.framework.copies_in_turn
     handover_s = stage_transfer_s(
         config.system, config.stage_ipus, *boundary_bytes, in_turn=in_turn
     )

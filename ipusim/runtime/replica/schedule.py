@@ -16,23 +16,15 @@ SCHEDULES = ("grouped", "sequential", "interleaved")
 class PipelineTime:
     """Time of the micro-batches of one weight update.
 
-    Seconds are those until every stage works, while all do, and until the last micro-batch has
-    left. Each of the `steps` is ended by the copies between stages; in `handovers` of them a stage
-    hands over to another chip. `waited_for` says how often the forward and then how often the
-    backward pass of each stage lies on the chip that a step waits for.
+    Each of the `steps` is ended by the copies between stages; in `handovers` of them a stage hands
+    over to another chip. `waited_for` says how often the forward and then how often the backward
+    pass of each stage lies on the chip that a step waits for.
     """
 
-    fill_s: float
-    steady_s: float
-    drain_s: float
+    seconds: float
     steps: int
-    handovers: int = 0
-    waited_for: tuple[int, ...] = ()
-
-    @property
-    def seconds(self) -> float:
-        """All of it."""
-        return self.fill_s + self.steady_s + self.drain_s
+    handovers: int
+    waited_for: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,13 +224,12 @@ def pipeline_step(
         return fsum(step.seconds(transfer_s, host_s) for step in run)
 
     rounds, rest = divmod(max(0, entered - full), order.period)
+    # Until every stage works, while all do, and until the last micro-batch has left.
     fill = spent(0, full)
     steady = rounds * spent(full, full + order.period, rounds) + spent(entered - rest, entered)
     drain = spent(max(full, entered), steps)
     return PipelineTime(
-        fill_s=fill,
-        steady_s=steady,
-        drain_s=drain,
+        seconds=fill + steady + drain,
         steps=steps,
         handovers=handovers,
         waited_for=tuple(waited_for),

@@ -81,7 +81,6 @@ def test_time_is_that_of_the_simulation(forward, data, schedule, framework, tran
     overlap = schedule if stages > 1 else "sequential"
     total, most = simulate(forward, backward, count, overlap, transfer, host, framework)
     assert found.seconds == pytest.approx(total)
-    assert min(found.fill_s, found.steady_s, found.drain_s) >= 0
     busiest = max(f + b for f, b in zip(forward, backward, strict=True))
     assert found.seconds >= count * busiest - 1e-9
     assert tuple(most) == micro_batches_in_flight(stages, schedule, framework)
