@@ -11,13 +11,18 @@ class Ring:
     """Members that pass data to their neighbours, step by step.
 
     Each sends `bytes_per_s` of payload in one direction, or in both at once where `directions` is
-    2; a step takes the latency of a sync and a link besides.
+    2; a step takes the latency of a sync and a link besides. Data that visits all members leaves a
+    machine `machine_hops` times: once round the machines that IPU-Links join, then round the groups
+    of these over GW-Links, as GCL's two levels have it (Poplar user guide, GCL). [A] Hops between
+    machines, not between chips, nor machines alone: taken after seeing the slowdowns over 2 to 64
+    machines.
     """
 
     members: int
     directions: int
     bytes_per_s: float
     step_latency_s: float
+    machine_hops: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +48,9 @@ def sync_s(system: System, ipus: int) -> float:
     return max(on_chip, system.global_sync_s(ipus))
 
 
-def replica_rings(system: System, replicas: int, ipus_per_replica: int = 1) -> tuple[Ring, ...]:
+def replica_rings(
+    system: System, replicas: int, ipus_per_replica: int = 1, apart: int = 1
+) -> tuple[Ring, ...]:
     """Return the rings of a collective over neighbouring replicas, innermost first.
 
     One ring lies over IPU-Links, a second one over GW-Links where the replicas reach beyond the
@@ -57,6 +64,10 @@ def replica_rings(system: System, replicas: int, ipus_per_replica: int = 1) -> t
     where a torus is filled and otherwise up and back along a line, which leaves one direction. A
     tensor lives on one chip of a replica and is reduced over links to the same chip of other
     replicas, which it has to itself. [inferred]
+
+    Of every `apart`-th replica only, `apart` collectives run side by side, one for each replica
+    between two neighbours. They share the links within a rack, where each crosses the links of all;
+    beyond it each machine has its own. [inferred]
     """
     if replicas < 1 or ipus_per_replica < 1:
         raise ConfigError(
@@ -81,40 +92,34 @@ def replica_rings(system: System, replicas: int, ipus_per_replica: int = 1) -> t
             f"{replicas} replicas do not fill groups of {within}, as many as IPU-Links join in "
             f"{system.name}: use a multiple of {within}."
         )
+    if replicas % apart or max(within, apart) % min(within, apart):
+        raise ConfigError(
+            f"Groups of {apart} of the {replicas} replicas cross those of {within} that IPU-Links "
+            f"join in {system.name}: use a divisor or a multiple of {within} that divides {replicas}."
+        )
     rings = []
-    if within > 1:
-        rings.append(_ipu_link_ring(system, within, ipus_per_replica))
-    if replicas > within:
-        rings.append(_gw_link_ring(system, replicas // within, ipus_per_replica))
+    if within > apart:
+        rings.append(_ipu_link_ring(system, within // apart, ipus_per_replica, apart))
+    if replicas > max(within, apart):
+        rings.append(_gw_link_ring(system, replicas // max(within, apart), ipus_per_replica))
     return tuple(rings)
 
 
-def machine_hops(system: System, ipus: int) -> int:
-    """Return how often data that visits all of so many chips leaves a machine.
-
-    Once round the machines that IPU-Links join, then round the groups of these over GW-Links, as
-    GCL's two levels have it (Poplar user guide, GCL). [A] Hops between machines, not between chips,
-    nor machines alone: taken after seeing the slowdowns over 2 to 64 machines.
-    """
-    machines = -(-ipus // system.ipus_per_machine)
-    joined = min(machines, max(1, system.ipu_link_domain_ipus // system.ipus_per_machine))
-    return (joined - 1) + (-(-machines // joined) - 1)
-
-
-def _ipu_link_ring(system: System, members: int, ipus_per_replica: int) -> Ring:
-    """Return the ring over IPU-Links."""
+def _ipu_link_ring(system: System, members: int, ipus_per_replica: int, apart: int) -> Ring:
+    """Return the ring over IPU-Links of every `apart`-th replica."""
     one_chip = ipus_per_replica == 1
-    on_rung = one_chip and members == 2
+    on_rung = one_chip and members * apart == 2
     links = system.pair_links if on_rung else system.rail_links
-    ipus = members * ipus_per_replica
+    ipus = members * apart * ipus_per_replica
     closed = system.topology == "torus" and ipus == system.ipu_link_domain_ipus
     both_ways = not on_rung and (one_chip or closed)
-    hops = max(1, ipus_per_replica // 2)
+    hops = max(1, apart * ipus_per_replica // 2)
     return Ring(
         members=members,
         directions=2 if both_ways else 1,
-        bytes_per_s=links * system.ipu_link.effective_bytes_per_s,
+        bytes_per_s=links * system.ipu_link.effective_bytes_per_s / apart,
         step_latency_s=sync_s(system, ipus) + hops * system.ipu_link.latency_s,
+        machine_hops=-(-ipus // system.ipus_per_machine) - 1,
     )
 
 
@@ -127,6 +132,7 @@ def _gw_link_ring(system: System, members: int, ipus_per_replica: int) -> Ring:
         directions=1,
         bytes_per_s=rate,
         step_latency_s=system.gw_link.sync_s_per_hop + system.gw_link.latency_s,
+        machine_hops=members - 1,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import fsum
 
-from ipusim.machine.interconnect import Ring, machine_hops, replica_rings
+from ipusim.machine.interconnect import Ring, replica_rings
 from ipusim.machine.system import System
 
 
@@ -137,12 +137,13 @@ def _run(
     sizes: Sequence[int],
     way: Way = _ring_pass,
     passes: int = 1,
+    apart: int = 1,
 ) -> Collective:
     """Add up collectives of so many passes over the same replicas; equal sizes are costed once.
 
     The fitted latency is paid wherever a fragment, which visits every member, leaves a machine.
     """
-    rings = replica_rings(system, replicas, ipus_per_replica)
+    rings = replica_rings(system, replicas, ipus_per_replica, apart)
     if not rings or not sizes:
         return NOTHING
     known = {size: _one_pass(rings, size, way) for size in set(sizes)}
@@ -151,7 +152,7 @@ def _run(
         bytes=passes * sum(known[size].bytes for size in sizes),
         transfer_s=passes * fsum(known[size].transfer_s for size in sizes),
         each_latency_s=passes * fsum(known[size].latency_s for size in sizes),
-        paid=len(sizes) * passes * machine_hops(system, replicas * ipus_per_replica),
+        paid=len(sizes) * passes * sum(ring.machine_hops for ring in rings),
     )
 
 
@@ -162,15 +163,16 @@ def all_reduce(
     tensor_bytes: Sequence[int],
     *,
     passes: int = 2,
+    apart: int = 1,
 ) -> Collective:
-    """Sum tensors of these sizes over all replicas and leave the sums on each.
+    """Sum tensors of these sizes over all replicas, or each `apart`-th, and leave the sums there.
 
     A chip sends ``2 (n - 1) / n`` times the bytes, n the replicas, rounded up to whole bytes per
     fragment. Adding the fragments is left out: each tile adds its share in a few per cent of the
     time that the links need for it.
     """
     sizes = merged_sizes(tensor_bytes, None)
-    return _run(system, replicas, ipus_per_replica, sizes, passes=passes)
+    return _run(system, replicas, ipus_per_replica, sizes, passes=passes, apart=apart)
 
 
 reduce_scatter = all_gather = partial(all_reduce, passes=1)

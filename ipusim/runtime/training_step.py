@@ -5,7 +5,9 @@ are.
 """
 
 from collections.abc import Callable
+from functools import partial
 
+from ipusim.compiler.tiles import ceil_div
 from ipusim.runtime import collectives
 from ipusim.runtime.compile import Compiled
 from ipusim.runtime.host.io import HostIo, arriving_bytes
@@ -82,7 +84,9 @@ def _collectives(
 
     Either gradients are added up on all of them; or, if a weight is sharded, each gets its part of
     the sum, updates its part of the weight, and all parts are gathered, with the sums of squares
-    that some rules need of a whole weight added up in between. Only all-reduces are joined, and
+    that some rules need of a whole weight added up in between. The replicas of a sharding domain do
+    that among themselves; their parts of the sum are first added to those of the other domains
+    (willow/src/transforms/streamingmemoryopinserter.cpp, RTSAllReduceToScatter). Only all-reduces are joined, and
     none of a part's update that is a function of its own: PopART joins others from SDK 3.0 on, with
     options that no application sets (mergeReduceScatterCollectives, mergeAllGatherCollectives).
     Phases that load their part of the weights gather it each time instead.
@@ -94,6 +98,7 @@ def _collectives(
     """
     weights, sizes, sharding = compiled.graph.tensors, compiled.gradient_bytes, config.sharding
     framework, merged = config.framework, config.merge_gradients_bytes or None
+    domain = config.sharding_domain
 
     def gradients(*, sharded: bool) -> list[list[int]]:
         return [
@@ -105,20 +110,24 @@ def _collectives(
         collective: Callable[..., collectives.Collective],
         tensors: list[list[int]],
         merged: int | None = None,
+        replicas: int = domain,
     ) -> collectives.Collective:
         if merged and framework.joins_chips:
             tensors = [max(tensors, key=sum)]
         joined = [size for chip in tensors for size in collectives.merged_sizes(chip, merged)]
-        return collective(config.system, config.replicas, config.ipus_per_replica, joined)
+        return collective(config.system, replicas, config.ipus_per_replica, joined)
 
     whole, parts = gradients(sharded=False), gradients(sharded=True)
+    shards = [[ceil_div(size, domain) for size in chip] for chip in parts]
+    between = partial(collectives.all_reduce, apart=domain)
     norms = norms_per_parameter(config.optimizer)
     merged_squares = None if framework.parts_apart else merged
     squares = [norms * len(chip) * [NORM_BYTES] for chip in parts]
     gathered = parts if replica.gathers is None else [list(replica.gathers)]
     return {
-        "gradient all-reduce": run(collectives.all_reduce, whole, merged),
+        "gradient all-reduce": run(collectives.all_reduce, whole, merged, config.replicas),
         "gradient reduce-scatter": run(collectives.reduce_scatter, parts),
+        "shard all-reduce": run(between, shards, merged, config.replicas),
         "norm all-reduce": run(collectives.all_reduce, squares, merged_squares),
         "weight all-gather": run(collectives.all_gather, gathered),
     }

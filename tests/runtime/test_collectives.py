@@ -189,3 +189,17 @@ def test_a_chip_that_is_not_there_gets_one_sentence():
     with pytest.raises(ConfigError, match="use 0 to 3") as caught:
         route(M2000, 0, 4)
     assert str(caught.value).endswith(".")
+
+
+def test_every_nth_replica_meets_its_like():
+    # Within a rack the side-by-side rings share the links; each machine has its own gateway.
+    assert replica_rings(POD64, 16, 4, 16) == ()
+    (far,) = replica_rings(POD256, 64, 4, 16)
+    assert far == replica_rings(POD256, 64, 4)[1]
+    near, gateway = replica_rings(POD256, 64, 4, 4)
+    whole = replica_rings(POD256, 64, 4)[0]
+    assert (near.members, near.bytes_per_s) == (4, whole.bytes_per_s / 4)
+    assert near.step_latency_s > whole.step_latency_s
+    assert (near.machine_hops, gateway) == (whole.machine_hops, far)
+    with pytest.raises(ConfigError, match="Groups of 24 of the 48 replicas cross those of 16"):
+        replica_rings(POD256, 48, 4, 24)

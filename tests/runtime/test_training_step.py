@@ -360,3 +360,24 @@ def test_a_model_that_names_no_loss_is_refused():
     with pytest.raises(IpuSimError, match="'silent' cannot be trained because it names no loss"):
         run(model, host_dtype=None, micro_batch=None)
     assert run(model, loss="mean_squared", host_dtype=None, micro_batch=None).fits
+
+
+def test_a_sharding_domain_keeps_to_itself_all_but_the_sum_of_its_parts():
+    # willow/src/transforms/streamingmemoryopinserter.cpp, RTSAllReduceToScatter.
+    options = SHARDED | {"system": "IPU-POD128", "replicas": 128, "framework": "popart"}
+    one = run(**options)
+    racks = run(sharding_domain=64, **options)
+    rack = run(**options | {"system": "IPU-POD64", "replicas": 64})
+    for part in ("gradient reduce-scatter", "norm all-reduce", "weight all-gather"):
+        assert racks.parts_s[part] == rack.parts_s[part] < one.parts_s[part]
+    terms = [found.result.terms.collectives for found in (racks, one, rack)]
+    assert "shard all-reduce" not in rack.parts_s
+    assert "shard all-reduce" not in one.parts_s
+    between = terms[0]["shard all-reduce"]
+    assert between.collectives == terms[0]["gradient reduce-scatter"].collectives
+    # A 64th of each gradient goes once to the other rack, added up, and once back.
+    assert between.bytes == pytest.approx(terms[0]["gradient reduce-scatter"].bytes / 63, rel=1e-4)
+    update = graphs(graph_job(zoo.load(racks.model), racks.config)).update
+    assert update.tensors["layer4.0.conv1.weight"].elements == 512 * 256 * 9 // 64
+    with pytest.raises(IpuSimError, match="sharding_domain = 48 does not divide 128 replicas"):
+        run(sharding_domain=48, **options)

@@ -137,6 +137,7 @@ def _fill_in(values: dict[str, Any], asked: dict[str, Any]) -> None:
         values["replicated_tensor_sharding"] &= replicas > 1
         least = asked.get("least_sharded_elements", framework.least_sharded_elements)
         values["least_sharded_elements"] = least
+        values["sharding_domain"] = asked.get("sharding_domain", replicas)
 
 
 def _io_tiles(stack: Stack, values: dict[str, Any]) -> int:
@@ -174,7 +175,7 @@ def _check_float8(config: RunConfig) -> None:
 
 
 def _check_host(config: RunConfig) -> None:
-    for name in ("batch_norm_span", "instances"):
+    for name in ("batch_norm_span", "instances", "sharding_domain"):
         value = getattr(config, name)
         if value is not None and config.replicas % value:
             raise ConfigError(

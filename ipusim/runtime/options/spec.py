@@ -393,6 +393,13 @@ class RunConfig:
         by_default="by default as the framework does",
         unit="elements",
     )
+    sharding_domain: int | None = _training(
+        COUNT,
+        "Neighbouring replicas that share the parts of a weight among them, while every such group "
+        "holds the same parts (PopART's shardingDomain).",
+        by_default="by default all replicas",
+        unit="replicas",
+    )
     recompute: str | tuple[str, ...] | None = _training(
         WORDS,
         "What backward passes compute again: none, auto, or all but the operators that are named.",
@@ -461,7 +468,7 @@ class RunConfig:
         """How the replicas share the update of weights."""
         if not self.replicated_tensor_sharding:
             return WHOLE
-        return Sharding(self.replicas, self.least_sharded_elements)
+        return Sharding(self.sharding_domain, self.least_sharded_elements)
 
     def items(self, graph: Graph) -> int:
         """Items of a micro-batch: its size, or where the model fixes it that of the first input."""
@@ -517,6 +524,7 @@ class RunOptions(TypedDict, total=False):
     optimizer_state: str | None
     replicated_tensor_sharding: bool | None
     least_sharded_elements: int | None
+    sharding_domain: int | None
     recompute: str | Sequence[str] | None
     batch_norm_span: int | None
     merge_gradients_bytes: int | None
