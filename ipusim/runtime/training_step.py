@@ -16,7 +16,7 @@ from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.partition import Replica
 from ipusim.runtime.terms import Beside, Terms
 from ipusim.workload.graph import Graph, Norm
-from ipusim.workload.optimizers import norms_per_parameter
+from ipusim.workload.optimizers import norms
 
 STATISTICS_BYTES = 8
 """Per channel: mean and mean square, or two sums of the gradient, in 32 bits (poplin Norms.cpp)."""
@@ -100,9 +100,9 @@ def _collectives(
     framework, merged = config.framework, config.merge_gradients_bytes or None
     domain = config.sharding_domain
 
-    def gradients(*, sharded: bool) -> list[list[int]]:
+    def exchanged(*, sharded: bool) -> list[list[str]]:
         return [
-            [sizes[n] for n in chip if n in sizes and (sharding.parts(weights[n]) > 1) == sharded]
+            [n for n in chip if n in sizes and (sharding.parts(weights[n]) > 1) == sharded]
             for chip in replica.parameters
         ]
 
@@ -117,12 +117,16 @@ def _collectives(
         joined = [size for chip in tensors for size in collectives.merged_sizes(chip, merged)]
         return collective(config.system, replicas, config.ipus_per_replica, joined)
 
-    whole, parts = gradients(sharded=False), gradients(sharded=True)
+    names = exchanged(sharded=True)
+    parts = [[sizes[name] for name in chip] for chip in names]
+    whole = [[sizes[name] for name in chip] for chip in exchanged(sharded=False)]
     shards = [[ceil_div(size, domain) for size in chip] for chip in parts]
     between = partial(collectives.all_reduce, apart=domain)
-    norms = norms_per_parameter(config.optimizer)
     merged_squares = None if framework.parts_apart else merged
-    squares = [norms * len(chip) * [NORM_BYTES] for chip in parts]
+    squares = [
+        [NORM_BYTES for name in chip for _ in range(norms(config.optimizer, weights[name]))]
+        for chip in names
+    ]
     gathered = parts if replica.gathers is None else [list(replica.gathers)]
     return {
         "gradient all-reduce": run(collectives.all_reduce, whole, merged, config.replicas),

@@ -22,6 +22,11 @@ class Optimizer:
     function, written tensor, read tensors, where "w" is the parameter, "g" the gradient, "t0",
     "t1" temporaries, others are states; a function "norm" writes one number. If it
     `decays_weights`, weights (not vectors) are also added to the gradient, or to the update.
+
+    What norms scale, biases leave out, as the applications have it (graphcore/examples@v2.4.0:
+    applications/popart/bert/bert_optimizer/optimizer.py disable_lamb, pytorch/bert/optimization.py
+    get_optimizer, tensorflow/bert/ipu_optimizer.py exclude_from_layer_adaptation and
+    tensorflow/cnns/training/train.py lars_skip_list; these two leave out the scales of norms, too).
     """
 
     name: str
@@ -30,11 +35,20 @@ class Optimizer:
     wide_states: bool = False
     decays_weights: bool = False
 
+    def steps_for(self, weight: Tensor) -> tuple[str, ...]:
+        """Return the steps that update a weight."""
+        if weight.name.endswith(BIAS):
+            return tuple(step for step in self.steps if " n" not in step)
+        return self.steps
+
     @property
     def sums_in_momentum(self) -> bool:
         """Whether its momentum may hold the sum of gradients (PopTorch's use_combined_accum)."""
         return self.name in ("sgd", "sgd_momentum")
 
+
+BIAS = "bias"
+"""How the name of a bias ends; the applications know one by it, too."""
 
 _DECAY = "scaled_add g g w"
 _MOVE = "scaled_add w w m"
@@ -101,9 +115,9 @@ def state_bytes(graph: Graph) -> int:
     return sum(t.bytes for t in graph.with_role("state") if not t.name.endswith(".gradient"))
 
 
-def norms_per_parameter(optimizer: str) -> int:
-    """Return how many sums over a whole parameter a rule needs; shards must add theirs up."""
-    return sum(step.startswith("norm ") for step in OPTIMIZERS[optimizer].steps)
+def norms(optimizer: str, weight: Tensor) -> int:
+    """Return how many sums over a whole weight a rule needs; shards must add theirs up."""
+    return sum(step.startswith("norm ") for step in OPTIMIZERS[optimizer].steps_for(weight))
 
 
 def _update_parameter(
@@ -125,7 +139,7 @@ def _update_parameter(
     tensors.update({tensor.name: tensor for tensor in stored.values()})
     current = dict(stored)
     decays = rule.decays_weights and len(whole.shape) > 1
-    for count, step in enumerate((*((_DECAY,) * decays), *rule.steps)):
+    for count, step in enumerate((*((_DECAY,) * decays), *rule.steps_for(whole))):
         function, target, *sources = step.split()
         read = tuple(current[source] for source in sources)
         output = f"{name}.update{count}"
