@@ -12,10 +12,10 @@ class Ring:
 
     Each sends `bytes_per_s` of payload in one direction, or in both at once where `directions` is
     2; a step takes the latency of a sync and a link besides. Data that visits all members leaves a
-    machine `machine_hops` times: once round the machines that IPU-Links join, then round the groups
-    of these over GW-Links, as GCL's two levels have it (Poplar user guide, GCL). [A] Hops between
-    machines, not between chips, nor machines alone: taken after seeing the slowdowns over 2 to 64
-    machines.
+    machine `machine_hops` times, in as many steps: once round the machines that IPU-Links join,
+    then round the groups of these over GW-Links, as GCL's two levels have it (Poplar user guide,
+    GCL). [A] Hops between machines, not between chips, nor machines alone: taken after seeing the
+    slowdowns over 2 to 64 machines.
     """
 
     members: int
@@ -95,7 +95,7 @@ def replica_rings(
     if replicas % apart or max(within, apart) % min(within, apart):
         raise ConfigError(
             f"Groups of {apart} of the {replicas} replicas cross those of {within} that IPU-Links "
-            f"join in {system.name}: use a divisor or a multiple of {within} that divides {replicas}."
+            f"join in {system.name}: use a divisor or a multiple of {within}."
         )
     rings = []
     if within > apart:
@@ -119,7 +119,7 @@ def _ipu_link_ring(system: System, members: int, ipus_per_replica: int, apart: i
         directions=2 if both_ways else 1,
         bytes_per_s=links * system.ipu_link.effective_bytes_per_s / apart,
         step_latency_s=sync_s(system, ipus) + hops * system.ipu_link.latency_s,
-        machine_hops=-(-ipus // system.ipus_per_machine) - 1,
+        machine_hops=min(members, -(-ipus // system.ipus_per_machine)) - 1,
     )
 
 

@@ -86,10 +86,11 @@ def _collectives(
     the sum, updates its part of the weight, and all parts are gathered, with the sums of squares
     that some rules need of a whole weight added up in between. The replicas of a sharding domain do
     that among themselves; their parts of the sum are first added to those of the other domains
-    (willow/src/transforms/streamingmemoryopinserter.cpp, RTSAllReduceToScatter). Only all-reduces are joined, and
-    none of a part's update that is a function of its own: PopART joins others from SDK 3.0 on, with
-    options that no application sets (mergeReduceScatterCollectives, mergeAllGatherCollectives).
-    Phases that load their part of the weights gather it each time instead.
+    (willow/src/transforms/streamingmemoryopinserter.cpp, RTSAllReduceToScatter). Only all-reduces
+    are joined, and none of a part's update that is a function of its own: PopART joins others from
+    SDK 3.0 on, with options that no application sets (mergeReduceScatterCollectives,
+    mergeAllGatherCollectives). Phases that load their part of the weights gather it each time
+    instead.
 
     Each chip exchanges its own tensors with its like in other replicas. All chips meet at such an
     exchange, and those of several are side by side only where they are joined: else PopART lists

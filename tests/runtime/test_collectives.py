@@ -200,6 +200,12 @@ def test_every_nth_replica_meets_its_like():
     whole = replica_rings(POD256, 64, 4)[0]
     assert (near.members, near.bytes_per_s) == (4, whole.bytes_per_s / 4)
     assert near.step_latency_s > whole.step_latency_s
-    assert (near.machine_hops, gateway) == (whole.machine_hops, far)
+    assert (near.machine_hops, whole.machine_hops, gateway) == (3, 15, far)
     with pytest.raises(ConfigError, match="Groups of 24 of the 48 replicas cross those of 16"):
         replica_rings(POD256, 48, 4, 24)
+
+
+def test_a_ring_leaves_machines_in_no_more_steps_than_it_takes():
+    # Two replicas of eight chips lie on four machines, but meet in one step.
+    for replicas, chips, hops in ((16, 1, 3), (4, 4, 3), (2, 8, 1), (8, 2, 3)):
+        assert all_reduce(POD16, replicas, chips, [10**6]).paid == 2 * hops

@@ -250,8 +250,8 @@ def test_scaling_apart_from_level(slowdowns):
     tamu = table[table["series"] == "tamu-resnet50-tensorflow"]
     assert tamu["left_out_error_percent"].abs().max() <= 3.0
     results = table[table["series"] == "results-resnet50-tensorflow-classic"]
-    # 12.5 on 256 IPUs was 3 as long as every machine made a collective longer; beyond a rack it now
-    # hardly does (`Ring.machine_hops`). Of twelve series that go further than a rack eight come nearer
+    # 12.5 on 256 IPUs was 3 as long as every machine made a collective longer; beyond a rack it
+    # hardly does (`Ring.machine_hops`). Of twelve series beyond a rack eight come nearer
     # (ViT 28 to 10 % off, EfficientNet 26 and 34 to 5 and 7), and ResNet-50's two go off by eleven
     # and fifteen: what they lose besides is not known. Both limits were lower, 3 and 12.5, while
     # the chips of a replica were taken to exchange side by side, so that the latency came out at 47
