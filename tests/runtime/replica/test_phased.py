@@ -313,6 +313,9 @@ def test_sharded_weights_are_gathered_each_time_they_are_loaded():
     one = all_gather(load_system("IPU-POD16"), 4, 1, [WEIGHT]).seconds
     # Per micro-batch one layer twice and five once.
     assert found["weight all-gather"] == pytest.approx(8 * 7 * one)
+    small = parts(train(**options, replicated_tensor_sharding=True, least_sharded_elements=10**9))
+    assert small["streamed weights"] == whole["streamed weights"]
+    assert "weight all-gather" not in small
     held = parts(train(**options, replicated_tensor_sharding=True, weights="on_chip"))
     assert held["weight all-gather"] == pytest.approx(6 * one)
 

@@ -20,6 +20,7 @@ from ipusim.runtime.replica.phases.streams import (
     stored_as,
     transfers,
 )
+from ipusim.workload.graph import Graph
 
 COMPUTED = ("activations", "inputs")
 """Kinds of tensors that are not kept from one step to the next."""
@@ -44,14 +45,15 @@ class UpdateShares:
 class Stream:
     """A tensor on a chip, the phases that load and store it, and the bytes of one transfer.
 
-    These are of the part of a replica where weights are sharded, and of all micro-batches of a
-    phase.
+    These are of the part of a replica where the tensor is cut into `parts`, as replicas share
+    weights, and of all micro-batches of a phase.
     """
 
     tensor: Held
     loads: frozenset[int]
     stores: frozenset[int]
     bytes: int
+    parts: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +160,7 @@ def plan_phases(compiled: Compiled, config: RunConfig) -> PhasePlan:
         backward=backward,
         number_of=number_of,
         streams=tuple(
-            _stream(tensor, config)
+            _stream(tensor, graph, config)
             for tensor in held
             # Sums that the phase itself uses up are not handed on.
             if tensor.kind != "accumulators" or not in_phase
@@ -168,16 +170,18 @@ def plan_phases(compiled: Compiled, config: RunConfig) -> PhasePlan:
     ).check()
 
 
-def _stream(tensor: Held, config: RunConfig) -> Stream:
+def _stream(tensor: Held, graph: Graph, config: RunConfig) -> Stream:
     loads = stores = frozenset()
     if tensor.kind in config.off_chip:
         loads, stores = transfers(tensor.made, tensor.used, tensor.changed)
-    size = tensor.bytes
+    size, parts = tensor.bytes, 1
     if tensor.of_each:
         size *= config.micro_batches_per_phase
-    elif tensor.kind == "weights" and loads and config.training:
-        size = ceil_div(size, config.replicas if config.replicated_tensor_sharding else 1)
-    return Stream(tensor=tensor, loads=loads, stores=stores, bytes=size)
+    elif tensor.kind == "weights" and loads:
+        parts = config.sharding.parts(graph.tensors[tensor.name])
+    return Stream(
+        tensor=tensor, loads=loads, stores=stores, bytes=ceil_div(size, parts), parts=parts
+    )
 
 
 def _shares(cut: Partitioned, backward: Sequence[int], update: Compiled) -> UpdateShares:

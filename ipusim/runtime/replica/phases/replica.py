@@ -226,13 +226,8 @@ def _update_streams_s(plan: PhasePlan) -> dict[str, float]:
 
 def _gathers(plan: PhasePlan) -> tuple[int, ...]:
     """Return the bytes of the weights whose shards are loaded in a pass, once for each load."""
-    if not plan.config.replicated_tensor_sharding:
-        return ()
     return tuple(
-        stream.tensor.bytes
-        for stream in plan.streams
-        if stream.tensor.kind == "weights"
-        for _ in stream.loads
+        stream.tensor.bytes for stream in plan.streams if stream.parts > 1 for _ in stream.loads
     )
 
 
