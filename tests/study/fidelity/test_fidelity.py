@@ -259,10 +259,13 @@ def test_scaling_apart_from_level(slowdowns):
     # and BERT in TensorFlow are within 3 % since.
     # Two of ResNet-50's rows, tamu.table1.05 and argonne.results.05, became near for the same
     # reason, and the recorded hits of their studies (data/expected/validate.json) fell by one each.
+    # Argonne's near ones without fitted constants fell by one as LARS left out biases, which took
+    # argonne.results.09 from 24.8 to 25.2 % fast.
     for column in ("error_percent", "left_out_error_percent"):
         errors = results.set_index("ipus")[column].abs()
         assert errors[errors.index < 256].max() <= 6.5  # target 4
-        assert errors[256] <= 15.8
+        # 15.8 while ViT on 64 chips was a point of the fit: it has another micro-batch.
+        assert errors[256] <= 16.0
     in_turn = table[table["series"].str.contains("efficientnet-tensorflow|bert-large.*tensorflow1")]
     assert in_turn["left_out_error_percent"].abs().max() <= 3.0
 
