@@ -14,7 +14,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from ipusim.errors import DataError, StudyError, resolve_name
+from ipusim.errors import DataError, StudyError
 
 DATA_DIR_VARIABLE = "IPUSIM_DATA_DIR"
 """Environment variable that points at another data folder, for example an edited copy."""
@@ -98,43 +98,6 @@ def _parse(path: Path, name: str) -> dict[str, Any]:
         raise DataError(
             f"The data file {name} is not valid TOML and cannot be read ({error}): {_RESTORE}."
         ) from error
-
-
-def load_profile(profile: type[Any], noun: str, name: str, file: str) -> Any:
-    """Return a profile of a file by its name or an alias, whatever its case, spaces and hyphens.
-
-    The fields of the dataclass but name, title and sources are its properties, lists as tuples. A
-    refusal of the name calls it a `noun`; a DataError says which property has no value, no source,
-    or a value of another type.
-    """
-    tables = {key: table for key, table in read_tables(file).items() if isinstance(table, dict)}
-    aliases = {alias: key for key, table in tables.items() for alias in table.get("aliases", [])}
-    valid = resolve_name(noun, name, tables, aliases)
-    table, values, sources = tables[valid], {}, {}
-    for key, kind in property_kinds(profile).items():
-        entry, where = table.get(key), f"The key {key!r} of {valid!r} in {file}"
-        if not isinstance(entry, dict) or not entry.get("source") or "value" not in entry:
-            raise DataError(f"{where} must have a value and a source: restore it.")
-        value, sources[key] = entry["value"], entry["source"]
-        if type(value) is not kind:
-            raise DataError(
-                f"{where} has the value {value!r}: use a value of type {kind.__name__}."
-            )
-        values[key] = tuple(value) if kind is list else value
-    heading = {"name": valid, "title": str(table.get("title", valid)), "sources": sources}
-    own = {one.name: heading[one.name] for one in fields(profile) if one.name in heading}
-    return profile(**own, **values)
-
-
-def property_kinds(profile: type[Any]) -> dict[str, type]:
-    """Return the properties of a profile and the types that a file must give them."""
-    hints = get_type_hints(profile)
-    kinds = {one.name: get_origin(hints[one.name]) or hints[one.name] for one in fields(profile)}
-    return {
-        key: list if kind is tuple else kind
-        for key, kind in kinds.items()
-        if key not in ("name", "title", "sources")
-    }
 
 
 def read_records(path: Path, required: Iterable[str] = ()) -> list[dict[str, str]]:

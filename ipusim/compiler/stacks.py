@@ -1,13 +1,11 @@
 """Software stacks: named, sourced profiles of what one SDK's compiler and runtime do."""
 
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import ClassVar, Self
 
 from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.errors import resolve_name
-from ipusim.files import load_profile, property_kinds, read_tables
-
-FILE = "stacks.toml"
+from ipusim.machine.constants import Constant, load, names
 
 PARTIALS_BYTES = {"half": 2, "float": 4}
 """Bytes of a partial sum by the name that options give it."""
@@ -28,6 +26,9 @@ class Stack:
     and `compute_set_cycles` of a step without an exchange, `loop_compute_set_cycles` in a loop.
     """
 
+    FILE: ClassVar = "stacks"
+    WORD: ClassVar = "software stack"
+
     name: str
     title: str
     planner_era: int
@@ -43,7 +44,7 @@ class Stack:
     loop_superstep_cycles: int
     compute_set_cycles: int
     loop_compute_set_cycles: int
-    sources: dict[str, str] = field(compare=False, repr=False)
+    constants: dict[str, Constant] = field(compare=False, repr=False)
 
     def planner_rules(
         self, partials: str | None = None, available_memory_proportion: float | None = None
@@ -76,26 +77,18 @@ class Stack:
 
 def stack_names() -> tuple[str, ...]:
     """Return the names that `load_stack` accepts, oldest first."""
-    return tuple(read_tables(FILE))
+    return names(Stack)
 
 
 def load_stack(name: str) -> Stack:
     """Return one software stack, such as "sdk-2.4", whatever its case, spaces and hyphens."""
-    return load_profile(Stack, "software stack", name, FILE)
+    return load(Stack, name)
 
 
 def stack_table() -> list[dict[str, object]]:
     """Return every property of every stack with its source, one row each."""
-    rows: list[dict[str, object]] = []
-    for name in stack_names():
-        stack = load_stack(name)
-        rows += [
-            {
-                "stack": name,
-                "property": key,
-                "value": getattr(stack, key),
-                "source": stack.sources[key],
-            }
-            for key in property_kinds(Stack)
-        ]
-    return rows
+    return [
+        {"stack": name, "property": key, "value": getattr(stack, key), "source": found.source}
+        for name, stack in ((name, load_stack(name)) for name in stack_names())
+        for key, found in stack.constants.items()
+    ]

@@ -16,7 +16,7 @@ _CORE_LOOP = {"float16": (4, 16), "float32": (8, 8), "float8": (4, 32)}
 class Chip:
     """What one IPU is: ``name`` is "GC2", "GC200" or "Bow"; ``constants`` have their sources."""
 
-    FILE: ClassVar = "chips"
+    FILE: ClassVar = "hardware/chips"
     WORD: ClassVar = "chip"
 
     name: str

@@ -1,13 +1,13 @@
-"""Reading data/hardware: every constant with its unit, its source and how far to trust it."""
+"""Reading what has sources: hardware, stacks, frameworks; every value with its unit and trust."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_origin, get_type_hints
 
 from ipusim.errors import DataError, resolve_name, unknown_name
 from ipusim.files import data_dir, read_tables
@@ -26,33 +26,36 @@ measurements; recalled: from memory, to be checked.
 FILES = ("chips", "systems", "hosts", "links", "power", "gpus", "gpu_nodes")
 """Names of the files under data/hardware, without their ending."""
 
+_PARTS = ("value", "unit", "source", "label")
+"""What an entry of data/hardware says; a property of a stack or framework, value and source."""
+
+_ABOUT = ("title", "constants")
+"""Fields of a kind that are no values of its table."""
+
 _COSTS = ("cycles", "s", "W", "pJ/B", "pJ/FLOP", "processes")
 """Units of what may be nothing; other zeros would be divided by, or leave nothing to run on."""
-
-Schema = Mapping[str, tuple[type, str]]
-"""Key -> (Python type, unit) of each constant that a table must have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constant:
-    """One value of data/hardware.
+    """One value with its source.
 
     Attributes
     ----------
-    value : int, float or str
+    value : int, float or str, of a property also bool or list
         The value, in `unit`.
     unit : str
         The unit, "-" where there is none.
     source : str
         Where the value comes from.
     label : str
-        One of `LABELS`.
+        One of `LABELS`; empty where the source says it.
     """
 
-    value: int | float | str
-    unit: str
+    value: Any
+    unit: str = "-"
     source: str
-    label: str
+    label: str = ""
 
 
 _Kind = TypeVar("_Kind")
@@ -76,16 +79,17 @@ def described(kind: type[_Kind]) -> type[_Kind]:
 
 
 def load(kind: type[_Kind], name: str, own: Own | None = None) -> _Kind:
-    """Return one chip, link, host, ... by its name in any case, with or without spaces and hyphens.
+    """Return one chip, link, stack, ... by its name, whatever its case, spaces and hyphens.
 
-    `kind` is a dataclass whose ``FILE`` and ``WORD`` say where it stands under data/hardware and
-    what a message calls it; its first field takes the name, fields made by `constant` the values of
-    that table (one whose type is another kind is loaded by the name that stands there), and
-    ``constants`` the same with unit, source and label. `own` are a user's tables beside those of
-    data/hardware.
+    `kind` is a dataclass whose ``FILE`` and ``WORD`` say where it stands below the data folder and
+    what a message calls it. Its first field takes the name, a ``title`` that of the table, others
+    its values: an int is taken for a float, a list for a tuple, and one whose type is another kind
+    is loaded by the name that stands there. Fields made by `constant` must have a unit and a label
+    in the file, all have a source; ``constants`` holds these. `own` are a user's tables beside
+    those of data/hardware.
     """
-    added = own.tables.get(kind.FILE, {}) if own else {}
-    valid = resolve_name(kind.WORD, name, (*added, *names(kind)), table_aliases(kind.FILE))
+    added = own.of(kind) if own else {}
+    valid = resolve_name(kind.WORD, name, (*added, *names(kind)), aliases(kind))
     return _build(kind, valid, own) if own else _load(kind, valid, data_dir())
 
 
@@ -97,26 +101,34 @@ def _load(kind: type[_Kind], name: str, folder: Path) -> _Kind:
 
 def _build(kind: type[_Kind], name: str, own: Own | None) -> _Kind:
     hints = get_type_hints(kind)
-    declared = {item.name: item.metadata for item in fields(kind) if item.metadata}
-    keys = {of: metadata["key"] or of for of, metadata in declared.items()}
-    schema = {
-        keys[of]: (str if is_dataclass(hints[of]) else hints[of], metadata["unit"])
-        for of, metadata in declared.items()
-    }
-    file, table = f"hardware/{kind.FILE}.toml", _tables(kind.FILE).get(name)
-    if own is not None and name in own.tables.get(kind.FILE, {}):
-        file, table = own.file, own.table(kind, name, schema)
-    constants = constants_of(table, name, file, schema)
-    for of, key in keys.items():
-        may_be_zero = declared[of]["zero"] or declared[of]["unit"] in _COSTS
-        if constants[key].value == 0 and not may_be_zero:
-            raise DataError(f"The key {key!r} of {name!r} in {file} is 0: use a number above 0.")
-    plain = values(constants, schema)
-    parts = {
-        of: load(hints[of], plain[key], own) if is_dataclass(hints[of]) else plain[key]
-        for of, key in keys.items()
-    }
-    return kind(**{fields(kind)[0].name: name}, **parts, constants=constants)
+    file, table = f"{kind.FILE}.toml", _tables(kind.FILE).get(name)
+    if own is not None and name in own.of(kind):
+        file, table = own.file, own.table(kind, name)
+    if not isinstance(table, dict):
+        raise DataError(f"The data file {file} has no table {name!r}: restore it.")
+    constants, values = {}, {}
+    for item in _declared(kind):
+        key, hint = _key(item), hints[item.name]
+        where = f"{key!r} of {name!r} in {file}"
+        if key not in table:
+            raise DataError(f"The key {where} is missing: add it.")
+        part = is_dataclass(hint)
+        plain = str if part else get_origin(hint) or hint
+        constants[key] = found = _constant(where, table[key], measured=bool(item.metadata))
+        _check(found, plain, item.metadata, where)
+        values[item.name] = load(hint, found.value, own) if part else plain(found.value)
+    about = {"title": table.get("title", name), "constants": constants}
+    values |= {item.name: about[item.name] for item in fields(kind) if item.name in _ABOUT}
+    return kind(**{fields(kind)[0].name: name}, **values)
+
+
+def _declared(kind: type) -> list[Field[Any]]:
+    """Return the fields that take a value of a table."""
+    return [item for item in fields(kind)[1:] if item.name not in _ABOUT]
+
+
+def _key(item: Field[Any]) -> str:
+    return item.metadata.get("key") or item.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,26 +142,29 @@ class Own:
     file: str
     tables: Mapping[str, Mapping[str, Any]]
 
-    def table(self, kind: type, name: str, schema: Schema) -> dict[str, Any]:
+    def of(self, kind: type) -> Mapping[str, Any]:
+        """Return those of a kind of hardware by name."""
+        return self.tables.get(Path(kind.FILE).name, {})
+
+    def table(self, kind: type, name: str) -> dict[str, Any]:
         """Return one of them, completed."""
-        given = dict(self.tables[kind.FILE][name])
+        units = {_key(item): item.metadata["unit"] for item in _declared(kind)}
+        given = dict(self.of(kind)[name])
         like = given.pop("like", None)
         for key, value in given.items():
-            if key not in schema:
-                raise unknown_name(f"key of {name!r} in {self.file}", key, schema)
+            if key not in units:
+                raise unknown_name(f"key of {name!r} in {self.file}", key, units)
             if not isinstance(value, dict):
-                about = {"unit": schema[key][1], "source": self.file, "label": "assumed"}
+                about = {"unit": units[key], "source": self.file, "label": "assumed"}
                 given[key] = {"value": value} | about
         if like is None:
             return given
-        near = resolve_name(kind.WORD, like, names(kind), table_aliases(kind.FILE))
-        return {
-            key: entry for key, entry in _tables(kind.FILE)[near].items() if key in schema
-        } | given
+        near = _tables(kind.FILE)[resolve_name(kind.WORD, like, names(kind), aliases(kind))]
+        return {key: entry for key, entry in near.items() if key in units} | given
 
 
-def _tables(stem: str) -> dict[str, Any]:
-    return read_tables(f"hardware/{stem}.toml")
+def _tables(file: str) -> dict[str, Any]:
+    return read_tables(f"{file}.toml")
 
 
 def names(kind: type) -> tuple[str, ...]:
@@ -157,67 +172,47 @@ def names(kind: type) -> tuple[str, ...]:
     return tuple(_tables(kind.FILE))
 
 
-def table_aliases(stem: str) -> dict[str, str]:
-    """Return the other spellings that a file lists, each with the name that it stands for."""
-    aliases: dict[str, str] = {}
-    for name, table in _tables(stem).items():
+def aliases(kind: type) -> dict[str, str]:
+    """Return the other spellings that its file lists, each with the name that it stands for."""
+    found: dict[str, str] = {}
+    for name, table in _tables(kind.FILE).items():
         listed = table.get("aliases", []) if isinstance(table, dict) else []
-        aliases.update(dict.fromkeys(listed, name))
-    return aliases
+        found.update(dict.fromkeys(listed, name))
+    return found
 
 
-def _constant(file: str, table: str, key: str, entry: object) -> Constant:
-    """Check one entry and return it as a `Constant`."""
-    where = f"{key!r} of {table!r} in {file}"
+def _constant(where: str, entry: object, *, measured: bool = True) -> Constant:
+    """Check one entry and return it as a `Constant`; what is `measured` has a unit and a label."""
+    parts = _PARTS if measured else ("value", "source")
     if not isinstance(entry, dict):
-        raise DataError(f"The key {where} must be a table with value, unit, source and label.")
-    for part in ("value", "unit", "source", "label"):
+        raise DataError(f"The key {where} must be a table with {', '.join(parts)}.")
+    for part in parts:
         if part not in entry:
             raise DataError(f"The key {where} has no {part!r}: add it.")
         if part != "value" and not (isinstance(entry[part], str) and entry[part].strip()):
             raise DataError(f"The key {where} has an empty or non-text {part!r}: fill it in.")
-    if entry["label"] not in LABELS:
+    if measured and entry["label"] not in LABELS:
         raise DataError(
             f"The key {where} has the label {entry['label']!r}: use one of {', '.join(LABELS)}."
         )
-    if isinstance(entry["value"], bool) or not isinstance(entry["value"], int | float | str):
-        raise DataError(f"The key {where} has the value {entry['value']!r}: use a number or text.")
-    return Constant(**{part: entry[part] for part in ("value", "unit", "source", "label")})
+    return Constant(**{part: entry[part] for part in parts})
 
 
-def constants_of(table: object, name: str, file: str, schema: Schema) -> dict[str, Constant]:
-    """Check one table of constants, wherever below the data folder it stands.
-
-    The schema gives type and unit of every key that must be there; an int is accepted as a float.
-    """
-    if not isinstance(table, dict):
-        raise DataError(f"The data file {file} has no table {name!r}: restore it.")
-    constants = {}
-    for key, (kind, unit) in schema.items():
-        where = f"{key!r} of {name!r} in {file}"
-        if key not in table:
-            raise DataError(f"The key {where} is missing: add it.")
-        constant = _constant(file, name, key, table[key])
-        accepted = (int, float) if kind is float else (kind,)
-        if not isinstance(constant.value, accepted):
-            raise DataError(
-                f"The key {where} has the value {constant.value!r}: use a value of type "
-                f"{kind.__name__}."
-            )
-        if constant.unit != unit:
-            raise DataError(f"The key {where} has the unit {constant.unit!r}: use {unit!r}.")
-        # Written this way round so that NaN is refused too.
-        if kind is not str and not 0 <= constant.value < float("inf"):
-            raise DataError(
-                f"The key {where} has the value {constant.value!r}: use a finite number >= 0."
-            )
-        constants[key] = constant
-    return constants
-
-
-def values(constants: Mapping[str, Constant], schema: Schema) -> dict[str, Any]:
-    """Return the bare values of `constants`, converted to the types of `schema`."""
-    return {key: kind(constants[key].value) for key, (kind, _) in schema.items()}
+def _check(found: Constant, kind: type, declared: Mapping[str, Any], where: str) -> None:
+    """Raise `DataError` for a value of another type, or of another unit or range than declared."""
+    value, accepted = found.value, {float: (int, float), tuple: list}.get(kind, kind)
+    # A truth value is an integer to Python, but not to a reader of the file.
+    if not isinstance(value, accepted) or isinstance(value, bool) != (kind is bool):
+        raise DataError(
+            f"The key {where} has the value {value!r}: use a value of type {kind.__name__}."
+        )
+    if declared and found.unit != declared["unit"]:
+        raise DataError(f"The key {where} has the unit {found.unit!r}: use {declared['unit']!r}.")
+    # Written this way round so that NaN is refused too.
+    if declared and kind is not str and not 0 <= value < float("inf"):
+        raise DataError(f"The key {where} has the value {value!r}: use a finite number >= 0.")
+    if declared and value == 0 and not (declared["zero"] or found.unit in _COSTS):
+        raise DataError(f"The key {where} is 0: use a number above 0.")
 
 
 def hardware_table() -> pd.DataFrame:
@@ -239,10 +234,10 @@ def hardware_table() -> pd.DataFrame:
     rows = []
     for stem in FILES:
         file = f"hardware/{stem}.toml"
-        for subject, table in _tables(stem).items():
+        for subject, table in _tables(f"hardware/{stem}").items():
             for key, entry in table.items():
                 if key == "aliases":
                     continue
-                constant = _constant(file, subject, key, entry)
-                rows.append({"file": file, "subject": subject, "name": key} | asdict(constant))
+                found = _constant(f"{key!r} of {subject!r} in {file}", entry)
+                rows.append({"file": file, "subject": subject, "name": key} | asdict(found))
     return pd.DataFrame(rows)

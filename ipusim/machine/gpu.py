@@ -23,7 +23,7 @@ class Gpu:
     were compared with predictions.
     """
 
-    FILE: ClassVar = "gpus"
+    FILE: ClassVar = "hardware/gpus"
     WORD: ClassVar = "GPU"
 
     name: str
@@ -71,7 +71,7 @@ class Gpu:
 class GpuNode:
     """A machine with several boards of one kind; ``tdp_w`` is of the machine, hosts as stated."""
 
-    FILE: ClassVar = "gpu_nodes"
+    FILE: ClassVar = "hardware/gpu_nodes"
     WORD: ClassVar = "GPU machine"
 
     name: str

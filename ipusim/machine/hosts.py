@@ -20,7 +20,7 @@ class Host:
     processes beside its workers; one core can fill ``core_cache_bytes``.
     """
 
-    FILE: ClassVar = "hosts"
+    FILE: ClassVar = "hardware/hosts"
     WORD: ClassVar = "host"
 
     name: str

@@ -15,7 +15,7 @@ class Link:
     ``latency_s``, one hop of a sync ``sync_s_per_hop``.
     """
 
-    FILE: ClassVar = "links"
+    FILE: ClassVar = "hardware/links"
     WORD: ClassVar = "link"
 
     name: str

@@ -51,7 +51,7 @@ class PowerConstants:
     exchange. A host server draws ``host_w``, outside every card measurement.
     """
 
-    FILE: ClassVar = "power"
+    FILE: ClassVar = "hardware/power"
     WORD: ClassVar = "chip"
 
     chip: str

@@ -22,7 +22,7 @@ OWN_FILES = ("systems", "chips", "power", "links", "hosts")
 class System:
     """A card, a machine or a pod, by a name of `system_names`; ``constants`` have their sources."""
 
-    FILE: ClassVar = "systems"
+    FILE: ClassVar = "hardware/systems"
     WORD: ClassVar = "system"
 
     name: str

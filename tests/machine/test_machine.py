@@ -4,7 +4,10 @@ import itertools
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -307,6 +310,68 @@ def test_binary_rubbish_is_named(edited_data: Path) -> None:
     (edited_data / "power.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match=r"hardware/power\.toml is not valid TOML"):
         machine.load(machine.PowerConstants, "GC2")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    FILE: ClassVar = "f"
+    WORD: ClassVar = "stack"
+
+    name: str
+    title: str
+    era: int
+    folds: bool
+    words: tuple[str, ...]
+    constants: dict[str, machine.Constant]
+
+
+TABLE = {
+    "era": '{ value = 2, source = "[S] code" }',
+    "folds": '{ value = true, source = "[A] seen" }',
+    "words": '{ value = ["a", "b"], source = "[S] docs" }',
+    "unknown": '"not asked for"',
+}
+
+
+@pytest.fixture
+def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Profile]:
+    monkeypatch.setenv(files.DATA_DIR_VARIABLE, str(tmp_path))
+
+    def load(**entries: str | None) -> Profile:
+        table = TABLE | entries
+        lines = [f"{key} = {entry}" for key, entry in table.items() if entry is not None]
+        (tmp_path / "f.toml").write_text("\n".join(["[sdk-1]", *lines]), encoding="utf-8")
+        return machine.load(Profile, "SDK 1")
+
+    return load
+
+
+def test_values_come_with_their_sources(profile: Callable[..., Profile]) -> None:
+    found = profile()
+    assert (found.name, found.title) == ("sdk-1", "sdk-1")
+    assert (found.era, found.folds, found.words) == (2, True, ("a", "b"))
+    sources = {key: one.source for key, one in found.constants.items()}
+    assert sources == {"era": "[S] code", "folds": "[A] seen", "words": "[S] docs"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        (None, "is missing"),
+        ("2", "must be a table with value, source"),
+        ("{ value = 2 }", "has no 'source'"),
+        ('{ value = 2, source = "" }', "has an empty or non-text 'source'"),
+        ('{ source = "[S] code" }', "has no 'value'"),
+        # A truth value is an integer to Python, but not to a reader of the file.
+        ('{ value = true, source = "s" }', "has the value True: use a value of type int"),
+        ('{ value = 2.0, source = "s" }', r"has the value 2\.0: use a value of type int"),
+    ],
+)
+def test_a_damaged_property_is_named(
+    profile: Callable[..., Profile], entry: str | None, says: str
+) -> None:
+    with pytest.raises(DataError, match=f"^The key 'era' of 'sdk-1' in f.toml {says}"):
+        profile(era=entry)
 
 
 def test_missing_data_folder_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files: properties with their sources, records by type hints, writing whole or not at all."""
+"""Files: records by type hints, writing whole or not at all."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -7,55 +7,6 @@ import pytest
 
 from ipusim import files
 from ipusim.errors import DataError, StudyError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
-    name: str
-    title: str
-    era: int
-    folds: bool
-    words: tuple[str, ...]
-    sources: dict[str, str]
-
-
-TABLE = {
-    "era": '{ value = 2, source = "[S] code" }',
-    "folds": '{ value = true, source = "[A] seen" }',
-    "words": '{ value = ["a", "b"], source = "[S] docs" }',
-    "unknown": '"not asked for"',
-}
-
-
-def profile(written, table) -> Profile:
-    lines = [f"{key} = {entry}" for key, entry in table.items() if entry is not None]
-    written("f.toml", "\n".join(["[sdk-1]", *lines]))
-    return files.load_profile(Profile, "stack", "SDK 1", "f.toml")
-
-
-def test_values_come_with_their_sources(written):
-    found = profile(written, TABLE)
-    assert (found.name, found.title) == ("sdk-1", "sdk-1")
-    assert (found.era, found.folds, found.words) == (2, True, ("a", "b"))
-    assert found.sources == {"era": "[S] code", "folds": "[A] seen", "words": "[S] docs"}
-
-
-@pytest.mark.parametrize(
-    ("entry", "says"),
-    [
-        (None, "must have a value and a source"),
-        ("2", "must have a value and a source"),
-        ("{ value = 2 }", "must have a value and a source"),
-        ('{ value = 2, source = "" }', "must have a value and a source"),
-        ('{ source = "[S] code" }', "must have a value and a source"),
-        # A truth value is an integer to Python, but not to a reader of the file.
-        ('{ value = true, source = "s" }', "has the value True: use a value of type int"),
-        ('{ value = 2.0, source = "s" }', r"has the value 2\.0: use a value of type int"),
-    ],
-)
-def test_a_damaged_property_is_named(written, entry, says):
-    with pytest.raises(DataError, match=f"^The key 'era' of 'sdk-1' in f.toml {says}"):
-        profile(written, TABLE | {"era": entry})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

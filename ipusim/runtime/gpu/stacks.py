@@ -1,12 +1,11 @@
 """Software stacks of GPU runs: named, sourced profiles."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ipusim.errors import DataError
-from ipusim.files import load_profile, read_tables
+from ipusim.machine.constants import Constant, load, names
 from ipusim.machine.gpu import GPU_PRECISIONS
-
-FILE = "gpu/stacks.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +19,9 @@ class GpuStack:
     It `overlaps_all_reduce` where gradients are reduced beside the backward pass.
     """
 
+    FILE: ClassVar = "gpu/stacks"
+    WORD: ClassVar = "GPU software stack"
+
     name: str
     title: str
     transposed_precisions: tuple[str, ...]
@@ -28,23 +30,23 @@ class GpuStack:
     kernel_per_reduction: bool
     update_kernels_per_parameter: int
     overlaps_all_reduce: bool
-    sources: dict[str, str] = field(compare=False, repr=False)
+    constants: dict[str, Constant] = field(compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for key in ("transposed_precisions", "fused_precisions"):
             unknown = set(getattr(self, key)) - set(GPU_PRECISIONS)
             if unknown:
                 raise DataError(
-                    f"The key {key!r} of {self.name!r} in {FILE} names {min(unknown)!r}: "
+                    f"The key {key!r} of {self.name!r} in {self.FILE}.toml names {min(unknown)!r}: "
                     f"use {', '.join(GPU_PRECISIONS)}."
                 )
 
 
 def gpu_stack_names() -> tuple[str, ...]:
     """Return the names that `load_gpu_stack` accepts, in file order."""
-    return tuple(read_tables(FILE))
+    return names(GpuStack)
 
 
 def load_gpu_stack(name: str) -> GpuStack:
     """Return a stack of data/gpu/stacks.toml: "pytorch-21" or "PyTorch 21.03", in any case."""
-    return load_profile(GpuStack, "GPU software stack", name, FILE)
+    return load(GpuStack, name)

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from ipusim.errors import ConfigError, UnknownNameError, normalise_name, unknown_name
-from ipusim.machine.constants import load, names, table_aliases
+from ipusim.machine.constants import aliases, load, names
 from ipusim.machine.gpu import GPU_PRECISIONS, Gpu, GpuNode
 from ipusim.runtime.calibration import Fitted, calibration
 from ipusim.runtime.gpu.kernels import step_kernels
@@ -137,7 +137,7 @@ def exposed_all_reduce_s(
 
 def _boards(name: str) -> tuple[Gpu, int, str]:
     """Return the board that a name stands for, how many there may be, and where."""
-    if normalise_name(name) in map(normalise_name, (*names(GpuNode), *table_aliases(GpuNode.FILE))):
+    if normalise_name(name) in map(normalise_name, (*names(GpuNode), *aliases(GpuNode))):
         node = load(GpuNode, name)
         return node.gpu, node.gpus, node.name
     try:

@@ -1,11 +1,10 @@
 """Frameworks: what their programs do in a pipeline, each property with its source."""
 
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
+from typing import ClassVar
 
-from ipusim.files import load_profile
+from ipusim.machine.constants import Constant, load
 
-FILE = "frameworks.toml"
 FRAMEWORKS = ("popart", "pytorch", "tensorflow")
 DEFAULT_FRAMEWORK = "popart"
 
@@ -13,6 +12,9 @@ DEFAULT_FRAMEWORK = "popart"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
     """What sets one framework apart."""
+
+    FILE: ClassVar = "frameworks"
+    WORD: ClassVar = "framework"
 
     name: str
     last_stage_merged: bool
@@ -41,9 +43,9 @@ class Framework:
     """Whether each dropout has a seed made for it."""
     device_iterations: int
     """Batches of inference that the chips run after a call from the host."""
+    constants: dict[str, Constant] = field(compare=False, repr=False)
 
 
-@cache
 def load_framework(name: str) -> Framework:
     """Return a framework by its name."""
-    return load_profile(Framework, "framework", name, FILE)
+    return load(Framework, name)

@@ -8,15 +8,15 @@ sets the pace.
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 import pandas as pd
 
 from ipusim.api import simulate
 from ipusim.errors import ConfigError, resolve_name
-from ipusim.files import read, read_tables
-from ipusim.machine.constants import Schema, constants_of, values
+from ipusim.files import read
+from ipusim.machine.constants import Constant, constant, load
 from ipusim.report import Report
 from ipusim.runtime.gpu.step import GpuReport, simulate_gpu
 from ipusim.study.book.parameters import is_count
@@ -29,15 +29,8 @@ MERGED_BYTES = 50_000_000
 SHARES = ("per IPU", "in all")
 """Whether the batch is that of one IPU, or of all of them together."""
 
-_TRAINING: Schema = {
-    "items": (int, "items"),
-    "epochs": (int, "epochs"),
-    "batch": (int, "items"),
-    "workers": (int, "processes"),
-}
 Step = Literal["crop", "label", "scale", "collate", "copy_and_collate", "choose"]
 """What a loader process does with an item."""
-_WORKER: Schema = dict.fromkeys(get_args(Step), (float, "us"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,28 +60,47 @@ class Board:
 class Training:
     """The run of the slides: items of an epoch, epochs, items of a step, loader processes."""
 
-    items: int
-    epochs: int
-    batch: int
-    workers: int
+    FILE: ClassVar = FILE.removesuffix(".toml")
+    WORD: ClassVar = "run"
+
+    name: str
+    items: int = constant("items")
+    epochs: int = constant("epochs")
+    batch: int = constant("items")
+    workers: int = constant("processes")
+    constants: dict[str, Constant] = field(compare=False, repr=False)
 
     def steps(self, items_per_step: int) -> int:
         """Return the steps of the whole training; what an epoch leaves over is dropped."""
         return self.epochs * (self.items // items_per_step)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Worker:
+    """What each step takes a loader process."""
+
+    FILE: ClassVar = Training.FILE
+    WORD: ClassVar = "loader process"
+
+    name: str
+    crop: float = constant("us")
+    label: float = constant("us")
+    scale: float = constant("us")
+    collate: float = constant("us")
+    copy_and_collate: float = constant("us")
+    choose: float = constant("us")
+    constants: dict[str, Constant] = field(compare=False, repr=False)
+
+
 def load_training() -> Training:
     """Return the run of the slides; a DataError where the file is damaged."""
-    return Training(**_constants("training", _TRAINING))
+    return load(Training, "training")
 
 
 def worker_times_us() -> dict[str, float]:
     """Return the microseconds of a loader process per item, step by step."""
-    return _constants("worker", _WORKER)
-
-
-def _constants(table: str, schema: Schema) -> dict[str, Any]:
-    return values(constants_of(read_tables(FILE).get(table), table, FILE, schema), schema)
+    times = load(_Worker, "worker").constants
+    return {step: time.value for step, time in times.items()}
 
 
 def load_dataflows() -> dict[str, Dataflow]:

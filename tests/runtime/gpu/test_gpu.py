@@ -98,7 +98,8 @@ def test_machines_of_the_tamu_study(name, gpu, gpus, tdp_w):
 
 def test_stacks_say_where_they_come_from():
     for stack in map(load_gpu_stack, gpu_stack_names()):
-        assert all(source.startswith(("[S]", "[A]")) for source in stack.sources.values())
+        sources = [found.source for found in stack.constants.values()]
+        assert all(source.startswith(("[S]", "[A]")) for source in sources)
     assert load_gpu_stack("PyTorch 21.11").name == "pytorch-21"
 
 
