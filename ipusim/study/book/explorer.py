@@ -15,6 +15,7 @@ from ipusim.look import OKABE_ITO
 from ipusim.machine.system import load_system, system_names
 from ipusim.planning import FILLED
 from ipusim.report import Report
+from ipusim.study.book.site import template
 from ipusim.study.data.published import load_rows
 from ipusim.workload import zoo
 from ipusim.workload.model import Model, load_model
@@ -95,7 +96,7 @@ class Explorer:
             (self.busy,),
         )
         self._box = widgets.VBox([*map(widgets.HBox, rows), self.answer, self.line, report])
-        self._known: dict[str, Report | IpuSimError] = {}
+        self._known: dict[str, Report] = {}
         self._models: dict[tuple[str, str], Model] = {}
         self._holding = False
         self._offer(self.chips, 1)
@@ -124,22 +125,13 @@ class Explorer:
     def report(self, **changed: Any) -> Report:
         """Simulate the run that the controls describe, some of its options changed.
 
-        Raises
-        ------
-        IpuSimError
-            If that run makes no sense.
+        An IpuSimError says why that run makes no sense.
         """
         options = self.options() | changed
         key = repr((self.model.value, self.dims.value, options))
         if key not in self._known:
-            try:
-                self._known[key] = simulate(self._model(), **options)
-            except IpuSimError as error:
-                self._known[key] = error
-        known = self._known[key]
-        if isinstance(known, IpuSimError):
-            raise known
-        return known
+            self._known[key] = simulate(self._model(), **options)
+        return self._known[key]
 
     def update(self) -> None:
         """Show what the present setting comes to, and then the curve it lies on."""
@@ -237,54 +229,44 @@ def published(asked: Mapping[str, Any]) -> list[Point]:
 
 def _card(report: Report, curve: Sequence[Point] = (), points: Sequence[Point] = ()) -> str:
     """Return as HTML whether a run fits, the number, and the curve that it lies on."""
-    said = dict(report.summary())
-    colour, verdict, number, more = "vermilion", report.verdict, "does not fit", ""
+    verdict, number, more, here = report.verdict, "does not fit", "", None
     if report.fits:
+        said, rate = dict(report.summary()), report.throughput.value
         used = report.used_tile_bytes / report.tile_bytes
         chips = f"{report.config.active_ipus} {report.chip}"
-        colour, verdict = "green", f"It fits {chips}, with {used:.0%} of the fullest tile in use."
-        number = f"{report.throughput.value:,.0f} items/s"
+        verdict = f"It fits {chips}, with {used:.0%} of the fullest tile in use."
+        number = f"{rate:,.0f} items/s"
         more = f"latency {said['latency']}; {said['power']}"
-    here = (report.config.micro_batch, report.throughput.value) if report.fits else None
-    return (
-        f"<div style='border-left:6px solid {OKABE_ITO[colour]};padding-left:12px'>"
-        f"<p><b>{html.escape(verdict)}</b></p>"
-        f"<p style='font-size:36px;line-height:1.2;margin:4px 0'>{number}</p>"
-        f"<p>{html.escape(more)}</p>{_curve_svg(curve, points, here)}</div>"
-    )
+        here = (report.config.micro_batch, rate)
+    words = {"fits": report.fits, "verdict": verdict, "number": number, "more": more}
+    drawn = _drawn(curve, points, here)
+    return template("explorer.html.j2").render(**words, drawn=drawn, palette=OKABE_ITO)
 
 
-def _curve_svg(curve: Sequence[Point], points: Sequence[Point], here: Point | None) -> str:
-    """Draw throughput over the micro-batch; by hand, as a step of the slider cannot wait longer."""
-    drawn = [*curve, *points]
-    if len(drawn) < 2:
-        return ""
-    right, top = max(size for size, _ in drawn), 1.08 * max(rate for _, rate in drawn)
+def _drawn(
+    curve: Sequence[Point], points: Sequence[Point], here: Point | None
+) -> dict[str, Any] | None:
+    """Return where in the picture, in pixels, lies what it shows of throughput by micro-batch.
+
+    It is a template, as a step of the slider cannot wait for matplotlib. None for no curve.
+    """
+    shown = [*curve, *points]
+    if len(shown) < 2:
+        return None
+    right, most = max(size for size, _ in shown), max(rate for _, rate in shown)
 
     def at(size: float, rate: float) -> tuple[float, float]:
         across = math.log2(size) / max(1.0, math.log2(right))
-        return _EDGE + across * (_WIDTH - 2 * _EDGE), (_HEIGHT - 30) * (1 - rate / top) + 4
+        return _EDGE + across * (_WIDTH - 2 * _EDGE), (_HEIGHT - 30) * (
+            1 - rate / (1.08 * most)
+        ) + 4
 
-    def text(x: float, y: float, words: str, anchor: str = "middle") -> str:
-        return f"<text x='{x:.0f}' y='{y:.0f}' text-anchor='{anchor}'>{words}</text>"
-
-    path = " ".join("{:.1f},{:.1f}".format(*at(*point)) for point in curve)
-    marks = [f"<polyline points='{path}' fill='none' stroke='{OKABE_ITO['blue']}'/>"]
-    marks += ["<circle cx='{:.1f}' cy='{:.1f}' r='4'/>".format(*at(*point)) for point in points]
-    marks += [text(at(size, 0)[0], _HEIGHT - 12, str(size)) for size, _ in curve if size in CURVE]
-    if here:
-        x, y = at(*here)
-        marks.append(f"<circle cx='{x:.1f}' cy='{y:.1f}' r='6' fill='{OKABE_ITO['vermilion']}'/>")
-        marks.append(text(x, y + 20, "you are here"))
-    marks.append(text(4, 14, f"{top / 1.08:,.0f} items/s", "start"))
-    marks.append(
-        text(
-            _WIDTH / 2,
-            _HEIGHT + 4,
-            "micro-batch; line: simulated, dots: published, each with settings of its own",
-        )
-    )
-    return (
-        f"<svg width='{_WIDTH}' height='{_HEIGHT + 8}' role='img' font-size='12'"
-        f" fill='currentColor' aria-label='Throughput over the micro-batch'>{''.join(marks)}</svg>"
-    )
+    return {
+        "width": _WIDTH,
+        "height": _HEIGHT,
+        "line": [at(*point) for point in curve],
+        "dots": [at(*point) for point in points],
+        "ticks": [(at(size, 0)[0], size) for size, _ in curve if size in CURVE],
+        "here": here and at(*here),
+        "most": most,
+    }

@@ -39,24 +39,32 @@ def notebook_link(study: Study) -> Link:
     return Link(f"notebooks/{study.name}.html", study.title)
 
 
-def render(template: str, here: str, studies: Sequence[Study], **values: Any) -> str:
-    """Fill in one template of ``templates/``; all values but `Markup` are escaped."""
+@cache
+def template(name: str) -> jinja2.Template:
+    """Return one template of ``templates/``; it escapes all values but `Markup`."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([Path(__file__).parent / "templates", TEMPLATES]),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(name)
+
+
+def render(name: str, here: str, studies: Sequence[Study], **values: Any) -> str:
+    """Fill in the template of a page."""
     menu = (
         Link(START, "Start page"),
         Link(ROWS, "Every published row"),
         Link(COVERAGE, "Coverage"),
     )
-    return (
-        _environment()
-        .get_template(template)
-        .render(
-            here=here,
-            root="../" * here.count("/"),
-            menu=[*menu, *map(notebook_link, studies)],
-            version=ipusim.__version__,
-            commit=_commit(),
-            **values,
-        )
+    return template(name).render(
+        here=here,
+        root="../" * here.count("/"),
+        menu=[*menu, *map(notebook_link, studies)],
+        version=ipusim.__version__,
+        commit=_commit(),
+        **values,
     )
 
 
@@ -135,16 +143,6 @@ def _explain(source: str, explained: set[str]) -> str:
             source = source[: found.start()] + str(marked) + source[found.end() :]
             explained.add(term)
     return source
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader([Path(__file__).parent / "templates", TEMPLATES]),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        keep_trailing_newline=True,
-    )
 
 
 @cache
