@@ -28,6 +28,7 @@ from ipusim.workload.graph import (
     Tensor,
 )
 from ipusim.workload.operators.conv import conv_data_gradient, conv_weight_gradient
+from ipusim.workload.operators.gradient import Backward, Tape
 from ipusim.workload.operators.matmul import matmul_data_gradient, matmul_weight_gradient
 
 CHIPS = {"mk1": "GC2", "mk2": "GC200"}
@@ -110,14 +111,8 @@ def _pooling(record: dict[str, str], dtype: str) -> Graph:
         **_window(record),
     )
     shapes = {"x": (pool.batch, pool.channels, *pool.field)}
-    shapes |= {"dx": shapes["x"]}
-    shapes |= dict.fromkeys(("y", "dy"), (pool.batch, pool.channels, *pool.out_field))
-    back = replace(pool, backward=True)
-    ops = [
-        _op("forward", pool, "x", "y"),
-        _op("gradient", back, "dy x y", "dx", "backward"),
-    ]
-    return _graph(shapes, ops, ("y", "dx"), dtype)
+    shapes["y"] = (pool.batch, pool.channels, *pool.out_field)
+    return _differentiated(_graph(shapes, [_op("forward", pool, "x", "y")], ("y",), dtype))
 
 
 def _reduction(record: dict[str, str], dtype: str) -> Graph:
@@ -139,13 +134,8 @@ def _embedding(record: dict[str, str], dtype: str) -> Graph:
     """A lookup and the sum of its gradients; IPUModel counts as if all indices were one row."""
     rows, width, indices = (int(record[f"emb_{name}"]) for name in ("rows", "width", "indices"))
     lookup = Gather(rows=rows, width=width, indices=indices, hottest=indices)
-    shapes = {"w": (rows, width), "i": (indices,), "y": (indices, width), "dy": (indices, width)}
-    shapes |= {"dw": shapes["w"]}
-    ops = [
-        _op("lookup", lookup, "w i", "y"),
-        _op("update", replace(lookup, function="add"), "dy i", "dw", "backward"),
-    ]
-    return _graph(shapes, ops, ("y", "dw"), dtype)
+    shapes = {"w": (rows, width), "i": (indices,), "y": (indices, width)}
+    return _differentiated(_graph(shapes, [_op("lookup", lookup, "w i", "y")], ("y",), dtype))
 
 
 def _recurrent(record: dict[str, str], dtype: str) -> Graph:
@@ -204,28 +194,34 @@ def training_graph(layer: Conv | MatMul, dtype: str) -> Graph:
 def recurrent_graph(layer: Recurrent, dtype: str) -> Graph:
     """Build a recurrent layer: forward, and where it trains the gradients, without an update."""
     columns = layer.gates * layer.hidden
-    state = (layer.steps, layer.batch, layer.hidden)
     shapes = {
         "x": (layer.steps, layer.batch, layer.features),
         "w": (layer.features, columns),
         "r": (layer.hidden, columns),
         "b": (columns,),
-        "dy": state,
-        "y": state,
-        "kept": (layer.steps, layer.saved, layer.batch, layer.hidden),
+        "y": (layer.steps, layer.batch, layer.hidden),
     }
     roles = {"r": "parameter", "b": "parameter"}
     if not layer.training:
-        kept = {name: shapes[name] for name in ("x", "w", "r", "b", "y")}
-        return _graph(kept, [_op("forward", layer, "x w r b", "y")], ("y",), dtype, roles)
-    shapes |= {f"d{name}": shapes[name] for name in ("x", "w", "r", "b")}
-    ops = [
-        _op("forward", layer, "x w r b", "y kept"),
-        _op(
-            "gradient", replace(layer, backward=True), "dy x w r y kept", "dx dw dr db", "backward"
-        ),
-    ]
-    return _graph(shapes, ops, ("y", "dx", "dw", "dr", "db"), dtype, roles)
+        return _graph(shapes, [_op("forward", layer, "x w r b", "y")], ("y",), dtype, roles)
+    shapes["kept"] = (layer.steps, layer.saved, layer.batch, layer.hidden)
+    ops = [_op("forward", layer, "x w r b", "y kept")]
+    return _differentiated(_graph(shapes, ops, ("y",), dtype, roles))
+
+
+def _differentiated(graph: Graph) -> Graph:
+    """Add the gradients of all that an operation reads, given that of its result."""
+    (op,), tensors = graph.ops, graph.tensors
+    tape = Tape(forward=tensors, wanted=frozenset(op.inputs))
+    Backward(tape, op, ("dy", *[None] * (len(op.outputs) - 1))).run()
+    given = replace(tensors["y"], name="dy", role="input")
+    return replace(
+        graph,
+        tensors={**tensors, "dy": given, **tape.tensors},
+        ops=(op, *tape.ops),
+        inputs=(*graph.inputs, "dy"),
+        outputs=("y", *tape.tensors),
+    )
 
 
 def _shapes(layer: Conv | MatMul) -> dict[str, tuple[int, ...]]:
