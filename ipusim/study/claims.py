@@ -222,8 +222,7 @@ class Sides:
             row_id = options["row"]
             return self._rows[row_id] if row_id in self._rows else self._gpu_row(row_id)
         if kind == "claim":
-            claims = load_claims(self.study).set_index("claim_id")
-            hours = float(claims.loc[options["claim"], "ratio_or_value"])
+            hours = float(load_claims(self.study).loc[options["claim"], "value"])
             name = f"the blog's {hours:g} hours"
             seconds = hours * _HOUR_S
             return _exact(seconds, is_time=True, name=name, published=seconds, chips=0)
@@ -358,10 +357,7 @@ def claims_frame(study: str, sides: Sides | None = None) -> pd.DataFrame:
     A claim with nothing to compare says why.
     """
     sides = sides or Sides(study)
-    claims = load_claims(study)
-    value = "ratio_or_value" if "ratio_or_value" in claims else "value"
-    words = "qualifier" if "qualifier" in claims else "qualifier_note"
-    printed = claims.set_index("claim_id")[[value, words]].T.to_dict("list")
+    printed = load_claims(study)[["value", "qualifier"]].T.to_dict("list")
     lines = []
     for spec in load_specs(study):
         if spec.claim_id not in printed:

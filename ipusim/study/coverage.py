@@ -40,7 +40,6 @@ PREDICTED, DERIVED, RESTATED, TAKEN_OVER, OPEN = (
 """How a value is answered: simulated; from the machine model or the network alone; by the row that
 it repeats; put into the model, so no test; not at all, with the reason."""
 _WHAT = ("model_or_subject", "model", "subject", "task", "metric", "attribute")
-_VALUES = ("value", "ratio_or_value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,11 +154,10 @@ def _of_claims(study: str, known: dict[str, Any]) -> list[dict]:
     lines = []
     for claim in load_claims(study).to_dict("records"):
         claim_id = claim["claim_id"]
-        printed = next(claim[name] for name in _VALUES if name in claim)
         if claim_id in compared:
             answered = _best(compared[claim_id])
         elif claim_id in answers:
-            answered = _answered(answers[claim_id], printed, known)
+            answered = _answered(answers[claim_id], claim["value"], known)
         else:
             raise DataError(
                 f"The claim {claim_id!r} of {study} has neither a comparison nor an answer in "
@@ -172,7 +170,7 @@ def _of_claims(study: str, known: dict[str, Any]) -> list[dict]:
                 "row_id": f"{study}.claims.{claim_id}",
                 "kind": "claim",
                 "what": ", ".join(words),
-                "printed": printed,
+                "printed": claim["value"],
                 "unit": claim.get("unit", ""),
                 "where": _notebooks()[study],
                 **answered,

@@ -60,10 +60,9 @@ def claims_frame() -> pd.DataFrame:
     is that of the GPU alone.
     """
     frame = recompute(STUDY, Sides(STUDY, own={"board": _board, "flow": _flow}))
-    units = load_claims(STUDY).set_index("claim_id")["unit"]
     sides = zip(frame["gpus"], frame["gpu_side"], strict=True)
     return frame.assign(
-        unit=frame["claim_id"].map(units),
+        unit=frame["claim_id"].map(load_claims(STUDY)["unit"]),
         gpu=[f"{count:.0f} x {_board_words(name)}" if name else "" for count, name in sides],
     )
 
@@ -86,7 +85,7 @@ def other_ratios(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _bragg_ends() -> dict[str, tuple[float, float]]:
     """Return what the slides say of BraggNN, each as the two ends of the text."""
-    values = load_claims(STUDY).set_index("claim_id")["value"]
+    values = load_claims(STUDY)["value"]
     claims = (REFERENCE, GOAL, OUT_OF_THE_BOX, AGAINST_A100, AGAINST_V100)
     return {claim: allowed(values[claim], "") for claim in claims}
 

@@ -209,18 +209,10 @@ def _load(folder: Path) -> tuple[PublishedRow, ...]:
 def load_rows(
     *, study: str | None = None, table: str | None = None, metric: str | None = None
 ) -> tuple[PublishedRow, ...]:
-    """Return the published rows, all of them or a selection.
+    """Return the published rows, all of them or those of a study, table or metric.
 
-    Parameters
-    ----------
-    study, table, metric : str, optional
-        Keep only the rows with that value, in the order of the sources: Qwant first, then the
-        results page, Argonne, TAMU.
-
-    Raises
-    ------
-    DataError, UnknownNameError
-        If a data file is damaged, or no row has the given study, table or metric.
+    They are in the order of the sources: Qwant first, then the results page, Argonne, TAMU. A
+    DataError where a data file is damaged, an UnknownNameError where no row has what is asked for.
     """
     rows = _load(files.data_dir() / "published")
     for kind, wanted in (("study", study), ("table", table), ("metric", metric)):
@@ -258,8 +250,12 @@ def by_metric(rows: Iterable[PublishedRow], *metrics: str) -> list[pd.DataFrame]
 
 
 def load_claims(study: str) -> pd.DataFrame:
-    """Return the claims of a study (a key of `CLAIM_FILES`), one line each, all cells as text."""
+    """Return the claims of a study (a key of `CLAIM_FILES`) by claim_id, all cells as text.
+
+    What is printed is in ``value`` and ``qualifier``, however a file heads them.
+    """
     if study not in CLAIM_FILES:
         raise unknown_name("study", study, CLAIM_FILES)
     path = files.data_dir() / "published" / CLAIM_FILES[study]
-    return pd.DataFrame(read_records(path, ("row_id",)))
+    claims = pd.DataFrame(read_records(path, ("row_id",))).set_index("claim_id", drop=False)
+    return claims.rename(columns={"ratio_or_value": "value", "qualifier_note": "qualifier"})

@@ -39,7 +39,7 @@ def compare_claims(*, frame: pd.DataFrame | None = None) -> pd.DataFrame:
     """
     frame = verdicts(study_rows()) if frame is None else frame
     compared = engine.claims_frame(STUDY, engine.Sides(STUDY, frame=frame))
-    printed = load_claims(STUDY).set_index("claim_id").loc[compared["claim_id"]]
+    printed = load_claims(STUDY).loc[compared["claim_id"]]
     for name in ("model", "task", "metric", "unit"):
         compared[name] = printed[name].to_numpy()
     compared["error_percent"] = errors_of(compared, against="claimed")

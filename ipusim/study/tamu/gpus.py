@@ -118,7 +118,7 @@ def per_watt(figures: dict[str, pd.DataFrame]) -> pd.DataFrame:
     Per framework and machine: devices, watts (as quoted), whether the host is in them, predicted
     and published images/s/W, and the predicted interval.
     """
-    claims = load_claims(STUDY).set_index("claim_id")["value"]
+    claims = load_claims(STUDY)["value"]
     lines = []
     for framework, frame in figures.items():
         for machine, said in read_tables(FILE)["power"].items():
