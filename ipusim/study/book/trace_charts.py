@@ -2,7 +2,6 @@
 
 import itertools
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -39,8 +38,8 @@ def execution_trace(report: Report, *, title: str, bins: int = 80) -> Figure:
         for line in passes.itertuples():
             look = {"color": kinds[line.kind], "edgecolor": "white", "linewidth": 0.5}
             span = {"left": line.start_us, "height": 0.75}
-            upper.barh(list(_PASSES).index(line.phase), line.duration_us, **span, **look)
-        name_places(upper, list(_PASSES.values()), vertical=True)
+            upper.barh(_PASSES.index(line.phase), line.time_us, **span, **look)
+        name_places(upper, _PASSES, vertical=True)
         upper.set_title(title)
         marks = [Patch(color=colour, label=kind) for kind, colour in kinds.items()]
         upper.legend(handles=marks, **BESIDE)
@@ -50,23 +49,13 @@ def execution_trace(report: Report, *, title: str, bins: int = 80) -> Figure:
 
 _KINDS = ("#0B3C5D", "#D55E00", "#009E73", "#56B4E9", "#CC79A7", "#7A5C00", "#9ADBC5", "#B8BEC6")
 """Colours of kinds of operations: none of them that of a phase."""
-_PASSES = {"forward": "forward", "backward": "backward"}
+_PASSES = ("forward", "backward")
 
 
 def _passes(report: Report) -> pd.DataFrame:
-    """Return each operation of the micro-batch with its pass, kind, start and duration."""
-    phases = {op.name: op.phase for op in report.result.graph.ops}
-    clock = report.config.system.chip.clock_hz
-    ops = report.result.program.ops
-    passes = [phases.get(op.name, "forward") for op in ops]
-    cycles = np.array([op.cycles for op in ops])
-    frame = pd.DataFrame(
-        {
-            "op": [op.name for op in ops],
-            "kind": [op.kind for op in ops],
-            "phase": [name if name in _PASSES else "backward" for name in passes],
-            "start_us": 1e6 * (cycles.cumsum() - cycles) / clock,
-            "duration_us": 1e6 * cycles / clock,
-        }
-    )
-    return frame[frame["duration_us"] > 0]
+    """Return the layers of the micro-batch that take time, with their pass and start."""
+    layers = report.layers.head(len(report.result.program.ops))
+    cycles = layers["cycles"]
+    start = 1e6 * (cycles.cumsum() - cycles) / report.config.system.chip.clock_hz
+    phase = layers["phase"].where(layers["phase"].isin(_PASSES), "backward")
+    return layers.assign(phase=phase, start_us=start)[cycles > 0]

@@ -36,6 +36,8 @@ PHASES = {
 }
 """Columns of `block_profile` that add up to the time of a block."""
 
+_COMPUTE = ("conv", "norm", "other")
+"""Kinds of compute that `PARTS` tells apart, all others being "other"."""
 _BLOCK = re.compile(r"^layer(\d)\.(\d+)\.")
 _HEAD_KINDS = ("reduce", "matmul", "softmax")
 _SECONDS_TO_MS = 1e3
@@ -62,20 +64,16 @@ def latency_parts(batch_sizes: Sequence[int], **changes: str) -> pd.DataFrame:
 
 def _parts_ms(report: Report) -> dict[str, float]:
     """Return the parts of one step in the order of `PARTS`."""
-    program, io = report.result.program, report.result.io
-    compute = {"conv": 0, "norm": 0, "other": 0}
-    for op in program.ops:
-        kind = op.kind if op.kind in compute else "other"
-        compute[kind] += sum(step.repeats * step.compute_cycles for step in op.steps)
-    phases = program.phase_cycles()
-    cycles_to_ms = _SECONDS_TO_MS / report.config.system.chip.clock_hz
+    kinds = report.layers["kind"]
+    work = kinds.where(kinds.isin(_COMPUTE), "other")
+    device, io = 1e-3 * by_group(report.layers, work).set_index("group"), report.result.io
     return {
         "host_work_ms": _SECONDS_TO_MS * io.work_s,
         "transfers_ms": _SECONDS_TO_MS * io.exposed_s,
-        "sync_ms": cycles_to_ms * phases["sync"],
-        "exchange_ms": cycles_to_ms * phases["exchange"],
-        "copies_ms": cycles_to_ms * phases["copy"],
-        **{f"{kind}_compute_ms": cycles_to_ms * cycles for kind, cycles in compute.items()},
+        "sync_ms": device["sync_us"].sum(),
+        "exchange_ms": device["exchange_us"].sum(),
+        "copies_ms": device["copy_us"].sum(),
+        **{f"{kind}_compute_ms": device["compute_us"].get(kind, 0.0) for kind in _COMPUTE},
     }
 
 

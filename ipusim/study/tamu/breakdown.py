@@ -10,19 +10,6 @@ from ipusim.study.tamu.memory import RESNET_RUN, at_micro_batch
 from ipusim.study.tamu.scaling import run_at
 from ipusim.study.tamu.study import TENSORFLOW_SERIES, report_for
 
-PARTS = (
-    "device",
-    "transfers",
-    "host work",
-    "batch-norm reductions",
-    "gradient all-reduce",
-    "weight update",
-    "optimiser state",
-    "fixed",
-    "waiting for the host",
-)
-"""Parts of a step (``report.parts``), in the order in which they are stacked."""
-
 MECHANISMS = {
     "batch_norm_percent": ("batch-norm reductions",),
     "all_reduce_percent": ("gradient all-reduce",),
@@ -52,28 +39,16 @@ def parts_by_ipus(
 ) -> pd.DataFrame:
     """Split the time per micro-batch into its parts on several numbers of IPUs.
 
-    Parameters
-    ----------
-    ipus : sequence of int
-        How many.
-    series : str
-        A name of `ipusim.study.tamu.scaling.SERIES_NAMES`.
-    tier : str
-        ``"calibrated"`` or ``"specification"``.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One line per number of IPUs and part: ipus, accumulation, part, time_ms (per micro-batch),
-        share_percent. What happens once per weight update is spread over its micro-batches.
+    `series` is a name of `ipusim.study.tamu.scaling.SERIES_NAMES`. One line per number of IPUs and
+    part: ipus, accumulation, part, time_ms (per micro-batch), share_percent. What happens once per
+    weight update is spread over its micro-batches.
     """
     tables = []
     for count in sorted(ipus):
         report = report_for(run_at(count, series), tier=tier)
         accumulation, parts = report.config.gradient_accumulation, report.result.parts_s
-        names = sorted(parts, key=lambda name: PARTS.index(name) if name in PARTS else 99)
-        seconds = pd.Series([parts[name] for name in names])
-        table = {"ipus": count, "accumulation": accumulation, "part": names}
+        seconds = pd.Series(parts.values())
+        table = {"ipus": count, "accumulation": accumulation, "part": list(parts)}
         table |= {"time_ms": 1e3 * seconds / accumulation}
         tables.append(pd.DataFrame(table | {"share_percent": 100.0 * seconds / sum(seconds)}))
     return pd.concat(tables, ignore_index=True)
