@@ -159,20 +159,10 @@ def _variants(config: RunConfig) -> Iterator[tuple[str, str, RunConfig]]:
 def sensitivity(rows: Sequence[PublishedRow]) -> pd.DataFrame:
     """Change one assumption of runs at a time and see what it does to the latency.
 
-    Parameters
-    ----------
-    rows : sequence of PublishedRow
-        Latencies in milliseconds; the value NaN where none was published.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Per row and variant: assumption, basis, batch_size, latency_ms, change_percent against the
-        modelled run and error_percent against the published latency (NaN where none).
-
-    Notes
-    -----
-    This weighs assumptions; it does not choose them. Dozens of combinations fit six numbers.
+    `rows` are latencies in milliseconds, NaN where none was published. Per row and variant:
+    assumption, basis, batch_size, latency_ms, change_percent against the modelled run and
+    error_percent against the published latency (NaN where none). This weighs assumptions; it does
+    not choose them: dozens of combinations fit six numbers.
     """
     lines = []
     for row in rows:

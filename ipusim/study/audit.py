@@ -137,25 +137,13 @@ def littles_law() -> pd.DataFrame:
 def tamu_work(table: str) -> pd.DataFrame:
     """Multiply throughput and time in every row of a table: the images that the row worked through.
 
-    Every row says that it is one epoch, so the product should be the same in all.
+    Every row says that it is one epoch, so the product should be the same in all. An
+    UnknownNameError for a table that is none of `WORK_TABLES`.
 
-    Parameters
-    ----------
-    table : {"Table 3", "Table 4"}
-        Which table of the TAMU study.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Per row: row_id, label, throughput (images/s), time (s), their product with the range that
-        rounding allows, the median product of the table, the deviation from it in percent, whether
-        rounding explains it, whether the row is consistent (within 5 %), the time that the printed
-        throughput needs for the median, and the throughput that the printed time gives.
-
-    Raises
-    ------
-    UnknownNameError
-        If the table does not print both.
+    Per row: row_id, label, throughput (images/s), time (s), their product with the range that
+    rounding allows, the median product of the table, the deviation from it in percent, whether
+    rounding explains it, whether the row is consistent (within 5 %), the time that the printed
+    throughput needs for the median, and the throughput that the printed time gives.
     """
     if table not in WORK_TABLES:
         raise unknown_name("table", table, WORK_TABLES)

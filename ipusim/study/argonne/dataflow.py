@@ -134,27 +134,15 @@ def simulate_flow(
     several_components: bool = False,
     merged: bool = False,
 ) -> Report:
-    """Simulate a training step of a dataflow.
+    """Simulate a training step of a dataflow on a chip, a name of `SYSTEMS`.
 
-    Parameters
-    ----------
-    flow : Dataflow
-    chip : {"GC200", "Bow"}
-    ipus : int
-        Replicas, 1 to 16; one host process with its loader processes feeds them all.
-    share : {"per IPU", "in all"}
-        What the batch of 512 counts.
-    precision : str
-        By default single precision, the port's own default.
-    several_components : bool
-        See `item_seconds`.
-    merged : bool
-        Whether all gradients are reduced in one collective; the port leaves one per tensor.
+    IPUs are replicas, 1 to 16; one host process with its loader processes feeds them all. `share`
+    says what the batch of 512 counts (`SHARES`); single precision is the port's own default; with
+    `merged` all gradients are reduced in one collective, where the port leaves one per tensor;
+    `several_components` is that of `item_seconds`.
 
-    Raises
-    ------
-    ConfigError, UnknownNameError
-        If the number of IPUs is out of range or does not divide the batch, or a name is unknown.
+    A ConfigError refuses a number of IPUs that is out of range or does not divide the batch, an
+    UnknownNameError an unknown name.
     """
     run = load_training()
     if not is_count(ipus, MOST_IPUS):

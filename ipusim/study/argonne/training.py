@@ -67,18 +67,9 @@ def train(
 ) -> tuple[list[bragg.Trained], bragg.Peaks]:
     """Train in every arithmetic of `ARITHMETICS`; return the runs and the held-out peaks.
 
-    Parameters
-    ----------
-    schedule : str
-        One of ``braggnn.schedules()``.
-    seed : int
-        Of peaks, initial weights, order and shifts.
-    checkpoint_dir : str
-        Folder of checkpoints; an empty string keeps none.
-    progress : bool
-        Whether to show progress bars.
-    rounding_seed : int
-        Of the random bits; above 0 only what rounds stochastically is trained.
+    The schedule is one of ``braggnn.schedules()``, the seed that of peaks, initial weights, order
+    and shifts, `rounding_seed` that of the random bits: above 0 only what rounds stochastically is
+    trained. Checkpoints go into their folder; an empty string keeps none.
     """
     plan = bragg.named_schedule(schedule)
     training, held_out = bragg.simulate_sets(plan, seed)

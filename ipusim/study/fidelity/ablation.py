@@ -151,20 +151,10 @@ def ablation_rows() -> tuple[PublishedRow, ...]:
 def ablation_frame(
     rows: Iterable[PublishedRow] | None = None, *, predictor: PooledPredictor | None = None
 ) -> pd.DataFrame:
-    """Predict rows with every mechanism, and with each switched off.
+    """Predict throughput rows, by default `ablation_rows`, as they are and without each mechanism.
 
-    Parameters
-    ----------
-    rows : iterable of PublishedRow, optional
-        Throughput rows; by default `ablation_rows`.
-    predictor : PooledPredictor, optional
-        By default a new one.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Per row and mechanism (empty for none): row_id, family, mode, without, and time_ratio,
-        predicted over published time. A mechanism that a run does not have is not listed.
+    Per row and mechanism (empty for none): row_id, family, mode, without, and time_ratio, predicted
+    over published time. A mechanism that a run does not have is not listed.
     """
     chosen = ablation_rows() if rows is None else tuple(rows)
     engine = predictor or PooledPredictor()
@@ -195,19 +185,11 @@ def ablation_frame(
 
 
 def ablation_summary(frame: pd.DataFrame) -> pd.DataFrame:
-    """Summarise what each mechanism is worth, for inference and training.
+    """Summarise `ablation_frame`: what each mechanism is worth, for inference and training.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        From `ablation_frame`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Per mode and mechanism: what switching it off means, the rows that have it, their mean
-        absolute error in percent of the published time with it and without it, their mean signed
-        error without it, and the median change of their predicted time in percent.
+    Per mode and mechanism: what switching it off means, the rows that have it, their mean absolute
+    error in percent of the published time with it and without it, their mean signed error without
+    it, and the median change of their predicted time in percent.
     """
     whole = frame[frame["without"] == ""].set_index("row_id")["time_ratio"]
     lines = []

@@ -31,24 +31,13 @@ def scale_table(
 ) -> pd.DataFrame:
     """Predict a training step on ever more chips, far beyond the systems that exist.
 
-    Parameters
-    ----------
-    model : str
-        A zoo name.
-    system : str
-        The system whose machines are multiplied.
-    ipus : iterable of int
-        Numbers of chips, each a whole number of replicas.
-    **options
-        Options of `ipusim.simulate` for training; by default micro_batch = 8 items,
-        gradient_accumulation = 16, recompute = "auto" and gradients merged into 64 MiB.
+    `system` is the one whose machines are multiplied; each number of chips is a whole number of
+    replicas. Options are those of `ipusim.simulate` for training, by default micro_batch = 8 items,
+    gradient_accumulation = 16, recompute = "auto" and gradients merged into 64 MiB.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Per number of chips: ipus, exists (whether the system holds them), step_ms, all_reduce_ms,
-        all_reduce_percent of the step, throughput_items_per_s, efficiency_percent (throughput per
-        chip over that of the first row), power_kw. ``attrs["assumptions"]`` says what it rests on.
+    Per number of chips: ipus, exists (whether the system holds them), step_ms, all_reduce_ms,
+    all_reduce_percent of the step, throughput_items_per_s, efficiency_percent (throughput per chip
+    over that of the first row), power_kw. ``attrs["assumptions"]`` says what it rests on.
     """
     sold = load_system(system)
     given = {

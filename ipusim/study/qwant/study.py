@@ -38,17 +38,9 @@ def rows_for(
 ) -> tuple[PublishedRow, ...]:
     """Return the rows of Tables 1 to 3 (latency, throughput, efficiency) for some batch sizes.
 
-    Parameters
-    ----------
-    batch_sizes : sequence of int
-        Batch sizes of the card; those that were not published get rows with the value NaN.
-    system, precision : str
-        As in the report, or something else to see its effect beside the published numbers.
-
-    Raises
-    ------
-    ConfigError, UnknownNameError
-        If a value is not what data/studies/qwant.toml allows.
+    Batch sizes are those of the card; what was not published gets rows with the value NaN. System
+    and precision are as in the report, or something else to see its effect beside the published
+    numbers. A ConfigError or UnknownNameError refuses what data/studies/qwant.toml does not allow.
     """
     given = {"batch_sizes": list(batch_sizes), "system": system, "precision": precision}
     checked(load_spec("qwant")["parameters"], given)

@@ -217,27 +217,15 @@ def verdicts(
     samples: Samples | None = None,
     jobs: int = 1,
 ) -> pd.DataFrame:
-    """Compare published rows with what is predicted for them.
+    """Compare published rows, by default all, with what is predicted for them.
 
-    Parameters
-    ----------
-    rows : iterable of PublishedRow, optional
-        By default every published row.
-    predictor : PooledPredictor, optional
-        By default the real one.
-    samples : Samples, optional
-        What the constants are fitted on; by default from `fitting_samples`.
-    jobs : int
-        Worker processes of the real predictor.
+    `jobs` are worker processes of the predictor, where none is given; `samples` is what the
+    constants are fitted on, by default from `fitting_samples`.
 
-    Returns
-    -------
-    pandas.DataFrame
-        One line per row, columns `VERDICT_COLUMNS`; values in the row's unit. The verdict judges
-        the calibrated tier, whose constants are fitted without the row's own model family; so is
-        its 80 % interval, which ``data/calibration.toml`` holds (`study.verdicts.intervals`).
-        ``parts`` says where the time of its step goes, in ms.
-        How a row was printed and run stands in `RUN_COLUMNS`.
+    One line per row, columns `VERDICT_COLUMNS`; values in the row's unit. The verdict judges the
+    calibrated tier, whose constants are fitted without the row's own model family; so is its 80 %
+    interval, which ``data/calibration.toml`` holds (`study.verdicts.intervals`). ``parts`` says
+    where the time of its step goes, in ms. How a row was printed and run stands in `RUN_COLUMNS`.
     """
     chosen = load_rows() if rows is None else tuple(rows)
     engine = predictor or PooledPredictor(jobs)
