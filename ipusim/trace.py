@@ -144,7 +144,8 @@ def _pipeline(report: Report, schedule: Pipeline) -> Iterator[Span]:
     """Yield the slots of a pipeline, the middle of a long one as one span per stage."""
     costs, beside = report.result.costs, report.result.terms.beside
     whole = schedule.whole(costs, beside)
-    order, periods = schedule.order(costs)
+    order = schedule.order(costs)
+    periods = order.periods(schedule.accumulation)
     copies_s = schedule.handover_s + beside.reductions_s(costs) / schedule.ipus
     host_s = beside.transfers_s + beside.host_work_s
     lanes = _stage_lanes(report)

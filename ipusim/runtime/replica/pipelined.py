@@ -7,6 +7,7 @@ from math import fsum
 from ipusim.errors import ConfigError
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.compile import REMEMBERED, Compiled
+from ipusim.runtime.options.frameworks import Framework
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.balance import stage_transfer_s
 from ipusim.runtime.replica.partition import (
@@ -19,13 +20,13 @@ from ipusim.runtime.replica.partition import (
 from ipusim.runtime.replica.schedule import (
     Order,
     PipelineTime,
+    check_accumulation,
     micro_batches_in_flight,
     pipeline_order,
-    pipeline_step,
 )
 from ipusim.runtime.terms import UPDATE, Beside, Work
 
-Placed = tuple[tuple[str, ...], tuple[int, ...], str, str]
+Placed = tuple[tuple[str, ...], tuple[int, ...], str, Framework]
 """Splits, chip of each stage, schedule and framework."""
 
 
@@ -50,27 +51,16 @@ class Pipeline:
         """Chips of the replica."""
         return len(set(self.placed[1]))
 
+    def order(self, costs: FittedCosts) -> Order:
+        """Return the slots of a micro-batch."""
+        works = ([work.at(costs) for work in each] for each in (self.forward, self.backward))
+        return pipeline_order(*works, *self.placed[1:])
+
     def time(
         self, costs: FittedCosts, transfer_s: float = 0.0, host_s: float = 0.0
     ) -> PipelineTime:
         """Return the time of all micro-batches, with these copies and host transfers."""
-        _, stage_ipus, schedule, framework = self.placed
-        return pipeline_step(
-            [work.at(costs) for work in self.forward],
-            [work.at(costs) for work in self.backward],
-            self.accumulation,
-            schedule,
-            transfer_s,
-            host_s=host_s,
-            framework=framework,
-            stage_ipus=stage_ipus,
-        )
-
-    def order(self, costs: FittedCosts) -> tuple[Order, int]:
-        """Return the slots of a micro-batch, and how many periods a weight update has."""
-        works = ([work.at(costs) for work in each] for each in (self.forward, self.backward))
-        order = pipeline_order(*works, *self.placed[1:])
-        return order, self.accumulation // len(order.offsets)
+        return self.order(costs).time(self.accumulation, transfer_s, host_s)
 
     def waits(self) -> tuple[int, float]:
         """As `Schedule` says; reductions are shared by the chips, in steps that end with copies."""
@@ -108,7 +98,9 @@ class Pipeline:
 
 def pipelined_replica(compiled: Compiled, config: RunConfig) -> Replica:
     """Cut a training graph into stages and run them as a pipeline."""
-    placed = (config.pipeline_splits, config.stage_ipus, config.schedule, config.framework.name)
+    rule = (len(config.stage_ipus), config.schedule, config.framework)
+    check_accumulation(config.gradient_accumulation, *rule)
+    placed = (config.pipeline_splits, config.stage_ipus, config.schedule, config.framework)
     resident = compiled.state_bytes if config.optimizer_state == "on_chip" else 0
     replica, boundary_bytes = _cut(compiled, placed, resident)
     in_turn = config.framework.copies_in_turn

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import fsum
 
 from ipusim.errors import ConfigError
-from ipusim.runtime.options.frameworks import load_framework
+from ipusim.runtime.options.frameworks import Framework
 
 SCHEDULES = ("grouped", "sequential", "interleaved")
 
@@ -64,6 +64,59 @@ class Order:
         slowest = max(load, key=lambda ipu: load[ipu], default=None)
         return _Step(load.get(slowest, 0.0), tuple(run.get(slowest, ())), sent, copies)
 
+    def periods(self, accumulation: int) -> int:
+        """Return how many periods the micro-batches of a weight update take."""
+        at_once = len(self.offsets)
+        if accumulation % at_once:
+            raise ConfigError(
+                f"A gradient accumulation of {accumulation} does not fit the {at_once} "
+                f"micro-batches in flight on these IPUs: use a multiple of {at_once}."
+            )
+        return accumulation // at_once
+
+    def time(self, accumulation: int, transfer_s: float = 0.0, host_s: float = 0.0) -> PipelineTime:
+        """Return the time of all micro-batches of one weight update.
+
+        `host_s` are the seconds of a micro-batch's transfers from and to the host, which all chips
+        wait for in every step that a micro-batch begins with. `transfer_s` ends every step in which
+        a stage hands over to another chip. All chips end a step together; within it a chip runs its
+        stages one after the other. In an interleaved pipeline a step holds one stage of a chip
+        only, so forward stages wait for backward stages on other chips. Balanced stages on chips of
+        their own, grouped, without transfers, idle for a share of ``(P - 1) / (GA + P - 1)``.
+
+        What the host sends opens a step (graphcore/popart@sdk/poplar/3.3.0:willow/src/popx/
+        popprograms.cpp, addPipelineCycle), and by default all chips meet for it (docs/popart/
+        performance.rst, sync pattern Full; graphcore/poptorch@sdk/poptorch/3.3.0:python/
+        options.py). [A] looked up after seeing rows; TensorFlow is taken to do the same.
+        """
+        periods = self.periods(accumulation)
+        full = max(self.offsets) + self.slots - 1  # from this step on every slot is taken
+        entered = periods * self.period  # from this step on no micro-batch begins
+        steps = entered - self.period + max(self.offsets) + self.slots
+
+        waited_for, handovers = [0] * sum(map(len, self.passes)), 0
+
+        def spent(first: int, stop: int, times: int = 1) -> float:
+            nonlocal handovers
+            run = [self.step(step, periods) for step in range(first, stop)]
+            handovers += times * sum(step.copies for step in run)
+            for step in run if times else ():
+                for index in step.passes:
+                    waited_for[index] += times
+            return fsum(step.seconds(transfer_s, host_s) for step in run)
+
+        rounds, rest = divmod(max(0, entered - full), self.period)
+        # Until every stage works, while all do, and until the last micro-batch has left.
+        fill = spent(0, full)
+        steady = rounds * spent(full, full + self.period, rounds) + spent(entered - rest, entered)
+        drain = spent(max(full, entered), steps)
+        return PipelineTime(
+            seconds=fill + steady + drain,
+            steps=steps,
+            handovers=handovers,
+            waited_for=tuple(waited_for),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _Step:
@@ -84,7 +137,7 @@ def pipeline_order(
     backward: Sequence[float],
     ipus: Sequence[int],
     schedule: str,
-    framework: str,
+    framework: Framework,
 ) -> Order:
     """Return the slots of one micro-batch, and how micro-batches follow each other.
 
@@ -94,7 +147,7 @@ def pipeline_order(
     is used twice, sequential when the one before has left (graphcore/tensorflow
     pipeline_visitor_utils.h, ScheduleOffsets).
     """
-    merged = schedule == "grouped" and load_framework(framework).last_stage_merged
+    merged = schedule == "grouped" and framework.last_stage_merged
     stages = len(ipus)
     slot_ipus = [*ipus, *reversed(ipus)]
     seconds = [*forward, *reversed(backward)]
@@ -127,7 +180,7 @@ def _rotations(slot_ipus: Sequence[int]) -> tuple[int, ...]:
     return tuple(chosen)
 
 
-def accumulation_rule(stages: int, schedule: str, framework: str = "popart") -> tuple[int, int]:
+def accumulation_rule(stages: int, schedule: str, framework: Framework) -> tuple[int, int]:
     """Return the least gradient accumulation of a pipeline, and what it must be a multiple of.
 
     PopART and PopTorch: enough micro-batches to fill the pipeline, 2 P - 1 (graphcore/popart
@@ -136,29 +189,27 @@ def accumulation_rule(stages: int, schedule: str, framework: str = "popart") -> 
     One stage, or sequential: no rule.
     """
     most = max(micro_batches_in_flight(stages, schedule, framework))
-    one_slot = load_framework(framework).last_stage_merged and schedule == "grouped"
+    one_slot = framework.last_stage_merged and schedule == "grouped"
     return most, 1 if one_slot else most
 
 
-def micro_batches_in_flight(
-    stages: int, schedule: str, framework: str = "popart"
-) -> tuple[int, ...]:
+def micro_batches_in_flight(stages: int, schedule: str, framework: Framework) -> tuple[int, ...]:
     """Return, for each stage, how many micro-batches its stored activations belong to.
 
     From the forward pass of a micro-batch on the stage to its backward pass there, both counted:
     grouped 2 (P - s) - 1 with PopART and 2 (P - s) with TensorFlow, interleaved P - s, sequential
     or with a single stage 1, for stage s of P.
     """
-    merged = load_framework(framework).last_stage_merged
     left = range(stages, 0, -1)
     if stages == 1 or schedule == "sequential":
         return (1,) * stages
     if schedule == "interleaved":
         return tuple(left)
-    return tuple(2 * rest - merged for rest in left)
+    return tuple(2 * rest - framework.last_stage_merged for rest in left)
 
 
-def _check_accumulation(count: int, stages: int, schedule: str, framework: str) -> None:
+def check_accumulation(count: int, stages: int, schedule: str, framework: Framework) -> None:
+    """Raise `ConfigError` for a gradient accumulation that no such pipeline takes."""
     least, multiple = accumulation_rule(stages, schedule, framework)
     if count >= least and count % multiple == 0:
         return
@@ -166,71 +217,4 @@ def _check_accumulation(count: int, stages: int, schedule: str, framework: str) 
     raise ConfigError(
         f"A gradient accumulation of {count} does not fill a {schedule} pipeline of {stages} "
         f"stages: use {valid}."
-    )
-
-
-def pipeline_step(
-    stage_forward_s: Sequence[float],
-    stage_backward_s: Sequence[float],
-    gradient_accumulation: int,
-    schedule: str = "grouped",
-    transfer_s: float = 0.0,
-    *,
-    host_s: float = 0.0,
-    framework: str = "popart",
-    stage_ipus: Sequence[int] | None = None,
-) -> PipelineTime:
-    """Return the time of all micro-batches of one weight update.
-
-    Seconds of each stage are for one micro-batch, as is `host_s`, the transfers from and to the
-    host, which all chips wait for in every step that a micro-batch begins with. `transfer_s` ends
-    every step in which a stage hands over to another chip; each stage has a chip of its own by
-    default. All chips end a step together; within it a chip runs its stages one after the other. In
-    an interleaved pipeline a step holds one stage of a chip only, so forward stages wait for
-    backward stages on other chips. Balanced stages on chips of their own, grouped, without
-    transfers, idle for a share of ``(P - 1) / (GA + P - 1)``.
-
-    What the host sends opens a step (graphcore/popart@sdk/poplar/3.3.0:willow/src/popx/
-    popprograms.cpp, addPipelineCycle), and by default all chips meet for it (docs/popart/
-    performance.rst, sync pattern Full; graphcore/poptorch@sdk/poptorch/3.3.0:python/options.py).
-    [A] looked up after seeing rows; TensorFlow is taken to do the same.
-    """
-    stages = len(stage_forward_s)
-    ipus = tuple(range(stages)) if stage_ipus is None else tuple(stage_ipus)
-    _check_accumulation(gradient_accumulation, stages, schedule, framework)
-    if stages == 1:
-        schedule = "sequential"  # nothing overlaps with a single stage
-    order = pipeline_order(stage_forward_s, stage_backward_s, ipus, schedule, framework)
-    periods = gradient_accumulation // len(order.offsets)
-    if periods * len(order.offsets) != gradient_accumulation:
-        raise ConfigError(
-            f"A gradient accumulation of {gradient_accumulation} does not fit the "
-            f"{len(order.offsets)} micro-batches in flight on these IPUs: use a multiple of "
-            f"{len(order.offsets)}."
-        )
-    full = max(order.offsets) + order.slots - 1  # from this step on every slot is taken
-    entered = periods * order.period  # from this step on no micro-batch begins
-    steps = entered - order.period + max(order.offsets) + order.slots
-
-    waited_for, handovers = [0] * (2 * stages), 0
-
-    def spent(first: int, stop: int, times: int = 1) -> float:
-        nonlocal handovers
-        run = [order.step(step, periods) for step in range(first, stop)]
-        handovers += times * sum(step.copies for step in run)
-        for step in run if times else ():
-            for index in step.passes:
-                waited_for[index] += times
-        return fsum(step.seconds(transfer_s, host_s) for step in run)
-
-    rounds, rest = divmod(max(0, entered - full), order.period)
-    # Until every stage works, while all do, and until the last micro-batch has left.
-    fill = spent(0, full)
-    steady = rounds * spent(full, full + order.period, rounds) + spent(entered - rest, entered)
-    drain = spent(max(full, entered), steps)
-    return PipelineTime(
-        seconds=fill + steady + drain,
-        steps=steps,
-        handovers=handovers,
-        waited_for=tuple(waited_for),
     )
