@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from typing import Any
 
 from ipusim.compiler.program import Program
 from ipusim.compiler.program_cache import as_rewritten, lower_kept
@@ -15,7 +16,7 @@ from ipusim.runtime.replica.phases.streams import forward_splits
 from ipusim.workload.folding import drop_dropout, fold_batch_norm
 from ipusim.workload.graph import Graph
 from ipusim.workload.model import Model
-from ipusim.workload.optimizers import WHOLE, Sharding, state_bytes
+from ipusim.workload.optimizers import state_bytes
 from ipusim.workload.serialization import SerialProduct, serialise
 from ipusim.workload.training import Graphs, training_graphs
 
@@ -28,20 +29,14 @@ _ANY_CLOCK = 1
 class GraphJob:
     """What the graphs of a run depend on; runs that differ only in scale or chip share them.
 
-    Of inference, `loss` is None and only `folds_batch_norm` matters of what follows it.
+    `training` are the options of `training_graphs`, none in inference.
     """
 
     model: Model
     micro_batch: int | None
     precision: str
     serial_products: tuple[SerialProduct, ...]
-    loss: str | None = None
-    optimizer: str = ""
-    accumulate: str = ""
-    seeds_dropouts: bool = False
-    recompute: str | tuple[str, ...] = "none"
-    batch_norm_span: int = 1
-    sharding: Sharding = WHOLE
+    training: tuple[tuple[str, Any], ...] = ()
     folds_batch_norm: bool = False
 
 
@@ -119,40 +114,31 @@ def graph_job(model: Model, config: RunConfig) -> GraphJob:
     )
     if not config.training:
         return replace(job, folds_batch_norm=config.stack.fold_batch_norm)
-    job = replace(
-        job,
-        loss=config.loss or model.loss,
-        optimizer=config.optimizer,
-        accumulate=_accumulation(config),
-        seeds_dropouts=config.framework.seeds_dropouts,
-        batch_norm_span=config.batch_norm_span,
-        sharding=config.sharding,
-    )
+    training = {
+        "loss": config.loss or model.loss,
+        "optimizer": config.optimizer,
+        "accumulate": _accumulation(config),
+        "seeds_dropouts": config.framework.seeds_dropouts,
+        "batch_norm_span": config.batch_norm_span,
+        "sharding": config.sharding,
+    }
     recompute = config.recompute
     if config.phased and recompute == "auto":
-        recompute = forward_splits(graphs(job).micro_batch, config)
-    return replace(job, recompute=recompute)
+        whole = graphs(replace(job, training=tuple(training.items()))).micro_batch
+        recompute = forward_splits(whole, config)
+    return replace(job, training=(*training.items(), ("recompute", recompute)))
 
 
 @lru_cache(maxsize=REMEMBERED)
 def graphs(job: GraphJob) -> Graphs:
     """Return the graphs that the stack would compile."""
     graph = job.model.graph(job.micro_batch, precision=job.precision)
-    if not job.optimizer:
+    if not job.training:
         graph = drop_dropout(graph)
         if job.folds_batch_norm and job.model.folds_batch_norm:
             graph = fold_batch_norm(graph)
         return Graphs(micro_batch=serialise(graph, job.serial_products))
-    trained = training_graphs(
-        graph,
-        loss=job.loss,
-        optimizer=job.optimizer,
-        accumulate=job.accumulate,
-        seeds_dropouts=job.seeds_dropouts,
-        recompute=job.recompute,
-        batch_norm_span=job.batch_norm_span,
-        sharding=job.sharding,
-    )
+    trained = training_graphs(graph, **dict(job.training))
     return replace(trained, micro_batch=serialise(trained.micro_batch, job.serial_products))
 
 

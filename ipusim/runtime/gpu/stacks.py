@@ -1,10 +1,10 @@
-"""Software stacks of GPU runs: named, sourced profiles."""
+"""Software stacks of GPU runs: named, sourced profiles, such as "pytorch-21" or "PyTorch 21.03"."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ipusim.errors import DataError
-from ipusim.machine.constants import Constant, load, names
+from ipusim.machine.constants import Constant
 from ipusim.machine.gpu import GPU_PRECISIONS
 
 
@@ -40,13 +40,3 @@ class GpuStack:
                     f"The key {key!r} of {self.name!r} in {self.FILE}.toml names {min(unknown)!r}: "
                     f"use {', '.join(GPU_PRECISIONS)}."
                 )
-
-
-def gpu_stack_names() -> tuple[str, ...]:
-    """Return the names that `load_gpu_stack` accepts, in file order."""
-    return names(GpuStack)
-
-
-def load_gpu_stack(name: str) -> GpuStack:
-    """Return a stack of data/gpu/stacks.toml: "pytorch-21" or "PyTorch 21.03", in any case."""
-    return load(GpuStack, name)

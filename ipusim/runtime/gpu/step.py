@@ -19,7 +19,7 @@ from ipusim.machine.gpu import GPU_PRECISIONS, Gpu, GpuNode
 from ipusim.runtime.calibration import Fitted, calibration
 from ipusim.runtime.gpu.kernels import step_kernels
 from ipusim.runtime.gpu.roofline import DeviceTime, device_time
-from ipusim.runtime.gpu.stacks import GpuStack, load_gpu_stack
+from ipusim.runtime.gpu.stacks import GpuStack
 from ipusim.runtime.step import price_per_item
 from ipusim.workload.graph import Graph
 from ipusim.workload.model import Model, check_micro_batch, load_model
@@ -191,7 +191,7 @@ def simulate_gpu(
     mode : {"training", "inference"}
     precision : {"mixed", "tf32", "fp32"}
     framework : str
-        Software stack, a name of `gpu_stack_names` or what a table prints ("PyTorch 21.03").
+        Software stack, a name in data/gpu/stacks.toml or what a table prints ("PyTorch 21.03").
     optimizer : {"sgd", "rmsprop", "adam", "lamb"}
     op_s : float, optional
         Seconds that the stack adds per kernel that the host starts; by default its fitted value.
@@ -226,7 +226,7 @@ def simulate_gpu(
             f"Precision {precision!r} is unknown: use one of {', '.join(GPU_PRECISIONS)}."
         )
     board.matmul_flops_per_s(precision)  # says so where the board lacks the precision
-    stack = load_gpu_stack(framework)
+    stack = load(GpuStack, framework)
     fitted = calibration().gpu.get(stack.name, Fitted())  # nothing without rows
     per_op = fitted.value if op_s is None else op_s
     if not 0 <= per_op < 1:

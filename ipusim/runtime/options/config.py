@@ -5,8 +5,8 @@ from typing import Any, Unpack
 
 from ipusim.compiler.stacks import Stack, load_stack
 from ipusim.errors import ConfigError, unknown_name
-from ipusim.machine import System, load_system
-from ipusim.runtime.options.frameworks import load_framework
+from ipusim.machine import System, load, load_system
+from ipusim.runtime.options.frameworks import Framework
 from ipusim.runtime.options.spec import LIVENESS, OPTIONS, PHASES, STAGES, RunConfig, RunOptions
 from ipusim.workload.optimizers import OPTIMIZERS
 from ipusim.workload.serialization import parse_serial_products
@@ -47,7 +47,7 @@ def make_config(**given: Unpack[RunOptions]) -> RunConfig:
     values |= {
         "system": machine,
         "stack": load_stack(asked.get("stack") or machine.default_stack),
-        "framework": load_framework(values["framework"]),
+        "framework": load(Framework, values["framework"]),
     }
     values["replicas"] = _replicas(machine, values["ipus_per_replica"], values["replicas"])
     _fill_in(values, asked)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ipusim.machine.constants import Constant, load
+from ipusim.machine.constants import Constant
 
 FRAMEWORKS = ("popart", "pytorch", "tensorflow")
 DEFAULT_FRAMEWORK = "popart"
@@ -44,8 +44,3 @@ class Framework:
     device_iterations: int
     """Batches of inference that the chips run after a call from the host."""
     constants: dict[str, Constant] = field(compare=False, repr=False)
-
-
-def load_framework(name: str) -> Framework:
-    """Return a framework by its name."""
-    return load(Framework, name)

@@ -8,7 +8,7 @@ from typing import Any
 from ipusim.errors import DataError, UnknownNameError
 from ipusim.files import data_dir, read
 from ipusim.machine import Gpu, load
-from ipusim.runtime.gpu.stacks import load_gpu_stack
+from ipusim.runtime.gpu.stacks import GpuStack
 from ipusim.workload import zoo
 from ipusim.workload.model import Model
 from ipusim.workload.zoo.language import bert
@@ -110,7 +110,7 @@ def _options(row: GpuRow) -> tuple[dict[str, Any], str]:
         framework.startswith("TensorFlow1") and model.startswith(_ALWAYS_XLA)
     )
     try:
-        stack = load_gpu_stack(framework + "+XLA" if xla and "tf2" not in framework else framework)
+        stack = load(GpuStack, framework + "+XLA" if xla and "tf2" not in framework else framework)
         board = load(Gpu, row.gpu)
     except UnknownNameError as error:
         return {}, f"not modelled: {str(error).split(':')[0]}"

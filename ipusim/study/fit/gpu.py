@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ipusim.machine import names
 from ipusim.runtime.calibration import Fitted, load_calibration
-from ipusim.runtime.gpu.stacks import gpu_stack_names
+from ipusim.runtime.gpu.stacks import GpuStack
 from ipusim.runtime.gpu.step import simulate_gpu
 from ipusim.study.data.gpu_rows import GpuRow, build_network, modelled_gpu_rows
 from ipusim.study.fit.calibration_file import save_calibration
@@ -73,7 +74,7 @@ def fit_kernel_cost(
 def fit_gpu(samples: Iterable[GpuSample] | None = None) -> dict[str, Fitted]:
     """Return the constant of every stack, fitted on all its rows."""
     known = gpu_samples() if samples is None else tuple(samples)
-    return {stack: fit_kernel_cost(stack, known) for stack in gpu_stack_names()}
+    return {stack: fit_kernel_cost(stack, known) for stack in names(GpuStack)}
 
 
 def calibrate_gpu(path: Path | None = None) -> dict[str, Fitted]:

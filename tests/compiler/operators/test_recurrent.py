@@ -15,9 +15,9 @@ from ipusim.compiler.operators.recurrent_cell import StateLayout
 from ipusim.compiler.stacks import load_stack
 from ipusim.compiler.vertices.elementwise import regions_cycles
 from ipusim.errors import UnknownNameError, WorkloadError
-from ipusim.machine import load_chip
+from ipusim.machine import load, load_chip
 from ipusim.runtime.gpu.kernels import step_kernels
-from ipusim.runtime.gpu.stacks import load_gpu_stack
+from ipusim.runtime.gpu.stacks import GpuStack
 from ipusim.study.evidence.graphs import recurrent_graph
 from ipusim.workload.graph import Recurrent
 from ipusim.workload.layers import GraphBuilder
@@ -193,7 +193,7 @@ def test_training_a_stack_of_layers(kind):
 
 def test_gpu_kernels_do_the_same_work():
     graph = recurrent_graph(layer(), "float16")
-    stack = load_gpu_stack("pytorch-21")
+    stack = load(GpuStack, "pytorch-21")
     kernels = step_kernels(graph, stack, mode="inference", precision="mixed")
     assert sum(one.m * one.n * one.k for one in kernels) == graph.macs
 

@@ -15,7 +15,7 @@ from ipusim.machine import constants as catalogue
 from ipusim.runtime.gpu import roofline as gpu_roofline
 from ipusim.runtime.gpu.kernels import step_kernels
 from ipusim.runtime.gpu.roofline import device_time, matmul_s
-from ipusim.runtime.gpu.stacks import gpu_stack_names, load_gpu_stack
+from ipusim.runtime.gpu.stacks import GpuStack
 from ipusim.runtime.gpu.step import (
     BUCKET_BYTES,
     exposed_all_reduce_s,
@@ -26,7 +26,7 @@ from ipusim.workload import zoo
 from ipusim.workload.layers import GraphBuilder
 
 A100 = machine.load(machine.Gpu, "A100 SXM 40GB")
-STACK = load_gpu_stack("pytorch-21")
+STACK = machine.load(GpuStack, "pytorch-21")
 
 
 def kernels(name="resnet50", batch=8, stack=STACK, mode="training", precision="mixed"):
@@ -97,10 +97,11 @@ def test_machines_of_the_tamu_study(name, gpu, gpus, tdp_w):
 
 
 def test_stacks_say_where_they_come_from():
-    for stack in map(load_gpu_stack, gpu_stack_names()):
+    for name in machine.names(GpuStack):
+        stack = machine.load(GpuStack, name)
         sources = [found.source for found in stack.constants.values()]
         assert all(source.startswith(("[S]", "[A]")) for source in sources)
-    assert load_gpu_stack("PyTorch 21.11").name == "pytorch-21"
+    assert machine.load(GpuStack, "PyTorch 21.11").name == "pytorch-21"
 
 
 # --- kernels -----------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ipusim.errors import ConfigError, IpuSimError, UnknownNameError
-from ipusim.machine import load_system
+from ipusim.machine import load, load_system
 from ipusim.machine.interconnect import route, sync_s
-from ipusim.runtime.options.frameworks import FRAMEWORKS, load_framework
+from ipusim.runtime.options.frameworks import FRAMEWORKS, Framework
 from ipusim.runtime.replica.balance import balance, split_after, stage_transfer_s
 from ipusim.runtime.replica.schedule import (
     SCHEDULES,
@@ -40,7 +40,7 @@ def pipeline_step(
     stage_ipus=None,
 ) -> PipelineTime:
     """Time the micro-batches of a weight update, each stage on a chip of its own by default."""
-    ipus, known = stage_ipus or range(len(forward)), load_framework(framework)
+    ipus, known = stage_ipus or range(len(forward)), load(Framework, framework)
     check_accumulation(accumulation, len(forward), schedule, known)
     order = pipeline_order(forward, backward, ipus, schedule, known)
     return order.time(accumulation, transfer_s, host_s)
@@ -92,7 +92,7 @@ small = st.integers(0, 3).map(float)
 def test_time_is_that_of_the_simulation(forward, data, schedule, framework, transfer, host):
     stages = len(forward)
     backward = data.draw(st.lists(st.integers(1, 40).map(float), min_size=stages, max_size=stages))
-    least, multiple = accumulation_rule(stages, schedule, load_framework(framework))
+    least, multiple = accumulation_rule(stages, schedule, load(Framework, framework))
     extra = data.draw(st.integers(0, 12))
     count = least + multiple * extra
     found = pipeline_step(
@@ -103,7 +103,7 @@ def test_time_is_that_of_the_simulation(forward, data, schedule, framework, tran
     assert found.seconds == pytest.approx(total)
     busiest = max(f + b for f, b in zip(forward, backward, strict=True))
     assert found.seconds >= count * busiest - 1e-9
-    assert tuple(most) == micro_batches_in_flight(stages, schedule, load_framework(framework))
+    assert tuple(most) == micro_batches_in_flight(stages, schedule, load(Framework, framework))
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -173,12 +173,12 @@ def test_too_little_accumulation(stages, schedule, framework, count, message):
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_rule_is_the_smallest_that_runs(stages, schedule, framework):
-    least, multiple = accumulation_rule(stages, schedule, load_framework(framework))
+    least, multiple = accumulation_rule(stages, schedule, load(Framework, framework))
     times = [1.0] * stages
     for count in (least, least + multiple):
         assert pipeline_step(times, times, count, schedule, framework=framework).steps >= stages
     assert (
-        least >= max(micro_batches_in_flight(stages, schedule, load_framework(framework)))
+        least >= max(micro_batches_in_flight(stages, schedule, load(Framework, framework)))
         or stages == 1
     )
 
@@ -267,5 +267,5 @@ def test_copies_in_turn_take_the_time_of_all_that_a_chip_makes():
     assert stage_transfer_s(
         POD16, [0, 1, 2, 3], [10**8, 0, 10**8], [10**8, 0, 10**8], in_turn=True
     ) == pytest.approx(apart, rel=1e-3)
-    assert load_framework("tensorflow").copies_in_turn
-    assert not load_framework("popart").copies_in_turn
+    assert load(Framework, "tensorflow").copies_in_turn
+    assert not load(Framework, "popart").copies_in_turn
