@@ -8,6 +8,7 @@ size, column first.
 """
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from ipusim.errors import ConfigError, DataError
 from ipusim.kernel_cache import njit
@@ -58,29 +59,12 @@ def _keep_component(patch, column, row, labels, stack):
 
 
 @njit(cache=True, nogil=True)
-def _prepare_range(crops, centres, shifts, clean, patches, targets, start, stop):
+def _keep_components(patches, inside, start, stop):
     size = patches.shape[2]
-    margin = (crops.shape[1] - size) // 2
     labels = np.zeros((size, size), np.int64)
     stack = np.empty(size * size, np.int64)
     for n in range(start, stop):
-        left, top = margin + shifts[n, 0], margin + shifts[n, 1]
-        patch = patches[n, 0]
-        for i in range(size):
-            for j in range(size):
-                patch[i, j] = crops[n, top + i, left + j]
-        column, row = centres[n, 0] - left, centres[n, 1] - top
-        if clean:
-            _keep_component(patch, column, row, labels, stack)
-        low = high = patch[0, 0]
-        for pixel in patch.flat:
-            low, high = min(low, pixel), max(high, pixel)
-        if high > low:
-            for i in range(size):
-                for j in range(size):
-                    patch[i, j] = (patch[i, j] - low) / (high - low)
-        targets[n, 0] = np.float32(column / size)
-        targets[n, 1] = np.float32(row / size)
+        _keep_component(patches[n, 0], inside[n, 0], inside[n, 1], labels, stack)
 
 
 def check_crops(crops: np.ndarray, centres: np.ndarray) -> None:
@@ -122,11 +106,12 @@ def prepare_patches(
     With `clean` one component only is kept.
     """
     check_crops(crops, centres)
-    if shifts is None:
-        shifts = np.zeros((len(crops), 2), np.int64)
-    patches = np.empty((len(crops), 1, PATCH_SIZE, PATCH_SIZE), np.float32)
-    targets = np.empty((len(crops), 2), np.float32)
-    given = ((crops, np.float32), (centres, np.float64), (shifts, np.int64))
-    arrays = [np.ascontiguousarray(array, dtype) for array, dtype in given]
-    over_ranges(len(crops), _CHUNK, _prepare_range, *arrays, clean, patches, targets)
-    return patches, targets
+    corners = np.full((len(crops), 2), MARGIN) + (0 if shifts is None else shifts)
+    windows = sliding_window_view(np.asarray(crops, np.float32), (PATCH_SIZE,) * 2, axis=(1, 2))
+    patches = windows[np.arange(len(crops)), corners[:, 1], corners[:, 0]][:, None]
+    inside = centres - corners
+    if clean:
+        over_ranges(len(crops), _CHUNK, _keep_components, patches, inside)
+    low, high = patches.min(axis=(2, 3), keepdims=True), patches.max(axis=(2, 3), keepdims=True)
+    np.divide(patches - low, high - low, out=patches, where=high > low)
+    return patches, (inside / PATCH_SIZE).astype(np.float32)
