@@ -19,6 +19,8 @@ _PRINTED = ("row_id", "network", "model", "task", "gpu", "gpus", "framework", "s
             "precision", "batch", "unit", "published", "left_out", "flag")  # fmt: skip
 _MODELLED = ("gpu", "mode", "precision")
 """What a row says by another name than `simulate_gpu`."""
+TAIL = 0.1
+"""Share of new measurements beyond either end of an interval, between which 80 % lie."""
 
 
 @lru_cache(maxsize=1)
@@ -67,39 +69,27 @@ def gpu_summary(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
     return table.assign(specification_median_abs_error_percent=free)
 
 
-def least_rows(coverage: float) -> int:
-    """Return the fewest rows that give an interval of this coverage."""
-    return math.ceil(1.0 / _tail(coverage)) - 1
-
-
-def conformal_bounds(ratios: Iterable[float], coverage: float = 0.8) -> tuple[float, float]:
+def conformal_bounds(ratios: Iterable[float]) -> tuple[float, float]:
     """Return the factors on a prediction between which a new measurement is expected.
 
     Split-conformal quantiles of published over predicted, each from a fit without what the row
     belongs to: with n rows the ends are the order statistics floor((n + 1) a) and
-    ceil((n + 1) (1 - a)), a = (1 - coverage) / 2 (Lei et al. 2018, arXiv:1604.04173, one-sided on
+    ceil((n + 1) (1 - a)), a = `TAIL` (Lei et al. 2018, arXiv:1604.04173, one-sided on
     either side). A ratio keeps its order under the logarithm, so these are the quantiles of the
     logarithmic error too. A StudyError if there are too few rows.
     """
-    tail = _tail(coverage)
     ordered = np.sort(np.fromiter(ratios, dtype=np.float64))
-    low = math.floor((ordered.size + 1) * tail)
-    high = math.ceil((ordered.size + 1) * (1.0 - tail))
+    low = math.floor((ordered.size + 1) * TAIL)
+    high = math.ceil((ordered.size + 1) * (1.0 - TAIL))
     if low < 1 or high > ordered.size:
         raise StudyError(
-            f"{ordered.size} rows are too few for an interval of {coverage:.0%}: "
-            f"use at least {least_rows(coverage)} rows."
+            f"{ordered.size} rows are too few for an interval of {1 - 2 * TAIL:.0%}: "
+            f"use at least {math.ceil(1 / TAIL) - 1} rows."
         )
     return float(ordered[low - 1]), float(ordered[high - 1])
 
 
-def _tail(coverage: float) -> float:
-    if not 0 < coverage < 1:
-        raise StudyError(f"Coverage {coverage!r} must lie between 0 and 1.")
-    return round((1.0 - coverage) / 2.0, 12)  # so that 0.8 leaves 0.1 and not a bit less
-
-
-def conformal_ratios(frame: pd.DataFrame, coverage: float = 0.8) -> tuple[float, float]:
+def conformal_ratios(frame: pd.DataFrame) -> tuple[float, float]:
     """Return the `conformal_bounds` of the rows of `gpu_compare` that are not left out."""
     used = frame[frame["left_out"] == ""]
-    return conformal_bounds(used["published"] / used["predicted"], coverage)
+    return conformal_bounds(used["published"] / used["predicted"])

@@ -20,7 +20,7 @@ from ipusim.runtime.calibration import (
 )
 from ipusim.study.verdicts import intervals
 from ipusim.study.verdicts.compare import PREDICTED
-from ipusim.study.verdicts.compare_gpu import conformal_bounds, least_rows
+from ipusim.study.verdicts.compare_gpu import conformal_bounds
 from ipusim.study.verdicts.intervals import (
     LEAST_ROWS_PER_FAMILY,
     calibrate_intervals,
@@ -61,20 +61,19 @@ def made_frame(
 
 def test_order_statistics_by_hand():
     ratios = [float(value) for value in range(1, 20)]  # 20 x 0.1 = 2nd, 20 x 0.9 = 18th
-    assert conformal_bounds(ratios[::-1], 0.8) == (2.0, 18.0)
-    assert conformal_bounds(range(1, 10), 0.8) == (1.0, 9.0)
-    assert conformal_bounds(range(1, 19), 0.8) == (1.0, 18.0)  # 1.9 down
-    assert conformal_bounds(range(1, 13), 0.8) == (1.0, 12.0)  # 1.3 down, 11.7 up
-    assert least_rows(0.8) == 9
+    assert conformal_bounds(ratios[::-1]) == (2.0, 18.0)
+    assert conformal_bounds(range(1, 10)) == (1.0, 9.0)
+    assert conformal_bounds(range(1, 19)) == (1.0, 18.0)  # 1.9 down
+    assert conformal_bounds(range(1, 13)) == (1.0, 12.0)  # 1.3 down, 11.7 up
     with pytest.raises(StudyError, match="at least 9 rows"):
-        conformal_bounds(range(8), 0.8)
+        conformal_bounds(range(8))
 
 
 def test_coverage_is_what_was_asked_for():
     generator = np.random.default_rng(3)
     inside = []
     for _ in range(400):
-        low, high = conformal_bounds(np.exp(generator.normal(0.1, 0.3, 40)), 0.8)
+        low, high = conformal_bounds(np.exp(generator.normal(0.1, 0.3, 40)))
         inside.append(low <= np.exp(generator.normal(0.1, 0.3)) <= high)
     assert 0.75 <= np.mean(inside) <= 0.87
 
