@@ -102,7 +102,7 @@ class Page:
         save_table(data.frame, name, self.output_dir)
         return data
 
-    def figure(self, name: str, data: Figure | Data, *, alt: str = "", **words: object) -> Picture:
+    def figure(self, name: str, data: Figure | Data, **words: object) -> Picture:
         """Show a figure and save it as ``figures/<name>.png`` and ``.svg``.
 
         Parameters
@@ -112,10 +112,8 @@ class Page:
             tables, how they are drawn (`ipusim.study.book.drawing`).
         data : matplotlib.figure.Figure, pandas.DataFrame or mapping of str to pandas.DataFrame
             The drawing, or the table to draw, or several by name.
-        alt : str
-            What it shows, instead of those words.
         **words
-            What stands in braces in them.
+            What stands in braces in those words.
 
         Raises
         ------
@@ -126,13 +124,13 @@ class Page:
         """
         from ipusim.study.book.drawing import drawn  # matplotlib takes half a second to import
 
-        spec = {} if alt else self._named("figures", name)
+        spec = self._named("figures", name)
         spec = {"alt": spec} if isinstance(spec, str) else spec
         if isinstance(data, pd.DataFrame | Mapping):
             tables = {name: data} if isinstance(data, pd.DataFrame) else data
             data = drawn(spec, tables, self._spec.get("looks", {}))
         save_figure(data, name, self.output_dir)
-        return Picture(data, (alt or spec["alt"]).format(**words))
+        return Picture(data, spec["alt"].format(**words))
 
     def verdict(self, *frames: pd.DataFrame) -> Verdict:
         """Show what the page comes to, and save it as ``tables/<study>_verdict.csv``.

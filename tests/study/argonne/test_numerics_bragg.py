@@ -111,8 +111,6 @@ def test_bad_images_are_refused(peaks):
         prepare_patches(peaks.crops[:, 2:13, 2:13], peaks.centres)
     with pytest.raises(ConfigError, match="must be at least 1"):
         simulate_peaks(0, 1)
-    with pytest.raises(ConfigError, match="between 0 and 2"):
-        random_shifts(3, np.random.default_rng(0), reach=3)
 
 
 # -- the network -------------------------------------------------------------------------

@@ -10,14 +10,14 @@ size, column first.
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from ipusim.errors import ConfigError, DataError
+from ipusim.errors import DataError
 from ipusim.kernel_cache import njit
 from ipusim.numerics.kernels.threads import over_ranges
 from ipusim.study.argonne.braggnn.peaks import CROP_SIZE
 
 PATCH_SIZE = 11
 MARGIN = (CROP_SIZE - PATCH_SIZE) // 2
-"""Largest shift, in pixels."""
+"""Largest shift that a crop has room for, in pixels."""
 
 _CHUNK = 1024
 
@@ -85,11 +85,9 @@ def check_crops(crops: np.ndarray, centres: np.ndarray) -> None:
         )
 
 
-def random_shifts(count: int, generator: np.random.Generator, reach: int = 1) -> np.ndarray:
-    """Draw whole-pixel shifts (count, 2) between -reach and reach, column first."""
-    if not 0 <= reach <= MARGIN:
-        raise ConfigError(f"The shift is {reach} pixels, which must be between 0 and {MARGIN}.")
-    return generator.integers(-reach, reach, (count, 2), endpoint=True)
+def random_shifts(count: int, generator: np.random.Generator) -> np.ndarray:
+    """Draw whole-pixel shifts (count, 2) of at most one pixel, column first."""
+    return generator.integers(-1, 1, (count, 2), endpoint=True)
 
 
 def prepare_patches(
