@@ -98,6 +98,14 @@ def cache_folder(what: str) -> Path:
     return (user_cache / "ipusim" / what).resolve()
 
 
+def kept_path(what: str, state: str, question: str) -> Path:
+    """Return the file of "kernels", "programs", ... that answers a question.
+
+    `state` is the digest of what the answer is made from.
+    """
+    return cache_folder(what) / state / hashlib.sha256(question.encode()).hexdigest()
+
+
 @cache
 def _is_private(folder: Path) -> bool:
     """Return whether a folder, made where missing, is the user's and nobody else can write to it.
@@ -118,7 +126,7 @@ def _is_private(folder: Path) -> bool:
 
 
 def read_kept(path: Path) -> bytes | None:
-    """Return what was kept in a file of `cache_folder`; None where missing, foreign or damaged."""
+    """Return what was kept in a file of `kept_path`; None where missing, foreign or damaged."""
     if not _is_private(path.parents[1]):
         return None
     try:
@@ -130,7 +138,7 @@ def read_kept(path: Path) -> bytes | None:
 
 
 def write_kept(path: Path, payload: bytes) -> None:
-    """Keep a file ``cache_folder(what) / digest / name`` whole or not at all."""
+    """Keep a file of `kept_path` whole or not at all."""
     if not _is_private(path.parents[1]):
         return
     try:
@@ -236,8 +244,7 @@ def _numba() -> tuple[Any, Any]:
 
         def _path(self, signature: Any, codegen: Any) -> Path:
             made_by = numba.__version__, sys.implementation.cache_tag, codegen.magic_tuple()
-            name = hashlib.sha256(repr((*self._of, str(signature), made_by)).encode()).hexdigest()
-            return cache_folder("kernels") / source_digest() / name
+            return kept_path("kernels", source_digest(), repr((*self._of, str(signature), made_by)))
 
         def load_overload(self, sig: Any, target_context: Any) -> Any:
             target_context.refresh()

@@ -1,8 +1,12 @@
 """What holds for every test."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
 
+from ipusim import kernel_cache
 from ipusim.compiler.program_cache import keep_programs
 from ipusim.workers import available_cores
 
@@ -58,3 +62,17 @@ def _plans_anew():
     """Tests patch what plans: nothing may be answered from, or kept on, the disk."""
     with keep_programs(False):
         yield
+
+
+@pytest.fixture
+def keep_below(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Keep programs in another place; kernels stay where they are, as compiling them takes long."""
+    usual = kernel_cache.cache_folder
+
+    def keep(place: Path) -> None:
+        def folder(what: str) -> Path:
+            return place / what if what == "programs" else usual(what)
+
+        monkeypatch.setattr(kernel_cache, "cache_folder", folder)
+
+    return keep

@@ -8,7 +8,6 @@ machine and the operators. Code that is patched in memory is not seen: switch ke
 
 from __future__ import annotations
 
-import hashlib
 import json
 import zlib
 from array import array
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from ipusim.compiler.memory import require_room
 from ipusim.compiler.program import LoweredOp, Program, Superstep
-from ipusim.kernel_cache import cache_folder, read_kept, source_digest, write_kept
+from ipusim.kernel_cache import kept_path, read_kept, source_digest, write_kept
 
 if TYPE_CHECKING:
     from ipusim.compiler.stacks import Stack
@@ -85,7 +84,7 @@ def lower_kept(graph: Graph, chip: Chip, stack: Stack, **options: Any) -> Progra
     path = None
     if _KEEPS.get():
         text = f"{_text_of(graph)}{(chip, stack, sorted(options.items()))!r}"
-        path = _folder() / hashlib.sha256(text.encode()).hexdigest()
+        path = kept_path("programs", source_digest(SOURCES), text)
         known = _read(path)
         if known is not None:
             return known
@@ -114,11 +113,6 @@ def _said(alike: Collection[Any], *without: str) -> list[Any]:
     kind = type(next(iter(alike)))
     names = [one.name for one in fields(kind) if one.repr and one.name not in without]
     return [*map(attrgetter(*names), alike)]
-
-
-@cache
-def _folder() -> Path:
-    return cache_folder("programs") / source_digest(SOURCES)
 
 
 def _read(path: Path) -> Program | None:

@@ -7,7 +7,6 @@ be made by worker processes.
 """
 
 import gc
-import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +17,7 @@ from typing import Any
 from ipusim.compiler.program_cache import keep_programs, keeps_programs, rewritten
 from ipusim.kernel_cache import (
     PREDICTING_SOURCES,
-    cache_folder,
+    kept_path,
     read_kept,
     state_digest,
     write_kept,
@@ -72,18 +71,13 @@ class Prediction:
     line: Line | None = None  # how the step depends on the fitted costs
 
 
-def _kept_folder() -> Path:
-    """Return where answers are kept that these sources give with these data."""
-    return cache_folder("predictions") / state_digest(PREDICTING)
-
-
 def _kept_path(request: Request) -> Path | None:
     """Return the file of an answer; None where nothing is kept, or a model's own file is asked."""
     if not keeps_programs() or request.model.lower().endswith(".onnx"):
         return None
     entry, model, rewrite, *options = request.key
     text = repr((entry, model, rewrite and f"{rewrite.__module__}.{rewrite.__qualname__}", options))
-    return _kept_folder() / hashlib.sha256(text.encode()).hexdigest()
+    return kept_path("predictions", state_digest(PREDICTING), text)
 
 
 def _kept(request: Request) -> Prediction | None:

@@ -6,6 +6,7 @@ import zlib
 
 import pytest
 
+from ipusim import kernel_cache
 from ipusim.compiler import lower as lowering, program_cache
 from ipusim.compiler.lower import lower
 from ipusim.compiler.program_cache import keep_programs, lower_kept
@@ -19,9 +20,9 @@ OPTIONS = {"partials": "half", "host_dtype": "uint8", "available_memory_proporti
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(program_cache, "_folder", lambda: tmp_path / "programs" / "digest")
-    return tmp_path / "programs" / "digest"
+def folder(tmp_path, keep_below):
+    keep_below(tmp_path)
+    return tmp_path / "programs" / program_cache.source_digest(program_cache.SOURCES)
 
 
 @pytest.fixture
@@ -98,17 +99,18 @@ def test_a_damaged_or_foreign_file_is_made_anew(folder, lowered):
     assert len(lowered) == 1 + len(damaged)
 
 
-def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path, keep_below):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(program_cache, "_folder", lambda: tmp_path / "file" / "programs" / "x")
+    keep_below(tmp_path / "file")
     with keep_programs():
         assert lower_kept(graph(), CHIP, STACK, **OPTIONS) == lower(graph(), CHIP, STACK, **OPTIONS)
 
 
-def test_the_folder_is_named_after_the_sources(tmp_path, monkeypatch):
-    program_cache._folder.cache_clear()
+def test_the_folder_is_named_after_the_sources(folder, tmp_path, monkeypatch):
+    with keep_programs():
+        lower_kept(graph(), CHIP, STACK, **OPTIONS)
+    assert len(list(folder.iterdir())) == 1
+    monkeypatch.undo()
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "numba"))
-    named = program_cache._folder()
-    program_cache._folder.cache_clear()
-    assert named.parent == tmp_path / "numba" / "ipusim-programs"
-    assert named.name == program_cache.source_digest(program_cache.SOURCES)
+    named = kernel_cache.kept_path("programs", folder.name, "")
+    assert named.parent == tmp_path / "numba" / "ipusim-programs" / folder.name

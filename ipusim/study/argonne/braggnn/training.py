@@ -15,7 +15,7 @@ import numpy as np
 from ipusim.compiler.program_cache import keeps_programs
 from ipusim.errors import ConfigError, resolve_name
 from ipusim.files import read_tables
-from ipusim.kernel_cache import cache_folder, read_kept, source_digest, write_kept
+from ipusim.kernel_cache import kept_path, read_kept, source_digest, write_kept
 from ipusim.numerics import trainer
 from ipusim.numerics.arithmetic import Arithmetic, ArithmeticOptions
 from ipusim.numerics.executor import forward
@@ -128,8 +128,7 @@ def _kept_path(configuration: Mapping[str, object]) -> Path | None:
     if not keeps_programs():
         return None
     made_by = [configuration, np.__version__, numba.__version__]
-    name = hashlib.sha256(json.dumps(made_by, sort_keys=True).encode()).hexdigest()
-    return cache_folder("trainings") / source_digest(TRAINED_BY) / name
+    return kept_path("trainings", source_digest(TRAINED_BY), json.dumps(made_by, sort_keys=True))
 
 
 def _kept_run(content: bytes, options: TrainingOptions) -> Trained:
