@@ -110,10 +110,8 @@ def _vendor_mask(p: Parts, place: int) -> str:
     if len(shape) < 2:
         return ""
     numeric = p("Cast", mask, to=1)
-    if len(shape) == 2:
-        numeric = p.reshape(numeric, shape[0], 1, 1, shape[1])
-    elif len(shape) == 3:
-        numeric = p.reshape(numeric, shape[0], 1, *shape[1:])
+    if len(shape) < 4:
+        numeric = p.reshape(numeric, shape[0], *[1] * (4 - len(shape)), *shape[1:])
     return numeric
 
 

@@ -332,12 +332,12 @@ def _quantised_conv(p: Parts) -> str:
     return same_as("Conv", 0, 3, 8, quantised=True)(p)
 
 
-def _few_bits(columns: str, rows: str, bias: int) -> Recipe:
-    """Return the recipe of a product with packed weights, whose sizes are attributes."""
+def _few_bits(bias: int) -> Recipe:
+    """Return the recipe of a product with packed weights of K rows and N columns."""
 
     def recipe(p: Parts) -> str:
         p.note(_AS_FLOAT)
-        product = p("MatMul", p.input(0), p.stored(int(p.get(rows)), int(p.get(columns))))
+        product = p("MatMul", p.input(0), p.stored(int(p.get("K")), int(p.get("N"))))
         return p.sum(product, p.input(bias) if bias else "")
 
     return recipe
@@ -579,8 +579,8 @@ COMPOSITES: dict[tuple[str, str], Recipe] = {
             ),
             "NhwcConv NhwcFusedConv": _channels_last(_last_kernel(1, 0, 1, 2)),
             "NhwcMaxPool": _channels_last(same_as("MaxPool", 0)),
-            "MatMulNBits": _few_bits("N", "K", 5),
-            "MatMulBnb4": _few_bits("N", "K", 0),
+            "MatMulNBits": _few_bits(5),
+            "MatMulBnb4": _few_bits(0),
             "GatherBlockQuantized": _packed_lookup,
             "DynamicQuantizeLSTM": _quantised_lstm,
             "MatMulIntegerToFloat": same_as("MatMul", 0, 1, quantised=True),

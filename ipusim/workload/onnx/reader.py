@@ -343,7 +343,7 @@ def renamed(
     node: onnx.NodeProto,
     names: dict[str, str],
     prefix: str,
-    values: dict[str, onnx.AttributeProto] | None = None,
+    values: dict[str, onnx.AttributeProto],
 ) -> onnx.NodeProto:
     """Return a node with new names of tensors, and `values` where it refers to attributes.
 
@@ -353,8 +353,7 @@ def renamed(
     fresh.name = prefix + (node.name or node.op_type)
     fresh.input[:] = [names.get(name, name) for name in node.input]
     fresh.output[:] = [names.setdefault(name, prefix + name) for name in node.output]
-    if values is not None:
-        _set_attributes(fresh, values)
+    _set_attributes(fresh, values)
     for attribute in fresh.attribute:
         if attribute.HasField("g"):
             _rename_graph(attribute.g, names, prefix, values)
@@ -365,12 +364,11 @@ def _set_attributes(node: onnx.NodeProto, values: dict[str, onnx.AttributeProto]
     kept = []
     for attribute in node.attribute:
         if not attribute.ref_attr_name:
-            kept.append(attribute)
+            kept.append(copy.deepcopy(attribute))
         elif attribute.ref_attr_name in values:
             given = copy.deepcopy(values[attribute.ref_attr_name])
             given.name = attribute.name
             kept.append(given)
-    kept = [copy.deepcopy(attribute) for attribute in kept]
     del node.attribute[:]
     node.attribute.extend(kept)
 
@@ -379,7 +377,7 @@ def _rename_graph(
     graph: onnx.GraphProto,
     names: dict[str, str],
     prefix: str,
-    values: dict[str, onnx.AttributeProto] | None,
+    values: dict[str, onnx.AttributeProto],
 ) -> None:
     """Rename what a branch or loop body takes from outside; its own names hide those."""
     own = {item.name for item in (*graph.input, *graph.initializer)}
