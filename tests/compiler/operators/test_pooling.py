@@ -40,6 +40,15 @@ def test_vertex_by_hand():
     assert cycles == 7 + 6 * worker + 6
 
 
+def test_between_channel_groups_a_gradient_costs_more():
+    """Two groups of a vector each: the second costs its loop and 4 cycles, of a gradient 6."""
+    one, two = (TileSlice(4, groups, 1, (1, 12)) for groups in (1, 2))
+    for gradient, between in ((False, 4), (True, 6)):
+        vertex = PoolVertex(True, gradient, 4, 6, "2021-11")
+        loop = 1 + (3 + vertex.loop_cycles(12)) + 1
+        assert vertex.item_cycles(two, 12) - vertex.item_cycles(one, 12) == between + loop
+
+
 def test_padding_saves_work_items():
     inside = PoolGeometry((5, 5), (3, 3), (1, 1), (1, 1), (0, 0))
     padded = PoolGeometry((3, 3), (3, 3), (1, 1), (1, 1), (1, 1))

@@ -56,6 +56,12 @@ def test_gradient_remainders():
     assert cycles == 9 + 6 * (20 + 6 + 5 + 7)
 
 
+def test_the_fullest_worker_sets_the_gradient():
+    # 2,404 halves are 601 vectors, 101 of them on one of six workers.
+    cycles = non_linearity_grad_cycles("relu", 2404, "float16", MK2, version="2021-11")
+    assert cycles == 9 + 6 * (20 + 4 + 100 * 3 + 1 + 6)
+
+
 def test_early_gradients_take_three_cycles_a_vector_and_know_no_swish():
     early = non_linearity_grad_cycles("gelu", 2400, "float16", MK2, version="2020-01")
     assert early == 9 + 6 * (25 + 4 + 99 * 3 + 1 + 6)
