@@ -13,7 +13,7 @@ from ipusim.compiler.stacks import Stack
 from ipusim.machine import Chip
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.phases.streams import forward_splits
-from ipusim.workload.folding import drop_dropout, fold_batch_norm
+from ipusim.workload.folding import drop_dropout, fold_batch_norm, stable_norms
 from ipusim.workload.graph import Graph
 from ipusim.workload.model import Model
 from ipusim.workload.optimizers import state_bytes
@@ -36,6 +36,7 @@ class GraphJob:
     micro_batch: int | None
     precision: str
     serial_products: tuple[SerialProduct, ...]
+    stable_norm: bool
     training: tuple[tuple[str, Any], ...] = ()
     folds_batch_norm: bool = False
 
@@ -111,6 +112,7 @@ def graph_job(model: Model, config: RunConfig) -> GraphJob:
         micro_batch=config.micro_batch,
         precision=config.precision,
         serial_products=config.serial_products,
+        stable_norm=config.stable_norm,
     )
     if not config.training:
         return replace(job, folds_batch_norm=config.stack.fold_batch_norm)
@@ -133,6 +135,8 @@ def graph_job(model: Model, config: RunConfig) -> GraphJob:
 def graphs(job: GraphJob) -> Graphs:
     """Return the graphs that the stack would compile."""
     graph = job.model.graph(job.micro_batch, precision=job.precision)
+    if job.stable_norm:
+        graph = stable_norms(graph)
     if not job.training:
         graph = drop_dropout(graph)
         if job.folds_batch_norm and job.model.folds_batch_norm:

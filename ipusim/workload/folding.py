@@ -1,4 +1,4 @@
-"""What inference leaves out: dropout, and batch norm, folded into the convolution before it.
+"""What a framework changes: norms made stable; in inference dropout left out, batch norm folded.
 
 ``scale * (conv(x) - mean) / sqrt(var + eps) + shift`` is the same convolution with scaled weights
 plus one bias per channel, so an inference compiler computes the new weights once, ahead of time.
@@ -29,6 +29,19 @@ def drop_dropout(graph: Graph) -> Graph:
             stands_for[op.outputs[0]] = op.inputs[0]
     tensors = {name: t for name, t in graph.tensors.items() if name not in stands_for}
     return replace(graph, ops=tuple(ops), tensors=tensors).validate()
+
+
+def stable_norms(graph: Graph) -> Graph:
+    """Let every norm subtract the mean before it sums squares."""
+    return replace(
+        graph,
+        ops=tuple(
+            replace(op, params=replace(op.params, stable=True))
+            if isinstance(op.params, Norm)
+            else op
+            for op in graph.ops
+        ),
+    )
 
 
 def fold_batch_norm(graph: Graph) -> Graph:

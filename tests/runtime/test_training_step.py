@@ -381,3 +381,18 @@ def test_a_sharding_domain_keeps_to_itself_all_but_the_sum_of_its_parts():
     assert update.tensors["layer4.0.conv1.weight"].elements == 512 * 256 * 9 // 64
     with pytest.raises(IpuSimError, match="sharding_domain = 48 does not divide 128 replicas"):
         run(sharding_domain=48, **options)
+
+
+def test_stable_norms_are_asked_for():
+    def norms(model, **options):
+        """Cycles of the norms of the forward pass, as they are and stable."""
+        for stable in (False, True):
+            layers = ipusim.simulate(model, stable_norm=stable, micro_batch=2, **options).layers
+            forward = layers[(layers["kind"] == "norm") & (layers["phase"] == "forward")]
+            yield forward["cycles"].sum()
+
+    for model, mode in (("resnet18", "training"), ("gpt2_small_padded_sl1024", "inference")):
+        plain, stable = norms(model, mode=mode)
+        assert 1.1 * plain < stable < 2 * plain
+    # Folded into convolutions they have no statistics.
+    assert list(norms("resnet18")) == [0, 0]

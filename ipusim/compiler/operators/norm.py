@@ -29,48 +29,32 @@ def norm(m: Lowering, op: Norm, *inputs: Placed) -> tuple[TensorLayout, ...]:
         norm_gradient(m, op, x, incoming.layout.grouping if exchanged else None)
         layout = x.layout._replace(free=False)
     else:
-        # The applications that train with group norm ask for the stable form (graphcore/examples
-        # v2.4.0: TensorFlow's networks force it, PyTorch's leave PopTorch's enableStableNorm on).
-        stable = op.kind == "group" and m.training
-        norm_forward(m, op, inputs[0].of(m.dtype), stable=stable)
+        norm_forward(m, op, inputs[0].of(m.dtype))
         layout = inputs[0].layout
     sizes = [result.elements for result in m.task.results]
     return tuple(layout if size == sizes[0] else SPREAD for size in sizes)
 
 
-def norm_forward(m: Emitter, op: Norm, x: Placed, *, stable: bool = False) -> None:
-    """Statistics, whitening, scale and offset.
-
-    With `stable` the mean is subtracted before squares are summed (normStatisticsImpl, stableAlgo):
-    one more pass, and sums one after the other. Not for batch norm.
-    """
+def norm_forward(m: Emitter, op: Norm, x: Placed) -> None:
+    """Statistics, whitening, scale and offset."""
     if op.kind == "batch" and not op.training:
         inverse = Placed((op.channels,), x.dtype)
         m.scalar("variance_to_inv_std_dev", inverse, "batch norm, inverse deviation")
         _joined_parameters(m, op, x)
         return
     x = _seen(op, x)
-    values = _by_statistic(op, x).spread()
     # Frameworks join the parameters of a batch norm first, as in inference (graphcore/tensorflow
     # driver/ops/norm_ops.cc, BatchNormalise; graphcore/popart nn/batchnormx.cpp): two passes over
     # the activations instead of four. The deviation is there already.
     if op.kind == "batch":
-        _statistics(m, values)
-        _inverse_deviation(m, op.statistics, x.dtype)
+        _statistics(m, op, x)
         _joined_parameters(m, op, x)
         return
     # The whitened activations are a tensor of their own until they are scaled.
     whitened = m.tile_bytes(x)
     rows = _by_statistic(op, x)
     with m.holding(whitened):
-        if stable:
-            m.reduce("add", values, 1)
-            with m.holding(whitened):
-                m.by_row("sub", "remove mean", rows)
-                m.reduce("square_add", values, 1, out="float32")
-        else:
-            _statistics(m, values)
-        _inverse_deviation(m, op.statistics, x.dtype)
+        _statistics(m, op, x)
         m.by_row("sub", "subtract mean", rows)
         m.by_row("mul", "scale to unit variance", rows, in_place=True)
         m.by_channel("mul", x, op.channels, "scale")
@@ -100,11 +84,27 @@ def _by_statistic(op: Norm, x: Placed) -> Placed:
     return x.shaped(op.statistics, x.elements // op.statistics)
 
 
-def _statistics(m: Emitter, x: Placed) -> None:
-    """Sum values and squares in the same compute sets, step by step."""
-    mean, power = m.reduction("add", x, 1), m.reduction("square_add", x, 1, out="float32")
-    for pair in zip_longest(mean, power):
-        m.run(together([stage for stage in pair if stage], m.chip))
+def _statistics(m: Emitter, op: Norm, x: Placed) -> None:
+    """Sum values and squares in the same compute sets, step by step; then the deviation.
+
+    The stable form subtracts the mean before it sums squares: one more pass, and sums one after the
+    other (normStatisticsImpl, stableAlgo).
+    """
+    values = _by_statistic(op, x).spread()
+    if op.stable:
+        m.reduce("add", values, 1)
+        with m.holding(m.tile_bytes(x)):
+            if op.kind == "batch":
+                m.by_channel("sub", x, op.channels, "remove mean")
+            else:
+                m.by_row("sub", "remove mean", _by_statistic(op, x))
+            m.reduce("square_add", values, 1, out="float32")
+    else:
+        mean = m.reduction("add", values, 1)
+        power = m.reduction("square_add", values, 1, out="float32")
+        for pair in zip_longest(mean, power):
+            m.run(together([stage for stage in pair if stage], m.chip))
+    _inverse_deviation(m, op.statistics, x.dtype)
 
 
 def _inverse_deviation(m: Emitter, statistics: int, dtype: str) -> None:

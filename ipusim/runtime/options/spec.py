@@ -259,6 +259,12 @@ class RunConfig:
         "Share of tile memory that the temporaries of one operation may take.",
         by_default="by default that of the stack",
     )
+    stable_norm: bool = _option(
+        TRUTH,
+        "Whether norms subtract the mean before they sum squares, which is slower (PopTorch's "
+        "enableStableNorm, TensorFlow's use_stable_statistics).",
+        False,
+    )
     serial_products: tuple[SerialProduct, ...] = _option(
         PRODUCTS,
         "Products that are computed in parts, one after the other, such as head=4 "
@@ -497,6 +503,7 @@ class RunOptions(TypedDict, total=False):
     precision: str
     partials: str | None
     available_memory_proportion: float | None
+    stable_norm: bool | None
     serial_products: Sequence[str] | None
     host_dtype: str | None
     overlap_io: bool | None

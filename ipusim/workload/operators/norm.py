@@ -20,7 +20,7 @@ class Norm(Attributes):
     In a training graph a norm writes its mean and deviation as a second output. With ``backward``
     the inputs are (incoming gradient, data, scale, statistics) and the outputs the gradients of
     (data, scale, bias). ``replica_span`` replicas share the statistics of a training batch norm
-    (distributed batch norm).
+    (distributed batch norm). A ``stable`` norm subtracts the mean before it sums squares.
     """
 
     KIND: ClassVar[str] = "norm"
@@ -36,6 +36,7 @@ class Norm(Attributes):
     training: bool = False
     backward: bool = False
     replica_span: int = 1
+    stable: bool = False
 
     @property
     def elements(self) -> int:

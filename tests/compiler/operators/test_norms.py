@@ -13,12 +13,12 @@ from ipusim.errors import ConfigError, UnknownNameError
 from ipusim.workload.graph import Norm
 
 
-def norm(kind="batch", batch=4, channels=256, field=56 * 56, dtype="float16", stable=False, **how):
-    """Return the steps of a normalisation; `how` may name its groups, the chip and codelets."""
-    names = ("groups", "training")
+def norm(kind="batch", batch=4, channels=256, field=56 * 56, dtype="float16", **how):
+    """Return the steps of a normalisation; `how` may name what kind, the chip and codelets."""
+    names = ("groups", "training", "stable")
     sizes = {name: how.pop(name) for name in names if name in how}
     op = Norm(kind=kind, batch=batch, channels=channels, spatial_elements=field, **sizes)
-    return emitted(norm_forward, op, Placed((op.elements,), dtype), stable=stable, **how)
+    return emitted(norm_forward, op, Placed((op.elements,), dtype), **how)
 
 
 def softmax(rows, columns, dtype="float16", **how):
@@ -145,6 +145,16 @@ def test_batch_norm_grows_with_the_batch(era):
 def test_bad_input_is_refused(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+def test_stable_batch_norm_subtracts_the_mean_by_channel():
+    plain, stable = (norm(training=True, stable=one) for one in (False, True))
+    (removed,) = [step for step in stable if step.name == "remove mean"]
+    moved = next(step for step in plain if step.name == "batch norm, scale")
+    assert removed.exchange_bytes == moved.exchange_bytes
+    sums = [step.name for step in plain if step.name.startswith("reduce")]
+    rest = [step.name for step in plain[len(sums) :]]
+    assert [step.name for step in stable] == [*sums, "remove mean", *sums, *rest]
 
 
 def test_stable_statistics_take_one_more_pass_and_sum_one_after_the_other():
