@@ -191,10 +191,15 @@ def test_optimizer_states_are_as_large_as_the_parameters(name: str) -> None:
     rule = OPTIMIZERS[name]
     width = 4 if rule.wide_states else 2
     assert state_bytes(update) == len(rule.states) * width * graph.parameters
-    per_weight = len(rule.steps) + rule.decays_weights
-    matrices = sum(len(t.shape) > 1 for t in graph.with_role("parameter"))
-    vectors = len(graph.with_role("parameter")) - matrices
-    assert len(update.ops) == matrices * per_weight + vectors * len(rule.steps)
+    weights = graph.with_role("parameter")
+    matrices = sum(len(t.shape) > 1 for t in weights)
+    biases = sum(t.name.endswith("bias") for t in weights)
+    # Two norms and their ratio, which scale no bias.
+    scaling = sum(" n0" in step or " n1" in step for step in rule.steps)
+    assert scaling == (3 if name in ("lars", "lamb") else 0)
+    steps = len(weights) * len(rule.steps) - biases * scaling
+    assert 0 < biases < len(weights)
+    assert len(update.ops) == steps + matrices * rule.decays_weights
 
 
 def test_loss_takes_the_softmax_itself() -> None:
