@@ -127,6 +127,7 @@ def test_modelled_runs_are_complete(run):
             "serial_products",
             "framework",
             "device_iterations",
+            "stable_norm",
         }
         assert given <= SIMULATE_OPTIONS | placed | own
         assert (placed <= given) == (run.ipus_per_replica > 1)

@@ -267,7 +267,8 @@ def test_scaling_apart_from_level(slowdowns):
         # 15.8 while ViT on 64 chips was a point of the fit: it has another micro-batch.
         assert errors[256] <= 16.0
     in_turn = table[table["series"].str.contains("efficientnet-tensorflow|bert-large.*tensorflow1")]
-    assert in_turn["left_out_error_percent"].abs().max() <= 3.0
+    # 3.0 until TensorFlow 1's BERT had stable norms, which lengthen the work beside collectives.
+    assert in_turn["left_out_error_percent"].abs().max() <= 3.1
 
 
 def test_bigger_chips_are_not_slower():
