@@ -15,6 +15,6 @@ def test_what_is_no_table_is_no_stack(monkeypatch, tmp_path):
     assert text.count(TABLE) == 1
     changed = text.replace(TABLE, f"[{TABLE}]")
     (tmp_path / "stacks.toml").write_text(changed, encoding="utf-8")
-    monkeypatch.setattr(files, "data_dir", lambda: tmp_path)
+    monkeypatch.setenv(files.DATA_DIR_VARIABLE, str(tmp_path))
     with pytest.raises(DataError, match=r"stacks\.toml has no table 'sdk-2\.4': restore it"):
         load_stack("sdk-2.4")
