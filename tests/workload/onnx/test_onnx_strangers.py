@@ -60,6 +60,18 @@ CASES = {
         WORDS,
         (12 * 16 * 24, (2, 12, 24)),
     ),
+    "product with weights of four bits": (
+        _node("MatMulNBits", ["x", "w", "s", "", "", "b"], K=16, N=24, bits=4, block_size=16),
+        {"w": np.zeros((24, 1, 8), np.uint8), "s": [24], "b": [24]},
+        WORDS,
+        (12 * 16 * 24, (2, 12, 24)),
+    ),
+    "product with weights of four bits, packed in one row": (
+        _node("MatMulBnb4", ["x", "w", "s"], K=16, N=24, block_size=16, quant_type=1),
+        {"w": np.zeros(24 * 16 // 2, np.uint8), "s": [24]},
+        WORDS,
+        (12 * 16 * 24, (2, 12, 24)),
+    ),
     "bias in softmax": (_node("BiasSoftmax", ["x", "b"], axis=2), {"b": [16]}, WORDS, (0, None)),
     "bias and rest": (_node("BiasAdd", ["x", "b", "x"]), {"b": [16]}, WORDS, (0, None)),
     "joined integers": (
