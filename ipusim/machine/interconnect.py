@@ -97,11 +97,12 @@ def replica_rings(
             f"Groups of {apart} of the {replicas} replicas cross those of {within} that IPU-Links "
             f"join in {system.name}: use a divisor or a multiple of {within}."
         )
+    near, far = within // apart, replicas // max(within, apart)
     rings = []
-    if within > apart:
-        rings.append(_ipu_link_ring(system, within // apart, ipus_per_replica, apart))
-    if replicas > max(within, apart):
-        rings.append(_gw_link_ring(system, replicas // max(within, apart), ipus_per_replica))
+    if near > 1:
+        rings.append(_ipu_link_ring(system, near, ipus_per_replica, apart))
+    if far > 1:
+        rings.append(_gw_link_ring(system, far, ipus_per_replica))
     return tuple(rings)
 
 

@@ -38,6 +38,7 @@ class Optimizer:
     def steps_for(self, weight: Tensor) -> tuple[str, ...]:
         """Return the steps that update a weight."""
         if weight.name.endswith(BIAS):
+            # Numbers of a whole weight, "n0" and "n1", are read and written for its scaling alone.
             return tuple(step for step in self.steps if " n" not in step)
         return self.steps
 

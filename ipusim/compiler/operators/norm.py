@@ -9,6 +9,7 @@ both gradients. Products of batch norm across replicas (its two all-reduced vect
 step, not to the chip.
 """
 
+from functools import partial
 from itertools import zip_longest
 
 from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
@@ -52,11 +53,10 @@ def norm_forward(m: Emitter, op: Norm, x: Placed) -> None:
         return
     # The whitened activations are a tensor of their own until they are scaled.
     whitened = m.tile_bytes(x)
-    rows = _by_statistic(op, x)
     with m.holding(whitened):
         _statistics(m, op, x)
-        m.by_row("sub", "subtract mean", rows)
-        m.by_row("mul", "scale to unit variance", rows, in_place=True)
+        _with_statistic(m, op, x, "sub", "subtract mean", in_place=False)
+        _with_statistic(m, op, x, "mul", "scale to unit variance")
         m.by_channel("mul", x, op.channels, "scale")
     m.by_channel("add", x, op.channels, "offset", in_place=True)
 
@@ -84,6 +84,16 @@ def _by_statistic(op: Norm, x: Placed) -> Placed:
     return x.shaped(op.statistics, x.elements // op.statistics)
 
 
+def _with_statistic(
+    m: Emitter, op: Norm, x: Placed, function: str, name: str, *, in_place: bool = True
+) -> None:
+    """Combine every element with the statistic of its channel, or of its row."""
+    if op.kind == "batch":
+        m.by_channel(function, x, op.channels, name, in_place=in_place)
+    else:
+        m.by_row(function, name, _by_statistic(op, x), in_place=in_place)
+
+
 def _statistics(m: Emitter, op: Norm, x: Placed) -> None:
     """Sum values and squares in the same compute sets, step by step; then the deviation.
 
@@ -94,10 +104,7 @@ def _statistics(m: Emitter, op: Norm, x: Placed) -> None:
     if op.stable:
         m.reduce("add", values, 1)
         with m.holding(m.tile_bytes(x)):
-            if op.kind == "batch":
-                m.by_channel("sub", x, op.channels, "remove mean")
-            else:
-                m.by_row("sub", "remove mean", _by_statistic(op, x))
+            _with_statistic(m, op, x, "sub", "remove mean", in_place=False)
             m.reduce("square_add", values, 1, out="float32")
     else:
         mean = m.reduction("add", values, 1)
@@ -152,11 +159,7 @@ def norm_gradient(m: Emitter, op: Norm, x: Placed, arriving_grouping: int | None
     batch = op.kind == "batch"
     statistics = Placed((op.channels if batch else op.statistics,), x.dtype)
 
-    def by_statistic(function: str, name: str, *, in_place: bool = True) -> None:
-        if batch:
-            m.by_channel(function, x, op.channels, name, in_place=in_place)
-        else:
-            m.by_row(function, name, _by_statistic(op, x), in_place=in_place)
+    by_statistic = partial(_with_statistic, m, op, x)
 
     def sums(name: str, values: Placed) -> None:
         """Reduce two such tensors at once, to two values per channel or mean."""

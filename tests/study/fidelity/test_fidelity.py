@@ -261,7 +261,9 @@ def test_scaling_apart_from_level(slowdowns):
     # reason, and the recorded hits of their studies (data/expected/validate.json) fell by one each.
     # Argonne's near ones without fitted constants fell by one as LARS left out biases, which took
     # argonne.results.09 from 24.8 to 25.2 % fast; the hits of the results page by two, mini
-    # DALL-E's on Bow, whose group norms are not stable: no source says that they are.
+    # DALL-E's on Bow, whose group norms are not stable: no source says that they are. Its near ones
+    # without fitted constants fell from 127 to 123 with those, with ViT's micro-batch on 64 chips,
+    # and with one BERT that became a hit.
     for column in ("error_percent", "left_out_error_percent"):
         errors = results.set_index("ipus")[column].abs()
         assert errors[errors.index < 256].max() <= 6.5  # target 4
