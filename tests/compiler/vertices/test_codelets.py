@@ -109,6 +109,7 @@ def test_casts_of_few_elements(elements, pair, era, expected):
     [
         # 60 vectors and three halves: a pair and a single.
         (243, ("float16", "float16"), False, "2021-11", 63 + 6 * (15 + 6 + 27 + 4 + 5 + 7 + 6)),
+        (242, ("float16", "float16"), False, "2021-11", 63 + 6 * (15 + 6 + 27 + 4 + 5 + 7)),
         (241, ("float32", "float32"), False, "2021-11", 63 + 6 * (15 + 6 + 57 + 4 + 8)),
         (240, ("float16", "float16"), True, "2021-11", 57 + 6 * (15 + 6 + 18 + 4)),
         (240, ("float16", "float32"), False, "2021-11", 57 + 6 * (16 + 8 + 36 + 4)),
@@ -254,6 +255,8 @@ def test_vector_outer_by_hand():
     assert vector_outer_cycles(1, 76, 4, MK1, version="2020-01") == 200 + 6 * (15 + 7 + 2 * 4)
     # 12 rows of 64 halves, two per worker: 15 + 2 x (7 + 2 x 16); by column: 12 x (7 + 2 x 3).
     assert vector_outer_cycles(12, 64, 4, MK2, version="2021-11") == 11 + 6 * (15 + 78)
+    # Rows of 66 halves are not whole vectors: 25 a row besides 17 vectors, two rows for a worker.
+    assert vector_outer_cycles(12, 66, 4, MK2, version="2021-11") == 11 + 6 * (15 + 2 * (25 + 34))
 
 
 @pytest.mark.parametrize("era", ERAS)
