@@ -206,6 +206,7 @@ def _numba() -> tuple[Any, Any]:
     from numba.core import event
     from numba.core.caching import NullCache
     from numba.core.compiler import CompileResult
+    from numba.core.runtime import rtsys
     from numba.core.serialize import dumps
     from numba.np import linalg
 
@@ -247,7 +248,9 @@ def _numba() -> tuple[Any, Any]:
             return kept_path("kernels", source_digest(), repr((*self._of, str(signature), made_by)))
 
         def load_overload(self, sig: Any, target_context: Any) -> Any:
-            target_context.refresh()
+            # What is compiled already needs numba's memory management only: a context that is
+            # refreshed loads all types and functions that a compilation might ask for.
+            rtsys.initialize(target_context)
             payload = read_kept(self._path(sig, target_context.codegen()))
             if payload is not None:
                 try:
