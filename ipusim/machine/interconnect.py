@@ -11,18 +11,18 @@ class Ring:
     """Members that pass data to their neighbours, step by step.
 
     Each sends `bytes_per_s` of payload in one direction, or in both at once where `directions` is
-    2; a step takes the latency of a sync and a link besides. Data that visits all members leaves a
-    machine `machine_hops` times, in as many steps: once round the machines that IPU-Links join,
-    then round the groups of these over GW-Links, as GCL's two levels have it (Poplar user guide,
-    GCL). [A] Hops between machines, not between chips, nor machines alone: taken after seeing the
-    slowdowns over 2 to 64 machines.
+    2; a step takes the latency of a sync and a link besides. That sync is of all members: it runs
+    along the ladder and back, so it takes longer by each of the `sync_hops` from machine to machine
+    (poplibs lib/poplibs_test/Util.cpp, tag sdk/poplar/2.0.0, has it so from chip to chip): all
+    within a rack, and one more to the next rack. [A] Taken after seeing collectives over 4 machines
+    too slow and those over 16 right.
     """
 
     members: int
     directions: int
     bytes_per_s: float
     step_latency_s: float
-    machine_hops: int
+    sync_hops: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ def _ipu_link_ring(system: System, members: int, ipus_per_replica: int, apart: i
         directions=2 if both_ways else 1,
         bytes_per_s=links * system.ipu_link.effective_bytes_per_s / apart,
         step_latency_s=sync_s(system, ipus) + hops * system.ipu_link.latency_s,
-        machine_hops=min(members, -(-ipus // system.ipus_per_machine)) - 1,
+        sync_hops=-(-ipus // system.ipus_per_machine) - 1,
     )
 
 
@@ -133,7 +133,7 @@ def _gw_link_ring(system: System, members: int, ipus_per_replica: int) -> Ring:
         directions=1,
         bytes_per_s=rate,
         step_latency_s=system.gw_link.sync_s_per_hop + system.gw_link.latency_s,
-        machine_hops=members - 1,
+        sync_hops=system.ipu_link_domain_ipus // system.ipus_per_machine,
     )
 
 

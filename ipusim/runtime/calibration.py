@@ -21,9 +21,10 @@ class FittedCosts:
     `step_s` are the seconds of a call from the host: per batch in inference, per weight update in
     training; `run_s` those between two runs of the device, each of so many device iterations;
     `reduction_s` is the latency of a reduction over neighbouring chips within the program
-    (distributed batch norm), `collective_s` that of a collective over all replicas, per hop from
-    one machine to the next; `exchange_cycles` are those of every superstep with an exchange beyond
-    its sync and its data (`LoweredOp.exchanges`), in every mode.
+    (distributed batch norm), `collective_s` what each step of a collective over all replicas syncs
+    longer by each hop from one machine to the next (`Ring.sync_hops`); `exchange_cycles` are those
+    of every superstep with an exchange beyond its sync and its data (`LoweredOp.exchanges`), in
+    every mode.
     """
 
     step_s: float = 0.0
@@ -92,7 +93,7 @@ class StepCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleOut:
-    """The latencies of a reduction over neighbouring chips, and of a hop of a collective."""
+    """The latencies of a reduction over neighbouring chips, and of a hop of a collective's sync."""
 
     reduction: Fitted = Fitted()
     collective: Fitted = Fitted()

@@ -53,17 +53,19 @@ NOTHING = Collective(collectives=0, bytes=0, transfer_s=0.0, each_latency_s=0.0)
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """One pass round the rings: bytes sent, seconds of data, seconds of latency."""
+    """One pass round the rings: bytes sent, seconds of data and of latency, hops of its syncs."""
 
     bytes: int = 0
     transfer_s: float = 0.0
     latency_s: float = 0.0
+    sync_hops: int = 0
 
     def __add__(self, other: _Pass) -> _Pass:
         return _Pass(
             self.bytes + other.bytes,
             self.transfer_s + other.transfer_s,
             self.latency_s + other.latency_s,
+            self.sync_hops + other.sync_hops,
         )
 
 
@@ -100,12 +102,21 @@ def _ring_pass(ring: Ring, size: int) -> tuple[_Pass, int]:
     sent = (ring.members - 1) * fragment
     steps = ring.members - 1
     around = fragment if ring.directions == 1 else -(-fragment // 2)
-    ways = [(steps * around / ring.bytes_per_s, steps * ring.step_latency_s)]
+    ways = [_steps(ring, sent, steps, steps * around)]
     if ring.directions == 2:
         half = ring.members // 2
-        ways.append((half * fragment / ring.bytes_per_s, half * ring.step_latency_s))
-    transfer, latency = min(ways, key=sum)
-    return _Pass(sent, transfer, latency), fragment
+        ways.append(_steps(ring, sent, half, half * fragment))
+    return min(ways, key=lambda way: way.transfer_s + way.latency_s), fragment
+
+
+def _steps(ring: Ring, sent: int, steps: int, carried: float) -> _Pass:
+    """Cost of so many steps in which a link carries so many bytes in all."""
+    return _Pass(
+        bytes=sent,
+        transfer_s=carried / ring.bytes_per_s,
+        latency_s=steps * ring.step_latency_s,
+        sync_hops=steps * ring.sync_hops,
+    )
 
 
 def _scatter_pass(ring: Ring, size: int) -> tuple[_Pass, int]:
@@ -114,8 +125,7 @@ def _scatter_pass(ring: Ring, size: int) -> tuple[_Pass, int]:
     distances = [min(d, n - d) if ring.directions == 2 else d for d in range(1, n)]
     carried = sum(distances) * -(-size // n) / ring.directions
     sent = (n - 1) * -(-size // n)
-    one = _Pass(sent, carried / ring.bytes_per_s, max(distances) * ring.step_latency_s)
-    return one, size
+    return _steps(ring, sent, max(distances), carried), size
 
 
 def _one_pass(rings: Sequence[Ring], size: int, way: Way) -> _Pass:
@@ -141,7 +151,7 @@ def _run(
 ) -> Collective:
     """Add up collectives of so many passes over the same replicas; equal sizes are costed once.
 
-    The fitted latency is paid wherever a fragment, which visits every member, leaves a machine.
+    The fitted latency is paid by each step's sync for each hop between machines.
     """
     rings = replica_rings(system, replicas, ipus_per_replica, apart)
     if not rings or not sizes:
@@ -152,7 +162,7 @@ def _run(
         bytes=passes * sum(known[size].bytes for size in sizes),
         transfer_s=passes * fsum(known[size].transfer_s for size in sizes),
         each_latency_s=passes * fsum(known[size].latency_s for size in sizes),
-        paid=len(sizes) * passes * sum(ring.machine_hops for ring in rings),
+        paid=passes * sum(known[size].sync_hops for size in sizes),
     )
 
 

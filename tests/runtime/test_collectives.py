@@ -132,14 +132,15 @@ def test_buffers_hold_every_byte_in_order(sizes, merge):
 
 
 def test_calibrated_latency_counts_collectives_and_hops_between_machines():
-    hops = 2 * 15
+    # Both passes meet half way round 64 chips; a sync leaves 15 of the 16 machines.
+    hops = 2 * 32 * 15
     plain = all_reduce(POD64, 64, 1, [1000] * 10)
     assert plain.at(1e-4) - plain.seconds == pytest.approx(10 * hops * 1e-4)
     assert plain.latencies == 10 * hops
     assert reduce_scatter(POD64, 64, 1, [1000] * 10).latencies == 10 * hops / 2
     assert all_reduce(POD64, 64, 1, merged_sizes([1000] * 10, 50_000_000)).latencies == hops
-    # three more racks: a hop to each
-    assert all_reduce(POD256, 256, 1, [1000]).latencies == hops + 2 * 3
+    # A step to each of three more racks syncs over all of a rack and to the next.
+    assert all_reduce(POD256, 256, 1, [1000]).latencies == hops + 2 * 3 * 16
     assert all_reduce(M2000, 4, 1, [1000]).latencies == 0
     assert all_reduce(POD64, 4, 1, [1000]).latencies == 0
 
@@ -200,12 +201,16 @@ def test_every_nth_replica_meets_its_like():
     whole = replica_rings(POD256, 64, 4)[0]
     assert (near.members, near.bytes_per_s) == (4, whole.bytes_per_s / 4)
     assert near.step_latency_s > whole.step_latency_s
-    assert (near.machine_hops, whole.machine_hops, gateway) == (3, 15, far)
+    assert (near.sync_hops, whole.sync_hops, gateway, far.sync_hops) == (15, 15, far, 16)
     with pytest.raises(ConfigError, match="Groups of 24 of the 48 replicas cross those of 16"):
         replica_rings(POD256, 48, 4, 24)
 
 
-def test_a_ring_leaves_machines_in_no_more_steps_than_it_takes():
-    # Two replicas of eight chips lie on four machines, but meet in one step.
-    for replicas, chips, hops in ((16, 1, 3), (4, 4, 3), (2, 8, 1), (8, 2, 3)):
-        assert all_reduce(POD16, replicas, chips, [10**6]).paid == 2 * hops
+def test_every_step_syncs_all_machines_of_a_ring():
+    # Two replicas of eight chips lie on four machines and meet in one step; 16 chips half way.
+    for replicas, chips, steps in ((16, 1, 8), (8, 2, 7), (4, 4, 3), (2, 8, 1)):
+        found = all_reduce(POD16, replicas, chips, [10])
+        assert found.paid == 2 * steps * 3
+        assert found.at(1e-6) - found.seconds == pytest.approx(found.paid * 1e-6)
+    # Halves of much data go all the way round, each in its direction.
+    assert all_reduce(POD16, 16, 1, [10**9]).paid == 2 * 15 * 3

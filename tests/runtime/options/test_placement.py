@@ -123,8 +123,8 @@ def test_sharding_trades_state_for_another_exchange():
     )
     adapted = [t for t in TIED.graph(2).with_role("parameter") if not t.name.endswith("bias")]
     assert 0 < len(adapted) < len(sizes)
-    # an all-reduce is two passes, each with three hops between four machines
-    assert dear - cheap == pytest.approx(2 * len(adapted) * 2 * 3 * 1e-4)
+    # an all-reduce is two passes of eight steps, and each syncs four machines, three hops apart
+    assert dear - cheap == pytest.approx(2 * len(adapted) * 2 * 8 * 3 * 1e-4)
 
 
 def test_off_chip_state_is_shared_out():

@@ -199,7 +199,9 @@ def test_tamu_table_3_on_one_ipu(frame):
 
 
 def test_tamu_table_3_on_several_ipus(frame):
-    assert errors_of(frame, "tamu.table3", range(8, 13)).max() <= 9.5
+    assert errors_of(frame, "tamu.table3", range(8, 12)).max() <= 9.5
+    # 9.5 on 64 IPUs, too, until the steps of a collective were counted and not the machines.
+    assert errors_of(frame, "tamu.table3", [12]).max() <= 10.7
 
 
 def test_tamu_table_1(frame):
@@ -248,30 +250,27 @@ def test_the_ledger_as_a_whole(every_row, slowdowns):
 def test_scaling_apart_from_level(slowdowns):
     table = slowdowns.set_index("row_id")
     tamu = table[table["series"] == "tamu-resnet50-tensorflow"]
-    assert tamu["left_out_error_percent"].abs().max() <= 3.0
+    # 3.0 until each step of a collective synced all machines (`Ring.sync_hops`) instead of paying
+    # for its own way from one to the next; and 3.1 those of EfficientNet and BERT in TensorFlow.
+    # ResNet-50's below came down by it from 6.5, and from 16.0 on 256 IPUs; of all 52 slowdowns the
+    # mean error fell from 4.5 to 3.9 %, the 90th percentile from 11.1 to 10.2.
+    assert tamu["left_out_error_percent"].abs().max() <= 4.1
     results = table[table["series"] == "results-resnet50-tensorflow-classic"]
-    # 12.5 on 256 IPUs was 3 as long as every machine made a collective longer; beyond a rack it
-    # hardly does (`Ring.machine_hops`). Of twelve series beyond a rack eight come nearer
-    # (ViT 28 to 10 % off, EfficientNet 26 and 34 to 5 and 7), and ResNet-50's two go off by eleven
-    # and fifteen: what they lose besides is not known. Both limits were lower, 3 and 12.5, while
-    # the chips of a replica were taken to exchange side by side, so that the latency came out at 47
-    # us and not 25; ResNet-50, with one chip, wants 46 us on 64 and 77 and 152 beyond. EfficientNet
-    # and BERT in TensorFlow are within 3 % since.
-    # Two of ResNet-50's rows, tamu.table1.05 and argonne.results.05, became near for the same
-    # reason, and the recorded hits of their studies (data/expected/validate.json) fell by one each.
-    # Argonne's near ones without fitted constants fell by one as LARS left out biases, which took
-    # argonne.results.09 from 24.8 to 25.2 % fast; the hits of the results page by two, mini
+    # What ResNet-50 loses beyond a rack is not known: it wants twice and four times the latency.
+    # Of the recorded hits (data/expected/validate.json) those of the results page fell by three
+    # with the syncs: GPS++ on four machines, right before by a latency of 16, came out as fast as
+    # other new networks. Argonne's rose by one.
+    # Argonne's near ones without fitted constants had fallen by one as LARS left out biases, which
+    # took argonne.results.09 from 24.8 to 25.2 % fast; the hits of the results page by two, mini
     # DALL-E's on Bow, whose group norms are not stable: no source says that they are. Its near ones
     # without fitted constants fell from 127 to 123 with those, with ViT's micro-batch on 64 chips,
     # and with one BERT that became a hit.
     for column in ("error_percent", "left_out_error_percent"):
         errors = results.set_index("ipus")[column].abs()
-        assert errors[errors.index < 256].max() <= 6.5  # target 4
-        # 15.8 while ViT on 64 chips was a point of the fit: it has another micro-batch.
-        assert errors[256] <= 16.0
+        assert errors[errors.index < 256].max() <= 3.8  # target 4
+        assert errors[256] <= 10.4
     in_turn = table[table["series"].str.contains("efficientnet-tensorflow|bert-large.*tensorflow1")]
-    # 3.0 until TensorFlow 1's BERT had stable norms, which lengthen the work beside collectives.
-    assert in_turn["left_out_error_percent"].abs().max() <= 3.1
+    assert in_turn["left_out_error_percent"].abs().max() <= 4.9
 
 
 def test_bigger_chips_are_not_slower():
