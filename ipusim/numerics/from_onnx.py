@@ -16,7 +16,8 @@ from ipusim.errors import WorkloadError, nearest_name
 from ipusim.numerics.program import Node, Program, single
 from ipusim.workload.graph import FLOAT_DTYPES
 from ipusim.workload.onnx.builder import HANDLERS
-from ipusim.workload.onnx.context import DTYPES, decoded
+from ipusim.workload.onnx.context import DTYPES
+from ipusim.workload.onnx.nodes import Node as FileNode, Scope, Unfolding
 from ipusim.workload.onnx.reader import OnnxContents, read_onnx
 
 _SUPPORTED = (*HANDLERS, "Shape", "Size")
@@ -57,13 +58,13 @@ def program_of_contents(contents: OnnxContents, values: dict[str, np.ndarray]) -
     known = {name: single(array) for name, array in values.items()}
     missing = {name: stored.shape for name, stored in contents.initializers.items()}
     nodes: list[Node] = []
-    for position, proto in enumerate(contents.nodes):
-        node = _node(proto, position, contents)
+    for position, item in enumerate(Unfolding(contents)(contents.nodes, Scope())):
+        node = _node(item, position, contents)
         if all(name in known for name in node.inputs if name):
             results = evaluate(node, [known.get(name) for name in node.inputs])
             known.update(zip(node.outputs, results, strict=False))
         else:
-            if node.op not in _SUPPORTED or proto.domain not in ("", "ai.onnx"):
+            if node.op not in _SUPPORTED or item.domain:
                 raise WorkloadError(
                     f"Operator {node.op!r}, node {node.name!r}, is not supported; the nearest "
                     f"supported operator is {nearest_name(node.op, HANDLERS)!r}, so replace it or "
@@ -89,18 +90,18 @@ def program_of_contents(contents: OnnxContents, values: dict[str, np.ndarray]) -
     )
 
 
-def _node(proto: onnx.NodeProto, position: int, contents: OnnxContents) -> Node:
-    if any(attribute.HasField("g") or attribute.graphs for attribute in proto.attribute):
+def _node(item: FileNode, position: int, contents: OnnxContents) -> Node:
+    if any(isinstance(value, onnx.GraphProto) for value in item.given.values()):
         raise WorkloadError(
-            f"Operator {proto.op_type!r}, node {proto.name!r}, branches or loops, which numerics "
+            f"Operator {item.op_type!r}, node {item.name!r}, branches or loops, which numerics "
             "does not support; export the model without it."
         )
     return Node(
-        name=proto.name or f"{proto.op_type} {position}",
-        op=proto.op_type,
-        inputs=tuple(proto.input),
-        outputs=tuple(proto.output),
-        attributes=decoded(proto),
+        name=item.name or f"{item.op_type} {position}",
+        op=item.op_type,
+        inputs=tuple(item.input),
+        outputs=tuple(item.output),
+        attributes=item.given,
         opset=contents.opset,
     )
 

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from ipusim.errors import WorkloadError
-from ipusim.workload.onnx.context import node_label
+from ipusim.workload.onnx.nodes import node_label
 from ipusim.workload.onnx.shapes import axis_of, by_names
 from ipusim.workload.onnx.walk import BATCH_FIRST, VENDOR, Parts, Recipe
 

@@ -6,9 +6,8 @@ operators, after fusion.
 """
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 import onnx
@@ -17,6 +16,7 @@ from onnx import helper
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import FLOAT_DTYPES, Op, Tensor
 from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.onnx.nodes import Node, has_input, node_label
 from ipusim.workload.onnx.reader import ELEMENT_TYPES, OnnxContents, Stored
 
 _PROTO = onnx.TensorProto
@@ -52,22 +52,6 @@ LARGEST_TENSOR = 2**34
 
 
 @dataclass(slots=True, kw_only=True)
-class Node:
-    """One ONNX node: its attributes decoded, the names of its tensors made unique.
-
-    ``scope`` holds the unique names for those that branches and loop bodies take from outside.
-    """
-
-    op_type: str
-    input: list[str]
-    output: list[str]
-    given: dict[str, Any] = field(default_factory=dict)
-    name: str = ""
-    domain: str = ""
-    scope: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(slots=True, kw_only=True)
 class Value:
     """One ONNX value.
 
@@ -87,11 +71,6 @@ class Value:
     def elements(self) -> int:
         """Number of elements."""
         return prod(self.shape)
-
-
-def node_label(node: Node) -> str:
-    """Return "Conv node 'name'", falling back on the first output where a node has no name."""
-    return f"{node.op_type} node {node.name or next(iter(node.output), '?')!r}"
 
 
 class ImportContext:
@@ -239,27 +218,3 @@ class ImportContext:
     def producer(self, name: str) -> Op | None:
         """Return the operator that computes a value, if any."""
         return self.producers.get(self._aliases.get(name, name))
-
-
-def has_input(node: Node, position: int) -> bool:
-    """Whether an optional input is given."""
-    return len(node.input) > position and bool(node.input[position])
-
-
-def decoded(proto: onnx.NodeProto) -> dict[str, Any]:
-    """Return the attributes of a node in a file, strings decoded."""
-    found: dict[str, Any] = {}
-    for attribute in proto.attribute:
-        value = helper.get_attribute_value(attribute)
-        found[attribute.name] = (
-            value.decode(errors="replace") if isinstance(value, bytes) else value
-        )
-    return found
-
-
-def proto_of(node: Node) -> onnx.NodeProto:
-    """Return a node as a file would have it; of an empty list no type is known."""
-    given = {key: item for key, item in node.given.items() if item is not None and item != []}
-    return helper.make_node(
-        node.op_type, node.input, node.output, name=node.name, domain=node.domain, **given
-    )

@@ -11,7 +11,8 @@ from math import prod
 
 import numpy as np
 
-from ipusim.workload.onnx.context import ImportContext, Node, Value
+from ipusim.workload.onnx.context import ImportContext, Value
+from ipusim.workload.onnx.nodes import Node
 from ipusim.workload.onnx.shapes import by_names
 
 _ELEMENTWISE = (

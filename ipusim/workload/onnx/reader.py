@@ -1,7 +1,4 @@
-"""Reading ONNX files into the few facts that building a graph needs, without the weights.
-
-Calls of functions are replaced by their bodies.
-"""
+"""Reading ONNX files into the few facts that building a graph needs, without the weights."""
 
 import copy
 from dataclasses import dataclass
@@ -71,6 +68,8 @@ class OnnxContents:
     inputs: tuple[DataInput, ...]
     initializers: dict[str, Stored]
     nodes: tuple[onnx.NodeProto, ...]
+    functions: dict[tuple[str, str], onnx.FunctionProto]
+    """Those of the file's own, by domain and name."""
     outputs: tuple[str, ...]
     shapes: dict[str, tuple[int, ...]]
     """Those that the file states for results, where every size is fixed."""
@@ -93,8 +92,6 @@ def read_onnx(source: str | PathLike[str] | onnx.ModelProto) -> OnnxContents:
         model, folder, name = _load(path), path.parent, path.stem
         label = f"the ONNX file {path.name!r}"
     _check_model(model, label)
-    nodes = inline_functions(model, label)
-    _check_names(nodes, label)
     initializers = {
         tensor.name: stored(tensor, label, folder) for tensor in model.graph.initializer
     }
@@ -110,7 +107,8 @@ def read_onnx(source: str | PathLike[str] | onnx.ModelProto) -> OnnxContents:
         ),
         initializers=initializers,
         # Copies: a node would otherwise keep the whole file with its weights alive.
-        nodes=tuple(copy.deepcopy(node) for node in nodes),
+        nodes=tuple(copy.deepcopy(node) for node in model.graph.node),
+        functions={(item.domain, item.name): copy.deepcopy(item) for item in model.functions},
         outputs=tuple(value.name for value in model.graph.output),
         shapes={
             value.name: shape
@@ -158,18 +156,6 @@ def _check_model(model: onnx.ModelProto, label: str) -> None:
         raise WorkloadError(
             f"{capital(label)} stores sparse weights, which are not supported; export them dense."
         )
-
-
-def _check_names(nodes: list[onnx.NodeProto], label: str) -> None:
-    """Refuse names that are no text, which protobuf hands over as bytes, and kinds with breaks."""
-    for node in nodes:
-        texts = [node.name, node.op_type, node.domain, *node.input, *node.output]
-        texts += [attribute.name for attribute in node.attribute]
-        if not all(isinstance(text, str) for text in texts) or not node.op_type.isprintable():
-            raise WorkloadError(
-                f"{capital(label)} is damaged: a {node.op_type!r} node has a name that is no "
-                "text; export it again."
-            )
 
 
 def _check_type(elem_type: int, name: str, label: str) -> int:
@@ -249,148 +235,3 @@ def _data_input(value: onnx.ValueInfoProto, label: str) -> DataInput:
     return DataInput(
         name=value.name, elem_type=_check_type(kind.elem_type, value.name, label), shape=shape
     )
-
-
-LARGEST_BODY = 50_000
-"""Nodes of a file with all functions replaced; nested functions can stand for any number."""
-
-DEEPEST = 64
-"""Functions within functions, or branches within branches."""
-
-
-def inline_functions(model: onnx.ModelProto, label: str) -> list[onnx.NodeProto]:
-    """Return the nodes of a model, calls of its own functions replaced by what they do."""
-    functions = {(item.domain, item.name): item for item in model.functions}
-    found: list[onnx.NodeProto] = []
-    calls = 0
-
-    def expand(nodes: list[onnx.NodeProto], active: tuple[tuple[str, str], ...]) -> None:
-        """Add nodes, calls replaced; `active` are the functions whose bodies they are in."""
-        nonlocal calls
-        for node in nodes:
-            key = (node.domain, node.op_type)
-            if key not in functions:
-                found.append(node)
-            elif key in active or len(active) > DEEPEST:
-                raise WorkloadError(
-                    f"Function {node.op_type!r} of {label} calls itself, which has no end; "
-                    "export the model again."
-                )
-            else:
-                calls += 1
-                prefix = f"{node.name or node.op_type}#{calls}/"
-                expand(called(node, functions[key], prefix), (*active, key))
-            if len(found) + calls > LARGEST_BODY:
-                raise WorkloadError(
-                    f"{capital(label)} has more than {LARGEST_BODY} operators, its functions "
-                    "replaced; export a part of the model."
-                )
-
-    expand(model.graph.node, ())
-    return found
-
-
-def called(call: onnx.NodeProto, function: onnx.FunctionProto, prefix: str) -> list[onnx.NodeProto]:
-    """Return the body of a function with the names and attributes of one call."""
-    names = {"": ""}
-    for place, formal in enumerate(function.input):
-        names[formal] = call.input[place] if place < len(call.input) else ""
-    for place, formal in enumerate(function.output):
-        given = place < len(call.output) and call.output[place]
-        names[formal] = call.output[place] if given else prefix + formal
-    values = {item.name: item for item in function.attribute_proto}
-    values.update({item.name: item for item in call.attribute})
-    return [renamed(node, names, prefix, values) for node in function.node]
-
-
-def definition(
-    call: onnx.NodeProto, opset: int, types: list[onnx.TypeProto]
-) -> onnx.FunctionProto | None:
-    """Return how onnx defines an operator by simpler ones; None if it does not."""
-    try:
-        schema = onnx.defs.get_schema(
-            call.op_type, min(opset, onnx.defs.onnx_opset_version()), call.domain
-        )
-    except onnx.defs.SchemaError:
-        return None
-    fixed, varying = (
-        schema.function_opset_versions,
-        schema.context_dependent_function_opset_versions,
-    )
-    versions = fixed or varying
-    if not versions:
-        return None
-    version = max((v for v in versions if v <= opset), default=min(versions))
-    function = onnx.FunctionProto()
-    if fixed:
-        function.ParseFromString(schema.get_function_with_opset_version(version))
-    else:
-        function.ParseFromString(
-            schema.get_context_dependent_function_with_opset_version(
-                version, call.SerializeToString(), [kind.SerializeToString() for kind in types]
-            )
-        )
-    own = {item.name for item in function.attribute_proto}
-    function.attribute_proto.extend(
-        item.default_value
-        for name, item in schema.attributes.items()
-        if item.default_value.name and name not in own
-    )
-    return function if function.node else None
-
-
-def renamed(
-    node: onnx.NodeProto,
-    names: dict[str, str],
-    prefix: str,
-    values: dict[str, onnx.AttributeProto],
-) -> onnx.NodeProto:
-    """Return a node with new names of tensors, and `values` where it refers to attributes.
-
-    Results without a new name get the prefix, and are added to the names.
-    """
-    fresh = copy.deepcopy(node)
-    fresh.name = prefix + (node.name or node.op_type)
-    fresh.input[:] = [names.get(name, name) for name in node.input]
-    fresh.output[:] = [names.setdefault(name, prefix + name) for name in node.output]
-    _set_attributes(fresh, values)
-    for attribute in fresh.attribute:
-        if attribute.HasField("g"):
-            _rename_graph(attribute.g, names, prefix, values)
-    return fresh
-
-
-def _set_attributes(node: onnx.NodeProto, values: dict[str, onnx.AttributeProto]) -> None:
-    kept = []
-    for attribute in node.attribute:
-        if not attribute.ref_attr_name:
-            kept.append(copy.deepcopy(attribute))
-        elif attribute.ref_attr_name in values:
-            given = copy.deepcopy(values[attribute.ref_attr_name])
-            given.name = attribute.name
-            kept.append(given)
-    del node.attribute[:]
-    node.attribute.extend(kept)
-
-
-def _rename_graph(
-    graph: onnx.GraphProto,
-    names: dict[str, str],
-    prefix: str,
-    values: dict[str, onnx.AttributeProto],
-) -> None:
-    """Rename what a branch or loop body takes from outside; its own names hide those."""
-    own = {item.name for item in (*graph.input, *graph.initializer)}
-    inner = {key: value for key, value in names.items() if key not in own}
-    nodes = []
-    for node in graph.node:
-        for name in node.output:
-            inner.pop(name, None)
-            inner[name] = name
-        fresh = renamed(node, inner, "", values)
-        fresh.name = node.name
-        nodes.append(fresh)
-    del graph.node[:]
-    graph.node.extend(nodes)
-    for item in graph.output:
-        item.name = inner.get(item.name, item.name)

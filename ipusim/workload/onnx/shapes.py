@@ -17,7 +17,8 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from ipusim.errors import WorkloadError
-from ipusim.workload.onnx.context import ImportContext, Node, has_input, node_label, proto_of
+from ipusim.workload.onnx.context import ImportContext
+from ipusim.workload.onnx.nodes import Node, has_input, node_label, proto_of
 
 _PROTO = onnx.TensorProto
 BOOL, INT64, FLOAT, INT32 = _PROTO.BOOL, _PROTO.INT64, _PROTO.FLOAT, _PROTO.INT32

@@ -6,7 +6,7 @@ sequences of tensors are followed by name, and composite operators are replaced 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -18,14 +18,16 @@ from onnx import helper
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import FLOAT_DTYPES
 from ipusim.workload.onnx import reader
-from ipusim.workload.onnx.context import (
-    DTYPES,
-    ImportContext,
+from ipusim.workload.onnx.context import DTYPES, ImportContext, Value
+from ipusim.workload.onnx.nodes import (
+    DEEPEST,
+    LARGEST_BODY,
     Node,
-    Value,
-    decoded,
+    Scope,
+    Unfolding,
+    definition,
     node_label,
-    proto_of,
+    scope_of,
 )
 from ipusim.workload.onnx.shapes import (
     FLOAT,
@@ -115,36 +117,26 @@ class Walk:
         self.composites, self.handlers = composites, handlers
         self.rebatch = rebatch
         self._sequences: dict[str, list[str]] = {}
+        self.nodes = Unfolding(context.contents)
         self._depth = 0
-        self._visited = 0
-
-    def node(self, proto: onnx.NodeProto, scope: dict[str, str], prefix: str) -> Node:
-        """Return a node of the file with unique names."""
-        for name in proto.output:
-            scope[name] = prefix + name if name else ""
-        return Node(
-            op_type=proto.op_type,
-            domain="" if proto.domain in reader.STANDARD_DOMAINS else proto.domain,
-            name=prefix + proto.name if proto.name else "",
-            input=[scope.get(name, name) for name in proto.input],
-            output=[scope[name] for name in proto.output],
-            given=decoded(proto),
-            scope=scope,
-        )
 
     def file(self) -> None:
         """Visit the nodes of the file."""
-        for proto in self.context.contents.nodes:
-            self.visit(self.node(proto, {}, ""))
+        self._body(self.context.contents.nodes, Scope())
+
+    def _body(self, protos: Iterable[onnx.NodeProto], scope: Scope) -> None:
+        if self._depth > DEEPEST:
+            raise WorkloadError(
+                f"{reader.capital(self.context.contents.source)} has more than {DEEPEST} "
+                "branches or loops within each other; export it again."
+            )
+        self._depth += 1
+        for node in self.nodes(protos, scope):
+            self.visit(node)
+        self._depth -= 1
 
     def visit(self, node: Node) -> None:
         """Record the results of a node; keep it if it runs."""
-        self._visited += 1
-        if self._visited > reader.LARGEST_BODY:
-            raise WorkloadError(
-                f"More than {reader.LARGEST_BODY} operators run in {self.context.contents.source}, "
-                "its loops unrolled; give a smaller trip count."
-            )
         with fitting(self.context, node):
             self._visit(node)
 
@@ -193,15 +185,11 @@ class Walk:
             else onnx.TypeProto()
             for name in node.input
         ]
-        call = proto_of(node)
-        function = reader.definition(call, self.context.opset, types)
-        if function is None or self._depth >= reader.DEEPEST:
+        function = definition(node, self.context.opset, types)
+        if function is None:
             return False
-        self._depth += 1
         prefix = f"{node.name or node.output[0]}/"
-        for proto in reader.called(call, function, prefix):
-            self.visit(self.node(proto, {}, ""))
-        self._depth -= 1
+        self._body(function.node, scope_of(node, function, prefix))
         return True
 
     def _rebatch(self, node: Node) -> None:
@@ -322,22 +310,17 @@ class Walk:
 
     # -- branches, loops, sequences ------------------------------------------------------
 
-    def _graph(self, graph: onnx.GraphProto, scope: dict[str, str], prefix: str) -> list[str]:
-        """Visit a branch or loop body; return the names of its results."""
-        if self._depth >= reader.DEEPEST:
-            raise WorkloadError(
-                f"{reader.capital(self.context.contents.source)} has more than {reader.DEEPEST} "
-                "branches or loops within each other; export it again."
-            )
-        self._depth += 1
+    def _graph(self, node: Node, attribute: str, prefix: str, *given: str) -> list[str]:
+        """Visit a branch or loop body, its inputs bound to values; return what it gives."""
+        graph: onnx.GraphProto = node.given[attribute]
+        bound = dict(zip((item.name for item in graph.input), given, strict=False))
         for tensor in graph.initializer:
-            scope[tensor.name] = prefix + tensor.name
+            bound[tensor.name] = prefix + tensor.name
             item = reader.stored(tensor, self.context.contents.source)
             self.context.keep(prefix + tensor.name, item)
-        for proto in graph.node:
-            self.visit(self.node(proto, scope, prefix))
-        self._depth -= 1
-        return [scope.get(item.name, item.name) for item in graph.output]
+        scope = node.scope.within(prefix, bound)
+        self._body(graph.node, scope)
+        return [scope.names.get(item.name, item.name) for item in graph.output]
 
     def _bind(self, node: Node, output: str, source: str) -> None:
         """Let an output of a branch or loop be a value known by another name."""
@@ -357,26 +340,26 @@ class Walk:
             name = max(("then_branch", "else_branch"), key=lambda key: len(node.given[key].node))
             self.context.notes["branches that depend on data: the longer one is taken"] += 1
         prefix = f"{node.name or node.output[0]}/"
-        results = self._graph(node.given[name], dict(node.scope), prefix)
+        results = self._graph(node, name, prefix)
         for output, source in zip(node.output, results, strict=False):
             self._bind(node, output, source)
 
     def loop(self, node: Node) -> None:
         """Loop: unrolled, up to its trip count or to a condition that is known to end it."""
         trips = self.context.array(node, 0)
-        given = reader.LARGEST_BODY + 1 if trips is None else int(trips.reshape(-1)[0])
+        given = LARGEST_BODY + 1 if trips is None else int(trips.reshape(-1)[0])
         condition = node.input[1] if len(node.input) > 1 else ""
         carried, rounds = list(node.input[2:]), []
-        for trip in range(min(given, reader.LARGEST_BODY)):
+        for trip in range(min(given, LARGEST_BODY)):
             value = self.context.values.get(condition)
             known = value is not None and value.array is not None
             if known and not bool(np.all(value.array)):
                 break
-            if given > reader.LARGEST_BODY and not known:
+            if given > LARGEST_BODY and not known:
                 self._unknown_trips(node)
             prefix, counter = self._trip(node, trip)
             goes_on = condition or self.context.constant(f"{prefix}true", np.array(True))
-            condition, *results = self._body(node, prefix, counter, goes_on, *carried)
+            condition, *results = self._graph(node, "body", prefix, counter, goes_on, *carried)
             rounds.append(results[len(carried) :])
             carried = results[: len(carried)]
         self._finish(node, carried, rounds)
@@ -385,12 +368,6 @@ class Walk:
         """Return the prefix of names within one round of a loop, and its number as a constant."""
         prefix = f"{node.name or node.output[0]}#{trip}/"
         return prefix, self.context.constant(f"{prefix}trip", np.array(trip, np.int64))
-
-    def _body(self, node: Node, prefix: str, *given: str) -> list[str]:
-        """Visit the body of a loop, its inputs bound to these values; return its results."""
-        body: onnx.GraphProto = node.given["body"]
-        bound = dict(zip((item.name for item in body.input), given, strict=False))
-        return self._graph(body, {**node.scope, **bound}, prefix)
 
     def _unknown_trips(self, node: Node) -> None:
         call = Call(self.context, node)
@@ -413,7 +390,7 @@ class Walk:
             prefix, index = self._trip(node, trip)
             pairs = zip(scanned, axes, strict=True)
             slices = [parts("Gather", source, index, axis=axis) for source, axis in pairs]
-            results = self._body(node, prefix, *carried, *slices)
+            results = self._graph(node, "body", prefix, *carried, *slices)
             rounds.append(results[len(carried) :])
             carried = results[: len(carried)]
         self._finish(node, carried, rounds)
@@ -536,6 +513,7 @@ class Parts(Call):
             else item
             for place, item in enumerate(inputs)
         ]
+        self.walk.nodes.count()
         self.walk.visit(
             Node(op_type=op_type, input=operands, output=names, given=dict(given), name=stem)
         )

@@ -349,6 +349,32 @@ def test_local_functions_are_inlined():
     assert [op.function for op in from_onnx(model).graph().ops] == ["relu", "neg"]
 
 
+def test_functions_are_called_in_branches_with_the_attributes_of_their_call():
+    """Each of two calls has its own axis, taken from outside the branch that reads it."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    inner = helper.make_node("Concat", ["a", "a"], ["t"])
+    inner.attribute.append(onnx.AttributeProto(name="axis", ref_attr_name="along", type=2))
+    twice = helper.make_function("local", "Twice", ["a"], ["t"], [inner], opsets, ["along"])
+    call = helper.make_node("Twice", ["a"], ["b"], domain="local")
+    call.attribute.append(onnx.AttributeProto(name="along", ref_attr_name="at", type=2))
+    results = [helper.make_tensor_value_info("b", TensorProto.FLOAT, None)]
+    branch = helper.make_graph([call], "branch", [], results)
+    chosen = helper.make_node(
+        "If", ["true"], ["b"], then_branch=branch, else_branch=branch, name="chosen"
+    )
+    true = helper.make_node(
+        "Constant", [], ["true"], value=onnx.numpy_helper.from_array(np.array(True))
+    )
+    either = helper.make_function("local", "Either", ["a"], ["b"], [true, chosen], opsets, ["at"])
+    calls = [("x", "m", 0), ("m", "y", 1)]
+    nodes = [helper.make_node("Either", [a], [b], domain="local", at=at) for a, b, at in calls]
+    model = make_model(nodes, {"x": [2, 4]}, ["y"])
+    model.opset_import.append(helper.make_opsetid("local", 1))
+    model.functions.extend([twice, either])
+    graph = from_onnx(model).graph()
+    assert [graph.tensors[op.outputs[0]].shape for op in graph.ops[::2]] == [(4, 4), (4, 8)]
+
+
 def test_external_weights_need_not_be_there(tmp_path):
     model = single("Gemm", {"x": ["n", 64]}, {"w": [64, 100]})
     path = tmp_path / "big.onnx"

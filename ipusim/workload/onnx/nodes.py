@@ -1,0 +1,209 @@
+"""The nodes of a file one by one: names unique, attributes decoded, calls of functions replaced.
+
+A body, of a function, a branch or a loop, is a `Scope`: its own names get a prefix, those that it
+takes from outside are what they stand for there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import Any
+
+import onnx
+from onnx import helper
+
+from ipusim.errors import WorkloadError
+from ipusim.workload.onnx.reader import STANDARD_DOMAINS, OnnxContents, capital
+
+LARGEST_BODY = 50_000
+"""Nodes of a file, functions replaced and loops unrolled: nested ones can stand for any number."""
+
+DEEPEST = 64
+"""Functions within functions, or branches within branches."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Scope:
+    """A body whose names are its own, or the file itself.
+
+    ``names`` are the unique ones of what is known so far; ``results`` those that the caller of a
+    function gives to what it returns; ``attributes`` what a function's nodes refer to;
+    ``functions`` those in whose bodies this is.
+    """
+
+    prefix: str = ""
+    names: dict[str, str] = field(default_factory=dict)
+    results: dict[str, str] = field(default_factory=dict)
+    attributes: dict[str, Any] = field(default_factory=dict)
+    functions: tuple[tuple[str, str], ...] = ()
+
+    def node(self, proto: onnx.NodeProto) -> Node:
+        """Return a node of this body."""
+        inputs = [self.names.get(name, name) for name in proto.input]
+        for name in proto.output:
+            self.names[name] = self.results.get(name, self.prefix + name) if name else ""
+        # The nodes of functions mostly have no names: their kinds say more than their results.
+        name = proto.name or (proto.op_type if self.results else "")
+        return Node(
+            op_type=proto.op_type,
+            domain="" if proto.domain in STANDARD_DOMAINS else proto.domain,
+            name=self.prefix + name if name else "",
+            input=inputs,
+            output=[self.names[name] for name in proto.output],
+            given=decoded(proto.attribute, self.attributes),
+            scope=self,
+        )
+
+    def within(self, prefix: str, names: dict[str, str]) -> Scope:
+        """Return the scope of a branch or loop body, some names of which are bound."""
+        return replace(self, prefix=prefix, names={**self.names, **names}, results={})
+
+
+@dataclass(slots=True, kw_only=True)
+class Node:
+    """One ONNX node: its attributes decoded, the names of its tensors made unique.
+
+    ``scope`` is where it stands, which its branches and loop bodies take names from.
+    """
+
+    op_type: str
+    input: list[str]
+    output: list[str]
+    given: dict[str, Any] = field(default_factory=dict)
+    name: str = ""
+    domain: str = ""
+    scope: Scope = field(default_factory=Scope)
+
+
+def scope_of(call: Node, function: onnx.FunctionProto, prefix: str) -> Scope:
+    """Return the scope of the body of a function as one node calls it."""
+    formal = function.input
+    return Scope(
+        prefix=prefix,
+        names=dict(zip_longest(formal, call.input[: len(formal)], fillvalue="")),
+        results={
+            own: name for own, name in zip(function.output, call.output, strict=False) if name
+        },
+        attributes={**decoded(function.attribute_proto, {}), **call.given},
+        functions=(*call.scope.functions, (function.domain, function.name)),
+    )
+
+
+class Unfolding:
+    """Gives the nodes of bodies one by one, calls of the file's functions replaced."""
+
+    def __init__(self, contents: OnnxContents) -> None:
+        self.contents = contents
+        self._count = 0
+        self._calls = 0
+
+    def __call__(self, protos: Iterable[onnx.NodeProto], scope: Scope) -> Iterator[Node]:
+        """Give the nodes of a body."""
+        for proto in protos:
+            self.count()
+            self._check_names(proto)
+            node = scope.node(proto)
+            key = (proto.domain, proto.op_type)
+            function = self.contents.functions.get(key)
+            if function is None:
+                yield node
+                continue
+            if key in scope.functions or len(scope.functions) > DEEPEST:
+                raise WorkloadError(
+                    f"Function {proto.op_type!r} of {self.contents.source} calls itself, which has "
+                    "no end; export the model again."
+                )
+            self._calls += 1
+            prefix = f"{node.name or node.op_type}#{self._calls}/"
+            yield from self(function.node, scope_of(node, function, prefix))
+
+    def count(self) -> None:
+        """Count one more node, up to the most that are followed."""
+        self._count += 1
+        if self._count > LARGEST_BODY:
+            raise WorkloadError(
+                f"In {self.contents.source} more than {LARGEST_BODY} operators run, its functions "
+                "replaced and its loops unrolled; export a part of the model, or give a smaller "
+                "trip count."
+            )
+
+    def _check_names(self, proto: onnx.NodeProto) -> None:
+        """Refuse names that protobuf hands over as bytes, no text, and kinds with breaks."""
+        texts = [proto.name, proto.op_type, proto.domain, *proto.input, *proto.output]
+        texts += [attribute.name for attribute in proto.attribute]
+        if not all(isinstance(text, str) for text in texts) or not proto.op_type.isprintable():
+            raise WorkloadError(
+                f"{capital(self.contents.source)} is damaged: a {proto.op_type!r} node has a name "
+                "that is no text; export it again."
+            )
+
+
+def definition(call: Node, opset: int, types: list[onnx.TypeProto]) -> onnx.FunctionProto | None:
+    """Return how onnx defines an operator by simpler ones; None if it does not."""
+    try:
+        schema = onnx.defs.get_schema(
+            call.op_type, min(opset, onnx.defs.onnx_opset_version()), call.domain
+        )
+    except onnx.defs.SchemaError:
+        return None
+    fixed, varying = (
+        schema.function_opset_versions,
+        schema.context_dependent_function_opset_versions,
+    )
+    versions = fixed or varying
+    if not versions:
+        return None
+    version = max((v for v in versions if v <= opset), default=min(versions))
+    function = onnx.FunctionProto()
+    if fixed:
+        function.ParseFromString(schema.get_function_with_opset_version(version))
+    else:
+        function.ParseFromString(
+            schema.get_context_dependent_function_with_opset_version(
+                version,
+                proto_of(call).SerializeToString(),
+                [kind.SerializeToString() for kind in types],
+            )
+        )
+    own = {item.name for item in function.attribute_proto}
+    function.attribute_proto.extend(
+        item.default_value
+        for name, item in schema.attributes.items()
+        if item.default_value.name and name not in own
+    )
+    return function if function.node else None
+
+
+def node_label(node: Node) -> str:
+    """Return "Conv node 'name'", falling back on the first output where a node has no name."""
+    return f"{node.op_type} node {node.name or next(iter(node.output), '?')!r}"
+
+
+def has_input(node: Node, position: int) -> bool:
+    """Whether an optional input is given."""
+    return len(node.input) > position and bool(node.input[position])
+
+
+def decoded(attributes: Iterable[onnx.AttributeProto], known: dict[str, Any]) -> dict[str, Any]:
+    """Return attributes by name, strings decoded; in functions some refer to those of the call."""
+    found: dict[str, Any] = {}
+    for attribute in attributes:
+        if attribute.ref_attr_name:
+            if attribute.ref_attr_name in known:
+                found[attribute.name] = known[attribute.ref_attr_name]
+            continue
+        value = helper.get_attribute_value(attribute)
+        found[attribute.name] = (
+            value.decode(errors="replace") if isinstance(value, bytes) else value
+        )
+    return found
+
+
+def proto_of(node: Node) -> onnx.NodeProto:
+    """Return a node as a file would have it; of an empty list no type is known."""
+    given = {key: item for key, item in node.given.items() if item is not None and item != []}
+    return helper.make_node(
+        node.op_type, node.input, node.output, name=node.name, domain=node.domain, **given
+    )
