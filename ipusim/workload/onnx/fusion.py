@@ -1,25 +1,61 @@
 """Operators that exporters write in pieces, put together as the frameworks of the IPU run them.
 
 Every exporter cuts GELU, SiLU, layer norm and the three projections of attention in another way;
-PopART and PopTorch have one operator for each. Each rule looks at one anchor and replaces the last
-node of its pattern; pieces that nobody else reads then fall away.
+PopART and PopTorch have one operator for each. Functions of one value are known by what their
+pieces compute, the rest by its pattern. Each rule looks at one anchor and replaces the last node of
+what it finds; pieces that nobody else reads then fall away.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
-from math import prod
+from itertools import product
+from math import erf, prod
+from typing import NamedTuple
 
 import numpy as np
 
 from ipusim.workload.onnx.context import ImportContext, Value
 from ipusim.workload.onnx.nodes import Node
-from ipusim.workload.onnx.shapes import by_names
+from ipusim.workload.onnx.shapes import MISFITS, Call, by_names, reduced_axes
 
-_ELEMENTWISE = (
-    *("Mul", "Div", "Add", "Sub", "Neg", "Pow", "Square"),
-    *("Erf", "Tanh", "Cast", "Clip", "Min"),
-)
-_LONGEST_GELU = 12
+_erf = np.vectorize(erf)
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def _hard_sigmoid(x: np.ndarray) -> np.ndarray:
+    return np.clip(x / 6 + 0.5, 0, 1)
+
+
+_VALUES: dict[str, Callable[..., np.ndarray]] = {
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Div": np.divide,
+    "Pow": np.power,
+    "Square": np.square,
+    "Neg": np.negative,
+    "Sqrt": np.sqrt,
+    "Rsqrt": lambda x: 1 / np.sqrt(x),
+    "Reciprocal": np.reciprocal,
+    "Erf": _erf,
+    "Tanh": np.tanh,
+    "Sigmoid": _sigmoid,
+    # Whatever its slope, which changes no cost.
+    "HardSigmoid": _hard_sigmoid,
+    "Softplus": lambda x: np.logaddexp(0, x),
+    "Clip": np.clip,
+    "Min": np.minimum,
+    "Cast": lambda x: x,
+    "ReduceMean": lambda x, axes: x.mean(axes, keepdims=True),
+}
+"""What the pieces of functions compute."""
+
+_ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Reciprocal")
+"""Pieces that follow the one at which a function is looked for."""
+_MOST_FOLLOWING, _MOST_PIECES, _MOST_AXES = 4, 16, 6
 
 
 class Pieces:
@@ -61,13 +97,13 @@ class Pieces:
             return self.only(readers[0].output[0], *kinds)
         return readers[0] if readers[0].op_type in kinds else None
 
-    def scalings(self, node: Node, most: int) -> list[Node]:
-        """Return the products and quotients that a result goes through, each read by the next."""
+    def following(self, node: Node) -> list[Node]:
+        """Return the arithmetic that a result goes through, each read by the next alone."""
         found: list[Node] = []
-        following = self.only(node.output[0], "Mul", "Div")
-        while following is not None and len(found) < most:
-            found.append(following)
-            following = self.only(following.output[0], "Mul", "Div")
+        reader = self.only(node.output[0], *_ARITHMETIC)
+        while reader is not None and len(found) < _MOST_FOLLOWING:
+            found.append(reader)
+            reader = self.only(reader.output[0], *_ARITHMETIC)
         return found
 
     def number(self, name: str) -> float | None:
@@ -124,149 +160,138 @@ class Pieces:
         for name in dict.fromkeys(node.input):
             self.readers.setdefault(name, []).append(node)
 
-    def cone(self, last: Node, root: str) -> list[Node] | None:
-        """Return the elementwise nodes between `root` and `last`, if they read nothing else."""
-        inside: list[Node] = []
-        waiting, seen = [last], {id(last)}
-        while waiting:
-            node = waiting.pop()
-            if node.op_type not in _ELEMENTWISE or len(inside) > _LONGEST_GELU:
-                return None
-            inside.append(node)
-            for name in node.input:
-                if not name or name == root or self.is_static(name):
-                    continue
-                maker = self.made.get(name)
-                if maker is None:
-                    return None
-                if id(maker) not in seen:
-                    seen.add(id(maker))
-                    waiting.append(maker)
-        for node in inside:
-            if node is last:
-                continue
-            for name in node.output:
-                if name in self.kept or any(id(r) not in seen for r in self.readers.get(name, [])):
-                    return None
-        return inside
-
 
 Rule = Callable[[Pieces, Node], None]
 
 
-def _roots(pieces: Pieces, node: Node) -> Iterable[str]:
-    """Return values that an anchor depends on through a few elementwise nodes, nearest first."""
-    level, seen = [name for name in node.input if name], set()
-    for _ in range(6):
-        following: list[str] = []
-        for name in level:
-            if name in seen or pieces.is_static(name):
-                continue
-            seen.add(name)
-            yield name
-            maker = pieces.made.get(name)
-            if maker is not None and maker.op_type in _ELEMENTWISE:
-                following += [x for x in maker.input if x]
-        level = following
+class Form(NamedTuple):
+    """A function that pieces may amount to, by values over elements and the axes of a mean."""
+
+    anchors: str
+    kind: str
+    name: str
+    values: Callable[[np.ndarray, tuple[int, ...]], np.ndarray]
 
 
-def gelu(pieces: Pieces, node: Node) -> None:
-    """X (1 + erf(x / sqrt 2)) / 2, or with tanh or erfc, in any association."""
-    grown = pieces.only(node.output[0], "Add", "Sub")
-    constant = pieces.constant_operand(grown) if grown else None
-    if constant is None or constant[1] != 1.0:
-        return
-    for last in reversed(pieces.scalings(grown, 3)):
-        for root in _roots(pieces, node):
-            inside = pieces.cone(last, root)
-            if inside is None or not _halves(pieces, inside):
-                continue
-            if pieces.shape(root) != pieces.shape(last.output[0]):
-                continue
-            pieces.replace(last, "Gelu", [root], "gelu" if node.op_type == "Erf" else "gelu (tanh)")
-            return
+def _centred(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    return x - x.mean(axes, keepdims=True)
 
 
-def _halves(pieces: Pieces, inside: list[Node]) -> bool:
-    numbers = [pieces.constant_operand(node) for node in inside if len(node.input) == 2]
-    half = any(pair and (pair[1] == 0.5 or pair[1] == 2.0) for pair in numbers)
-    anchors = [node for node in inside if node.op_type in ("Erf", "Tanh")]
-    return half and len(anchors) == 1
+def _by_root(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """Return x by the root of its mean square."""
+    return x / np.sqrt(np.square(x).mean(axes, keepdims=True))
 
 
-def gated(pieces: Pieces, node: Node) -> None:
-    """X sigmoid(x), x hard_sigmoid(x), and x tanh(softplus(x))."""
-    last = pieces.only(node.output[0], "Mul")
-    if last is None:
-        return
-    x = pieces.other(last, node.output[0])
-    root, kind = node.input[0], {"Sigmoid": "Swish", "HardSigmoid": "HardSwish"}.get(node.op_type)
-    if node.op_type == "Tanh":
-        inner = pieces.maker(root, "Softplus")
-        if inner is None or pieces.only(root, "Tanh") is None:
-            return
-        root, kind = inner.input[0], "Mish"
-    if kind and root == x and pieces.shape(x) == pieces.shape(last.output[0]):
-        pieces.replace(last, kind, [x], {"Swish": "silu"}.get(kind, kind.lower()))
+FORMS = (
+    Form("Erf", "Gelu", "gelu", lambda x, _: x * (1 + _erf(x / 2**0.5)) / 2),
+    Form("Tanh", "Gelu", "gelu (tanh)", lambda x, _: x * (1 + _erf(x / 2**0.5)) / 2),
+    Form("Tanh", "Mish", "mish", lambda x, _: x * np.tanh(np.logaddexp(0, x))),
+    Form("Sigmoid", "Swish", "silu", lambda x, _: x * _sigmoid(x)),
+    Form("HardSigmoid Clip", "HardSwish", "hardswish", lambda x, _: x * _hard_sigmoid(x)),
+    Form("Clip", "HardSigmoid", "hardsigmoid", lambda x, _: _hard_sigmoid(x)),
+    Form(
+        "Sqrt Rsqrt",
+        "LayerNormalization",
+        "layer norm",
+        lambda x, axes: _by_root(_centred(x, axes), axes),
+    ),
+    Form("Sqrt Rsqrt", "RMSNormalization", "RMS norm", _by_root),
+)
+"""Functions that have one operator, with the operators in pieces at which they are looked for."""
+
+_CLOSE = 1e-2
+"""Mean difference that constants in half precision, tanh for erf, and guards of roots may make."""
 
 
-def hard_swish(pieces: Pieces, node: Node) -> None:
-    """X clip(x + 3, 0, 6) / 6, in any association; without x the hard sigmoid."""
-    grown = pieces.maker(node.input[0], "Add")
-    constant = pieces.constant_operand(grown) if grown else None
-    if constant is None or constant[1] != 3.0 or pieces.only(grown.output[0], "Clip") is None:
-        return
-    x = constant[0]
-    lasts = pieces.scalings(node, 2)
-    numbers = [pair[1] for item in lasts if (pair := pieces.constant_operand(item))]
-    if not any(abs(number - 6) < 1e-3 or abs(6 * number - 1) < 1e-3 for number in numbers):
-        return
-    if len(lasts) == 2 and x in (*lasts[0].input, *lasts[1].input):
-        last, kind = lasts[1], "HardSwish"
-    elif pieces.constant_operand(lasts[0]):
-        last, kind = lasts[0], "HardSigmoid"
+def amounts(pieces: Pieces, node: Node) -> None:
+    """Pieces between two values, in any association, that compute what one operator does."""
+    lasts, roots = pieces.following(node)[::-1], _roots(pieces, node)
+    for form in FORMS:
+        if node.op_type in form.anchors.split():
+            for last, root in product(lasts, roots):
+                if _replaced(pieces, form, last, root):
+                    return
+
+
+def _roots(pieces: Pieces, node: Node) -> list[str]:
+    """Return values that an anchor depends on through a few pieces, nearest first."""
+    found = [node.input[0]]
+    for name in found:
+        maker = pieces.made.get(name)
+        if maker is not None and maker.op_type in _VALUES and len(found) < _MOST_PIECES:
+            found += [x for x in maker.input if x and x not in found and not pieces.is_static(x)]
+    return found
+
+
+def _replaced(pieces: Pieces, form: Form, last: Node, root: str) -> bool:
+    """Replace what lies between a value and a node if it is a form; return whether it was."""
+    shape = pieces.shape(root)
+    if shape != pieces.shape(last.output[0]) or len(shape) > _MOST_AXES:
+        return False
+    sample = np.random.default_rng(0).uniform(-8, 8, (8, *(3 for _ in shape)))
+    known, inside = {root: sample}, {}
+    try:
+        found = _value(pieces, last.output[0], known, inside)
+    except MISFITS:
+        return False
+    if found is None or found.shape != sample.shape or not _apart(pieces, last, inside):
+        return False
+    means = [item for item in inside.values() if item.op_type == "ReduceMean"]
+    axes = _axes(pieces, means[0]) if means else []
+    is_norm = form.kind.endswith("Normalization")
+    if is_norm and (not axes or axes != list(range(axes[0], len(shape)))):
+        return False
+    expected = form.values(sample, tuple(axis - len(shape) for axis in axes))
+    if not np.abs(found - expected).mean() < _CLOSE:
+        return False
+    if is_norm:
+        _replace_norm(pieces, form, last, pieces.source(root), axes[0])
     else:
-        return
-    if pieces.cone(last, x) is not None and pieces.shape(x) == pieces.shape(last.output[0]):
-        pieces.replace(last, kind, [x], kind.lower())
+        pieces.replace(last, form.kind, [root], form.name)
+    return True
 
 
-def norm(pieces: Pieces, node: Node) -> None:
-    """Layer norm and RMS norm in pieces, anchored at the root of the mean square."""
-    grown = pieces.maker(node.input[0], "Add")
-    mean = None
-    constant = pieces.constant_operand(grown) if grown else None
-    if constant is not None:
-        mean = pieces.maker(constant[0], "ReduceMean")
-    square = pieces.maker(mean.input[0], "Pow", "Mul", "Square") if mean is not None else None
-    if square is None:
-        return
-    data = pieces.source(square.input[0])
-    if square.op_type == "Mul" and pieces.source(square.input[1]) != data:
-        return
-    if square.op_type == "Pow" and pieces.number(square.input[1]) != 2.0:
-        return
-    axes = _axes(pieces, mean)
-    rank = len(pieces.shape(data))
-    if not axes or axes != list(range(axes[0], rank)):
-        return
-    last, centred = _normalised(pieces, node)
-    if last is None:
-        return
-    root = _centre(pieces, pieces.source(centred), axes)
-    own = _centre(pieces, data, axes)
-    if own is not None and root == own:
-        kind, name, x = "LayerNormalization", "layer norm", own
-    elif pieces.source(centred) == data:
-        kind, name, x = "RMSNormalization", "RMS norm", data
-    else:
-        return
-    operands, width = [x], pieces.shape(x)[axes[0] :]
-    places = ("Mul", "Add") if kind == "LayerNormalization" else ("Mul",)
-    last = _with_vectors(pieces, last, width, places, operands)
-    if kind == "LayerNormalization" and len(operands) == 1:
+def _value(
+    pieces: Pieces, name: str, known: dict[str, np.ndarray], inside: dict[int, Node]
+) -> np.ndarray | None:
+    """Return the values of a result from those known, noting its node and those before it."""
+    if name in known:
+        return known[name]
+    if pieces.is_static(name):
+        number = pieces.number(name)
+        return None if number is None else np.array(number)
+    node = pieces.made.get(name)
+    if node is None or node.op_type not in _VALUES or len(inside) > _MOST_PIECES:
+        return None
+    inside[id(node)] = node
+    names = node.input[:1] if node.op_type == "ReduceMean" else filter(None, node.input)
+    operands = [_value(pieces, x, known, inside) for x in names]
+    if any(x is None for x in operands):
+        return None
+    if node.op_type == "ReduceMean":
+        rank = len(pieces.shape(node.input[0]))
+        operands.append(tuple(axis - rank for axis in _axes(pieces, node)))
+    with np.errstate(all="ignore"):
+        known[name] = _VALUES[node.op_type](*operands)
+    return known[name]
+
+
+def _apart(pieces: Pieces, last: Node, inside: dict[int, Node]) -> bool:
+    """Whether nobody outside reads what pieces compute before the last of them."""
+    names = [x for node in inside.values() if node is not last for x in node.output]
+    return not pieces.kept.intersection(names) and all(
+        id(reader) in inside for name in names for reader in pieces.readers.get(name, [])
+    )
+
+
+def _replace_norm(pieces: Pieces, form: Form, last: Node, x: str, axis: int) -> None:
+    """Replace a norm in pieces, with the gain and shift that follow it."""
+    operands, width = [x], pieces.shape(x)[axis:]
+    shifted = form.kind == "LayerNormalization"
+    last = _with_vectors(pieces, last, width, ("Mul", "Add") if shifted else ("Mul",), operands)
+    if shifted and len(operands) == 1:
         operands.append(_ones(pieces, last, width))
-    pieces.replace(last, kind, operands, name, axis=axes[0])
+    pieces.replace(last, form.kind, operands, form.name, axis=axis)
 
 
 def _with_vectors(
@@ -297,43 +322,7 @@ def _ones(pieces: Pieces, node: Node, width: tuple[int, ...]) -> str:
 
 
 def _axes(pieces: Pieces, node: Node) -> list[int]:
-    given = node.given.get("axes")
-    if given is None and len(node.input) > 1 and node.input[1]:
-        array = pieces.context.values[node.input[1]].array
-        given = None if array is None else array.reshape(-1).tolist()
-    rank = len(pieces.shape(node.input[0]))
-    return sorted(int(axis) % rank for axis in given or ())
-
-
-def _centre(pieces: Pieces, name: str, axes: list[int]) -> str | None:
-    """Return x where a value is x minus its mean."""
-    node = pieces.maker(name, "Sub")
-    mean = pieces.maker(node.input[1], "ReduceMean") if node is not None else None
-    if mean is None or _axes(pieces, mean) != axes:
-        return None
-    root = pieces.source(node.input[0])
-    return root if pieces.source(mean.input[0]) == root else None
-
-
-def _normalised(pieces: Pieces, root: Node) -> tuple[Node | None, str]:
-    """Return the node that divides by a root, and what it divides."""
-    name = root.output[0]
-    following = pieces.only(name, "Div", "Reciprocal", "Mul")
-    if following is None:
-        return None, ""
-    if following.op_type == "Mul" and root.op_type not in ("Rsqrt", "Pow"):
-        return None, ""
-    if following.op_type == "Reciprocal" or (
-        following.op_type == "Div" and pieces.number(following.input[0]) == 1.0
-    ):
-        name = following.output[0]
-        following = pieces.only(name, "Mul")
-        if following is None:
-            return None, ""
-    if following.op_type == "Div" and pieces.source(following.input[1]) != pieces.source(name):
-        return None, ""
-    names = [x for x in following.input if pieces.source(x) != pieces.source(name)]
-    return (following, names[0]) if len(names) == 1 else (None, "")
+    return reduced_axes(Call(pieces.context, node))
 
 
 def global_mean(pieces: Pieces, node: Node) -> None:
@@ -390,9 +379,9 @@ def one_scale(pieces: Pieces, node: Node) -> None:
     found = [pieces.constant_operand(scale) if scale else None for scale in scales]
     if not all(found) or any(pieces.only(s.output[0], "MatMul") is not node for s in scales):
         return
-    product = np.array(found[0][1] * found[1][1], np.float32)
+    factor = np.array(found[0][1] * found[1][1], np.float32)
     kept, name = scales[0], f"{scales[0].output[0]}.factor"
-    pieces.context.constant(name, product)
+    pieces.context.constant(name, factor)
     kept.input = [found[0][0], name]
     pieces.forget(scales[1])
     pieces.read(node, 1, found[1][0])
@@ -522,11 +511,7 @@ def _bias_of(pieces: Pieces, node: Node) -> tuple[Node, str] | None:
 
 RULES: dict[str, tuple[Rule, ...]] = by_names(
     {
-        "Erf": (gelu,),
-        "Tanh": (gelu, gated),
-        "Sigmoid HardSigmoid": (gated,),
-        "Clip": (hard_swish,),
-        "Sqrt Rsqrt": (norm,),
+        "Erf Tanh Sigmoid HardSigmoid Clip Sqrt Rsqrt": (amounts,),
         "ReduceMean": (global_mean,),
         "InstanceNormalization": (group_norm,),
         "BatchNormalization": (own_statistics,),

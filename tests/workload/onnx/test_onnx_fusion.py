@@ -74,8 +74,16 @@ def test_gelu_in_any_association(steps):
     assert sum(fused.values()) == 1
 
 
-def test_half_a_gelu_is_left_alone():
-    steps = ["a = Div x root2", "b = Erf a", "c = Add b one", "y = Mul x c"]
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ["a = Div x root2", "b = Erf a", "c = Add b one", "y = Mul x c"],
+        ["a = Div x two", "b = Erf a", "c = Add b one", "d = Mul x c", "y = Mul d half"],
+        ["a = Add x three", "b = Clip a zero three", "c = Mul x b", "y = Div c six"],
+        ["a = Mul x two", "b = Sigmoid a", "y = Mul x b"],
+    ],
+)
+def test_what_computes_something_else_is_left_alone(steps):
     graph, fused = _fused(_model(steps))
     assert not fused
     assert "gelu" not in [op.function for op in graph.ops]
