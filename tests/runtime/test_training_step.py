@@ -381,6 +381,10 @@ def test_a_sharding_domain_keeps_to_itself_all_but_the_sum_of_its_parts():
     assert update.tensors["layer4.0.conv1.weight"].elements == 512 * 256 * 9 // 64
     with pytest.raises(IpuSimError, match="sharding_domain = 48 does not divide 128 replicas"):
         run(sharding_domain=48, **options)
+    unsharded = options | {"replicated_tensor_sharding": False}
+    for name in ("sharding_domain", "least_sharded_elements"):
+        with pytest.raises(IpuSimError, match=f"{name} = 64 has no meaning without"):
+            run(**{name: 64}, **unsharded)
 
 
 def test_stable_norms_are_asked_for():

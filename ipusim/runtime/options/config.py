@@ -135,9 +135,19 @@ def _fill_in(values: dict[str, Any], asked: dict[str, Any]) -> None:
         values["running_mean"] = asked.get("running_mean", means)
         values["optimizer_state"] = asked.get("optimizer_state", off_chip)
         values["replicated_tensor_sharding"] &= replicas > 1
+        _check_sharding(asked)
         least = asked.get("least_sharded_elements", framework.least_sharded_elements)
         values["least_sharded_elements"] = least
         values["sharding_domain"] = asked.get("sharding_domain", replicas)
+
+
+def _check_sharding(asked: dict[str, Any]) -> None:
+    for name in ("least_sharded_elements", "sharding_domain"):
+        if name in asked and not asked.get("replicated_tensor_sharding"):
+            raise ConfigError(
+                f"The option {name} = {asked[name]!r} has no meaning without sharded weights: "
+                "leave it out, or turn replicated_tensor_sharding on."
+            )
 
 
 def _io_tiles(stack: Stack, values: dict[str, Any]) -> int:
