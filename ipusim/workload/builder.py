@@ -1,7 +1,9 @@
 """Assembling graphs operator by operator: tensors, elementwise functions, changes of layout."""
 
+from copy import copy
 from dataclasses import replace
 from math import prod
+from typing import Self
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import Attributes, Cast, Elementwise, Graph, Layout, Op, Sort, Tensor
@@ -23,18 +25,30 @@ class TensorBuilder:
         self._shared: dict[str, str] = {}
         self._streamed: list[str] = []
         self._fixed: dict[str, None] = {}
-        self._frozen: tuple[str, ...] = ()
+        self._frozen: list[str] = []
+        self._prefix = ""
+
+    def at(self, block: str) -> Self:
+        """Return this builder for the layers of a block, whose names begin with its and a dot."""
+        inside = copy(self)
+        inside._prefix = self.full_name(f"{block}.")
+        return inside
+
+    def full_name(self, name: str) -> str:
+        """Return the name in the whole graph of what a block names: that of its weights, say."""
+        return self._prefix + name
 
     def add_tensor(self, tensor: Tensor) -> str:
         """Add a tensor whose name must be new; return its name."""
-        if tensor.name in self.tensors:
-            raise WorkloadError(f"Graph {self.name!r} already has a tensor {tensor.name!r}.")
-        self.tensors[tensor.name] = tensor
-        return tensor.name
+        name = self.full_name(tensor.name)
+        if name in self.tensors:
+            raise WorkloadError(f"Graph {self.name!r} already has a tensor {name!r}.")
+        self.tensors[name] = replace(tensor, name=name) if self._prefix else tensor
+        return name
 
     def input(self, name: str, shape: tuple[int, ...], dtype: str = "float32") -> str:
         """Add a tensor that the host sends."""
-        self.inputs.append(name)
+        self.inputs.append(self.full_name(name))
         return self.add_tensor(Tensor(name=name, shape=shape, dtype=dtype, role="input"))
 
     def parameter(
@@ -47,20 +61,21 @@ class TensorBuilder:
         `freeze`).
         """
         if role == "parameter":
+            whole = self.full_name(name)
             for prefix, source in self._shared.items():
-                if name.startswith(prefix):
-                    return source + name.removeprefix(prefix)
-            if name.startswith(self._frozen):
+                if whole.startswith(prefix):
+                    return source + whole.removeprefix(prefix)
+            if whole.startswith(tuple(self._frozen)):
                 role = "constant"
         return self.add_tensor(Tensor(name=name, shape=shape, dtype=dtype, role=role))
 
     def share(self, prefix: str, source: str) -> None:
         """Let layers named from `prefix` on use earlier weights, those named from `source` on."""
-        self._shared[prefix] = source
+        self._shared[self.full_name(prefix)] = self.full_name(source)
 
     def freeze(self, prefix: str) -> None:
         """Let layers whose names begin with `prefix` have fixed weights, which nothing trains."""
-        self._frozen = (*self._frozen, prefix)
+        self._frozen.append(self.full_name(prefix))
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a tensor added before."""
@@ -68,9 +83,10 @@ class TensorBuilder:
 
     def add_op(self, name: str, params: Attributes, inputs: tuple[str, ...], *outputs: str) -> None:
         """Add an operator whose tensors exist; a name already taken gets a numeric suffix."""
-        unique, count = name, 2
+        unique = whole = self.full_name(name)
+        count = 2
         while unique in self._op_names:
-            unique, count = f"{name}_{count}", count + 1
+            unique, count = f"{whole}_{count}", count + 1
         self._op_names.add(unique)
         self.ops.append(Op(name=unique, params=params, inputs=inputs, outputs=outputs))
 
@@ -210,8 +226,8 @@ class TensorBuilder:
         self, name: str, shape: tuple[int, ...], *, dtype: str, trained: bool = True
     ) -> str:
         """Add rows of a table in Streaming Memory, of a fixed type; steps read and write them."""
-        self._streamed.append(name)
-        self._fixed[name] = None
+        self._streamed.append(self.full_name(name))
+        self._fixed[self.full_name(name)] = None
         return self.parameter(name, shape, "parameter" if trained else "constant", dtype)
 
     def all_to_all(self, name: str, x: str) -> str:

@@ -111,6 +111,28 @@ def test_shifts_copies_and_parts():
     assert g.softmax("log", x, log=True) and g.ops[-1].params.log
 
 
+def test_a_block_names_its_layers_after_itself():
+    g = GraphBuilder("blocks")
+    x = g.input("x", (2, 3))
+    inner = g.at("outer").at("inner")
+    inner.share("again.", "first.")
+    inner.freeze("fixed.")
+    for name in ("first", "again", "fixed"):
+        x = inner.linear(name, x, 3, bias=False)
+    x = inner.elementwise("mask", "mul", x, inner.input("mask.given", (3,)))
+    table = inner.streamed("table", (2, 3), dtype="float32")
+    graph = g.finish(inner.elementwise("add", "add", x, table))
+    assert graph.inputs == ("x", "outer.inner.mask.given")
+    assert [op.name for op in graph.ops] == [
+        f"outer.inner.{name}" for name in ("first", "again", "fixed", "mask", "add")
+    ]
+    assert graph.ops[1].inputs[1] == "outer.inner.first.weight"
+    assert graph.tensors["outer.inner.fixed.weight"].role == "constant"
+    assert graph.streamed == graph.fixed[:1] == ("outer.inner.table",)
+    with pytest.raises(WorkloadError, match=r"already has a tensor 'outer.inner.first.weight'"):
+        inner.linear("first", x, 3)
+
+
 def test_shared_and_frozen_weights():
     g = GraphBuilder("shared")
     x = g.input("x", (2, 8))

@@ -105,7 +105,7 @@ def test_data_of_the_sampled_network_stay_on_the_chip():
 def test_recurrent_cell_by_hand():
     g = GraphBuilder("cell")
     hidden, x = g.input("h", (7, 10)), g.input("x", (7, 4))
-    graph = g.finish(gru_cell(g, "cell", hidden, x))
+    graph = g.finish(gru_cell(g.at("cell"), hidden, x))
     assert graph.parameters == 3 * 10 * (4 + 10) + 2 * 30
     assert graph.tensors[graph.outputs[0]].shape == (7, 10)
     used = [op.function for op in graph.ops if op.kind == "elementwise"]
@@ -118,7 +118,7 @@ def test_softmax_over_edges_sums_at_their_targets():
     g = GraphBuilder("softmax")
     edges = edges_between(g, ("s", "t"), (12,), 5)
     scores = g.linear("scores", g.input("x", (12, 3)), 2)
-    graph = g.finish(softmax_at_targets(g, "softmax", scores, edges))
+    graph = g.finish(softmax_at_targets(g.at("softmax"), scores, edges))
     (sums,) = gathers(graph, "add")
     assert (sums.rows, sums.indices, sums.width) == (5, 12, 2)
     micro = training_graphs(graph, loss="mean_squared", optimizer="sgd").micro_batch

@@ -254,7 +254,7 @@ def test_activations_are_what_frameworks_write(activation, functions):
 def test_whole_items_are_dropped():
     g = transformer.GraphBuilder("depth")
     shape = Shape(batch=3, tokens=4, hidden=8, heads=2, feed_forward=16, stochastic_depth=True)
-    x = transformer.drop_path(g, "path", g.linear("fc", g.input("x", (12, 8)), 8), shape)
+    x = transformer.drop_path(g.at("path"), g.linear("fc", g.input("x", (12, 8)), 8), shape)
     graph = g.finish(x)
     draw = next(op for op in graph.ops if op.function == "dropout")
     assert draw.params.elements == 3

@@ -171,12 +171,12 @@ def _sparse(g: GraphBuilder, config: Config, nodes: int) -> _Adjacency:
         return _divide_rows(g, values, sums, edges), edges
     loops = _self_loops(g, edges)
     ones = g.parameter("adjacency.ones", (nodes, 1), "constant")
-    values = _add_at(g, "adjacency.self", values, ones, loops)
+    values = _add_at(g.at("adjacency.self"), values, ones, loops)
     sums = g.elementwise("adjacency.self.sums", "add", sums)
     values = _divide_rows(g, values, sums, edges)
     diagonal = g.gather("adjacency.enhance.read", values, loops)
     diagonal = g.elementwise("adjacency.enhance.scale", "scale", diagonal)
-    values = _add_at(g, "adjacency.enhance", values, diagonal, loops)
+    values = _add_at(g.at("adjacency.enhance"), values, diagonal, loops)
     return values, edges
 
 
@@ -201,11 +201,11 @@ def _self_loops(g: GraphBuilder, edges: Edges) -> str:
     return first
 
 
-def _add_at(g: GraphBuilder, name: str, values: str, added: str, places: str) -> str:
+def _add_at(g: GraphBuilder, values: str, added: str, places: str) -> str:
     """Add (nodes, 1) values at their places among those of the edges."""
     count, _ = g.shape(values)
-    placed = g.scatter_add(f"{name}.scatter", added, places, count)
-    return g.elementwise(f"{name}.add", "add", values, placed)
+    placed = g.scatter_add("scatter", added, places, count)
+    return g.elementwise("add", "add", values, placed)
 
 
 NETWORKS = (

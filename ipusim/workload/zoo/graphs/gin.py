@@ -35,14 +35,14 @@ def gin_molhiv(g: GraphBuilder, batch: int, *, uses_edges: bool = True) -> str:
     edges = edges_between(g, ("senders", "receivers"), ends, nodes)
     graph_of_node = g.input("node_graph_idx", (graphs, nodes), "int32")
     g.input("edge_graph_idx", ends, "int32")
-    x = _embed(g, "atoms", atoms, ATOM_FEATURES, EMBEDDING)
+    x = _embed(g.at("atoms"), atoms, ATOM_FEATURES, EMBEDDING)
     bond_features = g.split("bonds.columns", bonds, (1,) * len(BOND_FEATURES), axis=2)
     for layer in range(ROUNDS):
         width = g.shape(x)[-1]
         name = f"layers.{layer}"
         message = take(g, f"{name}.gather", x, edges.sources)
         if uses_edges:
-            bond = sum_of_embeddings(g, f"{name}.bonds", bond_features, BOND_FEATURES, width)
+            bond = sum_of_embeddings(g.at(f"{name}.bonds"), bond_features, BOND_FEATURES, width)
             bond = g.reshape(f"{name}.bonds.graphs", bond, g.shape(message))
             message = g.elementwise(f"{name}.message", "add", message, bond)
         summed = total(g, f"{name}.sum", message, edges.targets)
@@ -64,8 +64,8 @@ def gin_molhiv(g: GraphBuilder, batch: int, *, uses_edges: bool = True) -> str:
     return g.linear("output", pooled, 1)
 
 
-def _embed(g: GraphBuilder, name: str, x: str, sizes: tuple[int, ...], width: int) -> str:
+def _embed(g: GraphBuilder, x: str, sizes: tuple[int, ...], width: int) -> str:
     graphs, count, _ = g.shape(x)
-    columns = g.split(f"{name}.columns", x, (1,) * len(sizes), axis=2)
-    y = sum_of_embeddings(g, name, columns, sizes, width)
-    return g.reshape(f"{name}.graphs", y, (graphs, count, width))
+    columns = g.split("columns", x, (1,) * len(sizes), axis=2)
+    y = sum_of_embeddings(g, columns, sizes, width)
+    return g.reshape("graphs", y, (graphs, count, width))

@@ -48,17 +48,15 @@ def _total(g: GraphBuilder, name: str, x: str, index: Index) -> str:
     return g.reshape(f"{name}.rows", x, (packs * index.rows, width))
 
 
-def _perceptron(
-    g: GraphBuilder, name: str, x: str, hidden: int, width: int, act: str = "gelu"
-) -> str:
-    x = g.layer_norm(f"{name}.norm", g.linear(f"{name}.0", x, hidden))
-    return g.linear(f"{name}.1", g.elementwise(f"{name}.act", act, x), width)
+def _perceptron(g: GraphBuilder, x: str, hidden: int, width: int, act: str = "gelu") -> str:
+    x = g.layer_norm("norm", g.linear("0", x, hidden))
+    return g.linear("1", g.elementwise("act", act, x), width)
 
 
-def _encoded(g: GraphBuilder, name: str, x: str) -> str:
+def _encoded(g: GraphBuilder, x: str) -> str:
     """Add the perceptron of a positional or structural feature, which is normalised first."""
-    x = _perceptron(g, name, g.layer_norm(f"{name}.prenorm", x), 2 * ENCODED, ENCODED, "relu")
-    return _drop_rows(g, f"{name}.dropout", x)
+    x = _perceptron(g, g.layer_norm("prenorm", x), 2 * ENCODED, ENCODED, "relu")
+    return _drop_rows(g, "dropout", x)
 
 
 def _drop_rows(g: GraphBuilder, name: str, x: str) -> str:
@@ -76,17 +74,17 @@ def _drop_molecules(g: GraphBuilder, name: str, x: str, molecule: Index) -> str:
     return g.elementwise(name, "mul", x, _take(g, f"{name}.take", drawn, molecule))
 
 
-def _kernels(g: GraphBuilder, name: str, x: str) -> str:
+def _kernels(g: GraphBuilder, x: str) -> str:
     """Spread distances (rows, 1) over Gaussian kernels of learnt mean and width, in 32 bits."""
-    mean, width = (g.parameter(f"{name}.{part}", (KERNELS,)) for part in ("mean", "width"))
-    width = g.elementwise(f"{name}.floor", "add", g.elementwise(f"{name}.abs", "abs", width))
+    mean, width = (g.parameter(part, (KERNELS,)) for part in ("mean", "width"))
+    width = g.elementwise("floor", "add", g.elementwise("abs", "abs", width))
     dtype, rows = g.tensors[x].dtype, g.shape(x)[0]
-    x = g.cast(f"{name}.wide", x, "float32", fixed=True)
-    x = g.elementwise(f"{name}.sub", "sub", g.expand(f"{name}.spread", x, (rows, KERNELS)), mean)
-    x = g.elementwise(f"{name}.square", "square", g.elementwise(f"{name}.div", "div", x, width))
-    x = g.elementwise(f"{name}.exp", "exp", g.elementwise(f"{name}.half", "scale", x))
-    x = g.elementwise(f"{name}.scale", "scale", g.elementwise(f"{name}.norm", "div", x, width))
-    return g.cast(f"{name}.narrow", x, dtype)
+    x = g.cast("wide", x, "float32", fixed=True)
+    x = g.elementwise("sub", "sub", g.expand("spread", x, (rows, KERNELS)), mean)
+    x = g.elementwise("square", "square", g.elementwise("div", "div", x, width))
+    x = g.elementwise("exp", "exp", g.elementwise("half", "scale", x))
+    x = g.elementwise("scale", "scale", g.elementwise("norm", "div", x, width))
+    return g.cast("narrow", x, dtype)
 
 
 def _bias(g: GraphBuilder, packs: int) -> tuple[str, str]:
@@ -101,7 +99,7 @@ def _bias(g: GraphBuilder, packs: int) -> tuple[str, str]:
     for use in ("where", "mask", "shown"):
         x = g.elementwise(f"paths.{use}", "mul", x, mask)
     distances = g.input("atom_distances", (pairs, 1))
-    spread = g.elementwise("distances.mask", "mul", _kernels(g, "distances", distances), mask)
+    spread = g.elementwise("distances.mask", "mul", _kernels(g.at("distances"), distances), mask)
     y = g.linear("distances.0", spread, KERNELS)
     y = g.linear("distances.1", g.elementwise("distances.act", "gelu", y), HEADS)
     for use in ("mask2", "shown"):
@@ -113,14 +111,14 @@ def _bias(g: GraphBuilder, packs: int) -> tuple[str, str]:
     return g.transpose("pairs.heads_first", x, (0, 3, 1, 2)), of_atom
 
 
-def _attention(g: GraphBuilder, name: str, x: str, bias: str, shape: Shape) -> str:
-    query, key, value = query_key_value(g, name, x, shape)
-    scores = g.matmul(f"{name}.scores", query, key, transpose_b=True)
-    scores = g.elementwise(f"{name}.scale", "scale", scores)
-    scores = g.elementwise(f"{name}.bias", "add", scores, bias)
-    weights = g.elementwise(f"{name}.dropout", "dropout", g.softmax(f"{name}.softmax", scores))
-    y = merge_heads(g, name, g.matmul(f"{name}.context", weights, value))
-    return g.linear(f"{name}.output", y, NODE)
+def _attention(g: GraphBuilder, x: str, bias: str, shape: Shape) -> str:
+    query, key, value = query_key_value(g, x, shape)
+    scores = g.matmul("scores", query, key, transpose_b=True)
+    scores = g.elementwise("scale", "scale", scores)
+    scores = g.elementwise("bias", "add", scores, bias)
+    weights = g.elementwise("dropout", "dropout", g.softmax("softmax", scores))
+    y = merge_heads(g, g.matmul("context", weights, value))
+    return g.linear("output", y, NODE)
 
 
 def _guess(g: GraphBuilder, name: str, x: str, known: str, sizes: tuple[int, ...]) -> str:
@@ -153,42 +151,40 @@ class _Ends:
 
 
 def _messages(
-    g: GraphBuilder, name: str, state: tuple[str, str, str], ends: _Ends, *, last: bool
+    g: GraphBuilder, state: tuple[str, str, str], ends: _Ends, *, last: bool
 ) -> tuple[str, str, str]:
     """Bring edges, then nodes, then what is known of the molecule up to date."""
     nodes, edges, whole = state
-    sent = _take(g, f"{name}.sent", nodes, ends.senders)
-    received = _take(g, f"{name}.received", nodes, ends.receivers)
-    around = _take(g, f"{name}.edge.whole", whole, ends.of_edge)
-    x = g.concat(f"{name}.edge.concat", received, sent, edges, around, axis=1)
-    new_edges = _perceptron(g, f"{name}.edge", x, 4 * EDGE, EDGE)
-    new_edges = _drop_rows(g, f"{name}.edge.dropout", new_edges)
-    at_end = g.concat(f"{name}.at_end", new_edges, sent, axis=1)
-    at_start = g.concat(f"{name}.at_start", new_edges, received, axis=1)
+    sent = _take(g, "sent", nodes, ends.senders)
+    received = _take(g, "received", nodes, ends.receivers)
+    around = _take(g, "edge.whole", whole, ends.of_edge)
+    x = g.concat("edge.concat", received, sent, edges, around, axis=1)
+    new_edges = _perceptron(g.at("edge"), x, 4 * EDGE, EDGE)
+    new_edges = _drop_rows(g, "edge.dropout", new_edges)
+    at_end = g.concat("at_end", new_edges, sent, axis=1)
+    at_start = g.concat("at_start", new_edges, received, axis=1)
     x = g.concat(
-        f"{name}.node.concat",
-        _total(g, f"{name}.in", at_end, ends.receivers),
-        _total(g, f"{name}.out", at_start, ends.senders),
+        "node.concat",
+        _total(g, "in", at_end, ends.receivers),
+        _total(g, "out", at_start, ends.senders),
         nodes,
-        _take(g, f"{name}.node.whole", whole, ends.of_node),
+        _take(g, "node.whole", whole, ends.of_node),
         axis=1,
     )
-    new_nodes = _perceptron(g, f"{name}.node", x, 4 * NODE, NODE)
+    new_nodes = _perceptron(g.at("node"), x, 4 * NODE, NODE)
     if not last:
         x = g.concat(
-            f"{name}.whole.concat",
+            "whole.concat",
             whole,
-            _total(g, f"{name}.whole.nodes", new_nodes, ends.of_node),
-            _total(g, f"{name}.whole.edges", new_edges, ends.of_edge),
+            _total(g, "whole.nodes", new_nodes, ends.of_node),
+            _total(g, "whole.edges", new_edges, ends.of_edge),
             axis=1,
         )
-        x = _perceptron(g, f"{name}.whole", x, 4 * GLOBAL, GLOBAL)
-        whole = g.elementwise(
-            f"{name}.whole.add", "add", _drop_rows(g, f"{name}.whole.dropout", x), whole
-        )
-    new_nodes = _drop_rows(g, f"{name}.node.dropout", new_nodes)
-    new_nodes = g.elementwise(f"{name}.node.add", "add", new_nodes, nodes)
-    return new_nodes, g.elementwise(f"{name}.edge.add", "add", new_edges, edges), whole
+        x = _perceptron(g.at("whole"), x, 4 * GLOBAL, GLOBAL)
+        whole = g.elementwise("whole.add", "add", _drop_rows(g, "whole.dropout", x), whole)
+    new_nodes = _drop_rows(g, "node.dropout", new_nodes)
+    new_nodes = g.elementwise("node.add", "add", new_nodes, nodes)
+    return new_nodes, g.elementwise("edge.add", "add", new_edges, edges), whole
 
 
 def _features(
@@ -197,8 +193,8 @@ def _features(
     """Encode what is known of atoms and bonds: nodes, edges and molecules."""
     nodes, edges = packs * NODES, packs * EDGES
     columns = g.split("atoms.columns", atoms, (1,) * len(ATOM_FEATURES), axis=1)
-    x = sum_of_embeddings(g, "atoms", columns, ATOM_FEATURES, EMBEDDED)
-    known = [_perceptron(g, "atoms.mlp", x, 4 * NODE, NODE)]
+    x = sum_of_embeddings(g.at("atoms"), columns, ATOM_FEATURES, EMBEDDED)
+    known = [_perceptron(g.at("atoms.mlp"), x, 4 * NODE, NODE)]
     degree = g.input("centrality_encoding", (nodes,), "int32")
     known.append(g.embedding("centrality", degree, NODES + 1, EMBEDDED))
     known.append(g.linear("distances.of_atom", of_atom, ENCODED, bias=False))
@@ -207,13 +203,13 @@ def _features(
         ("lap_eig_vecs", EIGENVALUES),
         ("random_walk_landing_probs", RANDOM_WALKS),
     ):
-        known.append(_encoded(g, f"{name}.encoder", g.input(name, (nodes, width))))
+        known.append(_encoded(g.at(f"{name}.encoder"), g.input(name, (nodes, width))))
     node = g.linear("node", g.concat("node.concat", *known, axis=1), NODE)
     columns = g.split("bonds.columns", bonds, (1,) * len(BOND_FEATURES), axis=1)
-    x = sum_of_embeddings(g, "bonds", columns, BOND_FEATURES, EMBEDDED)
-    x = _perceptron(g, "bonds.mlp", x, 4 * EDGE, EDGE)
-    lengths = _kernels(g, "lengths", g.input("ogb_bond_lengths", (edges, 1)))
-    x = g.concat("edge.concat", x, _encoded(g, "lengths.encoder", lengths), axis=1)
+    x = sum_of_embeddings(g.at("bonds"), columns, BOND_FEATURES, EMBEDDED)
+    x = _perceptron(g.at("bonds.mlp"), x, 4 * EDGE, EDGE)
+    lengths = _kernels(g.at("lengths"), g.input("ogb_bond_lengths", (edges, 1)))
+    x = g.concat("edge.concat", x, _encoded(g.at("lengths.encoder"), lengths), axis=1)
     whole = g.parameter("whole.weight", (1, GLOBAL))
     whole = g.expand("whole", whole, (packs * MOLECULES, GLOBAL))
     return node, g.linear("edge", x, EDGE), g.copy("whole.copy", whole)
@@ -256,21 +252,21 @@ def gps_44m(g: GraphBuilder, batch: int, layers: int = 16) -> tuple[str, str, st
     )
     for layer in range(layers):
         name, nodes = f"layers.{layer}", state[0]
-        x, edges, whole = _messages(g, f"{name}.mpnn", state, ends, last=layer == layers - 1)
+        x, edges, whole = _messages(g.at(f"{name}.mpnn"), state, ends, last=layer == layers - 1)
         x = g.layer_norm(f"{name}.mpnn.norm", x)
-        y = _attention(g, f"{name}.attention", nodes, bias, shape)
+        y = _attention(g.at(f"{name}.attention"), nodes, bias, shape)
         if layer:
             y = _drop_molecules(g, f"{name}.attention.drop", y, ends.of_node)
         y = g.elementwise(f"{name}.attention.add", "add", y, nodes)
         y = g.layer_norm(f"{name}.attention.norm", y)
         x = g.elementwise(f"{name}.join", "add", y, x)
-        y = feed_forward(g, f"{name}.ffn", x, shape)
+        y = feed_forward(g.at(f"{name}.ffn"), x, shape)
         if layer:
             y = _drop_molecules(g, f"{name}.ffn.drop", y, ends.of_node)
         x = g.layer_norm(f"{name}.norm", g.elementwise(f"{name}.ffn.add", "add", y, x))
         state = x, edges, whole
     nodes, edges, _ = state
-    x = _perceptron(g, "output", _total(g, "pool", nodes, ends.of_node), 4 * GLOBAL, 1)
+    x = _perceptron(g.at("output"), _total(g, "pool", nodes, ends.of_node), 4 * GLOBAL, 1)
     x = g.elementwise("error.sub", "sub", x, g.input("labels", (packs * MOLECULES, 1)))
     return (
         g.elementwise("error", "abs", x),

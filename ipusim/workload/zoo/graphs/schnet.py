@@ -46,7 +46,7 @@ def schnet(
     x = g.embedding("embedding", kinds, ATOM_KINDS, features)
     spread, cutoff = _distances(g, places, edges, gaussians)
     for number in range(interactions):
-        x = _interaction(g, f"interactions.{number}", x, spread, cutoff, edges, features)
+        x = _interaction(g.at(f"interactions.{number}"), x, spread, cutoff, edges, features)
     x = _shifted_softplus(g, "lin1.act", g.linear("lin1", x, features // 2))
     x = g.linear("lin2", x, 1)
     return g.scatter_add("readout", x, cluster_of_atom, batch)
@@ -74,19 +74,19 @@ def _distances(g: GraphBuilder, places: str, edges: Edges, gaussians: int) -> tu
 
 
 def _interaction(
-    g: GraphBuilder, name: str, x: str, spread: str, cutoff: str, edges: Edges, features: int
+    g: GraphBuilder, x: str, spread: str, cutoff: str, edges: Edges, features: int
 ) -> str:
     """Add one round of messages to the features of the atoms."""
-    filters = g.linear(f"{name}.mlp.0", spread, features)
-    filters = _shifted_softplus(g, f"{name}.mlp.1", filters)
-    filters = g.linear(f"{name}.mlp.2", filters, features)
-    filters = g.elementwise(f"{name}.cutoff", "mul", filters, cutoff)
-    y = g.linear(f"{name}.conv.lin1", x, features, bias=False)
-    message = take(g, f"{name}.conv.gather", y, edges.sources)
-    message = g.elementwise(f"{name}.conv.filter", "mul", message, filters)
-    y = total(g, f"{name}.conv.sum", message, edges.targets)
-    y = _shifted_softplus(g, f"{name}.act", g.linear(f"{name}.conv.lin2", y, features))
-    return g.elementwise(f"{name}.add", "add", g.linear(f"{name}.lin", y, features), x)
+    filters = g.linear("mlp.0", spread, features)
+    filters = _shifted_softplus(g, "mlp.1", filters)
+    filters = g.linear("mlp.2", filters, features)
+    filters = g.elementwise("cutoff", "mul", filters, cutoff)
+    y = g.linear("conv.lin1", x, features, bias=False)
+    message = take(g, "conv.gather", y, edges.sources)
+    message = g.elementwise("conv.filter", "mul", message, filters)
+    y = total(g, "conv.sum", message, edges.targets)
+    y = _shifted_softplus(g, "act", g.linear("conv.lin2", y, features))
+    return g.elementwise("add", "add", g.linear("lin", y, features), x)
 
 
 def _shifted_softplus(g: GraphBuilder, name: str, x: str) -> str:

@@ -87,10 +87,10 @@ def build(g: GraphBuilder, batch: int, config: Config) -> str:
     since = g.cast(
         "gnn.since.cast", g.elementwise("gnn.since", "sub", since, edge_times), "float32"
     )
-    times = time_encoding(g, "gnn.time", since, TIME_FEATURES, "float32")
+    times = time_encoding(g.at("gnn.time"), since, TIME_FEATURES, "float32")
     attributes = g.concat("gnn.edges", edge_features, times, axis=1)
     attend = _attend_at_nodes if config.projects_nodes else _attend_at_edges
-    x = attend(g, "gnn.conv", x, edges, attributes)
+    x = attend(g.at("gnn.conv"), x, edges, attributes)
     source, true, sampled = g.split("events.roles", event_nodes, (events,) * 3, axis=0)
     twice = g.concat("link.sources", source, source, axis=0)
     targets = g.concat("link.targets", true, sampled, axis=0)
@@ -137,9 +137,9 @@ def _read_memory(g: GraphBuilder, config: Config, ids: str) -> _Memory:
         for end, (first, second) in enumerate(((leaves, enters), (enters, leaves)))
     ]
     since = g.cast("memory.since", since, "float32")
-    encoded = time_encoding(g, "memory.time", since, TIME_FEATURES, "float32")
+    encoded = time_encoding(g.at("memory.time"), since, TIME_FEATURES, "float32")
     message = g.concat("memory.message", *ends, features, encoded, axis=1)
-    state = gru_cell(g, "memory.gru", own, message)
+    state = gru_cell(g.at("memory.gru"), own, message)
     return _Memory(state=state, last_update=last_update, tables=tables, times=times)
 
 
@@ -173,55 +173,51 @@ def _write_memory(
     g.write_slices("write.times", memory.times, times, chosen)
 
 
-def _attend_at_nodes(g: GraphBuilder, name: str, x: str, edges: Edges, attributes: str) -> str:
+def _attend_at_nodes(g: GraphBuilder, x: str, edges: Edges, attributes: str) -> str:
     """Graph transformer (arXiv 2009.03509) that shares the edges' projection by key and value."""
     count = g.shape(attributes)[0]
-    skip = g.linear(f"{name}.skip", x, MEMORY)
-    shared = g.linear(f"{name}.edge", attributes, MEMORY, bias=False)
-    query, keys = g.split(
-        f"{name}.q_kv", g.linear(f"{name}.qkv", x, 3 * MEMORY), (MEMORY, 2 * MEMORY), axis=1
-    )
-    query = take(g, f"{name}.query", query, edges.targets)
-    keys = take(g, f"{name}.key_value", keys, edges.sources)
-    keys = g.reshape(f"{name}.key_value.pairs", keys, (count, 2, MEMORY))
-    shared = g.reshape(f"{name}.edge.pairs", shared, (count, 1, MEMORY))
-    keys = g.elementwise(f"{name}.key_value.add", "add", keys, shared)
-    keys = g.reshape(f"{name}.k_v.rows", keys, (count, 2 * MEMORY))
-    key, value = g.split(f"{name}.k_v", keys, (MEMORY, MEMORY), axis=1)
-    return _attend(g, name, query, key, value, skip, edges)
+    skip = g.linear("skip", x, MEMORY)
+    shared = g.linear("edge", attributes, MEMORY, bias=False)
+    query, keys = g.split("q_kv", g.linear("qkv", x, 3 * MEMORY), (MEMORY, 2 * MEMORY), axis=1)
+    query = take(g, "query", query, edges.targets)
+    keys = take(g, "key_value", keys, edges.sources)
+    keys = g.reshape("key_value.pairs", keys, (count, 2, MEMORY))
+    shared = g.reshape("edge.pairs", shared, (count, 1, MEMORY))
+    keys = g.elementwise("key_value.add", "add", keys, shared)
+    keys = g.reshape("k_v.rows", keys, (count, 2 * MEMORY))
+    key, value = g.split("k_v", keys, (MEMORY, MEMORY), axis=1)
+    return _attend(g, query, key, value, skip, edges)
 
 
-def _attend_at_edges(g: GraphBuilder, name: str, x: str, edges: Edges, attributes: str) -> str:
+def _attend_at_edges(g: GraphBuilder, x: str, edges: Edges, attributes: str) -> str:
     """As PyTorch Geometric's TransformerConv runs on rows already taken to the edges."""
-    at_target = take(g, f"{name}.x_target", x, edges.targets)
-    at_source = take(g, f"{name}.x_source", x, edges.sources)
-    shared = g.linear(f"{name}.edge", attributes, MEMORY, bias=False)
-    query = g.linear(f"{name}.query", at_target, MEMORY)
-    key = g.linear(f"{name}.key", at_source, MEMORY)
-    key = g.elementwise(f"{name}.key.edge", "add", key, shared)
-    value = g.linear(f"{name}.value", at_source, MEMORY)
-    value = g.elementwise(f"{name}.value.edge", "add", value, shared)
-    skip = g.linear(f"{name}.skip", x, MEMORY)
-    return _attend(g, name, query, key, value, skip, edges)
+    at_target = take(g, "x_target", x, edges.targets)
+    at_source = take(g, "x_source", x, edges.sources)
+    shared = g.linear("edge", attributes, MEMORY, bias=False)
+    query = g.linear("query", at_target, MEMORY)
+    key = g.linear("key", at_source, MEMORY)
+    key = g.elementwise("key.edge", "add", key, shared)
+    value = g.linear("value", at_source, MEMORY)
+    value = g.elementwise("value.edge", "add", value, shared)
+    skip = g.linear("skip", x, MEMORY)
+    return _attend(g, query, key, value, skip, edges)
 
 
-def _attend(
-    g: GraphBuilder, name: str, query: str, key: str, value: str, skip: str, edges: Edges
-) -> str:
+def _attend(g: GraphBuilder, query: str, key: str, value: str, skip: str, edges: Edges) -> str:
     count, features = g.shape(query)
     heads = (count, HEADS, features // HEADS)
-    scores = g.elementwise(f"{name}.query_key", "mul", query, key)
-    scores = g.reshape(f"{name}.query_key.heads", scores, heads)
-    scores = g.reduce(f"{name}.scores", "sum", scores, axis=2)
-    scores = g.elementwise(f"{name}.scale", "scale", scores)
-    weights = softmax_at_targets(g, f"{name}.softmax", scores, edges)
-    weights = g.elementwise(f"{name}.dropout", "dropout", weights)
-    weights = g.reshape(f"{name}.weights", weights, (count, HEADS, 1))
-    value = g.reshape(f"{name}.value.heads", value, heads)
-    message = g.elementwise(f"{name}.message", "mul", value, weights)
-    message = g.reshape(f"{name}.message.rows", message, (count, features))
-    summed = total(g, f"{name}.sum", message, edges.targets)
-    return g.elementwise(f"{name}.add", "add", skip, summed)
+    scores = g.elementwise("query_key", "mul", query, key)
+    scores = g.reshape("query_key.heads", scores, heads)
+    scores = g.reduce("scores", "sum", scores, axis=2)
+    scores = g.elementwise("scale", "scale", scores)
+    weights = softmax_at_targets(g.at("softmax"), scores, edges)
+    weights = g.elementwise("dropout", "dropout", weights)
+    weights = g.reshape("weights", weights, (count, HEADS, 1))
+    value = g.reshape("value.heads", value, heads)
+    message = g.elementwise("message", "mul", value, weights)
+    message = g.reshape("message.rows", message, (count, features))
+    summed = total(g, "sum", message, edges.targets)
+    return g.elementwise("add", "add", skip, summed)
 
 
 # Events of a batch as the recipes of TensorFlow and of PyTorch Geometric have them.

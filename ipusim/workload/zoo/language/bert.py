@@ -81,7 +81,7 @@ Encoder = Callable[[GraphBuilder, str, Shape, str], str]
 def encoder(g: GraphBuilder, x: str, shape: Shape, mask: str, *, layers: int) -> str:
     """Add the layers of BERT."""
     for layer in range(layers):
-        x = post_norm_layer(g, f"encoder.layer.{layer}", x, shape, mask=mask)
+        x = post_norm_layer(g.at(f"encoder.layer.{layer}"), x, shape, mask=mask)
     return x
 
 
@@ -114,7 +114,7 @@ def _embed(g: GraphBuilder, config: Config, shape: Shape) -> tuple[str, str]:
     tokens = g.input("input_ids", size, "int32")
     types = g.input("token_type_ids", size, "int32")
     add_mask = additive_mask if config.packed == 1 else packed_mask
-    mask = add_mask(g, "attention_mask", g.input("attention_mask", size, "int32"))
+    mask = add_mask(g.at("attention_mask"), g.input("attention_mask", size, "int32"))
     positions = g.parameter("embeddings.position_ids", (shape.tokens,), "constant", "int32")
     looked_up = {}
     for name, rows, indices in (
@@ -134,19 +134,19 @@ def _embed(g: GraphBuilder, config: Config, shape: Shape) -> tuple[str, str]:
 
 def _pool(g: GraphBuilder, x: str, config: Config, shape: Shape) -> str:
     """Dense layer on the first token of each sequence; a pack has them all in one place."""
-    y = first_tokens(g, "pooler", x, shape.batch, config.packed, "first_token")
+    y = first_tokens(g.at("pooler"), x, shape.batch, config.packed, "first_token")
     return g.elementwise("pooler.tanh", "tanh", g.linear("pooler.dense", y, shape.hidden))
 
 
 def _masked_language_model(g: GraphBuilder, x: str, config: Config, shape: Shape) -> str:
     """Scores of the masked tokens, which the data put first, with the word embedding's weights."""
-    prefix = "cls.predictions"
-    y = first_tokens(g, prefix, x, shape.batch, config.masked_tokens, "masked")
-    y = g.linear(f"{prefix}.transform", y, shape.hidden)
-    y = g.elementwise(f"{prefix}.transform.gelu", "gelu", y)
-    y = g.layer_norm(f"{prefix}.transform.LayerNorm", y)
-    y = g.matmul(f"{prefix}.decoder", y, "embeddings.word_embeddings.weight", transpose_b=True)
-    return g.bias(f"{prefix}.decoder", y, config.vocabulary)
+    words, g = g.full_name("embeddings.word_embeddings.weight"), g.at("cls.predictions")
+    y = first_tokens(g, x, shape.batch, config.masked_tokens, "masked")
+    y = g.linear("transform", y, shape.hidden)
+    y = g.elementwise("transform.gelu", "gelu", y)
+    y = g.layer_norm("transform.LayerNorm", y)
+    y = g.matmul("decoder", y, words, transpose_b=True)
+    return g.bias("decoder", y, config.vocabulary)
 
 
 def _sized(

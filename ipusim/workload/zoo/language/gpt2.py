@@ -79,11 +79,11 @@ def gpt2(
         # Each layer makes its mask anew from the stored 0/1 triangle (optimized_gpt2_attn.py),
         # whose bytes become float32 as a Python number scales them.
         prefix = f"h.{layer}.attention.causal"
-        mask = causal if stored else large_where_zero(g, prefix, causal, wide=wide)
-        x = pre_norm_layer(g, f"h.{layer}", x, shape, mask=mask, cache=cache)
+        mask = causal if stored else large_where_zero(g.at(prefix), causal, wide=wide)
+        x = pre_norm_layer(g.at(f"h.{layer}"), x, shape, mask=mask, cache=cache)
     x = g.layer_norm("ln_f", x)
     if cache and tokens > 1:
-        x, tokens = first_tokens(g, "ln_f", x, batch, label="last"), 1
+        x, tokens = first_tokens(g.at("ln_f"), x, batch, label="last"), 1
     x = g.matmul("lm_head", x, words, transpose_b=True)
     x = g.reshape("lm_head.items", x, (batch, tokens, vocabulary))
     return g.argmax("argmax", x) if argmax else x

@@ -20,53 +20,43 @@ CONV_GROUP_SIZE = 16
 CONV_KERNEL = 7
 SOURCE = "arXiv 2106.05822, as in graphcore/examples"
 
-Module = Callable[[GraphBuilder, str, str, Shape], str]
-"""Adds one module: builder, prefix, activations, shape."""
+Module = Callable[[GraphBuilder, str, Shape], str]
+"""Adds one module: builder, activations, shape."""
 
 
-def convolution(g: GraphBuilder, prefix: str, x: str, shape: Shape) -> str:
+def convolution(g: GraphBuilder, x: str, shape: Shape) -> str:
     """Add a gated linear unit, a convolution (7 taps, groups of 16), norm, swish, a dense layer."""
-    values = g.linear(f"{prefix}.glu.values", x, shape.hidden)
-    gates = g.elementwise(
-        f"{prefix}.glu.sigmoid", "sigmoid", g.linear(f"{prefix}.glu.gates", x, shape.hidden)
-    )
-    y = g.elementwise(f"{prefix}.glu.gate", "mul", values, gates)
-    groups, name = shape.hidden // CONV_GROUP_SIZE, f"{prefix}.conv"
-    y = conv_along_time(
-        g, name, y, shape.batch, shape.hidden, CONV_KERNEL, groups=groups, bias=False
-    )
-    y = g.elementwise(f"{prefix}.swish", "swish", g.layer_norm(f"{prefix}.norm", y))
-    return g.linear(f"{prefix}.output", y, shape.hidden)
+    values = g.linear("glu.values", x, shape.hidden)
+    gates = g.elementwise("glu.sigmoid", "sigmoid", g.linear("glu.gates", x, shape.hidden))
+    y = g.elementwise("glu.gate", "mul", values, gates)
+    settings = {"groups": shape.hidden // CONV_GROUP_SIZE, "bias": False}
+    y = conv_along_time(g, "conv", y, shape.batch, shape.hidden, CONV_KERNEL, **settings)
+    y = g.elementwise("swish", "swish", g.layer_norm("norm", y))
+    return g.linear("output", y, shape.hidden)
 
 
-def grouped_feed_forward(g: GraphBuilder, prefix: str, x: str, shape: Shape) -> str:
+def grouped_feed_forward(g: GraphBuilder, x: str, shape: Shape) -> str:
     """Add a dense layer with GELU, a grouped product back, and a dense layer that mixes groups."""
-    y = g.linear(f"{prefix}.intermediate", x, shape.inner)
-    y = g.elementwise(f"{prefix}.gelu", "gelu", y)
+    y = g.linear("intermediate", x, shape.inner)
+    y = g.elementwise("gelu", "gelu", y)
     # The recipe runs the grouped product as a convolution of one tap.
-    y = conv_along_time(
-        g, f"{prefix}.grouped", y, shape.batch, shape.hidden, 1, groups=FEED_FORWARD_GROUPS
-    )
-    return g.linear(f"{prefix}.mixer", y, shape.hidden)
+    y = conv_along_time(g, "grouped", y, shape.batch, shape.hidden, 1, groups=FEED_FORWARD_GROUPS)
+    return g.linear("mixer", y, shape.hidden)
 
 
 def encoder(g: GraphBuilder, x: str, shape: Shape, mask: str, *, layers: int) -> str:
     """Add the layers of GroupBERT and the norm after the last."""
-
-    def attend(g: GraphBuilder, prefix: str, x: str, shape: Shape) -> str:
-        return attention(g, prefix, x, shape, mask=mask)
-
     modules: tuple[tuple[str, Module], ...] = (
         ("convolution", convolution),
         ("feed_forward_1", grouped_feed_forward),
-        ("attention", attend),
+        ("attention", partial(attention, mask=mask)),
         ("feed_forward_2", grouped_feed_forward),
     )
     for layer in range(layers):
         for name, add in modules:
-            prefix = f"encoder.layer.{layer}.{name}"
-            y = add(g, prefix, g.layer_norm(f"{prefix}.prenorm", x), shape)
-            x = g.elementwise(f"{prefix}.add", "add", y, x)
+            module = g.at(f"encoder.layer.{layer}.{name}")
+            y = add(module, module.layer_norm("prenorm", x), shape)
+            x = module.elementwise("add", "add", y, x)
     return g.layer_norm("encoder.norm", x)
 
 

@@ -32,17 +32,15 @@ def at_positions(g: GraphBuilder, name: str, x: str, channels: int, view: str) -
     return g.reshape(f"{name}.{view}", y, (batch, channels, rows * columns))
 
 
-def squeeze_excite(
-    g: GraphBuilder, prefix: str, x: str, squeezed: int, activation: str, gate: str
-) -> str:
+def squeeze_excite(g: GraphBuilder, x: str, squeezed: int, activation: str, gate: str) -> str:
     """Scale channels by a gate in 0..1 that two 1x1 convolutions compute from all channel means."""
     channels = g.shape(x)[1]
-    y = g.global_average_pool(f"{prefix}.pool", x)
-    y = g.conv(f"{prefix}.conv_reduce", y, squeezed, 1, bias=True)
-    y = g.elementwise(f"{prefix}.act1", activation, y)
-    y = g.conv(f"{prefix}.conv_expand", y, channels, 1, bias=True)
-    y = g.elementwise(f"{prefix}.gate", gate, y)
-    return g.elementwise(f"{prefix}.scale", "mul", x, y)
+    y = g.global_average_pool("pool", x)
+    y = g.conv("conv_reduce", y, squeezed, 1, bias=True)
+    y = g.elementwise("act1", activation, y)
+    y = g.conv("conv_expand", y, channels, 1, bias=True)
+    y = g.elementwise("gate", gate, y)
+    return g.elementwise("scale", "mul", x, y)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +65,7 @@ class InvertedResidual:
     norm_groups: int = 0
 
 
-def inverted_residual(g: GraphBuilder, prefix: str, x: str, block: InvertedResidual) -> str:
+def inverted_residual(g: GraphBuilder, x: str, block: InvertedResidual) -> str:
     """Add an inverted residual block; the expansion is left out where it would change nothing.
 
     A block that keeps shape and channels adds its input. Stochastic depth, off in timm unless
@@ -79,13 +77,13 @@ def inverted_residual(g: GraphBuilder, prefix: str, x: str, block: InvertedResid
 
     def settle(y: str, activation: str | None) -> str:
         number = next(layers)
-        y = normalise(g, f"{prefix}.bn{number}", y, block.norm_groups)
-        return g.elementwise(f"{prefix}.act{number}", activation, y) if activation else y
+        y = normalise(g, f"bn{number}", y, block.norm_groups)
+        return g.elementwise(f"act{number}", activation, y) if activation else y
 
     if block.expanded != before:
-        y = settle(g.conv(f"{prefix}.conv_pw", y, block.expanded, 1), block.activation)
+        y = settle(g.conv("conv_pw", y, block.expanded, 1), block.activation)
     y = g.conv(
-        f"{prefix}.conv_dw",
+        "conv_dw",
         y,
         block.expanded,
         block.kernel,
@@ -95,13 +93,11 @@ def inverted_residual(g: GraphBuilder, prefix: str, x: str, block: InvertedResid
     )
     y = settle(y, block.activation)
     if block.squeezed:
-        y = squeeze_excite(
-            g, f"{prefix}.se", y, block.squeezed, block.squeeze_activation, block.gate
-        )
-    y = settle(g.conv(f"{prefix}.conv_pwl", y, block.channels, 1), None)
+        y = squeeze_excite(g.at("se"), y, block.squeezed, block.squeeze_activation, block.gate)
+    y = settle(g.conv("conv_pwl", y, block.channels, 1), None)
     if block.stride != 1 or before != block.channels:
         return y
-    return g.elementwise(f"{prefix}.add", "add", y, x)
+    return g.elementwise("add", "add", y, x)
 
 
 def classify(

@@ -48,56 +48,56 @@ def total(g: GraphBuilder, name: str, x: str, index: Index) -> str:
 
 
 def sum_of_embeddings(
-    g: GraphBuilder, name: str, columns: tuple[str, ...], sizes: tuple[int, ...], width: int
+    g: GraphBuilder, columns: tuple[str, ...], sizes: tuple[int, ...], width: int
 ) -> str:
     """Look every categorical feature up in a table of its own, and add the rows."""
     x = ""
     for number, (column, size) in enumerate(zip(columns, sizes, strict=True)):
-        row = g.embedding(f"{name}.{number}", column, size, width)
-        x = g.elementwise(f"{name}.{number}.add", "add", x, row) if x else row
+        row = g.embedding(f"{number}", column, size, width)
+        x = g.elementwise(f"{number}.add", "add", x, row) if x else row
     return x
 
 
-def softmax_at_targets(g: GraphBuilder, name: str, scores: str, edges: Edges) -> str:
+def softmax_at_targets(g: GraphBuilder, scores: str, edges: Edges) -> str:
     """Add a softmax of (edges, heads) scores over the edges that enter the same node.
 
     As graphcore/examples writes it (tag v2.4.0, applications/tensorflow/tgn/model.py,
     index_softmax): in 32 bits, less the largest score of all, over a sum of at least 1e-6.
     """
     dtype = g.tensors[scores].dtype
-    wide = g.cast(f"{name}.wide", scores, "float32")
-    largest = g.reduce(f"{name}.max", "max", wide, axis=0)
-    powers = g.elementwise(f"{name}.sub", "sub", wide, largest)
-    powers = g.elementwise(f"{name}.exp", "exp", powers)
-    sums = total(g, f"{name}.sums", powers, edges.targets)
-    sums = g.elementwise(f"{name}.floor", "clip", sums)
-    sums = take(g, f"{name}.sums_at_edges", sums, edges.targets)
-    return g.cast(f"{name}.narrow", g.elementwise(f"{name}.div", "div", powers, sums), dtype)
+    wide = g.cast("wide", scores, "float32")
+    largest = g.reduce("max", "max", wide, axis=0)
+    powers = g.elementwise("sub", "sub", wide, largest)
+    powers = g.elementwise("exp", "exp", powers)
+    sums = total(g, "sums", powers, edges.targets)
+    sums = g.elementwise("floor", "clip", sums)
+    sums = take(g, "sums_at_edges", sums, edges.targets)
+    return g.cast("narrow", g.elementwise("div", "div", powers, sums), dtype)
 
 
-def gru_cell(g: GraphBuilder, name: str, hidden: str, x: str) -> str:
+def gru_cell(g: GraphBuilder, hidden: str, x: str) -> str:
     """Add one step of a gated recurrent unit: (rows, state) and (rows, features) to (rows, state).
 
     PyTorch's form, which resets the candidate after its product; three gates per product.
     """
     size = g.shape(hidden)[-1]
-    of_input = _gates(g, f"{name}.input", x, size)
-    of_hidden = _gates(g, f"{name}.hidden", hidden, size)
+    of_input = _gates(g, "input", x, size)
+    of_hidden = _gates(g, "hidden", hidden, size)
     reset, update = (
         g.elementwise(
-            f"{name}.{gate}",
+            f"{gate}",
             "sigmoid",
-            g.elementwise(f"{name}.{gate}.add", "add", of_input[part], of_hidden[part]),
+            g.elementwise(f"{gate}.add", "add", of_input[part], of_hidden[part]),
         )
         for part, gate in enumerate(("reset", "update"))
     )
-    candidate = g.elementwise(f"{name}.reset.mul", "mul", reset, of_hidden[2])
-    candidate = g.elementwise(f"{name}.candidate.add", "add", of_input[2], candidate)
-    candidate = g.elementwise(f"{name}.candidate", "tanh", candidate)
+    candidate = g.elementwise("reset.mul", "mul", reset, of_hidden[2])
+    candidate = g.elementwise("candidate.add", "add", of_input[2], candidate)
+    candidate = g.elementwise("candidate", "tanh", candidate)
     # (1 - update) candidate + update hidden, with one operation fewer.
-    change = g.elementwise(f"{name}.change", "sub", hidden, candidate)
-    change = g.elementwise(f"{name}.update.mul", "mul", change, update)
-    return g.elementwise(f"{name}.new", "add", candidate, change)
+    change = g.elementwise("change", "sub", hidden, candidate)
+    change = g.elementwise("update.mul", "mul", change, update)
+    return g.elementwise("new", "add", candidate, change)
 
 
 def _gates(g: GraphBuilder, name: str, rows: str, size: int) -> tuple[str, ...]:
@@ -106,16 +106,16 @@ def _gates(g: GraphBuilder, name: str, rows: str, size: int) -> tuple[str, ...]:
     return g.split(f"{name}.gates", together, (size, size, size), axis=1)
 
 
-def time_encoding(g: GraphBuilder, name: str, times: str, size: int, dtype: str) -> str:
+def time_encoding(g: GraphBuilder, times: str, size: int, dtype: str) -> str:
     """Turn (rows, 1) times in 32 bits into (rows, size) cosines of learnt frequency and phase.
 
     Cosines are taken in `dtype`. In 16 bits the application brings the argument within one turn
     first (tf.mod in 32 bits), which is left out: some 66 cycles an element by poplibs' estimate.
     """
     rows = g.shape(times)[0]
-    x = g.expand(f"{name}.spread", times, (rows, size))
-    x = g.elementwise(f"{name}.mul", "mul", x, g.parameter(f"{name}.weight", (size,)))
-    x = g.elementwise(f"{name}.add", "add", x, g.parameter(f"{name}.bias", (size,)))
+    x = g.expand("spread", times, (rows, size))
+    x = g.elementwise("mul", "mul", x, g.parameter("weight", (size,)))
+    x = g.elementwise("add", "add", x, g.parameter("bias", (size,)))
     if dtype != g.tensors[x].dtype:
-        x = g.cast(f"{name}.narrow", x, dtype)
-    return g.elementwise(f"{name}.cos", "cos", x)
+        x = g.cast("narrow", x, dtype)
+    return g.elementwise("cos", "cos", x)

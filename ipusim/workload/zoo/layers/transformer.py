@@ -86,54 +86,50 @@ def drop(g: GraphBuilder, name: str, x: str, shape: Shape) -> str:
     return g.elementwise(name, "dropout", x) if shape.dropout else x
 
 
-def large_where_zero(g: GraphBuilder, prefix: str, mask: str, *, wide: bool = False) -> str:
+def large_where_zero(g: GraphBuilder, mask: str, *, wide: bool = False) -> str:
     """Turn a 0/1 mask into 0 where it is 1, else a large negative value, if `wide` in float32."""
-    y = g.cast(f"{prefix}.cast", mask, "float32", fixed=wide)
-    y = g.elementwise(f"{prefix}.invert", "sub", y)
-    return g.elementwise(f"{prefix}.scale", "scale", y)
+    y = g.cast("cast", mask, "float32", fixed=wide)
+    y = g.elementwise("invert", "sub", y)
+    return g.elementwise("scale", "scale", y)
 
 
-def additive_mask(g: GraphBuilder, prefix: str, mask: str) -> str:
+def additive_mask(g: GraphBuilder, mask: str) -> str:
     """Turn a 0/1 mask (N, tokens) into 0 or a large negative value to add, (N, 1, 1, tokens)."""
     batch, tokens = g.shape(mask)
-    y = large_where_zero(g, prefix, mask)
-    return g.reshape(f"{prefix}.reshape", y, (batch, 1, 1, tokens))
+    y = large_where_zero(g, mask)
+    return g.reshape("reshape", y, (batch, 1, 1, tokens))
 
 
-def packed_mask(g: GraphBuilder, prefix: str, sequences: str) -> str:
+def packed_mask(g: GraphBuilder, sequences: str) -> str:
     """Turn each token's sequence (N, T) into 0 within one, else a large negative, (N, 1, T, T)."""
     batch, tokens = g.shape(sequences)
     size = (batch, tokens, tokens)
-    rows = g.expand(
-        f"{prefix}.rows", g.reshape(f"{prefix}.column", sequences, (batch, tokens, 1)), size
-    )
-    row = g.reshape(f"{prefix}.row", sequences, (batch, 1, tokens))
-    y = large_where_zero(g, prefix, g.elementwise(f"{prefix}.equal", "equal", rows, row))
-    return g.reshape(f"{prefix}.reshape", y, (batch, 1, tokens, tokens))
+    rows = g.expand("rows", g.reshape("column", sequences, (batch, tokens, 1)), size)
+    row = g.reshape("row", sequences, (batch, 1, tokens))
+    y = large_where_zero(g, g.elementwise("equal", "equal", rows, row))
+    return g.reshape("reshape", y, (batch, 1, tokens, tokens))
 
 
-def drop_path(g: GraphBuilder, name: str, x: str, shape: Shape) -> str:
+def drop_path(g: GraphBuilder, x: str, shape: Shape) -> str:
     """Add stochastic depth to rows (N x T, H), if the network has any.
 
     The kept items are scaled, and all are multiplied by a random 0 or 1 of their own, as in timm.
     """
     if not shape.stochastic_depth:
         return x
-    y = g.reshape(f"{name}.items", x, (shape.batch, shape.tokens, shape.hidden))
-    y = g.elementwise(f"{name}.scale", "scale", y)
-    ones = g.parameter(f"{name}.ones", (shape.batch, 1, 1), "constant")
-    y = g.elementwise(f"{name}.mask", "mul", y, g.elementwise(f"{name}.draw", "dropout", ones))
-    return g.reshape(f"{name}.rows", y, g.shape(x))
+    y = g.reshape("items", x, (shape.batch, shape.tokens, shape.hidden))
+    y = g.elementwise("scale", "scale", y)
+    ones = g.parameter("ones", (shape.batch, 1, 1), "constant")
+    y = g.elementwise("mask", "mul", y, g.elementwise("draw", "dropout", ones))
+    return g.reshape("rows", y, g.shape(x))
 
 
-def first_tokens(
-    g: GraphBuilder, prefix: str, x: str, batch: int, count: int = 1, label: str = "token"
-) -> str:
+def first_tokens(g: GraphBuilder, x: str, batch: int, count: int = 1, label: str = "token") -> str:
     """Add a view of the first tokens of every item of rows (N x T, H): (N x count, H)."""
     rows, hidden = g.shape(x)
-    y = g.reshape(f"{prefix}.items", x, (batch, rows // batch, hidden))
-    y = g.narrow(f"{prefix}.{label}", y, axis=1, size=count)
-    return g.reshape(f"{prefix}.rows", y, (batch * count, hidden))
+    y = g.reshape("items", x, (batch, rows // batch, hidden))
+    y = g.narrow(f"{label}", y, axis=1, size=count)
+    return g.reshape("rows", y, (batch * count, hidden))
 
 
 def activate(g: GraphBuilder, name: str, x: str, activation: str) -> str:
@@ -150,34 +146,34 @@ def activate(g: GraphBuilder, name: str, x: str, activation: str) -> str:
     return g.elementwise(name, "mul", x, y)
 
 
-def query_key_value(g: GraphBuilder, prefix: str, x: str, shape: Shape) -> tuple[str, ...]:
+def query_key_value(g: GraphBuilder, x: str, shape: Shape) -> tuple[str, ...]:
     """Add the products that make query, key and value: (N x T, H) to three (N, heads, T, size)."""
     features = shape.heads * shape.size
     dense = partial(g.linear, bias=shape.attention_bias)
     if not shape.fused_query_key_value:
         return tuple(
-            split_heads(g, f"{prefix}.{part}", dense(f"{prefix}.{part}", x, features), shape)
+            split_heads(g.at(part), dense(part, x, features), shape)
             for part in ("query", "key", "value")
         )
-    qkv = dense(f"{prefix}.qkv", x, 3 * features)
+    qkv = dense("qkv", x, 3 * features)
     heads = (shape.batch, shape.tokens, 3, shape.heads, shape.size)
-    qkv = g.reshape(f"{prefix}.split_heads", qkv, heads)
-    qkv = g.transpose(f"{prefix}.heads_first", qkv, (2, 0, 3, 1, 4))
-    return g.unstack(f"{prefix}.split", qkv)
+    qkv = g.reshape("split_heads", qkv, heads)
+    qkv = g.transpose("heads_first", qkv, (2, 0, 3, 1, 4))
+    return g.unstack("split", qkv)
 
 
-def split_heads(g: GraphBuilder, prefix: str, x: str, shape: Shape) -> str:
+def split_heads(g: GraphBuilder, x: str, shape: Shape) -> str:
     """Take the heads of (N x T, H) apart: (N, heads, T, size)."""
     size = g.shape(x)[-1] // shape.heads
-    y = g.reshape(f"{prefix}.split_heads", x, (shape.batch, shape.tokens, shape.heads, size))
-    return g.transpose(f"{prefix}.heads_first", y, (0, 2, 1, 3))
+    y = g.reshape("split_heads", x, (shape.batch, shape.tokens, shape.heads, size))
+    return g.transpose("heads_first", y, (0, 2, 1, 3))
 
 
-def merge_heads(g: GraphBuilder, prefix: str, x: str) -> str:
+def merge_heads(g: GraphBuilder, x: str) -> str:
     """Put heads together again: (N, heads, T, size) to (N x T, heads x size)."""
     batch, heads, tokens, size = g.shape(x)
-    y = g.transpose(f"{prefix}.tokens_first", x, (0, 2, 1, 3))
-    return g.reshape(f"{prefix}.merge_heads", y, (batch * tokens, heads * size))
+    y = g.transpose("tokens_first", x, (0, 2, 1, 3))
+    return g.reshape("merge_heads", y, (batch * tokens, heads * size))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,65 +201,55 @@ class Cache:
 
 
 def attention(
-    g: GraphBuilder,
-    prefix: str,
-    x: str,
-    shape: Shape,
-    *,
-    mask: str | None = None,
-    cache: Cache | None = None,
+    g: GraphBuilder, x: str, shape: Shape, *, mask: str | None = None, cache: Cache | None = None
 ) -> str:
     """Add multi-head self-attention, (N x T, H) to the same; `mask` is added to the scores."""
-    query, key, value = query_key_value(g, prefix, x, shape)
+    query, key, value = query_key_value(g, x, shape)
     if cache is not None:
-        key, value = (
-            cache.kept(g, f"{prefix}.{name}", new) for name, new in (("key", key), ("value", value))
-        )
-    scores = g.matmul(f"{prefix}.scores", query, key, transpose_b=True)
-    scores = g.elementwise(f"{prefix}.scale", "scale", scores)
+        key, value = (cache.kept(g, name, new) for name, new in (("key", key), ("value", value)))
+    scores = g.matmul("scores", query, key, transpose_b=True)
+    scores = g.elementwise("scale", "scale", scores)
     if mask is not None:
         if shape.wide_mask:
-            scores = g.cast(f"{prefix}.widen", scores, "float32", fixed=True)
-        scores = g.elementwise(f"{prefix}.mask", "add", scores, mask)
+            scores = g.cast("widen", scores, "float32", fixed=True)
+        scores = g.elementwise("mask", "add", scores, mask)
         if shape.wide_mask:
-            scores = g.cast(f"{prefix}.narrow", scores, "float32")
-    weights = g.softmax(f"{prefix}.softmax", scores)
+            scores = g.cast("narrow", scores, "float32")
+    weights = g.softmax("softmax", scores)
     if shape.attention_dropout:
-        weights = drop(g, f"{prefix}.dropout", weights, shape)
-    y = merge_heads(g, prefix, g.matmul(f"{prefix}.context", weights, value))
-    y = g.linear(f"{prefix}.output", y, shape.hidden, bias=shape.attention_bias)
-    return drop(g, f"{prefix}.output.dropout", y, shape)
+        weights = drop(g, "dropout", weights, shape)
+    y = merge_heads(g, g.matmul("context", weights, value))
+    y = g.linear("output", y, shape.hidden, bias=shape.attention_bias)
+    return drop(g, "output.dropout", y, shape)
 
 
-def feed_forward(g: GraphBuilder, prefix: str, x: str, shape: Shape) -> str:
+def feed_forward(g: GraphBuilder, x: str, shape: Shape) -> str:
     """Add two dense layers with a GELU between them."""
-    y = g.linear(f"{prefix}.intermediate", x, shape.inner)
-    y = activate(g, f"{prefix}.gelu", y, shape.activation)
+    y = g.linear("intermediate", x, shape.inner)
+    y = activate(g, "gelu", y, shape.activation)
     if shape.inner_dropout:
-        y = drop(g, f"{prefix}.intermediate.dropout", y, shape)
-    y = g.linear(f"{prefix}.output", y, shape.hidden)
-    return drop(g, f"{prefix}.output.dropout", y, shape)
+        y = drop(g, "intermediate.dropout", y, shape)
+    y = g.linear("output", y, shape.hidden)
+    return drop(g, "output.dropout", y, shape)
 
 
-def post_norm_layer(
-    g: GraphBuilder, prefix: str, x: str, shape: Shape, *, mask: str | None = None
-) -> str:
+def post_norm_layer(g: GraphBuilder, x: str, shape: Shape, *, mask: str | None = None) -> str:
     """Add a layer that normalises after each residual addition, as the original and BERT do."""
-    y = attention(g, f"{prefix}.attention", x, shape, mask=mask)
-    x = g.elementwise(f"{prefix}.attention.add", "add", y, x)
-    x = g.layer_norm(f"{prefix}.attention.norm", x)
-    y = feed_forward(g, f"{prefix}.mlp", x, shape)
-    x = g.elementwise(f"{prefix}.mlp.add", "add", y, x)
-    return g.layer_norm(f"{prefix}.mlp.norm", x)
+    y = attention(g.at("attention"), x, shape, mask=mask)
+    x = g.elementwise("attention.add", "add", y, x)
+    x = g.layer_norm("attention.norm", x)
+    y = feed_forward(g.at("mlp"), x, shape)
+    x = g.elementwise("mlp.add", "add", y, x)
+    return g.layer_norm("mlp.norm", x)
 
 
-def pre_norm_layer(g: GraphBuilder, prefix: str, x: str, shape: Shape, **given: Any) -> str:
+def pre_norm_layer(g: GraphBuilder, x: str, shape: Shape, **given: Any) -> str:
     """Add a layer that normalises before each half, as ViT and GPT-2 do; see `attention`."""
-    y = g.layer_norm(f"{prefix}.attention.norm", x)
-    y = attention(g, f"{prefix}.attention", y, shape, **given)
-    y = drop_path(g, f"{prefix}.attention.drop_path", y, shape)
-    x = g.elementwise(f"{prefix}.attention.add", "add", y, x)
-    y = g.layer_norm(f"{prefix}.mlp.norm", x)
-    y = feed_forward(g, f"{prefix}.mlp", y, shape)
-    y = drop_path(g, f"{prefix}.mlp.drop_path", y, shape)
-    return g.elementwise(f"{prefix}.mlp.add", "add", y, x)
+    y = g.layer_norm("attention.norm", x)
+    y = attention(g.at("attention"), y, shape, **given)
+    y = drop_path(g.at("attention.drop_path"), y, shape)
+    x = g.elementwise("attention.add", "add", y, x)
+    y = g.layer_norm("mlp.norm", x)
+    y = feed_forward(g.at("mlp"), y, shape)
+    y = drop_path(g.at("mlp.drop_path"), y, shape)
+    return g.elementwise("mlp.add", "add", y, x)

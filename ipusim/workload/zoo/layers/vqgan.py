@@ -17,26 +17,26 @@ NORM_GROUPS = 32
 CODES, CODE_FEATURES = 1024, 256
 
 
-def encode(g: GraphBuilder, prefix: str, images: str) -> str:
+def encode(g: GraphBuilder, images: str) -> str:
     """Add the encoder and the search of the nearest codes: (N, 3, 256, 256) to (N x 256,)."""
-    x = g.conv(f"{prefix}.conv_in", images, CHANNELS, 3, padding=1, bias=True)
+    x = g.conv("conv_in", images, CHANNELS, 3, padding=1, bias=True)
     for level, multiple in enumerate(MULTIPLES):
         for block in range(BLOCKS):
-            name = f"{prefix}.down.{level}.block.{block}"
-            x = _residual(g, name, x, multiple * CHANNELS)
+            name = f"down.{level}.block.{block}"
+            x = _residual(g.at(name), x, multiple * CHANNELS)
             if level == len(MULTIPLES) - 1:
-                x = _attention(g, f"{prefix}.down.{level}.attn.{block}", x)
+                x = _attention(g.at(f"down.{level}.attn.{block}"), x)
         if level < len(MULTIPLES) - 1:
             # The original pads only after the image, which gives as many positions.
-            name = f"{prefix}.down.{level}.downsample"
+            name = f"down.{level}.downsample"
             x = g.conv(name, x, multiple * CHANNELS, 3, stride=2, padding=1, bias=True)
-    x = _residual(g, f"{prefix}.mid.block_1", x, g.shape(x)[1])
-    x = _attention(g, f"{prefix}.mid.attn_1", x)
-    x = _residual(g, f"{prefix}.mid.block_2", x, g.shape(x)[1])
-    x = _swish(g, f"{prefix}.norm_out", x)
-    x = g.conv(f"{prefix}.conv_out", x, CODE_FEATURES, 3, padding=1, bias=True)
-    x = g.conv(f"{prefix}.quant_conv", x, CODE_FEATURES, 1, bias=True)
-    return _nearest(g, f"{prefix}.quantize", x)
+    x = _residual(g.at("mid.block_1"), x, g.shape(x)[1])
+    x = _attention(g.at("mid.attn_1"), x)
+    x = _residual(g.at("mid.block_2"), x, g.shape(x)[1])
+    x = _swish(g, "norm_out", x)
+    x = g.conv("conv_out", x, CODE_FEATURES, 3, padding=1, bias=True)
+    x = g.conv("quant_conv", x, CODE_FEATURES, 1, bias=True)
+    return _nearest(g.at("quantize"), x)
 
 
 def _swish(g: GraphBuilder, prefix: str, x: str) -> str:
@@ -47,46 +47,46 @@ def _swish(g: GraphBuilder, prefix: str, x: str) -> str:
     )
 
 
-def _residual(g: GraphBuilder, prefix: str, x: str, channels: int) -> str:
+def _residual(g: GraphBuilder, x: str, channels: int) -> str:
     """Add a residual block of two 3x3 convolutions, with a 1x1 one where channels change."""
-    y = _swish(g, f"{prefix}.norm1", x)
-    y = g.conv(f"{prefix}.conv1", y, channels, 3, padding=1, bias=True)
-    y = _swish(g, f"{prefix}.norm2", y)
-    y = g.conv(f"{prefix}.conv2", y, channels, 3, padding=1, bias=True)
+    y = _swish(g, "norm1", x)
+    y = g.conv("conv1", y, channels, 3, padding=1, bias=True)
+    y = _swish(g, "norm2", y)
+    y = g.conv("conv2", y, channels, 3, padding=1, bias=True)
     if g.shape(x)[1] != channels:
-        x = g.conv(f"{prefix}.nin_shortcut", x, channels, 1, bias=True)
-    return g.elementwise(f"{prefix}.add", "add", x, y)
+        x = g.conv("nin_shortcut", x, channels, 1, bias=True)
+    return g.elementwise("add", "add", x, y)
 
 
-def _attention(g: GraphBuilder, prefix: str, x: str) -> str:
+def _attention(g: GraphBuilder, x: str) -> str:
     """Add attention of every position to all others, with one head of all channels."""
     batch, channels, *field = g.shape(x)
-    y = g.group_norm(f"{prefix}.norm", x, NORM_GROUPS)
+    y = g.group_norm("norm", x, NORM_GROUPS)
     query, key, value = (
-        cnn.at_positions(g, f"{prefix}.{part}", y, channels, "places") for part in ("q", "k", "v")
+        cnn.at_positions(g, part, y, channels, "places") for part in ("q", "k", "v")
     )
-    query = g.transpose(f"{prefix}.q.places_first", query, (0, 2, 1))
-    scores = g.matmul(f"{prefix}.scores", query, key)
-    weights = g.softmax(f"{prefix}.softmax", g.elementwise(f"{prefix}.scale", "scale", scores))
-    y = g.matmul(f"{prefix}.context", value, weights, transpose_b=True)
-    y = g.reshape(f"{prefix}.field", y, (batch, channels, *field))
-    y = g.conv(f"{prefix}.proj_out", y, channels, 1, bias=True)
-    return g.elementwise(f"{prefix}.add", "add", x, y)
+    query = g.transpose("q.places_first", query, (0, 2, 1))
+    scores = g.matmul("scores", query, key)
+    weights = g.softmax("softmax", g.elementwise("scale", "scale", scores))
+    y = g.matmul("context", value, weights, transpose_b=True)
+    y = g.reshape("field", y, (batch, channels, *field))
+    y = g.conv("proj_out", y, channels, 1, bias=True)
+    return g.elementwise("add", "add", x, y)
 
 
-def _nearest(g: GraphBuilder, prefix: str, x: str) -> str:
+def _nearest(g: GraphBuilder, x: str) -> str:
     """Add the number of the nearest code of every position: |z|^2 + |e|^2 - 2 z e, smallest."""
     batch, features, *field = g.shape(x)
     rows = batch * field[0] * field[1]
-    y = g.transpose(f"{prefix}.channels_last", x, (0, 2, 3, 1))
-    y = g.reshape(f"{prefix}.rows", y, (rows, features))
-    codes = g.parameter(f"{prefix}.embedding.weight", (CODES, features))
-    own = g.reduce(f"{prefix}.own", "sumsquare", y, axis=1)
-    lengths = g.reduce(f"{prefix}.lengths", "sumsquare", codes, axis=1)
-    product = g.matmul(f"{prefix}.product", y, codes, transpose_b=True)
-    distance = g.elementwise(f"{prefix}.double", "scale", product)
-    own = g.reshape(f"{prefix}.own.column", own, (rows, 1))
-    distance = g.elementwise(f"{prefix}.add_own", "add", distance, own)
-    distance = g.elementwise(f"{prefix}.add_lengths", "add", distance, lengths)
-    nearest = g.reduce(f"{prefix}.nearest", "min", distance, axis=1)
-    return g.cast(f"{prefix}.number", nearest, "int32")
+    y = g.transpose("channels_last", x, (0, 2, 3, 1))
+    y = g.reshape("rows", y, (rows, features))
+    codes = g.parameter("embedding.weight", (CODES, features))
+    own = g.reduce("own", "sumsquare", y, axis=1)
+    lengths = g.reduce("lengths", "sumsquare", codes, axis=1)
+    product = g.matmul("product", y, codes, transpose_b=True)
+    distance = g.elementwise("double", "scale", product)
+    own = g.reshape("own.column", own, (rows, 1))
+    distance = g.elementwise("add_own", "add", distance, own)
+    distance = g.elementwise("add_lengths", "add", distance, lengths)
+    nearest = g.reduce("nearest", "min", distance, axis=1)
+    return g.cast("number", nearest, "int32")

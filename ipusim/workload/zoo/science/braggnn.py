@@ -22,7 +22,7 @@ DENSE_UNITS = (16, 8, 4, 2)
 COORDINATES = 2
 
 
-def _non_local_block(g: GraphBuilder, name: str, x: str) -> str:
+def _non_local_block(g: GraphBuilder, x: str) -> str:
     """Attention between all positions of a field, added to the field.
 
     With theta, phi and g as (channels, positions) matrices, the weighted sum of g comes out in the
@@ -30,17 +30,17 @@ def _non_local_block(g: GraphBuilder, name: str, x: str) -> str:
     """
     batch, channels, rows, columns = g.shape(x)
     inner, positions = channels // 2, rows * columns
-    layers = (f"{name}.{part}" for part in ("theta_layer", "phi_layer", "g_layer"))
+    layers = (part for part in ("theta_layer", "phi_layer", "g_layer"))
     theta, phi, value = (cnn.at_positions(g, layer, x, inner, "flatten") for layer in layers)
     transposed = MatMul(
         groups=batch, m=positions, k=inner, n=positions, weights_operand=False, transpose_a=True
     )
-    scores = g.apply(f"{name}.scores", transposed, (theta, phi), (batch, positions, positions))
-    attention = g.softmax(f"{name}.attention", scores)
-    mixed = g.matmul(f"{name}.mix", value, attention, transpose_b=True)
-    mixed = g.reshape(f"{name}.unflatten", mixed, (batch, inner, rows, columns))
-    out = g.conv(f"{name}.out_cnn", mixed, channels, 1, bias=True)
-    return g.elementwise(f"{name}.residual", "add", out, x)
+    scores = g.apply("scores", transposed, (theta, phi), (batch, positions, positions))
+    attention = g.softmax("attention", scores)
+    mixed = g.matmul("mix", value, attention, transpose_b=True)
+    mixed = g.reshape("unflatten", mixed, (batch, inner, rows, columns))
+    out = g.conv("out_cnn", mixed, channels, 1, bias=True)
+    return g.elementwise("residual", "add", out, x)
 
 
 def _shift_and_crop(g: GraphBuilder, crops: str) -> str:
@@ -77,7 +77,7 @@ def _scale(g: GraphBuilder, x: str) -> str:
 def _network(g: GraphBuilder, x: str) -> str:
     """Add the layers to patches: centres (N, 2), column first, as fractions of the patch."""
     x = g.conv("cnn_layers_1", x, CONV_CHANNELS[0], 3, bias=True)
-    x = _non_local_block(g, "nlb", x)
+    x = _non_local_block(g.at("nlb"), x)
     x = g.elementwise("nlb.activation", "leaky_relu", x)
     for number, channels in enumerate(CONV_CHANNELS[1:], start=2):
         x = g.conv(f"cnn_layers_{number}", x, channels, 3, bias=True)

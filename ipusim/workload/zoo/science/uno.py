@@ -13,10 +13,10 @@ GENES, DESCRIPTORS, FINGERPRINTS = 942, 5270, 2048
 UNITS = (1000, 1000, 1000)
 
 
-def _tower(g: GraphBuilder, name: str, x: str) -> str:
+def _tower(g: GraphBuilder, x: str) -> str:
     for number, units in enumerate(UNITS, start=1):
-        x = g.linear(f"{name}.{number}", x, units)
-        x = g.elementwise(f"{name}.{number}.relu", "relu", x)
+        x = g.linear(f"{number}", x, units)
+        x = g.elementwise(f"{number}.relu", "relu", x)
     return x
 
 
@@ -24,12 +24,12 @@ def _tower(g: GraphBuilder, name: str, x: str) -> str:
 def uno(g: GraphBuilder, batch: int) -> str:
     """CANDLE Uno, from features to growth (N, 1)."""
     doses = [g.input(f"dose{drug}", (batch, 1)) for drug in (1, 2)]
-    towers = [_tower(g, "gene", g.input("cell.rnaseq", (batch, GENES)))]
+    towers = [_tower(g.at("gene"), g.input("cell.rnaseq", (batch, GENES)))]
     g.share("tower2.", "tower1.")
     for drug in (1, 2):
         for kind, features in (("descriptors", DESCRIPTORS), ("fingerprints", FINGERPRINTS)):
             x = g.input(f"drug{drug}.{kind}", (batch, features))
-            towers.append(_tower(g, f"tower{drug}.{kind}", x))
+            towers.append(_tower(g.at(f"tower{drug}.{kind}"), x))
     x = g.concat("concat", *doses, *towers, axis=1)
-    x = _tower(g, "dense", x)
+    x = _tower(g.at("dense"), x)
     return g.linear("growth", x, 1)

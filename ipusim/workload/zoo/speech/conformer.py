@@ -58,7 +58,6 @@ def _swish(g: GraphBuilder, name: str, x: str) -> str:
 
 def _attention(
     g: GraphBuilder,
-    prefix: str,
     query: str,
     memory: str,
     config: Config,
@@ -76,86 +75,84 @@ def _attention(
     shift).
     """
     batch, dense = g.shape(mask)[0], partial(g.linear, bias=config.attention_bias)
-    q = dense(f"{prefix}.query", query, config.hidden)
-    k = dense(f"{prefix}.key", memory, config.hidden)
-    v = g.matmul(f"{prefix}.value", memory, f"{prefix}.key.weight", transpose_b=True)
+    q = dense("query", query, config.hidden)
+    k = dense("key", memory, config.hidden)
+    v = g.matmul("value", memory, g.full_name("key.weight"), transpose_b=True)
     if config.attention_bias:
-        v = g.elementwise(f"{prefix}.value.bias_add", "add", v, f"{prefix}.key.bias")
-    k = _heads(g, f"{prefix}.key", k, batch, config)
-    v = _heads(g, f"{prefix}.value", v, batch, config)
+        v = g.elementwise("value.bias_add", "add", v, g.full_name("key.bias"))
+    k = _heads(g.at("key"), k, batch, config)
+    v = _heads(g.at("value"), v, batch, config)
     if positions is None:
-        q = _heads(g, f"{prefix}.query", q, batch, config)
-        scores = g.matmul(f"{prefix}.scores", q, k, transpose_b=True)
+        q = _heads(g.at("query"), q, batch, config)
+        scores = g.matmul("scores", q, k, transpose_b=True)
     else:
-        scores = _scores_with_positions(g, prefix, q, k, positions, config)
-    scores = g.elementwise(f"{prefix}.scale", "scale", scores)
-    scores = g.elementwise(f"{prefix}.mask", "mul", scores, mask)
-    scores = g.elementwise(f"{prefix}.mask_away", "add", scores, mask)
-    weights = g.softmax(f"{prefix}.softmax", scores)
-    weights = g.elementwise(f"{prefix}.mask_weights", "mul", weights, mask)
+        scores = _scores_with_positions(g, q, k, positions, config)
+    scores = g.elementwise("scale", "scale", scores)
+    scores = g.elementwise("mask", "mul", scores, mask)
+    scores = g.elementwise("mask_away", "add", scores, mask)
+    weights = g.softmax("softmax", scores)
+    weights = g.elementwise("mask_weights", "mul", weights, mask)
     if config.attention_dropout:
-        weights = _drop(g, f"{prefix}.dropout", weights)
-    y = merge_heads(g, prefix, g.matmul(f"{prefix}.context", weights, v))
-    return dense(f"{prefix}.output", y, config.hidden)
+        weights = _drop(g, "dropout", weights)
+    y = merge_heads(g, g.matmul("context", weights, v))
+    return dense("output", y, config.hidden)
 
 
-def _heads(g: GraphBuilder, name: str, x: str, batch: int, config: Config) -> str:
+def _heads(g: GraphBuilder, x: str, batch: int, config: Config) -> str:
     """Take the heads of rows apart: (N, heads, T, size)."""
     sizes = (batch, g.shape(x)[0] // batch, config.heads, config.hidden // config.heads)
-    y = g.reshape(f"{name}.heads", x, sizes)
-    return g.transpose(f"{name}.heads_first", y, (0, 2, 1, 3))
+    y = g.reshape("heads", x, sizes)
+    return g.transpose("heads_first", y, (0, 2, 1, 3))
 
 
 def _scores_with_positions(
-    g: GraphBuilder, prefix: str, query: str, key: str, positions: str, config: Config
+    g: GraphBuilder, query: str, key: str, positions: str, config: Config
 ) -> str:
     """Return the scores of keys and of positions, each with its own vector added to queries."""
     batch, biased = g.shape(key)[0], {}
     for part in ("key", "position"):
-        vector = g.parameter(f"{prefix}.{part}_bias", (config.hidden,))
-        y = g.elementwise(f"{prefix}.add_{part}_bias", "add", query, vector)
-        biased[part] = _heads(g, f"{prefix}.query_for_{part}", y, batch, config)
-    p = g.linear(f"{prefix}.position", positions, config.hidden, bias=False)
-    p = _heads(g, f"{prefix}.position", p, 1, config)
-    p = g.expand(f"{prefix}.position.repeat", p, (batch, *g.shape(p)[1:]))
-    scores = g.matmul(f"{prefix}.scores", biased["key"], key, transpose_b=True)
-    more = g.matmul(f"{prefix}.position_scores", biased["position"], p, transpose_b=True)
+        vector = g.parameter(f"{part}_bias", (config.hidden,))
+        y = g.elementwise(f"add_{part}_bias", "add", query, vector)
+        biased[part] = _heads(g.at(f"query_for_{part}"), y, batch, config)
+    p = g.linear("position", positions, config.hidden, bias=False)
+    p = _heads(g.at("position"), p, 1, config)
+    p = g.expand("position.repeat", p, (batch, *g.shape(p)[1:]))
+    scores = g.matmul("scores", biased["key"], key, transpose_b=True)
+    more = g.matmul("position_scores", biased["position"], p, transpose_b=True)
     if config.shifts_positions:
         # One column of zeros more, read as rows one shorter, cut to the keys.
         items, heads, queries, reach = g.shape(more)
-        zeros = g.parameter(f"{prefix}.zeros", (items, heads, queries, 1), role="constant")
-        more = g.concat(f"{prefix}.shift", zeros, more, axis=3)
-        more = g.reshape(f"{prefix}.skew", more, (items, heads, reach + 1, queries))
-        more = g.narrow(f"{prefix}.drop_row", more, axis=2, size=reach)
-        more = g.reshape(f"{prefix}.unskew", more, (items, heads, queries, reach))
-        more = g.narrow(f"{prefix}.cut", more, axis=3, size=g.shape(key)[2])
-    return g.elementwise(f"{prefix}.add_positions", "add", scores, more)
+        zeros = g.parameter("zeros", (items, heads, queries, 1), role="constant")
+        more = g.concat("shift", zeros, more, axis=3)
+        more = g.reshape("skew", more, (items, heads, reach + 1, queries))
+        more = g.narrow("drop_row", more, axis=2, size=reach)
+        more = g.reshape("unskew", more, (items, heads, queries, reach))
+        more = g.narrow("cut", more, axis=3, size=g.shape(key)[2])
+    return g.elementwise("add_positions", "add", scores, more)
 
 
-def _feed_forward(g: GraphBuilder, prefix: str, x: str, features: int, *, encoding: bool) -> str:
+def _feed_forward(g: GraphBuilder, x: str, features: int, *, encoding: bool) -> str:
     """Add norm, two dense layers and the residual: in the encoder half of it, with Swish."""
-    y = g.linear(f"{prefix}.up", g.layer_norm(f"{prefix}.norm", x), features)
-    name = f"{prefix}.act"
+    y = g.linear("up", g.layer_norm("norm", x), features)
+    name = "act"
     y = _swish(g, name, y) if encoding else g.elementwise(name, "relu", y)
-    y = _drop(g, f"{prefix}.inner_dropout", y)
-    y = _drop(g, f"{prefix}.dropout", g.linear(f"{prefix}.down", y, g.shape(x)[1]))
+    y = _drop(g, "inner_dropout", y)
+    y = _drop(g, "dropout", g.linear("down", y, g.shape(x)[1]))
     if encoding:
-        y = g.elementwise(f"{prefix}.half", "scale", y)
-    return g.elementwise(f"{prefix}.add", "add", x, y)
+        y = g.elementwise("half", "scale", y)
+    return g.elementwise("add", "add", x, y)
 
 
-def _convolve(g: GraphBuilder, prefix: str, x: str, batch: int, config: Config) -> str:
+def _convolve(g: GraphBuilder, x: str, batch: int, config: Config) -> str:
     """Add norm, gate, depthwise convolution along time, and the residual."""
     hidden = config.hidden
-    y = g.layer_norm(f"{prefix}.norm_in", x)
-    y = conv_along_time(g, f"{prefix}.pointwise1", y, batch, 2 * hidden, 1, bias=False)
-    y = gated(g, f"{prefix}.glu", y)
-    y = conv_along_time(
-        g, f"{prefix}.depthwise", y, batch, hidden, config.kernel, groups=hidden, bias=False
-    )
-    y = _swish(g, f"{prefix}.act", g.layer_norm(f"{prefix}.norm", y))
-    y = conv_along_time(g, f"{prefix}.pointwise2", y, batch, hidden, 1, bias=False)
-    return g.elementwise(f"{prefix}.add", "add", x, _drop(g, f"{prefix}.dropout", y))
+    y = g.layer_norm("norm_in", x)
+    y = conv_along_time(g, "pointwise1", y, batch, 2 * hidden, 1, bias=False)
+    y = gated(g, "glu", y)
+    y = conv_along_time(g, "depthwise", y, batch, hidden, config.kernel, groups=hidden, bias=False)
+    y = _swish(g, "act", g.layer_norm("norm", y))
+    y = conv_along_time(g, "pointwise2", y, batch, hidden, 1, bias=False)
+    return g.elementwise("add", "add", x, _drop(g, "dropout", y))
 
 
 def _encode(g: GraphBuilder, x: str, batch: int, mask: str, config: Config) -> str:
@@ -165,14 +162,14 @@ def _encode(g: GraphBuilder, x: str, batch: int, mask: str, config: Config) -> s
     positions = g.parameter("encoder.positions", (reach, hidden), role="constant")
     for layer in range(config.layers):
         name = f"encoder.{layer}"
-        x = _feed_forward(g, f"{name}.macaron", x, config.feed_forward, encoding=True)
+        x = _feed_forward(g.at(f"{name}.macaron"), x, config.feed_forward, encoding=True)
         y = g.layer_norm(f"{name}.attention.norm", x)
-        y = _attention(g, f"{name}.attention", y, y, config, mask=mask, positions=positions)
+        y = _attention(g.at(f"{name}.attention"), y, y, config, mask=mask, positions=positions)
         x = g.elementwise(
             f"{name}.attention.add", "add", x, _drop(g, f"{name}.attention.output_dropout", y)
         )
-        x = _convolve(g, f"{name}.conv", x, batch, config)
-        x = _feed_forward(g, f"{name}.mlp", x, config.feed_forward, encoding=True)
+        x = _convolve(g.at(f"{name}.conv"), x, batch, config)
+        x = _feed_forward(g.at(f"{name}.mlp"), x, config.feed_forward, encoding=True)
         x = g.layer_norm(f"{name}.norm", x)
     return g.layer_norm("encoder.norm", x)
 
@@ -192,37 +189,33 @@ def _decode(
     for layer in range(config.decoder_layers):
         name = f"decoder.{layer}"
         y = g.layer_norm(f"{name}.self.norm", x)
-        y = _attention(g, f"{name}.self", y, y, config, mask=causal)
+        y = _attention(g.at(f"{name}.self"), y, y, config, mask=causal)
         x = g.elementwise(f"{name}.self.add", "add", x, _drop(g, f"{name}.self.out_dropout", y))
         y = g.layer_norm(f"{name}.source.norm", x)
-        y = _attention(g, f"{name}.source", y, memory, config, mask=memory_mask)
+        y = _attention(g.at(f"{name}.source"), y, memory, config, mask=memory_mask)
         x = g.elementwise(f"{name}.source.add", "add", x, _drop(g, f"{name}.source.out_dropout", y))
-        x = _feed_forward(g, f"{name}.mlp", x, config.decoder_feed_forward, encoding=False)
+        x = _feed_forward(g.at(f"{name}.mlp"), x, config.decoder_feed_forward, encoding=False)
     return g.linear("decoder.output", g.layer_norm("decoder.norm", x), VOCABULARY)
 
 
-def _smoothed_cross_entropy(g: GraphBuilder, prefix: str, scores: str, targets: str) -> str:
+def _smoothed_cross_entropy(g: GraphBuilder, scores: str, targets: str) -> str:
     """Add the divergence of scores (N x L, V) from smoothed targets (N, L): (N x L,).
 
     As the applications write it: one-hot targets are scaled and shifted, and their logarithm is
     compared with that of the softmax.
     """
     rows, classes = g.shape(scores)
-    numbers = g.parameter(f"{prefix}.classes", (classes,), role="constant", dtype="int32")
-    wide = g.expand(f"{prefix}.expand", numbers, (rows, classes))
-    column = g.reshape(f"{prefix}.column", targets, (rows, 1))
-    y = g.cast(
-        f"{prefix}.one_hot", g.elementwise(f"{prefix}.equal", "equal", wide, column), "float32"
-    )
-    y = g.elementwise(f"{prefix}.smooth", "add", g.elementwise(f"{prefix}.scale", "scale", y))
-    probabilities = g.softmax(f"{prefix}.log_softmax", scores, log=True)
-    difference = g.elementwise(
-        f"{prefix}.difference", "sub", probabilities, g.elementwise(f"{prefix}.log", "log", y)
-    )
-    product = g.elementwise(f"{prefix}.weigh", "mul", difference, y)
-    present = g.parameter(f"{prefix}.present", (rows, 1), role="constant")
-    product = g.elementwise(f"{prefix}.mask", "mul", product, present)
-    return g.reduce(f"{prefix}.sum", "sum", product, axis=1)
+    numbers = g.parameter("classes", (classes,), role="constant", dtype="int32")
+    wide = g.expand("expand", numbers, (rows, classes))
+    column = g.reshape("column", targets, (rows, 1))
+    y = g.cast("one_hot", g.elementwise("equal", "equal", wide, column), "float32")
+    y = g.elementwise("smooth", "add", g.elementwise("scale", "scale", y))
+    probabilities = g.softmax("log_softmax", scores, log=True)
+    difference = g.elementwise("difference", "sub", probabilities, g.elementwise("log", "log", y))
+    product = g.elementwise("weigh", "mul", difference, y)
+    present = g.parameter("present", (rows, 1), role="constant")
+    product = g.elementwise("mask", "mul", product, present)
+    return g.reduce("sum", "sum", product, axis=1)
 
 
 def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
@@ -251,7 +244,7 @@ def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
         probabilities = g.softmax("ctc.log_softmax", scores, log=True)
         losses.append(g.alignment_loss("ctc", probabilities, targets, kind="ctc", steps=steps))
     scores = _decode(g, tokens, memory, batch, mask, config)
-    losses.insert(0, _smoothed_cross_entropy(g, "loss", scores, targets))
+    losses.insert(0, _smoothed_cross_entropy(g.at("loss"), scores, targets))
     return tuple(losses)
 
 

@@ -29,48 +29,46 @@ def _add_speaker(g: GraphBuilder, name: str, x: str, speaker: str) -> str:
     return g.reshape(f"{name}.rows", g.elementwise(name, "add", items, y), (rows, features))
 
 
-def _block(
-    g: GraphBuilder, name: str, x: str, batch: int, speaker: str | None, *, causal: bool
-) -> str:
+def _block(g: GraphBuilder, x: str, batch: int, speaker: str | None, *, causal: bool) -> str:
     """Add a gated residual convolution; the speaker joins before the gate."""
     features = g.shape(x)[1]
-    y = g.elementwise(f"{name}.dropout", "dropout", x)
-    y = conv_along_time(g, f"{name}.conv", y, batch, 2 * features, TAPS, causal=causal)
+    y = g.elementwise("dropout", "dropout", x)
+    y = conv_along_time(g, "conv", y, batch, 2 * features, TAPS, causal=causal)
     if speaker is None:
-        y = gated(g, f"{name}.gated", y)
+        y = gated(g, "gated", y)
     else:
-        values, gates = g.split(f"{name}.halves", y, (features, features), axis=1)
-        values = _add_speaker(g, f"{name}.speaker", values, speaker)
-        gates = g.elementwise(f"{name}.gate", "sigmoid", gates)
-        y = g.elementwise(f"{name}.gated", "mul", values, gates)
-    return g.elementwise(f"{name}.scale", "scale", g.elementwise(f"{name}.add", "add", y, x))
+        values, gates = g.split("halves", y, (features, features), axis=1)
+        values = _add_speaker(g, "speaker", values, speaker)
+        gates = g.elementwise("gate", "sigmoid", gates)
+        y = g.elementwise("gated", "mul", values, gates)
+    return g.elementwise("scale", "scale", g.elementwise("add", "add", y, x))
 
 
-def _attend(g: GraphBuilder, name: str, query: str, key: str, value: str, batch: int) -> str:
+def _attend(g: GraphBuilder, query: str, key: str, value: str, batch: int) -> str:
     """Add attention of frames (N x F, C) over characters (N x T, E), with one head."""
 
     def placed(part: str, x: str) -> str:
         rows, features = g.shape(x)
-        table = g.parameter(f"{name}.{part}_positions", (rows // batch, features), role="constant")
-        y = g.reshape(f"{name}.{part}_items", x, (batch, rows // batch, features))
-        y = g.elementwise(f"{name}.{part}_placed", "add", y, table)
-        return g.reshape(f"{name}.{part}_rows", y, (rows, features))
+        table = g.parameter(f"{part}_positions", (rows // batch, features), role="constant")
+        y = g.reshape(f"{part}_items", x, (batch, rows // batch, features))
+        y = g.elementwise(f"{part}_placed", "add", y, table)
+        return g.reshape(f"{part}_rows", y, (rows, features))
 
     def projected(part: str, x: str) -> str:
-        y = g.linear(f"{name}.{part}", x, ATTENTION, bias=False)
-        return g.reshape(f"{name}.{part}_split", y, (batch, g.shape(x)[0] // batch, ATTENTION))
+        y = g.linear(part, x, ATTENTION, bias=False)
+        return g.reshape(f"{part}_split", y, (batch, g.shape(x)[0] // batch, ATTENTION))
 
     keys = projected("key", placed("key", key))
     queries = projected("query", placed("query", query))
     values = projected("value", value)
-    scores = g.matmul(f"{name}.scores", queries, keys, transpose_b=True)
-    weights = g.softmax(f"{name}.softmax", scores)
-    weights = g.elementwise(f"{name}.dropout", "dropout", weights)
-    y = g.matmul(f"{name}.context", weights, values)
-    y = g.reshape(f"{name}.context_rows", y, (g.shape(query)[0], ATTENTION))
-    y = g.elementwise(f"{name}.root", "scale", y)
-    y = g.linear(f"{name}.output", y, g.shape(query)[1], bias=False)
-    return g.elementwise(f"{name}.act", "relu", y)
+    scores = g.matmul("scores", queries, keys, transpose_b=True)
+    weights = g.softmax("softmax", scores)
+    weights = g.elementwise("dropout", "dropout", weights)
+    y = g.matmul("context", weights, values)
+    y = g.reshape("context_rows", y, (g.shape(query)[0], ATTENTION))
+    y = g.elementwise("root", "scale", y)
+    y = g.linear("output", y, g.shape(query)[1], bias=False)
+    return g.elementwise("act", "relu", y)
 
 
 @network(
@@ -91,7 +89,7 @@ def deepvoice3(g: GraphBuilder, batch: int) -> tuple[str, str, str]:
     embedded = _add_speaker(g, "text.speaker", g.gather("text.embed", table, text), speaker)
     x = g.elementwise("encoder.in.act", "relu", g.linear("encoder.in", embedded, ENCODER))
     for layer in range(7):
-        x = _block(g, f"encoder.{layer}", x, batch, speaker, causal=False)
+        x = _block(g.at(f"encoder.{layer}"), x, batch, speaker, causal=False)
     x = g.elementwise("encoder.out.act", "relu", g.linear("encoder.out", x, EMBEDDING))
     key = _add_speaker(g, "encoder.speaker", x, speaker)
     value = g.elementwise("encoder.value.add", "add", embedded, key)
@@ -103,16 +101,16 @@ def deepvoice3(g: GraphBuilder, batch: int) -> tuple[str, str, str]:
         x = g.linear(f"decoder.in{layer}", x, features)
         x = g.elementwise(f"decoder.in{layer}.act", "relu", x)
     for layer in range(4):
-        x = _block(g, f"decoder.{layer}", x, batch, speaker, causal=True)
+        x = _block(g.at(f"decoder.{layer}"), x, batch, speaker, causal=True)
         if layer in (0, 3):
-            y = _attend(g, f"decoder.{layer}.attention", x, key, value, batch)
+            y = _attend(g.at(f"decoder.{layer}.attention"), x, key, value, batch)
             x = g.elementwise(f"decoder.{layer}.join", "add", x, y)
             x = g.elementwise(f"decoder.{layer}.joined", "scale", x)
     mel = gated(g, "mel.gated", g.linear("mel", x, 2 * MELS))
     mel = g.elementwise("mel.act", "sigmoid", mel)
     done = g.elementwise("done.act", "sigmoid", g.linear("done", x, 1))
     for layer in range(6):
-        x = _block(g, f"converter.{layer}", x, batch, None, causal=False)
+        x = _block(g.at(f"converter.{layer}"), x, batch, None, causal=False)
     x = g.elementwise("converter.act", "relu", g.linear("converter.dense", x, DECODER))
     linear = g.elementwise("spectrum.act", "sigmoid", g.linear("spectrum", x, BINS))
     return mel, linear, done

@@ -22,25 +22,23 @@ HIDDEN, KERNEL = 384, 3
 PREDICTOR = 256
 
 
-def _block(
-    g: GraphBuilder, prefix: str, x: str, shape: Shape, *, masks: tuple[str, str], config: Config
-) -> str:
+def _block(g: GraphBuilder, x: str, shape: Shape, *, masks: tuple[str, str], config: Config) -> str:
     """Add attention and two convolutions, each with residual, norm and mask."""
     mask, scores_mask = masks
-    y = attention(g, f"{prefix}.attention", x, shape, mask=scores_mask)
-    y = g.elementwise(f"{prefix}.attention.add", "add", y, x)
-    x = g.layer_norm(f"{prefix}.attention.norm", y)
-    x = g.elementwise(f"{prefix}.attention.masked", "mul", x, mask)
-    y = conv_along_time(g, f"{prefix}.conv1", x, shape.batch, shape.inner, KERNEL)
+    y = attention(g.at("attention"), x, shape, mask=scores_mask)
+    y = g.elementwise("attention.add", "add", y, x)
+    x = g.layer_norm("attention.norm", y)
+    x = g.elementwise("attention.masked", "mul", x, mask)
+    y = conv_along_time(g, "conv1", x, shape.batch, shape.inner, KERNEL)
     if config.postnet:
-        y = g.elementwise(f"{prefix}.conv1.masked", "mul", y, mask)
-    y = _activate(g, f"{prefix}.conv1.act", y, config.activation, trained=config.given_variance)
-    y = conv_along_time(g, f"{prefix}.conv2", y, shape.batch, shape.hidden, KERNEL)
+        y = g.elementwise("conv1.masked", "mul", y, mask)
+    y = _activate(g, "conv1.act", y, config.activation, trained=config.given_variance)
+    y = conv_along_time(g, "conv2", y, shape.batch, shape.hidden, KERNEL)
     if config.postnet:
-        y = g.elementwise(f"{prefix}.conv2.masked", "mul", y, mask)
-    y = g.elementwise(f"{prefix}.conv2.dropout", "dropout", y)
-    y = g.elementwise(f"{prefix}.conv2.add", "add", y, x)
-    return g.elementwise(f"{prefix}.masked", "mul", g.layer_norm(f"{prefix}.norm", y), mask)
+        y = g.elementwise("conv2.masked", "mul", y, mask)
+    y = g.elementwise("conv2.dropout", "dropout", y)
+    y = g.elementwise("conv2.add", "add", y, x)
+    return g.elementwise("masked", "mul", g.layer_norm("norm", y), mask)
 
 
 def _activate(g: GraphBuilder, name: str, x: str, activation: str, *, trained: bool) -> str:
@@ -63,26 +61,26 @@ def _activate(g: GraphBuilder, name: str, x: str, activation: str, *, trained: b
     return g.elementwise(name, "mul", x, g.elementwise(f"{name}.tanh", "tanh", y))
 
 
-def _predictor(g: GraphBuilder, prefix: str, x: str, batch: int, mask: str) -> str:
+def _predictor(g: GraphBuilder, x: str, batch: int, mask: str) -> str:
     """Add the prediction of one value per symbol: (N x T, H) to (N, T)."""
-    x = g.elementwise(f"{prefix}.mask_in", "mul", x, mask)
+    x = g.elementwise("mask_in", "mul", x, mask)
     for layer in range(2):
-        x = conv_along_time(g, f"{prefix}.conv{layer}", x, batch, PREDICTOR, KERNEL)
-        x = g.elementwise(f"{prefix}.act{layer}", "relu", x)
-        x = g.layer_norm(f"{prefix}.norm{layer}", x)
-        x = g.elementwise(f"{prefix}.dropout{layer}", "dropout", x)
-    x = g.elementwise(f"{prefix}.mask_out", "mul", g.linear(f"{prefix}.output", x, 1), mask)
-    return g.reshape(f"{prefix}.values", x, (batch, g.shape(x)[0] // batch))
+        x = conv_along_time(g, f"conv{layer}", x, batch, PREDICTOR, KERNEL)
+        x = g.elementwise(f"act{layer}", "relu", x)
+        x = g.layer_norm(f"norm{layer}", x)
+        x = g.elementwise(f"dropout{layer}", "dropout", x)
+    x = g.elementwise("mask_out", "mul", g.linear("output", x, 1), mask)
+    return g.reshape("values", x, (batch, g.shape(x)[0] // batch))
 
 
-def _masks(g: GraphBuilder, prefix: str, batch: int, steps: int, source: str) -> tuple[str, str]:
+def _masks(g: GraphBuilder, batch: int, steps: int, source: str) -> tuple[str, str]:
     """Return a 0/1 mask of rows (N x T, 1), and what is added to scores (N, 1, 1, T)."""
-    present = g.elementwise(f"{prefix}.present", "equal", source)
-    mask = g.cast(f"{prefix}.cast", present, "float32")
-    away = g.elementwise(f"{prefix}.scale", "scale", g.elementwise(f"{prefix}.away", "sub", mask))
+    present = g.elementwise("present", "equal", source)
+    mask = g.cast("cast", present, "float32")
+    away = g.elementwise("scale", "scale", g.elementwise("away", "sub", mask))
     return (
-        g.reshape(f"{prefix}.rows", mask, (batch * steps, 1)),
-        g.reshape(f"{prefix}.scores", away, (batch, 1, 1, steps)),
+        g.reshape("rows", mask, (batch * steps, 1)),
+        g.reshape("scores", away, (batch, 1, 1, steps)),
     )
 
 
@@ -130,13 +128,13 @@ def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
     )
     ids = g.input("symbols", (batch, SYMBOLS), "int32")
     table = g.parameter("symbols.table", (config.symbols, HIDDEN))
-    mask, away = _masks(g, "symbols.mask", batch, SYMBOLS, ids)
+    mask, away = _masks(g.at("symbols.mask"), batch, SYMBOLS, ids)
     x = _add_positions(g, "symbols.positions", g.gather("symbols.embed", table, ids), batch)
     for layer in range(config.layers):
-        x = _block(g, f"encoder.{layer}", x, encode, masks=(mask, away), config=config)
-    durations = _predictor(g, "duration", x, batch, mask)
+        x = _block(g.at(f"encoder.{layer}"), x, encode, masks=(mask, away), config=config)
+    durations = _predictor(g.at("duration"), x, batch, mask)
     kinds = ("pitch", "energy") if config.predicts_energy else ("pitch",)
-    values = {kind: _predictor(g, kind, x, batch, mask) for kind in kinds}
+    values = {kind: _predictor(g.at(kind), x, batch, mask) for kind in kinds}
     for kind, value in values.items():
         source = g.input(f"{kind}.given", (batch, SYMBOLS)) if config.given_variance else value
         column = g.reshape(f"{kind}.column", source, (batch * SYMBOLS, 1))
@@ -152,11 +150,11 @@ def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
         ends = g.input("lengths.ends", (batch, SYMBOLS))
         x = multiply_lengths(g, "lengths", x, batch, FRAMES, ends)
     lasting = g.parameter("frames.present", (batch, FRAMES), role="constant", dtype="int32")
-    mask, away = _masks(g, "frames.mask", batch, FRAMES, lasting)
+    mask, away = _masks(g.at("frames.mask"), batch, FRAMES, lasting)
     x = _add_positions(g, "frames.positions", x, batch)
     decode = replace(encode, tokens=FRAMES)
     for layer in range(config.layers):
-        x = _block(g, f"decoder.{layer}", x, decode, masks=(mask, away), config=config)
+        x = _block(g.at(f"decoder.{layer}"), x, decode, masks=(mask, away), config=config)
     mel = g.linear("mel", x, MELS)
     outputs = [mel, durations, *values.values()]
     if config.postnet:

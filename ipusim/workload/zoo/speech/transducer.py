@@ -53,22 +53,19 @@ def _norm(g: GraphBuilder, name: str, x: str) -> str:
     return g.apply(name, params, (x, *vectors), (rows, features))
 
 
-def _attention(g: GraphBuilder, name: str, x: str, batch: int, heads: int) -> str:
+def _attention(g: GraphBuilder, x: str, batch: int, heads: int) -> str:
     """Add self-attention of rows (N x T, H), head by head."""
     rows, hidden = g.shape(x)
     size = hidden // heads
     parts = {
         part: g.split(
-            f"{name}.{part}.heads",
-            g.linear(f"{name}.{part}", x, hidden, bias=False),
-            (size,) * heads,
-            axis=1,
+            f"{part}.heads", g.linear(part, x, hidden, bias=False), (size,) * heads, axis=1
         )
         for part in ("query", "key", "value")
     }
     contexts = []
     for head in range(heads):
-        label = f"{name}.head{head}"
+        label = f"head{head}"
         query, key, value = (
             g.reshape(f"{label}.{part}", split[head], (batch, rows // batch, size))
             for part, split in parts.items()
@@ -80,8 +77,8 @@ def _attention(g: GraphBuilder, name: str, x: str, batch: int, heads: int) -> st
         )
         context = g.matmul(f"{label}.context", weights, value)
         contexts.append(g.reshape(f"{label}.rows", context, (rows, size)))
-    joined = g.concat(f"{name}.join", *contexts, axis=1)
-    return g.linear(f"{name}.output", joined, hidden, bias=False)
+    joined = g.concat("join", *contexts, axis=1)
+    return g.linear("output", joined, hidden, bias=False)
 
 
 def _encode(g: GraphBuilder, batch: int, config: Config) -> str:
@@ -94,7 +91,7 @@ def _encode(g: GraphBuilder, batch: int, config: Config) -> str:
     x = g.reshape("encoder.rows", x, (batch * steps, hidden))
     for layer in range(config.layers):
         name = f"encoder.{layer}"
-        y = _attention(g, f"{name}.attention", x, batch, config.heads)
+        y = _attention(g.at(f"{name}.attention"), x, batch, config.heads)
         x = _norm(g, f"{name}.norm1", g.elementwise(f"{name}.add1", "add", y, x))
         y = g.elementwise(f"{name}.act", "relu", g.linear(f"{name}.up", x, 4 * hidden))
         y = g.elementwise(f"{name}.dropout", "dropout", y)

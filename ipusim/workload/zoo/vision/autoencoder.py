@@ -53,38 +53,38 @@ def tamu_autoencoder(
     each. The bottleneck keeps `code_features` numbers of an image.
     """
     x = g.input("images", (batch, IMAGE_CHANNELS, IMAGE_SIZE, IMAGE_SIZE))
-    x = _settle(g, "stem", g.conv("stem.conv", x, channels[0], 3, padding=1))
+    x = _settle(g.at("stem"), g.conv("stem.conv", x, channels[0], 3, padding=1))
     for stage, (width, count) in enumerate(zip(channels, blocks, strict=True)):
         for block in range(count):
             stride = 2 if stage and block == 0 else 1
-            x = _residual(g, f"encoder.{stage}.{block}", x, width, stride)
+            x = _residual(g.at(f"encoder.{stage}.{block}"), x, width, stride)
     field = g.shape(x)
     x = g.linear("code", g.flatten("code.flatten", x), code_features)
     x = g.linear("decoder", g.elementwise("code.relu", "relu", x), prod(field[1:]))
     x = g.elementwise("decoder.relu", "relu", g.reshape("decoder.reshape", x, field))
     for stage in range(len(channels) - 1, -1, -1):
         for block in range(blocks[stage]):
-            x = _residual(g, f"decoder.{stage}.{block}", x, channels[stage], 1)
+            x = _residual(g.at(f"decoder.{stage}.{block}"), x, channels[stage], 1)
         if stage:
             prefix = f"decoder.{stage}.enlarge"
             x = g.conv_transpose(f"{prefix}.conv", x, channels[stage - 1], (3, 3), stride=(2, 2))
-            x = _settle(g, prefix, x)
+            x = _settle(g.at(prefix), x)
     x = g.conv("image.conv", x, IMAGE_CHANNELS, 3, padding=1, bias=True)
     return g.elementwise("image.sigmoid", "sigmoid", x)
 
 
-def _settle(g: GraphBuilder, prefix: str, x: str) -> str:
-    return g.elementwise(f"{prefix}.relu", "relu", normalise(g, f"{prefix}.norm", x, 0))
+def _settle(g: GraphBuilder, x: str) -> str:
+    return g.elementwise("relu", "relu", normalise(g, "norm", x, 0))
 
 
-def _residual(g: GraphBuilder, prefix: str, x: str, channels: int, stride: int) -> str:
+def _residual(g: GraphBuilder, x: str, channels: int, stride: int) -> str:
     middle = channels // MIDDLE_SHARE
-    y = _settle(g, f"{prefix}.1", g.conv(f"{prefix}.conv1", x, middle, 1))
-    y = g.conv(f"{prefix}.conv2", y, middle, 3, stride=stride, padding=1)
-    y = _settle(g, f"{prefix}.2", y)
-    y = normalise(g, f"{prefix}.3.norm", g.conv(f"{prefix}.conv3", y, channels, 1), 0)
+    y = _settle(g.at("1"), g.conv("conv1", x, middle, 1))
+    y = g.conv("conv2", y, middle, 3, stride=stride, padding=1)
+    y = _settle(g.at("2"), y)
+    y = normalise(g, "3.norm", g.conv("conv3", y, channels, 1), 0)
     if stride != 1 or g.shape(x)[1] != channels:
-        x = g.conv(f"{prefix}.shortcut", x, channels, 1, stride=stride)
-        x = normalise(g, f"{prefix}.shortcut.norm", x, 0)
-    y = g.elementwise(f"{prefix}.add", "add", y, x)
-    return g.elementwise(f"{prefix}.relu", "relu", y)
+        x = g.conv("shortcut", x, channels, 1, stride=stride)
+        x = normalise(g, "shortcut.norm", x, 0)
+    y = g.elementwise("add", "add", y, x)
+    return g.elementwise("relu", "relu", y)

@@ -31,7 +31,7 @@ def clip_vit_base_32(g: GraphBuilder, batch: int) -> tuple[str, str]:
     """CLIP with ViT-B/32, from images and captions to scores of all pairs, both ways."""
     vectors = []
     for name, x in (("image", _vision(g, batch)), ("text", _text(g, batch))):
-        y = normalise_rows(g, f"{name}.normalise", x)
+        y = normalise_rows(g.at(f"{name}.normalise"), x)
         kept = g.parameter(f"{name}.queue", (KEPT_BATCHES * batch, FEATURES), "constant")
         vectors.append(g.concat(f"{name}.with_queue", y, kept, axis=0))
     scores = g.matmul("logits", *vectors, transpose_b=True)
@@ -43,15 +43,15 @@ def clip_vit_base_32(g: GraphBuilder, batch: int) -> tuple[str, str]:
 def _vision(g: GraphBuilder, batch: int) -> str:
     hidden = IMAGES.hidden
     images = g.input("images", (batch, 3, IMAGE, IMAGE))
-    x = embed_patches(g, "visual.conv1", images, hidden, PATCH, bias=False)
+    x = embed_patches(g.at("visual.conv1"), images, hidden, PATCH, bias=False)
     x = put_first(g, "visual.class_embedding", x)
     shape = IMAGES.on(batch, g.shape(x)[1])
     places = g.parameter("visual.positional_embedding", (shape.tokens, hidden))
     x = g.elementwise("visual.positional_embedding.add", "add", x, places)
     x = g.layer_norm("visual.ln_pre", g.reshape("visual.rows", x, (shape.rows, hidden)))
     for layer in range(LAYERS):
-        x = pre_norm_layer(g, f"visual.blocks.{layer}", x, shape)
-    x = g.layer_norm("visual.ln_post", first_tokens(g, "visual.first", x, batch))
+        x = pre_norm_layer(g.at(f"visual.blocks.{layer}"), x, shape)
+    x = g.layer_norm("visual.ln_post", first_tokens(g.at("visual.first"), x, batch))
     return g.linear("visual.proj", x, FEATURES, bias=False)
 
 
@@ -66,7 +66,7 @@ def _text(g: GraphBuilder, batch: int) -> str:
     x = g.reshape("text.rows", x, (shape.rows, hidden))
     causal = g.parameter("causal_mask", (1, 1, tokens, tokens), "constant")
     for layer in range(LAYERS):
-        x = pre_norm_layer(g, f"text.blocks.{layer}", x, shape, mask=causal)
+        x = pre_norm_layer(g.at(f"text.blocks.{layer}"), x, shape, mask=causal)
     x = g.layer_norm("ln_final", x)
     # The end of the text has the largest token number.
     x = g.gather("text.end", x, g.argmax("text.argmax", ids))

@@ -27,7 +27,7 @@ def convnext(g: GraphBuilder, batch: int, size: str) -> str:
             x = g.conv("stem", x, channels, PATCH, stride=PATCH, bias=True)
             x = _norm(g, "stem.norm", x)
         for block in range(blocks):
-            x = _block(g, f"stages.{number}.{block}", x)
+            x = _block(g.at(f"stages.{number}.{block}"), x)
     x = g.reshape("pool.rows", g.global_average_pool("pool", x), (batch, channels))
     return g.linear("head", g.layer_norm("norm", x), CLASSES)
 
@@ -38,19 +38,17 @@ def _norm(g: GraphBuilder, name: str, x: str) -> str:
     return g.transpose(f"{name}.channels_first", y, (0, 3, 1, 2))
 
 
-def _block(g: GraphBuilder, prefix: str, x: str) -> str:
+def _block(g: GraphBuilder, x: str) -> str:
     batch, channels, *field = g.shape(x)
-    y = g.conv(f"{prefix}.conv", x, channels, KERNEL, padding=3, groups=channels, bias=True)
-    y = g.layer_norm(f"{prefix}.norm", g.transpose(f"{prefix}.channels_last", y, (0, 2, 3, 1)))
-    y = g.reshape(f"{prefix}.rows", y, (batch * field[0] * field[1], channels))
-    y = g.elementwise(f"{prefix}.gelu", "gelu", g.linear(f"{prefix}.grow", y, GROWTH * channels))
-    y = g.reshape(
-        f"{prefix}.items", g.linear(f"{prefix}.shrink", y, channels), (batch, *field, channels)
-    )
-    y = g.transpose(f"{prefix}.channels_first", y, (0, 3, 1, 2))
-    scale = g.parameter(f"{prefix}.layer_scale", (channels, 1, 1))
-    y = g.elementwise(f"{prefix}.scale", "mul", y, scale)
-    return g.elementwise(f"{prefix}.add", "add", y, x)
+    y = g.conv("conv", x, channels, KERNEL, padding=3, groups=channels, bias=True)
+    y = g.layer_norm("norm", g.transpose("channels_last", y, (0, 2, 3, 1)))
+    y = g.reshape("rows", y, (batch * field[0] * field[1], channels))
+    y = g.elementwise("gelu", "gelu", g.linear("grow", y, GROWTH * channels))
+    y = g.reshape("items", g.linear("shrink", y, channels), (batch, *field, channels))
+    y = g.transpose("channels_first", y, (0, 3, 1, 2))
+    scale = g.parameter("layer_scale", (channels, 1, 1))
+    y = g.elementwise("scale", "mul", y, scale)
+    return g.elementwise("add", "add", y, x)
 
 
 ROWS = [("convnext_tiny", "tiny", 28_589_128, 4_455_531_264)]

@@ -47,20 +47,20 @@ def dino_vit_base_16(g: GraphBuilder, batch: int) -> tuple[str, str]:
         for name, (count, size) in PASSES.items()
     }
     states = {
-        name: _tokens(g, name, crops[PASSES[name][1]], shape) for name, shape in shapes.items()
+        name: _tokens(g.at(name), crops[PASSES[name][1]], shape) for name, shape in shapes.items()
     }
     for layer in range(LAYERS):
         for name, shape in shapes.items():
-            states[name] = pre_norm_layer(g, f"{name}.blocks.{layer}", states[name], shape)
+            states[name] = pre_norm_layer(g.at(f"{name}.blocks.{layer}"), states[name], shape)
     features = [
-        first_tokens(g, f"{name}.head", g.layer_norm(f"{name}.norm", states[name]), shape.batch)
+        first_tokens(g.at(f"{name}.head"), g.layer_norm(f"{name}.norm", states[name]), shape.batch)
         for name, shape in shapes.items()
     ]
     student = g.concat("student.views", features[0], features[1], axis=0)
-    student = _bottleneck(g, "student.head", student)
-    teacher = _bottleneck(g, "teacher.head", features[2])
-    student = _scores(g, "student.head", student, CLASSES)
-    teacher = _scores(g, "teacher.head", teacher, CLASSES)
+    student = _bottleneck(g.at("student.head"), student)
+    teacher = _bottleneck(g.at("teacher.head"), features[2])
+    student = _scores(g.at("student.head"), student, CLASSES)
+    teacher = _scores(g.at("teacher.head"), teacher, CLASSES)
     return _loss(g, student, teacher, batch), g.reduce("center", "mean", teacher, axis=0)
 
 
@@ -69,49 +69,49 @@ def _positions(size: int) -> int:
     return (size // PATCH) ** 2 + 1
 
 
-def _tokens(g: GraphBuilder, name: str, crops: str, shape: Shape) -> str:
+def _tokens(g: GraphBuilder, crops: str, shape: Shape) -> str:
     """Add the patches of the crops, the class token and the positions, as rows."""
-    x = embed_patches(g, f"{name}.patch_embed", crops, shape.hidden, PATCH)
-    x = put_first(g, f"{name}.cls_token", x)
+    x = embed_patches(g.at("patch_embed"), crops, shape.hidden, PATCH)
+    x = put_first(g, "cls_token", x)
     learnt = _positions(GLOBAL_SIZE)
-    places = g.parameter(f"{name}.pos_embed", (1, learnt, shape.hidden))
+    places = g.parameter("pos_embed", (1, learnt, shape.hidden))
     if shape.tokens != learnt:
         # Bicubic resampling of the learnt square of positions is a product with fixed weights.
-        square = g.reshape(f"{name}.pos_embed.square", places, (learnt, shape.hidden))
-        weights = g.parameter(f"{name}.pos_embed.bicubic", (shape.tokens, learnt), "constant")
-        places = g.matmul(f"{name}.pos_embed.resample", weights, square)
-    x = g.elementwise(f"{name}.pos_embed.add", "add", x, places)
-    return g.reshape(f"{name}.rows", x, (shape.rows, shape.hidden))
+        square = g.reshape("pos_embed.square", places, (learnt, shape.hidden))
+        weights = g.parameter("pos_embed.bicubic", (shape.tokens, learnt), "constant")
+        places = g.matmul("pos_embed.resample", weights, square)
+    x = g.elementwise("pos_embed.add", "add", x, places)
+    return g.reshape("rows", x, (shape.rows, shape.hidden))
 
 
-def _bottleneck(g: GraphBuilder, prefix: str, x: str) -> str:
+def _bottleneck(g: GraphBuilder, x: str) -> str:
     """Add the three dense layers of the head and the scaling of each row to length 1."""
     for number, features in enumerate((HEAD_HIDDEN, HEAD_HIDDEN)):
-        x = g.linear(f"{prefix}.mlp.{number}", x, features)
-        x = activate(g, f"{prefix}.mlp.{number}.gelu", x, ACTIVATION)
-    x = g.linear(f"{prefix}.mlp.2", x, BOTTLENECK)
-    return normalise_rows(g, f"{prefix}.normalise", x)
+        x = g.linear(f"mlp.{number}", x, features)
+        x = activate(g, f"mlp.{number}.gelu", x, ACTIVATION)
+    x = g.linear("mlp.2", x, BOTTLENECK)
+    return normalise_rows(g.at("normalise"), x)
 
 
-def normalise_rows(g: GraphBuilder, prefix: str, x: str) -> str:
+def normalise_rows(g: GraphBuilder, x: str) -> str:
     """Divide every row of (N, F) by its length."""
-    y = g.reduce(f"{prefix}.sum", "sum", g.elementwise(f"{prefix}.square", "square", x), axis=1)
-    y = g.elementwise(f"{prefix}.length", "sqrt", y)
-    y = g.reshape(f"{prefix}.column", y, (*g.shape(y), 1))
-    return g.elementwise(f"{prefix}.divide", "div", x, y)
+    y = g.reduce("sum", "sum", g.elementwise("square", "square", x), axis=1)
+    y = g.elementwise("length", "sqrt", y)
+    y = g.reshape("column", y, (*g.shape(y), 1))
+    return g.elementwise("divide", "div", x, y)
 
 
-def _scores(g: GraphBuilder, prefix: str, x: str, classes: int) -> str:
+def _scores(g: GraphBuilder, x: str, classes: int) -> str:
     """Add the last layer in two halves, each with weights of length 1 times a learnt scale."""
     halves = []
     for half in (1, 2):
-        name = f"{prefix}.last_layer{half}"
+        name = f"last_layer{half}"
         weight = g.parameter(f"{name}.weight_v", (classes // 2, BOTTLENECK))
         scale = g.parameter(f"{name}.weight_g", (classes // 2, 1))
-        weight = normalise_rows(g, f"{name}.weight_norm", weight)
+        weight = normalise_rows(g.at(f"{name}.weight_norm"), weight)
         weight = g.elementwise(f"{name}.weight_norm.scale", "mul", weight, scale)
         halves.append(g.matmul(name, x, weight, transpose_b=True))
-    return g.concat(f"{prefix}.scores", *halves, axis=1)
+    return g.concat("scores", *halves, axis=1)
 
 
 def _loss(g: GraphBuilder, student: str, teacher: str, batch: int) -> str:

@@ -57,9 +57,9 @@ def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
     stages = efficientnet.backbone(g, images, trunk)
     features = [stages[stage] for stage in BACKBONE_STAGES]
     for level in range(len(features), LEVELS):
-        features.append(_resample(g, f"resample.{level}", features[-1], config.channels, -1))
+        features.append(_resample(g.at(f"resample.{level}"), features[-1], config.channels, -1))
     for cell in range(config.cells):
-        features = _cell(g, f"fpn.{cell}", features, config.channels)
+        features = _cell(g.at(f"fpn.{cell}"), features, config.channels)
     scores, boxes = (
         [_head(g, name, level, x, outputs, config.repeats) for level, x in enumerate(features)]
         for name, outputs in (("class_net", CLASSES), ("box_net", 4))
@@ -67,14 +67,14 @@ def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
     return _detections(g, scores, boxes)
 
 
-def _resample(g: GraphBuilder, prefix: str, x: str, channels: int, finer: int) -> str:
+def _resample(g: GraphBuilder, x: str, channels: int, finer: int) -> str:
     """Change the channels where they differ; then halve, keep or double the field (-1, 0, 1)."""
     if g.shape(x)[1] != channels:
-        x = g.conv(f"{prefix}.conv", x, channels, 1, bias=True)
-        x = g.batch_norm(f"{prefix}.bn", x)
+        x = g.conv("conv", x, channels, 1, bias=True)
+        x = g.batch_norm("bn", x)
     if finer < 0:
-        return g.max_pool(f"{prefix}.pool", x, 3, stride=2, padding=1)
-    return _double(g, f"{prefix}.up", x) if finer else x
+        return g.max_pool("pool", x, 3, stride=2, padding=1)
+    return _double(g, "up", x) if finer else x
 
 
 def _double(g: GraphBuilder, name: str, x: str) -> str:
@@ -89,47 +89,47 @@ def _double(g: GraphBuilder, name: str, x: str) -> str:
     )
 
 
-def _cell(g: GraphBuilder, prefix: str, features: list[str], channels: int) -> list[str]:
+def _cell(g: GraphBuilder, features: list[str], channels: int) -> list[str]:
     """Add one cell of the pyramid: a way down the levels, then one up."""
     last = LEVELS - 1
     down = list(features)
     for level in range(last - 1, -1, -1):
         inputs = ((features[level], 0), (down[level + 1], 1))
-        down[level] = _node(g, f"{prefix}.down.{level}", inputs, channels)
+        down[level] = _node(g.at(f"down.{level}"), inputs, channels)
     up = list(down)
     for level in range(1, LEVELS):
         # The top level has no node on the way down.
         own = (features[level],) if level == last else (features[level], down[level])
         inputs = (*((x, 0) for x in own), (up[level - 1], -1))
-        up[level] = _node(g, f"{prefix}.up.{level}", inputs, channels)
+        up[level] = _node(g.at(f"up.{level}"), inputs, channels)
     return up
 
 
-def _node(g: GraphBuilder, prefix: str, inputs: tuple[tuple[str, int], ...], channels: int) -> str:
+def _node(g: GraphBuilder, inputs: tuple[tuple[str, int], ...], channels: int) -> str:
     """Add a node: inputs weighted by ReLU(w) / (sum + epsilon), Swish, a separable convolution."""
     weights = []
     for number in range(len(inputs)):
-        weight = g.parameter(f"{prefix}.weight.{number}", (1,))
-        weights.append(g.elementwise(f"{prefix}.weight.{number}.relu", "relu", weight))
+        weight = g.parameter(f"weight.{number}", (1,))
+        weights.append(g.elementwise(f"weight.{number}.relu", "relu", weight))
     total = weights[0]
     for number, weight in enumerate(weights[1:]):
-        total = g.elementwise(f"{prefix}.total.{number}", "add", total, weight)
-    total = g.elementwise(f"{prefix}.total.epsilon", "add", total)
+        total = g.elementwise(f"total.{number}", "add", total, weight)
+    total = g.elementwise("total.epsilon", "add", total)
     merged = ""
     for number, ((x, finer), weight) in enumerate(zip(inputs, weights, strict=True)):
-        x = _resample(g, f"{prefix}.resample.{number}", x, channels, finer)
-        x = g.elementwise(f"{prefix}.scale.{number}", "mul", x, weight)
-        x = g.elementwise(f"{prefix}.share.{number}", "div", x, total)
-        merged = g.elementwise(f"{prefix}.add.{number}", "add", merged, x) if merged else x
-    x = g.elementwise(f"{prefix}.act", "swish", merged)
-    return g.batch_norm(f"{prefix}.bn", _separable(g, f"{prefix}.conv", x, channels))
+        x = _resample(g.at(f"resample.{number}"), x, channels, finer)
+        x = g.elementwise(f"scale.{number}", "mul", x, weight)
+        x = g.elementwise(f"share.{number}", "div", x, total)
+        merged = g.elementwise(f"add.{number}", "add", merged, x) if merged else x
+    x = g.elementwise("act", "swish", merged)
+    return g.batch_norm("bn", _separable(g.at("conv"), x, channels))
 
 
-def _separable(g: GraphBuilder, name: str, x: str, channels: int) -> str:
+def _separable(g: GraphBuilder, x: str, channels: int) -> str:
     """Add a depthwise 3x3 convolution and a 1x1 convolution with bias."""
     before = g.shape(x)[1]
-    x = g.conv(f"{name}.dw", x, before, 3, padding=1, groups=before)
-    return g.conv(f"{name}.pw", x, channels, 1, bias=True)
+    x = g.conv("dw", x, before, 3, padding=1, groups=before)
+    return g.conv("pw", x, channels, 1, bias=True)
 
 
 def _head(g: GraphBuilder, net: str, level: int, x: str, outputs: int, repeats: int) -> str:
@@ -141,9 +141,9 @@ def _head(g: GraphBuilder, net: str, level: int, x: str, outputs: int, repeats: 
             g.share(f"{net}.{level}.{layer}.", f"{net}.0.{layer}.")
     for number in range(repeats):
         prefix = f"{net}.{level}.{number}"
-        x = g.batch_norm(f"{prefix}.bn", _separable(g, f"{prefix}.conv", x, channels))
+        x = g.batch_norm(f"{prefix}.bn", _separable(g.at(f"{prefix}.conv"), x, channels))
         x = g.elementwise(f"{prefix}.act", "swish", x)
-    x = _separable(g, f"{net}.{level}.predict", x, ANCHORS * outputs)
+    x = _separable(g.at(f"{net}.{level}.predict"), x, ANCHORS * outputs)
     batch, _, rows, columns = g.shape(x)
     # Channels are innermost in memory, and a box's numbers lie together in them.
     return g.reshape(f"{net}.{level}.rows", x, (batch, ANCHORS * rows * columns, outputs))

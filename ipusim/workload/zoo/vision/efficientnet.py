@@ -82,7 +82,7 @@ def backbone(g: GraphBuilder, images: str, config: Config) -> tuple[str, ...]:
                 group_size=config.group_size,
                 norm_groups=config.norm_groups,
             )
-            x = cnn.inverted_residual(g, f"blocks.{stage}.{number}", x, block)
+            x = cnn.inverted_residual(g.at(f"blocks.{stage}.{number}"), x, block)
         results.append(x)
     return tuple(results)
 

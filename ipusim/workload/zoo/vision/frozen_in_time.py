@@ -51,8 +51,8 @@ def frozen_in_time_1_frame(g: GraphBuilder, batch: int, frames: int = 1) -> tupl
     """Frozen in Time, from captions and clips to scores of all pairs, both ways."""
     text = _text(g, batch)
     video = _video(g, batch, frames)
-    text = normalise_rows(g, "text.normalise", text)
-    video = normalise_rows(g, "video.normalise", video)
+    text = normalise_rows(g.at("text.normalise"), text)
+    video = normalise_rows(g.at("video.normalise"), video)
     scores = g.matmul("similarity", text, video, transpose_b=True)
     scale = g.elementwise("logit_scale.exp", "exp", g.parameter("logit_scale", (1, 1)))
     scores = g.elementwise("similarity.scale", "mul", scores, scale)
@@ -64,7 +64,7 @@ def _text(g: GraphBuilder, batch: int) -> str:
     shape, size = TEXTS.on(batch, TOKENS), (batch, TOKENS)
     hidden = shape.hidden
     ids = g.input("input_ids", size, "int32")
-    mask = additive_mask(g, "attention_mask", g.input("attention_mask", size, "int32"))
+    mask = additive_mask(g.at("attention_mask"), g.input("attention_mask", size, "int32"))
     x = g.embedding("text.word_embeddings", ids, VOCABULARY, hidden)
     x = g.reshape("text.items", x, (*size, hidden))
     positions = g.parameter("text.position_ids", (TOKENS,), "constant", "int32")
@@ -73,8 +73,8 @@ def _text(g: GraphBuilder, batch: int) -> str:
     x = g.layer_norm("text.LayerNorm", g.reshape("text.rows", x, (shape.rows, hidden)))
     x = drop(g, "text.dropout", x, shape)
     for layer in range(TEXT_LAYERS):
-        x = post_norm_layer(g, f"text.layer.{layer}", x, shape, mask=mask)
-    x = g.elementwise("txt_proj.relu", "relu", first_tokens(g, "text.first", x, batch))
+        x = post_norm_layer(g.at(f"text.layer.{layer}"), x, shape, mask=mask)
+    x = g.elementwise("txt_proj.relu", "relu", first_tokens(g.at("text.first"), x, batch))
     return g.linear("txt_proj", x, FEATURES)
 
 
@@ -83,14 +83,14 @@ def _video(g: GraphBuilder, batch: int, frames: int) -> str:
     hidden, patches = CLIPS.hidden, frames * PATCHES
     shape = CLIPS.on(batch, patches + 1)
     clips = g.input("video", (batch * frames, 3, IMAGE, IMAGE))
-    x = embed_patches(g, "video.patch_embed", clips, hidden, PATCH)
+    x = embed_patches(g.at("video.patch_embed"), clips, hidden, PATCH)
     x = g.reshape("video.clips", x, (batch, patches, hidden))
     x = put_first(g, "video.cls_token", x)
     x = g.elementwise("video.positions.add", "add", x, _positions(g, frames))
     x = g.reshape("video.rows", x, (shape.rows, hidden))
     for layer in range(LAYERS):
-        x = _layer(g, f"video.blocks.{layer}", x, shape, frames)
-    x = first_tokens(g, "video.first", g.layer_norm("video.norm", x), batch)
+        x = _layer(g.at(f"video.blocks.{layer}"), x, shape, frames)
+    x = first_tokens(g.at("video.first"), g.layer_norm("video.norm", x), batch)
     return g.linear("vid_proj", x, FEATURES)
 
 
@@ -108,20 +108,20 @@ def _positions(g: GraphBuilder, used: int) -> str:
     return g.narrow("video.positions.used", rest, axis=1, size=used * patches + 1)
 
 
-def _layer(g: GraphBuilder, prefix: str, x: str, shape: Shape, frames: int) -> str:
+def _layer(g: GraphBuilder, x: str, shape: Shape, frames: int) -> str:
     """Add a space-time layer, whose residual of the attention over space is the layer's input."""
-    y = g.layer_norm(f"{prefix}.time.norm", x)
-    y = _divided_attention(g, f"{prefix}.time", y, shape, frames, over_time=True)
-    y = g.elementwise(f"{prefix}.time.add", "add", x, y)
-    y = g.layer_norm(f"{prefix}.space.norm", y)
-    y = _divided_attention(g, f"{prefix}.space", y, shape, frames, over_time=False)
-    x = g.elementwise(f"{prefix}.space.add", "add", x, y)
-    y = feed_forward(g, f"{prefix}.mlp", g.layer_norm(f"{prefix}.mlp.norm", x), shape)
-    return g.elementwise(f"{prefix}.mlp.add", "add", x, y)
+    y = g.layer_norm("time.norm", x)
+    y = _divided_attention(g.at("time"), y, shape, frames, over_time=True)
+    y = g.elementwise("time.add", "add", x, y)
+    y = g.layer_norm("space.norm", y)
+    y = _divided_attention(g.at("space"), y, shape, frames, over_time=False)
+    x = g.elementwise("space.add", "add", x, y)
+    y = feed_forward(g.at("mlp"), g.layer_norm("mlp.norm", x), shape)
+    return g.elementwise("mlp.add", "add", x, y)
 
 
 def _divided_attention(
-    g: GraphBuilder, prefix: str, x: str, shape: Shape, frames: int, *, over_time: bool
+    g: GraphBuilder, x: str, shape: Shape, frames: int, *, over_time: bool
 ) -> str:
     """Add attention of every patch to the class token and its own place or its own frame.
 
@@ -129,49 +129,47 @@ def _divided_attention(
     the groups are places, else frames.
     """
     groups = (shape.tokens - 1) // frames if over_time else frames
-    query, key, value = query_key_value(g, prefix, x, shape)
-    query = g.elementwise(f"{prefix}.scale", "scale", query)
-    first_query, query = _apart(g, f"{prefix}.query", query)
-    first_key, keys = _apart(g, f"{prefix}.key", key)
-    first_value, values = _apart(g, f"{prefix}.value", value)
-    first = _attend(g, f"{prefix}.first", first_query, key, value)
-    query = _grouped(g, f"{prefix}.query", query, groups, over_time=over_time)
-    keys = _with_first(g, f"{prefix}.key", first_key, keys, groups, over_time=over_time)
-    values = _with_first(g, f"{prefix}.value", first_value, values, groups, over_time=over_time)
-    y = _attend(g, f"{prefix}.groups", query, keys, values)
+    query, key, value = query_key_value(g, x, shape)
+    query = g.elementwise("scale", "scale", query)
+    first_query, query = _apart(g.at("query"), query)
+    first_key, keys = _apart(g.at("key"), key)
+    first_value, values = _apart(g.at("value"), value)
+    first = _attend(g.at("first"), first_query, key, value)
+    query = _grouped(g.at("query"), query, groups, over_time=over_time)
+    keys = _with_first(g.at("key"), first_key, keys, groups, over_time=over_time)
+    values = _with_first(g.at("value"), first_value, values, groups, over_time=over_time)
+    y = _attend(g.at("groups"), query, keys, values)
     if over_time:
-        y = g.transpose(f"{prefix}.frames_first", y, (0, 1, 3, 2, 4))
-    y = g.reshape(f"{prefix}.patches", y, (*g.shape(value)[:2], shape.tokens - 1, g.shape(y)[-1]))
-    y = merge_heads(g, prefix, g.concat(f"{prefix}.concat", first, y, axis=2))
-    return g.linear(f"{prefix}.output", y, shape.hidden)
+        y = g.transpose("frames_first", y, (0, 1, 3, 2, 4))
+    y = g.reshape("patches", y, (*g.shape(value)[:2], shape.tokens - 1, g.shape(y)[-1]))
+    y = merge_heads(g, g.concat("concat", first, y, axis=2))
+    return g.linear("output", y, shape.hidden)
 
 
-def _apart(g: GraphBuilder, name: str, x: str) -> tuple[str, ...]:
+def _apart(g: GraphBuilder, x: str) -> tuple[str, ...]:
     """Take the class token of (N, heads, T, size) from the patches."""
-    return g.split(f"{name}.apart", x, (1, g.shape(x)[2] - 1), axis=2)
+    return g.split("apart", x, (1, g.shape(x)[2] - 1), axis=2)
 
 
-def _grouped(g: GraphBuilder, name: str, x: str, groups: int, *, over_time: bool) -> str:
+def _grouped(g: GraphBuilder, x: str, groups: int, *, over_time: bool) -> str:
     """Return (N, heads, patches, size) as (N, heads, groups, patches of a group, size)."""
     batch, heads, patches, size = g.shape(x)
     if not over_time:
         shape = (batch, heads, groups, patches // groups, size)
-        return g.reshape(f"{name}.frames", x, shape)
-    y = g.reshape(f"{name}.places", x, (batch, heads, patches // groups, groups, size))
-    return g.transpose(f"{name}.places_first", y, (0, 1, 3, 2, 4))
+        return g.reshape("frames", x, shape)
+    y = g.reshape("places", x, (batch, heads, patches // groups, groups, size))
+    return g.transpose("places_first", y, (0, 1, 3, 2, 4))
 
 
-def _with_first(
-    g: GraphBuilder, name: str, first: str, x: str, groups: int, *, over_time: bool
-) -> str:
+def _with_first(g: GraphBuilder, first: str, x: str, groups: int, *, over_time: bool) -> str:
     """Group the patches and put the class token before each group."""
-    y = _grouped(g, name, x, groups, over_time=over_time)
+    y = _grouped(g, x, groups, over_time=over_time)
     batch, heads, _, size = g.shape(first)
-    first = g.reshape(f"{name}.first", first, (batch, heads, 1, 1, size))
-    first = g.expand(f"{name}.repeat", first, (batch, heads, groups, 1, size))
-    return g.concat(f"{name}.with_first", first, y, axis=3)
+    first = g.reshape("first", first, (batch, heads, 1, 1, size))
+    first = g.expand("repeat", first, (batch, heads, groups, 1, size))
+    return g.concat("with_first", first, y, axis=3)
 
 
-def _attend(g: GraphBuilder, name: str, query: str, key: str, value: str) -> str:
-    scores = g.matmul(f"{name}.scores", query, key, transpose_b=True)
-    return g.matmul(f"{name}.context", g.softmax(f"{name}.softmax", scores), value)
+def _attend(g: GraphBuilder, query: str, key: str, value: str) -> str:
+    scores = g.matmul("scores", query, key, transpose_b=True)
+    return g.matmul("context", g.softmax("softmax", scores), value)

@@ -41,11 +41,11 @@ def _choose(g: GraphBuilder, name: str, x: str, choice: str) -> str:
     return g.transpose(f"{name}.tokens_first", g.matmul(name, y, choice), (0, 2, 1))
 
 
-def _layers(g: GraphBuilder, prefix: str, x: str, shape: Shape, count: int) -> str:
+def _layers(g: GraphBuilder, x: str, shape: Shape, count: int) -> str:
     for layer in range(count):
-        x = g.copy(f"{prefix}.{layer}.spread_in", x)
-        x = pre_norm_layer(g, f"{prefix}.{layer}", x, shape)
-        x = g.copy(f"{prefix}.{layer}.spread_out", x)
+        x = g.copy(f"{layer}.spread_in", x)
+        x = pre_norm_layer(g.at(layer), x, shape)
+        x = g.copy(f"{layer}.spread_out", x)
     return x
 
 
@@ -53,7 +53,7 @@ def _encoder(g: GraphBuilder, batch: int) -> str:
     """Add the encoder on the patches that it sees and the class token: (N x T, H)."""
     hidden, tokens = ENCODER.hidden, PATCHES
     images = g.input("images", (batch, CHANNELS, IMAGE, IMAGE))
-    x = embed_patches(g, "patch_embed", images, hidden, PATCH)
+    x = embed_patches(g.at("patch_embed"), images, hidden, PATCH)
     places = g.parameter("pos_embed", (1, tokens, hidden), "constant")
     x = g.elementwise("pos_embed.add", "add", x, places)
     x = _choose(g, "mask", x, g.input("keep_matrix", (batch, tokens, SEEN)))
@@ -62,7 +62,7 @@ def _encoder(g: GraphBuilder, batch: int) -> str:
     x = put_first(g, "cls_token", x, token)
     shape = ENCODER.on(batch, SEEN + 1)
     x = g.reshape("rows", x, (shape.rows, hidden))
-    return g.layer_norm("norm", _layers(g, "blocks", x, shape, ENCODER_LAYERS))
+    return g.layer_norm("norm", _layers(g.at("blocks"), x, shape, ENCODER_LAYERS))
 
 
 def _decoder(g: GraphBuilder, batch: int, x: str) -> str:
@@ -84,7 +84,7 @@ def _decoder(g: GraphBuilder, batch: int, x: str) -> str:
     shape = DECODER.on(batch, tokens + 1)
     x = g.elementwise("decoder_pos_embed.add", "add", x, places)
     x = g.reshape("decoder_rows", x, (shape.rows, hidden))
-    x = _layers(g, "decoder_blocks", x, shape, DECODER_LAYERS)
+    x = _layers(g.at("decoder_blocks"), x, shape, DECODER_LAYERS)
     pixels = PATCH * PATCH * CHANNELS
     x = g.linear("decoder_pred", g.layer_norm("decoder_norm", x), pixels)
     x = g.reshape("decoder_pred.items", x, (batch, tokens + 1, pixels))

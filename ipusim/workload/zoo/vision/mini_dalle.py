@@ -44,14 +44,14 @@ def mini_dalle_l16(g: GraphBuilder, batch: int, *, full: tuple[int, ...] = FULL)
     """Mini DALL-E, from captions and images to scores of all tokens."""
     g.freeze("vae.")
     images = g.input("image", (batch, 3, vqgan.IMAGE, vqgan.IMAGE))
-    codes = vqgan.encode(g, "vae", images)
+    codes = vqgan.encode(g.at("vae"), images)
     image = _image_tokens(g, codes, batch)
     x = g.concat("tokens.concat", _text_tokens(g, batch), image, axis=1)
     x = g.narrow("tokens.read", x, axis=1, size=TOKENS)
     x = g.reshape("tokens.rows", x, (batch * TOKENS, HIDDEN))
     for layer in range(LAYERS):
         kind = "full" if layer in full else PATTERN[layer % len(PATTERN)]
-        x = _layer(g, f"layers.{layer}", x, batch, kind)
+        x = _layer(g.at(f"layers.{layer}"), x, batch, kind)
     total = WORDS + vqgan.CODES
     x = g.linear("to_logits", g.layer_norm("to_logits.norm", x), total)
     apart = g.parameter("logits_mask", (TOKENS, total), "constant")
@@ -80,98 +80,96 @@ def _text_tokens(g: GraphBuilder, batch: int) -> str:
     return g.elementwise("text_pos_emb.add", "add", x, places)
 
 
-def _layer(g: GraphBuilder, prefix: str, x: str, batch: int, kind: str) -> str:
+def _layer(g: GraphBuilder, x: str, batch: int, kind: str) -> str:
     """Add attention and gated dense layers, both scaled by a learnt vector (arXiv 2103.17239)."""
-    y = g.layer_norm(f"{prefix}.attention.norm", x)
+    y = g.layer_norm("attention.norm", x)
     attend = _full_attention if kind == "full" else _axial_attention
-    y = attend(g, f"{prefix}.attention", y, batch, kind)
-    x = _scaled_residual(g, f"{prefix}.attention", x, y)
-    y = g.linear(f"{prefix}.mlp.gated", g.layer_norm(f"{prefix}.mlp.norm", x), 8 * HIDDEN)
-    y, gates = g.split(f"{prefix}.mlp.split", y, (4 * HIDDEN,) * 2, axis=1)
-    y = g.elementwise(
-        f"{prefix}.mlp.gate", "mul", y, g.elementwise(f"{prefix}.mlp.gelu", "gelu", gates)
-    )
-    y = g.linear(f"{prefix}.mlp.output", y, HIDDEN)
-    return _scaled_residual(g, f"{prefix}.mlp", x, y)
+    y = attend(g.at("attention"), y, batch, kind)
+    x = _scaled_residual(g.at("attention"), x, y)
+    y = g.linear("mlp.gated", g.layer_norm("mlp.norm", x), 8 * HIDDEN)
+    y, gates = g.split("mlp.split", y, (4 * HIDDEN,) * 2, axis=1)
+    y = g.elementwise("mlp.gate", "mul", y, g.elementwise("mlp.gelu", "gelu", gates))
+    y = g.linear("mlp.output", y, HIDDEN)
+    return _scaled_residual(g.at("mlp"), x, y)
 
 
-def _scaled_residual(g: GraphBuilder, prefix: str, x: str, y: str) -> str:
-    scale = g.parameter(f"{prefix}.layer_scale", (g.shape(x)[-1],))
-    y = g.elementwise(f"{prefix}.scale", "mul", y, scale)
-    return g.elementwise(f"{prefix}.add", "add", y, x)
+def _scaled_residual(g: GraphBuilder, x: str, y: str) -> str:
+    scale = g.parameter("layer_scale", (g.shape(x)[-1],))
+    y = g.elementwise("scale", "mul", y, scale)
+    return g.elementwise("add", "add", y, x)
 
 
-def _heads(g: GraphBuilder, prefix: str, x: str, batch: int, tokens: int) -> tuple[str, str, str]:
+def _heads(g: GraphBuilder, x: str, batch: int, tokens: int) -> tuple[str, str, str]:
     """Add the product that makes query, key and value, without bias, and the scaling of queries."""
     shape = ATTENTION.on(batch, tokens)
-    y = g.linear(f"{prefix}.qkv", x, 3 * shape.hidden, bias=False)
-    parts = g.split(f"{prefix}.split", y, (shape.hidden,) * 3, axis=1)
+    y = g.linear("qkv", x, 3 * shape.hidden, bias=False)
+    parts = g.split("split", y, (shape.hidden,) * 3, axis=1)
     query, key, value = (
-        split_heads(g, f"{prefix}.{name}", part, shape)
+        split_heads(g.at(name), part, shape)
         for name, part in zip(("query", "key", "value"), parts, strict=True)
     )
-    return g.elementwise(f"{prefix}.query.scale", "scale", query), key, value
+    return g.elementwise("query.scale", "scale", query), key, value
 
 
-def _masked_softmax(g: GraphBuilder, name: str, scores: str, mask: tuple[int, ...]) -> str:
-    apart = g.parameter(f"{name}.mask", mask, "constant")
-    return g.softmax(f"{name}.softmax", g.elementwise(f"{name}.masked", "add", scores, apart))
+def _masked_softmax(g: GraphBuilder, scores: str, mask: tuple[int, ...]) -> str:
+    apart = g.parameter("mask", mask, "constant")
+    return g.softmax("softmax", g.elementwise("masked", "add", scores, apart))
 
 
-def _full_attention(g: GraphBuilder, prefix: str, x: str, batch: int, kind: str) -> str:
+def _full_attention(g: GraphBuilder, x: str, batch: int, kind: str) -> str:
     """Add attention to all tokens before: rows (N x T, H) to rows."""
-    query, key, value = _heads(g, prefix, x, batch, TOKENS)
-    scores = g.matmul(f"{prefix}.scores", query, key, transpose_b=True)
-    weights = _masked_softmax(g, prefix, scores, (TOKENS, TOKENS))
-    y = merge_heads(g, prefix, g.matmul(f"{prefix}.context", weights, value))
-    return g.linear(f"{prefix}.output", y, HIDDEN)
+    query, key, value = _heads(g, x, batch, TOKENS)
+    scores = g.matmul("scores", query, key, transpose_b=True)
+    weights = _masked_softmax(g, scores, (TOKENS, TOKENS))
+    y = merge_heads(g, g.matmul("context", weights, value))
+    return g.linear("output", y, HIDDEN)
 
 
-def _axial_attention(g: GraphBuilder, prefix: str, x: str, batch: int, kind: str) -> str:
+def _axial_attention(g: GraphBuilder, x: str, batch: int, kind: str) -> str:
     """Add attention of codes to the caption and their row or column, of the caption to itself.
 
     A token is added at the end, so that all codes are there, and taken away again.
     """
     text, codes = TEXT + 1, SIDE * SIDE
-    x = g.reshape(f"{prefix}.items", x, (batch, TOKENS, HIDDEN))
-    x = g.pad(f"{prefix}.pad", x, axis=1, size=text + codes)
-    x = g.reshape(f"{prefix}.rows", x, (batch * (text + codes), HIDDEN))
-    query, key, value = _heads(g, prefix, x, batch, text + codes)
-    text_query, query = g.split(f"{prefix}.query.apart", query, (text, codes), axis=2)
-    text_key, key = g.split(f"{prefix}.key.apart", key, (text, codes), axis=2)
-    text_value, value = g.split(f"{prefix}.value.apart", value, (text, codes), axis=2)
-    scores = g.matmul(f"{prefix}.text.scores", text_query, text_key, transpose_b=True)
-    weights = _masked_softmax(g, f"{prefix}.text", scores, (text, text))
-    text_out = g.matmul(f"{prefix}.text.context", weights, text_value)
+    x = g.reshape("items", x, (batch, TOKENS, HIDDEN))
+    x = g.pad("pad", x, axis=1, size=text + codes)
+    x = g.reshape("rows", x, (batch * (text + codes), HIDDEN))
+    query, key, value = _heads(g, x, batch, text + codes)
+    text_query, query = g.split("query.apart", query, (text, codes), axis=2)
+    text_key, key = g.split("key.apart", key, (text, codes), axis=2)
+    text_value, value = g.split("value.apart", value, (text, codes), axis=2)
+    scores = g.matmul("text.scores", text_query, text_key, transpose_b=True)
+    weights = _masked_softmax(g.at("text"), scores, (text, text))
+    text_out = g.matmul("text.context", weights, text_value)
     query, key, value = (
-        _lines(g, f"{prefix}.{name}", part, kind)
+        _lines(g.at(name), part, kind)
         for name, part in (("query", query), ("key", key), ("value", value))
     )
     lines = (batch, HEADS, SIDE, SIDE)
-    near = g.matmul(f"{prefix}.lines.scores", query, key, transpose_b=True)
+    near = g.matmul("lines.scores", query, key, transpose_b=True)
     flat = (batch, HEADS, codes, HEAD_SIZE)
-    query = g.reshape(f"{prefix}.query.flat", query, flat)
-    far = g.matmul(f"{prefix}.to_text.scores", query, text_key, transpose_b=True)
-    far = g.reshape(f"{prefix}.to_text.lines", far, (*lines, text))
-    scores = g.concat(f"{prefix}.lines.concat", far, near, axis=4)
-    weights = _masked_softmax(g, f"{prefix}.lines", scores, (SIDE, text + SIDE))
-    far, near = g.split(f"{prefix}.lines.apart", weights, (text, SIDE), axis=4)
-    near = g.matmul(f"{prefix}.lines.context", near, value)
-    far = g.reshape(f"{prefix}.to_text.flat", far, (batch, HEADS, codes, text))
-    far = g.matmul(f"{prefix}.to_text.context", far, text_value)
-    far = g.reshape(f"{prefix}.to_text.out", far, g.shape(near))
-    y = g.elementwise(f"{prefix}.lines.add", "add", near, far)
+    query = g.reshape("query.flat", query, flat)
+    far = g.matmul("to_text.scores", query, text_key, transpose_b=True)
+    far = g.reshape("to_text.lines", far, (*lines, text))
+    scores = g.concat("lines.concat", far, near, axis=4)
+    weights = _masked_softmax(g.at("lines"), scores, (SIDE, text + SIDE))
+    far, near = g.split("lines.apart", weights, (text, SIDE), axis=4)
+    near = g.matmul("lines.context", near, value)
+    far = g.reshape("to_text.flat", far, (batch, HEADS, codes, text))
+    far = g.matmul("to_text.context", far, text_value)
+    far = g.reshape("to_text.out", far, g.shape(near))
+    y = g.elementwise("lines.add", "add", near, far)
     if kind == "column":
-        y = g.transpose(f"{prefix}.lines.rows_first", y, (0, 1, 3, 2, 4))
-    y = g.concat(f"{prefix}.all", text_out, g.reshape(f"{prefix}.codes", y, flat), axis=2)
-    y = g.linear(f"{prefix}.output", merge_heads(g, prefix, y), HIDDEN)
-    y = g.reshape(f"{prefix}.output.items", y, (batch, text + codes, HIDDEN))
-    y = g.narrow(f"{prefix}.output.read", y, axis=1, size=TOKENS)
-    return g.reshape(f"{prefix}.output.rows", y, (batch * TOKENS, HIDDEN))
+        y = g.transpose("lines.rows_first", y, (0, 1, 3, 2, 4))
+    y = g.concat("all", text_out, g.reshape("codes", y, flat), axis=2)
+    y = g.linear("output", merge_heads(g, y), HIDDEN)
+    y = g.reshape("output.items", y, (batch, text + codes, HIDDEN))
+    y = g.narrow("output.read", y, axis=1, size=TOKENS)
+    return g.reshape("output.rows", y, (batch * TOKENS, HIDDEN))
 
 
-def _lines(g: GraphBuilder, name: str, x: str, kind: str) -> str:
+def _lines(g: GraphBuilder, x: str, kind: str) -> str:
     """Return (N, heads, codes, size) with the codes of each row or column together."""
     batch, heads, _, size = g.shape(x)
-    y = g.reshape(f"{name}.lines", x, (batch, heads, SIDE, SIDE, size))
-    return g.transpose(f"{name}.columns", y, (0, 1, 3, 2, 4)) if kind == "column" else y
+    y = g.reshape("lines", x, (batch, heads, SIDE, SIDE, size))
+    return g.transpose("columns", y, (0, 1, 3, 2, 4)) if kind == "column" else y

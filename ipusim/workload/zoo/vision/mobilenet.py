@@ -67,7 +67,7 @@ def build(g: GraphBuilder, batch: int, config: tuple[tuple[Row, ...], int]) -> s
             squeeze_activation="relu",
             gate="hard_sigmoid",
         )
-        x = cnn.inverted_residual(g, f"blocks.{number}", x, block)
+        x = cnn.inverted_residual(g.at(f"blocks.{number}"), x, block)
     x = g.conv("conv_last", x, HEAD_EXPANSION * g.shape(x)[1], 1)
     x = g.elementwise("act_last", "hard_swish", cnn.normalise(g, "bn_last", x, 0))
     return cnn.classify(g, x, CLASSES, hidden=hidden, activation="hard_swish")

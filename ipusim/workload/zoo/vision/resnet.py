@@ -39,7 +39,7 @@ class Config:
     norm_groups: int = 0
 
 
-def _block(g: GraphBuilder, x: str, prefix: str, channels: int, stride: int, config: Config) -> str:
+def _block(g: GraphBuilder, x: str, channels: int, stride: int, config: Config) -> str:
     """Add two or three convolutions with norm and ReLU, and the input before the last ReLU."""
     # Of each convolution: channels, kernel, stride, groups.
     layers = ((channels, 3, stride, 1), (channels, 3, 1, 1))
@@ -49,16 +49,16 @@ def _block(g: GraphBuilder, x: str, prefix: str, channels: int, stride: int, con
         layers = ((width, 1, 1, 1), (width, 3, stride, config.groups), (channels, 1, 1, 1))
     y = x
     for number, (features, kernel, step, groups) in enumerate(layers, start=1):
-        name = f"{prefix}.conv{number}"
+        name = f"conv{number}"
         y = g.conv(name, y, features, kernel, stride=step, padding=kernel // 2, groups=groups)
-        y = normalise(g, f"{prefix}.bn{number}", y, config.norm_groups)
+        y = normalise(g, f"bn{number}", y, config.norm_groups)
         if number < len(layers):
-            y = g.elementwise(f"{prefix}.relu{number}", "relu", y)
+            y = g.elementwise(f"relu{number}", "relu", y)
     if stride != 1 or g.shape(x)[1] != channels:
-        x = g.conv(f"{prefix}.downsample.0", x, channels, 1, stride=stride)
-        x = normalise(g, f"{prefix}.downsample.1", x, config.norm_groups)
-    y = g.elementwise(f"{prefix}.add", "add", y, x)
-    return g.elementwise(f"{prefix}.relu{len(layers)}", "relu", y)
+        x = g.conv("downsample.0", x, channels, 1, stride=stride)
+        x = normalise(g, "downsample.1", x, config.norm_groups)
+    y = g.elementwise("add", "add", y, x)
+    return g.elementwise(f"relu{len(layers)}", "relu", y)
 
 
 def residual(g: GraphBuilder, batch: int, config: Config) -> str:
@@ -73,8 +73,7 @@ def residual(g: GraphBuilder, batch: int, config: Config) -> str:
     ):
         for block in range(blocks):
             stride = 2 if stage > 1 and block == 0 else 1
-            prefix = f"layer{stage}.{block}"
-            x = _block(g, x, prefix, channels, stride, config)
+            x = _block(g.at(f"layer{stage}.{block}"), x, channels, stride, config)
     x = g.global_average_pool("avgpool", x)
     x = g.flatten("flatten", x)
     return g.linear("fc", x, CLASSES)

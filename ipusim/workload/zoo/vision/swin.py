@@ -48,20 +48,20 @@ def build(g: GraphBuilder, batch: int, config: Config) -> str:
     """From an image (N, 3, 224, 224) to class scores (N, 1000)."""
     side, hidden = IMAGE // PATCH, config.embed
     x = g.input("images", (batch, 3, IMAGE, IMAGE))
-    x = embed_patches(g, "patch_embed", x, hidden, PATCH)
+    x = embed_patches(g.at("patch_embed"), x, hidden, PATCH)
     x = g.reshape("patch_embed.rows", x, (batch * side * side, hidden))
     x = g.layer_norm("patch_embed.norm", x)
     layer = 0
     for number, (depth, heads) in enumerate(zip(config.depths, config.heads, strict=True)):
         if number:
-            x = _merge_patches(g, f"merge.{number}", x, batch, side)
+            x = _merge_patches(g.at(f"merge.{number}"), x, batch, side)
             side, hidden = side // 2, 2 * hidden
         shape = Shape(hidden=hidden, heads=heads, dropout=False, stochastic_depth=config.as_run).on(
             batch, side * side
         )
         for position in range(depth):
             shifted = position % 2 == 1 and side > WINDOW
-            x = _layer(g, f"blocks.{layer}", x, config, shape, shifted=shifted)
+            x = _layer(g.at(f"blocks.{layer}"), x, config, shape, shifted=shifted)
             layer += 1
     x = g.reshape("norm.items", g.layer_norm("norm", x), (batch, side * side, hidden))
     x = g.reduce("pool", "mean", x, axis=1)
@@ -72,40 +72,38 @@ def _spread(g: GraphBuilder, name: str, x: str, config: Config) -> str:
     return g.copy(name, x) if config.as_run else x
 
 
-def _merge_patches(g: GraphBuilder, prefix: str, x: str, batch: int, side: int) -> str:
+def _merge_patches(g: GraphBuilder, x: str, batch: int, side: int) -> str:
     """Add a product over each square of four tokens, which halves the side and doubles features."""
     hidden = g.shape(x)[-1]
     half = side // 2
-    y = g.reshape(f"{prefix}.squares", x, (batch, half, 2, half, 2, hidden))
-    y = g.transpose(f"{prefix}.gather", y, (0, 1, 3, 4, 2, 5))
-    y = g.reshape(f"{prefix}.rows", y, (batch * half * half, 4 * hidden))
-    y = g.layer_norm(f"{prefix}.norm", y)
-    return g.linear(f"{prefix}.reduction", y, 2 * hidden, bias=False)
+    y = g.reshape("squares", x, (batch, half, 2, half, 2, hidden))
+    y = g.transpose("gather", y, (0, 1, 3, 4, 2, 5))
+    y = g.reshape("rows", y, (batch * half * half, 4 * hidden))
+    y = g.layer_norm("norm", y)
+    return g.linear("reduction", y, 2 * hidden, bias=False)
 
 
-def _layer(
-    g: GraphBuilder, prefix: str, x: str, config: Config, shape: Shape, *, shifted: bool
-) -> str:
+def _layer(g: GraphBuilder, x: str, config: Config, shape: Shape, *, shifted: bool) -> str:
     """Add a layer: attention within windows, then two dense layers, both with a residual."""
-    x = _spread(g, f"{prefix}.spread", x, config)
-    y = g.layer_norm(f"{prefix}.attention.norm", x)
+    x = _spread(g, "spread", x, config)
+    y = g.layer_norm("attention.norm", x)
     if shifted:
-        y = g.roll(f"{prefix}.shift", y)
-    y = _window_attention(g, f"{prefix}.attention", y, config, shape, shifted=shifted)
+        y = g.roll("shift", y)
+    y = _window_attention(g.at("attention"), y, config, shape, shifted=shifted)
     if shifted:
-        y = g.roll(f"{prefix}.shift_back", y)
-    y = _spread(g, f"{prefix}.attention.spread", y, config)
-    y = drop_path(g, f"{prefix}.attention.drop_path", y, shape)
-    x = g.elementwise(f"{prefix}.attention.add", "add", x, y)
-    y = g.layer_norm(f"{prefix}.mlp.norm", x)
-    y = feed_forward(g, f"{prefix}.mlp", y, shape)
-    y = _spread(g, f"{prefix}.mlp.spread", y, config)
-    y = drop_path(g, f"{prefix}.mlp.drop_path", y, shape)
-    return g.elementwise(f"{prefix}.mlp.add", "add", x, y)
+        y = g.roll("shift_back", y)
+    y = _spread(g, "attention.spread", y, config)
+    y = drop_path(g.at("attention.drop_path"), y, shape)
+    x = g.elementwise("attention.add", "add", x, y)
+    y = g.layer_norm("mlp.norm", x)
+    y = feed_forward(g.at("mlp"), y, shape)
+    y = _spread(g, "mlp.spread", y, config)
+    y = drop_path(g.at("mlp.drop_path"), y, shape)
+    return g.elementwise("mlp.add", "add", x, y)
 
 
 def _window_attention(
-    g: GraphBuilder, prefix: str, x: str, config: Config, shape: Shape, *, shifted: bool
+    g: GraphBuilder, x: str, config: Config, shape: Shape, *, shifted: bool
 ) -> str:
     """Add attention within windows: rows (N x side x side, H) to rows, the last product included.
 
@@ -115,63 +113,57 @@ def _window_attention(
     own, tokens, across = WINDOW * WINDOW, config.window_tokens, isqrt(shape.tokens) // WINDOW
     per_image = across**2
     windows = batch * per_image
-    y = g.reshape(f"{prefix}.squares", x, (batch, across, WINDOW, across, WINDOW, hidden))
-    y = g.transpose(f"{prefix}.partition", y, (0, 1, 3, 2, 4, 5))
-    y = g.reshape(f"{prefix}.windows", y, (windows, own, hidden))
+    y = g.reshape("squares", x, (batch, across, WINDOW, across, WINDOW, hidden))
+    y = g.transpose("partition", y, (0, 1, 3, 2, 4, 5))
+    y = g.reshape("windows", y, (windows, own, hidden))
     if tokens > own:
-        y = g.pad(f"{prefix}.pad", y, axis=1, size=tokens)
-    y = g.linear(
-        f"{prefix}.qkv", g.reshape(f"{prefix}.rows", y, (windows * tokens, hidden)), 3 * hidden
-    )
+        y = g.pad("pad", y, axis=1, size=tokens)
+    y = g.linear("qkv", g.reshape("rows", y, (windows * tokens, hidden)), 3 * hidden)
     if as_run:
         # Zeros where the padding got the bias.
-        y = _spread(g, f"{prefix}.qkv.spread", y, config)
-        y = g.reshape(f"{prefix}.qkv.items", y, (windows, tokens, 3 * hidden))
-        padding = g.parameter(f"{prefix}.qkv.mask", (tokens, 3 * hidden), "constant")
-        y = g.elementwise(f"{prefix}.qkv.masked", "mul", y, padding)
-    y = g.reshape(f"{prefix}.split_heads", y, (windows, tokens, 3, heads, hidden // heads))
-    y = g.transpose(f"{prefix}.heads_first", y, (2, 0, 3, 1, 4))
-    query, key, value = g.unstack(f"{prefix}.split", y)
-    query = g.elementwise(f"{prefix}.scale", "scale", query)
-    scores = g.matmul(f"{prefix}.scores", query, key, transpose_b=True)
-    scores = _spread(g, f"{prefix}.scores.spread", scores, config)
-    scores = g.elementwise(
-        f"{prefix}.bias.add", "add", scores, _position_bias(g, prefix, config, heads)
-    )
+        y = _spread(g, "qkv.spread", y, config)
+        y = g.reshape("qkv.items", y, (windows, tokens, 3 * hidden))
+        padding = g.parameter("qkv.mask", (tokens, 3 * hidden), "constant")
+        y = g.elementwise("qkv.masked", "mul", y, padding)
+    y = g.reshape("split_heads", y, (windows, tokens, 3, heads, hidden // heads))
+    y = g.transpose("heads_first", y, (2, 0, 3, 1, 4))
+    query, key, value = g.unstack("split", y)
+    query = g.elementwise("scale", "scale", query)
+    scores = g.matmul("scores", query, key, transpose_b=True)
+    scores = _spread(g, "scores.spread", scores, config)
+    scores = g.elementwise("bias.add", "add", scores, _position_bias(g, config, heads))
     if shifted:
-        apart = g.parameter(f"{prefix}.apart", (per_image, 1, tokens, tokens), "constant")
-        scores = g.reshape(f"{prefix}.images", scores, (batch, per_image, heads, tokens, tokens))
-        scores = g.elementwise(f"{prefix}.mask", "add", scores, apart)
-        scores = g.reshape(f"{prefix}.all_windows", scores, (windows, heads, tokens, tokens))
+        apart = g.parameter("apart", (per_image, 1, tokens, tokens), "constant")
+        scores = g.reshape("images", scores, (batch, per_image, heads, tokens, tokens))
+        scores = g.elementwise("mask", "add", scores, apart)
+        scores = g.reshape("all_windows", scores, (windows, heads, tokens, tokens))
     if as_run:
-        hidden_keys = g.parameter(f"{prefix}.padded_keys", (tokens, tokens), "constant")
-        scores = g.elementwise(f"{prefix}.mask_keys", "add", scores, hidden_keys)
-    weights = g.softmax(f"{prefix}.softmax", scores)
+        hidden_keys = g.parameter("padded_keys", (tokens, tokens), "constant")
+        scores = g.elementwise("mask_keys", "add", scores, hidden_keys)
+    weights = g.softmax("softmax", scores)
     if as_run:
-        kept = g.parameter(f"{prefix}.kept_keys", (tokens, tokens), "constant")
-        weights = g.elementwise(f"{prefix}.masked", "mul", weights, kept)
-    y = merge_heads(g, prefix, g.matmul(f"{prefix}.context", weights, value))
-    y = _spread(g, f"{prefix}.output.spread", g.linear(f"{prefix}.output", y, hidden), config)
+        kept = g.parameter("kept_keys", (tokens, tokens), "constant")
+        weights = g.elementwise("masked", "mul", weights, kept)
+    y = merge_heads(g, g.matmul("context", weights, value))
+    y = _spread(g, "output.spread", g.linear("output", y, hidden), config)
     if tokens > own:
-        y = g.reshape(f"{prefix}.padded", y, (windows, tokens, hidden))
-        y = g.narrow(f"{prefix}.unpad", y, axis=1, size=own)
-    y = g.reshape(f"{prefix}.whole", y, (batch, across, across, WINDOW, WINDOW, hidden))
-    y = g.transpose(f"{prefix}.reverse", y, (0, 1, 3, 2, 4, 5))
-    return g.reshape(f"{prefix}.image_rows", y, (shape.rows, hidden))
+        y = g.reshape("padded", y, (windows, tokens, hidden))
+        y = g.narrow("unpad", y, axis=1, size=own)
+    y = g.reshape("whole", y, (batch, across, across, WINDOW, WINDOW, hidden))
+    y = g.transpose("reverse", y, (0, 1, 3, 2, 4, 5))
+    return g.reshape("image_rows", y, (shape.rows, hidden))
 
 
-def _position_bias(g: GraphBuilder, prefix: str, config: Config, heads: int) -> str:
+def _position_bias(g: GraphBuilder, config: Config, heads: int) -> str:
     """Add the lookup of one learnt number per head and pair of tokens: (heads, T, T)."""
     own, tokens = WINDOW * WINDOW, config.window_tokens
-    table = g.parameter(f"{prefix}.bias.table", ((2 * WINDOW - 1) ** 2, heads))
-    pairs = g.parameter(f"{prefix}.bias.pairs", (own, own), "constant", "int32")
-    y = g.reshape(
-        f"{prefix}.bias.squares", g.gather(f"{prefix}.bias", table, pairs), (own, own, heads)
-    )
-    y = g.transpose(f"{prefix}.bias.heads_first", y, (2, 0, 1))
+    table = g.parameter("bias.table", ((2 * WINDOW - 1) ** 2, heads))
+    pairs = g.parameter("bias.pairs", (own, own), "constant", "int32")
+    y = g.reshape("bias.squares", g.gather("bias", table, pairs), (own, own, heads))
+    y = g.transpose("bias.heads_first", y, (2, 0, 1))
     if tokens > own:
-        y = g.pad(f"{prefix}.bias.pad_keys", y, axis=2, size=tokens)
-        y = g.pad(f"{prefix}.bias.pad_queries", y, axis=1, size=tokens)
+        y = g.pad("bias.pad_keys", y, axis=2, size=tokens)
+        y = g.pad("bias.pad_queries", y, axis=1, size=tokens)
     return y
 
 

@@ -34,13 +34,13 @@ class Config:
 
 
 def embed_patches(
-    g: GraphBuilder, name: str, images: str, hidden: int, patch: int, *, bias: bool = True
+    g: GraphBuilder, images: str, hidden: int, patch: int, *, bias: bool = True
 ) -> str:
     """Add the product of each patch of (N, 3, S, S) with one kernel: (N, patches, hidden)."""
-    y = g.conv(f"{name}.proj", images, hidden, patch, stride=patch, bias=bias)
+    y = g.conv("proj", images, hidden, patch, stride=patch, bias=bias)
     batch, _, *field = g.shape(y)
-    y = g.reshape(f"{name}.flatten", y, (batch, hidden, field[0] * field[1]))
-    return g.transpose(f"{name}.tokens_first", y, (0, 2, 1))
+    y = g.reshape("flatten", y, (batch, hidden, field[0] * field[1]))
+    return g.transpose("tokens_first", y, (0, 2, 1))
 
 
 def put_first(g: GraphBuilder, name: str, x: str, token: str = "") -> str:
@@ -70,13 +70,13 @@ def build(g: GraphBuilder, batch: int, config: Config, image_size: int = IMAGE) 
     images = g.input("images", (batch, 3, image_size, image_size))
     if config.mixup:
         images = mix_images(g, images)
-    x = embed_patches(g, "patch_embed", images, hidden, PATCH)
+    x = embed_patches(g.at("patch_embed"), images, hidden, PATCH)
     x = put_first(g, "cls_token", x)
     x = g.elementwise("pos_embed.add", "add", x, g.parameter("pos_embed", (1, tokens, hidden)))
     x = drop(g, "pos_embed.dropout", g.reshape("rows", x, (shape.rows, hidden)), shape)
     for layer in range(config.layers):
-        x = pre_norm_layer(g, f"blocks.{layer}", x, shape)
-    x = first_tokens(g, "head", g.layer_norm("norm", x), batch)
+        x = pre_norm_layer(g.at(f"blocks.{layer}"), x, shape)
+    x = first_tokens(g.at("head"), g.layer_norm("norm", x), batch)
     if config.representation:
         x = g.elementwise("representation.tanh", "tanh", g.linear("representation", x, hidden))
     return g.linear("head", x, CLASSES)
