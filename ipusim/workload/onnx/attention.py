@@ -120,14 +120,13 @@ def _multi_head(bias: int, mask: int, added: int, past: int) -> Recipe:
 
     def recipe(p: Parts) -> str:
         heads = int(p.get("num_heads"))
-        if not p.has(1):
-            packed = p.transpose(p.input(0), 3, 0, 2, 1, 4)
-            q, k, v = (p("Gather", packed, np.array(i), axis=0) for i in range(3))
-        elif not p.has(2):
-            packed = p.transpose(p.input(1), 3, 0, 2, 1, 4)
-            q, (k, v) = p.input(0), (p("Gather", packed, np.array(i), axis=0) for i in range(2))
-        else:
-            q, k, v = (p.input(place) for place in range(3))
+        names = [p.input(place) for place in range(3) if p.has(place)]
+        missing = 3 - len(names)
+        if missing:
+            # What is not given lies with the last input.
+            packed = p.transpose(names.pop(), 3, 0, 2, 1, 4)
+            names += [p("Gather", packed, np.array(i), axis=0) for i in range(missing + 1)]
+        q, k, v = names
         if p.has(bias):
             width = p.shape(p.input(bias))[0] // 3
             parts = [p.slice(p.input(bias), 0, i * width, (i + 1) * width) for i in range(3)]

@@ -58,7 +58,7 @@ class OnnxBuild:
         if size == self.batch and self.own:
             return self.own
         if self.plan.fixed == 0 or size == self.batch:
-            return self._graph(self.plan.shapes(size))
+            return self.imported(size)[0]
         if self.plan.fixed is None:
             shapes = self.plan.shapes(size)
             raise WorkloadError(
@@ -68,39 +68,35 @@ class OnnxBuild:
             )
         return self._rebatched(self.plan.fixed, size)
 
-    def imported(self) -> tuple[Graph, ImportContext]:
-        """Return the graph for the file's own batch with all that its import knows."""
-        shapes = self.plan.shapes(self.batch)
-        return walk(self.contents, self.plan, shapes, allow_unknown=self.allow_unknown)
+    def imported(
+        self, size: int = 0, own: ImportContext | None = None
+    ) -> tuple[Graph, ImportContext]:
+        """Return the graph of a batch (0: the file's own) with all that its import knows.
+
+        Where the file fixes its batch, another one needs to know the import of its ``own``.
+        """
+        shapes, rebatch = self.plan.shapes(size or self.batch), None
+        if own is not None and self.plan.fixed:
+            shapes = [sized(shape, self.plan.axis, size) for shape in shapes]
+            rebatch = Rebatch(self.plan.fixed, size, own.values)
+        return walk(self.contents, self.plan, shapes, rebatch, allow_unknown=self.allow_unknown)
 
     def carries(self, exported: Graph, context: ImportContext) -> bool | None:
         """Whether the batch is one, by the same import at thrice its size; None if that fails."""
         if self.plan.fixed is None:
             return None
         try:
-            return _scales(exported, self._resized(3 * self.batch, context), 3)
+            return _scales(exported, self.imported(3 * self.batch, context)[0], 3)
         except Misfit as error:
             return False if error.weighted else None
         except WorkloadError:
             return None
 
-    def _graph(self, shapes: list[tuple[int, ...]], rebatch: Rebatch | None = None) -> Graph:
-        unknown = self.allow_unknown
-        return walk(self.contents, self.plan, shapes, rebatch, allow_unknown=unknown)[0]
-
-    def _resized(self, size: int, context: ImportContext) -> Graph:
-        """Return the graph with another batch than that of an import."""
-        shapes = self.plan.shapes(size)
-        if not self.plan.fixed:
-            return self._graph(shapes)
-        resized = [sized(shape, self.plan.axis, size) for shape in shapes]
-        return self._graph(resized, Rebatch(self.plan.fixed, size, context.values))
-
     def _rebatched(self, fixed: int, size: int) -> Graph:
         """Return the graph with another batch than the file fixes, if all work follows it."""
         try:
             exported, context = self.imported()
-            graph = self._resized(size, context)
+            graph, _ = self.imported(size, context)
             possible = _scales(exported, graph, Fraction(size, fixed))
         except WorkloadError:
             possible = False

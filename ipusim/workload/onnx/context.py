@@ -124,10 +124,6 @@ class ImportContext:
         """Whether a value does not depend on the data inputs."""
         return self.values[name].static
 
-    def is_input(self, name: str) -> bool:
-        """Whether a value is one that the host sends."""
-        return any(name == item.name for item in self.contents.inputs)
-
     def dtype(self, name: str, node: Node | None = None) -> str:
         """Return the storage type of a value."""
         elem_type = self.values[name].elem_type

@@ -148,25 +148,17 @@ def definition(call: Node, opset: int, types: list[onnx.TypeProto]) -> onnx.Func
         )
     except onnx.defs.SchemaError:
         return None
-    fixed, varying = (
-        schema.function_opset_versions,
-        schema.context_dependent_function_opset_versions,
-    )
-    versions = fixed or varying
+    fixed = schema.function_opset_versions
+    versions = fixed or schema.context_dependent_function_opset_versions
     if not versions:
         return None
     version = max((v for v in versions if v <= opset), default=min(versions))
-    function = onnx.FunctionProto()
     if fixed:
-        function.ParseFromString(schema.get_function_with_opset_version(version))
+        content = schema.get_function_with_opset_version(version)
     else:
-        function.ParseFromString(
-            schema.get_context_dependent_function_with_opset_version(
-                version,
-                proto_of(call).SerializeToString(),
-                [kind.SerializeToString() for kind in types],
-            )
-        )
+        given = proto_of(call).SerializeToString(), [kind.SerializeToString() for kind in types]
+        content = schema.get_context_dependent_function_with_opset_version(version, *given)
+    function = onnx.FunctionProto.FromString(content)
     own = {item.name for item in function.attribute_proto}
     function.attribute_proto.extend(
         item.default_value

@@ -294,11 +294,7 @@ class Walk:
         self.context.unknown.setdefault(f"{node.op_type!r}{domain}", []).append(
             node.name or next(iter(node.output), "?")
         )
-        self.guess(node, inputs)
-
-    def guess(self, node: Node, inputs: list[Value]) -> None:
-        """Keep a node of which nothing is known but what the file states."""
-        largest = max((value for value in inputs), key=lambda v: prod(v.shape), default=None)
+        largest = max(inputs, key=lambda value: value.elements, default=None)
         for name in node.output:
             if name:
                 shape = self.context.contents.shapes.get(name)
@@ -372,7 +368,8 @@ class Walk:
     def _unknown_trips(self, node: Node) -> None:
         call = Call(self.context, node)
         names = [name for name in node.input[:2] if name and not self.context.is_static(name)]
-        given = [name for name in map(call.source, names) if self.context.is_input(name)]
+        inputs = {item.name for item in self.context.contents.inputs}
+        given = [name for name in map(call.source, names) if name in inputs]
         advice = f"add such as '--value {given[0]}=8'" if given else "export it unrolled"
         raise WorkloadError(
             f"The {node_label(node)} runs as often as data say, so its time is unknown; {advice}."
