@@ -20,7 +20,6 @@ from ipusim.workload.onnx.nodes import Node, has_input
 from ipusim.workload.onnx.products import COMPUTE_HANDLERS
 from ipusim.workload.onnx.reader import OnnxContents, capital
 from ipusim.workload.onnx.recurrent import RECURRENT_HANDLERS
-from ipusim.workload.onnx.shapes import sized
 from ipusim.workload.onnx.walk import Misfit, Rebatch, Walk, fitting
 
 HANDLERS: dict[str, Handler] = {
@@ -75,11 +74,11 @@ class OnnxBuild:
 
         Where the file fixes its batch, another one needs to know the import of its ``own``.
         """
-        shapes, rebatch = self.plan.shapes(size or self.batch), None
+        rebatch = None
         if own is not None and self.plan.fixed:
-            shapes = [sized(shape, self.plan.axis, size) for shape in shapes]
             rebatch = Rebatch(self.plan.fixed, size, own.values)
-        return walk(self.contents, self.plan, shapes, rebatch, allow_unknown=self.allow_unknown)
+        batch, unknown = size or self.batch, self.allow_unknown
+        return walk(self.contents, self.plan, batch, rebatch, allow_unknown=unknown)
 
     def carries(self, exported: Graph, context: ImportContext) -> bool | None:
         """Whether the batch is one, by the same import at thrice its size; None if that fails."""
@@ -175,15 +174,15 @@ def settled(
 def walk(
     contents: OnnxContents,
     plan: InputPlan,
-    shapes: list[tuple[int, ...]],
+    batch: int,
     rebatch: Rebatch | None = None,
     *,
     allow_unknown: bool = False,
 ) -> tuple[Graph, ImportContext]:
-    """Build the graph of a file for known shapes; what is unknown is refused unless allowed."""
-    context = ImportContext(contents)
+    """Build the graph of a file for a batch; what is unknown is refused unless allowed."""
+    context, shapes = ImportContext(contents), plan.shapes(batch)
     for name in plan.values:
-        array = plan.value(name, shapes)
+        array = plan.value(name, batch)
         kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
         context.values[name] = Value(shape=array.shape, elem_type=kind, static=True, array=array)
     for item, shape in zip(plan.inputs, shapes, strict=True):

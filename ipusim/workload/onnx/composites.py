@@ -10,7 +10,7 @@ import numpy as np
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.onnx.nodes import node_label
-from ipusim.workload.onnx.shapes import axis_of, by_names
+from ipusim.workload.onnx.shapes import axis_of, by_names, dft_axis, frame_length
 from ipusim.workload.onnx.walk import BATCH_FIRST, VENDOR, Parts, Recipe
 
 NCHWC = "com.microsoft.nchwc"
@@ -120,9 +120,8 @@ def _einsum(p: Parts) -> str:
     ]
     if not arrow:
         joined = "".join(terms)
-        right = "...".join([""] * (1 + ("..." in left))) + "".join(
-            sorted(c for c in set(joined) if joined.count(c) == 1 and c not in spare)
-        )
+        once = sorted(c for c in set(joined) if joined.count(c) == 1 and c not in spare)
+        right = "".join(["..." * ("..." in left), *once])
     result = right.replace("...", "".join(spare[:longest]))
     operands = [_diagonal(p, x, t) for x, t in zip(p.node.input, terms, strict=True)]
     current, labels = operands[0]
@@ -410,8 +409,7 @@ def _spectrum(p: Parts) -> str:
     shape = p.shape(x)
     if p.node.op_type == "STFT":
         _, frames, bins, _ = result
-        length = p.shape(p.input(2))[0] if p.has(2) else p.ints("", 3)[0]
-        step = p.ints("", 1)[0]
+        length, step = frame_length(p), p.ints("", 1)[0]
         signal = p.reshape(x, shape[0], 1, shape[1] * prod(shape[2:]))
         if prod(shape[2:]) > 1:
             signal = p.slice(signal, 2, 0, shape[1])
@@ -419,8 +417,7 @@ def _spectrum(p: Parts) -> str:
         y = p("Conv", signal, weights, strides=[step])
         y = p.transpose(y, 0, 2, 1)
         return p.reshape(y, shape[0], frames, bins, 2)
-    axis = int(p.array(2)) if p.has(2) else int(p.get("axis", 1 if p.opset < 20 else -2))
-    axis = axis_of(axis, len(shape))
+    axis = dft_axis(p)
     order = [a for a in range(len(shape)) if a != axis and a != len(shape) - 1]
     moved = p.transpose(x, *order, axis, len(shape) - 1)
     rows = prod(shape[a] for a in order)

@@ -157,8 +157,7 @@ class Pieces:
         """Let a node read another value."""
         self.forget(node)
         node.input[place] = name
-        for name in dict.fromkeys(node.input):
-            self.readers.setdefault(name, []).append(node)
+        self.add(node)
 
 
 Rule = Callable[[Pieces, Node], None]

@@ -17,6 +17,7 @@ import onnx
 
 from ipusim.errors import WorkloadError, nearest_name
 from ipusim.workload.onnx.reader import LARGEST_SIZE, DataInput, capital
+from ipusim.workload.onnx.shapes import sized
 
 _BATCH_NAME = re.compile(r"batch|^(n|b)$|(^|_)bs($|_)", re.IGNORECASE)
 _ANONYMOUS = re.compile(r"^$|^\?$|unk__|dynamic_axes|_dim_\d|^s\d+$|^dyn|^None$", re.IGNORECASE)
@@ -52,17 +53,18 @@ class InputPlan:
     named: bool = False
 
     def shapes(self, batch: int) -> list[tuple[int, ...]]:
-        """Return the shape of every input at a batch."""
-        return [tuple(batch if n is None else int(n) for n in item.shape) for item in self.inputs]
+        """Return the shape of every input at a batch, which may be another than the fixed one."""
+        found = [_at_batch(item.shape, batch) for item in self.inputs]
+        return [sized(shape, self.axis, batch) for shape in found] if self.fixed else found
 
-    def value(self, name: str, shapes: Sequence[tuple[int, ...]]) -> np.ndarray:
-        """Return the value of an input, beside others of these shapes."""
-        pairs = zip(self.inputs, shapes, strict=True)
-        sizes = [one for item, shape in pairs for one in zip(item.shape, shape, strict=True)]
-        batch = next((size for own, size in sizes if own is None), self.default)
+    def value(self, name: str, batch: int) -> np.ndarray:
+        """Return the value of an input at a batch."""
         array = self.values[name]
-        shape = tuple(batch if n is None else n for n in self.filled.get(name, array.shape))
-        return np.broadcast_to(array, shape)
+        return np.broadcast_to(array, _at_batch(self.filled.get(name, array.shape), batch))
+
+
+def _at_batch(shape: Sequence[int | None], batch: int) -> tuple[int, ...]:
+    return tuple(batch if size is None else int(size) for size in shape)
 
 
 def free_sizes(inputs: Sequence[DataInput]) -> dict[str, list[str]]:

@@ -196,14 +196,10 @@ def conv_transpose(e: Emission) -> None:
         out + span - ((size - 1) * hop + 1)
         for out, span, size, hop in zip(e.out[2:], reach, field, stride, strict=True)
     )
-    if mode == "NOTSET" and "output_shape" not in e.node.given:
-        lower = tuple(span - pad for span, pad in zip(reach, before, strict=True))
-    else:
-        cropped = tuple(2 * span - both for span, both in zip(reach, total, strict=True))
-        lower = tuple(
-            span - (crop // 2 if mode == "SAME_UPPER" else crop - crop // 2)
-            for span, crop in zip(reach, cropped, strict=True)
-        )
+    if mode != "NOTSET" or "output_shape" in e.node.given:
+        cropped = (2 * span - both for span, both in zip(reach, total, strict=True))
+        before = (crop // 2 if mode == "SAME_UPPER" else crop - crop // 2 for crop in cropped)
+    lower = tuple(span - pad for span, pad in zip(reach, before, strict=True))
     params = Conv(
         batch=data[0],
         in_channels=data[1],

@@ -231,20 +231,28 @@ def _conv_transpose(c: Call) -> Shape:
     if len(data) != len(weights) or len(data) < 3 or data[1] != weights[0]:
         raise ValueError("data and weights do not fit")
     rank = len(data) - 2
-    mode, stride, dilation, lower, upper = sliding(c, rank)
-    extra = tuple(c.get("output_padding", (0,) * rank))
+    mode, stride, *_ = sliding(c, rank)
     stated = c.get("output_shape")
     if stated:
         field = tuple(stated)[-rank:]
     elif mode in SAME:
         field = tuple(size * hop for size, hop in zip(data[2:], stride, strict=True))
     else:
-        ends = zip(data[2:], weights[2:], stride, dilation, extra, lower, upper, strict=True)
-        field = tuple(
-            hop * (size - 1) + more + (taps - 1) * step + 1 - low - high
-            for size, taps, hop, step, more, low, high in ends
-        )
+        field = _spread(c, weights[2:])
     return (data[0], weights[1] * c.get("group", 1), *field)
+
+
+def _spread(c: Call, kernel: Shape) -> Shape:
+    """Return the field over which a window that slides spreads its data."""
+    field = c.shape()[2:]
+    _, stride, dilation, lower, upper = sliding(c, len(field))
+    extra = c.get("output_padding", (0,) * len(field))
+    return tuple(
+        hop * (size - 1) + more + (taps - 1) * step + 1 - low - high
+        for size, taps, hop, step, more, low, high in zip(
+            field, kernel, stride, dilation, extra, lower, upper, strict=True
+        )
+    )
 
 
 def _pool(c: Call) -> Results:
@@ -474,16 +482,7 @@ def _affine_grid(c: Call) -> Shape:
 
 def _max_unpool(c: Call) -> Shape:
     stated = c.ints("", 2)
-    if stated:
-        return tuple(stated)
-    shape, kernel = c.shape(), c.get("kernel_shape")
-    rank = len(kernel)
-    stride, pads = c.get("strides", [1] * rank), c.get("pads", [0] * 2 * rank)
-    field = [
-        (size - 1) * stride[axis] - pads[axis] - pads[rank + axis] + kernel[axis]
-        for axis, size in enumerate(shape[2:])
-    ]
-    return (*shape[:2], *field)
+    return tuple(stated or (*c.shape()[:2], *_spread(c, c.get("kernel_shape"))))
 
 
 def _col2im(c: Call) -> Shape:
@@ -501,10 +500,20 @@ def _recurrent(c: Call) -> Results:
     return [((steps, directions, batch, hidden), c.kind()), last, last]
 
 
+def dft_axis(c: Call) -> int:
+    """Return the axis that a DFT goes along, counted from the front."""
+    axis = c.array(2) if c.has(2) else c.get("axis", 1 if c.opset < 20 else -2)
+    return axis_of(int(axis), len(c.shape()))
+
+
+def frame_length(c: Call) -> int:
+    """Return how long the frames of an STFT are."""
+    return c.shape(2)[0] if c.has(2) else c.ints("", 3)[0]
+
+
 def _dft(c: Call) -> Shape:
     shape = list(c.shape())
-    axis = int(c.array(2)) if c.has(2) else c.get("axis", 1 if c.opset < 20 else -2)
-    axis = axis_of(axis, len(shape))
+    axis = dft_axis(c)
     length = c.ints("", 1)
     one_sided, inverse = c.get("onesided", 0), c.get("inverse", 0)
     whole = 2 * (shape[axis] - 1) if one_sided and inverse else shape[axis]
@@ -516,8 +525,7 @@ def _dft(c: Call) -> Shape:
 
 def _stft(c: Call) -> Shape:
     step = c.ints("", 1)[0]
-    length = c.shape(2)[0] if c.has(2) else c.ints("", 3)[0]
-    signal = c.shape()
+    length, signal = frame_length(c), c.shape()
     frames = (signal[1] - length) // step + 1
     bins = length // 2 + 1 if c.get("onesided", 1) else length
     return (signal[0], frames, bins, 2)
