@@ -121,10 +121,6 @@ class Pieces:
         """Return the shape of a value."""
         return self.context.shape(name)
 
-    def other(self, node: Node, name: str) -> str:
-        """Return the operand of a node of two that is not `name`."""
-        return node.input[1] if node.input[0] == name else node.input[0]
-
     def constant_operand(self, node: Node) -> tuple[str, float] | None:
         """Return the other operand and the number of a node that combines a value with a number."""
         for place in (1, 0):

@@ -116,18 +116,19 @@ def _encoded(p: Parts) -> str:
 
 def _depth(p: Parts) -> tuple[int, int, int]:
     """Return the trees, the levels of the deepest, and all nodes of an ensemble."""
-    true, false = _listed(p, "nodes_truenodeids"), _listed(p, "nodes_falsenodeids")
     if p.get("tree_roots") is not None:
         roots = set(p.get("tree_roots"))
-        leaves = zip(_listed(p, "nodes_trueleafs"), _listed(p, "nodes_falseleafs"), strict=True)
+        sides = (
+            zip(_listed(p, f"nodes_{side}nodeids"), _listed(p, f"nodes_{side}leafs"), strict=True)
+            for side in ("true", "false")
+        )
         children = {
-            place: [c for c, leaf in zip(pair, ends, strict=True) if not leaf]
-            for place, (pair, ends) in enumerate(
-                zip(zip(true, false, strict=True), leaves, strict=True)
-            )
+            place: [child for child, leaf in pair if not leaf]
+            for place, pair in enumerate(zip(*sides, strict=True))
         }
         trees, deeper = len(roots), 1
     else:
+        true, false = _listed(p, "nodes_truenodeids"), _listed(p, "nodes_falsenodeids")
         ids = list(zip(p.get("nodes_treeids"), p.get("nodes_nodeids"), strict=True))
         children = {
             (tree, own): [] if mode in (b"LEAF", "LEAF") else [(tree, a), (tree, b)]
