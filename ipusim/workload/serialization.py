@@ -84,7 +84,7 @@ def _serialised(graph: Graph, product: SerialProduct) -> Graph:
             continue
         own = op is forward or op.source == product.op
         if own and isinstance(op.params, Gather) and op.params.function == "lookup":
-            ops += _lookup_in_parts(op, product.factor, tensors)
+            _Parts(op, product.factor, "rows", tensors, ops).look_up()
             continue
         if not own or not isinstance(op.params, MatMul):
             ops.append(op)
@@ -134,7 +134,7 @@ def _accumulation(op: Op, readers: tuple[Op, ...], tensors: dict[str, Tensor]) -
 
 @dataclass(slots=True)
 class _Parts:
-    """Writes the parts of one product after what there is of a graph."""
+    """Writes the parts of one product or lookup after what there is of a graph."""
 
     op: Op
     factor: int
@@ -175,10 +175,49 @@ class _Parts:
             self.ops.append(replace(added, inputs=(accumulator, made)))
         del self.tensors[self.op.outputs[0]]
 
+    def look_up(self) -> None:
+        """Look every index up in each part of a table; add up what lies in it, by a mask."""
+        table, indices = self.op.inputs
+        ids, like = self.tensors[indices], self.tensors[self.op.outputs[0]]
+        compare = Elementwise(function="less", n_inputs=2, elements=ids.elements, broadcast=True)
+        above = replace(compare, function="greater_or_equal")
+        both = replace(compare, function="and", broadcast=False)
+        masked = Elementwise.in_place("mul", like.elements, broadcast=True)
+        add = Elementwise.in_place("add", like.elements)
+        total, first = "", 0
+        for part in range(self.factor):
+            stop = first + self._share(self.op.params.rows, part)
+            start, end = self._number("first", first), self._number("stop", stop)
+            own = self._slice(table, part)
+            shift = replace(compare, function="sub")
+            moved = self._step(f"index{part}", shift, (indices, start), ids.shape, ids.dtype)
+            rows = replace(self.op.params, rows=stop - first)
+            found = self._step(f"part{part}", rows, (own, moved), like.shape)
+            low = self._step(f"below{part}", compare, (indices, end), ids.shape, "bool")
+            high = self._step(f"above{part}", above, (indices, start), ids.shape, "bool")
+            inside = self._step(f"in{part}", both, (low, high), ids.shape, "bool")
+            cast = Cast(to=like.dtype, elements=ids.elements)
+            mask = self._step(f"mask{part}", cast, (inside,), ids.shape)
+            result = self._step(f"masked{part}", masked, (found, mask), like.shape)
+            if part == self.factor - 1:
+                self._emit(self.op.name, add, (total, result), like.name)
+            else:
+                total = (
+                    self._step(f"sum{part}", add, (total, result), like.shape) if part else result
+                )
+            first = stop
+
+    def _number(self, label: str, value: int) -> str:
+        """Add a constant row number and return its name."""
+        name = f"{self.op.name}.{label}{value}"
+        self.tensors[name] = Tensor(name=name, shape=(), dtype="int32", role="constant")
+        return name
+
     def _share(self, size: int, part: int) -> int:
-        """Return how much of what is cut one part has."""
+        """Return how much of what is cut one part has; the last may have one row less."""
         whole = getattr(self.op.params, self.cut)
-        return size // whole * _even_part(whole, self.factor, part)
+        least, over = divmod(whole, self.factor)
+        return size // whole * (least + (part < over))
 
     def _product(self, part: int) -> str:
         """Add the product of one part and return its result."""
@@ -196,10 +235,12 @@ class _Parts:
         elements = self._share(whole.elements, part)
         if whole.role == "parameter":
             # The same side of the weights is cut in all passes of the layer.
-            backward = self.op.params.pass_kind == "data_gradient"
+            backward = self.op.function == "data_gradient"
             side = {"k": "n", "n": "k"}[self.cut] if backward else self.cut
-            label = f"{side}{self.factor}.{part}"
-            return _stored_part(self.tensors, name, label, elements)
+            own = f"{name}.{side}{self.factor}.{part}"
+            root = whole.alias_of or name
+            self.tensors[own] = replace(whole, name=own, shape=(elements,), alias_of=root)
+            return own
         view = Layout(function="slice", elements=elements, moves_data=False)
         suffix = f"slice{self.op.inputs.index(name)}.{part}"
         return self._step(suffix, view, (name,), (elements,), dtype=whole.dtype)
@@ -221,62 +262,3 @@ class _Parts:
     def _emit(self, name: str, params: Attributes, inputs: tuple[str, ...], output: str) -> None:
         part = replace(self.op, name=name, params=params, inputs=inputs, outputs=(output,))
         self.ops.append(part)
-
-
-def _even_part(whole: int, factor: int, part: int) -> int:
-    """Return the size of a part; the last parts are smaller by one where it does not divide."""
-    least, over = divmod(whole, factor)
-    return least + (part < over)
-
-
-def _stored_part(tensors: dict[str, Tensor], name: str, label: str, elements: int) -> str:
-    """Add a part of a parameter, which shares its memory, and return its name."""
-    whole = tensors[name]
-    own = f"{name}.{label}"
-    root = whole.alias_of or name
-    tensors[own] = replace(whole, name=own, shape=(elements,), alias_of=root)
-    return own
-
-
-def _lookup_in_parts(op: Op, factor: int, tensors: dict[str, Tensor]) -> list[Op]:
-    """Return the operators of a lookup in a parameter in parts; tensors they need are added."""
-    params: Gather = op.params
-    table, indices = op.inputs
-    like = tensors[op.outputs[0]]
-    ids = tensors[indices]
-    ops: list[Op] = []
-
-    def step(suffix: str, attributes: Attributes, inputs: tuple[str, ...], of: Tensor) -> str:
-        name = f"{op.name}.{suffix}"
-        tensors[name] = replace(of, name=name, role="activation", alias_of=None)
-        ops.append(replace(op, name=name, params=attributes, inputs=inputs, outputs=(name,)))
-        return name
-
-    mask = replace(ids, dtype="bool")
-    total, first = "", 0
-    for part in range(factor):
-        rows = _even_part(params.rows, factor, part)
-        bounds = []
-        for end, value in (("first", first), ("stop", first + rows)):
-            bounds.append(f"{op.name}.{end}{value}")
-            tensors[bounds[-1]] = Tensor(name=bounds[-1], shape=(), dtype="int32", role="constant")
-        own = _stored_part(tensors, table, f"rows{factor}.{part}", rows * params.width)
-        compare = Elementwise(function="less", n_inputs=2, elements=ids.elements, broadcast=True)
-        above = replace(compare, function="greater_or_equal")
-        moved = step(f"index{part}", replace(compare, function="sub"), (indices, bounds[0]), ids)
-        found = step(f"part{part}", replace(params, rows=rows), (own, moved), like)
-        below = step(f"below{part}", compare, (indices, bounds[1]), mask)
-        above_name = step(f"above{part}", above, (indices, bounds[0]), mask)
-        both = replace(compare, function="and", broadcast=False)
-        inside = step(f"in{part}", both, (below, above_name), mask)
-        cast = Cast(to=like.dtype, elements=ids.elements)
-        factor_name = step(f"mask{part}", cast, (inside,), replace(ids, dtype=like.dtype))
-        masked = Elementwise.in_place("mul", like.elements, broadcast=True)
-        result = step(f"masked{part}", masked, (found, factor_name), like)
-        add = Elementwise.in_place("add", like.elements)
-        total = step(f"sum{part}", add, (total, result), like) if part else result
-        first += rows
-    last = ops.pop()
-    del tensors[total]
-    ops.append(replace(last, name=op.name, outputs=op.outputs))
-    return ops

@@ -81,13 +81,13 @@ def build(g: GraphBuilder, batch: int, config: Config) -> str:
     edges = edges_between(g, ("edge_sources", "edge_targets"), (count,), nodes, padding)
     edge_times = g.input("edge_times", (count, 1), "int32")
     edge_features = g.input("edge_features", (count, EDGE_FEATURES))
-    memory = _read_memory(g, config, ids)
+    memory = _read_memory(g.at("memory"), config, ids)
     x = memory.state
     since = take(g, "gnn.last_update", memory.last_update, edges.sources)
     since = g.cast(
         "gnn.since.cast", g.elementwise("gnn.since", "sub", since, edge_times), "float32"
     )
-    times = time_encoding(g.at("gnn.time"), since, TIME_FEATURES, "float32")
+    times = time_encoding(g.at("gnn.time"), since, TIME_FEATURES)
     attributes = g.concat("gnn.edges", edge_features, times, axis=1)
     attend = _attend_at_nodes if config.projects_nodes else _attend_at_edges
     x = attend(g.at("gnn.conv"), x, edges, attributes)
@@ -100,7 +100,7 @@ def build(g: GraphBuilder, batch: int, config: Config) -> str:
     hidden = g.elementwise("link.relu", "relu", g.linear("link.hidden", pairs, MEMORY))
     scores = g.linear("link.output", hidden, 1)
     ends = g.concat("events.ends", source, true, axis=0)
-    _write_memory(g, memory, ids, ends, most_recent, event_times, event_features)
+    _write_memory(g.at("write"), memory, ids, ends, most_recent, event_times, event_features)
     return scores
 
 
@@ -108,38 +108,37 @@ def _read_memory(g: GraphBuilder, config: Config, ids: str) -> _Memory:
     """Look the nodes up and bring their state up to date with the last event of each."""
     rows = 1 + WIKIPEDIA_NODES
     widths = (MEMORY, EDGE_FEATURES, DIRECTIONS)
-    times = g.parameter("memory.times", (rows, TIMES), "state", "int32")
+    times = g.parameter("times", (rows, TIMES), "state", "int32")
     stored = widths if config.split_memory else (sum(widths),)
     tables = tuple(
-        g.parameter(f"memory.table{part}", (rows, width), "state")
-        for part, width in enumerate(stored)
+        g.parameter(f"table{part}", (rows, width), "state") for part, width in enumerate(stored)
     )
     last_update, since, other_ids = g.split(
-        "memory.times.split", g.gather("memory.times.read", times, ids), (1, 1, 1), axis=1
+        "times.split", g.gather("times.read", times, ids), (1, 1, 1), axis=1
     )
-    read = [g.gather(f"memory.table{part}.read", table, ids) for part, table in enumerate(tables)]
+    read = [g.gather(f"table{part}.read", table, ids) for part, table in enumerate(tables)]
     if not config.split_memory:
-        read = list(g.split("memory.fields", read[0], widths, axis=1))
+        read = list(g.split("fields", read[0], widths, axis=1))
     own, features, direction = read
     # The other end of the event: its state alone, which one wide table holds in its first columns.
     states = tables[0]
     if not config.split_memory:
-        states, *_ = g.split("memory.states", states, widths, axis=1)
-    other = g.gather("memory.other", states, other_ids)
-    leaves, enters = g.split("memory.direction", direction, (1, 1), axis=1)
+        states, *_ = g.split("states", states, widths, axis=1)
+    other = g.gather("other", states, other_ids)
+    leaves, enters = g.split("direction", direction, (1, 1), axis=1)
     ends = [
         g.elementwise(
-            f"memory.end{end}",
+            f"end{end}",
             "add",
-            g.elementwise(f"memory.end{end}.own", "mul", own, first),
-            g.elementwise(f"memory.end{end}.other", "mul", other, second),
+            g.elementwise(f"end{end}.own", "mul", own, first),
+            g.elementwise(f"end{end}.other", "mul", other, second),
         )
         for end, (first, second) in enumerate(((leaves, enters), (enters, leaves)))
     ]
-    since = g.cast("memory.since", since, "float32")
-    encoded = time_encoding(g.at("memory.time"), since, TIME_FEATURES, "float32")
-    message = g.concat("memory.message", *ends, features, encoded, axis=1)
-    state = gru_cell(g.at("memory.gru"), own, message)
+    since = g.cast("since", since, "float32")
+    encoded = time_encoding(g.at("time"), since, TIME_FEATURES)
+    message = g.concat("message", *ends, features, encoded, axis=1)
+    state = gru_cell(g.at("gru"), own, message)
     return _Memory(state=state, last_update=last_update, tables=tables, times=times)
 
 
@@ -154,23 +153,23 @@ def _write_memory(
 ) -> None:
     """Store state, features and times of both ends of every event, the latest of each node."""
     events = g.shape(event_times)[0]
-    ids_column = g.reshape("write.ids.column", ids, (*g.shape(ids), 1))
-    targets = g.gather("write.ids", ids_column, ends)
-    mask = g.reshape("write.mask", most_recent, (2 * events, 1))
-    chosen = g.elementwise("write.masked", "mul", targets, mask)
-    now = g.concat("write.now", event_times, event_times, axis=0)
-    before = g.gather("write.last_update", memory.last_update, ends)
-    since = g.elementwise("write.since", "sub", now, before)
-    state = g.gather("write.state", memory.state, ends)
-    features = g.concat("write.features", event_features, event_features, axis=0)
-    direction = g.parameter("write.direction", (2 * events, DIRECTIONS), "constant")
+    ids_column = g.reshape("ids.column", ids, (*g.shape(ids), 1))
+    targets = g.gather("ids", ids_column, ends)
+    mask = g.reshape("mask", most_recent, (2 * events, 1))
+    chosen = g.elementwise("masked", "mul", targets, mask)
+    now = g.concat("now", event_times, event_times, axis=0)
+    before = g.gather("last_update", memory.last_update, ends)
+    since = g.elementwise("since", "sub", now, before)
+    state = g.gather("state", memory.state, ends)
+    features = g.concat("features", event_features, event_features, axis=0)
+    direction = g.parameter("direction", (2 * events, DIRECTIONS), "constant")
     rows = (state, features, direction)
     if len(memory.tables) == 1:
-        rows = (g.concat("write.rows", *rows, axis=1),)
+        rows = (g.concat("rows", *rows, axis=1),)
     for part, (table, updates) in enumerate(zip(memory.tables, rows, strict=True)):
-        g.write_slices(f"write.table{part}", table, updates, chosen)
-    times = g.concat("write.times.rows", now, since, targets, axis=1)
-    g.write_slices("write.times", memory.times, times, chosen)
+        g.write_slices(f"table{part}", table, updates, chosen)
+    times = g.concat("times.rows", now, since, targets, axis=1)
+    g.write_slices("times", memory.times, times, chosen)
 
 
 def _attend_at_nodes(g: GraphBuilder, x: str, edges: Edges, attributes: str) -> str:

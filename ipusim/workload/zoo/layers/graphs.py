@@ -53,7 +53,7 @@ def sum_of_embeddings(
     """Look every categorical feature up in a table of its own, and add the rows."""
     x = ""
     for number, (column, size) in enumerate(zip(columns, sizes, strict=True)):
-        row = g.embedding(f"{number}", column, size, width)
+        row = g.embedding(str(number), column, size, width)
         x = g.elementwise(f"{number}.add", "add", x, row) if x else row
     return x
 
@@ -84,12 +84,8 @@ def gru_cell(g: GraphBuilder, hidden: str, x: str) -> str:
     of_input = _gates(g, "input", x, size)
     of_hidden = _gates(g, "hidden", hidden, size)
     reset, update = (
-        g.elementwise(
-            f"{gate}",
-            "sigmoid",
-            g.elementwise(f"{gate}.add", "add", of_input[part], of_hidden[part]),
-        )
-        for part, gate in enumerate(("reset", "update"))
+        g.elementwise(gate, "sigmoid", g.elementwise(f"{gate}.add", "add", *parts))
+        for gate, *parts in zip(("reset", "update"), of_input, of_hidden, strict=False)
     )
     candidate = g.elementwise("reset.mul", "mul", reset, of_hidden[2])
     candidate = g.elementwise("candidate.add", "add", of_input[2], candidate)
@@ -106,16 +102,14 @@ def _gates(g: GraphBuilder, name: str, rows: str, size: int) -> tuple[str, ...]:
     return g.split(f"{name}.gates", together, (size, size, size), axis=1)
 
 
-def time_encoding(g: GraphBuilder, times: str, size: int, dtype: str) -> str:
+def time_encoding(g: GraphBuilder, times: str, size: int) -> str:
     """Turn (rows, 1) times in 32 bits into (rows, size) cosines of learnt frequency and phase.
 
-    Cosines are taken in `dtype`. In 16 bits the application brings the argument within one turn
-    first (tf.mod in 32 bits), which is left out: some 66 cycles an element by poplibs' estimate.
+    In 16 bits the application brings the argument within one turn first (tf.mod in 32 bits), which
+    is left out: some 66 cycles an element by poplibs' estimate.
     """
     rows = g.shape(times)[0]
     x = g.expand("spread", times, (rows, size))
     x = g.elementwise("mul", "mul", x, g.parameter("weight", (size,)))
     x = g.elementwise("add", "add", x, g.parameter("bias", (size,)))
-    if dtype != g.tensors[x].dtype:
-        x = g.cast("narrow", x, dtype)
     return g.elementwise("cos", "cos", x)

@@ -128,7 +128,7 @@ def first_tokens(g: GraphBuilder, x: str, batch: int, count: int = 1, label: str
     """Add a view of the first tokens of every item of rows (N x T, H): (N x count, H)."""
     rows, hidden = g.shape(x)
     y = g.reshape("items", x, (batch, rows // batch, hidden))
-    y = g.narrow(f"{label}", y, axis=1, size=count)
+    y = g.narrow(label, y, axis=1, size=count)
     return g.reshape("rows", y, (batch * count, hidden))
 
 

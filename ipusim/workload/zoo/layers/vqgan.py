@@ -22,8 +22,7 @@ def encode(g: GraphBuilder, images: str) -> str:
     x = g.conv("conv_in", images, CHANNELS, 3, padding=1, bias=True)
     for level, multiple in enumerate(MULTIPLES):
         for block in range(BLOCKS):
-            name = f"down.{level}.block.{block}"
-            x = _residual(g.at(name), x, multiple * CHANNELS)
+            x = _residual(g.at(f"down.{level}.block.{block}"), x, multiple * CHANNELS)
             if level == len(MULTIPLES) - 1:
                 x = _attention(g.at(f"down.{level}.attn.{block}"), x)
         if level < len(MULTIPLES) - 1:

@@ -15,7 +15,7 @@ UNITS = (1000, 1000, 1000)
 
 def _tower(g: GraphBuilder, x: str) -> str:
     for number, units in enumerate(UNITS, start=1):
-        x = g.linear(f"{number}", x, units)
+        x = g.linear(str(number), x, units)
         x = g.elementwise(f"{number}.relu", "relu", x)
     return x
 

@@ -161,16 +161,15 @@ def _encode(g: GraphBuilder, x: str, batch: int, mask: str, config: Config) -> s
     reach = 2 * steps - 1 if config.shifts_positions else steps
     positions = g.parameter("encoder.positions", (reach, hidden), role="constant")
     for layer in range(config.layers):
-        name = f"encoder.{layer}"
-        x = _feed_forward(g.at(f"{name}.macaron"), x, config.feed_forward, encoding=True)
-        y = g.layer_norm(f"{name}.attention.norm", x)
-        y = _attention(g.at(f"{name}.attention"), y, y, config, mask=mask, positions=positions)
-        x = g.elementwise(
-            f"{name}.attention.add", "add", x, _drop(g, f"{name}.attention.output_dropout", y)
-        )
-        x = _convolve(g.at(f"{name}.conv"), x, batch, config)
-        x = _feed_forward(g.at(f"{name}.mlp"), x, config.feed_forward, encoding=True)
-        x = g.layer_norm(f"{name}.norm", x)
+        block = g.at(f"encoder.{layer}")
+        x = _feed_forward(block.at("macaron"), x, config.feed_forward, encoding=True)
+        y = block.layer_norm("attention.norm", x)
+        y = _attention(block.at("attention"), y, y, config, mask=mask, positions=positions)
+        y = _drop(block, "attention.output_dropout", y)
+        x = block.elementwise("attention.add", "add", x, y)
+        x = _convolve(block.at("conv"), x, batch, config)
+        x = _feed_forward(block.at("mlp"), x, config.feed_forward, encoding=True)
+        x = block.layer_norm("norm", x)
     return g.layer_norm("encoder.norm", x)
 
 
@@ -179,23 +178,23 @@ def _decode(
 ) -> str:
     """Add the decoder: tokens (N, L) to scores (N x L, vocabulary)."""
     length, hidden = config.tokens, config.hidden
-    table = g.parameter("decoder.table", (VOCABULARY, hidden))
-    x = g.elementwise("decoder.scale", "scale", g.gather("decoder.embed", table, tokens))
-    x = g.reshape("decoder.items", x, (batch, length, hidden))
-    positions = g.parameter("decoder.positions", (length, hidden), role="constant")
-    x = g.elementwise("decoder.add_positions", "add", x, positions)
-    x = _drop(g, "decoder.dropout", g.reshape("decoder.rows", x, (batch * length, hidden)))
-    causal = g.parameter("decoder.mask", (batch, 1, length, length), role="constant")
+    table = g.parameter("table", (VOCABULARY, hidden))
+    x = g.elementwise("scale", "scale", g.gather("embed", table, tokens))
+    x = g.reshape("items", x, (batch, length, hidden))
+    positions = g.parameter("positions", (length, hidden), role="constant")
+    x = g.elementwise("add_positions", "add", x, positions)
+    x = _drop(g, "dropout", g.reshape("rows", x, (batch * length, hidden)))
+    causal = g.parameter("mask", (batch, 1, length, length), role="constant")
     for layer in range(config.decoder_layers):
-        name = f"decoder.{layer}"
-        y = g.layer_norm(f"{name}.self.norm", x)
-        y = _attention(g.at(f"{name}.self"), y, y, config, mask=causal)
-        x = g.elementwise(f"{name}.self.add", "add", x, _drop(g, f"{name}.self.out_dropout", y))
-        y = g.layer_norm(f"{name}.source.norm", x)
-        y = _attention(g.at(f"{name}.source"), y, memory, config, mask=memory_mask)
-        x = g.elementwise(f"{name}.source.add", "add", x, _drop(g, f"{name}.source.out_dropout", y))
-        x = _feed_forward(g.at(f"{name}.mlp"), x, config.decoder_feed_forward, encoding=False)
-    return g.linear("decoder.output", g.layer_norm("decoder.norm", x), VOCABULARY)
+        block = g.at(str(layer))
+        y = block.layer_norm("self.norm", x)
+        y = _attention(block.at("self"), y, y, config, mask=causal)
+        x = block.elementwise("self.add", "add", x, _drop(block, "self.out_dropout", y))
+        y = block.layer_norm("source.norm", x)
+        y = _attention(block.at("source"), y, memory, config, mask=memory_mask)
+        x = block.elementwise("source.add", "add", x, _drop(block, "source.out_dropout", y))
+        x = _feed_forward(block.at("mlp"), x, config.decoder_feed_forward, encoding=False)
+    return g.linear("output", g.layer_norm("norm", x), VOCABULARY)
 
 
 def _smoothed_cross_entropy(g: GraphBuilder, scores: str, targets: str) -> str:
@@ -243,7 +242,7 @@ def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
         scores = g.linear("ctc.output", memory, VOCABULARY)
         probabilities = g.softmax("ctc.log_softmax", scores, log=True)
         losses.append(g.alignment_loss("ctc", probabilities, targets, kind="ctc", steps=steps))
-    scores = _decode(g, tokens, memory, batch, mask, config)
+    scores = _decode(g.at("decoder"), tokens, memory, batch, mask, config)
     losses.insert(0, _smoothed_cross_entropy(g.at("loss"), scores, targets))
     return tuple(losses)
 

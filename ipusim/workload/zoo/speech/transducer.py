@@ -65,18 +65,16 @@ def _attention(g: GraphBuilder, x: str, batch: int, heads: int) -> str:
     }
     contexts = []
     for head in range(heads):
-        label = f"head{head}"
+        own = g.at(f"head{head}")
         query, key, value = (
-            g.reshape(f"{label}.{part}", split[head], (batch, rows // batch, size))
+            own.reshape(part, split[head], (batch, rows // batch, size))
             for part, split in parts.items()
         )
-        scores = g.matmul(f"{label}.scores", query, key, transpose_b=True)
-        scores = g.elementwise(f"{label}.scale", "scale", scores)
-        weights = g.elementwise(
-            f"{label}.dropout", "dropout", g.softmax(f"{label}.softmax", scores)
-        )
-        context = g.matmul(f"{label}.context", weights, value)
-        contexts.append(g.reshape(f"{label}.rows", context, (rows, size)))
+        scores = own.matmul("scores", query, key, transpose_b=True)
+        scores = own.elementwise("scale", "scale", scores)
+        weights = own.elementwise("dropout", "dropout", own.softmax("softmax", scores))
+        context = own.matmul("context", weights, value)
+        contexts.append(own.reshape("rows", context, (rows, size)))
     joined = g.concat("join", *contexts, axis=1)
     return g.linear("output", joined, hidden, bias=False)
 
@@ -90,13 +88,13 @@ def _encode(g: GraphBuilder, batch: int, config: Config) -> str:
     x = g.elementwise("encoder.place", "add", x, positions)
     x = g.reshape("encoder.rows", x, (batch * steps, hidden))
     for layer in range(config.layers):
-        name = f"encoder.{layer}"
-        y = _attention(g.at(f"{name}.attention"), x, batch, config.heads)
-        x = _norm(g, f"{name}.norm1", g.elementwise(f"{name}.add1", "add", y, x))
-        y = g.elementwise(f"{name}.act", "relu", g.linear(f"{name}.up", x, 4 * hidden))
-        y = g.elementwise(f"{name}.dropout", "dropout", y)
-        y = g.linear(f"{name}.down", y, hidden)
-        x = _norm(g, f"{name}.norm2", g.elementwise(f"{name}.add2", "add", y, x))
+        block = g.at(f"encoder.{layer}")
+        y = _attention(block.at("attention"), x, batch, config.heads)
+        x = _norm(block, "norm1", block.elementwise("add1", "add", y, x))
+        y = block.elementwise("act", "relu", block.linear("up", x, 4 * hidden))
+        y = block.elementwise("dropout", "dropout", y)
+        y = block.linear("down", y, hidden)
+        x = _norm(block, "norm2", block.elementwise("add2", "add", y, x))
     return x
 
 
@@ -104,51 +102,51 @@ def _predict(g: GraphBuilder, labels: str, config: Config) -> str:
     """Add the prediction network: labels (N, L) to (N x (L + 1), units)."""
     batch, length = g.shape(labels)
     units = PREDICTION
-    x = g.gather("predict.embed", g.parameter("predict.table", (SYMBOLS - 1, units)), labels)
-    x = g.reshape("predict.items", x, (batch, length, units))
-    x = g.transpose("predict.steps_first", x, (1, 0, 2))
-    blank = g.parameter("predict.blank", (1, batch, units), role="constant")
-    x = g.concat("predict.start", blank, x, axis=0)
+    x = g.gather("embed", g.parameter("table", (SYMBOLS - 1, units)), labels)
+    x = g.reshape("items", x, (batch, length, units))
+    x = g.transpose("steps_first", x, (1, 0, 2))
+    blank = g.parameter("blank", (1, batch, units), role="constant")
+    x = g.concat("start", blank, x, axis=0)
     for layer in range(config.prediction_layers):
-        x = g.recurrent(f"predict.lstm{layer}", x, units)
-        x = g.elementwise(f"predict.dropout{layer}", "dropout", x)
-    x = g.transpose("predict.items_first", x, (1, 0, 2))
-    return g.reshape("predict.rows", x, (batch * (length + 1), units))
+        x = g.recurrent(f"lstm{layer}", x, units)
+        x = g.elementwise(f"dropout{layer}", "dropout", x)
+    x = g.transpose("items_first", x, (1, 0, 2))
+    return g.reshape("rows", x, (batch * (length + 1), units))
 
 
 def _join(g: GraphBuilder, steps: str, labels: str, batch: int, config: Config) -> str:
     """Add the joint network: log probabilities of nothing and of the next label for every pair."""
     joint, columns = JOINT, config.labels + 1
-    a = g.linear("joint.steps", steps, joint)
-    a = g.reshape("joint.steps.items", a, (batch, config.steps, 1, joint))
-    b = g.linear("joint.labels", labels, joint)
-    b = g.reshape("joint.labels.items", b, (batch, 1, columns, joint))
-    weight = g.parameter("joint.output.weight", (joint, SYMBOLS))
-    bias = g.parameter("joint.output.bias", (SYMBOLS,))
+    a = g.linear("steps", steps, joint)
+    a = g.reshape("steps.items", a, (batch, config.steps, 1, joint))
+    b = g.linear("labels", labels, joint)
+    b = g.reshape("labels.items", b, (batch, 1, columns, joint))
+    weight = g.parameter("output.weight", (joint, SYMBOLS))
+    bias = g.parameter("output.bias", (SYMBOLS,))
     whole, rest = divmod(config.steps, JOINT_STEPS)
     sizes = (JOINT_STEPS,) * whole + ((rest,) if rest else ())
     parts = []
-    for index, part in enumerate(g.split("joint.parts", a, sizes, axis=1)):
-        name, taken = f"joint.{index}", sizes[index]
-        wide = g.expand(f"{name}.expand", part, (batch, taken, columns, joint))
-        x = g.elementwise(f"{name}.act", "relu", g.elementwise(f"{name}.add", "add", wide, b))
-        x = g.elementwise(f"{name}.dropout", "dropout", x)
+    for index, part in enumerate(g.split("parts", a, sizes, axis=1)):
+        taken, one = sizes[index], g.at(str(index))
+        wide = one.expand("expand", part, (batch, taken, columns, joint))
+        x = one.elementwise("act", "relu", one.elementwise("add", "add", wide, b))
+        x = one.elementwise("dropout", "dropout", x)
         rows = batch * taken * columns
-        x = g.reshape(f"{name}.rows", x, (rows, joint))
-        x = g.matmul(f"{name}.output", x, weight)
+        x = one.reshape("rows", x, (rows, joint))
+        x = one.matmul("output", x, weight)
         added = Elementwise.in_place("bias_add", rows * SYMBOLS, broadcast=True)
-        x = g.apply(f"{name}.output.bias_add", added, (x, bias), (rows, SYMBOLS))
-        x = g.softmax(f"{name}.log_softmax", x, log=True)
-        parts.append(g.narrow(f"{name}.chosen", x, axis=1, size=2))
-    return g.concat("joint.concat", *parts, axis=0)
+        x = one.apply("output.bias_add", added, (x, bias), (rows, SYMBOLS))
+        x = one.softmax("log_softmax", x, log=True)
+        parts.append(one.narrow("chosen", x, axis=1, size=2))
+    return g.concat("concat", *parts, axis=0)
 
 
 def build(g: GraphBuilder, batch: int, config: Config) -> str:
     """Transducer, from features (N, 240, T) and labels (N, L) to the loss."""
     labels = g.input("labels", (batch, config.labels), "int32")
     encoded = _encode(g, batch, config)
-    predicted = _predict(g, labels, config)
-    pairs = _join(g, encoded, predicted, batch, config)
+    predicted = _predict(g.at("predict"), labels, config)
+    pairs = _join(g.at("joint"), encoded, predicted, batch, config)
     return g.alignment_loss("loss", pairs, labels, kind="transducer", steps=config.steps)
 
 

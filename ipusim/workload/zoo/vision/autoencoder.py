@@ -66,9 +66,9 @@ def tamu_autoencoder(
         for block in range(blocks[stage]):
             x = _residual(g.at(f"decoder.{stage}.{block}"), x, channels[stage], 1)
         if stage:
-            prefix = f"decoder.{stage}.enlarge"
-            x = g.conv_transpose(f"{prefix}.conv", x, channels[stage - 1], (3, 3), stride=(2, 2))
-            x = _settle(g.at(prefix), x)
+            enlarge = g.at(f"decoder.{stage}.enlarge")
+            x = enlarge.conv_transpose("conv", x, channels[stage - 1], (3, 3), stride=(2, 2))
+            x = _settle(enlarge, x)
     x = g.conv("image.conv", x, IMAGE_CHANNELS, 3, padding=1, bias=True)
     return g.elementwise("image.sigmoid", "sigmoid", x)
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.transformer import Shape, activate, first_tokens, pre_norm_layer
 from ipusim.workload.zoo.registry import network
-from ipusim.workload.zoo.vision.vit import PATCH, embed_patches, put_first
+from ipusim.workload.zoo.vision.vit import embed_tokens, positions
 
 GLOBAL_CROPS, LOCAL_CROPS = 2, 8
 GLOBAL_SIZE, LOCAL_SIZE = 224, 96
@@ -43,11 +43,13 @@ def dino_vit_base_16(g: GraphBuilder, batch: int) -> tuple[str, str]:
         LOCAL_SIZE: g.input("local_crops", (batch * LOCAL_CROPS, 3, LOCAL_SIZE, LOCAL_SIZE)),
     }
     shapes = {
-        name: replace(SHAPE, stochastic_depth=name != "teacher").on(batch * count, _positions(size))
+        name: replace(SHAPE, stochastic_depth=name != "teacher").on(batch * count, positions(size))
         for name, (count, size) in PASSES.items()
     }
+    learnt = positions(GLOBAL_SIZE)
     states = {
-        name: _tokens(g.at(name), crops[PASSES[name][1]], shape) for name, shape in shapes.items()
+        name: embed_tokens(g.at(name), crops[PASSES[name][1]], shape, learnt)
+        for name, shape in shapes.items()
     }
     for layer in range(LAYERS):
         for name, shape in shapes.items():
@@ -59,29 +61,9 @@ def dino_vit_base_16(g: GraphBuilder, batch: int) -> tuple[str, str]:
     student = g.concat("student.views", features[0], features[1], axis=0)
     student = _bottleneck(g.at("student.head"), student)
     teacher = _bottleneck(g.at("teacher.head"), features[2])
-    student = _scores(g.at("student.head"), student, CLASSES)
-    teacher = _scores(g.at("teacher.head"), teacher, CLASSES)
+    student = _scores(g.at("student.head"), student)
+    teacher = _scores(g.at("teacher.head"), teacher)
     return _loss(g, student, teacher, batch), g.reduce("center", "mean", teacher, axis=0)
-
-
-def _positions(size: int) -> int:
-    """Return the tokens of a square image: its patches and the class token."""
-    return (size // PATCH) ** 2 + 1
-
-
-def _tokens(g: GraphBuilder, crops: str, shape: Shape) -> str:
-    """Add the patches of the crops, the class token and the positions, as rows."""
-    x = embed_patches(g.at("patch_embed"), crops, shape.hidden, PATCH)
-    x = put_first(g, "cls_token", x)
-    learnt = _positions(GLOBAL_SIZE)
-    places = g.parameter("pos_embed", (1, learnt, shape.hidden))
-    if shape.tokens != learnt:
-        # Bicubic resampling of the learnt square of positions is a product with fixed weights.
-        square = g.reshape("pos_embed.square", places, (learnt, shape.hidden))
-        weights = g.parameter("pos_embed.bicubic", (shape.tokens, learnt), "constant")
-        places = g.matmul("pos_embed.resample", weights, square)
-    x = g.elementwise("pos_embed.add", "add", x, places)
-    return g.reshape("rows", x, (shape.rows, shape.hidden))
 
 
 def _bottleneck(g: GraphBuilder, x: str) -> str:
@@ -101,13 +83,13 @@ def normalise_rows(g: GraphBuilder, x: str) -> str:
     return g.elementwise("divide", "div", x, y)
 
 
-def _scores(g: GraphBuilder, x: str, classes: int) -> str:
+def _scores(g: GraphBuilder, x: str) -> str:
     """Add the last layer in two halves, each with weights of length 1 times a learnt scale."""
     halves = []
     for half in (1, 2):
         name = f"last_layer{half}"
-        weight = g.parameter(f"{name}.weight_v", (classes // 2, BOTTLENECK))
-        scale = g.parameter(f"{name}.weight_g", (classes // 2, 1))
+        weight = g.parameter(f"{name}.weight_v", (CLASSES // 2, BOTTLENECK))
+        scale = g.parameter(f"{name}.weight_g", (CLASSES // 2, 1))
         weight = normalise_rows(g.at(f"{name}.weight_norm"), weight)
         weight = g.elementwise(f"{name}.weight_norm.scale", "mul", weight, scale)
         halves.append(g.matmul(name, x, weight, transpose_b=True))
@@ -131,12 +113,12 @@ def _loss(g: GraphBuilder, student: str, teacher: str, batch: int) -> str:
         ):
             if own == other:
                 continue
-            name = f"loss.{own}.{other}"
-            term = g.softmax(f"{name}.log_softmax", view, log=True)
-            term = g.elementwise(f"{name}.product", "mul", term, negative)
-            term = g.reduce(f"{name}.sum", "sum", term, axis=1)
-            term = g.reduce(f"{name}.mean", "mean", term, axis=0)
-            total = g.elementwise(f"{name}.add", "add", total, term) if total else term
+            pair = g.at(f"loss.{own}.{other}")
+            term = pair.softmax("log_softmax", view, log=True)
+            term = pair.elementwise("product", "mul", term, negative)
+            term = pair.reduce("sum", "sum", term, axis=1)
+            term = pair.reduce("mean", "mean", term, axis=0)
+            total = pair.elementwise("add", "add", total, term) if total else term
     return g.elementwise("loss.mean", "scale", total)
 
 

@@ -140,9 +140,9 @@ def _head(g: GraphBuilder, net: str, level: int, x: str, outputs: int, repeats: 
         for layer in layers:
             g.share(f"{net}.{level}.{layer}.", f"{net}.0.{layer}.")
     for number in range(repeats):
-        prefix = f"{net}.{level}.{number}"
-        x = g.batch_norm(f"{prefix}.bn", _separable(g.at(f"{prefix}.conv"), x, channels))
-        x = g.elementwise(f"{prefix}.act", "swish", x)
+        block = g.at(f"{net}.{level}.{number}")
+        x = block.batch_norm("bn", _separable(block.at("conv"), x, channels))
+        x = block.elementwise("act", "swish", x)
     x = _separable(g.at(f"{net}.{level}.predict"), x, ANCHORS * outputs)
     batch, _, rows, columns = g.shape(x)
     # Channels are innermost in memory, and a box's numbers lie together in them.

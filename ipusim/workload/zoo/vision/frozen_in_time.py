@@ -86,7 +86,7 @@ def _video(g: GraphBuilder, batch: int, frames: int) -> str:
     x = embed_patches(g.at("video.patch_embed"), clips, hidden, PATCH)
     x = g.reshape("video.clips", x, (batch, patches, hidden))
     x = put_first(g, "video.cls_token", x)
-    x = g.elementwise("video.positions.add", "add", x, _positions(g, frames))
+    x = g.elementwise("video.positions.add", "add", x, _positions(g.at("video"), frames))
     x = g.reshape("video.rows", x, (shape.rows, hidden))
     for layer in range(LAYERS):
         x = _layer(g.at(f"video.blocks.{layer}"), x, shape, frames)
@@ -97,15 +97,15 @@ def _video(g: GraphBuilder, batch: int, frames: int) -> str:
 def _positions(g: GraphBuilder, used: int) -> str:
     """Add the sum of learnt places within a frame and learnt numbers of the frame."""
     hidden, patches, frames = CLIPS.hidden, PATCHES, LEARNT_FRAMES
-    places = g.parameter("video.pos_embed", (1, patches + 1, hidden))
-    first = g.narrow("video.pos_embed.first", places, axis=1, size=1)
-    rest = g.narrow("video.pos_embed.patches", places, axis=1, size=patches)
-    times = g.parameter("video.temporal_embed", (frames, 1, hidden))
-    rest = g.expand("video.pos_embed.frames", rest, (frames, patches, hidden))
-    rest = g.elementwise("video.temporal_embed.add", "add", rest, times)
-    rest = g.reshape("video.positions", rest, (1, frames * patches, hidden))
-    rest = g.concat("video.positions.concat", first, rest, axis=1)
-    return g.narrow("video.positions.used", rest, axis=1, size=used * patches + 1)
+    places = g.parameter("pos_embed", (1, patches + 1, hidden))
+    first = g.narrow("pos_embed.first", places, axis=1, size=1)
+    rest = g.narrow("pos_embed.patches", places, axis=1, size=patches)
+    times = g.parameter("temporal_embed", (frames, 1, hidden))
+    rest = g.expand("pos_embed.frames", rest, (frames, patches, hidden))
+    rest = g.elementwise("temporal_embed.add", "add", rest, times)
+    rest = g.reshape("positions", rest, (1, frames * patches, hidden))
+    rest = g.concat("positions.concat", first, rest, axis=1)
+    return g.narrow("positions.used", rest, axis=1, size=used * patches + 1)
 
 
 def _layer(g: GraphBuilder, x: str, shape: Shape, frames: int) -> str:

@@ -51,34 +51,52 @@ def put_first(g: GraphBuilder, name: str, x: str, token: str = "") -> str:
     return g.concat(f"{name}.concat", first, x, axis=1)
 
 
+def positions(image_size: int) -> int:
+    """Return the tokens of a square image: its patches and the class token."""
+    return (image_size // PATCH) ** 2 + 1
+
+
+def embed_tokens(g: GraphBuilder, images: str, shape: Shape, learnt: int) -> str:
+    """Add the patches of images, the class token and as many learnt positions, as rows.
+
+    Bicubic resampling of the learnt square of positions, where images have fewer, is a product with
+    fixed weights.
+    """
+    x = embed_patches(g.at("patch_embed"), images, shape.hidden, PATCH)
+    x = put_first(g, "cls_token", x)
+    places = g.parameter("pos_embed", (1, learnt, shape.hidden))
+    if shape.tokens != learnt:
+        square = g.reshape("pos_embed.square", places, (learnt, shape.hidden))
+        weights = g.parameter("pos_embed.bicubic", (shape.tokens, learnt), "constant")
+        places = g.matmul("pos_embed.resample", weights, square)
+    x = g.elementwise("pos_embed.add", "add", x, places)
+    return g.reshape("rows", x, (shape.rows, shape.hidden))
+
+
 def mix_images(g: GraphBuilder, images: str) -> str:
     """Mix each image with the one before it in the batch, by a share that the host sends."""
     batch = g.shape(images)[0]
-    share = g.reshape("mixup.column", g.input("mixup.share", (batch, 1)), (batch, 1, 1, 1))
-    own = g.elementwise("mixup.own", "mul", images, share)
-    others = g.roll("mixup.roll", images)
-    rest = g.elementwise("mixup.rest", "sub", share)
-    return g.elementwise(
-        "mixup.add", "add", own, g.elementwise("mixup.others", "mul", others, rest)
-    )
+    share = g.reshape("column", g.input("share", (batch, 1)), (batch, 1, 1, 1))
+    own = g.elementwise("own", "mul", images, share)
+    others = g.roll("roll", images)
+    rest = g.elementwise("rest", "sub", share)
+    return g.elementwise("add", "add", own, g.elementwise("others", "mul", others, rest))
 
 
 def build(g: GraphBuilder, batch: int, config: Config, image_size: int = IMAGE) -> str:
     """Vision transformer, from an image (N, 3, S, S) to class scores (N, 1000)."""
-    hidden, tokens = config.shape.hidden, (image_size // PATCH) ** 2 + 1
-    shape = config.shape.on(batch, tokens)
+    shape = config.shape.on(batch, positions(image_size))
     images = g.input("images", (batch, 3, image_size, image_size))
     if config.mixup:
-        images = mix_images(g, images)
-    x = embed_patches(g.at("patch_embed"), images, hidden, PATCH)
-    x = put_first(g, "cls_token", x)
-    x = g.elementwise("pos_embed.add", "add", x, g.parameter("pos_embed", (1, tokens, hidden)))
-    x = drop(g, "pos_embed.dropout", g.reshape("rows", x, (shape.rows, hidden)), shape)
+        images = mix_images(g.at("mixup"), images)
+    x = embed_tokens(g, images, shape, shape.tokens)
+    x = drop(g, "pos_embed.dropout", x, shape)
     for layer in range(config.layers):
         x = pre_norm_layer(g.at(f"blocks.{layer}"), x, shape)
     x = first_tokens(g.at("head"), g.layer_norm("norm", x), batch)
     if config.representation:
-        x = g.elementwise("representation.tanh", "tanh", g.linear("representation", x, hidden))
+        x = g.linear("representation", x, shape.hidden)
+        x = g.elementwise("representation.tanh", "tanh", x)
     return g.linear("head", x, CLASSES)
 
 

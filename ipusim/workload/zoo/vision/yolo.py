@@ -153,25 +153,25 @@ def build(g: GraphBuilder, batch: int, image_size: int) -> tuple[str, str]:
     for number, scale in zip((3, 4, 5), (p3, p4, p5), strict=True):
         doubled = _settle(g.at(f"neck.out{number}"), scale, 2 * g.shape(scale)[1], 3)
         heads.append(_head(g.at(f"headp{number}"), doubled))
-    return _candidates(g, g.concat("heads.cat", *heads, axis=1), image_size)
+    return _candidates(g.at("nms"), g.concat("heads.cat", *heads, axis=1), image_size)
 
 
 def _candidates(g: GraphBuilder, boxes: str, image_size: int) -> tuple[str, str]:
     """Turn boxes into corners, and look up those that may be kept, with their class scores."""
     batch, count, numbers = g.shape(boxes)
-    corners = g.narrow("nms.boxes", boxes, axis=2, size=4)
+    corners = g.narrow("boxes", boxes, axis=2, size=4)
     for step, function in (("half", "mul"), ("low", "sub"), ("high", "add")):
-        corners = g.elementwise(f"nms.corners.{step}", function, corners)
-    scores = g.narrow("nms.classes", boxes, axis=2, size=numbers - BOX_NUMBERS)
+        corners = g.elementwise(f"corners.{step}", function, corners)
+    scores = g.narrow("classes", boxes, axis=2, size=numbers - BOX_NUMBERS)
     kept = min(CANDIDATES.get(image_size, count), count)
     found = []
     for name, table, width in (("scores", scores, CLASSES), ("boxes", corners, 4)):
         # Element by element, as the application indexes the flattened tensor.
-        flat = g.reshape(f"nms.{name}.flat", table, (batch * count * width, 1))
+        flat = g.reshape(f"{name}.flat", table, (batch * count * width, 1))
         indices = (batch * kept * width,)
-        chosen = g.parameter(f"nms.{name}.chosen", indices, role="constant", dtype="int32")
-        picked = g.gather(f"nms.{name}.gather", flat, chosen)
-        found.append(g.reshape(f"nms.{name}.kept", picked, (batch, kept, width)))
+        chosen = g.parameter(f"{name}.chosen", indices, role="constant", dtype="int32")
+        picked = g.gather(f"{name}.gather", flat, chosen)
+        found.append(g.reshape(f"{name}.kept", picked, (batch, kept, width)))
     return found[0], found[1]
 
 
