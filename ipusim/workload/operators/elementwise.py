@@ -118,29 +118,31 @@ def _elementwise(back: Backward, work: Elementwise) -> None:
     elif function == "mul" and len(others) == 1:
         for index, (name, other) in enumerate(((x, others[0]), (others[0], x))):
             if back.wants(name):
-                product = _times(back, back.gradient, other, f"product{index}")
+                product = _combine(back, f"product{index}", "mul", back.gradient, other)
                 _give_summed(back, name, product, f"gradient{index}")
     elif function == "div" and others:
-        quotient = _times(back, back.gradient, others[0], "quotient", function="div")
+        quotient = _combine(back, "quotient", "div", back.gradient, others[0])
         _give_summed(back, x, quotient, "gradient0")
         if back.wants(others[0]):
-            _give_negative(back, others[0], _times(back, quotient, back.op.outputs[0], "product"))
+            product = _combine(back, "product", "mul", quotient, back.op.outputs[0])
+            _give_negative(back, others[0], product)
     elif function == "pow":
-        back.give(x, _times(back, back.gradient, x, "gradient", function="pow_grad"))
+        back.give(x, _combine(back, "gradient", "pow_grad", back.gradient, x))
         if others and back.wants(others[0]):
-            power = _times(back, back.gradient, back.op.outputs[0], "power")
-            logarithm = _unary(back, "log", x, "logarithm")
-            product = _times(back, power, logarithm, "product")
+            power = _combine(back, "power", "mul", back.gradient, back.op.outputs[0])
+            logarithm = _combine(back, "logarithm", "log", x)
+            product = _combine(back, "product", "mul", power, logarithm)
             _give_summed(back, others[0], product, "gradient1")
     elif function == "sin":
-        back.give(x, _times(back, back.gradient, _unary(back, "cos", x, "cosine"), "gradient"))
+        cosine = _combine(back, "cosine", "cos", x)
+        back.give(x, _combine(back, "gradient", "mul", back.gradient, cosine))
     elif function == "prelu":
         slope = Elementwise(
             function="prelu_grad", n_inputs=3, elements=back.result.elements, broadcast=True
         )
         back.give(x, back.emit("gradient", slope, (back.gradient, x, others[0]), back.result))
         if back.wants(others[0]):
-            product = _times(back, back.gradient, x, "product")
+            product = _combine(back, "product", "mul", back.gradient, x)
             _give_summed(back, others[0], product, "gradient1")
     elif function == "mod":
         back.give(x, back.gradient)
@@ -152,12 +154,12 @@ def _elementwise(back: Backward, work: Elementwise) -> None:
         _selected(back)
     elif function in LINEAR or (function == "mul" and not others):
         function = LINEAR.get(function, function)
-        back.give(x, _unary(back, function, back.gradient, "gradient"))
+        back.give(x, _combine(back, "gradient", function, back.gradient))
     elif function in FROM_OUTPUT:
         (kept,), function = back.op.outputs, FROM_OUTPUT[function]
-        back.give(x, _times(back, back.gradient, kept, "gradient", function=function))
+        back.give(x, _combine(back, "gradient", function, back.gradient, kept))
     elif function in FROM_INPUT:
-        back.give(x, _times(back, back.gradient, x, "gradient", function=FROM_INPUT[function]))
+        back.give(x, _combine(back, "gradient", FROM_INPUT[function], back.gradient, x))
     else:
         raise back.refusal()
 
@@ -182,28 +184,24 @@ def _selected(back: Backward) -> None:
     """Send the gradient of a selection by its condition; a constant mask has one operand."""
     condition, *chosen = back.op.inputs
     if not chosen:
-        back.give(condition, _unary(back, "select", back.gradient, "gradient"))
+        back.give(condition, _combine(back, "gradient", "select", back.gradient))
     for index, name in enumerate(chosen):
         if back.wants(name):
-            part = _times(back, back.gradient, condition, f"part{index}", function="select")
+            part = _combine(back, f"part{index}", "select", back.gradient, condition)
             _give_summed(back, name, part, f"gradient{index}")
 
 
-def _unary(back: Backward, function: str, operand: str, suffix: str) -> str:
-    """Apply a function to a tensor of the shape of the result."""
-    work = Elementwise.in_place(function, back.result.elements, 1)
-    return back.emit(suffix, work, (operand,), back.result)
-
-
-def _times(back: Backward, incoming: str, other: str, suffix: str, *, function: str = "mul") -> str:
-    """Combine an incoming gradient with a tensor of the forward pass."""
+def _combine(back: Backward, suffix: str, function: str, first: str, *others: str) -> str:
+    """Apply a function to a tensor of the size of the result, and to others that may be smaller."""
     elements = back.result.elements
-    work = Elementwise.in_place(function, elements, broadcast=back.elements(other) != elements)
-    return back.emit(suffix, work, (incoming, other), back.result)
+    smaller = any(back.elements(other) != elements for other in others)
+    work = Elementwise.in_place(function, elements, 1 + len(others), broadcast=smaller)
+    return back.emit(suffix, work, (first, *others), back.result)
 
 
 def _give_negative(back: Backward, name: str, incoming: str) -> None:
-    _give_summed(back, name, _unary(back, "neg", incoming, "negative"), "gradient1")
+    negative = _combine(back, "negative", "neg", incoming)
+    _give_summed(back, name, negative, "gradient1")
 
 
 def _give_summed(back: Backward, name: str, incoming: str, suffix: str) -> None:
@@ -232,9 +230,10 @@ def _reduce(back: Backward, work: Reduce) -> None:
     if work.function not in ("sum", "mean", "logsum"):
         raise back.refusal()
     if work.function == "mean":
-        incoming = _unary(back, "scale", incoming, "scaled")
+        incoming = _combine(back, "scaled", "scale", incoming)
     if work.function == "logsum":
-        incoming = _narrow(back, "share", "div", incoming, _unary(back, "exp", y, "sum"))
+        total = _combine(back, "sum", "exp", y)
+        incoming = _narrow(back, "share", "div", incoming, total)
     spread = Layout(function="expand", elements=back.tensor(x).elements, moves_data=False)
     back.send(x, "gradient", spread, (incoming,))
 

@@ -12,10 +12,8 @@ from ipusim.workload.zoo.vision.vit import embed_patches, put_first
 
 IMAGE, PATCH, CHANNELS = 224, 16, 3
 SOURCE = "arXiv 2111.06377, graphcore/examples@v3.1.0:vision/mae/pytorch/core/models_mae.py"
-ENCODER, DECODER = (
-    Shape(hidden=768, heads=12, dropout=False),
-    Shape(hidden=512, heads=16, dropout=False),
-)
+ENCODER = Shape(hidden=768, heads=12, dropout=False)
+DECODER = Shape(hidden=512, heads=16, dropout=False)
 ENCODER_LAYERS, DECODER_LAYERS = 12, 8
 PATCHES = (IMAGE // PATCH) ** 2
 SEEN = PATCHES // 4
