@@ -83,9 +83,9 @@ def _text_tokens(g: GraphBuilder, batch: int) -> str:
 def _layer(g: GraphBuilder, x: str, batch: int, kind: str) -> str:
     """Add attention and gated dense layers, both scaled by a learnt vector (arXiv 2103.17239)."""
     y = g.layer_norm("attention.norm", x)
-    attend = _full_attention if kind == "full" else _axial_attention
-    y = attend(g.at("attention"), y, batch, kind)
-    x = _scaled_residual(g.at("attention"), x, y)
+    own = g.at("attention")
+    y = _axial_attention(own, y, batch, kind) if kind != "full" else _full_attention(own, y, batch)
+    x = _scaled_residual(own, x, y)
     y = g.linear("mlp.gated", g.layer_norm("mlp.norm", x), 8 * HIDDEN)
     y, gates = g.split("mlp.split", y, (4 * HIDDEN,) * 2, axis=1)
     y = g.elementwise("mlp.gate", "mul", y, g.elementwise("mlp.gelu", "gelu", gates))
@@ -116,13 +116,18 @@ def _masked_softmax(g: GraphBuilder, scores: str, mask: tuple[int, ...]) -> str:
     return g.softmax("softmax", g.elementwise("masked", "add", scores, apart))
 
 
-def _full_attention(g: GraphBuilder, x: str, batch: int, kind: str) -> str:
-    """Add attention to all tokens before: rows (N x T, H) to rows."""
-    query, key, value = _heads(g, x, batch, TOKENS)
+def _attend(g: GraphBuilder, query: str, key: str, value: str) -> str:
+    """Add attention of every token to those before it, by a mask."""
+    tokens = g.shape(query)[2]
     scores = g.matmul("scores", query, key, transpose_b=True)
-    weights = _masked_softmax(g, scores, (TOKENS, TOKENS))
-    y = merge_heads(g, g.matmul("context", weights, value))
-    return g.linear("output", y, HIDDEN)
+    weights = _masked_softmax(g, scores, (tokens, tokens))
+    return g.matmul("context", weights, value)
+
+
+def _full_attention(g: GraphBuilder, x: str, batch: int) -> str:
+    """Add attention to all tokens before: rows (N x T, H) to rows."""
+    y = _attend(g, *_heads(g, x, batch, TOKENS))
+    return g.linear("output", merge_heads(g, y), HIDDEN)
 
 
 def _axial_attention(g: GraphBuilder, x: str, batch: int, kind: str) -> str:
@@ -138,9 +143,7 @@ def _axial_attention(g: GraphBuilder, x: str, batch: int, kind: str) -> str:
     text_query, query = g.split("query.apart", query, (text, codes), axis=2)
     text_key, key = g.split("key.apart", key, (text, codes), axis=2)
     text_value, value = g.split("value.apart", value, (text, codes), axis=2)
-    scores = g.matmul("text.scores", text_query, text_key, transpose_b=True)
-    weights = _masked_softmax(g.at("text"), scores, (text, text))
-    text_out = g.matmul("text.context", weights, text_value)
+    text_out = _attend(g.at("text"), text_query, text_key, text_value)
     query, key, value = (
         _lines(g.at(name), part, kind)
         for name, part in (("query", query), ("key", key), ("value", value))
