@@ -14,8 +14,8 @@ DOUBLINGS = tuple(2**power for power in range(17))
 ASSUMPTIONS = (
     "Above the {sold} IPUs of {system} more of its machines are joined by the same GW-Links, in "
     "one ring of machines; no such system exists.",
-    "The fitted latency of a collective is paid in every hop from machine to machine; it was "
-    "fitted on up to 256 IPUs.",
+    "The fitted latency of a collective is paid by the sync of each of its steps, for every hop "
+    "from machine to machine of a rack; it was fitted on up to 256 IPUs.",
     "There are as many host servers for each machine as the system is sold with at the most.",
     "Micro-batch and accumulation stay, so the global batch grows with the IPUs.",
     "Power is that of the IPU machines, without hosts, switches and cooling.",
