@@ -30,7 +30,7 @@ class TensorBuilder:
 
     def at(self, block: str) -> Self:
         """Return this builder for the layers of a block, whose names begin with its and a dot."""
-        inside = copy(self)
+        inside = copy(self)  # shallow: all that is added belongs to both
         inside._prefix = self.full_name(f"{block}.")
         return inside
 

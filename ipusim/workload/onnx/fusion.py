@@ -8,6 +8,7 @@ what it finds; pieces that nobody else reads then fall away.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from math import erf, prod
 from typing import NamedTuple
@@ -167,6 +168,11 @@ class Form(NamedTuple):
     name: str
     values: Callable[[np.ndarray, tuple[int, ...]], np.ndarray]
 
+    @property
+    def is_norm(self) -> bool:
+        """Whether it is one over the last axes, with a gain."""
+        return self.kind.endswith("Normalization")
+
 
 def _centred(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     return x - x.mean(axes, keepdims=True)
@@ -200,12 +206,14 @@ _CLOSE = 1e-2
 
 def amounts(pieces: Pieces, node: Node) -> None:
     """Pieces between two values, in any association, that compute what one operator does."""
-    lasts, roots = pieces.following(node)[::-1], _roots(pieces, node)
+    pairs = product(pieces.following(node)[::-1], _roots(pieces, node))
+    spans = [span for last, root in pairs if (span := _span(pieces, last, root)) is not None]
     for form in FORMS:
         if node.op_type in form.anchors.split():
-            for last, root in product(lasts, roots):
-                if _replaced(pieces, form, last, root):
-                    return
+            found = next((span for span in spans if _computes(span, form)), None)
+            if found is not None:
+                _replace_span(pieces, form, found)
+                return
 
 
 def _roots(pieces: Pieces, node: Node) -> list[str]:
@@ -218,32 +226,59 @@ def _roots(pieces: Pieces, node: Node) -> list[str]:
     return found
 
 
-def _replaced(pieces: Pieces, form: Form, last: Node, root: str) -> bool:
-    """Replace what lies between a value and a node if it is a form; return whether it was."""
+class Span(NamedTuple):
+    """Pieces from a value to the last of them: what they make of a sample, the axes of a mean."""
+
+    root: str
+    last: Node
+    values: np.ndarray
+    axes: tuple[int, ...]
+
+
+@cache
+def _sample(rank: int) -> np.ndarray:
+    return np.random.default_rng(0).uniform(-8, 8, (8, *(3 for _ in range(rank))))
+
+
+def _span(pieces: Pieces, last: Node, root: str) -> Span | None:
+    """Return what lies between a value and a node, if nobody else reads of it."""
     shape = pieces.shape(root)
     if shape != pieces.shape(last.output[0]) or len(shape) > _MOST_AXES:
-        return False
-    sample = np.random.default_rng(0).uniform(-8, 8, (8, *(3 for _ in shape)))
+        return None
+    sample = _sample(len(shape))
     known, inside = {root: sample}, {}
     try:
         found = _value(pieces, last.output[0], known, inside)
     except MISFITS:
-        return False
+        return None
     if found is None or found.shape != sample.shape or not _apart(pieces, last, inside):
-        return False
+        return None
     means = [item for item in inside.values() if item.op_type == "ReduceMean"]
-    axes = _axes(pieces, means[0]) if means else []
-    is_norm = form.kind.endswith("Normalization")
-    if is_norm and (not axes or axes != list(range(axes[0], len(shape)))):
+    return Span(root, last, found, _from_the_end(pieces, means[0]) if means else ())
+
+
+def _computes(span: Span, form: Form) -> bool:
+    """Whether pieces are a form; a norm is one over the last axes."""
+    if form.is_norm and span.axes not in [tuple(range(-n, 0)) for n in range(1, _MOST_AXES + 1)]:
         return False
-    expected = form.values(sample, tuple(axis - len(shape) for axis in axes))
-    if not np.abs(found - expected).mean() < _CLOSE:
-        return False
-    if is_norm:
-        _replace_norm(pieces, form, last, pieces.source(root), axes[0])
-    else:
-        pieces.replace(last, form.kind, [root], form.name)
-    return True
+    expected = form.values(_sample(span.values.ndim - 1), span.axes)
+    return bool(np.abs(span.values - expected).mean() < _CLOSE)
+
+
+def _replace_span(pieces: Pieces, form: Form, span: Span) -> None:
+    """Replace pieces by the operator of a form; a norm takes in the gain and shift after it."""
+    if not form.is_norm:
+        pieces.replace(span.last, form.kind, [span.root], form.name)
+        return
+    x = pieces.source(span.root)
+    axis = len(pieces.shape(x)) + span.axes[0]
+    operands, width = [x], pieces.shape(x)[axis:]
+    shifted = form.kind == "LayerNormalization"
+    kinds = ("Mul", "Add") if shifted else ("Mul",)
+    last = _with_vectors(pieces, span.last, width, kinds, operands)
+    if shifted and len(operands) == 1:
+        operands.append(_ones(pieces, last, width))
+    pieces.replace(last, form.kind, operands, form.name, axis=axis)
 
 
 def _value(
@@ -260,12 +295,14 @@ def _value(
         return None
     inside[id(node)] = node
     names = node.input[:1] if node.op_type == "ReduceMean" else filter(None, node.input)
-    operands = [_value(pieces, x, known, inside) for x in names]
-    if any(x is None for x in operands):
-        return None
+    operands = []
+    for x in names:
+        operand = _value(pieces, x, known, inside)
+        if operand is None:
+            return None
+        operands.append(operand)
     if node.op_type == "ReduceMean":
-        rank = len(pieces.shape(node.input[0]))
-        operands.append(tuple(axis - rank for axis in _axes(pieces, node)))
+        operands.append(_from_the_end(pieces, node))
     with np.errstate(all="ignore"):
         known[name] = _VALUES[node.op_type](*operands)
     return known[name]
@@ -277,16 +314,6 @@ def _apart(pieces: Pieces, last: Node, inside: dict[int, Node]) -> bool:
     return not pieces.kept.intersection(names) and all(
         id(reader) in inside for name in names for reader in pieces.readers.get(name, [])
     )
-
-
-def _replace_norm(pieces: Pieces, form: Form, last: Node, x: str, axis: int) -> None:
-    """Replace a norm in pieces, with the gain and shift that follow it."""
-    operands, width = [x], pieces.shape(x)[axis:]
-    shifted = form.kind == "LayerNormalization"
-    last = _with_vectors(pieces, last, width, ("Mul", "Add") if shifted else ("Mul",), operands)
-    if shifted and len(operands) == 1:
-        operands.append(_ones(pieces, last, width))
-    pieces.replace(last, form.kind, operands, form.name, axis=axis)
 
 
 def _with_vectors(
@@ -318,6 +345,11 @@ def _ones(pieces: Pieces, node: Node, width: tuple[int, ...]) -> str:
 
 def _axes(pieces: Pieces, node: Node) -> list[int]:
     return reduced_axes(Call(pieces.context, node))
+
+
+def _from_the_end(pieces: Pieces, node: Node) -> tuple[int, ...]:
+    rank = len(pieces.shape(node.input[0]))
+    return tuple(axis - rank for axis in _axes(pieces, node))
 
 
 def global_mean(pieces: Pieces, node: Node) -> None:
@@ -506,7 +538,7 @@ def _bias_of(pieces: Pieces, node: Node) -> tuple[Node, str] | None:
 
 RULES: dict[str, tuple[Rule, ...]] = by_names(
     {
-        "Erf Tanh Sigmoid HardSigmoid Clip Sqrt Rsqrt": (amounts,),
+        " ".join(form.anchors for form in FORMS): (amounts,),
         "ReduceMean": (global_mean,),
         "InstanceNormalization": (group_norm,),
         "BatchNormalization": (own_statistics,),

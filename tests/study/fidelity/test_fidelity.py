@@ -200,7 +200,9 @@ def test_tamu_table_3_on_one_ipu(frame):
 
 def test_tamu_table_3_on_several_ipus(frame):
     assert errors_of(frame, "tamu.table3", range(8, 12)).max() <= 9.5
-    # 9.5 on 64 IPUs, too, until the steps of a collective were counted and not the machines.
+    # On 64 IPUs 9.5 sufficed (5.1 % slow) until each step of a collective synced all its machines
+    # (`Ring.sync_hops`): the ring's 32 steps of 15 hops each, at the one fitted latency, which
+    # collectives over 4 machines need as well, are more than ResNet-50 loses here.
     assert errors_of(frame, "tamu.table3", [12]).max() <= 10.7
 
 
@@ -250,27 +252,42 @@ def test_the_ledger_as_a_whole(every_row, slowdowns):
 def test_scaling_apart_from_level(slowdowns):
     table = slowdowns.set_index("row_id")
     tamu = table[table["series"] == "tamu-resnet50-tensorflow"]
-    # 3.0 until each step of a collective synced all machines (`Ring.sync_hops`) instead of paying
-    # for its own way from one to the next; and 3.1 those of EfficientNet and BERT in TensorFlow.
-    # ResNet-50's below came down by it from 6.5, and from 16.0 on 256 IPUs; of all 52 slowdowns the
-    # mean error fell from 4.5 to 3.9 %, the 90th percentile from 11.1 to 10.2.
+    # 3.0 until each step of a collective synced all its machines (`Ring.sync_hops`) and no longer
+    # paid for its own way from one to the next. The worst is 64 IPUs, a slowdown of 1.32 where 1.27
+    # was measured: 32 steps of 15 hops at one fitted latency. Of all 52 slowdowns the mean error
+    # fell from 4.5 to 3.9 %, the 90th percentile from 11.1 to 10.2.
     assert tamu["left_out_error_percent"].abs().max() <= 4.1
     results = table[table["series"] == "results-resnet50-tensorflow-classic"]
-    # What ResNet-50 loses beyond a rack is not known: it wants twice and four times the latency.
-    # Of the recorded hits (data/expected/validate.json) those of the results page fell by three
-    # with the syncs: GPS++ on four machines, right before by a latency of 16, came out as fast as
-    # other new networks. Argonne's rose by one.
-    # Argonne's near ones without fitted constants had fallen by one as LARS left out biases, which
-    # took argonne.results.09 from 24.8 to 25.2 % fast; the hits of the results page by two, mini
-    # DALL-E's on Bow, whose group norms are not stable: no source says that they are. Its near ones
-    # without fitted constants fell from 127 to 123 with those, with ViT's micro-batch on 64 chips,
-    # and with one BERT that became a hit.
+    # 6.5 and 16.0 until then. What ResNet-50 loses beyond a rack is not known: on 128 and 256 IPUs
+    # it wants twice and four times the latency.
     for column in ("error_percent", "left_out_error_percent"):
         errors = results.set_index("ipus")[column].abs()
         assert errors[errors.index < 256].max() <= 3.8  # target 4
         assert errors[256] <= 10.4
     in_turn = table[table["series"].str.contains("efficientnet-tensorflow|bert-large.*tensorflow1")]
+    # 3.1 until then, too. The worst is EfficientNet on 256 IPUs (Argonne's), 1.29 where 1.23 was
+    # measured: a step to the next rack now syncs all machines of one, 16 hops and not one.
     assert in_turn["left_out_error_percent"].abs().max() <= 4.9
+
+
+# Why the hits that data/expected/validate.json records (`ipusim validate` holds them) fell or rose;
+# errors in % of what was published, or of the published time.
+# - Each step of a collective syncs all its machines (`Ring.sync_hops`), which costs collectives
+#   over 4 machines less than before and those over 64 chips more.
+#   Results page, 250 to 247. Lost, on 4 machines too fast: training.048 and 110 (EfficientNet in
+#   PyTorch, 13 and 12), 084 (SQuAD, 12), ogb.01 and its time (GPS++, 27 and 21), where latency had
+#   hidden work on the chip that the model does not have. Lost, on 64 chips too slow: training.102
+#   (ResNet-50, 12) and mlperf.11 (RNN-T, 19). Won: training.053 (ViT), 125 (Conformer), mlperf.07
+#   and 08 (BERT).
+#   Argonne, 6 to 7: lost 03 (ResNet-50 on 64 chips, 11 slow), won 05 and 07.
+#   TAMU, 19 as before: lost table3.12 (ResNet-50 on 64 chips, 11 slow), won table2.02.
+# - tamu.table1.05 went when the chips of a replica were taken to exchange in turn, which halved the
+#   fitted latency; it is 15 fast.
+# - Argonne's near ones without fitted constants fell by one as LARS left out biases, which took
+#   argonne.results.09 from 24.8 to 25.2 % fast.
+# - The results page's fell by two before: mini DALL-E's on Bow, whose group norms are not stable:
+#   no source says that they are. Its near ones without fitted constants fell from 127 to 123 with
+#   those, with ViT's micro-batch on 64 chips, and with one BERT that became a hit.
 
 
 def test_bigger_chips_are_not_slower():

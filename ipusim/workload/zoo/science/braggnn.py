@@ -30,7 +30,7 @@ def _non_local_block(g: GraphBuilder, x: str) -> str:
     """
     batch, channels, rows, columns = g.shape(x)
     inner, positions = channels // 2, rows * columns
-    layers = (part for part in ("theta_layer", "phi_layer", "g_layer"))
+    layers = ("theta_layer", "phi_layer", "g_layer")
     theta, phi, value = (cnn.at_positions(g, layer, x, inner, "flatten") for layer in layers)
     transposed = MatMul(
         groups=batch, m=positions, k=inner, n=positions, weights_operand=False, transpose_a=True
