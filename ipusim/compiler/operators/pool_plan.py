@@ -14,6 +14,8 @@ from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
 
+import numpy as np
+
 from ipusim.compiler.tiles import (
     ChipLike,
     ceil_div,
@@ -119,15 +121,26 @@ class PoolPlan:
     field_split: tuple[int, ...]
     cost_cycles: int = 0
 
+    @classmethod
+    def of(cls, split: Sequence[int], cost_cycles: int = 0) -> PoolPlan:
+        """Return the plan whose numbers, field last, are those of `split`."""
+        return cls(*split[:3], tuple(split[3:]), cost_cycles)
 
-def _field_splits(out_field: Sequence[int], tiles: int) -> Iterator[tuple[int, ...]]:
-    """Yield field splits that fit; of the last dimension only the finest, which costs least."""
-    heads = [distinct_splits(size, tiles) for size in out_field[:-1]]
-    for head in product(*heads):
-        used = prod(head)
-        if used <= tiles:
-            finest = ceil_div(out_field[-1], min(out_field[-1], tiles // used))
-            yield (*head, ceil_div(out_field[-1], finest))
+
+def _splits(asked: PoolPass, grouping: int, tiles: int) -> Iterator[tuple[int, ...]]:
+    """Yield the splits that fit, as the numbers of a plan in their order.
+
+    Of the last dimension only the finest, which costs least.
+    """
+    *outer, last = asked.out_field
+    for channel_split in distinct_splits(ceil_div(asked.channels, grouping), tiles):
+        for batch_split in distinct_splits(asked.batch, tiles // channel_split):
+            left = tiles // (channel_split * batch_split)
+            for head in product(*(distinct_splits(size, left) for size in outer)):
+                used = prod(head)
+                if used <= left:
+                    finest = ceil_div(last, min(last, left // used))
+                    yield grouping, channel_split, batch_split, *head, ceil_div(last, finest)
 
 
 def _input_bytes(
@@ -144,62 +157,61 @@ def _input_bytes(
     return in_bytes
 
 
-def _early_cost(asked: PoolPass, geometry: PoolGeometry, part: TileSlice, chip: ChipLike) -> int:
+def _early_cost(asked: PoolPass, part: TileSlice, chip: ChipLike) -> int:
     """Return the cost that PoolPlan.cpp of tag 1.0.136 minimises, in cycles."""
     outer = prod(part.field[:-1])
     vectors = ceil_div(part.channel_grouping, vector_width(asked.dtype, chip))
-    compute = outer * (10 + prod(geometry.kernel) * part.field[-1] * (3 + 2 * vectors))
+    window = prod(asked.geometry.kernel)
+    compute = outer * (10 + window * part.field[-1] * (3 + 2 * vectors))
     compute *= part.batch * part.channel_groups
     planes = part.batch * part.channel_groups * part.channel_grouping
     tile_bytes = prod(part.field) * planes * element_bytes(asked.dtype)
-    regroup = tile_bytes // 4 if asked.grouping != part.channel_grouping else 0
+    regroup = tile_bytes // 4 * (asked.grouping != part.channel_grouping)
     return compute + tile_bytes // chip.exchange_bytes_per_cycle + regroup
 
 
-def _late_cost(
-    asked: PoolPass, geometry: PoolGeometry, part: TileSlice, chip: ChipLike, limit: float
-) -> float:
-    """Return the cost that PoolPlan.cpp of tag 2.4.0 minimises, in cycles, if below a limit."""
+def _late_moved(asked: PoolPass, part: TileSlice, chip: ChipLike) -> int:
+    """Return the cycles of exchange and regrouping in the cost of PoolPlan.cpp of tag 2.4.0."""
     planes = part.batch * part.channel_groups * part.channel_grouping
     size = element_bytes(asked.dtype)
-    tile_bytes = _input_bytes(geometry, part.field, planes, size, int(asked.is_grad))
-    moved = tile_bytes // chip.exchange_bytes_per_cycle
-    moved += tile_bytes // 4 if asked.grouping != part.channel_grouping else 0
+    tile_bytes = _input_bytes(asked.geometry, part.field, planes, size, int(asked.is_grad))
+    regroup = tile_bytes // 4 * (asked.grouping != part.channel_grouping)
+    return tile_bytes // chip.exchange_bytes_per_cycle + regroup
+
+
+def _late_cost(asked: PoolPass, part: TileSlice, chip: ChipLike) -> int:
+    """Return the cost that PoolPlan.cpp of tag 2.4.0 minimises, in cycles."""
+    smaller = [
+        replace(part, field=(*part.field[:dim], share - 1, *part.field[dim + 1 :]))
+        for dim, (extent, share) in enumerate(zip(asked.out_field, part.field, strict=True))
+        if extent % share and share > 1
+    ]
     vertex = asked.vertex(chip, "2021-11")
-    arguments = (geometry.dilation[-1], prod(geometry.kernel))
-    if least_pool_estimate(vertex, part, *arguments) + moved >= limit:
-        return limit
-    compute = pool_vertex_estimate(vertex, part, *arguments)
-    for dim, extent in enumerate(asked.out_field):
-        if extent % part.field[dim] and part.field[dim] > 1:
-            field = list(part.field)
-            field[dim] -= 1
-            smaller = replace(part, field=tuple(field))
-            compute = max(compute, pool_vertex_estimate(vertex, smaller, *arguments))
-    return compute + moved
+    compute = max(pool_vertex_estimate(vertex, asked.geometry, one) for one in (part, *smaller))
+    return compute + _late_moved(asked, part, chip)
 
 
 def _search(asked: PoolPass, groupings: Sequence[int], chip: ChipLike) -> PoolPlan:
     """Return the cheapest split; the first found wins a tie."""
-    geometry, out_field = asked.geometry, asked.out_field
-    least, best = math.inf, None
-    for grouping in groupings:
-        groups = ceil_div(asked.channels, grouping)
-        for channel_split in distinct_splits(groups, chip.tiles):
-            for batch_split in distinct_splits(asked.batch, chip.tiles // channel_split):
-                left = chip.tiles // (channel_split * batch_split)
-                for field_split in _field_splits(out_field, left):
-                    plan = PoolPlan(grouping, channel_split, batch_split, field_split)
-                    part = asked.part(plan)
-                    if asked.library == "2020-01":
-                        cost = _early_cost(asked, geometry, part, chip)
-                    else:
-                        cost = _late_cost(asked, geometry, part, chip, least)
-                    if cost < least:
-                        least, best = cost, plan
-    if best is None:
+    splits = [split for grouping in groupings for split in _splits(asked, grouping, chip.tiles)]
+    if not splits:
         raise ConfigError(f"No pooling plan fits on {chip.tiles} tiles: give at least one tile.")
-    return replace(best, cost_cycles=least)
+    # Formulas hold for a number and for an array of them.
+    parts = asked.part(PoolPlan.of(np.array(splits).T))
+    if asked.library == "2020-01":
+        costs = _early_cost(asked, parts, chip)
+        best = int(np.argmin(costs))
+        return PoolPlan.of(splits[best], int(costs[best]))
+    floors = least_pool_estimate(asked.vertex(chip, "2021-11"), asked.geometry, parts)
+    floors += _late_moved(asked, parts, chip)
+    least, best = math.inf, 0
+    # The most hopeful first, until even the floor of what is left is too dear.
+    for at in np.argsort(floors, kind="stable"):
+        if floors[at] > least:
+            break
+        cost = _late_cost(asked, asked.part(PoolPlan.of(splits[at])), chip)
+        least, best = min((least, best), (cost, int(at)))
+    return PoolPlan.of(splits[best], least)
 
 
 @lru_cache(maxsize=512)

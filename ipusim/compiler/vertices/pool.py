@@ -135,14 +135,8 @@ def _segments(
     return pieces
 
 
-def pool_vertex_estimate(
-    vertex: PoolVertex, part: TileSlice, row_stride: int, kernel_positions: int
-) -> int:
-    """Return the estimate that the 2021 planner uses: every kernel position always contributes.
-
-    `row_stride` is the spacing of contributing outputs along a row (dilation of the innermost
-    dimension).
-    """
+def pool_vertex_estimate(vertex: PoolVertex, geometry: PoolGeometry, part: TileSlice) -> int:
+    """Return the estimate that the 2021 planner uses: every kernel position always contributes."""
     vectors = part.channel_grouping // vertex.vector_width
     outputs, workers = prod(part.field) * part.batch, vertex.workers
     width = part.field[-1]
@@ -152,7 +146,7 @@ def pool_vertex_estimate(
     def row(count: int) -> int:
         if not count:
             return 0
-        return 15 + kernel_positions * vertex.item_cycles(part, ceil_div(count, row_stride))
+        return 15 + _row_cycles(vertex, geometry, part, count)
 
     full_row, slowest = row(width), 0
     for worker in range(workers):
@@ -164,12 +158,16 @@ def pool_vertex_estimate(
     return 7 + workers * slowest + 6
 
 
-def least_pool_estimate(
-    vertex: PoolVertex, part: TileSlice, row_stride: int, kernel_positions: int
-) -> int:
+def _row_cycles(vertex: PoolVertex, geometry: PoolGeometry, part: TileSlice, count: int) -> int:
+    """Return the work items of `count` outputs along a row, as many as there are positions."""
+    contributing = ceil_div(count, geometry.dilation[-1])
+    return prod(geometry.kernel) * vertex.item_cycles(part, contributing)
+
+
+def least_pool_estimate(vertex: PoolVertex, geometry: PoolGeometry, part: TileSlice) -> int:
     """Return cycles that `pool_vertex_estimate` cannot go below: its workers share them evenly."""
-    rows, width = prod(part.field[:-1]) * part.batch, part.field[-1]
-    return rows * kernel_positions * vertex.item_cycles(part, ceil_div(width, row_stride))
+    rows = prod(part.field[:-1]) * part.batch
+    return rows * _row_cycles(vertex, geometry, part, part.field[-1])
 
 
 def pool_tile_cycles(
