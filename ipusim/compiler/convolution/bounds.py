@@ -9,7 +9,7 @@ import numpy as np
 from ipusim.compiler.convolution.cost import slice_cycles, tile_cycles
 from ipusim.compiler.convolution.record import NOTHING
 from ipusim.compiler.convolution.reduction import reduction_floor
-from ipusim.compiler.vertices.conv import ERA_1_0, SLIC, VMAC, WORKERS
+from ipusim.compiler.vertices.conv import ERA_1_0, ERA_2_4, SLIC, VMAC, WORKERS
 from ipusim.kernel_cache import njit
 
 
@@ -98,11 +98,32 @@ def cycles_floor(problem: np.void, vertex: np.void, work: np.void) -> int:
 
 
 @njit(cache=True, inline="always")
-def bytes_floor(problem: np.void, vertex: np.void, part: np.void) -> int:
-    """Temporary bytes of a tile that gets at least the part: its operands and its partials."""
+def bytes_floor(problem: np.void, vertex: np.void, work: np.void) -> int:
+    """Temporary bytes of a tile that gets at least the part: what it computes with and rearranges.
+
+    ``part.tiles_used`` is the most possible; ``part.columns`` is 0 until the field is split.
+    """
+    totals, split, part = work.totals, work.split, work.part
+    serial, in_bytes = split.in_serial * split.out_serial, problem.in_bytes
     groups = part.group_grains * vertex.conv_groups_per_group
     in_chans = part.in_grains * vertex.in_chans_per_group
     out_chans = part.out_grains * vertex.out_chans_per_group
-    operands = (part.kernel_elements * out_chans + part.in_positions) * in_chans
-    partials = part.positions * out_chans
-    return groups * (operands * problem.in_bytes + partials * vertex.partial_bytes)
+    inputs, outputs = part.in_positions, part.positions * groups * out_chans
+    if vertex.method != SLIC:
+        inputs += part.kernel_padding * problem.dims[0].kernel_dilation * part.columns
+    operands = ((part.kernel_elements + part.kernel_zeros) * out_chans + inputs) * in_chans
+    computing = groups * operands * in_bytes + outputs * vertex.partial_bytes
+    in_copied = totals.copy_in
+    if problem.era < ERA_2_4:
+        in_copied += totals.copy_weights
+    copied = 2 * max(in_copied, totals.copy_weights, totals.copy_out, totals.regroup_weights)
+    if problem.broadcast_allowed and split.out_serial > 1:
+        # Inputs may be copied once for all serial parts, and are in the way then but once.
+        copied -= in_copied
+    copied = (copied // part.tiles_used - 1) * problem.out_bytes
+    arranged = summed = 0
+    if serial > 1 and problem.fully_connected and not problem.joint:
+        arranged = totals.weights // part.tiles_used * in_bytes
+    if split.in_serial > 1:
+        summed = outputs // part.depth * totals.result_bytes
+    return arranged + summed + max(computing, copied, arranged)

@@ -45,7 +45,7 @@ def kernel(
                 continue
             begin = 0
             for at in range(len(problems)):
-                end = begin + 1 if coarse else ends[at]
+                end = begin + 1 if coarse and not serial_splits else ends[at]
                 for which in range(begin, end):
                     if search_vertex(problems[at], vertices[which], work, serial_splits, coarse):
                         work.best_problem, work.best_vertex, found = at, which, True

@@ -34,6 +34,23 @@ def next_split(size: int, split: int, coarse: bool) -> int:
 
 
 @njit(cache=True)
+def next_divisor(number: int, divisor: int) -> int:
+    """Smallest divisor of a number above `divisor`; number + 1 when there is none."""
+    divisor += 1
+    while divisor * divisor <= number:
+        if number % divisor == 0:
+            return divisor
+        divisor += 1
+    # Above the root, what a divisor leaves is found sooner than the divisor.
+    left = number // divisor
+    while left > 0:
+        if number % left == 0:
+            return number // left
+        left -= 1
+    return number + 1
+
+
+@njit(cache=True)
 def next_channel_split(grains: int, split: int, serial: int, coarse: bool) -> int:
     """Next parallel split of channels that are also split into `serial` parts.
 
@@ -85,9 +102,8 @@ def search_vertex(
         if of_inputs:
             first, channels = 2, problem.view_in_chans
             last = totals.in_grains if serial_splits and problem.in_serial_allowed else 1
-        for serial in range(first, last + 1):
-            if channels % serial != 0:
-                continue
+        serial = next_divisor(channels, first - 1)
+        while serial <= min(last, channels):
             if of_inputs:
                 split.in_serial = serial
             else:
@@ -96,6 +112,7 @@ def search_vertex(
             if prunes and serial_floor(problem, work) > work.best_cycles:
                 break
             found |= _search_groups(problem, vertex, work, coarse)
+            serial = next_divisor(channels, serial)
     return found
 
 
@@ -104,7 +121,7 @@ def _may_improve(problem: np.void, vertex: np.void, work: np.void) -> bool:
     """Whether a completion of the split that leaves at least the part to a tile may be the best."""
     if not work.pruned:
         return True
-    least_bytes = bytes_floor(problem, vertex, work.part)
+    least_bytes = bytes_floor(problem, vertex, work)
     if work.minimise_memory:
         return least_bytes <= min(work.best_bytes, work.temp_limit)
     if least_bytes > work.temp_limit:
@@ -197,7 +214,8 @@ def _least_outputs(problem: np.void, work: np.void, out_grains: int, tiles: int)
         # Even shares only: what rounding adds for a worker differs from form to form.
         even = 2 * WORKERS * totals.steps
         part.positions = max(1, share // channels // even * even)
-    part.in_positions, part.weight_users, part.tiles_used = 0, 1, problem.tiles
+    part.in_positions = part.columns = 0
+    part.weight_users, part.tiles_used = 1, problem.tiles
 
 
 @njit(cache=True, inline="always")
@@ -209,6 +227,7 @@ def _search_outputs(
     totals, split, part = work.totals, work.split, work.part
     out_grains, positions = totals.out_grains, totals.positions
     one_out = vertex.method == SLIC or vertex.method == VMAC
+    rows = problem.dims[0].out
     s_out = _first_channel_split(out_grains, split.out_serial, one_out, coarse)
     while s_out <= min(out_grains, tiles):
         split.out_chans = s_out
@@ -218,11 +237,13 @@ def _search_outputs(
         part.tiles_used = problem.tiles
         part.positions, part.weight_users = -(-positions // left), min(left, positions, 2)
         part.in_positions = part.positions * totals.plain_inputs
+        part.columns = part.positions // rows
         hopeful = _may_improve(problem, vertex, work)
         used = split.group * part.depth * s_out
         if not hopeful and totals.arithmetic // used <= work.best_cycles:
             part.positions, part.weight_users = positions, 1
             part.in_positions = positions * totals.plain_inputs
+            part.columns = positions // rows
             hopeful = _may_improve(problem, vertex, work)
         if hopeful:
             found |= _search_field(problem, vertex, work, left, coarse)
@@ -263,12 +284,14 @@ def _search_rows(
     found = False
     totals, split, part, last = work.totals, work.split, work.part, problem.dims[2]
     grains, grain = totals.last_grains, totals.field_grain
-    rows = in_rows = -(-problem.batch // split.batch)
+    rows = in_rows = columns = -(-problem.batch // split.batch)
     users = split.batch
     for d in range(2):
         dim, parts = problem.dims[d], split.dims[d]
         field = -(-dim.out // parts.field)
         rows *= field
+        if d > 0:
+            columns *= field
         in_rows *= input_range(dim, problem.era, field, -(-dim.kernel // parts.kernel))
         users *= parts.field
     others = users * split.group * split.out_chans * part.depth
@@ -278,7 +301,7 @@ def _search_rows(
         s_last = -(-grains // share)
         share = -(-grains // s_last)
         length = share * grain
-        part.positions = rows * length
+        part.positions, part.columns = rows * length, columns * length
         part.in_positions = in_rows * input_range(last, problem.era, length, last.kernel)
         part.weight_users, part.tiles_used = users * s_last, others * s_last
         if _may_improve(problem, vertex, work):

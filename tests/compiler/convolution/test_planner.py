@@ -173,6 +173,21 @@ def test_next_split_visits_every_share_once(size):
                for split, share in zip(splits[1:], shares[1:], strict=True))  # fmt: skip
 
 
+@given(st.integers(1, 5000))
+def test_next_divisor_visits_every_divisor_once(number):
+    found = [1]
+    while (divisor := cs.next_divisor(number, found[-1])) <= number:
+        found.append(divisor)
+    assert found == [one for one in range(1, number + 1) if number % one == 0]
+    assert divisor == number + 1
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(2048, 50257, 1024), (197, 50257, 3072)])
+def test_a_product_over_a_prime_vocabulary_needs_no_long_search(m, k, n):
+    # A prime number has no serial parts, so that few partitions fit, or none.
+    assert plan(product(m, k, n), CHIPS["GC200"], RULES["GC200"]).evaluations < 20_000
+
+
 @given(st.integers(1, 300), st.integers(1, 12))
 def test_channel_splits_are_the_least_for_their_share(grains, serial):
     found = []
@@ -211,7 +226,7 @@ def _part(problems, vertices, works):
 
 @kernel_cache.njit(cache=True)
 def _floors(problems, vertices, works):
-    least_bytes = bytes_floor(problems[0], vertices[0], works[0].part)
+    least_bytes = bytes_floor(problems[0], vertices[0], works[0])
     return least_bytes, cycles_floor(problems[0], vertices[0], works[0])
 
 
@@ -277,6 +292,7 @@ def test_floors_never_exceed_the_cost(one, data):
     # The search asks with less work, fewer users of the weights and more tiles.
     _part(*one)
     part["positions"] = data.draw(st.integers(1, int(part["positions"])))
+    part["columns"] = data.draw(st.integers(0, int(part["columns"])))
     part["in_positions"] = data.draw(st.integers(0, int(part["in_positions"])))
     part["weight_users"] = data.draw(st.integers(1, int(part["weight_users"])))
     part["tiles_used"] *= data.draw(st.integers(1, 9))
