@@ -30,7 +30,7 @@ def argmax(m: Emitter, x: Placed) -> None:
     """
     (rows, length), chip = x.shape, m.chip
     shares, size = _shares(rows * length, chip)
-    compute, partials = 0, Counter[int]()
+    compute, cut, whole = 0, Counter[int](), Counter[int]()
     for share in range(shares):
         begin, end = (rows * length * edge // shares for edge in (share, share + 1))
         cycles = 0
@@ -38,16 +38,16 @@ def argmax(m: Emitter, x: Placed) -> None:
             worker, workers = _split(elements, chip)
             cycles += count * _gather_cycles(elements, worker, x.dtype, chip)
             if count == 1:
-                partials[row] += workers
+                cut[row] += workers
             else:
-                partials.update(dict.fromkeys(range(row, row + count), workers))
+                whole[workers] += count
         compute = max(compute, cycles)
     element = element_bytes(x.dtype)
     moved = size * element
     copied = copy_cycles(moved, chip, atom_bytes=element) if x.layout.rows else 0
     vertex = "popnn::ReduceMaxClassGather"
     m.emit("largest of each worker", vertex, compute, exchange=moved, temp=moved, copy=copied)
-    _compare_partials(m, Counter(partials.values()), x.dtype)
+    _compare_partials(m, whole + Counter(cut.values()), x.dtype)
 
 
 def _shares(elements: int, chip: ChipLike) -> tuple[int, int]:
