@@ -13,7 +13,7 @@ PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart=
 
 export NUMBA_CACHE_DIR := $(CURDIR)/build/numba
 
-.PHONY: help reproduce test tests check-notebooks tests-and-notebooks test-slow tests-slow tests-without-jit tests-of-bounds mutants lint lab warmup bench bench-peers clean
+.PHONY: help reproduce test tests check-notebooks tests-and-notebooks test-slow tests-slow tests-without-jit tests-of-bounds mutants lint lab warmup bench bench-peers audit clean
 
 help:
 	@echo "make reproduce   run every study into build/"
@@ -24,6 +24,7 @@ help:
 	@echo "make lab         open JupyterLab on the notebooks"
 	@echo "make bench       measure planning, simulation and memory, beside the release before"
 	@echo "make bench-peers the same network in simulators of other accelerators (they are installed)"
+	@echo "make audit       look up known vulnerabilities of the pinned versions (needs the network)"
 	@echo "make clean       remove build/ and caches"
 	@echo "make VENV=PATH   with any of these: another place for the environment (.venv)"
 
@@ -108,6 +109,12 @@ bench: $(STAMP)
 
 bench-peers: warmup
 	$(BIN)/python benchmarks/peers.py
+
+# In an environment of its own; --strict also fails for what cannot be looked up.
+audit: $(STAMP)
+	$(BIN)/python -m venv build/audit
+	build/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	build/audit/bin/pip-audit --strict --no-deps --disable-pip -r constraints.txt
 
 clean:
 	rm -rf build dist .hypothesis .pytest_cache .ruff_cache .import_linter_cache .coverage

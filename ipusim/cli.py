@@ -591,7 +591,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MemoryError:
         return _refused("This needs more memory than there is: ask for less at once.")
     return code if isinstance(code, int) else EXIT_OK
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -23,7 +23,7 @@ needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /d
 def ipusim(*arguments, out=subprocess.PIPE, **environment):
     """Run a command; return its exit code and what it said on stderr."""
     done = subprocess.run(
-        [sys.executable, "-m", "ipusim.cli", *map(str, arguments)],
+        [sys.executable, "-m", "ipusim", *map(str, arguments)],
         env=os.environ | environment,
         stdout=out,
         stderr=subprocess.PIPE,
