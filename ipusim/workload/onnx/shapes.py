@@ -203,7 +203,7 @@ def window(c: Call, kernel: Shape) -> tuple[dict[str, Shape], Shape]:
             both = max(0, (out - 1) * hop + reach - size)
             low = both // 2 if mode == "SAME_UPPER" else both - both // 2
         elif room < 0:
-            raise ValueError(f"a window over {reach} is larger than {reach + room}, padding included")
+            raise ValueError(f"a window over {reach} is larger than the padded {reach + room}")
         else:
             out = (-(-room // hop) if rounds_up else room // hop) + 1
             # Windows that would start beyond the data are left out, as ceil_mode's documentation,
