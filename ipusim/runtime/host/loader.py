@@ -5,11 +5,20 @@ import math
 from ipusim.errors import ConfigError, resolve_name
 from ipusim.machine.system import System
 
-DATASETS = ("imagenet_jpeg", "imagenet_ten_crops", "generated", "tokens", "memory", "prepared")
-"""JPEG images decoded, cropped and resized to uint8; the same with ten crops of each image, whose
-colours are changed (DINO, arXiv 2104.14294); data made once on the host or the chip;
-token ids read as they are; ready items copied from host memory; items that a worker prepares in a
-time that the caller states."""
+DECODING = {
+    "imagenet_jpeg": "decoded_images_per_s_per_core",
+    "imagenet_pillow": "pillow_images_per_s_per_core",
+    "imagenet_ten_crops": "ten_crop_images_per_s_per_core",
+}
+"""The rate of a `Host` at which a core decodes the images of a data set."""
+
+DATASETS = (*DECODING, "generated", "tokens", "memory", "prepared")
+"""JPEG images of which the crop alone is decoded, then resized to uint8 (TensorFlow; PyTorch's CNNs
+from SDK 2.5 on, graphcore/examples@v2.5.0:applications/pytorch/cnns/datasets/optimised_jpeg.py);
+the same decoded whole by Pillow and then cropped (CNNs before, makefile of v2.4.0, and what else
+reads images in PyTorch); by Pillow with ten crops of each, whose colours are changed (DINO, arXiv
+2104.14294); data made once on the host or the chip; token ids read as they are; ready items copied
+from host memory; items that a worker prepares in a time that the caller states."""
 
 LOADERS = ("processes", "threads")
 """How an instance prepares data: worker processes (PyTorch) or a thread pool (TensorFlow)."""
@@ -80,9 +89,7 @@ def items_per_s(
     if dataset == "memory":
         return working * system.host_core_bytes_per_s / (2 * item_bytes) / slowdown
     efficiency = host.worker_process_efficiency if loader == "processes" else 1.0
-    crops = dataset == "imagenet_ten_crops"
-    per_core = host.ten_crop_images_per_s_per_core if crops else host.decoded_images_per_s_per_core
-    rate = working * per_core * efficiency / slowdown
+    rate = working * getattr(host, DECODING[dataset]) * efficiency / slowdown
     if loader == "processes" and item_bytes:
         rate = min(rate, instances * host.loader_bytes_per_s / item_bytes)
     return rate

@@ -210,15 +210,15 @@ def test_tamu_table_1(frame):
     assert errors_of(frame, "tamu.table1", range(1, 5)).max() <= 9.5
     rates = frame.set_index("row_id")["calibrated"]
     assert rates["tamu.table1.05"] > rates["tamu.table1.06"]  # more processes than NUMA nodes
-    assert errors_of(frame, "tamu.table1", [5]).max() <= 15.0
-    assert errors_of(frame, "tamu.table1", [6]).max() <= 25.0  # target 15
+    assert errors_of(frame, "tamu.table1", [5]).max() <= 14.1
+    assert errors_of(frame, "tamu.table1", [6]).max() <= 9.2  # target 15
     first = frame[frame["metric"] == "throughput_epoch1"]["calibrated_error_percent"]
     assert len(first) == 6
     assert first.abs().max() <= 15.0
 
 
 def test_tamu_tables_2_and_4(frame):
-    assert errors_of(frame, "tamu.table2", range(1, 5)).max() <= 25.0
+    assert errors_of(frame, "tamu.table2", range(1, 5)).max() <= 15.7
     # Target 25; too slow as it was (57), and the seeds of its dropouts make it slower.
     assert errors_of(frame, "tamu.table2", [5]).max() <= 57.5
     rates = frame.set_index("row_id")["calibrated"]
@@ -226,16 +226,14 @@ def test_tamu_tables_2_and_4(frame):
     assert on_ipus == sorted(on_ipus)
 
 
-# The median was 6.7 before four values counted that were not predicted (GPS++, RNN-T, MCMC).
 REACHED = {
     "IPU rows predicted": 97.0,  # target 95
-    "calibrated, family left out: median error": 6.8,  # target 8
-    "calibrated, family left out: 90th percentile": 30.4,  # target 30
-    "specification only: median error": 15.1,  # target 15
+    "calibrated, family left out: median error": 5.6,  # target 8
+    "calibrated, family left out: 90th percentile": 27.7,  # target 30
+    "specification only: median error": 14.4,  # target 15
     "inference, calibrated: median error": 4.1,  # target 6
-    "scaling, series left out: median error": 2.7,  # target 3
-    # 82 before chips of a replica exchanged in turn, which costs both chips the same seconds.
-    "pairs of Bow and Classic within 10 %": 78.0,  # target 75
+    "scaling, series left out: median error": 2.3,  # target 3
+    "pairs of Bow and Classic within 10 %": 82.6,  # target 75
 }
 
 
@@ -272,6 +270,15 @@ def test_scaling_apart_from_level(slowdowns):
 
 # Why the hits that data/expected/validate.json records (`ipusim validate` holds them) fell or rose;
 # errors in % of what was published, or of the published time.
+# - Cores decode images at the clock that they hold (2.8 GHz, not 2.25), with Pillow where the
+#   application does. Results page, 247 to 248. Won: training.043 and 044 (ResNet-50, one host), 054
+#   (DINO), mlperf.01. Lost: training.046 (ResNet-50 in PyTorch on 4 hosts, 35 fast: each gives
+#   27,300 images/s where one alone gives 38,000), 010 and 116 (BERT, ViT; 10.2 and 10.3 fast: the
+#   latency fitted without their families is 4 % lower without training.120, which waits for its
+#   host now). 055 (DINO on 64 chips, 48 fast) and 117 became misses, so that hits and near ones
+#   together fell by two.
+#   Argonne, 7 to 9: won 01 and 02. TAMU, 19 to 21: won table1.06, table2.03 and 04, lost table2.01
+#   (EfficientNet-B0, 16 slow: its two processes of 16 workers are assumed).
 # - Each step of a collective syncs all its machines (`Ring.sync_hops`), which costs collectives
 #   over 4 machines less than before and those over 64 chips more.
 #   Results page, 250 to 247. Lost, on 4 machines too fast: training.048 and 110 (EfficientNet in
