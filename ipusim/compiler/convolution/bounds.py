@@ -120,6 +120,7 @@ def bytes_floor(problem: np.void, vertex: np.void, work: np.void) -> int:
     if problem.broadcast_allowed and split.out_serial > 1:
         # Inputs may be copied once for all serial parts, and are in the way then but once.
         copied -= in_copied
+    # Shares are rounded up before they are subtracted.
     copied = (copied // part.tiles_used - 1) * problem.out_bytes
     arranged = summed = 0
     if serial > 1 and problem.fully_connected and not problem.joint:

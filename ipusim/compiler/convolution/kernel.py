@@ -30,7 +30,7 @@ def kernel(
     problems, and keeps which of them and which vertex are the best; `ends` says where the vertices
     of each end, and of `works` the first entry counts, whose limit and mode are given. Coarse
     rounds only find a cost to beat before the exact search: without serial parts first, as these
-    seldom pay unless the memory bound asks for them.
+    seldom pay unless the memory bound asks for them, and then of all vertices, as few may fit.
     """
     work, found = works[0], False
     if task == EXECUTE:
