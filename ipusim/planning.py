@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -128,6 +128,7 @@ def plan(
     system: str = "IPU-POD16",
     mode: str = "inference",
     global_batch: int | None = None,
+    progress: bool | None = None,
     **options: Any,
 ) -> Plan:
     """Search the ways to run a model that fit, and those of them that no other beats.
@@ -142,6 +143,8 @@ def plan(
     global_batch : int, optional
         Items per call of all replicas, in training per weight update; by default as many as are
         fastest, in training with accumulation enough to fill a pipeline.
+    progress : bool, optional
+        Whether to count what has been tried; by default only on a terminal or in a notebook.
     **options
         Other options of `simulate` and of `from_onnx`. Those that the search chooses (micro_batch,
         replicas, ipus_per_replica, gradient_accumulation, recompute, available_memory_proportion,
@@ -161,13 +164,16 @@ def plan(
     if global_batch is not None and (not isinstance(global_batch, int) or global_batch < 1):
         raise ConfigError(f"The global batch is {global_batch!r}: give a whole number, 1 or more.")
     given = {"system": system, "mode": mode, **options}
-    search = _Search(loaded, make_config(**given), given, global_batch)
-    asked = {"model": model, **opened}
-    rows = [_row(report, ways, asked) for report, ways in search.found()]
+    import pandas as pd
+    from tqdm.auto import tqdm
+
+    base, asked = make_config(**given), {"model": model, **opened}
+    disable = None if progress is None else not progress
+    with tqdm(desc=loaded.name, unit=" tried", disable=disable) as bar:
+        search = _Search(loaded, base, given, global_batch, tried=bar.update)
+        rows = [_row(report, ways, asked) for report, ways in search.found()]
     if not rows:
         raise ConfigError(search.refusal())
-    import pandas as pd
-
     frame = pd.DataFrame(rows)
     frame = frame.sort_values(["chips", "latency_ms", "throughput_items_per_s"], ignore_index=True)
     empty = [name for name in PLANNED if name in frame and frame[name].isna().all()]
@@ -234,8 +240,17 @@ def _least_bytes(job: GraphJob) -> int:
 class _Search:
     """Candidates in a fixed order, each simulated at most once."""
 
-    def __init__(self, model: Model, base: RunConfig, given: Options, batch: int | None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        base: RunConfig,
+        given: Options,
+        batch: int | None,
+        *,
+        tried: Callable[[], Any],
+    ) -> None:
         self.model, self.base, self.given, self.batch = model, base, given, batch
+        self.tried = tried
         self.nearest: Report | None = None
         self.last: Report | None = None
         self.least = math.inf
@@ -370,6 +385,7 @@ class _Search:
 
     def _simulated(self, options: Options) -> Report | None:
         """Simulate a candidate; nothing where its options go together on no machine."""
+        self.tried()
         try:
             config = make_config(**options)
             if config.phased or self._may_fit(config):

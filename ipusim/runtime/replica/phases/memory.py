@@ -1,6 +1,6 @@
 """Memory of a chip in each of its phases."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from ipusim.compiler import memory
@@ -107,12 +107,13 @@ def _done_bytes(plan: PhasePlan, number: int) -> int:
 def _kept(plan: PhasePlan, number: int, made: Mapping[str, int]) -> tuple[str, ...]:
     """Return the activations of a phase that stay when it has computed."""
     kept = [name for name, last in made.items() if last > number or name in plan.cut.graph.kept]
+    off_chip = plan.config.off_chip
     for stream in plan.streams:
         tensor = stream.tensor
         arrives = tensor.kind in COMPUTED and tensor.name not in made
         if arrives and number in tensor.used and tensor.chip == number % plan.chips:
             later = [use for use in tensor.used if use > number]
-            longest = _longest_stay(plan, tensor)
+            longest = _longest_stay(tensor, off_chip)
             if later and (longest is None or later[0] - number <= longest):
                 kept.append(tensor.name)
     return tuple(sorted(kept))
@@ -121,14 +122,14 @@ def _kept(plan: PhasePlan, number: int, made: Mapping[str, int]) -> tuple[str, .
 def _resident_bytes(plan: PhasePlan, number: int, part: Graph) -> int:
     """Return the bytes on the chip of a phase that it does not compute with."""
     own = {stored_as(plan.cut.graph, name) for name in part.tensors}
-    total = 0
+    total, off_chip = 0, plan.config.off_chip
     for stream in plan.streams:
         tensor = stream.tensor
         if tensor.chip != number % plan.chips or tensor.name in own:
             continue
-        longest = _longest_stay(plan, tensor)
+        longest = _longest_stay(tensor, off_chip)
         stays = longest is None and tensor.kind not in COMPUTED
-        if stays or number in tensor.touched or tensor.spans(number, longest):
+        if stays or tensor.on_chip(number, longest):
             total += tensor.bytes * (plan.micro_batches if tensor.of_each else 1)
     if plan.update is not None and not plan.state_off_chip:
         total += sum(
@@ -139,6 +140,6 @@ def _resident_bytes(plan: PhasePlan, number: int, part: Graph) -> int:
     return total
 
 
-def _longest_stay(plan: PhasePlan, tensor: Held) -> int | None:
+def _longest_stay(tensor: Held, off_chip: Collection[str]) -> int | None:
     """Return over how many phases a tensor stays between uses; None where it always stays."""
-    return ADJACENT if tensor.kind in plan.config.off_chip else None
+    return ADJACENT if tensor.kind in off_chip else None

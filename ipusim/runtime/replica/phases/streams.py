@@ -7,8 +7,9 @@ is stored by the last phase of such a stay if that made or changed it. What is n
 stored.
 """
 
+from bisect import bisect_left
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.workload.graph import Graph, Op
@@ -64,22 +65,26 @@ class Held:
     changed: frozenset[int]
     of_each: bool = False
 
-    @property
-    def touched(self) -> tuple[int, ...]:
-        """Phases in which it is on the chip because they make, read or change it, in order."""
-        made = () if self.made is None else (self.made,)
-        return tuple(sorted({*made, *self.used, *self.changed}))
+    touched: tuple[int, ...] = field(init=False, compare=False)
+    """Phases in which it is on the chip because they make, read or change it, in order."""
 
-    def spans(self, phase: int, longest: int | None = None) -> bool:
-        """Tell whether it stays through a phase that does not touch it.
+    def __post_init__(self) -> None:
+        """Put the phases that touch it in order, once: memory asks for them in every phase."""
+        made = () if self.made is None else (self.made,)
+        object.__setattr__(self, "touched", tuple(sorted({*made, *self.used, *self.changed})))
+
+    def on_chip(self, phase: int, longest: int | None = None) -> bool:
+        """Tell whether it is on the chip in a phase, which touches it or through which it stays.
 
         Without a `longest` stay from one use to the next it never leaves the chip.
         """
-        earlier = [number for number in self.touched if number < phase]
-        later = [number for number in self.touched if number > phase]
-        if phase in self.touched or not earlier or not later:
+        place = bisect_left(self.touched, phase)
+        if place == len(self.touched):
             return False
-        return longest is None or later[0] - earlier[-1] <= longest
+        following = self.touched[place]
+        if following == phase:
+            return True
+        return place > 0 and (longest is None or following - self.touched[place - 1] <= longest)
 
 
 def transfers(
