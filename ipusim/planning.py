@@ -170,7 +170,7 @@ def plan(
     base, asked = make_config(**given), {"model": model, **opened}
     disable = None if progress is None else not progress
     with tqdm(desc=loaded.name, unit=" tried", disable=disable) as bar:
-        search = _Search(loaded, base, given, global_batch, tried=bar.update)
+        search = _Search(loaded, base, given, global_batch, bar.update)
         rows = [_row(report, ways, asked) for report, ways in search.found()]
     if not rows:
         raise ConfigError(search.refusal())
@@ -237,25 +237,20 @@ def _least_bytes(job: GraphJob) -> int:
     return least_bytes(graphs(job).micro_batch)
 
 
+@dataclass
 class _Search:
-    """Candidates in a fixed order, each simulated at most once."""
+    """Candidates in a fixed order, each simulated at most once; `tried` is told of every one."""
 
-    def __init__(
-        self,
-        model: Model,
-        base: RunConfig,
-        given: Options,
-        batch: int | None,
-        *,
-        tried: Callable[[], Any],
-    ) -> None:
-        self.model, self.base, self.given, self.batch = model, base, given, batch
-        self.tried = tried
-        self.nearest: Report | None = None
-        self.last: Report | None = None
-        self.least = math.inf
-        self.phased = False
-        self.failed: set[tuple[Any, ...]] = set()
+    model: Model
+    base: RunConfig
+    given: Options
+    batch: int | None
+    tried: Callable[[], Any]
+    nearest: Report | None = None
+    last: Report | None = None
+    least: float = math.inf
+    phased: bool = False
+    failed: set[tuple[Any, ...]] = field(default_factory=set)
 
     def found(self) -> Iterator[tuple[Report, Options]]:
         """Yield what fits: each micro-batch on as few chips as hold it, with all replicas."""

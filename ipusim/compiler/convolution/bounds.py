@@ -9,7 +9,7 @@ import numpy as np
 from ipusim.compiler.convolution.cost import slice_cycles, tile_cycles
 from ipusim.compiler.convolution.record import NOTHING
 from ipusim.compiler.convolution.reduction import reduction_floor
-from ipusim.compiler.vertices.conv import ERA_1_0, ERA_2_4, SLIC, VMAC, WORKERS
+from ipusim.compiler.vertices.conv import ERA_1_0, SLIC, VMAC, WORKERS
 from ipusim.kernel_cache import njit
 
 
@@ -113,13 +113,10 @@ def bytes_floor(problem: np.void, vertex: np.void, work: np.void) -> int:
         inputs += part.kernel_padding * problem.dims[0].kernel_dilation * part.columns
     operands = ((part.kernel_elements + part.kernel_zeros) * out_chans + inputs) * in_chans
     computing = groups * operands * in_bytes + outputs * vertex.partial_bytes
-    in_copied = totals.copy_in
-    if problem.era < ERA_2_4:
-        in_copied += totals.copy_weights
-    copied = 2 * max(in_copied, totals.copy_weights, totals.copy_out, totals.regroup_weights)
+    copied = 2 * totals.most_copied
     if problem.broadcast_allowed and split.out_serial > 1:
         # Inputs may be copied once for all serial parts, and are in the way then but once.
-        copied -= in_copied
+        copied -= totals.in_copied
     # Shares are rounded up before they are subtracted.
     copied = (copied // part.tiles_used - 1) * problem.out_bytes
     arranged = summed = 0

@@ -41,6 +41,8 @@ TOTALS = integers(
     "steps positions weights inputs result_bytes plain_inputs one_by_one",
     # Elements to rearrange, bytes per cycle times granularity, and a floor of cycles times tiles.
     "copy_in copy_weights copy_rate copy_out move_out copy_out_rate copy_floor",
+    # Elements copied at once: those of the input, and the most of any.
+    "in_copied most_copied",
     "regroup_weights regroup_rate arithmetic",
     ("step", np.int64, 3),
 )

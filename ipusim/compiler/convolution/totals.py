@@ -8,6 +8,7 @@ import numpy as np
 from ipusim.compiler.vertices.conv import (
     AMP,
     ERA_1_0,
+    ERA_2_4,
     HMAC,
     OUTER_PRODUCT,
     SLIC,
@@ -140,6 +141,11 @@ def fill_copies(problem: np.void, vertex: np.void, work: np.void) -> None:
     small = problem.regroup_weights and out_per % problem.weights_per_unit != 0
     apart = small and not copies_weights and not problem.executing
     totals.regroup_weights = totals.weights if apart else 0
+
+    # Planners before 2.4 copy inputs and weights at once.
+    totals.in_copied = totals.copy_in + (0 if problem.era >= ERA_2_4 else totals.copy_weights)
+    others = max(totals.copy_weights, totals.copy_out, totals.regroup_weights)
+    totals.most_copied = max(totals.in_copied, others)
 
     before = (totals.copy_in + totals.copy_weights) * out_bytes
     after = totals.copy_out * out_bytes

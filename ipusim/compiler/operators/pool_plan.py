@@ -143,40 +143,31 @@ def _splits(asked: PoolPass, grouping: int, tiles: int) -> Iterator[tuple[int, .
                     yield grouping, channel_split, batch_split, *head, ceil_div(last, finest)
 
 
-def _input_bytes(
-    geometry: PoolGeometry, shares: Sequence[int], planes: int, size: int, extra_inputs: int
-) -> int:
-    """Return the bytes a tile needs for its share of the output (getBytesRequiredPerTile)."""
-    extents = [
-        out * stride + kernel - stride
-        for out, stride, kernel in zip(shares, geometry.stride, geometry.kernel, strict=True)
-    ]
-    in_bytes = prod(extents) * planes * size
-    if extra_inputs:
-        return 2 * in_bytes + prod(shares) * planes * size
-    return in_bytes
+def _moved(asked: PoolPass, part: TileSlice, chip: ChipLike, elements: int) -> int:
+    """Return the cycles of exchange and regrouping for elements of each plane of a tile."""
+    planes = part.batch * part.channel_groups * part.channel_grouping
+    tile_bytes = elements * planes * element_bytes(asked.dtype)
+    regroup = tile_bytes // 4 * (asked.grouping != part.channel_grouping)
+    return tile_bytes // chip.exchange_bytes_per_cycle + regroup
 
 
 def _early_cost(asked: PoolPass, part: TileSlice, chip: ChipLike) -> int:
     """Return the cost that PoolPlan.cpp of tag 1.0.136 minimises, in cycles."""
-    outer = prod(part.field[:-1])
     vectors = ceil_div(part.channel_grouping, vector_width(asked.dtype, chip))
     window = prod(asked.geometry.kernel)
-    compute = outer * (10 + window * part.field[-1] * (3 + 2 * vectors))
-    compute *= part.batch * part.channel_groups
-    planes = part.batch * part.channel_groups * part.channel_grouping
-    tile_bytes = prod(part.field) * planes * element_bytes(asked.dtype)
-    regroup = tile_bytes // 4 * (asked.grouping != part.channel_grouping)
-    return compute + tile_bytes // chip.exchange_bytes_per_cycle + regroup
+    row = 10 + window * part.field[-1] * (3 + 2 * vectors)
+    compute = prod(part.field[:-1]) * row * part.batch * part.channel_groups
+    return compute + _moved(asked, part, chip, prod(part.field))
 
 
 def _late_moved(asked: PoolPass, part: TileSlice, chip: ChipLike) -> int:
-    """Return the cycles of exchange and regrouping in the cost of PoolPlan.cpp of tag 2.4.0."""
-    planes = part.batch * part.channel_groups * part.channel_grouping
-    size = element_bytes(asked.dtype)
-    tile_bytes = _input_bytes(asked.geometry, part.field, planes, size, int(asked.is_grad))
-    regroup = tile_bytes // 4 * (asked.grouping != part.channel_grouping)
-    return tile_bytes // chip.exchange_bytes_per_cycle + regroup
+    """Return what moves in the cost of PoolPlan.cpp of tag 2.4.0 (getBytesRequiredPerTile)."""
+    kernel, stride = asked.geometry.kernel, asked.geometry.stride
+    windows = zip(part.field, stride, kernel, strict=True)
+    elements = prod(out * step + taps - step for out, step, taps in windows)
+    if asked.is_grad:
+        elements = 2 * elements + prod(part.field)
+    return _moved(asked, part, chip, elements)
 
 
 def _late_cost(asked: PoolPass, part: TileSlice, chip: ChipLike) -> int:

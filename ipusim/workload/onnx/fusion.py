@@ -259,7 +259,7 @@ def _span(pieces: Pieces, last: Node, root: str) -> Span | None:
 
 def _computes(span: Span, form: Form) -> bool:
     """Whether pieces are a form; a norm is one over the last axes."""
-    if form.is_norm and span.axes not in [tuple(range(-n, 0)) for n in range(1, _MOST_AXES + 1)]:
+    if form.is_norm and (not span.axes or span.axes != tuple(range(-len(span.axes), 0))):
         return False
     expected = form.values(_sample(span.values.ndim - 1), span.axes)
     return bool(np.abs(span.values - expected).mean() < _CLOSE)

@@ -210,6 +210,8 @@ def test_tamu_table_1(frame):
     assert errors_of(frame, "tamu.table1", range(1, 5)).max() <= 9.5
     rates = frame.set_index("row_id")["calibrated"]
     assert rates["tamu.table1.05"] > rates["tamu.table1.06"]  # more processes than NUMA nodes
+    # 15.0 and 25.0 until hosts decoded at 2.8 GHz, and these with Pillow: one host then feeds
+    # 26,300 images/s with 8 processes, a little less than the chips take, and 20,200 with 16.
     assert errors_of(frame, "tamu.table1", [5]).max() <= 14.1
     assert errors_of(frame, "tamu.table1", [6]).max() <= 9.2  # target 15
     first = frame[frame["metric"] == "throughput_epoch1"]["calibrated_error_percent"]
@@ -218,6 +220,8 @@ def test_tamu_table_1(frame):
 
 
 def test_tamu_tables_2_and_4(frame):
+    # 25.0 until hosts decoded as above: both MobileNets wait for one process of 32 workers (4 and
+    # 2 % fast, 18 and 16 before). The worst is EfficientNet-B0 now, whose processes are assumed.
     assert errors_of(frame, "tamu.table2", range(1, 5)).max() <= 15.7
     # Target 25; too slow as it was (57), and the seeds of its dropouts make it slower.
     assert errors_of(frame, "tamu.table2", [5]).max() <= 57.5
@@ -226,13 +230,18 @@ def test_tamu_tables_2_and_4(frame):
     assert on_ipus == sorted(on_ipus)
 
 
+# Each stands at what is reached; what moved it last is how the host decodes (2.8 GHz, Pillow),
+# unless said otherwise. The median was 6.7 before four values counted that were not predicted
+# (GPS++, RNN-T, MCMC), and 5.7 before that decoding.
 REACHED = {
     "IPU rows predicted": 97.0,  # target 95
     "calibrated, family left out: median error": 5.6,  # target 8
+    # 27.1 before: DINO and ResNet-50 in PyTorch on Pod64s went to 48 and 35 % fast.
     "calibrated, family left out: 90th percentile": 27.7,  # target 30
-    "specification only: median error": 14.4,  # target 15
+    "specification only: median error": 14.4,  # target 15; 15.1 before
     "inference, calibrated: median error": 4.1,  # target 6
-    "scaling, series left out: median error": 2.3,  # target 3
+    "scaling, series left out: median error": 2.3,  # target 3; 2.3 before, too
+    # 82 until chips of a replica exchanged in turn, which costs both the same seconds; then 78.
     "pairs of Bow and Classic within 10 %": 82.6,  # target 75
 }
 
@@ -276,7 +285,8 @@ def test_scaling_apart_from_level(slowdowns):
 #   27,300 images/s where one alone gives 38,000), 010 and 116 (BERT, ViT; 10.2 and 10.3 fast: the
 #   latency fitted without their families is 4 % lower without training.120, which waits for its
 #   host now). 055 (DINO on 64 chips, 48 fast) and 117 became misses, so that hits and near ones
-#   together fell by two.
+#   together fell by two. Without fitted constants the same count fell by one, to 239: 046 and 055
+#   became misses, 120 (mini DALL-E) a near one.
 #   Argonne, 7 to 9: won 01 and 02. TAMU, 19 to 21: won table1.06, table2.03 and 04, lost table2.01
 #   (EfficientNet-B0, 16 slow: its two processes of 16 workers are assumed).
 # - Each step of a collective syncs all its machines (`Ring.sync_hops`), which costs collectives
@@ -289,7 +299,7 @@ def test_scaling_apart_from_level(slowdowns):
 #   Argonne, 6 to 7: lost 03 (ResNet-50 on 64 chips, 11 slow), won 05 and 07.
 #   TAMU, 19 as before: lost table3.12 (ResNet-50 on 64 chips, 11 slow), won table2.02.
 # - tamu.table1.05 went when the chips of a replica were taken to exchange in turn, which halved the
-#   fitted latency; it is 15 fast.
+#   fitted latency; it was 15 fast then, and is 14 with the decoding.
 # - Argonne's near ones without fitted constants fell by one as LARS left out biases, which took
 #   argonne.results.09 from 24.8 to 25.2 % fast.
 # - The results page's fell by two before: mini DALL-E's on Bow, whose group norms are not stable:
