@@ -1,7 +1,7 @@
 """The start page of an output folder, made from what is there: the verdict of each study first."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -9,10 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from ipusim.runtime.calibration import load_calibration
-from ipusim.study.book.catalogue import Study, load_spec, load_specs
+from ipusim.study.book.catalogue import Study, load_specs
 from ipusim.study.book.site import START, render
-from ipusim.study.verdicts.summary import Verdict, verdict_on
+from ipusim.study.verdicts.summary import Verdict, classes, verdict_on
 
 PICTURES = 3
 """Figures of a study on the start page; its own page has all."""
@@ -71,15 +70,12 @@ def _shows(figure: str) -> str:
     return re.sub(r" of {\w+}", "", said) or figure.replace("_", " ")
 
 
-def apart(frame: pd.DataFrame, restates: Mapping[str, str]) -> Iterator[tuple[str, Verdict]]:
-    """Yield what rows come to, families that the model was developed on and others apart."""
-    known = frame["family"].isin(load_calibration().known_families)
-    groups = {"families known best": frame[known], "all other families": frame[~known]}
-    for name, rows in groups.items():
-        for mode in ("inference", "training"):
-            verdict = verdict_on([rows[rows["mode"] == mode]], restates)
-            if verdict.counted:
-                yield f"{mode}, {name}", verdict
+def apart(frame: pd.DataFrame) -> Iterator[tuple[str, Verdict]]:
+    """Yield what the classes of rows come to, those without a test left out."""
+    for name, rows in classes(frame).items():
+        verdict = verdict_on([rows])
+        if verdict.counted:
+            yield name, verdict
 
 
 def index_html(
@@ -90,14 +86,13 @@ def index_html(
     studies: Sequence[Study] = (),
 ) -> str:
     """Write the page; without verdicts (None) it has the studies alone."""
-    restates = load_spec("fidelity")["verdict"]["restates"]
     return render(
         "index.html.j2",
         START,
         studies,
         cards=cards,
-        whole=None if frame is None else verdict_on([frame], restates),
-        groups=[] if frame is None else list(apart(frame, restates)),
+        whole=None if frame is None else verdict_on([frame]),
+        groups=[] if frame is None else list(apart(frame)),
         families=[] if frame is None else sorted(frame["family"].unique()),
         overview=overview,
     )

@@ -149,7 +149,7 @@ class Page:
         spec = self._spec["verdict"]
         changed = ", ".join(f"{name} = {value!r}" for name, value in self.changed.items())
         words = {name: spec.get(name, "") for name in ("rests_on", "conclusion")}
-        verdict = verdict_on(frames, spec.get("restates"), changed=changed, **words)
+        verdict = verdict_on(frames, changed=changed, **words)
         save_table(pd.DataFrame([asdict(verdict)]), f"{self.study}_verdict", self.output_dir)
         return verdict
 

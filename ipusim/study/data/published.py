@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
@@ -44,6 +44,7 @@ class PublishedRow:
     unit: str
     value: float  # as published; NaN for a row that exists only as a prediction
     printed: str  # its text, which fixes its rounding
+    restates: str = ""  # what it follows from where it only says again what another row does
     label: str  # what the source prints to name the row: model, variant, framework, batch
     source_line: str  # of the source's plain-text transcription
 
@@ -90,12 +91,16 @@ class PublishedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
-    """One number column of a file: its metric and unit, or the columns that say them."""
+    """One number column of a file: its metric and unit, or the columns that say them.
+
+    ``restates`` says by metric what else its rows follow from.
+    """
 
     column: str
     metric: str = ""
     unit: str = ""
     suffix: str = ""
+    restates: dict[str, str] = field(default_factory=dict)
     metric_column: str = ""
     unit_column: str = ""
 
@@ -158,15 +163,17 @@ def _rows_of(
         for number in table.numbers:
             if not record[number.column]:
                 continue
+            metric = number.metric or record[number.metric_column]
             yield PublishedRow(
                 row_id=record["row_id"] + number.suffix,
                 run=runs[run_id],
                 study=table.study,
                 table=f"{section} {table.table}".strip(),
-                metric=number.metric or record[number.metric_column],
+                metric=metric,
                 unit=_unit(number, record),
                 value=float(number_cell(record, number.column, path)),
                 printed=record[number.column],
+                restates=number.restates.get(metric, ""),
                 label=_label(named, table.label),
                 source_line=record["src_line"],
             )

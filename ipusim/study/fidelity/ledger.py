@@ -7,16 +7,27 @@ import numpy as np
 import pandas as pd
 
 from ipusim.machine.system import system_names
-from ipusim.runtime.calibration import load_calibration
 from ipusim.study.audit_results import bow_over_classic
 from ipusim.study.data.published import rows_by_id
 from ipusim.study.evidence import operations
 from ipusim.study.evidence.memory import network_memory_table
 from ipusim.study.predict import TIERS
-from ipusim.study.verdicts.compare import NOT_MODELLED, PREDICTED, time_ratio, with_errors
-from ipusim.study.verdicts.errors import HIT_PERCENT, error_figures, errors_by_group, errors_of
+from ipusim.study.verdicts.compare import (
+    NOT_MODELLED,
+    PREDICTED,
+    tests_in,
+    time_ratio,
+    with_errors,
+)
+from ipusim.study.verdicts.errors import (
+    HIT_PERCENT,
+    error_figures,
+    errors_by_group,
+    errors_of,
+    sizes_of,
+)
 from ipusim.study.verdicts.intervals import coverage_table
-from ipusim.study.verdicts.summary import errors_by
+from ipusim.study.verdicts.summary import classes, errors_by
 
 _SAME_RUN = (
     "model",
@@ -55,62 +66,48 @@ def ledger(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
 
 
 def judged(frame: pd.DataFrame, tier: str = "calibrated") -> pd.DataFrame:
-    """Return the rows that all tiers predict with two errors in percent.
-
-    ``time_percent`` is the signed error of time, ``size_percent`` the larger of that and the one in
-    printed units: a rate predicted twice as high is off by 50 % of its time, 100 % as printed.
-    """
-    used = time_errors(_whole(frame), tier)
-    time = 100.0 * (used["ratio"] - 1.0)
-    printed = 100.0 * (used[tier] / used["published"] - 1.0)
-    size = np.maximum(time.abs(), printed.abs()).round(9)
-    return used.assign(time_percent=time, size_percent=size)
+    """Return the rows that are a test of the model with their ``size_percent``."""
+    tests = tests_in(frame)
+    return tests.assign(size_percent=sizes_of(tests, tier))
 
 
 def families_apart(frame: pd.DataFrame) -> pd.DataFrame:
     """Summarise errors where a pooled median would hide networks that nobody tuned.
 
-    Per group of rows that no constant was fitted on: values, runs and families; of the larger of
-    the errors of time and in printed units (`judged`), calibrated, the median, the 90th percentile,
-    the median with each run counted once by its worst value and the median of the families'
-    medians; the median of the specification tier; bias of time; hits, and the share of values
-    inside their interval. All in percent.
+    Per group of rows that are a test: values, runs and families; of their `judged` sizes,
+    calibrated, the median, the 90th percentile, the median with each run counted once by its worst
+    value and the median of the families' medians; the median of the specification tier; bias of
+    time; hits, and the share of values inside their interval. All in percent.
     """
-    tests = frame[frame["fitted_on"] == ""]
-    known = tests["family"].isin(load_calibration().known_families)
+    tests = judged(frame)
     inference = tests["mode"] == "inference"
     bow = tests["system"].str.contains("Bow", na=False)
     pipelined = tests["ipus_per_replica"].fillna(1) > 1
     groups = {
-        "all": known | ~known,
-        "inference, known families": inference & known,
-        "inference, new networks": inference & ~known,
-        "training, known families": ~inference & known,
-        "training, new networks": ~inference & ~known,
-        "inference, Bow": inference & bow,
-        "inference, Classic": inference & ~bow,
-        "training, Bow": ~inference & bow,
-        "training, Classic": ~inference & ~bow,
-        "training, one chip per replica": ~inference & ~pipelined,
-        "training, pipelines": ~inference & pipelined,
+        "all": tests,
+        **classes(tests),
+        "inference, Bow": tests[inference & bow],
+        "inference, Classic": tests[inference & ~bow],
+        "training, Bow": tests[~inference & bow],
+        "training, Classic": tests[~inference & ~bow],
+        "training, one chip per replica": tests[~inference & ~pipelined],
+        "training, pipelines": tests[~inference & pipelined],
     }
-    return pd.DataFrame(
-        {"group": name} | _figures_of_group(tests[chosen]) for name, chosen in groups.items()
-    )
+    return pd.DataFrame({"group": name} | _figures_of_group(rows) for name, rows in groups.items())
 
 
-def _figures_of_group(rows: pd.DataFrame) -> dict[str, float]:
-    used = judged(rows)
+def _figures_of_group(used: pd.DataFrame) -> dict[str, float]:
     sizes = used["size_percent"]
     families = sizes.groupby(used["family"]).median()
-    free = judged(rows, "specification")["size_percent"].median()
+    free = judged(used, "specification")["size_percent"].median()
+    times = time_errors(used)["ratio"]
     return {
         "rows": len(used),
         "runs": used["run_id"].nunique(),
         "families": len(families),
         "specification_median_percent": free,
         **error_figures(sizes, "median", "p90"),
-        "bias_percent": used["time_percent"].mean(),
+        "bias_percent": 100.0 * (times.mean() - 1.0),
         "median_of_runs_percent": sizes.groupby(used["run_id"]).max().median(),
         "median_of_families_percent": families.median(),
         "hits": (sizes <= HIT_PERCENT).sum(),
@@ -192,8 +189,8 @@ def figures_of_merit(
     """Set what was asked of the model beside what it reaches.
 
     Takes `verdicts` on every row, the `scaling_table`, `bow_pairs` and the `coverage_table`. Per
-    figure: what it is, the bound, the value in percent, whether it is met. Errors of rows are the
-    larger of those of time and in printed units (`judged`).
+    figure: what it is, the bound, the value in percent, whether it is met. Errors of rows are those
+    that are `judged`.
     """
     inference = judged(frame[frame["mode"] == "inference"])
     rows = coverage_of_rows(frame).iloc[-1]["predicted_percent"]

@@ -188,7 +188,7 @@ def with_gpus(frame: pd.DataFrame, gpus: pd.DataFrame) -> pd.DataFrame:
     for name, rate in zip(gpus["row_id"], gpus["predicted"], strict=True):
         for row_id, value in ((name, rate), (f"{name}.time", EPOCH_IMAGES / rate)):
             if row_id in filled.index:
-                verdict = verdict_of(value, filled.loc[row_id, "published"])
+                verdict = verdict_of(value, *filled.loc[row_id, ["published", "metric"]])
                 columns = ["calibrated", "verdict", "status", "note"]
                 filled.loc[row_id, columns] = [value, verdict, PREDICTED, note]
     return filled.reset_index(drop=True)

@@ -81,7 +81,8 @@ def times_frame(frame: pd.DataFrame) -> pd.DataFrame:
     shown = pd.DataFrame({"label": work["label"], "published": work["time_s"]})
     shown["predicted"] = seconds["calibrated"]
     shown["low80"], shown["high80"] = seconds["high80"], seconds["low80"]
-    return shown.assign(error_percent=errors_of(shown), verdict=verdicts_of(shown))
+    verdicts = verdicts_of(shown.assign(metric="epoch_time"))
+    return shown.assign(error_percent=errors_of(shown), verdict=verdicts)
 
 
 def report_for(run: RunConfiguration, *, tier: str = "calibrated") -> Any:
@@ -118,7 +119,8 @@ def first_epoch_frame(
             "predicted": [first_epoch_items_per_s(images, *pair) for pair in known],
         }
     )
-    return shown.assign(error_percent=errors_of(shown), verdict=verdicts_of(shown))
+    verdicts = verdicts_of(shown.assign(metric="throughput_epoch1"))
+    return shown.assign(error_percent=errors_of(shown), verdict=verdicts)
 
 
 def run_frame(runs: Mapping[str, str]) -> pd.DataFrame:

@@ -27,6 +27,7 @@ from ipusim.study.verdicts.errors import (
     error_figures,
     errors_of,
     grouped,
+    sizes_of,
     verdict_of,
     verdicts_of,
 )
@@ -52,7 +53,7 @@ RUN_COLUMNS = (
     "series",
     "confidence",
     "assumed",
-    "fitted_on",
+    "left_out",
 )
 """Columns of `verdicts` that say how a row was printed and run, under the names of its recipe."""
 _ROW_COLUMNS = ("row_id", "study", "table", "family", "system", "stack", "mode", "kind", "metric",
@@ -69,9 +70,9 @@ VERDICT_COLUMNS = (
     "parts",
     *RUN_COLUMNS,
 )
-RATE_METRICS = ("throughput",)
+RATE_METRIC = "throughput"
 TIME_METRICS = ("latency", "epoch_time", "time_to_train", "time_to_result")
-"""Metrics whose error is one of time, so that they have an interval."""
+"""Metrics whose error is one of time alone, so that they have an interval."""
 PREDICTED = "predicted"
 NOT_MODELLED = "not_modelled"
 
@@ -80,7 +81,7 @@ def time_ratio(metric: str, published: float, predicted: float) -> float:
     """Return published over predicted time; NaN for a metric that is no matter of time alone."""
     if metric in TIME_METRICS:
         return published / predicted
-    return predicted / published if metric in RATE_METRICS else math.nan
+    return predicted / published if metric == RATE_METRIC else math.nan
 
 
 def kind_of(row: PublishedRow, fitted: Calibration) -> str:
@@ -105,7 +106,7 @@ def interval_of(row: PublishedRow, predicted: float, fitted: Calibration) -> tup
     low, high = interval.ratios(row.family)
     if row.metric in TIME_METRICS:
         return low * predicted, high * predicted
-    return (predicted / high, predicted / low) if row.metric in RATE_METRICS else (math.nan,) * 2
+    return (predicted / high, predicted / low) if row.metric == RATE_METRIC else (math.nan,) * 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,13 +155,20 @@ def _predict_tiers(
     }
 
 
-def fitted_on(row: PublishedRow, fitted: Calibration) -> str:
-    """Say which constant in use was fitted on a row; empty where none was, so that it is a test."""
+def _fitted_on(row: PublishedRow, fitted: Calibration) -> str:
+    """Say which constant in use was fitted on a row; empty where none was."""
     if row.row_id in fitted.scale_out.reduction.rows:
         return "the latency of a reduction was fitted on this row"
     if row.row_id in fitted.power.rows:
         return "the factors on energy were fitted on this row"
     return ""
+
+
+def _left_out(row: PublishedRow, fitted: Calibration) -> str:
+    """Say why a row is no test of the model; empty where it is one."""
+    if _fitted_on(row, fitted):
+        return "fixed a constant"
+    return row.restates and f"restate another ({row.restates})"
 
 
 def _run_cells(row: PublishedRow, fitted: Calibration) -> dict[str, object]:
@@ -171,7 +179,7 @@ def _run_cells(row: PublishedRow, fitted: Calibration) -> dict[str, object]:
         "label": row.label,
         "model": run.model or "",
         "assumed": ", ".join(name.replace("_", " ") for name in run.assumed),
-        "fitted_on": fitted_on(row, fitted),
+        "left_out": _left_out(row, fitted),
     }
 
 
@@ -186,13 +194,14 @@ def _predicted_line(
     calibrated = values["calibrated"]
     low, high = interval_of(row, calibrated, fitted)
     timed = any((row.run.loader_item_s, row.run.serial_item_s))
+    notes = (row.run.note, _HOST_NOTE * timed, _fitted_on(row, fitted))
     return {
         **values,
         "low80": low,
         "high80": high,
-        "verdict": verdict_of(calibrated, row.value),
+        "verdict": verdict_of(calibrated, row.value, row.metric),
         "status": PREDICTED,
-        "note": "; ".join(filter(None, (row.run.note, _HOST_NOTE * timed, fitted_on(row, fitted)))),
+        "note": "; ".join(filter(None, notes)),
         "parts": _parts_text(reports["calibrated"]),
     }
 
@@ -248,19 +257,26 @@ def verdicts(
     return frame.astype(dict.fromkeys(RUN_COUNTS, "Int64"))
 
 
+def tests_in(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of `verdicts` that are a test: predicted, not left out."""
+    return frame[(frame["status"] == PREDICTED) & (frame["left_out"] == "")]
+
+
 def tier_summary(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
     """Summarise the errors of each tier, by group where columns to group by are given.
 
-    Per group and tier: predicted rows, `error_figures` of their errors in percent, and how many are
-    hit, near and miss; a tier without a value for the metric shows 0 rows.
+    Per group and tier: predicted rows, `error_figures` of their `sizes_of` and the bias as printed
+    in percent, and how many are hit, near and miss; a tier without a value for the metric shows 0
+    rows.
     """
     predicted = frame[frame["status"] == PREDICTED]
     lines = []
     for head, group in grouped(predicted, by):
         for tier in TIERS:
-            errors, marks = pd.Series(errors_of(group, tier)), verdicts_of(group, tier)
-            line = head | {"tier": tier, "rows": errors.count()}
-            line |= error_figures(errors, "median", "mean", "p90", "max", "bias")
+            sizes, marks = pd.Series(sizes_of(group, tier)), verdicts_of(group, tier)
+            line = head | {"tier": tier, "rows": sizes.count()}
+            line |= error_figures(sizes, "median", "mean", "p90", "max")
+            line |= error_figures(errors_of(group, tier), "bias")
             lines.append(line | {verdict: marks.count(verdict) for verdict in VERDICTS})
     return pd.DataFrame(lines)
 

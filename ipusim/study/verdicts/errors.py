@@ -11,6 +11,8 @@ from numpy.typing import ArrayLike
 HIT_PERCENT = 10.0
 NEAR_PERCENT = 25.0
 VERDICTS = ("hit", "near", "miss")
+RATE_METRICS = ("throughput", "throughput_epoch1")
+"""Metrics that are judged as printed and by their time."""
 _FIGURES: dict[str, tuple[str, Callable[[np.ndarray], float]]] = {
     "median": ("median_abs_error_percent", lambda errors: np.median(np.abs(errors))),
     "mean": ("mean_abs_error_percent", lambda errors: np.mean(np.abs(errors))),
@@ -27,10 +29,22 @@ def error_percent(predicted: float, published: float) -> float:
     return 100.0 * (predicted / published - 1.0)
 
 
-def verdict_of(predicted: float, published: float) -> str:
-    """Judge by the one rule: "hit" up to 10 %, "near" up to 25 %, else "miss"; "" for NaN."""
+def size_percent(predicted: float, published: float, metric: str = "") -> float:
+    """Return how far off a prediction is in percent; NaN as `error_percent`.
+
+    Of a rate it is the larger of the errors as printed and of its time: twice the rate is 100 % as
+    printed and 50 % of the time, half the rate 50 % and 100 %.
+    """
+    size = abs(error_percent(predicted, published))
+    if metric in RATE_METRICS and not math.isnan(size):
+        size = max(size, abs(error_percent(published, predicted)))
     # rounded so that a printed 10 % counts as 10 % whatever the last bit of the division
-    size = round(abs(error_percent(predicted, published)), 9)
+    return round(size, 9)
+
+
+def verdict_of(predicted: float, published: float, metric: str = "") -> str:
+    """Judge `size_percent`: "hit" up to 10 %, "near" up to 25 %, else "miss"; "" for NaN."""
+    size = size_percent(predicted, published, metric)
     if math.isnan(size):
         return ""
     if size <= HIT_PERCENT:
@@ -45,9 +59,16 @@ def errors_of(
     return [error_percent(*pair) for pair in zip(frame[column], frame[against], strict=True)]
 
 
+def sizes_of(frame: pd.DataFrame, column: str = "predicted") -> list[float]:
+    """Return the `size_percent` of a column against ``published`` by ``metric``, row by row."""
+    columns = (frame[name] for name in (column, "published", "metric"))
+    return [size_percent(*row) for row in zip(*columns, strict=True)]
+
+
 def verdicts_of(frame: pd.DataFrame, column: str = "predicted") -> list[str]:
-    """Return the `verdict_of` of a column against the column ``published``, row by row."""
-    return [verdict_of(*pair) for pair in zip(frame[column], frame["published"], strict=True)]
+    """Return the `verdict_of` of a column against ``published`` by ``metric``, row by row."""
+    columns = (frame[name] for name in (column, "published", "metric"))
+    return [verdict_of(*row) for row in zip(*columns, strict=True)]
 
 
 def error_figures(errors: ArrayLike, *names: str) -> dict[str, float]:

@@ -20,7 +20,7 @@ from ipusim.machine import load_system
 from ipusim.runtime.calibration import Interval, interval_classes, load_calibration
 from ipusim.study.cached import PooledPredictor
 from ipusim.study.fit.calibration_file import save_calibration
-from ipusim.study.verdicts.compare import PREDICTED, time_ratio, verdicts
+from ipusim.study.verdicts.compare import PREDICTED, tests_in, time_ratio, verdicts
 
 COVERAGE = 0.8
 FIT_METRICS = ("throughput", "latency", "time_to_train", "time_to_result")
@@ -108,14 +108,14 @@ def calibrate_intervals(
 def coverage_table(frame: pd.DataFrame) -> pd.DataFrame:
     """Count how many published values of `verdicts` lie in the interval that their row got.
 
-    Per class of runs, per metric and for all: rows with an interval, their families, share of rows
-    inside in percent, the same with each family counted once, median width (high over low), and
-    rows that are predicted without an interval.
+    Per class of runs, per metric and for all, of the rows that are a test: rows with an interval,
+    their families, share of rows inside in percent, the same with each family counted once, median
+    width (high over low), and rows without an interval.
     """
-    predicted = frame[frame["status"] == PREDICTED]
-    groups = [predicted.groupby(name, sort=True) for name in ("kind", "metric")]
+    tests = tests_in(frame)
+    groups = [tests.groupby(name, sort=True) for name in ("kind", "metric")]
     lines = []
-    for kind, group in [*groups[0], *groups[1], ("all", predicted)]:
+    for kind, group in [*groups[0], *groups[1], ("all", tests)]:
         given = group[group["low80"].notna() & group["high80"].notna()]
         inside = (given["low80"] <= given["published"]) & (given["published"] <= given["high80"])
         families = inside.groupby(given["family"]).mean()

@@ -2,19 +2,31 @@
 
 import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
+from ipusim.runtime.calibration import load_calibration
 from ipusim.study.table import format_percent
 from ipusim.study.verdicts.compare import tier_summary
-from ipusim.study.verdicts.errors import VERDICTS, errors_of
+from ipusim.study.verdicts.errors import VERDICTS, errors_of, sizes_of
 
 
 def with_error(frame: pd.DataFrame) -> pd.DataFrame:
-    """Add ``error_percent``, the signed error of the calibrated tier."""
-    return frame.assign(error_percent=errors_of(frame, "calibrated"))
+    """Add ``error_percent``, the signed error of the calibrated tier, and its ``size_percent``."""
+    errors, sizes = (of(frame, "calibrated") for of in (errors_of, sizes_of))
+    return frame.assign(error_percent=errors, size_percent=sizes)
+
+
+def classes(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Divide `verdicts` by mode, and networks of the known families from new ones."""
+    known = frame["family"].isin(load_calibration().known_families)
+    return {
+        f"{mode}, {name}": rows[rows["mode"] == mode]
+        for mode in ("inference", "training")
+        for name, rows in (("known families", frame[known]), ("new networks", frame[~known]))
+    }
 
 
 def errors_by(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
@@ -31,8 +43,8 @@ class Verdict:
     hit: int
     near: int
     miss: int
-    typical_percent: float  # median absolute error of the counted values; NaN where none is
-    worst_percent: float  # signed
+    typical_percent: float  # median size of the counted values' errors; NaN where none is
+    worst_percent: float  # signed, as printed
     worst_row: str
     left_out: str  # how many values are not counted, and why
     rests_on: str = ""  # in words, as the conclusion; see data/studies
@@ -88,42 +100,35 @@ _COLOURS = ("#009E73", "#E69F00", "#D55E00")
 """Of hit, near and miss."""
 
 
-def counted_rows(frame: pd.DataFrame, restates: Mapping[str, str]) -> pd.DataFrame:
+def counted_rows(frame: pd.DataFrame) -> pd.DataFrame:
     """Say of every row or claim whether it is a test of the model, in ``left_out`` why it is none.
 
-    `restates` names the ``study.metric`` of values that only restate another, and what they follow
-    from. Errors are those of the frame, or of its calibrated tier.
+    Errors are those of the frame, or of its calibrated tier.
     """
     errors = frame if "error_percent" in frame else with_error(frame)
     judged = frame["verdict"].isin(VERDICTS)
-    blank = pd.Series("", index=frame.index)
-    names = frame.get("study", blank) + "." + frame.get("metric", blank)
-    fitted = frame.get("fitted_on", blank)
-    # the last that holds is named: a row without prediction is not called fitted
-    reasons = {name: f"restate another ({why})" for name, why in restates.items()}
-    left_out = names.map(lambda name: reasons.get(name, "")).mask(fitted != "", "fixed a constant")
-    left_out = left_out.mask(~judged, "have no prediction or no published number")
+    # a row without prediction is not called fitted
+    left_out = frame.get("left_out", pd.Series("", index=frame.index))
     return pd.DataFrame(
         {
             "row": frame["row_id" if "row_id" in frame else "claim_id"],
             "error_percent": errors["error_percent"],
+            "size_percent": errors.get("size_percent", errors["error_percent"].abs()),
             "verdict": frame["verdict"],
-            "left_out": left_out,
+            "left_out": left_out.where(judged, "have no prediction or no published number"),
         }
     )
 
 
-def verdict_on(
-    frames: Sequence[pd.DataFrame], restates: Mapping[str, str] | None = None, **words: str
-) -> Verdict:
+def verdict_on(frames: Sequence[pd.DataFrame], **words: str) -> Verdict:
     """Count the values of a page that are a test, and how they came out.
 
-    Frames and `restates` are as `counted_rows` takes them; words are ``rests_on``, ``conclusion``
-    and ``changed`` of the `Verdict`.
+    Frames are of rows or claims; words are ``rests_on``, ``conclusion`` and ``changed`` of the
+    `Verdict`.
     """
-    rows = pd.concat([counted_rows(frame, restates or {}) for frame in frames], ignore_index=True)
+    rows = pd.concat([counted_rows(frame) for frame in frames], ignore_index=True)
     tests = rows[rows["left_out"] == ""]
-    sizes = tests["error_percent"].abs()
+    sizes = tests["size_percent"]
     worst = tests.loc[sizes.idxmax()] if sizes.notna().any() else None
     reasons = rows.loc[rows["left_out"] != "", "left_out"].value_counts(sort=False)
     return Verdict(

@@ -94,14 +94,17 @@ def rows(**changes):
             "published": [1.0, 1.0, 1.0, 1.0, float("nan")],
             "calibrated": [1.05, 0.8, 3.0, 1.05, 1.0],
             "verdict": ["hit", "near", "miss", "hit", ""],
-            "fitted_on": ["", "", "", "", ""],
+            "left_out": ["", "", "", "", ""],
         }
     )
     return frame.assign(**changes)
 
 
+AGAIN = ["", "", "", "restate another (batch over latency)", ""]
+
+
 def test_only_tests_are_counted():
-    verdict = verdict_on([rows()], {"own.throughput": "batch over latency"})
+    verdict = verdict_on([rows(left_out=AGAIN)])
     assert (verdict.rows, verdict.counted) == (5, 3)
     assert (verdict.hit, verdict.near, verdict.miss) == (1, 1, 1)
     assert verdict.typical_percent == pytest.approx(20)
@@ -111,7 +114,7 @@ def test_only_tests_are_counted():
 
 
 def test_a_row_that_fixed_a_constant_is_no_hit():
-    verdict = verdict_on([rows(fitted_on=["x", "", "", "", ""])])
+    verdict = verdict_on([rows(left_out=["fixed a constant", "", "", "", ""])])
     assert (verdict.hit, verdict.near, verdict.miss) == (1, 1, 1)
     assert "1 fixed a constant" in verdict.left_out
 
@@ -123,7 +126,7 @@ def test_claims_count_beside_rows():
 
 
 def test_the_box_says_the_same_as_the_text(page, tmp_path):
-    verdict = page.verdict(rows(study="qwant"))
+    verdict = page.verdict(rows(left_out=AGAIN))
     assert repr(verdict).splitlines()[1] == "  3 of 5 values are a test: 1 hit, 1 near, 1 miss"
     assert "run with: batch_sizes = [2, 4]" in repr(verdict)
     assert verdict.conclusion not in repr(verdict)  # it was written for other parameters

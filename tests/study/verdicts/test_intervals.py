@@ -48,6 +48,7 @@ def made_frame(
             "kind": f"new network, {mode}",
             "metric": metric,
             "status": PREDICTED,
+            "left_out": "",
             "calibrated": predicted,
             "published": predicted / ratio if metric == "throughput" else predicted * ratio,
             "low80": math.nan,

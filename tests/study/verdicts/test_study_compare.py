@@ -106,7 +106,17 @@ def test_verdict_rule(predicted, published, verdict):
     assert compare.verdict_of(predicted, published) == verdict
 
 
-def test_a_rate_and_a_time_are_both_judged_as_time():
+@pytest.mark.parametrize(
+    ("predicted", "rate", "time"),
+    [(110.0, "hit", "hit"), (90.5, "near", "hit"), (110.5, "near", "near"), (79.0, "miss", "near"),
+     (0.0, "miss", "miss"), (math.nan, "", "")],
+)  # fmt: skip
+def test_a_rate_is_judged_as_printed_and_by_its_time(predicted, rate, time):
+    assert compare.verdict_of(predicted, 100.0, "throughput") == rate
+    assert compare.verdict_of(predicted, 100.0, "latency") == time
+
+
+def test_a_ratio_of_times_is_that_of_rates_turned():
     # A rate twice as high, or a time half as long, is half the time.
     assert compare.time_ratio("throughput", 100.0, 50.0) == 0.5
     assert compare.time_ratio("latency", 100.0, 50.0) == 2.0
@@ -115,9 +125,10 @@ def test_a_rate_and_a_time_are_both_judged_as_time():
 
 def test_a_verdict_is_that_of_the_prediction_against_what_was_published(frame):
     known = frame[frame["status"] == compare.PREDICTED]
-    pairs = list(zip(known["calibrated"], known["published"], strict=True))
-    assert list(known["verdict"]) == [compare.verdict_of(*pair) for pair in pairs]
-    turned = [compare.verdict_of(published, predicted) for predicted, published in pairs]
+    rows = list(zip(known["calibrated"], known["published"], known["metric"], strict=True))
+    assert list(known["verdict"]) == [compare.verdict_of(*row) for row in rows]
+    assert list(known["verdict"]) != [compare.verdict_of(*row[:2]) for row in rows]
+    turned = [compare.verdict_of(published, predicted) for predicted, published, _ in rows]
     assert list(known["verdict"]) != turned
 
 
@@ -365,10 +376,13 @@ def test_every_row_says_how_it_was_run(frame):
     assert (line["label"], line["series"]) == (row.label, row.run.series)
     assert "gradient accumulation" in line["assumed"]
     assert lines.loc["qwant.table1.batch2", "gradient_accumulation"] is pd.NA
-    # a row that fixed a constant is no test of it
-    fitted = lines["fitted_on"] != ""
+    # a row that fixed a constant is no test of it, nor is one that says again what another does
+    fitted = lines["left_out"] == "fixed a constant"
     assert set(lines.loc[fitted, "metric"]) == {"efficiency", "throughput"}
     assert (lines.loc[fitted, "note"].str.contains("fitted on this row")).all()
+    again = lines[lines["left_out"].str.startswith("restate another (")]
+    assert set(again["study"] + " " + again["metric"]) == {"qwant throughput", "tamu epoch_time"}
+    assert (lines["left_out"] != "").sum() == fitted.sum() + len(again)
 
 
 def test_rows_that_are_not_modelled_say_why(frame):
