@@ -386,6 +386,7 @@ def validate(rows: bool, record: bool) -> int:
         validate,
     )
     from ipusim.study.verdicts.compare import verdicts
+    from ipusim.study.verdicts.summary import verdict_on
     from ipusim.workers import available_cores
 
     predictor = PooledPredictor(available_cores())
@@ -428,9 +429,7 @@ def validate(rows: bool, record: bool) -> int:
     fallen = validate.declines(validate.count_verdicts(frame), validate.load_expected())
     for sentence in fallen:
         click.echo(f"ipusim: {sentence}", err=True)
-    marks = frame["verdict"].value_counts().reindex(["hit", "near", "miss"], fill_value=0)
-    counts = ", ".join(f"{count} {name}" for name, count in marks.items())
-    click.echo(f"\n{'FAIL' if fallen else 'PASS'}: {counts} of {marks.sum()} predicted values")
+    click.echo(f"\n{'FAIL' if fallen else 'PASS'}: {verdict_on([frame]).lines()[0]}")
     return EXIT_FAILED if fallen else EXIT_OK
 
 

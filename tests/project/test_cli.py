@@ -321,7 +321,7 @@ def test_validate_prints_all_tiers_and_the_evidence(capsys, validated):
     assert (code, err) == (0, "")
     assert "qwant.table1.batch2" in out
     assert re.fullmatch(
-        r"PASS: \d+ hit, \d+ near, \d+ miss of \d+ predicted values", out.splitlines()[-1]
+        r"PASS: \d+ of \d+ values are a test: \d+ hit, \d+ near, \d+ miss", out.splitlines()[-1]
     )
 
 
