@@ -29,8 +29,9 @@ def from_onnx(
 
     The batch is the free size of the data inputs that is called so, or the leading one. The
     micro-batch takes its place. Where the file fixes the batch, another micro-batch rewrites the
-    leading size of every data input, and of the constant target shapes of Reshape nodes; it is
-    refused where work and results do not follow. Every other free size must be given.
+    leading size of every data input, and the shapes, places and constants that the exporter wrote
+    for that batch (`ipusim.workload.onnx.rebatch`); it is refused where work and results do not
+    follow. Every other free size must be given.
 
     Parameters
     ----------

@@ -19,8 +19,9 @@ from ipusim.workload.onnx.learners import LEARNERS
 from ipusim.workload.onnx.nodes import Node, has_input
 from ipusim.workload.onnx.products import COMPUTE_HANDLERS
 from ipusim.workload.onnx.reader import OnnxContents, capital
+from ipusim.workload.onnx.rebatch import Rebatch
 from ipusim.workload.onnx.recurrent import RECURRENT_HANDLERS
-from ipusim.workload.onnx.walk import Misfit, Rebatch, Walk, fitting
+from ipusim.workload.onnx.walk import Misfit, Walk, fitting
 
 HANDLERS: dict[str, Handler] = {
     **COMPUTE_HANDLERS,

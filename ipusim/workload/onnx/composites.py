@@ -286,13 +286,16 @@ def _quick_gelu(p: Parts) -> str:
 
 
 def _fused_matmul(p: Parts) -> str:
+    """FusedMatMul: transBatch lets the first axis be the rows, behind the ones of the batch."""
     operands = []
-    for place, flag in ((0, "transA"), (1, "transB")):
+    for place, side in ((0, "A"), (1, "B")):
         name = p.input(place)
-        rank = len(p.shape(name))
-        if p.get(flag, 0) and rank > 1:
-            name = p.transpose(name, *range(rank - 2), rank - 1, rank - 2)
-        operands.append(name)
+        order = list(range(len(p.shape(name))))
+        if p.get(f"transBatch{side}", 0):
+            order.insert(-1, order.pop(0))
+        if p.get(f"trans{side}", 0):
+            order[-2:] = order[:-3:-1]
+        operands.append(name if order == sorted(order) else p.transpose(name, *order))
     product = p("MatMul", *operands)
     alpha = float(p.get("alpha", 1.0))
     return product if alpha == 1.0 else p("Mul", product, p.number(alpha))
@@ -324,11 +327,9 @@ def _last_kernel(weights: int, *places: int) -> Recipe:
 
 
 def _quantised_conv(p: Parts) -> str:
-    """QLinearConv of com.microsoft, whose channels may be last in data and weights."""
-    p.note(_AS_FLOAT)
-    if p.get("channels_last"):
-        return _channels_last(_last_kernel(3, 0, 3, 8))(p)
-    return same_as("Conv", 0, 3, 8, quantised=True)(p)
+    """QLinearConv of com.microsoft, whose channels may be last in data, but not in weights."""
+    plain = same_as("Conv", 0, 3, 8, quantised=True)
+    return (_channels_last(plain) if p.get("channels_last") else plain)(p)
 
 
 def _few_bits(bias: int) -> Recipe:

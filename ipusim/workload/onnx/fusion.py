@@ -50,6 +50,7 @@ _VALUES: dict[str, Callable[..., np.ndarray]] = {
     "Clip": np.clip,
     "Min": np.minimum,
     "Cast": lambda x: x,
+    "Identity": lambda x: x,
     "ReduceMean": lambda x, axes: x.mean(axes, keepdims=True),
 }
 """What the pieces of functions compute."""
@@ -94,7 +95,7 @@ class Pieces:
         readers = self.readers.get(name, [])
         if len(readers) != 1 or name in self.kept:
             return None
-        if readers[0].op_type == "Cast":
+        if readers[0].op_type in ("Cast", "Identity"):
             return self.only(readers[0].output[0], *kinds)
         return readers[0] if readers[0].op_type in kinds else None
 
@@ -110,7 +111,7 @@ class Pieces:
     def number(self, name: str) -> float | None:
         """Return a constant that is one number."""
         array = self.context.values[name].array
-        if array is None or array.size != 1 or array.dtype.kind not in "fiub":
+        if array is None or array.size != 1 or array.dtype.kind in "OSU":
             return None
         return float(array.reshape(-1)[0])
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -29,16 +28,15 @@ from ipusim.workload.onnx.nodes import (
     node_label,
     scope_of,
 )
+from ipusim.workload.onnx.rebatch import Rebatch
 from ipusim.workload.onnx.shapes import (
     FLOAT,
     MISFITS,
     RULES,
     Call,
     Results,
-    Shape,
     by_names,
     evaluate,
-    sized,
 )
 
 VENDOR = "com.microsoft"
@@ -83,21 +81,6 @@ def _is_vector(value: Value) -> bool:
     return value.static and len(value.shape) > 1 and 1 < max(value.shape) == value.elements
 
 
-@dataclass(frozen=True, slots=True)
-class Rebatch:
-    """Another batch than the file fixes, and what the file's own gives."""
-
-    before: int
-    after: int
-    values: dict[str, Value]
-
-    def axis(self, name: str, shape: Shape) -> int | None:
-        """Return the only axis along which a value grows with the batch."""
-        own = self.values[name].shape if name in self.values else shape
-        grown = [place for place, size in enumerate(own) if shape[place] != size]
-        return grown[0] if len(grown) == 1 else None
-
-
 class Walk:
     """Visits nodes in order.
 
@@ -117,6 +100,7 @@ class Walk:
         self.composites, self.handlers = composites, handlers
         self.rebatch = rebatch
         self._sequences: dict[str, list[str]] = {}
+        self._computed: dict[tuple, str] = {}
         self.nodes = Unfolding(context.contents)
         self._depth = 0
 
@@ -155,8 +139,9 @@ class Walk:
         form = BATCH_FIRST if node.given.get("layout") == 1 else node.domain
         composite = self.composites.get((form, node.op_type))
         composite = composite or self.composites.get((node.domain, node.op_type))
-        if composite is not None and not (static and self._evaluable(node, inputs)):
+        if composite is not None and not (static and self._evaluated(node, inputs)):
             Parts(self, node).run(composite)
+        if composite is not None:
             return
         rule = RULES.get(node.op_type) if not node.domain else None
         known = rule is not None and (static or node.op_type in self.handlers)
@@ -167,10 +152,8 @@ class Walk:
                     Call(self.context, node).results()
                 self._unknown(node, inputs)
             return
-        if self.rebatch and not static and node.op_type in ("Reshape", "Expand"):
-            self._rebatch(node)
-        if self.rebatch and not static and node.op_type == "Concat" and self.rebatch.before == 1:
-            self._repeat(node)
+        if self.rebatch:
+            self.rebatch.adapt(Parts(self, node))
         results = Call(self.context, node).results()
         if static and not self._repeats(node, inputs, results):
             self._fold(node, inputs, results)
@@ -192,38 +175,6 @@ class Walk:
         self._body(function.node, scope_of(node, function, prefix))
         return True
 
-    def _rebatch(self, node: Node) -> None:
-        """Put another batch in the place of the file's in a target shape.
-
-        The batch is the outermost factor of what lies behind as many elements as before it.
-        """
-        own = self.rebatch.values.get(node.output[0])
-        axis = self.rebatch.axis(node.input[0], self.context.shape(node.input[0]))
-        if own is None or axis is None:
-            return
-        before, sizes = self.rebatch.values[node.input[0]].shape, own.shape
-        if node.op_type == "Reshape":
-            behind = prod(before[:axis])
-            places = [i for i in range(len(sizes)) if prod(sizes[:i]) == behind]
-        else:
-            places = [axis + len(sizes) - len(before)]
-        places = [i for i in places if sizes[i] and sizes[i] % self.rebatch.before == 0]
-        if places:
-            place = min(places, key=lambda i: sizes[i] != self.rebatch.before)
-            grown = sizes[place] // self.rebatch.before * self.rebatch.after
-            fresh = np.array(sized(sizes, place, grown), np.int64)
-            node.input[1] = self.context.constant(f"{node.output[0]}.target", fresh)
-
-    def _repeat(self, node: Node) -> None:
-        """Repeat a constant that stands beside every item, such as the token of a class."""
-        at = [self.rebatch.axis(x, self.context.shape(x)) for x in node.input]
-        axis = next((place for place in at if place is not None), None)
-        for place, name in enumerate(node.input):
-            value = self.context.values[name]
-            if axis is not None and value.static and value.shape[axis] == 1:
-                target = np.array(sized(value.shape, axis, self.rebatch.after), np.int64)
-                node.input[place] = Parts(self, node)("Expand", name, target)
-
     # -- results ------------------------------------------------------------------------
 
     def _keep(self, node: Node, results: Results) -> None:
@@ -232,6 +183,8 @@ class Walk:
         empty = all(not prod(shape) for _, (shape, _) in outputs)
         for name, (shape, kind) in outputs:
             self.context.record(node, name, Value(shape=shape, elem_type=kind, static=empty))
+            if self.rebatch:
+                self.rebatch.follow(node, name, shape)
         if node.op_type == "Dropout" and len(outputs) > 1:
             # At inference nothing is dropped.
             self.context.values[outputs[1][0]].static = True
@@ -259,6 +212,15 @@ class Walk:
         known = all(value.array is not None for value in inputs)
         return known and not node.op_type.startswith(_RANDOM) and not node.domain
 
+    def _evaluated(self, node: Node, inputs: list[Value]) -> bool:
+        """Record the values of a composite of constants, if onnx can compute them."""
+        try:
+            if known := self._evaluable(node, inputs):
+                self._fold(node, inputs, Call(self.context, node).results())
+        except WorkloadError:
+            return False
+        return known
+
     def _fold(self, node: Node, inputs: list[Value], results: Results | None) -> None:
         """Record constants, with values if they are small."""
         pairs = None if results is None else self._pairs(node, results)
@@ -284,9 +246,16 @@ class Walk:
                 static=True,
                 array=array,
                 learnable=learnable,
-                root=inputs[0].root if shape_only else None,
+                root=inputs[0].root if shape_only else self._root(node, name),
             )
             self.context.record(node, name, value)
+
+    def _root(self, node: Node, name: str) -> str | None:
+        """Return the first constant that is computed alike, as one is in each round of a loop."""
+        sources = tuple(self.context.values[x].root or x for x in node.input if x)
+        place, given = node.output.index(name), repr(sorted(node.given.items()))
+        key = (node.op_type, sources, place, given)
+        return self._computed.setdefault(key, name) if sources else None
 
     def _unknown(self, node: Node, inputs: list[Value]) -> None:
         """Note an unsupported operator; its results get the file's shapes, or that of its input."""
@@ -311,9 +280,10 @@ class Walk:
         graph: onnx.GraphProto = node.given[attribute]
         bound = dict(zip((item.name for item in graph.input), given, strict=False))
         for tensor in graph.initializer:
-            bound[tensor.name] = prefix + tensor.name
-            item = reader.stored(tensor, self.context.contents.source)
-            self.context.keep(prefix + tensor.name, item)
+            # One for all rounds of a loop.
+            name = f"{node.name or node.output[0]}/{attribute}/{tensor.name}"
+            self.context.keep(name, reader.stored(tensor, self.context.contents.source))
+            bound[tensor.name] = name
         scope = node.scope.within(prefix, bound)
         self._body(graph.node, scope)
         return [scope.names.get(item.name, item.name) for item in graph.output]
@@ -487,6 +457,8 @@ class Parts(Call):
         if last.output[0] == result and result.startswith(f"{self.label}."):
             self.context.record(self.node, name, self.context.values.pop(result))
             last.output[0] = name
+            if self.walk.rebatch:
+                self.walk.rebatch.follow(last, name, self.shape(name))
         else:
             self("Identity", result, out=name)
 

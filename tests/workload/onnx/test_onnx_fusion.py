@@ -1,5 +1,6 @@
 """One network, one answer: operators in pieces, operands in any order, several exporters."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from onnx import helper
@@ -87,6 +88,19 @@ def test_what_computes_something_else_is_left_alone(steps):
     graph, fused = _fused(_model(steps))
     assert not fused
     assert "gelu" not in [op.function for op in graph.ops]
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "quantised"])
+def test_a_gelu_of_other_numbers(kind):
+    steps = ["a = Div x root2", "b = Erf a", "c = Add b one", "d = Mul x c", "y = Mul d half"]
+    weights = {name: np.asarray(NUMBERS[name]) for name in ("root2", "one", "half")}
+    if kind == "bfloat16":
+        weights = {name: array.astype(ml_dtypes.bfloat16) for name, array in weights.items()}
+    else:
+        weights |= {"s": np.float32(0.1), "z": np.uint8(0)}
+        steps[2:3] = ["e = QuantizeLinear b s z", "f = DequantizeLinear e s z", "c = Add f one"]
+    weights = {name: np.asarray(array) for name, array in weights.items()}
+    assert _fused(_model(steps, **weights))[1] == {"gelu": 1}
 
 
 def test_a_gelu_whose_inside_is_read_elsewhere_is_left_alone():

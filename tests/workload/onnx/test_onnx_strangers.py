@@ -44,7 +44,7 @@ CASES = {
     ),
     "quantised channels last": (
         _node("QLinearConv", ["x", "s", "z", "w", "s", "z", "s", "z", "b"], channels_last=1),
-        {"w": [5, 1, 1, 4], "b": [5], "s": np.array(0.1, np.float32), "z": np.array(0, np.uint8)},
+        {"w": [5, 4, 1, 1], "b": [5], "s": np.array(0.1, np.float32), "z": np.array(0, np.uint8)},
         IMAGE,
         (8 * 6 * 5 * 4, (2, 8, 6, 5)),
     ),
@@ -59,6 +59,12 @@ CASES = {
         {"w": [16, 24], "b": [24]},
         WORDS,
         (12 * 16 * 24, (2, 12, 24)),
+    ),
+    "product whose rows are the first axis": (
+        _node("FusedMatMul", ["x", "w"], transBatchA=1, transA=0),
+        {"w": [16, 24]},
+        WORDS,
+        (12 * 16 * 24, (12, 2, 24)),
     ),
     "product with weights of four bits": (
         _node("MatMulNBits", ["x", "w", "s", "", "", "b"], K=16, N=24, bits=4, block_size=16),
@@ -247,6 +253,50 @@ def test_a_trip_count_is_given_by_its_value():
     with pytest.raises(WorkloadError, match="--value steps=8"):
         from_onnx(_loop("steps"))
     assert len(from_onnx(_loop("steps"), values={"steps": 5}).graph().ops) == 5 + 1
+
+
+def test_the_rounds_of_a_loop_share_their_weights():
+    inner = [
+        helper.make_node("Slice", ["w", "zero", "four", "one"], ["part"]),
+        helper.make_node("MatMul", ["state", "part"], ["next"]),
+        helper.make_node("Add", ["next", "bias"], ["sum"]),
+        helper.make_node("Identity", ["goes"], ["on"]),
+    ]
+    scalar = [("i", TensorProto.INT64), ("goes", TensorProto.BOOL)]
+    body = helper.make_graph(
+        inner,
+        "body",
+        [
+            *(helper.make_tensor_value_info(name, kind, []) for name, kind in scalar),
+            helper.make_tensor_value_info("state", TensorProto.FLOAT, None),
+        ],
+        [
+            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("sum", TensorProto.FLOAT, None),
+        ],
+        [helper.make_tensor("bias", TensorProto.FLOAT, [4], [0.1, 0.2, 0.3, 0.4])],
+    )
+    numbers = {"zero": [0], "four": [4], "one": [1]}
+    weights = {name: np.array(value, np.int64) for name, value in numbers.items()}
+    weights |= {"w": [4, 8], "trips": np.array(5, np.int64)}
+    loop = helper.make_node("Loop", ["trips", "", "x"], ["y"], body=body)
+    graph = from_onnx(make_model([loop], {"x": ["n", 4]}, ["y"], weights)).graph(1)
+    assert (graph.macs, graph.parameters) == (5 * 16, 16 + 4)
+
+
+def test_a_quantised_bias_of_constants_is_float():
+    weights = {
+        "w": [4, 3, 1, 1],
+        "b": np.arange(4, dtype=np.int32),
+        "s": np.full(4, 0.1, np.float32),
+        "z": np.zeros(4, np.int32),
+    }
+    nodes = [
+        helper.make_node("DequantizeLinear", ["b", "s", "z"], ["bias"], axis=0),
+        helper.make_node("Conv", ["x", "w", "bias"], ["y"]),
+    ]
+    graph = from_onnx(make_model(nodes, {"x": ["n", 3, 4, 4]}, ["y"], weights)).graph(1)
+    assert graph.parameters == 12 + 4
 
 
 def test_the_triangle_of_a_running_sum_is_not_trained():

@@ -1,0 +1,141 @@
+"""Another batch than a file fixes: where its numbers have to follow.
+
+Exporters that are given an example write its batch into target shapes, into places of a view and
+into constants that stand beside every item. Both imports are compared by name: what has another
+size than in the import at the file's own batch has grown with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ipusim.workload.onnx.context import Value
+from ipusim.workload.onnx.nodes import Node
+from ipusim.workload.onnx.shapes import N_ARY, Shape, sized
+
+if TYPE_CHECKING:
+    from ipusim.workload.onnx.walk import Parts
+
+_TARGETS = {"Reshape": 1, "Expand": 1, "Resize": 3, "Gather": 1}
+"""Operators with a shape, or places, that exporters write as numbers, and which input it is."""
+
+_BESIDE = ("Concat", "GatherElements", "ScatterElements")
+"""Operators that need as many items of a constant as of data; others broadcast one."""
+
+_REPEATED = (*_BESIDE, *N_ARY.split(), "LSTM", "GRU", "Expand")
+"""Operators that read constants beside every item."""
+
+
+def _alike(array: np.ndarray | None, axis: int) -> bool:
+    """Whether known values do not change along an axis."""
+    return array is not None and bool((array == array.take([0], axis)).all())
+
+
+@dataclass(frozen=True, slots=True)
+class Rebatch:
+    """Another batch than the file fixes, and what the file's own gives.
+
+    ``within`` says of values whose batch lies inside an axis how many positions of the axis are
+    outside of it: of (length x batch, width), the rows of a product, the length.
+    """
+
+    before: int
+    after: int
+    values: dict[str, Value]
+    within: dict[str, int] = field(default_factory=dict)
+
+    def axis(self, name: str, shape: Shape) -> int | None:
+        """Return the only axis along which a value grows with the batch."""
+        own = self.values[name].shape if name in self.values else shape
+        grown = [place for place, size in enumerate(own) if shape[place] != size]
+        return grown[0] if len(grown) == 1 else None
+
+    def follow(self, node: Node, name: str, shape: Shape) -> None:
+        """Note that the batch of a result lies where it does in an input with the same axis."""
+        axis = self.axis(name, shape)
+        if axis is None or name not in self.values:
+            return
+        for x in node.input:
+            if x in self.within and self.values[name].shape[axis] in self.values[x].shape:
+                self.within.setdefault(name, self.within[x])
+
+    def adapt(self, p: Parts) -> None:
+        """Let the constants of a node follow the batch."""
+        place = _TARGETS.get(p.node.op_type)
+        if place and p.has(place) and p.node.output[0] in self.values:
+            axis = self.axis(p.input(0), p.shape())
+            if axis is not None and p.node.op_type == "Gather":
+                self._places(p)
+            elif axis is not None:
+                self._target(p, axis, place)
+        if p.node.op_type in _REPEATED:
+            self._repeat(p)
+
+    def _target(self, p: Parts, axis: int, place: int) -> None:
+        """Put the batch into a target shape.
+
+        It goes where as many elements lie outside of it as before: into an axis of its own, else
+        into one that begins there (heads), unless that is the last one, whose features nothing
+        joins; or into the one that ends there (rows).
+        """
+        x, name = p.input(0), p.node.output[0]
+        before, sizes = self.values[x].shape, self.values[name].shape
+        if p.node.op_type == "Reshape":
+            outside = prod(before[:axis]) * self.within.get(x, 1)
+            first = [prod(sizes[:i]) for i in range(len(sizes))]
+            within = {i: outside // n for i, n in enumerate(first) if 0 < n <= outside}
+        else:
+            within = {axis + len(sizes) - len(before): 1}
+        within = {i: n for i, n in within.items() if sizes[i] and sizes[i] % (n * self.before) == 0}
+        if not within:
+            return
+
+        def rank(i: int) -> tuple[bool, bool, int, int]:
+            return within[i] * sizes[i] != self.before, i == len(sizes) - 1, within[i], i
+
+        at = min(within, key=rank)
+        target = sized(sizes, at, sizes[at] // self.before * self.after)
+        p.node.input[place] = p.context.constant(f"{name}.target", np.array(target, np.int64))
+        if within[at] > 1:
+            self.within[name] = within[at]
+
+    def _places(self, p: Parts) -> None:
+        """Take from every item what constant places take from the first: a view with strides."""
+        own, places = self.values[p.input(0)].shape, p.context.array(p.node, 1)
+        if len(own) > 1 or places is None or not places.ndim or len(places) % self.before:
+            return
+        first = places[: len(places) // self.before]
+        items = [first + item * (own[0] // self.before) for item in range(self.after)]
+        p.node.input[1] = p.context.constant(f"{p.node.output[0]}.places", np.concatenate(items))
+
+    def _repeat(self, p: Parts) -> None:
+        """Repeat constants that stand beside every item: class tokens, states to start from."""
+        names = p.node.input[:1] if p.node.op_type == "Expand" else list(p.node.input)
+        for axis, before, after in self._grown(p):
+            for place, name in enumerate(names):
+                value = p.context.values.get(name)
+                if not value or not value.static or value.shape[axis:][:1] != (before,):
+                    continue
+                if before == 1 or _alike(value.array, axis):
+                    one = name if before == 1 else p.slice(name, axis, 0, 1)
+                    target = np.array(sized(value.shape, axis, after), np.int64)
+                    p.node.input[place] = p("Expand", one, target)
+
+    def _grown(self, p: Parts) -> list[tuple[int, int, int]]:
+        """Return axes, counted from the end, along which constants lack items, and both sizes."""
+        if p.node.op_type == "Expand":
+            pairs = zip(p.shape()[::-1], p.ints("", 1)[::-1], strict=False)
+            axes = [(-place, *pair) for place, pair in enumerate(pairs, start=1)]
+            return [item for item in axes if item[1] != item[2] and 1 not in item]
+        shapes = {x: p.shape(x) for x in p.node.input if x}
+        grown = {x: self.axis(x, shape) for x, shape in shapes.items()}
+        axes = [
+            (axis - len(shapes[x]), self.values[x].shape[axis], shapes[x][axis])
+            for x, axis in grown.items()
+            if axis is not None
+        ]
+        return [item for item in axes if item[1] > 1 or p.node.op_type in _BESIDE]

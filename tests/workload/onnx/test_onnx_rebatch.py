@@ -1,0 +1,92 @@
+"""Another batch than a file fixes, in the forms that exporters write it in."""
+
+import numpy as np
+import pytest
+from onnx import helper
+from onnx_single_op import make_model
+
+from ipusim.errors import WorkloadError
+from ipusim.workload.onnx import from_onnx
+
+
+def _numbers(**shapes):
+    return {name: np.array(shape, np.int64) for name, shape in shapes.items()}
+
+
+def _attention(batch):
+    """Attention of torch's dynamo exporter: heads beside the batch, then rows x batch, features."""
+    steps = (
+        ("Transpose", ["x"], {"perm": [1, 0, 2]}),
+        ("Reshape", ["x0", "heads"], {}),
+        ("Transpose", ["x1"], {"perm": [1, 0, 2]}),
+        ("Reshape", ["x2", "apart"], {}),
+        ("Transpose", ["x3"], {"perm": [2, 0, 1, 3]}),
+        ("Reshape", ["x4", "rows"], {}),
+        ("Gemm", ["x5", "w"], {}),
+        ("Reshape", ["x6", "back"], {}),
+        ("Transpose", ["x7"], {"perm": [1, 0, 2]}),
+        ("Add", ["x8", "x"], {}),
+    )
+    nodes = [
+        helper.make_node(kind, inputs, [f"x{place}"], **given)
+        for place, (kind, inputs, given) in enumerate(steps)
+    ]
+    sizes = _numbers(
+        heads=[6, batch * 4, 2], apart=[batch, 4, 6, 2], rows=[6 * batch, 8], back=[6, batch, 8]
+    )
+    return make_model(nodes, {"x": [batch, 6, 8]}, ["x9"], {"w": [8, 8], **sizes}), (6, 8)
+
+
+def _resize(batch):
+    node = helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], mode="linear")
+    sizes = _numbers(sizes=[batch, 4, 16, 16])
+    return make_model([node], {"x": [batch, 4, 8, 8]}, ["y"], sizes), (4, 16, 16)
+
+
+def _strides(batch):
+    """A view of torch with strides of its own is a lookup by constant places."""
+    places = np.arange(batch * 12).reshape(batch, 4, 3).transpose(0, 2, 1)
+    nodes = [
+        helper.make_node("Reshape", ["x", "flat"], ["z"]),
+        helper.make_node("Gather", ["z", "places"], ["y"]),
+    ]
+    weights = {"places": np.ascontiguousarray(places), **_numbers(flat=[-1])}
+    return make_model(nodes, {"x": [batch, 12]}, ["y"], weights), (3, 4)
+
+
+def _tokens(batch):
+    node = helper.make_node("Concat", ["one", "two", "x"], ["y"], axis=1)
+    tokens = {"one": [batch, 1, 8], "two": [batch, 1, 8]}
+    return make_model([node], {"x": [batch, 5, 8]}, ["y"], tokens), (7, 8)
+
+
+def _states(batch):
+    """A layer whose first state was written with the batch, and a sum beside zeros."""
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
+        helper.make_node("LSTM", ["t", "w", "r", "", "", "h", "h"], ["", "y"], hidden_size=4),
+        helper.make_node("Squeeze", ["y", "axes"], ["s"]),
+        helper.make_node("Add", ["s", "start"], ["z"]),
+    ]
+    weights = {"w": [1, 16, 8], "r": [1, 16, 4], "h": [1, batch, 4], "start": [batch, 4]}
+    return make_model(nodes, {"x": [batch, 5, 8]}, ["z"], weights | _numbers(axes=[0])), (4,)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("network", [_attention, _resize, _strides, _tokens, _states])
+def test_numbers_that_hold_the_batch_follow_it(network, batch):
+    file, item = network(batch)
+    model = from_onnx(file)
+    assert model.batch == batch
+    graphs = {size: model.graph(size) for size in (batch, 6)}
+    shapes = {size: graph.tensors[graph.outputs[0]].shape for size, graph in graphs.items()}
+    assert shapes == {size: (size, *item) for size in graphs}
+    assert graphs[6].macs * batch == graphs[batch].macs * 6
+
+
+def test_constants_that_differ_between_items_stay():
+    start = np.arange(12, dtype=np.float32).reshape(3, 4)
+    node = helper.make_node("Add", ["x", "start"], ["y"])
+    model = from_onnx(make_model([node], {"x": [3, 4]}, ["y"], {"start": start}))
+    with pytest.raises(WorkloadError, match="fixes its batch of 3"):
+        model.graph(6)
