@@ -332,6 +332,20 @@ def _quantised_conv(p: Parts) -> str:
     return (_channels_last(plain) if p.get("channels_last") else plain)(p)
 
 
+def _into_blocks(p: Parts) -> str:
+    """ReorderInput of onnxruntime's blocks of channels: of channels that may be last."""
+    rank = len(p.shape())
+    last = p.get("channels_last", 0)
+    return p.transpose(p.input(0), 0, rank - 1, *range(1, rank - 1)) if last else p.input(0)
+
+
+def _from_blocks(p: Parts) -> str:
+    """ReorderOutput: the channels there really are, last or not."""
+    y = p.slice(p.input(0), 1, 0, int(p.get("channels")))
+    last = p.get("channels_last", 0)
+    return p.transpose(y, 0, *range(2, len(p.shape())), 1) if last else y
+
+
 def _few_bits(bias: int) -> Recipe:
     """Return the recipe of a product with packed weights of K rows and N columns."""
 
@@ -600,8 +614,8 @@ COMPOSITES: dict[tuple[str, str], Recipe] = {
         NCHWC,
         {
             "Conv": _fused("Conv"),
-            "ReorderInput": same_as("Identity", 0),
-            "ReorderOutput": lambda p: p.slice(p.input(0), 1, 0, int(p.get("channels"))),
+            "ReorderInput": _into_blocks,
+            "ReorderOutput": _from_blocks,
             **{name: same_as(name) for name in _IN_BLOCKS},
         },
     ),

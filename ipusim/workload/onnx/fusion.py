@@ -362,6 +362,37 @@ def global_mean(pieces: Pieces, node: Node) -> None:
         pieces.replace(node, "GlobalAveragePool", node.input[:1], "global pool")
 
 
+def flat_rows(pieces: Pieces, node: Node) -> None:
+    """A Gemm between two Reshapes is a product and its bias: onnxruntime fuses the two so."""
+    before, product = pieces.maker(node.input[0], "Reshape"), node.output[0]
+    readers = list(pieces.readers.get(product, ()))
+    reshaped = {reader.op_type for reader in readers} == {"Reshape"} and product not in pieces.kept
+    if before is None or not reshaped or len(node.input) < 3 or not node.input[2]:
+        return
+    plain = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
+    if any(node.given.get(name, value) != value for name, value in plain.items()):
+        return
+    (x, _), (_, weights, bias) = before.input, node.input
+    inner, width = pieces.shape(weights)
+    if pieces.shape(x)[-1:] != (inner,) or prod(pieces.shape(bias)) != width:
+        return
+    context, shape = pieces.context, (*pieces.shape(x)[:-1], width)
+    rows, biased = f"{product}.rows", f"{product}.biased"
+    for name in (rows, biased):
+        context.values[name] = replace(context.values[product], shape=shape)
+    add = Node(op_type="Add", input=[rows, bias], output=[biased], name=f"{node.name}.bias")
+    place = next(index for index, item in enumerate(context.nodes) if item is node)
+    context.nodes.insert(place + 1, add)
+    node.output = [rows]
+    pieces.replace(node, "MatMul", [x, weights], "products of flat rows")
+    pieces.add(add)
+    for reader in readers:
+        if pieces.shape(reader.output[0]) == shape:
+            pieces.replace(reader, "Identity", [biased])
+        else:
+            pieces.read(reader, 0, biased)
+
+
 def group_norm(pieces: Pieces, node: Node) -> None:
     """Reshape, InstanceNormalization with ones, Reshape, gain, shift."""
     before = pieces.maker(node.input[0], "Reshape")
@@ -543,6 +574,7 @@ RULES: dict[str, tuple[Rule, ...]] = by_names(
         "ReduceMean": (global_mean,),
         "InstanceNormalization": (group_norm,),
         "BatchNormalization": (own_statistics,),
+        "Gemm": (flat_rows,),
         "IsNaN": (guarded,),
         "MatMul": (one_scale, flags),
         "Transpose": (turned_back,),

@@ -26,7 +26,7 @@ _TARGETS = {"Reshape": 1, "Expand": 1, "Resize": 3, "Gather": 1}
 _BESIDE = ("Concat", "GatherElements", "ScatterElements")
 """Operators that need as many items of a constant as of data; others broadcast one."""
 
-_REPEATED = (*_BESIDE, *N_ARY.split(), "LSTM", "GRU", "Expand")
+_REPEATED = (*_BESIDE, *N_ARY.split(), "LSTM", "GRU", "Expand", "MatMul")
 """Operators that read constants beside every item."""
 
 
@@ -124,6 +124,11 @@ class Rebatch:
                     one = name if before == 1 else p.slice(name, axis, 0, 1)
                     target = np.array(sized(value.shape, axis, after), np.int64)
                     p.node.input[place] = p("Expand", one, target)
+                elif p.node.op_type == "MatMul" and before > self.before:
+                    # The heads of every item, of queries or positions that are learnt.
+                    target = np.array([after // before, *value.shape], np.int64)
+                    wide = p("Expand", name, target)
+                    p.node.input[place] = p.reshape(wide, after, *value.shape[1:])
 
     def _grown(self, p: Parts) -> list[tuple[int, int, int]]:
         """Return axes, counted from the end, along which constants lack items, and both sizes."""
@@ -133,9 +138,10 @@ class Rebatch:
             return [item for item in axes if item[1] != item[2] and 1 not in item]
         shapes = {x: p.shape(x) for x in p.node.input if x}
         grown = {x: self.axis(x, shape) for x, shape in shapes.items()}
+        groups = -2 if p.node.op_type == "MatMul" else 0
         axes = [
             (axis - len(shapes[x]), self.values[x].shape[axis], shapes[x][axis])
             for x, axis in grown.items()
-            if axis is not None
+            if axis is not None and axis - len(shapes[x]) < groups
         ]
         return [item for item in axes if item[1] > 1 or p.node.op_type in _BESIDE]

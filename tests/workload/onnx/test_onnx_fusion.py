@@ -161,6 +161,18 @@ def test_rms_norm_costs_the_same_in_pieces_and_as_one_operator():
     assert functions[0] == functions[1] == ["square", "mean", "rsqrt", "mul", "mul"]
 
 
+@pytest.mark.parametrize("back", [(-1, 4, 8), (-1, 4, 2, 4)])
+def test_a_gemm_of_flat_rows_is_a_product_and_its_bias(back):
+    weights = {"w": np.full((8, 8), 0.01, np.float32), "b": np.full(8, 0.01, np.float32)}
+    weights |= {"flat": np.array([-1, 8]), "back": np.array(back)}
+    steps = ["f = Reshape x flat", "g = Gemm f w b", "y = Reshape g back"]
+    graph, fused = _fused(_model(steps, **weights))
+    assert fused == {"products of flat rows": 1}
+    assert [op.kind for op in graph.ops][:2] == ["matmul", "elementwise"]
+    assert graph.ops[1].function == "bias_add"
+    assert graph.tensors[graph.ops[1].outputs[0]].shape == (1, 4, 8)
+
+
 def test_three_projections_become_one_product():
     weights = {f"w{i}": np.ones((64, 64), np.float32) * i for i in range(3)}
     weights |= {f"b{i}": np.ones(64, np.float32) for i in range(3)}

@@ -72,8 +72,20 @@ def _states(batch):
     return make_model(nodes, {"x": [batch, 5, 8]}, ["z"], weights | _numbers(axes=[0])), (4,)
 
 
+def _positions(batch):
+    """Learnt keys of positions stand beside the heads of every item."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "heads"], ["q"]),
+        helper.make_node("MatMul", ["q", "keys"], ["scores"]),
+        helper.make_node("Reshape", ["scores", "items"], ["y"]),
+    ]
+    keys = np.arange(batch * 4 * 8 * 5, dtype=np.float32).reshape(batch * 4, 8, 5)
+    sizes = _numbers(heads=[batch * 4, 6, 8], items=[batch, 4, 6, 5])
+    return make_model(nodes, {"x": [batch, 4, 6, 8]}, ["y"], {"keys": keys, **sizes}), (4, 6, 5)
+
+
 @pytest.mark.parametrize("batch", [1, 2])
-@pytest.mark.parametrize("network", [_attention, _resize, _strides, _tokens, _states])
+@pytest.mark.parametrize("network", [_attention, _resize, _strides, _tokens, _states, _positions])
 def test_numbers_that_hold_the_batch_follow_it(network, batch):
     file, item = network(batch)
     model = from_onnx(file)

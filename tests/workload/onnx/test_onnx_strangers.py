@@ -42,6 +42,18 @@ CASES = {
         IMAGE,
         (6 * 4 * 8 * 16 * 9, (2, 16, 6, 4)),
     ),
+    "channels that were last in blocks": (
+        _node("ReorderInput", ["x"], domain=NCHWC, channels_last=1),
+        {},
+        IMAGE,
+        (0, (2, 4, 8, 6)),
+    ),
+    "blocks to channels that are last": (
+        _node("ReorderOutput", ["x"], domain=NCHWC, channels=3, channels_last=1),
+        {},
+        IMAGE,
+        (0, (2, 6, 4, 3)),
+    ),
     "quantised channels last": (
         _node("QLinearConv", ["x", "s", "z", "w", "s", "z", "s", "z", "b"], channels_last=1),
         {"w": [5, 4, 1, 1], "b": [5], "s": np.array(0.1, np.float32), "z": np.array(0, np.uint8)},
