@@ -17,6 +17,7 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from ipusim.errors import WorkloadError
+from ipusim.workload.graph import FLOAT_DTYPES
 from ipusim.workload.onnx.context import ImportContext
 from ipusim.workload.onnx.nodes import Node, has_input, node_label, proto_of
 
@@ -89,11 +90,16 @@ class Call:
                 + (
                     "lies in external data that is not there; put that file beside the model."
                     if value.learnable
-                    else "depends on data; give the input it comes from, such as '--value "
-                    f"{self.source(name)}=...'."
+                    else f"depends on data; {self._advice(self.source(name))}."
                 )
             )
         return value.array
+
+    def _advice(self, source: str) -> str:
+        """Say what to do about a value on which a shape depends: nobody types an image."""
+        if len(self.context.shape(source)) > 1 and self.context.dtype(source) in FLOAT_DTYPES:
+            return f"it is computed from {source!r}: export the model up to the step before"
+        return f"give the input it comes from, such as '--value {source}=...'"
 
     def source(self, name: str) -> str:
         """Return an input of the file on which a value depends, the last one added first."""

@@ -273,3 +273,15 @@ def test_a_class_token_stands_once_for_all_items(shape):
     graph = from_onnx(file).graph(6)
     assert graph.tensors["y"].shape == (6, 5, 8)
     assert graph.parameters == 8
+
+
+def test_a_shape_that_an_image_decides_is_not_asked_for():
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["m"], keepdims=0),
+        helper.make_node("Cast", ["m"], ["n"], to=TensorProto.INT64),
+        helper.make_node("Unsqueeze", ["n", "zero"], ["shape"]),
+        helper.make_node("Expand", ["x", "shape"], ["y"]),
+    ]
+    file = make_model(nodes, {"x": ["n", 3]}, ["y"], {"zero": np.array([0])})
+    with pytest.raises(WorkloadError, match="computed from 'x': export the model up to"):
+        from_onnx(file)
