@@ -1,5 +1,6 @@
 """From the contents of an ONNX file to a graph, for any batch."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -69,15 +70,16 @@ class OnnxBuild:
         return self._rebatched(self.plan.fixed, size)
 
     def imported(
-        self, size: int = 0, own: ImportContext | None = None
+        self, size: int = 0, own: ImportContext | None = None, *, late: bool = False
     ) -> tuple[Graph, ImportContext]:
         """Return the graph of a batch (0: the file's own) with all that its import knows.
 
-        Where the file fixes its batch, another one needs to know the import of its ``own``.
+        Where the file fixes its batch, another one needs to know the import of its ``own``; of two
+        axes of a shape that may be it, the first is taken, or if ``late`` the last.
         """
         rebatch = None
         if own is not None and self.plan.fixed:
-            rebatch = Rebatch(self.plan.fixed, size, own.values)
+            rebatch = Rebatch(self.plan.fixed, size, own.values, late)
         batch, unknown = size or self.batch, self.allow_unknown
         return walk(self.contents, self.plan, batch, rebatch, allow_unknown=unknown)
 
@@ -94,18 +96,16 @@ class OnnxBuild:
 
     def _rebatched(self, fixed: int, size: int) -> Graph:
         """Return the graph with another batch than the file fixes, if all work follows it."""
-        try:
-            exported, context = self.imported()
-            graph, _ = self.imported(size, context)
-            possible = _scales(exported, graph, Fraction(size, fixed))
-        except WorkloadError:
-            possible = False
-        if not possible:
-            raise WorkloadError(
-                f"{capital(self.contents.source)} fixes its batch of {fixed} inside the graph, so "
-                f"micro-batch {size} is impossible; export it with a symbolic batch or use {fixed}."
-            )
-        return graph
+        exported, context = self.imported()
+        for late in (False, True):
+            with suppress(WorkloadError):
+                graph, _ = self.imported(size, context, late=late)
+                if _scales(exported, graph, Fraction(size, fixed)):
+                    return graph
+        raise WorkloadError(
+            f"{capital(self.contents.source)} fixes its batch of {fixed} inside the graph, so "
+            f"micro-batch {size} is impossible; export it with a symbolic batch or use {fixed}."
+        )
 
 
 _OF_ONE_ITEM = ("k", "length", "steps", "reduced", "in_channels", "field", "features")

@@ -39,13 +39,16 @@ def _alike(array: np.ndarray | None, axis: int) -> bool:
 class Rebatch:
     """Another batch than the file fixes, and what the file's own gives.
 
-    ``within`` says of values whose batch lies inside an axis how many positions of the axis are
-    outside of it: of (length x batch, width), the rows of a product, the length.
+    Of several axes of one size that may be it, such as one step of one item, the batch is the first
+    or, if it comes ``late``, the last. ``within`` says of values whose batch lies inside an axis how
+    many positions of the axis are outside of it: of (length x batch, width), the rows of a product,
+    the length.
     """
 
     before: int
     after: int
     values: dict[str, Value]
+    late: bool = False
     within: dict[str, int] = field(default_factory=dict)
 
     def axis(self, name: str, shape: Shape) -> int | None:
@@ -95,7 +98,8 @@ class Rebatch:
             return
 
         def rank(i: int) -> tuple[bool, bool, int, int]:
-            return within[i] * sizes[i] != self.before, i == len(sizes) - 1, within[i], i
+            apart = within[i] * sizes[i] != self.before
+            return apart, i == len(sizes) - 1, within[i], -i if self.late else i
 
         at = min(within, key=rank)
         target = sized(sizes, at, sizes[at] // self.before * self.after)

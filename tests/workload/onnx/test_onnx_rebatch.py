@@ -96,6 +96,17 @@ def test_numbers_that_hold_the_batch_follow_it(network, batch):
     assert graphs[6].macs * batch == graphs[batch].macs * 6
 
 
+def test_a_batch_may_lie_behind_one_step():
+    nodes = [
+        helper.make_node("Reshape", ["x", "steps"], ["t"]),
+        helper.make_node("Transpose", ["t"], ["z"], perm=[1, 0, 2]),
+        helper.make_node("Gather", ["z", "first"], ["y"], axis=1),
+    ]
+    weights = _numbers(steps=[1, 1, 4], first=0)
+    graph = from_onnx(make_model(nodes, {"x": [1, 4]}, ["y"], weights)).graph(6)
+    assert [graph.tensors[name].shape for name in ("t", "y")] == [(1, 6, 4), (6, 4)]
+
+
 def test_constants_that_differ_between_items_stay():
     start = np.arange(12, dtype=np.float32).reshape(3, 4)
     node = helper.make_node("Add", ["x", "start"], ["y"])
