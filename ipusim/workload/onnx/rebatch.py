@@ -39,10 +39,10 @@ def _alike(array: np.ndarray | None, axis: int) -> bool:
 class Rebatch:
     """Another batch than the file fixes, and what the file's own gives.
 
-    Of several axes of one size that may be it, such as one step of one item, the batch is the first
-    or, if it comes ``late``, the last. ``within`` says of values whose batch lies inside an axis how
-    many positions of the axis are outside of it: of (length x batch, width), the rows of a product,
-    the length.
+    Of several axes of one size that may be it, such as one step of one item, the batch is the
+    first or, if it comes ``late``, the last. ``within`` says of values whose batch lies inside an
+    axis how many positions of the axis are outside of it: of (length x batch, width), the rows of a
+    product, the length.
     """
 
     before: int
@@ -122,7 +122,9 @@ class Rebatch:
         for axis, before, after in self._grown(p):
             for place, name in enumerate(names):
                 value = p.context.values.get(name)
-                if not value or not value.static or value.shape[axis:][:1] != (before,):
+                if not value or not value.static or len(value.shape) < -axis:
+                    continue
+                if value.shape[axis] != before:
                     continue
                 if before == 1 or _alike(value.array, axis):
                     one = name if before == 1 else p.slice(name, axis, 0, 1)

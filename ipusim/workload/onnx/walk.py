@@ -253,9 +253,11 @@ class Walk:
     def _root(self, node: Node, name: str) -> str | None:
         """Return the first constant that is computed alike, as one is in each round of a loop."""
         sources = tuple(self.context.values[x].root or x for x in node.input if x)
-        place, given = node.output.index(name), repr(sorted(node.given.items()))
-        key = (node.op_type, sources, place, given)
-        return self._computed.setdefault(key, name) if sources else None
+        if not sources:
+            return None
+        given = repr(sorted(node.given.items()))
+        key = (node.op_type, sources, node.output.index(name), given)
+        return self._computed.setdefault(key, name)
 
     def _unknown(self, node: Node, inputs: list[Value]) -> None:
         """Note an unsupported operator; its results get the file's shapes, or that of its input."""

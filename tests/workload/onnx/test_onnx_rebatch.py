@@ -72,6 +72,17 @@ def _states(batch):
     return make_model(nodes, {"x": [batch, 5, 8]}, ["z"], weights | _numbers(axes=[0])), (4,)
 
 
+def _rows(batch):
+    """As many rows as channels: a gain of channels is no constant of the rows."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "rows"], ["r"]),
+        helper.make_node("Mul", ["r", "gain"], ["s"]),
+        helper.make_node("Reshape", ["s", "back"], ["y"]),
+    ]
+    weights = {"gain": [batch * 8], **_numbers(rows=[-1, batch * 8], back=[batch, 8, batch * 8])}
+    return make_model(nodes, {"x": [batch, 8, batch * 8]}, ["y"], weights), (8, batch * 8)
+
+
 def _positions(batch):
     """Learnt keys of positions stand beside the heads of every item."""
     nodes = [
@@ -85,7 +96,9 @@ def _positions(batch):
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-@pytest.mark.parametrize("network", [_attention, _resize, _strides, _tokens, _states, _positions])
+@pytest.mark.parametrize(
+    "network", [_attention, _resize, _strides, _tokens, _states, _rows, _positions]
+)
 def test_numbers_that_hold_the_batch_follow_it(network, batch):
     file, item = network(batch)
     model = from_onnx(file)
