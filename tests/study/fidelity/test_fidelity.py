@@ -279,9 +279,9 @@ def test_scaling_apart_from_level(slowdowns):
 
 # Why the hits that data/expected/validate.json records (`ipusim validate` holds them) fell or rose;
 # errors in % of what was published, or of the published time.
-# - A rate is judged as printed and by its time, the worse counts. Argonne, 9 to 8: argonne.results.01
-#   (ResNet-50, 9.9 % of its rate, 11.0 of its time) is near. TAMU, 21 to 20: so is tamu.table3.05,
-#   and tamu.table4.09 (the autoencoder) a miss.
+# - A rate is judged as printed and by its time, the worse counts. Argonne, 9 to 8: results.01
+#   (ResNet-50, 9.9 % of its rate, 11.0 of its time) is near. TAMU, 21 to 20: so is table3.05, and
+#   table4.09 (the autoencoder) a miss.
 # - Cores decode images at the clock that they hold (2.8 GHz, not 2.25), with Pillow where the
 #   application does. Results page, 247 to 248. Won: training.043 and 044 (ResNet-50, one host), 054
 #   (DINO), mlperf.01. Lost: training.046 (ResNet-50 in PyTorch on 4 hosts, 35 fast: each gives
