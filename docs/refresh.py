@@ -79,6 +79,7 @@ def accuracy_block(frame: pd.DataFrame, *, headline: bool = False) -> str:
             "what": line["group"],
             "values": str(line["rows"]),
             "runs": str(line["runs"]),
+            "without adopted": _cell(line["sourced_median_percent"]),
             "specification": _cell(line["specification_median_percent"]),
             "calibrated": _cell(line["median_abs_error_percent"]),
             "90 % below": _cell(line["p90_abs_error_percent"]),
@@ -249,7 +250,7 @@ def main() -> None:
     if "--notebooks" in sys.argv[1:]:
         for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
             run_in_place(notebook)
-    frame = verdicts()
+    frame = verdicts(sourced=True)
     blocks = {
         "example": example_block(),
         "headline": accuracy_block(frame, headline=True),

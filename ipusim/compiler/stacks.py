@@ -19,8 +19,9 @@ class Stack:
     of all others (`tiles.codelet_version`). Partials are the default type of partial sums, the
     proportion that share of tile memory that the temporaries of one operation may take. Inference
     batch norm may be folded into the convolution before it, operands of fully connected layers be
-    regrouped before the product, the host prepare each batch inside the timed step. `io_tiles` are
-    set aside for transfers where these are overlapped with compute. Cycles are sync and control
+    regrouped before the product, operands that an operation made be put in order once for all
+    tiles, the host prepare each batch inside the timed step. `io_tiles` are set aside for transfers
+    where these are overlapped with compute. Cycles are sync and control
     code of a superstep: `planned_superstep_cycles` with an exchange that belongs to a convolution
     or a matrix product, `superstep_cycles` of any other, `loop_superstep_cycles` of all in a loop,
     and `compute_set_cycles` of a step without an exchange, `loop_compute_set_cycles` in a loop.
@@ -37,6 +38,7 @@ class Stack:
     available_memory_proportion: float
     fold_batch_norm: bool
     regroup_fully_connected: bool
+    operands_in_order: bool
     host_work_in_step: bool
     io_tiles: int
     planned_superstep_cycles: int
@@ -80,9 +82,12 @@ def stack_names() -> tuple[str, ...]:
     return names(Stack)
 
 
-def load_stack(name: str) -> Stack:
-    """Return one software stack, such as "sdk-2.4", whatever its case, spaces and hyphens."""
-    return load(Stack, name)
+def load_stack(name: str, *, adopted: bool = True) -> Stack:
+    """Return one software stack, such as "sdk-2.4", whatever its case, spaces and hyphens.
+
+    Without what was `adopted` as `ipusim.machine.constants.load` has it.
+    """
+    return load(Stack, name, adopted=adopted)
 
 
 def stack_table() -> list[dict[str, object]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import Field, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_origin, get_type_hints
@@ -50,12 +50,16 @@ class Constant:
         Where the value comes from.
     label : str
         One of `LABELS`; empty where the source says it.
+    otherwise : int, float, bool or None
+        What it is without a decision that was taken after seeing residuals (data/adopted.csv), a
+        number that bounds nothing for a rate; None where no such decision made the value.
     """
 
     value: Any
     unit: str = "-"
     source: str
     label: str = ""
+    otherwise: Any = None
 
 
 _Kind = TypeVar("_Kind")
@@ -78,7 +82,7 @@ def described(kind: type[_Kind]) -> type[_Kind]:
     return kind
 
 
-def load(kind: type[_Kind], name: str, own: Own | None = None) -> _Kind:
+def load(kind: type[_Kind], name: str, own: Own | None = None, *, adopted: bool = True) -> _Kind:
     """Return one chip, link, stack, ... by its name, whatever its case, spaces and hyphens.
 
     `kind` is a dataclass whose ``FILE`` and ``WORD`` say where it stands below the data folder and
@@ -86,20 +90,20 @@ def load(kind: type[_Kind], name: str, own: Own | None = None) -> _Kind:
     its values: an int is taken for a float, a list for a tuple, and one whose type is another kind
     is loaded by the name that stands there. Fields made by `constant` must have a unit and a label
     in the file, all have a source; ``constants`` holds these. `own` are a user's tables beside
-    those of data/hardware.
+    those of data/hardware. Without what was `adopted` a value is what it is otherwise.
     """
     added = own.of(kind) if own else {}
     valid = resolve_name(kind.WORD, name, (*added, *names(kind)), aliases(kind))
-    return _build(kind, valid, own) if own else _load(kind, valid, data_dir())
+    return _build(kind, valid, own, adopted) if own else _load(kind, valid, data_dir(), adopted)
 
 
 @cache
-def _load(kind: type[_Kind], name: str, folder: Path) -> _Kind:
+def _load(kind: type[_Kind], name: str, folder: Path, adopted: bool) -> _Kind:
     """Build it once per data folder; a comparison of all runs asks for thousands."""
-    return _build(kind, name, None)
+    return _build(kind, name, None, adopted)
 
 
-def _build(kind: type[_Kind], name: str, own: Own | None) -> _Kind:
+def _build(kind: type[_Kind], name: str, own: Own | None, adopted: bool) -> _Kind:
     hints = get_type_hints(kind)
     file, table = f"{kind.FILE}.toml", _tables(kind.FILE).get(name)
     if own is not None and name in own.of(kind):
@@ -116,7 +120,12 @@ def _build(kind: type[_Kind], name: str, own: Own | None) -> _Kind:
         plain = str if part else get_origin(hint) or hint
         constants[key] = found = _constant(where, table[key], measured=bool(item.metadata))
         _check(found, plain, item.metadata, where)
-        values[item.name] = load(hint, found.value, own) if part else plain(found.value)
+        if not adopted and found.otherwise is not None:
+            found = replace(found, value=found.otherwise)
+            _check(found, plain, item.metadata, where)
+        values[item.name] = (
+            load(hint, found.value, own, adopted=adopted) if part else plain(found.value)
+        )
     about = {"title": table.get("title", name), "constants": constants}
     values |= {item.name: about[item.name] for item in fields(kind) if item.name in _ABOUT}
     return kind(**{fields(kind)[0].name: name}, **values)
@@ -195,7 +204,7 @@ def _constant(where: str, entry: object, *, measured: bool = True) -> Constant:
         raise DataError(
             f"The key {where} has the label {entry['label']!r}: use one of {', '.join(LABELS)}."
         )
-    return Constant(**{part: entry[part] for part in parts})
+    return Constant(**{part: entry[part] for part in parts}, otherwise=entry.get("otherwise"))
 
 
 def _check(found: Constant, kind: type, declared: Mapping[str, Any], where: str) -> None:
@@ -239,5 +248,6 @@ def hardware_table() -> pd.DataFrame:
                 if key == "aliases":
                     continue
                 found = _constant(f"{key!r} of {subject!r} in {file}", entry)
-                rows.append({"file": file, "subject": subject, "name": key} | asdict(found))
+                said = {part: getattr(found, part) for part in _PARTS}
+                rows.append({"file": file, "subject": subject, "name": key} | said)
     return pd.DataFrame(rows)

@@ -100,7 +100,7 @@ def system_names() -> tuple[str, ...]:
     return names(System)
 
 
-def load_system(name: str) -> System:
+def load_system(name: str, *, adopted: bool = True) -> System:
     """Return one system.
 
     Parameters
@@ -108,6 +108,8 @@ def load_system(name: str) -> System:
     name : str
         Its name, in any case, with or without spaces and hyphens, or the path of a file that ends
         in .toml: a machine of the user's own.
+    adopted : bool
+        Without, values are what they are without decisions that were taken after seeing residuals.
 
     Returns
     -------
@@ -130,10 +132,12 @@ def load_system(name: str) -> System:
     the name of the chip), ``[links.NAME]``, ``[hosts.NAME]``. A table may take what it leaves out
     from another (``like = "IPU-M2000"``), and a bare number has the unit of its key.
     """
-    return _own_system(name) if str(name).lower().endswith(".toml") else load(System, name)
+    if str(name).lower().endswith(".toml"):
+        return _own_system(name, adopted)
+    return load(System, name, adopted=adopted)
 
 
-def _own_system(path: str) -> System:
+def _own_system(path: str, adopted: bool) -> System:
     """Return the system of a user's file."""
     try:
         tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -151,7 +155,7 @@ def _own_system(path: str) -> System:
     for chip, table in tables.get("chips", {}).items():
         if "like" in table:
             tables.setdefault("power", {}).setdefault(chip, {"like": table["like"]})
-    system = load(System, own[0], Own(path, tables))
+    system = load(System, own[0], Own(path, tables), adopted=adopted)
     if system.topology not in TOPOLOGIES:
         raise unknown_name("topology", system.topology, TOPOLOGIES)
     return system

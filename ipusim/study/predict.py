@@ -12,6 +12,8 @@ from ipusim.study.data.runs import RunConfiguration
 
 TIERS = ("roofline", "specification", "calibrated")
 """The three kinds of prediction that every comparison shows side by side."""
+SOURCED = "sourced"
+"""The specification tier without what was adopted after seeing residuals (data/adopted.csv)."""
 
 _SECONDS = {"s": 1.0, "min": 60.0}
 _SCALE = {"ms": 1e3, "ms/batch": 1e3, "s": 1.0}
@@ -27,13 +29,20 @@ def request_for(run: RunConfiguration, tier: str, *, costs: FittedCosts | None =
         raise StudyError(
             f"Run {run.run_id!r} is not modelled ({run.not_modelled}): choose another row."
         )
-    if tier not in TIERS:
-        raise StudyError(f"Unknown tier {tier!r}: use one of {', '.join(TIERS)}.")
+    if tier not in (*TIERS, SOURCED):
+        raise StudyError(f"Unknown tier {tier!r}: use one of {', '.join((*TIERS, SOURCED))}.")
     options = run.options()
     if tier == "roofline":
         return Request(entry=tier, model=run.model, options=options)
     # Published runs did run, whatever the model of memory says; that verdict stands beside them.
-    options |= {"tier": tier, "as_if_it_fits": True}
+    options["as_if_it_fits"] = True
+    if tier == SOURCED:
+        return Request(
+            entry="simulate",
+            model=run.model,
+            options=options | {"tier": "specification", "adopted": False},
+        )
+    options["tier"] = tier
     if tier == "calibrated":
         options["costs"] = costs
     return Request(entry="simulate", model=run.model, options=options)

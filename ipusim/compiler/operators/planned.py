@@ -102,15 +102,15 @@ def lower_planned(m: Lowering, chosen: planner.Plan, data: Placed, weights: Plac
     if not is_conv:
         # Operands that were made for this plan are charged what the planner reckons with.
         arranged |= transposed
-        needed = []
+        needed, in_order = [], m.stack.operands_in_order
         if not arranged:
             moved, copied = moved - cost.move_in, copied - cost.copy_in
-            if order := _wanted_order(m, chosen, data, is_input=True):
+            if order := in_order and _wanted_order(m, chosen, data, is_input=True):
                 arranged = True
                 needed.append(order)
         if not placed:
             moved, copied = moved - cost.move_weights, copied - cost.copy_weights
-            if order := _wanted_order(m, chosen, weights, is_input=False):
+            if order := in_order and _wanted_order(m, chosen, weights, is_input=False):
                 placed = True
                 needed.append(order)
         before_bytes += sum(order.tile_bytes for order in needed)
@@ -212,7 +212,7 @@ def _wanted_order(m: Lowering, chosen: planner.Plan, x: Placed, *, is_input: boo
     It is rearranged where more than `_MOST_VIEWS` tiles want the same part, where what is summed
     over does not sit together, or where the plan's transforms ask for it (poplibs
     lib/poplin/Convolution.cpp, convolutionImpl, rearrangeActs and rearrangeWeights). Blocks are
-    transposed if both groups are multiples of a grain (regroupIfBeneficialForPlan). [A] Taken up
+    transposed if both groups are multiples of a grain (regroupIfBeneficialForPlan). Taken up
     after seeing transformers too fast: pieces are as long as they are, not the plan's groups as in
     the planner's own estimate, and convolutions, to which the rule applies too, keep a copy by
     every tile.

@@ -28,8 +28,9 @@ def make_config(**given: Unpack[RunOptions]) -> RunConfig:
         if name not in OPTIONS:
             raise unknown_name("option", name, OPTIONS)
     machine = given.get("system") or OPTIONS["system"].default
+    adopted = given.get("adopted", True)
     if not isinstance(machine, System):
-        machine = load_system(machine)
+        machine = load_system(machine, adopted=adopted)
     asked = {
         name: OPTIONS[name].check(value)
         for name, value in given.items()
@@ -46,8 +47,8 @@ def make_config(**given: Unpack[RunOptions]) -> RunConfig:
     values |= asked
     values |= {
         "system": machine,
-        "stack": load_stack(asked.get("stack") or machine.default_stack),
-        "framework": load(Framework, values["framework"]),
+        "stack": load_stack(asked.get("stack") or machine.default_stack, adopted=adopted),
+        "framework": load(Framework, values["framework"], adopted=adopted),
     }
     values["replicas"] = _replicas(machine, values["ipus_per_replica"], values["replicas"])
     _fill_in(values, asked)

@@ -23,6 +23,10 @@ class Framework:
     """Whether there is phased execution."""
     copies_in_turn: bool
     """Whether copies between pipeline stages run one after the other, not all together."""
+    pairs_overlap: bool
+    """Whether copies in turn still overlap with those between other pairs of chips."""
+    host_opens_cycle: bool
+    """Whether all chips of a pipeline wait for what the host sends at the start of a cycle."""
     state_in_turn: bool
     """Whether the chips of a replica move optimiser state one after the other."""
     loader: str

@@ -231,6 +231,11 @@ class RunConfig:
         DEFAULT_FRAMEWORK,
         choices=FRAMEWORKS,
     )
+    adopted: bool = _option(
+        TRUTH,
+        "Whether decisions count that were taken after seeing residuals (data/adopted.csv).",
+        True,
+    )
     mode: str = _option(NAME, "What to run.", "inference", choices=MODES)
     micro_batch: int | None = _option(
         COUNT,
@@ -496,6 +501,7 @@ class RunOptions(TypedDict, total=False):
     system: str
     stack: str | None
     framework: str | None
+    adopted: bool
     mode: str
     micro_batch: int | None
     replicas: int | None

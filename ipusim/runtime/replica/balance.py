@@ -81,15 +81,16 @@ def stage_transfer_s(
     backward_bytes: Sequence[int] | None = None,
     *,
     in_turn: bool = False,
+    pairs_overlap: bool = True,
 ) -> float:
     """Return the seconds of handing one micro-batch from each stage on, and gradients back.
 
     There is one size fewer than stages. Copies that run together take a sync and the slowest of
     them: they use both directions of a link at once, and neighbouring stages links of their own.
-    [A] `in_turn` a chip makes its copies one after the other (`options.frameworks`), while copies
-    between different pairs of chips still overlap: of the readings of an order that is settled,
-    taken after seeing that with none overlapping UNet and BERT-Base come out 29 and 8 % slow, with
-    all 31 and 1 % fast.
+    `in_turn` a chip makes its copies one after the other (`options.frameworks`), while with
+    `pairs_overlap` copies between different pairs of chips still overlap: of the readings of an
+    order that is settled, taken after seeing that with none overlapping UNet and BERT-Base come out
+    29 and 8 % slow, with all 31 and 1 % fast.
     """
     back = [0] * len(forward_bytes) if backward_bytes is None else backward_bytes
     copies = []
@@ -106,4 +107,6 @@ def stage_transfer_s(
                     own[chip] = own.get(chip, 0.0) + copies[-1] + sync
     if not copies:
         return 0.0
-    return max(own.values()) if in_turn else max(copies) + sync
+    if not in_turn:
+        return max(copies) + sync
+    return max(own.values()) if pairs_overlap else sum(copies) + sync * len(copies)

@@ -60,7 +60,9 @@ class Pipeline:
         self, costs: FittedCosts, transfer_s: float = 0.0, host_s: float = 0.0
     ) -> PipelineTime:
         """Return the time of all micro-batches, with these copies and host transfers."""
-        return self.order(costs).time(self.accumulation, transfer_s, host_s)
+        framework = self.placed[-1]
+        sent_s = host_s if framework.host_opens_cycle else 0.0
+        return self.order(costs).time(self.accumulation, transfer_s, sent_s)
 
     def waits(self) -> tuple[int, float]:
         """As `Schedule` says; reductions are shared by the chips, in steps that end with copies."""
@@ -103,9 +105,13 @@ def pipelined_replica(compiled: Compiled, config: RunConfig) -> Replica:
     placed = (config.pipeline_splits, config.stage_ipus, config.schedule, config.framework)
     resident = compiled.state_bytes if config.optimizer_state == "on_chip" else 0
     replica, boundary_bytes = _cut(compiled, placed, resident)
-    in_turn = config.framework.copies_in_turn
+    rules = config.framework
     handover_s = stage_transfer_s(
-        config.system, config.stage_ipus, *boundary_bytes, in_turn=in_turn
+        config.system,
+        config.stage_ipus,
+        *boundary_bytes,
+        in_turn=rules.copies_in_turn,
+        pairs_overlap=rules.pairs_overlap,
     )
     schedule = replace(
         replica.schedule, accumulation=config.gradient_accumulation, handover_s=handover_s

@@ -87,7 +87,7 @@ class Order:
         What the host sends opens a step (graphcore/popart@sdk/poplar/3.3.0:willow/src/popx/
         popprograms.cpp, addPipelineCycle), and by default all chips meet for it (docs/popart/
         performance.rst, sync pattern Full; graphcore/poptorch@sdk/poptorch/3.3.0:python/
-        options.py). [A] looked up after seeing rows; TensorFlow is taken to do the same.
+        options.py); `options.frameworks` has it as a property.
         """
         periods = self.periods(accumulation)
         full = max(self.offsets) + self.slots - 1  # from this step on every slot is taken

@@ -1,5 +1,6 @@
 """The ledger: how far every kind of published row is from its prediction, and where it is worst."""
 
+import math
 from collections.abc import Sequence
 from operator import attrgetter
 
@@ -11,7 +12,7 @@ from ipusim.study.audit_results import bow_over_classic
 from ipusim.study.data.published import rows_by_id
 from ipusim.study.evidence import operations
 from ipusim.study.evidence.memory import network_memory_table
-from ipusim.study.predict import TIERS
+from ipusim.study.predict import SOURCED, TIERS
 from ipusim.study.verdicts.compare import (
     NOT_MODELLED,
     PREDICTED,
@@ -76,8 +77,9 @@ def families_apart(frame: pd.DataFrame) -> pd.DataFrame:
 
     Per group of rows that are a test: values, runs and families; of their `judged` sizes,
     calibrated, the median, the 90th percentile, the median with each run counted once by its worst
-    value and the median of the families' medians; the median of the specification tier; bias of
-    time; hits, and the share of values inside their interval. All in percent.
+    value and the median of the families' medians; the medians of the specification tier, and of
+    that without what was adopted where `verdicts` has it; bias of time; hits, and the share of
+    values inside their interval. All in percent.
     """
     tests = judged(frame)
     inference = tests["mode"] == "inference"
@@ -100,11 +102,13 @@ def _figures_of_group(used: pd.DataFrame) -> dict[str, float]:
     sizes = used["size_percent"]
     families = sizes.groupby(used["family"]).median()
     free = judged(used, "specification")["size_percent"].median()
+    sourced = judged(used, SOURCED)["size_percent"].median() if SOURCED in used else math.nan
     times = time_errors(used)["ratio"]
     return {
         "rows": len(used),
         "runs": used["run_id"].nunique(),
         "families": len(families),
+        "sourced_median_percent": sourced,
         "specification_median_percent": free,
         **error_figures(sizes, "median", "p90"),
         "bias_percent": 100.0 * (times.mean() - 1.0),

@@ -21,7 +21,7 @@ from ipusim.study.data.runs import RunConfiguration
 from ipusim.study.fit.samples import Sample, samples_of
 from ipusim.study.fit.scale_out import fit_scale_out, scaling_rows
 from ipusim.study.fit.step_cost import costs_without, fitting_rows
-from ipusim.study.predict import TIERS, metric_of, request_for
+from ipusim.study.predict import SOURCED, TIERS, metric_of, request_for
 from ipusim.study.verdicts.errors import (
     VERDICTS,
     error_figures,
@@ -141,17 +141,20 @@ def left_out_costs(run: RunConfiguration, samples: Samples) -> FittedCosts:
 
 
 def _predict_tiers(
-    runs: Iterable[RunConfiguration], samples: Samples, predictor: PooledPredictor
+    runs: Iterable[RunConfiguration],
+    tiers: Sequence[str],
+    samples: Samples,
+    predictor: PooledPredictor,
 ) -> dict[RunConfiguration, dict[str, Prediction]]:
-    """Predict runs at the three tiers, with constants that each was left out of."""
+    """Predict runs at the tiers, with constants that each was left out of."""
     asked = {}
     for run in runs:
         costs = left_out_costs(run, samples)
-        asked[run] = {tier: request_for(run, tier, costs=costs) for tier in TIERS}
-    predictor.prepare(request for tiers in asked.values() for request in tiers.values())
+        asked[run] = {tier: request_for(run, tier, costs=costs) for tier in tiers}
+    predictor.prepare(request for own in asked.values() for request in own.values())
     return {
-        run: {tier: predictor.answer(request) for tier, request in tiers.items()}
-        for run, tiers in asked.items()
+        run: {tier: predictor.answer(request) for tier, request in own.items()}
+        for run, own in asked.items()
     }
 
 
@@ -225,6 +228,7 @@ def verdicts(
     predictor: PooledPredictor | None = None,
     samples: Samples | None = None,
     jobs: int = 1,
+    sourced: bool = False,
 ) -> pd.DataFrame:
     """Compare published rows, by default all, with what is predicted for them.
 
@@ -235,6 +239,7 @@ def verdicts(
     calibrated tier, whose constants are fitted without the row's own model family; so is its 80 %
     interval, which ``data/calibration.toml`` holds (`study.verdicts.intervals`). ``parts`` says
     where the time of its step goes, in ms. How a row was printed and run stands in `RUN_COLUMNS`.
+    If `sourced` a last column of that name has the tier `ipusim.study.predict.SOURCED`.
     """
     chosen = load_rows() if rows is None else tuple(rows)
     engine = predictor or PooledPredictor(jobs)
@@ -242,7 +247,8 @@ def verdicts(
         samples = fitting_samples(chosen, engine)
     fitted = load_calibration()
     modelled = dict.fromkeys(row.run for row in chosen if not row.not_modelled)
-    reports = _predict_tiers(modelled, samples, engine)
+    more = (SOURCED,) if sourced else ()
+    reports = _predict_tiers(modelled, (*TIERS, *more), samples, engine)
     lines = []
     for row in chosen:
         head = {name: getattr(row, name, "") for name in _ROW_COLUMNS}
@@ -253,7 +259,7 @@ def verdicts(
             else _predicted_line(row, reports[row.run], fitted)
         )
         lines.append(head | _run_cells(row, fitted) | predicted)
-    frame = pd.DataFrame(lines, columns=list(VERDICT_COLUMNS))
+    frame = pd.DataFrame(lines, columns=[*VERDICT_COLUMNS, *more])
     return frame.astype(dict.fromkeys(RUN_COUNTS, "Int64"))
 
 
