@@ -91,3 +91,12 @@ def test_predictions_hang_on_it(model, options):
         ipusim.simulate(model, adopted=adopted, **given) for adopted in (True, False)
     )
     assert without.result.step_s < with_it.result.step_s
+
+
+def test_operands_of_products_stay_where_they_are_without_it():
+    run = {"system": "IPU-M2000", "micro_batch": 4}
+    supersteps = [
+        ipusim.simulate("bert_base_squad_sl128", adopted=adopted, **run).layers["supersteps"].sum()
+        for adopted in (True, False)
+    ]
+    assert supersteps[1] < supersteps[0]
