@@ -100,3 +100,12 @@ def test_operands_of_products_stay_where_they_are_without_it():
         for adopted in (True, False)
     ]
     assert supersteps[1] < supersteps[0]
+
+
+def test_chips_of_a_pipeline_do_not_wait_for_the_host_without_it():
+    run = PIPELINE | {"system": "IPU-M2000", "tier": "specification", "as_if_it_fits": True}
+    parts = [
+        ipusim.simulate("bert_base_pretraining_sl128", adopted=adopted, **run).parts_s
+        for adopted in (True, False)
+    ]
+    assert ["transfers" in own for own in parts] == [True, False]

@@ -267,5 +267,9 @@ def test_copies_in_turn_take_the_time_of_all_that_a_chip_makes():
     assert stage_transfer_s(
         POD16, [0, 1, 2, 3], [10**8, 0, 10**8], [10**8, 0, 10**8], in_turn=True
     ) == pytest.approx(apart, rel=1e-3)
+    one_by_one = stage_transfer_s(
+        POD16, [0, 1, 2, 3], [10**8, 0, 10**8], [10**8, 0, 10**8], in_turn=True, pairs_overlap=False
+    )
+    assert one_by_one == pytest.approx(2 * apart, rel=1e-3)
     assert load(Framework, "tensorflow").copies_in_turn
     assert not load(Framework, "popart").copies_in_turn
