@@ -21,10 +21,10 @@ class Stack:
     batch norm may be folded into the convolution before it, operands of fully connected layers be
     regrouped before the product, operands that an operation made be put in order once for all
     tiles, the host prepare each batch inside the timed step. `io_tiles` are set aside for transfers
-    where these are overlapped with compute. Cycles are sync and control
-    code of a superstep: `planned_superstep_cycles` with an exchange that belongs to a convolution
-    or a matrix product, `superstep_cycles` of any other, `loop_superstep_cycles` of all in a loop,
-    and `compute_set_cycles` of a step without an exchange, `loop_compute_set_cycles` in a loop.
+    where these are overlapped with compute. Cycles are sync and control code of a superstep:
+    `planned_superstep_cycles` with an exchange that belongs to a convolution or a matrix product,
+    `superstep_cycles` of any other, `loop_superstep_cycles` of all in a loop, and
+    `compute_set_cycles` of a step without an exchange, `loop_compute_set_cycles` in a loop.
     """
 
     FILE: ClassVar = "stacks"

@@ -35,14 +35,9 @@ def request_for(run: RunConfiguration, tier: str, *, costs: FittedCosts | None =
     if tier == "roofline":
         return Request(entry=tier, model=run.model, options=options)
     # Published runs did run, whatever the model of memory says; that verdict stands beside them.
-    options["as_if_it_fits"] = True
+    options |= {"tier": tier, "as_if_it_fits": True}
     if tier == SOURCED:
-        return Request(
-            entry="simulate",
-            model=run.model,
-            options=options | {"tier": "specification", "adopted": False},
-        )
-    options["tier"] = tier
+        options |= {"tier": "specification", "adopted": False}
     if tier == "calibrated":
         options["costs"] = costs
     return Request(entry="simulate", model=run.model, options=options)

@@ -102,15 +102,15 @@ def lower_planned(m: Lowering, chosen: planner.Plan, data: Placed, weights: Plac
     if not is_conv:
         # Operands that were made for this plan are charged what the planner reckons with.
         arranged |= transposed
-        needed, in_order = [], m.stack.operands_in_order
+        needed = []
         if not arranged:
             moved, copied = moved - cost.move_in, copied - cost.copy_in
-            if order := in_order and _wanted_order(m, chosen, data, is_input=True):
+            if order := _wanted_order(m, chosen, data, is_input=True):
                 arranged = True
                 needed.append(order)
         if not placed:
             moved, copied = moved - cost.move_weights, copied - cost.copy_weights
-            if order := in_order and _wanted_order(m, chosen, weights, is_input=False):
+            if order := _wanted_order(m, chosen, weights, is_input=False):
                 placed = True
                 needed.append(order)
         before_bytes += sum(order.tile_bytes for order in needed)
@@ -217,6 +217,8 @@ def _wanted_order(m: Lowering, chosen: planner.Plan, x: Placed, *, is_input: boo
     the planner's own estimate, and convolutions, to which the rule applies too, keep a copy by
     every tile.
     """
+    if not m.stack.operands_in_order:
+        return None
     split, op, size = chosen.split, m.task.params, element_bytes(x.dtype)
     asked = chosen.cost.move_in if is_input else chosen.cost.move_weights
     users = split.batch * prod(split.field)

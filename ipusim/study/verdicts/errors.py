@@ -61,14 +61,16 @@ def errors_of(
 
 def sizes_of(frame: pd.DataFrame, column: str = "predicted") -> list[float]:
     """Return the `size_percent` of a column against ``published`` by ``metric``, row by row."""
-    columns = (frame[name] for name in (column, "published", "metric"))
-    return [size_percent(*row) for row in zip(*columns, strict=True)]
+    return [size_percent(*row) for row in _judged(frame, column)]
 
 
 def verdicts_of(frame: pd.DataFrame, column: str = "predicted") -> list[str]:
     """Return the `verdict_of` of a column against ``published`` by ``metric``, row by row."""
-    columns = (frame[name] for name in (column, "published", "metric"))
-    return [verdict_of(*row) for row in zip(*columns, strict=True)]
+    return [verdict_of(*row) for row in _judged(frame, column)]
+
+
+def _judged(frame: pd.DataFrame, column: str) -> Iterator[tuple[float, float, str]]:
+    return zip(frame[column], frame["published"], frame["metric"], strict=True)
 
 
 def error_figures(errors: ArrayLike, *names: str) -> dict[str, float]:

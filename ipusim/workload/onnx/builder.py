@@ -11,17 +11,17 @@ from ipusim.workload.graph import Graph, Layout, Norm, Op
 from ipusim.workload.onnx.attention import ATTENTION
 from ipusim.workload.onnx.composites import COMPOSITES
 from ipusim.workload.onnx.context import ImportContext, Value
-from ipusim.workload.onnx.elementwise import LAYOUT_HANDLERS
-from ipusim.workload.onnx.emission import Emission, Handler
 from ipusim.workload.onnx.fusion import fuse
-from ipusim.workload.onnx.indexed import INDEXED_HANDLERS
 from ipusim.workload.onnx.inputs import Given, InputPlan, OpenSizes, plan_inputs
 from ipusim.workload.onnx.learners import LEARNERS
 from ipusim.workload.onnx.nodes import Node, has_input
-from ipusim.workload.onnx.products import COMPUTE_HANDLERS
+from ipusim.workload.onnx.operators.elementwise import LAYOUT_HANDLERS
+from ipusim.workload.onnx.operators.emission import Emission, Handler
+from ipusim.workload.onnx.operators.indexed import INDEXED_HANDLERS
+from ipusim.workload.onnx.operators.products import COMPUTE_HANDLERS
+from ipusim.workload.onnx.operators.recurrent import RECURRENT_HANDLERS
 from ipusim.workload.onnx.reader import OnnxContents, capital
 from ipusim.workload.onnx.rebatch import Rebatch
-from ipusim.workload.onnx.recurrent import RECURRENT_HANDLERS
 from ipusim.workload.onnx.walk import Misfit, Walk, fitting
 
 HANDLERS: dict[str, Handler] = {

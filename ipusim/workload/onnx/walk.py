@@ -139,9 +139,9 @@ class Walk:
         form = BATCH_FIRST if node.given.get("layout") == 1 else node.domain
         composite = self.composites.get((form, node.op_type))
         composite = composite or self.composites.get((node.domain, node.op_type))
-        if composite is not None and not (static and self._evaluated(node, inputs)):
-            Parts(self, node).run(composite)
         if composite is not None:
+            if not (static and self._evaluated(node, inputs)):
+                Parts(self, node).run(composite)
             return
         rule = RULES.get(node.op_type) if not node.domain else None
         known = rule is not None and (static or node.op_type in self.handlers)

@@ -114,6 +114,7 @@ def test_families_stand_apart(frame):
     tests = fidelity.judged(frame)
     assert whole["rows"] == len(tests) == verdict_on([frame]).counted
     assert len(tests) < (frame["status"] == "predicted").sum()  # some fixed a constant
+    # README counts sizes, the site verdicts: one rule, so one number, and no hit that is no test.
     assert whole["hits"] == (tests["size_percent"] <= 10).sum() == verdict_on([frame]).hit
     assert whole["runs"] < whole["rows"]
     medians = tests.groupby("family")["size_percent"].median()

@@ -3,7 +3,7 @@
 from math import prod
 
 from ipusim.workload.graph import Conv, Elementwise, MatMul, Norm, Pool, Reduce, Softmax
-from ipusim.workload.onnx.emission import Emission, Handler
+from ipusim.workload.onnx.operators.emission import Emission, Handler
 from ipusim.workload.onnx.shapes import REDUCTIONS, by_names, reduced_axes, sliding, window
 
 PER_ELEMENT_AXIS_OPSET = 13

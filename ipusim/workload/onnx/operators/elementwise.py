@@ -5,7 +5,7 @@ from math import prod
 
 from ipusim.workload.graph import Cast, Conv, Elementwise, Gather, MatMul
 from ipusim.workload.onnx.context import ImportContext
-from ipusim.workload.onnx.emission import Emission, Handler, view
+from ipusim.workload.onnx.operators.emission import Emission, Handler, view
 from ipusim.workload.onnx.shapes import N_ARY, TRUTHS, UNARY, by_names
 
 _POWERS = {2.0: "square", 0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}

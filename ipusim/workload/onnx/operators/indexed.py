@@ -16,8 +16,8 @@ from ipusim.workload.graph import (
     Sort,
     Tensor,
 )
-from ipusim.workload.onnx.elementwise import snake
-from ipusim.workload.onnx.emission import Emission, Handler, view
+from ipusim.workload.onnx.operators.elementwise import snake
+from ipusim.workload.onnx.operators.emission import Emission, Handler, view
 from ipusim.workload.onnx.shapes import by_names, suppressed
 
 _CORNERS = 4

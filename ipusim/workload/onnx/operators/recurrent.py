@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from ipusim.workload.graph import Layout, Recurrent, Tensor
-from ipusim.workload.onnx.emission import Emission, Handler, view
+from ipusim.workload.onnx.operators.emission import Emission, Handler, view
 
 _DEFAULT_ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}
 _LENGTHS, _INITIAL_OUTPUT, _INITIAL_CELL, _PEEPHOLES = 4, 5, 6, 7

@@ -1,0 +1,1 @@
+"""What runs of an ONNX file, node by node, as operators of the graph."""
