@@ -173,7 +173,26 @@ class Own:
 
 
 def _tables(file: str) -> dict[str, Any]:
-    return read_tables(f"{file}.toml")
+    """Return the tables of a file by name, completed from the ones that they are like."""
+    return _completed(f"{file}.toml", data_dir())
+
+
+@cache
+def _completed(file: str, _folder: Path) -> dict[str, Any]:
+    """Give each table what it does not say from the one above it that its key `like` names."""
+    found: dict[str, Any] = {}
+    for name, table in read_tables(file).items():
+        if isinstance(table, dict) and "like" in table:
+            near = found.get(str(table["like"]))
+            if not isinstance(near, dict):
+                raise DataError(
+                    f"The table {name!r} in {file} is like {table['like']!r}: "
+                    "name a table above it."
+                )
+            shared = {key: entry for key, entry in near.items() if key != "aliases"}
+            table = shared | {key: entry for key, entry in table.items() if key != "like"}
+        found[name] = table
+    return found
 
 
 def names(kind: type) -> tuple[str, ...]:

@@ -57,9 +57,6 @@ class System:
     buffer_link_bytes_per_s_per_ipu: float = constant(
         "B/s", "Rate of one chip reading what the host put into the machine's buffer beforehand."
     )
-    host_core_bytes_per_s: float = constant(
-        "B/s", "What one host core reads and writes when it streams through memory."
-    )
     host_servers: int = constant("servers", "Smallest number of hosts that it is sold with.")
     host_servers_max: int = constant("servers", "The largest.")
     host: Host = constant("-", "One of them.")

@@ -66,10 +66,10 @@ def run_frame(run: RunConfiguration) -> pd.DataFrame:
 
 
 def doubted_constants(system: str) -> pd.DataFrame:
-    """Return the constants of a system, chip and power that no measurement or document settles."""
+    """Return what no measurement or document settles of a system, its chip, power and host."""
     machine = load_system(system)
     frame = hardware_table()
-    ours = frame["subject"].isin([machine.name, machine.chip.name])
+    ours = frame["subject"].isin([machine.name, machine.chip.name, machine.host.name])
     doubted = frame[ours & frame["label"].isin(_DOUBTED_LABELS)]
     shown = doubted[["subject", "name", "value", "unit", "label", "source"]]
     return shown.assign(value=shown["value"].map(_plain))
@@ -120,8 +120,8 @@ def _variants(config: RunConfig) -> Iterator[tuple[str, str, RunConfig]]:
         return replace(config, stack=replace(stack, name=f"{stack.name}, changed", **values))
 
     def host_rate(factor: float) -> RunConfig:
-        rate = factor * machine.host_core_bytes_per_s
-        return replace(config, system=replace(machine, host_core_bytes_per_s=rate))
+        host = replace(machine.host, core_bytes_per_s=factor * machine.host.core_bytes_per_s)
+        return replace(config, system=replace(machine, host=host))
 
     yield AS_MODELLED, "", config
     if stack.host_work_in_step:

@@ -279,6 +279,14 @@ DAMAGE = {
     "text for a number": (lambda text: text.replace("value = 1216,", 'value = "1216",'), "'1216'"),
     "negative": (lambda text: text.replace("value = 1216,", "value = -1216,"), "-1216"),
     "not finite": (lambda text: text.replace("value = 1216,", "value = nan,"), "'tiles'"),
+    "like one below": (
+        lambda text: text.replace('like = "GC200"', 'like = "C600 IPU"', 1),
+        "'Bow' in hardware/chips.toml is like 'C600 IPU': name a table above it",
+    ),
+    "like itself": (
+        lambda text: text.replace('like = "GC200"', 'like = "Bow"', 1),
+        "'Bow' in hardware/chips.toml is like 'Bow': name a table above it",
+    ),
     "bare value": (
         lambda text: text.replace("\nclock_hz = {", "\nclock_hz = 5\nold = {"),
         "'clock_hz' of 'Bow' in hardware/chips.toml must be a table",

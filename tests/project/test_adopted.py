@@ -51,7 +51,7 @@ def test_what_was_adopted_says_what_it_is_otherwise():
 
 def test_without_it_every_part_of_a_machine_and_its_software_is_otherwise():
     system = load_system("Bow Pod16", adopted=False)
-    assert system.host_core_bytes_per_s == 1e15
+    assert system.host.core_bytes_per_s == 1e15
     assert system.host.decoded_images_per_s_per_core == 330.0
     assert load_system("Bow Pod16").host.decoded_images_per_s_per_core == 410.0
     for name in stack_names():

@@ -37,7 +37,7 @@ def test_the_table_of_lower_layers_is_current(refresh):
 
 @pytest.mark.slow
 def test_the_accuracy_tables_are_current(refresh):
-    frame = verdicts()
+    frame = verdicts(sourced=True)
     assert refresh.shown(TEXT, "headline") == refresh.accuracy_block(frame, headline=True)
     assert refresh.shown(EVIDENCE, "accuracy") == refresh.accuracy_block(frame)
 

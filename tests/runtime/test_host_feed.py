@@ -76,7 +76,7 @@ def test_prepared_items_wait_for_swapped_processes():
 def test_a_batch_is_prepared_in_two_passes_where_the_step_holds_that():
     graph = ipusim.zoo.resnet18().graph(1)
     io = host_io(graph, make_config(system="C2", host_dtype="float32"))
-    copied = 2 * 3 * 224 * 224 * 4 / load_system("C2").host_core_bytes_per_s
+    copied = 2 * 3 * 224 * 224 * 4 / load_system("C2").host.core_bytes_per_s
     assert io.work_s == pytest.approx(2 * copied)
 
 
@@ -84,7 +84,7 @@ def test_buffers_beyond_the_cache_cost_a_third_pass():
     # Of five batches in flight three lie in buffers: 3 x 4.8 MB stay in 16 MiB, 4 would not.
     graph = ipusim.zoo.resnet18().graph(32)
     options = {"overlap_io": True, "host_dtype": "uint8", "instances": 1, "replicas": 1}
-    copied = 32 * 3 * 224 * 224 / load_system("IPU-M2000").host_core_bytes_per_s
+    copied = 32 * 3 * 224 * 224 / load_system("IPU-M2000").host.core_bytes_per_s
     for flight, passes in ((5, 2), (6, 3)):
         io = host_io(graph, make_config(batches_in_flight=flight, micro_batch=32, **options))
         assert io.sustained_s == pytest.approx(passes * copied)
@@ -103,7 +103,7 @@ def test_data_without_preparation_is_unlimited():
 
 def test_memory_is_bound_by_copies():
     found = items_per_s(POD16, 1, "memory", workers_per_instance=1, item_bytes=150_528)
-    assert found == pytest.approx(POD16.host_core_bytes_per_s / (2 * 150_528))
+    assert found == pytest.approx(POD16.host.core_bytes_per_s / (2 * 150_528))
 
 
 def test_threads_that_call_python_run_as_many_at_once_as_stated():

@@ -162,7 +162,7 @@ def test_a_process_copies_the_inputs_of_its_replicas_one_after_the_other():
     few, many = (run(instances=n, **options).result for n in (1, 8))
     inputs = 16 * (3 * 224 * 224 + 1) * 4  # images and labels
     # Read and written, and the lines read that the cache of a core no longer holds.
-    copy = 3 * inputs / load_system("IPU-POD16").host_core_bytes_per_s
+    copy = 3 * inputs / load_system("IPU-POD16").host.core_bytes_per_s
     assert few.io.sustained_s == pytest.approx(8 * copy)
     assert many.io.sustained_s < few.io.sustained_s
     assert few.step_s == pytest.approx(8 * 8 * copy)

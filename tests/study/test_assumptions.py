@@ -36,7 +36,7 @@ def test_what_no_source_gives_is_marked():
 
 def test_doubted_constants_name_the_host_rate():
     data = assumptions.doubted_constants("c2").set_index("name")
-    assert data.loc["host_core_bytes_per_s", "label"] == "weak"
+    assert data.loc["core_bytes_per_s", "label"] == "weak"
     assert "verified" not in set(data["label"])
     with pytest.raises(UnknownNameError):
         assumptions.doubted_constants("C3 card")

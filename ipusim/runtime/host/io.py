@@ -59,7 +59,7 @@ def host_io(graph: Graph, config: RunConfig) -> HostIo:
     link = system.host_bytes_per_s(max(1, machine // config.ipus_per_replica))
     sustained = max(inputs, outputs) / link
     sharing = replicas_per_process(config)
-    copy = _copy_bytes(inputs, sharing, config) / system.host_core_bytes_per_s
+    copy = _copy_bytes(inputs, sharing, config) / system.host.core_bytes_per_s
     work = 0.0
     if config.instances:
         sustained = max(sustained, sharing * copy)

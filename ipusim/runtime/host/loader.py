@@ -87,7 +87,7 @@ def items_per_s(
     if dataset == "prepared":
         return working / item_s / slowdown
     if dataset == "memory":
-        return working * system.host_core_bytes_per_s / (2 * item_bytes) / slowdown
+        return working * host.core_bytes_per_s / (2 * item_bytes) / slowdown
     efficiency = host.worker_process_efficiency if loader == "processes" else 1.0
     rate = working * getattr(host, DECODING[dataset]) * efficiency / slowdown
     if loader == "processes" and item_bytes:
