@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipusim.compiler.memory import live_tensors
 from ipusim.compiler.program import Program
+from ipusim.runtime.calibration import calibration
 from ipusim.runtime.options.spec import OPTIONS
 from ipusim.runtime.replica.partition import homes, part_of
 from ipusim.workload.graph import Graph
@@ -88,7 +89,8 @@ def verdict(report: Report) -> str:
         return (
             f"{what} does not fit: {memory.over_bytes:,} B too many for the {memory.tile_bytes:,} "
             f"B of a tile, on {memory.peak_tiles:,} tiles of a {report.chip} at {memory.peak_op}, "
-            f"where most is {most}{todo}."
+            f"where most is {most}{todo}. The model of memory errs too: "
+            f"{calibration().ran.verdict(memory.over_bytes / memory.tile_bytes)}."
         )
     chips = f"{config.active_ipus} {report.chip}"
     value = report.throughput.value

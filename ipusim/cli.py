@@ -377,6 +377,7 @@ def validate(rows: bool, record: bool) -> int:
     """Print the three-tier validation tables; fail when a recorded count of hits falls."""
     from ipusim.study.cached import PooledPredictor
     from ipusim.study.evidence import memory as evidence_memory, operations as evidence
+    from ipusim.study.fit.ran import ran, ran_table
     from ipusim.study.fit.samples import samples_of
     from ipusim.study.fit.scale_out import scaling_rows, scaling_table
     from ipusim.study.table import Table
@@ -393,6 +394,7 @@ def validate(rows: bool, record: bool) -> int:
     frame = verdicts(predictor=predictor)
     tables = validate.validation_tables(frame, rows=rows)
     gpus = gpu_compare.gpu_compare()
+    programs = ran(predictor)
     more = {
         "80 % intervals: published values inside, each interval from other families": (
             study_intervals.coverage_table(frame)
@@ -406,6 +408,7 @@ def validate(rows: bool, record: bool) -> int:
         "Memory of whole networks, compiled by Poplar, by category": (
             evidence_memory.network_memory_table()
         ),
+        f"Memory: {programs}": ran_table(programs),
         "Grouped convolutions measured on one GC2 (Jia et al. 2019), by network stage": (
             evidence.mk1_layers_table()
         ),
@@ -465,6 +468,7 @@ def calibrate(power: bool, gpu: bool) -> None:
             f"80 % interval of {interval.kind}: x {interval.low:.3f} to x {interval.high:.3f} "
             f"({len(interval.rows)} rows)"
         )
+    click.echo(str(fitted.ran))
     scales = fitted.power
     click.echo(f"amp x {scales.amp:.4g}, sram x {scales.sram:.4g} ({len(scales.rows)} rows)")
 

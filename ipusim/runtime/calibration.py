@@ -114,8 +114,33 @@ class PowerScales:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What the model of memory says of published programs, which all ran.
+
+    `over` has those that come out larger than a tile, by row: the share of the tile beyond it.
+    """
+
+    programs: int = 0
+    over: dict[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self._so_many(0.0)} too large for a tile"
+
+    def verdict(self, share: float) -> str:
+        """Say how many of them come out too large by at least a share of a tile."""
+        return f"{self._so_many(share)} as much too large"
+
+    def _so_many(self, share: float) -> str:
+        number = sum(other >= share for other in self.over.values())
+        come = "come" if number > 1 else "comes"
+        return (
+            f"{number or 'none'} of {self.programs} published programs, which all ran, {come} out"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Everything that is fitted."""
+    """Everything that is fitted, and what the model of memory says of programs that ran."""
 
     steps: StepCosts
     power: PowerScales
@@ -126,6 +151,7 @@ class Calibration:
     intervals: dict[str, Interval] = field(default_factory=dict)
     # those that the model was developed on; others show what a new network gets
     known_families: tuple[str, ...] = ()
+    ran: Ran = field(default_factory=Ran)
 
 
 def load_calibration(path: Path | None = None) -> Calibration:
@@ -154,6 +180,7 @@ def load_calibration(path: Path | None = None) -> Calibration:
             gpu=_fitted(tables, "gpu_kernel_cost", below=1.0),
             intervals={kind: _interval(kind, block) for kind, block in blocks},
             known_families=tuple(tables["known_families"]["names"]),
+            ran=_ran(tables["ran"]),
         )
     except OSError as error:
         raise DataError(f"{FILE} cannot be read ({error.strerror}): {_REMEDY}.") from error
@@ -173,6 +200,14 @@ def _fitted(tables: Mapping[str, Any], section: str, below: float = 1e9) -> dict
             )
         found[name] = Fitted(value=float(value), rows=tuple(block["rows"]))
     return found
+
+
+def _ran(block: Mapping[str, Any]) -> Ran:
+    over = {row_id: float(share) for row_id, share in block["over"].items()}
+    programs = int(block["programs"])
+    if len(over) > programs or min(over.values(), default=1.0) <= 0:
+        raise ValueError(f"of {programs} programs that ran {len(over)} are beyond their tile")
+    return Ran(programs=programs, over=over)
 
 
 def _interval(kind: str, block: Mapping[str, Any]) -> Interval:

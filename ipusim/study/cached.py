@@ -68,6 +68,7 @@ class Prediction:
     compile_s: float = math.nan
     program_s: float = math.nan  # of a step, the host not asked
     parts_s: dict[str, float] = field(default_factory=dict)  # where the seconds of a step go
+    fullest_share: float = math.nan  # of a tile: the highest address on the fullest one
     line: Line | None = None  # how the step depends on the fitted costs
 
 
@@ -107,6 +108,7 @@ def _predict(request: Request) -> Prediction:
     numbers = {"latency": float(report.latency), "throughput": float(report.throughput)}
     if request.entry == "roofline" or request.rewrite:
         return Prediction(**numbers)
+    memory = report.result.memory
     return Prediction(
         **numbers,
         power=float(report.power),
@@ -114,6 +116,7 @@ def _predict(request: Request) -> Prediction:
         compile_s=report.compile_s,
         program_s=report.program_s,
         parts_s=report.parts_s,
+        fullest_share=memory.peak_tile_bytes / memory.tile_bytes,
         line=report.result.terms.line(),
     )
 

@@ -56,6 +56,9 @@ def calibration_text(calibration: Calibration) -> str:
         blocks.append(_seconds(f"gpu_kernel_cost.{json.dumps(stack)}", kernel, _GPU_SOURCE))
     names = ", ".join(map(json.dumps, calibration.known_families))
     blocks.append(f"[known_families]\nnames = [{names}]\n")
+    shares = (f"{json.dumps(row)} = {share:.4f}\n" for row, share in calibration.ran.over.items())
+    blocks.append(f"[ran]\nprograms = {calibration.ran.programs}\n")
+    blocks.append(f"[ran.over]\n{''.join(shares)}")
     for interval in calibration.intervals.values():
         title = f"interval.{json.dumps(interval.kind)}"
         ends = {"low": f"{interval.low:.4f}", "high": f"{interval.high:.4f}"}

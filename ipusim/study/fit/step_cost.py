@@ -28,6 +28,7 @@ from ipusim.runtime.terms import Line
 from ipusim.study.cached import PooledPredictor
 from ipusim.study.data.published import PublishedRow, load_rows
 from ipusim.study.fit.calibration_file import save_calibration
+from ipusim.study.fit.ran import ran
 from ipusim.study.fit.samples import Sample, samples_of
 from ipusim.study.fit.scale_out import fit_compile, fit_scale_out, scaling_rows
 from ipusim.study.predict import request_for
@@ -224,6 +225,7 @@ def calibrate(
         gpu=kept.gpu,
         intervals=kept.intervals,
         known_families=kept.known_families,
+        ran=ran(predictor),
     )
     save_calibration(fitted, path)
     return fitted

@@ -306,6 +306,8 @@ def test_what_does_not_fit_is_profiled_all_the_same():
     first = repr(big).splitlines()[0]
     assert f"does not fit: {memory.over_bytes:,} B too many" in first
     assert "ipusim plan resnet50 --system C2" in first
+    share = memory.over_bytes / memory.tile_bytes
+    assert calibration.calibration().ran.verdict(share) in first
     assert big.held()["what"][0] in first and big.held()["bytes"].sum() == big.used_tile_bytes
     assert len(big.layers) and len(big.memory)
 

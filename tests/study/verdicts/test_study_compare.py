@@ -1,5 +1,6 @@
 import dataclasses
 import math
+import re
 
 import pandas as pd
 import pytest
@@ -12,6 +13,7 @@ from study_fakes import (
 )
 
 from ipusim.errors import DataError, StudyError
+from ipusim.files import data_dir
 from ipusim.runtime.calibration import (
     Calibration,
     FittedCosts,
@@ -346,6 +348,15 @@ def test_damaged_calibration(tmp_path, text):
     path = tmp_path / "calibration.toml"
     path.write_text(text)
     with pytest.raises(DataError, match=r"run 'ipusim calibrate'\.$"):
+        load_calibration(path)
+
+
+@pytest.mark.parametrize("damage", ["programs = 1\n", "programs = 'all'\n"])
+def test_damaged_counts_of_what_ran(tmp_path, damage):
+    path = tmp_path / "calibration.toml"
+    text = (data_dir() / "calibration.toml").read_text()
+    path.write_text(re.sub(r"programs = \d+\n", damage, text))
+    with pytest.raises(DataError, match=r"is damaged .*run 'ipusim calibrate'\.$"):
         load_calibration(path)
 
 
