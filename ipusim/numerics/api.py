@@ -12,7 +12,7 @@ from ipusim.errors import WorkloadError
 from ipusim.numerics.arithmetic import Arithmetic, ArithmeticOptions
 from ipusim.numerics.executor import backward, forward
 from ipusim.numerics.from_graph import program_of
-from ipusim.numerics.program import Program, initial_weights
+from ipusim.numerics.program import Program, initial_weights, is_floating
 from ipusim.workload.graph import Graph
 from ipusim.workload.model import Model
 
@@ -110,7 +110,7 @@ def run(
     half = options.half
     return {
         name: values[name].astype(np.float16)
-        if half and values[name].dtype == np.float32
+        if half and is_floating(values[name])
         else values[name]
         for name in program.outputs
     }

@@ -7,6 +7,7 @@ import numpy as np
 from ipusim.errors import WorkloadError
 from ipusim.numerics.arithmetic import Arithmetic
 from ipusim.numerics.kernels.rounding import NEAREST, round_in_place
+from ipusim.numerics.operators.control import CONTROL
 from ipusim.numerics.operators.elementwise import (
     ELEMENTWISE,
     SHAPE_GRADIENTS,
@@ -15,11 +16,12 @@ from ipusim.numerics.operators.elementwise import (
     reshape_forward,
 )
 from ipusim.numerics.operators.products import PRODUCTS
+from ipusim.numerics.operators.recurrent import RECURRENT
 from ipusim.numerics.operators.registry import Applied, Operator
 from ipusim.numerics.operators.windows import WINDOWED
-from ipusim.numerics.program import Node, Program, single
+from ipusim.numerics.program import Node, Program, is_floating, single
 
-OPERATORS: dict[str, Operator] = PRODUCTS | ELEMENTWISE | WINDOWED
+OPERATORS: dict[str, Operator] = PRODUCTS | ELEMENTWISE | WINDOWED | RECURRENT
 """Operators with arithmetic of their own; others are computed as ONNX defines them."""
 
 _MOVES = frozenset(
@@ -42,7 +44,7 @@ def stored_weights(
     options = arithmetic.options
     read: dict[str, np.ndarray] = {}
     for name, values in weights.items():
-        if values.dtype.kind != "f":
+        if not is_floating(values):
             read[name] = values
         elif not options.half:
             read[name] = np.require(values, np.float32, ("C", "W"))
@@ -74,6 +76,14 @@ def forward(
             values[name] = round_in_place(np.array(array, order="C"), NEAREST)
         else:
             values[name] = np.require(array, None, ("C", "W"))
+    _run(program, values, arithmetic, keep=keep)
+    return values
+
+
+def _run(
+    program: Program, values: dict[str, np.ndarray], arithmetic: Arithmetic, *, keep: bool
+) -> None:
+    """Add the results of the operators of a program, or of a body, to the values they read."""
     last_use = {name: node for node in program.nodes for name in node.inputs}
     for node in program.nodes:
         results = _apply(node, [values[name] if name else None for name in node.inputs], arithmetic)
@@ -82,12 +92,14 @@ def forward(
             for name in set(node.inputs):
                 if last_use.get(name) is node and name not in program.outputs:
                     values.pop(name, None)
-    return values
 
 
 def _apply(node: Node, inputs: list[np.ndarray | None], arithmetic: Arithmetic) -> list[np.ndarray]:
-    floating = any(array is not None and array.dtype == np.float32 for array in inputs)
-    if floating and node.op in OPERATORS:
+    if node.op in CONTROL:
+        return _controlled(node, inputs, arithmetic)
+    floating = any(map(is_floating, inputs))
+    several = sum(map(bool, node.outputs)) > 1 and node.op not in RECURRENT
+    if floating and node.op in OPERATORS and not several:
         return OPERATORS[node.op].forward(node, inputs, arithmetic)
     if not node.opset:
         plain = reshape_forward if node.op == "Reshape" else cast_forward
@@ -97,7 +109,23 @@ def _apply(node: Node, inputs: list[np.ndarray | None], arithmetic: Arithmetic) 
     results = [single(array) for array in evaluate(node, inputs)]
     if not floating or node.op in _MOVES:
         return results
-    return [arithmetic.copy(array) if array.dtype == np.float32 else array for array in results]
+    return [arithmetic.copy(array) if is_floating(array) else array for array in results]
+
+
+def _controlled(
+    node: Node, inputs: list[np.ndarray | None], arithmetic: Arithmetic
+) -> list[np.ndarray]:
+    own = len(inputs) - len(node.outer)
+    outer = dict(zip(node.outer, inputs[own:], strict=True))
+    weights = {name: stored_weights(b.values, arithmetic) for name, b in node.bodies.items()}
+
+    def body(name: str, *given: np.ndarray) -> list[np.ndarray]:
+        program = node.bodies[name]
+        values = {**outer, **weights[name], **dict(zip(program.inputs, given, strict=True))}
+        _run(program, values, arithmetic, keep=False)
+        return [values[result] for result in program.outputs]
+
+    return CONTROL[node.op](node, inputs[:own], body)
 
 
 def backward(

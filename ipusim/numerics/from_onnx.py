@@ -4,6 +4,7 @@ What follows from weights alone is computed once, in single precision, as the im
 graph folds it.
 """
 
+from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
 
@@ -20,8 +21,8 @@ from ipusim.workload.onnx.context import DTYPES
 from ipusim.workload.onnx.nodes import Node as FileNode, Scope, Unfolding
 from ipusim.workload.onnx.reader import OnnxContents, read_onnx
 
-_SUPPORTED = (*HANDLERS, "Shape", "Size")
-"""Operators; results of the last two an import of an operator graph knows without running them."""
+_DOMAINS = ("", "ai.onnx.ml")
+"""Those whose operators onnx's reference evaluator computes."""
 
 _EVALUATION_ERRORS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
 """What onnx's reference evaluator raises, operator by operator, for operands it cannot take."""
@@ -57,23 +58,10 @@ def program_of_contents(contents: OnnxContents, values: dict[str, np.ndarray]) -
     """Build the program of a file that was read; weights without values become parameters."""
     known = {name: single(array) for name, array in values.items()}
     missing = {name: stored.shape for name, stored in contents.initializers.items()}
-    nodes: list[Node] = []
-    for position, item in enumerate(Unfolding(contents)(contents.nodes, Scope())):
-        node = _node(item, position, contents)
-        if all(name in known for name in node.inputs if name):
-            results = evaluate(node, [known.get(name) for name in node.inputs])
-            known.update(zip(node.outputs, results, strict=False))
-        else:
-            if node.op not in _SUPPORTED or item.domain:
-                raise WorkloadError(
-                    f"Operator {node.op!r}, node {node.name!r}, is not supported; the nearest "
-                    f"supported operator is {nearest_name(node.op, HANDLERS)!r}, so replace it or "
-                    "export the model without it."
-                )
-            nodes.append(node)
+    nodes = _Nodes(contents).of(contents.nodes, Scope(), known)
     return Program(
         name=contents.name,
-        nodes=tuple(nodes),
+        nodes=nodes,
         inputs=tuple(item.name for item in contents.inputs),
         outputs=contents.outputs,
         input_shapes={
@@ -90,31 +78,102 @@ def program_of_contents(contents: OnnxContents, values: dict[str, np.ndarray]) -
     )
 
 
-def _node(item: FileNode, position: int, contents: OnnxContents) -> Node:
-    if any(isinstance(value, onnx.GraphProto) for value in item.given.values()):
-        raise WorkloadError(
-            f"Operator {item.op_type!r}, node {item.name!r}, branches or loops, which numerics "
-            "does not support; export the model without it."
+class _Nodes:
+    """Gives the nodes of a file and of its bodies; what follows from constants alone is known."""
+
+    def __init__(self, contents: OnnxContents) -> None:
+        self.contents = contents
+        self.unfolding = Unfolding(contents)
+        self.versions = {entry.domain: entry.version for entry in contents.opsets}
+
+    def of(
+        self, protos: Iterable[onnx.NodeProto], scope: Scope, known: dict[str, np.ndarray]
+    ) -> tuple[Node, ...]:
+        """Return the nodes that run; results of the others are added to what is known."""
+        nodes: list[Node] = []
+        for position, item in enumerate(self.unfolding(protos, scope)):
+            node = self.node(item, position)
+            if not node.bodies and all(name in known for name in node.inputs if name):
+                results = evaluate(node, [known.get(name) for name in node.inputs])
+                known.update(zip(node.outputs, map(single, results), strict=True))
+            else:
+                nodes.append(node)
+        return tuple(nodes)
+
+    def node(self, item: FileNode, position: int) -> Node:
+        """Return a node, its bodies as programs; refuse what onnx does not define."""
+        if item.domain not in _DOMAINS or not onnx.defs.has(item.op_type, item.domain):
+            domain = f" of domain {item.domain!r}" if item.domain else ""
+            raise WorkloadError(
+                f"Operator {item.op_type!r}{domain}, node {item.name!r}, is not supported; the "
+                f"nearest supported operator is {nearest_name(item.op_type, HANDLERS)!r}, so "
+                "replace it or export the model without it."
+            )
+        given = item.given.items()
+        graphs = {name: value for name, value in given if isinstance(value, onnx.GraphProto)}
+        outer = dict.fromkeys(name for graph in graphs.values() for name in _taken(graph))
+        return Node(
+            name=item.name or f"{item.op_type} {position}",
+            op=item.op_type,
+            domain=item.domain,
+            inputs=(*item.input, *(item.scope.names.get(name, name) for name in outer)),
+            outputs=tuple(item.output),
+            attributes={name: value for name, value in given if name not in graphs},
+            opset=self.versions.get(item.domain, self.contents.opset),
+            bodies={name: self.body(graph) for name, graph in graphs.items()},
+            outer=tuple(outer),
         )
-    return Node(
-        name=item.name or f"{item.op_type} {position}",
-        op=item.op_type,
-        inputs=tuple(item.input),
-        outputs=tuple(item.output),
-        attributes=item.given,
-        opset=contents.opset,
-    )
+
+    def body(self, graph: onnx.GraphProto) -> Program:
+        """Return a branch or loop body, whose names are its own."""
+        known = {item.name: single(_array(item, self.contents)) for item in graph.initializer}
+        return Program(
+            name=graph.name,
+            nodes=self.of(graph.node, Scope(), known),
+            inputs=tuple(item.name for item in graph.input),
+            outputs=tuple(item.name for item in graph.output),
+            values=known,
+        )
 
 
-def evaluate(node: Node, inputs: list[np.ndarray | None]) -> list[np.ndarray]:
+def _taken(body: onnx.GraphProto) -> list[str]:
+    """Return the names that a branch or loop body takes from outside."""
+    own = {item.name for item in (*body.input, *body.initializer)}
+    taken = []
+    for node in body.node:
+        bodies = (item.g for item in node.attribute if item.type == item.GRAPH)
+        inner = (name for graph in bodies for name in _taken(graph))
+        taken += [name for name in (*node.input, *inner) if name and name not in own]
+        own.update(node.output)
+    return taken + [item.name for item in body.output if item.name not in own]
+
+
+def evaluate(node: Node, inputs: list[np.ndarray | None]) -> list[np.ndarray | None]:
     """Compute a node by ONNX's own definition, in the types of its inputs (`WorkloadError`)."""
-    proto = helper.make_node(node.op, list(node.inputs), list(node.outputs), **node.attributes)
     given = {name: array for name, array in zip(node.inputs, inputs, strict=True) if name}
+    proto = helper.make_node(
+        node.op, list(node.inputs), list(node.outputs), domain=node.domain, **node.attributes
+    )
+    graph = helper.make_graph(
+        [proto],
+        "one node",
+        [_typed(name, array) for name, array in given.items()],
+        [helper.make_empty_tensor_value_info(name) for name in node.outputs if name],
+    )
+    opsets = [helper.make_opsetid(node.domain, node.opset)]
     try:
-        evaluator = ReferenceEvaluator(proto, opsets={"": node.opset})
-        return [np.asarray(array) for array in evaluator.run(None, given)]
+        evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=opsets))
+        found = iter(evaluator.run(None, given))
     except _EVALUATION_ERRORS as error:
         raise WorkloadError(
             f"Operator {node.op!r}, node {node.name!r}, cannot be computed "
             f"({' '.join(str(error).split())})."
         ) from error
+    return [next(found) if name else None for name in node.outputs]
+
+
+def _typed(name: str, value: np.ndarray | list[np.ndarray]) -> onnx.ValueInfoProto:
+    if isinstance(value, list):
+        return helper.make_empty_tensor_value_info(name)
+    kind = helper.np_dtype_to_tensor_dtype(np.asarray(value).dtype)
+    return helper.make_tensor_value_info(name, kind, np.shape(value))

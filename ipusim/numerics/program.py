@@ -1,5 +1,7 @@
 """What numerics executes: operators by ONNX name, with every attribute and every weight."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
@@ -15,7 +17,8 @@ class Node:
 
     ``op`` is an ONNX operator type, or one of the internal "BiasAdd" (attribute ``axis``) and
     "Product" (attributes ``groups``, ``m``, ``k``, ``n``, ``flip_a``, ``flip_b``, ``shape``).
-    Inputs that are left out are "".
+    Inputs that are left out are "". ``bodies`` are branches and loop bodies, by attribute; what
+    they read of values outside are the last inputs, whose names there are ``outer``.
     """
 
     name: str
@@ -24,6 +27,9 @@ class Node:
     outputs: tuple[str, ...]
     attributes: Mapping[str, object] = field(default_factory=dict)
     opset: int = 0
+    domain: str = ""
+    bodies: Mapping[str, Program] = field(default_factory=dict)
+    outer: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +46,10 @@ class Program:
     nodes: tuple[Node, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    input_shapes: Mapping[str, tuple[int | None, ...]]
-    floating: frozenset[str]
-    parameters: Mapping[str, tuple[int, ...]]
     values: Mapping[str, np.ndarray]
+    input_shapes: Mapping[str, tuple[int | None, ...]] = field(default_factory=dict)
+    floating: frozenset[str] = frozenset()
+    parameters: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     may_draw: bool = False
 
     def check_inputs(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -82,7 +88,8 @@ class Program:
 
     def check_weights(self, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return all weights and constants, checked, those given taking the place of known ones."""
-        shapes = {name: array.shape for name, array in self.values.items()}
+        arrays = (item for item in self.values.items() if isinstance(item[1], np.ndarray))
+        shapes = {name: array.shape for name, array in arrays}
         shapes.update(self.parameters)
         merged = dict(self.values)
         for name, given in weights.items():
@@ -103,9 +110,14 @@ class Program:
         return merged
 
 
-def single(array: np.ndarray) -> np.ndarray:
-    """Return floating-point numbers in single precision, others as they are."""
-    return array.astype(np.float32) if array.dtype.kind == "f" else array
+def single(array: np.ndarray | None) -> np.ndarray | None:
+    """Return floating-point numbers in single precision, all else as it is."""
+    return np.asarray(array, np.float32) if is_floating(array) else array
+
+
+def is_floating(array: np.ndarray | None) -> bool:
+    """Whether a value is an array of floating-point numbers: not absent, nor a sequence."""
+    return getattr(array, "dtype", np.dtype(bool)).kind == "f"
 
 
 def initial_weights(program: Program, seed: int) -> dict[str, np.ndarray]:

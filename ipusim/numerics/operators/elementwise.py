@@ -84,9 +84,13 @@ def _hard_sigmoid_slope(node: Node, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.where((y > 0) & (y < 1), _F(node.attributes.get("alpha", 0.2)), _F(0))
 
 
-def _swish_slope(x: np.ndarray) -> np.ndarray:
-    share = _sigmoid(x)
-    return share * (_F(1) + x * (_F(1) - share))
+def _swish_share(node: Node, x: np.ndarray) -> np.ndarray:
+    return _sigmoid(_F(node.attributes.get("alpha", 1)) * x)
+
+
+def _swish_slope(node: Node, x: np.ndarray) -> np.ndarray:
+    share = _swish_share(node, x)
+    return share * (_F(1) + _F(node.attributes.get("alpha", 1)) * x * (_F(1) - share))
 
 
 def _hard_share(x: np.ndarray) -> np.ndarray:
@@ -96,6 +100,15 @@ def _hard_share(x: np.ndarray) -> np.ndarray:
 def _hard_swish_slope(x: np.ndarray) -> np.ndarray:
     inside = np.abs(x) < _F(3)
     return np.where(inside, x / _F(3) + _F(0.5), _hard_share(x))
+
+
+def _gather_elements(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
+    """Take single elements; onnx's own evaluator takes from at most 64."""
+    x, places = inputs
+    axis = node.attributes.get("axis", 0) % x.ndim
+    inside = tuple(slice(size) for size in places.shape)
+    x = x[(*inside[:axis], slice(None), *inside[axis + 1 :])]
+    return [np.take_along_axis(x, places, axis)]
 
 
 SHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout")
@@ -135,7 +148,9 @@ ELEMENTWISE = {
     "Relu": _unary(lambda _, x: np.maximum(x, _F(0)), lambda _, x, y: (x > 0).astype(_F)),
     "LeakyRelu": _unary(_leaky, lambda node, x, y: np.where(x > 0, _F(1), _slope(node))),
     "Sigmoid": _unary(lambda _, x: _sigmoid(x), lambda _, x, y: y * (_F(1) - y)),
-    "Swish": _unary(lambda _, x: x * _sigmoid(x), lambda _, x, y: _swish_slope(x)),
+    "Swish": _unary(
+        lambda node, x: x * _swish_share(node, x), lambda node, x, y: _swish_slope(node, x)
+    ),
     "HardSwish": _unary(lambda _, x: x * _hard_share(x), lambda _, x, y: _hard_swish_slope(x)),
     "HardSigmoid": _unary(_hard_sigmoid, _hard_sigmoid_slope),
     "Tanh": _unary(lambda _, x: tanh(x), lambda _, x, y: _F(1) - y * y),
@@ -144,6 +159,7 @@ ELEMENTWISE = {
     "Sqrt": _unary(lambda _, x: np.sqrt(x), lambda _, x, y: _F(0.5) / y),
     "Neg": _unary(lambda _, x: -x, lambda _, x, y: np.full_like(x, -1)),
     "Abs": _unary(lambda _, x: np.abs(x), lambda _, x, y: np.sign(x)),
+    "GatherElements": Operator(forward=_gather_elements),
     "Add": _binary(lambda a, b: a + b, lambda g, a, b: (g, g)),
     "Sub": _binary(lambda a, b: a - b, lambda g, a, b: (g, -g)),
     "Mul": _binary(lambda a, b: a * b, lambda g, a, b: (g * b, g * a)),

@@ -1,0 +1,75 @@
+"""Branches and loops: which bodies run, how often, and on what."""
+
+from collections.abc import Callable
+from itertools import count
+
+import numpy as np
+
+from ipusim.errors import WorkloadError
+from ipusim.numerics.operators.registry import Arrays
+from ipusim.numerics.program import Node
+
+SCAN_WITHOUT_BATCH_OPSET = 9
+
+Body = Callable[..., list[np.ndarray]]
+"""Runs the body of an attribute on the values of its inputs."""
+
+
+def branch(node: Node, inputs: Arrays, body: Body) -> list[np.ndarray]:
+    """If."""
+    return body("then_branch" if np.all(inputs[0]) else "else_branch")
+
+
+def loop(node: Node, inputs: Arrays, body: Body) -> list[np.ndarray]:
+    """Loop: up to its trip count, as long as its condition holds."""
+    trips, condition, *carried = inputs
+    rounds: list[list[np.ndarray]] = []
+    for trip in count() if trips is None else range(int(np.ravel(trips)[0])):
+        if condition is not None and not np.all(condition):
+            break
+        number, goes_on = np.array(trip, np.int64), np.array(True)
+        condition, *results = body("body", number, goes_on, *carried)
+        carried, rounds = results[: len(carried)], [*rounds, results[len(carried) :]]
+    joined = [np.stack(pieces) for pieces in zip(*rounds, strict=True)]
+    empty = len(node.outputs) - len(carried) - len(joined)
+    return [*carried, *joined, *(np.zeros(0, np.float32) for _ in range(empty))]
+
+
+def scan(node: Node, inputs: Arrays, body: Body) -> list[np.ndarray]:
+    """Scan: along an axis of each of its last inputs, in either direction."""
+    if node.opset < SCAN_WITHOUT_BATCH_OPSET:
+        raise WorkloadError(
+            f"Operator 'Scan', node {node.name!r}, is of operator set {node.opset}, which scans "
+            f"batches; export it with {SCAN_WITHOUT_BATCH_OPSET} or newer."
+        )
+    count = node.attributes["num_scan_inputs"]
+    carried, outs = list(inputs[:-count]), len(node.outputs) - len(inputs) + count
+
+    def listed(name: str, length: int) -> list[int]:
+        return list(node.attributes.get(name) or [0] * length)
+
+    scanned = [
+        np.flip(np.moveaxis(array, axis, 0), 0) if backwards else np.moveaxis(array, axis, 0)
+        for array, axis, backwards in zip(
+            inputs[-count:],
+            listed("scan_input_axes", count),
+            listed("scan_input_directions", count),
+            strict=True,
+        )
+    ]
+    rounds = []
+    for slices in zip(*scanned, strict=True):
+        results = body("body", *carried, *slices)
+        carried, rounds = results[: len(carried)], [*rounds, results[len(carried) :]]
+    ends = listed("scan_output_axes", outs), listed("scan_output_directions", outs)
+    return carried + [
+        np.stack(pieces[::-1] if backwards else pieces, axis)
+        for pieces, axis, backwards in zip(zip(*rounds, strict=True), *ends, strict=True)
+    ]
+
+
+CONTROL: dict[str, Callable[[Node, Arrays, Body], list[np.ndarray]]] = {
+    "If": branch,
+    "Loop": loop,
+    "Scan": scan,
+}

@@ -1,0 +1,196 @@
+"""The operators of ONNX in single precision: onnx's own cases, loops, recurrent layers of ends."""
+
+import warnings
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx_single_op import make_model, single
+from test_numerics_operators import noise, onnxruntime_outputs
+
+from ipusim import numerics
+from ipusim.errors import IpuSimError
+
+COMPUTED = 1450
+"""Recorded number of onnx's cases whose values are onnx's: it must not fall."""
+
+RANDOM_OR_ON_AN_EDGE = ("bernoulli", "tree_ensemble_single_tree")
+"""Cases that draw numbers, or compare in double precision what is equal in single."""
+
+
+def _exactly(case, feed, expected):
+    """Whether all arrays come out; None where numerics refuses."""
+    try:
+        results = numerics.run(case.model, feed, precision="32.32", stochastic_rounding=False)
+    except IpuSimError:
+        return None
+    for item, array in zip(case.model.graph.output, expected, strict=True):
+        if not isinstance(array, (np.ndarray, np.generic)) or array.dtype.kind not in "fiub":
+            continue
+        result = results[item.name]
+        close = {"rtol": 1e-3, "atol": 1e-2 if array.dtype == np.float16 else 1e-4}
+        same = result.shape == array.shape
+        if not same or not np.allclose(result, array, equal_nan=True, **close):
+            return False
+    return True
+
+
+def test_values_of_onnxs_own_cases():
+    warnings.simplefilter("ignore")
+    from onnx.backend.test.case.node import collect_testcases
+
+    found, wrong = 0, []
+    for case in collect_testcases(None):
+        if case.model is None or not case.data_sets:
+            continue
+        given, expected = case.data_sets[0]
+        plain = all(isinstance(x, (np.ndarray, np.generic)) for x in given)
+        if not plain or not all(np.asarray(x).dtype.kind in "fiub" for x in given):
+            continue
+        names = (item.name for item in case.model.graph.input)
+        same = _exactly(case, dict(zip(names, map(np.asarray, given), strict=True)), expected)
+        found += same is True
+        if same is False and not any(name in case.name for name in RANDOM_OR_ON_AN_EDGE):
+            wrong.append(case.name)
+    assert not wrong
+    assert found >= COMPUTED
+
+
+def _node(kind, inputs, outputs, **given):
+    return helper.make_node(kind, inputs.split(), outputs.split(), **given)
+
+
+def _info(name, kind=TensorProto.FLOAT):
+    return helper.make_tensor_value_info(name, kind, None)
+
+
+def _body(nodes, inputs, outputs, *weights):
+    infos = [[_info(name) for name in names.split()] for names in (inputs, outputs)]
+    return helper.make_graph(nodes, "body", *infos, list(weights))
+
+
+def _loop():
+    """Bags of rows, as exporters write EmbeddingBag: a loop that reads a table outside of it."""
+    rows = _body(
+        [
+            _node("Gather", "offsets trip", "start", axis=0),
+            _node("Add", "trip one", "next"),
+            _node("Gather", "offsets next", "end", axis=0),
+            _node("Unsqueeze", "start axis", "starts"),
+            _node("Unsqueeze", "end axis", "ends"),
+            _node("Slice", "places starts ends axis", "own"),
+            _node("Gather", "table own", "rows", axis=0),
+            _node("ReduceSum", "rows axis", "bag", keepdims=0),
+            _node("Mul", "bag half", "scaled"),
+            _node("Identity", "goes", "goes_on"),
+        ],
+        "trip goes",
+        "goes_on scaled",
+        onnx.numpy_helper.from_array(np.array(0.5, np.float32), "half"),
+    )
+    for item, kind in zip((*rows.input, rows.output[0]), ("INT64", "BOOL", "BOOL"), strict=True):
+        item.type.tensor_type.elem_type = getattr(TensorProto, kind)
+        item.type.tensor_type.shape.SetInParent()
+    weights = {
+        "table": noise(9, 4),
+        "places": np.array([1, 8, 3, 3, 0]),
+        "one": np.array(1),
+        "axis": np.array([0]),
+        "bags": np.array(3),
+        "true": np.array(True),
+    }
+    loop = _node("Loop", "bags true", "sums", body=rows)
+    join = _node("MatMul", "sums x", "y")
+    model = make_model([loop, join], {"offsets": [4], "x": [4, 2]}, ["y"], weights)
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
+    return model, {"offsets": np.array([0, 2, 3, 5]), "x": noise(4, 2)}
+
+
+def _branch():
+    """A branch that data take, on what lies outside of it."""
+    sides = (("then_branch", "Relu"), ("else_branch", "Neg"))
+    bodies = {name: _body([_node(kind, "x", "out")], "", "out") for name, kind in sides}
+    nodes = [
+        _node("ReduceMax", "x", "top", keepdims=0),
+        _node("Less", "top limit", "small"),
+        _node("If", "small", "y", **bodies),
+    ]
+    model = make_model(nodes, {"x": [3, 4]}, ["y"], {"limit": np.array(0.1, np.float32)})
+    return model, {"x": noise(3, 4)}
+
+
+def _scan():
+    """A running sum from the end of the second axis."""
+    body = _body(
+        [_node("Add", "state new", "sum"), _node("Identity", "sum", "out")],
+        "state new",
+        "sum out",
+    )
+    scan = _node(
+        "Scan",
+        "start x",
+        "last y",
+        body=body,
+        num_scan_inputs=1,
+        scan_input_axes=[1],
+        scan_output_axes=[1],
+        scan_input_directions=[1],
+    )
+    return make_model([scan], {"x": [3, 5]}, ["y"], {"start": noise(3)}), {"x": noise(3, 5)}
+
+
+def _rows():
+    """Single elements along an axis that is longer than onnx's own evaluator takes."""
+    places = np.argsort(noise(100, 3), axis=0)[:70, :2]
+    return single("GatherElements", {"x": (100, 3)}, {"i": places}, axis=0), {"x": noise(100, 3)}
+
+
+@pytest.mark.parametrize("case", [_loop, _branch, _scan, _rows])
+def test_bodies_are_run_as_onnxruntime_runs_them(case):
+    model, feed = case()
+    expected = onnxruntime_outputs(model, feed)["y"]
+    single_precision = numerics.run(model, feed, precision="32.32")["y"]
+    np.testing.assert_allclose(single_precision, expected, rtol=1e-4, atol=1e-5)
+    half = numerics.run(model, feed, stochastic_rounding=False)["y"]
+    assert half.dtype == np.float16
+    np.testing.assert_allclose(half, expected, rtol=2e-2, atol=1e-2)
+
+
+STEPS, BATCH, FEATURES, HIDDEN = 5, 3, 4, 6
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("form", ["plain", "all", "functions"])
+@pytest.mark.parametrize("kind", GATES)
+def test_recurrent_layers_are_onnxruntimes(kind, form, direction):
+    sides, rows = 1 + (direction == "bidirectional"), GATES[kind] * HIDDEN
+    weights = {"w": noise(sides, rows, FEATURES), "r": noise(sides, rows, HIDDEN)}
+    given = {"hidden_size": HIDDEN, "direction": direction}
+    optional = [""] * (5 if kind == "LSTM" else 3)
+    if form != "plain":
+        optional = ["b", "ends", "h", "c", "p"][: len(optional)]
+        weights |= {
+            "b": noise(sides, 2 * rows),
+            "ends": np.array([5, 2, 4], np.int32),
+            "h": noise(sides, BATCH, HIDDEN),
+        }
+        given |= {"clip": 0.7} | ({"linear_before_reset": 1} if kind == "GRU" else {})
+    if form != "plain" and kind == "LSTM":
+        weights |= {"c": noise(sides, BATCH, HIDDEN), "p": noise(sides, 3 * HIDDEN)}
+        given |= {"input_forget": 1}
+    if form == "functions":
+        names = ["HardSigmoid", "Relu", "LeakyRelu"]
+        count = {"LSTM": 3, "GRU": 2, "RNN": 1}[kind]
+        given |= {"activations": names[:count] * sides, "activation_alpha": [0.3] * 2 * sides}
+        given |= {"activation_beta": [0.4] * sides}
+    if form == "functions" and kind != "LSTM":
+        given["activation_alpha"] = [0.3] * sides
+    outputs = ["y", "last", "cell"][: 3 if kind == "LSTM" else 2]
+    node = helper.make_node(kind, ["x", "w", "r", *optional], outputs, **given)
+    model = make_model([node], {"x": [STEPS, BATCH, FEATURES]}, outputs, weights)
+    feed = {"x": noise(STEPS, BATCH, FEATURES)}
+    found = numerics.run(model, feed, precision="32.32")
+    for name, expected in onnxruntime_outputs(model, feed).items():
+        np.testing.assert_allclose(found[name], expected, rtol=1e-4, atol=1e-5)
