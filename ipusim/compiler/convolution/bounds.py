@@ -59,11 +59,14 @@ def cycles_floor(problem: np.void, vertex: np.void, work: np.void) -> int:
     """Cycles that no completion of the split can beat if a tile gets at least the part.
 
     ``part.tiles_used`` and ``part.weight_users`` are the most and the fewest possible; the
-    rest is the least.
+    rest is the least. Terms that alone exceed the best end it.
     """
     totals, split, part = work.totals, work.split, work.part
     in_bytes, exchange = problem.in_bytes, problem.exchange_bytes
     serial = split.in_serial * split.out_serial
+    loop = tile_cycles_floor(problem, vertex, work)
+    if loop * serial > work.best_cycles:
+        return loop * serial
     groups = part.group_grains * vertex.conv_groups_per_group
     in_chans = part.in_grains * vertex.in_chans_per_group * groups
     out_chans = part.out_grains * vertex.out_chans_per_group
@@ -72,7 +75,9 @@ def cycles_floor(problem: np.void, vertex: np.void, work: np.void) -> int:
     inputs = part.in_positions * in_chans
     outputs = part.positions * groups * out_chans
 
-    loop = tile_cycles_floor(problem, vertex, work) + reduction_floor(problem, work, outputs)
+    loop += reduction_floor(problem, work, outputs)
+    if loop * serial > work.best_cycles:
+        return loop * serial
     if problem.era == ERA_1_0 and not problem.executing:
         moved += moved * in_chans // problem.tiles_per_bus
     if part.weight_users > 1:

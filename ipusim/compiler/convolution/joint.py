@@ -96,8 +96,8 @@ def _joint(
     works = empty_works(3, rules.temporary_bytes(chip.bytes_per_tile))
     works["best_cycles"] = bound + 1
     winner = None
-    updates = vertex_types(base[2], layer_passes(asked)[2], chip, rules)
-    types = vertex_types(base[0], asked, chip, rules)
+    (updates,) = vertex_types(base[2:], layer_passes(asked)[2], chip, rules)
+    (types,) = vertex_types(base[:1], asked, chip, rules)
     for at in range(len(types)):
         vertices = _layer_vertices(types[at : at + 1], updates)
         if vertices is None:

@@ -334,16 +334,6 @@ class ConvParams(NamedTuple):
             params.groups, batch, params.in_channels, params.out_channels, new
         ).swapped()
 
-    def combined(self, factor: int) -> ConvParams:
-        """Return the convolution with groups merged by `factor`, zeros between them."""
-        return ConvParams(
-            math.ceil(self.groups / factor),
-            self.batch,
-            self.in_channels * factor,
-            self.out_channels * factor,
-            self.dims,
-        )
-
     def flattened(self) -> tuple[ConvParams, tuple[int, ...]]:
         """Return batch and free dimensions joined in the innermost of them, and which they are."""
         free = tuple(d for d, dim in enumerate(self.dims) if dim.free)
@@ -355,19 +345,6 @@ class ConvParams(NamedTuple):
             for d, dim in enumerate(self.dims)
         )
         return ConvParams(self.groups, 1, self.in_channels, self.out_channels, new), free
-
-    def scaled(self, each: ConvParams, free: tuple[int, ...]) -> ConvParams:
-        """Return what transforms that make `each` of sizes of one make of these sizes.
-
-        `free` are the dimensions that are joined with the batch, as `flattened` returns them.
-        """
-        batch, dims = self.batch, each.dims
-        if free:
-            at = free[-1]
-            joined = Dim(Operand(dims[at].data.size * batch), Operand(1))
-            batch, dims = 1, (*dims[:at], joined, *dims[at + 1 :])
-        channels = self.in_channels * each.in_channels, self.out_channels * each.out_channels
-        return ConvParams(self.groups, batch, *channels, dims)
 
 
 @lru_cache(maxsize=1024)

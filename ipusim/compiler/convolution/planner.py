@@ -135,7 +135,7 @@ def forget_plans() -> None:
 def _plan(asked: ConvPass, chip: PlannerChip, rules: PlannerRules, pruned: bool) -> Plan:
     limit = rules.temporary_bytes(chip.bytes_per_tile)
     transforms, problems = transformed_problems(asked, chip, rules)
-    types = [vertex_types(problem, asked, chip, rules) for problem in problems]
+    types = vertex_types(problems, asked, chip, rules)
     vertices = joined(types)
     candidates = problems, vertices, np.cumsum([len(one) for one in types])
     found = _best(candidates, limit, False, pruned)

@@ -72,14 +72,15 @@ UNBOUNDED = 1 << 60
 NOTHING = np.int64(0)
 EVERY = np.bool_(False)
 
-_ONE_TILE = np.array([(1, 1, 1, 1, 1, 1, 0, [(1, 1)] * 3)], SPLIT)
+_EMPTY = np.zeros(1, WORK)
+_EMPTY["best_cycles"] = _EMPTY["best_bytes"] = UNBOUNDED
+_EMPTY["split"] = _EMPTY["best"] = np.array([(1, 1, 1, 1, 1, 1, 0, [(1, 1)] * 3)], SPLIT)
 
 
 def empty_works(count: int, limit: int) -> np.ndarray:
     """Return works whose partition is one tile and that have found nothing within `limit` bytes."""
-    works = np.zeros(count, WORK)
-    works["temp_limit"], works["best_cycles"], works["best_bytes"] = limit, UNBOUNDED, UNBOUNDED
-    works["split"] = works["best"] = _ONE_TILE
+    works = np.frombuffer(bytearray(_EMPTY.tobytes() * count), WORK)
+    works["temp_limit"] = limit
     return works
 
 

@@ -303,6 +303,10 @@ def _search_rows(
         length = share * grain
         part.positions, part.columns = rows * length, columns * length
         part.in_positions = in_rows * input_range(last, problem.era, length, last.kernel)
+        # Coarser splits compute more on each tile; they save at most the weights' exchange.
+        part.weight_users, part.tiles_used = users, others * min(tiles, grains)
+        if not _may_improve(problem, vertex, work):
+            break
         part.weight_users, part.tiles_used = users * s_last, others * s_last
         if _may_improve(problem, vertex, work):
             split.dims[2].field = s_last
@@ -310,11 +314,6 @@ def _search_rows(
                 split.broadcast = broadcast
                 found |= _evaluate(problem, vertex, work)
             split.broadcast = 0
-        else:
-            # Coarser splits compute more on each tile; they save at most the weights' exchange.
-            part.weight_users, part.tiles_used = users, others * min(tiles, grains)
-            if not _may_improve(problem, vertex, work):
-                break
         if coarse:
             break
         share = -(-grains // (s_last - 1)) if s_last > 1 else grains + 1

@@ -41,47 +41,47 @@ def transformed_problems(
     rows: list[list[int]] = []
     given = _given(asked, chip, rules)
     whole = asked.params.without_dilation()
-    for way in _ways(whole.dims):
-        turned = whole.swapped() if way.swap else whole
-        params = turned.scaled(way.each, way.free)
-        for factor in (1, *_combine_factors(asked, params)):
-            copies = _copies(asked, rules, way, factor > 1)
-            combined = params.combined(factor)
-            rows.append(_transformed(combined, turned, way.moved, copies, rules.era) + given)
-            transforms.append(Transform(_name(way, factor), params.dims))
+    for swap in (False, True):
+        turned = whole.swapped() if swap else whole
+        views = turned.in_channels, turned.out_channels
+        for way in _ways(turned.dims, turned.batch, rules.era):
+            batch, deeper, wider = way.sizes
+            in_chans, out_chans = views[0] * deeper, views[1] * wider
+            for factor in (1, *_combine_factors(asked, in_chans)):
+                groups = math.ceil(whole.groups / factor)
+                sizes = groups, batch, in_chans * factor, out_chans * factor
+                copies = _copies(asked, rules, swap, way, factor > 1)
+                rows.append([*sizes, *views, *copies, *way.row, *given])
+                transforms.append(Transform(_name(swap, way, factor), way.dims))
     return transforms, np.array(rows, np.int64).view(PROBLEM)[:, 0]
 
 
 class _Way(NamedTuple):
-    """Transforms of the spatial dimensions, of which `free` are joined with the batch.
+    """A way to transform the spatial dimensions of a batch, which may be joined with them.
 
-    `each` is what they make of one group, one sample and one channel.
+    `sizes` are the batch then, and what becomes of one input and one output channel; `row` are the
+    integers of a `PROBLEM` that depend on nothing else.
     """
 
-    swap: bool
     expand: tuple[int, ...]
     flatten: tuple[int, ...]
-    each: ConvParams
-    free: tuple[int, ...]
-
-    @property
-    def moved(self) -> tuple[int, ...]:
-        """Dimensions that are no longer at their place."""
-        return (*self.expand, *self.flatten, *self.free)
+    dims: tuple[Dim, ...]
+    sizes: tuple[int, int, int]
+    row: tuple[int, ...]
 
 
 @lru_cache(maxsize=1024)
-def _ways(dims: tuple[Dim, ...]) -> tuple[_Way, ...]:
+def _ways(dims: tuple[Dim, ...], batch: int, era: int) -> tuple[_Way, ...]:
     """List the ways to transform a convolution over some dimensions, whatever its channels."""
+    one = ConvParams(1, batch, 1, 1, dims)
     ways = []
-    one = ConvParams(1, 1, 1, 1, dims)
-    for swap in (False, True):
-        turned = one.swapped() if swap else one
-        for expand in _subsets(_expandable(turned)):
-            expanded = turned.expanded(expand)
-            for flatten in _subsets(_flattenable(expanded)):
-                each = expanded.outputs_flattened(flatten).flattened()
-                ways.append(_Way(swap, expand, flatten, *each))
+    for expand in _subsets(_expandable(one)):
+        expanded = one.expanded(expand)
+        for flatten in _subsets(_flattenable(expanded)):
+            made, free = expanded.outputs_flattened(flatten).flattened()
+            row = _row(made, (*expand, *flatten, *free), era)
+            sizes = made.batch, made.in_channels, made.out_channels
+            ways.append(_Way(expand, flatten, made.dims, sizes, row))
     return tuple(ways)
 
 
@@ -95,8 +95,8 @@ def _subsets(dims: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         yield from itertools.combinations(dims, count)
 
 
-def _name(way: _Way, factor: int) -> str:
-    words = ["swap"] if way.swap else []
+def _name(swap: bool, way: _Way, factor: int) -> str:
+    words = ["swap"] if swap else []
     for word, dims in (("expand", way.expand), ("flatten", way.flatten)):
         if dims:
             words.append(f"{word} {''.join(map(str, dims))}")
@@ -121,22 +121,22 @@ def _flattenable(params: ConvParams) -> tuple[int, ...]:
     )
 
 
-def _combine_factors(asked: ConvPass, params: ConvParams) -> list[int]:
+def _combine_factors(asked: ConvPass, in_channels: int) -> list[int]:
     """Factors by which narrow groups are merged (getCombineConvGroupCandidates)."""
     narrow = (1,) if asked.in_bytes == 4 else (1, 2)
-    if params.groups == 1 or params.in_channels not in narrow:
+    if asked.params.groups == 1 or in_channels not in narrow:
         return []
     load, most = 8 // asked.in_bytes, 32 // asked.in_bytes
     factors = []
-    factor = load // params.in_channels
-    while factor <= most // params.in_channels:
+    factor = load // in_channels
+    while factor <= most // in_channels:
         factors.append(factor)
         factor *= 2
     return factors
 
 
 def _copies(
-    asked: ConvPass, rules: PlannerRules, way: _Way, combine: bool
+    asked: ConvPass, rules: PlannerRules, swap: bool, way: _Way, combine: bool
 ) -> tuple[bool, bool, bool]:
     """Say which of input, weights and output are rearranged for a transform, whatever the vertex.
 
@@ -145,7 +145,7 @@ def _copies(
     update = asked.kind == "conv_weight_gradient"
     combine = combine and rules.era != ERA_1_0
     # ConvParams.of has products with their operands exchanged already.
-    swap, expand, flatten = way.swap, bool(way.expand), bool(way.flatten)
+    expand, flatten = bool(way.expand), bool(way.flatten)
     swap_out = swap != update
     gradient = asked.kind in ("fc_data_gradient", "fc_weight_gradient")
     return (
@@ -155,30 +155,21 @@ def _copies(
     )
 
 
-def _transformed(
-    params: ConvParams,
-    turned: ConvParams,
-    moved: tuple[int, ...],
-    copies: tuple[bool, ...],
-    era: int,
-) -> list[int]:
-    """Return the integers of a `PROBLEM` that depend on its transform.
+def _row(params: ConvParams, moved: tuple[int, ...], era: int) -> tuple[int, ...]:
+    """Return the integers of a `PROBLEM` that depend on its batch and dimensions alone.
 
-    `turned` are the parameters after an exchange of operands, before anything else; `moved` the
-    dimensions that were expanded or flattened; `copies` as `_copies` gives them.  Later planners
-    want the batch and all field dimensions but the innermost flattened away for the 1x1 vertex.
+    `moved` are the dimensions that are no longer at their place.  Later planners want the batch
+    and all field dimensions but the innermost flattened away for the 1x1 vertex.
     """
     dims = [_dim_of(dim, d in moved) for d, dim in enumerate(params.dims)]
     slides = all(dim.slides_only for dim in dims) and params.dims[-1].stride <= 2
     pointwise = all(dim.pointwise for dim in dims)
     if era != ERA_1_0 and pointwise:
         pointwise = params.batch == 1 and all(dim.data.size == 1 for dim in params.dims[:-1])
-    sizes = params.groups, params.batch, params.in_channels, params.out_channels
-    views = turned.in_channels, turned.out_channels
     plain = all(dim.plain for dim in dims)
     outer, *middle, inner = (dim.row for dim in dims)
     middle = middle[0] if middle else _NO_DIM
-    return [*sizes, *views, *copies, slides, plain, pointwise, *outer, *middle, *inner]
+    return slides, plain, pointwise, *outer, *middle, *inner
 
 
 class _Dim(NamedTuple):

@@ -25,27 +25,25 @@ from ipusim.compiler.vertices.mac import (
 
 def joined(types: Sequence[np.ndarray]) -> np.ndarray:
     """Join arrays of `VERTEX`: of nested records numpy joins bytes a hundred times faster."""
-    return np.frombuffer(bytearray(b"".join([one.tobytes() for one in types])), VERTEX)
+    return np.frombuffer(bytearray().join([one.tobytes() for one in types]), VERTEX)
 
 
 def vertex_types(
-    problem: np.void, asked: ConvPass, chip: PlannerChip, rules: PlannerRules
-) -> np.ndarray:
-    """List the vertex types as an array of `VERTEX`, most promising first.
+    problems: np.ndarray, asked: ConvPass, chip: PlannerChip, rules: PlannerRules
+) -> list[np.ndarray]:
+    """List the vertex types of each problem as an array of `VERTEX`, most promising first.
 
     Order: padded peak rate, then padding, then partial size (sortConvVertexTypeCandidates).
     """
-    dims = problem["dims"].tolist()
-    kernels, strides = zip(*((dim[1], dim[3]) for dim in dims), strict=True)
-    return _sorted_types(
-        (int(problem["in_chans"]), int(problem["out_chans"])),
-        max(kernels) == 1,
-        strides[-1] if not dims[-1][6] else 1,
-        (asked.in_bytes, asked.out_bytes),
-        asked.kind,
-        chip,
-        rules,
-    )
+    dims = problems["dims"]
+    inner = dims[:, -1]
+    channels = zip(problems["in_chans"].tolist(), problems["out_chans"].tolist(), strict=True)
+    one_element = (dims["kernel"] == 1).all(axis=1).tolist()
+    strides = np.where(inner["transformed"], 1, inner["stride"]).tolist()
+    common = (asked.in_bytes, asked.out_bytes), asked.kind, chip, rules
+    return [
+        _sorted_types(*each, *common) for each in zip(channels, one_element, strides, strict=True)
+    ]
 
 
 @lru_cache(maxsize=512)
@@ -79,7 +77,7 @@ def _sorted_types(
     padded = -(-in_chans // in_per) * in_per * (-(-out_chans // out_per) * out_per)
     padding = (padded - in_chans * out_chans) / padded
     promise = every["peak_macs"] * (1 - padding)
-    return every[np.lexsort((every["partial_bytes"], padding, -promise))]
+    return every.take(np.lexsort((every["partial_bytes"], padding, -promise)))
 
 
 @lru_cache(maxsize=256)

@@ -247,7 +247,7 @@ def partitions(draw):
     chip, rules = PlannerChip.of(draw(chips)), draw(all_rules)
     transforms, problems = transformed_problems(shape, chip, rules)
     at = draw(st.integers(0, len(transforms) - 1))
-    vertices = vertex_types(problems[at], shape, chip, rules)
+    vertices = vertex_types(problems, shape, chip, rules)[at]
     which = draw(st.integers(0, len(vertices) - 1))
     one = problems[at : at + 1], vertices[which : which + 1], empty_works(1, 1)
     if not _totals(*one):
@@ -480,7 +480,7 @@ def test_describe_leaves_out_splits_of_one():
 def methods(shape, chip, rules):
     key = PlannerChip.of(CHIPS[chip])
     _, problems = transformed_problems(shape, key, rules)
-    rows = vertex_types(problems[0], shape, key, rules)
+    rows = vertex_types(problems, shape, key, rules)[0]
     return rows, {METHOD_NAMES[method] for method in rows["method"]}
 
 
