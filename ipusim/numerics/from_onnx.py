@@ -11,21 +11,18 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 from ipusim.errors import WorkloadError, nearest_name
 from ipusim.numerics.program import Node, Program, single
 from ipusim.workload.graph import FLOAT_DTYPES
 from ipusim.workload.onnx.builder import HANDLERS
 from ipusim.workload.onnx.context import DTYPES
-from ipusim.workload.onnx.nodes import Node as FileNode, Scope, Unfolding
+from ipusim.workload.onnx.nodes import Node as FileNode, Scope, Unfolding, taken
 from ipusim.workload.onnx.reader import OnnxContents, read_onnx
+from ipusim.workload.onnx.reference import evaluated
 
 _DOMAINS = ("", "ai.onnx.ml")
 """Those whose operators onnx's reference evaluator computes."""
-
-_EVALUATION_ERRORS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
-"""What onnx's reference evaluator raises, operator by operator, for operands it cannot take."""
 
 
 def program_of_onnx(source: str | PathLike[str] | onnx.ModelProto) -> Program:
@@ -104,14 +101,20 @@ class _Nodes:
         """Return a node, its bodies as programs; refuse what onnx does not define."""
         if item.domain not in _DOMAINS or not onnx.defs.has(item.op_type, item.domain):
             domain = f" of domain {item.domain!r}" if item.domain else ""
+            advice = (
+                "onnxruntime writes it when it optimises or quantises: give the file before that, "
+                "or quantise it in QDQ format"
+                if item.domain.startswith("com.microsoft")
+                else f"the nearest supported operator is {nearest_name(item.op_type, HANDLERS)!r}, "
+                "so replace it or export the model without it"
+            )
             raise WorkloadError(
-                f"Operator {item.op_type!r}{domain}, node {item.name!r}, is not supported; the "
-                f"nearest supported operator is {nearest_name(item.op_type, HANDLERS)!r}, so "
-                "replace it or export the model without it."
+                f"Operator {item.op_type!r}{domain}, node {item.name!r}, is not supported; "
+                f"{advice}."
             )
         given = item.given.items()
         graphs = {name: value for name, value in given if isinstance(value, onnx.GraphProto)}
-        outer = dict.fromkeys(name for graph in graphs.values() for name in _taken(graph))
+        outer = dict.fromkeys(name for graph in graphs.values() for name in taken(graph))
         return Node(
             name=item.name or f"{item.op_type} {position}",
             op=item.op_type,
@@ -136,44 +139,9 @@ class _Nodes:
         )
 
 
-def _taken(body: onnx.GraphProto) -> list[str]:
-    """Return the names that a branch or loop body takes from outside."""
-    own = {item.name for item in (*body.input, *body.initializer)}
-    taken = []
-    for node in body.node:
-        bodies = (item.g for item in node.attribute if item.type == item.GRAPH)
-        inner = (name for graph in bodies for name in _taken(graph))
-        taken += [name for name in (*node.input, *inner) if name and name not in own]
-        own.update(node.output)
-    return taken + [item.name for item in body.output if item.name not in own]
-
-
 def evaluate(node: Node, inputs: list[np.ndarray | None]) -> list[np.ndarray | None]:
     """Compute a node by ONNX's own definition, in the types of its inputs (`WorkloadError`)."""
     given = {name: array for name, array in zip(node.inputs, inputs, strict=True) if name}
-    proto = helper.make_node(
-        node.op, list(node.inputs), list(node.outputs), domain=node.domain, **node.attributes
-    )
-    graph = helper.make_graph(
-        [proto],
-        "one node",
-        [_typed(name, array) for name, array in given.items()],
-        [helper.make_empty_tensor_value_info(name) for name in node.outputs if name],
-    )
-    opsets = [helper.make_opsetid(node.domain, node.opset)]
-    try:
-        evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=opsets))
-        found = iter(evaluator.run(None, given))
-    except _EVALUATION_ERRORS as error:
-        raise WorkloadError(
-            f"Operator {node.op!r}, node {node.name!r}, cannot be computed "
-            f"({' '.join(str(error).split())})."
-        ) from error
-    return [next(found) if name else None for name in node.outputs]
-
-
-def _typed(name: str, value: np.ndarray | list[np.ndarray]) -> onnx.ValueInfoProto:
-    if isinstance(value, list):
-        return helper.make_empty_tensor_value_info(name)
-    kind = helper.np_dtype_to_tensor_dtype(np.asarray(value).dtype)
-    return helper.make_tensor_value_info(name, kind, np.shape(value))
+    names = list(node.inputs), list(node.outputs)
+    proto = helper.make_node(node.op, *names, domain=node.domain, **node.attributes)
+    return evaluated(proto, node.opset, given, f"Operator {node.op!r}, node {node.name!r},")

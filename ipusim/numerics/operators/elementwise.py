@@ -102,15 +102,6 @@ def _hard_swish_slope(x: np.ndarray) -> np.ndarray:
     return np.where(inside, x / _F(3) + _F(0.5), _hard_share(x))
 
 
-def _gather_elements(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
-    """Take single elements; onnx's own evaluator takes from at most 64."""
-    x, places = inputs
-    axis = node.attributes.get("axis", 0) % x.ndim
-    inside = tuple(slice(size) for size in places.shape)
-    x = x[(*inside[:axis], slice(None), *inside[axis + 1 :])]
-    return [np.take_along_axis(x, places, axis)]
-
-
 SHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout")
 """Same elements in the same order."""
 
@@ -159,7 +150,6 @@ ELEMENTWISE = {
     "Sqrt": _unary(lambda _, x: np.sqrt(x), lambda _, x, y: _F(0.5) / y),
     "Neg": _unary(lambda _, x: -x, lambda _, x, y: np.full_like(x, -1)),
     "Abs": _unary(lambda _, x: np.abs(x), lambda _, x, y: np.sign(x)),
-    "GatherElements": Operator(forward=_gather_elements),
     "Add": _binary(lambda a, b: a + b, lambda g, a, b: (g, g)),
     "Sub": _binary(lambda a, b: a - b, lambda g, a, b: (g, -g)),
     "Mul": _binary(lambda a, b: a * b, lambda g, a, b: (g * b, g * a)),

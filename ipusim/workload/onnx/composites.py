@@ -34,8 +34,13 @@ _IN_BLOCKS = ["MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "U
 """Operators that onnxruntime has for channels in blocks under their own name."""
 
 
-def same_as(op_type: str, *places: int, quantised: bool = False) -> Recipe:
-    """Return the recipe of an operator that is another one, with inputs at these places."""
+def same_as(
+    op_type: str, *places: int, quantised: bool = False, zero: int = 0, **more: object
+) -> Recipe:
+    """Return the recipe of an operator that is another one, with inputs at these places.
+
+    At ``zero``, if not 0, is the zero of its quantised results; it has ``more`` attributes.
+    """
 
     def recipe(p: Parts) -> str:
         if quantised:
@@ -43,9 +48,28 @@ def same_as(op_type: str, *places: int, quantised: bool = False) -> Recipe:
         chosen = [place for place in places or range(len(p.node.input)) if p.has(place)]
         operands = [p.floating(place) if quantised else p.input(place) for place in chosen]
         kept = {k: v for k, v in p.node.given.items() if k != "channels_last"}
-        return p(op_type, *operands, **kept)
+        result = p(op_type, *operands, **kept, **more)
+        return _rectified(p, result, zero) if zero else result
 
     return recipe
+
+
+_BEFORE_RELU = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "BatchNormalization")
+"""Operators whose results have both signs, behind which quantisers drop a Relu as their own."""
+
+
+def _rectified(p: Parts, x: str, zero: int) -> str:
+    """Return what a node's quantisation makes of x: a Relu if its zero is the smallest number."""
+    node = next((node for node in reversed(p.context.nodes) if x in node.output), None)
+    if node is None or node.op_type not in _BEFORE_RELU or not p.has(zero):
+        return x
+    # A sum with one number is a piece of a function, such as 1 + erf(x).
+    values = [p.context.values[name] for name in node.input if name]
+    zero_array = p.context.values[p.input(zero)].array
+    if zero_array is None or any(value.static and value.elements == 1 for value in values):
+        return x
+    smallest = zero_array.dtype.kind in "iu" and zero_array == np.iinfo(zero_array.dtype).min
+    return p("Relu", x) if np.all(smallest) else x
 
 
 # -- arithmetic ---------------------------------------------------------------------------
@@ -328,7 +352,7 @@ def _last_kernel(weights: int, *places: int) -> Recipe:
 
 def _quantised_conv(p: Parts) -> str:
     """QLinearConv of com.microsoft, whose channels may be last in data, but not in weights."""
-    plain = same_as("Conv", 0, 3, 8, quantised=True)
+    plain = same_as("Conv", 0, 3, 8, quantised=True, zero=7)
     return (_channels_last(plain) if p.get("channels_last") else plain)(p)
 
 
@@ -378,7 +402,9 @@ def _as_float(p: Parts) -> str:
     for place in (1, 2):
         if p.out(place):
             p.context.constant(p.out(place), np.array(1, np.float32))
-    p("Identity", p.input(0), out=p.out())
+    x = p.input(0)
+    x = _rectified(p, x, 2) if p.node.op_type == "QuantizeLinear" else x
+    p("Identity", x, out=p.out())
     p.context.values[p.out()].elem_type = 1
 
 
@@ -558,10 +584,10 @@ COMPOSITES: dict[tuple[str, str], Recipe] = {
             "DFT STFT": _spectrum,
             "RNN": _rnn,
             "QuantizeLinear DequantizeLinear DynamicQuantizeLinear": _as_float,
-            "QLinearConv": same_as("Conv", 0, 3, 8, quantised=True),
-            "ConvInteger": same_as("Conv", 0, 1, quantised=True),
-            "MatMulInteger": same_as("MatMul", 0, 1, quantised=True),
-            "QLinearMatMul": same_as("MatMul", 0, 3, quantised=True),
+            "QLinearConv": same_as("Conv", 0, 3, 8, quantised=True, zero=7),
+            "ConvInteger": same_as("Conv", 0, 1, quantised=True, integers=1),
+            "MatMulInteger": same_as("MatMul", 0, 1, quantised=True, integers=1),
+            "QLinearMatMul": same_as("MatMul", 0, 3, quantised=True, zero=7),
             "StringNormalizer": same_as("Identity", 0),
             "TfIdfVectorizer": _counts,
         },
@@ -598,8 +624,8 @@ COMPOSITES: dict[tuple[str, str], Recipe] = {
             "MatMulIntegerToFloat": same_as("MatMul", 0, 1, quantised=True),
             "DynamicQuantizeMatMul": same_as("MatMul", 0, 1, quantised=True),
             "QLinearConv": _quantised_conv,
-            "QGemm": same_as("Gemm", 0, 3, 6, quantised=True),
-            "QLinearAdd": same_as("Add", 0, 3, quantised=True),
+            "QGemm": same_as("Gemm", 0, 3, 6, quantised=True, zero=8),
+            "QLinearAdd": same_as("Add", 0, 3, quantised=True, zero=7),
             "QLinearMul": same_as("Mul", 0, 3, quantised=True),
             "QLinearWhere": same_as("Where", 0, 1, 4, quantised=True),
             "QLinearConcat": _quantised_concat,

@@ -432,6 +432,13 @@ def guarded(pieces: Pieces, node: Node) -> None:
         pieces.replace(chosen, "Identity", node.input[:1], "guards of a softmax")
 
 
+def scaled_back(pieces: Pieces, node: Node) -> None:
+    """The scale behind a product of integers, which as floats have it already."""
+    scale = pieces.only(node.output[0], "Mul") if node.given.pop("integers", 0) else None
+    if scale is not None and any(pieces.is_static(name) for name in scale.input):
+        pieces.replace(scale, "Identity", node.output[:1], "scales of integers")
+
+
 def one_scale(pieces: Pieces, node: Node) -> None:
     """(a x) (b y) with two numbers is a b x y: attention is exported with a root on each side."""
     scales = [pieces.maker(name, "Mul") for name in node.input]
@@ -576,7 +583,8 @@ RULES: dict[str, tuple[Rule, ...]] = by_names(
         "BatchNormalization": (own_statistics,),
         "Gemm": (flat_rows,),
         "IsNaN": (guarded,),
-        "MatMul": (one_scale, flags),
+        "Conv": (scaled_back,),
+        "MatMul": (scaled_back, one_scale, flags),
         "Transpose": (turned_back,),
     }
 )

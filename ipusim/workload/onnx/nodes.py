@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
 from itertools import zip_longest
 from typing import Any
 
@@ -101,7 +102,7 @@ class Unfolding:
 
     def __call__(self, protos: Iterable[onnx.NodeProto], scope: Scope) -> Iterator[Node]:
         """Give the nodes of a body."""
-        for proto in protos:
+        for proto in ordered(list(protos)):
             self.count()
             self._check_names(proto)
             node = scope.node(proto)
@@ -138,6 +139,33 @@ class Unfolding:
                 f"{capital(self.contents.source)} is damaged: a {proto.op_type!r} node has a name "
                 "that is no text; export it again."
             )
+
+
+def taken(body: onnx.GraphProto) -> list[str]:
+    """Return the names that a branch or loop body takes from outside."""
+    own = {item.name for item in (*body.input, *body.initializer)}
+    own.update(name for node in body.node for name in node.output)
+    names = [name for node in body.node for name in read(node)]
+    names += [item.name for item in body.output]
+    return [name for name in names if name and name not in own]
+
+
+def read(node: onnx.NodeProto) -> list[str]:
+    """Return the names that a node reads, in its branches and loop bodies too."""
+    bodies = (item.g for item in node.attribute if item.type == item.GRAPH)
+    return [*node.input, *(name for body in bodies for name in taken(body))]
+
+
+def ordered(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """Return nodes after those whose results they read; some converters append to a file."""
+    maker = {name: place for place, node in enumerate(nodes) for name in node.output if name}
+    before = {i: {maker[x] for x in read(node) if x in maker} for i, node in enumerate(nodes)}
+    if all(max(makers, default=-1) < place for place, makers in before.items()):
+        return nodes
+    try:
+        return [nodes[place] for place in TopologicalSorter(before).static_order()]
+    except CycleError:
+        return nodes
 
 
 def definition(call: Node, opset: int, types: list[onnx.TypeProto]) -> onnx.FunctionProto | None:

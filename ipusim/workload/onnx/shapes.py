@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import FLOAT_DTYPES
 from ipusim.workload.onnx.context import ImportContext
 from ipusim.workload.onnx.nodes import Node, has_input, node_label, proto_of
+from ipusim.workload.onnx.reference import evaluated
 
 _PROTO = onnx.TensorProto
 BOOL, INT64, FLOAT, INT32 = _PROTO.BOOL, _PROTO.INT64, _PROTO.FLOAT, _PROTO.INT32
@@ -628,29 +628,19 @@ RULES: dict[str, Rule] = by_names(
 """Rules of standard operators, and of those that fusion puts in their place."""
 
 _RESHAPED = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
-"""Operators of which onnx's reference evaluator refuses forms that files have, as it does of
-GatherElements with fewer indices than data beside the axis."""
+"""Operators of which onnx's reference evaluator refuses forms that files have."""
 
 
 def evaluate(context: ImportContext, node: Node, shape: Shape | None) -> list[np.ndarray]:
     """Return the values of a node whose inputs are known; a rule may know the first one's shape."""
     feed = {name: context.values[name].array for name in node.input if name}
-    opsets = {"": context.opset, node.domain: context.opset}
+    if node.op_type == "Constant" and node.given.get("value") is not None:
+        return [numpy_helper.to_array(node.given["value"])]
     try:
         if node.op_type in _RESHAPED and shape is not None:
             return [feed[node.input[0]].reshape(shape)]
-        if node.op_type == "GatherElements":
-            data, indices = (feed[name] for name in node.input)
-            axis = axis_of(node.given.get("axis", 0), data.ndim)
-            ends = [data.shape[i] if i == axis else n for i, n in enumerate(indices.shape)]
-            return [np.take_along_axis(data[tuple(map(slice, ends))], indices, axis)]
-        if node.op_type == "Constant" and node.given.get("value") is not None:
-            return [numpy_helper.to_array(node.given["value"])]
-        with np.errstate(all="ignore"):
-            results = ReferenceEvaluator(proto_of(node), opsets=opsets).run(None, feed)
-    except (*MISFITS, RuntimeError) as error:
-        raise WorkloadError(
-            f"The constant {node_label(node)} cannot be evaluated "
-            f"({' '.join(str(error).split())[:200]})."
-        ) from error
-    return [np.asarray(result) for result in results]
+        proto = proto_of(node)
+    except MISFITS as error:
+        reason = " ".join(str(error).split())[:200]
+        raise WorkloadError(f"The {node_label(node)} cannot be computed ({reason}).") from error
+    return list(map(np.asarray, evaluated(proto, context.opset, feed, f"The {node_label(node)}")))

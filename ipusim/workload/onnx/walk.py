@@ -507,11 +507,19 @@ class Parts(Call):
         return self.context.dtype(name) in FLOAT_DTYPES
 
     def floating(self, place: int) -> str:
-        """Return an input of integers as if it was of floating-point numbers."""
+        """Return an input of integers as if it was of floating-point numbers.
+
+        A constant that is one number takes the value that its scale and zero, the inputs behind
+        it, give it: functions are known by such numbers.
+        """
         value = self.context.values[self.input(place)]
         if DTYPES.get(value.elem_type) not in FLOAT_DTYPES:
             value.elem_type = FLOAT
-            value.array = None if value.array is None else value.array.astype(np.float32)
+            if value.array is not None:
+                value.array = value.array.astype(np.float32)
+                scale, zero = (self.context.array(self.node, place + i) for i in (1, 2))
+                if value.elements == 1 and scale is not None and scale.dtype.kind == "f":
+                    value.array = (value.array - (0 if zero is None else zero)) * scale
         return self.input(place)
 
     def number(self, value: float) -> np.ndarray:
