@@ -54,8 +54,8 @@ class InputPlan:
 
     def shapes(self, batch: int) -> list[tuple[int, ...]]:
         """Return the shape of every input at a batch, which may be another than the fixed one."""
-        found = [_at_batch(item.shape, batch) for item in self.inputs]
-        return [sized(shape, self.axis, batch) for shape in found] if self.fixed else found
+        found = [(_at_batch(item.shape, batch), item.place(self.axis)) for item in self.inputs]
+        return [sized(shape, place, batch) if self.fixed else shape for shape, place in found]
 
     def value(self, name: str, batch: int) -> np.ndarray:
         """Return the value of an input at a batch."""
@@ -119,10 +119,7 @@ def plan_inputs(
             for size in shape
         ]
     _refuse_free([*data, *(item for item in inputs if item.name in filled)], shapes, label)
-    settled = tuple(
-        DataInput(name=item.name, elem_type=item.elem_type, shape=tuple(shapes[item.name]))
-        for item in data
-    )
+    settled = tuple(replace(item, shape=tuple(shapes[item.name])) for item in data)
     # An input without sizes shares no batch with the others, nor do sizes of several names.
     leading = {_at(item, axis) for item in settled}
     names = {size for item in data if isinstance(size := _at(item, axis), str)}
@@ -142,14 +139,15 @@ def plan_inputs(
 
 def _at(item: DataInput, axis: int | None) -> int | str | None:
     """Return the size of an input at an axis, None if it has none there."""
-    return None if axis is None or len(item.shape or ()) <= axis else item.shape[axis]
+    place = item.place(axis)
+    return None if place is None else item.shape[place]
 
 
 def _with_batch(item: DataInput, axis: int | None) -> DataInput:
     """Return an input whose nameless size at the axis of the batch is called so."""
     if _at(item, axis) != "":
         return item
-    return replace(item, shape=(*item.shape[:axis], _BATCH, *item.shape[axis + 1 :]))
+    return replace(item, shape=sized(item.shape, item.place(axis), _BATCH))
 
 
 def _check_names(kind: str, given: Mapping[str, Any], known: list[str], label: str) -> None:
@@ -175,9 +173,12 @@ def _batch_symbols(inputs: Sequence[DataInput], axis: int | None) -> tuple[bool,
     own. If no name says so, every one at its axis is, unless there are several names or an input
     has only free sizes of its own: nodes and edges of a graph are no items.
     """
-    inner = {size for item in inputs for at, size in enumerate(item.shape or ()) if at != axis} - {
-        _BATCH
-    }
+    inner = {
+        size
+        for item in inputs
+        for place, size in enumerate(item.shape or ())
+        if place != item.place(axis)
+    } - {_BATCH}
     named = {
         size for size in free_sizes(inputs) if _BATCH_NAME.search(size) and len(_terms(size)) == 1
     } - {_BATCH}

@@ -1,6 +1,7 @@
 """Reading ONNX files into the few facts that building a graph needs, without the weights."""
 
 import copy
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from os import PathLike
@@ -49,12 +50,19 @@ class DataInput:
 
     Free sizes are their names, or "" without one; None stands for the batch, once it is known which
     that is (`ipusim.workload.onnx.inputs`). The shape is None where the file does not even say how
-    many sizes there are.
+    many sizes there are. ``states`` are those that recurrent layers start from: their batch stands
+    behind the directions and layers.
     """
 
     name: str
     elem_type: int
     shape: tuple[int | str | None, ...] | None
+    states: bool = False
+
+    def place(self, axis: int | None) -> int | None:
+        """Return where the batch is that inputs have at an axis, None if nowhere."""
+        place = 1 if self.states and axis == 0 else axis
+        return None if place is None or len(self.shape or ()) <= place else place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,13 +103,14 @@ def read_onnx(source: str | PathLike[str] | onnx.ModelProto) -> OnnxContents:
     initializers = {
         tensor.name: stored(tensor, label, folder) for tensor in model.graph.initializer
     }
+    states = _initial_states(model.graph.node)
     return OnnxContents(
         name=name,
         source=label,
         ir_version=model.ir_version,
         opsets=tuple(copy.deepcopy(entry) for entry in model.opset_import),
         inputs=tuple(
-            _data_input(value, label)
+            _data_input(value, label, states)
             for value in model.graph.input
             if value.name not in initializers
         ),
@@ -219,7 +228,23 @@ def _size_name(name: str | bytes) -> str:
     return _NAMELESS.get(text, text)
 
 
-def _data_input(value: onnx.ValueInfoProto, label: str) -> DataInput:
+_PARTS = ("Identity", "Slice", "Split", "Gather", "Cast", "Squeeze", "Unsqueeze")
+"""What cuts the states of one layer or direction out of those of all."""
+
+
+def _initial_states(nodes: Iterable[onnx.NodeProto]) -> set[str]:
+    """Return what recurrent layers start from, and what that is cut out of."""
+    found: set[str] = set()
+    for node in reversed(list(nodes)):
+        if node.op_type in ("LSTM", "GRU", "RNN"):
+            first = any(item.name == "layout" and item.i for item in node.attribute)
+            found.update(() if first else node.input[5:7])
+        elif node.op_type in _PARTS and found.intersection(node.output):
+            found.update(node.input[:1])
+    return found
+
+
+def _data_input(value: onnx.ValueInfoProto, label: str, states: set[str]) -> DataInput:
     if not value.type.HasField("tensor_type"):
         raise WorkloadError(
             f"Input {value.name!r} of {label} is no tensor but a sequence, a map or an optional; "
@@ -233,5 +258,8 @@ def _data_input(value: onnx.ValueInfoProto, label: str) -> DataInput:
             for dim in kind.shape.dim
         )
     return DataInput(
-        name=value.name, elem_type=_check_type(kind.elem_type, value.name, label), shape=shape
+        name=value.name,
+        elem_type=_check_type(kind.elem_type, value.name, label),
+        shape=shape,
+        states=value.name in states,
     )

@@ -503,6 +503,9 @@ def _recurrent(c: Call) -> Results:
     if inputs != c.shape()[2] or c.shape(2)[:2] != (directions, rows) or rows % hidden:
         raise ValueError("weights do not fit the sequence")
     last = ((directions, batch, hidden), c.kind())
+    states = [c.shape(place) for place in (5, 6) if c.has(place)]
+    if any(np.broadcast_shapes(shape, last[0]) != last[0] for shape in states):
+        raise ValueError("states do not fit the sequence")
     return [((steps, directions, batch, hidden), c.kind()), last, last]
 
 

@@ -126,3 +126,28 @@ def test_constants_that_differ_between_items_stay():
     model = from_onnx(make_model([node], {"x": [3, 4]}, ["y"], {"start": start}))
     with pytest.raises(WorkloadError, match="fixes its batch of 3"):
         model.graph(6)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("size", ["batch", "", 3], ids=["named", "nameless", "fixed"])
+@pytest.mark.parametrize("first", [True, False], ids=["batch first", "steps first"])
+def test_states_that_are_inputs_have_their_batch_behind_the_layers(first, size, layers):
+    nodes = [helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2])] if first else []
+    states = ["h", "c"]
+    if layers > 1:
+        states = [f"{name}{layers}" for name in states]
+        nodes += [
+            helper.make_node("Gather", [name, "last"], [out])
+            for name, out in zip("hc", states, strict=True)
+        ]
+    inputs = ["t" if first else "x", "w", "r", "", "", *states]
+    nodes.append(helper.make_node("LSTM", inputs, ["y", "last_h", "last_c"], hidden_size=4))
+    shapes = {"x": [size, 5, 8] if first else [5, size, 8]}
+    shapes["h"] = shapes["c"] = [layers, size, 4]
+    weights = {"w": [1, 16, 8], "r": [1, 16, 4], "last": np.array([layers - 1])}
+    model = from_onnx(make_model(nodes, shapes, ["y", "last_h"], weights))
+    assert model.batch == (size if size == 3 else 1)
+    graph = model.graph(6)
+    read = [graph.tensors[name].shape for name in graph.inputs]
+    assert read == [(6, 5, 8) if first else (5, 6, 8), *[(layers, 6, 4)] * 2]
+    assert [graph.tensors[name].shape for name in graph.outputs] == [(5, 1, 6, 4), (1, 6, 4)]
