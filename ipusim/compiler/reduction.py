@@ -10,7 +10,7 @@ tags 1.0.136 and sdk/poplar/2.0.0 .. 2.4.0.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import zip_longest
 from math import isqrt, prod
@@ -150,10 +150,10 @@ def _stages(asked: Reduction, chip: ChipLike, codelets: CodeletVersion) -> tuple
         results = layout.columns_per_tile
     else:
         if layout.repeats:
-            local = replace(types, output=partials)
+            local = types._replace(output=partials)
             stages += _on_tile(layout, local, partials, chip, codelets.estimator)
             further = "add" if types.function == "square_add" else types.function
-            types = replace(types, function=further, inputs=partials)
+            types = types._replace(function=further, inputs=partials)
         stages += _between_tiles(asked, layout, tiles, types, chip, codelets.estimator)
         results = _results_per_tile(asked.outputs, partials, chip)
     if casts:
@@ -205,7 +205,7 @@ def _between_tiles(
         rows = max(2, ceil_div(sources, pieces))
         vertices = tile_vertices(
             [_gathered(columns, rows)],
-            replace(types, output=partials),
+            types._replace(output=partials),
             chip,
             version,
             partials=types.inputs,
@@ -214,7 +214,7 @@ def _between_tiles(
         )
         received = rows * columns * element_bytes(types.inputs)
         stages += compute_sets("reduce between tiles", vertices, chip, received)
-        types = replace(types, inputs=partials)
+        types = types._replace(inputs=partials)
         sources = ceil_div(sources, rows)
         data = outputs * sources
         width = columns

@@ -139,14 +139,17 @@ def examine_layout(
     wanted = max(_LEAST_TILES_EXAMINED, _EXAMINED_ELEMENTS // per_tile)
     wanted = min(wanted, _MOST_TILES_EXAMINED, tiles)
     chosen = [index * tiles // wanted for index in range(wanted)]
-    # Tiles that differ only in the place along the outermost dimension have the same pattern.
-    below = prod(sizes[1:])
+    # Tiles that differ only in the place along the outermost dimension have the same pattern, and
+    # so have those within one place of it that differ only in the place along a reduced one.
+    below, inner = prod(sizes[1:]), prod(sizes[2:])
     known: dict[tuple[int, int], tuple[Region, ...]] = {}
     patterns = []
     for tile in chosen:
         begin = tile * grains // tiles * grain
         end = min(total, (tile + 1) * grains // tiles * grain)
         alike = begin % below, end - begin
+        if reduced[1:2] == (True,) and sum(alike) <= below:
+            alike = begin % inner, end - begin
         if alike not in known:
             known[alike] = _tile_pattern(begin, end, sizes, reduced)
         patterns.append(known[alike])

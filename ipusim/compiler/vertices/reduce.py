@@ -6,8 +6,8 @@ lib/popops/reduction/ReductionConnection.cpp (choice of vertex, sharing among wo
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import gcd
+from typing import NamedTuple
 
 from ipusim.compiler.tiles import ChipLike, ceil_div, element_bytes, split_sizes, vector_width
 
@@ -16,8 +16,7 @@ ACCUMULATING = ("add", "square_add")
 REDUCE_FUNCTIONS = ("add", "square_add", "max", "min", "mul")
 
 
-@dataclass(frozen=True, slots=True)
-class ReduceTypes:
+class ReduceTypes(NamedTuple):
     """Types of one reduction stage and its function."""
 
     function: str
@@ -25,8 +24,7 @@ class ReduceTypes:
     output: str
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
+class Region(NamedTuple):
     """Adjacent outputs (`columns`) of one tile that are reduced alike.
 
     `inner` consecutive partials of one output lie in memory; ``columns x inner`` repeats `outer`
@@ -158,10 +156,10 @@ def region_cycles(
 
 def compute_set_cycles(vertices: Sequence[int], chip: ChipLike) -> int:
     """Return the cycles of a tile whose vertices start in order on the first free worker."""
-    loads = [0] * chip.workers
-    for cost in vertices:
+    loads = list(vertices[: chip.workers])
+    for cost in vertices[chip.workers :]:
         loads[loads.index(min(loads))] += cost
-    return chip.workers * max(loads)
+    return chip.workers * max(loads, default=0)
 
 
 def _split_columns(regions: Sequence[Region], types: ReduceTypes, chip: ChipLike) -> list[Region]:
