@@ -13,6 +13,7 @@ from ipusim.compiler.vertices.conv import (
     OUTER_PRODUCT,
     SLIC,
     VMAC,
+    WORKERS,
 )
 from ipusim.kernel_cache import njit
 
@@ -68,7 +69,7 @@ def fill_grains(problem: np.void, vertex: np.void, work: np.void) -> bool:
 def _arithmetic_floor(
     problem: np.void, vertex: np.void, work: np.void, kernel_elements: int
 ) -> int:
-    """Cycles of the multiply-accumulates alone, all tiles together."""
+    """Cycles of the multiply-accumulates, and to start them, all tiles together."""
     totals, method = work.totals, vertex.method
     positions = totals.positions // totals.steps
     grains = totals.group_grains * totals.in_grains * totals.out_grains
@@ -77,12 +78,15 @@ def _arithmetic_floor(
     if method == AMP:
         outer = problem.dims[0].kernel
         rows = -(-outer // vertex.filter_height) * (kernel_elements // outer)
-        return each * vertex.passes * rows * (16 // lanes)
+        # Some tile loads each block of weights, and its workers run.
+        started = vertex.weight_load
+        if not totals.one_by_one:
+            started += vertex.nx1.setup + WORKERS * vertex.nx1.run.prologue
+        return grains * vertex.passes * rows * (started + positions * (16 // lanes))
     if method == HMAC:
-        dot = vertex.in_chans_per_group // lanes + 5
-        if vertex.partial_bytes == 2:
-            dot = (dot + 1) // 2
-        return each * kernel_elements * vertex.out_chans_per_group * dot
+        rates = vertex.hmac_one_by_one
+        started = WORKERS * (rates.worker + rates.per_row)
+        return grains * kernel_elements * (started + positions * rates.per_position)
     if method == SLIC:
         last = problem.dims[2].kernel
         data_passes = 1 if vertex.units == 4 else 2
