@@ -56,7 +56,7 @@ class Value:
     """One ONNX value.
 
     ``learnable`` says that it comes from an initializer, or that an import rule made it, so that it
-    is no parameter (False); of other constants neither is known.
+    is no parameter (False); of other constants, and of states of zeros, neither is known.
     ``root`` is the initializer whose memory it shares if only its shape was changed.
     """
 
@@ -71,6 +71,12 @@ class Value:
     def elements(self) -> int:
         """Number of elements."""
         return prod(self.shape)
+
+
+def learnt(shape: tuple[int, ...], array: np.ndarray | None) -> bool | None:
+    """Whether a stored value is a parameter: of zeros in several dimensions it is not known."""
+    state = array is not None and sum(size > 1 for size in shape) > 1 and not array.any()
+    return None if state else True
 
 
 class ImportContext:
@@ -166,7 +172,7 @@ class ImportContext:
             elem_type=stored.elem_type,
             static=True,
             array=stored.array,
-            learnable=True,
+            learnable=learnt(stored.shape, stored.array),
             root=name,
         )
 

@@ -488,6 +488,42 @@ def turned_back(pieces: Pieces, node: Node) -> None:
         pieces.replace(node, "Identity", before.input[:1], "transposes that cancel")
 
 
+def partitions(pieces: Pieces) -> None:
+    """Slices that cut a tensor into its parts are one Split: torch writes chunks so."""
+    families: dict[tuple[str, int], list[tuple[int, int, Node]]] = {}
+    for node in pieces.context.nodes:
+        found = _range(pieces, node) if node.op_type == "Slice" else None
+        if found is not None:
+            axis, start, end = found
+            families.setdefault((node.input[0], axis), []).append((start, end, node))
+    for (source, axis), members in families.items():
+        members.sort(key=lambda item: item[:2])
+        edges = [0, *(end for _, end, _ in members)]
+        whole = edges[-1] == pieces.shape(source)[axis]
+        if len(members) < 2 or not whole or [start for start, *_ in members] != edges[:-1]:
+            continue
+        gone = {id(node) for *_, node in members}
+        first = next(node for node in pieces.context.nodes if id(node) in gone)
+        first.output = [node.output[0] for *_, node in members]
+        pieces.replace(first, "Split", [source], "slices in one split", axis=axis)
+        pieces.context.nodes[:] = [n for n in pieces.context.nodes if id(n) not in gone]
+
+
+def _range(pieces: Pieces, node: Node) -> tuple[int, int, int] | None:
+    """Return the axis, the start and the end of a Slice along one axis by steps of one."""
+    call = Call(pieces.context, node)
+    if not all(pieces.is_static(name) for name in node.input[1:] if name):
+        return None
+    names = ("starts", "ends", "axes", "steps")
+    starts, ends, axes, steps = (call.ints(name, place) for place, name in enumerate(names, 1))
+    if len(starts) != 1 or (steps or [1]) != [1]:
+        return None
+    rank = len(call.shape())
+    axis = (axes or [0])[0] % rank
+    start, end, _ = slice(starts[0], ends[0]).indices(call.shape()[axis])
+    return axis, start, end
+
+
 def siblings(pieces: Pieces) -> None:
     """The same transpose of every part of one tensor is one transpose of all of it."""
     families: dict[tuple[str, tuple[int, ...]], list[Node]] = {}
@@ -520,7 +556,8 @@ def projections(pieces: Pieces) -> None:
         if node.op_type == "MatMul" and pieces.is_static(node.input[1]):
             shape = pieces.shape(node.input[1])
             value = pieces.context.values[node.input[1]]
-            if len(shape) == 2 and len(pieces.shape(node.input[0])) > 1 and value.learnable:
+            rows = len(shape) == 2 and len(pieces.shape(node.input[0])) > 1
+            if rows and value.learnable is not False:
                 families.setdefault((node.input[0], shape[0]), []).append(node)
     for (x, inner), members in families.items():
         if len(members) == 3:
@@ -600,6 +637,7 @@ def fuse(context: ImportContext) -> None:
             if any(pieces.made.get(name) is node for name in node.output):
                 rule(pieces, node)
     drop_unread(context)
+    partitions(Pieces(context))
     projections(Pieces(context))
     siblings(Pieces(context))
     drop_unread(context)

@@ -23,6 +23,8 @@ LARGEST_SIZE = 2**40
 ELEMENT_TYPES = frozenset(onnx.TensorProto.DataType.values())
 """Numbers that ONNX knows as element types."""
 
+FLOATS = tuple(map(onnx.TensorProto.DataType.Value, ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE")))
+
 MINIMUM_OPSET = 7
 """Before it, Add and Gemm broadcast by attributes."""
 
@@ -37,7 +39,7 @@ STANDARD_DOMAINS = ("", "ai.onnx")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """An initializer: its type, its shape, and its values if they are few."""
+    """An initializer: its type, its shape, and its values if they are few or all zero."""
 
     elem_type: int
     shape: tuple[int, ...]
@@ -81,6 +83,14 @@ class OnnxContents:
     outputs: tuple[str, ...]
     shapes: dict[str, tuple[int, ...]]
     """Those that the file states for results, where every size is fixed."""
+
+    @property
+    def weights_are_constants(self) -> bool:
+        """Whether no initializer may be a weight, so that nodes of constants are."""
+        return all(
+            prod(item.shape) < 2 or item.elem_type not in FLOATS
+            for item in self.initializers.values()
+        )
 
     @property
     def opset(self) -> int:
@@ -191,7 +201,10 @@ def stored(tensor: onnx.TensorProto, label: str, folder: Path = Path()) -> Store
             f"size must be from 0 to {LARGEST_SIZE}; export it again."
         )
     array = None
-    if prod(shape) <= KEPT_ELEMENTS:
+    if tensor.raw_data and not tensor.raw_data.strip(b"\0"):
+        kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        array = np.broadcast_to(np.zeros((), kind), shape)
+    elif prod(shape) <= KEPT_ELEMENTS:
         try:
             if tensor.data_location == onnx.TensorProto.EXTERNAL:
                 array = _external(tensor, shape, folder)

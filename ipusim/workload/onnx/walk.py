@@ -17,7 +17,7 @@ from onnx import helper
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import FLOAT_DTYPES
 from ipusim.workload.onnx import reader
-from ipusim.workload.onnx.context import DTYPES, ImportContext, Value
+from ipusim.workload.onnx.context import DTYPES, ImportContext, Value, learnt
 from ipusim.workload.onnx.nodes import (
     DEEPEST,
     LARGEST_BODY,
@@ -155,6 +155,8 @@ class Walk:
         if self.rebatch:
             self.rebatch.adapt(Parts(self, node))
         results = Call(self.context, node).results()
+        if static and self._of_zeros(node, inputs, results):
+            return
         if static and not self._repeats(node, inputs, results):
             self._fold(node, inputs, results)
         else:
@@ -197,6 +199,18 @@ class Walk:
             return False
         return 1 < inputs[0].elements < prod(results[0][0])
 
+    def _of_zeros(self, node: Node, inputs: list[Value], results: Results | None) -> bool:
+        """Visit what is left of the product of a state of zeros: its bias, or zeros."""
+        known = [value.array for value in inputs[:2] if value.array is not None]
+        if node.op_type not in ("MatMul", "Gemm") or all(array.any() for array in known):
+            return False
+        (shape, _), *_ = results
+        if self.rebatch and shape[0] == self.rebatch.before:
+            shape = (self.rebatch.after, *shape[1:])
+        bias = node.input[2] if len(node.input) > 2 else np.zeros((), known[0].dtype)
+        Parts(self, node)("Expand", bias, np.array(shape), out=node.output[0])
+        return True
+
     def _sizes(self, node: Node) -> None:
         """Shape and Size: known now, of constants and run-time values alike."""
         shape = self.context.shape(node.input[0])
@@ -238,6 +252,8 @@ class Walk:
         shape_only = node.op_type in _SHAPE_ONLY and bool(inputs)
         kinds = {value.learnable for value in inputs}
         learnable = True if True in kinds else False if kinds == {False} else None
+        stored = node.op_type == "Constant" and not node.scope.prefix
+        stored = stored and self.context.contents.weights_are_constants
         for place, (name, (shape, kind)) in enumerate(pairs):
             array = arrays[place] if place < len(arrays) else None
             value = Value(
@@ -245,7 +261,7 @@ class Walk:
                 elem_type=kind,
                 static=True,
                 array=array,
-                learnable=learnable,
+                learnable=learnt(shape, array) if stored else learnable,
                 root=inputs[0].root if shape_only else self._root(node, name),
             )
             self.context.record(node, name, value)

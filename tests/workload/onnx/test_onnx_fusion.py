@@ -261,3 +261,28 @@ def test_attention_moves_its_heads_twice_and_scales_once(scores):
         (4, 8, 16, 8),
         (4, 8, 8, 16),
     ]
+
+
+@pytest.mark.parametrize(
+    ("cuts", "kinds"),
+    [
+        ([(0, 4), (4, 9)], ["split"]),
+        ([(4, 2**40), (-9, 4)], ["split"]),
+        ([(0, 4), (5, 9)], ["slice", "slice"]),
+        ([(0, 9), (0, 9)], ["slice", "slice"]),
+    ],
+    ids=["parts", "parts from the end", "a gap", "twice the same"],
+)
+def test_slices_that_cut_a_tensor_into_parts_are_a_split(cuts, kinds):
+    nodes = [
+        helper.make_node("Slice", ["x", f"from{place}", f"to{place}", "axis"], [f"part{place}"])
+        for place in (0, 1)
+    ]
+    nodes += [helper.make_node("Tanh", [f"part{place}"], [f"y{place}"]) for place in (0, 1)]
+    bounds = {"axis": np.array([1])}
+    for place, (start, end) in enumerate(cuts):
+        bounds |= {f"from{place}": np.array([start]), f"to{place}": np.array([end])}
+    graph = from_onnx(make_model(nodes, {"x": (2, 9)}, ["y0", "y1"], bounds)).graph()
+    assert [op.params.function for op in graph.ops if op.kind == "layout"] == kinds
+    sizes = [min(end, 9) - max(start, 0) for start, end in cuts]
+    assert [graph.tensors[name].shape for name in graph.outputs] == [(2, size) for size in sizes]

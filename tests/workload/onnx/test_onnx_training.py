@@ -195,3 +195,56 @@ def test_labels_and_positions_beside_scores_are_not_trained():
     functions = _backward(from_onnx(make_model(*given)))
     alone = _backward(_model(nodes[0]))
     assert functions == alone
+
+
+def _cell(batch):
+    """Two steps of a recurrent cell that begins with zeros, which the file holds with the batch."""
+    steps = [
+        helper.make_node("Gather", ["x", f"at{step}"], [f"x{step}"], axis=1) for step in (0, 1)
+    ]
+    for step in (0, 1):
+        inputs = [f"h{step}", "r", "b"]
+        steps += [
+            helper.make_node("Gemm", [f"x{step}", "w"], [f"ahead{step}"]),
+            helper.make_node("Gemm", inputs, [f"again{step}"], transB=1),
+            helper.make_node("Add", [f"ahead{step}", f"again{step}"], [f"sum{step}"]),
+            helper.make_node("Tanh", [f"sum{step}"], [f"h{step + 1}"]),
+        ]
+    steps.append(helper.make_node("Concat", ["h2", "rest"], ["y"], axis=1))
+    weights = {"w": [80, 96], "r": [96, 96], "b": [96], "at0": np.array(0), "at1": np.array(1)}
+    zeros = {name: np.zeros((batch, 96), np.float32) for name in ("h0", "rest")}
+    return make_model(steps, {"x": [batch, 2, 80]}, ["y"], weights | zeros)
+
+
+@pytest.mark.parametrize("batch", [3, 50])
+def test_states_of_zeros_are_no_parameters_and_follow_the_batch(batch):
+    model = from_onnx(_cell(batch))
+    graph = model.graph()
+    assert graph.parameters == 80 * 96 + 96 * 96 + 96
+    assert graph.macs == batch * 96 * (2 * 80 + 96)
+    assert model.graph(6).macs * batch == graph.macs * 6
+    assert not any(tensor.role == "parameter" and batch in tensor.shape
+                   for tensor in model.graph().tensors.values())  # fmt: skip
+
+
+def test_weights_may_be_nodes_of_constants():
+    """Without initializers they are what the file stores its weights in."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Add", ["a", "b"], ["c"]),
+        helper.make_node("Add", ["c", "place"], ["y"]),
+    ]
+    stored = make_model(nodes, {"x": ["n", 4, 8]}, ["y"], {"w": [8, 6], "b": [6], "place": [4, 6]})
+    written = make_model(nodes, {"x": ["n", 4, 8]}, ["y"])
+    constants = [
+        helper.make_node("Constant", [], [item.name], value=item)
+        for item in stored.graph.initializer
+    ]
+    del written.graph.node[:]
+    written.graph.node.extend([*constants, *nodes])
+    reports = [
+        simulate(from_onnx(file), mode="training", micro_batch=2, loss="mean_squared", replicas=1)
+        for file in (stored, written)
+    ]
+    assert [report.result.graph.parameters for report in reports] == [8 * 6 + 6 + 24] * 2
+    assert len({report.cycles_per_step for report in reports}) == 1
