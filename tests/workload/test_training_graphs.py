@@ -234,6 +234,31 @@ def test_views_and_broadcasts_go_back_as_sums_and_pads() -> None:
     assert prod(micro.tensors["scaled.gradient1"].shape) == 8
 
 
+@pytest.mark.parametrize(
+    ("function", "steps"),
+    [
+        ("div", ["div quotient", "mul product", "neg negative", "sum gradient1"]),
+        ("pow", ["mul power", "log logarithm", "mul product", "sum gradient1"]),
+        ("max", ["max_grad part1", "sum gradient1"]),
+    ],
+)
+def test_an_operand_is_sent_what_its_steps_compute_and_no_more(function: str, steps: list) -> None:
+    g = GraphBuilder("weights")
+    weight = g.parameter("weight", (8,))
+    y = g.elementwise("both", function, g.input("x", (4, 8)), weight)
+    micro = trained(g.finish(y), loss="mean_squared").micro_batch
+    back = [op for op in micro.ops if op.source == "both"]
+    assert [f"{op.function} {op.name.removeprefix('both.')}" for op in back] == steps
+
+
+def test_what_no_steps_are_known_for_is_refused() -> None:
+    g = GraphBuilder("threefold")
+    x = g.linear("fc", g.input("x", (4, 8)), 8)
+    y = g.elementwise("product", "mul", x, g.input("y", (4, 8)), g.input("z", (4, 8)))
+    with pytest.raises(WorkloadError, match="'product' .* has no gradient"):
+        trained(g.finish(y), loss="mean_squared")
+
+
 def test_a_maximum_pool_keeps_what_its_gradient_compares() -> None:
     g = GraphBuilder("pooled")
     x = g.conv("conv", g.input("x", (1, 4, 8, 8)), 8, 3, padding=1)

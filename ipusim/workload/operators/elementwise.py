@@ -6,7 +6,9 @@ another.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import ClassVar
 
 from ipusim.errors import WorkloadError
@@ -15,26 +17,75 @@ from ipusim.workload.operators.gradient import Backward, gradient
 from ipusim.workload.operators.layout import Layout
 from ipusim.workload.operators.reduce import Reduce
 
-_NAMED_OUTPUT = "relu sigmoid tanh sqrt rsqrt reciprocal elu leaky_relu selu celu"
-_NAMED_INPUT = (
-    "abs clip cos erf gelu hard_sigmoid hard_swish log softplus mish swish softsign "
-    "thresholded_relu"
+Steps = tuple[str, ...]
+"""What is computed in turn, each "function result operands": ``dy`` is the incoming gradient, ``y``
+the result of the forward operator, ``a`` and ``b`` its first two operands, ``own`` the one whose
+gradient this is, any other name what a step before wrote. The last writes the gradient."""
+
+UNCHANGED: Steps = ()
+"""The incoming gradient as it is."""
+
+_OF_RESULTS = "relu sigmoid tanh sqrt rsqrt reciprocal elu leaky_relu selu celu"
+_OF_OPERANDS = (
+    "abs cos erf gelu hard_sigmoid hard_swish log softplus mish swish softsign thresholded_relu"
 )
-FROM_OUTPUT = {
-    **{name: f"{name}_grad" for name in _NAMED_OUTPUT.split()},
-    "exp": "mul",
-    "tan": "tanh_grad",  # 1 + y^2 in the place of 1 - y^2
+_QUOTIENT = "div quotient dy b"
+
+GRADIENTS: dict[str, Iterable[Steps | None]] = {
+    "bias_add": (UNCHANGED, UNCHANGED),
+    **dict.fromkeys(("add", "sum", "mean", "scaled_add"), repeat(UNCHANGED)),
+    "sub": (UNCHANGED, ("neg negative dy",)),
+    "mul": (("mul product0 dy b",), ("mul product1 dy a",)),
+    "div": ((_QUOTIENT,), (_QUOTIENT, "mul product quotient y", "neg negative product")),
+    "mod": (UNCHANGED, None),
+    "pow": (
+        ("pow_grad gradient dy a",),
+        ("mul power dy y", "log logarithm a", "mul product power logarithm"),
+    ),
+    "prelu": (("prelu_grad gradient dy a b",), ("mul product dy a",)),
+    "max": repeat(("max_grad part{place} dy own y",)),
+    "min": repeat(("min_grad part{place} dy own y",)),
+    "select": (None, ("select part0 dy a",), ("select part1 dy a",)),
+    "clip": (("clip_grad gradient dy a",), None, None),
+    "sin": (("cos cosine a", "mul gradient dy cosine"),),
+    "exp": (("mul gradient dy y",),),
+    "tan": (("tanh_grad gradient dy y",),),  # 1 + y^2 in the place of 1 - y^2
+    "square": (("mul gradient dy a",),),
+    "neg": (("neg gradient dy",),),
+    "scale": (("scale gradient dy",),),
+    **dict.fromkeys(("dropout", "seeded_dropout"), (("dropout gradient dy",),)),
+    **dict.fromkeys(("floor", "ceil", "round", "sign"), (None,)),
+    **{name: ((f"{name}_grad gradient dy y",),) for name in _OF_RESULTS.split()},
+    **{name: ((f"{name}_grad gradient dy a",),) for name in _OF_OPERANDS.split()},
 }
-"""Functions whose gradient is one of the incoming gradient and the result, so no input is kept."""
+"""Steps to the gradient of each operand of a function; None where nothing is sent back.
 
-FROM_INPUT = {**{name: f"{name}_grad" for name in _NAMED_INPUT.split()}, "square": "mul"}
-"""Functions whose gradient is one of the incoming gradient and the input."""
+An operand that no step reads is not kept for the backward pass.
+"""
 
-LINEAR = {"dropout": "dropout", "seeded_dropout": "dropout", "neg": "neg", "scale": "scale"}
-"""Functions of one operand with the function of the incoming gradient that is sent back."""
+OF_CONSTANTS = {"mul": (("mul gradient dy",),), "select": (("select gradient dy",),)}
+"""Those of a function of two operands that is given one tensor, and a constant for the other."""
 
-STEPS = ("floor", "ceil", "round", "sign")
-"""Functions that are flat wherever they have a slope: nothing is sent back."""
+REDUCTIONS: dict[str, Steps] = {
+    "sum": ("expand gradient dy",),
+    "mean": ("scale scaled dy", "expand gradient scaled"),
+    "logsum": ("exp sum y", "div share dy sum", "expand gradient share"),
+    "l1": ("abs_grad gradient a dy",),
+    "l2": ("div share dy y", "mul gradient a share"),
+    "sumsquare": ("mul gradient a dy",),
+    "logsumexp": ("sub difference a y", "exp share difference", "mul gradient share dy"),
+    "prod": ("mul product dy y", "reciprocal inverse a", "mul gradient inverse product"),
+    # Elements equal to the extremum share its gradient (TensorFlow's rule).
+    **dict.fromkeys(
+        ("max", "min"),
+        ("equal equal a y", "count count equal", "div share dy count", "mul gradient equal share"),
+    ),
+}
+"""Steps to the gradient of what a reduction read.
+
+Its result is repeated where it meets elements; "expand" does nothing else, "count" adds up over the
+same axes.
+"""
 
 VIEWS_BACK = ("concat", "pad")
 """Layouts that need new memory, whose gradient is a view of the incoming one."""
@@ -104,104 +155,65 @@ def _cast(back: Backward, _cast: Cast) -> None:
 
 @gradient(Elementwise)
 def _elementwise(back: Backward, work: Elementwise) -> None:
-    function, (x, *others) = work.function, back.op.inputs
-    if function == "bias_add":
-        back.give(x, back.gradient)
-        _give_summed(back, others[0], back.gradient, "bias_gradient")
-    elif function in ("add", "sum", "mean", "scaled_add"):
-        for index, name in enumerate(back.op.inputs):
-            _give_summed(back, name, back.gradient, f"gradient{index}")
-    elif function == "sub":
-        _give_summed(back, x, back.gradient, "gradient0")
-        if others and back.wants(others[0]):
-            _give_negative(back, others[0], back.gradient)
-    elif function == "mul" and len(others) == 1:
-        for index, (name, other) in enumerate(((x, others[0]), (others[0], x))):
-            if back.wants(name):
-                product = _combine(back, f"product{index}", "mul", back.gradient, other)
-                _give_summed(back, name, product, f"gradient{index}")
-    elif function == "div" and others:
-        quotient = _combine(back, "quotient", "div", back.gradient, others[0])
-        _give_summed(back, x, quotient, "gradient0")
-        if back.wants(others[0]):
-            product = _combine(back, "product", "mul", quotient, back.op.outputs[0])
-            _give_negative(back, others[0], product)
-    elif function == "pow":
-        back.give(x, _combine(back, "gradient", "pow_grad", back.gradient, x))
-        if others and back.wants(others[0]):
-            power = _combine(back, "power", "mul", back.gradient, back.op.outputs[0])
-            logarithm = _combine(back, "logarithm", "log", x)
-            product = _combine(back, "product", "mul", power, logarithm)
-            _give_summed(back, others[0], product, "gradient1")
-    elif function == "sin":
-        cosine = _combine(back, "cosine", "cos", x)
-        back.give(x, _combine(back, "gradient", "mul", back.gradient, cosine))
-    elif function == "prelu":
-        slope = Elementwise(
-            function="prelu_grad", n_inputs=3, elements=back.result.elements, broadcast=True
-        )
-        back.give(x, back.emit("gradient", slope, (back.gradient, x, others[0]), back.result))
-        if back.wants(others[0]):
-            product = _combine(back, "product", "mul", back.gradient, x)
-            _give_summed(back, others[0], product, "gradient1")
-    elif function == "mod":
-        back.give(x, back.gradient)
-    elif function in STEPS:
-        return
-    elif function in ("max", "min") and others:
-        _compared(back, function)
-    elif function == "select":
-        _selected(back)
-    elif function in LINEAR or (function == "mul" and not others):
-        function = LINEAR.get(function, function)
-        back.give(x, _combine(back, "gradient", function, back.gradient))
-    elif function in FROM_OUTPUT:
-        (kept,), function = back.op.outputs, FROM_OUTPUT[function]
-        back.give(x, _combine(back, "gradient", function, back.gradient, kept))
-    elif function in FROM_INPUT:
-        back.give(x, _combine(back, "gradient", FROM_INPUT[function], back.gradient, x))
-    else:
+    function, operands = work.function, back.op.inputs
+    shares = OF_CONSTANTS.get(function) if len(operands) == 1 else None
+    shares = shares or GRADIENTS.get(function)
+    if shares is None or (isinstance(shares, tuple) and len(shares) < len(operands)):
         raise back.refusal()
+    known = {
+        "dy": back.gradient,
+        "y": back.op.outputs[0],
+        **dict(zip("ab", operands, strict=False)),
+    }
+    for place, (name, steps) in enumerate(zip(operands, shares, strict=False)):
+        if steps is not None and back.wants(name):
+            steps = tuple(step.format(place=place) for step in steps)
+            known["own"] = name
+            share = _compute(back, steps, known)
+            suffix = "bias_gradient" if function == "bias_add" else f"gradient{place}"
+            _give_summed(back, name, share, suffix)
 
 
-def _compared(back: Backward, function: str) -> None:
-    """Send the gradient of a maximum of tensors to the one that was the largest."""
-    for index, name in enumerate(back.op.inputs):
-        if back.wants(name):
-            work = Elementwise(
-                function=f"{function}_grad",
-                n_inputs=3,
-                elements=back.result.elements,
-                broadcast=back.elements(name) != back.result.elements,
-            )
-            part = back.emit(
-                f"part{index}", work, (back.gradient, name, back.op.outputs[0]), back.result
-            )
-            _give_summed(back, name, part, f"gradient{index}")
+@gradient(Reduce)
+def _reduce(back: Backward, work: Reduce) -> None:
+    (x,) = back.op.inputs
+    if work.function not in REDUCTIONS:
+        raise back.refusal()
+    known = {"dy": back.gradient, "y": back.op.outputs[0], "a": x}
+    back.give(x, _compute(back, REDUCTIONS[work.function], known))
 
 
-def _selected(back: Backward) -> None:
-    """Send the gradient of a selection by its condition; a constant mask has one operand."""
-    condition, *chosen = back.op.inputs
-    if not chosen:
-        back.give(condition, _combine(back, "gradient", "select", back.gradient))
-    for index, name in enumerate(chosen):
-        if back.wants(name):
-            part = _combine(back, f"part{index}", "select", back.gradient, condition)
-            _give_summed(back, name, part, f"gradient{index}")
+def _compute(back: Backward, steps: Steps, known: dict[str, str]) -> str:
+    """Add the operators of steps that are not known yet; return what the last one writes."""
+    result = "dy"
+    for step in steps:
+        function, result, *operands = step.split()
+        if result not in known:
+            if not known.keys() >= set(operands):
+                raise back.refusal()
+            known[result] = _apply(back, result, function, *(known[name] for name in operands))
+    return known[result]
 
 
-def _combine(back: Backward, suffix: str, function: str, first: str, *others: str) -> str:
-    """Apply a function to a tensor of the size of the result, and to others that may be smaller."""
-    elements = back.result.elements
-    smaller = any(back.elements(other) != elements for other in others)
-    work = Elementwise.in_place(function, elements, 1 + len(others), broadcast=smaller)
-    return back.emit(suffix, work, (first, *others), back.result)
-
-
-def _give_negative(back: Backward, name: str, incoming: str) -> None:
-    negative = _combine(back, "negative", "neg", incoming)
-    _give_summed(back, name, negative, "gradient1")
+def _apply(back: Backward, suffix: str, function: str, first: str, *others: str) -> str:
+    """Add one operator with a result of the size of its first operand; others may be smaller."""
+    like, params = back.tensor(first), back.op.params
+    if function == "expand":
+        like = back.tensor(back.op.inputs[0])
+        work = Layout(function=function, elements=like.elements, moves_data=False)
+    elif function == "count":
+        like, work = back.result, replace(params, function="sum")
+    else:
+        largest = max(back.tensor(name).elements for name in back.op.inputs)
+        work = Elementwise(
+            function=function,
+            n_inputs=1 + len(others),
+            elements=like.elements,
+            broadcast=any(back.tensor(other).elements != like.elements for other in others),
+            # Two results of a reduction make a new tensor.
+            in_place_ok=not others or (len(others) == 1 and like.elements >= largest),
+        )
+    return back.emit(suffix, work, (first, *others), like)
 
 
 def _give_summed(back: Backward, name: str, incoming: str, suffix: str) -> None:
@@ -209,81 +221,12 @@ def _give_summed(back: Backward, name: str, incoming: str, suffix: str) -> None:
 
     The operand's elements are taken to lie innermost, as channels do in every layout of the IPU.
     """
-    operand, elements = back.tensor(name).elements, back.elements(incoming)
+    operand, elements = back.tensor(name).elements, back.tensor(incoming).elements
     if operand == elements:
         back.give(name, incoming)
     else:
         total = Reduce(function="sum", outer=1, reduced=elements // operand, inner=operand)
         back.send(name, suffix, total, (incoming,), back.result.dtype)
-
-
-@gradient(Reduce)
-def _reduce(back: Backward, work: Reduce) -> None:
-    x, incoming = back.op.inputs[0], back.gradient
-    if work.function in ("max", "min"):
-        back.give(x, _shared_by_equals(back, work))
-        return
-    y, rule = back.op.outputs[0], _OVER_ELEMENTS.get(work.function)
-    if rule is not None:
-        back.give(x, rule(back, x, y))
-        return
-    if work.function not in ("sum", "mean", "logsum"):
-        raise back.refusal()
-    if work.function == "mean":
-        incoming = _combine(back, "scaled", "scale", incoming)
-    if work.function == "logsum":
-        total = _combine(back, "sum", "exp", y)
-        incoming = _narrow(back, "share", "div", incoming, total)
-    spread = Layout(function="expand", elements=back.tensor(x).elements, moves_data=False)
-    back.send(x, "gradient", spread, (incoming,))
-
-
-def _narrow(back: Backward, suffix: str, function: str, *inputs: str) -> str:
-    """Combine tensors of the size of the result of a reduction."""
-    work = Elementwise(function=function, n_inputs=2, elements=back.result.elements)
-    return back.emit(suffix, work, inputs, back.result)
-
-
-def _wide(back: Backward, suffix: str, function: str, *inputs: str) -> str:
-    """Combine tensors over all elements that a reduction read; its results repeat."""
-    whole = back.tensor(back.op.inputs[0])
-    count = len(inputs)
-    work = Elementwise.in_place(function, whole.elements, count, broadcast=count > 1)
-    return back.emit(suffix, work, inputs, whole)
-
-
-def _of_length(back: Backward, x: str, y: str) -> str:
-    return _wide(back, "gradient", "mul", x, _narrow(back, "share", "div", back.gradient, y))
-
-
-def _of_exponentials(back: Backward, x: str, y: str) -> str:
-    share = _wide(back, "share", "exp", _wide(back, "difference", "sub", x, y))
-    return _wide(back, "gradient", "mul", share, back.gradient)
-
-
-def _of_product(back: Backward, x: str, y: str) -> str:
-    product = _narrow(back, "product", "mul", back.gradient, y)
-    inverse = _wide(back, "inverse", "reciprocal", x)
-    return _wide(back, "gradient", "mul", inverse, product)
-
-
-_OVER_ELEMENTS = {
-    "l1": lambda back, x, _: _wide(back, "gradient", "abs_grad", x, back.gradient),
-    "l2": _of_length,
-    "sumsquare": lambda back, x, _: _wide(back, "gradient", "mul", x, back.gradient),
-    "logsumexp": _of_exponentials,
-    "prod": _of_product,
-}
-"""Reductions whose gradient differs from element to element."""
-
-
-def _shared_by_equals(back: Backward, work: Reduce) -> str:
-    """Return the gradient of a maximum: elements equal to it share it (TensorFlow's rule)."""
-    part = back.result
-    equal = _wide(back, "equal", "equal", back.op.inputs[0], part.name)
-    count = back.emit("count", replace(work, function="sum"), (equal,), part)
-    share = _narrow(back, "share", "div", back.gradient, count)
-    return _wide(back, "gradient", "mul", equal, share)
 
 
 @gradient(Layout)
@@ -297,7 +240,7 @@ def _layout(back: Backward, layout: Layout) -> None:
         _resized(back, source)
         return
     present = tuple(name for name in back.incoming if name is not None)
-    arriving = sum(back.elements(name) for name in present)
+    arriving = sum(back.tensor(name).elements for name in present)
     for index, name in enumerate(back.op.inputs):
         elements = back.tensor(name).elements
         smaller = arriving < elements

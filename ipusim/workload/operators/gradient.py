@@ -87,12 +87,8 @@ class Backward:
         return self.tensor(self.op.outputs[0])
 
     def tensor(self, name: str) -> Tensor:
-        """Return a tensor of the forward pass."""
-        return self.tape.forward[name]
-
-    def elements(self, name: str) -> int:
-        """Return the elements of a tensor of either pass."""
-        return (self.tape.tensors.get(name) or self.tape.forward[name]).elements
+        """Return a tensor of either pass."""
+        return self.tape.tensors.get(name) or self.tape.forward[name]
 
     def wants(self, name: str) -> bool:
         """Whether anybody needs the gradient of a forward tensor."""
@@ -150,7 +146,7 @@ class Backward:
         self, name: str, params: Attributes, inputs: tuple[str, ...], dtype: str
     ) -> None:
         """Send the gradient of an operand: that of one that groups share is the sum of theirs."""
-        (*_, (_, made)), stored = params.sizes(self.op), self.elements(name)
+        (*_, (_, made)), stored = params.sizes(self.op), self.tensor(name).elements
         if made > stored and self.wants(name):
             each = replace(self._like(name, dtype), shape=(made // stored, stored))
             inputs = (self.emit(f"{params.pass_kind}s", params, inputs, each),)

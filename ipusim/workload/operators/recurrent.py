@@ -120,5 +120,5 @@ def _gradient(back: Backward, layer: Recurrent) -> None:
     )
     for place, name in enumerate(op.inputs[4:]):
         # What reaches an initial state is what the first step leaves over: one small copy.
-        first = Layout(function="slice", elements=back.elements(name), moves_data=True)
+        first = Layout(function="slice", elements=back.tensor(name).elements, moves_data=True)
         back.send(name, f"initial{place}", first, (gradient,), back.result.dtype)
