@@ -73,7 +73,8 @@ class Attributes:
 
     __slots__ = ()
 
-    KIND: ClassVar[str] = ""
+    KIND: ClassVar[str]
+    """The class in lower case, unless it says otherwise: "conv", "matmul", "elementwise", ..."""
     VARIANT: ClassVar[str] = ""
     """Name of the attribute that tells operators of one kind apart, if there is one."""
     CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {}
@@ -82,6 +83,9 @@ class Attributes:
     """Attributes that are, or whose entries are, at least 1."""
     PER_DIMENSION: ClassVar[tuple[str, ...]] = ()
     """Attributes with an entry per spatial dimension of the ``field``."""
+
+    def __init_subclass__(cls) -> None:
+        cls.KIND = cls.__dict__.get("KIND", cls.__name__.lower())
 
     def __post_init__(self) -> None:
         for name, choices in self.CHOICES.items():
@@ -139,7 +143,7 @@ class Op:
 
     @property
     def kind(self) -> str:
-        """Lower-case name of what it does: "conv", "matmul", "elementwise", ..."""
+        """Lower-case name of what it does."""
         return self.params.KIND
 
     @property

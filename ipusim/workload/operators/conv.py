@@ -38,7 +38,6 @@ class Conv(Attributes):
     convolutions too (`conv_data_gradient`, `conv_weight_gradient`).
     """
 
-    KIND: ClassVar[str] = "conv"
     VARIANT: ClassVar[str] = "pass_kind"
     CHOICES: ClassVar = {"pass_kind": PASSES}
     PER_DIMENSION: ClassVar = ("kernel", "stride", "padding_lower", "padding_upper", "dilation")

@@ -15,7 +15,6 @@ class Distance(Attributes):
     the result is the gradient of the first matrix.
     """
 
-    KIND: ClassVar[str] = "distance"
     POSITIVE: ClassVar = ("rows", "others", "width")
 
     rows: int

@@ -104,7 +104,6 @@ class Elementwise(Attributes):
     is not a parameter, so that its memory may be reused if nobody else reads it.
     """
 
-    KIND: ClassVar[str] = "elementwise"
     VARIANT: ClassVar[str] = "function"
     POSITIVE: ClassVar = ("n_inputs",)
 
@@ -139,8 +138,6 @@ class Elementwise(Attributes):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cast(Attributes):
     """Conversion of ``elements`` elements to the type ``to``."""
-
-    KIND: ClassVar[str] = "cast"
 
     to: str
     elements: int

@@ -24,7 +24,6 @@ class Gather(Attributes):
     that points to a spare row, or the hub of a graph. One tile has to serve them all.
     """
 
-    KIND: ClassVar[str] = "gather"
     CHOICES: ClassVar = {"function": ("lookup", "add", "write")}
     POSITIVE: ClassVar = ("groups",)
 

@@ -15,7 +15,6 @@ class Layout(Attributes):
     (transposes, concatenations, pads, repeats). ``elements`` is the size of all outputs.
     """
 
-    KIND: ClassVar[str] = "layout"
     VARIANT: ClassVar[str] = "function"
 
     function: str

@@ -24,7 +24,6 @@ class Loss(Attributes):
     loss, its gradient 1, and there are no targets (PopTorch's identity_loss).
     """
 
-    KIND: ClassVar[str] = "loss"
     VARIANT: ClassVar[str] = "kind"
     CHOICES: ClassVar = {"kind": LOSSES}
     POSITIVE: ClassVar = ("rows", "classes")

@@ -22,7 +22,6 @@ class MatMul(Attributes):
     with the weights is its "data_gradient", with the activations its "weight_gradient".
     """
 
-    KIND: ClassVar[str] = "matmul"
     VARIANT: ClassVar[str] = "pass_kind"
     CHOICES: ClassVar = {"pass_kind": PASSES}
     POSITIVE: ClassVar = ("groups", "m", "k", "n")

@@ -23,7 +23,6 @@ class Norm(Attributes):
     (distributed batch norm). A ``stable`` norm subtracts the mean before it sums squares.
     """
 
-    KIND: ClassVar[str] = "norm"
     VARIANT: ClassVar[str] = "kind"
     CHOICES: ClassVar = {"kind": ("batch", "layer", "group", "instance")}
     POSITIVE: ClassVar = ("groups", "replica_span")

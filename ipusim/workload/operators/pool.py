@@ -19,7 +19,6 @@ class Pool(Attributes):
     input; the sizes stay those of the forward pool.
     """
 
-    KIND: ClassVar[str] = "pool"
     VARIANT: ClassVar[str] = "kind"
     CHOICES: ClassVar = {"kind": ("max", "average")}
     POSITIVE: ClassVar = ("batch", "channels", "kernel", "stride")

@@ -35,7 +35,6 @@ class Recurrent(Attributes):
     layer starts from the last step.
     """
 
-    KIND: ClassVar[str] = "recurrent"
     VARIANT: ClassVar[str] = "kind"
     CHOICES: ClassVar = {"kind": tuple(GATES)}
     POSITIVE: ClassVar = ("steps", "batch", "features", "hidden")

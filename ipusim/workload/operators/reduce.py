@@ -14,7 +14,6 @@ class Reduce(Attributes):
     ``outer`` then counts the results and ``inner`` is 1.
     """
 
-    KIND: ClassVar[str] = "reduce"
     VARIANT: ClassVar[str] = "function"
 
     function: str

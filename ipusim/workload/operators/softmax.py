@@ -1,7 +1,6 @@
 """Softmax and its logarithm."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from ipusim.workload.operators.base import Attributes
 from ipusim.workload.operators.gradient import Backward, gradient
@@ -13,8 +12,6 @@ class Softmax(Attributes):
 
     With ``backward`` the inputs are (incoming gradient, result of the forward pass).
     """
-
-    KIND: ClassVar[str] = "softmax"
 
     outer: int
     length: int

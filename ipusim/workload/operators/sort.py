@@ -12,7 +12,6 @@ from ipusim.workload.operators.gradient import Backward, gradient
 class Sort(Attributes):
     """Sorting of ``outer`` rows of ``length`` elements, each by itself."""
 
-    KIND: ClassVar[str] = "sort"
     POSITIVE: ClassVar = ("outer", "length")
 
     outer: int
