@@ -7,7 +7,7 @@ import numpy as np
 
 from ipusim.compiler.convolution.cost import conv_cost
 from ipusim.compiler.convolution.record import EVERY, UNBOUNDED
-from ipusim.compiler.convolution.search import keep_split, next_divisor, next_split
+from ipusim.compiler.convolution.search import keep_split, next_serial_split, next_split
 from ipusim.compiler.convolution.totals import fill_copies, fill_grains
 from ipusim.kernel_cache import njit
 
@@ -35,8 +35,8 @@ def joint_search(problems: np.ndarray, vertices: np.ndarray, works: np.ndarray) 
         fill_copies(problems[at], vertices[at], works[at])
     found = False
     work, totals, tiles = works[0], works[0].totals, problems[0].tiles
-    serial, channels = 1, problems[0].view_out_chans
-    while serial <= min(totals.out_grains, channels):
+    serial, grains = 1, totals.out_grains
+    while serial <= grains:
         groups = 1
         while groups <= min(totals.group_grains, tiles):
             depth = 1
@@ -56,7 +56,7 @@ def joint_search(problems: np.ndarray, vertices: np.ndarray, works: np.ndarray) 
                     field = next_split(totals.last_grains, field, EVERY)
                 depth = next_split(totals.in_grains, depth, EVERY)
             groups = next_split(totals.group_grains, groups, EVERY)
-        serial = next_divisor(channels, serial)
+        serial = next_serial_split(problems[0].view_out_chans, grains, serial, problems[0].era)
     return found
 
 

@@ -14,7 +14,7 @@ from ipusim.compiler.convolution.bounds import bytes_floor, cycles_floor, serial
 from ipusim.compiler.convolution.cost import conv_cost, fill_kernel, input_range
 from ipusim.compiler.convolution.record import EVERY, NOTHING
 from ipusim.compiler.convolution.totals import fill_copies, fill_grains
-from ipusim.compiler.vertices.conv import OUTER_PRODUCT, SLIC, VMAC, WORKERS
+from ipusim.compiler.vertices.conv import ERA_3_3, OUTER_PRODUCT, SLIC, VMAC, WORKERS
 from ipusim.kernel_cache import njit
 
 
@@ -48,6 +48,20 @@ def next_divisor(number: int, divisor: int) -> int:
             return number // left
         left -= 1
     return number + 1
+
+
+@njit(cache=True)
+def next_serial_split(channels: int, grains: int, split: int, era: int) -> int:
+    """Next number of parts in which channels may be computed one after the other.
+
+    Until SDK 3.0 parts were equal, since then the last may be smaller (poplibs
+    ``lib/poplin/ConvModel.cpp``, constructModel, tags sdk/poplar/2.5.1 and 3.0.0). Start from 0;
+    more than `grains` when there is none.
+    """
+    if era < ERA_3_3:
+        split = next_divisor(channels, split)
+        return split if split <= channels else grains + 1
+    return 1 if split == 0 else next_split(grains, split, EVERY)
 
 
 @njit(cache=True)
@@ -96,14 +110,14 @@ def search_vertex(
     for of_inputs in range(2):
         # In parts of the output channels, or not serial; then in parts of the input channels.
         split.in_serial = split.out_serial = 1
-        first, last, channels = 1, 1, problem.view_out_chans
+        first, last, channels, grains = 1, 1, problem.view_out_chans, totals.out_grains
         if serial_splits:
-            first, last = 2, totals.out_grains
+            first, last = 2, grains
         if of_inputs:
-            first, channels = 2, problem.view_in_chans
-            last = totals.in_grains if serial_splits and problem.in_serial_allowed else 1
-        serial = next_divisor(channels, first - 1)
-        while serial <= min(last, channels):
+            first, channels, grains = 2, problem.view_in_chans, totals.in_grains
+            last = grains if serial_splits and problem.in_serial_allowed else 1
+        serial = next_serial_split(channels, grains, first - 1, problem.era)
+        while serial <= last:
             if of_inputs:
                 split.in_serial = serial
             else:
@@ -112,7 +126,7 @@ def search_vertex(
             if prunes and serial_floor(problem, work) > work.best_cycles:
                 break
             found |= _search_groups(problem, vertex, work, coarse)
-            serial = next_divisor(channels, serial)
+            serial = next_serial_split(channels, grains, serial, problem.era)
     return found
 
 

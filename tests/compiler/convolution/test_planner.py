@@ -182,6 +182,28 @@ def test_next_divisor_visits_every_divisor_once(number):
     assert divisor == number + 1
 
 
+@given(st.integers(1, 400), st.integers(1, 400))
+def test_serial_parts_are_equal_until_sdk_3(channels, grains):
+    def parts(era):
+        found = [cs.next_serial_split(channels, grains, 0, era)]
+        while (split := cs.next_serial_split(channels, grains, found[-1], era)) <= grains:
+            found.append(split)
+        return found
+
+    assert parts(2) == [one for one in range(1, grains + 1) if channels % one == 0]
+    # A number of parts that is not the least for its share is in no split that is.
+    least = {math.ceil(grains / one): one for one in range(grains, 0, -1)}
+    assert parts(3) == sorted(least.values())
+
+
+def test_since_sdk_3_the_last_serial_part_may_be_smaller():
+    shape, chip = product(2048, 50257, 1024), CHIPS["GC200"]
+    before, since = (plan(shape, chip, replace(RULES["GC200"], era=era)) for era in (2, 3))
+    assert 1024 % before.split.out_serial == 0
+    assert 1024 % since.split.out_serial != 0
+    assert since.planned_cycles < before.planned_cycles
+
+
 @pytest.mark.parametrize(("m", "k", "n"), [(2048, 50257, 1024), (197, 50257, 3072)])
 def test_a_product_over_a_prime_vocabulary_needs_no_long_search(m, k, n):
     # A prime number has no serial parts, so that few partitions fit, or none.
