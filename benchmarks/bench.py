@@ -22,6 +22,7 @@ import pandas as pd
 from ipusim import api, numerics
 from ipusim.compiler.convolution import planner
 from ipusim.compiler.operators.conv import conv_pass
+from ipusim.compiler.program_cache import keep_programs
 from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
 from ipusim.numerics.adam import start_state
@@ -141,6 +142,12 @@ def run_benchmarks() -> pd.DataFrame:
     api.simulate("resnet50", **training_options)
     again = best_of(lambda: api.simulate("resnet50", **training_options))
     rows.append(("training step of ResNet-50 on 256 replicas again", again, "s", 1))
+    sizes = iter(range(2, 20))
+    with keep_programs(False):
+        new = best_of(
+            lambda: api.simulate("resnet50", **training_options | {"micro_batch": next(sizes)}), 8
+        )
+    rows.append(("the same at a new micro-batch, planned anew", 1e3 * new, "ms", None))
     numba_cpu = min(fresh_process("import numba")[0] for _ in range(3))
     rows.append((_NUMBA, numba_cpu, "s", None))
     for name, what, limit in (
