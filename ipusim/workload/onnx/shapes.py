@@ -17,7 +17,7 @@ from onnx import numpy_helper
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import FLOAT_DTYPES
-from ipusim.workload.onnx.context import ImportContext
+from ipusim.workload.onnx.context import DTYPES, ImportContext
 from ipusim.workload.onnx.nodes import Node, has_input, node_label, proto_of
 from ipusim.workload.onnx.reference import evaluated
 
@@ -27,6 +27,8 @@ BOOL, INT64, FLOAT, INT32 = _PROTO.BOOL, _PROTO.INT64, _PROTO.FLOAT, _PROTO.INT3
 Shape = tuple[int, ...]
 Results = list[tuple[Shape, int]]
 """Shape and element type of each output."""
+
+LARGEST = "results whose number depends on data have their largest size"
 
 MISFITS = (
     *(ValueError, IndexError, KeyError, TypeError, ZeroDivisionError, OverflowError),
@@ -97,9 +99,23 @@ class Call:
 
     def _advice(self, source: str) -> str:
         """Say what to do about a value on which a shape depends: nobody types an image."""
-        if len(self.context.shape(source)) > 1 and self.context.dtype(source) in FLOAT_DTYPES:
+        if self.is_image(source):
             return f"it is computed from {source!r}: export the model up to the step before"
         return f"give the input it comes from, such as '--value {source}=...'"
+
+    def is_image(self, name: str) -> bool:
+        """Whether a value is data in several dimensions, which nobody types."""
+        value = self.context.values[name]
+        return len(value.shape) > 1 and DTYPES.get(value.elem_type) in FLOAT_DTYPES
+
+    def unknown(self, *places: int) -> bool:
+        """Whether one of these inputs is computed from images or the like: note the upper bound."""
+        names = [self.node.input[place] for place in places if self.has(place)]
+        computed = [name for name in names if not self.context.is_static(name)]
+        found = any(self.is_image(self.source(name)) for name in computed)
+        if found:
+            self.note(LARGEST)
+        return found
 
     def source(self, name: str) -> str:
         """Return an input of the file on which a value depends, the last one added first."""
@@ -330,6 +346,8 @@ def _squeeze(c: Call) -> Shape:
 
 def _slice(c: Call) -> Shape:
     shape = list(c.shape())
+    if c.unknown(1, 2):
+        return c.shape()
     starts, ends = c.ints("starts", 1), c.ints("ends", 2)
     axes = c.ints("axes", 3) or list(range(len(starts)))
     steps = c.ints("steps", 4) or [1] * len(starts)
@@ -452,7 +470,8 @@ def _constant(c: Call) -> Results:
 
 
 def _top_k(c: Call) -> Results:
-    shape, axis, count = c.shape(), c.axis(-1), c.ints("k", 1)[0]
+    shape, axis = c.shape(), c.axis(-1)
+    count = shape[axis] if c.unknown(1) else c.ints("k", 1)[0]
     # A bound on the detections that are kept may be larger than what there is.
     kept = sized(shape, axis, count if 0 <= count <= shape[axis] else shape[axis])
     return [(kept, c.kind()), (kept, INT64)]

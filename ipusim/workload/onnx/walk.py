@@ -25,6 +25,7 @@ from ipusim.workload.onnx.nodes import (
     Scope,
     Unfolding,
     definition,
+    has_input,
     node_label,
     scope_of,
 )
@@ -339,7 +340,8 @@ class Walk:
             known = value is not None and value.array is not None
             if known and not bool(np.all(value.array)):
                 break
-            if given > LARGEST_BODY and not known:
+            counted = trips is None and has_input(node, 0)
+            if given > LARGEST_BODY and (counted or not known):
                 self._unknown_trips(node)
             prefix, counter = self._trip(node, trip)
             goes_on = condition or self.context.constant(f"{prefix}true", np.array(True))
@@ -358,7 +360,10 @@ class Walk:
         names = [name for name in node.input[:2] if name and not self.context.is_static(name)]
         inputs = {item.name for item in self.context.contents.inputs}
         given = [name for name in map(call.source, names) if name in inputs]
-        advice = f"add such as '--value {given[0]}=8'" if given else "export it unrolled"
+        typed = [name for name in given if not call.is_image(name)]
+        advice = "give it a largest trip count, its first input, or export it unrolled"
+        if typed:
+            advice = f"add such as '--value {typed[0]}=8'"
         raise WorkloadError(
             f"The {node_label(node)} runs as often as data say, so its time is unknown; {advice}."
         )

@@ -94,15 +94,21 @@ class Conv(Attributes):
 
         A gradient counts as much as its forward convolution: kernel taps times the elements of the
         incoming gradient, or of the forward input where the forward convolution is transposed (its
-        input dilation is the stride of its data gradient).
+        input dilation is the stride of its data gradient). Where padding makes more outputs than
+        there are inputs, as a transposed convolution of one position does, only inputs count: no
+        vertex multiplies padding.
         """
         channels = self.in_channels * self.out_channels // self.groups
         positions, taps = self.out_field, self.kernel
         if self.pass_kind == "data_gradient":
-            positions = self.out_field if max(self.stride) > 1 else self.field
+            positions = positions if max(self.stride) > 1 else min(positions, self.field, key=prod)
         elif self.is_transposed:
             positions = self.field
             taps = self.out_field if self.pass_kind == "weight_gradient" else self.kernel
+        elif self.pass_kind == "weight_gradient":
+            taps = min(taps, self.field, key=prod)
+        else:
+            positions = min(positions, self.field, key=prod)
         return self.batch * prod(positions) * prod(taps) * channels
 
     @property

@@ -285,3 +285,43 @@ def test_a_shape_that_an_image_decides_is_not_asked_for():
     file = make_model(nodes, {"x": ["n", 3]}, ["y"], {"zero": np.array([0])})
     with pytest.raises(WorkloadError, match="computed from 'x': export the model up to"):
         from_onnx(file)
+
+
+def _counted(*nodes):
+    """How many scores are positive, before nodes that make use of it."""
+    count = [
+        helper.make_node("Greater", ["x", "zero"], ["some"]),
+        helper.make_node("Cast", ["some"], ["ones"], to=TensorProto.INT64),
+        helper.make_node("ReduceSum", ["ones"], ["all"], keepdims=0),
+        helper.make_node("Reshape", ["all", "one"], ["count"]),
+    ]
+    weights = {"zero": np.array(0, np.float32), "one": np.array([1])}
+    weights |= {"from": np.array([0]), "axis": np.array([1]), "true": np.array(True)}
+    return make_model([*count, *nodes], {"x": [2, 9]}, ["y"], weights)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        helper.make_node("Slice", ["x", "from", "count", "axis"], ["y"]),
+        helper.make_node("TopK", ["x", "count"], ["y", ""]),
+    ],
+    ids=["slice", "best"],
+)
+def test_a_number_that_an_image_decides_is_at_most_all_of_it(node):
+    model = from_onnx(_counted(node))
+    graph = model.graph()
+    assert graph.tensors[graph.outputs[0]].shape == (2, 9)
+    assert "results whose number depends on data have their largest size" in model.note
+
+
+def test_a_loop_that_data_end_asks_for_no_image():
+    body = helper.make_graph(
+        [helper.make_node("Relu", ["own"], ["next"]), helper.make_node("Identity", ["c"], ["go"])],
+        "body",
+        [helper.make_tensor_value_info(name, 1, None) for name in ("i", "c", "own")],
+        [helper.make_tensor_value_info(name, 1, None) for name in ("go", "next")],
+    )
+    loop = helper.make_node("Loop", ["all", "true", "x"], ["y"], name="it", body=body)
+    with pytest.raises(WorkloadError, match="'it' runs as often as data say.*largest trip count"):
+        from_onnx(_counted(loop))

@@ -248,3 +248,11 @@ def test_weights_may_be_nodes_of_constants():
     ]
     assert [report.result.graph.parameters for report in reports] == [8 * 6 + 6 + 24] * 2
     assert len({report.cycles_per_step for report in reports}) == 1
+
+
+def test_a_transposed_convolution_of_one_position_is_a_product():
+    spread = helper.make_node("ConvTranspose", ["x", "w"], ["y"])
+    model = from_onnx(make_model([spread], {"x": ["n", 20, 1, 1]}, ["y"], {"w": [20, 6, 4, 4]}))
+    report = simulate(model, mode="training", micro_batch=2, loss="mean_squared", replicas=1)
+    macs = report.layers.groupby("phase")["macs"].sum()
+    assert macs["forward"] == macs["backward"] == 2 * 20 * 6 * 16

@@ -18,12 +18,11 @@ from ipusim.workload.graph import (
 )
 from ipusim.workload.onnx.operators.elementwise import snake
 from ipusim.workload.onnx.operators.emission import Emission, Handler, view
-from ipusim.workload.onnx.shapes import by_names, suppressed
+from ipusim.workload.onnx.shapes import LARGEST, by_names, suppressed
 
 _CORNERS = 4
 _POINTS = {"linear": 2, "cubic": 4}
 """Neighbours per axis that interpolation reads."""
-_LARGEST = "results whose number depends on data have their largest size"
 
 
 def _rows(function: str, rows: int, width: int, indices: int, groups: int = 1) -> Gather:
@@ -97,7 +96,7 @@ def top_k(e: Emission) -> None:
 
 def unique(e: Emission) -> None:
     """Unique: a sort; as many results as elements."""
-    e.note(_LARGEST)
+    e.note(LARGEST)
     _parts_of_sorted(e, max(1, prod(e.shape())))
 
 
@@ -114,7 +113,7 @@ def _parts_of_sorted(e: Emission, length: int) -> None:
 
 def bounded(e: Emission) -> None:
     """NonZero and Compress: one move of everything; as many results as elements."""
-    e.note(_LARGEST)
+    e.note(LARGEST)
     moved(e)
 
 
