@@ -173,7 +173,6 @@ def csv_files(folder: Path) -> Callable[[random.Random], None]:
         {
             "runs/configurations.csv": load_runs,
             "runs/host_times.csv": load_runs,
-            "runs/serial_products.csv": load_runs,
             "published/tamu_table3.csv": load_rows,
             "published/qwant_c2_resnext101.csv": load_rows,
             "published/graphcore_results_inference.csv": load_rows,

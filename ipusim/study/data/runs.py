@@ -1,10 +1,11 @@
 """How each published row was run: the options that a prediction of that row needs."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ipusim import files
 from ipusim.errors import DataError, IpuSimError, unknown_name
@@ -13,10 +14,7 @@ from ipusim.runtime.options.spec import OPTIONS
 
 CONFIGURATIONS_FILE = "configurations.csv"
 HOST_TIMES_FILE = "host_times.csv"
-"""Time of one core of the host per item, for the runs where it was measured."""
-
-SERIAL_PRODUCTS_FILE = "serial_products.csv"
-"""Runs that compute products in parts, one after the other."""
+"""More options of some runs, those of the host's time per item, each with how it was measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,35 +76,24 @@ RunConfiguration = make_dataclass(
 _FACTS = tuple(one.name for one in fields(_Facts))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _HostTime:
-    """Time of one core per item; the option that takes it is ``<work>_item_s``."""
-
-    run_id: str
-    work: Literal["loader", "serial"]
-    item_ms: float
-    transfers: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SerialProducts:
-    run_id: str
-    serial_products: tuple[str, ...]
-    source: str
-
-
-def _options(record: dict[str, str], path: Path) -> dict[str, Any]:
-    """Return the options that a line of the file gives."""
-    values = {}
-    for name, cell in record.items():
-        if name in OPTIONS and cell:
-            try:
-                values[name] = OPTIONS[name].check(cell)
-            except IpuSimError as error:
-                where = f"of row {record['run_id']!r} in {path.name}"
-                raise DataError(f"The cell {name!r} {where} is wrong. {error}") from error
-    return values
+def _options(path: Path, needed: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the options that the lines of a file give, by run."""
+    found: dict[str, dict[str, Any]] = {}
+    for record in read_records(path, needed):
+        run_id = record["run_id"]
+        if run_id in found:
+            raise DataError(f"{path.name} holds run {run_id!r} twice: remove one of the lines.")
+        found[run_id] = {}
+        for name, cell in record.items():
+            if name not in _FACTS and name not in OPTIONS:
+                raise unknown_name(f"column of {path.name}", name, [*_FACTS, *OPTIONS])
+            if name in OPTIONS and cell:
+                try:
+                    found[run_id][name] = OPTIONS[name].check(cell)
+                except IpuSimError as error:
+                    where = f"of row {run_id!r} in {path.name}"
+                    raise DataError(f"The cell {name!r} {where} is wrong. {error}") from error
+    return found
 
 
 def _check_run(run: RunConfiguration) -> None:
@@ -119,58 +106,25 @@ def _check_run(run: RunConfiguration) -> None:
         )
     if not 0 < run.reported_per_item < math.inf or run.epoch_items == 0:
         raise DataError(f"A number of items {where} is not above 0: correct it.")
-
-
-def _check_host_times(
-    times: dict[str, dict[str, float]], runs: dict[str, RunConfiguration]
-) -> None:
-    """Refuse times that no run takes."""
-    for run_id, seconds in times.items():
-        run = runs.get(run_id)
-        loads = run is not None and (run.mode == "inference" or run.dataset == "prepared")
-        if "loader_item_s" in seconds and not loads:
-            raise DataError(
-                f"{HOST_TIMES_FILE} times the loader of {run_id!r}, which is neither a run of "
-                "inference nor one whose data set is 'prepared': remove the line or correct "
-                f"{CONFIGURATIONS_FILE}."
-            )
-        if "serial_item_s" in seconds and (run is None or run.instances is None):
-            raise DataError(
-                f"{HOST_TIMES_FILE} times a host process of {run_id!r}, which is no run of known "
-                f"instances: remove the line or correct {CONFIGURATIONS_FILE}."
-            )
+    loads = run.mode == "inference" or run.dataset == "prepared"
+    if (run.loader_item_s and not loads) or (run.serial_item_s and run.instances is None):
+        raise DataError(
+            f"{HOST_TIMES_FILE} times the host of {run.run_id!r}, which is no run of known "
+            "instances, or no inference and its data set not 'prepared': correct one of the two."
+        )
 
 
 @lru_cache(maxsize=4)
 def _load(folder: Path) -> dict[str, RunConfiguration]:
-    path = folder / CONFIGURATIONS_FILE
-    records = read_records(path, _FACTS)
-    for column in records[0]:
-        if column not in _FACTS and column not in OPTIONS:
-            raise unknown_name(f"column of {path.name}", column, [*_FACTS, *OPTIONS])
-    times: dict[str, dict[str, float]] = {}
-    for one in read(_HostTime, f"runs/{HOST_TIMES_FILE}"):
-        times.setdefault(one.run_id, {})[f"{one.work}_item_s"] = one.item_ms / 1e3
-    products = {
-        one.run_id: one.serial_products
-        for one in read(_SerialProducts, f"runs/{SERIAL_PRODUCTS_FILE}")
-    }
-    runs: dict[str, RunConfiguration] = {}
-    for record, facts in zip(records, read(_Facts, f"runs/{CONFIGURATIONS_FILE}"), strict=True):
-        name = facts.run_id
-        options = _options(record, path) | times.get(name, {})
-        run = RunConfiguration(**vars(facts), **options | {"serial_products": products.get(name)})
-        _check_run(run)
-        if name in runs:
-            raise DataError(f"{path.name} holds run {name!r} twice: remove one of the lines.")
-        runs[name] = run
-    _check_host_times(times, runs)
-    for run_id in products:
-        if run_id not in runs or runs[run_id].model is None:
-            raise DataError(
-                f"{SERIAL_PRODUCTS_FILE} cuts products of {run_id!r}, which is no run of a model: "
-                f"remove the line or correct {CONFIGURATIONS_FILE}."
-            )
+    options = _options(folder / CONFIGURATIONS_FILE, _FACTS)
+    times = _options(folder / HOST_TIMES_FILE, ("run_id", "source"))
+    runs = {}
+    for facts in read(_Facts, f"runs/{CONFIGURATIONS_FILE}"):
+        given = options[facts.run_id] | times.pop(facts.run_id, {})
+        runs[facts.run_id] = RunConfiguration(**vars(facts), **given)
+        _check_run(runs[facts.run_id])
+    if times:
+        raise DataError(f"{HOST_TIMES_FILE} times {min(times)!r}, which is no run: correct it.")
     return runs
 
 

@@ -256,13 +256,11 @@ def swap_text(old: str, new: str):
         ("runs/configurations.csv", swap_text("results.training.002", "results.training.001"),
          "twice"),
         ("runs/host_times.csv", swap_text("results.training.038", "results.training.036"),
-         "neither a run of inference"),
-        ("runs/host_times.csv", swap_text(",2.13,", ",soon,"), "use a number"),
-        ("runs/host_times.csv", swap_text(",loader,", ",leader,"), "use one of loader, serial"),
+         "no inference and its data set not 'prepared'"),
+        ("runs/host_times.csv", swap_text(",0.00213,", ",soon,"), "seconds, 0 or more"),
         ("runs/host_times.csv", swap_text("results.training.032", "qwant.batch2"),
          "no run of known instances"),
-        ("runs/serial_products.csv", swap_text("results.training.001", "qwant.batch99"),
-         "no run of a model"),
+        ("runs/host_times.csv", swap_text("results.training.032", "qwant.batch99"), "is no run"),
     ],
 )  # fmt: skip
 def test_damaged_data_gives_one_sentence(data_copy, file, damage, says):
