@@ -307,8 +307,8 @@ def validated(monkeypatch, tmp_path):
         "ipusim.study.evidence.memory.network_memory_table",
         lambda: pd.DataFrame({"category": ["vertex code"], "median": [15.0]}),
     )
-    monkeypatch.setattr(validate, "expected_path", lambda: tmp_path / "validate.json")
-    return frame, tmp_path / "validate.json"
+    monkeypatch.setattr(validate, "expected_path", lambda: tmp_path / "validate.csv")
+    return frame, tmp_path / "validate.csv"
 
 
 def test_validate_prints_all_tiers_and_the_evidence(capsys, validated):
@@ -328,16 +328,16 @@ def test_validate_prints_all_tiers_and_the_evidence(capsys, validated):
 def test_validate_fails_when_a_count_falls(capsys, validated):
     _, path = validated
     run(capsys, "validate", "--record")
-    counts = json.loads(path.read_text())
-    counts["qwant"]["calibrated"]["hit"] += 1
-    path.write_text(json.dumps(counts))
+    counts = pd.read_csv(path)
+    counts.loc[(counts["study"] == "qwant") & (counts["tier"] == "calibrated"), "hit"] += 1
+    counts.to_csv(path, index=False)
     code, out, err = run(capsys, "validate")
     assert code == 1
     assert out.splitlines()[-1].startswith("FAIL: ")
     assert "qwant, calibrated: hits fell from" in err
 
 
-@pytest.mark.parametrize("text", ["", "[1]", '{"qwant": {"calibrated": {"hit": "many"}}}'])
+@pytest.mark.parametrize("text", ["", "study,tier", "study,tier,rows,hit,near\nqwant,calibrated,6,many,1\n"])
 def test_validate_with_a_damaged_record(capsys, validated, text):
     _, path = validated
     path.write_text(text)
@@ -348,8 +348,8 @@ def test_validate_with_a_damaged_record(capsys, validated, text):
 
 
 def test_a_near_that_becomes_a_hit_is_no_decline():
-    before = {"qwant": {"calibrated": {"rows": 6, "hit": 2, "near": 4}}}
-    after = {"qwant": {"calibrated": {"rows": 6, "hit": 5, "near": 1}}}
+    before = {("qwant", "calibrated"): {"rows": 6, "hit": 2, "near": 4}}
+    after = {("qwant", "calibrated"): {"rows": 6, "hit": 5, "near": 1}}
     assert validate.declines(after, before) == []
     assert len(validate.declines(before, after)) == 1
     assert len(validate.declines({}, before)) == 3

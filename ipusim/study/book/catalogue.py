@@ -19,13 +19,6 @@ OUTPUT_PARAMETER = "output_dir"
 
 SPEC_FOLDER = "studies"
 _NAME = re.compile(r"^\d\d_[a-z0-9_]+$")
-_TYPES: dict[str, tuple[type, ...]] = {
-    "int": (int,),
-    "float": (int, float),
-    "bool": (bool,),
-    "list": (list,),
-    "dict": (dict,),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +37,18 @@ class Parameter:
     """One parameter, as papermill reads it from the parameters cell; the default is source text."""
 
     name: str
-    type_name: str
     default: str
     help: str
+
+    @property
+    def value(self) -> Any:
+        """Default as a value."""
+        return ast.literal_eval(self.default)
+
+    @property
+    def type_name(self) -> str:
+        """Type of the default, which that of a given value must be."""
+        return type(self.value).__name__
 
 
 def load_specs() -> dict[str, dict[str, Any]]:
@@ -122,31 +124,23 @@ def takes_output_dir(study: Study) -> bool:
 
 def default_values(path: Path) -> dict[str, Any]:
     """Return the parameters of a notebook as they are without being given."""
-    return {item.name: ast.literal_eval(item.default) for item in _declared(path)}
+    return {item.name: item.value for item in _declared(path)}
 
 
 def _declared(path: Path) -> list[Parameter]:
-    """Read the cell tagged ``parameters``: assignments with a type and a comment."""
+    """Read the cell tagged ``parameters``: assignments, each with a comment on its last line."""
+    found = []
     for cell in read_notebook(path)["cells"]:
         if PARAMETERS_TAG in cell["metadata"].get("tags", ()):
             source = "".join(cell["source"])
-            return [
-                _parameter(node, source)
-                for node in ast.parse(source).body
-                if isinstance(node, ast.Assign | ast.AnnAssign)
-            ]
-    return []
-
-
-def _parameter(node: ast.Assign | ast.AnnAssign, source: str) -> Parameter:
-    default = ast.get_source_segment(source, node.value) or ""
-    if isinstance(node, ast.AnnAssign):
-        name, type_name = ast.unparse(node.target), ast.unparse(node.annotation).split("[")[0]
-    else:
-        name, type_name = ast.unparse(node.targets[0]), type(ast.literal_eval(node.value)).__name__
-    rest = source.splitlines()[node.end_lineno - 1][node.end_col_offset :]
-    words = rest.partition("#")[2].strip()
-    return Parameter(name=name, type_name=type_name, default=default, help=words)
+            for node in ast.parse(source).body:
+                if isinstance(node, ast.Assign | ast.AnnAssign):
+                    target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+                    default = ast.get_source_segment(source, node.value) or ""
+                    rest = source.splitlines()[node.end_lineno - 1][node.end_col_offset :]
+                    words = rest.partition("#")[2].strip()
+                    found.append(Parameter(name=ast.unparse(target), default=default, help=words))
+    return found
 
 
 def split_assignments(pairs: Iterable[str]) -> dict[str, str]:
@@ -172,18 +166,18 @@ def parameter_values(study: Study, given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _convert(parameter: Parameter, text: str) -> Any:
-    """Convert one text to the type of its parameter."""
-    if parameter.type_name == "str":
+    """Convert one text to the type of its parameter; a whole number is a number too."""
+    wanted = parameter.type_name
+    if wanted == "str":
         return text
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
         value = text
-    wanted = _TYPES.get(parameter.type_name)
-    truth_for_number = isinstance(value, bool) and parameter.type_name in ("int", "float")
-    if wanted and (not isinstance(value, wanted) or truth_for_number):
+    found = type(value).__name__
+    if found != wanted and (wanted, found) != ("float", "int"):
         raise ConfigError(
-            f"The parameter {parameter.name} is {text!r}, which is not of type "
-            f"{parameter.type_name}: give a value like {parameter.default}."
+            f"The parameter {parameter.name} is {text!r}, which is not of type {wanted}: "
+            f"give a value like {parameter.default}."
         )
     return value

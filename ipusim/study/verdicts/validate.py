@@ -1,22 +1,23 @@
 """The validation section as one command: three tiers side by side, and a guard against decline."""
 
-import json
 from pathlib import Path
 
 import pandas as pd
 
 from ipusim import files
 from ipusim.errors import DataError
-from ipusim.files import write_text
+from ipusim.files import read_records, write_text
 from ipusim.study.predict import TIERS
 from ipusim.study.table import Table
 from ipusim.study.verdicts.compare import PREDICTED, tier_summary
 
-EXPECTED_FILE = "validate.json"
+EXPECTED_FILE = "validate.csv"
 GUARDED_TIERS = ("specification", "calibrated")
 """The roofline is a baseline: it may get worse without the simulator getting worse."""
+_KEYS, _COUNTS = ["study", "tier"], ["rows", "hit", "near"]
 
-Counts = dict[str, dict[str, dict[str, int]]]
+Counts = dict[tuple[str, str], dict[str, int]]
+"""Rows, hits and near misses by study and tier."""
 
 
 def expected_path() -> Path:
@@ -24,61 +25,49 @@ def expected_path() -> Path:
     return files.data_dir() / "expected" / EXPECTED_FILE
 
 
+def _counted(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.set_index(_KEYS)[_COUNTS].astype(int)
+
+
 def count_verdicts(frame: pd.DataFrame) -> Counts:
     """Count rows, hits and near misses per study and tier."""
-    counts: Counts = {}
-    for line in tier_summary(frame, by=("study",)).to_dict("records"):
-        if line["tier"] in GUARDED_TIERS:
-            tiers = counts.setdefault(line["study"], {})
-            tiers[line["tier"]] = {key: int(line[key]) for key in ("rows", "hit", "near")}
-    return counts
+    summary = tier_summary(frame, by=("study",))
+    return _counted(summary[summary["tier"].isin(GUARDED_TIERS)]).to_dict("index")
 
 
 def load_expected() -> Counts:
     """Read the recorded counts, as `count_verdicts` gives them."""
     source = expected_path()
     try:
-        counts = json.loads(source.read_text(encoding="utf-8"))
-        return {
-            study: {
-                tier: {key: int(numbers[key]) for key in ("rows", "hit", "near")}
-                for tier, numbers in tiers.items()
-            }
-            for study, tiers in counts.items()
-        }
-    except OSError as error:
+        recorded = pd.DataFrame(read_records(source, [*_KEYS, *_COUNTS]))
+        return _counted(recorded).to_dict("index")
+    except (DataError, ValueError) as error:
         raise DataError(
-            f"{source.name} cannot be read ({error.strerror}): run 'ipusim validate --record'."
-        ) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(
-            f"{source.name} is damaged ({error}): run 'ipusim validate --record'."
+            f"{source.name} holds no counts ({error}): run 'ipusim validate --record'."
         ) from error
 
 
 def record_expected(frame: pd.DataFrame) -> Path:
     """Write the present counts down as the ones that must not fall."""
-    text = json.dumps(count_verdicts(frame), indent=2, sort_keys=True) + "\n"
-    return write_text(expected_path(), text)
+    counts = pd.DataFrame.from_dict(count_verdicts(frame), orient="index").sort_index()
+    return write_text(expected_path(), counts.to_csv(index_label=_KEYS, lineterminator="\n"))
 
 
 def declines(present: Counts, expected: Counts) -> list[str]:
     """Name every count that has fallen below its record; a near that became a hit is no decline."""
-    nothing = {"rows": 0, "hit": 0, "near": 0}
     found = []
-    for study, tiers in expected.items():
-        for tier, before in tiers.items():
-            now = present.get(study, {}).get(tier, nothing)
-            compared = {
-                "predicted rows": (now["rows"], before["rows"]),
-                "hits": (now["hit"], before["hit"]),
-                "hits and nears": (now["hit"] + now["near"], before["hit"] + before["near"]),
-            }
-            found += [
-                f"{study}, {tier}: {what} fell from {old} to {new}."
-                for what, (new, old) in compared.items()
-                if new < old
-            ]
+    for (study, tier), before in expected.items():
+        now = present.get((study, tier), dict.fromkeys(_COUNTS, 0))
+        compared = {
+            "predicted rows": (now["rows"], before["rows"]),
+            "hits": (now["hit"], before["hit"]),
+            "hits and nears": (now["hit"] + now["near"], before["hit"] + before["near"]),
+        }
+        found += [
+            f"{study}, {tier}: {what} fell from {old} to {new}."
+            for what, (new, old) in compared.items()
+            if new < old
+        ]
     return found
 
 

@@ -289,7 +289,7 @@ def test_scaling_apart_from_level(slowdowns):
     assert in_turn["left_out_error_percent"].abs().max() <= 4.9
 
 
-# Why the hits that data/expected/validate.json records (`ipusim validate` holds them) fell or rose;
+# Why the hits that data/expected/validate.csv records (`ipusim validate` holds them) fell or rose;
 # errors in % of what was published, or of the published time.
 # - A rate is judged as printed and by its time, the worse counts. Argonne, 9 to 8: results.01
 #   (ResNet-50, 9.9 % of its rate, 11.0 of its time) is near. TAMU, 21 to 20: so is table3.05, and
