@@ -29,8 +29,6 @@ KERNEL_SOURCES = (
     "compiler/vertices",
     "numerics/arithmetic.py",
     "numerics/kernels",
-    "study/argonne/braggnn/patches.py",
-    "study/argonne/braggnn/peaks.py",
 )
 """All that kernels are made from: the modules that hold them and what these import."""
 

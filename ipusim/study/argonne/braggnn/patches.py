@@ -9,62 +9,34 @@ size, column first.
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
+from scipy import ndimage
 
 from ipusim.errors import DataError
-from ipusim.kernel_cache import njit
-from ipusim.numerics.kernels.threads import over_ranges
 from ipusim.study.argonne.braggnn.peaks import CROP_SIZE
 
 PATCH_SIZE = 11
 MARGIN = (CROP_SIZE - PATCH_SIZE) // 2
 """Largest shift that a crop has room for, in pixels."""
 
-_CHUNK = 1024
+_TOUCHING = np.zeros((3, 3, 3), bool)
+_TOUCHING[1] = True
+"""Pixels of one patch are connected along sides and corners, those of two never."""
 
 
-@njit(cache=True, nogil=True)
-def _keep_component(patch, column, row, labels, stack):
-    """Zero all pixels outside the component nearest to a position."""
-    size = patch.shape[0]
-    labels[:] = 0
-    components = 0
-    best, best_distance = 0, np.inf
-    for i in range(size):
-        for j in range(size):
-            if patch[i, j] <= 0 or labels[i, j]:
-                continue
-            components += 1
-            labels[i, j] = components
-            stack[0] = i * size + j
-            depth = 1
-            peak, peak_row, peak_column = patch[i, j], i, j
-            while depth:
-                depth -= 1
-                y, x = stack[depth] // size, stack[depth] % size
-                if patch[y, x] > peak:
-                    peak, peak_row, peak_column = patch[y, x], y, x
-                for v in range(max(0, y - 1), min(size, y + 2)):
-                    for u in range(max(0, x - 1), min(size, x + 2)):
-                        if patch[v, u] > 0 and not labels[v, u]:
-                            labels[v, u] = components
-                            stack[depth] = v * size + u
-                            depth += 1
-            distance = (peak_column - column) ** 2 + (peak_row - row) ** 2
-            if distance < best_distance:
-                best, best_distance = components, distance
-    for i in range(size):
-        for j in range(size):
-            if labels[i, j] != best:
-                patch[i, j] = 0
-
-
-@njit(cache=True, nogil=True)
-def _keep_components(patches, inside, start, stop):
-    size = patches.shape[2]
-    labels = np.zeros((size, size), np.int64)
-    stack = np.empty(size * size, np.int64)
-    for n in range(start, stop):
-        _keep_component(patches[n, 0], inside[n, 0], inside[n, 1], labels, stack)
+def _keep_components(patches: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """Return patches (count, size, size) without pixels outside the component of their centre."""
+    labels, count = ndimage.label(patches > 0, _TOUCHING)
+    lit = np.nonzero(labels)
+    # the brightest pixel of each component; of several the first
+    order = np.lexsort((-patches[lit], labels[lit]))
+    _, first = np.unique(labels[lit][order], return_index=True)
+    patch, row, column = (index[order][first] for index in lit)
+    distance = (column - centres[patch, 0]) ** 2 + (row - centres[patch, 1]) ** 2
+    order = np.lexsort((distance, patch))
+    _, first = np.unique(patch[order], return_index=True)
+    kept = np.zeros(count + 1, bool)
+    kept[1 + order[first]] = True
+    return np.where(kept[labels], patches, 0)
 
 
 def check_crops(crops: np.ndarray, centres: np.ndarray) -> None:
@@ -106,10 +78,10 @@ def prepare_patches(
     check_crops(crops, centres)
     corners = np.full((len(crops), 2), MARGIN) + (0 if shifts is None else shifts)
     windows = sliding_window_view(np.asarray(crops, np.float32), (PATCH_SIZE,) * 2, axis=(1, 2))
-    patches = windows[np.arange(len(crops)), corners[:, 1], corners[:, 0]][:, None]
+    patches = windows[np.arange(len(crops)), corners[:, 1], corners[:, 0]]
     inside = centres - corners
     if clean:
-        over_ranges(len(crops), _CHUNK, _keep_components, patches, inside)
-    low, high = patches.min(axis=(2, 3), keepdims=True), patches.max(axis=(2, 3), keepdims=True)
+        patches = _keep_components(patches, inside)
+    low, high = patches.min(axis=(1, 2), keepdims=True), patches.max(axis=(1, 2), keepdims=True)
     np.divide(patches - low, high - low, out=patches, where=high > low)
-    return patches, (inside / PATCH_SIZE).astype(np.float32)
+    return patches[:, None], (inside / PATCH_SIZE).astype(np.float32)
