@@ -43,7 +43,7 @@ def stack_frame(stack: Stack) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "property": rows["property"].str.replace("_", " "),
-            "value": rows["value"].map(_plain),
+            "value": rows["value"].map(plain),
             "basis": marks[0].map(_BASIS).fillna(marks[0]).fillna(""),
             "source": marks[1].fillna(rows["source"]),
         }
@@ -58,7 +58,7 @@ def run_frame(run: RunConfiguration) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "option": name.replace("_", " "),
-            "value": "half the batch size" if name == "micro_batch" else _plain(value),
+            "value": "half the batch size" if name == "micro_batch" else plain(value),
             "basis": "assumed" if name in run.assumed else "source",
         }
         for name, value in run.options().items()
@@ -72,7 +72,7 @@ def doubted_constants(system: str) -> pd.DataFrame:
     ours = frame["subject"].isin([machine.name, machine.chip.name, machine.host.name])
     doubted = frame[ours & frame["label"].isin(_DOUBTED_LABELS)]
     shown = doubted[["subject", "name", "value", "unit", "label", "source"]]
-    return shown.assign(value=shown["value"].map(_plain))
+    return shown.assign(value=shown["value"].map(plain))
 
 
 def fitted_constants(system: str) -> pd.DataFrame:
@@ -102,8 +102,12 @@ def fitted_constants(system: str) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=columns)
 
 
-def _plain(value: object) -> str:
-    """Write a setting: rates in scientific notation, the rest as it is."""
+def plain(value: object) -> str:
+    """Write a setting: rates in scientific notation, the ends of stages as their count."""
+    if value is None:
+        return "default"
+    if isinstance(value, tuple):
+        return f"{len(value) + 1} segments"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

@@ -19,18 +19,32 @@ CONFLICT_PERCENT = 5.0
 """Two documents that differ by more on one configuration disagree."""
 
 
-def _parts(row: PublishedRow) -> tuple[list[str], int | None]:
-    """Return what a label prints beside platform and batch, and the batch."""
+def _parts(row: PublishedRow) -> tuple[list[str], int]:
+    """Return what a label prints beside platform and batch, and the batch; 0 for none."""
     parts = [part for part in row.label.split(", ") if part]
-    batch = next((part for part in parts if part.startswith("batch ")), None)
+    batch = next((part for part in parts if part.startswith("batch ")), "")
     platforms = (row.system, row.system.replace("Bow-2000", "4x Bow-2000"))
     kept = [part for part in parts if part != batch and part not in platforms]
-    return kept, int(batch.removeprefix("batch ")) if batch else None
+    return kept, int(batch.removeprefix("batch ") or 0)
 
 
-def _throughputs(study: str) -> list[PublishedRow]:
-    rows = load_rows(study=study, metric="throughput")
-    return [row for row in rows if row.system in system_names() and row.value > 0]
+def _throughputs(*studies: str) -> pd.DataFrame:
+    """Return the throughputs of documents, with their machine and what their label prints."""
+    known = [row for study in studies for row in load_rows(study=study, metric="throughput")]
+    rows = [row for row in known if row.system in system_names() and row.value > 0]
+    printed = ("row_id", "study", "table", "label", "printed", "value", "system")
+    frame = frame_of(rows, *printed, "run.mode", "run.model", "run.confidence", "run")
+    systems, parts = [load_system(row.system) for row in rows], [_parts(row) for row in rows]
+    return frame.assign(
+        kind=frame["table"].str.split().str[-1],
+        model=frame["model"].fillna(frame["label"]),
+        ipus=[system.ipus for system in systems],
+        chip=[system.chip.name for system in systems],
+        clock_hz=[system.chip.clock_hz for system in systems],
+        words=[", ".join(kept) for kept, _ in parts],
+        framework=[kept[-1].lower() for kept, _ in parts],
+        printed_batch=[batch for _, batch in parts],
+    )
 
 
 def little_rows() -> pd.DataFrame:
@@ -61,19 +75,18 @@ def batch_labels() -> pd.DataFrame:
     accumulation), their quotient, and the batches in flight that Little's law gives with either
     (NaN in training, where no latency is printed).
     """
-    rows = [
-        row
-        for row in _throughputs("results")
-        if None not in (_parts(row)[1], row.run.micro_batch, row.run.replicas)
-    ]
-    frame = frame_of(rows, "row_id", "table", "label", "run.items_per_step", "run.confidence")
-    frame.insert(3, "printed_batch", [_parts(row)[1] for row in rows])
-    frame = frame.rename(columns={"items_per_step": "run_batch"})
+    frame = _throughputs("results")
+    known = [bool(run.micro_batch and run.replicas) for run in frame["run"]]
+    frame = frame[known].query("printed_batch > 0")
+    frame = frame.assign(run_batch=[run.items_per_step for run in frame["run"]])
     frame["run_over_printed"] = frame["run_batch"] / frame["printed_batch"]
-    little = littles_law().set_index("row_id")[["batches_by_printed_label", "batches_as_run"]]
-    frame = frame.join(little, on="row_id")
-    frame.insert(8, "confidence", frame.pop("confidence"))
-    return frame[frame["printed_batch"] != frame["run_batch"]].reset_index(drop=True)
+    frame = frame.join(littles_law().set_index("row_id")[_IN_FLIGHT], on="row_id")
+    shown = ["row_id", "table", "label", "printed_batch", "run_batch", "run_over_printed"]
+    shown += [*_IN_FLIGHT, "confidence"]
+    return frame.query("printed_batch != run_batch")[shown].reset_index(drop=True)
+
+
+_IN_FLIGHT = ["batches_by_printed_label", "batches_as_run"]
 
 
 def scaling_efficiency() -> pd.DataFrame:
@@ -83,25 +96,21 @@ def scaling_efficiency() -> pd.DataFrame:
     throughput per IPU over that of the smallest system in percent, whether the batch is the same,
     and whether it is above 100 %, which more chips of the same program cannot give.
     """
-    groups: dict[tuple[str, ...], list[PublishedRow]] = {}
-    for study in ("results", "argonne"):
-        for row in _throughputs(study):
-            key = (study, row.table.split(" ")[-1], load_system(row.system).chip.name)
-            groups.setdefault((*key, *_parts(row)[0]), []).append(row)
-    lines = []
-    for rows in groups.values():
-        sizes = {load_system(row.system).ipus for row in rows}
-        if len(sizes) < 2 or len(sizes) < len(rows):
-            continue  # one system, or several rows on one: which of them scales is not told
-        smallest, *larger = sorted(rows, key=lambda row: load_system(row.system).ipus)
-        base = smallest.value / load_system(smallest.system).ipus
-        for row in larger:
-            efficiency = 100.0 * row.value / load_system(row.system).ipus / base
-            same_batch = _parts(row)[1] == _parts(smallest)[1]
-            lines.append((row.row_id, row.label, smallest.system, efficiency, same_batch))
-    names = ["row_id", "label", "smallest", "efficiency_percent", "same_batch"]
-    frame = pd.DataFrame(lines, columns=names)
-    return frame.assign(above_100=frame["efficiency_percent"] > 100.0)
+    frame = _throughputs("results", "argonne")
+    groups = frame.groupby(["study", "kind", "chip", "words"], sort=False)
+    # of several rows on one system it is not told which of them scales
+    scales = groups["ipus"].transform("nunique") == groups["ipus"].transform("size")
+    frame = frame.assign(group=groups.ngroup(), each=frame["value"] / frame["ipus"])[scales]
+    frame = frame.sort_values(["group", "ipus"], ignore_index=True)
+    smallest = frame.groupby("group").transform("first")
+    efficiency = 100.0 * frame["value"] / frame["ipus"] / smallest["each"]
+    shown = frame[["row_id", "label"]].assign(
+        smallest=smallest["system"],
+        efficiency_percent=efficiency,
+        same_batch=frame["printed_batch"] == smallest["printed_batch"],
+        above_100=efficiency > 100.0,
+    )
+    return shown[frame.duplicated("group")].reset_index(drop=True)
 
 
 def bow_over_classic() -> pd.DataFrame:
@@ -110,25 +119,18 @@ def bow_over_classic() -> pd.DataFrame:
     Per pair on as many IPUs: both rows, table, label of the Bow row, published ratio, ratio of the
     clocks, and how the two compare: "clock", "above" or "below".
     """
-    sides: dict[str, dict[tuple[object, ...], list[PublishedRow]]] = {"Bow": {}, "GC200": {}}
-    for row in _throughputs("results"):
-        kept, batch = _parts(row)
-        system = load_system(row.system)
-        key = (row.table.split(" ")[-1], system.ipus, batch, *kept)
-        sides[system.chip.name].setdefault(key, []).append(row)
-    lines = []
-    for key, (bow, *more) in sides["Bow"].items():
-        classics = sides["GC200"].get(key, [])
-        if more or len(classics) != 1:
-            continue
-        clocks = [load_system(row.system).chip.clock_hz for row in (bow, classics[0])]
-        ratio, clock = bow.value / classics[0].value, clocks[0] / clocks[1]
-        lines.append((bow.row_id, classics[0].row_id, key[0], bow.label, ratio, clock))
-    names = ["bow_row", "classic_row", "table", "label", "ratio", "clock_ratio"]
-    frame = pd.DataFrame(lines, columns=names)
-    off = frame["ratio"] / frame["clock_ratio"] - 1.0
+    frame, same = _throughputs("results"), ["kind", "ipus", "printed_batch", "words"]
+    frame = frame[~frame.duplicated([*same, "chip"], keep=False)]
+    bow, classic = (frame[frame["chip"] == chip] for chip in ("Bow", "GC200"))
+    pairs = bow.merge(classic, on=same, suffixes=("", "_classic"))
+    shown = pairs[["row_id", "row_id_classic", "kind", "label"]].assign(
+        ratio=pairs["value"] / pairs["value_classic"],
+        clock_ratio=pairs["clock_hz"] / pairs["clock_hz_classic"],
+    )
+    shown.columns = ["bow_row", "classic_row", "table", "label", "ratio", "clock_ratio"]
+    off = shown["ratio"] / shown["clock_ratio"] - 1.0
     reading = np.select([off.abs() <= CLOCK_TOLERANCE, off > 0], ["clock", "above"], "below")
-    return frame.assign(reading=reading)
+    return shown.assign(reading=reading)
 
 
 def mlperf_scaling() -> pd.DataFrame:
@@ -168,11 +170,6 @@ def throughput_times_time() -> pd.DataFrame:
     )
 
 
-def _configuration(row: PublishedRow) -> tuple[object, ...]:
-    run = row.run
-    return (run.model or row.label, run.mode, row.system, _parts(row)[0][-1].lower())
-
-
 def document_conflicts() -> pd.DataFrame:
     """Compare rows of two documents on one configuration.
 
@@ -180,20 +177,16 @@ def document_conflicts() -> pd.DataFrame:
     batch where both print one): both rows, both values, the difference in percent, and whether they
     disagree by more than 5 %.
     """
-    page: dict[tuple[object, ...], list[PublishedRow]] = {}
-    for row in _throughputs("results"):
-        page.setdefault(_configuration(row), []).append(row)
-    lines = []
-    for row in _throughputs("argonne"):
-        for other in page.get(_configuration(row), ()):
-            batches = _parts(row)[1], _parts(other)[1]
-            if None not in batches and batches[0] != batches[1]:
-                continue
-            lines.append((row.row_id, other.row_id, other.label, row.value, other.value))
-    frame = pd.DataFrame(lines, columns=["slides_row", "page_row", "label", "slides", "page"])
-    difference = 100.0 * (frame["page"] / frame["slides"] - 1.0)
+    same = ["model", "mode", "system", "framework"]
+    pairs = _throughputs("argonne").merge(_throughputs("results"), on=same, suffixes=("", "_page"))
+    batch, other = pairs["printed_batch"], pairs["printed_batch_page"]
+    pairs = pairs[(batch == other) | (batch == 0) | (other == 0)]
+    shown = pairs[["row_id", "row_id_page", "label_page", "value", "value_page"]]
+    shown = shown.set_axis(["slides_row", "page_row", "label", "slides", "page"], axis=1)
+    shown = shown.reset_index(drop=True)
+    difference = 100.0 * (shown["page"] / shown["slides"] - 1.0)
     disagree = difference.abs() > CONFLICT_PERCENT
-    return frame.assign(difference_percent=difference, disagree=disagree)
+    return shown.assign(difference_percent=difference, disagree=disagree)
 
 
 def repeated_values() -> pd.DataFrame:
@@ -202,13 +195,10 @@ def repeated_values() -> pd.DataFrame:
     Per pair: the printed number, both rows and both labels. A number of four digits may repeat by
     chance.
     """
-    by_text: dict[str, list[PublishedRow]] = {}
-    for row in _throughputs("results"):
-        by_text.setdefault(row.printed, []).append(row)
     lines = [
-        (text, one.row_id, one.label, two.row_id, two.label)
-        for text, same in by_text.items()
-        for one, two in combinations(same, 2)
+        (text, *one, *two)
+        for text, same in _throughputs("results").groupby("printed", sort=False)
+        for one, two in combinations(same[["row_id", "label"]].to_numpy(), 2)
     ]
     names = ["printed", "row_id", "label", "other_row", "other_label"]
     return pd.DataFrame(lines, columns=names)

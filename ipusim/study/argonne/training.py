@@ -52,9 +52,7 @@ _COLUMNS = (
     "p75_px",
     "p95_px",
 )
-_TEXTS = ("schedule", "method")
 _SINGLE_PRECISION = "32.32"
-_COUNTS = ("seed", "rounding_seed", "train_peaks", "test_peaks", "batch", "steps")
 
 
 def train(
@@ -208,10 +206,9 @@ def record_rows(
 @cache
 def recorded() -> pd.DataFrame:
     """Return the recorded runs: a line per schedule, seed and arithmetic, errors in pixels."""
-    records = evidence_records(RECORD, _COLUMNS)
-    frame = pd.DataFrame(records, columns=list(_COLUMNS))
-    kinds = dict.fromkeys(_COUNTS, int)
-    return frame.astype({n: kinds.get(n, float) for n in _COLUMNS if n not in _TEXTS})
+    frame = pd.DataFrame(evidence_records(RECORD, _COLUMNS))
+    numbers = frame.columns.difference(["schedule", "method"])
+    return frame.assign(**frame[numbers].apply(pd.to_numeric))
 
 
 def recorded_frame() -> pd.DataFrame:

@@ -96,8 +96,7 @@ class Explorer:
             (self.busy,),
         )
         self._box = widgets.VBox([*map(widgets.HBox, rows), self.answer, self.line, report])
-        self._known: dict[str, Report] = {}
-        self._models: dict[tuple[str, str], Model] = {}
+        self._load, self._run = cache(_loaded), cache(self._simulated)
         self._holding = False
         self._offer(self.chips, 1)
         self._offer(self.replicas, 1)
@@ -128,10 +127,10 @@ class Explorer:
         An IpuSimError says why that run makes no sense.
         """
         options = self.options() | changed
-        key = repr((self.model.value, self.dims.value, options))
-        if key not in self._known:
-            self._known[key] = simulate(self._model(), **options)
-        return self._known[key]
+        return self._run(self.model.value, self.dims.value, tuple(options.items()))
+
+    def _simulated(self, name: str, sizes: str, options: tuple[tuple[str, Any], ...]) -> Report:
+        return simulate(self._load(name, sizes), **dict(options))
 
     def update(self) -> None:
         """Show what the present setting comes to, and then the curve it lies on."""
@@ -161,14 +160,6 @@ class Explorer:
                 break
             points.append((size, report.throughput.value))
         return points
-
-    def _model(self) -> Model:
-        """Return the model by its name, or as its file and sizes build it, which is read once."""
-        asked = (self.model.value, self.dims.value)
-        if asked not in self._models:
-            sizes = _sizes(self.dims.value)
-            self._models[asked] = load_model(asked[0], **({"dims": sizes} if sizes else {}))
-        return self._models[asked]
 
     def _offer(self, control: widgets.Dropdown, each: int) -> None:
         """Let a control choose 1, 2, 4, ... of what the system holds."""
@@ -208,22 +199,19 @@ def _sizes(text: str) -> dict[str, int]:
     return {name: int(size) for name, _, size in pairs}
 
 
-@cache
-def _published_runs() -> list[tuple[dict[str, Any], float]]:
-    names = ("model", "system", "mode", "micro_batch", "ipus_per_replica", "replicas")
-    return [
-        ({name: getattr(row.run, name) for name in names}, row.value)
-        for row in load_rows()
-        if row.metric == "throughput" and row.run.model and row.value > 0
-    ]
+def _loaded(name: str, sizes: str) -> Model:
+    """Return a model by its name, or as its file and sizes build it."""
+    return load_model(name, **({"dims": _sizes(sizes)} if sizes.strip() else {}))
 
 
 def published(asked: Mapping[str, Any]) -> list[Point]:
     """Return the published throughputs of a model on so many chips, whatever else was chosen."""
+    names = ("model", "system", "mode", "ipus_per_replica", "replicas")
     return [
-        (run["micro_batch"], value)
-        for run, value in _published_runs()
-        if run["micro_batch"] and all(run[name] == asked[name] for name in {*run} - {"micro_batch"})
+        (row.run.micro_batch, row.value)
+        for row in load_rows(metric="throughput")
+        if row.run.micro_batch and row.value > 0
+        if all(getattr(row.run, name) == asked[name] for name in names)
     ]
 
 

@@ -8,6 +8,7 @@ import pandas as pd
 from ipusim.api import simulate
 from ipusim.errors import ConfigError
 from ipusim.runtime.compile_time import first_epoch_items_per_s
+from ipusim.study.assumptions import plain
 from ipusim.study.audit import tamu_work
 from ipusim.study.book.charts import panel
 from ipusim.study.data.published import PublishedRow, by_metric, load_rows
@@ -134,22 +135,12 @@ def run_frame(runs: Mapping[str, str]) -> pd.DataFrame:
         {
             "option": name.replace("_", " "),
             **{
-                column: _plain(getattr(run, name)) + (" (assumed)" if name in run.assumed else "")
+                column: plain(getattr(run, name)) + (" (assumed)" if name in run.assumed else "")
                 for column, run in known.items()
             },
         }
         for name in ("model", *options)
     )
-
-
-def _plain(value: Any) -> str:
-    if value is None:
-        return "default"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, tuple):
-        return f"{len(value) + 1} segments"
-    return str(value)
 
 
 def summary(frame: pd.DataFrame) -> pd.DataFrame:
