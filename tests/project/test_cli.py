@@ -337,7 +337,9 @@ def test_validate_fails_when_a_count_falls(capsys, validated):
     assert "qwant, calibrated: hits fell from" in err
 
 
-@pytest.mark.parametrize("text", ["", "study,tier", "study,tier,rows,hit,near\nqwant,calibrated,6,many,1\n"])
+@pytest.mark.parametrize(
+    "text", ["", "study,tier", "study,tier,rows,hit,near\nqwant,calibrated,6,many,1\n"]
+)
 def test_validate_with_a_damaged_record(capsys, validated, text):
     _, path = validated
     path.write_text(text)

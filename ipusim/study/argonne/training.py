@@ -17,14 +17,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from ipusim import files
-from ipusim.errors import IpuSimError, StudyError
+from ipusim.errors import IpuSimError
 from ipusim.files import evidence_records, write_text
-from ipusim.look import OKABE_ITO
 from ipusim.study.argonne import braggnn as bragg
-from ipusim.study.book.charts import sheet
 
 RECORD = "braggnn_training.csv"
 """File of data/evidence with the recorded runs."""
@@ -32,13 +29,6 @@ PUBLISHED = ((0.29, 75.0), (0.57, 95.0))
 """Share in percent of peaks that the paper's network places within so many pixels of the fitted
 centre: Liu et al., IUCrJ 9 (2022) 104-113, abstract."""
 SHOWN_PEAKS = 12
-_MARKS = (
-    {"marker": "x", "color": OKABE_ITO["vermilion"], "markersize": 10, "markeredgewidth": 1.8},
-    {"marker": "o", "color": OKABE_ITO["sky"], "markersize": 10, "fillstyle": "none"},
-    {"marker": "^", "color": OKABE_ITO["yellow"], "markersize": 9, "fillstyle": "none"},
-)
-_NEAR_PIXELS = 2.5
-"""Pixels shown around a centre: the marks lie within a few tenths of one."""
 _COLUMNS = (
     "schedule",
     "seed",
@@ -157,38 +147,26 @@ def shown_peaks(
 
 
 def peaks_with_centres(
-    patches: np.ndarray,
-    centres: np.ndarray,
-    predicted: Mapping[str, np.ndarray],
-    *,
-    columns: int = 6,
-    rows: int = 2,
-) -> Figure:
-    """Draw the middle of the first patches with their true centre and what each method found.
+    patches: np.ndarray, centres: np.ndarray, predicted: Mapping[str, np.ndarray]
+) -> dict[str, pd.DataFrame]:
+    """Return the centres of patches, those found by each method too, and their pixels (`_places`).
 
     Patches are (count, 1, size, size), scaled to 0..1; centres (count, 2) in pixels, column first,
-    those that are predicted by method. A StudyError for too few patches or more than three methods.
+    those that are predicted by method.
     """
-    if len(patches) < columns * rows:
-        raise StudyError(
-            f"There are {len(patches)} patches for {columns * rows} panels; show fewer panels."
-        )
-    if len(predicted) > len(_MARKS):
-        raise StudyError(f"{len(predicted)} methods are too many for one figure; show at most 3.")
-    with sheet(1.7 * columns, 1.8 * rows + 0.5, down=rows, across=columns) as (figure, axes):
-        for number, axis in enumerate(axes):
-            axis.imshow(patches[number, 0], cmap="gray", vmin=0, vmax=1)
-            look = {"marker": "+", "markersize": 16, "markeredgewidth": 1.8}
-            green = OKABE_ITO["green"]
-            axis.plot(*centres[number], linestyle="none", color=green, label="true centre", **look)
-            for (method, found), mark in zip(predicted.items(), _MARKS, strict=False):
-                axis.plot(*found[number], linestyle="none", label=method, **mark)
-            # a row of an image counts downwards
-            (column, row), near = centres[number], _NEAR_PIXELS
-            limits = {"xlim": (column - near, column + near), "ylim": (row + near, row - near)}
-            axis.set(xticks=[], yticks=[], **limits)
-        figure.suptitle(f"{len(axes)} held-out peaks: the middle of each patch, and its centre")
-    return figure
+    methods = {"true centre": centres, **predicted}
+    found = [_places(points).assign(method=method) for method, points in methods.items()]
+    peak, _, row, column = np.indices(patches.shape).reshape(4, -1)
+    pixels = {"peak": peak, "row": row, "column": column, "value": patches.ravel()}
+    return {
+        "peaks": _places(centres),
+        "found": pd.concat(found),
+        "pixels": pd.DataFrame(pixels),
+    }
+
+
+def _places(centres: np.ndarray) -> pd.DataFrame:
+    return pd.DataFrame(centres, columns=["column", "row"]).rename_axis("peak").reset_index()
 
 
 def record_rows(

@@ -124,29 +124,6 @@ def panel(data: pd.DataFrame, x: str, title: str, unit: str) -> pd.DataFrame:
     return lines.assign(title=title, unit=unit, off=words, top=top)
 
 
-def stacked_bars(
-    axis: Axes,
-    heights: Mapping[str, np.ndarray],
-    looks: Mapping[str, Mapping[str, Any]],
-    *,
-    width: float = 0.66,
-    edge_width: float = 0.6,
-    flat: bool = False,
-) -> np.ndarray:
-    """Draw bars at 0, 1, 2, ..., each a stack of labelled parts, and return where each ends.
-
-    `heights` and `looks` (matplotlib's options) go by part; the first is at the bottom, or at the
-    left of bars that lie `flat`.
-    """
-    ends = np.zeros(len(next(iter(heights.values()))))
-    draw, start, thick = (axis.barh, "left", "height") if flat else (axis.bar, "bottom", "width")
-    for label, height in heights.items():
-        extent = {start: ends, thick: width, "linewidth": edge_width}
-        draw(np.arange(len(ends)), height, label=label, edgecolor="white", **extent, **looks[label])
-        ends = ends + height
-    return ends
-
-
 def grouped_bars(
     axis: Axes,
     frame: pd.DataFrame,

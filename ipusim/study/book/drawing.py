@@ -2,15 +2,16 @@
 
 A figure has a ``size`` in inches (``each`` is added for a panel's width and a line's height), its
 ``panels`` or one for each value of the column ``across`` or ``down``, in so many ``columns``, and a
-``legend``: how many entries stand side by side, or a place in the panel. A panel has a ``title``,
-the axes ``x`` and ``y``, and ``marks``. A mark is named by its first key (`_MARKS`), which lists
-columns, expressions of columns as `pandas.DataFrame.eval` reads them, numbers, or texts with
-columns in braces; ``place`` counts the lines of the panel, ``@hit`` and ``@near`` are the bands of
-verdicts, and a star stands for its ``column``; what has no number is not drawn. ``only`` selects
-lines by such an expression, ``of`` (of a mark, a panel or an axis) another table than the first,
-``once`` one line for each value; ``by`` draws the values of a column apart, each in its own of the
-``looks``, and those of ``apart`` again within each; ``like`` names a kind of number
-(data/looks.toml). All else are options of matplotlib, with colours of the palette.
+``legend``: how many entries stand side by side, or a place in the panel (`_legend`); a ``heading``
+stands above all. A panel has a ``title``, the axes ``x`` and ``y``, and ``marks``. A mark is named
+by its first key (`_MARKS`), which lists columns, expressions of columns as `pandas.DataFrame.eval`
+reads them, numbers, or texts with columns in braces; ``place`` counts the lines of the panel,
+``@hit`` and ``@near`` are the bands of verdicts, and a star stands for its ``column``; what has no
+number is not drawn. ``only`` selects lines by such an expression, ``of`` (of a mark, a panel or an
+axis) another table than the first, ``once`` one line for each value; ``by`` draws the values of a
+column apart, each in its own of the ``looks``, and those of ``apart`` again within each; ``like``
+names a kind of number (data/looks.toml). All else are options of matplotlib, with colours of the
+palette.
 """
 
 import itertools
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
 from ipusim.errors import StudyError, unknown_name
@@ -47,7 +49,8 @@ def drawn(spec: Spec, tables: Tables, looks: Spec) -> Figure:
     legend, options = spec.get("legend"), {name: spec[name] for name in _SHEET if name in spec}
     across = spec.get("columns", 1 if "down" in spec else len(panels))
     options |= {"across": across, "down": -(-len(panels) // across)}
-    options["legend"] = 0 if isinstance(legend, str) else legend
+    inside = isinstance(legend, str | Mapping)
+    options["legend"] = 0 if inside else legend
     sides = (wide + each * len(panels), high + line * len(main))
     with charts.sheet(*sides, **options) as (figure, axes):
         for axis in axes[len(panels) :]:
@@ -60,13 +63,25 @@ def drawn(spec: Spec, tables: Tables, looks: Spec) -> Figure:
                 _finish(axis, side, panel.get(side, {}), own)
             axis.set_title(_words(panel.get("title", ""), first), **panel.get("title_look", {}))
             axis.set_aspect(spec.get("aspect", "auto"))
-            if isinstance(legend, str):
-                axis.legend(loc=legend)
+            if inside:
+                _legend(axis, {"loc": legend} if isinstance(legend, str) else legend)
             if "sharey" in spec and axis is not axes[0]:
                 axis.set_ylabel("")
-            if "sharex" in spec and across == 1 and axis is not axes[-1]:
+            if across == 1 and axis is not axes[-1]:
                 axis.set_xlabel("")
+        if "heading" in spec:
+            figure.suptitle(_words(spec["heading"], main))
     return figure
+
+
+def _legend(axis: Axes, spec: Spec) -> None:
+    """Add the legend of a panel; `from_top` names the parts of bars as they stand, after others."""
+    options = dict(spec)
+    handles, labels = axis.get_legend_handles_labels()
+    order = list(range(len(handles)))
+    if options.pop("from_top", False):
+        order.sort(key=lambda at: -at if isinstance(handles[at], BarContainer) else -len(handles))
+    axis.legend([handles[at] for at in order], [labels[at] for at in order], **options)
 
 
 def _known(what: str, name: str, named: Mapping[str, Any]) -> Any:
@@ -173,6 +188,9 @@ def _finish(axis: Axes, side: str, spec: Spec, tables: Tables) -> None:
     if "names" in spec:
         charts.name_places(axis, _values(rows, spec["names"]), vertical=side == "y", places=ticks)
     axis.tick_params(axis=side, **spec.get("tick_look", {}))
+    if "strong" in spec:
+        for name, strong in zip(axis.get_xticklabels(), rows[spec["strong"]], strict=True):
+            name.set(weight="bold" if strong else "normal", rotation=40 * strong)
     if "ends" in spec and len(rows):
         ends = [_number(rows, end) for end in spec["ends"]]
         getattr(axis, f"set_{side}lim")(*ends)
@@ -205,30 +223,49 @@ def _equal(
 
 
 def _stack(
-    axis: Axes, rows: pd.DataFrame, group: str, part: str, value: str, *, looks: Spec, total: str
+    axis: Axes,
+    rows: pd.DataFrame,
+    group: str,
+    part: str,
+    value: str,
+    *,
+    looks: Spec,
+    as_given: bool = False,
+    total: str = "",
+    named: float = 0.0,
+    flat: bool = False,
+    width: float = 0.66,
+    edge_width: float = 0.6,
 ) -> None:
-    """Draw a bar per group of its parts, in the order of their looks, with their sum above."""
-    table = rows.pivot(index=group, columns=part, values=value).fillna(0.0)
-    heights = {name: table[name].to_numpy() for name in looks if name in table.columns}
-    for place, whole in enumerate(charts.stacked_bars(axis, heights, looks)):
-        axis.text(place, whole, total.format(whole), ha="center", va="bottom", fontsize=8.5)
-    charts.name_places(axis, list(table.index))
-    axis.margins(y=0.1)
+    """Draw a bar per group of its parts, in the order of their looks or as given, from its foot.
 
-
-def _shares(
-    axis: Axes, rows: pd.DataFrame, group: str, part: str, value: str, *, looks: Spec, named: float
-) -> None:
-    """Draw a lying bar per group of its parts as they come, those of `named` or more in figures."""
+    The sum is written above as `total` says, or into the parts of `named` or more their number.
+    """
     names = rows[group].unique()
     table = rows.pivot(index=group, columns=part, values=value).loc[names].fillna(0.0)
-    heights = {name: table[name].to_numpy() for name in rows[part].unique()}
-    charts.stacked_bars(axis, heights, looks, width=0.62, edge_width=0.8, flat=True)
-    for bar in axis.patches:
+    order = rows[part].unique() if as_given else [name for name in looks if name in table.columns]
+    draw, start, thick = (axis.barh, "left", "height") if flat else (axis.bar, "bottom", "width")
+    places, ends = np.arange(len(names)), np.zeros(len(names))
+    for name in order:
+        look = {start: ends, thick: width, "linewidth": edge_width, "edgecolor": "white"}
+        draw(places, table[name], label=name, **look, **looks[name])
+        ends = ends + table[name].to_numpy()
+    charts.name_places(axis, names, vertical=flat)
+    if total:
+        axis.margins(y=0.1)
+        for place, whole in enumerate(ends):
+            axis.text(place, whole, total.format(whole), ha="center", va="bottom", fontsize=8.5)
+    for bar in axis.patches if named else ():
         if bar.get_width() >= named:
             place = (bar.get_x() + bar.get_width() / 2, bar.get_y() + bar.get_height() / 2)
             axis.text(*place, f"{bar.get_width():.0f}", ha="center", va="center", fontsize=9)
-    charts.name_places(axis, names, vertical=True)
+
+
+def _image(
+    axis: Axes, rows: pd.DataFrame, row: str, column: str, value: str, *, looks: Spec, **look: Any
+) -> None:
+    """Draw a number at each row, downwards, and column."""
+    axis.imshow(rows.pivot(index=row, columns=column, values=value), **look)
 
 
 def _notes(
@@ -276,7 +313,7 @@ _MARKS: dict[str, Callable[..., object]] = {
 _TOGETHER: dict[str, Callable[..., object]] = {
     "equal": _equal,
     "stack": _stack,
-    "shares": _shares,
+    "image": _image,
     "groups": charts.grouped_bars,
 }
 """Marks that are no plot of values: they draw all lines of a table at once."""

@@ -6,13 +6,9 @@ What is predicted here is the specification tier: nothing in it is fitted.
 import re
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from ipusim.report import Report
-from ipusim.study.book.charts import looks, name_places, sheet, stacked_bars
 from ipusim.study.breakdown import by_group
 from ipusim.study.qwant.study import latency_rows, report_for
 
@@ -120,61 +116,31 @@ def stage_frame(profiles: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
     return shown.reset_index()
 
 
-def latency_anatomy(frame: pd.DataFrame) -> Figure:
-    """Draw what the predicted latency is made of (`latency_parts`), beside the published one."""
-    places = np.arange(len(frame))
-    heights = {part: frame[column].to_numpy(np.float64) for column, part in PARTS.items()}
-    published = frame["published_ms"].to_numpy(dtype=np.float64)
-    with sheet(9.0, 4.6, legend=0) as (figure, (axis,)):
-        tops = stacked_bars(axis, heights, looks("parts"), width=0.62)
-        look = {"linestyle": "none", "markersize": 44, "markeredgewidth": 2.4, "color": "black"}
-        axis.plot(places, published, label="published", marker="_", **look)
-        text = {"va": "center", "fontsize": 8.5}
-        for place, total, value in zip(places, tops, published, strict=True):
-            axis.text(place - 0.33, total, f"{total:.2f}", ha="right", **text)
-            if np.isfinite(value):
-                axis.text(place + 0.36, value, f"{value:.2f}", ha="left", weight="bold", **text)
-        name_places(axis, list(frame["batch_size"]))
-        axis.set(
-            xlim=(-0.75, len(frame) - 0.25),
-            ylim=(0, None),
-            xlabel="batch size of the card (two IPUs)",
-            ylabel="latency, ms/batch",
-            title="What the predicted latency is made of, specification tier",
-        )
-        # the bars from the top, as they stand
-        handles, labels = axis.get_legend_handles_labels()
-        order = [0, *range(len(labels) - 1, 0, -1)]
-        legend = axis.legend(
-            [handles[i] for i in order], [labels[i] for i in order], loc="upper left"
-        )
-        legend.legend_handles[0].set_markersize(14)
-    return figure
+def latency_anatomy(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return what the predicted latency is made of (`latency_parts`), its sum and its parts."""
+    bars = frame[["batch_size", "published_ms"]].assign(top=frame[list(PARTS)].sum(axis=1))
+    return {"bars": bars, "parts": _below_one_another(frame, ["batch_size"], PARTS)}
 
 
-def block_times(profiles: Mapping[int, pd.DataFrame]) -> Figure:
-    """Draw the device time of every block (`block_profiles`), one panel per micro-batch."""
-    with sheet(9.6, 0.8 + 2.3 * len(profiles), down=len(profiles)) as (figure, axes):
-        for axis, (micro_batch, profile) in zip(axes, profiles.items(), strict=True):
-            _draw_blocks(axis, profile)
-            total = profile["time_us"].sum()
-            axis.set(title=f"Micro-batch {micro_batch}: {total:,.0f} µs on the chip", ylabel="µs")
-        axes[-1].set_xlabel("block, numbered as in the ResNeXt paper")
-    return figure
+def block_times(profiles: Mapping[int, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """Return the device time of every block (`block_profiles`), in all and by phase.
+
+    Many blocks: the first of each stage has its whole name, the others their number.
+    """
+    blocks = pd.concat(profiles, names=["micro_batch"]).reset_index("micro_batch")
+    first = blocks["stage"].ne(blocks["stage"].shift())
+    short = blocks["group"].where(first, blocks["group"].str.split(".").str[-1])
+    total = blocks.groupby("micro_batch", sort=False)["time_us"].sum().reset_index()
+    parts = _below_one_another(blocks, ["micro_batch", "group"], PHASES)
+    return {"sizes": total, "blocks": blocks.assign(first=first, short=short), "parts": parts}
 
 
-def _draw_blocks(axis: Axes, profile: pd.DataFrame) -> None:
-    heights = {phase: profile[column].to_numpy(np.float64) for column, phase in PHASES.items()}
-    stacked_bars(axis, heights, looks("parts"), width=0.8, edge_width=0.3)
-    # many blocks: the first of each stage has its whole name, the others their number
-    first = profile["stage"].ne(profile["stage"].shift())
-    for place in np.flatnonzero(first)[1:]:
-        axis.axvline(place - 0.5, color="#B8BEC6", linewidth=0.8)
-    names = profile["group"].where(first, profile["group"].str.split(".").str[-1])
-    name_places(axis, list(names))
-    for label, whole in zip(axis.get_xticklabels(), first, strict=True):
-        label.set(fontsize=7.5, weight="bold" if whole else "normal", rotation=40 * whole)
-    axis.set_xlim(-0.6, len(profile) - 0.4)
+def _below_one_another(
+    frame: pd.DataFrame, keys: Sequence[str], columns: Mapping[str, str]
+) -> pd.DataFrame:
+    """Return columns of a table as lines of ``part``, in words, and ``time``."""
+    lines = frame.melt(list(keys), list(columns), "part", "time")
+    return lines.assign(part=lines["part"].map(columns))
 
 
 def measured_layers(frame: pd.DataFrame) -> pd.DataFrame:

@@ -161,14 +161,16 @@ def heights(axis, column_count):
 
 
 def test_bars_reach_the_latency(parts):
-    axis = qwant_inside.latency_anatomy(parts).axes[0]
+    tables = qwant_inside.latency_anatomy(parts)
+    axis = book.open("qwant").figure("qwant_where_the_time_goes", tables).figure.axes[0]
     assert heights(axis, len(parts)) == pytest.approx(list(parts["latency_ms"]))
     published = next(line for line in axis.lines if line.get_label() == "published")
     assert list(published.get_ydata()) == [1.36, 4.75]
 
 
 def test_block_bars_reach_the_time_of_the_block(profiles):
-    figure = qwant_inside.block_times(profiles)
+    tables = qwant_inside.block_times(profiles)
+    figure = book.open("qwant").figure("qwant_blocks", tables).figure
     for axis, profile in zip(figure.axes, profiles.values(), strict=True):
         assert heights(axis, len(profile)) == pytest.approx(list(profile["time_us"]))
         names = [label.get_text() for label in axis.get_xticklabels()]
