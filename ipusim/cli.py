@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from ipusim.errors import ConfigError, IpuSimError
 from ipusim.runtime.options.spec import OPTIONS, Option
 
 if TYPE_CHECKING:
-    from ipusim.study.book.reproduce import StudyResult
+    from ipusim.study.book.index import State
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -353,20 +354,20 @@ def reproduce(
         given=split_assignments(parameters),
         resume=resume,
         progress=sys.stderr.isatty(),
-        tell=_tell,
+        tell=partial(_tell, out),
     )
     click.echo(f"start page: {_shown(out / 'index.html')}")
     failed = any(result.status == "failed" for result in results)
     return EXIT_FAILED if failed else EXIT_OK
 
 
-def _tell(result: StudyResult) -> None:
+def _tell(out: Path, result: State) -> None:
     """Say what became of a study as soon as it has run."""
     effort = f", {result.cells} cells in {result.seconds:.0f} s" if result.cells else ""
     click.echo(f"{result.name}: {result.status}{effort}")
     if result.status == "failed":
         click.echo(
-            f"ipusim: {result.name} {result.message}; see {_shown(result.notebook)}", err=True
+            f"ipusim: {result.name} {result.message}; see {_shown(out / result.notebook)}", err=True
         )
 
 

@@ -14,7 +14,7 @@ from ipusim import cli, sweeps
 from ipusim.errors import ConfigError, UnknownNameError
 from ipusim.numerics.kernels.convolution import _convolve_range
 from ipusim.runtime.options.spec import OPTIONS
-from ipusim.study.book.reproduce import StudyResult
+from ipusim.study.book.index import State
 from ipusim.study.verdicts import validate
 from ipusim.study.verdicts.compare import verdicts
 
@@ -240,7 +240,7 @@ def reproduced(monkeypatch):
 def test_reproduce_reports_success(capsys, reproduced, tmp_path):
     asked, answer = reproduced
     done = {"status": "done", "message": "", "cells": 31, "seconds": 62.6}
-    answer.append(StudyResult(name="01_a", **done, notebook=tmp_path / "01_a.ipynb"))
+    answer.append(State(name="01_a", **done, notebook="01_a.ipynb"))
     code, out, err = run(
         capsys, "reproduce", "01", "-p", "a=1", "-p", "b=x", "--out", str(tmp_path), "--resume"
     )
@@ -258,7 +258,7 @@ def test_reproduce_reports_failure_with_the_partial_notebook(capsys, reproduced,
     _, answer = reproduced
     partial = tmp_path / "01_a.partial.ipynb"
     answer.append(
-        StudyResult(name="01_a", status="failed", message="failed in cell 3", notebook=partial)
+        State(name="01_a", status="failed", message="failed in cell 3", notebook=partial.name)
     )
     code, _, err = run(capsys, "reproduce", "--out", str(tmp_path))
     assert code == 1

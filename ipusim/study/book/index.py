@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,33 +20,43 @@ _BADGES = {"done": ("hit", "has run"), "failed": ("failed", "failed")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What became of one study; kept as JSON beside its outputs."""
+
+    name: str  # of the study
+    status: str = "not run"  # or "done", "up to date", "failed"
+    key: str = ""  # digest of everything that the outputs depend on
+    message: str = ""  # what went wrong
+    notebook: str = ""  # as executed, in the output folder; the partial one after a failure
+    files: dict[str, str] = field(default_factory=dict)  # digests, by path in the output folder
+    cells: int = 0  # with code, and the seconds of running them; 0 where none was run, and on disk
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Card:
     """What the page shows of one study."""
 
-    name: str
-    title: str
-    summary: str
-    status: str  # "done", "failed" or "not run"
-    message: str  # why it failed
-    files: tuple[str, ...]  # its outputs, relative to the page
+    study: Study
+    state: State
     verdict: Verdict | None = None  # what its own run came to
 
     @property
     def badge(self) -> tuple[str, str]:
         """Class of the badge and the word on it."""
-        return _BADGES.get(self.status, ("idle", self.status))
+        return _BADGES.get(self.state.status, ("idle", self.state.status))
 
     @property
     def links(self) -> list[tuple[str, str]]:
         """The page of the notebook and its file, each with what its link says."""
         words = {"html": "read the notebook", "ipynb": "download it"}
-        own = (f"notebooks/{self.name}.{ending}" for ending in words)
-        return [(name, words[name.rpartition(".")[2]]) for name in own if name in self.files]
+        own = {f"notebooks/{self.study.name}.{ending}": word for ending, word in words.items()}
+        return [(name, word) for name, word in own.items() if name in self.state.files]
 
     @property
     def pictures(self) -> list[tuple[str, str, str]]:
         """The first figures small, each with its drawing and what it shows."""
-        names = [name for name in self.files if name.startswith("figures/")]
+        names = [name for name in self.state.files if name.startswith("figures/")]
         return [
             (name, drawing if drawing in names else name, _shows(Path(name).stem))
             for name in names

@@ -4,10 +4,10 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from ipusim.study.book.catalogue import (
 )
 from ipusim.study.book.drawing import drawn
 from ipusim.study.book.execute import interrupts_reach_cells, quiet_kernels, run_notebook
-from ipusim.study.book.index import Card, index_html
+from ipusim.study.book.index import Card, State, index_html
 from ipusim.study.book.notebook import cleaned, notebook_text, read_notebook
 from ipusim.study.book.outputs import frame_csv, save_figure
 from ipusim.study.book.rows import coverage_html, rows_html
@@ -47,29 +47,6 @@ OVERVIEW_FIGURE = "errors_by_family"
 _FOLDERS = ("notebooks", "tables", "figures", STATE_FOLDER)
 _RESULT_FOLDERS = ("tables", "figures")
 _DATA_SUFFIXES = (".csv", ".toml", ".json")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyState:
-    """What is known about one study's outputs; kept as JSON beside them."""
-
-    name: str  # of the study
-    status: str  # "done" or "failed"
-    key: str  # digest of everything that the outputs depend on
-    message: str = ""  # what went wrong
-    files: dict[str, str] = field(default_factory=dict)  # digests, by path in the output folder
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyResult:
-    """What `reproduce` did about one study."""
-
-    name: str  # of the study
-    status: str  # "done", "up to date" or "failed"
-    message: str  # what went wrong
-    notebook: Path  # as executed; the partial one after a failure
-    cells: int = 0  # with code; 0 where none was run
-    seconds: float = 0.0  # that running them took
 
 
 def _digest(content: bytes) -> str:
@@ -141,13 +118,13 @@ def _state_path(out: Path, name: str) -> Path:
     return out / STATE_FOLDER / f"{name}.json"
 
 
-def load_state(out: Path, name: str) -> StudyState | None:
-    """Read what is known about a study's outputs; None when it has never run there."""
+def load_state(out: Path, name: str) -> State:
+    """Read what is known about a study's outputs."""
     path = _state_path(out, name)
     if not path.exists():
-        return None
+        return State(name=name)
     try:
-        return StudyState(**json.loads(path.read_text(encoding="utf-8")))
+        return State(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise StudyError(
             f"The output folder {out} is damaged ({path.name} in {STATE_FOLDER} is not a record of "
@@ -166,9 +143,9 @@ def _check_states(out: Path, names: Sequence[str], *, resume: bool) -> None:
             _state_path(out, name).unlink()
 
 
-def _is_current(state: StudyState | None, key: str, out: Path) -> bool:
+def _is_current(state: State, key: str, out: Path) -> bool:
     """Return whether a study's outputs are those that running it again would give."""
-    if state is None or state.status != "done" or state.key != key:
+    if state.status != "done" or state.key != key:
         return False
     return all(
         (out / name).is_file() and _digest((out / name).read_bytes()) == digest
@@ -195,7 +172,7 @@ def _run_study(
     out: Path,
     studies: Sequence[Study],
     progress: bool,
-) -> StudyState:
+) -> State:
     """Run one study: its files appear in `out` only when all of its cells have run."""
     stage = out / STATE_FOLDER / f"stage-{study.name}"
     shutil.rmtree(stage, ignore_errors=True)
@@ -208,34 +185,30 @@ def _run_study(
     # the notebook was told to write into the stage; a reader sees where the files are from it
     content = executed.read_text(encoding="utf-8").replace(json.dumps(str(stage))[1:-1], "..")
     partial = out / "notebooks" / f"{study.name}.partial.ipynb"
+    state = State(name=study.name, key=key, notebook=f"notebooks/{study.name}.ipynb")
     if failure:
         write_text(partial, content)
         shutil.rmtree(stage)
         if failure.interrupted:
             raise KeyboardInterrupt
-        return StudyState(name=study.name, status="failed", key=key, message=str(failure))
+        shown = f"notebooks/{partial.name}"
+        return replace(state, status="failed", message=str(failure), notebook=shown)
     files = _publish(stage, out)
     shutil.rmtree(stage)
     partial.unlink(missing_ok=True)
-    notebook = out / "notebooks" / f"{study.name}.ipynb"
+    notebook = out / state.notebook
     write_text(notebook, notebook_text(cleaned(json.loads(content))))
     page = write_text(
         notebook.with_suffix(".html"), notebook_page(notebook, study, studies, tuple(files))
     )
     for path in (notebook, page):
         files[path.relative_to(out).as_posix()] = _digest(path.read_bytes())
-    return StudyState(name=study.name, status="done", key=key, files=files)
-
-
-def _result(state: StudyState, status: str, out: Path) -> StudyResult:
-    ending = ".partial.ipynb" if status == "failed" else ".ipynb"
-    notebook = out / "notebooks" / f"{state.name}{ending}"
-    return StudyResult(name=state.name, status=status, message=state.message, notebook=notebook)
+    return replace(state, status="done", files=files)
 
 
 def _judged(out: Path, studies: Sequence[Study], left: Sequence[Study]) -> tuple[PublishedRow, ...]:
     """Return the rows that the studies in the folder, or about to be, are about; each once."""
-    shown = [study for study in studies if study in left or load_state(out, study.name)]
+    shown = [study for study in studies if study in left or load_state(out, study.name).key]
     about_all = {spec["notebook"] for spec in load_specs().values() if spec.get("judges_all_rows")}
     if any(study.name in about_all for study in shown):
         return load_rows()
@@ -256,7 +229,7 @@ def _write_verdicts(out: Path, studies: Sequence[Study], frame: pd.DataFrame, re
         write_text(out / COVERAGE, coverage_html(covered, studies))
 
 
-def _saved_verdict(out: Path, files: Sequence[str]) -> Verdict | None:
+def _saved_verdict(out: Path, files: Iterable[str]) -> Verdict | None:
     """Return what a study's page came to, from the table it saved."""
     for name in files:
         if name.endswith("_verdict.csv"):
@@ -268,18 +241,10 @@ def _saved_verdict(out: Path, files: Sequence[str]) -> Verdict | None:
 
 def _write_index(out: Path, studies: Sequence[Study], frame: pd.DataFrame | None) -> Path:
     """Write the start page from what is in the folder."""
+    states = [load_state(out, study.name) for study in studies]
     cards = [
-        Card(
-            name=study.name,
-            title=study.title,
-            summary=study.summary,
-            status=state.status if state else "not run",
-            message=state.message if state else "",
-            files=tuple(state.files) if state else (),
-            verdict=_saved_verdict(out, tuple(state.files) if state else ()),
-        )
-        for study in studies
-        for state in [load_state(out, study.name)]
+        Card(study, state, _saved_verdict(out, state.files))
+        for study, state in zip(studies, states, strict=True)
     ]
     pages = [(out / "notebooks" / f"{study.name}.ipynb", study) for study in studies]
     write_text(out / "search.js", search_script([page for page in pages if page[0].exists()]))
@@ -296,8 +261,8 @@ def reproduce(
     resume: bool = False,
     progress: bool = False,
     predictor: PooledPredictor | None = None,
-    tell: Callable[[StudyResult], object] = lambda result: None,
-) -> tuple[StudyResult, ...]:
+    tell: Callable[[State], object] = lambda result: None,
+) -> tuple[State, ...]:
     """Run studies, by default all, and collect everything in the folder `out`.
 
     It receives ``notebooks/``, ``tables/``, ``figures/``, ``verdicts.csv`` and ``index.html``.
@@ -321,9 +286,7 @@ def reproduce(
         return _run_all(values, out, resume, progress, predictor, tell)
 
 
-def _side_by_side(
-    run: Callable[[Study], StudyResult], studies: Sequence[Study]
-) -> Iterator[StudyResult]:
+def _side_by_side(run: Callable[[Study], State], studies: Sequence[Study]) -> Iterator[State]:
     """Run notebooks, as many at a time as there are cores; the later take longest, begin first."""
     if len(studies) < 2 or available_cores() < 2:
         yield from map(run, studies)
@@ -342,8 +305,8 @@ def _run_all(
     resume: bool,
     progress: bool,
     predictor: PooledPredictor | None,
-    tell: Callable[[StudyResult], object],
-) -> tuple[StudyResult, ...]:
+    tell: Callable[[State], object],
+) -> tuple[State, ...]:
     """Run the chosen studies, with their parameters, into a folder that is held."""
     all_studies = list_studies()
     _check_states(out, [study.name for study in all_studies], resume=resume)
@@ -352,14 +315,14 @@ def _run_all(
     keys = {study: study_key(study, given, tree) for study, given in values.items()}
     found, left = {}, []
     for study in values:
-        state = load_state(out, study.name) if resume else None
-        if state and _is_current(state, keys[study], out):
-            found[study.name] = _result(state, "up to date", out)
+        state = load_state(out, study.name)
+        if resume and _is_current(state, keys[study], out):
+            found[study.name] = replace(state, status="up to date")
             tell(found[study.name])
         else:
             left.append(study)
 
-    def run(study: Study) -> StudyResult:
+    def run(study: Study) -> State:
         start = time.monotonic()
         _state_path(out, study.name).unlink(missing_ok=True)
         written.unlink(missing_ok=True)
@@ -367,8 +330,7 @@ def _run_all(
         state = _run_study(study, keys[study], values[study], out, all_studies, bars)
         write_text(_state_path(out, study.name), json.dumps(asdict(state), indent=1) + "\n")
         cells = sum(cell["cell_type"] == "code" for cell in read_notebook(study.path)["cells"])
-        result = _result(state, state.status, out)
-        return replace(result, cells=cells, seconds=time.monotonic() - start)
+        return replace(state, cells=cells, seconds=time.monotonic() - start)
 
     if not left and written.exists():
         return tuple(found.values())
@@ -395,8 +357,8 @@ def _run_all(
     except IpuSimError as error:
         failure = error
     if failure:
-        said = {"status": "failed", "message": str(failure)}
-        results.append(StudyResult(name="verdicts", **said, notebook=out / "verdicts.csv"))
+        said = {"status": "failed", "message": str(failure), "notebook": "verdicts.csv"}
+        results.append(State(name="verdicts", **said))
         tell(results[-1])
     _write_index(out, all_studies, frame)
     write_text(written, "")  # the pages belong to the studies' outputs: a resumed run may keep them

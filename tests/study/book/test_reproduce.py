@@ -15,6 +15,7 @@ from ipusim import files
 from ipusim.errors import ConfigError, StudyError, UnknownNameError
 from ipusim.study.book import reproduce as module
 from ipusim.study.book.catalogue import (
+    Study,
     list_studies,
     parameter_values,
     select_studies,
@@ -22,7 +23,7 @@ from ipusim.study.book.catalogue import (
     study_parameters,
 )
 from ipusim.study.book.execute import Failure, quiet_kernels
-from ipusim.study.book.index import Card, index_html
+from ipusim.study.book.index import Card, State, index_html
 from ipusim.study.book.reproduce import load_state, reproduce, study_key
 from ipusim.study.verdicts.compare import VERDICT_COLUMNS
 
@@ -176,9 +177,9 @@ def test_a_good_and_a_failing_study(notebooks, instant, tmp_path):
     good, bad = run(notebooks, out)
     assert (good.status, bad.status) == ("done", "failed")
     assert "KeyError" in bad.message
-    assert good.notebook.is_file()
-    assert bad.notebook == out / "notebooks" / "02_tamu_toy.partial.ipynb"
-    assert bad.notebook.is_file()
+    assert (out / good.notebook).is_file()
+    assert bad.notebook == "notebooks/02_tamu_toy.partial.ipynb"
+    assert (out / bad.notebook).is_file()
     assert not (out / "notebooks" / "02_tamu_toy.ipynb").exists()
     assert (out / "tables" / "sizes.csv").read_text() == "x\n2\n"
     page = (out / "index.html").read_text()
@@ -233,11 +234,12 @@ def test_resume_repeats_a_failed_study(notebooks, instant, tmp_path):
 
 
 def test_a_repaired_study_loses_its_partial_notebook(notebooks, instant, tmp_path):
-    (bad,) = run(notebooks, tmp_path / "build", "02")
+    out = tmp_path / "build"
+    (bad,) = run(notebooks, out, "02")
     write_study(notebooks, "02_tamu_toy", GOOD)
-    (good,) = run(notebooks, tmp_path / "build", "02")
+    (good,) = run(notebooks, out, "02")
     assert good.status == "done"
-    assert not bad.notebook.exists()
+    assert not (out / bad.notebook).exists()
 
 
 def test_the_key_ignores_outputs_but_not_code_or_data(notebooks, monkeypatch):
@@ -365,15 +367,11 @@ def test_resuming_with_nothing_to_do_judges_nothing(notebooks, instant, tmp_path
 
 
 def test_the_page_escapes_names_and_needs_no_network():
-    card = Card(
-        name="01_a_b",
-        title="<b>bold",
-        summary="a & b",
-        status="done",
-        message="",
-        files=("notebooks/01_a_b.html", "tables/t.csv", "figures/f.png", "figures/f.svg"),
-    )
-    page = index_html([card], None)
+    names = ("notebooks/01_a_b.html", "tables/t.csv", "figures/f.png", "figures/f.svg")
+    state = State(name="01_a_b", status="done", files=dict.fromkeys(names, ""))
+    said = {"title": "<b>bold", "summary": "a & b", "rows": ""}
+    study = Study(name=state.name, path=Path(), **said)
+    page = index_html([Card(study, state)], None)
     assert "<b>bold" not in page
     assert "&lt;b&gt;bold" in page
     assert "http" not in page
@@ -403,15 +401,14 @@ def test_real_kernels_end_to_end(notebooks, kernel_path, tmp_path, capfd):
         "failed in code cell 3 (KeyError: 'nothing here')",
     )
     assert (out / "tables" / "sizes.csv").read_text() == "x\n2\n6\n"
-    executed = json.loads(good.notebook.read_text())
-    assert executed["metadata"].keys() == {"kernelspec", "language_info"}
-    text = good.notebook.read_text()
+    text = (out / good.notebook).read_text()
+    assert json.loads(text)["metadata"].keys() == {"kernelspec", "language_info"}
+    page = (out / good.notebook).with_suffix(".html").read_text()
     assert "stage-" not in text
-    assert str(tmp_path) not in text + good.notebook.with_suffix(".html").read_text()
-    page = good.notebook.with_suffix(".html").read_text()
+    assert str(tmp_path) not in text + page
     assert "First &amp; foremost" in page
     assert not re.findall(r'(?:src|href)="(?:https?:)?//', page)
-    partial = json.loads(bad.notebook.read_text())
+    partial = json.loads((out / bad.notebook).read_text())
     assert any(
         output["output_type"] == "error"
         for cell in partial["cells"]

@@ -14,7 +14,7 @@ from study_fakes import FakePredictor
 
 from ipusim.files import write_text
 from ipusim.study.book.catalogue import list_studies
-from ipusim.study.book.index import Card, index_html
+from ipusim.study.book.index import Card, State, index_html
 from ipusim.study.book.rows import coverage_html, rows_html
 from ipusim.study.book.site import COVERAGE, ROWS, START, notebook_page, search_script
 from ipusim.study.coverage import COLUMNS
@@ -52,9 +52,9 @@ def site(tmp_path_factory) -> Path:
         names = [f"notebooks/{study.name}.{ending}" for ending in ("html", "ipynb")]
         write_text(out / names[0], notebook_page(study.path, study, STUDIES, ()))
         write_text(out / names[1], study.path.read_text(encoding="utf-8"))
-        card = {"name": study.name, "title": study.title, "summary": study.summary}
         verdict = verdict_on([frame[frame["study"] == study.rows]])
-        cards.append(Card(**card, status="done", message="", files=tuple(names), verdict=verdict))
+        state = State(name=study.name, status="done", files=dict.fromkeys(names, ""))
+        cards.append(Card(study, state, verdict))
     write_text(out / START, index_html(cards, frame, studies=STUDIES))
     write_text(out / ROWS, rows_html(frame, STUDIES))
     write_text(out / COVERAGE, coverage_html(pd.DataFrame([line]), STUDIES))
