@@ -75,6 +75,25 @@ CASES = {
     "average pool": single(
         "AveragePool", {"x": (2, 3, 7, 8)}, kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1]
     ),
+    "max pool same": single(
+        "MaxPool", {"x": (2, 3, 8, 7)}, kernel_shape=[3, 2], strides=[2, 2], auto_pad="SAME_UPPER"
+    ),
+    "average pool rounded up": single(
+        "AveragePool",
+        {"x": (2, 3, 8, 9)},
+        kernel_shape=[3, 3],
+        strides=[2, 2],
+        pads=[1, 0, 1, 0],
+        ceil_mode=1,
+    ),
+    "padding counted, what rounds up is not": single(
+        "AveragePool",
+        {"x": (2, 3, 6, 6)},
+        kernel_shape=[3, 3],
+        strides=[2, 2],
+        ceil_mode=1,
+        count_include_pad=1,
+    ),
     "global pool": single("GlobalAveragePool", {"x": (2, 3, 4, 5)}),
     "leaky": single("LeakyRelu", {"x": (5, 6)}, alpha=0.1),
     "leaky by default": single("LeakyRelu", {"x": (5, 6)}),

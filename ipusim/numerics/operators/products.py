@@ -20,6 +20,7 @@ from ipusim.numerics.kernels.convolution import (
 from ipusim.numerics.kernels.matmul import multiply
 from ipusim.numerics.operators.registry import Applied, Arrays, Operator, reduce_to_shape
 from ipusim.numerics.program import Node
+from ipusim.workload.onnx.shapes import window
 
 Sizes = tuple[int, ...]
 
@@ -27,22 +28,6 @@ Sizes = tuple[int, ...]
 def _flat(array: np.ndarray, label: str) -> np.ndarray:
     """Return (batch, channels, field) with a two-dimensional field."""
     return array.reshape(*array.shape[:2], *two_dimensional(array.shape[2:], 1, label))
-
-
-def _same_padding(
-    mode: str, x: np.ndarray, weights: np.ndarray, strides: Sizes, dilations: Sizes
-) -> tuple[Sizes, Sizes]:
-    """Return lower and upper padding where ``auto_pad`` asks for a result of size / stride."""
-    lower, upper = [], []
-    for size, taps, hop, step in zip(
-        x.shape[2:], weights.shape[2:], strides, dilations, strict=True
-    ):
-        out = -(-size // hop)
-        total = max(0, (out - 1) * hop + step * (taps - 1) + 1 - size)
-        low = total // 2 if mode == "SAME_UPPER" else total - total // 2
-        lower.append(low)
-        upper.append(total - low)
-    return tuple(lower), tuple(upper)
 
 
 def _window(node: Node, x: np.ndarray, weights: np.ndarray) -> Window:
@@ -69,10 +54,9 @@ def _window(node: Node, x: np.ndarray, weights: np.ndarray) -> Window:
         ends = zip(reach, upper, sizes("output_padding", 0), strict=True)
         lower = tuple(span - pad for span, pad in zip(reach, lower, strict=True))
         upper = tuple(span - pad + more for span, pad, more in ends)
-    elif mode == "VALID":
-        lower = upper = (0,) * rank
-    elif mode != "NOTSET":
-        lower, upper = _same_padding(mode, x, weights, strides, dilations)
+    else:
+        place, _ = window(given, x.shape[2:], weights.shape[2:])
+        lower, upper = place["padding_lower"], place["padding_upper"]
     label = f"Operator {node.name!r}"
     return Window(
         padding_lower=two_dimensional(lower, 0, label),

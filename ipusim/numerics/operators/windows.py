@@ -5,11 +5,11 @@ from itertools import product as every
 
 import numpy as np
 
-from ipusim.errors import WorkloadError
 from ipusim.numerics.arithmetic import Arithmetic
 from ipusim.numerics.kernels.softmax import softmax, softmax_gradient
 from ipusim.numerics.operators.registry import Applied, Arrays, Operator, reduce_to_shape
 from ipusim.numerics.program import Node
+from ipusim.workload.onnx.shapes import SAME, sliding, window
 
 _F = np.float32
 PER_ELEMENT_AXIS_OPSET = 13
@@ -97,23 +97,14 @@ class _PoolTaps:
         rank = x.ndim - 2
         everything = node.op.startswith("Global")
         kernel = x.shape[2:] if everything else tuple(given["kernel_shape"])
-        if given.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID") or given.get("ceil_mode", 0):
-            raise WorkloadError(
-                f"Operator {node.name!r} of type {node.op!r} derives its padding from its output, "
-                "which numerics does not support; export it with explicit pads."
-            )
         self.kernel = kernel
-        self.stride = tuple(given.get("strides", (1,) * rank))
-        self.dilation = tuple(given.get("dilations", (1,) * rank))
-        pads = tuple(given.get("pads", (0,) * 2 * rank))
-        self.pads = tuple(zip(pads[:rank], pads[rank:], strict=True))
+        place, self.out_field = window(given, x.shape[2:], kernel)
+        self.stride, self.dilation = place["stride"], place["dilation"]
+        self.pads = tuple(zip(place["padding_lower"], place["padding_upper"], strict=True))
         self.count_padding = bool(given.get("count_include_pad", 0))
-        self.out_field = tuple(
-            (size + sum(pad) - step * (taps - 1) - 1) // hop + 1
-            for size, taps, hop, step, pad in zip(
-                x.shape[2:], kernel, self.stride, self.dilation, self.pads, strict=True
-            )
-        )
+        # What rounding up adds beyond the stated padding is never counted.
+        mode, *_, stated = sliding(given, rank)
+        self.counted = place["padding_upper"] if mode in SAME else stated
 
     def padded(self, x: np.ndarray, fill: float) -> np.ndarray:
         return np.pad(x, ((0, 0), (0, 0), *self.pads), constant_values=fill)
@@ -136,8 +127,10 @@ class _PoolTaps:
 
     def divisor(self, x: np.ndarray) -> np.ndarray:
         """Return the number of elements that each average counts."""
-        ones = np.ones((1, 1, *x.shape[2:]), np.float32)
-        padded = self.padded(ones, 1 if self.count_padding else 0)
+        padded = self.padded(np.ones((1, 1, *x.shape[2:]), np.float32), float(self.count_padding))
+        for axis, (_, upper) in enumerate(self.pads, start=2):
+            beyond = padded.shape[axis] - (upper - min(upper, self.counted[axis - 2]))
+            np.moveaxis(padded, axis, 0)[beyond:] = 0
         return sum(self.views(padded), np.zeros((1, 1, *self.out_field), np.float32))
 
 

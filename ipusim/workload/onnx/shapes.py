@@ -201,18 +201,18 @@ SAME = ("SAME_UPPER", "SAME_LOWER")
 """Modes that pad until a window fits as often as its stride says."""
 
 
-def sliding(c: Call, rank: int) -> tuple[str, Shape, Shape, Shape, Shape]:
+def sliding(given: Mapping[str, Any], rank: int) -> tuple[str, Shape, Shape, Shape, Shape]:
     """Return the padding mode, the stride, the dilation and the stated paddings of a window."""
-    ones, mode = (1,) * rank, c.get("auto_pad", "NOTSET")
-    pads = tuple(c.get("pads", (0,) * 2 * rank)) if mode == "NOTSET" else (0,) * 2 * rank
-    stride, dilation = (tuple(c.get(name, ones)) for name in ("strides", "dilations"))
+    ones, mode = (1,) * rank, given.get("auto_pad", "NOTSET")
+    pads = tuple(given.get("pads", (0,) * 2 * rank)) if mode == "NOTSET" else (0,) * 2 * rank
+    stride, dilation = (tuple(given.get(name, ones)) for name in ("strides", "dilations"))
     return mode, stride, dilation, pads[:rank], pads[rank:]
 
 
-def window(c: Call, kernel: Shape) -> tuple[dict[str, Shape], Shape]:
+def window(given: Mapping[str, Any], field: Shape, kernel: Shape) -> tuple[dict[str, Shape], Shape]:
     """Return a sliding window, its auto_pad and ceil_mode as paddings, and its positions."""
-    field, rounds_up = c.shape()[2:], bool(c.get("ceil_mode", 0))
-    mode, stride, dilation, lower, upper = sliding(c, len(field))
+    rounds_up = bool(given.get("ceil_mode", 0))
+    mode, stride, dilation, lower, upper = sliding(given, len(field))
     if min((*stride, *dilation), default=1) < 1 or not len(upper) == len(kernel) == len(field):
         raise ValueError(f"stride {stride}, dilation {dilation}, pads {lower + upper}")
     sizes, pads = [], []
@@ -245,7 +245,7 @@ def _conv(c: Call) -> Shape:
     data, weights = c.shape(0), c.shape(1)
     if len(data) != len(weights) or len(data) < 3:
         raise ValueError("data and weights differ in rank")
-    return (data[0], weights[0], *window(c, weights[2:])[1])
+    return (data[0], weights[0], *window(c.node.given, data[2:], weights[2:])[1])
 
 
 def _conv_transpose(c: Call) -> Shape:
@@ -253,7 +253,7 @@ def _conv_transpose(c: Call) -> Shape:
     if len(data) != len(weights) or len(data) < 3 or data[1] != weights[0]:
         raise ValueError("data and weights do not fit")
     rank = len(data) - 2
-    mode, stride, *_ = sliding(c, rank)
+    mode, stride, *_ = sliding(c.node.given, rank)
     stated = c.get("output_shape")
     if stated:
         field = tuple(stated)[-rank:]
@@ -267,7 +267,7 @@ def _conv_transpose(c: Call) -> Shape:
 def _spread(c: Call, kernel: Shape) -> Shape:
     """Return the field over which a window that slides spreads its data."""
     field = c.shape()[2:]
-    _, stride, dilation, lower, upper = sliding(c, len(field))
+    _, stride, dilation, lower, upper = sliding(c.node.given, len(field))
     extra = c.get("output_padding", (0,) * len(field))
     return tuple(
         hop * (size - 1) + more + (taps - 1) * step + 1 - low - high
@@ -279,7 +279,7 @@ def _spread(c: Call, kernel: Shape) -> Shape:
 
 def _pool(c: Call) -> Results:
     data = c.shape()
-    _, field = window(c, tuple(c.get("kernel_shape")))
+    _, field = window(c.node.given, data[2:], tuple(c.get("kernel_shape")))
     shape = (*data[:2], *field)
     return [(shape, c.kind()), (shape, INT64)]
 

@@ -182,14 +182,14 @@ def conv(e: Emission) -> None:
     if tuple(e.get("kernel_shape", kernel)) != kernel or data[1] != weights[1] * groups:
         raise ValueError(f"{groups} groups, kernel_shape {e.get('kernel_shape', kernel)}")
     counts = {"batch": data[0], "in_channels": data[1], "out_channels": weights[0]}
-    _emit_conv(e, Conv(**counts, groups=groups, **window(e, kernel)[0]))
+    _emit_conv(e, Conv(**counts, groups=groups, **window(e.node.given, data[2:], kernel)[0]))
 
 
 def conv_transpose(e: Emission) -> None:
     """ConvTranspose, as a convolution of the zero-spread input with the mirrored kernel."""
     data, weights, groups = e.shape(), e.shape(1), e.get("group", 1)
     field, kernel = data[2:], weights[2:]
-    mode, stride, dilation, before, _ = sliding(e, len(field))
+    mode, stride, dilation, before, _ = sliding(e.node.given, len(field))
     reach = tuple(step * (taps - 1) for step, taps in zip(dilation, kernel, strict=True))
     # Whatever rule gave the output its size, lower and upper padding add up to it.
     total = tuple(
@@ -218,13 +218,13 @@ def conv_transpose(e: Emission) -> None:
 
 def pool(e: Emission) -> None:
     """MaxPool and AveragePool; rounding up becomes upper padding."""
-    batch, channels, *_ = e.shape()
+    batch, channels, *field = e.shape()
     params = Pool(
         kind="max" if e.node.op_type == "MaxPool" else "average",
         batch=batch,
         channels=channels,
         include_padding=bool(e.get("count_include_pad", 0)),
-        **window(e, tuple(e.node.given["kernel_shape"]))[0],
+        **window(e.node.given, tuple(field), tuple(e.node.given["kernel_shape"]))[0],
     )
     e.emit(params, e.operand())
 
