@@ -337,6 +337,14 @@ def _fused(op_type: str) -> Recipe:
     return recipe
 
 
+def _block_conv(p: Parts) -> str:
+    """Conv of onnxruntime's blocks, whose weights may have channels that fill up a block."""
+    channels, weights = p.shape()[1], p.input(1)
+    if int(p.get("group", 1)) == 1 and p.shape(1)[1] > channels:
+        p.node.input[1] = p.slice(weights, 1, 0, channels)
+    return _fused("Conv")(p)
+
+
 def _last_kernel(weights: int, *places: int) -> Recipe:
     """Return the recipe of a Conv whose weights are (out, field, in)."""
 
@@ -639,7 +647,7 @@ COMPOSITES: dict[tuple[str, str], Recipe] = {
     **of_domain(
         NCHWC,
         {
-            "Conv": _fused("Conv"),
+            "Conv": _block_conv,
             "ReorderInput": _into_blocks,
             "ReorderOutput": _from_blocks,
             **{name: same_as(name) for name in _IN_BLOCKS},

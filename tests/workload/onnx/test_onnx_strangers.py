@@ -42,6 +42,12 @@ CASES = {
         IMAGE,
         (6 * 4 * 8 * 16 * 9, (2, 16, 6, 4)),
     ),
+    "channels that fill up a block": (
+        _node("Conv", ["x", "w", "b"], domain=NCHWC, activation="Relu"),
+        {"w": [16, 16, 1, 1], "b": [16]},
+        IMAGE,
+        (6 * 4 * 8 * 16, (2, 16, 6, 4)),
+    ),
     "channels that were last in blocks": (
         _node("ReorderInput", ["x"], domain=NCHWC, channels_last=1),
         {},
