@@ -11,6 +11,7 @@ from test_numerics_operators import noise, onnxruntime_outputs
 
 from ipusim import numerics
 from ipusim.errors import IpuSimError
+from ipusim.numerics.operators import control
 
 COMPUTED = 1480
 """Recorded number of onnx's cases whose values are onnx's: it must not fall."""
@@ -105,6 +106,18 @@ def _loop():
     model = make_model([loop, join], {"offsets": [4], "x": [4, 2]}, ["y"], weights)
     model.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
     return model, {"offsets": np.array([0, 2, 3, 5]), "x": noise(4, 2)}
+
+
+def test_a_loop_without_an_end_is_refused(monkeypatch):
+    monkeypatch.setattr(control, "MOST_ROUNDS", 5)
+    body = _body([_node("Identity", "goes", "goes_on"), _node("Relu", "x", "out")],
+                 "trip goes", "goes_on out")  # fmt: skip
+    for trips, condition in (("", "true"), ("most", "")):
+        inputs = {"true": np.array(True), "most": np.array(2**63 - 1)}
+        loop = helper.make_node("Loop", [trips, condition], ["y"], name="it", body=body)
+        model = make_model([loop], {"x": [2]}, ["y"], inputs)
+        with pytest.raises(IpuSimError, match=r"'it', has not ended after 5 rounds: give it"):
+            numerics.run(model, {"x": noise(2)})
 
 
 def _branch():

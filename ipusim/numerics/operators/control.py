@@ -10,6 +10,8 @@ from ipusim.numerics.operators.registry import Arrays
 from ipusim.numerics.program import Node
 
 SCAN_WITHOUT_BATCH_OPSET = 9
+MOST_ROUNDS = 100_000
+"""Rounds of a loop that data may ask for; a body takes some 0.1 ms, and one may never end."""
 
 Body = Callable[..., list[np.ndarray]]
 """Runs the body of an attribute on the values of its inputs."""
@@ -27,6 +29,11 @@ def loop(node: Node, inputs: Arrays, body: Body) -> list[np.ndarray]:
     for trip in count() if trips is None else range(int(np.ravel(trips)[0])):
         if condition is not None and not np.all(condition):
             break
+        if trip == MOST_ROUNDS:
+            raise WorkloadError(
+                f"Operator 'Loop', node {node.name!r}, has not ended after {MOST_ROUNDS:,} rounds: "
+                "give it a smaller trip count or a condition that ends it."
+            )
         number, goes_on = np.array(trip, np.int64), np.array(True)
         condition, *results = body("body", number, goes_on, *carried)
         carried, rounds = results[: len(carried)], [*rounds, results[len(carried) :]]
