@@ -6,7 +6,14 @@ import numpy as np
 
 from ipusim.errors import ConfigError
 from ipusim.numerics.kernels.amp import PASS_DEPTH, SLICE_PASSES
-from ipusim.numerics.kernels.rounding import NEAREST, NONE, STOCHASTIC, round_in_place, stream_key
+from ipusim.numerics.kernels.rounding import (
+    NEAREST,
+    NONE,
+    STOCHASTIC,
+    Rounding,
+    round_in_place,
+    stream_key,
+)
 
 PARTIALS = ("half", "float")
 """Storage of partial sums, named as in `ipusim.simulate`."""
@@ -97,6 +104,10 @@ class Arithmetic:
         """Return the next stream."""
         self._calls += 1
         return stream_key(self.options.seed, self.step, self._calls)
+
+    def storage(self) -> Rounding:
+        """Return how the next result is rounded when stored."""
+        return Rounding(self.storage_mode, *self.next_key())
 
     def store(self, values: np.ndarray) -> np.ndarray:
         """Round floating-point values in place to the storage of activations; return them.

@@ -8,29 +8,15 @@ from ipusim.errors import WorkloadError
 from ipusim.numerics.arithmetic import Arithmetic
 from ipusim.numerics.kernels.rounding import NEAREST, round_in_place
 from ipusim.numerics.operators.control import CONTROL
-from ipusim.numerics.operators.elementwise import (
-    ELEMENTWISE,
-    SHAPE_GRADIENTS,
-    SHAPES,
-    cast_forward,
-    reshape_forward,
-)
+from ipusim.numerics.operators.elementwise import CASTS, ELEMENTWISE, MOVES
 from ipusim.numerics.operators.products import PRODUCTS
 from ipusim.numerics.operators.recurrent import RECURRENT
 from ipusim.numerics.operators.registry import Applied, Operator
 from ipusim.numerics.operators.windows import WINDOWED
 from ipusim.numerics.program import Node, Program, is_floating, single
 
-OPERATORS: dict[str, Operator] = PRODUCTS | ELEMENTWISE | WINDOWED | RECURRENT
-"""Operators with arithmetic of their own; others are computed as ONNX defines them."""
-
-_MOVES = frozenset(
-    (
-        *(*SHAPES, "Transpose", "Concat", "Split", "Slice", "Expand", "Pad", "Tile"),
-        *("DepthToSpace", "SpaceToDepth", "Gather", "Where", "Shape", "Size", "Resize", "Upsample"),
-    )
-)
-"""Operators that do no arithmetic, so that their results need no rounding."""
+OPERATORS: dict[str, Operator] = PRODUCTS | ELEMENTWISE | WINDOWED | RECURRENT | MOVES | CASTS
+"""Operators with arithmetic or a gradient of their own; others are as ONNX defines them."""
 
 
 def stored_weights(
@@ -99,15 +85,13 @@ def _apply(node: Node, inputs: list[np.ndarray | None], arithmetic: Arithmetic) 
         return _controlled(node, inputs, arithmetic)
     floating = any(map(is_floating, inputs))
     several = sum(map(bool, node.outputs)) > 1 and node.op not in RECURRENT
-    if floating and node.op in OPERATORS and not several:
-        return OPERATORS[node.op].forward(node, inputs, arithmetic)
-    if not node.opset:
-        plain = reshape_forward if node.op == "Reshape" else cast_forward
-        return plain(node, inputs, arithmetic)
+    own = OPERATORS.get(node.op, Operator()).forward
+    if own is not None and not several and (floating or not node.opset):
+        return own(node, inputs, arithmetic)
     from ipusim.numerics.from_onnx import evaluate
 
     results = [single(array) for array in evaluate(node, inputs)]
-    if not floating or node.op in _MOVES:
+    if not floating or node.op in MOVES:
         return results
     return [arithmetic.copy(array) if is_floating(array) else array for array in results]
 
@@ -170,8 +154,7 @@ def backward(
 
 def _differentiate(applied: Applied) -> list[np.ndarray | None]:
     node = applied.node
-    operator = OPERATORS.get(node.op)
-    function = operator.backward if operator else SHAPE_GRADIENTS.get(node.op)
+    function = OPERATORS.get(node.op, Operator()).backward
     if function is None:
         raise WorkloadError(
             f"Operator {node.op!r}, node {node.name!r}, has no gradient in numerics; train a model "

@@ -6,6 +6,7 @@ rest follows from the shapes or from the one convention that the zoo uses (leaky
 """
 
 from ipusim.errors import WorkloadError
+from ipusim.numerics.operators.elementwise import ELEMENTWISE
 from ipusim.numerics.program import Node, Program
 from ipusim.workload.graph import (
     FLOAT_DTYPES,
@@ -21,8 +22,6 @@ from ipusim.workload.graph import (
     Softmax,
 )
 
-_ONE_OPERAND = ("relu", "leaky_relu", "sigmoid", "swish", "hard_swish", "tanh", "exp", "sqrt")
-_OPERANDS = dict.fromkeys(_ONE_OPERAND, 1) | dict.fromkeys(("add", "sub", "mul", "div"), 2)
 _VIEWS = ("reshape", "flatten", "squeeze", "unsqueeze", "identity")
 
 
@@ -46,79 +45,47 @@ def program_of(graph: Graph) -> Program:
 
 
 def _node(op: Op, graph: Graph, producers: dict[str, Op]) -> Node:
-    translated = _translate(op, graph, producers)
-    if translated is None or op.phase != "forward":
+    name = _operator(op, graph)
+    if name is None or op.phase != "forward":
         kind = f"{op.kind} ({op.function})" if op.function else op.kind
         raise WorkloadError(
             f"Operator {op.name!r} of kind {kind} cannot be executed from an operator graph; pass "
             "an ONNX file with this operator, or a model without it."
         )
-    name, given = translated
-    return Node(name=op.name, op=name, inputs=op.inputs, outputs=op.outputs, attributes=given)
-
-
-def _translate(
-    op: Op, graph: Graph, producers: dict[str, Op]
-) -> tuple[str, dict[str, object]] | None:
-    attributes = op.params
-    output = graph.tensors[op.outputs[0]].shape
-    if isinstance(attributes, Conv):
-        return _conv(attributes)
-    if isinstance(attributes, MatMul):
-        return "Product", {
-            "groups": attributes.groups,
-            "m": attributes.m,
-            "k": attributes.k,
-            "n": attributes.n,
-            "flip_a": attributes.transpose_a,
-            "flip_b": attributes.transpose_b,
-            "shape": output,
-        }
-    if isinstance(attributes, Elementwise):
-        if attributes.function == "dropout":
-            return "Reshape", {"shape": output}
-        return _elementwise(op, attributes, producers)
-    if isinstance(attributes, Softmax) and not attributes.log and attributes.length == output[-1]:
-        return "Softmax", {"axis": -1}
-    if isinstance(attributes, Norm) and attributes.kind == "batch" and not attributes.training:
-        return "BatchNormalization", {"epsilon": 1e-5}
-    if isinstance(attributes, Pool):
-        return "MaxPool" if attributes.kind == "max" else "AveragePool", {
-            "kernel_shape": attributes.kernel,
-            "strides": attributes.stride,
-            "pads": (*attributes.padding_lower, *attributes.padding_upper),
-            "dilations": attributes.dilation or (1,) * len(attributes.field),
-            "count_include_pad": int(attributes.include_padding),
-        }
-    if isinstance(attributes, Layout) and attributes.function in _VIEWS:
-        return "Reshape", {"shape": output}
-    if isinstance(attributes, Cast) and attributes.to in FLOAT_DTYPES:
-        return ("Cast", {}) if graph.tensors[op.inputs[0]].dtype in FLOAT_DTYPES else None
-    return None
-
-
-def _conv(conv: Conv) -> tuple[str, dict[str, object]]:
-    common = {"dilations": conv.dilation, "group": conv.groups}
-    if not conv.is_transposed:
-        pads = (*conv.padding_lower, *conv.padding_upper)
-        return "Conv", {"strides": conv.stride, "pads": pads, **common}
-    reach = [step * (taps - 1) for step, taps in zip(conv.dilation, conv.kernel, strict=True)]
-    lower, upper = (
-        tuple(span - pad for span, pad in zip(reach, padding, strict=True))
-        for padding in (conv.padding_lower, conv.padding_upper)
-    )
-    return "ConvTranspose", {"strides": conv.input_dilation, "pads": (*lower, *upper), **common}
-
-
-def _elementwise(
-    op: Op, attributes: Elementwise, producers: dict[str, Op]
-) -> tuple[str, dict[str, object]] | None:
-    if attributes.function == "bias_add":
+    given: dict[str, object] = {"shape": graph.tensors[op.outputs[0]].shape}
+    if name == "BiasAdd":
         producer = producers.get(op.inputs[0])
         follows_conv = producer is not None and isinstance(producer.params, Conv)
-        return "BiasAdd", {"axis": 1 if follows_conv else -1}
-    if attributes.function == "hard_sigmoid":
-        return "HardSigmoid", {"alpha": 1 / 6}
-    if _OPERANDS.get(attributes.function) != len(op.inputs):
-        return None
-    return attributes.function.title().replace("_", ""), {}
+        given["axis"] = 1 if follows_conv else -1
+    if name == "HardSigmoid":
+        given["alpha"] = 1 / 6
+    ends = {"inputs": op.inputs, "outputs": op.outputs}
+    return Node(name=op.name, op=name, params=op.params, attributes=given, **ends)
+
+
+def _operator(op: Op, graph: Graph) -> str | None:
+    """Return what numerics calls an operator of a graph, None if it has no such."""
+    read, made = (graph.tensors[name] for name in (op.inputs[0], op.outputs[0]))
+    match op.params:
+        case Conv():
+            return "Conv"
+        case MatMul():
+            return "Product"
+        case Pool(kind=kind):
+            return "MaxPool" if kind == "max" else "AveragePool"
+        case Softmax(log=False, length=length) if length == made.shape[-1]:
+            return "Softmax"
+        case Norm(kind="batch", training=False):
+            return "BatchNormalization"
+        case Cast(to=to) if to in FLOAT_DTYPES and read.dtype in FLOAT_DTYPES:
+            return "Copy"
+        case Layout(function=function) if function in _VIEWS:
+            return "View"
+        case Elementwise(function="dropout"):
+            return "View"
+        case Elementwise(function="bias_add"):
+            return "BiasAdd"
+        case Elementwise(function=function):
+            name = function.title().replace("_", "")
+            return name if getattr(ELEMENTWISE.get(name), "operands", 0) == len(op.inputs) else None
+    return None

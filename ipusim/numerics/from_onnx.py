@@ -5,6 +5,7 @@ graph folds it.
 """
 
 from collections.abc import Iterable
+from functools import partial
 from os import PathLike
 from pathlib import Path
 
@@ -13,13 +14,15 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ipusim.errors import WorkloadError, nearest_name
-from ipusim.numerics.program import Node, Program, single
-from ipusim.workload.graph import FLOAT_DTYPES
+from ipusim.numerics.program import Arrays, Node, Program, single
+from ipusim.workload.graph import FLOAT_DTYPES, Attributes
 from ipusim.workload.onnx.builder import HANDLERS
 from ipusim.workload.onnx.context import DTYPES
 from ipusim.workload.onnx.nodes import Node as FileNode, Scope, Unfolding, taken
+from ipusim.workload.onnx.operators.products import ATTRIBUTES
 from ipusim.workload.onnx.reader import OnnxContents, read_onnx
 from ipusim.workload.onnx.reference import evaluated
+from ipusim.workload.onnx.shapes import MISFITS, Call
 
 _DOMAINS = ("", "ai.onnx.ml")
 """Those whose operators onnx's reference evaluator computes."""
@@ -121,6 +124,7 @@ class _Nodes:
             domain=item.domain,
             inputs=(*item.input, *(item.scope.names.get(name, name) for name in outer)),
             outputs=tuple(item.output),
+            params=partial(_attributes, item) if item.op_type in ATTRIBUTES else None,
             attributes={name: value for name, value in given if name not in graphs},
             opset=self.versions.get(item.domain, self.contents.opset),
             bodies={name: self.body(graph) for name, graph in graphs.items()},
@@ -137,6 +141,30 @@ class _Nodes:
             outputs=tuple(item.name for item in graph.output),
             values=known,
         )
+
+
+class _Applied(Call):
+    """A node whose operands are arrays."""
+
+    def __init__(self, node: FileNode, inputs: Arrays) -> None:
+        self.node = node
+        self.shapes = [np.shape(array) for array in inputs if array is not None]
+
+    def shape(self, which: int = 0) -> tuple[int, ...]:
+        """Return the shape of an input."""
+        return self.shapes[which]
+
+
+def _attributes(node: FileNode, inputs: Arrays) -> Attributes:
+    """Return what a node does on these operands (`WorkloadError` if they do not fit)."""
+    call = _Applied(node, inputs)
+    try:
+        return ATTRIBUTES[node.op_type](call)
+    except MISFITS as error:
+        raise WorkloadError(
+            f"Operator {node.op_type!r}, node {node.name!r}, cannot be computed on operands of "
+            f"shapes {', '.join(map(str, call.shapes))} ({error})."
+        ) from error
 
 
 def evaluate(node: Node, inputs: list[np.ndarray | None]) -> list[np.ndarray | None]:

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
 
 from ipusim.errors import WorkloadError
+from ipusim.workload.operators.base import Attributes
+
+Arrays = Sequence[np.ndarray | None]
+"""Operands, None where one is left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """One operator.
 
-    ``op`` is an ONNX operator type, or one of the internal "BiasAdd" (attribute ``axis``) and
-    "Product" (attributes ``groups``, ``m``, ``k``, ``n``, ``flip_a``, ``flip_b``, ``shape``).
-    Inputs that are left out are "". ``bodies`` are branches and loop bodies, by attribute; what
-    they read of values outside are the last inputs, whose names there are ``outer``.
+    ``op`` is an ONNX operator type. An operator of a graph has its ``params`` and, as an attribute,
+    the ``shape`` of its result; it may also be a "BiasAdd" (attribute ``axis``), "Product", "View"
+    or "Copy". In a file ``params`` depend on the operands. Inputs that are left out are "".
+    ``bodies`` are branches and loop bodies, by attribute; what they read of values outside are the
+    last inputs, whose names there are ``outer``.
     """
 
     name: str
     op: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    params: Attributes | Callable[[Arrays], Attributes] | None = None
     attributes: Mapping[str, object] = field(default_factory=dict)
     opset: int = 0
     domain: str = ""

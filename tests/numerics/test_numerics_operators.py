@@ -13,6 +13,7 @@ from ipusim import numerics
 from ipusim.errors import WorkloadError
 from ipusim.numerics.kernels.exponential import exponentials
 from ipusim.numerics.kernels.functions import log, tanh
+from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.onnx import from_onnx
 
 RNG = np.random.default_rng(11)
@@ -116,6 +117,16 @@ CASES = {
 ONLY_FORWARD = {
     "transposed groups": single(
         "ConvTranspose", {"x": (2, 6, 4, 5)}, {"w": noise(6, 2, 3, 2)}, strides=[2, 3], group=2
+    ),
+    "transposed same": single(
+        "ConvTranspose",
+        {"x": (2, 6, 4, 5)},
+        {"w": noise(6, 4, 4, 3)},
+        strides=[2, 2],
+        auto_pad="SAME_UPPER",
+    ),
+    "max pool same below": single(
+        "MaxPool", {"x": (2, 3, 7, 8)}, kernel_shape=[3, 2], strides=[2, 2], auto_pad="SAME_LOWER"
     ),
     "layer norm": single("LayerNormalization", {"x": (3, 8)}, {"s": noise(8), "b": noise(8)}),
     "erf": single("Erf", {"x": (5, 6)}),
@@ -348,6 +359,39 @@ def small_network(output="y"):
     }
     kept = nodes if output == "y" else nodes[:-1]
     return make_model(kept, {"x": ("batch", 3, 4, 4)}, [output], weights)
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (2, 2), (5, 2)])
+def test_graphs_transpose_convolutions_as_files_do(kernel, stride):
+    g = GraphBuilder("doubled")
+    x = g.input("x", (2, 6, 4, 5))
+    y = g.conv_transpose("c", x, 4, (kernel,) * 2, stride=(stride,) * 2, bias=True)
+    weights = {"c.weight": noise(6, 4, kernel, kernel), "c.bias": noise(4)}
+    below = (kernel - stride) // 2
+    above = kernel - stride - below
+    file = single(
+        "ConvTranspose",
+        {"x": (2, 6, 4, 5)},
+        {"w": weights["c.weight"], "b": weights["c.bias"]},
+        strides=[stride] * 2,
+        pads=[below, below, above, above],
+    )
+    data = noise(2, 6, 4, 5)
+    (result,) = numerics.run(g.finish(y), data, weights=weights, precision="32.32").values()
+    np.testing.assert_array_equal(result, numerics.run(file, data, precision="32.32")["y"])
+
+
+def test_an_autoencoder_of_the_zoo_runs():
+    (result,) = numerics.run("cookienetae", np.ones((1, 1, 128, 128))).values()
+    assert result.shape == (1, 1, 128, 128)
+    assert np.isfinite(result).all()
+    assert result.any()
+
+
+def test_operands_that_do_not_fit_are_named():
+    wide = single("Conv", {"x": (1, 3, 4, 4)}, {"w": (2, 2, 3, 3)})
+    with pytest.raises(WorkloadError, match=r"'node', cannot be computed on .* \(1, 3, 4, 4\), "):
+        numerics.run(wide, noise(1, 3, 4, 4), weights={"w": noise(2, 2, 3, 3)})
 
 
 @pytest.mark.parametrize("batch", [1, 3])

@@ -12,14 +12,12 @@ positions as its kernel (``lib/poplin/ConvPlan.cpp``, weight-update pass).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
-from ipusim.errors import WorkloadError
 from ipusim.kernel_cache import njit
 from ipusim.numerics.kernels.amp import BEGIN, PASS_DEPTH, SLICE_PASSES, accumulate, padded, product
 from ipusim.numerics.kernels.rounding import Rounding, random_bits
@@ -31,8 +29,7 @@ Key = tuple[np.uint32, np.uint32]
 _COLUMNS = 384  # output positions worked on at a time: sums of one pass stay in the first cache
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Window(NamedTuple):
     """How a two-dimensional kernel slides; paddings may be negative (the input is cropped)."""
 
     stride: Pair = (1, 1)
@@ -41,36 +38,6 @@ class Window:
     dilation: Pair = (1, 1)
     input_dilation: Pair = (1, 1)
     groups: int = 1
-
-    def out_field(self, field: Pair, kernel: Pair) -> Pair:
-        """Return the output size for an input of this size."""
-        sizes = []
-        for axis in (0, 1):
-            spread = (field[axis] - 1) * self.input_dilation[axis] + 1
-            reach = self.dilation[axis] * (kernel[axis] - 1) + 1
-            room = spread + self.padding_lower[axis] + self.padding_upper[axis] - reach
-            sizes.append(room // self.stride[axis] + 1)
-        return sizes[0], sizes[1]
-
-    def mirrored(self, field: Pair, kernel: Pair) -> Window:
-        """Return the window of the data gradient: strides and input dilation change places."""
-        out = self.out_field(field, kernel)
-        lower, upper = [], []
-        for axis in (0, 1):
-            reach = self.dilation[axis] * (kernel[axis] - 1)
-            below = reach - self.padding_lower[axis]
-            spread = (out[axis] - 1) * self.stride[axis] + 1
-            needed = (field[axis] - 1) * self.input_dilation[axis] + reach + 1
-            lower.append(below)
-            upper.append(needed - spread - below)
-        return Window(
-            stride=self.input_dilation,
-            padding_lower=(lower[0], lower[1]),
-            padding_upper=(upper[0], upper[1]),
-            dilation=self.dilation,
-            input_dilation=self.stride,
-            groups=self.groups,
-        )
 
 
 def _spread(x: np.ndarray, window: Window) -> np.ndarray:
@@ -173,11 +140,13 @@ def convolve(x: np.ndarray, weights: np.ndarray, window: Window, mode: int, key:
     partials are rounded (`ipusim.numerics.kernels.rounding`), `key` is the stream of random bits.
     """
     kernel = (weights.shape[2], weights.shape[3])
-    field = window.out_field((x.shape[2], x.shape[3]), kernel)
+    spread = _spread(x, window)
+    sizes = zip(spread.shape[2:], kernel, window.stride, window.dilation, strict=True)
+    field = tuple((size - step * (taps - 1) - 1) // hop + 1 for size, taps, hop, step in sizes)
     order = _sum_order(weights.shape[1], kernel)
     positions = prod(field)
     out = np.empty((x.shape[0], weights.shape[0], positions), np.float32)
-    spread, lines = _spread(x, window), field
+    lines = field
     if kernel == (1, 1) and window.stride == (1, 1):
         spread, lines = spread.reshape(*x.shape[:2], 1, positions), (1, positions)
     over_ranges(
@@ -198,15 +167,6 @@ def mirrored(weights: np.ndarray, groups: int) -> np.ndarray:
     outer, inner, *kernel = weights.shape
     grouped = weights.reshape(groups, outer // groups, inner, *kernel).swapaxes(1, 2)
     return grouped[..., ::-1, ::-1].reshape(groups * inner, outer // groups, *kernel)
-
-
-def data_gradient(
-    gradient: np.ndarray, weights: np.ndarray, field: Pair, window: Window, mode: int, key: Key
-) -> np.ndarray:
-    """Return the gradient of the input, of size `field`, of a convolution with these weights."""
-    kernel = (weights.shape[2], weights.shape[3])
-    turned = mirrored(weights, window.groups)
-    return convolve(gradient, turned, window.mirrored(field, kernel), mode, key)
 
 
 @njit(cache=True, nogil=True)
@@ -285,13 +245,3 @@ def weight_gradient(
     for block in partial[1:]:
         total += block
     return total.reshape(out_channels, in_group, *kernel)
-
-
-def two_dimensional(values: tuple[int, ...], fill: int, what: str) -> Pair:
-    """Return sizes of one or two spatial dimensions as two; more are refused."""
-    if len(values) > 2:
-        raise WorkloadError(
-            f"{what} has {len(values)} spatial dimensions, of which numerics supports 1 or 2."
-        )
-    filled = (fill,) * (2 - len(values)) + tuple(values)
-    return filled[0], filled[1]

@@ -8,7 +8,6 @@ and a subtraction, each stored in the type of the data.
 import numpy as np
 
 from ipusim.kernel_cache import njit
-from ipusim.numerics.arithmetic import Arithmetic
 from ipusim.numerics.kernels.exponential import exponential
 from ipusim.numerics.kernels.rounding import Rounding, random_bits, round_part
 from ipusim.numerics.kernels.threads import over_ranges, writable
@@ -74,18 +73,16 @@ def _gradient_range(y, gradient, out, rounding, start, stop):
         _round_row(row, mode, row_key, salt, _STAGES[3])
 
 
-def softmax(x: np.ndarray, arithmetic: Arithmetic) -> np.ndarray:
-    """Return the softmax of float32 rows ``(rows, length)``."""
+def softmax(x: np.ndarray, rounding: Rounding) -> np.ndarray:
+    """Return the softmax of float32 rows ``(rows, length)``, every step of it rounded."""
     out = np.array(x, np.float32, order="C")
-    rounding = Rounding(arithmetic.storage_mode, *arithmetic.next_key())
     over_ranges(out.shape[0], _ROWS, _softmax_range, out, rounding)
     return out
 
 
-def softmax_gradient(y: np.ndarray, gradient: np.ndarray, arithmetic: Arithmetic) -> np.ndarray:
+def softmax_gradient(y: np.ndarray, gradient: np.ndarray, rounding: Rounding) -> np.ndarray:
     """Return the gradient of the input from the result and its gradient, all (rows, length)."""
     out = np.empty(y.shape, np.float32)
-    rounding = Rounding(arithmetic.storage_mode, *arithmetic.next_key())
     y, gradient = writable(y), writable(gradient)
     over_ranges(out.shape[0], _ROWS, _gradient_range, y, gradient, out, rounding)
     return out

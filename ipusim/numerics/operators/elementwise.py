@@ -31,7 +31,7 @@ def _unary(
         gradient = applied.arithmetic.store(applied.gradients[0] * slope)
         return [gradient, *[None] * (len(applied.inputs) - 1)]
 
-    return Operator(forward=forward, backward=backward)
+    return Operator(forward=forward, backward=backward, operands=1)
 
 
 def _binary(
@@ -57,7 +57,7 @@ def _binary(
             results.append(reduce_to_shape(stored, operand.shape, arithmetic))
         return results
 
-    return Operator(forward=forward, backward=backward)
+    return Operator(forward=forward, backward=backward, operands=2)
 
 
 def _slope(node: Node) -> np.float32:
@@ -102,35 +102,28 @@ def _hard_swish_slope(x: np.ndarray) -> np.ndarray:
     return np.where(inside, x / _F(3) + _F(0.5), _hard_share(x))
 
 
-SHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout")
-"""Same elements in the same order."""
-
-
 def _same_elements(applied: Applied) -> list[np.ndarray | None]:
     gradient = applied.gradients[0].reshape(applied.inputs[0].shape)
     return [gradient, *[None] * (len(applied.inputs) - 1)]
 
 
-def reshape_forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
-    """Reshape to the attribute ``shape``, which nodes of an operator graph carry."""
+def _view_forward(node: Node, inputs: Arrays, _arithmetic: Arithmetic) -> list[np.ndarray]:
     return [inputs[0].reshape(node.attributes["shape"])]
 
 
-def transpose_backward(applied: Applied) -> list[np.ndarray | None]:
-    """Gradient of a transpose: the inverse order of axes."""
+def _transpose_backward(applied: Applied) -> list[np.ndarray | None]:
     rank = applied.inputs[0].ndim
     order = tuple(applied.node.attributes.get("perm", range(rank - 1, -1, -1)))
     return [np.ascontiguousarray(applied.gradients[0].transpose(np.argsort(order)))]
 
 
-def concat_backward(applied: Applied) -> list[np.ndarray | None]:
-    """Gradient of a concatenation: its parts."""
+def _concat_backward(applied: Applied) -> list[np.ndarray | None]:
     axis = applied.node.attributes["axis"]
     ends = np.cumsum([array.shape[axis] for array in applied.inputs])[:-1]
     return [np.ascontiguousarray(p) for p in np.split(applied.gradients[0], ends, axis=axis)]
 
 
-def cast_forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
+def _copy_forward(_node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
     """Cast within floating point: to the storage of activations, which all others have too."""
     return [arithmetic.copy(inputs[0])]
 
@@ -156,10 +149,22 @@ ELEMENTWISE = {
     "Div": _binary(lambda a, b: a / b, lambda g, a, b: (g / b, -(g / b) * (a / b))),
 }
 
-SHAPE_GRADIENTS = {
-    **dict.fromkeys(SHAPES, _same_elements),
-    "Transpose": transpose_backward,
-    "Concat": concat_backward,
-    "Cast": _same_elements,
+_SAME = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout")
+_ONWARD = (
+    *("Split", "Slice", "Expand", "Pad", "Tile", "DepthToSpace", "SpaceToDepth", "Gather"),
+    *("Where", "Shape", "Size", "Resize", "Upsample"),
+)
+
+MOVES = {
+    **dict.fromkeys(_SAME, Operator(backward=_same_elements)),
+    **dict.fromkeys(_ONWARD, Operator()),
+    "Transpose": Operator(backward=_transpose_backward),
+    "Concat": Operator(backward=_concat_backward),
+    "View": Operator(forward=_view_forward, backward=_same_elements),
 }
-"""Gradients of operators that move elements; their forward functions are ONNX's own."""
+"""Operators that do no arithmetic, so that their results need no rounding."""
+
+CASTS = {
+    "Cast": Operator(backward=_same_elements),
+    "Copy": Operator(forward=_copy_forward, backward=_same_elements),
+}

@@ -1,6 +1,6 @@
 """Operators that multiply and accumulate: convolutions, matrix products, per-channel bias."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -12,66 +12,57 @@ from ipusim.numerics.kernels.amp import padded
 from ipusim.numerics.kernels.convolution import (
     Window,
     convolve,
-    data_gradient,
     mirrored,
-    two_dimensional,
     weight_gradient,
 )
 from ipusim.numerics.kernels.matmul import multiply
-from ipusim.numerics.operators.registry import Applied, Arrays, Operator, reduce_to_shape
+from ipusim.numerics.operators.registry import (
+    Applied,
+    Arrays,
+    Operator,
+    attributes_of,
+    reduce_to_shape,
+)
 from ipusim.numerics.program import Node
-from ipusim.workload.onnx.shapes import window
+from ipusim.workload.operators.conv import Conv, conv_data_gradient
+from ipusim.workload.operators.matmul import MatMul
 
-Sizes = tuple[int, ...]
 
-
-def _flat(array: np.ndarray, label: str) -> np.ndarray:
+def _flat(array: np.ndarray, node: Node) -> np.ndarray:
     """Return (batch, channels, field) with a two-dimensional field."""
-    return array.reshape(*array.shape[:2], *two_dimensional(array.shape[2:], 1, label))
+    batch, channels, *field = array.shape
+    if len(field) > 2:
+        raise WorkloadError(
+            f"Operator {node.name!r} has {len(field)} spatial dimensions, of which numerics "
+            "supports 1 or 2."
+        )
+    return array.reshape(batch, channels, *_pair(field, 1))
 
 
-def _window(node: Node, x: np.ndarray, weights: np.ndarray) -> Window:
-    """Return the window of a convolution; a transposed one is that of the input spread by zeros."""
-    rank, given, plain = x.ndim - 2, node.attributes, node.op == "Conv"
+def _pair(sizes: Sequence[int], fill: int) -> tuple[int, int]:
+    """Return sizes of one or two spatial dimensions as those of two."""
+    first, second = (*(fill,) * (2 - len(sizes)), *sizes)
+    return first, second
 
-    def sizes(key: str, fill: int, count: int = rank) -> Sizes:
-        return tuple(given.get(key, (fill,) * count))
 
-    strides, dilations, pads = (
-        sizes("strides", 1),
-        sizes("dilations", 1),
-        sizes("pads", 0, 2 * rank),
-    )
-    lower, upper = pads[:rank], pads[rank:]
-    mode = given.get("auto_pad", "NOTSET")
-    if not plain:
-        if mode != "NOTSET" or "output_shape" in given:
-            raise WorkloadError(
-                f"Operator {node.name!r} of type 'ConvTranspose' derives its padding from its "
-                "output; export it with explicit pads."
-            )
-        reach = [step * (taps - 1) for step, taps in zip(dilations, weights.shape[2:], strict=True)]
-        ends = zip(reach, upper, sizes("output_padding", 0), strict=True)
-        lower = tuple(span - pad for span, pad in zip(reach, lower, strict=True))
-        upper = tuple(span - pad + more for span, pad, more in ends)
-    else:
-        place, _ = window(given, x.shape[2:], weights.shape[2:])
-        lower, upper = place["padding_lower"], place["padding_upper"]
-    label = f"Operator {node.name!r}"
+def _window(conv: Conv) -> Window:
+    """Return how a convolution slides over a two-dimensional field."""
     return Window(
-        padding_lower=two_dimensional(lower, 0, label),
-        padding_upper=two_dimensional(upper, 0, label),
-        dilation=two_dimensional(dilations, 1, label),
-        groups=given.get("group", 1),
-        **{"stride" if plain else "input_dilation": two_dimensional(strides, 1, label)},
+        stride=_pair(conv.stride, 1),
+        padding_lower=_pair(conv.padding_lower, 0),
+        padding_upper=_pair(conv.padding_upper, 0),
+        dilation=_pair(conv.dilation, 1),
+        input_dilation=_pair(conv.input_dilation, 1),
+        groups=conv.groups,
     )
 
 
-def _operands(node: Node, inputs: Arrays) -> tuple[np.ndarray, np.ndarray, Window]:
+def _operands(node: Node, inputs: Arrays) -> tuple[np.ndarray, np.ndarray, Conv]:
     """Return input and weights of a plain convolution with a two-dimensional field."""
-    x, weights = (_flat(array, f"Operator {node.name!r}") for array in inputs[:2])
-    window = _window(node, *inputs[:2])
-    return x, weights if node.op == "Conv" else mirrored(weights, window.groups), window
+    x, weights = (_flat(array, node) for array in inputs[:2])
+    conv = attributes_of(node, inputs)
+    # A transposed convolution stores its weights as those of its data gradient.
+    return x, mirrored(weights, conv.groups) if conv.input_dilation else weights, conv
 
 
 def _sum_depth(channels: int, weights: np.ndarray) -> int:
@@ -80,8 +71,8 @@ def _sum_depth(channels: int, weights: np.ndarray) -> int:
 
 
 def _conv_forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
-    x, weights, window = _operands(node, inputs)
-    y = convolve(x, weights, window, arithmetic.partials_mode, arithmetic.next_key())
+    x, weights, conv = _operands(node, inputs)
+    y = convolve(x, weights, _window(conv), arithmetic.partials_mode, arithmetic.next_key())
     y = arithmetic.store_sums(y, _sum_depth(weights.shape[1], weights))
     if len(inputs) > 2 and inputs[2] is not None:
         y = arithmetic.store(y + inputs[2].reshape(-1, 1, 1))
@@ -91,20 +82,21 @@ def _conv_forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np
 
 def _conv_backward(applied: Applied) -> list[np.ndarray | None]:
     node, inputs, arithmetic = applied.node, applied.inputs, applied.arithmetic
-    x, weights, window = _operands(node, inputs)
-    gradient = _flat(applied.gradients[0], node.name)
+    x, weights, conv = _operands(node, inputs)
+    gradient = _flat(applied.gradients[0], node)
     mode = arithmetic.partials_mode
     results: list[np.ndarray | None] = [None] * len(inputs)
     if applied.wanted[0]:
-        field = (x.shape[2], x.shape[3])
-        dx = data_gradient(gradient, weights, field, window, mode, arithmetic.next_key())
-        depth = _sum_depth(weights.shape[0] // window.groups, weights)
+        turned = mirrored(weights, conv.groups)
+        window = _window(conv_data_gradient(conv))
+        dx = convolve(gradient, turned, window, mode, arithmetic.next_key())
+        depth = _sum_depth(weights.shape[0] // conv.groups, weights)
         results[0] = arithmetic.store_sums(dx, depth).reshape(inputs[0].shape)
     if applied.wanted[1]:
         kernel = (weights.shape[2], weights.shape[3])
-        dw = weight_gradient(x, gradient, kernel, window, mode, arithmetic.next_key())
-        if node.op == "ConvTranspose":
-            dw = mirrored(dw, window.groups)
+        dw = weight_gradient(x, gradient, kernel, _window(conv), mode, arithmetic.next_key())
+        if conv.input_dilation:
+            dw = mirrored(dw, conv.groups)
         results[1] = arithmetic.store(dw).reshape(inputs[1].shape)
     if len(inputs) > 2 and applied.wanted[2]:
         results[2] = reduce_to_shape(gradient, (1, gradient.shape[1], 1, 1), arithmetic).reshape(-1)
@@ -186,13 +178,12 @@ class _Pair:
 
 def _grouped(node: Node, inputs: Arrays) -> _Pair:
     """Return the operands of a "Product"."""
-    given = node.attributes
-    groups, m, k, n = (given[name] for name in ("groups", "m", "k", "n"))
-    flip_a, flip_b = given["flip_a"], given["flip_b"]
-    a = inputs[0].reshape(groups, *((k, m) if flip_a else (m, k)))
+    work: MatMul = attributes_of(node, inputs)
+    m, k, n, flip_a, flip_b = work.m, work.k, work.n, work.transpose_a, work.transpose_b
+    a = inputs[0].reshape(work.groups, *((k, m) if flip_a else (m, k)))
     b = inputs[1].reshape(-1, *((n, k) if flip_b else (k, n)))
-    flips = {"flip_a": flip_a, "flip_b": flip_b}
-    return _Pair(a=a, b=b, **flips, lead=(groups,), shape=given["shape"], sums=(a.shape, b.shape))
+    known = {"lead": (work.groups,), "shape": node.attributes["shape"], "sums": (a.shape, b.shape)}
+    return _Pair(a=a, b=b, flip_a=flip_a, flip_b=flip_b, **known)
 
 
 def _broadcast(node: Node, inputs: Arrays) -> _Pair:
@@ -263,8 +254,9 @@ def _gemm_backward(applied: Applied) -> list[np.ndarray | None]:
 
 
 PRODUCTS = {
-    "Conv": Operator(forward=_conv_forward, backward=_conv_backward),
-    "ConvTranspose": Operator(forward=_conv_forward, backward=_conv_backward),
+    **dict.fromkeys(
+        ("Conv", "ConvTranspose"), Operator(forward=_conv_forward, backward=_conv_backward)
+    ),
     "BiasAdd": Operator(forward=_bias_forward, backward=_bias_backward),
     "Product": _of_pairs(_grouped),
     "Gemm": Operator(forward=_gemm_forward, backward=_gemm_backward),

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ipusim.numerics.arithmetic import Arithmetic
-from ipusim.numerics.program import Node
+from ipusim.numerics.program import Arrays, Node
+from ipusim.workload.operators.base import Attributes
 
-Arrays = Sequence[np.ndarray | None]
 Forward = Callable[[Node, Arrays, Arithmetic], list[np.ndarray]]
 
 
@@ -34,10 +34,19 @@ Backward = Callable[[Applied], list[np.ndarray | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """Forward function and, where there is one, gradient."""
+    """Forward function, None where ONNX's own definition serves, and gradient where there is one.
 
-    forward: Forward
+    A function of single elements has as many ``operands``.
+    """
+
+    forward: Forward | None = None
     backward: Backward | None = None
+    operands: int = 0
+
+
+def attributes_of(node: Node, inputs: Arrays) -> Attributes:
+    """Return what a node does on these operands, as the graph has it."""
+    return node.params(inputs) if callable(node.params) else node.params
 
 
 def reduce_to_shape(

@@ -7,9 +7,15 @@ import numpy as np
 
 from ipusim.numerics.arithmetic import Arithmetic
 from ipusim.numerics.kernels.softmax import softmax, softmax_gradient
-from ipusim.numerics.operators.registry import Applied, Arrays, Operator, reduce_to_shape
+from ipusim.numerics.operators.registry import (
+    Applied,
+    Arrays,
+    Operator,
+    attributes_of,
+    reduce_to_shape,
+)
 from ipusim.numerics.program import Node
-from ipusim.workload.onnx.shapes import SAME, sliding, window
+from ipusim.workload.operators.pool import Pool
 
 _F = np.float32
 PER_ELEMENT_AXIS_OPSET = 13
@@ -36,13 +42,13 @@ def _softmax_back(rows: np.ndarray, shape: tuple[int, ...], axis: int | None) ->
 
 def _softmax_forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
     rows, axis = _softmax_rows(node, inputs[0])
-    return [_softmax_back(softmax(rows, arithmetic), inputs[0].shape, axis)]
+    return [_softmax_back(softmax(rows, arithmetic.storage()), inputs[0].shape, axis)]
 
 
 def _softmax_backward(applied: Applied) -> list[np.ndarray | None]:
     y, axis = _softmax_rows(applied.node, applied.outputs[0])
     gradient, _ = _softmax_rows(applied.node, applied.gradients[0])
-    rows = softmax_gradient(y, gradient, applied.arithmetic)
+    rows = softmax_gradient(y, gradient, applied.arithmetic.storage())
     return [_softmax_back(rows, applied.inputs[0].shape, axis)]
 
 
@@ -89,33 +95,30 @@ def _batch_norm_backward(applied: Applied) -> list[np.ndarray | None]:
     ]
 
 
-class _PoolTaps:
+class _Taps:
     """The shifted views of a padded input, one per kernel position."""
 
-    def __init__(self, node: Node, x: np.ndarray) -> None:
-        given = node.attributes
-        rank = x.ndim - 2
-        everything = node.op.startswith("Global")
-        kernel = x.shape[2:] if everything else tuple(given["kernel_shape"])
-        self.kernel = kernel
-        place, self.out_field = window(given, x.shape[2:], kernel)
-        self.stride, self.dilation = place["stride"], place["dilation"]
-        self.pads = tuple(zip(place["padding_lower"], place["padding_upper"], strict=True))
-        self.count_padding = bool(given.get("count_include_pad", 0))
+    def __init__(self, node: Node, inputs: Arrays) -> None:
+        pool: Pool = attributes_of(node, inputs)
+        self.pool = pool
+        self.pads = tuple(zip(pool.padding_lower, pool.padding_upper, strict=True))
         # What rounding up adds beyond the stated padding is never counted.
-        mode, *_, stated = sliding(given, rank)
-        self.counted = place["padding_upper"] if mode in SAME else stated
+        given, rank = node.attributes, len(pool.field)
+        self.counted = pool.padding_upper
+        if given.get("ceil_mode", 0) and not given.get("auto_pad", "").startswith("SAME"):
+            self.counted = given.get("pads", (0,) * 2 * rank)[rank:]
 
     def padded(self, x: np.ndarray, fill: float) -> np.ndarray:
         return np.pad(x, ((0, 0), (0, 0), *self.pads), constant_values=fill)
 
     def views(self, array: np.ndarray) -> Iterator[np.ndarray]:
-        for place in every(*(range(taps) for taps in self.kernel)):
+        pool = self.pool
+        dilation = pool.dilation or (1,) * len(pool.field)
+        for place in every(*(range(taps) for taps in pool.kernel)):
+            sizes = zip(place, dilation, pool.stride, pool.out_field, strict=True)
             window = tuple(
                 slice(tap * step, tap * step + hop * (out - 1) + 1, hop)
-                for tap, step, hop, out in zip(
-                    place, self.dilation, self.stride, self.out_field, strict=True
-                )
+                for tap, step, hop, out in sizes
             )
             yield array[(slice(None), slice(None), *window)]
 
@@ -127,22 +130,24 @@ class _PoolTaps:
 
     def divisor(self, x: np.ndarray) -> np.ndarray:
         """Return the number of elements that each average counts."""
-        padded = self.padded(np.ones((1, 1, *x.shape[2:]), np.float32), float(self.count_padding))
+        counts = float(self.pool.include_padding)
+        padded = self.padded(np.ones((1, 1, *x.shape[2:]), np.float32), counts)
         for axis, (_, upper) in enumerate(self.pads, start=2):
             beyond = padded.shape[axis] - (upper - min(upper, self.counted[axis - 2]))
             np.moveaxis(padded, axis, 0)[beyond:] = 0
-        return sum(self.views(padded), np.zeros((1, 1, *self.out_field), np.float32))
+        return sum(self.views(padded), np.zeros((1, 1, *self.pool.out_field), np.float32))
 
 
 def _pool_forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np.ndarray]:
     x = inputs[0]
-    taps = _PoolTaps(node, x)
-    if "Max" in node.op:
-        largest = np.full((*x.shape[:2], *taps.out_field), -np.inf, np.float32)
+    taps = _Taps(node, inputs)
+    result = (*x.shape[:2], *taps.pool.out_field)
+    if taps.pool.kind == "max":
+        largest = np.full(result, -np.inf, np.float32)
         for view in taps.views(taps.padded(x, -np.inf)):
             np.maximum(largest, view, out=largest)
         return [largest]
-    total = np.zeros((*x.shape[:2], *taps.out_field), np.float32)
+    total = np.zeros(result, np.float32)
     for view in taps.views(taps.padded(x, 0)):
         total += view
     return [arithmetic.store(total / taps.divisor(x))]
@@ -151,8 +156,8 @@ def _pool_forward(node: Node, inputs: Arrays, arithmetic: Arithmetic) -> list[np
 def _pool_backward(applied: Applied) -> list[np.ndarray | None]:
     x, y = applied.inputs[0], applied.outputs[0]
     gradient, arithmetic = applied.gradients[0], applied.arithmetic
-    taps = _PoolTaps(applied.node, x)
-    if "Max" in applied.node.op:
+    taps = _Taps(applied.node, applied.inputs)
+    if taps.pool.kind == "max":
         padded = taps.padded(x, -np.inf)
         result = np.zeros_like(padded)
         # Among equal maxima the first takes the gradient.

@@ -248,7 +248,8 @@ def _conv(c: Call) -> Shape:
     return (data[0], weights[0], *window(c.node.given, data[2:], weights[2:])[1])
 
 
-def _conv_transpose(c: Call) -> Shape:
+def conv_transpose(c: Call) -> Shape:
+    """Return the shape of what a ConvTranspose gives."""
     data, weights = c.shape(0), c.shape(1)
     if len(data) != len(weights) or len(data) < 3 or data[1] != weights[0]:
         raise ValueError("data and weights do not fit")
@@ -593,7 +594,7 @@ RULES: dict[str, Rule] = by_names(
         "MatMul": _matmul,
         "Gemm": _gemm,
         "Conv DeformConv": _conv,
-        "ConvTranspose": _conv_transpose,
+        "ConvTranspose": conv_transpose,
         "MaxPool AveragePool": _pool,
         "GlobalAveragePool GlobalMaxPool": lambda c: (*c.shape()[:2], *(1 for _ in c.shape()[2:])),
         "BatchNormalization": lambda c: [(c.shape(), c.kind()), *[(c.shape(3), c.kind(3))] * 4],

@@ -1,10 +1,19 @@
 """ONNX operators that multiply, slide a window, normalise or reduce."""
 
+from collections.abc import Callable
 from math import prod
 
 from ipusim.workload.graph import Conv, Elementwise, MatMul, Norm, Pool, Reduce, Softmax
 from ipusim.workload.onnx.operators.emission import Emission, Handler
-from ipusim.workload.onnx.shapes import REDUCTIONS, by_names, reduced_axes, sliding, window
+from ipusim.workload.onnx.shapes import (
+    REDUCTIONS,
+    Call,
+    by_names,
+    conv_transpose,
+    reduced_axes,
+    sliding,
+    window,
+)
 
 PER_ELEMENT_AXIS_OPSET = 13
 """From here on Softmax works along one axis; before, on everything from that axis on."""
@@ -164,43 +173,32 @@ def reduce(e: Emission) -> None:
     e.emit(params, e.operand())
 
 
-def _emit_conv(e: Emission, params: Conv) -> None:
-    inputs = (e.operand(), e.operand(1, weight=True))
-    if not e.has(2):
-        e.emit(params, *inputs)
-        return
-    product = e.step(".product", params, *inputs)
-    bias = e.operand(2, weight=True)
-    add = Elementwise.in_place("bias_add", e.elements, broadcast=True)
-    e.emit(add, product, bias, suffix=".bias_add")
-
-
-def conv(e: Emission) -> None:
-    """Conv of any rank, with groups, stride, dilation and padding."""
-    data, weights, groups = e.shape(), e.shape(1), e.get("group", 1)
+def conv_of(c: Call) -> Conv:
+    """Return what a Conv of any rank does, with groups, stride, dilation and padding."""
+    data, weights, groups = c.shape(), c.shape(1), c.get("group", 1)
     kernel = weights[2:]
-    if tuple(e.get("kernel_shape", kernel)) != kernel or data[1] != weights[1] * groups:
-        raise ValueError(f"{groups} groups, kernel_shape {e.get('kernel_shape', kernel)}")
+    if tuple(c.get("kernel_shape", kernel)) != kernel or data[1] != weights[1] * groups:
+        raise ValueError(f"{groups} groups, kernel_shape {c.get('kernel_shape', kernel)}")
     counts = {"batch": data[0], "in_channels": data[1], "out_channels": weights[0]}
-    _emit_conv(e, Conv(**counts, groups=groups, **window(e.node.given, data[2:], kernel)[0]))
+    return Conv(**counts, groups=groups, **window(c.node.given, data[2:], kernel)[0])
 
 
-def conv_transpose(e: Emission) -> None:
-    """ConvTranspose, as a convolution of the zero-spread input with the mirrored kernel."""
-    data, weights, groups = e.shape(), e.shape(1), e.get("group", 1)
+def conv_transpose_of(c: Call) -> Conv:
+    """Return a ConvTranspose: a convolution of the zero-spread input with the mirrored kernel."""
+    data, weights, groups = c.shape(), c.shape(1), c.get("group", 1)
     field, kernel = data[2:], weights[2:]
-    mode, stride, dilation, before, _ = sliding(e.node.given, len(field))
+    mode, stride, dilation, before, _ = sliding(c.node.given, len(field))
     reach = tuple(step * (taps - 1) for step, taps in zip(dilation, kernel, strict=True))
     # Whatever rule gave the output its size, lower and upper padding add up to it.
     total = tuple(
         out + span - ((size - 1) * hop + 1)
-        for out, span, size, hop in zip(e.out[2:], reach, field, stride, strict=True)
+        for out, span, size, hop in zip(conv_transpose(c)[2:], reach, field, stride, strict=True)
     )
-    if mode != "NOTSET" or "output_shape" in e.node.given:
+    if mode != "NOTSET" or "output_shape" in c.node.given:
         cropped = (2 * span - both for span, both in zip(reach, total, strict=True))
         before = (crop // 2 if mode == "SAME_UPPER" else crop - crop // 2 for crop in cropped)
     lower = tuple(span - pad for span, pad in zip(reach, before, strict=True))
-    params = Conv(
+    return Conv(
         batch=data[0],
         in_channels=data[1],
         out_channels=weights[1] * groups,
@@ -213,26 +211,52 @@ def conv_transpose(e: Emission) -> None:
         dilation=dilation,
         input_dilation=stride,
     )
-    _emit_conv(e, params)
+
+
+def pool_of(c: Call) -> Pool:
+    """Return a MaxPool or AveragePool; rounding up becomes upper padding."""
+    batch, channels, *field = c.shape()
+    return Pool(
+        kind="max" if c.node.op_type == "MaxPool" else "average",
+        batch=batch,
+        channels=channels,
+        include_padding=bool(c.get("count_include_pad", 0)),
+        **window(c.node.given, tuple(field), tuple(c.node.given["kernel_shape"]))[0],
+    )
+
+
+def global_pool_of(c: Call) -> Pool:
+    """Return a GlobalMaxPool or GlobalAveragePool: a window as large as the field."""
+    return Pool.of_all("max" if c.node.op_type == "GlobalMaxPool" else "average", c.shape())
+
+
+ATTRIBUTES: dict[str, Callable[[Call], Conv | Pool]] = by_names(
+    {
+        "Conv": conv_of,
+        "ConvTranspose": conv_transpose_of,
+        "MaxPool AveragePool": pool_of,
+        "GlobalAveragePool GlobalMaxPool": global_pool_of,
+    }
+)
+"""What nodes with windows do, which their attributes and the shapes of their operands say."""
+
+
+def convolution(e: Emission) -> None:
+    """Conv and ConvTranspose."""
+    params = ATTRIBUTES[e.node.op_type](e)
+    inputs = (e.operand(), e.operand(1, weight=True))
+    if not e.has(2):
+        e.emit(params, *inputs)
+        return
+    product = e.step(".product", params, *inputs)
+    bias = e.operand(2, weight=True)
+    add = Elementwise.in_place("bias_add", e.elements, broadcast=True)
+    e.emit(add, product, bias, suffix=".bias_add")
 
 
 def pool(e: Emission) -> None:
-    """MaxPool and AveragePool; rounding up becomes upper padding."""
-    batch, channels, *field = e.shape()
-    params = Pool(
-        kind="max" if e.node.op_type == "MaxPool" else "average",
-        batch=batch,
-        channels=channels,
-        include_padding=bool(e.get("count_include_pad", 0)),
-        **window(e.node.given, tuple(field), tuple(e.node.given["kernel_shape"]))[0],
-    )
-    e.emit(params, e.operand())
-
-
-def global_pool(e: Emission) -> None:
-    """GlobalMaxPool and GlobalAveragePool: a window as large as the field."""
-    kind = "max" if e.node.op_type == "GlobalMaxPool" else "average"
-    e.emit(Pool.of_all(kind, e.shape()), e.operand())
+    """Pools, global ones too."""
+    e.emit(ATTRIBUTES[e.node.op_type](e), e.operand())
 
 
 def local_response_norm(e: Emission) -> None:
@@ -270,10 +294,8 @@ COMPUTE_HANDLERS: dict[str, Handler] = by_names(
         "InstanceNormalization GroupNormalization": group_norm,
         "Softmax LogSoftmax": softmax,
         REDUCTIONS: reduce,
-        "Conv": conv,
-        "ConvTranspose": conv_transpose,
-        "MaxPool AveragePool": pool,
-        "GlobalAveragePool GlobalMaxPool": global_pool,
+        "Conv ConvTranspose": convolution,
+        "MaxPool AveragePool GlobalAveragePool GlobalMaxPool": pool,
         "LRN": local_response_norm,
     }
 )
