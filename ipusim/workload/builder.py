@@ -121,7 +121,6 @@ class TensorBuilder:
                 )
         params = Elementwise(
             function=function,
-            n_inputs=len(inputs),
             elements=prod(shape),
             broadcast=any(other != shape for other in others),
             in_place_ok=self.tensors[inputs[0]].role not in ("parameter", "constant"),

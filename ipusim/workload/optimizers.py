@@ -153,10 +153,8 @@ def _update_parameter(
             dtype=like.dtype if target in stored else wide,
             alias_of=stored[target].name if target in stored else None,
         )
-        elements, count_read = read[0].elements, len(read)
-        params: Attributes = Elementwise(
-            function=function, n_inputs=count_read, elements=elements, in_place_ok=in_place
-        )
+        elements = read[0].elements
+        params: Attributes = Elementwise(function=function, elements=elements, in_place_ok=in_place)
         if function == "norm":
             params = Reduce(function="sumsquare", outer=1, reduced=elements, inner=1)
         inputs = tuple(tensor.name for tensor in read)

@@ -179,7 +179,7 @@ class _Parts:
         """Look every index up in each part of a table; add up what lies in it, by a mask."""
         table, indices = self.op.inputs
         ids, like = self.tensors[indices], self.tensors[self.op.outputs[0]]
-        compare = Elementwise(function="less", n_inputs=2, elements=ids.elements, broadcast=True)
+        compare = Elementwise(function="less", elements=ids.elements, broadcast=True)
         above = replace(compare, function="greater_or_equal")
         both = replace(compare, function="and", broadcast=False)
         masked = Elementwise.in_place("mul", like.elements, broadcast=True)

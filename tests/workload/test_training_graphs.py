@@ -220,7 +220,7 @@ def test_views_and_broadcasts_go_back_as_sums_and_pads() -> None:
     g = GraphBuilder("views")
     x = g.linear("fc", g.input("x", (4, 8)), 8)
     bias = g.parameter("scale", (8,))
-    scaled = Elementwise(function="mul", n_inputs=2, elements=32, broadcast=True)
+    scaled = Elementwise(function="mul", elements=32, broadcast=True)
     y = g.apply("scaled", scaled, (x, bias), (4, 8))
     part = Layout(function="slice", elements=16, moves_data=False)
     y = g.apply("half", part, (y,), (4, 4))

@@ -198,7 +198,7 @@ def _series(m: Lowering, op: Elementwise, x: Placed, inputs: tuple[Placed, ...])
     for index, function in enumerate(vertices_of(op.function, m.estimator)):
         if function not in binary_functions(m.estimator):
             m.unary(function, x, op.function, in_place=op.in_place_ok)
-        elif repeated or op.n_inputs == 1:
+        elif repeated or len(inputs) == 1:
             channels = 1 if single else grouping
             m.by_channel(function, x, channels, op.function, in_place=op.in_place_ok)
         else:
@@ -213,7 +213,7 @@ def _repeats_matrix(m: Lowering, op: Elementwise, inputs: tuple[Placed, ...]) ->
     repeats there. popops takes the vertex of two full operands, and the part that the tile needs
     arrives by exchange (lib/popops/ElementWise.cpp, binaryOpBroadcast, the last case).
     """
-    if not op.broadcast or op.n_inputs != 2:
+    if not op.broadcast or len(inputs) != 2:
         return False
     out = m.made
     share = linear_share(out.elements, out.dtype, m.chip).elements

@@ -189,7 +189,7 @@ class _Counter:
                 forward = 0  # the product starts from the bias
             backward = out
         elif self.computed(op):
-            if params.n_inputs == 1:
+            if len(op.inputs) == 1:
                 backward = 3 * out
             elif params.function not in ("add", "sub"):
                 backward = out + 2 * self.elements(*self.computed(op))

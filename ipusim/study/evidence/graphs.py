@@ -244,7 +244,7 @@ def _op(name: str, params: Any, inputs: str, outputs: str, phase: str = "forward
 
 
 def _scaled_add(target: str, other: str, result: str, elements: int, phase: str) -> Op:
-    addition = Elementwise(function="scaled_add", n_inputs=2, elements=elements, in_place_ok=True)
+    addition = Elementwise(function="scaled_add", elements=elements, in_place_ok=True)
     return _op("add", addition, f"{target} {other}", result, phase)
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import ClassVar
 
-from ipusim.errors import WorkloadError
 from ipusim.workload.operators.base import Attributes, Op, Sizes
 from ipusim.workload.operators.gradient import Backward, gradient
 from ipusim.workload.operators.layout import Layout
@@ -105,22 +104,17 @@ class Elementwise(Attributes):
     """
 
     VARIANT: ClassVar[str] = "function"
-    POSITIVE: ClassVar = ("n_inputs",)
 
     function: str
-    n_inputs: int
     elements: int
     broadcast: bool = False
     in_place_ok: bool = False
 
     @classmethod
-    def in_place(
-        cls, function: str, elements: int, n_inputs: int = 2, *, broadcast: bool = False
-    ) -> Elementwise:
+    def in_place(cls, function: str, elements: int, *, broadcast: bool = False) -> Elementwise:
         """Return a function whose result may take the memory of its first operand."""
         return cls(
             function=function,
-            n_inputs=n_inputs,
             elements=elements,
             broadcast=broadcast,
             in_place_ok=True,
@@ -128,10 +122,6 @@ class Elementwise(Attributes):
 
     def sizes(self, op: Op) -> Sizes:
         """Elements of the result."""
-        if self.n_inputs != len(op.inputs):
-            raise WorkloadError(
-                f"Operator {op.name!r} declares {self.n_inputs} inputs but reads {len(op.inputs)}."
-            )
         return ((op.outputs[0], self.elements),)
 
 
@@ -204,7 +194,6 @@ def _apply(back: Backward, suffix: str, function: str, first: str, *others: str)
         largest = max(back.tensor(name).elements for name in back.op.inputs)
         work = Elementwise(
             function=function,
-            n_inputs=1 + len(others),
             elements=like.elements,
             broadcast=any(back.tensor(other).elements != like.elements for other in others),
             # Two results of a reduction make a new tensor.

@@ -104,7 +104,7 @@ def _gradient(back: Backward, layer: Recurrent) -> None:
         wide = Layout(function="pad", elements=back.result.elements, moves_data=True)
         part = back.emit(f"final{place}", wide, (other,), back.result)
         if gradient is not None:
-            add = Elementwise(function="add", n_inputs=2, elements=back.result.elements)
+            add = Elementwise(function="add", elements=back.result.elements)
             part = back.emit(f"joined{place}", add, (gradient, part), back.result)
         gradient = part
     if gradient is None:

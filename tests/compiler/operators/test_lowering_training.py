@@ -47,10 +47,8 @@ def lowered(tensors, *ops, stack=STACK):
     return graph, {result.name: result for result in program.ops}, program
 
 
-def elementwise(function, elements, n_inputs=2, *, in_place=True):
-    return Elementwise(
-        function=function, n_inputs=n_inputs, elements=elements, in_place_ok=in_place
-    )
+def elementwise(function, elements, *, in_place=True):
+    return Elementwise(function=function, elements=elements, in_place_ok=in_place)
 
 
 FIELD = (8, 64, 16, 23)
@@ -83,7 +81,7 @@ def small_step():
             tensor("summed", 64),
         ],
         op("norm", norm, ("x", "scale", "bias"), ("n", "statistics")),
-        op("relu", elementwise("relu", ELEMENTS, 1), ("n",), ("r",)),
+        op("relu", elementwise("relu", ELEMENTS), ("n",), ("r",)),
         op("pool", pool, ("r",), ("p",)),
         op(
             "loss",
@@ -188,15 +186,14 @@ def test_weight_update_by_hand():
 
 @pytest.mark.parametrize("function", ["square", "sqrt", "mul", "div", "add", "sub", "scale"])
 def test_functions_of_optimisers_have_vertices(function):
-    n_inputs = 1 if function in ("square", "sqrt", "scale") else 2
-    names = ("a", "b")[:n_inputs]
+    names = ("a",) if function in ("square", "sqrt", "scale") else ("a", "b")
     _, ops, _ = lowered(
         [
             tensor("a", 1472 * 128, dtype="float32", role="state"),
             tensor("b", 1472 * 128, dtype="float32", role="state"),
             tensor("c", 1472 * 128, dtype="float32"),
         ],
-        op("f", elementwise(function, 1472 * 128, n_inputs), names, ("c",), "update"),
+        op("f", elementwise(function, 1472 * 128), names, ("c",), "update"),
     )
     (step,) = ops["f"].steps
     assert step.vertex.startswith("popops::")
@@ -268,8 +265,8 @@ def test_dropout_runs_the_same_both_ways():
             tensor("y", 1472 * 128),
             tensor("dx", 1472 * 128),
         ],
-        op("dropout", elementwise("dropout", 1472 * 128, 1), ("x",), ("y",)),
-        op("dropout.gradient", elementwise("dropout", 1472 * 128, 1), ("y",), ("dx",), "backward"),
+        op("dropout", elementwise("dropout", 1472 * 128), ("x",), ("y",)),
+        op("dropout.gradient", elementwise("dropout", 1472 * 128), ("y",), ("dx",), "backward"),
     )
     assert ops["dropout"].cycles == ops["dropout.gradient"].cycles
     assert ops["dropout"].steps[2].compute_cycles == 6 + 24 * 6 + 2 * 32
@@ -278,7 +275,7 @@ def test_dropout_runs_the_same_both_ways():
 def test_a_seed_of_its_own_is_drawn_before_a_dropout():
     x, y = tensor("x", 1472 * 128, role="input"), tensor("y", 1472 * 128)
     plain, seeded = (
-        lowered([x, y], op("drop", elementwise(name, 1472 * 128, 1), ("x",), ("y",)))[1]["drop"]
+        lowered([x, y], op("drop", elementwise(name, 1472 * 128), ("x",), ("y",)))[1]["drop"]
         for name in ("dropout", "seeded_dropout")
     )
     made = seeded.steps[: -len(plain.steps)]
@@ -318,7 +315,7 @@ def test_unknown_functions_are_refused(stack):
     with pytest.raises(UnknownNameError, match=r"Unknown elementwise function 'relu_gard'.*\?$"):
         lowered(
             [tensor("x", 64, role="input"), tensor("y", 64)],
-            op("f", elementwise("relu_gard", 64, 1), ("x",), ("y",)),
+            op("f", elementwise("relu_gard", 64), ("x",), ("y",)),
             stack=load_stack(stack),
         )
 

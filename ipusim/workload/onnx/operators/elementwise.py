@@ -42,7 +42,6 @@ def _elementwise(e: Emission, operands: tuple[str, ...], function: str = "") -> 
     kind = e.node.op_type
     params = Elementwise(
         function=function or _FUNCTION_NAMES.get(kind, snake(kind)),
-        n_inputs=len(operands),
         elements=prod(shape),
         broadcast=any(tensor.shape != shape for tensor in (first, *others)),
         in_place_ok=first.shape == shape

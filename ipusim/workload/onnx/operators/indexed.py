@@ -153,9 +153,7 @@ def suppression(e: Emission) -> None:
 
 def one_pass(function: str) -> Handler:
     """Return the handler of an operator that costs one function of its first input."""
-    return lambda e: e.emit(
-        Elementwise(function=function, n_inputs=1, elements=e.elements), e.operand()
-    )
+    return lambda e: e.emit(Elementwise(function=function, elements=e.elements), e.operand())
 
 
 def _sampled(
@@ -168,7 +166,7 @@ def _sampled(
     where = 2 if e.node.op_type == "DeformConv" else 1
     shape = (groups, samples, points, channels)
     lookup = _rows("lookup", rows, channels, samples * points, groups)
-    weigh = Elementwise(function="scale", n_inputs=1, elements=prod(shape))
+    weigh = Elementwise(function="scale", elements=prod(shape))
     found = e.step(".lookup", lookup, *e.operands(0, where), shape=shape)
     found = e.step(".weigh", weigh, found, shape=shape)
     total = Reduce(function="sum", outer=groups * samples, reduced=points, inner=channels)
@@ -234,7 +232,7 @@ def resize(e: Emission) -> None:
         for point in range(_POINTS[mode]):
             name = f".axis{axis}.{{}}{point}".format
             part = e.step(name("fetch"), _moved("resize", elements), current, shape=whole)
-            scale = Elementwise.in_place("scale", elements, 1)
+            scale = Elementwise.in_place("scale", elements)
             part = e.step(name("scale"), scale, part, shape=whole)
             if point == 0:
                 total = part
@@ -249,7 +247,7 @@ def resize(e: Emission) -> None:
 def affine_grid(e: Emission) -> None:
     """AffineGrid: one small product with constant coordinates, costed as a scale and a sum."""
     wide = e.step(".wide", _moved("expand", e.elements), e.operand())
-    e.emit(Elementwise(function="scale", n_inputs=1, elements=e.elements), wide)
+    e.emit(Elementwise(function="scale", elements=e.elements), wide)
 
 
 INDEXED_HANDLERS: dict[str, Handler] = by_names(

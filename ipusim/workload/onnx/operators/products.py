@@ -36,7 +36,7 @@ def gemm(e: Emission) -> None:
         transpose_a=flip_a,
         transpose_b=flip_b,
     )
-    scale = Elementwise.in_place("scale", e.elements, 1)
+    scale = Elementwise.in_place("scale", e.elements)
     has_c = e.has(2) and beta != 0.0
     if not has_c and alpha == 1.0:
         e.emit(product, a, b)
@@ -118,9 +118,9 @@ def rms_norm(e: Emission) -> None:
     axis = e.get("axis", -1) % len(shape)
     narrow = (*shape[:axis], *(1 for _ in shape[axis:]))
     data = e.operand()
-    square = Elementwise(function="square", n_inputs=1, elements=prod(shape))
-    root = Elementwise(function="rsqrt", n_inputs=1, elements=rows)
-    scale = Elementwise(function="mul", n_inputs=2, elements=prod(shape), broadcast=True)
+    square = Elementwise(function="square", elements=prod(shape))
+    root = Elementwise(function="rsqrt", elements=rows)
+    scale = Elementwise(function="mul", elements=prod(shape), broadcast=True)
     mean = Reduce(function="mean", outer=rows, reduced=length, inner=1)
     result = e.step(".square", square, data, shape=shape)
     result = e.step(".mean", mean, result, shape=narrow)
@@ -278,10 +278,10 @@ def local_response_norm(e: Emission) -> None:
         padding_upper=(size - 1 - below,),
         include_padding=True,
     )
-    square = Elementwise(function="square", n_inputs=1, elements=elements)
+    square = Elementwise(function="square", elements=elements)
     result = e.step(".window", window, e.step(".square", square, data))
-    result = e.step(".power", Elementwise.in_place("pow", elements, 1), result)
-    e.emit(Elementwise(function="div", n_inputs=2, elements=elements), data, result, suffix=".div")
+    result = e.step(".power", Elementwise.in_place("pow", elements), result)
+    e.emit(Elementwise(function="div", elements=elements), data, result, suffix=".div")
 
 
 COMPUTE_HANDLERS: dict[str, Handler] = by_names(
