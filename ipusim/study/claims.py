@@ -255,7 +255,7 @@ class Sides:
         """Return a modelled GPU, which errs as the published rows of its mode do."""
         machines = options.pop("machines", 1)
         report = simulate_gpu(**options)
-        low, high = conformal_ratios(self.gpus[self.gpus["mode"] == report.mode])
+        low, high = conformal_ratios(self.gpus, mode=report.mode)
         rate = machines * (1 / report.step_s if program else report.throughput)
         return Side(
             value=rate,

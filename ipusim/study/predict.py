@@ -2,7 +2,9 @@
 
 import math
 
+from ipusim.api import simulate
 from ipusim.errors import StudyError
+from ipusim.report import Report
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.compile_time import first_epoch_items_per_s
 from ipusim.study.cached import Prediction, Request
@@ -41,6 +43,11 @@ def request_for(run: RunConfiguration, tier: str, *, costs: FittedCosts | None =
     if tier == "calibrated":
         options["costs"] = costs
     return Request(entry="simulate", model=run.model, options=options)
+
+
+def report_of(run: RunConfiguration, *, tier: str = "calibrated") -> Report:
+    """Simulate a published run with the constants in use, and return the whole report."""
+    return simulate(run.model, **run.options(), tier=tier, as_if_it_fits=True)
 
 
 def metric_of(predicted: Prediction, row: PublishedRow) -> float:

@@ -29,9 +29,7 @@ BRAGG = "BraggNN: "
 
 def board_factors(run: GpuRun) -> tuple[float, float]:
     """Return a board's `conformal_ratios` by training rows of its stack, as factors on seconds."""
-    frame = gpu_compare()
-    known = frame[(frame["stack"] == run.report.stack) & (frame["mode"] == "training")]
-    low, high = conformal_ratios(known)
+    low, high = conformal_ratios(gpu_compare(), stack=run.report.stack, mode="training")
     return 1 / high, 1 / low
 
 

@@ -236,17 +236,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _replace_record(path: Path, rows: pd.DataFrame) -> None:
+    keys = ["schedule", "seed", "rounding_seed"]
     if path.exists():
         known = pd.read_csv(path)
-        keys = ["schedule", "seed", "rounding_seed"]
         same = (known[keys] == rows[keys].iloc[0]).all(axis=1)
         rows = pd.concat([known[~same], rows], ignore_index=True)
-    order = {name: index for index, name in enumerate(bragg.schedules())}
-    rows = rows.sort_values(
-        ["schedule", "seed", "rounding_seed"],
-        key=lambda column: column.map(order) if column.name == "schedule" else column,
-        kind="stable",
-    )
+    rows["schedule"] = pd.Categorical(rows["schedule"], list(bragg.schedules()))
+    rows = rows.sort_values(keys, kind="stable")
     write_text(path, rows.to_csv(index=False, float_format="%.5f", lineterminator="\n"))
 
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ipusim import files
 from ipusim.errors import ConfigError, StudyError, normalise_name, resolve_name, unknown_name
 from ipusim.files import read_tables
 from ipusim.study.book.notebook import PARAMETERS_TAG, read_notebook
+from ipusim.study.book.parameters import read_text
 
 OUTPUT_PARAMETER = "output_dir"
 """The parameter through which a notebook learns where to write; set by reproduce, not by users."""
@@ -170,10 +169,7 @@ def _convert(parameter: Parameter, text: str) -> Any:
     wanted = parameter.type_name
     if wanted == "str":
         return text
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        value = text
+    value = read_text(text)
     found = type(value).__name__
     if found != wanted and (wanted, found) != ("float", "int"):
         raise ConfigError(

@@ -49,7 +49,7 @@ def checked(rules: Mapping[str, Rule], values: Mapping[str, Any]) -> dict[str, A
 
 def _checked(name: str, value: Any, rule: Rule) -> Any:
     if isinstance(value, str) and (rule.get("list") or "count" in rule.get("kind", "")):
-        value = _read(value)
+        value = read_text(value)
     items = value if rule.get("list") else [value]
     empty = isinstance(items, list) and not items
     if not isinstance(items, list) or (empty and not rule.get("empty")):
@@ -82,7 +82,8 @@ def _check_item(name: str, value: Any, item: Any, rule: Rule) -> None:
         _NAMES[kind](str(item))
 
 
-def _read(text: str) -> Any:
+def read_text(text: str) -> Any:
+    """Return what a text says as YAML, or itself."""
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:

@@ -8,15 +8,16 @@ from typing import Any
 
 import pandas as pd
 
-from ipusim.api import simulate
 from ipusim.compiler.stacks import Stack, load_stack
 from ipusim.machine.system import load_system
+from ipusim.report import Report
 from ipusim.study.audit import qwant_power
 from ipusim.study.book.catalogue import load_spec
 from ipusim.study.book.charts import panel
 from ipusim.study.book.parameters import checked
 from ipusim.study.data.published import PublishedRow, load_rows, rows_by_id
 from ipusim.study.data.runs import load_run
+from ipusim.study.predict import report_of
 from ipusim.study.verdicts.compare import with_errors
 from ipusim.study.verdicts.summary import with_error
 from ipusim.sweeps import sweep
@@ -119,11 +120,10 @@ def published_stack() -> Stack:
     return load_stack(load_system(PUBLISHED_SYSTEM).default_stack)
 
 
-def report_for(micro_batch: int, **changes: str) -> Any:
+def report_for(micro_batch: int, **changes: str) -> Report:
     """Simulate the study's network once, with nothing fitted, and return the whole report."""
     row = rows_for([IPUS_PER_CARD * micro_batch], **changes)[0]
-    options = row.run.options()
-    return simulate(MODEL, tier="specification", as_if_it_fits=True, **options)
+    return report_of(row.run, tier="specification")
 
 
 def what_if(systems: Iterable[str], micro_batches: Sequence[int]) -> pd.DataFrame:

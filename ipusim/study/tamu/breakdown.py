@@ -6,9 +6,10 @@ import pandas as pd
 
 from ipusim.study.breakdown import by_group
 from ipusim.study.data.runs import load_run
+from ipusim.study.predict import report_of
 from ipusim.study.tamu.memory import RESNET_RUN, at_micro_batch
 from ipusim.study.tamu.scaling import run_at
-from ipusim.study.tamu.study import TENSORFLOW_SERIES, report_for
+from ipusim.study.tamu.study import TENSORFLOW_SERIES
 
 MECHANISMS = {
     "batch_norm_percent": ("batch-norm reductions",),
@@ -45,7 +46,7 @@ def parts_by_ipus(
     """
     tables = []
     for count in sorted(ipus):
-        report = report_for(run_at(count, series), tier=tier)
+        report = report_of(run_at(count, series), tier=tier)
         accumulation, parts = report.config.gradient_accumulation, report.result.parts_s
         seconds = pd.Series(parts.values())
         table = {"ipus": count, "accumulation": accumulation, "part": list(parts)}
@@ -103,7 +104,7 @@ def device_work(micro_batches: Sequence[int], *, tier: str = "calibrated") -> pd
     """
     run, tables = load_run(RESNET_RUN), []
     for size in micro_batches:
-        report = report_for(at_micro_batch(run, size), tier=tier)
+        report = report_of(at_micro_batch(run, size), tier=tier)
         layers = report.layers[report.layers["phase"] != "update"]
         cells = zip(layers["kind"], layers["phase"], layers["function"], strict=True)
         sums = by_group(layers, [_work_of(*cell) for cell in cells])

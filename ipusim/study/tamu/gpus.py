@@ -73,13 +73,10 @@ def gpu_bars(framework: str) -> pd.DataFrame:
     machine has no anchor it assumes that the board errs like those that have one.
     """
     stack, known = read_tables(FILE)["figure"][framework]["stack"], gpu_compare()
-    known = known[(known["stack"] == stack) & (known["mode"] == "training")]
-    low, high = conformal_ratios(known)
-    anchors = known[
-        (known["model"] == PRINTED_MODEL)
-        & (known["precision"] == "mixed")
-        & (known["batch"] == BATCH)
-    ]
+    alike = {"stack": stack, "mode": "training"}
+    low, high = conformal_ratios(known, **alike)
+    alike |= {"model": PRINTED_MODEL, "precision": "mixed", "batch": BATCH}
+    anchors = known[(known[list(alike)] == list(alike.values())).all(axis=1)]
     lines = []
     for platform, said in read_tables(FILE)["platform"].items():
         board, node = said.get("boards", {}).get(framework), load(GpuNode, said["system"])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from ipusim.study.data.runs import RunConfiguration, load_run
-from ipusim.study.tamu.study import report_for
+from ipusim.study.predict import report_of
 
 RESNET_RUN = "tamu.table3.07"
 AUTOENCODER_RUN = "tamu.table4.06"
@@ -36,7 +36,7 @@ def memory_by_micro_batch(
     run = load_run(run_id)
     lines = []
     for size in sorted(micro_batches):
-        report = report_for(at_micro_batch(run, size), tier="specification")
+        report = report_of(at_micro_batch(run, size), tier="specification")
         memory = report.result.memory
         line = {"run_id": run_id, "micro_batch": size}
         line |= {name: getattr(memory, name) for name in _BYTES}

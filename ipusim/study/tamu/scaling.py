@@ -10,7 +10,8 @@ from ipusim.study.cached import PooledPredictor
 from ipusim.study.data.runs import RunConfiguration, load_runs
 from ipusim.study.fit.samples import samples_of
 from ipusim.study.fit.scale_out import scaling_rows, scaling_table
-from ipusim.study.tamu.study import PYTORCH_SERIES, RESULTS_SERIES, TENSORFLOW_SERIES, report_for
+from ipusim.study.predict import report_of
+from ipusim.study.tamu.study import PYTORCH_SERIES, RESULTS_SERIES, TENSORFLOW_SERIES
 
 SCALED_MICRO_BATCH = 20
 """Images per IPU of every run of Table 3 on more than one IPU."""
@@ -64,7 +65,7 @@ def scaling_line(ipus: Sequence[int], *, tier: str = "calibrated") -> pd.DataFra
     """
     published = {run.chips for run in _scaled_runs(TENSORFLOW_SERIES)}
     runs = {count: run_at(count) for count in sorted(ipus)}
-    rates = [float(report_for(run, tier=tier).throughput) for run in runs.values()]
+    rates = [float(report_of(run, tier=tier).throughput) for run in runs.values()]
     frame = pd.DataFrame(
         {
             "ipus": list(runs),

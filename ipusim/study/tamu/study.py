@@ -1,18 +1,17 @@
 """The TAMU study (PEARC'22): training on 1 to 64 IPUs, Tables 1 to 4."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import pandas as pd
 
-from ipusim.api import simulate
 from ipusim.errors import ConfigError
 from ipusim.runtime.compile_time import first_epoch_items_per_s
 from ipusim.study.assumptions import plain
 from ipusim.study.audit import tamu_work
 from ipusim.study.book.charts import panel
 from ipusim.study.data.published import PublishedRow, by_metric, load_rows
-from ipusim.study.data.runs import RunConfiguration, load_run
+from ipusim.study.data.runs import load_run
+from ipusim.study.predict import report_of
 from ipusim.study.verdicts.errors import errors_of, verdicts_of
 from ipusim.study.verdicts.summary import errors_by, with_error
 
@@ -86,12 +85,6 @@ def times_frame(frame: pd.DataFrame) -> pd.DataFrame:
     return shown.assign(error_percent=errors_of(shown), verdict=verdicts)
 
 
-def report_for(run: RunConfiguration, *, tier: str = "calibrated") -> Any:
-    """Simulate a run of the study, with the constants in use, and return the whole report."""
-    options = run.options() | {"tier": tier, "as_if_it_fits": True}
-    return simulate(run.model, **options)
-
-
 def first_epoch_frame(
     frame: pd.DataFrame,
     images: int = IMAGENET_IMAGES,
@@ -107,7 +100,7 @@ def first_epoch_frame(
     table1 = load_rows(study=STUDY, table="Table 1")
     second, first = by_metric(table1, "throughput", "throughput_epoch1")
     rates = second["row_id"].map(frame.set_index("row_id")["calibrated"])
-    compile_s = [report_for(run, tier="specification").compile_s for run in first["run"]]
+    compile_s = [report_of(run, tier="specification").compile_s for run in first["run"]]
     known = zip(rates, compile_s, strict=True)
     shown = pd.DataFrame(
         {

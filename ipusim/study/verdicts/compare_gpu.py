@@ -89,7 +89,7 @@ def conformal_bounds(ratios: Iterable[float]) -> tuple[float, float]:
     return float(ordered[low - 1]), float(ordered[high - 1])
 
 
-def conformal_ratios(frame: pd.DataFrame) -> tuple[float, float]:
-    """Return the `conformal_bounds` of the rows of `gpu_compare` that are not left out."""
-    used = frame[frame["left_out"] == ""]
+def conformal_ratios(frame: pd.DataFrame, **alike: str) -> tuple[float, float]:
+    """Return the `conformal_bounds` of rows of `gpu_compare`: not left out, with such cells."""
+    used = frame[(frame[["left_out", *alike]] == ["", *alike.values()]).all(axis=1)]
     return conformal_bounds(used["published"] / used["predicted"])

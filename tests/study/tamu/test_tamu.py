@@ -14,6 +14,7 @@ from ipusim.study import audit, book
 from ipusim.study.book import charts as figures
 from ipusim.study.book.catalogue import load_spec, select_studies, study_parameters
 from ipusim.study.data.runs import load_run
+from ipusim.study.predict import report_of
 from ipusim.study.tamu import (
     breakdown as tamu_inside,
     gpus as tamu_gpus,
@@ -231,7 +232,7 @@ def test_an_error_of_level_is_no_error_of_scaling(frame):
 def test_parts_are_those_of_the_report(parts):
     for count, group in parts.groupby("ipus"):
         run = tamu_scaling.run_at(count)
-        report = tamu.report_for(run)
+        report = report_of(run)
         per_micro_batch = 1e3 * float(report.latency) / run.gradient_accumulation
         assert group["time_ms"].sum() == pytest.approx(per_micro_batch)
         assert group["share_percent"].sum() == pytest.approx(100.0)
@@ -261,7 +262,7 @@ def test_work_of_the_device_adds_up():
     data = tamu_inside.device_work([20])
     assert data["share_percent"].sum() == pytest.approx(100.0)
     assert list(data["part"]) == [name for name in tamu_inside.WORK if name in set(data["part"])]
-    report = tamu.report_for(load_run("tamu.table3.07"))
+    report = report_of(load_run("tamu.table3.07"))
     device_ms = 1e3 * report.result.device_s
     assert data["time_ms"].sum() == pytest.approx(device_ms, rel=1e-6)
     shown = tamu_inside.device_work_frame(data)
