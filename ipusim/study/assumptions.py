@@ -5,12 +5,14 @@ What is predicted here is the specification tier: nothing in it is fitted.
 
 import math
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pandas as pd
 
-from ipusim.compiler.stacks import Stack, load_stack, stack_table
+from ipusim.compiler.stacks import Stack, stack_table
+from ipusim.files import read
 from ipusim.machine.constants import hardware_table
 from ipusim.machine.system import load_system
 from ipusim.runtime.calibration import load_calibration
@@ -31,6 +33,7 @@ _MARK = re.compile(r"^\[([A-Z])\]\s*(.*)$", re.DOTALL)
 _DOUBTED_LABELS = ("inferred", "assumed", "fitted", "recalled", "weak")
 _SECONDS_TO_MS = 1e3
 AS_MODELLED = "as modelled"
+VARIANTS_FILE = "runs/assumptions.toml"
 
 
 def stack_frame(stack: Stack) -> pd.DataFrame:
@@ -115,49 +118,31 @@ def plain(value: object) -> str:
     return str(value)
 
 
-def _variants(config: RunConfig) -> Iterator[tuple[str, str, RunConfig]]:
-    """Yield the run as it is modelled, then with one assumption changed: words, basis, run."""
-    stack, machine = config.stack, config.system
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One assumption changed, as data/runs/assumptions.toml has it."""
 
-    def changed_stack(**values: object) -> RunConfig:
-        # a name of its own: it is no published stack any more
-        return replace(config, stack=replace(stack, name=f"{stack.name}, changed", **values))
+    words: str
+    basis: str
+    if_stack: dict[str, Any] = field(default_factory=dict)
+    if_run: dict[str, Any] = field(default_factory=dict)
+    stack: dict[str, Any] = field(default_factory=dict)
+    run: dict[str, Any] = field(default_factory=dict)
+    host_rate: float = 1.0
 
-    def host_rate(factor: float) -> RunConfig:
-        host = replace(machine.host, core_bytes_per_s=factor * machine.host.core_bytes_per_s)
-        return replace(config, system=replace(machine, host=host))
+    def concerns(self, config: RunConfig) -> bool:
+        """Return whether a run rests on what is changed."""
+        wanted = ((config.stack, self.if_stack), (config, self.if_run))
+        return all(getattr(of, name) == it for of, has in wanted for name, it in has.items())
 
-    yield AS_MODELLED, "", config
-    if stack.host_work_in_step:
-        yield (
-            "host prepares nothing inside the timed step",
-            "adopted: the report times pre-processing",
-            changed_stack(host_work_in_step=False),
-        )
-        for factor, word in ((0.5, "half"), (2.0, "double")):
-            label = f"host memory rate of {word} the assumed one"
-            yield label, "assumed rate", host_rate(factor)
-    if config.host_dtype == "float32":
-        changed = replace(config, host_dtype="float16")
-        yield "host sends float16 instead of float32", "assumed", changed
-    other = "half" if config.partials == "float" else "float"
-    changed = replace(config, partials=other)
-    yield f"{other} partial sums", "settled: default of the SDK", changed
-    yield (
-        "batch norm kept" if stack.fold_batch_norm else "batch norm folded",
-        "settled, if the export was plain",
-        changed_stack(fold_batch_norm=not stack.fold_batch_norm),
-    )
-    for cycles in (350, 550):
-        yield (
-            f"{cycles} cycles per superstep",
-            "supported: the range that IPUModel allows",
-            changed_stack(superstep_cycles=cycles, planned_superstep_cycles=cycles),
-        )
-    later = load_stack("sdk-2.0")
-    if stack.planner_era < later.planner_era:
-        changed = changed_stack(planner_era=later.planner_era)
-        yield f"planner rules of {later.name}", "settled: another SDK", changed
+    def of(self, config: RunConfig) -> RunConfig:
+        """Return the run with it changed."""
+        stack, host = config.stack, config.system.host
+        if self.stack:  # a name of its own: it is no published stack any more
+            stack = replace(stack, name=f"{stack.name}, changed", **self.stack)
+        host = replace(host, core_bytes_per_s=self.host_rate * host.core_bytes_per_s)
+        system = replace(config.system, host=host)
+        return replace(config, stack=stack, system=system, **self.run)
 
 
 def sensitivity(rows: Sequence[PublishedRow]) -> pd.DataFrame:
@@ -168,10 +153,13 @@ def sensitivity(rows: Sequence[PublishedRow]) -> pd.DataFrame:
     error_percent against the published latency (NaN where none). This weighs assumptions; it does
     not choose them: dozens of combinations fit six numbers.
     """
-    lines = []
+    lines, variants = [], read(Variant, VARIANTS_FILE)
     for row in rows:
         model, modelled = zoo.load(row.run.model), math.nan
-        for label, basis, config in _variants(make_config(**row.run.options())):
+        config = make_config(**row.run.options())
+        runs = [(AS_MODELLED, "", config)]
+        runs += [(one.words, one.basis, one.of(config)) for one in variants if one.concerns(config)]
+        for label, basis, config in runs:
             latency = _SECONDS_TO_MS * run_step(model, config, tier="specification").latency_s
             modelled = latency if label == AS_MODELLED else modelled
             change = 100.0 * (latency / modelled - 1.0)
