@@ -15,7 +15,6 @@ from ipusim.files import read_tables
 from ipusim.look import OKABE_ITO, figure_style
 from ipusim.machine.system import load_system
 from ipusim.study.verdicts.compare import PREDICTED
-from ipusim.study.verdicts.errors import HIT_PERCENT, NEAR_PERCENT
 
 LOOKS_FILE = "looks.toml"
 
@@ -42,7 +41,6 @@ def system_looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 INTERVAL = "80 % interval"
 PUBLISHED_MARK = {"color": OKABE_ITO["black"], "linestyle": "none", "markersize": 5.5, "zorder": 5}
-_RATIO_TICKS = (0.25, 0.33, 0.5, 0.67, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
 OFF_SCALE = 1.6
 """A roofline that starts beyond this multiple of everything else is stated, not drawn."""
 
@@ -153,17 +151,6 @@ def grouped_bars(
         start += len(shown) + 1.2
     axis.set_xticks(list(ticks), list(ticks.values()))
     axis.grid(axis="x", visible=False)
-
-
-def ratio_axis(axis: Axes, low: float, high: float) -> None:
-    """Give the horizontal axis ratios on a logarithmic scale, with the bands of the verdicts."""
-    log_axis(axis, "x", [tick for tick in _RATIO_TICKS if low <= tick <= high])
-    axis.set_xlim(low, high)
-    for percent, shade in ((NEAR_PERCENT, 0.08), (HIT_PERCENT, 0.14)):
-        part = percent / 100
-        look = {"color": OKABE_ITO["green"], "alpha": shade, "linewidth": 0}
-        axis.axvspan(1 / (1 + part), 1 / (1 - part), **look)
-    axis.axvline(1.0, color=OKABE_ITO["black"], linewidth=0.9)
 
 
 def published_against_predicted(frame: pd.DataFrame, *, metric: str = "throughput") -> pd.DataFrame:

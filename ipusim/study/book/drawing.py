@@ -194,8 +194,6 @@ def _finish(axis: Axes, side: str, spec: Spec, tables: Tables) -> None:
     if "ends" in spec and len(rows):
         ends = [_number(rows, end) for end in spec["ends"]]
         getattr(axis, f"set_{side}lim")(*ends)
-        if spec.get("ratio"):
-            charts.ratio_axis(axis, *ends)
     getattr(axis, f"set_{side}label")(_words(spec.get("label", ""), rows))
 
 
