@@ -39,8 +39,6 @@ def system_looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     }
 
 
-INTERVAL = "80 % interval"
-PUBLISHED_MARK = {"color": OKABE_ITO["black"], "linestyle": "none", "markersize": 5.5, "zorder": 5}
 OFF_SCALE = 1.6
 """A roofline that starts beyond this multiple of everything else is stated, not drawn."""
 
@@ -122,35 +120,11 @@ def panel(data: pd.DataFrame, x: str, title: str, unit: str) -> pd.DataFrame:
     return lines.assign(title=title, unit=unit, off=words, top=top)
 
 
-def grouped_bars(
-    axis: Axes,
-    frame: pd.DataFrame,
-    group: str,
-    bar: str,
-    *,
-    looks: Mapping[str, Mapping[str, Any]],
-) -> None:
-    """Draw predictions as groups of bars with their intervals, published values as black marks.
-
-    The columns `group` and `bar` say what is named below a group and what tells its bars apart;
-    `looks` gives the order of the bars. Intervals and published values are NaN where there is none.
-    """
-    start, ticks = 0.0, {}
-    for name, rows in frame.groupby(group, sort=False):
-        own = rows.set_index(bar)
-        shown = [key for key in looks if key in own.index]
-        for place, key in enumerate(shown):
-            line, at = own.loc[key], start + place
-            axis.bar(at, line["predicted"], width=0.9, label=key, edgecolor="white", **looks[key])
-            if np.isfinite(line["low80"]):
-                ends = {"color": "#4A5058", "linewidth": 1.6, "zorder": 4, "label": INTERVAL}
-                axis.vlines(at, line["low80"], line["high80"], **ends)
-            if np.isfinite(line["published"]):
-                axis.plot(at, line["published"], marker="o", label="published", **PUBLISHED_MARK)
-        ticks[start + (len(shown) - 1) / 2] = f"{name}"
-        start += len(shown) + 1.2
-    axis.set_xticks(list(ticks), list(ticks.values()))
-    axis.grid(axis="x", visible=False)
+def in_groups(frame: pd.DataFrame, group: str) -> pd.DataFrame:
+    """Return a table of bars with their place ``at``, groups apart, and the ``middle`` of each."""
+    groups = frame.groupby(group, sort=False)
+    placed = frame.assign(at=np.arange(len(frame)) + 1.2 * groups.ngroup())
+    return placed.assign(middle=placed["at"].groupby(placed[group]).transform("mean"))
 
 
 def published_against_predicted(frame: pd.DataFrame, *, metric: str = "throughput") -> pd.DataFrame:

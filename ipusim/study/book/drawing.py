@@ -179,14 +179,16 @@ def _words(text: str, rows: pd.DataFrame) -> str:
 def _finish(axis: Axes, side: str, spec: Spec, tables: Tables) -> None:
     """Give an axis its scale, ticks, names of places, ends and label."""
     rows, ticks = tables[spec.get("of", next(iter(tables)))], spec.get("ticks")
+    named = rows
     if isinstance(ticks, str):
-        ticks = sorted(rows[ticks].unique())
+        named = rows.drop_duplicates(ticks).sort_values(ticks)
+        ticks = list(named[ticks])
     if spec.get("log"):
         charts.log_axis(axis, side, ticks or (), unit=spec.get("unit", ""))
     elif ticks is not None:
         getattr(axis, f"set_{side}ticks")(ticks)
     if "names" in spec:
-        charts.name_places(axis, _values(rows, spec["names"]), vertical=side == "y", places=ticks)
+        charts.name_places(axis, _values(named, spec["names"]), vertical=side == "y", places=ticks)
     axis.tick_params(axis=side, **spec.get("tick_look", {}))
     if "strong" in spec:
         for name, strong in zip(axis.get_xticklabels(), rows[spec["strong"]], strict=True):
@@ -298,6 +300,8 @@ _MARKS: dict[str, Callable[..., object]] = {
     "error_bars": _error_bars,
     "ranges": Axes.hlines,
     "flat_bars": Axes.barh,
+    "bars": Axes.bar,
+    "rises": Axes.vlines,
     "notes": _notes,
     "arrows": _arrows,
     "words": lambda axis, x, y, texts, **look: axis.text(
@@ -312,6 +316,5 @@ _TOGETHER: dict[str, Callable[..., object]] = {
     "equal": _equal,
     "stack": _stack,
     "image": _image,
-    "groups": charts.grouped_bars,
 }
 """Marks that are no plot of values: they draw all lines of a table at once."""

@@ -10,6 +10,7 @@ from ipusim.errors import resolve_name
 from ipusim.files import read_tables
 from ipusim.machine import GpuNode, load
 from ipusim.runtime.gpu.step import simulate_gpu
+from ipusim.study.book.charts import in_groups
 from ipusim.study.data.published import load_claims, load_rows
 from ipusim.study.tamu.scaling import SCALED_MICRO_BATCH
 from ipusim.study.tamu.study import STUDY, TENSORFLOW_SERIES, table_frame
@@ -104,7 +105,7 @@ def _anchor(board: str | None, gpu: str, published: bool) -> str:
 
 def accelerators(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the bars of Figure 1 or 2 (`gpus.bars`) by number of devices, in all and for each."""
-    frame = frame.sort_values("devices", kind="stable")
+    frame = in_groups(frame.sort_values("devices", kind="stable"), "devices")
     each = {name: frame[name] / frame["devices"] for name in NUMBERS}
     return {"all devices": frame, "per device": frame.assign(**each)}
 
@@ -132,7 +133,7 @@ def watts(frame: pd.DataFrame) -> pd.DataFrame:
     """Return `per_watt` with what its bars are called."""
     power = frame["quoted_w"].map(", {:,.0f} W".format)
     host = frame["host_in_it"].map({"yes": "", "no": " without host"})
-    return frame.assign(bar=frame["machine"] + power + host)
+    return in_groups(frame.assign(bar=frame["machine"] + power + host), "framework")
 
 
 def table4_gpus() -> pd.DataFrame:
