@@ -80,36 +80,27 @@ def _window(record: dict[str, str]) -> dict[str, tuple[int, ...]]:
     return {name: _sizes(record[name]) for name in names}
 
 
+def _counts(record: dict[str, str], **columns: str) -> dict[str, int]:
+    """Return whole numbers of a row, by the attributes that they are."""
+    return {name: int(record[column]) for name, column in columns.items()}
+
+
 def _product(record: dict[str, str]) -> MatMul:
     """Return the matrix product of a row; that of a fully connected layer has stored weights."""
-    return MatMul(
-        groups=int(record["matmul_groups"]),
-        m=int(record["m"]),
-        k=int(record["k"]),
-        n=int(record["n"]),
-        weights_operand=record["op_kind"] in FULLY_CONNECTED,
-    )
+    sizes = _counts(record, groups="matmul_groups", m="m", k="k", n="n")
+    return MatMul(**sizes, weights_operand=record["op_kind"] in FULLY_CONNECTED)
 
 
 def _conv(record: dict[str, str]) -> Conv:
-    return Conv(
-        batch=int(record["batch"]),
-        in_channels=int(record["in_channels"]),
-        out_channels=int(record["out_channels"]),
-        groups=int(record["conv_groups"]),
-        dilation=_sizes(record["dilation"]),
-        **_window(record),
-    )
+    channels = {"in_channels": "in_channels", "out_channels": "out_channels"}
+    counts = _counts(record, batch="batch", groups="conv_groups", **channels)
+    return Conv(**counts, **_window(record), dilation=_sizes(record["dilation"]))
 
 
 def _pooling(record: dict[str, str], dtype: str) -> Graph:
     """Maximum forward, then its gradient, which reads what the forward pass wrote."""
-    pool = Pool(
-        kind="max",
-        batch=int(record["batch"]),
-        channels=int(record["in_channels"]),
-        **_window(record),
-    )
+    counts = _counts(record, batch="batch", channels="in_channels")
+    pool = Pool(kind="max", **counts, **_window(record))
     shapes = {"x": (pool.batch, pool.channels, *pool.field)}
     shapes["y"] = (pool.batch, pool.channels, *pool.out_field)
     return _differentiated(_graph(shapes, [_op("forward", pool, "x", "y")], ("y",), dtype))
@@ -140,17 +131,9 @@ def _embedding(record: dict[str, str], dtype: str) -> Graph:
 
 def _recurrent(record: dict[str, str], dtype: str) -> Graph:
     """A recurrent layer; those named as training rows keep intermediates."""
-    return recurrent_graph(
-        Recurrent(
-            kind=record["op_kind"],
-            steps=int(record["timesteps"]),
-            batch=int(record["batch"]),
-            features=int(record["input_size"]),
-            hidden=int(record["hidden_size"]),
-            training=record["passes"] != "fwd",
-        ),
-        dtype,
-    )
+    sizes = {"steps": "timesteps", "features": "input_size", "hidden": "hidden_size"}
+    counts, training = _counts(record, batch="batch", **sizes), record["passes"] != "fwd"
+    return recurrent_graph(Recurrent(kind=record["op_kind"], **counts, training=training), dtype)
 
 
 _BUILD = {"reduce": _reduction, "embedding": _embedding, "lstm": _recurrent, "gru": _recurrent}
