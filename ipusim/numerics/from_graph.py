@@ -77,7 +77,7 @@ def _operator(op: Op, graph: Graph) -> str | None:
             return "Softmax"
         case Norm(kind="batch", training=False):
             return "BatchNormalization"
-        case Cast(to=to) if to in FLOAT_DTYPES and read.dtype in FLOAT_DTYPES:
+        case Cast() if {made.dtype, read.dtype} <= {*FLOAT_DTYPES}:
             return "Copy"
         case Layout(function=function) if function in _VIEWS:
             return "View"

@@ -244,7 +244,7 @@ class TensorBuilder:
         output = self.add_tensor(Tensor(name=f"{name}.out", shape=tensor.shape, dtype=to))
         if fixed:
             self._fixed[output] = None
-        self.add_op(name, Cast(to=to, elements=tensor.elements), (x,), output)
+        self.add_op(name, Cast(), (x,), output)
         return output
 
     def finish(self, *outputs: str) -> Graph:

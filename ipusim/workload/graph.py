@@ -219,8 +219,7 @@ def _with_float8(graph: Graph) -> Graph:
                 operands[place] = cast = f"{name}.float8"
                 if cast not in tensors:
                     like = Tensor(name=cast, shape=tensors[name].shape, dtype="float8")
-                    params = Cast(to="float8", elements=like.elements)
-                    ops.append(Op(name=cast, params=params, inputs=(name,), outputs=(cast,)))
+                    ops.append(Op(name=cast, params=Cast(), inputs=(name,), outputs=(cast,)))
                     tensors[cast] = like
         ops.append(replace(op, inputs=(*operands, *op.inputs[2:])))
     return replace(graph, tensors=tensors, ops=tuple(ops))
@@ -229,8 +228,8 @@ def _with_float8(graph: Graph) -> Graph:
 def _settle_cast(op: Op, tensors: Mapping[str, Tensor]) -> Op:
     if not isinstance(op.params, Cast):
         return op
-    source, target = tensors[op.inputs[0]].dtype, tensors[op.outputs[0]].dtype
-    if source == target:
-        identity = Layout(function="identity", elements=op.params.elements, moves_data=False)
-        return replace(op, params=identity)
-    return replace(op, params=replace(op.params, to=target))
+    source, target = tensors[op.inputs[0]], tensors[op.outputs[0]]
+    if source.dtype != target.dtype:
+        return op
+    identity = Layout(function="identity", elements=target.elements, moves_data=False)
+    return replace(op, params=identity)

@@ -196,8 +196,7 @@ class _Parts:
             low = self._step(f"below{part}", compare, (indices, end), ids.shape, "bool")
             high = self._step(f"above{part}", above, (indices, start), ids.shape, "bool")
             inside = self._step(f"in{part}", both, (low, high), ids.shape, "bool")
-            cast = Cast(to=like.dtype, elements=ids.elements)
-            mask = self._step(f"mask{part}", cast, (inside,), ids.shape)
+            mask = self._step(f"mask{part}", Cast(), (inside,), ids.shape)
             result = self._step(f"masked{part}", masked, (found, mask), like.shape)
             if part == self.factor - 1:
                 self._emit(self.op.name, add, (total, result), like.name)

@@ -103,8 +103,7 @@ def _with_weight_casts(graph: Graph) -> Graph:
             cast = f"{op.name}.weight_cast" + (str(index) if index > 1 else "")
             inputs[index] = f"{cast}.out"
             tensors[inputs[index]] = Tensor(name=inputs[index], shape=tensor.shape, dtype=dtype)
-            params = Cast(to=dtype, elements=tensor.elements)
-            ops.append(Op(name=cast, params=params, inputs=(name,), outputs=(inputs[index],)))
+            ops.append(Op(name=cast, params=Cast(), inputs=(name,), outputs=(inputs[index],)))
         ops.append(_reading(op, tuple(inputs)))
     return replace(graph, tensors=tensors, ops=tuple(ops))
 

@@ -118,23 +118,13 @@ def test_precision_leaves_integers_and_settles_casts():
         "narrow": Tensor(name="narrow", shape=(4,), dtype="float16", role="output"),
     }
     ops = (
-        Op(
-            name="1",
-            params=Cast(to="float32", elements=4),
-            inputs=("ids",),
-            outputs=("wide",),
-        ),
-        Op(
-            name="2",
-            params=Cast(to="float16", elements=4),
-            inputs=("wide",),
-            outputs=("narrow",),
-        ),
+        Op(name="1", params=Cast(), inputs=("ids",), outputs=("wide",)),
+        Op(name="2", params=Cast(), inputs=("wide",), outputs=("narrow",)),
     )
     graph = Graph(name="casts", tensors=tensors, ops=ops, inputs=("ids",), outputs=("narrow",))
     half = graph.with_precision("16.16").validate()
     assert half.tensors["ids"].dtype == "int32"
-    assert half.ops[0].params == Cast(to="float16", elements=4)
+    assert (half.ops[0].params, half.tensors["wide"].dtype) == (Cast(), "float16")
     assert half.ops[1].params == Layout(function="identity", elements=4, moves_data=False)
 
 

@@ -70,11 +70,11 @@ def _whole_first(op: Elementwise, inputs: tuple[Placed, ...]) -> tuple[Placed, .
 
 
 @lowers(Cast)
-def cast(m: Lowering, op: Cast, x: Placed) -> TensorLayout:
+def cast(m: Lowering, _op: Cast, x: Placed) -> TensorLayout:
     """Lower a conversion where the width changes; indices of 64 bits are none on the chip."""
     target = m.made.dtype
     if element_bytes(x.dtype) != element_bytes(target) and "int64" not in (x.dtype, target):
-        m.cast(x.shaped(op.elements), target)
+        m.cast(x.shaped(m.made.elements), target)
     return x.layout
 
 

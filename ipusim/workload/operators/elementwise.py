@@ -127,17 +127,13 @@ class Elementwise(Attributes):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cast(Attributes):
-    """Conversion of ``elements`` elements to the type ``to``."""
-
-    to: str
-    elements: int
+    """Conversion of every element to the type of the result."""
 
 
 @gradient(Cast)
 def _cast(back: Backward, _cast: Cast) -> None:
     (x,) = back.op.inputs
-    tensor = back.tensor(x)
-    back.send(x, "gradient", Cast(to=tensor.dtype, elements=tensor.elements), (back.gradient,))
+    back.send(x, "gradient", Cast(), (back.gradient,))
 
 
 @gradient(Elementwise)

@@ -130,7 +130,7 @@ def gather(e: Emission) -> None:
 
 def cast(e: Emission) -> None:
     """Cast and CastLike."""
-    e.emit(Cast(to=e.dtype(e.node.output[0]), elements=e.elements), e.operand())
+    e.emit(Cast(), e.operand())
 
 
 def identity(e: Emission) -> None:
