@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-import pickle
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from io import BytesIO
 from pathlib import Path
 
 import numba
@@ -105,7 +105,7 @@ def train_bragg(
     kept = _kept_path(options.configuration(data)) if whole else None
     content = kept and read_kept(kept)
     if content:
-        return pickle.loads(content)
+        return _kept_run(content, options)
 
     def batches(step: int) -> tuple[np.ndarray, np.ndarray]:
         chosen, shifts = _batch(len(peaks), schedule.batch, step, options.seed)
@@ -114,8 +114,13 @@ def train_bragg(
     run = {"checkpoint": checkpoint, "progress": progress, "stop_after": stop_after}
     trained = trainer.train(_program(schedule.batch), batches, options, data=data, **run)
     if kept:
-        write_kept(kept, pickle.dumps(trained))
+        arrays = BytesIO()
+        np.savez(arrays, **{_LOSSES: np.array(trained.losses, float)}, **trained.weights)
+        write_kept(kept, arrays.getvalue())
     return trained
+
+
+_LOSSES = "the losses"
 
 
 def _kept_path(configuration: Mapping[str, object]) -> Path | None:
@@ -124,6 +129,14 @@ def _kept_path(configuration: Mapping[str, object]) -> Path | None:
         return None
     made_by = [configuration, np.__version__, numba.__version__]
     return kept_path("trainings", source_digest(TRAINED_BY), json.dumps(made_by, sort_keys=True))
+
+
+def _kept_run(content: bytes, options: TrainingOptions) -> Trained:
+    """Return a finished run from what `train_bragg` kept of it: arrays, which execute nothing."""
+    with np.load(BytesIO(content), allow_pickle=False) as file:
+        weights = {name: file[name] for name in file.files}
+    losses = weights.pop(_LOSSES).tolist()
+    return Trained(options=options, weights=weights, losses=tuple(losses))
 
 
 def _batch(count: int, batch: int, step: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
