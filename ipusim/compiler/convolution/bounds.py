@@ -118,15 +118,18 @@ def bytes_floor(problem: np.void, vertex: np.void, work: np.void) -> int:
         inputs += part.kernel_padding * problem.dims[0].kernel_dilation * part.columns
     operands = ((part.kernel_elements + part.kernel_zeros) * out_chans + inputs) * in_chans
     computing = groups * operands * in_bytes + outputs * vertex.partial_bytes
-    copied = 2 * totals.most_copied
-    if problem.broadcast_allowed and split.out_serial > 1:
-        # Inputs may be copied once for all serial parts, and are in the way then but once.
-        copied -= totals.in_copied
-    # Shares are rounded up before they are subtracted.
-    copied = (copied // part.tiles_used - 1) * problem.out_bytes
     arranged = summed = 0
     if serial > 1 and problem.fully_connected and not problem.joint:
         arranged = totals.weights // part.tiles_used * in_bytes
     if split.in_serial > 1:
         summed = outputs // part.depth * totals.result_bytes
-    return arranged + summed + max(computing, copied, arranged)
+    # Shares are rounded up before they are subtracted.
+    copied = (2 * totals.most_copied // part.tiles_used - 1) * problem.out_bytes
+    most = max(computing, copied, arranged)
+    if problem.broadcast_allowed and split.out_serial > 1:
+        # Inputs may be copied once for all serial parts: in the way then but once, and kept.
+        copied = 2 * totals.most_copied - totals.in_copied
+        copied = (copied // part.tiles_used - 1) * problem.out_bytes
+        kept = totals.copy_in // part.tiles_used * problem.out_bytes
+        most = min(most, max(kept + computing, copied, arranged))
+    return arranged + summed + most

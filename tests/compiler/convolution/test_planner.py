@@ -204,10 +204,12 @@ def test_since_sdk_3_the_last_serial_part_may_be_smaller():
     assert since.planned_cycles < before.planned_cycles
 
 
+@pytest.mark.parametrize("era", [2, 3])
 @pytest.mark.parametrize(("m", "k", "n"), [(2048, 50257, 1024), (197, 50257, 3072)])
-def test_a_product_over_a_prime_vocabulary_needs_no_long_search(m, k, n):
-    # A prime number has no serial parts, so that few partitions fit, or none.
-    assert plan(product(m, k, n), CHIPS["GC200"], RULES["GC200"]).evaluations < 20_000
+def test_a_product_over_a_prime_vocabulary_needs_no_long_search(m, k, n, era):
+    # A prime number has no equal serial parts, so that few partitions fit, or none.
+    rules = replace(RULES["GC200"], era=era)
+    assert plan(product(m, k, n), CHIPS["GC200"], rules).evaluations < 20_000
 
 
 @given(st.integers(1, 300), st.integers(1, 12))
