@@ -191,10 +191,10 @@ class TensorBuilder:
         params = Layout(function="concat", elements=prod(result), moves_data=not view)
         return self.apply(name, params, inputs, result)
 
-    def unstack(self, name: str, x: str) -> tuple[str, ...]:
-        """Add views of the slices of a tensor along its first axis, which they no longer have."""
-        parts, *shape = self.shape(x)
-        return self._parts(name, x, [tuple(shape)] * parts)
+    def unstack(self, name: str, x: str, *, axis: int = 0) -> tuple[str, ...]:
+        """Add views of the slices of a tensor along an axis, which they no longer have."""
+        shape = self.shape(x)
+        return self._parts(name, x, [(*shape[:axis], *shape[axis + 1 :])] * shape[axis])
 
     def split(self, name: str, x: str, sizes: tuple[int, ...], *, axis: int) -> tuple[str, ...]:
         """Add views of the parts of a tensor along one axis, as long together as that."""

@@ -1,5 +1,6 @@
-"""Layers of networks, for the zoo and for imports alike."""
+"""Layers of networks, named and sized as in PyTorch."""
 
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -19,6 +20,13 @@ from ipusim.workload.graph import (
     Tensor,
 )
 
+Sizes = int | tuple[int, ...]
+"""A number for every axis of a field, or one that holds for all."""
+
+
+def _along(rank: int, sizes: Sizes) -> tuple[int, ...]:
+    return sizes if isinstance(sizes, tuple) else (sizes,) * rank
+
 
 class GraphBuilder(TensorBuilder):
     """Adds layers with parameters named as PyTorch does, ``<layer>.weight`` and ``.bias``."""
@@ -31,35 +39,50 @@ class GraphBuilder(TensorBuilder):
         return self.apply(f"{name}.bias_add", params, (x, bias), shape)
 
     def conv(
-        self, name: str, x: str, out_channels: int, kernel: int, *, padding: int = 0, **given: int
-    ) -> str:
-        """Add a square 2-D convolution of an NCHW tensor; given are stride, groups and bias."""
-        square, around = (kernel, kernel), (padding, padding)
-        return self._convolve(name, x, out_channels, square, around, around, **given)
-
-    def conv1d(
         self,
         name: str,
         x: str,
         out_channels: int,
-        kernel: int,
+        kernel: Sizes,
         *,
-        padding: tuple[int, int] = (0, 0),
-        **given: int,
+        stride: Sizes = 1,
+        padding: Sizes = 0,
+        padding_upper: Sizes | None = None,
+        dilation: Sizes = 1,
+        spread: Sizes = (),
+        groups: int = 1,
+        bias: bool = False,
+        role: str = "parameter",
     ) -> str:
-        """Add a 1-D convolution of (N, C, T); given are stride, dilation, groups and bias."""
-        low, high = padding
-        return self._convolve(name, x, out_channels, (kernel,), (low,), (high,), **given)
+        """Add a convolution of an (N, C, ...) tensor; one number holds for every axis.
+
+        Upper ends are padded like lower ones unless said otherwise. `spread` puts zeros between the
+        elements; the weights of such a convolution have the input channels in front, those of any
+        other the output channels.
+        """
+        batch, in_channels, *field = self.shape(x)
+        along = partial(_along, len(field))
+        params = Conv(
+            batch=batch,
+            in_channels=in_channels,
+            out_channels=out_channels,
+            groups=groups,
+            field=tuple(field),
+            kernel=along(kernel),
+            stride=along(stride),
+            padding_lower=along(padding),
+            padding_upper=along(padding if padding_upper is None else padding_upper),
+            dilation=along(dilation),
+            input_dilation=along(spread),
+        )
+        first, second = (in_channels, out_channels) if spread else (out_channels, in_channels)
+        weights = (first, second // groups, *params.kernel)
+        weight = self.parameter(f"{name}.weight", weights, role=role)
+        y = self.apply(name, params, (x, weight), (batch, out_channels, *params.out_field))
+        return self.bias(name, y, out_channels) if bias else y
 
     def conv_transpose(
-        self,
-        name: str,
-        x: str,
-        out_channels: int,
-        kernel: tuple[int, ...],
-        *,
-        stride: tuple[int, ...],
-        **settings: Any,
+        self, name: str, x: str, out_channels: int, kernel: Sizes, *, stride: Sizes, **settings: Any
     ) -> str:
         """Add a transposed convolution whose result is `stride` times as large along each axis.
 
@@ -67,55 +90,14 @@ class GraphBuilder(TensorBuilder):
         kernel, which must be at least as large as the stride. Settings are groups, bias and the
         role of the weights.
         """
-        pairs = list(zip(kernel, stride, strict=True))
+        rank = len(self.shape(x)) - 2
+        pairs = list(zip(_along(rank, kernel), _along(rank, stride), strict=True))
         lower = tuple(size - 1 - (size - step) // 2 for size, step in pairs)
         upper = tuple(
             size + step - 2 - before for (size, step), before in zip(pairs, lower, strict=True)
         )
-        return self._convolve(
-            name, x, out_channels, kernel, lower, upper, spread=stride, **settings
-        )
-
-    def _convolve(
-        self,
-        name: str,
-        x: str,
-        out_channels: int,
-        kernel: tuple[int, ...],
-        lower: tuple[int, ...],
-        upper: tuple[int, ...],
-        *,
-        stride: int = 1,
-        dilation: int = 1,
-        spread: tuple[int, ...] = (),
-        groups: int = 1,
-        bias: bool = False,
-        role: str = "parameter",
-    ) -> str:
-        """Add a convolution of an (N, C, ...) tensor, padded below and above each axis.
-
-        `spread` puts zeros between the elements; the weights of such a convolution have the input
-        channels in front, those of any other the output channels.
-        """
-        batch, in_channels, *field = self.shape(x)
-        rank = len(field)
-        params = Conv(
-            batch=batch,
-            in_channels=in_channels,
-            out_channels=out_channels,
-            groups=groups,
-            field=tuple(field),
-            kernel=kernel,
-            stride=(stride,) * rank,
-            padding_lower=lower,
-            padding_upper=upper,
-            dilation=(dilation,) * rank,
-            input_dilation=spread,
-        )
-        first, second = (in_channels, out_channels) if spread else (out_channels, in_channels)
-        weight = self.parameter(f"{name}.weight", (first, second // groups, *kernel), role=role)
-        y = self.apply(name, params, (x, weight), (batch, out_channels, *params.out_field))
-        return self.bias(name, y, out_channels) if bias else y
+        around = {"padding": lower, "padding_upper": upper}
+        return self.conv(name, x, out_channels, kernel, spread=stride, **around, **settings)
 
     def batch_norm(self, name: str, x: str) -> str:
         """Add an inference batch norm of an NCHW tensor, with its statistics as constants."""
@@ -158,18 +140,18 @@ class GraphBuilder(TensorBuilder):
         return self.apply(name, params, (x,), (params.batch, params.channels, *params.out_field))
 
     def gather(self, name: str, table: str, indices: str, *, hottest: int = 0) -> str:
-        """Add a lookup of rows of a (rows, width) table; the result is (indices, width).
+        """Add a lookup of rows of a (rows, width) table; the result is (*indices, width).
 
-        A table (groups, rows, width) takes indices (groups, count) and gives (groups, count,
-        width): each group looks up in its own rows.
+        In a table (groups, rows, width) each group of indices (groups, count) has its own rows.
         """
         *groups, rows, width = self.shape(table)
-        count = prod(self.shape(indices)) // prod(groups)
-        params = Gather(rows=rows, width=width, indices=count, groups=prod(groups), hottest=hottest)
-        return self.apply(name, params, (table, indices), (*groups, count, width))
+        wanted = self.shape(indices)
+        sizes = {"indices": prod(wanted) // prod(groups), "groups": prod(groups)}
+        params = Gather(rows=rows, width=width, hottest=hottest, **sizes)
+        return self.apply(name, params, (table, indices), (*wanted, width))
 
     def embedding(self, name: str, indices: str, rows: int, width: int) -> str:
-        """Add a lookup in a learnt table; the result is (indices, width)."""
+        """Add a lookup in a learnt table; the result is (*indices, width)."""
         return self.gather(name, self.parameter(f"{name}.weight", (rows, width)), indices)
 
     def scatter_add(
@@ -218,19 +200,21 @@ class GraphBuilder(TensorBuilder):
     def matmul(self, name: str, a: str, b: str, *, transpose_b: bool = False) -> str:
         """Add the product of two activations, or of one and a parameter; leading axes are groups.
 
-        With `transpose_b` the stored operand is (..., n, k) instead of (..., k, n).
+        A matrix `b` has no groups: it multiplies all rows of `a`. With `transpose_b` the stored
+        operand is (..., n, k) instead of (..., k, n).
         """
-        *groups, m, k = self.shape(a)
-        n = self.shape(b)[-2 if transpose_b else -1]
+        *lead, m, k = self.shape(a)
+        *groups, rows, columns = self.shape(b)
+        n = rows if transpose_b else columns
         params = MatMul(
             groups=prod(groups),
-            m=m,
+            m=m if groups else m * prod(lead),
             k=k,
             n=n,
             weights_operand=self.tensors[b].role == "parameter",
             transpose_b=transpose_b,
         )
-        return self.apply(name, params, (a, b), (*groups, m, n))
+        return self.apply(name, params, (a, b), (*lead, m, n))
 
     def reduce(self, name: str, function: str, x: str, *, axis: int) -> str:
         """Add a reduction over one axis, which the result no longer has."""
@@ -274,11 +258,12 @@ class GraphBuilder(TensorBuilder):
         return loss
 
     def linear(self, name: str, x: str, out_features: int, *, bias: bool = True) -> str:
-        """Add a fully connected layer to a (batch, features) tensor."""
-        batch, in_features = self.shape(x)
+        """Add a fully connected layer along the last axis."""
+        *lead, in_features = self.shape(x)
+        rows = prod(lead)
         params = MatMul(
-            m=batch, k=in_features, n=out_features, weights_operand=True, transpose_b=True
+            m=rows, k=in_features, n=out_features, weights_operand=True, transpose_b=True
         )
         weight = self.parameter(f"{name}.weight", (out_features, in_features))
-        y = self.apply(name, params, (x, weight), (batch, out_features))
+        y = self.apply(name, params, (x, weight), (*lead, out_features))
         return self.bias(name, y, out_features) if bias else y

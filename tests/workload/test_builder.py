@@ -87,8 +87,15 @@ def test_products_and_lookups():
     assert g.shape(g.matmul("ab", a, b, transpose_b=True)) == (2, 3, 5, 7)
     expected = MatMul(groups=6, m=5, k=4, n=7, weights_operand=False, transpose_b=True)
     assert g.ops[-1].params == expected
+    every_row = g.matmul("stored", a, g.parameter("weights", (4, 7)))
+    assert g.shape(every_row) == g.shape(g.linear("dense", a, 7)) == (2, 3, 5, 7)
+    assert all(
+        op.params.m == 30 and op.params.groups == 1
+        for op in g.ops
+        if op.kind == "matmul" and op.params.weights_operand
+    )
     table, indices = g.parameter("table", (10, 4)), g.input("indices", (2, 3), "int32")
-    assert g.shape(g.gather("rows", table, indices)) == (6, 4)
+    assert g.shape(g.gather("rows", table, indices)) == (2, 3, 4)
     assert g.ops[-1].params == Gather(rows=10, width=4, indices=6)
     assert g.tensors[g.cast("cast", indices, "float32")].dtype == "float32"
     assert g.shape(g.softmax("softmax", a)) == (2, 3, 5, 4)

@@ -124,7 +124,7 @@ def _bert(config: bert.Config) -> Graph:
 def _tiny_bert() -> tuple[Graph, Graph]:
     """Three layers of 64 features, recomputed one by one (``demo_tiny_128`` of run_squad.py)."""
     config = bert.Config(
-        layers=3, shape=Shape(tokens=128, hidden=64, heads=8), head="question_answering"
+        layers=3, shape=Shape(hidden=64, heads=8), tokens=128, head="question_answering"
     )
     graphs = training_graphs(
         _bert(config),

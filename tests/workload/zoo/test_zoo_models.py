@@ -257,7 +257,7 @@ def test_a_bert_that_cannot_be_is_refused():
     with pytest.raises(WorkloadError, match="one of none, question_answering, pretraining"):
         bert.base(128, "translation")
     with pytest.raises(WorkloadError, match="multiple of its 5 heads"):
-        Shape(batch=1, tokens=8, hidden=64, heads=5, feed_forward=128)
+        Shape(hidden=64, heads=5, feed_forward=128)
 
 
 def test_ten_images_of_the_autoencoder_fill_the_memory():

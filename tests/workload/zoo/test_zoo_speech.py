@@ -56,7 +56,7 @@ def test_fastspeech2_speaks_or_is_taught():
     assert speaking.inputs == ("symbols",)
     assert set(taught.inputs) == {"symbols", "pitch.given", "energy.given"}
     shapes = [speaking.tensors[name].shape for name in speaking.outputs]
-    assert shapes == [(2 * 870, 80), (2 * 870, 80), (2, 189), (2, 189), (2, 189)]
+    assert shapes == [(2, 870, 80), (2, 870, 80), (2, 189), (2, 189), (2, 189)]
     (repeated,) = [op for op in speaking.ops if op.name == "lengths"]
     assert isinstance(repeated.params, Gather)
     assert (repeated.params.rows, repeated.params.indices) == (2 * 189, 2 * 870)

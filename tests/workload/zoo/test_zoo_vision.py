@@ -152,7 +152,7 @@ def test_swin_shifts_every_second_layer_but_not_a_single_window():
     tables = [t.shape for t in graph.with_role("parameter") if t.name.endswith("bias.table")]
     assert tables == [(169, heads) for heads in (3, 3, 6, 6, *[12] * 6, 24, 24)]
     merged = [graph.tensors[n].shape for n in graph.tensors if n.endswith("reduction.out")]
-    assert merged == [(28 * 28, 192), (14 * 14, 384), (7 * 7, 768)]
+    assert merged == [(1, 28 * 28, 192), (1, 14 * 14, 384), (1, 7 * 7, 768)]
     with pytest.raises(ValueError, match="zip"):
         zoo.swin_tiny(config=replace(swin.TINY, heads=(3, 6))).graph(1)
 
@@ -248,17 +248,17 @@ def test_activations_are_what_frameworks_write(activation, functions):
     gradients = training_graphs(graph, loss="mean_squared").micro_batch
     assert "fc.weight_gradient" in _names(gradients)
     with pytest.raises(WorkloadError, match="one of gelu, erf_gelu, quick_gelu"):
-        Shape(batch=1, tokens=1, hidden=8, heads=1, feed_forward=8, activation="relu")
+        Shape(hidden=8, heads=1, feed_forward=8, activation="relu")
 
 
 def test_whole_items_are_dropped():
     g = transformer.GraphBuilder("depth")
-    shape = Shape(batch=3, tokens=4, hidden=8, heads=2, feed_forward=16, stochastic_depth=True)
-    x = transformer.drop_path(g.at("path"), g.linear("fc", g.input("x", (12, 8)), 8), shape)
+    shape = Shape(hidden=8, heads=2, feed_forward=16, stochastic_depth=True)
+    x = transformer.drop_path(g.at("path"), g.linear("fc", g.input("x", (3, 4, 8)), 8), shape)
     graph = g.finish(x)
     draw = next(op for op in graph.ops if op.function == "dropout")
     assert draw.params.elements == 3
-    assert graph.tensors[x].shape == (12, 8)
+    assert graph.tensors[x].shape == (3, 4, 8)
     backward = training_graphs(graph, loss="mean_squared").micro_batch
     products = [op for op in backward.ops if op.phase == "backward" and op.function == "mul"]
     assert [op.inputs[1] for op in products] == ["path.draw.out"]

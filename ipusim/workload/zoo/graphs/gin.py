@@ -35,26 +35,22 @@ def gin_molhiv(g: GraphBuilder, batch: int, *, uses_edges: bool = True) -> str:
     edges = edges_between(g, ("senders", "receivers"), ends, nodes)
     graph_of_node = g.input("node_graph_idx", (graphs, nodes), "int32")
     g.input("edge_graph_idx", ends, "int32")
-    x = _embed(g.at("atoms"), atoms, ATOM_FEATURES, EMBEDDING)
-    bond_features = g.split("bonds.columns", bonds, (1,) * len(BOND_FEATURES), axis=2)
+    x = sum_of_embeddings(g.at("atoms"), atoms, ATOM_FEATURES, EMBEDDING)
     for layer in range(ROUNDS):
         width = g.shape(x)[-1]
         messages = g.at(f"layers.{layer}")
         message = take(messages, "gather", x, edges.sources)
         if uses_edges:
-            bond = sum_of_embeddings(messages.at("bonds"), bond_features, BOND_FEATURES, width)
-            bond = messages.reshape("bonds.graphs", bond, g.shape(message))
+            bond = sum_of_embeddings(messages.at("bonds"), bonds, BOND_FEATURES, width)
             message = messages.elementwise("message", "add", message, bond)
         summed = total(messages, "sum", message, edges.targets)
         factor = messages.parameter("epsilon", (1,))
         factor = messages.elementwise("epsilon.one", "add", factor)
         own = messages.elementwise("own", "mul", x, factor)
         x = messages.elementwise("add", "add", own, summed)
-        x = messages.reshape("rows", x, (graphs * nodes, width))
         x = messages.layer_norm("mlp.0.norm", messages.linear("mlp.0", x, HIDDEN))
         x = messages.linear("mlp.1", messages.elementwise("mlp.0.relu", "relu", x), LATENT)
         x = messages.elementwise("mlp.1.relu", "relu", x)
-        x = messages.reshape("graphs", x, (graphs, nodes, LATENT))
     pooled = g.scatter_add("pool", x, graph_of_node, 1)
     ones = g.parameter("pool.ones", (graphs, nodes, 1), "constant")
     count = g.scatter_add("pool.count", ones, graph_of_node, 1)
@@ -62,10 +58,3 @@ def gin_molhiv(g: GraphBuilder, batch: int, *, uses_edges: bool = True) -> str:
     pooled = g.elementwise("pool.mean", "div", pooled, count)
     pooled = g.reshape("pool.rows", pooled, (graphs, LATENT))
     return g.linear("output", pooled, 1)
-
-
-def _embed(g: GraphBuilder, x: str, sizes: tuple[int, ...], width: int) -> str:
-    graphs, count, _ = g.shape(x)
-    columns = g.split("columns", x, (1,) * len(sizes), axis=2)
-    y = sum_of_embeddings(g, columns, sizes, width)
-    return g.reshape("graphs", y, (graphs, count, width))

@@ -2,20 +2,20 @@
 
 Masters et al. (arXiv 2302.02947), as graphcore/examples trains it on PCQM4Mv2 (tag v3.3.0,
 gnn/ogb_lsc_pcqm4mv2/tensorflow2, configs/GPS_PCQ_16gps_44M.yaml). An item is a pack of molecules,
-whose edges reach only its own nodes; one node, edge and molecule of it take the padding. Rows lie
-pack after pack. Three heads leave their errors: of the property, and of guessing the features of
-atoms and bonds. What the host masks or perturbs costs the chip nothing.
+whose edges reach only its own nodes; one node, edge and molecule of it take the padding. Three
+heads leave their errors: of the property, and of guessing the features of atoms and bonds. What the
+host masks or perturbs costs the chip nothing.
 """
 
 from dataclasses import dataclass
+from math import prod
 
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.graphs import Index, sum_of_embeddings, take, total
 from ipusim.workload.zoo.layers.transformer import (
     Shape,
+    attention,
     feed_forward,
-    merge_heads,
-    query_key_value,
 )
 from ipusim.workload.zoo.registry import network
 
@@ -28,24 +28,6 @@ HEADS, FEED_FORWARD, KERNELS, LONGEST_PATH = 32, 1024, 128, 100
 EIGENVALUES, RANDOM_WALKS = 7, 16
 EMPTY_EDGES = 16
 """Edges beyond some 3.6 molecules of 14.6 bonds, each in both directions."""
-
-
-def _take(g: GraphBuilder, name: str, x: str, index: Index) -> str:
-    """Give every row of the index the row that it belongs to, of its own pack."""
-    packs, count = g.shape(index.numbers)
-    width = g.shape(x)[1]
-    x = g.reshape(f"{name}.packs", x, (packs, index.rows, width))
-    x = take(g, name, x, index)
-    return g.reshape(f"{name}.rows", x, (packs * count, width))
-
-
-def _total(g: GraphBuilder, name: str, x: str, index: Index) -> str:
-    """Add up what belongs to the same row, within each pack."""
-    packs, count = g.shape(index.numbers)
-    width = g.shape(x)[1]
-    x = g.reshape(f"{name}.packs", x, (packs, count, width))
-    x = total(g, name, x, index)
-    return g.reshape(f"{name}.rows", x, (packs * index.rows, width))
 
 
 def _perceptron(g: GraphBuilder, x: str, hidden: int, width: int, act: str = "gelu") -> str:
@@ -61,26 +43,26 @@ def _encoded(g: GraphBuilder, x: str) -> str:
 
 def _drop_rows(g: GraphBuilder, name: str, x: str) -> str:
     """Drop whole rows: one number is drawn for each."""
-    ones = g.parameter(f"{name}.ones", (g.shape(x)[0], 1), "constant")
+    ones = g.parameter(f"{name}.ones", (*g.shape(x)[:2], 1), "constant")
     return g.elementwise(name, "mul", x, g.elementwise(f"{name}.draw", "dropout", ones))
 
 
 def _drop_molecules(g: GraphBuilder, name: str, x: str, molecule: Index) -> str:
     """Add stochastic depth: all atoms of a molecule are kept or dropped together."""
     packs, _ = g.shape(molecule.numbers)
-    ones = g.parameter(f"{name}.ones", (packs * MOLECULES, 1), "constant")
+    ones = g.parameter(f"{name}.ones", (packs, MOLECULES, 1), "constant")
     drawn = g.elementwise(f"{name}.draw", "dropout", ones)
     x = g.elementwise(f"{name}.scale", "scale", x)
-    return g.elementwise(name, "mul", x, _take(g, f"{name}.take", drawn, molecule))
+    return g.elementwise(name, "mul", x, take(g, f"{name}.take", drawn, molecule))
 
 
 def _kernels(g: GraphBuilder, x: str) -> str:
-    """Spread distances (rows, 1) over Gaussian kernels of learnt mean and width, in 32 bits."""
+    """Spread distances (..., 1) over Gaussian kernels of learnt mean and width, in 32 bits."""
     mean, width = (g.parameter(part, (KERNELS,)) for part in ("mean", "width"))
     width = g.elementwise("floor", "add", g.elementwise("abs", "abs", width))
-    dtype, rows = g.tensors[x].dtype, g.shape(x)[0]
+    dtype, spread = g.tensors[x].dtype, (*g.shape(x)[:-1], KERNELS)
     x = g.cast("wide", x, "float32", fixed=True)
-    x = g.elementwise("sub", "sub", g.expand("spread", x, (rows, KERNELS)), mean)
+    x = g.elementwise("sub", "sub", g.expand("spread", x, spread), mean)
     x = g.elementwise("square", "square", g.elementwise("div", "div", x, width))
     x = g.elementwise("exp", "exp", g.elementwise("half", "scale", x))
     x = g.elementwise("scale", "scale", g.elementwise("norm", "div", x, width))
@@ -89,16 +71,16 @@ def _kernels(g: GraphBuilder, x: str) -> str:
 
 def _bias(g: GraphBuilder, packs: int) -> tuple[str, str]:
     """Return what is added to attention (N, heads, T, T), and the sums of an atom's kernels."""
-    pairs = packs * NODES * NODES
-    paths = g.input("shortest_path_distances", (packs, NODES * NODES), "int32")
-    apart = g.reshape("pairs.paths", g.elementwise("pairs.equal", "equal", paths), (pairs, 1))
+    pairs = (packs, NODES * NODES)
+    paths = g.input("shortest_path_distances", pairs, "int32")
+    apart = g.reshape("pairs.paths", g.elementwise("pairs.equal", "equal", paths), (*pairs, 1))
     mask = g.cast("pairs.mask", apart, "float32")
     bias = g.elementwise("pairs.bias", "scale", g.elementwise("pairs.invert", "sub", mask))
     x = g.elementwise("paths.clip", "clip", paths)
     x = g.embedding("paths", x, LONGEST_PATH + 1, HEADS)
     for use in ("where", "mask", "shown"):
         x = g.elementwise(f"paths.{use}", "mul", x, mask)
-    distances = g.input("atom_distances", (pairs, 1))
+    distances = g.input("atom_distances", (*pairs, 1))
     spread = g.elementwise("distances.mask", "mul", _kernels(g.at("distances"), distances), mask)
     y = g.linear("distances.0", spread, KERNELS)
     y = g.linear("distances.1", g.elementwise("distances.act", "gelu", y), HEADS)
@@ -106,37 +88,28 @@ def _bias(g: GraphBuilder, packs: int) -> tuple[str, str]:
         y = g.elementwise(f"distances.{use}", "mul", y, mask)
     x = g.elementwise("pairs.sum", "add", g.elementwise("pairs.add", "add", y, x), bias)
     x = g.reshape("pairs.heads", x, (packs, NODES, NODES, HEADS))
-    of_atom = g.reshape("distances.atoms", spread, (packs * NODES, NODES, KERNELS))
-    of_atom = g.reduce("distances.sum", "sum", of_atom, axis=1)
+    of_atom = g.reshape("distances.atoms", spread, (packs, NODES, NODES, KERNELS))
+    of_atom = g.reduce("distances.sum", "sum", of_atom, axis=2)
     return g.transpose("pairs.heads_first", x, (0, 3, 1, 2)), of_atom
-
-
-def _attention(g: GraphBuilder, x: str, bias: str, shape: Shape) -> str:
-    query, key, value = query_key_value(g, x, shape)
-    scores = g.matmul("scores", query, key, transpose_b=True)
-    scores = g.elementwise("scale", "scale", scores)
-    scores = g.elementwise("bias", "add", scores, bias)
-    weights = g.elementwise("dropout", "dropout", g.softmax("softmax", scores))
-    y = merge_heads(g, g.matmul("context", weights, value))
-    return g.linear("output", y, NODE)
 
 
 def _guess(g: GraphBuilder, name: str, x: str, known: str, sizes: tuple[int, ...]) -> str:
     """Return the mean cross-entropy of guessing the features of every row."""
-    rows = g.shape(x)[0]
+    *rows, _ = g.shape(x)
     logits = g.cast(f"{name}.wide", g.linear(name, x, sum(sizes)), "float32", fixed=True)
-    labels = g.split(f"{name}.labels", known, (1,) * len(sizes), axis=1)
+    labels = g.split(f"{name}.labels", known, (1,) * len(sizes), axis=2)
     losses = ""
-    for part, column in enumerate(g.split(f"{name}.parts", logits, sizes, axis=1)):
+    for part, column in enumerate(g.split(f"{name}.parts", logits, sizes, axis=2)):
         head = f"{name}.{part}"
-        label = g.expand(f"{head}.label", labels[part], (rows, sizes[part]))
+        label = g.expand(f"{head}.label", labels[part], (*rows, sizes[part]))
         label = g.cast(
             f"{head}.one_hot", g.elementwise(f"{head}.is", "equal", label), "float32", fixed=True
         )
         loss = g.softmax(f"{head}.log_softmax", column, log=True)
         loss = g.elementwise(f"{head}.chosen", "mul", loss, label)
-        loss = g.reduce(f"{head}.loss", "sum", loss, axis=1)
+        loss = g.reduce(f"{head}.loss", "sum", loss, axis=2)
         losses = g.elementwise(f"{head}.add", "add", losses, loss) if losses else loss
+    losses = g.reshape(f"{name}.rows", losses, (prod(rows),))
     return g.elementwise(f"{name}.mean", "scale", losses)
 
 
@@ -155,30 +128,30 @@ def _messages(
 ) -> tuple[str, str, str]:
     """Bring edges, then nodes, then what is known of the molecule up to date."""
     nodes, edges, whole = state
-    sent = _take(g, "sent", nodes, ends.senders)
-    received = _take(g, "received", nodes, ends.receivers)
-    around = _take(g, "edge.whole", whole, ends.of_edge)
-    x = g.concat("edge.concat", received, sent, edges, around, axis=1)
+    sent = take(g, "sent", nodes, ends.senders)
+    received = take(g, "received", nodes, ends.receivers)
+    around = take(g, "edge.whole", whole, ends.of_edge)
+    x = g.concat("edge.concat", received, sent, edges, around, axis=2)
     new_edges = _perceptron(g.at("edge"), x, 4 * EDGE, EDGE)
     new_edges = _drop_rows(g, "edge.dropout", new_edges)
-    at_end = g.concat("at_end", new_edges, sent, axis=1)
-    at_start = g.concat("at_start", new_edges, received, axis=1)
+    at_end = g.concat("at_end", new_edges, sent, axis=2)
+    at_start = g.concat("at_start", new_edges, received, axis=2)
     x = g.concat(
         "node.concat",
-        _total(g, "in", at_end, ends.receivers),
-        _total(g, "out", at_start, ends.senders),
+        total(g, "in", at_end, ends.receivers),
+        total(g, "out", at_start, ends.senders),
         nodes,
-        _take(g, "node.whole", whole, ends.of_node),
-        axis=1,
+        take(g, "node.whole", whole, ends.of_node),
+        axis=2,
     )
     new_nodes = _perceptron(g.at("node"), x, 4 * NODE, NODE)
     if not last:
         x = g.concat(
             "whole.concat",
             whole,
-            _total(g, "whole.nodes", new_nodes, ends.of_node),
-            _total(g, "whole.edges", new_edges, ends.of_edge),
-            axis=1,
+            total(g, "whole.nodes", new_nodes, ends.of_node),
+            total(g, "whole.edges", new_edges, ends.of_edge),
+            axis=2,
         )
         x = _perceptron(g.at("whole"), x, 4 * GLOBAL, GLOBAL)
         whole = g.elementwise("whole.add", "add", _drop_rows(g, "whole.dropout", x), whole)
@@ -191,11 +164,9 @@ def _features(
     g: GraphBuilder, packs: int, atoms: str, bonds: str, of_atom: str
 ) -> tuple[str, str, str]:
     """Encode what is known of atoms and bonds: nodes, edges and molecules."""
-    nodes, edges = packs * NODES, packs * EDGES
-    columns = g.split("atoms.columns", atoms, (1,) * len(ATOM_FEATURES), axis=1)
-    x = sum_of_embeddings(g.at("atoms"), columns, ATOM_FEATURES, EMBEDDED)
+    x = sum_of_embeddings(g.at("atoms"), atoms, ATOM_FEATURES, EMBEDDED)
     known = [_perceptron(g.at("atoms.mlp"), x, 4 * NODE, NODE)]
-    degree = g.input("centrality_encoding", (nodes,), "int32")
+    degree = g.input("centrality_encoding", (packs, NODES), "int32")
     known.append(g.embedding("centrality", degree, NODES + 1, EMBEDDED))
     known.append(g.linear("distances.of_atom", of_atom, ENCODED, bias=False))
     for name, width in (
@@ -203,15 +174,14 @@ def _features(
         ("lap_eig_vecs", EIGENVALUES),
         ("random_walk_landing_probs", RANDOM_WALKS),
     ):
-        known.append(_encoded(g.at(f"{name}.encoder"), g.input(name, (nodes, width))))
-    node = g.linear("node", g.concat("node.concat", *known, axis=1), NODE)
-    columns = g.split("bonds.columns", bonds, (1,) * len(BOND_FEATURES), axis=1)
-    x = sum_of_embeddings(g.at("bonds"), columns, BOND_FEATURES, EMBEDDED)
+        known.append(_encoded(g.at(f"{name}.encoder"), g.input(name, (packs, NODES, width))))
+    node = g.linear("node", g.concat("node.concat", *known, axis=2), NODE)
+    x = sum_of_embeddings(g.at("bonds"), bonds, BOND_FEATURES, EMBEDDED)
     x = _perceptron(g.at("bonds.mlp"), x, 4 * EDGE, EDGE)
-    lengths = _kernels(g.at("lengths"), g.input("ogb_bond_lengths", (edges, 1)))
-    x = g.concat("edge.concat", x, _encoded(g.at("lengths.encoder"), lengths), axis=1)
+    lengths = _kernels(g.at("lengths"), g.input("ogb_bond_lengths", (packs, EDGES, 1)))
+    x = g.concat("edge.concat", x, _encoded(g.at("lengths.encoder"), lengths), axis=2)
     whole = g.parameter("whole.weight", (1, GLOBAL))
-    whole = g.expand("whole", whole, (packs * MOLECULES, GLOBAL))
+    whole = g.expand("whole", whole, (packs, MOLECULES, GLOBAL))
     return node, g.linear("edge", x, EDGE), g.copy("whole.copy", whole)
 
 
@@ -237,24 +207,22 @@ def gps_44m(g: GraphBuilder, batch: int, layers: int = 16) -> tuple[str, str, st
         of_node=index("node_graph_idx", NODES, MOLECULES),
         of_edge=index("edge_graph_idx", EDGES, MOLECULES, EMPTY_EDGES),
     )
-    atoms = g.input("node_feat", (packs * NODES, len(ATOM_FEATURES)), "int32")
-    bonds = g.input("edge_feat", (packs * EDGES, len(BOND_FEATURES)), "int32")
+    atoms = g.input("node_feat", (packs, NODES, len(ATOM_FEATURES)), "int32")
+    bonds = g.input("edge_feat", (packs, EDGES, len(BOND_FEATURES)), "int32")
     bias, of_atom = _bias(g, packs)
     state = _features(g, packs, atoms, bonds, of_atom)
     shape = Shape(
         hidden=NODE,
         heads=HEADS,
         feed_forward=FEED_FORWARD,
-        batch=packs,
-        tokens=NODES,
-        dropout=False,
+        drops=("attention",),
         fused_query_key_value=False,
     )
     for layer in range(layers):
         name, nodes = f"layers.{layer}", state[0]
         x, edges, whole = _messages(g.at(f"{name}.mpnn"), state, ends, last=layer == layers - 1)
         x = g.layer_norm(f"{name}.mpnn.norm", x)
-        y = _attention(g.at(f"{name}.attention"), nodes, bias, shape)
+        y = attention(g.at(f"{name}.attention"), nodes, shape, mask=bias)
         if layer:
             y = _drop_molecules(g, f"{name}.attention.drop", y, ends.of_node)
         y = g.elementwise(f"{name}.attention.add", "add", y, nodes)
@@ -266,8 +234,8 @@ def gps_44m(g: GraphBuilder, batch: int, layers: int = 16) -> tuple[str, str, st
         x = g.layer_norm(f"{name}.norm", g.elementwise(f"{name}.ffn.add", "add", y, x))
         state = x, edges, whole
     nodes, edges, _ = state
-    x = _perceptron(g.at("output"), _total(g, "pool", nodes, ends.of_node), 4 * GLOBAL, 1)
-    x = g.elementwise("error.sub", "sub", x, g.input("labels", (packs * MOLECULES, 1)))
+    x = _perceptron(g.at("output"), total(g, "pool", nodes, ends.of_node), 4 * GLOBAL, 1)
+    x = g.elementwise("error.sub", "sub", x, g.input("labels", (packs, MOLECULES, 1)))
     return (
         g.elementwise("error", "abs", x),
         _guess(g, "guess.atoms", nodes, atoms, ATOM_FEATURES),

@@ -37,8 +37,8 @@ def schnet(
     that many]. There are `interactions` rounds of messages from so many nearest neighbours;
     `gaussians` functions spread a distance.
     """
-    kinds = g.input("atoms", (batch, atoms), "int32")
     atoms *= batch
+    kinds = g.input("atoms", (atoms,), "int32")
     places = g.input("positions", (atoms, SPACE))
     count = atoms * neighbours
     edges = edges_between(g, ("sources", "targets"), (count,), atoms)

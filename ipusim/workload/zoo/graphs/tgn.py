@@ -124,7 +124,7 @@ def _read_memory(g: GraphBuilder, config: Config, ids: str) -> _Memory:
     states = tables[0]
     if not config.split_memory:
         states, *_ = g.split("states", states, widths, axis=1)
-    other = g.gather("other", states, other_ids)
+    other = g.gather("other", states, g.reshape("other.ids", other_ids, g.shape(ids)))
     leaves, enters = g.split("direction", direction, (1, 1), axis=1)
     ends = [
         g.elementwise(

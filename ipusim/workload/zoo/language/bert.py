@@ -6,7 +6,7 @@ as one tensor (`transformer`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -45,37 +45,37 @@ class Config:
     """What distinguishes one BERT from another.
 
     `head` reads the encoder: "question_answering", "pretraining", which predicts `masked_tokens` of
-    each item, or "none", which ends with the pooler (hidden state of the first token and a dense
-    layer with tanh). An item may hold `packed` sequences; above 1 tokens attend only to their own,
-    and each has a first token.
+    each item of so many `tokens`, or "none", which ends with the pooler (hidden state of the first
+    token and a dense layer with tanh). An item may hold `packed` sequences; above 1 tokens attend
+    only to their own, and each has a first token.
     """
 
     layers: int
     shape: Shape
+    tokens: int
     head: str = "none"
     masked_tokens: int = 20
     vocabulary: int = VOCABULARY
     packed: int = 1
 
     def __post_init__(self) -> None:
-        tokens = self.shape.tokens
-        if not 1 <= tokens <= POSITIONS:
+        if not 1 <= self.tokens <= POSITIONS:
             raise WorkloadError(
-                f"Sequence length {tokens} of a BERT must be at least 1 and at most {POSITIONS}, "
-                "the positions that it learns."
+                f"Sequence length {self.tokens} of a BERT must be at least 1 and at most "
+                f"{POSITIONS}, the positions that it learns."
             )
         if self.head not in HEADS:
             raise WorkloadError(f"Head {self.head!r} of a BERT must be one of {', '.join(HEADS)}.")
         for what, number in (("masked tokens", self.masked_tokens), ("sequences", self.packed)):
-            if not 1 <= number <= tokens:
+            if not 1 <= number <= self.tokens:
                 raise WorkloadError(
-                    f"{number} {what} per item of a BERT are impossible: use 1 to {tokens}, the "
-                    "sequence length."
+                    f"{number} {what} per item of a BERT are impossible: use 1 to {self.tokens}, "
+                    "the sequence length."
                 )
 
 
 Encoder = Callable[[GraphBuilder, str, Shape, str], str]
-"""Adds all layers: builder, activations (N x T, H), shape, mask; returns what the heads read."""
+"""Adds all layers: builder, activations (N, T, H), shape, mask; returns what the heads read."""
 
 
 def encoder(g: GraphBuilder, x: str, shape: Shape, mask: str, *, layers: int) -> str:
@@ -90,59 +90,54 @@ def build(
 ) -> str | tuple[str, str]:
     """BERT, or with the given layers another, from token numbers (N, T) to what its head computes.
 
-    With no head the tokens (N x T, H) and the pooled (N, H); for question answering scores
+    With no head the tokens (N, T, H) and the pooled (N, H); for question answering scores
     (N, 2, T) of start and end; for pre-training scores of the masked tokens (N x masked,
     vocabulary) and of the next sentence (N x sequences, 2).
     """
-    shape = replace(config.shape, batch=batch)
-    x, mask = _embed(g, config, shape)
-    x = (layers or partial(encoder, layers=config.layers))(g, x, shape, mask)
+    x, mask = _embed(g, config, batch)
+    x = (layers or partial(encoder, layers=config.layers))(g, x, config.shape, mask)
     if config.head == "question_answering":
-        y = g.linear("qa_outputs", x, SPAN_ENDS)
-        y = g.reshape("qa_outputs.items", y, (shape.batch, shape.tokens, SPAN_ENDS))
-        return g.transpose("qa_outputs.ends_first", y, (0, 2, 1))
-    pooled = _pool(g, x, config, shape)
+        return g.transpose("qa_outputs.ends_first", g.linear("qa_outputs", x, SPAN_ENDS), (0, 2, 1))
+    pooled = _pool(g, x, config)
     if config.head == "none":
         return x, pooled
-    masked = _masked_language_model(g, x, config, shape)
+    masked = _masked_language_model(g, x, config)
     return masked, g.linear("cls.seq_relationship", pooled, 2)
 
 
-def _embed(g: GraphBuilder, config: Config, shape: Shape) -> tuple[str, str]:
+def _embed(g: GraphBuilder, config: Config, batch: int) -> tuple[str, str]:
     """Add the sum of three embeddings, its norm and dropout, and the attention mask."""
-    size = (shape.batch, shape.tokens)
+    size = (batch, config.tokens)
     tokens = g.input("input_ids", size, "int32")
     types = g.input("token_type_ids", size, "int32")
     add_mask = additive_mask if config.packed == 1 else packed_mask
     mask = add_mask(g.at("attention_mask"), g.input("attention_mask", size, "int32"))
-    positions = g.parameter("embeddings.position_ids", (shape.tokens,), "constant", "int32")
-    looked_up = {}
-    for name, rows, indices in (
-        ("word", config.vocabulary, tokens),
-        ("token_type", TOKEN_TYPES, types),
-        ("position", POSITIONS, positions),
-    ):
-        label = f"embeddings.{name}_embeddings"
-        looked_up[name] = g.embedding(label, indices, rows, shape.hidden)
-    x = g.elementwise("embeddings.add", "add", looked_up["word"], looked_up["token_type"])
-    x = g.reshape("embeddings.items", x, (*size, shape.hidden))
-    x = g.elementwise("embeddings.add_position", "add", x, looked_up["position"])
-    x = g.reshape("embeddings.rows", x, (shape.rows, shape.hidden))
+    positions = g.parameter("embeddings.position_ids", (config.tokens,), "constant", "int32")
+    words, kinds, places = (
+        g.embedding(f"embeddings.{name}_embeddings", indices, rows, config.shape.hidden)
+        for name, rows, indices in (
+            ("word", config.vocabulary, tokens),
+            ("token_type", TOKEN_TYPES, types),
+            ("position", POSITIONS, positions),
+        )
+    )
+    x = g.elementwise("embeddings.add", "add", words, kinds)
+    x = g.elementwise("embeddings.add_position", "add", x, places)
     x = g.layer_norm("embeddings.LayerNorm", x)
-    return drop(g, "embeddings.dropout", x, shape), mask
+    return drop(g, "embeddings.dropout", x, config.shape), mask
 
 
-def _pool(g: GraphBuilder, x: str, config: Config, shape: Shape) -> str:
+def _pool(g: GraphBuilder, x: str, config: Config) -> str:
     """Dense layer on the first token of each sequence; a pack has them all in one place."""
-    y = first_tokens(g.at("pooler"), x, shape.batch, config.packed, "first_token")
-    return g.elementwise("pooler.tanh", "tanh", g.linear("pooler.dense", y, shape.hidden))
+    y = first_tokens(g, "pooler.first_token", x, config.packed)
+    return g.elementwise("pooler.tanh", "tanh", g.linear("pooler.dense", y, config.shape.hidden))
 
 
-def _masked_language_model(g: GraphBuilder, x: str, config: Config, shape: Shape) -> str:
+def _masked_language_model(g: GraphBuilder, x: str, config: Config) -> str:
     """Scores of the masked tokens, which the data put first, with the word embedding's weights."""
     words, g = g.full_name("embeddings.word_embeddings.weight"), g.at("cls.predictions")
-    y = first_tokens(g, x, shape.batch, config.masked_tokens, "masked")
-    y = g.linear("transform", y, shape.hidden)
+    y = first_tokens(g, "masked", x, config.masked_tokens)
+    y = g.linear("transform", y, config.shape.hidden)
     y = g.elementwise("transform.gelu", "gelu", y)
     y = g.layer_norm("transform.LayerNorm", y)
     y = g.matmul("decoder", y, words, transpose_b=True)
@@ -154,8 +149,8 @@ def _sized(
 ) -> Config:
     """Return a configuration of this size; further settings are its own or those of `Shape`."""
     own = {name: settings.pop(name) for name in OWN_SETTINGS if name in settings}
-    shape = Shape(tokens=sequence_length, hidden=hidden, heads=heads, **settings)
-    return Config(layers=layers, shape=shape, head=head, **own)
+    shape = Shape(hidden=hidden, heads=heads, **settings)
+    return Config(layers=layers, shape=shape, tokens=sequence_length, head=head, **own)
 
 
 base = partial(_sized, 12, 768, 12)
@@ -197,11 +192,11 @@ attention has no biases; at v2.4.0 the layers are those of transformers."""
 
 def pretraining(make: Callable[..., Config], length: int, **settings: Any) -> Config:
     """Return a BERT for pre-training, which drops attention weights only if told to."""
-    settings = {"masked_tokens": MASKED_TOKENS[length], "attention_dropout": False} | settings
+    settings = {"masked_tokens": MASKED_TOKENS[length], "drops": ("output",)} | settings
     return make(length, "pretraining", **settings)
 
 
-DROPS, PACKED = {"attention_dropout": True}, {"packed": MOST_PACKED}
+DROPS, PACKED = {"drops": ("attention", "output")}, {"packed": MOST_PACKED}
 PRETRAINING = tuple(
     (f"bert_{name}", pretraining(make, length, **settings), *counts)
     for name, make, length, settings, *counts in (

@@ -10,7 +10,6 @@ from ipusim.workload.zoo.layers.transformer import (
     Cache,
     Shape,
     drop,
-    first_tokens,
     large_where_zero,
     pre_norm_layer,
 )
@@ -62,14 +61,12 @@ def gpt2(
     layers, hidden, heads = SIZES[size]
     tokens = sequence_length
     wide = mask_kind == "float32"
-    shape = Shape(batch=batch, tokens=tokens, hidden=hidden, heads=heads, wide_mask=wide)
+    shape = Shape(hidden=hidden, heads=heads, wide_mask=wide)
     ids = g.input("input_ids", (batch, tokens), "int32")
     positions = g.parameter("position_ids", (tokens,), "constant", "int32")
     words = g.parameter("wte.weight", (vocabulary, hidden))
-    x = g.reshape("wte.items", g.gather("wte", words, ids), (batch, tokens, hidden))
-    places = g.embedding("wpe", positions, POSITIONS, hidden)
-    x = g.reshape("wpe.rows", g.elementwise("wpe.add", "add", x, places), (shape.rows, hidden))
-    x = drop(g, "drop", x, shape)
+    x, places = g.gather("wte", words, ids), g.embedding("wpe", positions, POSITIONS, hidden)
+    x = drop(g, "drop", g.elementwise("wpe.add", "add", x, places), shape)
     cache = Cache(context=context, positions=positions, decode=decode) if context else None
     seen = context if decode else tokens
     stored = mask_kind == "stored"
@@ -83,9 +80,8 @@ def gpt2(
         x = pre_norm_layer(g.at(f"h.{layer}"), x, shape, mask=mask, cache=cache)
     x = g.layer_norm("ln_f", x)
     if cache and tokens > 1:
-        x, tokens = first_tokens(g.at("ln_f"), x, batch, label="last"), 1
+        x = g.narrow("ln_f.last", x, axis=1, size=1)
     x = g.matmul("lm_head", x, words, transpose_b=True)
-    x = g.reshape("lm_head.items", x, (batch, tokens, vocabulary))
     return g.argmax("argmax", x) if argmax else x
 
 

@@ -30,7 +30,7 @@ def convolution(g: GraphBuilder, x: str, shape: Shape) -> str:
     gates = g.elementwise("glu.sigmoid", "sigmoid", g.linear("glu.gates", x, shape.hidden))
     y = g.elementwise("glu.gate", "mul", values, gates)
     settings = {"groups": shape.hidden // CONV_GROUP_SIZE, "bias": False}
-    y = conv_along_time(g, "conv", y, shape.batch, shape.hidden, CONV_KERNEL, **settings)
+    y = conv_along_time(g, "conv", y, shape.hidden, CONV_KERNEL, **settings)
     y = g.elementwise("swish", "swish", g.layer_norm("norm", y))
     return g.linear("output", y, shape.hidden)
 
@@ -40,7 +40,7 @@ def grouped_feed_forward(g: GraphBuilder, x: str, shape: Shape) -> str:
     y = g.linear("intermediate", x, shape.inner)
     y = g.elementwise("gelu", "gelu", y)
     # The recipe runs the grouped product as a convolution of one tap.
-    y = conv_along_time(g, "grouped", y, shape.batch, shape.hidden, 1, groups=FEED_FORWARD_GROUPS)
+    y = conv_along_time(g, "grouped", y, shape.hidden, 1, groups=FEED_FORWARD_GROUPS)
     return g.linear("mixer", y, shape.hidden)
 
 
@@ -63,7 +63,7 @@ def encoder(g: GraphBuilder, x: str, shape: Shape, mask: str, *, layers: int) ->
 def group_bert(g: GraphBuilder, batch: int, tokens: int) -> str | tuple[str, str]:
     """GroupBERT Base for pre-training on sequences of 128, 384 or 512 tokens."""
     masked = bert.MASKED_TOKENS[tokens]
-    config = bert.base(tokens, "pretraining", masked_tokens=masked, dropout=False)
+    config = bert.base(tokens, "pretraining", masked_tokens=masked, drops=())
     return bert.build(g, batch, config, partial(encoder, layers=config.layers))
 
 

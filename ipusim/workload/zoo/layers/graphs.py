@@ -47,15 +47,14 @@ def total(g: GraphBuilder, name: str, x: str, index: Index) -> str:
     return g.scatter_add(name, x, index.numbers, index.rows, hottest=index.padding)
 
 
-def sum_of_embeddings(
-    g: GraphBuilder, columns: tuple[str, ...], sizes: tuple[int, ...], width: int
-) -> str:
-    """Look every categorical feature up in a table of its own, and add the rows."""
-    x = ""
-    for number, (column, size) in enumerate(zip(columns, sizes, strict=True)):
-        row = g.embedding(str(number), column, size, width)
-        x = g.elementwise(f"{number}.add", "add", x, row) if x else row
-    return x
+def sum_of_embeddings(g: GraphBuilder, columns: str, sizes: tuple[int, ...], width: int) -> str:
+    """Look every categorical feature (..., features) up in a table of its own, and add the rows."""
+    total = ""
+    features = g.unstack("columns", columns, axis=len(g.shape(columns)) - 1)
+    for number, (feature, size) in enumerate(zip(features, sizes, strict=True)):
+        row = g.embedding(str(number), feature, size, width)
+        total = g.elementwise(f"{number}.add", "add", total, row) if total else row
+    return total
 
 
 def softmax_at_targets(g: GraphBuilder, scores: str, edges: Edges) -> str:

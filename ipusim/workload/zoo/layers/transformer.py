@@ -1,14 +1,14 @@
 """Blocks of transformers: attention with heads, feed-forward layers, the additive mask.
 
-Vaswani et al. (arXiv 1706.03762). Activations are (items x tokens, features) matrices, which
-products read without a change of layout; heads are taken apart and put together by one transpose
-each. Query, key and value come from one product, as in ViT and GPT-2 and as Graphcore runs BERT
-(graphcore/examples, nlp/bert/pytorch/bert_fused_attention.py), or from three.
+Vaswani et al. (arXiv 1706.03762). Activations are (items, tokens, features); heads are taken apart
+and put together by one transpose each. Query, key and value come from one product, as in ViT and
+GPT-2 and as Graphcore runs BERT (graphcore/examples, nlp/bert/pytorch/bert_fused_attention.py), or
+from three.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,24 +24,19 @@ class Shape:
     """Sizes and settings of the layers of a transformer.
 
     The feed-forward layers have four times the hidden features where `feed_forward` is 0; a head
-    has `head_size` features where they are not an equal share of the hidden ones. Where one network
-    has several lengths, `on` sets batch and tokens.
+    has `head_size` features where they are not an equal share of the hidden ones.
 
-    With `dropout` the end of each half of a layer drops elements in training, and if so asked the
-    attention weights and what follows the activation inside the feed-forward layers. With
-    `stochastic_depth` training drops whole halves of a layer, for each item apart (arXiv
-    1603.09382). With `wide_mask` scores are widened to float32 for the mask and narrowed
+    In training elements are dropped at the places `drops`: "attention" weights, "inner" for what
+    follows the activation inside the feed-forward layers, "output" at the end of each half of a
+    layer. With `stochastic_depth` training drops whole halves of a layer, for each item apart
+    (arXiv 1603.09382). With `wide_mask` scores are widened to float32 for the mask and narrowed
     afterwards.
     """
 
     hidden: int
     heads: int
     feed_forward: int = 0
-    batch: int = 1
-    tokens: int = 1
-    dropout: bool = True
-    attention_dropout: bool = True
-    inner_dropout: bool = False
+    drops: tuple[str, ...] = ("attention", "output")
     stochastic_depth: bool = False
     fused_query_key_value: bool = True
     attention_bias: bool = True
@@ -61,19 +56,10 @@ class Shape:
                 f"{self.heads} heads."
             )
 
-    def on(self, batch: int, tokens: int) -> Shape:
-        """Return the same layers on so many items of so many tokens."""
-        return replace(self, batch=batch, tokens=tokens)
-
     @property
     def inner(self) -> int:
         """Features inside the feed-forward layers."""
         return self.feed_forward or 4 * self.hidden
-
-    @property
-    def rows(self) -> int:
-        """Rows of the activations: one per item and token."""
-        return self.batch * self.tokens
 
     @property
     def size(self) -> int:
@@ -81,9 +67,9 @@ class Shape:
         return self.head_size or self.hidden // self.heads
 
 
-def drop(g: GraphBuilder, name: str, x: str, shape: Shape) -> str:
-    """Add a dropout, if the network has any."""
-    return g.elementwise(name, "dropout", x) if shape.dropout else x
+def drop(g: GraphBuilder, name: str, x: str, shape: Shape, place: str = "output") -> str:
+    """Add a dropout, if the network has any at such a place."""
+    return g.elementwise(name, "dropout", x) if place in shape.drops else x
 
 
 def large_where_zero(g: GraphBuilder, mask: str, *, wide: bool = False) -> str:
@@ -111,25 +97,22 @@ def packed_mask(g: GraphBuilder, sequences: str) -> str:
 
 
 def drop_path(g: GraphBuilder, x: str, shape: Shape) -> str:
-    """Add stochastic depth to rows (N x T, H), if the network has any.
+    """Add stochastic depth to (N, T, H), if the network has any.
 
     The kept items are scaled, and all are multiplied by a random 0 or 1 of their own, as in timm.
     """
     if not shape.stochastic_depth:
         return x
-    y = g.reshape("items", x, (shape.batch, shape.tokens, shape.hidden))
-    y = g.elementwise("scale", "scale", y)
-    ones = g.parameter("ones", (shape.batch, 1, 1), "constant")
-    y = g.elementwise("mask", "mul", y, g.elementwise("draw", "dropout", ones))
-    return g.reshape("rows", y, g.shape(x))
+    ones = g.parameter("ones", (g.shape(x)[0], 1, 1), "constant")
+    y = g.elementwise("scale", "scale", x)
+    return g.elementwise("mask", "mul", y, g.elementwise("draw", "dropout", ones))
 
 
-def first_tokens(g: GraphBuilder, x: str, batch: int, count: int = 1, label: str = "token") -> str:
-    """Add a view of the first tokens of every item of rows (N x T, H): (N x count, H)."""
-    rows, hidden = g.shape(x)
-    y = g.reshape("items", x, (batch, rows // batch, hidden))
-    y = g.narrow(label, y, axis=1, size=count)
-    return g.reshape("rows", y, (batch * count, hidden))
+def first_tokens(g: GraphBuilder, name: str, x: str, count: int = 1) -> str:
+    """Add a view of the first tokens of every item of (N, T, H): (N x count, H)."""
+    items, _, hidden = g.shape(x)
+    y = g.narrow(name, x, axis=1, size=count)
+    return g.reshape(f"{name}.rows", y, (items * count, hidden))
 
 
 def activate(g: GraphBuilder, name: str, x: str, activation: str) -> str:
@@ -147,33 +130,36 @@ def activate(g: GraphBuilder, name: str, x: str, activation: str) -> str:
 
 
 def query_key_value(g: GraphBuilder, x: str, shape: Shape) -> tuple[str, ...]:
-    """Add the products that make query, key and value: (N x T, H) to three (N, heads, T, size)."""
+    """Add the products that make query, key and value: (N, T, H) to three (N, heads, T, size)."""
     features = shape.heads * shape.size
     dense = partial(g.linear, bias=shape.attention_bias)
     if not shape.fused_query_key_value:
         return tuple(
-            split_heads(g.at(part), dense(part, x, features), shape)
+            split_heads(g.at(part), dense(part, x, features), shape.heads)
             for part in ("query", "key", "value")
         )
-    qkv = dense("qkv", x, 3 * features)
-    heads = (shape.batch, shape.tokens, 3, shape.heads, shape.size)
-    qkv = g.reshape("split_heads", qkv, heads)
-    qkv = g.transpose("heads_first", qkv, (2, 0, 3, 1, 4))
-    return g.unstack("split", qkv)
+    return split_together(g, dense("qkv", x, 3 * features), shape.heads)
 
 
-def split_heads(g: GraphBuilder, x: str, shape: Shape) -> str:
-    """Take the heads of (N x T, H) apart: (N, heads, T, size)."""
-    size = g.shape(x)[-1] // shape.heads
-    y = g.reshape("split_heads", x, (shape.batch, shape.tokens, shape.heads, size))
+def split_together(g: GraphBuilder, x: str, heads: int) -> tuple[str, ...]:
+    """Take query, key and value and their heads apart: (N, T, 3 H) to three (N, heads, T, size)."""
+    items, tokens, features = g.shape(x)
+    y = g.reshape("split_heads", x, (items, tokens, 3, heads, features // (3 * heads)))
+    return g.unstack("split", g.transpose("heads_first", y, (2, 0, 3, 1, 4)))
+
+
+def split_heads(g: GraphBuilder, x: str, heads: int) -> str:
+    """Take the heads of (N, T, H) apart: (N, heads, T, size)."""
+    items, tokens, features = g.shape(x)
+    y = g.reshape("split_heads", x, (items, tokens, heads, features // heads))
     return g.transpose("heads_first", y, (0, 2, 1, 3))
 
 
 def merge_heads(g: GraphBuilder, x: str) -> str:
-    """Put heads together again: (N, heads, T, size) to (N x T, heads x size)."""
-    batch, heads, tokens, size = g.shape(x)
+    """Put heads together again: (N, heads, T, size) to (N, T, heads x size)."""
+    items, heads, tokens, size = g.shape(x)
     y = g.transpose("tokens_first", x, (0, 2, 1, 3))
-    return g.reshape("merge_heads", y, (batch * tokens, heads * size))
+    return g.reshape("merge_heads", y, (items, tokens, heads * size))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +189,7 @@ class Cache:
 def attention(
     g: GraphBuilder, x: str, shape: Shape, *, mask: str | None = None, cache: Cache | None = None
 ) -> str:
-    """Add multi-head self-attention, (N x T, H) to the same; `mask` is added to the scores."""
+    """Add multi-head self-attention, (N, T, H) to the same; `mask` is added to the scores."""
     query, key, value = query_key_value(g, x, shape)
     if cache is not None:
         key, value = (cache.kept(g, name, new) for name, new in (("key", key), ("value", value)))
@@ -215,9 +201,7 @@ def attention(
         scores = g.elementwise("mask", "add", scores, mask)
         if shape.wide_mask:
             scores = g.cast("narrow", scores, "float32")
-    weights = g.softmax("softmax", scores)
-    if shape.attention_dropout:
-        weights = drop(g, "dropout", weights, shape)
+    weights = drop(g, "dropout", g.softmax("softmax", scores), shape, "attention")
     y = merge_heads(g, g.matmul("context", weights, value))
     y = g.linear("output", y, shape.hidden, bias=shape.attention_bias)
     return drop(g, "output.dropout", y, shape)
@@ -227,8 +211,7 @@ def feed_forward(g: GraphBuilder, x: str, shape: Shape) -> str:
     """Add two dense layers with a GELU between them."""
     y = g.linear("intermediate", x, shape.inner)
     y = activate(g, "gelu", y, shape.activation)
-    if shape.inner_dropout:
-        y = drop(g, "intermediate.dropout", y, shape)
+    y = drop(g, "intermediate.dropout", y, shape, "inner")
     y = g.linear("output", y, shape.hidden)
     return drop(g, "output.dropout", y, shape)
 

@@ -26,8 +26,7 @@ def cookienetae(g: GraphBuilder, batch: int) -> str:
         if number < len(ENCODER):
             x = g.max_pool(f"encoder.{number}.pool", x, 2, stride=2)
     for number, (channels, kernel, stride) in enumerate(DECODER, start=1):
-        name, square, steps = f"decoder.{number}", (kernel, kernel), (stride, stride)
-        x = g.conv_transpose(name, x, channels, square, stride=steps, bias=True)
+        x = g.conv_transpose(f"decoder.{number}", x, channels, kernel, stride=stride, bias=True)
         x = g.elementwise(f"decoder.{number}.relu", "relu", x)
     x = g.conv("decoder.image", x, 1, 3, padding=1, bias=True)
     return g.elementwise("decoder.image.relu", "relu", x)

@@ -8,10 +8,11 @@ a CTC loss beside that of the decoder. Layer norms stand where the paper has bat
 
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.speech import conv_along_time, gated
-from ipusim.workload.zoo.layers.transformer import merge_heads
+from ipusim.workload.zoo.layers.transformer import merge_heads, split_heads
 from ipusim.workload.zoo.registry import variants
 
 MELS, VOCABULARY = 80, 4233
@@ -65,7 +66,7 @@ def _attention(
     mask: str,
     positions: str | None = None,
 ) -> str:
-    """Add attention of rows `query` (N x queries, H) over rows `memory` (N x keys, H), projected.
+    """Add attention of `query` (N, queries, H) over `memory` (N, keys, H), projected.
 
     Keys and values come from products with the same weights.
     Scores and weights are multiplied by the 0/1 `mask`, which broadcasts to (N, heads, queries,
@@ -74,16 +75,16 @@ def _attention(
     for the keys and one for the positions (Transformer-XL, arXiv 1901.02860, without the relative
     shift).
     """
-    batch, dense = g.shape(mask)[0], partial(g.linear, bias=config.attention_bias)
+    dense, heads = partial(g.linear, bias=config.attention_bias), config.heads
     q = dense("query", query, config.hidden)
     k = dense("key", memory, config.hidden)
     v = g.matmul("value", memory, g.full_name("key.weight"), transpose_b=True)
     if config.attention_bias:
         v = g.elementwise("value.bias_add", "add", v, g.full_name("key.bias"))
-    k = _heads(g.at("key"), k, batch, config)
-    v = _heads(g.at("value"), v, batch, config)
+    k = split_heads(g.at("key"), k, heads)
+    v = split_heads(g.at("value"), v, heads)
     if positions is None:
-        q = _heads(g.at("query"), q, batch, config)
+        q = split_heads(g.at("query"), q, heads)
         scores = g.matmul("scores", q, k, transpose_b=True)
     else:
         scores = _scores_with_positions(g, q, k, positions, config)
@@ -98,13 +99,6 @@ def _attention(
     return dense("output", y, config.hidden)
 
 
-def _heads(g: GraphBuilder, x: str, batch: int, config: Config) -> str:
-    """Take the heads of rows apart: (N, heads, T, size)."""
-    sizes = (batch, g.shape(x)[0] // batch, config.heads, config.hidden // config.heads)
-    y = g.reshape("heads", x, sizes)
-    return g.transpose("heads_first", y, (0, 2, 1, 3))
-
-
 def _scores_with_positions(
     g: GraphBuilder, query: str, key: str, positions: str, config: Config
 ) -> str:
@@ -113,9 +107,9 @@ def _scores_with_positions(
     for part in ("key", "position"):
         vector = g.parameter(f"{part}_bias", (config.hidden,))
         y = g.elementwise(f"add_{part}_bias", "add", query, vector)
-        biased[part] = _heads(g.at(f"query_for_{part}"), y, batch, config)
+        biased[part] = split_heads(g.at(f"query_for_{part}"), y, config.heads)
     p = g.linear("position", positions, config.hidden, bias=False)
-    p = _heads(g.at("position"), p, 1, config)
+    p = split_heads(g.at("position"), p, config.heads)
     p = g.expand("position.repeat", p, (batch, *g.shape(p)[1:]))
     scores = g.matmul("scores", biased["key"], key, transpose_b=True)
     more = g.matmul("position_scores", biased["position"], p, transpose_b=True)
@@ -137,29 +131,29 @@ def _feed_forward(g: GraphBuilder, x: str, features: int, *, encoding: bool) -> 
     name = "act"
     y = _swish(g, name, y) if encoding else g.elementwise(name, "relu", y)
     y = _drop(g, "inner_dropout", y)
-    y = _drop(g, "dropout", g.linear("down", y, g.shape(x)[1]))
+    y = _drop(g, "dropout", g.linear("down", y, g.shape(x)[2]))
     if encoding:
         y = g.elementwise("half", "scale", y)
     return g.elementwise("add", "add", x, y)
 
 
-def _convolve(g: GraphBuilder, x: str, batch: int, config: Config) -> str:
+def _convolve(g: GraphBuilder, x: str, config: Config) -> str:
     """Add norm, gate, depthwise convolution along time, and the residual."""
     hidden = config.hidden
     y = g.layer_norm("norm_in", x)
-    y = conv_along_time(g, "pointwise1", y, batch, 2 * hidden, 1, bias=False)
+    y = conv_along_time(g, "pointwise1", y, 2 * hidden, 1, bias=False)
     y = gated(g, "glu", y)
-    y = conv_along_time(g, "depthwise", y, batch, hidden, config.kernel, groups=hidden, bias=False)
+    y = conv_along_time(g, "depthwise", y, hidden, config.kernel, groups=hidden, bias=False)
     y = _swish(g, "act", g.layer_norm("norm", y))
-    y = conv_along_time(g, "pointwise2", y, batch, hidden, 1, bias=False)
+    y = conv_along_time(g, "pointwise2", y, hidden, 1, bias=False)
     return g.elementwise("add", "add", x, _drop(g, "dropout", y))
 
 
-def _encode(g: GraphBuilder, x: str, batch: int, mask: str, config: Config) -> str:
-    """Add the encoder: (N x steps, H) to the same."""
+def _encode(g: GraphBuilder, x: str, mask: str, config: Config) -> str:
+    """Add the encoder: (N, steps, H) to the same."""
     steps, hidden = config.steps, config.hidden
     reach = 2 * steps - 1 if config.shifts_positions else steps
-    positions = g.parameter("encoder.positions", (reach, hidden), role="constant")
+    positions = g.parameter("encoder.positions", (1, reach, hidden), role="constant")
     for layer in range(config.layers):
         block = g.at(f"encoder.{layer}")
         x = _feed_forward(block.at("macaron"), x, config.feed_forward, encoding=True)
@@ -167,23 +161,19 @@ def _encode(g: GraphBuilder, x: str, batch: int, mask: str, config: Config) -> s
         y = _attention(block.at("attention"), y, y, config, mask=mask, positions=positions)
         y = _drop(block, "attention.output_dropout", y)
         x = block.elementwise("attention.add", "add", x, y)
-        x = _convolve(block.at("conv"), x, batch, config)
+        x = _convolve(block.at("conv"), x, config)
         x = _feed_forward(block.at("mlp"), x, config.feed_forward, encoding=True)
         x = block.layer_norm("norm", x)
     return g.layer_norm("encoder.norm", x)
 
 
-def _decode(
-    g: GraphBuilder, tokens: str, memory: str, batch: int, memory_mask: str, config: Config
-) -> str:
-    """Add the decoder: tokens (N, L) to scores (N x L, vocabulary)."""
-    length, hidden = config.tokens, config.hidden
+def _decode(g: GraphBuilder, tokens: str, memory: str, memory_mask: str, config: Config) -> str:
+    """Add the decoder: tokens (N, L) to scores (N, L, vocabulary)."""
+    (batch, length), hidden = g.shape(tokens), config.hidden
     table = g.parameter("table", (VOCABULARY, hidden))
     x = g.elementwise("scale", "scale", g.gather("embed", table, tokens))
-    x = g.reshape("items", x, (batch, length, hidden))
     positions = g.parameter("positions", (length, hidden), role="constant")
-    x = g.elementwise("add_positions", "add", x, positions)
-    x = _drop(g, "dropout", g.reshape("rows", x, (batch * length, hidden)))
+    x = _drop(g, "dropout", g.elementwise("add_positions", "add", x, positions))
     causal = g.parameter("mask", (batch, 1, length, length), role="constant")
     for layer in range(config.decoder_layers):
         block = g.at(str(layer))
@@ -198,12 +188,13 @@ def _decode(
 
 
 def _smoothed_cross_entropy(g: GraphBuilder, scores: str, targets: str) -> str:
-    """Add the divergence of scores (N x L, V) from smoothed targets (N, L): (N x L,).
+    """Add the divergence of scores (N, L, V) from smoothed targets (N, L): (N x L,).
 
     As the applications write it: one-hot targets are scaled and shifted, and their logarithm is
     compared with that of the softmax.
     """
-    rows, classes = g.shape(scores)
+    rows, classes = prod(g.shape(targets)), g.shape(scores)[2]
+    scores = g.reshape("rows", scores, (rows, classes))
     numbers = g.parameter("classes", (classes,), role="constant", dtype="int32")
     wide = g.expand("expand", numbers, (rows, classes))
     column = g.reshape("column", targets, (rows, 1))
@@ -232,17 +223,17 @@ def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
         x = g.elementwise(f"subsample.act{layer}", "relu", x)
     bands = g.shape(x)[3]
     x = g.transpose("subsample.steps_first", x, (0, 2, 1, 3))
-    x = g.reshape("subsample.rows", x, (batch * steps, config.subsampling * bands))
+    x = g.reshape("subsample.rows", x, (batch, steps, config.subsampling * bands))
     x = g.linear("subsample.output", x, hidden)
     x = _drop(g, "subsample.dropout", g.elementwise("subsample.scale", "scale", x))
     mask = g.parameter("encoder.mask", (batch, 1, 1, steps), role="constant")
-    memory = _encode(g, x, batch, mask, config)
+    memory = _encode(g, x, mask, config)
     losses = []
     if config.ctc:
         scores = g.linear("ctc.output", memory, VOCABULARY)
         probabilities = g.softmax("ctc.log_softmax", scores, log=True)
         losses.append(g.alignment_loss("ctc", probabilities, targets, kind="ctc", steps=steps))
-    scores = _decode(g.at("decoder"), tokens, memory, batch, mask, config)
+    scores = _decode(g.at("decoder"), tokens, memory, mask, config)
     losses.insert(0, _smoothed_cross_entropy(g.at("loss"), scores, targets))
     return tuple(losses)
 

@@ -9,7 +9,7 @@ frames.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from ipusim.workload.layers import GraphBuilder
@@ -29,11 +29,11 @@ def _block(g: GraphBuilder, x: str, shape: Shape, *, masks: tuple[str, str], con
     y = g.elementwise("attention.add", "add", y, x)
     x = g.layer_norm("attention.norm", y)
     x = g.elementwise("attention.masked", "mul", x, mask)
-    y = conv_along_time(g, "conv1", x, shape.batch, shape.inner, KERNEL)
+    y = conv_along_time(g, "conv1", x, shape.inner, KERNEL)
     if config.postnet:
         y = g.elementwise("conv1.masked", "mul", y, mask)
     y = _activate(g, "conv1.act", y, config.activation, trained=config.given_variance)
-    y = conv_along_time(g, "conv2", y, shape.batch, shape.hidden, KERNEL)
+    y = conv_along_time(g, "conv2", y, shape.hidden, KERNEL)
     if config.postnet:
         y = g.elementwise("conv2.masked", "mul", y, mask)
     y = g.elementwise("conv2.dropout", "dropout", y)
@@ -61,36 +61,34 @@ def _activate(g: GraphBuilder, name: str, x: str, activation: str, *, trained: b
     return g.elementwise(name, "mul", x, g.elementwise(f"{name}.tanh", "tanh", y))
 
 
-def _predictor(g: GraphBuilder, x: str, batch: int, mask: str) -> str:
-    """Add the prediction of one value per symbol: (N x T, H) to (N, T)."""
+def _predictor(g: GraphBuilder, x: str, mask: str) -> str:
+    """Add the prediction of one value per symbol: (N, T, H) to (N, T)."""
     x = g.elementwise("mask_in", "mul", x, mask)
     for layer in range(2):
-        x = conv_along_time(g, f"conv{layer}", x, batch, PREDICTOR, KERNEL)
+        x = conv_along_time(g, f"conv{layer}", x, PREDICTOR, KERNEL)
         x = g.elementwise(f"act{layer}", "relu", x)
         x = g.layer_norm(f"norm{layer}", x)
         x = g.elementwise(f"dropout{layer}", "dropout", x)
     x = g.elementwise("mask_out", "mul", g.linear("output", x, 1), mask)
-    return g.reshape("values", x, (batch, g.shape(x)[0] // batch))
+    return g.reshape("values", x, g.shape(x)[:2])
 
 
-def _masks(g: GraphBuilder, batch: int, steps: int, source: str) -> tuple[str, str]:
-    """Return a 0/1 mask of rows (N x T, 1), and what is added to scores (N, 1, 1, T)."""
+def _masks(g: GraphBuilder, source: str) -> tuple[str, str]:
+    """Return a 0/1 mask (N, T, 1) of what stands at (N, T), and what scores get (N, 1, 1, T)."""
+    batch, steps = g.shape(source)
     present = g.elementwise("present", "equal", source)
     mask = g.cast("cast", present, "float32")
     away = g.elementwise("scale", "scale", g.elementwise("away", "sub", mask))
     return (
-        g.reshape("rows", mask, (batch * steps, 1)),
+        g.reshape("rows", mask, (batch, steps, 1)),
         g.reshape("scores", away, (batch, 1, 1, steps)),
     )
 
 
-def _add_positions(g: GraphBuilder, name: str, x: str, batch: int) -> str:
-    """Add a fixed encoding to every step of rows (N x T, H)."""
-    rows, hidden = g.shape(x)
-    steps = rows // batch
-    table = g.parameter(f"{name}.table", (steps, hidden), role="constant")
-    y = g.reshape(f"{name}.items", x, (batch, steps, hidden))
-    return g.reshape(f"{name}.rows", g.elementwise(name, "add", y, table), (rows, hidden))
+def _add_positions(g: GraphBuilder, name: str, x: str) -> str:
+    """Add a fixed encoding to every step of (N, T, H)."""
+    table = g.parameter(f"{name}.table", g.shape(x)[1:], role="constant")
+    return g.elementwise(name, "add", x, table)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +115,7 @@ class Config:
 
 def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
     """FastSpeech, from symbols (N, 189) to mel frames and predicted values."""
-    encode = Shape(
-        batch=batch,
-        tokens=SYMBOLS,
+    shape = Shape(
         hidden=HIDDEN,
         heads=config.heads,
         feed_forward=config.feed_forward,
@@ -128,68 +124,68 @@ def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
     )
     ids = g.input("symbols", (batch, SYMBOLS), "int32")
     table = g.parameter("symbols.table", (config.symbols, HIDDEN))
-    mask, away = _masks(g.at("symbols.mask"), batch, SYMBOLS, ids)
-    x = _add_positions(g, "symbols.positions", g.gather("symbols.embed", table, ids), batch)
+    mask, away = _masks(g.at("symbols.mask"), ids)
+    x = _add_positions(g, "symbols.positions", g.gather("symbols.embed", table, ids))
     for layer in range(config.layers):
-        x = _block(g.at(f"encoder.{layer}"), x, encode, masks=(mask, away), config=config)
-    durations = _predictor(g.at("duration"), x, batch, mask)
+        x = _block(g.at(f"encoder.{layer}"), x, shape, masks=(mask, away), config=config)
+    durations = _predictor(g.at("duration"), x, mask)
     kinds = ("pitch", "energy") if config.predicts_energy else ("pitch",)
-    values = {kind: _predictor(g.at(kind), x, batch, mask) for kind in kinds}
+    values = {kind: _predictor(g.at(kind), x, mask) for kind in kinds}
     for kind, value in values.items():
         source = g.input(f"{kind}.given", (batch, SYMBOLS)) if config.given_variance else value
-        column = g.reshape(f"{kind}.column", source, (batch * SYMBOLS, 1))
-        y = conv_along_time(g, f"{kind}.embed", column, batch, HIDDEN, config.embedding_kernel)
+        column = g.reshape(f"{kind}.column", source, (batch, SYMBOLS, 1))
+        y = conv_along_time(g, f"{kind}.embed", column, HIDDEN, config.embedding_kernel)
         if config.predicts_energy:
             y = g.elementwise(f"{kind}.dropout", "dropout", y)
         x = g.elementwise(f"{kind}.add", "add", x, y)
     if config.postnet:
         # Which symbol each frame repeats is taken as known; the durations behind it cost little.
-        symbols = g.parameter("lengths.rows", (batch * FRAMES,), role="constant", dtype="int32")
+        symbols = g.parameter("lengths.rows", (batch, FRAMES), role="constant", dtype="int32")
+        x = g.reshape("lengths.table", x, (batch * SYMBOLS, HIDDEN))
         x = g.gather("lengths", x, symbols)
     else:
         ends = g.input("lengths.ends", (batch, SYMBOLS))
-        x = multiply_lengths(g, "lengths", x, batch, FRAMES, ends)
+        x = multiply_lengths(g, "lengths", x, FRAMES, ends)
     lasting = g.parameter("frames.present", (batch, FRAMES), role="constant", dtype="int32")
-    mask, away = _masks(g.at("frames.mask"), batch, FRAMES, lasting)
-    x = _add_positions(g, "frames.positions", x, batch)
-    decode = replace(encode, tokens=FRAMES)
+    mask, away = _masks(g.at("frames.mask"), lasting)
+    x = _add_positions(g, "frames.positions", x)
     for layer in range(config.layers):
-        x = _block(g.at(f"decoder.{layer}"), x, decode, masks=(mask, away), config=config)
+        x = _block(g.at(f"decoder.{layer}"), x, shape, masks=(mask, away), config=config)
     mel = g.linear("mel", x, MELS)
     outputs = [mel, durations, *values.values()]
     if config.postnet:
-        outputs.insert(1, _postnet(g, mel, batch, mask, trained=config.given_variance))
+        outputs.insert(1, _postnet(g, mel, mask, trained=config.given_variance))
     return tuple(outputs)
 
 
 def _keras_norm(g: GraphBuilder, name: str, x: str) -> str:
-    """Add the layer norm of Keras itself for float16 rows (R, C).
+    """Add the layer norm of Keras itself for float16 rows (N, T, C).
 
     Moments of the rows, then scale and shift of every element (keras, layers/normalization: a norm
     whose variables are not float32 takes no fused form; tensorflow, nn.moments and
     nn.batch_normalization). TensorFlow takes the moments in float32, which a graph of one
     precision does not hold.
     """
-    rows, features = g.shape(x)
+    *rows, features = g.shape(x)
     scale = g.parameter(f"{name}.weight", (features,))
     shift = g.parameter(f"{name}.bias", (features,))
 
     def mean(part: str, y: str) -> str:
-        y = g.reduce(f"{name}.{part}.mean", "mean", y, axis=1)
-        return g.reshape(f"{name}.{part}.column", y, (rows, 1))
+        y = g.reduce(f"{name}.{part}.mean", "mean", y, axis=2)
+        return g.reshape(f"{name}.{part}.column", y, (*rows, 1))
 
     average = mean("values", x)
     apart = g.elementwise(f"{name}.apart", "sub", x, average)
     variance = mean("squares", g.elementwise(f"{name}.squares", "square", apart))
     inverse = g.elementwise(f"{name}.rsqrt", "rsqrt", variance)
-    inverse = g.expand(f"{name}.spread", inverse, (rows, features))
+    inverse = g.expand(f"{name}.spread", inverse, (*rows, features))
     inverse = g.elementwise(f"{name}.scale", "mul", inverse, scale)
     offset = g.elementwise(f"{name}.moved", "mul", inverse, average)
     offset = g.elementwise(f"{name}.offset", "sub", offset, shift)
     return g.elementwise(name, "add", g.elementwise(f"{name}.scaled", "mul", x, inverse), offset)
 
 
-def _postnet(g: GraphBuilder, mel: str, batch: int, mask: str, *, trained: bool) -> str:
+def _postnet(g: GraphBuilder, mel: str, mask: str, *, trained: bool) -> str:
     """Add what five convolutions correct in the mel frames, as Tacotron 2 does.
 
     Its layer norms are those of Keras, not the IPU's: in training, in float32, they are a fused
@@ -197,7 +193,7 @@ def _postnet(g: GraphBuilder, mel: str, batch: int, mask: str, *, trained: bool)
     """
     y, last = mel, 4
     for layer in range(last + 1):
-        y = conv_along_time(g, f"postnet.conv{layer}", y, batch, 512 if layer < last else MELS, 5)
+        y = conv_along_time(g, f"postnet.conv{layer}", y, 512 if layer < last else MELS, 5)
         norm = g.layer_norm if trained else partial(_keras_norm, g)
         y = norm(f"postnet.norm{layer}", y)
         if layer < last:

@@ -6,8 +6,9 @@ learnt scale, and the joint network runs over 15 steps at a time.
 """
 
 from dataclasses import dataclass, replace
+from math import prod
 
-from ipusim.workload.graph import Elementwise, Norm
+from ipusim.workload.graph import Norm
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.registry import variants
 
@@ -45,51 +46,45 @@ class Config:
 
 def _norm(g: GraphBuilder, name: str, x: str) -> str:
     """Add a layer norm whose scale and shift are constants."""
-    rows, features = g.shape(x)
+    *rows, features = g.shape(x)
     vectors = [
         g.parameter(f"{name}.{part}", (features,), role="constant") for part in ("scale", "shift")
     ]
-    params = Norm(kind="layer", batch=rows, channels=features, spatial_elements=1)
-    return g.apply(name, params, (x, *vectors), (rows, features))
+    params = Norm(kind="layer", batch=prod(rows), channels=features, spatial_elements=1)
+    return g.apply(name, params, (x, *vectors), g.shape(x))
 
 
-def _attention(g: GraphBuilder, x: str, batch: int, heads: int) -> str:
-    """Add self-attention of rows (N x T, H), head by head."""
-    rows, hidden = g.shape(x)
-    size = hidden // heads
-    parts = {
-        part: g.split(
-            f"{part}.heads", g.linear(part, x, hidden, bias=False), (size,) * heads, axis=1
-        )
+def _attention(g: GraphBuilder, x: str, heads: int) -> str:
+    """Add self-attention of (N, T, H), head by head."""
+    hidden = g.shape(x)[2]
+    sizes = (hidden // heads,) * heads
+    parts = [
+        g.split(f"{part}.heads", g.linear(part, x, hidden, bias=False), sizes, axis=2)
         for part in ("query", "key", "value")
-    }
+    ]
     contexts = []
-    for head in range(heads):
+    for head, (query, key, value) in enumerate(zip(*parts, strict=True)):
         own = g.at(f"head{head}")
-        query, key, value = (
-            own.reshape(part, split[head], (batch, rows // batch, size))
-            for part, split in parts.items()
-        )
         scores = own.matmul("scores", query, key, transpose_b=True)
         scores = own.elementwise("scale", "scale", scores)
         weights = own.elementwise("dropout", "dropout", own.softmax("softmax", scores))
-        context = own.matmul("context", weights, value)
-        contexts.append(own.reshape("rows", context, (rows, size)))
-    joined = g.concat("join", *contexts, axis=1)
-    return g.linear("output", joined, hidden, bias=False)
+        contexts.append(own.matmul("context", weights, value))
+    return g.linear("output", g.concat("join", *contexts, axis=2), hidden, bias=False)
 
 
 def _encode(g: GraphBuilder, batch: int, config: Config) -> str:
-    """Add the transcription network: (N x steps, H)."""
+    """Add the transcription network: (N, steps, H)."""
     x = g.input("features", (batch, FEATURES, config.frames))
     hidden, steps = config.hidden, config.steps
-    x = g.conv1d("subsample", x, hidden, TAPS, stride=STRIDE, padding=(TAPS - 1, 0), bias=True)
+    x = g.conv(
+        "subsample", x, hidden, TAPS, stride=STRIDE, padding=TAPS - 1, padding_upper=0, bias=True
+    )
     positions = g.parameter("encoder.positions", (hidden, steps), role="constant")
     x = g.elementwise("encoder.place", "add", x, positions)
-    x = g.reshape("encoder.rows", x, (batch * steps, hidden))
+    x = g.reshape("encoder.rows", x, (batch, steps, hidden))
     for layer in range(config.layers):
         block = g.at(f"encoder.{layer}")
-        y = _attention(block.at("attention"), x, batch, config.heads)
+        y = _attention(block.at("attention"), x, config.heads)
         x = _norm(block, "norm1", block.elementwise("add1", "add", y, x))
         y = block.elementwise("act", "relu", block.linear("up", x, 4 * hidden))
         y = block.elementwise("dropout", "dropout", y)
@@ -99,46 +94,37 @@ def _encode(g: GraphBuilder, batch: int, config: Config) -> str:
 
 
 def _predict(g: GraphBuilder, labels: str, config: Config) -> str:
-    """Add the prediction network: labels (N, L) to (N x (L + 1), units)."""
-    batch, length = g.shape(labels)
+    """Add the prediction network: labels (N, L) to (N, L + 1, units)."""
     units = PREDICTION
     x = g.gather("embed", g.parameter("table", (SYMBOLS - 1, units)), labels)
-    x = g.reshape("items", x, (batch, length, units))
     x = g.transpose("steps_first", x, (1, 0, 2))
-    blank = g.parameter("blank", (1, batch, units), role="constant")
+    blank = g.parameter("blank", (1, *g.shape(x)[1:]), role="constant")
     x = g.concat("start", blank, x, axis=0)
     for layer in range(config.prediction_layers):
         x = g.recurrent(f"lstm{layer}", x, units)
         x = g.elementwise(f"dropout{layer}", "dropout", x)
-    x = g.transpose("items_first", x, (1, 0, 2))
-    return g.reshape("rows", x, (batch * (length + 1), units))
+    return g.transpose("items_first", x, (1, 0, 2))
 
 
-def _join(g: GraphBuilder, steps: str, labels: str, batch: int, config: Config) -> str:
+def _join(g: GraphBuilder, steps: str, labels: str) -> str:
     """Add the joint network: log probabilities of nothing and of the next label for every pair."""
-    joint, columns = JOINT, config.labels + 1
-    a = g.linear("steps", steps, joint)
-    a = g.reshape("steps.items", a, (batch, config.steps, 1, joint))
-    b = g.linear("labels", labels, joint)
-    b = g.reshape("labels.items", b, (batch, 1, columns, joint))
-    weight = g.parameter("output.weight", (joint, SYMBOLS))
+    (batch, count, _), columns = g.shape(steps), g.shape(labels)[1]
+    a = g.reshape("steps.items", g.linear("steps", steps, JOINT), (batch, count, 1, JOINT))
+    b = g.reshape("labels.items", g.linear("labels", labels, JOINT), (batch, 1, columns, JOINT))
+    weight = g.parameter("output.weight", (JOINT, SYMBOLS))
     bias = g.parameter("output.bias", (SYMBOLS,))
-    whole, rest = divmod(config.steps, JOINT_STEPS)
+    whole, rest = divmod(count, JOINT_STEPS)
     sizes = (JOINT_STEPS,) * whole + ((rest,) if rest else ())
     parts = []
     for index, part in enumerate(g.split("parts", a, sizes, axis=1)):
-        taken, one = sizes[index], g.at(str(index))
-        wide = one.expand("expand", part, (batch, taken, columns, joint))
+        one = g.at(str(index))
+        wide = one.expand("expand", part, (batch, sizes[index], columns, JOINT))
         x = one.elementwise("act", "relu", one.elementwise("add", "add", wide, b))
         x = one.elementwise("dropout", "dropout", x)
-        rows = batch * taken * columns
-        x = one.reshape("rows", x, (rows, joint))
-        x = one.matmul("output", x, weight)
-        added = Elementwise.in_place("bias_add", rows * SYMBOLS, broadcast=True)
-        x = one.apply("output.bias_add", added, (x, bias), (rows, SYMBOLS))
+        x = one.elementwise("output.bias_add", "bias_add", one.matmul("output", x, weight), bias)
         x = one.softmax("log_softmax", x, log=True)
-        parts.append(one.narrow("chosen", x, axis=1, size=2))
-    return g.concat("concat", *parts, axis=0)
+        parts.append(one.narrow("chosen", x, axis=3, size=2))
+    return g.concat("concat", *parts, axis=1)
 
 
 def build(g: GraphBuilder, batch: int, config: Config) -> str:
@@ -146,7 +132,7 @@ def build(g: GraphBuilder, batch: int, config: Config) -> str:
     labels = g.input("labels", (batch, config.labels), "int32")
     encoded = _encode(g, batch, config)
     predicted = _predict(g.at("predict"), labels, config)
-    pairs = _join(g.at("joint"), encoded, predicted, batch, config)
+    pairs = _join(g.at("joint"), encoded, predicted)
     return g.alignment_loss("loss", pairs, labels, kind="transducer", steps=config.steps)
 
 

@@ -67,7 +67,7 @@ def tamu_autoencoder(
             x = _residual(g.at(f"decoder.{stage}.{block}"), x, channels[stage], 1)
         if stage:
             enlarge = g.at(f"decoder.{stage}.enlarge")
-            x = enlarge.conv_transpose("conv", x, channels[stage - 1], (3, 3), stride=(2, 2))
+            x = enlarge.conv_transpose("conv", x, channels[stage - 1], 3, stride=2)
             x = _settle(enlarge, x)
     x = g.conv("image.conv", x, IMAGE_CHANNELS, 3, padding=1, bias=True)
     return g.elementwise("image.sigmoid", "sigmoid", x)

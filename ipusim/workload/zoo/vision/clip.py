@@ -13,8 +13,8 @@ from ipusim.workload.zoo.vision.vit import embed_patches, put_first
 
 IMAGE = 224
 SOURCE = "arXiv 2103.00020, graphcore/examples@v3.3.0:multimodal/CLIP/pytorch/model.py"
-IMAGES = Shape(hidden=768, heads=12, dropout=False, activation="quick_gelu")
-TEXTS = Shape(hidden=512, heads=8, dropout=False, activation="quick_gelu")
+IMAGES = Shape(hidden=768, heads=12, drops=(), activation="quick_gelu")
+TEXTS = Shape(hidden=512, heads=8, drops=(), activation="quick_gelu")
 LAYERS, PATCH = 12, 32
 """Layers of both transformers; side of a patch in pixels."""
 CONTEXT, VOCABULARY = 77, 49408
@@ -45,29 +45,25 @@ def _vision(g: GraphBuilder, batch: int) -> str:
     images = g.input("images", (batch, 3, IMAGE, IMAGE))
     x = embed_patches(g.at("visual.conv1"), images, hidden, PATCH, bias=False)
     x = put_first(g, "visual.class_embedding", x)
-    shape = IMAGES.on(batch, g.shape(x)[1])
-    places = g.parameter("visual.positional_embedding", (shape.tokens, hidden))
+    places = g.parameter("visual.positional_embedding", (g.shape(x)[1], hidden))
     x = g.elementwise("visual.positional_embedding.add", "add", x, places)
-    x = g.layer_norm("visual.ln_pre", g.reshape("visual.rows", x, (shape.rows, hidden)))
+    x = g.layer_norm("visual.ln_pre", x)
     for layer in range(LAYERS):
-        x = pre_norm_layer(g.at(f"visual.blocks.{layer}"), x, shape)
-    x = g.layer_norm("visual.ln_post", first_tokens(g.at("visual.first"), x, batch))
+        x = pre_norm_layer(g.at(f"visual.blocks.{layer}"), x, IMAGES)
+    x = g.layer_norm("visual.ln_post", first_tokens(g, "visual.first", x))
     return g.linear("visual.proj", x, FEATURES, bias=False)
 
 
 def _text(g: GraphBuilder, batch: int) -> str:
     hidden, tokens = TEXTS.hidden, CONTEXT
-    shape = TEXTS.on(batch, tokens)
     ids = g.input("text", (batch, tokens), "int32")
     x = g.embedding("token_embedding", ids, VOCABULARY, hidden)
-    x = g.reshape("token_embedding.items", x, (batch, tokens, hidden))
     places = g.parameter("positional_embedding", (tokens, hidden))
     x = g.elementwise("positional_embedding.add", "add", x, places)
-    x = g.reshape("text.rows", x, (shape.rows, hidden))
     causal = g.parameter("causal_mask", (1, 1, tokens, tokens), "constant")
     for layer in range(LAYERS):
-        x = pre_norm_layer(g.at(f"text.blocks.{layer}"), x, shape, mask=causal)
-    x = g.layer_norm("ln_final", x)
+        x = pre_norm_layer(g.at(f"text.blocks.{layer}"), x, TEXTS, mask=causal)
+    x = g.layer_norm("ln_final", g.reshape("text.rows", x, (batch * tokens, hidden)))
     # The end of the text has the largest token number.
     x = g.gather("text.end", x, g.argmax("text.argmax", ids))
     return g.linear("text_projection", x, FEATURES, bias=False)

@@ -39,13 +39,11 @@ def _norm(g: GraphBuilder, name: str, x: str) -> str:
 
 
 def _block(g: GraphBuilder, x: str) -> str:
-    batch, channels, *field = g.shape(x)
+    channels = g.shape(x)[1]
     y = g.conv("conv", x, channels, KERNEL, padding=3, groups=channels, bias=True)
     y = g.layer_norm("norm", g.transpose("channels_last", y, (0, 2, 3, 1)))
-    y = g.reshape("rows", y, (batch * field[0] * field[1], channels))
     y = g.elementwise("gelu", "gelu", g.linear("grow", y, GROWTH * channels))
-    y = g.reshape("items", g.linear("shrink", y, channels), (batch, *field, channels))
-    y = g.transpose("channels_first", y, (0, 3, 1, 2))
+    y = g.transpose("channels_first", g.linear("shrink", y, channels), (0, 3, 1, 2))
     scale = g.parameter("layer_scale", (channels, 1, 1))
     y = g.elementwise("scale", "mul", y, scale)
     return g.elementwise("add", "add", y, x)

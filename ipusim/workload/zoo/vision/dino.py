@@ -12,7 +12,7 @@ from dataclasses import replace
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.transformer import Shape, activate, first_tokens, pre_norm_layer
 from ipusim.workload.zoo.registry import network
-from ipusim.workload.zoo.vision.vit import embed_tokens, positions
+from ipusim.workload.zoo.vision.vit import embed_tokens
 
 GLOBAL_CROPS, LOCAL_CROPS = 2, 8
 GLOBAL_SIZE, LOCAL_SIZE = 224, 96
@@ -22,15 +22,9 @@ SOURCE = "arXiv 2104.14294, graphcore/examples@v3.3.0:vision/dino/pytorch/core"
 CLASSES = 65536
 """Scores of the head, cut into two halves."""
 LAYERS = 12
-SHAPE = Shape(hidden=768, heads=12, dropout=False, activation=ACTIVATION)
-
-
-PASSES = {
-    "student": (GLOBAL_CROPS, GLOBAL_SIZE),
-    "student_local": (LOCAL_CROPS, LOCAL_SIZE),
-    "teacher": (GLOBAL_CROPS, GLOBAL_SIZE),
-}
-"""Passes through student and teacher: crops of an image, and their size."""
+TEACHER = Shape(hidden=768, heads=12, drops=(), activation=ACTIVATION)
+STUDENT = replace(TEACHER, stochastic_depth=True)
+PASSES = {"student": STUDENT, "student_local": STUDENT, "teacher": TEACHER}
 
 
 @network(family="dino", source=SOURCE, loss="identity", parameters=108_937_216, macs=96_047_057_664)
@@ -38,25 +32,18 @@ def dino_vit_base_16(g: GraphBuilder, batch: int) -> tuple[str, str]:
     """DINO with ViT-B/16, from ten crops of each image to the loss and the teacher's new centre."""
     g.share("student_local.", "student.")
     g.freeze("teacher.")
-    crops = {
-        GLOBAL_SIZE: g.input("global_crops", (batch * GLOBAL_CROPS, 3, GLOBAL_SIZE, GLOBAL_SIZE)),
-        LOCAL_SIZE: g.input("local_crops", (batch * LOCAL_CROPS, 3, LOCAL_SIZE, LOCAL_SIZE)),
-    }
-    shapes = {
-        name: replace(SHAPE, stochastic_depth=name != "teacher").on(batch * count, positions(size))
-        for name, (count, size) in PASSES.items()
-    }
-    learnt = positions(GLOBAL_SIZE)
+    images = g.input("global_crops", (batch * GLOBAL_CROPS, 3, GLOBAL_SIZE, GLOBAL_SIZE))
+    parts = g.input("local_crops", (batch * LOCAL_CROPS, 3, LOCAL_SIZE, LOCAL_SIZE))
     states = {
-        name: embed_tokens(g.at(name), crops[PASSES[name][1]], shape, learnt)
-        for name, shape in shapes.items()
+        name: embed_tokens(g.at(name), parts if "local" in name else images, shape.hidden)
+        for name, shape in PASSES.items()
     }
     for layer in range(LAYERS):
-        for name, shape in shapes.items():
+        for name, shape in PASSES.items():
             states[name] = pre_norm_layer(g.at(f"{name}.blocks.{layer}"), states[name], shape)
     features = [
-        first_tokens(g.at(f"{name}.head"), g.layer_norm(f"{name}.norm", states[name]), shape.batch)
-        for name, shape in shapes.items()
+        first_tokens(g, f"{name}.head.token", g.layer_norm(f"{name}.norm", state))
+        for name, state in states.items()
     ]
     student = g.concat("student.views", features[0], features[1], axis=0)
     student = _bottleneck(g.at("student.head"), student)

@@ -84,9 +84,7 @@ def _double(g: GraphBuilder, name: str, x: str) -> str:
     doubles one axis at a time only where they grow by 16 together (kMax2DKernelSize).
     """
     channels = g.shape(x)[1]
-    return g.conv_transpose(
-        name, x, channels, (3, 3), stride=(2, 2), groups=channels, role="constant"
-    )
+    return g.conv_transpose(name, x, channels, 3, stride=2, groups=channels, role="constant")
 
 
 def _cell(g: GraphBuilder, features: list[str], channels: int) -> list[str]:

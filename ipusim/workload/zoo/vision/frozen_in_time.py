@@ -32,7 +32,7 @@ PATCH = 32
 PATCHES = (IMAGE // PATCH) ** 2
 """Patches of a frame."""
 LAYERS, TEXT_LAYERS = 12, 6
-CLIPS = Shape(hidden=768, heads=12, dropout=False)
+CLIPS = Shape(hidden=768, heads=12, drops=())
 TEXTS = Shape(hidden=768, heads=12, fused_query_key_value=False)
 TOKENS = 64
 """Of a caption."""
@@ -61,36 +61,31 @@ def frozen_in_time_1_frame(g: GraphBuilder, batch: int, frames: int = 1) -> tupl
 
 def _text(g: GraphBuilder, batch: int) -> str:
     """Add DistilBERT and the projection of its first token: (N, features)."""
-    shape, size = TEXTS.on(batch, TOKENS), (batch, TOKENS)
-    hidden = shape.hidden
+    size, hidden = (batch, TOKENS), TEXTS.hidden
     ids = g.input("input_ids", size, "int32")
     mask = additive_mask(g.at("attention_mask"), g.input("attention_mask", size, "int32"))
     x = g.embedding("text.word_embeddings", ids, VOCABULARY, hidden)
-    x = g.reshape("text.items", x, (*size, hidden))
     positions = g.parameter("text.position_ids", (TOKENS,), "constant", "int32")
     places = g.embedding("text.position_embeddings", positions, POSITIONS, hidden)
     x = g.elementwise("text.add_position", "add", x, places)
-    x = g.layer_norm("text.LayerNorm", g.reshape("text.rows", x, (shape.rows, hidden)))
-    x = drop(g, "text.dropout", x, shape)
+    x = drop(g, "text.dropout", g.layer_norm("text.LayerNorm", x), TEXTS)
     for layer in range(TEXT_LAYERS):
-        x = post_norm_layer(g.at(f"text.layer.{layer}"), x, shape, mask=mask)
-    x = g.elementwise("txt_proj.relu", "relu", first_tokens(g.at("text.first"), x, batch))
+        x = post_norm_layer(g.at(f"text.layer.{layer}"), x, TEXTS, mask=mask)
+    x = g.elementwise("txt_proj.relu", "relu", first_tokens(g, "text.first", x))
     return g.linear("txt_proj", x, FEATURES)
 
 
 def _video(g: GraphBuilder, batch: int, frames: int) -> str:
     """Add the space-time transformer and the projection of its class token: (N, features)."""
     hidden, patches = CLIPS.hidden, frames * PATCHES
-    shape = CLIPS.on(batch, patches + 1)
     clips = g.input("video", (batch * frames, 3, IMAGE, IMAGE))
     x = embed_patches(g.at("video.patch_embed"), clips, hidden, PATCH)
     x = g.reshape("video.clips", x, (batch, patches, hidden))
     x = put_first(g, "video.cls_token", x)
     x = g.elementwise("video.positions.add", "add", x, _positions(g.at("video"), frames))
-    x = g.reshape("video.rows", x, (shape.rows, hidden))
     for layer in range(LAYERS):
-        x = _layer(g.at(f"video.blocks.{layer}"), x, shape, frames)
-    x = first_tokens(g.at("video.first"), g.layer_norm("video.norm", x), batch)
+        x = _layer(g.at(f"video.blocks.{layer}"), x, frames)
+    x = first_tokens(g, "video.first", g.layer_norm("video.norm", x))
     return g.linear("vid_proj", x, FEATURES)
 
 
@@ -108,28 +103,26 @@ def _positions(g: GraphBuilder, used: int) -> str:
     return g.narrow("positions.used", rest, axis=1, size=used * patches + 1)
 
 
-def _layer(g: GraphBuilder, x: str, shape: Shape, frames: int) -> str:
+def _layer(g: GraphBuilder, x: str, frames: int) -> str:
     """Add a space-time layer, whose residual of the attention over space is the layer's input."""
     y = g.layer_norm("time.norm", x)
-    y = _divided_attention(g.at("time"), y, shape, frames, over_time=True)
+    y = _divided_attention(g.at("time"), y, frames, over_time=True)
     y = g.elementwise("time.add", "add", x, y)
     y = g.layer_norm("space.norm", y)
-    y = _divided_attention(g.at("space"), y, shape, frames, over_time=False)
+    y = _divided_attention(g.at("space"), y, frames, over_time=False)
     x = g.elementwise("space.add", "add", x, y)
-    y = feed_forward(g.at("mlp"), g.layer_norm("mlp.norm", x), shape)
+    y = feed_forward(g.at("mlp"), g.layer_norm("mlp.norm", x), CLIPS)
     return g.elementwise("mlp.add", "add", x, y)
 
 
-def _divided_attention(
-    g: GraphBuilder, x: str, shape: Shape, frames: int, *, over_time: bool
-) -> str:
+def _divided_attention(g: GraphBuilder, x: str, frames: int, *, over_time: bool) -> str:
     """Add attention of every patch to the class token and its own place or its own frame.
 
     The class token attends to all tokens. With patches of different frames at one place together
     the groups are places, else frames.
     """
-    groups = (shape.tokens - 1) // frames if over_time else frames
-    query, key, value = query_key_value(g, x, shape)
+    groups = PATCHES if over_time else frames
+    query, key, value = query_key_value(g, x, CLIPS)
     query = g.elementwise("scale", "scale", query)
     first_query, query = _apart(g.at("query"), query)
     first_key, keys = _apart(g.at("key"), key)
@@ -141,9 +134,9 @@ def _divided_attention(
     y = _attend(g.at("groups"), query, keys, values)
     if over_time:
         y = g.transpose("frames_first", y, (0, 1, 3, 2, 4))
-    y = g.reshape("patches", y, (*g.shape(value)[:2], shape.tokens - 1, g.shape(y)[-1]))
+    y = g.reshape("patches", y, (*g.shape(value)[:2], frames * PATCHES, CLIPS.size))
     y = merge_heads(g, g.concat("concat", first, y, axis=2))
-    return g.linear("output", y, shape.hidden)
+    return g.linear("output", y, CLIPS.hidden)
 
 
 def _apart(g: GraphBuilder, x: str) -> tuple[str, ...]:

@@ -12,8 +12,8 @@ from ipusim.workload.zoo.vision.vit import embed_patches, put_first
 
 IMAGE, PATCH, CHANNELS = 224, 16, 3
 SOURCE = "arXiv 2111.06377, graphcore/examples@v3.1.0:vision/mae/pytorch/core/models_mae.py"
-ENCODER = Shape(hidden=768, heads=12, dropout=False)
-DECODER = Shape(hidden=512, heads=16, dropout=False)
+ENCODER = Shape(hidden=768, heads=12, drops=())
+DECODER = Shape(hidden=512, heads=16, drops=())
 ENCODER_LAYERS, DECODER_LAYERS = 12, 8
 PATCHES = (IMAGE // PATCH) ** 2
 SEEN = PATCHES // 4
@@ -48,7 +48,7 @@ def _layers(g: GraphBuilder, x: str, shape: Shape, count: int) -> str:
 
 
 def _encoder(g: GraphBuilder, batch: int) -> str:
-    """Add the encoder on the patches that it sees and the class token: (N x T, H)."""
+    """Add the encoder on the patches that it sees and the class token: (N, T, H)."""
     hidden, tokens = ENCODER.hidden, PATCHES
     images = g.input("images", (batch, CHANNELS, IMAGE, IMAGE))
     x = embed_patches(g.at("patch_embed"), images, hidden, PATCH)
@@ -58,16 +58,13 @@ def _encoder(g: GraphBuilder, batch: int) -> str:
     place = g.parameter("cls_token.pos_embed", (1, 1, hidden), "constant")
     token = g.elementwise("cls_token.add", "add", g.parameter("cls_token", (1, 1, hidden)), place)
     x = put_first(g, "cls_token", x, token)
-    shape = ENCODER.on(batch, SEEN + 1)
-    x = g.reshape("rows", x, (shape.rows, hidden))
-    return g.layer_norm("norm", _layers(g.at("blocks"), x, shape, ENCODER_LAYERS))
+    return g.layer_norm("norm", _layers(g.at("blocks"), x, ENCODER, ENCODER_LAYERS))
 
 
 def _decoder(g: GraphBuilder, batch: int, x: str) -> str:
     """Add the decoder on all tokens, the hidden ones a learnt vector: (N, patches, pixels)."""
     hidden, tokens, seen = DECODER.hidden, PATCHES, SEEN
     x = g.linear("decoder_embed", x, hidden)
-    x = g.reshape("decoder_embed.items", x, (batch, seen + 1, hidden))
     first = g.narrow("decoder_embed.first", x, axis=1, size=1)
     hidden_tokens = g.expand(
         "mask_token.expand",
@@ -79,13 +76,9 @@ def _decoder(g: GraphBuilder, batch: int, x: str) -> str:
     x = _choose(g, "restore", x, g.input("restore_matrix", (batch, tokens, tokens)))
     x = g.concat("decoder_embed.concat", first, x, axis=1)
     places = g.parameter("decoder_pos_embed", (1, tokens + 1, hidden), "constant")
-    shape = DECODER.on(batch, tokens + 1)
     x = g.elementwise("decoder_pos_embed.add", "add", x, places)
-    x = g.reshape("decoder_rows", x, (shape.rows, hidden))
-    x = _layers(g.at("decoder_blocks"), x, shape, DECODER_LAYERS)
-    pixels = PATCH * PATCH * CHANNELS
-    x = g.linear("decoder_pred", g.layer_norm("decoder_norm", x), pixels)
-    x = g.reshape("decoder_pred.items", x, (batch, tokens + 1, pixels))
+    x = _layers(g.at("decoder_blocks"), x, DECODER, DECODER_LAYERS)
+    x = g.linear("decoder_pred", g.layer_norm("decoder_norm", x), PATCH * PATCH * CHANNELS)
     return g.narrow("decoder_pred.patches", x, axis=1, size=tokens)
 
 

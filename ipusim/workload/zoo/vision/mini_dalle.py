@@ -8,7 +8,7 @@ column of the image.
 
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers import vqgan
-from ipusim.workload.zoo.layers.transformer import Shape, merge_heads, split_heads
+from ipusim.workload.zoo.layers.transformer import merge_heads, split_heads
 from ipusim.workload.zoo.registry import network
 
 SIDE = vqgan.IMAGE // 2 ** (len(vqgan.MULTIPLES) - 1)
@@ -30,7 +30,6 @@ TEXT, WORDS = 80, 553 + 7635 + 4 + 80
 """Tokens of a caption; the tokeniser's numbers, and one of their own for padding at each place."""
 TOKENS = TEXT + SIDE * SIDE
 """Caption and image; a token that begins the text is added, the last code not read."""
-ATTENTION = Shape(hidden=HEADS * HEAD_SIZE, heads=HEADS)
 
 
 @network(
@@ -48,14 +47,12 @@ def mini_dalle_l16(g: GraphBuilder, batch: int, *, full: tuple[int, ...] = FULL)
     image = _image_tokens(g, codes, batch)
     x = g.concat("tokens.concat", _text_tokens(g, batch), image, axis=1)
     x = g.narrow("tokens.read", x, axis=1, size=TOKENS)
-    x = g.reshape("tokens.rows", x, (batch * TOKENS, HIDDEN))
     for layer in range(LAYERS):
         kind = "full" if layer in full else PATTERN[layer % len(PATTERN)]
-        x = _layer(g.at(f"layers.{layer}"), x, batch, kind)
+        x = _layer(g.at(f"layers.{layer}"), x, kind)
     total = WORDS + vqgan.CODES
     x = g.linear("to_logits", g.layer_norm("to_logits.norm", x), total)
     apart = g.parameter("logits_mask", (TOKENS, total), "constant")
-    x = g.reshape("to_logits.items", x, (batch, TOKENS, total))
     return g.elementwise("to_logits.mask", "add", x, apart)
 
 
@@ -76,18 +73,17 @@ def _text_tokens(g: GraphBuilder, batch: int) -> str:
     ids = g.input("text", (batch, tokens), "int32")
     x = g.embedding("text_emb", ids, WORDS, HIDDEN)
     places = g.parameter("text_pos_emb.weight", (tokens, HIDDEN))
-    x = g.reshape("text_emb.items", x, (batch, tokens, HIDDEN))
     return g.elementwise("text_pos_emb.add", "add", x, places)
 
 
-def _layer(g: GraphBuilder, x: str, batch: int, kind: str) -> str:
+def _layer(g: GraphBuilder, x: str, kind: str) -> str:
     """Add attention and gated dense layers, both scaled by a learnt vector (arXiv 2103.17239)."""
     y = g.layer_norm("attention.norm", x)
     own = g.at("attention")
-    y = _axial_attention(own, y, batch, kind) if kind != "full" else _full_attention(own, y, batch)
+    y = _axial_attention(own, y, kind) if kind != "full" else _full_attention(own, y)
     x = _scaled_residual(own, x, y)
     y = g.linear("mlp.gated", g.layer_norm("mlp.norm", x), 8 * HIDDEN)
-    y, gates = g.split("mlp.split", y, (4 * HIDDEN,) * 2, axis=1)
+    y, gates = g.split("mlp.split", y, (4 * HIDDEN,) * 2, axis=2)
     y = g.elementwise("mlp.gate", "mul", y, g.elementwise("mlp.gelu", "gelu", gates))
     y = g.linear("mlp.output", y, HIDDEN)
     return _scaled_residual(g.at("mlp"), x, y)
@@ -99,13 +95,12 @@ def _scaled_residual(g: GraphBuilder, x: str, y: str) -> str:
     return g.elementwise("add", "add", y, x)
 
 
-def _heads(g: GraphBuilder, x: str, batch: int, tokens: int) -> tuple[str, str, str]:
+def _heads(g: GraphBuilder, x: str) -> tuple[str, str, str]:
     """Add the product that makes query, key and value, without bias, and the scaling of queries."""
-    shape = ATTENTION.on(batch, tokens)
-    y = g.linear("qkv", x, 3 * shape.hidden, bias=False)
-    parts = g.split("split", y, (shape.hidden,) * 3, axis=1)
+    width = HEADS * HEAD_SIZE
+    parts = g.split("split", g.linear("qkv", x, 3 * width, bias=False), (width,) * 3, axis=2)
     query, key, value = (
-        split_heads(g.at(name), part, shape)
+        split_heads(g.at(name), part, HEADS)
         for name, part in zip(("query", "key", "value"), parts, strict=True)
     )
     return g.elementwise("query.scale", "scale", query), key, value
@@ -124,22 +119,19 @@ def _attend(g: GraphBuilder, query: str, key: str, value: str) -> str:
     return g.matmul("context", weights, value)
 
 
-def _full_attention(g: GraphBuilder, x: str, batch: int) -> str:
-    """Add attention to all tokens before: rows (N x T, H) to rows."""
-    y = _attend(g, *_heads(g, x, batch, TOKENS))
+def _full_attention(g: GraphBuilder, x: str) -> str:
+    """Add attention to all tokens before."""
+    y = _attend(g, *_heads(g, x))
     return g.linear("output", merge_heads(g, y), HIDDEN)
 
 
-def _axial_attention(g: GraphBuilder, x: str, batch: int, kind: str) -> str:
+def _axial_attention(g: GraphBuilder, x: str, kind: str) -> str:
     """Add attention of codes to the caption and their row or column, of the caption to itself.
 
     A token is added at the end, so that all codes are there, and taken away again.
     """
-    text, codes = TEXT + 1, SIDE * SIDE
-    x = g.reshape("items", x, (batch, TOKENS, HIDDEN))
-    x = g.pad("pad", x, axis=1, size=text + codes)
-    x = g.reshape("rows", x, (batch * (text + codes), HIDDEN))
-    query, key, value = _heads(g, x, batch, text + codes)
+    batch, text, codes = g.shape(x)[0], TEXT + 1, SIDE * SIDE
+    query, key, value = _heads(g, g.pad("pad", x, axis=1, size=text + codes))
     text_query, query = g.split("query.apart", query, (text, codes), axis=2)
     text_key, key = g.split("key.apart", key, (text, codes), axis=2)
     text_value, value = g.split("value.apart", value, (text, codes), axis=2)
@@ -166,9 +158,7 @@ def _axial_attention(g: GraphBuilder, x: str, batch: int, kind: str) -> str:
         y = g.transpose("lines.rows_first", y, (0, 1, 3, 2, 4))
     y = g.concat("all", text_out, g.reshape("codes", y, flat), axis=2)
     y = g.linear("output", merge_heads(g, y), HIDDEN)
-    y = g.reshape("output.items", y, (batch, text + codes, HIDDEN))
-    y = g.narrow("output.read", y, axis=1, size=TOKENS)
-    return g.reshape("output.rows", y, (batch * TOKENS, HIDDEN))
+    return g.narrow("output.read", y, axis=1, size=TOKENS)
 
 
 def _lines(g: GraphBuilder, x: str, kind: str) -> str:

@@ -10,7 +10,13 @@ from dataclasses import dataclass, replace
 from math import isqrt
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.layers.transformer import Shape, drop_path, feed_forward, merge_heads
+from ipusim.workload.zoo.layers.transformer import (
+    Shape,
+    drop_path,
+    feed_forward,
+    merge_heads,
+    split_together,
+)
 from ipusim.workload.zoo.registry import variants
 from ipusim.workload.zoo.vision.vit import embed_patches
 
@@ -49,22 +55,18 @@ def build(g: GraphBuilder, batch: int, config: Config) -> str:
     side, hidden = IMAGE // PATCH, config.embed
     x = g.input("images", (batch, 3, IMAGE, IMAGE))
     x = embed_patches(g.at("patch_embed"), x, hidden, PATCH)
-    x = g.reshape("patch_embed.rows", x, (batch * side * side, hidden))
     x = g.layer_norm("patch_embed.norm", x)
     layer = 0
     for number, (depth, heads) in enumerate(zip(config.depths, config.heads, strict=True)):
         if number:
-            x = _merge_patches(g.at(f"merge.{number}"), x, batch, side)
+            x = _merge_patches(g.at(f"merge.{number}"), x, side)
             side, hidden = side // 2, 2 * hidden
-        shape = Shape(hidden=hidden, heads=heads, dropout=False, stochastic_depth=config.as_run).on(
-            batch, side * side
-        )
+        shape = Shape(hidden=hidden, heads=heads, drops=(), stochastic_depth=config.as_run)
         for position in range(depth):
             shifted = position % 2 == 1 and side > WINDOW
             x = _layer(g.at(f"blocks.{layer}"), x, config, shape, shifted=shifted)
             layer += 1
-    x = g.reshape("norm.items", g.layer_norm("norm", x), (batch, side * side, hidden))
-    x = g.reduce("pool", "mean", x, axis=1)
+    x = g.reduce("pool", "mean", g.layer_norm("norm", x), axis=1)
     return g.linear("head", x, CLASSES)
 
 
@@ -72,13 +74,13 @@ def _spread(g: GraphBuilder, name: str, x: str, config: Config) -> str:
     return g.copy(name, x) if config.as_run else x
 
 
-def _merge_patches(g: GraphBuilder, x: str, batch: int, side: int) -> str:
+def _merge_patches(g: GraphBuilder, x: str, side: int) -> str:
     """Add a product over each square of four tokens, which halves the side and doubles features."""
-    hidden = g.shape(x)[-1]
+    batch, _, hidden = g.shape(x)
     half = side // 2
     y = g.reshape("squares", x, (batch, half, 2, half, 2, hidden))
     y = g.transpose("gather", y, (0, 1, 3, 4, 2, 5))
-    y = g.reshape("rows", y, (batch * half * half, 4 * hidden))
+    y = g.reshape("rows", y, (batch, half * half, 4 * hidden))
     y = g.layer_norm("norm", y)
     return g.linear("reduction", y, 2 * hidden, bias=False)
 
@@ -105,12 +107,12 @@ def _layer(g: GraphBuilder, x: str, config: Config, shape: Shape, *, shifted: bo
 def _window_attention(
     g: GraphBuilder, x: str, config: Config, shape: Shape, *, shifted: bool
 ) -> str:
-    """Add attention within windows: rows (N x side x side, H) to rows, the last product included.
+    """Add attention within windows: (N, side x side, H) to the same, the last product included.
 
     A shift brings tokens that are no neighbours into one window; a mask keeps them apart.
     """
-    as_run, hidden, heads, batch = config.as_run, shape.hidden, shape.heads, shape.batch
-    own, tokens, across = WINDOW * WINDOW, config.window_tokens, isqrt(shape.tokens) // WINDOW
+    as_run, heads, (batch, places, hidden) = config.as_run, shape.heads, g.shape(x)
+    own, tokens, across = WINDOW * WINDOW, config.window_tokens, isqrt(places) // WINDOW
     per_image = across**2
     windows = batch * per_image
     y = g.reshape("squares", x, (batch, across, WINDOW, across, WINDOW, hidden))
@@ -118,16 +120,13 @@ def _window_attention(
     y = g.reshape("windows", y, (windows, own, hidden))
     if tokens > own:
         y = g.pad("pad", y, axis=1, size=tokens)
-    y = g.linear("qkv", g.reshape("rows", y, (windows * tokens, hidden)), 3 * hidden)
+    y = g.linear("qkv", y, 3 * hidden)
     if as_run:
         # Zeros where the padding got the bias.
         y = _spread(g, "qkv.spread", y, config)
-        y = g.reshape("qkv.items", y, (windows, tokens, 3 * hidden))
         padding = g.parameter("qkv.mask", (tokens, 3 * hidden), "constant")
         y = g.elementwise("qkv.masked", "mul", y, padding)
-    y = g.reshape("split_heads", y, (windows, tokens, 3, heads, hidden // heads))
-    y = g.transpose("heads_first", y, (2, 0, 3, 1, 4))
-    query, key, value = g.unstack("split", y)
+    query, key, value = split_together(g, y, heads)
     query = g.elementwise("scale", "scale", query)
     scores = g.matmul("scores", query, key, transpose_b=True)
     scores = _spread(g, "scores.spread", scores, config)
@@ -147,11 +146,10 @@ def _window_attention(
     y = merge_heads(g, g.matmul("context", weights, value))
     y = _spread(g, "output.spread", g.linear("output", y, hidden), config)
     if tokens > own:
-        y = g.reshape("padded", y, (windows, tokens, hidden))
         y = g.narrow("unpad", y, axis=1, size=own)
     y = g.reshape("whole", y, (batch, across, across, WINDOW, WINDOW, hidden))
     y = g.transpose("reverse", y, (0, 1, 3, 2, 4, 5))
-    return g.reshape("image_rows", y, (shape.rows, hidden))
+    return g.reshape("image", y, (batch, places, hidden))
 
 
 def _position_bias(g: GraphBuilder, config: Config, heads: int) -> str:
@@ -159,8 +157,7 @@ def _position_bias(g: GraphBuilder, config: Config, heads: int) -> str:
     own, tokens = WINDOW * WINDOW, config.window_tokens
     table = g.parameter("bias.table", ((2 * WINDOW - 1) ** 2, heads))
     pairs = g.parameter("bias.pairs", (own, own), "constant", "int32")
-    y = g.reshape("bias.squares", g.gather("bias", table, pairs), (own, own, heads))
-    y = g.transpose("bias.heads_first", y, (2, 0, 1))
+    y = g.transpose("bias.heads_first", g.gather("bias", table, pairs), (2, 0, 1))
     if tokens > own:
         y = g.pad("bias.pad_keys", y, axis=2, size=tokens)
         y = g.pad("bias.pad_queries", y, axis=1, size=tokens)

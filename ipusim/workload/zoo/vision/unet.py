@@ -32,7 +32,7 @@ def unet_medical(g: GraphBuilder, batch: int) -> str:
     x = g.elementwise(f"encoder_block_{len(outer)}_dropout", "dropout", x)
     for level, channels in enumerate(reversed(outer)):
         prefix = f"decoder_block_{level}"
-        x = g.conv_transpose(f"{prefix}_transpose", x, channels, (2, 2), stride=(2, 2), bias=True)
+        x = g.conv_transpose(f"{prefix}_transpose", x, channels, 2, stride=2, bias=True)
         x = g.elementwise(f"{prefix}_transpose_relu", "relu", x)
         x = g.concat(f"{prefix}_concat", x, skips.pop(), axis=1, view=True)
         x = _double_conv(g, prefix, x, channels)

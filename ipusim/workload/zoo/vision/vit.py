@@ -7,6 +7,7 @@ value from products of their own, dropout, and in pre-training mixed images and 
 """
 
 from dataclasses import dataclass, replace
+from math import prod
 
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.transformer import Shape, drop, first_tokens, pre_norm_layer
@@ -39,7 +40,7 @@ def embed_patches(
     """Add the product of each patch of (N, 3, S, S) with one kernel: (N, patches, hidden)."""
     y = g.conv("proj", images, hidden, patch, stride=patch, bias=bias)
     batch, _, *field = g.shape(y)
-    y = g.reshape("flatten", y, (batch, hidden, field[0] * field[1]))
+    y = g.reshape("flatten", y, (batch, hidden, prod(field)))
     return g.transpose("tokens_first", y, (0, 2, 1))
 
 
@@ -51,26 +52,20 @@ def put_first(g: GraphBuilder, name: str, x: str, token: str = "") -> str:
     return g.concat(f"{name}.concat", first, x, axis=1)
 
 
-def positions(image_size: int) -> int:
-    """Return the tokens of a square image: its patches and the class token."""
-    return (image_size // PATCH) ** 2 + 1
-
-
-def embed_tokens(g: GraphBuilder, images: str, shape: Shape, learnt: int) -> str:
-    """Add the patches of images, the class token and as many learnt positions, as rows.
+def embed_tokens(g: GraphBuilder, images: str, hidden: int, image_size: int = IMAGE) -> str:
+    """Add the patches of images, the class token and positions learnt for images of one size.
 
     Bicubic resampling of the learnt square of positions, where images have fewer, is a product with
     fixed weights.
     """
-    x = embed_patches(g.at("patch_embed"), images, shape.hidden, PATCH)
-    x = put_first(g, "cls_token", x)
-    places = g.parameter("pos_embed", (1, learnt, shape.hidden))
-    if shape.tokens != learnt:
-        square = g.reshape("pos_embed.square", places, (learnt, shape.hidden))
-        weights = g.parameter("pos_embed.bicubic", (shape.tokens, learnt), "constant")
+    x = put_first(g, "cls_token", embed_patches(g.at("patch_embed"), images, hidden, PATCH))
+    tokens, learnt = g.shape(x)[1], (image_size // PATCH) ** 2 + 1
+    places = g.parameter("pos_embed", (1, learnt, hidden))
+    if tokens != learnt:
+        square = g.reshape("pos_embed.square", places, (learnt, hidden))
+        weights = g.parameter("pos_embed.bicubic", (tokens, learnt), "constant")
         places = g.matmul("pos_embed.resample", weights, square)
-    x = g.elementwise("pos_embed.add", "add", x, places)
-    return g.reshape("rows", x, (shape.rows, shape.hidden))
+    return g.elementwise("pos_embed.add", "add", x, places)
 
 
 def mix_images(g: GraphBuilder, images: str) -> str:
@@ -85,30 +80,29 @@ def mix_images(g: GraphBuilder, images: str) -> str:
 
 def build(g: GraphBuilder, batch: int, config: Config, image_size: int = IMAGE) -> str:
     """Vision transformer, from an image (N, 3, S, S) to class scores (N, 1000)."""
-    shape = config.shape.on(batch, positions(image_size))
+    shape = config.shape
     images = g.input("images", (batch, 3, image_size, image_size))
     if config.mixup:
         images = mix_images(g.at("mixup"), images)
-    x = embed_tokens(g, images, shape, shape.tokens)
+    x = embed_tokens(g, images, shape.hidden, image_size)
     x = drop(g, "pos_embed.dropout", x, shape)
     for layer in range(config.layers):
         x = pre_norm_layer(g.at(f"blocks.{layer}"), x, shape)
-    x = first_tokens(g.at("head"), g.layer_norm("norm", x), batch)
+    x = first_tokens(g, "head.token", g.layer_norm("norm", x))
     if config.representation:
         x = g.linear("representation", x, shape.hidden)
         x = g.elementwise("representation.tanh", "tanh", x)
     return g.linear("head", x, CLASSES)
 
 
-BASE = Config(layers=12, shape=Shape(hidden=768, heads=12, dropout=False))
-LARGE = Config(layers=24, shape=Shape(hidden=1024, heads=16, dropout=False))
-APART = replace(BASE.shape, dropout=True, fused_query_key_value=False)
+BASE = Config(layers=12, shape=Shape(hidden=768, heads=12, drops=()))
+LARGE = Config(layers=24, shape=Shape(hidden=1024, heads=16, drops=()))
+APART = replace(BASE.shape, fused_query_key_value=False, drops=("output",))
 """Layers of ViT-B/16 with dropout; query, key and value from products of their own."""
-PRETRAINING = Config(
-    layers=12, shape=replace(APART, inner_dropout=True), representation=True, mixup=True
-)
+EVERYWHERE = replace(APART, drops=("attention", "inner", "output"))
+PRETRAINING = Config(layers=12, shape=EVERYWHERE, representation=True, mixup=True)
 """As Graphcore pre-trains it: one layer more, dropout, mixed images."""
-FINETUNING = Config(layers=12, shape=replace(APART, attention_dropout=False))
+FINETUNING = Config(layers=12, shape=APART)
 """As Graphcore fine-tunes it: the model of Hugging Face with dropout."""
 PRETRAINED = {"source": f"{AS_RUN}/models/modules.py, configs.yml b16_in1k_pretrain_lamb"}
 FINETUNED = {"source": f"{AS_RUN}/models/pipeline_model.py, configs.yml b16_imagenet1k"}
