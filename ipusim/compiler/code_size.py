@@ -8,6 +8,7 @@ by least squares of relative errors, each network weighing the same;
 `ipusim.study.evidence.memory` prints how the other rows fare.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -137,40 +138,26 @@ def _moves_pieces(op: LoweredOp) -> bool:
 
 def _added_up(ops: Iterable[LoweredOp], tiles: int) -> Code:
     """Add up the code of operations, on a tile that runs them all and on the chip."""
-    state = exchange = control = 0
-    chip_state = chip_exchange = chip_control = 0
+    fullest, chip = Counter[str](), Counter[str]()
     types: dict[tuple[str, str], int] = {}
     for op in ops:
-        convolves = op.kind == "conv"
         for step in op.steps:
-            control += CONTROL_BYTES
-            chip_control += step.tiles * CONTROL_BYTES
+            sizes = {"control_code": CONTROL_BYTES}
             if step.exchange_bytes:
-                size = EXCHANGE_STEP_BYTES + step.exchange_bytes * _per_kib(op, step) // 1024
-                exchange += size
-                chip_exchange += step.tiles * size
+                received = step.exchange_bytes * _per_kib(op, step) // 1024
+                sizes["exchange_code"] = EXCHANGE_STEP_BYTES + received
             if step.compute_cycles:
                 planned = step.vertex in PLANNED_VERTICES
-                size = VERTEX_STATE_BYTES + CONV_VERTEX_STATE_BYTES * (planned and convolves)
-                state += size
-                chip_state += step.tiles * size
+                convolves = planned and op.kind == "conv"
+                sizes["vertex_state"] = VERTEX_STATE_BYTES + CONV_VERTEX_STATE_BYTES * convolves
                 codelet = (step.vertex, op.codelet if planned else "")
                 types[codelet] = max(types.get(codelet, 0), step.tiles)
-    vertices = {
-        codelet: CONV_VERTEX_CODE_BYTES if codelet[1] else VERTEX_CODE_BYTES for codelet in types
-    }
-    code = sum(size * types[codelet] for codelet, size in vertices.items())
-    return Code(
-        fullest_tile=CodeSize(
-            vertex_code=CODE_BASE_BYTES + sum(vertices.values()),
-            vertex_state=state,
-            exchange_code=exchange,
-            control_code=control,
-        ),
-        chip=CodeSize(
-            vertex_code=CODE_BASE_BYTES * tiles + code,
-            vertex_state=chip_state,
-            exchange_code=chip_exchange,
-            control_code=chip_control,
-        ),
-    )
+            for category, size in sizes.items():
+                fullest[category] += size
+                chip[category] += step.tiles * size
+    fullest["vertex_code"], chip["vertex_code"] = CODE_BASE_BYTES, CODE_BASE_BYTES * tiles
+    for codelet, used in types.items():
+        size = CONV_VERTEX_CODE_BYTES if codelet[1] else VERTEX_CODE_BYTES
+        fullest["vertex_code"] += size
+        chip["vertex_code"] += used * size
+    return Code(fullest_tile=CodeSize(**fullest), chip=CodeSize(**chip))

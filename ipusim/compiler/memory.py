@@ -1,9 +1,11 @@
 """Memory per tile over a program: always-live, live activations, temporaries, code."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from operator import attrgetter
+from typing import NamedTuple
 
 from ipusim.compiler.code_size import STACK_BYTES, Code, code_size
 from ipusim.compiler.program import Program
@@ -145,14 +147,31 @@ def require_room(graph: Graph, chip: Chip) -> None:
             )
 
 
-def _lifetimes(
-    graph: Graph, tiles_of: Mapping[str, int], chip_tiles: int
-) -> tuple[dict[str, int], dict[str, tuple[str, ...]], dict[str, int]]:
-    """Return tiles, tensors that lend their memory, and number of the last reader, by tensor."""
+class _Life(NamedTuple):
+    """A tensor with memory of its own: how much on how many tiles, and in which operations."""
+
+    name: str
+    bytes: int
+    tiles: int
+    first: int
+    last: int
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes on the fullest tile."""
+        return ceil_div(self.bytes, self.tiles)
+
+
+def _lives(graph: Graph, tiles_of: Mapping[str, int], chip_tiles: int) -> list[_Life]:
+    """Follow every tensor from the operation that makes it to the last that reads it.
+
+    Results of in-place operations share the memory of their first input, views that of all inputs.
+    """
     tiles = dict.fromkeys(graph.inputs, chip_tiles)
+    born = dict.fromkeys(graph.inputs, 0)
     owners: dict[str, tuple[str, ...]] = {name: (name,) for name in graph.inputs}
     consumers = graph.consumers()
-    last_use: dict[str, int] = {}
+    last_use = dict.fromkeys(graph.inputs, len(graph.ops))
     for index, op in enumerate(graph.ops):
         source = op.inputs[0] if op.inputs else None
         shares = op.kind == "layout" and not op.params.moves_data
@@ -161,46 +180,44 @@ def _lifetimes(
         for name in op.outputs:
             if graph.tensors[name].alias_of is not None:
                 continue
-            tiles[name] = tiles_of[op.name]
             shared = op.inputs if shares else op.inputs[:in_place]
             places = (place for part in shared for place in owners.get(part, ()))
             owners[name] = tuple(dict.fromkeys(places)) or (name,)
+            if owners[name] == (name,):
+                born[name], tiles[name] = index, tiles_of[op.name]
         for name in (*op.inputs, *op.outputs):
             last_use.update(dict.fromkeys(owners.get(name, ()), index))
     for name in (*graph.outputs, *graph.kept):
         last_use.update(dict.fromkeys(owners.get(name, ()), len(graph.ops)))
-    return tiles, owners, last_use
+    sizes = graph.tensors
+    return [_Life(name, sizes[name].bytes, tiles[name], born[name], last_use[name]) for name in born]
+
+
+def _living(lives: Iterable[_Life], size: Callable[[_Life], int], ops: int) -> list[int]:
+    """Return how much lives during each of so many operations."""
+    changes = [0] * (ops + 2)
+    for life in lives:
+        changes[life.first] += size(life)
+        changes[life.last + 1] -= size(life)
+    return list(accumulate(changes))
 
 
 def live_tensors(graph: Graph, program: Program, chip: Chip, op: str) -> dict[str, int]:
     """Return the bytes on the fullest tile of each activation that lives while `op` runs."""
-    tiles, owners, last_use = _lifetimes(
-        graph, {low.name: low.tiles for low in program.ops}, chip.tiles
-    )
     now = [one.name for one in graph.ops].index(op)
-    born = dict.fromkeys(graph.inputs, 0)
-    for index, one in enumerate(graph.ops):
-        own = (name for name in one.outputs if owners.get(name) == (name,))
-        born.update(dict.fromkeys(own, index))
-    return {
-        name: _share(graph, name, tiles)
-        for name, start in born.items()
-        if start <= now <= last_use.get(name, now)
-    }
+    lives = _lives(graph, {low.name: low.tiles for low in program.ops}, chip.tiles)
+    return {life.name: life.tile_bytes for life in lives if life.first <= now <= life.last}
 
 
 def least_bytes(graph: Graph) -> int:
     """Return the bytes that a graph needs at the least, of all tiles together, without code."""
-    one_tile = {op.name: 1 for op in graph.ops}
-    owners, last_use = _lifetimes(graph, one_tile, 1)[1:]
-    changes = [0] * (len(graph.ops) + 2)
-    for index, names in enumerate((graph.inputs, *(op.outputs for op in graph.ops))):
-        for name in names:
-            if owners.get(name) == (name,):
-                changes[max(0, index - 1)] += graph.tensors[name].bytes
-                changes[last_use.get(name, len(graph.ops)) + 1] -= graph.tensors[name].bytes
-    states = sum(tensor.bytes for tensor in graph.with_role("state"))
-    return graph.parameter_bytes + states + max(accumulate(changes))
+    lives = _lives(graph, {op.name: 1 for op in graph.ops}, 1)
+    return _stored_bytes(graph) + max(_living(lives, attrgetter("bytes"), len(graph.ops)))
+
+
+def _stored_bytes(graph: Graph) -> int:
+    """Return the bytes of parameters and states."""
+    return graph.parameter_bytes + sum(tensor.bytes for tensor in graph.with_role("state"))
 
 
 def measure(
@@ -211,49 +228,32 @@ def measure(
     update: Program | None = None,
     resident_bytes: int = 0,
 ) -> Memory:
-    """Follow every tensor from the operation that makes it to the last that reads it.
+    """Measure a program, whose code lies beside that of the weight update.
 
-    The code of the weight update stays beside that of the program. `resident_bytes` are on the chip
-    while the graph, which does not name them, runs: the state of an optimiser, micro-batches that
-    wait in a pipeline. Parameters and states are spread evenly over the chip; an activation over
-    the tiles of the operation that made it. Results of in-place operations share the memory of
-    their first input, views that of all inputs, updated parameters and states that of what they
-    update.
+    `resident_bytes` are on the chip while the graph, which does not name them, runs: the state of
+    an optimiser, micro-batches that wait in a pipeline. Parameters and states are spread evenly
+    over the chip; an activation over the tiles of the operation that made it. Updated parameters
+    and states share the memory of what they update.
     """
     lowered = {op.name: op for op in program.ops}
-    tiles_of = {low.name: low.tiles for low in program.ops}
-    tiles, owners, last_use = _lifetimes(graph, tiles_of, chip.tiles)
-    expiring: dict[int, list[str]] = {}
-    for name, index in last_use.items():
-        expiring.setdefault(index, []).append(name)
-    sizes = graph.tensors
-    live = sum(_share(graph, name, tiles) for name in graph.inputs)
-    spread = sum(sizes[name].bytes for name in graph.inputs)
-    points = []
-    peak, peak_op, peak_tiles = -1, "", 0
-    for index, op in enumerate(graph.ops):
-        for name in op.outputs:
-            if owners.get(name) == (name,):
-                live += _share(graph, name, tiles)
-                spread += sizes[name].bytes
-        low = lowered[op.name]
-        point = LivePoint(
-            op=op.name,
-            activation_bytes=live,
+    lives = _lives(graph, {low.name: low.tiles for low in program.ops}, chip.tiles)
+    tile_bytes = _living(lives, attrgetter("tile_bytes"), len(graph.ops))
+    chip_bytes = _living(lives, attrgetter("bytes"), len(graph.ops))
+    points = [
+        LivePoint(
+            op=low.name,
+            activation_bytes=on_tile,
             temp_bytes=low.temp_bytes,
             interleaved_bytes=low.interleaved_bytes,
-            chip_bytes=spread + low.temp_bytes * low.tiles,
+            chip_bytes=on_chip + low.temp_bytes * low.tiles,
         )
-        points.append(point)
-        if point.activation_bytes + point.temp_bytes > peak:
-            # Where a program does not fit, gaps no longer matter: the live bytes decide.
-            peak = point.activation_bytes + point.temp_bytes
-            peak_op, peak_tiles = op.name, low.tiles
-        for name in expiring.get(index, ()):
-            live -= _share(graph, name, tiles)
-            spread -= sizes[name].bytes
-    states = sum(tensor.bytes for tensor in graph.with_role("state"))
-    resident = graph.parameter_bytes + states + resident_bytes
+        for low, on_tile, on_chip in zip(
+            (lowered[op.name] for op in graph.ops), tile_bytes, chip_bytes, strict=False
+        )
+    ]
+    # Where a program does not fit, gaps no longer matter: the live bytes decide.
+    fullest = max(points, key=lambda point: point.activation_bytes + point.temp_bytes, default=None)
+    resident = _stored_bytes(graph) + resident_bytes
     return Memory(
         tiles=chip.tiles,
         tile_bytes=chip.bytes_per_tile,
@@ -262,10 +262,6 @@ def measure(
         resident_bytes=resident,
         code=code_size(graph, program, chip.tiles, update=update),
         points=tuple(points),
-        peak_op=peak_op,
-        peak_tiles=peak_tiles,
+        peak_op=fullest.op if fullest else "",
+        peak_tiles=lowered[fullest.op].tiles if fullest else 0,
     )
-
-
-def _share(graph: Graph, name: str, tiles: dict[str, int]) -> int:
-    return ceil_div(graph.tensors[name].bytes, tiles[name])

@@ -52,6 +52,12 @@ def _fields(kind: type) -> tuple[attrgetter, tuple[Any, ...]]:
     return attrgetter(*names), tuple(getattr(kind, name).__set__ for name in names)
 
 
+_CODE_OF_STEP = attrgetter(
+    *("name", "vertex", "sync_cycles", "exchange_cycles", "copy_cycles", "compute_cycles"),
+    *("exchange_bytes", "tiles"),
+)
+
+
 def exchanges(steps: Iterable[Superstep]) -> int:
     """Return how many supersteps have an exchange, and with it their sync and control code.
 
@@ -100,19 +106,7 @@ class LoweredOp:
 
     def signature(self) -> tuple[object, ...]:
         """What makes two operations share code: the same plan and the same supersteps."""
-        steps = tuple(
-            (
-                step.name,
-                step.vertex,
-                step.sync_cycles,
-                step.exchange_cycles,
-                step.copy_cycles,
-                step.compute_cycles,
-                step.exchange_bytes,
-                step.tiles,
-            )
-            for step in self.steps
-        )
+        steps = tuple(map(_CODE_OF_STEP, self.steps))
         return (self.kind, self.function, self.plan, self.transform, steps)
 
 
