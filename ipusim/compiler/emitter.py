@@ -9,11 +9,11 @@ mapping of the operation that made them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ipusim.compiler.program import Superstep
 from ipusim.compiler.reduction import Reduction, Stage
@@ -21,12 +21,12 @@ from ipusim.compiler.stacks import Stack
 from ipusim.compiler.tiles import (
     ChipLike,
     CodeletVersion,
+    Tile,
     ceil_div,
     codelet_version,
     copy_cycles,
     element_bytes,
     tile_share,
-    vector_width,
 )
 from ipusim.compiler.vertices import elementwise as codelets, tables
 from ipusim.compiler.vertices.broadcast import (
@@ -35,11 +35,7 @@ from ipusim.compiler.vertices.broadcast import (
     vector_inner_cycles,
     vector_outer_cycles,
 )
-from ipusim.compiler.vertices.training import (
-    Expression,
-    generated_cycles,
-    non_linearity_grad_cycles,
-)
+from ipusim.compiler.vertices.training import Expression, generated_cycles
 from ipusim.errors import ConfigError
 
 DEFAULT_GROUPING = 16
@@ -130,24 +126,16 @@ class Emitter:
     held_bytes: int = 0
     superstep_cycles: int = field(init=False)
     codelets: CodeletVersion = field(init=False)
+    tile: Tile = field(init=False)
 
     def __post_init__(self) -> None:
         self.superstep_cycles = self.stack.superstep_cycles
-        self.codelets = codelet_version(self.stack.codelets)
+        self.take_codelets(self.stack.codelets)
 
-    @property
-    def library(self) -> str:
-        """Version of the library that decides which vertices run."""
-        return self.codelets.library
-
-    @property
-    def estimator(self) -> str:
-        """Version whose cycle formulas are used."""
-        return self.codelets.estimator
-
-    def cycles(self, codelet: Callable[..., int], *work: Any, **options: Any) -> int:
-        """Return what a codelet takes on a tile of this chip, by the formulas of the stack."""
-        return codelet(*work, self.chip, version=self.estimator, **options)
+    def take_codelets(self, version: str) -> None:
+        """Let a version of poplibs decide which vertices run, and what they take."""
+        self.codelets = codelet_version(version)
+        self.tile = Tile(self.chip, self.codelets.estimator)
 
     def share(self, x: Placed) -> int:
         """Return the elements on the fullest tile."""
@@ -213,7 +201,7 @@ class Emitter:
 
     def slice(self, name: str, elements: int, dtype: str, *, write: bool = False) -> None:
         """Read, or write, the part of a tensor that a counter says, so many elements on a tile."""
-        cycles = self.cycles(codelets.dynamic_slice_cycles, elements, 1, dtype)
+        cycles = codelets.dynamic_slice_cycles(self.tile, elements, dtype)
         vertex = "popops::DynamicUpdateSlice1D" if write else "popops::DynamicSlice1D"
         self.emit(name, vertex, cycles, exchange=OFFSET_BYTES)
 
@@ -222,35 +210,40 @@ class Emitter:
         counter = Placed((1,), "float32", TensorLayout(tiles=1))
         self.binary("add", counter, name, in_place=True, exchanged=exchanged)
 
+    def _loop(self, name: str, vertex: str, function: str, x: Placed, **moved: int) -> None:
+        """Add a step in which a vertex applies a function to every element, as `emit` has it."""
+        cycles = codelets.loop_cycles(self.tile, vertex, function, self.share(x), x.dtype)
+        self.emit(name, f"popops::{vertex}", cycles, **moved)
+
     def unary_cycles(self, function: str, x: Placed, *, in_place: bool) -> int:
         """Return the cycles of a function of one operand.
 
         Non-linearities have no later estimate of their own, and their first one follows the
-        assembly; those of 2020-01 exist in place only.
+        assembly.
         """
-        version = self.estimator
-        if function in tables.NON_LINEARITY[self.library]:
-            version = self.library
-            in_place = in_place or version == "2020-01"
-        return codelets.unary_cycles(
-            function, self.share(x), x.dtype, self.chip, in_place=in_place, version=version
-        )
+        tile, work = self.tile, (function, self.share(x), x.dtype)
+        if function in tables.NON_LINEARITY[self.codelets.library]:
+            tile = Tile(self.chip, self.codelets.library)
+        if function in tables.NON_LINEARITY[tile.version]:
+            return codelets.non_linearity_cycles(tile, *work)
+        return codelets.loop_cycles(tile, "UnaryOp1D" + _suffix(in_place), *work)
 
     def unary(self, function: str, x: Placed, name: str = "", *, in_place: bool = False) -> None:
         """Apply a function to every element.
 
-        `popnn::nonLinearity` of 2020-01 copies its input to the output first
+        `popnn::nonLinearity` of 2020-01 copies its input to the output first, if they differ
         (lib/popnn/NonLinearity.cpp, tag 1.0.136).
         """
         function = codelets.canonical_function(function)
         cycles = self.unary_cycles(function, x, in_place=in_place)
-        vertex, copied = "popops::UnaryOp1D" + _suffix(in_place), 0
-        if function in tables.NON_LINEARITY[self.library]:
-            vertex = "popnn::NonLinearity1D" + _suffix(in_place)
-            if self.library == "2020-01":
+        vertex, copied, library = "popops::UnaryOp1D", 0, self.codelets.library
+        if function in tables.NON_LINEARITY[library]:
+            vertex = "popnn::NonLinearity1D"
+            if library == "2020-01":
                 vertex = "popnn::NonLinearitySupervisor"
                 copied = 0 if in_place else copy_cycles(self.tile_bytes(x), self.chip)
-        self.emit(name or function, vertex, cycles, copy=copied)
+                in_place = False
+        self.emit(name or function, vertex + _suffix(in_place), cycles, copy=copied)
 
     def binary(
         self,
@@ -263,11 +256,9 @@ class Emitter:
     ) -> None:
         """Combine two tensors of one shape; the second may be `exchanged` from other tiles."""
         function = codelets.canonical_function(function)
-        work = function, self.share(x), x.dtype
-        cycles = self.cycles(codelets.binary_cycles, *work, in_place=in_place)
         received = self.tile_bytes(x) if exchanged else 0
-        vertex = "popops::BinaryOp1D" + _suffix(in_place)
-        self.emit(name or function, vertex, cycles, exchange=received, temp=received)
+        vertex = "BinaryOp1D" + _suffix(in_place)
+        self._loop(name or function, vertex, function, x, exchange=received, temp=received)
 
     def scalar(self, function: str, x: Placed, name: str = "", *, in_place: bool = False) -> None:
         """Combine a tensor with a single number."""
@@ -283,13 +274,11 @@ class Emitter:
                 f"{channels} broadcast values do not divide {x.elements} elements: "
                 "give the number of channels of the tensor."
             )
-        share, size = self.share(x), element_bytes(x.dtype)
-        vertices = tables.SCALAR_BROADCAST
-        known = function in vertices[self.library] and function in vertices[self.estimator]
+        vertices, versions = tables.LOOPS["BroadcastScalar1D"], self.codelets
+        known = function in vertices[versions.library] and function in vertices[versions.estimator]
         if channels == 1 and known:
-            cycles = self.cycles(codelets.scalar_broadcast_cycles, function, share, x.dtype)
-            vertex = "popops::BroadcastScalar1D" + _suffix(in_place)
-            self.emit(name or function, vertex, cycles, exchange=size)
+            vertex, size = "BroadcastScalar1D" + _suffix(in_place), element_bytes(x.dtype)
+            self._loop(name or function, vertex, function, x, exchange=size)
             return
         if x.layout.rows:
             # A run of neighbours along rows meets one value of a channel.
@@ -298,7 +287,7 @@ class Emitter:
             return
         block = min(x.layout.grouping, channels)
         # Groups that one tile touches; a producer's partition does not cut a group unless it must.
-        regions = ceil_div(share * channels, x.elements * block)
+        regions = ceil_div(self.share(x) * channels, x.elements * block)
         regions = max(1, min(channels // block, regions))
         self._repeat_block(function, name, x, block, regions, in_place=in_place)
 
@@ -322,24 +311,20 @@ class Emitter:
         share, size = self.share(x), element_bytes(x.dtype)
         received = regions * block * size
         inner = function in INNER_VECTOR_FUNCTIONS and x.dtype == "float16"
-        if not inner or block % vector_width(x.dtype, self.chip):
+        if not inner or block % self.tile.width(x.dtype):
             # No vertex for this pattern: the operand is written out to full size, then combined.
-            work = function, share, x.dtype
-            cycles = self.cycles(codelets.binary_cycles, *work, in_place=in_place)
-            copied = copy_cycles(share * size, self.chip, atom_bytes=block * size)
-            vertex = "popops::BinaryOp1D" + _suffix(in_place)
-            self.emit(
-                name or function, vertex, cycles, exchange=received, temp=share * size, copy=copied
-            )
+            written = share * size
+            copied = copy_cycles(written, self.chip, atom_bytes=block * size)
+            vertex, moved = "BinaryOp1D" + _suffix(in_place), {"exchange": received, "copy": copied}
+            self._loop(name or function, vertex, function, x, temp=written, **moved)
             return
-        blocks = ceil_div(share, regions * block)
+        work = self.tile, function, block, ceil_div(share, regions * block)
         if regions == 1:
             vertex = "popops::BroadcastVectorInner1D"
-            cycles = self.cycles(vector_inner_cycles, function, block, blocks, in_place=in_place)
+            cycles = vector_inner_cycles(*work, in_place=in_place)
         else:
             vertex = "popops::BroadcastVectorInner2D"
-            work = function, block, blocks, regions
-            cycles = self.cycles(vector_inner_2d_cycles, *work, in_place=in_place)
+            cycles = vector_inner_2d_cycles(*work, regions, in_place=in_place)
         self.emit(name or function, vertex + _suffix(in_place), cycles, exchange=received)
 
     def _repeat_along(self, name: str, x: Placed, run: int, values: int) -> None:
@@ -347,9 +332,9 @@ class Emitter:
 
         Sources: poplibs lib/popops/ElementWise.cpp, binaryOpBroadcastOuterVector.
         """
-        share, width = self.share(x), vector_width(x.dtype, self.chip)
+        share = self.share(x)
         runs = ceil_div(share, run)
-        cycles = self.cycles(vector_outer_cycles, runs, ceil_div(share, runs), width)
+        cycles = vector_outer_cycles(self.tile, runs, ceil_div(share, runs), x.dtype)
         received = min(runs, values) * element_bytes(x.dtype)
         self.emit(name, "popops::BroadcastVectorOuter", cycles, exchange=received)
 
@@ -367,20 +352,21 @@ class Emitter:
         arrives from other tiles.
         """
         share, addend = self.share(x), addend_dtype or x.dtype
-        options = {"addend_dtype": addend, "constrained": constrained}
-        cycles = self.cycles(codelets.scaled_add_cycles, share, x.dtype, **options)
+        work = self.tile, share, x.dtype, addend
+        cycles = codelets.scaled_add_cycles(*work, constrained=constrained)
         received = share * element_bytes(addend) if exchanged else 0
         vertex = "popops::ScaledAddSupervisor"
         self.emit("scaled add", vertex, cycles, exchange=received, temp=received)
 
     def generated(self, name: str, x: Placed, expression: Expression) -> None:
         """Compute an expression that popops::map turns into one vertex."""
-        cycles = self.cycles(generated_cycles, expression, self.share(x), x.dtype)
+        cycles = generated_cycles(self.tile, expression, self.share(x), x.dtype)
         self.emit(name, "popops::map (generated)", cycles)
 
     def gradient_cycles(self, function: str, x: Placed) -> int:
         """Return the cycles of the gradient of a non-linearity."""
-        return self.cycles(non_linearity_grad_cycles, function, self.share(x), x.dtype)
+        work = function, self.share(x), x.dtype
+        return codelets.non_linearity_cycles(self.tile, *work, gradient=True)
 
     def reduction(self, function: str, x: Placed, *dims: int, out: str = "") -> tuple[Stage, ...]:
         """Return the stages of a reduction without adding them (see `reduce`)."""
@@ -418,12 +404,12 @@ class Emitter:
         """
         if x.dtype == to:
             return
-        cycles = self.cycles(codelets.cast_cycles, self.share(x), x.dtype, to)
+        cycles = codelets.cast_cycles(self.tile, self.share(x), x.dtype, to)
         self.emit("cast", "popops::Cast1D", cycles)
 
     def fill(self, x: Placed) -> None:
         """Write one value to every element (popops::zero, popops::fill)."""
-        cycles = self.cycles(codelets.fill_cycles, self.share(x), x.dtype)
+        cycles = codelets.fill_cycles(self.tile, self.share(x), x.dtype)
         self.emit("fill", "popops::Fill", cycles)
 
     def regroup(self, x: Placed, rows: int, columns: int) -> None:

@@ -189,8 +189,10 @@ def _lives(graph: Graph, tiles_of: Mapping[str, int], chip_tiles: int) -> list[_
             last_use.update(dict.fromkeys(owners.get(name, ()), index))
     for name in (*graph.outputs, *graph.kept):
         last_use.update(dict.fromkeys(owners.get(name, ()), len(graph.ops)))
-    sizes = graph.tensors
-    return [_Life(name, sizes[name].bytes, tiles[name], born[name], last_use[name]) for name in born]
+    return [
+        _Life(name, graph.tensors[name].bytes, tiles[name], first, last_use[name])
+        for name, first in born.items()
+    ]
 
 
 def _living(lives: Iterable[_Life], size: Callable[[_Life], int], ops: int) -> list[int]:

@@ -20,6 +20,7 @@ from ipusim.compiler.reduction_layout import InputLayout, collapse, examine_layo
 from ipusim.compiler.tiles import (
     ChipLike,
     CodeletVersion,
+    Tile,
     ceil_div,
     element_bytes,
     largest_part,
@@ -157,7 +158,7 @@ def _stages(asked: Reduction, chip: ChipLike, codelets: CodeletVersion) -> tuple
         stages += _between_tiles(asked, layout, tiles, types, chip, codelets.estimator)
         results = _results_per_tile(asked.outputs, partials, chip)
     if casts:
-        cycles = cast_cycles(results, partials, asked.out, chip, version=codelets.estimator)
+        cycles = cast_cycles(Tile(chip, codelets.estimator), results, partials, asked.out)
         stages.append(Stage("cast result", "popops::Cast", cycles))
     return tuple(stages)
 

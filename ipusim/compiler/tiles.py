@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ipusim.errors import ConfigError, unknown_name
 from ipusim.workload.graph import DTYPE_BYTES
@@ -52,6 +52,26 @@ def codelet_version(text: str) -> CodeletVersion:
         if version not in CODELET_VERSIONS:
             raise unknown_name("codelet version", version, CODELET_VERSIONS)
     return CodeletVersion(library, estimator or library)
+
+
+class Tile(NamedTuple):
+    """A tile of a chip, and the version by whose formulas its vertices are timed."""
+
+    chip: ChipLike
+    version: str
+
+    @property
+    def workers(self) -> int:
+        """Workers, which issue in turn."""
+        return self.chip.workers
+
+    def per_worker(self, items: int) -> int:
+        """Return the largest share of one worker."""
+        return ceil_div(items, self.chip.workers)
+
+    def width(self, dtype: str) -> int:
+        """Return the elements of one vector, `vector_width`."""
+        return vector_width(dtype, self.chip)
 
 
 @dataclass(frozen=True, slots=True)

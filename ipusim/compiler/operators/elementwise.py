@@ -41,7 +41,7 @@ def elementwise(m: Lowering, op: Elementwise, *inputs: Placed) -> TensorLayout:
     elif op.function in RANDOM:
         with m.holding(_result_bytes(m, op, x)):
             dropout(m, x, seeded=op.function == "seeded_dropout")
-    elif op.function in EXPRESSIONS or op.function in gradient_functions(m.library):
+    elif op.function in EXPRESSIONS or op.function in gradient_functions(m.codelets.library):
         # A gradient takes on the layout of what the forward pass kept.
         layout = inputs[min(1, len(inputs) - 1)].layout._replace(free=False)
         x = x._replace(layout=layout)
@@ -90,7 +90,7 @@ def dropout(m: Emitter, x: Placed, *, seeded: bool = False) -> None:
     """
     if seeded:
         _modify_seed(m)
-    _draw(m, "dropout", "poprand::Dropout", dropout_cycles(m.share(x), x.dtype, m.chip))
+    _draw(m, "dropout", "poprand::Dropout", dropout_cycles(m.tile, m.share(x), x.dtype))
 
 
 def _modify_seed(m: Emitter) -> None:
@@ -100,7 +100,7 @@ def _modify_seed(m: Emitter) -> None:
     (graphcore/popart willow/src/popx/op/modifyrandomseedx.cpp).
     """
     m.count("add number of dropout", exchanged=True)
-    _draw(m, "draw seed", "poprand::Uniform", uniform_integer_cycles(1, m.chip))
+    _draw(m, "draw seed", "poprand::Uniform", uniform_integer_cycles(m.tile, 1))
     m.count("cast seed")
     m.copy("copy seed", cycles=copy_cycles(SEED_BYTES, m.chip))
 
@@ -112,7 +112,7 @@ def _draw(m: Emitter, name: str, vertex: str, cycles: int) -> None:
     the end (lib/poprand/RandomGen.cpp, maybeSaveHwSeedsAndSetSeeds and maybeRestoreHwSeeds).
     Poplar itself saves and restores, at the cost of setting a seed. [inferred]
     """
-    seeding = set_seed_cycles(m.chip)
+    seeding = set_seed_cycles(m.tile)
     m.emit("save seeds", "poplar::GetHwSeeds", seeding)
     m.emit("set seed", "poprand::SetSeed", seeding, exchange=SEED_BYTES)
     m.emit(name, vertex, cycles)
@@ -164,7 +164,7 @@ def _running_mean(m: Emitter, x: Placed, *, counted: bool) -> None:
     if counted:
         for name in ("micro-batches with this one", "share of this one", "share of those before"):
             m.count(name)
-    cycles, shares = running_mean_cycles(m.share(x), m.chip), 2 * element_bytes("float32")
+    cycles, shares = running_mean_cycles(m.tile, m.share(x)), 2 * element_bytes("float32")
     m.emit("running mean", "popops::aXPlusbYSupervisor", cycles, exchange=shares)
 
 
@@ -176,7 +176,7 @@ def _gradient(m: Lowering, op: Elementwise, x: Placed, incoming: TensorLayout) -
     """
     if not op.broadcast and not incoming.lies_with(x.layout):
         m.rearrange(x, incoming.grouping)
-    if op.function in gradient_functions(m.library):
+    if op.function in gradient_functions(m.codelets.library):
         function = op.function.removesuffix("_grad")
         cycles = m.gradient_cycles(function, x)
         m.emit(f"{function} gradient", "popnn::NonLinearityGrad1D", cycles)
@@ -195,8 +195,8 @@ def _series(m: Lowering, op: Elementwise, x: Placed, inputs: tuple[Placed, ...])
     grouping = gcd(x.layout.grouping, op.elements)
     x = x._replace(layout=x.layout._replace(grouping=grouping))
     single = not repeated or min(other.elements for other in inputs) == 1
-    for index, function in enumerate(vertices_of(op.function, m.estimator)):
-        if function not in binary_functions(m.estimator):
+    for index, function in enumerate(vertices_of(op.function, m.tile.version)):
+        if function not in binary_functions(m.tile.version):
             m.unary(function, x, op.function, in_place=op.in_place_ok)
         elif repeated or len(inputs) == 1:
             channels = 1 if single else grouping

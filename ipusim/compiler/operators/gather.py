@@ -17,7 +17,6 @@ from ipusim.compiler.state import Lowering, lowers
 from ipusim.compiler.tiles import (
     CODELET_VERSIONS,
     ceil_div,
-    codelet_version,
     copy_cycles,
     element_bytes,
 )
@@ -66,7 +65,7 @@ def gather(m: Lowering, op: Gather, *inputs: Placed) -> TensorLayout:
     hottest = Fraction(op.hottest, op.indices)
     table = Table(plan=plan, rows=op.rows, width=op.width, dtype=m.dtype, hottest=hottest)
     if early:
-        m.codelets = codelet_version(CODELET_VERSIONS[0])
+        m.take_codelets(CODELET_VERSIONS[0])
     if op.function == "lookup":
         # Tables that an operation computes lie as that operation left them.
         if not early and not inputs[0].layout.free:
@@ -102,7 +101,7 @@ def look_up(m: Emitter, table: Table) -> None:
     candidates = plan.indices * row_bytes if plan.row_split > 1 else 0
 
     def sliced(indices: int, found: int) -> int:
-        return plan.groups * m.cycles(multi_slice_cycles, indices, found, plan.width, dtype)
+        return plan.groups * multi_slice_cycles(m.tile, indices, found, plan.width, dtype)
 
     per_worker = ceil_div(plan.indices, workers)
     m.emit(
@@ -144,19 +143,19 @@ def add_rows(m: Emitter, table: Table, *, wide: bool = False, zero_first: bool =
     if plan.row_split >= _REARRANGED_FROM_SPLIT or partial_dtype != dtype:
         m.fetch("rearrange gradients", own * element_bytes(dtype))
     if partial_dtype != dtype:
-        cycles = m.cycles(cast_cycles, own, dtype, partial_dtype)
+        cycles = cast_cycles(m.tile, own, dtype, partial_dtype)
         m.emit("cast gradients", "popops::Cast1D", cycles)
     partials = plan.groups * plan.rows * plan.width
     partial_bytes = partials * partial_size if several else 0
     if several:
-        cycles = m.cycles(fill_cycles, partials, partial_dtype)
+        cycles = fill_cycles(m.tile, partials, partial_dtype)
         m.emit("zero partial tables", "popops::Fill", cycles, temp=partial_bytes)
     received = plan.groups * plan.indices * (INDEX_BYTES + plan.width * partial_size)
     # The early vertex runs on one worker; later ones divide the rows of the table.
-    own_rows = plan.rows if m.estimator == "2020-01" else ceil_div(plan.rows, chip.workers)
+    own_rows = plan.rows if m.tile.version == "2020-01" else ceil_div(plan.rows, chip.workers)
     found = table.hits(plan.indices, own_rows)
     work = plan.indices, found, plan.width, partial_dtype
-    cycles = m.cycles(multi_update_add_cycles, *work)
+    cycles = multi_update_add_cycles(m.tile, *work)
     m.emit(
         "add rows",
         "popops::ScaledMultiUpdateOp",
@@ -172,7 +171,7 @@ def add_rows(m: Emitter, table: Table, *, wide: bool = False, zero_first: bool =
         [Region(outputs, 1, plan.index_split)],
         ReduceTypes("add", partial_dtype, partial_dtype),
         chip,
-        m.estimator,
+        m.tile.version,
         partials=partial_dtype,
         pieces=plan.index_split,
     )

@@ -53,7 +53,7 @@ def loss_and_gradient(m: Emitter, op: Loss, x: Placed) -> None:
     m.emit(
         "loss and gradient",
         "popnn::Loss" + ("SumSquared" if squared else "CrossEntropy"),
-        loss_transform_cycles(transform, m.share(x), x.dtype, m.chip),
+        loss_transform_cycles(m.tile, transform, m.share(x), x.dtype),
         exchange=m.tile_bytes(x),
         temp=(2 if squared else 3) * m.tile_bytes(x),
     )

@@ -16,7 +16,7 @@ from ipusim.compiler.emitter import SPREAD, Emitter, Placed, TensorLayout
 from ipusim.compiler.reduction import together
 from ipusim.compiler.state import Lowering, lowers
 from ipusim.compiler.tiles import ceil_div, copy_cycles, vector_width
-from ipusim.compiler.vertices.elementwise import binary_cycles
+from ipusim.compiler.vertices.elementwise import loop_cycles
 from ipusim.errors import ConfigError
 from ipusim.workload.graph import Norm
 
@@ -136,7 +136,7 @@ def _joined_parameters(m: Emitter, op: Norm, x: Placed) -> None:
     m.binary("mul", vector, "batch norm, multiplicand")
     share = m.share(vector)
     vectors = ceil_div(ceil_div(share, m.chip.workers), vector_width(x.dtype, m.chip))
-    subtract = m.cycles(binary_cycles, "sub", share, x.dtype, in_place=False)
+    subtract = loop_cycles(m.tile, "BinaryOp1D", "sub", share, x.dtype)
     m.emit(
         "batch norm, addend",
         "popops::map (generated)",

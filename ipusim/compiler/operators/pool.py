@@ -42,7 +42,7 @@ def pool_pass(m: Emitter, op: Pool, dtype: str, grouping: int) -> int:
         if whole_field:
             _broadcast_gradient(m, op, dtype)
             return grouping
-    result = _pool(m, PoolPass(op, dtype, grouping, m.library))
+    result = _pool(m, PoolPass(op, dtype, grouping, m.codelets.library))
     if average and padded and not op.include_padding and not op.backward:
         # Windows over padding have fewer elements, so each output is scaled on its own
         # (SelectiveScaling, which the estimators charge 10 cycles per worker).
@@ -55,7 +55,7 @@ def _pool(m: Emitter, asked: PoolPass) -> int:
     op, chip = asked.op, m.chip
     plan = plan_pool(asked, chip)
     geometry, part = asked.geometry, asked.part(plan)
-    vertex = asked.vertex(chip, m.estimator)
+    vertex = asked.vertex(chip, m.tile.version)
     cycles = pool_tile_cycles(vertex, geometry, asked.out_field, plan.field_split, part)
     size = element_bytes(asked.dtype)
     planes = part.batch * part.channel_groups * part.channel_grouping

@@ -13,11 +13,7 @@ from math import gcd
 
 from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
 from ipusim.compiler.tiles import ChipLike, ceil_div, copy_cycles, element_bytes
-from ipusim.compiler.vertices.elementwise import (
-    TRANSPOSE,
-    regions_cycles,
-    transpose_cycles,
-)
+from ipusim.compiler.vertices.elementwise import TRANSPOSE, loop_cycles, transpose_cycles
 from ipusim.compiler.vertices.training import Expression
 
 GRAIN = 16
@@ -89,13 +85,12 @@ class Cell:
             self.combine(name, function, in_place=in_place, elsewhere=elsewhere)
             return
         moved = self.bytes(self.state, states) if elsewhere else 0
-        vertex = "popops::BinaryOp2D" + ("InPlace" if in_place else "")
-        cycles = self._regions(function, states, in_place=in_place)
-        self.m.emit(name, vertex, cycles, exchange=moved, temp=moved)
+        vertex = "BinaryOp2D" + ("InPlace" if in_place else "")
+        cycles = self._regions(vertex, function, states)
+        self.m.emit(name, f"popops::{vertex}", cycles, exchange=moved, temp=moved)
 
-    def _regions(self, function: str, states: int, *, in_place: bool) -> int:
-        work = function, states * self.state.per_tile, self.dtype
-        return self.m.cycles(regions_cycles, *work, in_place=in_place)
+    def _regions(self, vertex: str, function: str, states: int) -> int:
+        return loop_cycles(self.m.tile, vertex, function, states * self.state.per_tile, self.dtype)
 
     def add_bias_gradients(self, states: int) -> None:
         """Add the gradients of the gates to what the biases' are accumulated in."""
@@ -106,8 +101,8 @@ class Cell:
         if states == 1:
             self.m.unary(function, self.placed(), name, in_place=in_place)
             return
-        vertex = "popops::UnaryOp2D" + ("InPlace" if in_place else "")
-        self.m.emit(name, vertex, self._regions(function, states, in_place=in_place))
+        vertex = "UnaryOp2D" + ("InPlace" if in_place else "")
+        self.m.emit(name, f"popops::{vertex}", self._regions(vertex, function, states))
 
     def mapped(self, name: str, expression: Expression) -> None:
         """Compute one state by an expression that becomes one vertex."""
@@ -150,7 +145,7 @@ class Cell:
         self.receive("units to states", self.state, gates)
         self.combine_many("add biases", "add", gates, in_place=True, elsewhere=True)
         cycles = sum(
-            self._regions(function, count, in_place=True)
+            self._regions("UnaryOp2DInPlace", function, count)
             if count > 1
             else self.m.unary_cycles(function, self.placed(), in_place=True)
             for function, count in functions

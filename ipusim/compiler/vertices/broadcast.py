@@ -7,7 +7,8 @@ The estimators mask the remainder of blocks over workers with 3 instead of 7, an
 2020-01 leaves it out; here the slowest worker always takes the quotient rounded up.
 """
 
-from ipusim.compiler.tiles import ChipLike, ceil_div
+from ipusim.compiler.tiles import Tile, ceil_div
+from ipusim.compiler.vertices.tables import SUPERVISOR_CYCLES
 
 INNER_VECTOR_FUNCTIONS = ("add", "mul", "sub")
 
@@ -54,29 +55,30 @@ def _mul_core(length: int, blocks: int, *, pipelined: bool) -> int:
     return 9 + 4 + (length // 4) * (9 + blocks)
 
 
-def _core(function: str, length: int, blocks: int, *, in_place: bool, version: str) -> int:
+def _core(tile: Tile, function: str, length: int, blocks: int, *, in_place: bool) -> int:
+    """Return a worker's cycles for applying a vector of halves to blocks."""
     if function == "mul":
         # The 2020-01 supervisor vertex always takes the in-place loop.
-        pipelined = not in_place and version != "2020-01"
+        pipelined = not in_place and tile.version != "2020-01"
         return _mul_core(length, blocks, pipelined=pipelined)
     return _add_core(length, blocks)
 
 
 def vector_inner_cycles(
-    function: str, length: int, blocks: int, chip: ChipLike, *, in_place: bool, version: str
+    tile: Tile, function: str, length: int, blocks: int, *, in_place: bool
 ) -> int:
     """Return the cycles of applying one float16 vector to contiguous blocks of its own length.
 
     The vector is for example the channels of one channel group, `blocks` its field positions.
     """
-    per_worker = ceil_div(blocks, chip.workers)
-    core = _core(function, length, per_worker, in_place=in_place, version=version)
-    if version == "2020-01":
+    per_worker = tile.per_worker(blocks)
+    core = _core(tile, function, length, per_worker, in_place=in_place)
+    if tile.version == "2020-01":
         supervisor = 1 + 6 + 1
         if function == "mul":
-            return supervisor + 2 + chip.workers * (24 + core)
+            return supervisor + 2 + tile.workers * (24 + core)
         extra = {"add": 2 if in_place else 4, "sub": 5}[function]
-        return supervisor + extra + chip.workers * (27 + core)
+        return supervisor + extra + tile.workers * (27 + core)
     supervisor, worker = 13, 19
     if length % 2:
         worker += 7
@@ -89,18 +91,11 @@ def vector_inner_cycles(
     else:
         worker += 3
         supervisor += 6
-    return supervisor + chip.workers * (worker + core)
+    return supervisor + tile.workers * (worker + core)
 
 
 def vector_inner_2d_cycles(
-    function: str,
-    length: int,
-    blocks_per_region: int,
-    regions: int,
-    chip: ChipLike,
-    *,
-    in_place: bool,
-    version: str,
+    tile: Tile, function: str, length: int, blocks_per_region: int, regions: int, *, in_place: bool
 ) -> int:
     """Return the cycles where a tile holds several regions, each with its own vector.
 
@@ -108,41 +103,31 @@ def vector_inner_2d_cycles(
     blocks. Blocks are shared evenly by the workers, one vertex each, so a worker may touch the end
     of one region and the start of the next.
     """
-    per_worker = ceil_div(regions * blocks_per_region, chip.workers)
+    per_worker = tile.per_worker(regions * blocks_per_region)
     touched = min(regions, ceil_div(per_worker, blocks_per_region))
     if per_worker % blocks_per_region and regions > touched:
         touched += 1
-    half_overhead = {
-        ("2020-01", "mul"): (5, 15),
-        ("2021-11", "mul"): (3, 13),
-        ("2020-01", "add"): (5, 17),
-        ("2021-11", "add"): (3, 15),
-    }
-    kind = "mul" if function == "mul" else "add"
-    before, per_region = half_overhead[version, kind]
-    worker = before + 1 + 3
+    later = 0 if tile.version == "2020-01" else 2
+    per_region = (15 if function == "mul" else 17) - later
+    worker = 5 - later + 1 + 3
     remaining = per_worker
     for _ in range(touched):
         blocks = min(blocks_per_region, remaining)
         remaining -= blocks
-        worker += per_region + _core(
-            function, length, max(1, blocks), in_place=in_place, version=version
-        )
-    return chip.workers * worker
+        worker += per_region + _core(tile, function, length, max(1, blocks), in_place=in_place)
+    return tile.workers * worker
 
 
-def vector_outer_cycles(
-    rows: int, columns: int, dtype_width: int, chip: ChipLike, *, version: str
-) -> int:
+def vector_outer_cycles(tile: Tile, rows: int, columns: int, dtype: str) -> int:
     """Return the cycles of applying one value per row to a ``rows x columns`` block.
 
     BroadcastVectorOuterByRow and -ByColumn: workers share rows or columns, whichever is faster. A
-    vector of `dtype_width` takes 2 cycles; rows that are not whole vectors cost 25 instead of 7
-    each.
+    vector takes 2 cycles; rows that are not whole vectors cost 25 instead of 7 each.
     """
-    overhead = 25 if columns % dtype_width else 7
-    supervisor = 200 if version == "2020-01" else 11
-    by_row = ceil_div(rows, chip.workers) * (overhead + 2 * ceil_div(columns, dtype_width))
-    share = ceil_div(columns, chip.workers)
-    by_column = rows * (overhead + 2 * ceil_div(share, dtype_width))
-    return supervisor + chip.workers * (15 + min(by_row, by_column))
+    width = tile.width(dtype)
+    overhead = 25 if columns % width else 7
+    by_row = tile.per_worker(rows) * (overhead + 2 * ceil_div(columns, width))
+    share = tile.per_worker(columns)
+    by_column = rows * (overhead + 2 * ceil_div(share, width))
+    worker = 15 + min(by_row, by_column)
+    return SUPERVISOR_CYCLES[tile.version] + tile.workers * worker

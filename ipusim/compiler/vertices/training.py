@@ -9,10 +9,8 @@ sdk/poplar/2.4.0. All workers issue in turn: a vertex takes its slowest worker t
 
 from dataclasses import dataclass
 
-from ipusim.compiler.tiles import ChipLike, ceil_div, element_bytes, vector_width
-from ipusim.compiler.vertices import tables
-from ipusim.compiler.vertices.elementwise import gather_cycles
-from ipusim.errors import unknown_name
+from ipusim.compiler.tiles import Tile, ceil_div, element_bytes
+from ipusim.compiler.vertices.elementwise import binary_functions, loop_of
 
 _ATOMIC_STORE_BYTES = 4
 
@@ -31,67 +29,40 @@ class Expression:
     slow: tuple[str, ...] = ()
 
 
-def non_linearity_grad_cycles(
-    function: str, elements: int, dtype: str, chip: ChipLike, *, version: str
-) -> int:
-    """Return the cycles of the gradient of a non-linearity (NonLinearityGrad1D)."""
-    table = tables.NON_LINEARITY_GRAD[version]
-    if function not in table:
-        raise unknown_name("non-linearity with a gradient vertex", function, table)
-    single, per_vector = table[function][dtype]
-    width = vector_width(dtype, chip)
-    vectors = ceil_div(elements // width, chip.workers)
-    remainder = elements % width
-    # State, sharing, identity, remaining vectors, offsets, first loads, branch; and, in the later
-    # estimator only where pointers are scaled, five more to unpack them.
-    worker = 8 + 5 + 2 + 3 + 3 + 3 + 1 if version == "2020-01" else 20
-    if vectors:
-        worker += 4 + (vectors - 1) * per_vector + 1
-    if dtype == "float32":
-        worker += 4 + (single + 1 if remainder else 0)
-    else:
-        worker += 6 + (single + 2 if remainder & 2 else 0) + (single + 4 if remainder & 1 else 0)
-    return 9 + chip.workers * worker
-
-
-def generated_cycles(
-    expression: Expression, elements: int, dtype: str, chip: ChipLike, *, version: str
-) -> int:
+def generated_cycles(tile: Tile, expression: Expression, elements: int, dtype: str) -> int:
     """Return the cycles of a vertex that popops::map generates from an expression.
 
     Every operator runs once per vector of every input, and per element of the remainder.
     """
-    width = vector_width(dtype, chip)
+    width = tile.width(dtype)
     loops = elements // width + elements % width
     once = 20 + expression.tensors * loops * expression.operations
-    return ceil_div(once, chip.workers) * chip.workers + sum(
-        slow_operator_cycles(function, elements, dtype, chip, version=version)
-        for function in expression.slow
+    return tile.workers * tile.per_worker(once) + sum(
+        slow_operator_cycles(tile, function, elements, dtype) for function in expression.slow
     )
 
 
-def slow_operator_cycles(
-    function: str, elements: int, dtype: str, chip: ChipLike, *, version: str
-) -> int:
+def slow_operator_cycles(tile: Tile, function: str, elements: int, dtype: str) -> int:
     """Return what an operator of several cycles costs inside a generated vertex.
 
-    Its loop in the vertex of its own (`tables`), less two cycles to load and store.
+    Its loop in the vertex of its own, less two cycles to load and store.
     """
-    table = tables.BINARY if function in tables.BINARY[version] else tables.UNARY
-    cycles, per_loop = table[version][function][dtype]
-    loops = ceil_div(ceil_div(elements, chip.workers), per_loop)
-    return chip.workers * max(0, cycles - 2) * loops
+    binary = function in binary_functions(tile.version)
+    vertex = "BinaryOp1D" if binary else "UnaryOp1D"
+    cycles, per_loop = loop_of(tile, vertex, function, dtype)
+    loops = ceil_div(tile.per_worker(elements), per_loop)
+    return tile.workers * max(0, cycles - 2) * loops
 
 
-def loss_transform_cycles(kind: str, elements: int, dtype: str, chip: ChipLike) -> int:
+def loss_transform_cycles(tile: Tile, kind: str, elements: int, dtype: str) -> int:
     """Return the cycles of a loss and its gradient, mean squared or cross entropy of probabilities.
 
     getLossTransformCycles, the same at both tags; workers share elements in whole vectors. Two
     halves take one pass of the loop.
     """
     softmax = kind == "cross_entropy"
-    width = vector_width(dtype, chip)
-    size = min(elements, ceil_div(ceil_div(elements, width), chip.workers) * width)
+    width = tile.width(dtype)
+    size = min(elements, tile.per_worker(ceil_div(elements, width)) * width)
     worker = 5 + (6 if softmax else 5) + 5 + 2 + 1 + 1
     loop = 9 if softmax else 4
     if dtype == "float32":
@@ -100,7 +71,7 @@ def loss_transform_cycles(kind: str, elements: int, dtype: str, chip: ChipLike) 
         worker += 1 + loop * (size // 2) + 2
         if size % 2:
             worker += 11 if softmax else 6
-    return chip.workers * worker
+    return tile.workers * worker
 
 
 def one_hot_cycles(indices: int, dtype: str) -> int:
@@ -111,48 +82,46 @@ def one_hot_cycles(indices: int, dtype: str) -> int:
     return 100 * indices if dtype != "float16" else 11 + 74 * indices
 
 
-def dropout_cycles(elements: int, dtype: str, chip: ChipLike) -> int:
+def dropout_cycles(tile: Tile, elements: int, dtype: str) -> int:
     """Return the cycles of masking and scaling by fresh random bits (poprand::Dropout)."""
-    width = vector_width(dtype, chip)
+    width = tile.width(dtype)
     rest = (1 if dtype == "float32" else 9) if elements % width else 0
-    return 6 + 24 * chip.workers + 2 * ceil_div(elements, width) + rest
+    return 6 + 24 * tile.workers + 2 * ceil_div(elements, width) + rest
 
 
-def uniform_integer_cycles(elements: int, chip: ChipLike) -> int:
+def uniform_integer_cycles(tile: Tile, elements: int) -> int:
     """Return the cycles of drawing 32-bit integers of the whole range (poprand::Uniform)."""
-    return 4 + 22 * chip.workers + elements // 2
+    return 4 + 22 * tile.workers + elements // 2
 
 
 SEED_BYTES = 8
 """A seed of poprand: two 32-bit integers."""
 
 
-def set_seed_cycles(chip: ChipLike) -> int:
+def set_seed_cycles(tile: Tile) -> int:
     """Return the cycles of seeding every worker's generator (poprand::SetSeed)."""
-    return 14 + 27 * chip.workers
+    return 14 + 27 * tile.workers
 
 
 def multi_slice_cycles(
-    offsets: int, in_range: int, row_elements: int, dtype: str, chip: ChipLike, *, version: str
+    tile: Tile, offsets: int, in_range: int, row_elements: int, dtype: str
 ) -> int:
     """Return the cycles of copying rows chosen by index, one vertex per worker (MultiSlice).
 
-    One worker looks at `offsets` indices and finds `in_range` of them.
+    One worker looks at `offsets` indices and finds `in_range` of them; early ones are charged as if
+    it found all. The 2021-11 loop moves four bytes of a float16 row in two cycles.
     """
-    found = offsets if version == "2020-01" else in_range
-    missed = 8 * (offsets - found)
-    cycles = gather_cycles(chip.workers * found, row_elements, dtype, chip, version=version)
-    return cycles + chip.workers * missed
+    if tile.version == "2020-01":
+        vectors = ceil_div(row_elements, tile.width(dtype))
+        return tile.workers * (16 + offsets * (19 + 3 * vectors))
+    whole = tile.width(dtype), 2
+    width, per_vector = {1: (4, 3), 2: (2, 2)}.get(element_bytes(dtype), whole)
+    found = in_range * (19 + per_vector * ceil_div(row_elements, width))
+    return tile.workers * (19 + found + 8 * (offsets - in_range))
 
 
 def multi_update_add_cycles(
-    offsets: int,
-    in_range: int,
-    row_elements: int,
-    dtype: str,
-    chip: ChipLike,
-    *,
-    version: str,
+    tile: Tile, offsets: int, in_range: int, row_elements: int, dtype: str
 ) -> int:
     """Return the cycles of adding scaled rows into the part of a table that lies on this tile.
 
@@ -163,7 +132,7 @@ def multi_update_add_cycles(
     """
     size = element_bytes(dtype)
     words = size == 4
-    early = version == "2020-01"
+    early = tile.version == "2020-01"
     special = (words and row_elements in (2, 4)) or (not words and row_elements == 4)
     special = special and not early
     if early:
@@ -171,7 +140,7 @@ def multi_update_add_cycles(
     else:
         cycles = 3 + (29 if words else 30) - (1 if special else 0) + 4 + (2 if words else 0)
     if not offsets:
-        return cycles * chip.workers
+        return cycles * tile.workers
     per_atom = max(1, _ATOMIC_STORE_BYTES // size)
     if special:
         per_row = (8 if row_elements == 2 else 16) if words else 9
@@ -182,4 +151,4 @@ def multi_update_add_cycles(
         else:
             per_row += 3 * (row_elements // per_atom - 1)
     cycles += per_row * in_range + 5 * (offsets - in_range)
-    return cycles * chip.workers
+    return cycles * tile.workers

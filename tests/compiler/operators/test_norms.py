@@ -7,8 +7,9 @@ from hypothesis import given, settings, strategies as st
 from ipusim.compiler.emitter import Placed
 from ipusim.compiler.operators.norm import norm_forward
 from ipusim.compiler.operators.softmax import softmax_forward
+from ipusim.compiler.tiles import Tile
 from ipusim.compiler.vertices.broadcast import vector_inner_cycles
-from ipusim.compiler.vertices.elementwise import binary_cycles
+from ipusim.compiler.vertices.elementwise import loop_cycles
 from ipusim.errors import ConfigError, UnknownNameError
 from ipusim.workload.graph import Norm
 
@@ -40,7 +41,7 @@ def test_batch_norm_is_three_small_steps_and_two_passes():
     ]
     # 2,640 halves per tile: 165 blocks of 16 channels.
     scale, offset = (
-        vector_inner_cycles(function, 16, 165, MK1, in_place=in_place, version="2020-01")
+        vector_inner_cycles(Tile(MK1, "2020-01"), function, 16, 165, in_place=in_place)
         for function, in_place in (("mul", False), ("add", True))
     )
     assert (steps[3].compute_cycles, steps[4].compute_cycles) == (scale, offset)
@@ -48,7 +49,7 @@ def test_batch_norm_is_three_small_steps_and_two_passes():
 
 def test_the_generated_addend_loads_and_computes_once_more_a_vector():
     (addend,) = [s for s in norm(channels=64 * MK1.tiles, chip=MK1) if "addend" in s.name]
-    subtract = binary_cycles("sub", 64, "float16", MK1, in_place=False, version="2021-11")
+    subtract = loop_cycles(Tile(MK1, "2021-11"), "BinaryOp1D", "sub", 64, "float16")
     assert addend.compute_cycles == subtract + 2 * 6 * 3  # 11 halves a worker are three vectors
 
 

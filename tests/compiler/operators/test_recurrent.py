@@ -13,7 +13,8 @@ from ipusim.compiler.lower import lower
 from ipusim.compiler.memory import measure
 from ipusim.compiler.operators.recurrent_cell import StateLayout
 from ipusim.compiler.stacks import load_stack
-from ipusim.compiler.vertices.elementwise import regions_cycles
+from ipusim.compiler.tiles import Tile
+from ipusim.compiler.vertices.elementwise import loop_cycles
 from ipusim.errors import UnknownNameError, WorkloadError
 from ipusim.machine import load, load_chip
 from ipusim.runtime.gpu.kernels import step_kernels
@@ -158,17 +159,15 @@ def test_states_are_spread_in_grains(batch, size):
 
 def test_several_regions_by_hand():
     """Three regions of 16 halves: 12 vectors, two for each of six workers."""
-    cycles = {
-        "sigmoid": 6 * (20 + 4 * 2),
-        "mul": 6 * (20 + 3 * 2),
-    }
-    for function, expected in cycles.items():
-        found = regions_cycles(function, 48, "float16", CHIP, in_place=True, version="2021-11")
-        assert found == expected
-    apart = regions_cycles("mul", 48, "float16", CHIP, in_place=False, version="2021-11")
-    assert apart == 6 * (5 + 3 * 2)
-    with pytest.raises(UnknownNameError):
-        regions_cycles("nothing", 48, "float16", CHIP, in_place=True, version="2021-11")
+    tile = Tile(CHIP, "2021-11")
+    for vertex, function, worker in (
+        ("UnaryOp2DInPlace", "sigmoid", 20 + 4 * 2),
+        ("BinaryOp2DInPlace", "mul", 20 + 3 * 2),
+        ("BinaryOp2D", "mul", 5 + 3 * 2),
+    ):
+        assert loop_cycles(tile, vertex, function, 48, "float16") == 6 * worker
+    with pytest.raises(UnknownNameError, match="Unknown function of UnaryOp2D 'nothing'"):
+        loop_cycles(tile, "UnaryOp2D", "nothing", 48, "float16")
 
 
 def network(kind, layers=2):

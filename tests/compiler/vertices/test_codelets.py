@@ -1,9 +1,10 @@
 """Vertex formulas, against sums worked out by hand from the sources."""
 
 import pytest
-from emitting import MK1, MK2
+from emitting import MK1, MK2, emitter, vector
 from hypothesis import given, strategies as st
 
+from ipusim.compiler.tiles import Tile
 from ipusim.compiler.vertices import elementwise as codelets, tables
 from ipusim.compiler.vertices.broadcast import (
     vector_inner_2d_cycles,
@@ -14,6 +15,11 @@ from ipusim.errors import ConfigError
 
 ERAS = ("2020-01", "2021-11")
 DTYPES = ("float16", "float32")
+EARLY, LATE = (Tile(MK2, era) for era in ERAS)
+
+
+def scalar_cycles(tile, function, elements, dtype="float16"):
+    return codelets.loop_cycles(tile, "BroadcastScalar1D", function, elements, dtype)
 
 
 # 240 halves are 40 per worker: 10 vectors.
@@ -33,37 +39,32 @@ DTYPES = ("float16", "float32")
     ],
 )
 def test_unary_vertices_by_hand(function, in_place, era, expected):
-    cycles = codelets.unary_cycles(function, 240, "float16", MK1, in_place=in_place, version=era)
-    assert cycles == expected
+    x = vector(240, tiles=1)
+    assert emitter(era, MK1).unary_cycles(function, x, in_place=in_place) == expected
 
 
 @pytest.mark.parametrize(
-    ("function", "dtype", "in_place", "era", "expected"),
+    ("function", "dtype", "suffix", "era", "expected"),
     [
-        ("add", "float16", False, "2021-11", 6 * (26 + 10 * 3) + 11),
-        ("add", "float32", False, "2021-11", 6 * (29 + 20 * 3) + 11),
-        ("multiply", "float16", True, "2021-11", 6 * (58 + 10 * 3) + 11),
-        ("div", "float16", False, "2021-11", 6 * (26 + 10 * 21) + 11),
-        ("add", "float16", True, "2020-01", 6 * (13 + 10 * 3) + 200),
-        ("max", "float32", False, "2020-01", 6 * (22 + 20 * 6) + 200),
+        ("add", "float16", "", "2021-11", 6 * (26 + 10 * 3) + 11),
+        ("add", "float32", "", "2021-11", 6 * (29 + 20 * 3) + 11),
+        ("mul", "float16", "InPlace", "2021-11", 6 * (58 + 10 * 3) + 11),
+        ("div", "float16", "", "2021-11", 6 * (26 + 10 * 21) + 11),
+        ("add", "float16", "InPlace", "2020-01", 6 * (13 + 10 * 3) + 200),
+        ("max", "float32", "", "2020-01", 6 * (22 + 20 * 6) + 200),
     ],
 )
-def test_binary_vertices_by_hand(function, dtype, in_place, era, expected):
-    cycles = codelets.binary_cycles(function, 240, dtype, MK1, in_place=in_place, version=era)
+def test_binary_vertices_by_hand(function, dtype, suffix, era, expected):
+    vertex = "BinaryOp1D" + suffix
+    cycles = codelets.loop_cycles(Tile(MK1, era), vertex, function, 240, dtype)
     assert cycles == expected
 
 
 def test_scalar_broadcast_by_hand():
-    assert (
-        codelets.scalar_broadcast_cycles("add", 240, "float16", MK1, version="2021-11")
-        == 6 * (20 + 10 * 2) + 11
-    )
-    assert (
-        codelets.scalar_broadcast_cycles(
-            "variance_to_inv_std_dev", 240, "float16", MK1, version="2020-01"
-        )
-        == 6 * (20 + 10 * 11) + 200
-    )
+    late = scalar_cycles(Tile(MK1, "2021-11"), "add", 240)
+    early = scalar_cycles(Tile(MK1, "2020-01"), "variance_to_inv_std_dev", 240)
+    assert late == 6 * (20 + 10 * 2) + 11
+    assert early == 6 * (20 + 10 * 11) + 200
 
 
 @pytest.mark.parametrize(
@@ -81,12 +82,12 @@ def test_scalar_broadcast_by_hand():
     ],
 )
 def test_fills_by_hand(elements, dtype, era, worker):
-    assert codelets.fill_cycles(elements, dtype, MK2, version=era) == 6 * worker
+    assert codelets.fill_cycles(Tile(MK2, era), elements, dtype) == 6 * worker
 
 
 def test_a_scalar_is_applied_by_the_slowest_worker():
     # 241 halves: 41 for a worker, 11 vectors.
-    cycles = codelets.scalar_broadcast_cycles("add", 241, "float16", MK1, version="2021-11")
+    cycles = scalar_cycles(Tile(MK1, "2021-11"), "add", 241)
     assert cycles == 6 * (20 + 11 * 2) + 11
 
 
@@ -101,7 +102,7 @@ def test_a_scalar_is_applied_by_the_slowest_worker():
     ],
 )
 def test_casts_of_few_elements(elements, pair, era, expected):
-    assert codelets.cast_cycles(elements, *pair, MK2, version=era) == expected
+    assert codelets.cast_cycles(Tile(MK2, era), elements, *pair) == expected
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_casts_of_few_elements(elements, pair, era, expected):
 def test_scaled_adds_of_every_kind(elements, dtypes, constrained, era, expected):
     dtype, addend = dtypes
     cycles = codelets.scaled_add_cycles(
-        elements, dtype, MK2, addend_dtype=addend, constrained=constrained, version=era
+        Tile(MK2, era), elements, dtype, addend, constrained=constrained
     )
     assert cycles == expected
 
@@ -129,16 +130,12 @@ def test_scaled_adds_of_every_kind(elements, dtypes, constrained, era, expected)
 def test_casts_by_hand():
     # 40 elements per worker, f32 -> f16: vectors of 4, two cycles each, two remainder tests.
     worker = 19 + 2 * 10 + 2
-    assert codelets.cast_cycles(240, "float32", "float16", MK2, version="2021-11") == 12 + 6 * (
-        worker + 18
-    )
+    assert codelets.cast_cycles(LATE, 240, "float32", "float16") == 12 + 6 * (worker + 18)
     # f16 -> f32: vectors of 2 limited by the store, one cycle each, one remainder test.
     worker = 19 + 20 + 1
-    assert codelets.cast_cycles(240, "float16", "float32", MK2, version="2021-11") == 12 + 6 * (
-        worker + 18
-    )
+    assert codelets.cast_cycles(LATE, 240, "float16", "float32") == 12 + 6 * (worker + 18)
     # CastSupervisor to half: 20 + (1 + 3) + 26 + 2 x 10
-    assert codelets.cast_cycles(240, "float32", "float16", MK1, version="2020-01") == 7 + 6 * 70
+    assert codelets.cast_cycles(EARLY, 240, "float32", "float16") == 7 + 6 * 70
 
 
 @pytest.mark.parametrize(
@@ -148,24 +145,20 @@ def test_casts_by_hand():
 def test_running_means_by_hand(elements, worker):
     # Up to two pairs for a worker there is no loop; 240 elements are 20 pairs, three of them at
     # the loop's ends; one more takes a pair of its own.
-    assert codelets.running_mean_cycles(elements, MK2) == 157 + 6 * (24 + worker)
+    assert codelets.running_mean_cycles(LATE, elements) == 157 + 6 * (24 + worker)
 
 
 def test_scaled_add_by_hand():
     # 60 vectors, 10 per worker: 15 + 6 + 9 x 3 + 4; supervisor 27 + 11 + 7 + 12.
-    assert codelets.scaled_add_cycles(240, "float16", MK2, version="2021-11") == 57 + 6 * 52
+    assert codelets.scaled_add_cycles(LATE, 240, "float16") == 57 + 6 * 52
     # Without a remainder the early supervisor costs 12 + 200 + 7 + 12.
-    assert codelets.scaled_add_cycles(240, "float16", MK1, version="2020-01") == 231 + 6 * 52
+    assert codelets.scaled_add_cycles(EARLY, 240, "float16") == 231 + 6 * 52
 
 
 def test_dynamic_slice_by_hand():
-    # 240 halves over 6 workers: 10 vectors; two slices.
-    assert codelets.dynamic_slice_cycles(240, 2, "float16", MK2, version="2021-11") == 25 + 6 * (
-        35 + (24 + 20) * 2
-    )
-    assert codelets.dynamic_slice_cycles(240, 2, "float16", MK1, version="2020-01") == 214 + 6 * (
-        41 + (27 + 10) * 2
-    )
+    # 240 halves over 6 workers: 10 vectors.
+    assert codelets.dynamic_slice_cycles(LATE, 240, "float16") == 25 + 6 * (35 + 24 + 20)
+    assert codelets.dynamic_slice_cycles(EARLY, 240, "float16") == 214 + 6 * (41 + 27 + 10)
 
 
 def test_blocks_are_halved_for_tiles_that_have_none():
@@ -189,30 +182,16 @@ def test_transposes_by_hand():
     assert codelets.transpose_cycles(2, 2, 6, "float32", MK2) == 6 * (27 + 11 + 6)
 
 
-def test_gather_moves_four_bytes_in_two_cycles():
-    assert codelets.gather_cycles(6, 64, "float16", MK2, version="2021-11") == 6 * (
-        19 + 19 + 32 * 2
-    )
-
-
 def test_vector_inner_by_hand():
     # 16 channels, 12 blocks: two per worker. Add: 5 + 2 + 4 + 2 x (15 + 2) + 1 = 46.
-    assert vector_inner_cycles(
-        "add", 16, 12, MK1, in_place=True, version="2020-01"
-    ) == 8 + 2 + 6 * (27 + 46)
-    assert vector_inner_cycles("add", 16, 12, MK2, in_place=True, version="2021-11") == 13 + 6 * (
-        19 + 2 + 46
-    )
+    assert vector_inner_cycles(EARLY, "add", 16, 12, in_place=True) == 8 + 2 + 6 * (27 + 46)
+    assert vector_inner_cycles(LATE, "add", 16, 12, in_place=True) == 13 + 6 * (19 + 2 + 46)
     # Multiply in place: 5 + 4 + 4 x (7 + 4) = 53; pipelined into another tensor: 9 + 4 + 4 x 11.
-    assert vector_inner_cycles(
-        "mul", 16, 12, MK1, in_place=False, version="2020-01"
-    ) == 8 + 2 + 6 * (24 + 53)
-    assert vector_inner_cycles("mul", 16, 12, MK2, in_place=False, version="2021-11") == 13 + 6 * (
-        19 + 24 + 2 + 57
-    )
+    assert vector_inner_cycles(EARLY, "mul", 16, 12, in_place=False) == 8 + 2 + 6 * (24 + 53)
+    assert vector_inner_cycles(LATE, "mul", 16, 12, in_place=False) == 13 + 6 * (19 + 24 + 2 + 57)
 
 
-LATE = 13 + 6 * 19
+AROUND = 13 + 6 * 19
 """Supervisor and six workers around the core of an addition of 2021-11."""
 
 
@@ -220,64 +199,66 @@ LATE = 13 + 6 * 19
     ("function", "length", "blocks", "in_place", "expected"),
     [
         # An odd vector goes element by element and costs each worker 7 more.
-        ("add", 5, 12, True, LATE + 6 * (7 + 2 + 9 + 6 + 5 * (5 + 9 * 2))),
+        ("add", 5, 12, True, AROUND + 6 * (7 + 2 + 9 + 6 + 5 * (5 + 9 * 2))),
         # Four but not eight channels, five blocks: 9 + 5 + 3 x (7 + 2 + 1 + 1 + 5) + 1.
-        ("add", 12, 30, True, LATE + 6 * (2 + 63)),
-        ("add", 12, 6, True, LATE + 6 * (2 + 7 + 6 + 12 * 14)),
-        ("add", 8, 6, True, LATE + 6 * (2 + 5 + 2 + 3 + 7 + 1)),
+        ("add", 12, 30, True, AROUND + 6 * (2 + 63)),
+        ("add", 12, 6, True, AROUND + 6 * (2 + 7 + 6 + 12 * 14)),
+        ("add", 8, 6, True, AROUND + 6 * (2 + 5 + 2 + 3 + 7 + 1)),
         # Longer than the strides reach.
-        ("add", 2056, 12, True, LATE + 6 * (2 + 3 + 6 + 2056 * (5 + 9 * 2))),
-        ("sub", 8, 6, False, LATE + 6 + 6 * (3 + 18)),
-        ("mul", 5, 12, True, LATE + 6 + 6 * (7 + 24 + 3 + 3 + 5 + 5 * (5 + 9 * 2))),
-        ("mul", 2048, 12, False, LATE + 6 * (24 + 2 + 7 + 4 + 512 * (7 + 2 * 2))),
-        ("mul", 16, 6, False, LATE + 6 * (24 + 2 + 9 + 4 + 4 * (7 + 2))),
+        ("add", 2056, 12, True, AROUND + 6 * (2 + 3 + 6 + 2056 * (5 + 9 * 2))),
+        ("sub", 8, 6, False, AROUND + 6 + 6 * (3 + 18)),
+        ("mul", 5, 12, True, AROUND + 6 + 6 * (7 + 24 + 3 + 3 + 5 + 5 * (5 + 9 * 2))),
+        ("mul", 2048, 12, False, AROUND + 6 * (24 + 2 + 7 + 4 + 512 * (7 + 2 * 2))),
+        ("mul", 16, 6, False, AROUND + 6 * (24 + 2 + 9 + 4 + 4 * (7 + 2))),
     ],
 )
 def test_vector_inner_of_every_length(function, length, blocks, in_place, expected):
-    cycles = vector_inner_cycles(
-        function, length, blocks, MK2, in_place=in_place, version="2021-11"
-    )
+    cycles = vector_inner_cycles(LATE, function, length, blocks, in_place=in_place)
     assert cycles == expected
 
 
 def test_vectors_of_several_regions_by_hand():
     # 27 blocks in three regions, five to a worker, which may touch two regions:
     # 5 + 2 + 4 + 2 x (15 + 2 x 4) + 1 for the first, 5 + 2 + 3 + 2 x 7 + 1 for the second.
-    given = {"in_place": True, "version": "2021-11"}
-    assert vector_inner_2d_cycles("add", 16, 9, 3, MK2, **given) == 6 * (7 + 15 + 58 + 15 + 25)
+    assert vector_inner_2d_cycles(LATE, "add", 16, 9, 3, in_place=True) == 6 * (
+        7 + 15 + 58 + 15 + 25
+    )
     # Two regions of three blocks, one to a worker, which may not begin a region.
-    assert vector_inner_2d_cycles("add", 16, 3, 2, MK2, **given) == 6 * (7 + 15 + 25 + 15 + 25)
+    assert vector_inner_2d_cycles(LATE, "add", 16, 3, 2, in_place=True) == 6 * (
+        7 + 15 + 25 + 15 + 25
+    )
 
 
 def test_vector_outer_by_hand():
     # One row of 76 halves: by column 13 for each worker, four vectors.
-    assert vector_outer_cycles(1, 76, 4, MK2, version="2021-11") == 11 + 6 * (15 + 7 + 2 * 4)
-    assert vector_outer_cycles(1, 76, 4, MK1, version="2020-01") == 200 + 6 * (15 + 7 + 2 * 4)
+    assert vector_outer_cycles(LATE, 1, 76, "float16") == 11 + 6 * (15 + 7 + 2 * 4)
+    assert vector_outer_cycles(EARLY, 1, 76, "float16") == 200 + 6 * (15 + 7 + 2 * 4)
     # 12 rows of 64 halves, two per worker: 15 + 2 x (7 + 2 x 16); by column: 12 x (7 + 2 x 3).
-    assert vector_outer_cycles(12, 64, 4, MK2, version="2021-11") == 11 + 6 * (15 + 78)
+    assert vector_outer_cycles(LATE, 12, 64, "float16") == 11 + 6 * (15 + 78)
     # Rows of 66 halves are not whole vectors: 25 a row besides 17 vectors, two rows for a worker.
-    assert vector_outer_cycles(12, 66, 4, MK2, version="2021-11") == 11 + 6 * (15 + 2 * (25 + 34))
+    assert vector_outer_cycles(LATE, 12, 66, "float16") == 11 + 6 * (15 + 2 * (25 + 34))
 
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(elements=st.integers(1, 5000), more=st.integers(0, 500))
 def test_vertices_are_integers_that_grow_with_their_work(era, dtype, elements, more):
+    tile, m = Tile(MK1, era), emitter(era, MK1)
+
     def costs(count):
+        x = vector(count, dtype, tiles=1)
         result = [
-            codelets.unary_cycles(f, count, dtype, MK1, in_place=p, version=era)
+            m.unary_cycles(f, x, in_place=p)
             for f in codelets.unary_functions(era)
             for p in (False, True)
         ]
         result += [
-            codelets.binary_cycles(f, count, dtype, MK1, in_place=True, version=era)
+            codelets.loop_cycles(tile, "BinaryOp1DInPlace", f, count, dtype)
             for f in codelets.binary_functions(era)
         ]
-        result += [
-            codelets.scalar_broadcast_cycles(f, count, dtype, MK1, version=era)
-            for f in tables.SCALAR_BROADCAST[era]
-        ]
-        result.append(codelets.dynamic_slice_cycles(count, 2, dtype, MK1, version=era))
+        scalar = tables.LOOPS["BroadcastScalar1D"][era]
+        result += [scalar_cycles(tile, f, count, dtype) for f in scalar]
+        result.append(codelets.dynamic_slice_cycles(tile, count, dtype))
         return result
 
     # A whole number of vectors per worker, so that remainders do not cost more than a vector.
@@ -299,11 +280,11 @@ def test_vector_inner_grows_with_blocks(blocks, groups, era, function, in_place)
     length = 8 * groups
 
     def cost(count):
-        return vector_inner_cycles(function, length, count, MK2, in_place=in_place, version=era)
+        return vector_inner_cycles(Tile(MK2, era), function, length, count, in_place=in_place)
 
     assert cost(blocks + 12) >= cost(blocks)
     two_regions = vector_inner_2d_cycles(
-        function, length, blocks, 2, MK2, in_place=in_place, version=era
+        Tile(MK2, era), function, length, blocks, 2, in_place=in_place
     )
     assert two_regions >= 6 * 2
 
@@ -316,9 +297,7 @@ def test_an_empty_transposition_is_refused():
 def test_a_worker_of_a_2d_vertex_takes_two_vectors_at_least():
     """Regions are shared out in pieces of two vectors: 2 to 12 of 4 halves take as long."""
     cycles = [
-        codelets.regions_cycles(
-            "add", 4 * vectors, "float16", MK1, in_place=False, version="2021-11"
-        )
+        codelets.loop_cycles(LATE, "BinaryOp2D", "add", 4 * vectors, "float16")
         for vectors in (1, 2, 3, 12, 13)
     ]
     assert cycles[0] < cycles[1] == cycles[2] == cycles[3] < cycles[4]

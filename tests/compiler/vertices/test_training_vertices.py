@@ -14,6 +14,8 @@ from ipusim.compiler.operators.elementwise_functions import (
     known_functions,
     vertices_of,
 )
+from ipusim.compiler.tiles import Tile
+from ipusim.compiler.vertices.elementwise import non_linearity_cycles
 from ipusim.compiler.vertices.training import (
     Expression,
     dropout_cycles,
@@ -21,7 +23,6 @@ from ipusim.compiler.vertices.training import (
     loss_transform_cycles,
     multi_slice_cycles,
     multi_update_add_cycles,
-    non_linearity_grad_cycles,
     one_hot_cycles,
     set_seed_cycles,
     slow_operator_cycles,
@@ -29,6 +30,7 @@ from ipusim.compiler.vertices.training import (
 from ipusim.errors import UnknownNameError
 
 HALVES = {"float16": 4, "float32": 2}
+EARLY, LATE = (Tile(MK2, version) for version in ("2020-01", "2021-11"))
 
 
 @pytest.mark.parametrize(
@@ -46,43 +48,40 @@ def test_gradient_of_a_non_linearity(function, dtype, per_vector):
     # 100 vectors for each of six workers: 20 to start, 4 + 99 loops + 1, 4 or 6 for remainders.
     elements = 600 * HALVES[dtype]
     worker = 20 + 4 + 99 * per_vector + 1 + (6 if dtype == "float16" else 4)
-    cycles = non_linearity_grad_cycles(function, elements, dtype, MK2, version="2021-11")
+    cycles = non_linearity_cycles(LATE, function, elements, dtype, gradient=True)
     assert cycles == 9 + 6 * worker
 
 
 def test_gradient_remainders():
     # Three halves: no vector, one pair (3 + 2) and one single (3 + 4).
-    cycles = non_linearity_grad_cycles("relu", 3, "float16", MK2, version="2021-11")
+    cycles = non_linearity_cycles(LATE, "relu", 3, "float16", gradient=True)
     assert cycles == 9 + 6 * (20 + 6 + 5 + 7)
 
 
 def test_the_fullest_worker_sets_the_gradient():
     # 2,404 halves are 601 vectors, 101 of them on one of six workers.
-    cycles = non_linearity_grad_cycles("relu", 2404, "float16", MK2, version="2021-11")
+    cycles = non_linearity_cycles(LATE, "relu", 2404, "float16", gradient=True)
     assert cycles == 9 + 6 * (20 + 4 + 100 * 3 + 1 + 6)
 
 
 def test_early_gradients_take_three_cycles_a_vector_and_know_no_swish():
-    early = non_linearity_grad_cycles("gelu", 2400, "float16", MK2, version="2020-01")
+    early = non_linearity_cycles(EARLY, "gelu", 2400, "float16", gradient=True)
     assert early == 9 + 6 * (25 + 4 + 99 * 3 + 1 + 6)
     with pytest.raises(UnknownNameError, match="swish"):
-        non_linearity_grad_cycles("swish", 2400, "float16", MK2, version="2020-01")
+        non_linearity_cycles(EARLY, "swish", 2400, "float16", gradient=True)
 
 
 def test_generated_vertex_runs_every_operator_per_vector_of_every_input():
     three = Expression(operations=3)
-    common = {"dtype": "float16", "chip": MK2, "version": "2021-11"}
-    assert generated_cycles(three, 2400, **common) == 20 + 2 * 600 * 3 + 4
-    assert generated_cycles(three, 2401, **common) == 3624 + 6
+    assert generated_cycles(LATE, three, 2400, "float16") == 20 + 2 * 600 * 3 + 4
+    assert generated_cycles(LATE, three, 2401, "float16") == 3624 + 6
 
 
 def test_slow_operators_are_charged_their_own_loop():
     # float16 division: 21 cycles for four elements, two of them loads and stores.
-    assert slow_operator_cycles("div", 2400, "float16", MK2, version="2021-11") == 6 * 19 * 100
+    assert slow_operator_cycles(LATE, "div", 2400, "float16") == 6 * 19 * 100
     plain, slow = (
-        generated_cycles(
-            Expression(operations=2, slow=operators), 2400, "float16", MK2, version="2021-11"
-        )
+        generated_cycles(LATE, Expression(operations=2, slow=operators), 2400, "float16")
         for operators in ((), ("div",))
     )
     assert slow - plain == 6 * 19 * 100
@@ -90,19 +89,19 @@ def test_slow_operators_are_charged_their_own_loop():
 
 def test_loss_transform():
     # 40 halves a worker: twenty passes of 9; 23 to set up and end.
-    assert loss_transform_cycles("cross_entropy", 240, "float16", MK2) == 6 * (23 + 20 * 9)
-    assert loss_transform_cycles("mean_squared", 240, "float32", MK2) == 6 * (19 + 40 * 4)
+    assert loss_transform_cycles(LATE, "cross_entropy", 240, "float16") == 6 * (23 + 20 * 9)
+    assert loss_transform_cycles(LATE, "mean_squared", 240, "float32") == 6 * (19 + 40 * 4)
     # An odd element is stored by itself.
-    odd = loss_transform_cycles("cross_entropy", 3, "float16", MK2)
+    odd = loss_transform_cycles(LATE, "cross_entropy", 3, "float16")
     assert odd == 6 * (23 + 9 + 11)
 
 
 def test_one_hot_and_random_bits():
     assert one_hot_cycles(4, "float16") == 11 + 4 * 74
     assert one_hot_cycles(4, "float32") == 400
-    assert dropout_cycles(2400, "float16", MK2) == 6 + 24 * 6 + 2 * 600
-    assert dropout_cycles(2401, "float16", MK2) == 6 + 24 * 6 + 2 * 601 + 9
-    assert set_seed_cycles(MK2) == 14 + 27 * 6
+    assert dropout_cycles(LATE, 2400, "float16") == 6 + 24 * 6 + 2 * 600
+    assert dropout_cycles(LATE, 2401, "float16") == 6 + 24 * 6 + 2 * 601 + 9
+    assert set_seed_cycles(LATE) == 14 + 27 * 6
     steps = emitted(dropout, vector(2400 * MK2.tiles))
     assert [step.compute_cycles for step in steps] == [176, 176, 1350, 176]
     # The seed, two words, reaches every tile; what is saved stays where it is.
@@ -112,28 +111,28 @@ def test_one_hot_and_random_bits():
 def test_rows_are_added_by_the_word():
     # 32 halves are 16 words; ten of the hundred indices fall into this worker's part.
     expected = 6 * (37 + 10 * (13 + 15 * 3) + 90 * 5)
-    cycles = multi_update_add_cycles(100, 10, 32, "float16", MK2, version="2021-11")
+    cycles = multi_update_add_cycles(LATE, 100, 10, 32, "float16")
     assert cycles == expected
-    early = multi_update_add_cycles(100, 100, 32, "float16", MK2, version="2020-01")
+    early = multi_update_add_cycles(EARLY, 100, 100, 32, "float16")
     assert early == 6 * (18 + 100 * (12 + 15 * 3))
 
 
 def test_rows_of_64_bits_have_their_own_path():
-    cycles = multi_update_add_cycles(100, 100, 4, "float16", MK2, version="2021-11")
+    cycles = multi_update_add_cycles(LATE, 100, 100, 4, "float16")
     assert cycles == 6 * (36 + 100 * 9)
-    floats = multi_update_add_cycles(100, 100, 2, "float32", MK2, version="2021-11")
+    floats = multi_update_add_cycles(LATE, 100, 100, 2, "float32")
     assert floats == 6 * (37 + 100 * 8)
 
 
 def test_rows_that_are_not_whole_words_are_slow():
-    odd = multi_update_add_cycles(10, 10, 33, "float16", MK2, version="2021-11")
-    even = multi_update_add_cycles(10, 10, 34, "float16", MK2, version="2021-11")
+    odd = multi_update_add_cycles(LATE, 10, 10, 33, "float16")
+    even = multi_update_add_cycles(LATE, 10, 10, 34, "float16")
     assert odd == 6 * (37 + 10 * (13 + 33 * 20))
     assert odd > even
 
 
 def test_lookups_skip_rows_that_lie_elsewhere():
-    found = multi_slice_cycles(10, 4, 32, "float16", MK2, version="2021-11")
+    found = multi_slice_cycles(LATE, 10, 4, 32, "float16")
     assert found == 6 * (19 + 4 * (19 + 2 * 16) + 6 * 8)
 
 
@@ -158,9 +157,7 @@ def test_more_elements_never_take_fewer_cycles(vectors, further, dtype, name):
         assert 0 < first.compute_cycles <= second.compute_cycles
     for function in ("relu", "gelu", "swish"):
         less, more = (
-            non_linearity_grad_cycles(
-                function, elements // MK2.tiles, dtype, MK2, version="2021-11"
-            )
+            non_linearity_cycles(LATE, function, elements // MK2.tiles, dtype, gradient=True)
             for elements in (small, large)
         )
         assert 0 < less <= more
