@@ -10,19 +10,14 @@ Sources: poplibs lib/popnn/Lstm.cpp, Gru.cpp and Rnn.cpp, tags sdk/poplar/2.0.0 
 loop runs with the step repeated, so a layer of any length is a few dozen supersteps.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from ipusim.compiler.convolution import planner
 from ipusim.compiler.emitter import Placed, TensorLayout
-from ipusim.compiler.operators.matmul import (
-    PlannedProduct,
-    multiply,
-    plan_product,
-    transpose_product,
-)
 from ipusim.compiler.operators.recurrent_cell import GRAIN, Cell, StateLayout
-from ipusim.compiler.state import Lowering, Task, lowers
-from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes, vector_width
+from ipusim.compiler.state import Lowering, lowers
+from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes
+from ipusim.compiler.vertices.training import Expression
 from ipusim.workload.graph import MatMul, Recurrent
 
 GATHERING_ERA = 2
@@ -37,68 +32,16 @@ GATHERED_SHARE = 0.1
 """Temporary memory of an LSTM without an option of its own, and the share of it that gradients of
 the gates may take until they are used (Lstm.cpp, interleaveWUCadence)."""
 
-
-@dataclass(slots=True)
-class _Layer:
-    """One recurrent operator while it is lowered: its cell, and what its products need."""
-
-    m: Lowering
-    params: Recurrent
-    cell: Cell
-    plans: list[str] = field(default_factory=list)
-    temp_bytes: int = 0
-
-    def product(self, params: MatMul) -> PlannedProduct:
-        """Add a product to every round of the loop; return it as planned.
-
-        Its weights stay in the layout of the plan, and what a gradient does to them once is done
-        before the loop.
-        """
-        m = self.m
-        alone = _alone(m, params, self.cell.dtype)
-        a, b = alone.task.inputs
-        planned = plan_product(alone, params)
-        transpose_product(alone, planned, b)
-        once = len(alone.steps)
-        lowered = alone.finish(multiply(alone, planned, a, b))
-        m.steps += [
-            replace(step, repeats=step.repeats * (m.repeats if index >= once else 1), temp_bytes=0)
-            for index, step in enumerate(lowered.steps)
-        ]
-        self.plans.append(lowered.plan)
-        # Code is told apart by the first product alone.
-        m.codelet = m.codelet or lowered.codelet
-        self.temp_bytes = max(self.temp_bytes, lowered.temp_bytes)
-        m.interleaved_bytes = max(m.interleaved_bytes, lowered.interleaved_bytes)
-        return planned
-
-    def units(self, params: MatMul) -> None:
-        """Add a product of every step and the regrouping of its rows into groups of units."""
-        plan = self.product(params).chosen
-        self.cell.regroup(params.m * params.n, plan.out_chans_per_group, plan.tiles_used)
-
-
-def _alone(m: Lowering, params: MatMul, dtype: str) -> Lowering:
-    """Start the lowering of one product alone, from the weights and what a step computes."""
-    weights = TensorLayout(free=params.pass_kind != "weight_gradient", mapping="b")
-    inputs = (
-        Placed((params.m, params.k), dtype, TensorLayout(mapping="a")),
-        Placed((params.k, params.n), dtype, weights),
-    )
-    return Lowering(
-        chip=m.chip,
-        stack=replace(m.stack, regroup_fully_connected=False),
-        rules=m.rules,
-        training=m.training,
-        task=Task(params, inputs=inputs, results=(Placed((params.m, params.n), dtype),)),
-    )
+_LSTM_OUTPUT = Expression(operations=2, slow=("tanh",))  # gate * tanh(cell)
+_GRU_OUTPUT = Expression(operations=3, tensors=3)  # candidate + update * (state - candidate)
+_GRU_STATE_GRADIENT = Expression(operations=4, tensors=5)  # sums of products, d_h_prev
 
 
 @lowers(Recurrent)
 def recurrent(m: Lowering, op: Recurrent, *_: Placed) -> tuple[TensorLayout, ...]:
     """Lower a recurrent layer or its gradient; gradients of weights are laid out like weights."""
     # What follows runs in a loop, but for a few copies around it.
-    m.stack = m.stack.in_loop()
+    m.stack = replace(m.stack.in_loop(), regroup_fully_connected=False)
     m.superstep_cycles = m.stack.superstep_cycles
     cell = Cell(
         m=m,
@@ -107,11 +50,10 @@ def recurrent(m: Lowering, op: Recurrent, *_: Placed) -> tuple[TensorLayout, ...
         dtype=m.made.dtype,
     )
     m.tiles = cell.state.tiles
-    layer = _Layer(m, op, cell)
-    (_backward if op.backward else _forward)(layer)
-    m.plan = "; ".join(layer.plans)
-    m.temp_bytes = max(layer.temp_bytes, *(step.temp_bytes for step in m.steps))
-    tiles = cell.state.tiles * (_shards(layer) if op.sequence or op.backward else 1)
+    (_backward if op.backward else _forward)(cell, op)
+    m.plan = "; ".join(cell.plans)
+    m.temp_bytes = max(cell.temp_bytes, *(step.temp_bytes for step in m.steps))
+    tiles = cell.state.tiles * (_shards(cell, op) if op.sequence or op.backward else 1)
     m.result = TensorLayout(grouping=GRAIN, tiles=tiles)
     if op.backward:
         free = TensorLayout(free=True)
@@ -119,215 +61,19 @@ def recurrent(m: Lowering, op: Recurrent, *_: Placed) -> tuple[TensorLayout, ...
     return (m.result,)
 
 
-def _shards(layer: _Layer) -> int:
+def _shards(cell: Cell, op: Recurrent) -> int:
     """Return how many sets of tiles share the sequence (Rnn.cpp, getMaxShards; getNumShards)."""
-    params, cell, chip = layer.params, layer.cell, layer.m.chip
-    steps = params.steps
+    chip = cell.m.chip
     most = chip.tiles // max(cell.state.tiles, cell.data.tiles)
-    most = ceil_div(steps, ceil_div(steps, most))
-    per_step = cell.bytes(cell.data) + cell.bytes(cell.state, 1 + params.saved)
-    wanted = ceil_div(per_step * steps, int(chip.bytes_per_tile * OPERAND_SHARE))
+    most = ceil_div(op.steps, ceil_div(op.steps, most))
+    per_step = cell.bytes(cell.data) + cell.bytes(cell.state, 1 + op.saved)
+    wanted = ceil_div(per_step * op.steps, int(chip.bytes_per_tile * OPERAND_SHARE))
     return min(wanted, most)
 
 
-def _forward(layer: _Layer) -> None:
-    m, params, cell = layer.m, layer.params, layer.cell
-    # Single-operation plans of the products: m rows, k summed over, n columns.
-    rows, features = params.steps * params.batch, params.features
-    _copy_sequence("lay out sequence", layer, cell.data)
-    if params.input_product_first:
-        layer.product(_stored(rows, features, params.gates * params.hidden))
-    with m.loop(params.steps, tiles=m.tiles):
-        if params.input_product_first:
-            cell.slice("slice input products", cell.state, params.gates)
-        else:
-            cell.slice("slice input", cell.data)
-        if params.kind == "lstm":
-            _lstm_units(layer)
-            cell.lstm_state(training=params.training, saved=params.saved)
-        else:
-            (_gru_units_reset_after if params.reset_after else _gru_units)(layer)
-            cell.gru_state(training=params.training, saved=params.saved)
-        if params.training:
-            cell.slice("write kept", cell.state, params.saved)
-        if params.sequence:
-            cell.slice("write output", cell.state)
-        cell.m.count("count steps")
-
-
-def _lstm_units(layer: _Layer) -> None:
-    params, cell = layer.params, layer.cell
-    columns = params.gates * params.hidden
-    if params.input_product_first:
-        layer.units(_stored(params.batch, params.hidden, columns))
-        cell.combine_many("add input products", "add", params.gates, in_place=True, elsewhere=True)
-    else:
-        layer.units(_stored(params.batch, params.features + params.hidden, columns))
-    cell.gates(("sigmoid", 3), ("tanh", 1))
-
-
-def _gru_units(layer: _Layer) -> None:
-    params, cell = layer.params, layer.cell
-    read = params.features + params.hidden
-    layer.units(_stored(params.batch, read, 2 * params.hidden))
-    cell.gates(("sigmoid", 2))
-    if params.training:
-        cell.keep("keep reset", 1)
-    cell.combine("reset state", "mul", in_place=True)
-    layer.units(_stored(params.batch, read, params.hidden))
-    cell.gates(("tanh", 1))
-
-
-def _gru_units_reset_after(layer: _Layer) -> None:
-    params, cell = layer.params, layer.cell
-    columns = params.gates * params.hidden
-    layer.product(_stored(params.batch, params.features, columns))
-    layer.units(_stored(params.batch, params.hidden, columns))
-    cell.receive("units to states", cell.state, 2 * params.gates)
-    cell.combine_many("add biases", "add", 2 * params.gates, in_place=True, elsewhere=True)
-    if params.training:
-        cell.keep("keep candidate product", 1)
-    cell.combine_many("add state products", "add", 2, in_place=True)
-    cell.apply("update and reset", "sigmoid", 2, in_place=True)
-    cell.combine("reset product", "mul", in_place=True)
-    cell.combine("add reset product", "add", in_place=True)
-    cell.apply("candidate", "tanh", in_place=True)
-
-
-def _backward(layer: _Layer) -> None:
-    m, params, cell = layer.m, layer.params, layer.cell
-    interval = _steps_per_weight_gradient(layer)
-    if params.sequence:
-        _copy_sequence("lay out incoming gradient", layer, cell.state)
-    weights = params.gates * params.hidden * (params.features + params.hidden + params.batch)
-    m.fill(Placed((weights,), cell.dtype))
-    _copy_sequence("lay out sequence", layer, cell.data)
-    cell.keep("shift outputs", 1)
-    with m.loop(params.steps, tiles=m.tiles):
-        if params.sequence:
-            cell.slice("slice incoming gradient", cell.state)
-        cell.slice("slice kept", cell.state, params.saved)
-        if params.kind == "gru":
-            cell.slice("slice previous output", cell.state)
-        (_lstm_gradient if params.kind == "lstm" else _gru_gradient)(layer)
-        _receive_gradients(layer, kept=params.gates if interval != 1 else 0)
-        if interval != 1:
-            cell.slice("write gate gradients", cell.state, params.gates)
-        if params.input_gradient:
-            cell.slice("write input gradient", cell.data)
-        cell.m.count("count steps")
-    _weight_gradients(layer, interval)
-
-
-def _lstm_gradient(layer: _Layer) -> None:
-    layer.cell.lstm_gradient()
-    layer.units(_passed_on(layer, layer.params.gates))
-
-
-def _gru_gradient(layer: _Layer) -> None:
-    params, cell = layer.params, layer.cell
-    cell.gru_candidate_gradient()
-    if params.reset_after:
-        cell.gru_reset_gradient()
-        cell.combine("reset candidate gradient", "mul")
-        gates = params.gates * params.hidden
-        layer.units(_transposed(params.batch, gates, params.hidden))
-        if params.input_gradient:
-            layer.units(_transposed(params.batch, gates, params.features))
-    else:
-        layer.units(_passed_on(layer, 1))
-        cell.gru_reset_gradient()
-        layer.units(_passed_on(layer, 2))
-        if params.input_gradient:
-            cell.combine("add input gradients", "add")
-    cell.gru_state_gradient()
-
-
-def _weight_gradients(layer: _Layer, interval: int) -> None:
-    """Add the weight gradients of every `interval` steps, or with 0 in a loop after the other."""
-    m, params, cell = layer.m, layer.params, layer.cell
-    runs, rest = divmod(params.steps, max(1, interval))
-    if interval == 0:
-        _copy_sequence("lay out sequence", layer, cell.data)
-        cell.keep("shift outputs", 1)
-    for repeats, taken in ((runs, max(1, interval)), (1, rest)):
-        if repeats and taken:
-            with m.loop(repeats, tiles=m.tiles):
-                _weight_gradient(layer, taken, separate=interval == 0)
-    if interval == 0:
-        with m.loop(params.steps, tiles=m.tiles):
-            cell.m.count("count steps")
-    m.reduce("add", Placed((params.batch, params.gates * params.hidden), cell.dtype), 0)
-
-
-def _weight_gradient(layer: _Layer, taken: int, *, separate: bool) -> None:
-    """Add the weight gradients of `taken` steps."""
-    m, params, cell = layer.m, layer.params, layer.cell
-    rows, lstm = taken * params.batch, params.kind == "lstm"
-    cell.slice("slice input", cell.data, taken)
-    if lstm or separate:
-        cell.slice("slice previous output", cell.state, taken)
-    if separate:
-        cell.slice("slice gate gradients", cell.state, params.gates)
-        if not lstm:
-            cell.slice("slice kept", cell.state, params.saved)
-    if not lstm:
-        cell.combine("reset", "mul")
-    read, hidden = params.features + params.hidden, params.hidden
-    if lstm:
-        products = [(read, params.gates * hidden)]
-    elif params.reset_after:
-        products = [(params.features, 3 * hidden), (hidden, 3 * hidden)]
-    else:
-        products = [(read, 2 * hidden), (read, hidden)]
-    for inputs, outputs in products:
-        product = MatMul(
-            m=inputs, k=rows, n=outputs, weights_operand=True, pass_kind="weight_gradient"
-        )
-        joint = layer.product(product).joint
-        # The accumulator is laid out like the weights (matMulAcc), where in a joint plan the
-        # product lies too; both lie in different memory elements (`operators.elementwise`).
-        accumulator = Placed((inputs * outputs,), cell.dtype)
-        m.scaled_add(accumulator, constrained=True, exchanged=not joint)
-    cell.add_bias_gradients(params.gates * taken)
-
-
-def _steps_per_weight_gradient(layer: _Layer) -> int:
-    """Return over how many steps weight gradients are added up at a time; 0: in a second loop.
-
-    Without gathering, the gradients of the gates are kept for a second loop where they are smaller
-    than the transposed weights (interleavedWUIsBeneficial).
-    """
-    params, cell, chip = layer.params, layer.cell, layer.m.chip
-    gates = params.gates * params.hidden
-    transposed = (params.features + params.hidden) * gates
-    within = int(transposed <= params.batch * gates * params.steps)
-    if params.kind == "gru" or layer.m.stack.planner_era < GATHERING_ERA:
-        return within
-    per_step = params.gates * cell.state.per_tile * element_bytes(cell.dtype)
-    memory = int(chip.bytes_per_tile * GATHER_MEMORY_PROPORTION)
-    most = min(params.steps, int(GATHERED_SHARE * memory) // per_step)
-    if not most:
-        return within
-    width = vector_width(cell.dtype, chip)
-    gathered = most // width * width
-    if not gathered:
-        return 1
-    size = element_bytes(cell.dtype)
-    plan = planner.plan(
-        planner.ConvPass.of(
-            "fc_inference",
-            MatMul(m=params.features + params.hidden, k=gathered * params.batch, n=gates),
-            size,
-        ),
-        chip,
-        replace(
-            layer.m.rules,
-            available_memory_proportion=(memory - per_step * most) / chip.bytes_per_tile,
-        ),
-    )
-    parts = plan.split.in_serial
-    return max(1, gathered // parts // width * width) if parts < gathered else 1
+def _copy_sequence(name: str, cell: Cell, op: Recurrent, layout: StateLayout) -> None:
+    """Bring a whole sequence into the layout in which its steps can be sliced."""
+    cell.m.fetch(name, cell.bytes(layout, ceil_div(op.steps, _shards(cell, op))))
 
 
 def _stored(m: int, k: int, n: int) -> MatMul:
@@ -335,32 +81,236 @@ def _stored(m: int, k: int, n: int) -> MatMul:
     return MatMul(m=m, k=k, n=n, weights_operand=True)
 
 
-def _transposed(m: int, k: int, n: int) -> MatMul:
-    """Return the product of `m` rows of gradients with transposed weights."""
-    return MatMul(m=m, k=k, n=n, weights_operand=True, pass_kind="data_gradient")
+def _forward(cell: Cell, op: Recurrent) -> None:
+    m, columns = cell.m, op.gates * op.hidden
+    _copy_sequence("lay out sequence", cell, op, cell.data)
+    if op.input_product_first:
+        cell.product(_stored(op.steps * op.batch, op.features, columns))
+    with m.loop(op.steps, tiles=m.tiles):
+        if op.input_product_first:
+            cell.slice("slice input products", cell.state, op.gates)
+        else:
+            cell.slice("slice input", cell.data)
+        if op.kind == "lstm":
+            _lstm(cell, op)
+        elif op.reset_after:
+            _gru_reset_after(cell, op)
+        else:
+            _gru(cell, op)
+        if op.training:
+            cell.slice("write kept", cell.state, op.saved)
+        if op.sequence:
+            cell.slice("write output", cell.state)
+        m.count("count steps")
 
 
-def _passed_on(layer: _Layer, gates: int) -> MatMul:
-    """Return the product that hands the gradients of some gates to input and state."""
-    params = layer.params
-    read = params.hidden + (params.features if params.input_gradient else 0)
-    return _transposed(params.batch, gates * params.hidden, read)
+def _lstm(cell: Cell, op: Recurrent) -> None:
+    """Add one step forward.
 
-
-def _copy_sequence(name: str, layer: _Layer, layout: StateLayout) -> None:
-    """Bring a whole sequence into the layout in which its steps can be sliced."""
-    steps = ceil_div(layer.params.steps, _shards(layer))
-    layer.m.fetch(name, layer.cell.bytes(layout, steps))
-
-
-def _receive_gradients(layer: _Layer, *, kept: int) -> None:
-    """Bring what was passed on to the states' tiles, and copy `kept` states there.
-
-    Copies that follow each other share one exchange.
+    Inference overwrites the states (basicLstmCellForwardPassInPlace); training keeps what the
+    gradient reads and copies the new states over the old ones.
     """
-    cell = layer.cell
-    moved = cell.bytes(cell.state)
-    if layer.params.input_gradient:
-        moved += cell.bytes(cell.data)
-    copied = copy_cycles(cell.bytes(cell.state, kept), layer.m.chip)
-    layer.m.fetch("pass on", moved, cycles=copied)
+    columns = op.gates * op.hidden
+    if op.input_product_first:
+        cell.units(_stored(op.batch, op.hidden, columns))
+        cell.combine("add input products", "add", op.gates, in_place=True, elsewhere=True)
+    else:
+        cell.units(_stored(op.batch, op.features + op.hidden, columns))
+    cell.gates(("sigmoid", 3), ("tanh", 1))
+    cell.combine("forget and input", "mul", 2, in_place=not op.training)
+    cell.combine("add candidate", "add", in_place=True)
+    if op.training:
+        cell.m.unary("tanh", cell.placed(), "cell tanh")
+        cell.combine("output", "mul")
+        cell.keep("keep for the gradient, new state", op.saved + 2)
+    else:
+        cell.m.generated("output", cell.placed(), _LSTM_OUTPUT)
+
+
+def _gru(cell: Cell, op: Recurrent) -> None:
+    """Add one step forward that resets the state before its product."""
+    read = op.features + op.hidden
+    cell.units(_stored(op.batch, read, 2 * op.hidden))
+    cell.gates(("sigmoid", 2))
+    if op.training:
+        cell.keep("keep reset")
+    cell.combine("reset state", "mul", in_place=True)
+    cell.units(_stored(op.batch, read, op.hidden))
+    cell.gates(("tanh", 1))
+    _gru_output(cell, op)
+
+
+def _gru_reset_after(cell: Cell, op: Recurrent) -> None:
+    """Add one step forward that resets the product of the state."""
+    columns = op.gates * op.hidden
+    cell.product(_stored(op.batch, op.features, columns))
+    cell.units(_stored(op.batch, op.hidden, columns))
+    cell.receive("units to states", 2 * op.gates)
+    cell.combine("add biases", "add", 2 * op.gates, in_place=True, elsewhere=True)
+    if op.training:
+        cell.keep("keep candidate product")
+    cell.combine("add state products", "add", 2, in_place=True)
+    cell.several("update and reset", "UnaryOp2DInPlace", "sigmoid", 2)
+    cell.combine("reset product", "mul", in_place=True)
+    cell.combine("add reset product", "add", in_place=True)
+    cell.m.unary("tanh", cell.placed(), "candidate", in_place=True)
+    _gru_output(cell, op)
+
+
+def _gru_output(cell: Cell, op: Recurrent) -> None:
+    """From update gate and candidate of a step to its output (CalcNextOutput)."""
+    cell.m.generated("output", cell.placed(), _GRU_OUTPUT)
+    if op.training:
+        cell.keep("keep for the gradient, new state", op.saved + 1)
+
+
+def _backward(cell: Cell, op: Recurrent) -> None:
+    m, interval = cell.m, _steps_per_weight_gradient(cell, op)
+    if op.sequence:
+        _copy_sequence("lay out incoming gradient", cell, op, cell.state)
+    weights = op.gates * op.hidden * (op.features + op.hidden + op.batch)
+    m.fill(Placed((weights,), cell.dtype))
+    _copy_sequence("lay out sequence", cell, op, cell.data)
+    cell.keep("shift outputs")
+    with m.loop(op.steps, tiles=m.tiles):
+        if op.sequence:
+            cell.slice("slice incoming gradient", cell.state)
+        cell.slice("slice kept", cell.state, op.saved)
+        if op.kind == "lstm":
+            _lstm_gradient(cell, op)
+        else:
+            cell.slice("slice previous output", cell.state)
+            _gru_gradient(cell, op)
+        # What is passed on goes to the states' tiles, where the gates' gradients are kept; copies
+        # that follow each other share one exchange.
+        moved = cell.bytes(cell.state) + (cell.bytes(cell.data) if op.input_gradient else 0)
+        copied = cell.bytes(cell.state, op.gates) if interval != 1 else 0
+        m.fetch("pass on", moved, cycles=copy_cycles(copied, m.chip))
+        if interval != 1:
+            cell.slice("write gate gradients", cell.state, op.gates)
+        if op.input_gradient:
+            cell.slice("write input gradient", cell.data)
+        m.count("count steps")
+    _weight_gradients(cell, op, interval)
+
+
+def _transposed(op: Recurrent, gates: int, read: int) -> MatMul:
+    """Return the product of the gradients of some gates with the transposed weights."""
+    return replace(_stored(op.batch, gates * op.hidden, read), pass_kind="data_gradient")
+
+
+def _lstm_gradient(cell: Cell, op: Recurrent) -> None:
+    """From the gradient of output and cell state to those of the four gates, and through them.
+
+    Source: Lstm.cpp, backwardStepImpl.
+    """
+    cell.combine("add incoming gradient", "add")
+    cell.combine("through output gate", "mul", 2)
+    cell.gradients("output gate gradient", "tanh", "sigmoid")
+    cell.combine("add cell gradient", "add", in_place=True)
+    cell.combine("through gates", "mul", 4)
+    cell.gradients("gate gradients", "sigmoid", "tanh", "sigmoid")
+    cell.units(_transposed(op, op.gates, op.hidden + op.features * op.input_gradient))
+
+
+def _gru_gradient(cell: Cell, op: Recurrent) -> None:
+    """From the gradient of the output to those of the gates and of the previous output (d_h_prev).
+
+    Source: Gru.cpp, backwardStepImpl; a matrix of ones is copied for one minus the update gate.
+    """
+    cell.keep("copy output gradient")
+    cell.combine("add incoming gradient", "add")
+    cell.keep("ones")
+    cell.combine("one minus update", "sub")
+    cell.combine("state minus candidate", "sub")
+    cell.combine("through update gate", "mul", 2)
+    cell.gradients("candidate and update gradients", "tanh", "sigmoid")
+    read = op.hidden + op.features * op.input_gradient
+    if not op.reset_after:
+        cell.units(_transposed(op, 1, read))
+    cell.combine("through reset gate", "mul")
+    cell.gradients("reset gradient", "sigmoid")
+    if op.reset_after:
+        cell.combine("reset candidate gradient", "mul")
+        cell.units(_transposed(op, op.gates, op.hidden))
+        if op.input_gradient:
+            cell.units(_transposed(op, op.gates, op.features))
+    else:
+        cell.units(_transposed(op, 2, read))
+        if op.input_gradient:
+            cell.combine("add input gradients", "add")
+    cell.m.generated("state gradient", cell.placed(), _GRU_STATE_GRADIENT)
+
+
+def _weight_gradients(cell: Cell, op: Recurrent, interval: int) -> None:
+    """Add the weight gradients of every `interval` steps, or with 0 in a loop after the other."""
+    m = cell.m
+    runs, rest = divmod(op.steps, max(1, interval))
+    if interval == 0:
+        _copy_sequence("lay out sequence", cell, op, cell.data)
+        cell.keep("shift outputs")
+    for repeats, taken in ((runs, max(1, interval)), (1, rest)):
+        if repeats and taken:
+            with m.loop(repeats, tiles=m.tiles):
+                _weight_gradient(cell, op, taken, separate=interval == 0)
+    if interval == 0:
+        with m.loop(op.steps, tiles=m.tiles):
+            m.count("count steps")
+    m.reduce("add", Placed((op.batch, op.gates * op.hidden), cell.dtype), 0)
+
+
+def _weight_gradient(cell: Cell, op: Recurrent, taken: int, *, separate: bool) -> None:
+    """Add the weight gradients of `taken` steps."""
+    lstm, read, hidden = op.kind == "lstm", op.features + op.hidden, op.hidden
+    cell.slice("slice input", cell.data, taken)
+    if lstm or separate:
+        cell.slice("slice previous output", cell.state, taken)
+    if separate:
+        cell.slice("slice gate gradients", cell.state, op.gates)
+        if not lstm:
+            cell.slice("slice kept", cell.state, op.saved)
+    if lstm:
+        products = [(read, op.gates * hidden)]
+    else:
+        cell.combine("reset", "mul")
+        products = [(read, 2 * hidden), (read, hidden)]
+        if op.reset_after:
+            products = [(op.features, 3 * hidden), (hidden, 3 * hidden)]
+    for inputs, outputs in products:
+        product = _stored(inputs, taken * op.batch, outputs)
+        joint = cell.product(replace(product, pass_kind="weight_gradient")).joint
+        # The accumulator is laid out like the weights (matMulAcc), where in a joint plan the
+        # product lies too; both lie in different memory elements (`operators.elementwise`).
+        accumulator = Placed((inputs * outputs,), cell.dtype)
+        cell.m.scaled_add(accumulator, constrained=True, exchanged=not joint)
+    cell.m.binary("add", cell.placed(op.gates * taken), "add bias gradients", in_place=True)
+
+
+def _steps_per_weight_gradient(cell: Cell, op: Recurrent) -> int:
+    """Return over how many steps weight gradients are added up at a time; 0: in a second loop.
+
+    Without gathering, the gradients of the gates are kept for a second loop where they are smaller
+    than the transposed weights (interleavedWUIsBeneficial).
+    """
+    m, read, columns = cell.m, op.features + op.hidden, op.gates * op.hidden
+    within = int(read * columns <= op.batch * columns * op.steps)
+    if op.kind == "gru" or m.stack.planner_era < GATHERING_ERA:
+        return within
+    per_step = cell.bytes(cell.state, op.gates)
+    memory = int(m.chip.bytes_per_tile * GATHER_MEMORY_PROPORTION)
+    most = min(op.steps, int(GATHERED_SHARE * memory) // per_step)
+    if not most:
+        return within
+    width = m.tile.width(cell.dtype)
+    gathered = most // width * width
+    if not gathered:
+        return 1
+    product = MatMul(m=read, k=gathered * op.batch, n=columns)
+    left = (memory - per_step * most) / m.chip.bytes_per_tile
+    plan = planner.plan(
+        planner.ConvPass.of("fc_inference", product, element_bytes(cell.dtype)),
+        m.chip,
+        replace(m.rules, available_memory_proportion=left),
+    )
+    parts = plan.split.in_serial
+    return max(1, gathered // parts // width * width) if parts < gathered else 1
