@@ -139,7 +139,7 @@ class Emitter:
 
     def share(self, x: Placed) -> int:
         """Return the elements on the fullest tile."""
-        return tile_share(x.elements, x.dtype, self.chip, x.layout.tiles).elements
+        return tile_share(x.elements, x.dtype, self.chip, x.layout.tiles)
 
     def tile_bytes(self, x: Placed) -> int:
         """Return the bytes on the fullest tile."""

@@ -137,7 +137,7 @@ class Reduction:
 def _stages(asked: Reduction, chip: ChipLike, codelets: CodeletVersion) -> tuple[Stage, ...]:
     """Return the stages of a reduction; networks repeat the same ones many times."""
     total, partials = prod(asked.sizes), asked.partials
-    share = asked.per_tile or linear_share(total, asked.dtype, chip).elements
+    share = asked.per_tile or linear_share(total, asked.dtype, chip)
     tiles = min(chip.tiles, ceil_div(total, share))
     layout = examine_layout(
         asked.sizes, asked.reduced, share, tiles, vector_width(asked.dtype, chip)
@@ -196,7 +196,7 @@ def _between_tiles(
         grain = grain_size(types.function, types.inputs, chip)
         # Narrow partials stay whole; wide ones are cut so that pieces are roughly square.
         least = max(grain, width // grain // max(1, isqrt(data // outputs)) * grain)
-        columns = largest_part(min(width, outputs), grain, chip.tiles, least).elements
+        columns = largest_part(min(width, outputs), grain, chip.tiles, least)
         ideal = max(1, data // chip.tiles)
         pieces = max(1, sources * columns // ideal)
         if sources * columns // pieces < MORE_STAGES_THRESHOLD:
@@ -231,7 +231,7 @@ def _between_tiles(
 def _results_per_tile(outputs: int, partials: str, chip: ChipLike) -> int:
     """Return the outputs on the fullest tile (mapping of intermediateToOutput)."""
     width = vector_width(partials, chip)
-    return largest_part(outputs, width, chip.tiles, 4 * width).elements
+    return largest_part(outputs, width, chip.tiles, 4 * width)
 
 
 def _gathered(columns: int, rows: int) -> Region:

@@ -74,14 +74,6 @@ class Tile(NamedTuple):
         return vector_width(dtype, self.chip)
 
 
-@dataclass(frozen=True, slots=True)
-class TileShare:
-    """How a tensor is spread: tiles used, and elements on the fullest tile."""
-
-    tiles: int
-    elements: int
-
-
 def ceil_div(numerator: int, denominator: int) -> int:
     """Return the quotient of two positive integers rounded up."""
     return -(-numerator // denominator)
@@ -131,8 +123,8 @@ def distinct_splits(size: int, most: int) -> list[int]:
     return splits
 
 
-def largest_part(total: int, grain: int, max_parts: int, min_part: int = 1) -> TileShare:
-    """Return the number of parts of `split_sizes` and the largest of them, without listing them.
+def largest_part(total: int, grain: int, max_parts: int, min_part: int = 1) -> int:
+    """Return the largest of the parts of `split_sizes` without listing them.
 
     The last part holds the incomplete grain; it is one of the larger ones, and the only one where
     one grain is left over.
@@ -141,13 +133,13 @@ def largest_part(total: int, grain: int, max_parts: int, min_part: int = 1) -> T
     parts = _part_count(grains, grain, max_parts, min_part)
     whole, left = divmod(grains, parts)
     if left > 1:
-        return TileShare(parts, (whole + 1) * grain)
+        return (whole + 1) * grain
     last = total - (parts - 1) * grains // parts * grain
-    return TileShare(parts, max(last, whole * grain) if parts > 1 else total)
+    return max(last, whole * grain) if parts > 1 else total
 
 
-def linear_share(elements: int, dtype: str, chip: ChipLike) -> TileShare:
-    """Spread a tensor linearly over the chip.
+def linear_share(elements: int, dtype: str, chip: ChipLike) -> int:
+    """Return the elements on the fullest tile of a tensor that is spread linearly over the chip.
 
     Source: poplibs lib/poputil/TileMapping.cpp, mapTensorLinearly: grain of one vector, at least
     128 B per tile.
@@ -161,8 +153,8 @@ def linear_share(elements: int, dtype: str, chip: ChipLike) -> TileShare:
     return largest_part(elements, grain, chip.tiles, least)
 
 
-def tile_share(elements: int, dtype: str, chip: ChipLike, tiles_used: int | None) -> TileShare:
-    """Spread a tensor over given tiles, or linearly over the chip if `tiles_used` is None."""
+def tile_share(elements: int, dtype: str, chip: ChipLike, tiles_used: int | None) -> int:
+    """Return the elements on the fullest of given tiles, `linear_share` if they are None."""
     if tiles_used is None:
         return linear_share(elements, dtype, chip)
     if not 1 <= tiles_used <= chip.tiles:

@@ -216,7 +216,7 @@ def _repeats_matrix(m: Lowering, op: Elementwise, inputs: tuple[Placed, ...]) ->
     if not op.broadcast or len(inputs) != 2:
         return False
     out = m.made
-    share = linear_share(out.elements, out.dtype, m.chip).elements
+    share = linear_share(out.elements, out.dtype, m.chip)
     rows = len(out.shape) > 2 and inputs[1].shape[-2:] == out.shape[-2:]
     return rows and share <= inputs[1].elements
 

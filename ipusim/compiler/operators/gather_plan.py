@@ -26,13 +26,15 @@ GOALS = ("memory", "cycles")
 INDEX_BYTES = 4
 _MIN_INDICES_PER_TILE = 32
 _STORE_BYTES = 4
+_WEIGHED = ("width_split", "row_split", "index_split", "width", "rows", "indices")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingPlan:
     """A split of lookups and updates: by elements of a row, rows of the table, indices and groups.
 
-    `width`, `rows`, `indices` and `groups` are the largest part of each on one tile.
+    `width`, `rows`, `indices` and `groups` are the largest part of each on one tile. While all
+    splits are weighed, the first six are arrays of them (int64).
     """
 
     width_split: int
@@ -50,157 +52,121 @@ class EmbeddingPlan:
         return self.group_split * self.width_split * self.row_split * self.index_split
 
 
-@dataclass(frozen=True, slots=True)
-class _Splits:
-    """All splits that fit, as arrays (int64), and the parts that they leave."""
-
-    width_split: np.ndarray
-    row_split: np.ndarray
-    index_split: np.ndarray
-    grains: np.ndarray
-    rows: np.ndarray
-    indices: np.ndarray
-    grain_elements: int
-
-
-def _ceil(numerator: np.ndarray, denominator: np.ndarray | int) -> np.ndarray:
-    return -(-numerator // denominator)
-
-
-def _all_splits(rows: int, grains: int, indices: int, tiles: int, grain_elements: int) -> _Splits:
-    """List every split of rows, grains of a row and indices over at most `tiles` tiles."""
-    found = []
-    index_splits = np.array(distinct_splits(indices, tiles), dtype=np.int64)
-    row_splits = distinct_splits(rows, min(tiles, ceil_div(rows, 2)))
-    for width_split in distinct_splits(grains, tiles):
-        for row_split in row_splits:
-            most = tiles // (width_split * row_split)
-            if not most:
-                break
-            fitting = index_splits[index_splits <= most]
-            columns = np.empty((3, len(fitting)), dtype=np.int64)
-            columns[0], columns[1], columns[2] = width_split, row_split, fitting
-            found.append(columns)
-    width_split, row_split, index_split = np.concatenate(found, axis=1)
-    return _Splits(
-        width_split,
-        row_split,
-        index_split,
-        _ceil(np.full_like(width_split, grains), width_split),
-        _ceil(np.full_like(row_split, rows), row_split),
-        _ceil(np.full_like(index_split, indices), index_split),
-        grain_elements,
+def _all_splits(op: Gather, grain: int, chip: ChipLike, group_split: int) -> EmbeddingPlan:
+    """Return every split of rows, grains of a row and indices over the tiles of some groups."""
+    tiles, grains = chip.tiles // group_split, ceil_div(op.width, grain)
+    splits = np.meshgrid(
+        distinct_splits(grains, tiles),
+        distinct_splits(op.rows, min(tiles, ceil_div(op.rows, 2))),
+        distinct_splits(op.indices, tiles),
+        indexing="ij",
+    )
+    all_of = np.stack(splits).reshape(3, -1)
+    width_split, row_split, index_split = all_of[:, all_of.prod(axis=0) <= tiles]
+    return EmbeddingPlan(
+        width_split=width_split,
+        row_split=row_split,
+        index_split=index_split,
+        width=ceil_div(grains, width_split) * grain,
+        rows=ceil_div(op.rows, row_split),
+        indices=ceil_div(op.indices, index_split),
+        group_split=group_split,
+        groups=ceil_div(op.groups, group_split),
     )
 
 
 def _memory_goal(
-    splits: _Splits, indices: int, size: int, tiles: int, *, updates: bool
+    splits: EmbeddingPlan, op: Gather, size: int, chip: ChipLike, *, updates: bool
 ) -> np.ndarray:
     """Bytes of a tile that the plan of tag sdk/poplar/2.0.0 minimises."""
-    grain_bytes = splits.grain_elements * size
-    table = splits.grains * splits.rows
+    row_bytes, index_bytes = splits.width * size, splits.indices * INDEX_BYTES
     rows_split, indices_split = splits.row_split > 1, splits.index_split > 1
-    second = _ceil(splits.indices, splits.row_split)
-    output = second * splits.grains * grain_bytes
-    index_storage = max(min(indices, _MIN_INDICES_PER_TILE), ceil_div(indices, tiles))
-    index_code = _ceil(splits.indices, index_storage)
+    second = ceil_div(splits.indices, splits.row_split)
+    spread = ceil_div(op.indices, chip.tiles // splits.group_split)
+    index_storage = max(min(op.indices, _MIN_INDICES_PER_TILE), spread)
+    index_code = ceil_div(splits.indices, index_storage)
     code = 4 * (indices_split * splits.index_split + 2 * index_code + rows_split * splits.row_split)
-    first_output = rows_split * splits.indices * splits.grains * grain_bytes
+    first_output = rows_split * splits.indices * row_bytes
     temporary = np.maximum(
-        indices_split * table * grain_bytes + first_output + splits.indices * INDEX_BYTES,
-        first_output
-        + rows_split * splits.row_split * second * splits.grains * grain_bytes
-        + second * INDEX_BYTES,
+        indices_split * splits.rows * row_bytes + first_output + index_bytes,
+        first_output + rows_split * splits.row_split * second * row_bytes + second * INDEX_BYTES,
     )
     if updates:
         wide = element_bytes("float32")
-        elements = splits.grains * splits.grain_elements
-        cast = (size != wide) * second * splits.grains * wide
-        updated = rows_split * splits.indices * elements * wide
-        partials = indices_split * splits.rows * elements * wide
-        update = np.maximum(
-            np.maximum(cast + updated, updated + partials + splits.indices * INDEX_BYTES),
-            indices_split * partials * 2,
-        )
-        temporary = np.maximum(temporary, update)
+        cast = (size != wide) * second * (row_bytes // _STORE_BYTES) * wide
+        updated = rows_split * splits.indices * splits.width * wide
+        partials = indices_split * splits.rows * splits.width * wide
+        update = np.maximum(cast + updated, updated + partials + index_bytes)
+        temporary = np.maximum(temporary, np.maximum(update, indices_split * partials * 2))
         code = code + 4 * (index_code + indices_split * splits.index_split)
-    storage = _ceil(table, splits.index_split) * grain_bytes
-    kept = storage + output + index_storage * INDEX_BYTES + code
+    words = splits.rows * row_bytes // _STORE_BYTES
+    storage = ceil_div(words, splits.index_split) * _STORE_BYTES
+    kept = storage + second * row_bytes + index_storage * INDEX_BYTES + code
     return 10 * kept + temporary
 
 
 def _cycle_goal(
-    splits: _Splits, rows: int, grains: int, size: int, tiles: int, chip: ChipLike, *, updates: bool
+    splits: EmbeddingPlan, op: Gather, size: int, chip: ChipLike, *, updates: bool
 ) -> np.ndarray:
     """Cycles that the plan of tag sdk/poplar/2.4.0 minimises; indices are taken as uniform."""
-    grain_bytes = splits.grain_elements * size
-    workers, rate = chip.workers, chip.exchange_bytes_per_cycle
-    elements = splits.grains * splits.grain_elements
-    table_bytes = splits.grains * splits.rows * grain_bytes
+    workers, rate, grain_bytes = chip.workers, chip.exchange_bytes_per_cycle, chip.data_path_bytes
+    row_bytes = splits.width * size
+    grains = row_bytes // grain_bytes
+    table_bytes = splits.rows * row_bytes
     # A table that is not spread evenly is taken to be brought into place first.
-    uneven = table_bytes - ceil_div(rows * grains, tiles) * grain_bytes
+    all_grains = op.rows * ceil_div(op.width * size, grain_bytes)
+    evenly = ceil_div(all_grains, chip.tiles // splits.group_split)
+    uneven = table_bytes - evenly * grain_bytes
     rows_split, indices_split = splits.row_split > 1, splits.index_split > 1
 
     def sliced(width: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        per_worker = _ceil(offsets, workers)
-        hits = _ceil(per_worker * splits.rows, rows)
-        per_vector, vector = 2, (2 if size == 2 else max(1, chip.data_path_bytes // size))
-        copied = 19 + per_vector * _ceil(width, vector)
+        per_worker = ceil_div(offsets, workers)
+        hits = ceil_div(per_worker * splits.rows, op.rows)
+        copied = 19 + 2 * ceil_div(width, 2 if size == 2 else grain_bytes // size)
         return workers * (19 + hits * copied + (per_worker - hits) * 8)
 
-    second = _ceil(splits.indices, splits.row_split)
-    total = _ceil(np.maximum(indices_split * table_bytes, uneven), rate)
-    total = total + sliced(elements, splits.indices)
+    second = ceil_div(splits.indices, splits.row_split)
+    total = ceil_div(np.maximum(indices_split * table_bytes, uneven), rate)
+    total = total + sliced(splits.width, splits.indices)
     total = total + rows_split * (
-        _ceil(splits.row_split * second * splits.grains * grain_bytes, rate)
-        + sliced(splits.grains, second)
+        ceil_div(splits.row_split * second * row_bytes, rate) + sliced(grains, second)
     )
     if not updates:
         return total
-    per_worker = _ceil(splits.rows, workers)
-    hits = _ceil(splits.indices * per_worker, rows)
-    per_row = (11 if size == 4 else 13) + 3 * (elements * size // _STORE_BYTES - 1)
-    partials = splits.rows * elements
-    reduced = _ceil(partials, splits.index_split)
-    vectors = _ceil(_ceil(reduced, 2), workers)
-    stored = _ceil(splits.grains * splits.rows, splits.index_split) * splits.grain_elements
-    total = total + 2 * _ceil(uneven, rate)
-    total = total + rows_split * _ceil(splits.indices * elements * size, rate)
+    hits = ceil_div(splits.indices * ceil_div(splits.rows, workers), op.rows)
+    per_row = (11 if size == 4 else 13) + 3 * (row_bytes // _STORE_BYTES - 1)
+    partials = splits.rows * splits.width
+    reduced = ceil_div(partials, splits.index_split)
+    stored = ceil_div(grains * splits.rows, splits.index_split) * (grain_bytes // size)
+    total = total + 2 * ceil_div(uneven, rate)
+    total = total + rows_split * ceil_div(splits.indices * row_bytes, rate)
     total = total + workers * (37 + per_row * hits + 5 * (splits.indices - hits))
+
+    def pairs(elements: np.ndarray) -> np.ndarray:
+        return ceil_div(ceil_div(elements, 2), workers)
+
     return total + indices_split * (
-        workers * (26 + _ceil(_ceil(partials, 2), workers))
-        + _ceil(splits.index_split * reduced * 4, rate)
-        + workers * (24 + vectors * (6 + splits.index_split))
-        + workers * (19 + 2 * _ceil(_ceil(stored, 2), workers))
+        workers * (26 + pairs(partials))
+        + ceil_div(splits.index_split * reduced * 4, rate)
+        + workers * (24 + pairs(reduced) * (6 + splits.index_split))
+        + workers * (19 + 2 * pairs(stored))
     )
 
 
 @lru_cache(maxsize=256)
 def _plan(op: Gather, size: int, chip: ChipLike, goal: str, updates: bool) -> EmbeddingPlan:
-    grain_bytes = _STORE_BYTES if goal == "memory" else chip.data_path_bytes
-    grain_elements = max(1, grain_bytes // size)
-    grains = ceil_div(op.width, grain_elements)
+    weigh, grain_bytes = _cycle_goal, chip.data_path_bytes
+    if goal == "memory":
+        weigh, grain_bytes = _memory_goal, _STORE_BYTES
     found = []
     for group_split in distinct_splits(op.groups, chip.tiles):
-        tiles, per_tile = chip.tiles // group_split, ceil_div(op.groups, group_split)
-        splits = _all_splits(op.rows, grains, op.indices, tiles, grain_elements)
-        if goal == "memory":
-            costs = _memory_goal(splits, op.indices, size, tiles, updates=updates)
-        else:
-            costs = _cycle_goal(splits, op.rows, grains, size, tiles, chip, updates=updates)
+        splits = _all_splits(op, grain_bytes // size, chip, group_split)
+        costs = splits.groups * weigh(splits, op, size, chip, updates=updates)
         best = int(np.argmin(costs))
-        found.append((per_tile * int(costs[best]), group_split, per_tile, splits, best))
-    _, group_split, per_tile, splits, best = min(found, key=lambda option: option[:2])
-    return EmbeddingPlan(
-        group_split=group_split,
-        groups=per_tile,
-        width_split=int(splits.width_split[best]),
-        row_split=int(splits.row_split[best]),
-        index_split=int(splits.index_split[best]),
-        width=min(op.width, int(splits.grains[best]) * grain_elements),
-        rows=int(splits.rows[best]),
-        indices=int(splits.indices[best]),
-    )
+        found.append((int(costs[best]), group_split, splits, best))
+    _, _, splits, best = min(found, key=lambda option: option[:2])
+    best_of = {name: int(getattr(splits, name)[best]) for name in _WEIGHED}
+    return replace(splits, **best_of | {"width": min(op.width, best_of["width"])})
 
 
 def plan_embedding(
