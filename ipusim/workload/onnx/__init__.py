@@ -1,4 +1,18 @@
-"""Import of ONNX files, and what can be said about one. The onnx package is loaded when called."""
+"""Import of ONNX files, and what can be said about one. The onnx package is loaded when called.
+
+A file becomes a graph in these stages, each a module:
+
+    reader    what the file holds, its weights left out
+    inputs    the sizes and values of its inputs; `builder` finds the batch, `rebatch` puts another
+    nodes     its nodes one by one, calls of functions replaced
+    walk      each node folded (`constants`), written as simpler ones (`control`, and the recipes of
+              `composites`, `attention`, `learners`), or kept with its shapes (`shapes`)
+    fusion    pieces put together that the frameworks of the IPU run as one operator
+    operators what is left, as operators of the graph
+
+`context` holds what is known meanwhile. Of what data decide, a size takes its upper bound and a
+branch is the longer one, which the notes say; anything else is refused with the input to give.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from math import prod
 
 import numpy as np
 
-from ipusim.workload.onnx.walk import VENDOR, Parts, Recipe
+from ipusim.workload.onnx.recipes import VENDOR, Parts, Recipe, of_domain
 
 
 def _heads(p: Parts, x: str, heads: int) -> str:
@@ -221,15 +221,18 @@ def _experts(p: Parts) -> str:
 
 
 ATTENTION: dict[tuple[str, str], Recipe] = {
-    ("", "Attention"): _attention,
-    (VENDOR, "Attention"): _packed(3, 4),
-    (VENDOR, "DecoderMaskedSelfAttention"): _packed(3, 4),
-    (VENDOR, "QAttention"): _packed(5, 8),
-    (VENDOR, "MultiHeadAttention"): _multi_head(3, 4, 5, 6),
-    (VENDOR, "DecoderMaskedMultiHeadAttention"): _multi_head(10, 3, 4, 5),
-    (VENDOR, "GroupQueryAttention"): _grouped_query,
-    ("", "RotaryEmbedding"): _rotary(0, 3, 1, 2),
-    (VENDOR, "RotaryEmbedding"): _rotary(0, 1, 2, 3),
-    (VENDOR, "MoE"): _experts,
+    **of_domain("", {"Attention": _attention, "RotaryEmbedding": _rotary(0, 3, 1, 2)}),
+    **of_domain(
+        VENDOR,
+        {
+            "Attention DecoderMaskedSelfAttention": _packed(3, 4),
+            "QAttention": _packed(5, 8),
+            "MultiHeadAttention": _multi_head(3, 4, 5, 6),
+            "DecoderMaskedMultiHeadAttention": _multi_head(10, 3, 4, 5),
+            "GroupQueryAttention": _grouped_query,
+            "RotaryEmbedding": _rotary(0, 1, 2, 3),
+            "MoE": _experts,
+        },
+    ),
 }
-"""Rules by domain and operator."""
+"""Recipes by domain and operator."""

@@ -8,29 +8,15 @@ import onnx
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import Graph, Layout, Norm, Op
-from ipusim.workload.onnx.attention import ATTENTION
-from ipusim.workload.onnx.composites import COMPOSITES
 from ipusim.workload.onnx.context import ImportContext, Value
 from ipusim.workload.onnx.fusion import fuse
 from ipusim.workload.onnx.inputs import Given, InputPlan, OpenSizes, plan_inputs
-from ipusim.workload.onnx.learners import LEARNERS
-from ipusim.workload.onnx.nodes import Node, has_input
-from ipusim.workload.onnx.operators.elementwise import LAYOUT_HANDLERS
-from ipusim.workload.onnx.operators.emission import Emission, Handler
-from ipusim.workload.onnx.operators.indexed import INDEXED_HANDLERS
-from ipusim.workload.onnx.operators.products import COMPUTE_HANDLERS
-from ipusim.workload.onnx.operators.recurrent import RECURRENT_HANDLERS
-from ipusim.workload.onnx.reader import OnnxContents, capital
+from ipusim.workload.onnx.nodes import Node
+from ipusim.workload.onnx.operators import HANDLERS
+from ipusim.workload.onnx.operators.emission import Emission
+from ipusim.workload.onnx.reader import OnnxContents
 from ipusim.workload.onnx.rebatch import Rebatch
 from ipusim.workload.onnx.walk import Misfit, Walk, fitting
-
-HANDLERS: dict[str, Handler] = {
-    **COMPUTE_HANDLERS,
-    **LAYOUT_HANDLERS,
-    **RECURRENT_HANDLERS,
-    **INDEXED_HANDLERS,
-}
-"""Operators that run; `composites` are written as several of them."""
 
 _SHOWN = 8
 """Unsupported operators that a message names."""
@@ -62,10 +48,10 @@ class OnnxBuild:
             return self.imported(size)[0]
         if self.plan.fixed is None:
             shapes = self.plan.shapes(size)
-            raise WorkloadError(
-                f"{capital(self.contents.source)} has data inputs of shapes {shapes}, which share "
-                f"no batch dimension, so micro-batch {micro_batch} is impossible; use "
-                "1 to take the file as exported."
+            raise self.contents.error(
+                f"has data inputs of shapes {shapes}, which share no batch dimension, so "
+                f"micro-batch {micro_batch} is impossible",
+                "use 1 to take the file as exported",
             )
         return self._rebatched(self.plan.fixed, size)
 
@@ -102,9 +88,9 @@ class OnnxBuild:
                 graph, _ = self.imported(size, context, late=late)
                 if _scales(exported, graph, Fraction(size, fixed)):
                     return graph
-        raise WorkloadError(
-            f"{capital(self.contents.source)} fixes its batch of {fixed} inside the graph, so "
-            f"micro-batch {size} is impossible; export it with a symbolic batch or use {fixed}."
+        raise self.contents.error(
+            f"fixes its batch of {fixed} inside the graph, so micro-batch {size} is impossible",
+            f"export it with a symbolic batch or use {fixed}",
         )
 
 
@@ -189,7 +175,7 @@ def walk(
     for item, shape in zip(plan.inputs, shapes, strict=True):
         value = Value(shape=shape, elem_type=item.elem_type, static=False)
         context.record(Node(op_type="Input", input=[], output=[item.name]), item.name, value)
-    visitor = Walk(context, {**COMPOSITES, **ATTENTION, **LEARNERS}, HANDLERS, rebatch=rebatch)
+    visitor = Walk(context, rebatch)
     try:
         visitor.file()
     except WorkloadError:
@@ -216,9 +202,8 @@ def walk(
             (_unknown if "unknown" in node.given else HANDLERS[node.op_type])(emission)
         _add_extras(emission)
     if not context.graph.ops:
-        raise WorkloadError(
-            f"{capital(contents.source)} computes nothing from its data "
-            "inputs, so there is nothing to simulate."
+        raise contents.error(
+            "computes nothing from its data inputs", "there is nothing to simulate"
         )
     graph = context.graph.finish(*[context.operand(name) for name in contents.outputs])
     return graph, context
@@ -226,7 +211,7 @@ def walk(
 
 def _note_folded(context: ImportContext) -> None:
     """Say that training may lack batch norms: exporters fold them into convolutions."""
-    biased = sum(node.op_type == "Conv" and has_input(node, 2) for node in context.nodes)
+    biased = sum(node.op_type == "Conv" and node.has(2) for node in context.nodes)
     if biased > 1 and not any(node.op_type.endswith("Normalization") for node in context.nodes):
         context.notes[
             "convolutions have biases and there is no norm: if the exporter folded batch norms, a "
@@ -257,9 +242,9 @@ def unsupported(context: ImportContext, advice: str = _TIMED) -> WorkloadError:
     ]
     more = len(context.unknown) - len(kinds)
     rest = f" and {more} more" if more else ""
-    return WorkloadError(
-        f"{capital(context.contents.source)} has operators that are not "
-        f"supported: {', '.join(kinds)}{rest}; export it without them, {advice}."
+    return context.contents.error(
+        f"has operators that are not supported: {', '.join(kinds)}{rest}",
+        f"export it without them, {advice}",
     )
 
 

@@ -8,10 +8,8 @@ from math import prod
 
 import numpy as np
 
-from ipusim.errors import WorkloadError
-from ipusim.workload.onnx.nodes import node_label
-from ipusim.workload.onnx.shapes import axis_of, by_names, dft_axis, frame_length
-from ipusim.workload.onnx.walk import BATCH_FIRST, VENDOR, Parts, Recipe
+from ipusim.workload.onnx.recipes import BATCH_FIRST, VENDOR, Parts, Recipe, of_domain
+from ipusim.workload.onnx.shapes import axis_of, dft_axis, frame_length
 
 NCHWC = "com.microsoft.nchwc"
 """Domain of onnxruntime's convolutions in blocks of channels."""
@@ -498,9 +496,9 @@ def _rnn(p: Parts) -> None:
     steps, batch, features = p.shape(x)
     directions, hidden, _ = p.shape(p.input(1))
     if steps * directions > LARGEST_UNROLL:
-        raise WorkloadError(
-            f"The {node_label(p.node)} has {steps} steps, more than the {LARGEST_UNROLL} that are "
-            "unrolled; use an LSTM or GRU, which run as loops."
+        raise p.node.error(
+            f"has {steps} steps, more than the {LARGEST_UNROLL} that are unrolled; use an LSTM or "
+            "GRU, which run as loops"
         )
     finals, sequences = [], []
 
@@ -564,11 +562,6 @@ def _quantised_lstm(p: Parts) -> None:
         directions, rows, columns = p.shape(place)
         operands[place] = p.stored(directions, columns, rows)
     p("LSTM", *operands, results=p.node.output, **p.node.given)
-
-
-def of_domain(domain: str, recipes: dict[str, Recipe]) -> dict[tuple[str, str], Recipe]:
-    """Return a table by domain and operator."""
-    return {(domain, name): recipe for name, recipe in by_names(recipes).items()}
 
 
 COMPOSITES: dict[tuple[str, str], Recipe] = {

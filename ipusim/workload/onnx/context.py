@@ -16,7 +16,7 @@ from onnx import helper
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import FLOAT_DTYPES, Op, Tensor
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.onnx.nodes import Node, has_input, node_label
+from ipusim.workload.onnx.nodes import Node
 from ipusim.workload.onnx.reader import ELEMENT_TYPES, OnnxContents, Stored
 
 _PROTO = onnx.TensorProto
@@ -111,9 +111,7 @@ class ImportContext:
     def value(self, name: str, node: Node) -> Value:
         """Return what is known about an input of a node."""
         if name not in self.values:
-            raise WorkloadError(
-                f"The {node_label(node)} reads {name!r}, which nothing before it computes."
-            )
+            raise node.error(f"reads {name!r}, which nothing before it computes")
         return self.values[name]
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -122,7 +120,7 @@ class ImportContext:
 
     def array(self, node: Node, position: int) -> np.ndarray | None:
         """Return the values of an input if it is present, static and small; else None."""
-        if not has_input(node, position):
+        if not node.has(position):
             return None
         return self.values[node.input[position]].array
 
@@ -136,7 +134,7 @@ class ImportContext:
         if elem_type not in DTYPES:
             known = elem_type in ELEMENT_TYPES
             kind = _PROTO.DataType.Name(elem_type).lower() if known else str(elem_type)
-            where = f" of the {node_label(node)}" if node is not None else ""
+            where = f" of the {node.op_type} node {node.label!r}" if node is not None else ""
             raise WorkloadError(
                 f"Tensor {name!r}{where} has element type {kind}, which is not supported; use "
                 "float16, float32, an integer type or bool."
@@ -154,14 +152,11 @@ class ImportContext:
     def record(self, node: Node, name: str, value: Value) -> None:
         """Record a result of a node."""
         if name in self.values:
-            raise WorkloadError(
-                f"The {node_label(node)} computes {name!r}, which already has a value."
-            )
+            raise node.error(f"computes {name!r}, which already has a value")
         if any(size < 0 for size in value.shape) or prod(value.shape) > LARGEST_TENSOR:
-            raise WorkloadError(
-                f"The {node_label(node)} computes {name!r} of shape {value.shape}, which must have "
-                f"from 0 to {LARGEST_TENSOR} elements, what some tens of chips hold; give smaller "
-                "inputs."
+            raise node.error(
+                f"computes {name!r} of shape {value.shape}, which must have from 0 to "
+                f"{LARGEST_TENSOR} elements, what some tens of chips hold; give smaller inputs"
             )
         self.values[name] = value
 

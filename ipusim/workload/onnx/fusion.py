@@ -132,22 +132,28 @@ class Pieces:
         return None
 
     def replace(
-        self, last: Node, op_type: str, operands: list[str], kind: str = "", **given: object
+        self, node: Node, op_type: str, operands: list[str], kind: str = "", **given: object
     ) -> None:
-        """Let a new node make what `last` makes, and count it as a fusion of a kind."""
-        nodes = self.context.nodes
-        fresh = Node(
-            op_type=op_type, input=operands, output=last.output, name=last.name, given=given
-        )
-        self.forget(last)
-        place = next(index for index, item in enumerate(nodes) if item is last)
-        nodes[place] = fresh
-        self.add(fresh)
+        """Let a node make what it makes in another way, and count it as a fusion of a kind."""
+        self.forget(node)
+        node.op_type, node.input, node.given = op_type, operands, given
+        self.add(node)
         if kind:
             self.context.fused[kind] += 1
 
+    def join(
+        self, members: list[Node], op_type: str, source: str, kind: str, **given: object
+    ) -> None:
+        """Let the first of several nodes make the results of all, in their order."""
+        gone = {id(node) for node in members}
+        first = next(node for node in self.context.nodes if id(node) in gone)
+        first.output = [node.output[0] for node in members]
+        self.replace(first, op_type, [source], kind, **given)
+        gone.discard(id(first))
+        self.context.nodes[:] = [node for node in self.context.nodes if id(node) not in gone]
+
     def forget(self, node: Node) -> None:
-        """Take a node that falls away out of the readers."""
+        """Take a node that is about to change, or falls away, out of the readers."""
         for name in dict.fromkeys(node.input):
             self.readers[name] = [item for item in self.readers[name] if item is not node]
 
@@ -502,11 +508,8 @@ def partitions(pieces: Pieces) -> None:
         whole = edges[-1] == pieces.shape(source)[axis]
         if len(members) < 2 or not whole or [start for start, *_ in members] != edges[:-1]:
             continue
-        gone = {id(node) for *_, node in members}
-        first = next(node for node in pieces.context.nodes if id(node) in gone)
-        first.output = [node.output[0] for *_, node in members]
-        pieces.replace(first, "Split", [source], "slices in one split", axis=axis)
-        pieces.context.nodes[:] = [n for n in pieces.context.nodes if id(n) not in gone]
+        parts = [node for *_, node in members]
+        pieces.join(parts, "Split", source, "slices in one split", axis=axis)
 
 
 def _range(pieces: Pieces, node: Node) -> tuple[int, int, int] | None:
@@ -538,15 +541,9 @@ def siblings(pieces: Pieces) -> None:
             order = tuple(node.given.get("perm", ()))
             families.setdefault((part.input[0], order), []).append(node)
     for (source, _), members in families.items():
-        outputs = [node.output[0] for node in members]
-        total = sum(prod(pieces.shape(name)) for name in outputs)
+        total = sum(prod(pieces.shape(node.output[0])) for node in members)
         if len(members) > 1 and total == prod(pieces.shape(source)):
-            members[0].output = outputs
-            pieces.replace(
-                members[0], "Transpose", [source], "transposes of parts in one", perm=None
-            )
-            gone = {id(node) for node in members[1:]}
-            pieces.context.nodes[:] = [n for n in pieces.context.nodes if id(n) not in gone]
+            pieces.join(members, "Transpose", source, "transposes of parts in one", perm=None)
 
 
 def projections(pieces: Pieces) -> None:
@@ -633,8 +630,9 @@ def fuse(context: ImportContext) -> None:
     drop_unread(context)
     pieces = Pieces(context)
     for node in list(context.nodes):
-        for rule in RULES.get(node.op_type, ()):
-            if any(pieces.made.get(name) is node for name in node.output):
+        anchor = node.op_type
+        for rule in RULES.get(anchor, ()):
+            if node.op_type == anchor:
                 rule(pieces, node)
     drop_unread(context)
     partitions(Pieces(context))

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 
 from ipusim.errors import WorkloadError, nearest_name
-from ipusim.workload.onnx.reader import LARGEST_SIZE, DataInput, capital
+from ipusim.workload.onnx.reader import LARGEST_SIZE, DataInput, file_error
 from ipusim.workload.onnx.shapes import sized
 
 _BATCH_NAME = re.compile(r"batch|^(n|b)$|(^|_)bs($|_)", re.IGNORECASE)
@@ -153,9 +153,9 @@ def _with_batch(item: DataInput, axis: int | None) -> DataInput:
 def _check_names(kind: str, given: Mapping[str, Any], known: list[str], label: str) -> None:
     for name in given:
         if name not in known:
-            hint = f"did you mean {nearest_name(name, known)!r}" if known else "it has none"
             listed = f" (it has {', '.join(map(repr, known[:12]))})" if known else ""
-            raise WorkloadError(f"{capital(label)} has no {kind} {name!r}{listed}; {hint}?")
+            advice = f"did you mean {nearest_name(name, known)!r}?" if known else "it has none"
+            raise file_error(label, f"has no {kind} {name!r}{listed}", advice)
 
 
 def _check_size(name: str, size: object) -> None:
@@ -301,12 +301,8 @@ def _refuse_free(
     )
     python = [f"dims={dims}"] if dims else []
     python += [f"shapes={whole}"] if whole else []
-    raise OpenSizes(
-        f"{capital(label)} leaves sizes open ({listed}): add such as "
-        f"'{' '.join(line)}', in Python {', '.join(python)}.",
-        dims,
-        whole,
-    )
+    advice = f"add such as '{' '.join(line)}', in Python {', '.join(python)}"
+    raise OpenSizes(str(file_error(label, f"leaves sizes open ({listed})", advice)), dims, whole)
 
 
 def _typical(shape: Sequence[int | str | None], axis: int) -> int:

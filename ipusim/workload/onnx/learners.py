@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ipusim.workload.onnx.composites import of_domain, same_as
-from ipusim.workload.onnx.walk import Parts, Recipe
+from ipusim.workload.onnx.composites import same_as
+from ipusim.workload.onnx.recipes import Parts, Recipe, of_domain
 
 ML = "ai.onnx.ml"
 """Domain of the operators of classical machine learning."""

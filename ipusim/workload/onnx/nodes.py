@@ -16,7 +16,7 @@ import onnx
 from onnx import helper
 
 from ipusim.errors import WorkloadError
-from ipusim.workload.onnx.reader import STANDARD_DOMAINS, OnnxContents, capital
+from ipusim.workload.onnx.reader import STANDARD_DOMAINS, OnnxContents
 
 LARGEST_BODY = 50_000
 """Nodes of a file, functions replaced and loops unrolled: nested ones can stand for any number."""
@@ -77,6 +77,26 @@ class Node:
     domain: str = ""
     scope: Scope = field(default_factory=Scope)
 
+    @property
+    def label(self) -> str:
+        """Its own name, or that of its first result where it has none."""
+        return self.name or next(filter(None, self.output), "?")
+
+    def has(self, place: int) -> bool:
+        """Whether an optional input is given."""
+        return len(self.input) > place and bool(self.input[place])
+
+    def proto(self) -> onnx.NodeProto:
+        """Return the node as a file would have it; of an empty list no type is known."""
+        given = {key: item for key, item in self.given.items() if item is not None and item != []}
+        return helper.make_node(
+            self.op_type, self.input, self.output, name=self.name, domain=self.domain, **given
+        )
+
+    def error(self, what: str) -> WorkloadError:
+        """Return the error that says what is wrong with it, such as "Conv node 'c' has ..."."""
+        return WorkloadError(f"The {self.op_type} node {self.label!r} {what}.")
+
 
 def scope_of(call: Node, function: onnx.FunctionProto, prefix: str) -> Scope:
     """Return the scope of the body of a function as one node calls it."""
@@ -135,9 +155,8 @@ class Unfolding:
         texts = [proto.name, proto.op_type, proto.domain, *proto.input, *proto.output]
         texts += [attribute.name for attribute in proto.attribute]
         if not all(isinstance(text, str) for text in texts) or not proto.op_type.isprintable():
-            raise WorkloadError(
-                f"{capital(self.contents.source)} is damaged: a {proto.op_type!r} node has a name "
-                "that is no text; export it again."
+            raise self.contents.error(
+                f"is damaged: a {proto.op_type!r} node has a name that is no text"
             )
 
 
@@ -184,7 +203,7 @@ def definition(call: Node, opset: int, types: list[onnx.TypeProto]) -> onnx.Func
     if fixed:
         content = schema.get_function_with_opset_version(version)
     else:
-        given = proto_of(call).SerializeToString(), [kind.SerializeToString() for kind in types]
+        given = call.proto().SerializeToString(), [kind.SerializeToString() for kind in types]
         content = schema.get_context_dependent_function_with_opset_version(version, *given)
     function = onnx.FunctionProto.FromString(content)
     own = {item.name for item in function.attribute_proto}
@@ -194,16 +213,6 @@ def definition(call: Node, opset: int, types: list[onnx.TypeProto]) -> onnx.Func
         if item.default_value.name and name not in own
     )
     return function if function.node else None
-
-
-def node_label(node: Node) -> str:
-    """Return "Conv node 'name'", falling back on the first output where a node has no name."""
-    return f"{node.op_type} node {node.name or next(iter(node.output), '?')!r}"
-
-
-def has_input(node: Node, position: int) -> bool:
-    """Whether an optional input is given."""
-    return len(node.input) > position and bool(node.input[position])
 
 
 def decoded(attributes: Iterable[onnx.AttributeProto], known: dict[str, Any]) -> dict[str, Any]:
@@ -219,11 +228,3 @@ def decoded(attributes: Iterable[onnx.AttributeProto], known: dict[str, Any]) ->
             value.decode(errors="replace") if isinstance(value, bytes) else value
         )
     return found
-
-
-def proto_of(node: Node) -> onnx.NodeProto:
-    """Return a node as a file would have it; of an empty list no type is known."""
-    given = {key: item for key, item in node.given.items() if item is not None and item != []}
-    return helper.make_node(
-        node.op_type, node.input, node.output, name=node.name, domain=node.domain, **given
-    )

@@ -37,6 +37,12 @@ _NAMELESS = dict.fromkeys(("?", "None", "-1", "unknown"), "")
 STANDARD_DOMAINS = ("", "ai.onnx")
 
 
+def file_error(label: str, what: str, advice: str = "export it again") -> WorkloadError:
+    """Return the error of a file: what is wrong with it, and what to do."""
+    end = "" if advice.endswith("?") else "."
+    return WorkloadError(f"{label[0].upper()}{label[1:]} {what}; {advice}{end}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
     """An initializer: its type, its shape, and its values if they are few or all zero."""
@@ -97,6 +103,10 @@ class OnnxContents:
         """Version of the standard operator set."""
         found = [entry.version for entry in self.opsets if entry.domain in STANDARD_DOMAINS]
         return found[0] if found else onnx.defs.onnx_opset_version()
+
+    def error(self, what: str, advice: str = "export it again") -> WorkloadError:
+        """Return the error that says what is wrong with the file, and what to do."""
+        return file_error(self.source, what, advice)
 
 
 def read_onnx(source: str | PathLike[str] | onnx.ModelProto) -> OnnxContents:
@@ -162,33 +172,25 @@ def _load(path: Path) -> onnx.ModelProto:
 def _check_model(model: onnx.ModelProto, label: str) -> None:
     versions = [entry.version for entry in model.opset_import if entry.domain in STANDARD_DOMAINS]
     if not model.ir_version or not model.graph.node or not model.opset_import:
-        raise WorkloadError(
-            f"{capital(label)} holds no operator graph, so it is not an ONNX model or it was cut "
-            "short; export it again."
+        raise file_error(
+            label, "holds no operator graph, so it is not an ONNX model or it was cut short"
         )
     if versions and not MINIMUM_OPSET <= versions[0] <= MAXIMUM_OPSET:
-        raise WorkloadError(
-            f"{capital(label)} uses operator set {versions[0]}, which must be {MINIMUM_OPSET} or "
-            f"newer and at most {MAXIMUM_OPSET}; export it again."
+        raise file_error(
+            label,
+            f"uses operator set {versions[0]}, which must be {MINIMUM_OPSET} or newer and at most "
+            f"{MAXIMUM_OPSET}",
         )
     if model.graph.sparse_initializer:
-        raise WorkloadError(
-            f"{capital(label)} stores sparse weights, which are not supported; export them dense."
+        raise file_error(
+            label, "stores sparse weights, which are not supported", "export them dense"
         )
 
 
 def _check_type(elem_type: int, name: str, label: str) -> int:
     if elem_type == onnx.TensorProto.UNDEFINED or elem_type not in ELEMENT_TYPES:
-        raise WorkloadError(
-            f"{capital(label)} gives {name!r} an element type {elem_type} that does not exist; "
-            "export it again."
-        )
+        raise file_error(label, f"gives {name!r} an element type {elem_type} that does not exist")
     return elem_type
-
-
-def capital(label: str) -> str:
-    """Return the label of a file as a sentence begins with it."""
-    return label[0].upper() + label[1:]
 
 
 def stored(tensor: onnx.TensorProto, label: str, folder: Path = Path()) -> Stored:
@@ -196,9 +198,10 @@ def stored(tensor: onnx.TensorProto, label: str, folder: Path = Path()) -> Store
     shape = tuple(tensor.dims)
     _check_type(tensor.data_type, tensor.name, label)
     if any(not 0 <= size < LARGEST_SIZE for size in shape):
-        raise WorkloadError(
-            f"{capital(label)} has an initializer {tensor.name!r} of shape {shape}, where every "
-            f"size must be from 0 to {LARGEST_SIZE}; export it again."
+        raise file_error(
+            label,
+            f"has an initializer {tensor.name!r} of shape {shape}, where every size must be from 0 "
+            f"to {LARGEST_SIZE}",
         )
     array = None
     if tensor.raw_data and not tensor.raw_data.strip(b"\0"):
@@ -211,9 +214,7 @@ def stored(tensor: onnx.TensorProto, label: str, folder: Path = Path()) -> Store
             else:
                 array = numpy_helper.to_array(tensor)
         except (ValueError, TypeError, KeyError) as error:
-            raise WorkloadError(
-                f"{capital(label)} has a damaged initializer {tensor.name!r}; export it again."
-            ) from error
+            raise file_error(label, f"has a damaged initializer {tensor.name!r}") from error
     return Stored(elem_type=tensor.data_type, shape=shape, array=array)
 
 

@@ -18,7 +18,7 @@ from ipusim.workload.onnx.nodes import Node
 from ipusim.workload.onnx.shapes import N_ARY, Shape, sized
 
 if TYPE_CHECKING:
-    from ipusim.workload.onnx.walk import Parts
+    from ipusim.workload.onnx.recipes import Parts
 
 _TARGETS = {"Reshape": 1, "Expand": 1, "Resize": 3, "Gather": 1}
 """Operators with a shape, or places, that exporters write as numbers, and which input it is."""

@@ -13,13 +13,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
-from ipusim.errors import WorkloadError
 from ipusim.workload.graph import FLOAT_DTYPES
 from ipusim.workload.onnx.context import DTYPES, ImportContext
-from ipusim.workload.onnx.nodes import Node, has_input, node_label, proto_of
-from ipusim.workload.onnx.reference import evaluated
+from ipusim.workload.onnx.nodes import Node
 
 _PROTO = onnx.TensorProto
 BOOL, INT64, FLOAT, INT32 = _PROTO.BOOL, _PROTO.INT64, _PROTO.FLOAT, _PROTO.INT32
@@ -31,10 +28,10 @@ Results = list[tuple[Shape, int]]
 LARGEST = "results whose number depends on data have their largest size"
 
 MISFITS = (
-    *(ValueError, IndexError, KeyError, TypeError, ZeroDivisionError, OverflowError),
-    *(AttributeError, ArithmeticError, MemoryError, AssertionError, RecursionError),
+    *(ValueError, IndexError, KeyError, TypeError, AttributeError),
+    *(ArithmeticError, AssertionError, MemoryError, RuntimeError),
 )
-"""What a rule raises where inputs do not fit."""
+"""What rules, and operators of onnx's reference evaluator, raise where inputs do not fit."""
 
 
 class Call:
@@ -46,7 +43,7 @@ class Call:
 
     def has(self, place: int) -> bool:
         """Whether an optional input is given."""
-        return has_input(self.node, place)
+        return self.node.has(place)
 
     def shape(self, which: int | str = 0) -> Shape:
         """Return the shape of an input by its place, or of any value by its name."""
@@ -86,13 +83,12 @@ class Call:
         name = self.node.input[place]
         value = self.context.values[name]
         if value.array is None:
-            raise WorkloadError(
-                f"The output {self.node.output[0]!r} of the {node_label(self.node)} has no fixed "
-                f"shape, because {name!r} "
+            raise self.node.error(
+                f"gives {self.node.output[0]!r} no fixed shape, because {name!r} "
                 + (
-                    "lies in external data that is not there; put that file beside the model."
+                    "lies in external data that is not there; put that file beside the model"
                     if value.learnable
-                    else f"depends on data; {self._advice(self.source(name))}."
+                    else f"depends on data; {self._advice(self.source(name))}"
                 )
             )
         return value.array
@@ -649,21 +645,3 @@ RULES: dict[str, Rule] = by_names(
     }
 )
 """Rules of standard operators, and of those that fusion puts in their place."""
-
-_RESHAPED = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
-"""Operators of which onnx's reference evaluator refuses forms that files have."""
-
-
-def evaluate(context: ImportContext, node: Node, shape: Shape | None) -> list[np.ndarray]:
-    """Return the values of a node whose inputs are known; a rule may know the first one's shape."""
-    feed = {name: context.values[name].array for name in node.input if name}
-    if node.op_type == "Constant" and node.given.get("value") is not None:
-        return [numpy_helper.to_array(node.given["value"])]
-    try:
-        if node.op_type in _RESHAPED and shape is not None:
-            return [feed[node.input[0]].reshape(shape)]
-        proto = proto_of(node)
-    except MISFITS as error:
-        reason = " ".join(str(error).split())[:200]
-        raise WorkloadError(f"The {node_label(node)} cannot be computed ({reason}).") from error
-    return list(map(np.asarray, evaluated(proto, context.opset, feed, f"The {node_label(node)}")))

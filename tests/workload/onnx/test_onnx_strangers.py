@@ -333,3 +333,20 @@ def test_a_slice_that_is_assigned_to_is_one_move():
     weights = {"i": places, "u": [2, 11, 16]}
     graph = from_onnx(make_model([node], {"x": [2, 12, 16]}, ["y"], weights)).graph()
     assert [(op.kind, op.function) for op in graph.ops] == [("layout", "concat")]
+
+
+def test_a_scan_gives_several_results_round_by_round():
+    nodes = [
+        helper.make_node("Add", ["state", "x"], ["next"]),
+        helper.make_node("Relu", ["next"], ["first"]),
+        helper.make_node("Tanh", ["next"], ["second"]),
+    ]
+    given, results = (
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in names]
+        for names in (("state", "x"), ("next", "first", "second"))
+    )
+    body = helper.make_graph(nodes, "body", given, results)
+    scan = helper.make_node("Scan", ["s", "xs"], ["", "a", "b"], body=body, num_scan_inputs=1)
+    model = make_model([scan], {"xs": [5, 4]}, ["a", "b"], {"s": [4]})
+    graph = from_onnx(model).graph()
+    assert [graph.tensors[name].shape for name in ("a", "b")] == [(5, 4), (5, 4)]

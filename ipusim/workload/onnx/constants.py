@@ -1,0 +1,176 @@
+"""Constants: nodes that never run, and the values of their results.
+
+Results of constants alone are constants. Their values are computed, by onnx's reference evaluator,
+where they are few (shapes, axes, masks, single numbers); of all others the shape is enough.
+"""
+
+from collections.abc import Mapping
+from itertools import repeat
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from ipusim.errors import WorkloadError
+from ipusim.workload.onnx.context import ImportContext, Value, learnt
+from ipusim.workload.onnx.nodes import Node
+from ipusim.workload.onnx.reader import KEPT_ELEMENTS
+from ipusim.workload.onnx.shapes import MISFITS, Results
+
+INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64, onnx.TensorProto.BOOL)
+_KEPT_INTEGERS = 16 * KEPT_ELEMENTS
+"""Masks and positions may be larger than other constants: sizes are counted from them."""
+
+_RANDOM = ("Random", "Bernoulli", "Multinomial")
+_SHAPE_ONLY = ("Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Cast")
+"""Operators whose result shares the memory of what they take."""
+
+_RESHAPED = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
+"""Operators of which onnx's reference evaluator refuses forms that files have."""
+
+_EVALUATED_FROM = {"QuantizeLinear": 19, "DequantizeLinear": 19}
+"""Operator sets of the oldest forms that are evaluated; older ones are special cases of these."""
+
+
+class Folding:
+    """Folds the constants of one import."""
+
+    def __init__(self, context: ImportContext) -> None:
+        self.context = context
+        self._computed: dict[tuple, str] = {}
+
+    def computes(self, node: Node) -> bool:
+        """Whether the values of a node's results can be known: those of all its inputs are."""
+        known = all(value.array is not None for value in self._values(node))
+        return known and not node.op_type.startswith(_RANDOM) and not node.domain
+
+    def fold(self, node: Node, results: Results | None) -> None:
+        """Record results as constants, with values if they are few; without a rule they tell all.
+
+        A `WorkloadError` says if onnx cannot compute them.
+        """
+        arrays = None
+        if self.computes(node) and _are_few(node, results):
+            arrays = self._evaluated(node, results)
+        if results is None:
+            kind = helper.np_dtype_to_tensor_dtype
+            results = [((), 0) if a is None else (a.shape, kind(a.dtype)) for a in arrays]
+        learnable = self._learnable(node)
+        for name, (shape, kind), array in zip(
+            node.output, results, arrays or repeat(None), strict=False
+        ):
+            if not name:
+                continue
+            value = Value(
+                shape=shape if array is None else array.shape,
+                elem_type=kind,
+                static=True,
+                array=array,
+                learnable=learnt(shape, array) if self._is_weight(node) else learnable,
+                root=self._root(node, name),
+            )
+            self.context.record(node, name, value)
+
+    def sizes(self, node: Node) -> None:
+        """Shape and Size: known now, of constants and run-time values alike."""
+        shape = self.context.shape(node.input[0])
+        array = np.array(shape[node.given.get("start", 0) : node.given.get("end", len(shape))])
+        if node.op_type == "Size":
+            array = np.array(prod(shape))
+        self.context.constant(node.output[0], array.astype(np.int64))
+
+    def _values(self, node: Node) -> list[Value]:
+        return [self.context.values[name] for name in node.input if name]
+
+    def _evaluated(self, node: Node, results: Results | None) -> list[np.ndarray | None]:
+        """Return the values of results, None for those without a name."""
+        feed = {name: self.context.values[name].array for name in node.input if name}
+        if node.op_type == "Constant" and node.given.get("value") is not None:
+            return [numpy_helper.to_array(node.given["value"])]
+        try:
+            if node.op_type in _RESHAPED and results is not None:
+                return [feed[node.input[0]].reshape(results[0][0])]
+            proto = node.proto()
+        except MISFITS as error:
+            raise node.error(f"cannot be computed ({reason(error)})") from error
+        label = f"The {node.op_type} node {node.label!r}"
+        found = evaluated(proto, self.context.opset, feed, label)
+        return [None if item is None else np.asarray(item) for item in found]
+
+    def _is_weight(self, node: Node) -> bool:
+        """Whether a node is one of a file whose constants are its weights."""
+        constant = node.op_type == "Constant" and not node.scope.prefix
+        return constant and self.context.contents.weights_are_constants
+
+    def _learnable(self, node: Node) -> bool | None:
+        kinds = {value.learnable for value in self._values(node)}
+        return True if True in kinds else False if kinds == {False} else None
+
+    def _root(self, node: Node, name: str) -> str | None:
+        """Return whose memory a result shares: of what it reshapes, or of the first one alike.
+
+        The rounds of a loop compute a constant again and again.
+        """
+        if node.op_type in _SHAPE_ONLY and any(node.input):
+            return self._values(node)[0].root
+        sources = tuple(self.context.values[x].root or x for x in node.input if x)
+        if not sources:
+            return None
+        given = repr(sorted(node.given.items()))
+        key = (node.op_type, sources, node.output.index(name), given)
+        return self._computed.setdefault(key, name)
+
+
+def _are_few(node: Node, results: Results | None) -> bool:
+    named = [result for name, result in zip(node.output, results or (), strict=False) if name]
+    integers = named and all(kind in INTEGERS for _, kind in named)
+    limit = _KEPT_INTEGERS if integers else KEPT_ELEMENTS
+    return all(prod(shape) <= limit for shape, _ in named)
+
+
+def reason(error: Exception) -> str:
+    """Return in one line what an error says, or is."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def evaluated(node: onnx.NodeProto, opset: int, given: Mapping[str, Any], label: str) -> list[Any]:
+    """Return the results of a node, None for those without a name; else a `WorkloadError`."""
+    try:
+        with np.errstate(all="ignore"):
+            if node.op_type == "GatherElements":
+                return [_elements(node, *(given[name] for name in node.input))]
+            return _by_reference(node, opset, given)
+    except MISFITS as error:
+        raise WorkloadError(f"{label} cannot be computed ({reason(error)}).") from error
+
+
+def _by_reference(node: onnx.NodeProto, opset: int, given: Mapping[str, Any]) -> list[Any]:
+    """Evaluate a model of one node: operators that are functions of its types need them."""
+    graph = helper.make_graph(
+        [node],
+        "one node",
+        [_typed(name, value) for name, value in given.items()],
+        [helper.make_empty_tensor_value_info(name) for name in node.output if name],
+    )
+    version = max(opset, _EVALUATED_FROM.get(node.op_type, 0))
+    opsets = [helper.make_opsetid(node.domain, version)]
+    evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=opsets))
+    found = iter(evaluator.run(None, dict(given)))
+    return [next(found) if name else None for name in node.output]
+
+
+def _typed(name: str, value: np.ndarray | list[np.ndarray]) -> onnx.ValueInfoProto:
+    if isinstance(value, list):
+        return helper.make_empty_tensor_value_info(name)
+    kind = helper.np_dtype_to_tensor_dtype(np.asarray(value).dtype)
+    return helper.make_tensor_value_info(name, kind, np.shape(value))
+
+
+def _elements(node: onnx.NodeProto, data: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Take single elements, of any axis and with fewer indices than data beside it."""
+    axis = next((item.i for item in node.attribute if item.name == "axis"), 0) % data.ndim
+    ends = [data.shape[i] if i == axis else n for i, n in enumerate(places.shape)]
+    return np.take_along_axis(data[tuple(map(slice, ends))], places, axis)

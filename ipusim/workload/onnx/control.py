@@ -1,0 +1,203 @@
+"""Branches, loops and sequences of tensors: written out, so that none is left when the graph runs.
+
+A branch whose condition is known is decided, a loop unrolled, a sequence followed by the names of
+its tensors. Where data decide, a branch is the longer one; a loop is refused, as nothing bounds it.
+"""
+
+import numpy as np
+import onnx
+
+from ipusim.workload.onnx.context import Value
+from ipusim.workload.onnx.nodes import LARGEST_BODY, Node
+from ipusim.workload.onnx.reader import stored
+from ipusim.workload.onnx.recipes import Parts, Recipe
+from ipusim.workload.onnx.shapes import FLOAT, by_names
+
+
+def _body(p: Parts, attribute: str, prefix: str, *given: str) -> list[str]:
+    """Visit a branch or loop body, its inputs bound to values; return what it gives."""
+    graph: onnx.GraphProto = p.node.given[attribute]
+    bound = dict(zip((item.name for item in graph.input), given, strict=False))
+    for tensor in graph.initializer:
+        # One for all rounds of a loop.
+        name = f"{p.label}/{attribute}/{tensor.name}"
+        p.context.keep(name, stored(tensor, p.context.contents.source))
+        bound[tensor.name] = name
+    scope = p.node.scope.within(prefix, bound)
+    p.walk.body(graph.node, scope)
+    return [scope.names.get(item.name, item.name) for item in graph.output]
+
+
+def _bind(p: Parts, output: str, source: str) -> None:
+    """Let an output of a branch or loop be a value known by another name."""
+    if output and source in p.walk.sequences:
+        p.walk.sequences[output] = p.walk.sequences[source]
+    elif output:
+        p.walk.visit(Node(op_type="Identity", input=[source], output=[output], name=output))
+
+
+def _branch(p: Parts) -> None:
+    """If: the branch that is taken, or where data decide, the longer one."""
+    condition = p.context.value(p.node.input[0], p.node)
+    if condition.array is not None:
+        name = "then_branch" if bool(np.all(condition.array)) else "else_branch"
+    else:
+        name = max(("then_branch", "else_branch"), key=lambda key: len(p.get(key).node))
+        p.note("branches that depend on data: the longer one is taken")
+    results = _body(p, name, f"{p.label}/")
+    for output, source in zip(p.node.output, results, strict=False):
+        _bind(p, output, source)
+
+
+def _loop(p: Parts) -> None:
+    """Loop: unrolled, up to its trip count or to a condition that is known to end it."""
+    trips = p.context.array(p.node, 0)
+    given = LARGEST_BODY + 1 if trips is None else int(trips.reshape(-1)[0])
+    condition, carried, rounds = p.input(1), p.node.input[2:], []
+    for trip in range(min(given, LARGEST_BODY)):
+        value = p.context.values.get(condition)
+        known = value is not None and value.array is not None
+        if known and not bool(np.all(value.array)):
+            break
+        counted = trips is None and p.has(0)
+        if given > LARGEST_BODY and (counted or not known):
+            _refuse_trips(p)
+        prefix, counter = _trip(p, trip)
+        goes_on = condition or p.context.constant(f"{prefix}true", np.array(True))
+        condition, *results = _body(p, "body", prefix, counter, goes_on, *carried)
+        rounds.append(results[len(carried) :])
+        carried = results[: len(carried)]
+    _finish(p, carried, rounds)
+
+
+def _trip(p: Parts, trip: int) -> tuple[str, str]:
+    """Return the prefix of names within one round of a loop, and its number as a constant."""
+    prefix = f"{p.label}#{trip}/"
+    return prefix, p.context.constant(f"{prefix}trip", np.array(trip, np.int64))
+
+
+def _refuse_trips(p: Parts) -> None:
+    inputs = {item.name for item in p.context.contents.inputs}
+    computed = [name for name in p.node.input[:2] if name and not p.context.is_static(name)]
+    sources = [name for name in map(p.source, computed) if name in inputs]
+    typed = [name for name in sources if not p.is_image(name)]
+    advice = "give it a largest trip count, its first input, or export it unrolled"
+    if typed:
+        advice = f"add such as '--value {typed[0]}=8'"
+    raise p.node.error(f"runs as often as data say, so its time is unknown; {advice}")
+
+
+def _scan(p: Parts) -> None:
+    """Scan over an axis of its inputs: unrolled, in whichever direction."""
+    count = p.node.given["num_scan_inputs"]
+    carried, rounds = p.node.input[: len(p.node.input) - count], []
+    scanned = p.node.input[len(carried) :]
+    axes = p.get("scan_input_axes") or [0] * count
+    for trip in range(p.context.value(scanned[0], p.node).shape[axes[0]]):
+        prefix, index = _trip(p, trip)
+        pairs = zip(scanned, axes, strict=True)
+        slices = [p("Gather", source, index, axis=axis) for source, axis in pairs]
+        results = _body(p, "body", prefix, *carried, *slices)
+        rounds.append(results[len(carried) :])
+        carried = results[: len(carried)]
+    _finish(p, carried, rounds)
+
+
+def _finish(p: Parts, carried: list[str], rounds: list[list[str]]) -> None:
+    """Bind what a loop carries on, and join what its rounds give one by one."""
+    for output, source in zip(p.node.output, carried, strict=False):
+        _bind(p, output, source)
+    axes = p.get("scan_output_axes")
+    for place, output in enumerate(p.node.output[len(carried) :]):
+        if output:
+            pieces = [results[place] for results in rounds]
+            _join(p, pieces, output, axis=axes[place] if axes else 0, new_axis=True)
+
+
+def _join(p: Parts, pieces: list[str], output: str, *, axis: int, new_axis: bool) -> None:
+    if not pieces:
+        shape = p.context.contents.shapes.get(output, (0,))
+        p.context.values[output] = Value(shape=shape, elem_type=FLOAT, static=True)
+        return
+    if new_axis:
+        pieces = [p("Unsqueeze", piece, np.array([axis], np.int64)) for piece in pieces]
+    p("Concat", *pieces, out=output, axis=axis)
+
+
+# -- sequences and optional values: names, which cost nothing until tensors are joined ---------
+
+
+def _items(p: Parts) -> list[str]:
+    """Return the tensors of the sequence that an operator takes."""
+    return p.walk.sequences[p.node.input[0]]
+
+
+def _place(p: Parts, position: int) -> int | None:
+    array = p.array(position)
+    return None if array is None else int(array.reshape(-1)[0])
+
+
+def _construct(p: Parts) -> None:
+    p.walk.sequences[p.out()] = list(p.node.input)
+
+
+def _insert(p: Parts) -> None:
+    items, place = list(_items(p)), _place(p, 2)
+    items.insert(len(items) if place is None else place, p.input(1))
+    p.walk.sequences[p.out()] = items
+
+
+def _erase(p: Parts) -> None:
+    items, place = list(_items(p)), _place(p, 1)
+    items.pop(-1 if place is None else place)
+    p.walk.sequences[p.out()] = items
+
+
+def _split(p: Parts) -> None:
+    """SplitToSequence: parts of the sizes given, or of one size, the last what is left."""
+    axis, sizes = p.get("axis", 0), p.ints("", 1)
+    length = p.shape()[axis]
+    if sizes is None:
+        sizes = [1] * length
+    elif p.array(1).ndim == 0:
+        step = max(1, sizes[0])
+        sizes = [min(step, length - start) for start in range(0, length, step)]
+    p.walk.sequences[p.out()] = p.split(p.node.input[0], axis, *sizes)
+
+
+def _whole(p: Parts) -> None:
+    """ConcatFromSequence."""
+    new = bool(p.get("new_axis", 0))
+    _join(p, _items(p), p.out(), axis=p.get("axis", 0), new_axis=new)
+
+
+def _length(p: Parts) -> None:
+    p.context.constant(p.out(), np.array(len(_items(p)), np.int64))
+
+
+def _is_there(p: Parts) -> None:
+    p.context.constant(p.out(), np.array(p.has(0)))
+
+
+CONTROL: dict[str, Recipe] = by_names(
+    {
+        "If": _branch,
+        "Loop": _loop,
+        "Scan": _scan,
+        "SequenceEmpty SequenceConstruct": _construct,
+        "SplitToSequence": _split,
+        "SequenceInsert": _insert,
+        "SequenceErase": _erase,
+        "SequenceAt": lambda p: _bind(p, p.out(), _items(p)[_place(p, 1) or 0]),
+        "SequenceLength": _length,
+        "ConcatFromSequence": _whole,
+        "Optional OptionalGetElement": lambda p: _bind(p, p.out(), p.node.input[0]),
+        "OptionalHasElement": _is_there,
+    }
+)
+"""Recipes by operator, of standard ones alone."""
+
+OF_SEQUENCES = (
+    *("SequenceInsert", "SequenceErase", "SequenceAt", "SequenceLength", "ConcatFromSequence"),
+)
+"""Those whose first input is a sequence."""

@@ -1,0 +1,153 @@
+"""Recipes: what an operator is made of, written as the simpler nodes that stand for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ipusim.workload.graph import FLOAT_DTYPES
+from ipusim.workload.onnx.context import DTYPES, Value
+from ipusim.workload.onnx.nodes import Node
+from ipusim.workload.onnx.shapes import FLOAT, Call, by_names
+
+if TYPE_CHECKING:
+    from ipusim.workload.onnx.walk import Walk
+
+VENDOR = "com.microsoft"
+"""Domain of the fused operators of onnxruntime."""
+
+BATCH_FIRST = "batch first"
+"""In the place of a domain: recurrent layers whose first axis is the batch."""
+
+
+class Parts(Call):
+    """A composite as its recipe sees it: it writes the nodes that the composite stands for."""
+
+    def __init__(self, walk: Walk, node: Node) -> None:
+        super().__init__(walk.context, node)
+        self.walk = walk
+        self.label = node.label
+        self._count = 0
+
+    def run(self, recipe: Recipe) -> None:
+        """Let what a recipe returns be the first result of the composite."""
+        result, name = recipe(self), self.out()
+        if result is None or not name:
+            return
+        last = self.context.nodes[-1] if self.context.nodes else self.node
+        if last.output[0] == result and result.startswith(f"{self.label}."):
+            self.context.record(self.node, name, self.context.values.pop(result))
+            last.output[0] = name
+            if self.walk.rebatch:
+                self.walk.rebatch.follow(last, name, self.shape(name))
+        else:
+            self("Identity", result, out=name)
+
+    def __call__(
+        self,
+        op_type: str,
+        *inputs: str | np.ndarray,
+        out: str = "",
+        outs: int = 1,
+        results: list[str] | None = None,
+        **given: object,
+    ) -> str:
+        """Visit a node; return the name of its first result, `other` names the rest."""
+        self._count += 1
+        stem = f"{self.label}.{op_type}{self._count}"
+        first = f"{stem}.out"
+        names = results or [out or first, *(self.other(first, i) for i in range(1, outs))]
+        operands = [
+            self.context.constant(f"{stem}.in{place}", item)
+            if isinstance(item, np.ndarray)
+            else item
+            for place, item in enumerate(inputs)
+        ]
+        self.walk.nodes.count()
+        self.walk.visit(
+            Node(op_type=op_type, input=operands, output=names, given=dict(given), name=stem)
+        )
+        return names[0]
+
+    def other(self, first: str, place: int) -> str:
+        """Return the name of a further result of a node."""
+        return f"{first}.{place}"
+
+    def input(self, place: int) -> str:
+        """Return the name of an input of the composite, empty if it is not given."""
+        return self.node.input[place] if self.has(place) else ""
+
+    def out(self, place: int = 0) -> str:
+        """Return the name of a result of the composite, empty if nobody asks for it."""
+        return self.node.output[place] if place < len(self.node.output) else ""
+
+    def is_float(self, name: str) -> bool:
+        """Whether a value is of floating-point numbers."""
+        return self.context.dtype(name) in FLOAT_DTYPES
+
+    def floating(self, place: int) -> str:
+        """Return an input of integers as if it was of floating-point numbers.
+
+        A constant that is one number takes the value that its scale and zero, the inputs behind
+        it, give it: functions are known by such numbers.
+        """
+        value = self.context.values[self.input(place)]
+        if DTYPES.get(value.elem_type) not in FLOAT_DTYPES:
+            value.elem_type = FLOAT
+            if value.array is not None:
+                value.array = value.array.astype(np.float32)
+                scale, zero = (self.context.array(self.node, place + i) for i in (1, 2))
+                if value.elements == 1 and scale is not None and scale.dtype.kind == "f":
+                    value.array = (value.array - (0 if zero is None else zero)) * scale
+        return self.input(place)
+
+    def number(self, value: float) -> np.ndarray:
+        """Return a constant operand."""
+        return np.asarray(value, np.float32)
+
+    def sum(self, first: str, *names: str) -> str:
+        """Return the sum of values, absent ones left out."""
+        for name in filter(None, names):
+            first = self("Add", first, name)
+        return first
+
+    def reshape(self, x: str, *shape: int, out: str = "") -> str:
+        """Visit a Reshape."""
+        return self("Reshape", x, np.array(shape, np.int64), out=out)
+
+    def over(self, op_type: str, x: str, *axes: int, **given: object) -> str:
+        """Visit an operator over axes, which are an input in some operator sets."""
+        return self(op_type, x, np.array(axes, np.int64), axes=list(axes), **given)
+
+    def transpose(self, x: str, *order: int, out: str = "") -> str:
+        """Visit a Transpose."""
+        return self("Transpose", x, out=out, perm=list(order))
+
+    def slice(self, x: str, axis: int, start: int, end: int) -> str:
+        """Visit a Slice along one axis."""
+        bounds = [np.array([value], np.int64) for value in (start, end, axis)]
+        return self("Slice", x, *bounds)
+
+    def split(self, x: str, axis: int, *sizes: int) -> list[str]:
+        """Visit a Split; return the parts."""
+        first = self("Split", x, np.array(sizes, np.int64), outs=len(sizes), axis=axis)
+        return [first, *(self.other(first, place) for place in range(1, len(sizes)))]
+
+    def stored(self, *shape: int, learnable: bool = True) -> str:
+        """Add weights, or a fixed table, whose values do not matter; return their name."""
+        self._count += 1
+        name = f"{self.label}.weights{self._count}"
+        value = Value(shape=shape, elem_type=FLOAT, static=True, learnable=learnable, root=name)
+        self.context.record(self.node, name, value)
+        return name
+
+
+Recipe = Callable[[Parts], str | None]
+"""Visits what a composite stands for; returns its first result, or None if that has its name."""
+
+
+def of_domain(domain: str, recipes: dict[str, Recipe]) -> dict[tuple[str, str], Recipe]:
+    """Return a table by domain and operator."""
+    return {(domain, name): recipe for name, recipe in by_names(recipes).items()}
