@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 
 from ipusim import cli
 from ipusim.files import write_bytes, write_text
+from ipusim.runtime.options.spec import OPTIONS
 from ipusim.study.book.catalogue import load_spec
 from ipusim.study.book.drawing import drawn
 from ipusim.study.book.execute import interrupts_reach_cells, quiet_kernels, run_notebook
@@ -30,6 +31,7 @@ from ipusim.study.fidelity.ledger import families_apart
 from ipusim.study.table import format_percent
 from ipusim.study.tamu import scaling as tamu_scaling
 from ipusim.study.verdicts.compare import verdicts
+from ipusim.workload.model import ONNX_OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = tuple(ROOT / name for name in ("README.md", "docs/evidence.md", "docs/using.md"))
@@ -126,6 +128,25 @@ def evidence_block() -> str:
             f"| largest {_cell(row['max_abs_error_percent'])} |"
         )
     return "\n".join(lines)
+
+
+STUB = ROOT / "ipusim" / "runtime" / "options" / "hints.pyi"
+_STUB_HEAD = """# Written by docs/refresh.py from the table of options in spec.py.
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict"""
+
+
+def option_stub() -> str:
+    """Return what editors know of the options of a run, and of these and `from_onnx`."""
+    kinds = {
+        "RunOptions(TypedDict": {name: one.kind.hint for name, one in OPTIONS.items()},
+        "ModelOptions(RunOptions": ONNX_OPTIONS,
+    }
+    lines = [_STUB_HEAD]
+    for kind, hints in kinds.items():
+        lines += ["", f"class {kind}, total=False):"]
+        lines += [f"    {name}: {hint}" for name, hint in hints.items()]
+    return "\n".join([*lines, ""])
 
 
 class Picture(NamedTuple):
@@ -257,6 +278,7 @@ def main() -> None:
         "accuracy": accuracy_block(frame),
         "evidence": evidence_block(),
     }
+    write_text(STUB, option_stub())
     for page in PAGES:
         write_text(page, refreshed(page.read_text(encoding="utf-8"), blocks))
     for name, picture in PICTURES.items():

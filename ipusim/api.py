@@ -1,24 +1,20 @@
 """The public entry points: simulate one run, bound it by a roofline."""
 
+from __future__ import annotations
+
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, Unpack
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ipusim.report import Estimate, Report, RooflineReport
 from ipusim.runtime.calibration import FittedCosts
 from ipusim.runtime.options.config import make_config
-from ipusim.runtime.options.spec import OPTIONS, RunConfig, RunOptions, option_docs
+from ipusim.runtime.options.spec import OPTIONS, RunConfig, option_docs
 from ipusim.runtime.step import roofline_step_s, run_step
 from ipusim.workload.model import ONNX_OPTIONS, Model, load_model
 
-
-class ModelOptions(RunOptions, total=False):
-    """The options of a run, and those of `from_onnx` for a path that ends in .onnx."""
-
-    shapes: Mapping[str, Any] | None
-    dims: Mapping[str, Any] | None
-    values: Mapping[str, Any] | None
-    allow_unknown: bool
+if TYPE_CHECKING:
+    from ipusim.runtime.options.hints import ModelOptions
 
 
 def split_onnx(options: dict[str, Any]) -> dict[str, Any]:
@@ -37,18 +33,15 @@ def _asked(model: str | Model, options: dict[str, Any]) -> tuple[Model, RunConfi
 def names_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """List the options of a run in the signature, and where asked in the docstring, of a function.
 
-    Editors read them from `ModelOptions`; a running Python, such as a notebook, from here.
+    Editors read them from `hints.pyi`; a running Python, such as a notebook, from here.
     """
     signature = inspect.signature(function)
     own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    known = {name: (option.default, option.kind.hint) for name, option in OPTIONS.items()}
+    known |= {name: (None, hint) for name, hint in ONNX_OPTIONS.items()}
     listed = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=OPTIONS[name].default if name in OPTIONS else None,
-            annotation=getattr(hint, "__forward_arg__", hint),
-        )
-        for name, hint in ModelOptions.__annotations__.items()
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+        for name, (default, hint) in known.items()
         if name not in signature.parameters
     ]
     function.__signature__ = signature.replace(parameters=[*own, *listed])

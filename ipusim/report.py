@@ -16,7 +16,7 @@ from ipusim import advice
 from ipusim.compiler.program import Program
 from ipusim.files import replace_file
 from ipusim.runtime.calibration import FittedCosts, Interval, calibration, interval80
-from ipusim.runtime.compile_time import tile_steps
+from ipusim.runtime.compile import tile_steps
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.step import StepResult, price_per_item
 from ipusim.runtime.terms import HOST_PARTS

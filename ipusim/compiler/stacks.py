@@ -1,18 +1,18 @@
 """Software stacks: named, sourced profiles of what one SDK's compiler and runtime do."""
 
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Self
 
 from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.errors import resolve_name
-from ipusim.machine.constants import Constant, load, names
+from ipusim.machine.constants import Sourced, load, names
 
 PARTIALS_BYTES = {"half": 2, "float": 4}
 """Bytes of a partial sum by the name that options give it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
+class Stack(Sourced, file="stacks", word="software stack"):
     """One software stack, each property with its source.
 
     `planner_era` is the generation of planner rules and vertices (`vertices.conv`), `codelets` that
@@ -26,9 +26,6 @@ class Stack:
     `superstep_cycles` of any other, `loop_superstep_cycles` of all in a loop, and
     `compute_set_cycles` of a step without an exchange, `loop_compute_set_cycles` in a loop.
     """
-
-    FILE: ClassVar = "stacks"
-    WORD: ClassVar = "software stack"
 
     name: str
     title: str
@@ -46,7 +43,6 @@ class Stack:
     loop_superstep_cycles: int
     compute_set_cycles: int
     loop_compute_set_cycles: int
-    constants: dict[str, Constant] = field(compare=False, repr=False)
 
     def planner_rules(
         self, partials: str | None = None, available_memory_proportion: float | None = None

@@ -1,11 +1,9 @@
 """Stage 1: what the hardware is. Every value comes from data/hardware with its source."""
 
 from ipusim.machine.chip import Chip, chip_names, load_chip
-from ipusim.machine.constants import Constant, hardware_table, load, names
+from ipusim.machine.constants import Constant, Sourced, hardware_table, load, names
 from ipusim.machine.gpu import Gpu, GpuNode
-from ipusim.machine.hosts import Host
-from ipusim.machine.links import Link, sync_hops
-from ipusim.machine.power import PowerConstants
+from ipusim.machine.parts import Host, Link, PowerConstants, sync_hops
 from ipusim.machine.system import System, load_system, system_names
 
 __all__ = [
@@ -16,6 +14,7 @@ __all__ = [
     "Host",
     "Link",
     "PowerConstants",
+    "Sourced",
     "System",
     "chip_names",
     "hardware_table",

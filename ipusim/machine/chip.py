@@ -1,10 +1,9 @@
 """One IPU chip: its tiles, memory, clock, conv units and on-chip exchange."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
 
 from ipusim.errors import ConfigError
-from ipusim.machine.constants import Constant, constant, described, load, names
+from ipusim.machine.constants import Sourced, constant, described, load, names
 
 # Cycles in which each conv unit takes in one group of input channels, and how many channels that
 # group has (poplibs lib/poplin/PerformanceEstimation.hpp, core loops of the AMP vertices).
@@ -13,11 +12,8 @@ _CORE_LOOP = {"float16": (4, 16), "float32": (8, 8), "float8": (4, 32)}
 
 @described
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chip:
+class Chip(Sourced, file="hardware/chips", word="chip"):
     """What one IPU is: ``name`` is "GC2", "GC200" or "Bow"; ``constants`` have their sources."""
-
-    FILE: ClassVar = "hardware/chips"
-    WORD: ClassVar = "chip"
 
     name: str
     mark: int = constant("generation", "Generation of the architecture, 1 or 2.")
@@ -56,7 +52,6 @@ class Chip:
         "cycles", "Cost of starting one vertex from the supervisor."
     )
     ipu_links: int = constant("links", "IPU-Links of the chip.")
-    constants: dict[str, Constant] = field(compare=False, repr=False)
 
     def conv_units(self, dtype: str, partials: str) -> int:
         """Return the conv units per tile for an input type and a partials type.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_origin, get_type_hints
 
 from ipusim.errors import DataError, resolve_name, unknown_name
 from ipusim.files import data_dir, read_tables
@@ -28,9 +28,6 @@ FILES = ("chips", "systems", "hosts", "links", "power", "gpus", "gpu_nodes")
 
 _PARTS = ("value", "unit", "source", "label")
 """What an entry of data/hardware says; a property of a stack or framework, value and source."""
-
-_ABOUT = ("title", "constants")
-"""Fields of a kind that are no values of its table."""
 
 _COSTS = ("cycles", "s", "W", "pJ/B", "pJ/FLOP", "processes")
 """Units of what may be nothing; other zeros would be divided by, or leave nothing to run on."""
@@ -62,7 +59,27 @@ class Constant:
     otherwise: Any = None
 
 
-_Kind = TypeVar("_Kind")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sourced:
+    """A kind of thing that data files describe: ``class Chip(Sourced, file=..., word="chip")``.
+
+    `file` is where its tables stand below the data folder, `word` what messages call one. Its first
+    field takes the name of a table, a ``title`` the longer one that stands there, others its
+    values; ``constants`` holds these with unit, source and label.
+    """
+
+    FILE: ClassVar[str]
+    WORD: ClassVar[str]
+
+    constants: dict[str, Constant] = field(compare=False, repr=False)
+
+    def __init_subclass__(cls, file: str = "", word: str = "") -> None:
+        """Note file and word; a dataclass with slots makes each class again, without them."""
+        if file:
+            cls.FILE, cls.WORD = file, word
+
+
+_Kind = TypeVar("_Kind", bound=Sourced)
 
 
 def constant(unit: str, meaning: str = "", *, key: str = "", zero: bool = False) -> Any:
@@ -85,12 +102,10 @@ def described(kind: type[_Kind]) -> type[_Kind]:
 def load(kind: type[_Kind], name: str, own: Own | None = None, *, adopted: bool = True) -> _Kind:
     """Return one chip, link, stack, ... by its name, whatever its case, spaces and hyphens.
 
-    `kind` is a dataclass whose ``FILE`` and ``WORD`` say where it stands below the data folder and
-    what a message calls it. Its first field takes the name, a ``title`` that of the table, others
-    its values: an int is taken for a float, a list for a tuple, and one whose type is another kind
-    is loaded by the name that stands there. Fields made by `constant` must have a unit and a label
-    in the file, all have a source; ``constants`` holds these. `own` are a user's tables beside
-    those of data/hardware. Without what was `adopted` a value is what it is otherwise.
+    An int is taken for a float, a list for a tuple, and a field whose type is another kind is
+    loaded by the name that stands there. Fields made by `constant` must have a unit and a label in
+    the file, all have a source. `own` are a user's tables beside those of data/hardware. Without
+    what was `adopted` a value is what it is otherwise.
     """
     added = own.of(kind) if own else {}
     valid = resolve_name(kind.WORD, name, (*added, *names(kind)), aliases(kind))
@@ -126,14 +141,20 @@ def _build(kind: type[_Kind], name: str, own: Own | None, adopted: bool) -> _Kin
         values[item.name] = (
             load(hint, found.value, own, adopted=adopted) if part else plain(found.value)
         )
-    about = {"title": table.get("title", name), "constants": constants}
-    values |= {item.name: about[item.name] for item in fields(kind) if item.name in _ABOUT}
-    return kind(**{fields(kind)[0].name: name}, **values)
+    about = {_named(kind): name, "title": table.get("title", name)}
+    values |= {item.name: about[item.name] for item in fields(kind) if item.name in about}
+    return kind(**values, constants=constants)
 
 
-def _declared(kind: type) -> list[Field[Any]]:
+def _named(kind: type[Sourced]) -> str:
+    """Return the field that takes the name of a table."""
+    return next(item.name for item in fields(kind) if item.name != "constants")
+
+
+def _declared(kind: type[Sourced]) -> list[Field[Any]]:
     """Return the fields that take a value of a table."""
-    return [item for item in fields(kind)[1:] if item.name not in _ABOUT]
+    about = {_named(kind), "title", "constants"}
+    return [item for item in fields(kind) if item.name not in about]
 
 
 def _key(item: Field[Any]) -> str:
@@ -151,7 +172,7 @@ class Own:
     file: str
     tables: Mapping[str, Mapping[str, Any]]
 
-    def of(self, kind: type) -> Mapping[str, Any]:
+    def of(self, kind: type[Sourced]) -> Mapping[str, Any]:
         """Return those of a kind of hardware by name."""
         return self.tables.get(Path(kind.FILE).name, {})
 
@@ -195,12 +216,12 @@ def _completed(file: str, _folder: Path) -> dict[str, Any]:
     return found
 
 
-def names(kind: type) -> tuple[str, ...]:
+def names(kind: type[Sourced]) -> tuple[str, ...]:
     """Return the names that `load` accepts for a kind of hardware, in file order."""
     return tuple(_tables(kind.FILE))
 
 
-def aliases(kind: type) -> dict[str, str]:
+def aliases(kind: type[Sourced]) -> dict[str, str]:
     """Return the other spellings that its file lists, each with the name that it stands for."""
     found: dict[str, str] = {}
     for name, table in _tables(kind.FILE).items():

@@ -1,18 +1,17 @@
 """GPU boards, and the machines of the TAMU study that hold them."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
 
 from ipusim.errors import ConfigError
-from ipusim.machine.constants import Constant, constant
+from ipusim.machine.constants import Sourced, constant
 
 GPU_PRECISIONS = ("mixed", "tf32", "fp32")
 """float16 with float32 sums on tensor cores, TensorFloat-32 on tensor cores, float32 without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
-    """What one GPU board is; ``constants`` holds the same values with unit, source and label.
+class Gpu(Sourced, file="hardware/gpus", word="GPU"):
+    """What one GPU board is.
 
     Peaks are dense ones at the boost clock, 0 where the board lacks the mode; the efficiencies are
     the share of them, and of the stated memory bandwidth, that the largest matrix products and a
@@ -22,9 +21,6 @@ class Gpu:
     two kernels that wait in the same queue. ``compared`` is "yes" where published runs on the board
     were compared with predictions.
     """
-
-    FILE: ClassVar = "hardware/gpus"
-    WORD: ClassVar = "GPU"
 
     name: str
     sms: int = constant("SMs")
@@ -44,7 +40,6 @@ class Gpu:
     max_gpus: int = constant("GPUs")
     tdp_w: float = constant("W")
     compared: str = constant("-")
-    constants: dict[str, Constant] = field(compare=False, repr=False)
 
     def matmul_flops_per_s(self, precision: str) -> float:
         """Return what large matrix products reach, in FLOP/s (`ConfigError` if none)."""
@@ -68,14 +63,10 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuNode:
+class GpuNode(Sourced, file="hardware/gpu_nodes", word="GPU machine"):
     """A machine with several boards of one kind; ``tdp_w`` is of the machine, hosts as stated."""
-
-    FILE: ClassVar = "hardware/gpu_nodes"
-    WORD: ClassVar = "GPU machine"
 
     name: str
     gpu: Gpu = constant("-")
     gpus: int = constant("GPUs")
     tdp_w: float = constant("W")
-    constants: dict[str, Constant] = field(compare=False, repr=False)

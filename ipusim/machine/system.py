@@ -1,16 +1,13 @@
 """One system: how many chips of which kind, in which machines, joined and fed by which links."""
 
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from ipusim.errors import ConfigError, unknown_name
 from ipusim.machine.chip import Chip
-from ipusim.machine.constants import Constant, Own, constant, described, load, names
-from ipusim.machine.hosts import Host
-from ipusim.machine.links import Link, sync_hops
-from ipusim.machine.power import PowerConstants
+from ipusim.machine.constants import Own, Sourced, constant, described, load, names
+from ipusim.machine.parts import Host, Link, PowerConstants, sync_hops
 
 TOPOLOGIES = ("pair", "ladder", "torus")
 OWN_FILES = ("systems", "chips", "power", "links", "hosts")
@@ -19,11 +16,8 @@ OWN_FILES = ("systems", "chips", "power", "links", "hosts")
 
 @described
 @dataclass(frozen=True, slots=True, kw_only=True)
-class System:
+class System(Sourced, file="hardware/systems", word="system"):
     """A card, a machine or a pod, by a name of `system_names`; ``constants`` have their sources."""
-
-    FILE: ClassVar = "hardware/systems"
-    WORD: ClassVar = "system"
 
     name: str
     chip: Chip = constant("-", "The chip that it is made of.")
@@ -68,7 +62,6 @@ class System:
         "-", "Software stack that a simulation uses unless told otherwise."
     )
     power: PowerConstants = constant("-", "Power constants of its chip.", key="chip")
-    constants: dict[str, Constant] = field(compare=False, repr=False)
 
     @property
     def machines(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
-from ipusim.compiler.program import Program
+from ipusim.compiler.program import LoweredOp, Program
 from ipusim.compiler.program_cache import as_rewritten, lower_kept
 from ipusim.compiler.stacks import Stack
 from ipusim.machine import Chip
@@ -90,6 +90,18 @@ class Compiled:
             return self
         update = self.update.as_rewritten() if self.update else None
         return replace(self, program=program, update=update)
+
+
+def tile_steps(*programs: Program) -> int:
+    """Count what the compiler generates for an executable: vertices on tiles, with their exchange.
+
+    Repeated operations are outlined and generated once, and so are the repeats of a loop; replicas
+    share one executable.
+    """
+    distinct: dict[tuple[object, ...], LoweredOp] = {}
+    for program in programs:
+        distinct |= program.distinct
+    return sum(step.tiles for op in distinct.values() for step in op.steps)
 
 
 def _accumulation(config: RunConfig) -> str:

@@ -8,11 +8,11 @@ from functools import lru_cache, partial
 from ipusim.compiler.memory import Memory, measure
 from ipusim.compiler.program import Program
 from ipusim.errors import ConfigError, resolve_name
-from ipusim.machine.power import Energy
+from ipusim.machine.parts import Energy
 from ipusim.machine.system import System
 from ipusim.runtime.calibration import FittedCosts, calibration, fitted_costs
 from ipusim.runtime.compile import REMEMBERED, Compiled, compile_run, graph_job, graphs
-from ipusim.runtime.host.io import HostIo, host_io, replicas_per_process
+from ipusim.runtime.host import HostIo, host_io, replicas_per_process
 from ipusim.runtime.options.config import TIERS
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.partition import Held, Replica, Stage

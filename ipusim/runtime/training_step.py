@@ -10,8 +10,7 @@ from functools import partial
 from ipusim.compiler.tiles import ceil_div
 from ipusim.runtime import collectives
 from ipusim.runtime.compile import Compiled
-from ipusim.runtime.host.io import HostIo, arriving_bytes
-from ipusim.runtime.host.loader import items_per_s
+from ipusim.runtime.host import HostIo, arriving_bytes, items_per_s
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.partition import Replica
 from ipusim.runtime.terms import Beside, Terms

@@ -6,7 +6,6 @@ from ipusim.api import simulate
 from ipusim.errors import StudyError
 from ipusim.report import Report
 from ipusim.runtime.calibration import FittedCosts
-from ipusim.runtime.compile_time import first_epoch_items_per_s
 from ipusim.study.cached import Prediction, Request
 from ipusim.study.data.convergence import load_convergence
 from ipusim.study.data.published import PublishedRow
@@ -19,6 +18,11 @@ SOURCED = "sourced"
 
 _SECONDS = {"s": 1.0, "min": 60.0}
 _SCALE = {"ms": 1e3, "ms/batch": 1e3, "s": 1.0}
+
+
+def first_epoch_items_per_s(items: float, items_per_s: float, compile_seconds: float) -> float:
+    """Return the items per second over an epoch that begins with compilation."""
+    return items / (items / items_per_s + compile_seconds)
 
 
 def request_for(run: RunConfiguration, tier: str, *, costs: FittedCosts | None = None) -> Request:

@@ -104,7 +104,12 @@ class Model:
         return self.build(size).with_precision(precision).validate()
 
 
-ONNX_OPTIONS = ("shapes", "dims", "values", "allow_unknown")
+ONNX_OPTIONS = {
+    "shapes": "Mapping[str, Any] | None",
+    "dims": "Mapping[str, Any] | None",
+    "values": "Mapping[str, Any] | None",
+    "allow_unknown": "bool",
+}
 """Options that say what an ONNX file leaves open; those of `from_onnx`."""
 
 

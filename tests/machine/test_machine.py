@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
@@ -321,16 +320,12 @@ def test_binary_rubbish_is_named(edited_data: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
-    FILE: ClassVar = "f"
-    WORD: ClassVar = "stack"
-
+class Profile(machine.Sourced, file="f", word="stack"):
     name: str
     title: str
     era: int
     folds: bool
     words: tuple[str, ...]
-    constants: dict[str, machine.Constant]
 
 
 TABLE = {

@@ -22,7 +22,7 @@ def test_each_mutant_changes_one_place_and_names_tests_that_exist():
 
 @pytest.mark.slow
 def test_a_mutant_is_noticed_and_the_right_text_is_not():
-    number = next(n for n, one in enumerate(mutants.load()) if "machine/power" in one.file)
+    number = next(n for n, one in enumerate(mutants.load()) if "machine/parts" in one.file)
     code = f"""import mutants
 one = mutants.load()[{number}]
 print(mutants.noticed(one), mutants.noticed(one._replace(new=one.old)))"""

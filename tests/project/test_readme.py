@@ -31,6 +31,10 @@ def test_the_example_prints_what_it_shows(refresh):
     assert refresh.shown(USING, "example") == refresh.example_block()
 
 
+def test_editors_know_the_options_that_there_are(refresh):
+    assert refresh.STUB.read_text(encoding="utf-8") == refresh.option_stub()
+
+
 def test_the_table_of_lower_layers_is_current(refresh):
     assert refresh.shown(EVIDENCE, "evidence") == refresh.evidence_block()
 

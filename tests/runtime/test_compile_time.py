@@ -7,11 +7,8 @@ import pytest
 
 from ipusim import files
 from ipusim.compiler.program import LoweredOp, Program, Superstep
-from ipusim.runtime.compile_time import (
-    first_epoch_items_per_s,
-    fit_s_per_tile_step,
-    tile_steps,
-)
+from ipusim.runtime.calibration import calibration
+from ipusim.runtime.compile import tile_steps
 
 STENCIL_VERTICES_PER_TILE = 12  # two compute sets of six workers, thorbenlouw/lbm-graphcore
 GC2_TILES = 1216
@@ -57,16 +54,7 @@ def test_measured_compile_times_are_proportional_to_tiles():
     times = [float(row["value"]) for row in rows]
     steps = [int(row["size"].split()[0]) * GC2_TILES * STENCIL_VERTICES_PER_TILE for row in rows]
     assert len(rows) == 5
-    fitted = fit_s_per_tile_step(times, steps)
+    fitted = calibration().compile.value
     assert 3e-4 < fitted < 4e-4
     for time, count in zip(times, steps, strict=True):
         assert fitted * count == pytest.approx(time, rel=0.12)
-
-
-def test_fit_recovers_its_constant():
-    assert fit_s_per_tile_step([2.0, 4.0, 10.0], [10, 20, 50]) == pytest.approx(0.2)
-
-
-def test_first_epoch():
-    assert first_epoch_items_per_s(1000, 100, 0) == pytest.approx(100)
-    assert first_epoch_items_per_s(1000, 100, 10) == pytest.approx(50)

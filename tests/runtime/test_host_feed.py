@@ -8,12 +8,12 @@ from hypothesis import given, strategies as st
 import ipusim
 from ipusim.errors import IpuSimError
 from ipusim.machine import Host, load, load_system
-from ipusim.runtime.host.io import host_io
-from ipusim.runtime.host.loader import (
+from ipusim.runtime.host import (
     DATASETS,
     DECODING,
     LOADERS,
     WORKERS_PER_INSTANCE,
+    host_io,
     items_per_s,
 )
 from ipusim.runtime.options.config import make_config

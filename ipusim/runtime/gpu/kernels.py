@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from ipusim.errors import ConfigError, WorkloadError, resolve_name
-from ipusim.runtime.gpu.stacks import GpuStack
+from ipusim.errors import ConfigError, DataError, WorkloadError, resolve_name
+from ipusim.machine.constants import Sourced
+from ipusim.machine.gpu import GPU_PRECISIONS
 from ipusim.workload.graph import Conv, Elementwise, Gather, Graph, Layout, MatMul, Norm, Softmax
 from ipusim.workload.operators.base import Attributes, Op, Tensor
 from ipusim.workload.operators.recurrent import Recurrent
@@ -23,6 +24,36 @@ gradient cleared. RMSProp with momentum has two moments, as Adam; LAMB reads mor
 
 _MASK_BYTES = 1
 """Dropout keeps one byte per element."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuStack(Sourced, file="gpu/stacks", word="GPU software stack"):
+    """What one framework release does between a graph and the kernels that run.
+
+    In `transposed_precisions` every dense convolution converts its operands and its result to the
+    layout that its kernel reads; in `fused_precisions` elementwise operators join the kernel of
+    what comes before them. If it `casts_weights`, a mixed-precision step converts every weight from
+    float32; with a `kernel_per_reduction` each one within a softmax or layer norm reads all again.
+    It `overlaps_all_reduce` where gradients are reduced beside the backward pass.
+    """
+
+    name: str
+    title: str
+    transposed_precisions: tuple[str, ...]
+    fused_precisions: tuple[str, ...]
+    casts_weights: bool
+    kernel_per_reduction: bool
+    update_kernels_per_parameter: int
+    overlaps_all_reduce: bool
+
+    def __post_init__(self) -> None:
+        for key in ("transposed_precisions", "fused_precisions"):
+            unknown = set(getattr(self, key)) - set(GPU_PRECISIONS)
+            if unknown:
+                raise DataError(
+                    f"The key {key!r} of {self.name!r} in {self.FILE}.toml names {min(unknown)!r}: "
+                    f"use {', '.join(GPU_PRECISIONS)}."
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

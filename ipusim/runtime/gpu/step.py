@@ -17,9 +17,8 @@ from ipusim.errors import ConfigError, UnknownNameError, normalise_name, unknown
 from ipusim.machine.constants import aliases, load, names
 from ipusim.machine.gpu import GPU_PRECISIONS, Gpu, GpuNode
 from ipusim.runtime.calibration import Fitted, calibration
-from ipusim.runtime.gpu.kernels import step_kernels
+from ipusim.runtime.gpu.kernels import GpuStack, step_kernels
 from ipusim.runtime.gpu.roofline import DeviceTime, device_time
-from ipusim.runtime.gpu.stacks import GpuStack
 from ipusim.runtime.step import price_per_item
 from ipusim.workload.graph import Graph
 from ipusim.workload.model import Model, check_micro_batch, load_model

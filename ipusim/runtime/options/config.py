@@ -1,15 +1,20 @@
 """What a run was asked to be: every option checked, every default taken, once."""
 
+from __future__ import annotations
+
 from itertools import pairwise
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ipusim.compiler.stacks import Stack, load_stack
 from ipusim.errors import ConfigError, unknown_name
 from ipusim.machine import System, load, load_system
 from ipusim.runtime.options.frameworks import Framework
-from ipusim.runtime.options.spec import LIVENESS, OPTIONS, PHASES, STAGES, RunConfig, RunOptions
+from ipusim.runtime.options.spec import LIVENESS, OPTIONS, PHASES, STAGES, RunConfig
 from ipusim.workload.optimizers import OPTIMIZERS
 from ipusim.workload.serialization import parse_serial_products
+
+if TYPE_CHECKING:
+    from ipusim.runtime.options.hints import RunOptions
 
 TIERS = ("calibrated", "specification")
 MIN_IO_TILES = 32

@@ -1,20 +1,16 @@
 """Frameworks: what their programs do in a pipeline, each property with its source."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
 
-from ipusim.machine.constants import Constant
+from ipusim.machine.constants import Sourced
 
 FRAMEWORKS = ("popart", "pytorch", "tensorflow")
 DEFAULT_FRAMEWORK = "popart"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Framework:
+class Framework(Sourced, file="frameworks", word="framework"):
     """What sets one framework apart."""
-
-    FILE: ClassVar = "frameworks"
-    WORD: ClassVar = "framework"
 
     name: str
     last_stage_merged: bool
@@ -30,7 +26,7 @@ class Framework:
     state_in_turn: bool
     """Whether the chips of a replica move optimiser state one after the other."""
     loader: str
-    """How data loaders prepare items, one of `host.loader.LOADERS`."""
+    """How data loaders prepare items, one of `runtime.host.LOADERS`."""
     running_mean: bool
     """Whether float16 accumulators by default keep the mean of the gradients so far."""
     counts_means: bool
@@ -47,4 +43,3 @@ class Framework:
     """Whether each dropout has a seed made for it."""
     device_iterations: int
     """Batches of inference that the chips run after a call from the host."""
-    constants: dict[str, Constant] = field(compare=False, repr=False)

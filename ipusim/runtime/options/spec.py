@@ -3,20 +3,22 @@
 
 The fields of `RunConfig` are the table. `ipusim.simulate`, `sweep` and `roofline` with their
 docstrings, the command line, the columns of data/runs/configurations.csv and the refusals all read
-it; `ipusim.runtime.options.config` checks what depends on several options at once.
+it, and docs/refresh.py writes `hints.pyi` for editors; `ipusim.runtime.options.config` checks what
+depends on several options at once.
 """
 
 from __future__ import annotations
 
 import math
 import operator
+import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from ipusim.errors import ConfigError, resolve_name
-from ipusim.runtime.host.loader import DATASETS, WORKERS_PER_INSTANCE
+from ipusim.runtime.host import DATASETS, WORKERS_PER_INSTANCE
 from ipusim.runtime.options.frameworks import DEFAULT_FRAMEWORK, FRAMEWORKS, Framework
 from ipusim.runtime.replica.schedule import SCHEDULES
 from ipusim.workload.graph import OPERAND_DTYPES, PRECISIONS
@@ -62,6 +64,12 @@ class Kind:
     least: float = -math.inf
     most: float = math.inf
     above: float = -math.inf
+
+    @property
+    def hint(self) -> str:
+        """What may be given, as a type hint."""
+        given = re.sub(r"list of (\w+)", r"Sequence[\1]", self.type)
+        return f"{given.replace(' or ', ' | ')} | None"
 
     def accepts(self, value: Any) -> bool:
         """Whether a value that was read lies where it must."""
@@ -493,57 +501,6 @@ OPTIONS: dict[str, Option] = {
     one.name: Option(name=one.name, **one.metadata) for one in fields(RunConfig)
 }
 """Every option of a run by its name."""
-
-
-class RunOptions(TypedDict, total=False):
-    """The options as `ipusim.simulate` takes them: `OPTIONS` for editors and type checkers."""
-
-    system: str
-    stack: str | None
-    framework: str | None
-    adopted: bool
-    mode: str
-    micro_batch: int | None
-    replicas: int | None
-    ipus_per_replica: int
-    precision: str
-    partials: str | None
-    available_memory_proportion: float | None
-    stable_norm: bool | None
-    serial_products: Sequence[str] | None
-    host_dtype: str | None
-    overlap_io: bool | None
-    io_tiles: int | None
-    batches_in_flight: float | None
-    device_iterations: int | None
-    instances: int | None
-    loader_item_s: float | None
-    serial_item_s: float | None
-    pipeline_splits: Sequence[str] | None
-    stage_ipus: Sequence[int] | None
-    schedule: str | None
-    phases: int | None
-    phase_splits: Sequence[str] | None
-    phase_liveness: str | None
-    load_schedule: str | None
-    weights: str | None
-    activations: str | None
-    accumulators: str | None
-    micro_batches_per_phase: int | None
-    gradient_accumulation: int | None
-    running_mean: bool | None
-    loss: str | None
-    optimizer: str | None
-    optimizer_state: str | None
-    replicated_tensor_sharding: bool | None
-    least_sharded_elements: int | None
-    sharding_domain: int | None
-    recompute: str | Sequence[str] | None
-    batch_norm_span: int | None
-    merge_gradients_bytes: int | None
-    host_servers: int | None
-    loader_workers: int | None
-    dataset: str | None
 
 
 def option_docs() -> str:

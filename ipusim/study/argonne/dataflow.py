@@ -8,20 +8,21 @@ sets the pace.
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import pandas as pd
 
 from ipusim.api import simulate
 from ipusim.errors import ConfigError, resolve_name
 from ipusim.files import read
-from ipusim.machine.constants import Constant, constant, load
+from ipusim.machine.constants import Sourced, constant, load
 from ipusim.report import Report
 from ipusim.runtime.gpu.step import GpuReport, simulate_gpu
 from ipusim.study.book.parameters import is_count
 
-FILE = "runs/bragg_dataflows.toml"
+_TABLES = "runs/bragg_dataflows"
+FILE = f"{_TABLES}.toml"
 SYSTEMS = {"GC200": "IPU-POD16", "Bow": "Bow Pod16"}
 MOST_IPUS = 16
 MERGED_BYTES = 50_000_000
@@ -57,18 +58,14 @@ class Board:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class Training(Sourced, file=_TABLES, word="run"):
     """The run of the slides: items of an epoch, epochs, items of a step, loader processes."""
-
-    FILE: ClassVar = FILE.removesuffix(".toml")
-    WORD: ClassVar = "run"
 
     name: str
     items: int = constant("items")
     epochs: int = constant("epochs")
     batch: int = constant("items")
     workers: int = constant("processes")
-    constants: dict[str, Constant] = field(compare=False, repr=False)
 
     def steps(self, items_per_step: int) -> int:
         """Return the steps of the whole training; what an epoch leaves over is dropped."""
@@ -76,11 +73,8 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Worker:
+class _Worker(Sourced, file=_TABLES, word="loader process"):
     """What each step takes a loader process."""
-
-    FILE: ClassVar = Training.FILE
-    WORD: ClassVar = "loader process"
 
     name: str
     crop: float = constant("us")
@@ -89,7 +83,6 @@ class _Worker:
     collate: float = constant("us")
     copy_and_collate: float = constant("us")
     choose: float = constant("us")
-    constants: dict[str, Constant] = field(compare=False, repr=False)
 
 
 def load_training() -> Training:

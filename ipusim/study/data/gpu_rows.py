@@ -8,7 +8,7 @@ from typing import Any
 from ipusim.errors import DataError, UnknownNameError
 from ipusim.files import data_dir, read
 from ipusim.machine import Gpu, load
-from ipusim.runtime.gpu.stacks import GpuStack
+from ipusim.runtime.gpu.kernels import GpuStack
 from ipusim.workload import zoo
 from ipusim.workload.model import Model
 from ipusim.workload.zoo.language import bert

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ipusim.machine import names
 from ipusim.runtime.calibration import Fitted, load_calibration
-from ipusim.runtime.gpu.stacks import GpuStack
+from ipusim.runtime.gpu.kernels import GpuStack
 from ipusim.runtime.gpu.step import simulate_gpu
 from ipusim.study.data.gpu_rows import GpuRow, build_network, modelled_gpu_rows
 from ipusim.study.fit.calibration_file import save_calibration

@@ -13,7 +13,6 @@ import pandas as pd
 from ipusim.files import evidence_records
 from ipusim.machine import load_chip
 from ipusim.runtime.calibration import Fitted, FittedCosts, ScaleOut
-from ipusim.runtime.compile_time import fit_s_per_tile_step
 from ipusim.study.data.published import PublishedRow, load_rows
 from ipusim.study.fit.samples import Sample
 
@@ -133,14 +132,17 @@ def _exact_collective_s(one: Sample, two: Sample, reduction_s: float) -> float |
 
 
 def fit_compile() -> Fitted:
-    """Fit the seconds per compiled vertex and tile on the published compile times of a stencil."""
+    """Fit the seconds per compiled vertex and tile on the published compile times of a stencil.
+
+    Least squares without an offset.
+    """
     rows_read = evidence_records("ipu_microbench.csv", ("metric", "size", "value"))
     records = [row for row in rows_read if row["metric"] == "compile_time"]
     tiles = load_chip("GC2").tiles
     ipus = [int(record["size"].split()[0]) for record in records]
-    value = fit_s_per_tile_step(
-        [float(record["value"]) for record in records],
-        [count * tiles * STENCIL_SUPERSTEPS for count in ipus],
-    )
+    seconds = [float(record["value"]) for record in records]
+    steps = [count * tiles * STENCIL_SUPERSTEPS for count in ipus]
+    paired = zip(seconds, steps, strict=True)
+    value = sum(time * count for time, count in paired) / sum(count**2 for count in steps)
     rows = tuple(f"compile time on {count} IPUs" for count in ipus)
     return Fitted(value=value, rows=rows)

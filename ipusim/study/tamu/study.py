@@ -5,13 +5,12 @@ from collections.abc import Mapping
 import pandas as pd
 
 from ipusim.errors import ConfigError
-from ipusim.runtime.compile_time import first_epoch_items_per_s
 from ipusim.study.assumptions import plain
 from ipusim.study.audit import tamu_work
 from ipusim.study.book.charts import panel
 from ipusim.study.data.published import PublishedRow, by_metric, load_rows
 from ipusim.study.data.runs import load_run
-from ipusim.study.predict import report_of
+from ipusim.study.predict import first_epoch_items_per_s, report_of
 from ipusim.study.verdicts.errors import errors_of, verdicts_of
 from ipusim.study.verdicts.summary import errors_by, with_error
 

@@ -17,8 +17,7 @@ from ipusim.compiler.tiles import Tile
 from ipusim.compiler.vertices.elementwise import loop_cycles
 from ipusim.errors import UnknownNameError, WorkloadError
 from ipusim.machine import load, load_chip
-from ipusim.runtime.gpu.kernels import step_kernels
-from ipusim.runtime.gpu.stacks import GpuStack
+from ipusim.runtime.gpu.kernels import GpuStack, step_kernels
 from ipusim.study.evidence.graphs import recurrent_graph
 from ipusim.workload.graph import Recurrent
 from ipusim.workload.layers import GraphBuilder

@@ -13,9 +13,8 @@ from ipusim import files, machine
 from ipusim.errors import ConfigError, DataError, UnknownNameError, WorkloadError
 from ipusim.machine import constants as catalogue
 from ipusim.runtime.gpu import roofline as gpu_roofline
-from ipusim.runtime.gpu.kernels import step_kernels
+from ipusim.runtime.gpu.kernels import GpuStack, step_kernels
 from ipusim.runtime.gpu.roofline import device_time, matmul_s
-from ipusim.runtime.gpu.stacks import GpuStack
 from ipusim.runtime.gpu.step import (
     BUCKET_BYTES,
     exposed_all_reduce_s,

@@ -6,7 +6,7 @@ import pytest
 from ipusim import files
 from ipusim.errors import ConfigError, DataError, IpuSimError, UnknownNameError
 from ipusim.machine import load_system
-from ipusim.runtime.host.loader import items_per_s
+from ipusim.runtime.host import items_per_s
 from ipusim.study import book, claims as engine
 from ipusim.study.argonne import (
     dataflow as bragg_dataflow,

@@ -14,7 +14,7 @@ from ipusim.study import audit, book
 from ipusim.study.book import charts as figures
 from ipusim.study.book.catalogue import load_spec, select_studies, study_parameters
 from ipusim.study.data.runs import load_run
-from ipusim.study.predict import report_of
+from ipusim.study.predict import first_epoch_items_per_s, report_of
 from ipusim.study.tamu import (
     breakdown as tamu_inside,
     gpus as tamu_gpus,
@@ -173,6 +173,7 @@ def test_every_row_of_the_assumed_network_says_so(frame, gpus):
 
 
 def test_first_epochs_wait_for_one_compilation(frame):
+    assert first_epoch_items_per_s(1000, 100, 10) == pytest.approx(50)
     data = tamu.first_epoch_frame(frame)
     assert data["compile_s"].nunique() == 1
     assert data["compile_s"].iloc[0] > 0

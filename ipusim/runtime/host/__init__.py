@@ -1,1 +1,0 @@
-"""The host: transfers and loaders."""
