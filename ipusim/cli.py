@@ -23,6 +23,7 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
+PATH = click.Path(path_type=Path)
 
 
 class OptionValue(click.ParamType):
@@ -147,12 +148,8 @@ def _onnx_options(command: Any) -> Any:
 @_onnx_options
 @_run_options()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option(
-    "--trace", type=click.Path(path_type=Path), help="Also write a trace for Perfetto to this file."
-)
-@click.option(
-    "--report", type=click.Path(path_type=Path), help="Also write a page with figures to this file."
-)
+@click.option("--trace", type=PATH, help="Also write a trace for Perfetto to this file.")
+@click.option("--report", type=PATH, help="Also write a page with figures to this file.")
 @click.option("--price-per-hour", type=float, help="Of the chips in use: adds that of an item.")
 def simulate(
     model: str,
@@ -169,22 +166,21 @@ def simulate(
     from ipusim import api
 
     done = api.simulate(model, **_told(options))
-    for what, path, write in (("trace", trace, "to_perfetto"), ("report", report, "to_html")):
-        if path is not None:
-            try:
-                getattr(done, write)(path)
-            except OSError as error:
-                raise ConfigError(
-                    f"The {what} file {str(path)!r} cannot be written ({error.strerror}): "
-                    "choose another."
-                ) from error
-    facts = done.to_dict()
+    for what, path, write in (("trace", trace, done.to_perfetto), ("report", report, done.to_html)):
+        try:
+            if path is not None:
+                write(path)
+        except OSError as error:
+            raise ConfigError(
+                f"The {what} file {str(path)!r} cannot be written ({error.strerror}): choose "
+                "another."
+            ) from error
+    facts, shown = done.to_dict(), str(done)
     if price_per_hour is not None:
         price = done.price_per_item(price_per_hour)
         facts["price_per_item"] = price if done.runs else None
-    click.echo(json.dumps(facts, indent=2) if as_json else str(done))
-    if price_per_hour is not None and not as_json:
-        click.echo(f"      price  {price:.4g} per item")
+        shown += f"\n      price  {price:.4g} per item"
+    click.echo(json.dumps(facts, indent=2) if as_json else shown)
 
 
 class SeveralValues(OptionValue):
@@ -224,7 +220,7 @@ _MICRO_BATCHES = [1, 2, 4, 8]
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Write a .csv or .parquet file instead; a sweep that was ended goes on there.",
 )
 @click.option(
@@ -267,7 +263,7 @@ def sweep(model: str, as_csv: bool, **given: Any) -> None:
 @_run_options()
 @click.option("--global-batch", type=int, help="Items per call, in training per weight update.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print all that fits as CSV.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Also draw it to this file.")
+@click.option("--plot", type=PATH, help="Also draw it to this file.")
 def plan(model: str, as_csv: bool, plot: Path | None, **options: Any) -> None:
     """Search the ways to run MODEL that fit: latency, throughput, chips, and a line to copy each.
 
@@ -334,13 +330,7 @@ def _warm_training() -> None:
 @click.option(
     "-p", "parameters", multiple=True, metavar="NAME=VALUE", help="Notebook parameter; repeatable."
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("build"),
-    show_default=True,
-    help="Output folder.",
-)
+@click.option("--out", type=PATH, default="build", show_default=True, help="Output folder.")
 def reproduce(
     studies: tuple[str, ...], resume: bool, parameters: tuple[str, ...], out: Path
 ) -> int:
@@ -520,7 +510,7 @@ def params(study: str) -> None:
 
 
 @cli.command("clean-notebooks")
-@click.argument("notebooks", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("notebooks", nargs=-1, type=PATH)
 @click.option("--check", is_flag=True, help="Change nothing; fail if a notebook needs cleaning.")
 def clean_notebooks(notebooks: tuple[Path, ...], check: bool) -> int:
     """Remove times and tool metadata from NOTEBOOKS (all by default); keep outputs."""

@@ -6,9 +6,11 @@ import html
 import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +53,11 @@ class Estimate:
         return f"{before}{_digits(scale * self.low80)} to {_digits(scale * self.high80)})"
 
 
+def _of(path: str, meaning: str) -> Any:
+    """Declare a property that stands in the run or in its result."""
+    return property(attrgetter(path), doc=meaning)
+
+
 @dataclass(frozen=True)
 class Report:
     """One simulated run.
@@ -85,20 +92,24 @@ class Report:
     asked: Mapping[str, Any] = field(default_factory=dict, repr=False)
     as_if_it_fits: bool = False
 
-    @property
-    def system(self) -> str:
-        """Name of the system."""
-        return self.config.system.name
-
-    @property
-    def chip(self) -> str:
-        """Name of its chip."""
-        return self.config.system.chip.name
-
-    @property
-    def stack(self) -> str:
-        """Name of the software stack."""
-        return self.config.stack.name
+    system = _of("config.system.name", "Name of the system.")
+    chip = _of("config.system.chip.name", "Name of its chip.")
+    stack = _of("config.stack.name", "Name of the software stack.")
+    cycles_per_step = _of(
+        "result.program.cycles",
+        "Cycles of the program of one micro-batch on one chip, without the host.",
+    )
+    supersteps = _of("result.program.supersteps", "Supersteps in a step.")
+    fits = _of("result.memory.fits", "Whether every tile holds what it must.")
+    peak_tile_bytes = _of(
+        "result.memory.peak_tile_bytes",
+        "Highest address in use on the fullest tile at the fullest moment; it decides the fit.",
+    )
+    used_tile_bytes = _of(
+        "result.memory.used_tile_bytes",
+        "Bytes in use there, without the gap below the interleaved region of a tile.",
+    )
+    tile_bytes = _of("result.memory.tile_bytes", "Memory of a tile in bytes.")
 
     @cached_property
     def interval(self) -> Interval | None:
@@ -120,28 +131,27 @@ class Report:
         """Whether there are rates: it fits, or is asked for as if it did."""
         return self.as_if_it_fits or self.fits
 
-    def _estimate(self, value: float, low: float | None, high: float | None, unit: str) -> Estimate:
+    def _estimate(self, value: float, unit: str, factors: Iterable[float] = ()) -> Estimate:
         """Return a number with its interval, NaN for a run that is not possible."""
         if not self.runs:
             return Estimate(math.nan, unit=unit)
-        return Estimate(value, _times(value, low), _times(value, high), unit)
+        return Estimate(value, *([value * factor for factor in factors] or (None, None)), unit)
 
     @property
     def latency(self) -> Estimate:
         """Seconds from request to result; in training, of a step from update to update."""
-        return self._estimate(self.result.latency_s, *(self.interval80 or (None, None)), "s")
+        return self._estimate(self.result.latency_s, "s", self.interval80 or ())
 
     @property
     def throughput(self) -> Estimate:
         """Items per second of all replicas."""
-        low, high = self.interval80 or (None, None)
-        slow, fast = (None if end is None else 1.0 / end for end in (high, low))
-        return self._estimate(self.result.throughput_items_per_s, slow, fast, "items/s")
+        factors = [1.0 / end for end in reversed(self.interval80 or ())]
+        return self._estimate(self.result.throughput_items_per_s, "items/s", factors)
 
     @property
     def power(self) -> Estimate:
         """Watts of the cards or machines in use, hosts left out; no interval is known."""
-        return self._estimate(self.result.power_w, None, None, "W")
+        return self._estimate(self.result.power_w, "W")
 
     @property
     def energy_per_item_j(self) -> float:
@@ -233,36 +243,6 @@ class Report:
         )
         return frame if phased or frame.empty else frame.drop(columns="streamed_bytes")
 
-    @property
-    def cycles_per_step(self) -> int:
-        """Cycles of the program of one micro-batch on one chip, without the host."""
-        return self.result.program.cycles
-
-    @property
-    def supersteps(self) -> int:
-        """Supersteps in a step."""
-        return self.result.program.supersteps
-
-    @property
-    def fits(self) -> bool:
-        """Whether every tile holds what it must."""
-        return self.result.memory.fits
-
-    @property
-    def peak_tile_bytes(self) -> int:
-        """Highest address in use on the fullest tile at the fullest moment; it decides the fit."""
-        return self.result.memory.peak_tile_bytes
-
-    @property
-    def used_tile_bytes(self) -> int:
-        """Bytes in use there, without the gap below the interleaved region of a tile."""
-        return self.result.memory.used_tile_bytes
-
-    @property
-    def tile_bytes(self) -> int:
-        """Memory of a tile in bytes."""
-        return self.result.memory.tile_bytes
-
     @cached_property
     def layers(self) -> pd.DataFrame:
         """One row per operation: cycles by phase, plan, tiles, bytes, utilisation.
@@ -352,18 +332,16 @@ class Report:
         import pandas as pd
 
         clock = self.config.system.chip.clock_hz
+        columns = ("start_us", "duration_us", "cycles", "phase", "op", "step", "vertex", "repeat")
         rows, now = [], 0
-        for named, step in ((op.name, step) for op in self.result.program.ops for step in op.steps):
-            about = {"op": named, "step": step.name, "vertex": step.vertex}
+        for op, step in ((o.name, step) for o in self.result.program.ops for step in o.steps):
             for repeat, phase in itertools.product(range(step.repeats), PHASES):
                 cycles = getattr(step, f"{phase}_cycles")
                 if cycles:
-                    times = {"start_us": 1e6 * now / clock, "duration_us": 1e6 * cycles / clock}
-                    rows.append(
-                        {**times, "cycles": cycles, "phase": phase, **about, "repeat": repeat}
-                    )
+                    times = 1e6 * now / clock, 1e6 * cycles / clock
+                    rows.append((*times, cycles, phase, op, step.name, step.vertex, repeat))
                 now += cycles
-        return pd.DataFrame(rows)
+        return pd.DataFrame(rows, columns=columns)
 
     def to_perfetto(self, path: str | Path) -> Path:
         """Write a trace that ui.perfetto.dev and chrome://tracing open (Chrome trace JSON).
@@ -502,23 +480,26 @@ class Report:
         more = "" if stages == size else f", {stages} stages"
         return f"{how} {size} {self.chip}{more}"
 
-    def _where(self) -> list[tuple[str, float]]:
-        """Return where device time goes: phases, then the heaviest kinds of operation."""
+    def _where(self) -> dict[str, list[tuple[str, float]]]:
+        """Return where device time goes, in percent: by phase, and the heaviest kinds."""
         total = max(1, self.cycles_per_step)
-        phases = self.result.program.phase_cycles()
-        kinds: dict[str, int] = {}
+        kinds: Counter[str] = Counter()
         for op in self.result.program.ops:
-            label = f"{op.kind} {op.function}".strip()
-            kinds[label] = kinds.get(label, 0) + op.cycles
+            kinds[f"{op.kind} {op.function}".strip()] += op.cycles
         ranked = sorted(kinds.items(), key=lambda item: (-item[1], item[0]))[:_TOP_OPS]
-        return [(name, 100.0 * cycles / total) for name, cycles in [*phases.items(), *ranked]]
+        groups = {"phases": self.result.program.phase_cycles().items(), "operations": ranked}
+        return {
+            group: [(name, 100.0 * cycles / total) for name, cycles in members]
+            for group, members in groups.items()
+        }
 
     def __repr__(self) -> str:
-        lines = [f"{name:>11}  {value}" for name, value in self.summary()]
-        shares = self._where()
-        phases = ", ".join(f"{name} {share:.1f} %" for name, share in shares[: len(PHASES)])
-        kinds = ", ".join(f"{name} {share:.1f} %" for name, share in shares[len(PHASES) :])
-        return "\n".join([*lines, f"{'phases':>11}  {phases}", f"{'operations':>11}  {kinds}"])
+        where = {
+            group: ", ".join(f"{name} {share:.1f} %" for name, share in shares)
+            for group, shares in self._where().items()
+        }
+        lines = [*self.summary(), *where.items()]
+        return "\n".join(f"{name:>11}  {value}" for name, value in lines)
 
     def _repr_html_(self) -> str:
         cells = "".join(
@@ -526,10 +507,11 @@ class Report:
             f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
             for name, value in self.summary()
         )
-        shares = self._where()
-        phases = _bars("Device time by phase", shares[: len(PHASES)])
-        kinds = _bars("Device time by operation, the largest", shares[len(PHASES) :])
-        return f"<table>{cells}</table>{phases}{kinds}"
+        phases, kinds = self._where().values()
+        return (
+            f"<table>{cells}</table>{_bars('Device time by phase', phases)}"
+            f"{_bars('Device time by operation, the largest', kinds)}"
+        )
 
 
 def _digits(value: float) -> str:
@@ -539,10 +521,6 @@ def _digits(value: float) -> str:
 
 def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
-
-
-def _times(value: float, factor: float | None) -> float | None:
-    return None if factor is None else value * factor
 
 
 def _bars(caption: str, shares: list[tuple[str, float]]) -> str:

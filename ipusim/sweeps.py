@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,13 +66,17 @@ class Question:
     given: Mapping[str, Any]
     keep_going: bool = False
 
+    @property
+    def named(self) -> str:
+        """The model's name, or that of its file."""
+        return self.model.name if isinstance(self.model, Model) else str(self.model)
+
     def __len__(self) -> int:
         return math.prod(map(len, self.axes.values()))
 
     def text(self) -> str:
         """Return what tells it from others; a model that is no name counts by its name."""
-        model = self.model.name if isinstance(self.model, Model) else self.model
-        told = (model, self.axes, self.fixed, self.chip, self.given, self.keep_going)
+        told = (self.named, self.axes, self.fixed, self.chip, self.given, self.keep_going)
         return repr((*told, LEAST_POINTS, MOST_POINTS))
 
     def tasks(self) -> list[tuple[int, ...]]:
@@ -97,24 +101,23 @@ class Question:
         for (kind, name), values in reversed(self.axes.items()):
             point, place = divmod(point, len(values))
             chosen[kind][name] = values[place]
-        sizes = chosen["dims"] | chosen["shapes"]
         run = {**self.fixed, **chosen["run"]}
         machine = _system(run.get("system"), tuple({**self.chip, **chosen["chip"]}.items()))
-        swept = [name for _, name in self.axes if name != "system"]
-        told = sizes | chosen["run"] | chosen["chip"]
-        head = {"system": machine.name, **{name: told[name] for name in swept}}
+        given = _Given(self.given)
+        for kind in ("dims", "shapes"):
+            if chosen[kind]:
+                given[kind] = {**given.get(kind, {}), **chosen[kind]}
+        head = {"model": self.named, "system": machine.name}
+        head |= {name: chosen[kind][name] for kind, name in self.axes if name != "system"}
+        refused = {"refused": ""} if self.keep_going else {}
         try:
-            loaded = _loaded(self.model, _Given(self.given, chosen["dims"], chosen["shapes"]))
-            report = simulate(loaded, **{**run, "system": machine})
+            report = simulate(_loaded(self.model, given), **{**run, "system": machine})
         except IpuSimError as error:
             if not self.keep_going:
                 raise
-            named = self.model.name if isinstance(self.model, Model) else self.model
-            return {"model": named, **head, **dict.fromkeys(NUMBERS), "refused": str(error)}
+            return {**head, **dict.fromkeys(NUMBERS), "refused": str(error)}
         numbers = {name: number(report) for name, number in NUMBERS.items()}
-        return {"model": report.model, **head, **numbers} | (
-            {"refused": ""} if self.keep_going else {}
-        )
+        return {**head, "model": report.model, **numbers, **refused}
 
 
 def _scaled(end: float | None, scale: float = 1.0) -> float:
@@ -136,30 +139,16 @@ NUMBERS: dict[str, Callable[[Report], Any]] = {
 """What a row says of a run."""
 
 
-@dataclass(frozen=True)
-class _Given:
-    """What is given for an ONNX file, with the sizes of a point; equal where it says the same."""
-
-    fixed: Mapping[str, Any]
-    dims: Mapping[str, Any]
-    shapes: Mapping[str, Any]
-
-    @cached_property
-    def options(self) -> dict[str, Any]:
-        """The options of `from_onnx`."""
-        options = dict(self.fixed)
-        for name in ("dims", "shapes"):
-            if getattr(self, name):
-                options[name] = {**options.get(name, {}), **getattr(self, name)}
-        return options
+class _Given(dict[str, Any]):
+    """Options of `from_onnx` that a cache can hold."""
 
     def __hash__(self) -> int:
-        return hash(repr(self.options))
+        return hash(repr(self))
 
 
 @lru_cache(maxsize=8)
 def _loaded(model: str | Model, given: _Given) -> Model:
-    return load_model(model, **given.options)
+    return load_model(model, **given)
 
 
 @lru_cache(maxsize=1024)
@@ -271,7 +260,7 @@ def sweep(
         bar = tqdm(
             total=len(question),
             initial=sum(len(tasks[task]) for task in kept),
-            desc=model.name if isinstance(model, Model) else str(model),
+            desc=question.named,
             disable=None if progress is None else not progress,
         )
         left = {task: (question, points) for task, points in tasks.items() if task not in kept}

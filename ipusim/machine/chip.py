@@ -54,18 +54,7 @@ class Chip(Sourced, file="hardware/chips", word="chip"):
     ipu_links: int = constant("links", "IPU-Links of the chip.")
 
     def conv_units(self, dtype: str, partials: str) -> int:
-        """Return the conv units per tile for an input type and a partials type.
-
-        Parameters
-        ----------
-        dtype, partials : str
-            "float16" or "float32" each; or "float8" with "float16".
-
-        Raises
-        ------
-        ConfigError
-            If the chip has no such mode.
-        """
+        """Return the conv units per tile for types of inputs and partials; else `ConfigError`."""
         units = {
             ("float16", "float16"): self.half_half_conv_units,
             ("float16", "float32"): self.half_float_conv_units,

@@ -8,9 +8,14 @@ import numpy as np
 from tqdm import tqdm
 
 from ipusim.errors import ConfigError
-from ipusim.numerics.adam import AdamState, start_state, update
+from ipusim.numerics.adam import (
+    AdamState,
+    load_checkpoint,
+    save_checkpoint,
+    start_state,
+    update,
+)
 from ipusim.numerics.arithmetic import Arithmetic, ArithmeticOptions
-from ipusim.numerics.checkpoint import load_checkpoint, save_checkpoint
 from ipusim.numerics.executor import backward, forward
 from ipusim.numerics.program import Program, initial_weights
 
@@ -122,36 +127,12 @@ def train(
 ) -> Trained:
     """Train a network with one input and one output on the mean squared error.
 
-    Parameters
-    ----------
-    program : Program
-        The network for one batch (`ipusim.numerics.load_program`).
-    batches : callable
-        Given a step from 0 on, returns its inputs and targets, float32; a run that goes on asks
-        only for the steps that are left.
-    options : TrainingOptions
-        Arithmetic, schedule, loss scale and seed.
-    data : str
-        A digest of what is trained on, which a checkpoint must agree in.
-    checkpoint : str or pathlib.Path, optional
-        A file that is written every 100 steps, at the end, and when interrupted; a run that finds
-        its own goes on from it and ends in the same bits as one without a break.
-    progress : bool
-        Show a progress bar.
-    stop_after : int, optional
-        Stop after so many steps of this call.
-
-    Returns
-    -------
-    Trained
-        Weights by name, float32, and the loss of every step.
-
-    Raises
-    ------
-    ConfigError
-        If a loss is not finite.
-    DataError
-        If a checkpoint is damaged or of another configuration, or cannot be written.
+    The `program` is that for one batch; of a run that goes on `batches` are asked for the steps
+    that are left. A `checkpoint`, which must agree in `data`, a digest of what is trained on, is
+    written every `CHECKPOINT_STEPS`, at the end, and when interrupted; a run that finds its own
+    goes on from it and ends in the same bits as one without a break, `stop_after` so many steps of
+    this call. `ConfigError` if a loss is not finite, `DataError` for a checkpoint that is damaged
+    or of another configuration, or cannot be written.
     """
     schedule, configuration = options.schedule, options.configuration(data)
     path = None if checkpoint is None else Path(checkpoint)

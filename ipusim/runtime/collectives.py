@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import fsum
+from typing import NamedTuple
 
 from ipusim.machine.interconnect import Ring, replica_rings
 from ipusim.machine.system import System
@@ -51,22 +52,13 @@ NOTHING = Collective(collectives=0, bytes=0, transfer_s=0.0, each_latency_s=0.0)
 """What a single replica needs."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Pass:
+class _Pass(NamedTuple):
     """One pass round the rings: bytes sent, seconds of data and of latency, hops of its syncs."""
 
-    bytes: int = 0
-    transfer_s: float = 0.0
-    latency_s: float = 0.0
-    sync_hops: int = 0
-
-    def __add__(self, other: _Pass) -> _Pass:
-        return _Pass(
-            self.bytes + other.bytes,
-            self.transfer_s + other.transfer_s,
-            self.latency_s + other.latency_s,
-            self.sync_hops + other.sync_hops,
-        )
+    bytes: int
+    transfer_s: float
+    latency_s: float
+    sync_hops: int
 
 
 Way = Callable[[Ring, int], tuple[_Pass, int]]
@@ -133,11 +125,11 @@ def _one_pass(rings: Sequence[Ring], size: int, way: Way) -> _Pass:
 
     An all-gather costs the same: the order of the rings and of the steps is reversed.
     """
-    total = _Pass()
+    passes = []
     for ring in rings:
         one, size = way(ring, size)
-        total += one
-    return total
+        passes.append(one)
+    return _Pass(*map(sum, zip(*passes, strict=True)))
 
 
 def _run(
@@ -157,12 +149,13 @@ def _run(
     if not rings or not sizes:
         return NOTHING
     known = {size: _one_pass(rings, size, way) for size in set(sizes)}
+    sent, transfers_s, latencies_s, hops = zip(*(known[size] for size in sizes), strict=True)
     return Collective(
         collectives=len(sizes),
-        bytes=passes * sum(known[size].bytes for size in sizes),
-        transfer_s=passes * fsum(known[size].transfer_s for size in sizes),
-        each_latency_s=passes * fsum(known[size].latency_s for size in sizes),
-        paid=passes * sum(known[size].sync_hops for size in sizes),
+        bytes=passes * sum(sent),
+        transfer_s=passes * fsum(transfers_s),
+        each_latency_s=passes * fsum(latencies_s),
+        paid=passes * sum(hops),
     )
 
 

@@ -1,8 +1,8 @@
 """One step of a run: compiled once, priced as often as there are tiers; and its roofline."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 
 from ipusim.compiler.memory import Memory, measure
@@ -18,7 +18,7 @@ from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.partition import Held, Replica, Stage
 from ipusim.runtime.replica.phases.replica import phased_replica
 from ipusim.runtime.replica.pipelined import pipelined_replica, staged_inference
-from ipusim.runtime.terms import Beside, OneChip, Terms
+from ipusim.runtime.terms import Beside, OneChip, Priced, Terms
 from ipusim.runtime.training_step import training_terms
 from ipusim.workload.graph import Graph
 from ipusim.workload.model import Model
@@ -28,17 +28,15 @@ SRAM_BYTES_PER_CYCLE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepResult:
-    """One step: what it consists of (`terms`), where its seconds go (`parts_s`), what it reaches.
+class StepResult(Priced):
+    """One step at the fitted `costs`: what it consists of (`terms`), what it reaches.
 
     `items` are those per replica and step. Graph, program and io are those of a micro-batch;
     `update` is the weight update of a training step, `measured` returns what the chips hold.
-    `device_s` are the seconds of the program of one micro-batch on one chip, `fixed_s` what a step
-    costs at the fitted `costs`, whatever it does; `step_s` those from one step to the next,
-    `latency_s` from request to result, in training the step itself. The throughput is that of all
-    replicas, the dynamic energy that of one and a step, with the fitted factors in the calibrated
-    tier. Watts are those of the cards or machines in use, without hosts: idle, and on average over
-    the step.
+    `device_s` are the seconds of the program of one micro-batch on one chip. The throughput is that
+    of all replicas, the dynamic energy that of one and a step, with the fitted factors in the
+    calibrated tier. Watts are those of the cards or machines in use, without hosts: idle, and on
+    average over the step.
     """
 
     items: int
@@ -49,11 +47,7 @@ class StepResult:
     update: Program | None = None
     terms: Terms
     costs: FittedCosts
-    parts_s: Mapping[str, float]
     device_s: float
-    fixed_s: float
-    step_s: float
-    latency_s: float
     throughput_items_per_s: float
     energy: Energy
     static_w: float
@@ -94,6 +88,7 @@ def run_step(
         energy += program_energy(update, config, calibrated=calibrated)
     static = static_power_w(config.system, config.active_ipus)
     return StepResult(
+        **asdict(priced),
         items=items,
         graph=compiled.graph,
         program=compiled.program,
@@ -102,11 +97,7 @@ def run_step(
         io=io,
         terms=terms,
         costs=costs,
-        parts_s=priced.parts_s,
         device_s=compiled.program.cycles / compiled.chip.clock_hz,
-        fixed_s=priced.fixed_s,
-        step_s=priced.step_s,
-        latency_s=priced.latency_s,
         throughput_items_per_s=config.replicas * items / priced.step_s,
         energy=energy,
         static_w=static,

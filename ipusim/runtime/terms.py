@@ -146,7 +146,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priced:
-    """A step at given costs: its parts, which add up to it, and the latency of a request."""
+    """A step at given costs.
+
+    `step_s` are the seconds from one step to the next, which its parts add up to, `latency_s` those
+    from request to result, in training the step itself, `fixed_s` what it costs whatever it does.
+    """
 
     parts_s: Mapping[str, float]
     step_s: float

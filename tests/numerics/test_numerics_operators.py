@@ -11,8 +11,7 @@ from rounding_bound import SINGLE, assert_within, sum_bound
 
 from ipusim import numerics
 from ipusim.errors import WorkloadError
-from ipusim.numerics.kernels.exponential import exponentials
-from ipusim.numerics.kernels.functions import log, tanh
+from ipusim.numerics.kernels.functions import exponentials, log, tanh
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.onnx import from_onnx
 

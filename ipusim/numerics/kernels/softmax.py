@@ -8,7 +8,7 @@ and a subtraction, each stored in the type of the data.
 import numpy as np
 
 from ipusim.kernel_cache import njit
-from ipusim.numerics.kernels.exponential import exponential
+from ipusim.numerics.kernels.functions import exponential
 from ipusim.numerics.kernels.rounding import Rounding, random_bits, round_part
 from ipusim.numerics.kernels.threads import over_ranges, writable
 

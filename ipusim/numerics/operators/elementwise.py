@@ -9,8 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ipusim.numerics.arithmetic import Arithmetic
-from ipusim.numerics.kernels.exponential import exponentials
-from ipusim.numerics.kernels.functions import log, tanh
+from ipusim.numerics.kernels.functions import exponentials, log, tanh
 from ipusim.numerics.operators.registry import Applied, Arrays, Operator, reduce_to_shape
 from ipusim.numerics.program import Node
 

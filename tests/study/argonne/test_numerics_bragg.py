@@ -12,8 +12,8 @@ from ipusim import numerics
 from ipusim.compiler.program_cache import keep_programs
 from ipusim.errors import ConfigError, DataError, UnknownNameError
 from ipusim.numerics import trainer
+from ipusim.numerics.adam import load_checkpoint
 from ipusim.numerics.arithmetic import ArithmeticOptions
-from ipusim.numerics.checkpoint import load_checkpoint
 from ipusim.numerics.from_graph import program_of
 from ipusim.numerics.kernels import threads
 from ipusim.numerics.program import initial_weights

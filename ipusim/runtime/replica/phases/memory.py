@@ -1,6 +1,6 @@
 """Memory of a chip in each of its phases."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ipusim.compiler import memory
@@ -8,14 +8,14 @@ from ipusim.compiler.code_size import Code, code_size
 from ipusim.compiler.tiles import ceil_div
 from ipusim.runtime.replica.partition import part_of
 from ipusim.runtime.replica.phases.plan import COMPUTED, PhasePlan
-from ipusim.runtime.replica.phases.streams import ADJACENT, Held, stored_as
+from ipusim.runtime.replica.phases.streams import ADJACENT, stored_as
 from ipusim.workload.graph import Graph
 
 
 def phase_memories(plan: PhasePlan) -> dict[int, memory.Memory]:
     """Return the memory of the chip of every phase while that phase is on it.
 
-    Live are what the phase computes with, what passes through it (`phase_streams`), and what other
+    Live are what the phase computes with, what passes through it (`streams`), and what other
     micro-batches of the phase wait with. Code stays for all phases of a chip: PopART loads none
     (docs/popxl/graph.rst tells of code in Streaming Memory, which is PopXL's alone). Preloading
     comes once the phase has computed and before it stores: then results and changed weights wait
@@ -52,7 +52,7 @@ def _measured(plan: PhasePlan, number: int, made: Mapping[str, int], code: Code)
     sizes = {name: tensor.bytes for name, tensor in part.tensors.items()}
     kept_bytes = sum(sizes[name] for name in kept)
     # Of the other micro-batches some wait with what arrives and the rest with what they hand on.
-    each = {stream.tensor.name for stream in plan.streams if stream.tensor.of_each}
+    each = {held.name for held in plan.held if held.of_each}
     waits = [sum(sizes[name] for name in each.intersection(ends)) for ends in (part.inputs, kept)]
     waiting = (plan.micro_batches - 1) * max(waits)
     measured = memory.measure(
@@ -94,43 +94,33 @@ def _with_preload(
 def _done_bytes(plan: PhasePlan, number: int) -> int:
     """Return the bytes of weights that a phase computes with, and that need not stay after it."""
     total = 0
-    for stream in plan.streams:
-        tensor = stream.tensor
-        streamed = stream.loads and tensor.kind not in COMPUTED
-        if streamed and tensor.chip == number % plan.chips and number in tensor.used:
-            soon = any(number < use <= number + ADJACENT for use in tensor.touched)
-            if number not in stream.stores and not soon:
-                total += tensor.bytes
+    for held in plan.on_chip_of(number):
+        soon = any(number < use <= number + ADJACENT for use in held.touched)
+        streamed = held.loads and held.kind not in COMPUTED
+        if streamed and number in held.used and number not in held.stores and not soon:
+            total += held.bytes
     return total
 
 
 def _kept(plan: PhasePlan, number: int, made: Mapping[str, int]) -> tuple[str, ...]:
     """Return the activations of a phase that stay when it has computed."""
     kept = [name for name, last in made.items() if last > number or name in plan.cut.graph.kept]
-    off_chip = plan.config.off_chip
-    for stream in plan.streams:
-        tensor = stream.tensor
-        arrives = tensor.kind in COMPUTED and tensor.name not in made
-        if arrives and number in tensor.used and tensor.chip == number % plan.chips:
-            later = [use for use in tensor.used if use > number]
-            longest = _longest_stay(tensor, off_chip)
-            if later and (longest is None or later[0] - number <= longest):
-                kept.append(tensor.name)
+    for held in plan.on_chip_of(number):
+        if held.kind in COMPUTED and held.name not in made and number in held.used:
+            later = [use for use in held.used if use > number]
+            if later and (held.stay is None or later[0] - number <= held.stay):
+                kept.append(held.name)
     return tuple(sorted(kept))
 
 
 def _resident_bytes(plan: PhasePlan, number: int, part: Graph) -> int:
     """Return the bytes on the chip of a phase that it does not compute with."""
     own = {stored_as(plan.cut.graph, name) for name in part.tensors}
-    total, off_chip = 0, plan.config.off_chip
-    for stream in plan.streams:
-        tensor = stream.tensor
-        if tensor.chip != number % plan.chips or tensor.name in own:
-            continue
-        longest = _longest_stay(tensor, off_chip)
-        stays = longest is None and tensor.kind not in COMPUTED
-        if stays or tensor.on_chip(number, longest):
-            total += tensor.bytes * (plan.micro_batches if tensor.of_each else 1)
+    total = 0
+    for held in plan.on_chip_of(number):
+        stays = held.stay is None and held.kind not in COMPUTED
+        if held.name not in own and (stays or held.on_chip(number)):
+            total += held.bytes * (plan.micro_batches if held.of_each else 1)
     if plan.update is not None and not plan.state_off_chip:
         total += sum(
             size
@@ -138,8 +128,3 @@ def _resident_bytes(plan: PhasePlan, number: int, part: Graph) -> int:
             if plan.update.chip_of[name] == number % plan.chips
         )
     return total
-
-
-def _longest_stay(tensor: Held, off_chip: Collection[str]) -> int | None:
-    """Return over how many phases a tensor stays between uses; None where it always stays."""
-    return ADJACENT if tensor.kind in off_chip else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ipusim.compiler.program import Program
 from ipusim.compiler.tiles import ceil_div
@@ -12,6 +12,7 @@ from ipusim.runtime.compile import Compiled
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.partition import Partitioned, partition, updates_by_chip
 from ipusim.runtime.replica.phases.streams import (
+    ADJACENT,
     SPACING,
     Held,
     forward_splits,
@@ -42,21 +43,6 @@ class UpdateShares:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
-    """A tensor on a chip, the phases that load and store it, and the bytes of one transfer.
-
-    These are of the part of a replica where the tensor is cut into `parts`, as replicas share
-    weights, and of all micro-batches of a phase.
-    """
-
-    tensor: Held
-    loads: frozenset[int]
-    stores: frozenset[int]
-    bytes: int
-    parts: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PhasePlan:
     """What runs in which phase; the forward phases are the stages of `cut`.
 
@@ -69,7 +55,7 @@ class PhasePlan:
     forward: tuple[int, ...]
     backward: tuple[int, ...]
     number_of: Mapping[str, int]
-    streams: tuple[Stream, ...]
+    held: tuple[Held, ...]
     update: UpdateShares | None
     in_phase: bool
 
@@ -108,10 +94,14 @@ class PhasePlan:
     def moved_bytes(self, way: str, number: int, kind: str | None = None) -> int:
         """Return the bytes that a phase "loads" or "stores", of all kinds or of one."""
         return sum(
-            stream.bytes
-            for stream in self.streams
-            if number in getattr(stream, way) and kind in (None, stream.tensor.kind)
+            held.moved_bytes
+            for held in self.held
+            if number in getattr(held, way) and kind in (None, held.kind)
         )
+
+    def on_chip_of(self, number: int) -> list[Held]:
+        """Return what the chip of a phase holds at some time."""
+        return [held for held in self.held if held.chip == number % self.chips]
 
     def check(self) -> PhasePlan:
         """Return the plan if tiles for transfers and Streaming Memory hold what they must."""
@@ -125,7 +115,7 @@ class PhasePlan:
                 f"phase {loads.index(loaded)}: give more io_tiles or more phases, or turn "
                 "overlap_io off."
             )
-        lying = sum(stream.bytes for stream in self.streams if stream.loads)
+        lying = sum(held.moved_bytes for held in self.held if held.loads)
         if self.state_off_chip:
             lying += sum(self.update.state_bytes.values())
         replicas = min(config.replicas, max(1, system.ipus_per_machine // self.chips))
@@ -159,29 +149,29 @@ def plan_phases(compiled: Compiled, config: RunConfig) -> PhasePlan:
         forward=forward,
         backward=backward,
         number_of=number_of,
-        streams=tuple(
-            _stream(tensor, graph, config)
-            for tensor in held
+        held=tuple(
+            _streamed(one, graph, config)
+            for one in held
             # Sums that the phase itself uses up are not handed on.
-            if tensor.kind != "accumulators" or not in_phase
+            if one.kind != "accumulators" or not in_phase
         ),
         update=shares,
         in_phase=in_phase,
     ).check()
 
 
-def _stream(tensor: Held, graph: Graph, config: RunConfig) -> Stream:
-    loads = stores = frozenset()
-    if tensor.kind in config.off_chip:
-        loads, stores = transfers(tensor.made, tensor.used, tensor.changed)
-    size, parts = tensor.bytes, 1
-    if tensor.of_each:
+def _streamed(held: Held, graph: Graph, config: RunConfig) -> Held:
+    """Add what lies off the chip how long stays, and what moves when."""
+    if held.kind not in config.off_chip:
+        return held
+    loads, stores = transfers(held.made, held.used, held.changed)
+    size, parts = held.bytes, 1
+    if held.of_each:
         size *= config.micro_batches_per_phase
-    elif tensor.kind == "weights" and loads:
-        parts = config.sharding.parts(graph.tensors[tensor.name])
-    return Stream(
-        tensor=tensor, loads=loads, stores=stores, bytes=ceil_div(size, parts), parts=parts
-    )
+    elif held.kind == "weights" and loads:
+        parts = config.sharding.parts(graph.tensors[held.name])
+    moved = {"loads": loads, "stores": stores, "moved_bytes": ceil_div(size, parts)}
+    return replace(held, stay=ADJACENT, parts=parts, **moved)
 
 
 def _shares(cut: Partitioned, backward: Sequence[int], update: Compiled) -> UpdateShares:

@@ -206,17 +206,15 @@ def _tile_copy_s(plan: PhasePlan, size: int) -> float:
 def _update_streams_s(plan: PhasePlan) -> dict[str, float]:
     """Return the seconds of streaming for an update after all phases; chips stream side by side."""
     update, chips = plan.update, range(plan.chips)
-    off_chip = {
-        stream.tensor.name: stream
-        for stream in plan.streams
-        if stream.tensor.kind in plan.config.off_chip and stream.tensor.kind not in COMPUTED
-    }
+    # Of weights that both chips hold, the last counts.
+    kinds = plan.config.off_chip.difference(COMPUTED)
+    off_chip = {held.name: held for held in plan.held if held.kind in kinds}
     moved: dict[str, list[int]] = {}
-    for name, stream in off_chip.items():
+    for name, held in off_chip.items():
         owner = update.chip_of.get(name.removesuffix(ACCUMULATOR_SUFFIX))
         if owner is not None:
-            part = moved.setdefault(f"streamed {stream.tensor.kind}", [0 for _ in chips])
-            part[owner] += 2 * stream.bytes
+            part = moved.setdefault(f"streamed {held.kind}", [0 for _ in chips])
+            part[owner] += 2 * held.moved_bytes
     if plan.state_off_chip:
         part = moved.setdefault(STATE_PART, [0 for _ in chips])
         for name, size in update.state_bytes.items():
@@ -226,9 +224,7 @@ def _update_streams_s(plan: PhasePlan) -> dict[str, float]:
 
 def _gathers(plan: PhasePlan) -> tuple[int, ...]:
     """Return the bytes of the weights whose shards are loaded in a pass, once for each load."""
-    return tuple(
-        stream.tensor.bytes for stream in plan.streams if stream.parts > 1 for _ in stream.loads
-    )
+    return tuple(held.bytes for held in plan.held if held.parts > 1 for _ in held.loads)
 
 
 def _stages(plan: PhasePlan) -> tuple[Stage, ...]:

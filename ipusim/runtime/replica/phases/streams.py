@@ -9,7 +9,8 @@ stored.
 
 from bisect import bisect_left
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.workload.graph import Graph, Op
@@ -46,7 +47,7 @@ def phase_numbers(
     return forward, backward
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Held:
     """A tensor on one chip: 0, or of two chips the one with phases of its parity.
 
@@ -54,6 +55,10 @@ class Held:
     phase that makes it, or that receives it from the other chip; None for what is stored. `used`
     are phases that read it, in order, `changed` those that change it in place. `of_each` says
     whether each of the micro-batches that a phase computes in a row has its own.
+
+    What lies off the chip stays on it over `stay` phases between uses, and always if that is None;
+    some phases load and store it. A transfer moves `moved_bytes`: those of all micro-batches of a
+    phase, and of one part where replicas share the tensor in `parts`.
     """
 
     name: str
@@ -64,27 +69,27 @@ class Held:
     used: tuple[int, ...]
     changed: frozenset[int]
     of_each: bool = False
+    stay: int | None = None
+    loads: frozenset[int] = frozenset()
+    stores: frozenset[int] = frozenset()
+    moved_bytes: int = 0
+    parts: int = 1
 
-    touched: tuple[int, ...] = field(init=False, compare=False)
-    """Phases in which it is on the chip because they make, read or change it, in order."""
-
-    def __post_init__(self) -> None:
-        """Put the phases that touch it in order, once: memory asks for them in every phase."""
+    @cached_property
+    def touched(self) -> tuple[int, ...]:
+        """Phases in which it is on the chip because they make, read or change it, in order."""
         made = () if self.made is None else (self.made,)
-        object.__setattr__(self, "touched", tuple(sorted({*made, *self.used, *self.changed})))
+        return tuple(sorted({*made, *self.used, *self.changed}))
 
-    def on_chip(self, phase: int, longest: int | None = None) -> bool:
-        """Tell whether it is on the chip in a phase, which touches it or through which it stays.
-
-        Without a `longest` stay from one use to the next it never leaves the chip.
-        """
+    def on_chip(self, phase: int) -> bool:
+        """Tell whether it is on the chip in a phase, which touches it or through which it stays."""
         place = bisect_left(self.touched, phase)
         if place == len(self.touched):
             return False
         following = self.touched[place]
         if following == phase:
             return True
-        return place > 0 and (longest is None or following - self.touched[place - 1] <= longest)
+        return place > 0 and (self.stay is None or following - self.touched[place - 1] <= self.stay)
 
 
 def transfers(
