@@ -179,10 +179,8 @@ def _chip(report: Report) -> Iterator[Finding]:
     products = layers[layers["kind"].isin(("conv", "matmul"))]
     half = chip.half_half_conv_units > chip.half_float_conv_units and config.precision != "32.32"
     if config.partials == "float" and half:
-        yield (
-            device * products["compute_cycles"].sum() / cycles / 2,
-            ("sums are 32-bit, at half the rate: partials='half' where the accuracy allows it."),
-        )
+        text = "sums are 32-bit, at half the rate: partials='half' where the accuracy allows it."
+        yield device * products["compute_cycles"].sum() / cycles / 2, text
     for what, text in {
         "exchange": "data moves between tiles: larger micro-batches reuse weights more.",
         "sync": "tiles meet too often for so little work: larger micro-batches.",
@@ -196,13 +194,9 @@ def _chip(report: Report) -> Iterator[Finding]:
         spent = {name: worst[f"{name}_cycles"] for name in ("compute", "exchange", "copy", "sync")}
         most = max(spent, key=spent.__getitem__)
         why = f"{spent[most] / max(1, worst['cycles']):.0%} of it is {most}"
-        yield (
-            device * worst["cycles"] / cycles,
-            (
-                f"{worst['op']} is the heaviest layer and uses {used:.0f} % of AMP ({why}; plan: "
-                f"{worst['plan'].split(';')[0] or 'none'})."
-            ),
-        )
+        text = f"{worst['op']} is the heaviest layer and uses {used:.0f} % of AMP ({why}; plan: "
+        plan = worst["plan"].split(";")[0] or "none"
+        yield device * worst["cycles"] / cycles, f"{text}{plan})."
 
 
 def held(report: Report) -> pd.DataFrame:

@@ -166,10 +166,10 @@ def simulate(
     from ipusim import api
 
     done = api.simulate(model, **_told(options))
-    for what, path, write in (("trace", trace, done.to_perfetto), ("report", report, done.to_html)):
+    for what, path, write in (("trace", trace, "to_perfetto"), ("report", report, "to_html")):
         try:
             if path is not None:
-                write(path)
+                getattr(done, write)(path)
         except OSError as error:
             raise ConfigError(
                 f"The {what} file {str(path)!r} cannot be written ({error.strerror}): choose "

@@ -201,13 +201,9 @@ class Report:
         """Where the time of a step goes, one row per part: milliseconds and share."""
         import pandas as pd
 
-        step = self.result.step_s
-        return pd.DataFrame(
-            [
-                {"part": name, "time_ms": 1e3 * seconds, "share_percent": 100.0 * seconds / step}
-                for name, seconds in self.result.parts_s.items()
-            ]
-        )
+        parts = pd.DataFrame(self.result.parts_s.items(), columns=["part", "seconds"])
+        seconds, step = parts.pop("seconds"), self.result.step_s
+        return parts.assign(time_ms=1e3 * seconds, share_percent=100.0 * seconds / step)
 
     @cached_property
     def compile_s(self) -> float:

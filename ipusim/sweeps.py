@@ -158,21 +158,18 @@ def _system(system: str | System | None, changes: tuple[tuple[str, int], ...]) -
     return replace(machine, chip=replace(machine.chip, **dict(changes))) if changes else machine
 
 
-def _counts(name: str, value: Any) -> int | list[int]:
-    """Return one or several numbers of a chip, checked."""
-    if name not in CHIP_OPTIONS:
-        raise unknown_name("number of a chip", name, CHIP_OPTIONS)
-    option = CHIP_OPTIONS[name]
-    several = option.axis(value)
-    return option.check(value) if several is None else list(map(option.check, several))
-
-
 def _asked(
     model: str | Model, chip: Mapping[str, Any] | None, options: dict[str, Any], keep_going: bool
 ) -> Question:
     """Tell what is swept from what is fixed."""
     given = split_onnx(options)
-    chip = {name: _counts(name, value) for name, value in (chip or {}).items()}
+    numbers: dict[str, Any] = {}
+    for name, value in (chip or {}).items():
+        if name not in CHIP_OPTIONS:
+            raise unknown_name("number of a chip", name, CHIP_OPTIONS)
+        option = CHIP_OPTIONS[name]
+        several = option.axis(value)
+        numbers[name] = option.check(value) if several is None else list(map(option.check, several))
     axes: dict[tuple[str, str], list[Any]] = {}
     for name, size in given.get("dims", {}).items():
         if isinstance(size, Iterable):
@@ -180,7 +177,7 @@ def _asked(
     for name, shape in given.get("shapes", {}).items():
         if any(isinstance(size, Iterable) for size in shape):
             axes["shapes", name] = list(shape)
-    for kind, known, values in (("run", OPTIONS, options), ("chip", CHIP_OPTIONS, chip)):
+    for kind, known, values in (("run", OPTIONS, options), ("chip", CHIP_OPTIONS, numbers)):
         for name, value in values.items():
             if name not in known and name not in ONNX_OPTIONS:
                 raise unknown_name("option", name, known)
@@ -192,7 +189,7 @@ def _asked(
         model=model,
         axes=axes,
         fixed={name: value for name, value in left.items() if name not in ONNX_OPTIONS},
-        chip={name: one for name, one in chip.items() if ("chip", name) not in axes},
+        chip={name: one for name, one in numbers.items() if ("chip", name) not in axes},
         given=given,
         keep_going=keep_going,
     )

@@ -45,17 +45,15 @@ def load_program(source: Source, batch: int | None = None) -> Program:
         from ipusim.workload import zoo
 
         source = zoo.load(source)
-    if isinstance(source, Model):
-        contents = getattr(source.build, "contents", None)
-        if contents is None:
-            return program_of(source.graph(batch, "32.32"))
-        from ipusim.numerics.from_onnx import program_of_contents
+    from_file = getattr(getattr(source, "build", None), "contents", None)
+    if isinstance(source, Model) and from_file is None:
+        return program_of(source.graph(batch, "32.32"))
+    from ipusim.numerics.from_onnx import program_of_contents, program_of_onnx
 
-        kept = {n: s.array for n, s in contents.initializers.items() if s.array is not None}
-        return program_of_contents(contents, kept)
-    from ipusim.numerics.from_onnx import program_of_onnx
-
-    return program_of_onnx(source)
+    if from_file is None:
+        return program_of_onnx(source)
+    kept = {n: s.array for n, s in from_file.initializers.items() if s.array is not None}
+    return program_of_contents(from_file, kept)
 
 
 def run(

@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ipusim.errors import ConfigError, resolve_name
+from ipusim.errors import ConfigError
 from ipusim.workload.graph import DTYPE_BYTES, Graph, arriving_dtype
 
 if TYPE_CHECKING:
-    from ipusim.machine.system import System
     from ipusim.runtime.options.spec import RunConfig
 
 DECODING = {
@@ -28,9 +27,6 @@ the same decoded whole by Pillow and then cropped (CNNs before, makefile of v2.4
 reads images in PyTorch); by Pillow with ten crops of each, whose colours are changed (DINO, arXiv
 2104.14294); data made once on the host or the chip; token ids read as they are; ready items copied
 from host memory; items that a worker prepares in a time that the caller states."""
-
-LOADERS = ("processes", "threads")
-"""How an instance prepares data: worker processes (PyTorch) or a thread pool (TensorFlow)."""
 
 WORKERS_PER_INSTANCE = 14
 """Worker processes of the vendor script: one NUMA node of 16 cores less 2 service processes
@@ -141,26 +137,15 @@ def _copy_bytes(inputs: int, sharing: int, config: RunConfig) -> int:
     return passes * inputs
 
 
-def items_per_s(
-    system: System,
-    instances: int,
-    dataset: str,
-    *,
-    workers_per_instance: int = WORKERS_PER_INSTANCE,
-    item_bytes: int | None = None,
-    item_s: float | None = None,
-    loader: str = "processes",
-    servers: int | None = None,
-) -> float:
-    """Return the rate at which `instances` host processes can feed the system, or infinity.
+def fed_items_per_s(config: RunConfig, item_bytes: int) -> float:
+    """Return the rate at which host processes can feed all replicas of a training, or infinity.
 
     The processes (``poprun --num-instances``) are spread evenly over the servers, by default as few
     as give every instance a NUMA node of its own, within the numbers that the system is published
     with. Each has so many workers. A thread pool uses every core that its instance has instead, but
-    for "prepared" items, of `item_s` seconds of one worker: one thread at a time, if they call
-    Python, whose interpreter is locked (tf.numpy_function). `item_bytes` are needed for "memory";
-    where given, decoded images are passed on by the one process of an instance that collects them,
-    if its loader has processes.
+    for "prepared" items, of `loader_item_s` of one worker: one thread at a time, if they call
+    Python, whose interpreter is locked (tf.numpy_function). Decoded images are passed on by the one
+    process of an instance that collects them, if its loader has processes.
 
     With at most one instance per NUMA node an instance owns whole nodes, and its memory is local.
     With more, the instances share the nodes and are swapped among them (TAMU PEARC 2022, section
@@ -168,41 +153,36 @@ def items_per_s(
     which stretches the part of the work that waits for memory by the mean NUMA distance.
     Hyper-threads are taken to add nothing. [assumed: decoding keeps a core's units busy]
     """
-    dataset = resolve_name("data set", dataset, DATASETS)
-    loader = resolve_name("loader", loader, LOADERS)
-    host = system.host
-    if servers is None:
-        wanted = -(-instances // host.numa_nodes)
-        machines = min(max(wanted, system.host_servers), system.host_servers_max)
-    else:
-        machines = servers
-    if dataset == "memory" and (item_bytes is None or item_bytes < 1):
+    system, dataset, instances = config.system, config.dataset, config.instances
+    host, threads = system.host, config.framework.loader == "threads"
+    if dataset in ("generated", "tokens"):
+        return math.inf
+    if dataset == "memory" and item_bytes < 1:
         raise ConfigError(
-            f"Items of {item_bytes} bytes cannot be copied from memory: give item_bytes, 1 or more."
+            f"Items of {item_bytes} bytes cannot be copied from memory: use another dataset."
         )
-    if dataset == "prepared" and not (item_s and math.isfinite(item_s) and item_s > 0):
+    if dataset == "prepared" and not config.loader_item_s:
         raise ConfigError(
-            f"Items that take {item_s} seconds cannot be prepared: give loader_item_s, above 0."
+            f"Items that take {config.loader_item_s} seconds cannot be prepared: give "
+            "loader_item_s, above 0."
         )
-
-    cores, nodes = machines * host.cores, machines * host.numa_nodes
+    wanted = max(-(-instances // host.numa_nodes), system.host_servers)
+    servers = config.host_servers or min(wanted, system.host_servers_max)
+    cores, nodes = servers * host.cores, servers * host.numa_nodes
     bound = instances <= nodes
     own_cores = nodes // instances * host.cores_per_node if bound else cores / instances
-    if loader == "threads" and dataset != "prepared":
+    workers = config.loader_workers
+    if threads and dataset != "prepared":
         workers = max(1, math.floor(own_cores) - host.service_processes)
-    else:
-        workers = workers_per_instance
     processes = workers + host.service_processes
     working = instances * workers * min(1.0, own_cores / processes)
     slowdown = 1.0 if bound else host.swapping_slowdown
-    if dataset in ("generated", "tokens"):
-        return math.inf
     if dataset == "prepared":
-        return working / item_s / slowdown
+        return working / config.loader_item_s / slowdown
     if dataset == "memory":
         return working * host.core_bytes_per_s / (2 * item_bytes) / slowdown
-    efficiency = host.worker_process_efficiency if loader == "processes" else 1.0
+    efficiency = 1.0 if threads else host.worker_process_efficiency
     rate = working * getattr(host, DECODING[dataset]) * efficiency / slowdown
-    if loader == "processes" and item_bytes:
+    if item_bytes and not threads:
         rate = min(rate, instances * host.loader_bytes_per_s / item_bytes)
     return rate

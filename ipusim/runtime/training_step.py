@@ -10,7 +10,7 @@ from functools import partial
 from ipusim.compiler.tiles import ceil_div
 from ipusim.runtime import collectives
 from ipusim.runtime.compile import Compiled
-from ipusim.runtime.host import HostIo, arriving_bytes, items_per_s
+from ipusim.runtime.host import HostIo, arriving_bytes, fed_items_per_s
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.partition import Replica
 from ipusim.runtime.terms import Beside, Terms
@@ -36,6 +36,8 @@ def training_terms(compiled: Compiled, replica: Replica, io: HostIo, config: Run
     # All chips of a replica meet at a transfer of any, so transfers of several take place at once
     # only where the program lists them side by side (`options.frameworks`).
     turns = config.ipus_per_replica if config.framework.state_in_turn else 1
+    repeated = set(compiled.job.graphs.model.repeated_inputs)
+    prepared = arriving_bytes(graph, config, set(graph.inputs) - repeated)
     sent = [graph.tensors[op.outputs[0]].bytes for op in graph.ops if op.function == "all_to_all"]
     replicas = (config.system, config.replicas, config.ipus_per_replica)
     return Terms(
@@ -55,24 +57,9 @@ def training_terms(compiled: Compiled, replica: Replica, io: HostIo, config: Run
         all_to_all=(accumulation, collectives.all_to_all(*replicas, sent)),
         # No copy goes on beside what an instance does between two runs of the device.
         host_s=accumulation * io.sustained_s + between,
-        loader_s=samples / _items_per_s(graph, config, compiled.job.graphs.model.repeated_inputs),
+        loader_s=samples / fed_items_per_s(config, prepared // items),
         between_s=between,
         iterations=config.device_iterations,
-    )
-
-
-def _items_per_s(graph: Graph, config: RunConfig, repeated_inputs: tuple[str, ...]) -> float:
-    """Return the rate at which the host feeds all replicas."""
-    prepared = arriving_bytes(graph, config, set(graph.inputs) - set(repeated_inputs))
-    return items_per_s(
-        config.system,
-        config.instances,
-        config.dataset,
-        workers_per_instance=config.loader_workers,
-        item_bytes=prepared // config.items(graph),
-        item_s=config.loader_item_s,
-        loader=config.framework.loader,
-        servers=config.host_servers,
     )
 
 

@@ -11,10 +11,9 @@ from ipusim.machine import Host, load, load_system
 from ipusim.runtime.host import (
     DATASETS,
     DECODING,
-    LOADERS,
     WORKERS_PER_INSTANCE,
+    fed_items_per_s,
     host_io,
-    items_per_s,
 )
 from ipusim.runtime.options.config import make_config
 
@@ -28,8 +27,13 @@ SWAPPED = 1 + 0.256 * 1.175
 """How much longer an item takes where instances share NUMA nodes."""
 
 
-def rate(instances: int, system=POD16, **options) -> float:
-    return items_per_s(system, instances, "imagenet_jpeg", **options)
+def rate(instances: int, system=POD16, *, item_bytes=0, loader="processes", **options) -> float:
+    framework = {"processes": "pytorch", "threads": "tensorflow"}[loader]
+    given = {"dataset": "imagenet_jpeg", "framework": framework, **options}
+    config = make_config(
+        system=system, mode="training", instances=instances, replicas=instances, **given
+    )
+    return fed_items_per_s(config, item_bytes)
 
 
 def test_workers_on_nodes_of_their_own_add_up():
@@ -51,25 +55,25 @@ def test_servers_grow_with_instances_within_what_is_published():
     for instances in (8, 9, 32):  # the ninth on a second server
         assert rate(instances, POD64) == pytest.approx(instances * 14 * ONE)
     assert rate(33, POD64) < rate(32, POD64) == pytest.approx(4 * rate(8))
-    assert rate(32, POD64, servers=1) < rate(8)
+    assert rate(32, POD64, host_servers=1) < rate(8)
 
 
 def test_one_process_per_instance_passes_images_on():
     size = 602_112
     for instances in (1, 2, 8):
         limit = instances * HOST.loader_bytes_per_s / size
-        many = {"workers_per_instance": 60, "item_bytes": size}
+        many = {"loader_workers": 60, "item_bytes": size}
         assert rate(instances, **many) <= limit
         # Threads share their memory.
         assert rate(instances, loader="threads", **many) > limit
     for instances in (1, 2):
-        both = rate(instances, workers_per_instance=60, item_bytes=size)
+        both = rate(instances, loader_workers=60, item_bytes=size)
         assert both == pytest.approx(instances * 2.1e9 / size)
-    assert rate(1, workers_per_instance=1, item_bytes=size) == rate(1, workers_per_instance=1)
+    assert rate(1, loader_workers=1, item_bytes=size) == rate(1, loader_workers=1)
 
 
 def test_prepared_items_wait_for_swapped_processes():
-    found = items_per_s(POD16, 16, "prepared", workers_per_instance=4, item_s=1e-3)
+    found = rate(16, dataset="prepared", loader_workers=4, loader_item_s=1e-3)
     assert found == pytest.approx(16 * 4 / 1e-3 / SWAPPED)
 
 
@@ -97,48 +101,46 @@ def test_threads_need_no_passing_on():
 
 
 def test_data_without_preparation_is_unlimited():
-    assert items_per_s(POD16, 1, "generated") == math.inf
-    assert items_per_s(POD16, 16, "Tokens") == math.inf
+    assert rate(1, dataset="generated") == math.inf
+    assert rate(16, dataset="Tokens") == math.inf
 
 
 def test_memory_is_bound_by_copies():
-    found = items_per_s(POD16, 1, "memory", workers_per_instance=1, item_bytes=150_528)
+    found = rate(1, dataset="memory", loader_workers=1, item_bytes=150_528)
     assert found == pytest.approx(POD16.host.core_bytes_per_s / (2 * 150_528))
 
 
 def test_threads_that_call_python_run_as_many_at_once_as_stated():
     for workers in (1, 3):
-        found = items_per_s(
-            POD16, 4, "prepared", item_s=2e-3, loader="threads", workers_per_instance=workers
-        )
+        given = {"dataset": "prepared", "loader_item_s": 2e-3, "loader_workers": workers}
+        found = rate(4, loader="threads", **given)
         assert found == pytest.approx(4 * workers / 2e-3)
 
 
-@given(st.integers(1, 64), st.integers(1, 64), st.sampled_from(LOADERS))
+@given(st.integers(1, 64), st.integers(1, 64), st.sampled_from(["processes", "threads"]))
 def test_no_more_cores_work_than_there_are(instances, workers, loader):
-    found = rate(instances, workers_per_instance=workers, loader=loader)
+    found = rate(instances, POD64, host_servers=1, loader_workers=workers, loader=loader)
     assert 0 < found <= HOST.cores * HOST.decoded_images_per_s_per_core
 
 
 @given(st.integers(1, 8), st.integers(1, 40))
 def test_more_workers_never_feed_less_while_cores_are_free(instances, workers):
     if workers + 1 + HOST.service_processes <= HOST.cores_per_node:
-        more = rate(instances, workers_per_instance=workers + 1)
-        assert more > rate(instances, workers_per_instance=workers)
+        more = rate(instances, loader_workers=workers + 1)
+        assert more > rate(instances, loader_workers=workers)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options", "message"),
+    ("options", "message"),
     [
-        ((1, "memory"), {}, "give item_bytes"),
-        ((1, "memory"), {"item_bytes": 0}, "Items of 0 bytes"),
-        ((1, "imagenet"), {}, "imagenet_jpeg"),
-        ((1, "generated"), {"loader": "thread"}, "'threads'"),
+        ({"dataset": "memory", "item_bytes": 0}, "Items of 0 bytes"),
+        ({"dataset": "imagenet"}, "imagenet_jpeg"),
+        ({"dataset": "prepared"}, "give loader_item_s"),
     ],
 )
-def test_bad_input_gets_one_sentence(arguments, options, message):
+def test_bad_input_gets_one_sentence(options, message):
     with pytest.raises(IpuSimError) as caught:
-        items_per_s(POD16, *arguments, **options)
+        rate(1, **options)
     text = str(caught.value)
     assert message in text and text.endswith((".", "?")) and "\n" not in text
 
@@ -170,4 +172,4 @@ def test_images_cost_what_the_sources_say():
 )
 def test_each_way_to_decode_has_a_rate_of_its_own(dataset, per_core):
     share = per_core / HOST.decoded_images_per_s_per_core
-    assert items_per_s(POD16, 4, dataset) == pytest.approx(rate(4) * share)
+    assert rate(4, dataset=dataset) == pytest.approx(rate(4) * share)

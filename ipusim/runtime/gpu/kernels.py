@@ -137,20 +137,11 @@ class _Counter:
                 shapes.append(("backward", input_positions, into, depth))
             shapes.append(("backward", into * taps, out, positions))
         for phase, m, n, k in shapes:
+            about = {"op": op.name, "phase": phase, "bytes": moved}
             if depthwise:
-                macs = positions * taps * params.out_channels
-                yield Kernel(op=op.name, phase=phase, bytes=moved, scalar_macs=macs)
+                yield Kernel(**about, scalar_macs=positions * taps * params.out_channels)
                 continue
-            yield Kernel(
-                op=op.name,
-                phase=phase,
-                bytes=moved,
-                m=m,
-                n=n,
-                k=k,
-                groups=params.groups,
-                winograd=winograd,
-            )
+            yield Kernel(**about, m=m, n=n, k=k, groups=params.groups, winograd=winograd)
             if self.transposed:
                 conversion = 2 * self.size * (inputs + outputs)
                 # started by the library inside the convolution, so the host does not see it

@@ -26,7 +26,7 @@ class Framework(Sourced, file="frameworks", word="framework"):
     state_in_turn: bool
     """Whether the chips of a replica move optimiser state one after the other."""
     loader: str
-    """How data loaders prepare items, one of `runtime.host.LOADERS`."""
+    """How an instance prepares items: in worker "processes" (PyTorch), or a pool of "threads"."""
     running_mean: bool
     """Whether float16 accumulators by default keep the mean of the gradients so far."""
     counts_means: bool

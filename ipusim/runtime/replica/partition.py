@@ -124,8 +124,9 @@ class Partitioned:
             clock_hz=self.chip.clock_hz,
         )
 
+    @cached_property
     def boundary_bytes(self) -> tuple[list[int], list[int]]:
-        """Return the bytes that go from each stage to the next, and back, per micro-batch.
+        """The bytes that go from each stage to the next, and back, per micro-batch.
 
         A tensor that is read further on passes through every stage between (graphcore/popart
         willow/src/transforms/pipeline.cpp, contiguate copies); one that is read on its own chip
@@ -144,8 +145,9 @@ class Partitioned:
                 backward[boundary] += self.graph.tensors[name].bytes
         return forward, backward
 
+    @cached_property
     def owners(self) -> dict[str, int]:
-        """Return the chip of every parameter: that of the first stage that reads it."""
+        """The chip of every parameter: that of the first stage that reads it."""
         owner: dict[str, int] = {}
         for op in self.graph.ops:
             for name in op.inputs:
@@ -155,10 +157,11 @@ class Partitioned:
                         owner.setdefault(stored, self.stage_ipus[self.stage_of[op.name]])
         return owner
 
-    def parameters(self, chips: int) -> tuple[tuple[str, ...], ...]:
-        """Return the parameters of each of so many chips."""
-        owners = self.owners().items()
-        return tuple(tuple(name for name, ipu in owners if ipu == one) for one in range(chips))
+    @cached_property
+    def parameters(self) -> tuple[tuple[str, ...], ...]:
+        """The parameters of each chip."""
+        owners = self.owners.items()
+        return tuple(tuple(name for name, ipu in owners if ipu == one) for one in range(self.ipus))
 
     def measured(
         self, resident_bytes: int = 0, updates: Sequence[Program | None] = ()

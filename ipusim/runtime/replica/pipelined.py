@@ -1,6 +1,7 @@
 """One replica over several chips: stages with their time and memory, as a pipeline or in turn."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from math import fsum
 
@@ -11,6 +12,8 @@ from ipusim.runtime.options.frameworks import Framework
 from ipusim.runtime.options.spec import RunConfig
 from ipusim.runtime.replica.balance import stage_transfer_s
 from ipusim.runtime.replica.partition import (
+    Held,
+    Partitioned,
     Replica,
     by_chip,
     measured_once,
@@ -43,8 +46,8 @@ class Pipeline:
     backward: tuple[Work, ...]
     placed: Placed
     update_s: float
-    accumulation: int = 1
-    handover_s: float = 0.0
+    accumulation: int
+    handover_s: float
 
     @property
     def ipus(self) -> int:
@@ -100,48 +103,44 @@ class Pipeline:
 
 def pipelined_replica(compiled: Compiled, config: RunConfig) -> Replica:
     """Cut a training graph into stages and run them as a pipeline."""
-    rule = (len(config.stage_ipus), config.schedule, config.framework)
-    check_accumulation(config.gradient_accumulation, *rule)
-    placed = (config.pipeline_splits, config.stage_ipus, config.schedule, config.framework)
-    resident = compiled.state_bytes if config.optimizer_state == "on_chip" else 0
-    replica, boundary_bytes = _cut(compiled, placed, resident)
     rules = config.framework
+    check_accumulation(config.gradient_accumulation, len(config.stage_ipus), config.schedule, rules)
+    placed = (config.pipeline_splits, config.stage_ipus, config.schedule, rules)
+    resident = compiled.state_bytes if config.optimizer_state == "on_chip" else 0
+    cut, update_s, measured = _cut(compiled, placed, resident)
+    forward, backward = cut.works
     handover_s = stage_transfer_s(
         config.system,
         config.stage_ipus,
-        *boundary_bytes,
+        *cut.boundary_bytes,
         in_turn=rules.copies_in_turn,
         pairs_overlap=rules.pairs_overlap,
     )
-    schedule = replace(
-        replica.schedule, accumulation=config.gradient_accumulation, handover_s=handover_s
+    pipeline = Pipeline(
+        forward=tuple(forward),
+        backward=tuple(backward),
+        placed=placed,
+        update_s=update_s,
+        accumulation=config.gradient_accumulation,
+        handover_s=handover_s,
     )
-    return replace(replica, schedule=schedule)
+    return Replica(schedule=pipeline, parameters=cut.parameters, measured=measured)
 
 
 @lru_cache(maxsize=REMEMBERED)
 def _cut(
     compiled: Compiled, placed: Placed, resident_bytes: int
-) -> tuple[Replica, tuple[list[int], list[int]]]:
-    """Cut a step of one micro-batch into stages, and say what these hand over.
+) -> tuple[Partitioned, float, Callable[[], Held]]:
+    """Cut a step of one micro-batch into stages; return the seconds of the update and the memory.
 
     Tiers, and runs that differ in scale, share the cut.
     """
     splits, stage_ipus, schedule, framework = placed
     in_flight = micro_batches_in_flight(len(stage_ipus), schedule, framework)
     cut = partition(compiled, splits, stage_ipus, in_flight)
-    updates = updates_by_chip(compiled.update, cut.owners(), cut.ipus)
-    forward, backward = cut.works
-    pipeline = Pipeline(
-        forward=tuple(forward),
-        backward=tuple(backward),
-        placed=placed,
-        update_s=max(part.cycles for part in updates) / compiled.chip.clock_hz,
-    )
-    parameters = cut.parameters(cut.ipus)
-    measured = measured_once(cut.measured, resident_bytes, updates)
-    replica = Replica(schedule=pipeline, parameters=parameters, measured=measured)
-    return replica, cut.boundary_bytes()
+    updates = updates_by_chip(compiled.update, cut.owners, cut.ipus)
+    update_s = max(part.cycles for part in updates) / compiled.chip.clock_hz
+    return cut, update_s, measured_once(cut.measured, resident_bytes, updates)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +176,7 @@ def staged_inference(compiled: Compiled, config: RunConfig) -> Replica:
         )
     cut = partition(compiled, config.pipeline_splits, config.stage_ipus)
     forward, _ = cut.works
-    sizes, _ = cut.boundary_bytes()
+    sizes, _ = cut.boundary_bytes
     in_turn = config.schedule == "sequential"
     if in_turn:
         works = by_chip((0,) * len(forward), forward)

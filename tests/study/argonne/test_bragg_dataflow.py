@@ -5,8 +5,8 @@ import pytest
 
 from ipusim import files
 from ipusim.errors import ConfigError, DataError, IpuSimError, UnknownNameError
-from ipusim.machine import load_system
-from ipusim.runtime.host import items_per_s
+from ipusim.runtime.host import fed_items_per_s
+from ipusim.runtime.options.config import make_config
 from ipusim.study import book, claims as engine
 from ipusim.study.argonne import (
     dataflow as bragg_dataflow,
@@ -55,12 +55,17 @@ def test_the_chip_looks_up_every_pixel_of_every_patch():
 
 
 def test_prepared_items_take_the_time_that_is_stated():
-    pod = load_system("IPU-POD16")
-    feed = items_per_s(pod, 1, "prepared", workers_per_instance=8, item_s=80e-6)
-    assert feed == pytest.approx(8 / 80e-6)
-    for item_s in (None, 0.0, -1.0, float("nan")):
+    def feed(**given):
+        options = {"mode": "training", "instances": 1, "dataset": "prepared", "replicas": 1}
+        return fed_items_per_s(make_config(**options, **given), 1)
+
+    assert feed(loader_workers=8, loader_item_s=80e-6) == pytest.approx(8 / 80e-6)
+    for item_s in (None, 0.0):
         with pytest.raises(ConfigError, match="give loader_item_s"):
-            items_per_s(pod, 1, "prepared", item_s=item_s)
+            feed(loader_item_s=item_s)
+    for item_s in (-1.0, float("nan")):
+        with pytest.raises(ConfigError, match="seconds, 0 or more"):
+            feed(loader_item_s=item_s)
 
 
 def test_items_of_a_worker_add_up_as_the_port_has_them():

@@ -177,7 +177,7 @@ def _streamed(held: Held, graph: Graph, config: RunConfig) -> Held:
 def _shares(cut: Partitioned, backward: Sequence[int], update: Compiled) -> UpdateShares:
     """Share the weight update out: a parameter belongs to the first phase that reads it."""
     graph = update.graph
-    owners = cut.owners()
+    owners = cut.owners
     stage_of: dict[str, int] = {}
     for op in cut.graph.ops:
         for name in op.inputs:

@@ -127,7 +127,7 @@ def phased_replica(compiled: Compiled, config: RunConfig) -> Replica:
             passes=passes,
             times=config.micro_batches,
         ),
-        parameters=plan.cut.parameters(plan.chips),
+        parameters=plan.cut.parameters,
         measured=measured_once(_stages, plan),
         gathers=passes * _gathers(plan) if "weights" in config.off_chip else None,
     )
