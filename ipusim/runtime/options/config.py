@@ -32,15 +32,15 @@ def make_config(**given: Unpack[RunOptions]) -> RunConfig:
     for name in given:
         if name not in OPTIONS:
             raise unknown_name("option", name, OPTIONS)
-    machine = given.get("system") or OPTIONS["system"].default
-    adopted = given.get("adopted", True)
-    if not isinstance(machine, System):
-        machine = load_system(machine, adopted=adopted)
     asked = {
         name: OPTIONS[name].check(value)
         for name, value in given.items()
         if value is not None and name != "system"
     }
+    adopted = asked.get("adopted", True)
+    machine = given.get("system") or OPTIONS["system"].default
+    if not isinstance(machine, System):
+        machine = load_system(machine, adopted=adopted)
     asked["phases"] = phases = _phases(asked)
     mode = asked.get("mode", OPTIONS["mode"].default)
     _refuse_what_has_no_meaning(asked, mode, phases)

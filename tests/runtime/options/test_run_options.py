@@ -353,6 +353,7 @@ def test_a_fresh_process_gives_the_same_bytes(report):
 def test_defaults_come_from_system_and_stack():
     config = make_config(system="c2")
     assert (config.system.name, config.stack.name, config.replicas) == ("C2", "sdk-1.0", 2)
+    assert make_config(system="c2", adopted=None) == config
     for wrong in (0, 0.5, float("nan"), float("inf"), True, "two"):
         with pytest.raises(ConfigError, match="a number, 1 or more"):
             make_config(system="C2", batches_in_flight=wrong)
