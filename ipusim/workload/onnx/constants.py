@@ -93,6 +93,9 @@ class Folding:
         try:
             if node.op_type in _RESHAPED and results is not None:
                 return [feed[node.input[0]].reshape(results[0][0])]
+            if node.op_type == "Cast" and self._values(node)[0].elem_type == node.given["to"]:
+                # Of the condition of a loop, in every round.
+                return [feed[node.input[0]]]
             proto = node.proto()
         except MISFITS as error:
             raise node.error(f"cannot be computed ({reason(error)})") from error
