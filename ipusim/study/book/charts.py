@@ -52,17 +52,22 @@ def sheet(
     across: int = 1,
     legend: int | None = None,
     last: Sequence[str] = (),
+    places: Sequence[tuple[float, float, float, float]] = (),
     **options: Any,
 ) -> Iterator[tuple[Figure, list[Axes]]]:
     """Open a figure of panels in the workbook's style, closed with one legend for all of them.
 
     Width and height are in inches; `legend` is how many entries stand side by side (all by
-    default, 0 for no legend), `last` how the labels begin that stand behind all others. Yields the
-    figure and its panels, line by line; further options are those of ``Figure.subplots``.
+    default, 0 for no legend), `last` how the labels begin that stand behind all others, `places`
+    where panels stand that are drawings without axes. Yields the figure and its panels, line by
+    line; further options are those of ``Figure.subplots``.
     """
     with figure_style():
-        figure = Figure(figsize=(width, height))
-        axes = list(figure.subplots(down, across, squeeze=False, **options).flat)
+        figure = Figure(figsize=(width, height), layout="none" if places else None)
+        axes = [figure.add_axes(place) for place in places]
+        for axis in axes:
+            axis.axis("off")
+        axes = axes or list(figure.subplots(down, across, squeeze=False, **options).flat)
         yield figure, axes
         entries: dict[str, Any] = {}
         for axis in axes:

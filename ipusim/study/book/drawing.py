@@ -3,15 +3,15 @@
 A figure has a ``size`` in inches (``each`` is added for a panel's width and a line's height), its
 ``panels`` or one for each value of the column ``across`` or ``down``, in so many ``columns``, and a
 ``legend``: how many entries stand side by side, or a place in the panel (`_legend`); a ``heading``
-stands above all. A panel has a ``title``, the axes ``x`` and ``y``, and ``marks``. A mark is named
-by its first key (`_MARKS`), which lists columns, expressions of columns as `pandas.DataFrame.eval`
-reads them, numbers, or texts with columns in braces; ``place`` counts the lines of the panel,
-``@hit`` and ``@near`` are the bands of verdicts, and a star stands for its ``column``; what has no
-number is not drawn. ``only`` selects lines by such an expression, ``of`` (of a mark, a panel or an
-axis) another table than the first, ``once`` one line for each value; ``by`` draws the values of a
-column apart, each in its own of the ``looks``, and those of ``apart`` again within each; ``like``
-names a kind of number (data/looks.toml). All else are options of matplotlib, with colours of the
-palette.
+stands above all, ``places`` make drawings without axes of the panels. A panel has a ``title``, the
+axes ``x`` and ``y``, and ``marks``. A mark is named by its first key (`_MARKS`), which lists
+columns, expressions of columns as `pandas.DataFrame.eval` reads them, numbers, or texts with
+columns in braces; ``place`` counts the lines of the panel, ``@hit`` and ``@near`` are the bands of
+verdicts, and a star stands for its ``column``; what has no number is not drawn. ``only`` selects
+lines by such an expression, ``of`` (of a mark, a panel or an axis) another table than the first,
+``once`` one line for each value; ``by`` draws the values of a column apart, each in its own of the
+``looks``, and those of ``apart`` again within each; ``like`` names a kind of number
+(data/looks.toml). All else are options of matplotlib, with colours of the palette.
 """
 
 import itertools
@@ -23,6 +23,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch, PathPatch
+from matplotlib.path import Path
 
 from ipusim.errors import StudyError, unknown_name
 from ipusim.look import OKABE_ITO
@@ -31,11 +33,13 @@ from ipusim.study.verdicts.errors import HIT_PERCENT, NEAR_PERCENT
 
 Spec = Mapping[str, Any]
 Tables = Mapping[str, pd.DataFrame]
-_SHEET = ("last", "sharex", "sharey", "width_ratios")
+_SHEET = ("last", "places", "sharex", "sharey", "width_ratios")
 _OWN = ("of", "only", "once", "by", "apart", "looks", "like")
 """Keys of a mark that are no options of matplotlib."""
 _BANDS = {"hit": HIT_PERCENT, "near": NEAR_PERCENT}
 """Percentages of the rule of verdicts, as a figure names them."""
+_INK = "#22262B"
+"""Of text and edges in drawings."""
 
 
 def drawn(spec: Spec, tables: Tables, looks: Spec) -> Figure:
@@ -122,7 +126,8 @@ def _draw(axis: Axes, mark: Spec, tables: Tables, looks: Spec, column: str) -> N
         return
     for name, own in _groups(rows, mark.get("by", ""), styles):
         look = charts.coloured({**styles.get(name, {}), **options})
-        if own.empty or any(own[one].isna().all() for one in wanted if one in own):
+        drawn_of = [one for one in wanted if isinstance(one, str) and one in own]
+        if own.empty or own[drawn_of].isna().all().any():
             continue
         if name or "label" in look:
             look["label"] = _words(look.get("label", str(name)), own)
@@ -284,6 +289,30 @@ def _notes(
         axis.annotate(text, point, xytext=at, textcoords="offset points", **look)
 
 
+def _labels(axis: Axes, x: Any, y: Any, texts: Any, **look: Any) -> None:
+    """Write a text around each point."""
+    look = {"ha": "center", "va": "center", "fontsize": 9, "color": _INK} | look
+    for *point, text in zip(*np.broadcast_arrays(x, y, texts), strict=True):
+        axis.text(*point, text, **look)
+
+
+def _boxes(axis: Axes, x: Any, y: Any, width: Any, height: Any, **look: Any) -> None:
+    """Draw boxes with slightly rounded corners from their lower left ones."""
+    look = {"color": "#F4F6F8", "edgecolor": _INK, "linewidth": 1.0} | look
+    look |= {"boxstyle": "round,pad=0,rounding_size=1.2", "facecolor": look.pop("color")}
+    for left, low, *size in np.broadcast(x, y, width, height):
+        axis.add_patch(FancyBboxPatch((left, low), *size, **look))
+
+
+def _squares(axis: Axes, x: Any, y: Any, width: Any, height: Any, **look: Any) -> None:
+    """Draw many boxes as one path, without edges."""
+    corners = [(x, y), (x + width, y), (x + width, y + height), (x, y + height), (x, y)]
+    vertices = np.array(corners).transpose(2, 0, 1).reshape(-1, 2)
+    square = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
+    path = Path(vertices, square * len(x))
+    axis.add_patch(PathPatch(path, facecolor=look["color"], edgecolor="none"))
+
+
 def _arrows(axis: Axes, x: Any, y: Any, end: Any) -> None:
     """Draw an arrow from each point to the right or to the left."""
     for start, level, tip in zip(x, y, end, strict=True):
@@ -296,6 +325,7 @@ _MARKS: dict[str, Callable[..., object]] = {
     "points": _points,
     "step": Axes.step,
     "upright": lambda axis, x, low, high, **look: axis.plot([x, x], [low, high], **look),
+    "levels": lambda axis, start, end, y, **look: axis.plot([start, end], [y, y], **look),
     "area": Axes.fill_between,
     "error_bars": _error_bars,
     "ranges": Axes.hlines,
@@ -303,6 +333,9 @@ _MARKS: dict[str, Callable[..., object]] = {
     "bars": Axes.bar,
     "rises": Axes.vlines,
     "notes": _notes,
+    "labels": _labels,
+    "boxes": _boxes,
+    "squares": _squares,
     "arrows": _arrows,
     "words": lambda axis, x, y, texts, **look: axis.text(
         x, y, texts[0], transform=axis.transAxes, **look

@@ -30,7 +30,7 @@ def qwant_frame():
 
 
 def test_implied_power_and_its_dip():
-    frame = audit.qwant_power().set_index("batch_size")
+    frame = audit.table("qwant_power").set_index("batch_size")
     expected = [226.4, 264.5, 270.8, 265.7, 250.2, 266.2]
     assert list(frame["implied_power_w"].round(1)) == expected
     assert ((frame["high_w"] - frame["low_w"]) / 2 < 0.2).all()
@@ -45,7 +45,7 @@ def test_one_digit_would_remove_the_dip():
 
 
 def test_throughput_is_batch_over_latency_in_every_row():
-    frame = audit.qwant_throughput_check()
+    frame = audit.table("qwant_throughput")
     assert frame["inside"].all()
     assert frame["batch_over_latency_per_s"].round(1).iloc[0] == 1470.6
 
@@ -60,7 +60,7 @@ def test_alternation_and_line():
 
 
 def test_littles_law_finds_the_wrong_labels():
-    frame = audit.littles_law().set_index("row_id")
+    frame = audit.table("littles_law").set_index("row_id")
     assert len(frame) == 104
     for number in ("058", "059", "105", "106"):
         assert frame.loc[f"results.inference.{number}", "label_differs"]
@@ -145,7 +145,7 @@ def test_table_hides_noise_but_not_a_change():
 
 
 def power_figure():
-    power = audit.qwant_power().assign(predicted_power_w=250.0)
+    power = audit.table("qwant_power").assign(predicted_power_w=250.0)
     return book.open("qwant").figure("qwant_power_audit", power).figure
 
 
@@ -160,7 +160,7 @@ def test_tables_and_figures_are_the_same_bytes_twice(tmp_path):
     written = []
     for name in ("one", "two"):
         out = tmp_path / name
-        frame = audit.qwant_power()
+        frame = audit.table("qwant_power")
         written.append(
             [
                 save_table(frame, "power", out).read_bytes(),
@@ -189,10 +189,15 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path):
 # --- figures
 
 
+def drawn_chip(system):
+    tables = chip_diagram(system)
+    return book.open("tour").figure("tour_chip", tables, system=system.name).figure
+
+
 @pytest.mark.parametrize("name", system_names())
 def test_every_system_can_be_drawn(name):
     system = load_system(name)
-    figure = chip_diagram(system)
+    figure = drawn_chip(system)
     texts = " ".join(text.get_text() for axis in figure.axes for text in axis.texts)
     titles = " ".join(axis.get_title(loc="left") for axis in figure.axes)
     assert f"{system.chip.tiles:,} tiles" in titles
@@ -203,10 +208,10 @@ def test_every_system_can_be_drawn(name):
 
 def test_the_drawing_has_one_square_per_tile_and_is_deterministic():
     system = load_system("C2")
-    figure = chip_diagram(system)
+    figure = drawn_chip(system)
     squares = max(len(patch.get_path().codes) for patch in figure.axes[0].patches) // 5
     assert squares == system.chip.tiles
-    assert figure_bytes(figure, "svg") == figure_bytes(chip_diagram(system), "svg")
+    assert figure_bytes(figure, "svg") == figure_bytes(drawn_chip(system), "svg")
 
 
 def test_panels_show_what_they_are_given(qwant_frame):
