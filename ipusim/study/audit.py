@@ -1,51 +1,51 @@
-"""What the published numbers say about themselves, computed from nothing but the rows."""
+"""What published documents say about themselves and about each other.
 
-import math
+Computed from published rows and run configurations alone; nothing here is predicted. What is
+arithmetic on the numbers of one row stands in ``data/audits.toml``.
+"""
+
 from collections.abc import Mapping
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
 
 from ipusim.errors import unknown_name
-from ipusim.study.data.published import by_metric, load_rows
+from ipusim.files import read_tables
+from ipusim.machine.system import load_system, system_names
+from ipusim.study.data.published import PublishedRow, by_metric, frame_of, load_rows, rows_by_id
 
+FILE = "audits.toml"
 WORK_TABLES = ("Table 3", "Table 4")
 """TAMU's tables that print a throughput and the time of the same epoch."""
 WORK_TOLERANCE_PERCENT = 5.0
-"""A row whose work differs by more from the others is inconsistent; rounding explains 1 %."""
+"""A row whose work differs by more from that of most rows is inconsistent."""
+_NAMED = {"tolerance_percent": WORK_TOLERANCE_PERCENT}
+CLOCK_TOLERANCE = 0.10
+"""A ratio of two chips that differs by more from the ratio of their clocks is more than clock."""
+CONFLICT_PERCENT = 5.0
+"""Two documents that differ by more on one configuration disagree."""
 
 
-def qwant_power() -> pd.DataFrame:
-    """Compute the card power that Tables 2 and 3 imply: throughput / efficiency.
-
-    Per batch size: throughput (images/s), efficiency (images/s/W), implied power (W) with the range
-    that rounding allows, the change from the row before (W, NaN in the first), and whether power
-    falls by more than rounding can explain although the batch grows.
-    """
-    rate, efficiency = by_metric(load_rows(study="qwant"), "throughput", "efficiency")
-    frame = pd.DataFrame(
-        {
-            "batch_size": [run.items_per_step for run in rate["run"]],
-            "throughput_images_per_s": rate["value"],
-            "efficiency_images_per_s_per_w": efficiency["value"],
-            "implied_power_w": rate["value"] / efficiency["value"],
-            "low_w": rate["low"] / efficiency["high"],
-            "high_w": rate["high"] / efficiency["low"],
-        }
-    )
-    falls = frame["high_w"] < frame["low_w"].shift(1)
-    return frame.assign(change_w=frame["implied_power_w"].diff(), falls_beyond_rounding=falls)
+def table(name: str, **only: str) -> pd.DataFrame:
+    """Return a table of ``data/audits.toml``, of some rows (a ``table``) of its document or all."""
+    spec = read_tables(FILE)[name]
+    frame = by_metric(load_rows(study=spec["study"], **only), *spec["metrics"])
+    for needed in spec.get("run", ()):
+        frame[needed] = [getattr(run, needed) for run in frame["run"]]
+    for column, expression in spec["columns"].items():
+        frame[column] = frame.eval(expression, engine="python", local_dict=_NAMED)
+    return frame[list(spec["columns"])]
 
 
 def qwant_digit_slip() -> pd.DataFrame:
     """Show what another printed efficiency would make of the power at batch 10 of Table 3.
 
     9.08 images/s/W differ from the printed 9.68 in one digit; that they were meant is a reading,
-    not a fact. Printed and alternative efficiency, each with the power it implies (W) and the mean
-    power of the batch sizes beside it (W).
+    not a fact. Beside either stands the mean power of the neighbouring batch sizes.
     """
     batch_size, efficiency = 10, 9.08
-    frame = qwant_power().set_index("batch_size", drop=False)
+    frame = table("qwant_power").set_index("batch_size", drop=False)
     line = frame.loc[batch_size]
     beside = frame[(frame["batch_size"] - batch_size).abs() == 2]
     read = np.array([line["efficiency_images_per_s_per_w"], efficiency])
@@ -59,123 +59,27 @@ def qwant_digit_slip() -> pd.DataFrame:
     )
 
 
-def qwant_throughput_check() -> pd.DataFrame:
-    """Check whether Table 2 is anything but batch / latency of Table 1.
-
-    Per batch size: batch / latency with the range that rounding allows, the published throughput
-    (images/s), and whether it lies in that range.
-    """
-    latency, rate = by_metric(load_rows(study="qwant"), "latency", "throughput")
-    batch = pd.Series([run.items_per_step for run in rate["run"]])
-    low, high = 1e3 * batch / latency["high"], 1e3 * batch / latency["low"]
-    return pd.DataFrame(
-        {
-            "batch_size": batch,
-            "batch_over_latency_per_s": 1e3 * batch / latency["value"],
-            "low_per_s": low,
-            "high_per_s": high,
-            "published_per_s": rate["value"],
-            "inside": rate["value"].between(low, high),
-        }
-    )
-
-
 def qwant_alternation() -> pd.DataFrame:
-    """Compute what each added image per IPU costs in Table 1, and a straight line through it.
-
-    Per micro-batch: latency (ms), cost of the image added since the row before (ms, NaN in the
-    first), the least-squares line (ms) and the residual (ms).
-    """
-    (latency,) = by_metric(load_rows(study="qwant"), "latency")
-    micro = np.array([run.micro_batch for run in latency["run"]], dtype=np.float64)
-    latency_ms = latency["value"].to_numpy()
-    slope, intercept = np.polyfit(micro, latency_ms, 1)
-    line_ms = intercept + slope * micro
-    return pd.DataFrame(
-        {
-            "micro_batch": micro.astype(int),
-            "latency_ms": latency_ms,
-            "added_image_ms": np.concatenate([[math.nan], np.diff(latency_ms) / np.diff(micro)]),
-            "line_ms": line_ms,
-            "residual_ms": latency_ms - line_ms,
-        }
-    )
+    """Compute what each image added per IPU costs in Table 1, and a straight line through it."""
+    latency = by_metric(load_rows(study="qwant"), "latency")
+    frame = pd.DataFrame({"micro_batch": [run.micro_batch for run in latency["run"]]})
+    frame["latency_ms"] = latency["latency"]
+    frame["added_image_ms"] = frame["latency_ms"].diff() / frame["micro_batch"].diff()
+    slope, intercept = np.polyfit(frame["micro_batch"].astype(float), frame["latency_ms"], 1)
+    line_ms = intercept + slope * frame["micro_batch"]
+    return frame.assign(line_ms=line_ms, residual_ms=frame["latency_ms"] - line_ms)
 
 
-def littles_law() -> pd.DataFrame:
-    """Compute how many batches are in flight in every inference row of the results page.
-
-    Little's law: batches in flight = throughput x latency / batch. With the printed batch it
-    exposes wrong labels; with the batch as run it says which kind of latency was measured.
-
-    Per row with a latency: row_id, label, printed and run batch, throughput (items/s), latency
-    (ms), items in flight, batches in flight by the printed and by the run batch, the number that
-    the run configuration states (NaN where none), and whether the printed batch differs.
-    """
-    rows = [row for row in load_rows(study="results") if row.table.endswith("inference")]
-    rate, latency = by_metric(rows, "throughput", "latency")
-    printed = rate["label"].str.rpartition("batch ")[2].astype(int)
-    run = pd.Series([run.items_per_step for run in rate["run"]])
-    items = rate["value"] * latency["value"] * 1e-3
-    return pd.DataFrame(
-        {
-            "row_id": rate["row_id"],
-            "label": rate["label"],
-            "printed_batch": printed,
-            "run_batch": run,
-            "throughput_items_per_s": rate["value"],
-            "latency_ms": latency["value"],
-            "items_in_flight": items,
-            "batches_by_printed_label": items / printed,
-            "batches_as_run": items / run,
-            "batches_stated": [run.batches_in_flight for run in rate["run"]],
-            "label_differs": printed != run,
-        }
-    ).astype({"batches_stated": float})
-
-
-def tamu_work(table: str) -> pd.DataFrame:
-    """Multiply throughput and time in every row of a table: the images that the row worked through.
-
-    Every row says that it is one epoch, so the product should be the same in all. An
-    UnknownNameError for a table that is none of `WORK_TABLES`.
-
-    Per row: row_id, label, throughput (images/s), time (s), their product with the range that
-    rounding allows, the median product of the table, the deviation from it in percent, whether
-    rounding explains it, whether the row is consistent (within 5 %), the time that the printed
-    throughput needs for the median, and the throughput that the printed time gives.
-    """
-    if table not in WORK_TABLES:
-        raise unknown_name("table", table, WORK_TABLES)
-    rate, time = by_metric(load_rows(study="tamu", table=table), "throughput", "epoch_time")
-    images, low, high = (rate[end] * time[end] for end in ("value", "low", "high"))
-    usual = images.median()
-    error = 100.0 * (images / usual - 1.0)
-    return pd.DataFrame(
-        {
-            "row_id": rate["row_id"],
-            "label": rate["label"],
-            "throughput_images_per_s": rate["value"],
-            "time_s": time["value"],
-            "images": images,
-            "low_images": low,
-            "high_images": high,
-            "usual_images": usual,
-            "work_error_percent": error,
-            "within_rounding": (low <= usual) & (usual <= high),
-            "consistent": error.abs() <= WORK_TOLERANCE_PERCENT,
-            "time_should_be_s": usual / rate["value"],
-            "throughput_should_be_images_per_s": usual / time["value"],
-        }
-    )
+def tamu_work(table_name: str) -> pd.DataFrame:
+    """Return the work of the rows of one of `WORK_TABLES`; an UnknownNameError for another."""
+    if table_name not in WORK_TABLES:
+        raise unknown_name("table", table_name, WORK_TABLES)
+    return table("tamu_work", table=table_name)
 
 
 def tamu_corrections() -> pd.DataFrame:
-    """List the rows of Tables 3 and 4 whose throughput and time do not belong together.
-
-    Lines of `tamu_work` that are not consistent, the table first.
-    """
-    counted = {table: tamu_work(table) for table in WORK_TABLES}
+    """List the rows of Tables 3 and 4 whose throughput and time do not belong together."""
+    counted = {name: tamu_work(name) for name in WORK_TABLES}
     frame = pd.concat(counted, names=["table", "line"]).reset_index("table")
     return frame[~frame["consistent"]].reset_index(drop=True)
 
@@ -193,3 +97,172 @@ def _short(label: str) -> str:
     """Shorten the label of a row to what tells it from its neighbours."""
     parts = [part for part in label.split(", ") if not part.startswith(("batch-norm", "instances"))]
     return ", ".join(parts)
+
+
+def _parts(row: PublishedRow) -> tuple[list[str], int]:
+    """Return what a label prints beside platform and batch, and the batch; 0 for none."""
+    parts = [part for part in row.label.split(", ") if part]
+    batch = next((part for part in parts if part.startswith("batch ")), "")
+    platforms = (row.system, row.system.replace("Bow-2000", "4x Bow-2000"))
+    kept = [part for part in parts if part != batch and part not in platforms]
+    return kept, int(batch.removeprefix("batch ") or 0)
+
+
+def _throughputs(*studies: str) -> pd.DataFrame:
+    """Return the throughputs of documents, with their machine and what their label prints."""
+    known = [row for study in studies for row in load_rows(study=study, metric="throughput")]
+    rows = [row for row in known if row.system in system_names() and row.value > 0]
+    printed = ("row_id", "study", "table", "label", "printed", "value", "system")
+    frame = frame_of(rows, *printed, "run.mode", "run.model", "run.confidence", "run")
+    systems, parts = [load_system(row.system) for row in rows], [_parts(row) for row in rows]
+    return frame.assign(
+        kind=frame["table"].str.split().str[-1],
+        model=frame["model"].fillna(frame["label"]),
+        ipus=[system.ipus for system in systems],
+        chip=[system.chip.name for system in systems],
+        clock_hz=[system.chip.clock_hz for system in systems],
+        words=[", ".join(kept) for kept, _ in parts],
+        framework=[kept[-1].lower() for kept, _ in parts],
+        printed_batch=[batch for _, batch in parts],
+    )
+
+
+def little_rows() -> pd.DataFrame:
+    """Return the rows of ``littles_law`` with their framework and system."""
+    frame, by_id = table("littles_law"), rows_by_id()
+    rows = [by_id[row_id] for row_id in frame["row_id"]]
+    frameworks = [_parts(row)[0][-1] for row in rows]
+    return frame.assign(framework=frameworks, system=[row.system for row in rows])
+
+
+def little_groups() -> pd.DataFrame:
+    """Group Little's law by framework and platform: how many batches a latency spans.
+
+    Per framework and system: rows, the least, median and largest number of batches in flight that
+    throughput x latency gives with the batch as run, and rows with a wrong printed batch.
+    """
+    groups = little_rows().groupby(["framework", "system"])
+    batches = groups["batches_as_run"]
+    columns = {"rows": groups.size(), "least": batches.min(), "median": batches.median()}
+    columns |= {"largest": batches.max(), "labels_differ": groups["label_differs"].sum()}
+    return pd.DataFrame(columns).reset_index()
+
+
+def batch_labels() -> pd.DataFrame:
+    """List the rows whose printed batch is not the one that their recipe gives.
+
+    Per row: row_id, table, label, printed batch, batch as run (micro-batch x replicas x
+    accumulation), their quotient, and the batches in flight that Little's law gives with either
+    (NaN in training, where no latency is printed).
+    """
+    frame = _throughputs("results")
+    known = [bool(run.micro_batch and run.replicas) for run in frame["run"]]
+    frame = frame[known].query("printed_batch > 0")
+    frame = frame.assign(run_batch=[run.items_per_step for run in frame["run"]])
+    frame["run_over_printed"] = frame["run_batch"] / frame["printed_batch"]
+    frame = frame.join(table("littles_law").set_index("row_id")[_IN_FLIGHT], on="row_id")
+    shown = ["row_id", "table", "label", "printed_batch", "run_batch", "run_over_printed"]
+    shown += [*_IN_FLIGHT, "confidence"]
+    return frame.query("printed_batch != run_batch")[shown].reset_index(drop=True)
+
+
+_IN_FLIGHT = ["batches_by_printed_label", "batches_as_run"]
+
+
+def scaling_efficiency() -> pd.DataFrame:
+    """Compute the efficiency of every configuration that was published on several systems.
+
+    Per row but the smallest of its group (study, label without platform and batch, chip):
+    throughput per IPU over that of the smallest system in percent, whether the batch is the same,
+    and whether it is above 100 %, which more chips of the same program cannot give.
+    """
+    frame = _throughputs("results", "argonne")
+    groups = frame.groupby(["study", "kind", "chip", "words"], sort=False)
+    # of several rows on one system it is not told which of them scales
+    scales = groups["ipus"].transform("nunique") == groups["ipus"].transform("size")
+    frame = frame.assign(group=groups.ngroup(), each=frame["value"] / frame["ipus"])[scales]
+    frame = frame.sort_values(["group", "ipus"], ignore_index=True)
+    smallest = frame.groupby("group").transform("first")
+    efficiency = 100.0 * frame["value"] / frame["ipus"] / smallest["each"]
+    shown = frame[["row_id", "label"]].assign(
+        smallest=smallest["system"],
+        efficiency_percent=efficiency,
+        same_batch=frame["printed_batch"] == smallest["printed_batch"],
+        above_100=efficiency > 100.0,
+    )
+    return shown[frame.duplicated("group")].reset_index(drop=True)
+
+
+def bow_over_classic() -> pd.DataFrame:
+    """Compare rows that print the same but for the chip with the ratio of the clocks.
+
+    Per pair on as many IPUs: both rows, table, label of the Bow row, published ratio, ratio of the
+    clocks, and how the two compare: "clock", "above" or "below".
+    """
+    frame, same = _throughputs("results"), ["kind", "ipus", "printed_batch", "words"]
+    frame = frame[~frame.duplicated([*same, "chip"], keep=False)]
+    bow, classic = (frame[frame["chip"] == chip] for chip in ("Bow", "GC200"))
+    pairs = bow.merge(classic, on=same, suffixes=("", "_classic"))
+    shown = pairs[["row_id", "row_id_classic", "kind", "label"]].assign(
+        ratio=pairs["value"] / pairs["value_classic"],
+        clock_ratio=pairs["clock_hz"] / pairs["clock_hz_classic"],
+    )
+    shown.columns = ["bow_row", "classic_row", "table", "label", "ratio", "clock_ratio"]
+    off = shown["ratio"] / shown["clock_ratio"] - 1.0
+    reading = np.select([off.abs() <= CLOCK_TOLERANCE, off > 0], ["clock", "above"], "below")
+    return shown.assign(reading=reading)
+
+
+def mlperf_scaling() -> pd.DataFrame:
+    """Compute what time to train costs in chips as systems grow.
+
+    Per MLPerf row: label, IPUs, minutes, IPU-minutes, and the efficiency against the smallest
+    system of the same model and framework in percent.
+    """
+    rows = load_rows(study="results", table="MLPerf v2.0")
+    frame = frame_of(rows, "row_id", "label", "value").rename(columns={"value": "minutes"})
+    frame.insert(2, "ipus", [load_system(row.system).ipus for row in rows])
+    frame["ipu_minutes"] = frame["minutes"] * frame["ipus"]
+    smallest = frame["ipu_minutes"].groupby([", ".join(_parts(row)[0]) for row in rows])
+    return frame.assign(
+        efficiency_percent=100.0 * smallest.transform("first") / frame["ipu_minutes"]
+    )
+
+
+def document_conflicts() -> pd.DataFrame:
+    """Compare rows of two documents on one configuration.
+
+    Per row of the slides that the results page has too (same model, platform, framework and printed
+    batch where both print one): both rows, both values, the difference in percent, and whether they
+    disagree by more than 5 %.
+    """
+    same = ["model", "mode", "system", "framework"]
+    pairs = _throughputs("argonne").merge(_throughputs("results"), on=same, suffixes=("", "_page"))
+    batch, other = pairs["printed_batch"], pairs["printed_batch_page"]
+    pairs = pairs[(batch == other) | (batch == 0) | (other == 0)]
+    shown = pairs[["row_id", "row_id_page", "label_page", "value", "value_page"]]
+    shown = shown.set_axis(["slides_row", "page_row", "label", "slides", "page"], axis=1)
+    shown = shown.reset_index(drop=True)
+    difference = 100.0 * (shown["page"] / shown["slides"] - 1.0)
+    disagree = difference.abs() > CONFLICT_PERCENT
+    return shown.assign(difference_percent=difference, disagree=disagree)
+
+
+def repeated_values() -> pd.DataFrame:
+    """List printed throughputs that occur in more than one configuration of the results page.
+
+    Per pair: the printed number, both rows and both labels. A number of four digits may repeat by
+    chance.
+    """
+    lines = [
+        (text, *one, *two)
+        for text, same in _throughputs("results").groupby("printed", sort=False)
+        for one, two in combinations(same[["row_id", "label"]].to_numpy(), 2)
+    ]
+    names = ["printed", "row_id", "label", "other_row", "other_label"]
+    return pd.DataFrame(lines, columns=names)
+
+
+def placeholders() -> pd.DataFrame:
+    """List published numbers that are 0, which no run gives."""
+    return frame_of((row for row in load_rows() if not row.value), "row_id", "label", "printed")

@@ -245,15 +245,19 @@ def frame_of(rows: Iterable[Any], *names: str) -> pd.DataFrame:
     )
 
 
-def by_metric(rows: Iterable[PublishedRow], *metrics: str) -> list[pd.DataFrame]:
-    """Return a table per metric, line by line of the runs that have all, with rounding's range."""
-    tables = []
+def by_metric(rows: Iterable[PublishedRow], *metrics: str) -> pd.DataFrame:
+    """Return a line per run that has all metrics, with the label and identifier of the first.
+
+    Each metric is a column, beside the ends that rounding allows: ``<metric>_low`` and ``_high``.
+    """
+    known = frame_of(rows, "metric", "run.run_id", "row_id", "label", "run", "value", "low", "high")
+    groups = known.set_index("run_id").groupby("metric")
+    lines = groups.get_group(metrics[0])[["row_id", "label", "run"]]
     for metric in metrics:
-        own = [row for row in rows if row.metric == metric]
-        table = frame_of(own, "row_id", "label", "run", "value", "low", "high")
-        tables.append(table.set_index(pd.Index([row.run.run_id for row in own])))
-    shared = [name for name in tables[0].index if all(name in table.index for table in tables)]
-    return [table.loc[shared].reset_index(drop=True) for table in tables]
+        numbers = groups.get_group(metric)[["value", "low", "high"]]
+        numbers.columns = [metric, f"{metric}_low", f"{metric}_high"]
+        lines = lines.join(numbers, how="inner")
+    return lines.reset_index(drop=True)
 
 
 def load_claims(study: str) -> pd.DataFrame:

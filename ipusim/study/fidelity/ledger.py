@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ipusim.machine.system import system_names
-from ipusim.study.audit_results import bow_over_classic
+from ipusim.study.audit import bow_over_classic
 from ipusim.study.data.published import rows_by_id
 from ipusim.study.evidence import operations
 from ipusim.study.evidence.memory import network_memory_table

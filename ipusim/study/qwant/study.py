@@ -11,7 +11,7 @@ import pandas as pd
 from ipusim.compiler.stacks import Stack, load_stack
 from ipusim.machine.system import load_system
 from ipusim.report import Report
-from ipusim.study.audit import qwant_power
+from ipusim.study import audit
 from ipusim.study.book.catalogue import load_spec
 from ipusim.study.book.charts import panel
 from ipusim.study.book.parameters import checked
@@ -107,12 +107,9 @@ def power_frame(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def audited_power(frame: pd.DataFrame) -> pd.DataFrame:
-    """Put the predicted power beside that of `ipusim.study.audit.qwant_power`.
-
-    NaN stands where the batch size was not predicted.
-    """
+    """Put the predicted power, NaN where there is none, beside that of the audit."""
     predicted = power_frame(frame)[["batch_size", "predicted_power_w"]]
-    return qwant_power().merge(predicted, on="batch_size", how="left")
+    return audit.table("qwant_power").merge(predicted, on="batch_size", how="left")
 
 
 def published_stack() -> Stack:

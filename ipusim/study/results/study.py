@@ -8,7 +8,7 @@ import pandas as pd
 
 from ipusim.errors import unknown_name
 from ipusim.files import data_dir, read_records
-from ipusim.study.audit_results import batch_labels, little_rows
+from ipusim.study.audit import batch_labels, little_rows
 from ipusim.study.data.published import PublishedRow, load_rows, published_tables
 from ipusim.study.table import MISSING, VERDICT_MARKS, format_number, format_percent
 from ipusim.study.verdicts.summary import verdict_on, with_error

@@ -97,18 +97,19 @@ def first_epoch_frame(
     if images < 1:
         raise ConfigError(f"An epoch of {images} images is impossible: give 1 or more.")
     table1 = load_rows(study=STUDY, table="Table 1")
-    second, first = by_metric(table1, "throughput", "throughput_epoch1")
-    rates = second["row_id"].map(frame.set_index("row_id")["calibrated"])
-    compile_s = [report_of(run, tier="specification").compile_s for run in first["run"]]
+    both = by_metric(table1, "throughput_epoch1", "throughput")
+    rates = both["row_id"].str.removesuffix(".epoch1").map(frame.set_index("row_id")["calibrated"])
+    compile_s = [report_of(run, tier="specification").compile_s for run in both["run"]]
     known = zip(rates, compile_s, strict=True)
+    first, second = both["throughput_epoch1"], both["throughput"]
     shown = pd.DataFrame(
         {
-            "row_id": first["row_id"],
-            "chips": [run.chips for run in first["run"]],
-            "instances": [run.instances for run in first["run"]],
-            "published_difference_s": images / first["value"] - images / second["value"],
+            "row_id": both["row_id"],
+            "chips": [run.chips for run in both["run"]],
+            "instances": [run.instances for run in both["run"]],
+            "published_difference_s": images / first - images / second,
             "compile_s": compile_s,
-            "published": first["value"],
+            "published": first,
             "predicted": [first_epoch_items_per_s(images, *pair) for pair in known],
         }
     )
