@@ -37,10 +37,7 @@ VARIANTS_FILE = "runs/assumptions.toml"
 
 
 def stack_frame(stack: Stack) -> pd.DataFrame:
-    """Return what is taken for granted about a software stack, and on what grounds.
-
-    Columns property, value, basis (settled, supported, adopted) and source.
-    """
+    """Return what is taken for granted about a software stack, and on what grounds."""
     rows = pd.DataFrame(row for row in stack_table() if row["stack"] == stack.name)
     marks = rows["source"].str.extract(_MARK)
     return pd.DataFrame(
@@ -54,10 +51,7 @@ def stack_frame(stack: Stack) -> pd.DataFrame:
 
 
 def run_frame(run: RunConfiguration) -> pd.DataFrame:
-    """Return how a run is configured: option, value, and whether a source gives it.
-
-    The micro-batch is that of each row.
-    """
+    """Return how a run is configured, the micro-batch being that of each row."""
     return pd.DataFrame(
         {
             "option": name.replace("_", " "),
@@ -81,9 +75,8 @@ def doubted_constants(system: str) -> pd.DataFrame:
 def fitted_constants(system: str) -> pd.DataFrame:
     """Return every fitted constant, and what the fit makes of the sourced energies of a system.
 
-    Constant, sourced value, fitted factor, value in use, unit, and how many rows it was fitted on;
-    costs per step are those of `ipusim.simulate`, while comparisons refit them without the family
-    of each row.
+    Costs per step are those of `ipusim.simulate`; comparisons refit them without the family of each
+    row.
     """
     calibration = load_calibration()
     energies, scales = load_system(system).power, calibration.power
@@ -146,11 +139,10 @@ class Variant:
 
 
 def sensitivity(rows: Sequence[PublishedRow]) -> pd.DataFrame:
-    """Change one assumption of runs at a time and see what it does to the latency.
+    """Change one assumption of runs at a time and see what it does to the latency (ms).
 
-    `rows` are latencies in milliseconds, NaN where none was published. Per row and variant:
-    assumption, basis, batch_size, latency_ms, change_percent against the modelled run and
-    error_percent against the published latency (NaN where none). This weighs assumptions; it does
+    `rows` are latencies in milliseconds, NaN where none was published. The change is that against
+    the modelled run, the error that against the published latency. This weighs assumptions; it does
     not choose them: dozens of combinations fit six numbers.
     """
     lines, variants = [], read(Variant, VARIANTS_FILE)

@@ -138,8 +138,7 @@ def little_rows() -> pd.DataFrame:
 def little_groups() -> pd.DataFrame:
     """Group Little's law by framework and platform: how many batches a latency spans.
 
-    Per framework and system: rows, the least, median and largest number of batches in flight that
-    throughput x latency gives with the batch as run, and rows with a wrong printed batch.
+    Batches in flight are those of throughput x latency with the batch as run.
     """
     groups = little_rows().groupby(["framework", "system"])
     batches = groups["batches_as_run"]
@@ -151,9 +150,8 @@ def little_groups() -> pd.DataFrame:
 def batch_labels() -> pd.DataFrame:
     """List the rows whose printed batch is not the one that their recipe gives.
 
-    Per row: row_id, table, label, printed batch, batch as run (micro-batch x replicas x
-    accumulation), their quotient, and the batches in flight that Little's law gives with either
-    (NaN in training, where no latency is printed).
+    As run is micro-batch x replicas x accumulation. In training no latency is printed, so that
+    nothing is known to be in flight.
     """
     frame = _throughputs("results")
     known = [bool(run.micro_batch and run.replicas) for run in frame["run"]]
@@ -172,9 +170,8 @@ _IN_FLIGHT = ["batches_by_printed_label", "batches_as_run"]
 def scaling_efficiency() -> pd.DataFrame:
     """Compute the efficiency of every configuration that was published on several systems.
 
-    Per row but the smallest of its group (study, label without platform and batch, chip):
-    throughput per IPU over that of the smallest system in percent, whether the batch is the same,
-    and whether it is above 100 %, which more chips of the same program cannot give.
+    That is the throughput per IPU over that of the smallest system; above 100 % is what more chips
+    of the same program cannot give.
     """
     frame = _throughputs("results", "argonne")
     groups = frame.groupby(["study", "kind", "chip", "words"], sort=False)
@@ -194,11 +191,7 @@ def scaling_efficiency() -> pd.DataFrame:
 
 
 def bow_over_classic() -> pd.DataFrame:
-    """Compare rows that print the same but for the chip with the ratio of the clocks.
-
-    Per pair on as many IPUs: both rows, table, label of the Bow row, published ratio, ratio of the
-    clocks, and how the two compare: "clock", "above" or "below".
-    """
+    """Compare rows that print the same but for the chip with the ratio of the clocks."""
     frame, same = _throughputs("results"), ["kind", "ipus", "printed_batch", "words"]
     frame = frame[~frame.duplicated([*same, "chip"], keep=False)]
     bow, classic = (frame[frame["chip"] == chip] for chip in ("Bow", "GC200"))
@@ -214,11 +207,7 @@ def bow_over_classic() -> pd.DataFrame:
 
 
 def mlperf_scaling() -> pd.DataFrame:
-    """Compute what time to train costs in chips as systems grow.
-
-    Per MLPerf row: label, IPUs, minutes, IPU-minutes, and the efficiency against the smallest
-    system of the same model and framework in percent.
-    """
+    """Compute what time to train costs in chips as systems of one model and framework grow."""
     rows = load_rows(study="results", table="MLPerf v2.0")
     frame = frame_of(rows, "row_id", "label", "value").rename(columns={"value": "minutes"})
     frame.insert(2, "ipus", [load_system(row.system).ipus for row in rows])
@@ -230,11 +219,9 @@ def mlperf_scaling() -> pd.DataFrame:
 
 
 def document_conflicts() -> pd.DataFrame:
-    """Compare rows of two documents on one configuration.
+    """Compare the rows of the slides with those of the results page on one configuration.
 
-    Per row of the slides that the results page has too (same model, platform, framework and printed
-    batch where both print one): both rows, both values, the difference in percent, and whether they
-    disagree by more than 5 %.
+    That is the same model, platform and framework, and the same batch where both print one.
     """
     same = ["model", "mode", "system", "framework"]
     pairs = _throughputs("argonne").merge(_throughputs("results"), on=same, suffixes=("", "_page"))
@@ -251,8 +238,7 @@ def document_conflicts() -> pd.DataFrame:
 def repeated_values() -> pd.DataFrame:
     """List printed throughputs that occur in more than one configuration of the results page.
 
-    Per pair: the printed number, both rows and both labels. A number of four digits may repeat by
-    chance.
+    A number of four digits may repeat by chance.
     """
     lines = [
         (text, *one, *two)

@@ -13,9 +13,8 @@ PHASES = ("compute", "copy", "exchange", "sync")
 def by_group(layers: pd.DataFrame, groups: Sequence[str]) -> pd.DataFrame:
     """Add up the device time of layers by the group given to each, in the order of the program.
 
-    `layers` are ``report.layers``, or some of its lines. Columns group, compute_us, copy_us,
-    exchange_us, sync_us, time_us (their sum), macs, utilisation_percent (of the peak of the chip's
-    convolution units), share_percent.
+    `layers` are ``report.layers``, or some of its lines; utilisation is of the peak of the chip's
+    convolution units.
     """
     us_per_cycle = layers["time_us"].sum() / max(1, layers["cycles"].sum())
     # work / utilisation is what the chip could have done in the same cycles

@@ -39,8 +39,7 @@ _ALLOCATIONS_BETWEEN_COLLECTIONS = 200_000
 class Request:
     """What a predictor is asked; ``key`` is the same for the same question.
 
-    ``rewrite`` changes the lowered program, to see what a mechanism is worth
-    (`ipusim.study.fidelity.ablation`).
+    ``rewrite`` changes the lowered program, to see what a mechanism is worth (`fidelity.ablation`).
     """
 
     entry: str  # "simulate" or "roofline"
@@ -56,10 +55,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """The numbers of a report that comparisons read.
-
-    The roofline and what is rewritten, of which nothing else is asked, have the first two.
-    """
+    """The numbers of a report that comparisons read, of a roofline or a rewrite the first two."""
 
     latency: float  # seconds
     throughput: float  # items per second
@@ -134,8 +130,7 @@ def _answer_all(requests: Sequence[Request]) -> list[Prediction]:
 class PooledPredictor:
     """The predicting stages with a memory, which can be told in advance what they will be asked.
 
-    `jobs` worker processes, which end with this object, make what is asked in advance; 1 works in
-    this process.
+    `jobs` worker processes, which end with this object, make it; 1 works in this process.
     """
 
     def __init__(self, jobs: int = 1) -> None:

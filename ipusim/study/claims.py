@@ -47,9 +47,8 @@ class Part:
 class Claim:
     """What stands behind one claim; times of several parts add up.
 
-    Compared are rates, rates of the chip's program alone (the host not asked between steps),
-    latencies, times for given items, or one of these alone; ``gain`` is a ratio of rates less one,
-    in percent, of which a document states the largest.
+    ``program_ratio`` is of the chip's program alone, the host not asked between steps; ``gain`` a
+    ratio of rates less one, in percent, of which a document states the largest.
     """
 
     key: str  # its identifier; a suffix tells the networks of one claim apart ("AR10.bert")
@@ -112,7 +111,7 @@ class Side:
     fits: bool = True
 
     def map(self, change: Callable[[float], float]) -> Side:
-        """Return the side with all its numbers changed alike, the interval's ends in order."""
+        """Return the side with all its numbers changed alike."""
         low, high = sorted((change(self.low80), change(self.high80)))
         numbers = {name: change(getattr(self, name)) for name in ("value", "published", "bare")}
         return replace(self, low80=low, high80=high, **numbers)
@@ -201,13 +200,13 @@ class Sides:
         return gpu_compare()
 
     def find(self, options: Mapping[str, Any], *, program: bool = False) -> Side:
-        """Return a side by what names it.
+        """Return a side by what names it, with `program` as steps per second of the program alone.
 
         ``{"row": ...}`` is a published row of an IPU or a GPU, or a run of which nothing is
         published (``.latency`` for its latency); ``{"run": ...}`` a run simulated without a
         published value; ``{"claim": ...}`` hours that the document states itself; arguments of
         `simulate_gpu` where "gpu" is among them, ``machines`` of them without a loss; else
-        arguments of `simulate`. With `program`, steps per second of the program alone.
+        arguments of `simulate`.
         """
         key = repr((sorted(options.items()), program))
         if key not in self._known:
@@ -302,8 +301,7 @@ def _of_row(row: PublishedRow, line: Mapping[str, Any]) -> Side:
 def study_rows(study: str) -> tuple[PublishedRow, ...]:
     """Return the rows on the IPU side of a study's claims.
 
-    Published rows; then, with the value NaN, numbers of runs of which nothing is published: the
-    throughput, or ``<run>.latency``. An UnknownNameError where a claim names neither.
+    Numbers of runs of which nothing is published (a run, or ``<run>.latency``) have the value NaN.
     """
     known = rows_by_id()
     parts = [part for spec in load_specs(study) for part in spec.parts]
@@ -345,16 +343,13 @@ def compare(claim: Claim, sides: Sides, candidate: int = 0) -> tuple[Side, Side,
 
 
 def claims_frame(study: str, sides: Sides | None = None) -> pd.DataFrame:
-    """Recompute every claim that a study has a specification of.
+    """Recompute every claim that a study has a specification of, per candidate machine a line.
 
-    One line per claim and candidate machine: key, claim_id, row_id, title, quantity, printed,
-    qualifier, claimed (NaN in words); ``predicted``, low80, high80; ``from_published`` with
-    published numbers on both sides; ``against_bare_gpu`` with a GPU model that charges nothing for
-    its software, the fastest that any software could be; ``per_chip`` the prediction for as many
-    IPUs as boards, of rates and times; ``implied_gpu_rate`` the GPU's items per second that would
-    make the claim true of the simulated IPU; ipu_rate and gpu_rate (items/s, or the time of a
-    part), gpu_side, gpus, error_percent and verdict (`judge`), status, fits, assumed, source, note.
-    A claim with nothing to compare says why.
+    ``from_published`` has published numbers on both sides; ``against_bare_gpu`` a GPU model that
+    charges nothing for its software, the fastest that any software could be; ``per_chip`` the
+    prediction for as many IPUs as boards; ``implied_gpu_rate`` the GPU's items per second that
+    would make the claim true of the simulated IPU. Error and verdict are those of `judge`; a claim
+    with nothing to compare says why.
     """
     sides = sides or Sides(study)
     printed = load_claims(study)[["value", "qualifier"]].T.to_dict("list")

@@ -91,11 +91,7 @@ def _published() -> list[dict[str, str]]:
 
 
 def machine_frame() -> pd.DataFrame:
-    """Compare every number of the slides on chip, machine and pods with the machine model.
-
-    Per number: row_id, component, attribute, unit, published (as printed), derived (text, three
-    significant digits), error_percent and verdict (empty where it is not a number), note.
-    """
+    """Compare every number of the slides on chip, machine and pods with the machine model."""
     lines = []
     for record in _published():
         component, attribute = record["component"], record["attribute"]
@@ -119,11 +115,7 @@ def machine_frame() -> pd.DataFrame:
 
 
 def good_computer_frame() -> pd.DataFrame:
-    """Work out what the announcement of the Good computer means, with Bow chips in its place.
-
-    Per quantity: announced (or what follows from the announcement alone), modelled (8,192 Bow
-    IPUs), unit, and how it is computed.
-    """
+    """Work out what the announcement of the Good computer means, with Bow chips in its place."""
     system = load_system(GOOD)
     announced = {
         record["attribute"]: float(record["value"])

@@ -51,11 +51,9 @@ def _flow(name: str) -> Side:
 
 
 def claims_frame() -> pd.DataFrame:
-    """Recompute every ratio and time of the slides.
+    """Recompute every ratio and time of the slides, saying whether the rate of a GPU is published.
 
-    `ipusim.study.claims.claims_frame` with the unit that the slides print and ``gpu``, how many of
-    which GPU stand on the other side and whether their rate is published. Of BraggNN the interval
-    is that of the GPU alone.
+    Of BraggNN the interval is that of the GPU alone.
     """
     frame = recompute(STUDY, Sides(STUDY, own={"board": _board, "flow": _flow}))
     sides = zip(frame["gpus"], frame["gpu_side"], strict=True)
@@ -91,9 +89,7 @@ def _bragg_ends() -> dict[str, tuple[float, float]]:
 def reference_frame() -> pd.DataFrame:
     """Work out what the slides' time of 800 s means for each GPU that it may belong to.
 
-    Per candidate ("V100", "A100"): the time of the final version that its ratio gives (s), the time
-    of the other GPU that follows from the other ratio (s), the times of the first version from the
-    ratio of 3 to 4 (s), and whether the final version meets the goal.
+    Final and first are the times of the last and first version that the ratios of the slides give.
     """
     known = _bragg_ends()
     ratios = {"V100": known[AGAINST_V100][0], "A100": known[AGAINST_A100][0]}
@@ -121,8 +117,8 @@ def implied_seconds() -> dict[str, tuple[float, float]]:
 def time_to_train(frame: pd.DataFrame, boards: Mapping[str, GpuRun]) -> dict[str, pd.DataFrame]:
     """Return the seconds of 500 epochs on GPUs and in dataflows (`dataflow.dataflow_frame`).
 
-    Beside them are what follows from the slides for a board or a dataflow on their chip
-    (`implied_seconds`), a line for each end, and their goal.
+    Beside them is what follows from the slides for a board or a dataflow on their chip
+    (`implied_seconds`), a line for each end.
     """
     on_gpus = [
         (f"{name}, stock loader", run.training_s, "GPU", name) for name, run in boards.items()
@@ -142,9 +138,8 @@ def time_to_train(frame: pd.DataFrame, boards: Mapping[str, GpuRun]) -> dict[str
 def uno_frame(batches: tuple[int, ...] = (32, 128, 512, 2048)) -> pd.DataFrame:
     """Show what bounds Uno on one IPU: a step by its parts, over the batch.
 
-    Per batch: kB per sample that cross the link, device_ms, transfers_ms, other_ms, step_ms,
-    link_percent (transfers over device), samples_per_s, and link_samples_per_s, the most that the
-    link alone could pass on.
+    ``link_percent`` is transfers over device; the last column is the most that the link alone could
+    pass on.
     """
     parts = [part.ipu for spec in load_specs(STUDY) for part in spec.parts]
     (options,) = (ipu for ipu in parts if ipu.get("model") == "uno")

@@ -33,8 +33,8 @@ def run_lanes(
 ) -> pd.DataFrame:
     """Follow batches from loader processes over the link to the chip.
 
-    Seconds are per batch of one process, of the link and of the chip; batch k belongs to process k
-    modulo `workers`, which start evenly spread. The worker is -1 but for the host.
+    Seconds are per batch of one process, of the link and of the chip; processes take batches in
+    turn and start evenly spread. The worker is -1 but for the host.
     """
     free = [worker * prepare_s / workers for worker in range(workers)]
     taken: list[float] = []

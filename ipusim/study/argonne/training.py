@@ -55,9 +55,9 @@ def train(
 ) -> tuple[list[bragg.Trained], bragg.Peaks]:
     """Train in every arithmetic of `ARITHMETICS`; return the runs and the held-out peaks.
 
-    The schedule is one of ``braggnn.schedules()``, the seed that of peaks, initial weights, order
-    and shifts, `rounding_seed` that of the random bits: above 0 only what rounds stochastically is
-    trained. Checkpoints go into their folder; an empty string keeps none.
+    The seed is that of peaks, initial weights, order and shifts, `rounding_seed` that of the random
+    bits: above 0 only what rounds stochastically is trained. Checkpoints go into their folder; an
+    empty string keeps none.
     """
     plan = bragg.named_schedule(schedule)
     training, held_out = bragg.simulate_sets(plan, seed)
@@ -132,10 +132,7 @@ def distributions(errors: Mapping[str, np.ndarray]) -> dict[str, pd.DataFrame]:
 def shown_peaks(
     runs: Sequence[bragg.Trained], held_out: bragg.Peaks
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Return the first held-out patches, their centres, and what two networks and the fit find.
-
-    Patches are (count, 1, 11, 11), true centres (count, 2) in pixels, as the centres by method.
-    """
+    """Return the first held-out patches, their centres, and what two networks and the fit find."""
     some = held_out.part(0, SHOWN_PEAKS)
     patches, _ = bragg.prepare_patches(some.crops, some.centres)
     found = {"pseudo-Voigt fit": bragg.fit_centres(patches)}
@@ -149,10 +146,9 @@ def shown_peaks(
 def peaks_with_centres(
     patches: np.ndarray, centres: np.ndarray, predicted: Mapping[str, np.ndarray]
 ) -> dict[str, pd.DataFrame]:
-    """Return the centres of patches, those found by each method too, and their pixels (`_places`).
+    """Return the centres of patches, those found by each method too, and their pixels.
 
-    Patches are (count, 1, size, size), scaled to 0..1; centres (count, 2) in pixels, column first,
-    those that are predicted by method.
+    Patches are (count, 1, size, size), scaled to 0..1; centres (count, 2) in pixels, column first.
     """
     methods = {"true centre": centres, **predicted}
     found = [_places(points).assign(method=method) for method, points in methods.items()]
@@ -190,11 +186,9 @@ def recorded() -> pd.DataFrame:
 
 
 def recorded_frame() -> pd.DataFrame:
-    """Compare the recorded arithmetics with single precision.
+    """Compare the recorded arithmetics with single precision on the same peaks, in medians.
 
-    Per schedule and arithmetic: schedule, steps, batch, method, runs, medians of p50_px, p75_px and
-    p95_px, and the change of the 75th percentile against single precision on the same peaks, in
-    percent: median_change_percent, least_change_percent, most_change_percent.
+    The change is that of the 75th percentile, in percent.
     """
     frame, same = recorded(), ["schedule", "seed"]
     base = frame[frame["method"] == _SINGLE_PRECISION].set_index(same)["p75_px"]

@@ -57,10 +57,9 @@ def sheet(
 ) -> Iterator[tuple[Figure, list[Axes]]]:
     """Open a figure of panels in the workbook's style, closed with one legend for all of them.
 
-    Width and height are in inches; `legend` is how many entries stand side by side (all by
-    default, 0 for no legend), `last` how the labels begin that stand behind all others, `places`
-    where panels stand that are drawings without axes. Yields the figure and its panels, line by
-    line; further options are those of ``Figure.subplots``.
+    Width and height are in inches; `legend` is how many entries stand side by side (all by default,
+    0 for no legend), `last` how the labels begin that stand behind all others, `places` where
+    panels stand that are drawings without axes. Yields the figure and its panels, line by line.
     """
     with figure_style():
         figure = Figure(figsize=(width, height), layout="none" if places else None)

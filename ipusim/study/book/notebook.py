@@ -133,9 +133,8 @@ def _metadata_problems(notebook: dict[str, Any]) -> Iterable[str]:
 def problems(notebook: dict[str, Any]) -> list[str]:
     """Return a phrase for everything that keeps a notebook from being committed.
 
-    Code cells must be run 1 to N in order, hold calls and no logic, show no error, and at least one
-    must be tagged for nbval to compare, with output. The first code cell, and no other, is tagged
-    ``parameters``.
+    Code cells must be run 1 to N in order, hold calls and no logic, show no error, and one at least
+    be tagged for nbval to compare. The first code cell, and no other, is tagged ``parameters``.
     """
     found = list(_metadata_problems(notebook))
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]

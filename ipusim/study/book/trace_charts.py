@@ -26,10 +26,9 @@ def heaviest_window(trace: pd.DataFrame, op: str) -> pd.DataFrame:
 
 
 def execution_trace(report: Report, *, title: str, bins: int = 80) -> Figure:
-    """Draw a micro-batch as PopVision does: pass by pass, and what the tiles do over time.
+    """Draw a micro-batch of a training step as PopVision does: passes, and what tiles do over time.
 
-    `report` is that of a training step; the weight update that follows is a program of its own and
-    not drawn. The lower panel has `bins` slices of time.
+    The weight update that follows is a program of its own and not drawn.
     """
     passes = _passes(report)
     kinds = dict(zip(dict.fromkeys(passes["kind"]), itertools.cycle(_KINDS), strict=False))

@@ -57,9 +57,7 @@ def load_convergence() -> dict[str, Convergence]:
 def time_to_train_frame(frame: pd.DataFrame) -> pd.DataFrame:
     """Take the times to train of `verdicts` apart: what is published and what is simulated.
 
-    Per row with a prediction: row_id, label, system, published samples and evaluations, the
-    simulated training throughput (samples/s), published and predicted minutes, those of them that
-    evaluation takes, and the throughput that the published time would need.
+    Implied is the throughput that the published time would need.
     """
     known = load_convergence()
     rows = frame[frame["row_id"].isin(known) & (frame["metric"] == "time_to_train")]

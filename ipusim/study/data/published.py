@@ -218,8 +218,7 @@ def load_rows(
 ) -> tuple[PublishedRow, ...]:
     """Return the published rows, all of them or those of a study, table or metric.
 
-    They are in the order of the sources: Qwant first, then the results page, Argonne, TAMU. A
-    DataError where a data file is damaged, an UnknownNameError where no row has what is asked for.
+    They are in the order of the sources: Qwant first, then the results page, Argonne, TAMU.
     """
     rows = _load(files.data_dir() / "published")
     for kind, wanted in (("study", study), ("table", table), ("metric", metric)):
@@ -261,7 +260,7 @@ def by_metric(rows: Iterable[PublishedRow], *metrics: str) -> pd.DataFrame:
 
 
 def load_claims(study: str) -> pd.DataFrame:
-    """Return the claims of a study (a key of `CLAIM_FILES`) by claim_id, all cells as text.
+    """Return the claims of a study by claim_id, all cells as text.
 
     What is printed is in ``value`` and ``qualifier``, however a file heads them.
     """

@@ -193,8 +193,7 @@ SMALL: dict[str, Callable[[int], Graph]] = {
 def small_graphs(network: str, passes: str, batch: int) -> tuple[Graph, Graph | None]:
     """Build a small network (a key of `SMALL`) as its row says: micro-batch and weight update.
 
-    `passes` is "inference", without update, or "training" with the optimiser, a loop and gradient
-    accumulation in words.
+    `passes` is "inference", or "training" with the optimiser and gradient accumulation in words.
     """
     graph = _stored(partial(SMALL[network], batch), "16.16")
     if passes == "inference":

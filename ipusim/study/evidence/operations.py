@@ -153,11 +153,7 @@ def _summary(group: str, *figures: str, fingerprints: bool, used: bool = False) 
 
 
 def operations_table() -> pd.DataFrame:
-    """Summarise products and convolutions per operation, snapshot and chip.
-
-    Rows; median and 90th percentile of the absolute errors of cycles and of total memory in
-    percent; how many worst-tile fingerprints are exact, of how many.
-    """
+    """Summarise products and convolutions: errors of cycles and memory, exact fingerprints."""
     return _summary(PRODUCTS, "median", "p90", fingerprints=True, used=True)
 
 
@@ -174,8 +170,7 @@ def recurrent_table() -> pd.DataFrame:
 def mk1_layer_rows() -> pd.DataFrame:
     """Return the grouped convolutions that Jia et al. measured on one GC2, with predictions.
 
-    Columns row_id, stage, layer, batch, measured_us, predicted_us, error_percent, plan. Jia et al.
-    2019, arXiv:1912.03413, tables 5.3 and 5.5; padding is taken to keep the field.
+    Jia et al. 2019, arXiv:1912.03413, tables 5.3 and 5.5; padding is taken to keep the field.
     """
     chip, stack = load_chip("GC2"), load_stack("sdk-1.0")
     rows = []

@@ -153,8 +153,8 @@ def ablation_frame(
 ) -> pd.DataFrame:
     """Predict throughput rows, by default `ablation_rows`, as they are and without each mechanism.
 
-    Per row and mechanism (empty for none): row_id, family, mode, without, and time_ratio, predicted
-    over published time. A mechanism that a run does not have is not listed.
+    ``time_ratio`` is predicted over published time. A mechanism that a run does not have is not
+    listed.
     """
     chosen = ablation_rows() if rows is None else tuple(rows)
     engine = predictor or PooledPredictor()
@@ -187,9 +187,8 @@ def ablation_frame(
 def ablation_summary(frame: pd.DataFrame) -> pd.DataFrame:
     """Summarise `ablation_frame`: what each mechanism is worth, for inference and training.
 
-    Per mode and mechanism: what switching it off means, the rows that have it, their mean absolute
-    error in percent of the published time with it and without it, their mean signed error without
-    it, and the median change of their predicted time in percent.
+    Errors are in percent of the published time, with the mechanism and without it, on the rows that
+    have it; the change is the median of their predicted times.
     """
     whole = frame[frame["without"] == ""].set_index("row_id")["time_ratio"]
     lines = []

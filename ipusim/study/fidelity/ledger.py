@@ -75,11 +75,10 @@ def judged(frame: pd.DataFrame, tier: str = "calibrated") -> pd.DataFrame:
 def families_apart(frame: pd.DataFrame) -> pd.DataFrame:
     """Summarise errors where a pooled median would hide networks that nobody tuned.
 
-    Per group of rows that are a test: values, runs and families; of their `judged` sizes,
-    calibrated, the median, the 90th percentile, the median with each run counted once by its worst
-    value and the median of the families' medians; the medians of the specification tier, and of
-    that without what was adopted where `verdicts` has it; bias of time; hits, and the share of
-    values inside their interval. All in percent.
+    Of the rows that are a test, calibrated: the median and 90th percentile of their `judged` sizes,
+    the median with each run counted once by its worst value and that of the families' medians; the
+    medians of the specification tier, and of that without what was adopted where `verdicts` has it;
+    bias of time; hits, and the share of values inside their interval. All in percent.
     """
     tests = judged(frame)
     inference = tests["mode"] == "inference"
@@ -124,10 +123,7 @@ def _whole(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def coverage_of_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """Count the rows of `verdicts` on IPUs and the predicted ones, by study and table and in all.
-
-    Columns study, table, rows, predicted, predicted_percent.
-    """
+    """Count rows of `verdicts` on IPUs and the predicted ones, by study and table and in all."""
     on_ipus = frame[frame["system"].isin(system_names())]
     known = on_ipus.assign(predicted=on_ipus["status"] == PREDICTED)
     whole = known.assign(study="all", table="")
@@ -137,10 +133,7 @@ def coverage_of_rows(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def not_predicted(frame: pd.DataFrame) -> pd.DataFrame:
-    """List why rows of `verdicts` on IPUs are not predicted.
-
-    Columns family, rows, first_row, why: one line per family and reason.
-    """
+    """List why rows of `verdicts` on IPUs are not predicted: a line per family and reason."""
     left = frame[(frame["status"] == NOT_MODELLED) & frame["system"].isin(system_names())]
     groups = left.groupby(["family", "note"], sort=False)["row_id"]
     listed = groups.agg(rows="size", first_row="first").reset_index()
@@ -148,10 +141,7 @@ def not_predicted(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def worst_rows(frame: pd.DataFrame, count: int) -> pd.DataFrame:
-    """List the verdicts that the calibrated tier misses most, largest error of time first.
-
-    They have the errors of the tiers; the note is that of the run.
-    """
+    """List the verdicts that the calibrated tier misses most, largest error of time first."""
     used = with_errors(time_errors(frame))
     order = np.argsort(-np.abs(np.log(used["ratio"].to_numpy(dtype=np.float64))), kind="stable")
     return used.iloc[order[:count]].reset_index(drop=True)
@@ -160,10 +150,8 @@ def worst_rows(frame: pd.DataFrame, count: int) -> pd.DataFrame:
 def bow_pairs(frame: pd.DataFrame) -> pd.DataFrame:
     """Compare how much faster a Bow system is than the Classic one with the same run.
 
-    Per predicted pair that prints the same (model, variant, framework, batch) on as many IPUs and
-    was run the same way (micro-batch, replicas, accumulation, precision, overlap, host processes):
-    both rows, family, mode, label of the Bow row, published and predicted ratio Bow over Classic,
-    ratio of the clocks, error in percent, and whether it is within 10 %.
+    Of the predicted pairs that print the same (model, variant, framework, batch) on as many IPUs
+    and were run the same way (`_SAME_RUN`); ``within`` is within 10 %.
     """
     pairs = bow_over_classic()
     predicted = frame[frame["status"] == PREDICTED].set_index("row_id")["calibrated"]
@@ -190,11 +178,10 @@ def bow_pairs(frame: pd.DataFrame) -> pd.DataFrame:
 def figures_of_merit(
     frame: pd.DataFrame, scaling: pd.DataFrame, pairs: pd.DataFrame, inside: pd.DataFrame
 ) -> pd.DataFrame:
-    """Set what was asked of the model beside what it reaches.
+    """Set what was asked of the model beside what it reaches, in percent.
 
-    Takes `verdicts` on every row, the `scaling_table`, `bow_pairs` and the `coverage_table`. Per
-    figure: what it is, the bound, the value in percent, whether it is met. Errors of rows are those
-    that are `judged`.
+    Takes `verdicts` on every row, the `scaling_table`, `bow_pairs` and the `coverage_table`; errors
+    of rows are those that are `judged`.
     """
     inference = judged(frame[frame["mode"] == "inference"])
     rows = coverage_of_rows(frame).iloc[-1]["predicted_percent"]
@@ -235,11 +222,7 @@ def scaling_summary(scaling: pd.DataFrame) -> pd.DataFrame:
 
 
 def layers_frame() -> pd.DataFrame:
-    """Return the evidence below whole runs: vertices, operations, layers of Mk1, memory.
-
-    Per layer and kind of operation: rows, median, mean, 90th percentile and largest absolute error
-    in percent.
-    """
+    """Return the absolute errors below whole runs: vertices, operations, layers of Mk1, memory."""
     lines = []
     for layer, table in (
         ("vertices on silicon", operations.vertices_table()),

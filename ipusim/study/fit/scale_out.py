@@ -43,9 +43,7 @@ def slowdown_errors(samples: Sequence[Sample], costs: FittedCosts) -> dict[str, 
 def scaling_table(samples: Sequence[Sample]) -> pd.DataFrame:
     """Compare slowdowns: how much longer a chip takes per item than in the smallest system.
 
-    One row per sample but the smallest of its series: series, row_id, ipus, published and predicted
-    slowdown, its error in percent with the constants of all rows, and with the collective latency
-    fitted without the row's own series.
+    Left out is the row's own series in the fit of the collective latency.
     """
     fitted = fit_scale_out(samples)
     errors = slowdown_errors(samples, fitted.costs)

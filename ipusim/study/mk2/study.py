@@ -33,9 +33,8 @@ def study_rows() -> tuple[PublishedRow, ...]:
 def compare_claims(*, frame: pd.DataFrame | None = None) -> pd.DataFrame:
     """Recompute every claim of the blog, from verdicts on `study_rows`, by default computed.
 
-    That is `ipusim.study.claims.claims_frame` with the model, task, metric and unit that the blog
-    prints (a dash for words); the error is against the number printed, also where that is only a
-    bound.
+    That is `ipusim.study.claims.claims_frame` with what the blog prints (a dash for words); the
+    error is against the number printed, also where that is only a bound.
     """
     frame = verdicts(study_rows()) if frame is None else frame
     compared = engine.claims_frame(STUDY, engine.Sides(STUDY, frame=frame))
@@ -51,8 +50,7 @@ def chip_arithmetic(frame: pd.DataFrame) -> pd.DataFrame:
     """Divide claimed ratios of throughput by claimed ratios of latency of the same network.
 
     One batch at a time, a machine of n chips has n times the throughput over latency of one chip:
-    the quotient counts the chips that stand on one side of the comparison. Per network with both
-    claims: model, throughput_ratio, latency_ratio, quotient, predicted_quotient.
+    the quotient counts the chips that stand on one side of the comparison.
     """
     ratios = frame[frame["metric"].str.contains("ratio") & (frame["task"] == "inference")]
     ratios = ratios.assign(kind=ratios["metric"].str.split().str[0])
@@ -67,11 +65,10 @@ def chip_arithmetic(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def implied_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """Find the published GPU row that comes nearest to what each claim implies.
+    """Find the published GPU row that comes nearest to what each claim on throughput implies.
 
-    Per claim on throughput against a published GPU row: claim_id, model, implied_gpu_rate
-    (items/s), and of the nearest row of the same network, mode and number of boards: row_id, gpu,
-    framework, precision, batch, published (items/s), difference_percent.
+    It is of the same network, mode and number of boards as the row of the claim; rates are in
+    items/s.
     """
     gpus = gpu_compare().set_index("row_id", drop=False)
     named = {
@@ -132,11 +129,7 @@ def drawn_ratios(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def lstm_curve(batches: Sequence[int] = (1, 4, 16, 64)) -> pd.DataFrame:
-    """Simulate the LSTM of the blog at several batches (items per step of a chip) on either side.
-
-    Per side and batch, with the options of claim GB19: side, batch (of all chips), latency_ms,
-    throughput (items/s).
-    """
+    """Simulate the LSTM of claim GB19 at several batches (items per step of a chip), both sides."""
     (part,) = (part for spec in load_specs(STUDY) for part in spec.parts if spec.key == LSTM)
     run = load_run(part.ipu["row"])
     lines = []

@@ -40,11 +40,10 @@ _SECONDS_TO_MS = 1e3
 
 
 def latency_parts(batch_sizes: Sequence[int], **changes: str) -> pd.DataFrame:
-    """Split the latency of every batch size of the card into what it is made of.
+    """Split the latency (ms) of every batch size of the card into the columns of `PARTS`.
 
-    `changes` are system and precision, where other than in the report, as for `rows_for`. Per batch
-    size, in milliseconds: the columns of `PARTS`, ``waiting_ms`` (where the host link alone limits
-    the rate of steps), their sum ``latency_ms`` and ``published_ms``.
+    `changes` are those of `rows_for`. ``waiting_ms`` is where the host link alone limits the rate
+    of steps.
     """
     lines = []
     for row in latency_rows(batch_sizes, **changes):
@@ -76,9 +75,8 @@ def _parts_ms(report: Report) -> dict[str, float]:
 def block_profiles(micro_batches: Sequence[int], **changes: str) -> dict[int, pd.DataFrame]:
     """Add up the device time of every residual block, at several micro-batches (items per IPU).
 
-    `changes` are system and precision, where other than in the report. Per micro-batch
-    `ipusim.study.breakdown.by_group` of the blocks ("stem", "2.1" for the first block of stage 2 of
-    the ResNeXt paper, ..., "head"), with their stage.
+    `changes` are those of `rows_for`. Blocks are "stem", "2.1" for the first block of stage 2 of
+    the ResNeXt paper, ..., "head".
     """
     profiles = {}
     for size in micro_batches:
@@ -97,11 +95,7 @@ def _block_of(op: str, kind: str) -> str:
 
 
 def stage_frame(profiles: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
-    """Compare the stages of the network at several micro-batches (`block_profiles`).
-
-    Per stage: share of the multiply-accumulates, then per micro-batch time (microseconds), share of
-    the device time and utilisation (percent).
-    """
+    """Compare the stages of the network at several micro-batches (`block_profiles`)."""
     shown = pd.DataFrame()
     for micro_batch, profile in profiles.items():
         useful = profile["utilisation_percent"] * profile["time_us"]

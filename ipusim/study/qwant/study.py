@@ -72,11 +72,7 @@ def latency_rows(batch_sizes: Sequence[int], **changes: str) -> tuple[PublishedR
 
 
 def metric_frame(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Select one of Tables 1 to 3 from the verdicts on rows of `rows_for`, in its printed unit.
-
-    The rows of a metric ("latency", "throughput" or "efficiency") have batch_size, that of the
-    card, and error_percent of the calibrated tier.
-    """
+    """Select one of Tables 1 to 3 from the verdicts by its metric, in its printed unit."""
     rows = frame[(frame["study"] == "qwant") & (frame["metric"] == metric)]
     rows = rows.assign(batch_size=rows["micro_batch"] * IPUS_PER_CARD)
     return with_error(rows).reset_index(drop=True)
@@ -94,10 +90,7 @@ def panels(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def power_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return published, specification and calibrated power (W) per batch size of the card.
-
-    Each is throughput over efficiency.
-    """
+    """Return published, specification and calibrated power (W), throughput over efficiency."""
     throughput, efficiency = (metric_frame(frame, name) for name in ("throughput", "efficiency"))
     kinds = {"published": "published", "specification": "specification", "calibrated": "predicted"}
     powers = {
@@ -126,9 +119,7 @@ def report_for(micro_batch: int, **changes: str) -> Report:
 def what_if(systems: Iterable[str], micro_batches: Sequence[int]) -> pd.DataFrame:
     """Run the study's network on other systems, each with all its IPUs and its own stack.
 
-    Host input is float32 and not overlapped, as in the study. Per system and micro-batch (items per
-    IPU): IPUs, batch size, latency (ms), throughput (images/s), throughput per IPU and power (W;
-    NaN where the report gives none).
+    Host input is float32 and not overlapped, as in the study; micro-batches are items per IPU.
     """
     run = {"mode": "inference", "precision": PUBLISHED_PRECISION, "host_dtype": "float32"}
     axes = {"system": list(systems), "micro_batch": list(micro_batches)}
@@ -144,10 +135,8 @@ def what_if(systems: Iterable[str], micro_batches: Sequence[int]) -> pd.DataFram
 def published_points(frame: pd.DataFrame) -> pd.DataFrame:
     """Return what was measured with the study's network, per IPU, for the what-if figure.
 
-    `frame` holds verdicts on the same runs. Columns system, micro_batch, latency_ms,
-    images_per_s_per_ipu, predicted_images_per_s_per_ipu (calibrated, in the set-up of the row) and
-    serial: whether in the study's set-up, with one batch in flight; of several the latency, which
-    counts them all, is NaN.
+    ``serial`` is the study's set-up, one batch in flight; of several the latency, which counts them
+    all, is NaN. Predicted is the rate of `verdicts` on the same runs.
     """
     predicted = dict(zip(frame["row_id"], frame["calibrated"], strict=True))
     latency = {row.run.run_id: row for row in load_rows() if row.metric == "latency"}

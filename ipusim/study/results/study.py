@@ -39,13 +39,12 @@ def study_rows(chosen: Sequence[str] = ()) -> tuple[PublishedRow, ...]:
 
 
 def table_frame(frame: pd.DataFrame, *tables: str) -> pd.DataFrame:
-    """Set tables of the page beside their predictions, line by line in the order of the page.
+    """Set some of the `TABLES` beside their predictions, line by line in the order of the page.
 
-    Of the `TABLES` chosen from verdicts, one line per printed line: ``fold``, its family with what
-    its values come to; what the page prints (`PRINTED`); ``batch_as_run`` where the printed batch
-    is another; and of each number, under the name of its metric, the columns `NUMBERS` of the
-    verdicts, its error, and three texts: ``printed``, ``shown`` (prediction and 80 % interval) and
-    ``marked`` (error with the mark of the verdict). An UnknownNameError for another table.
+    ``fold`` is the family with what its values come to, ``batch_as_run`` stands where the printed
+    batch is another; each number has, under the name of its metric, the columns `NUMBERS` and three
+    texts: ``printed``, ``shown`` (prediction and 80 % interval) and ``marked`` (error with the mark
+    of the verdict).
     """
     for table in tables:
         if table not in TABLES:
@@ -109,9 +108,8 @@ def published_and_predicted(frame: pd.DataFrame, mode: str) -> dict[str, pd.Data
     """Return the predicted rates of `verdicts` as shares of the published ones, Classic and Bow.
 
     There is one line per throughput row of the mode ("inference" or "training"), in bands of
-    families that both machines share: what is predicted, its 80 % interval and the specification
-    tier, over what was published. Beside them the machines, and the families with the end and the
-    middle of their band.
+    families that both machines share. Beside them the machines, and the families with the end and
+    the middle of their band.
     """
     titles = {f"{machine} {mode}": title for machine, title in _MACHINES.items()}
     used = frame[frame["table"].isin(titles) & (frame["metric"] == "throughput")]

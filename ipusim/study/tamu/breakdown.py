@@ -40,9 +40,8 @@ def parts_by_ipus(
 ) -> pd.DataFrame:
     """Split the time per micro-batch into its parts on several numbers of IPUs.
 
-    `series` is a name of `ipusim.study.tamu.scaling.SERIES_NAMES`. One line per number of IPUs and
-    part: ipus, accumulation, part, time_ms (per micro-batch), share_percent. What happens once per
-    weight update is spread over its micro-batches.
+    `series` is a name of `SERIES_NAMES`. What happens once per weight update is spread over its
+    micro-batches.
     """
     tables = []
     for count in sorted(ipus):
@@ -56,12 +55,10 @@ def parts_by_ipus(
 
 
 def mechanisms(parts: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
-    """Say by how much each mechanism slows several IPUs down against one.
+    """Say by how much each of `MECHANISMS` slows several IPUs down against one, in percent.
 
     Takes `parts_by_ipus` with one IPU among the numbers, and the rows of the same series of
-    `ipusim.study.tamu.scaling.scaling_frame`. Per number of IPUs: accumulation, published slowdown
-    in percent beyond 0 (NaN where none), the predicted one, and the columns of `MECHANISMS`, which
-    add up to it.
+    `scaling_frame`.
     """
     known = published.sort_values("instances").drop_duplicates("ipus").set_index("ipus")
     times = parts.pivot(index="ipus", columns="part", values="time_ms").fillna(0.0)
@@ -99,8 +96,7 @@ def _work_of(kind: str, phase: str, function: str) -> str:
 def device_work(micro_batches: Sequence[int], *, tier: str = "calibrated") -> pd.DataFrame:
     """Split the time that one IPU computes on micro-batches (images) by the kind of work.
 
-    Everything else is as in Table 3 on one IPU; the weight update is left out. Per micro-batch and
-    kind: label, part, time_ms, share_percent.
+    Everything else is as in Table 3 on one IPU; the weight update is left out.
     """
     run, tables = load_run(RESNET_RUN), []
     for size in micro_batches:

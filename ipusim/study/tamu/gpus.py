@@ -40,12 +40,9 @@ GPU_PRECISION = "tf32"
 
 
 def bars(frame: pd.DataFrame, framework: str) -> pd.DataFrame:
-    """Collect the bars of Figure 1 ("pytorch") or Figure 2 ("tensorflow").
+    """Collect the bars of Figure 1 ("pytorch") or Figure 2 ("tensorflow"), images/s.
 
-    `frame` holds verdicts on `ipusim.study.tamu.study.study_rows`. One line per platform and number
-    of devices: platform, devices, predicted throughput (images/s) with its 80 % interval and the
-    published one (NaN where there is none), where that comes from, and the error in percent. An
-    UnknownNameError for another framework.
+    `frame` holds verdicts on `study_rows`; published is NaN where nothing is.
     """
     figure = resolve_name("framework", framework, read_tables(FILE)["figure"])
     both = pd.concat([ipu_bars(frame, figure), gpu_bars(figure)], ignore_index=True)
@@ -111,11 +108,7 @@ def accelerators(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def per_watt(figures: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    """Divide the throughputs of `bars`, by framework, by the powers that the study quotes.
-
-    Per framework and machine: devices, watts (as quoted), whether the host is in them, predicted
-    and published images/s/W, and the predicted interval.
-    """
+    """Divide the throughputs of `bars`, by framework, by the powers that the study quotes."""
     claims = load_claims(STUDY)["value"]
     lines = []
     for framework, frame in figures.items():
@@ -141,9 +134,6 @@ def table4_gpus() -> pd.DataFrame:
 
     The printed micro-batch is taken as that of all boards together: at 10 a step takes 37 ms on one
     board and on two, which only a shared batch explains.
-
-    Per row: row_id, boards, printed batch, batch per board, published and predicted throughput
-    (images/s), and the parts of the predicted step (ms).
     """
     most = load(GpuNode, GPU_NODE).gpus
     rows = load_rows(study=STUDY, table="Table 4", metric="throughput")

@@ -29,9 +29,7 @@ def memory_by_micro_batch(
 ) -> pd.DataFrame:
     """Simulate the memory of one IPU over the micro-batch (images), all else as in the run.
 
-    Per micro-batch: run_id, always-live bytes and peak bytes of the fullest tile, the bytes that a
-    tile has, peak in percent of these, whether it fits, the operation at the peak, and throughput
-    (images/s).
+    Bytes are those of the fullest tile, used is their peak in percent of what a tile has.
     """
     run = load_run(run_id)
     lines = []
@@ -55,11 +53,7 @@ def tile_memory(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def largest_fits(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Put the largest micro-batch that fits beside the one that the study states.
-
-    Per network (`memory_by_micro_batch`): the stated largest micro-batch, how full the fullest tile
-    is there, the largest simulated one that fits with every smaller one, and the verdict in words.
-    """
+    """Put the stated largest micro-batch beside the largest that fits with every smaller one."""
     lines = []
     for frame in frames:
         run = load_run(frame["run_id"].iloc[0])

@@ -58,11 +58,7 @@ def run_at(ipus: int, series: str = TENSORFLOW_SERIES) -> RunConfiguration:
 
 
 def scaling_line(ipus: Sequence[int], *, tier: str = "calibrated") -> pd.DataFrame:
-    """Simulate the run of Table 3 on many numbers of IPUs, 1 among them.
-
-    Per number of IPUs: system, accumulation, throughput (images/s), efficiency against one IPU in
-    percent, and whether such a run was published.
-    """
+    """Simulate the run of Table 3 on many numbers of IPUs, 1 among them, published or not."""
     published = {run.chips for run in _scaled_runs(TENSORFLOW_SERIES)}
     runs = {count: run_at(count) for count in sorted(ipus)}
     rates = [float(report_of(run, tier=tier).throughput) for run in runs.values()]
@@ -85,9 +81,6 @@ def scaling_frame(frame: pd.DataFrame) -> pd.DataFrame:
     The slowdown is the time that one IPU needs per image and IPU of the larger system, over that of
     one IPU alone: 1 is perfect scaling. The rows of the results page have no run on one IPU and
     share that of Table 3, whose program they are.
-
-    Of `verdicts` on throughput rows, per row: series, ipus, instances, published and predicted
-    (calibrated) throughput (images/s), efficiency in percent and slowdown, and its error.
     """
     own = frame["series"].ne(TENSORFLOW_SERIES) | frame["micro_batch"].eq(SCALED_MICRO_BATCH)
     known = frame["series"].isin(list(SERIES_NAMES)) & frame["metric"].eq("throughput")
@@ -119,12 +112,7 @@ def scaling_tables(line: pd.DataFrame, rows: pd.DataFrame) -> dict[str, pd.DataF
 
 
 def constants_frame() -> pd.DataFrame:
-    """Return what the two fitted latencies of scale-out explain, with and without the own series.
-
-    Per row of a series: slowdown against the smallest system of that series, published and with the
-    latencies fitted on all rows; its error, and the error with the latency of a collective fitted
-    on the other series.
-    """
+    """Return what the two fitted latencies of scale-out explain, with and without the series."""
     frame = scaling_table(samples_of(scaling_rows(), PooledPredictor()))
     return frame.assign(series=frame["series"].map(_series_name))
 

@@ -69,10 +69,8 @@ def micro_batch_panels(frame: pd.DataFrame) -> pd.DataFrame:
 def times_frame(frame: pd.DataFrame) -> pd.DataFrame:
     """Predict the training times of Table 3, whose number of images the paper does not state.
 
-    The images are those that throughput x time of most rows comes to (`ipusim.study.audit`), so
-    the error is that of the rate but for rows in which the two do not belong together. Per row:
-    label, published and predicted (calibrated) seconds with the 80 % interval of the rate,
-    error_percent and verdict.
+    The images are those that throughput x time of most rows comes to (data/audits.toml), so the
+    error is that of the rate but for rows in which the two do not belong together.
     """
     work = tamu_work("Table 3").set_index("row_id")
     rates = frame.set_index("row_id").loc[work.index, ["calibrated", "low80", "high80"]]
@@ -90,9 +88,7 @@ def first_epoch_frame(
 ) -> pd.DataFrame:
     """Predict the first-epoch column of Table 1 from the calibrated rates of the second epoch.
 
-    Per row of Table 1: row_id, chips, instances, the seconds by which the published epochs differ
-    and those predicted for compilation, published and predicted rate of the first epoch (images/s),
-    error and verdict. A ConfigError if the number of images is below 1.
+    The published epochs differ by seconds that are predicted to be the compilation.
     """
     if images < 1:
         raise ConfigError(f"An epoch of {images} images is impossible: give 1 or more.")
@@ -118,10 +114,7 @@ def first_epoch_frame(
 
 
 def run_frame(runs: Mapping[str, str]) -> pd.DataFrame:
-    """Return how runs are configured, by heading and run_id: a line per option, a column per run.
-
-    A value that no source gives says that it is assumed.
-    """
+    """Return how runs (run_id by heading) are configured, and which values are assumed."""
     known = {name: load_run(run_id) for name, run_id in runs.items()}
     options = dict.fromkeys(name for run in known.values() for name in run.options())
     return pd.DataFrame(

@@ -230,16 +230,14 @@ def verdicts(
     jobs: int = 1,
     sourced: bool = False,
 ) -> pd.DataFrame:
-    """Compare published rows, by default all, with what is predicted for them.
+    """Compare published rows, by default all, with what is predicted for them, each in its unit.
 
-    `jobs` are worker processes of the predictor, where none is given; `samples` is what the
-    constants are fitted on, by default from `fitting_samples`.
-
-    One line per row, columns `VERDICT_COLUMNS`; values in the row's unit. The verdict judges the
-    calibrated tier, whose constants are fitted without the row's own model family; so is its 80 %
-    interval, which ``data/calibration.toml`` holds (`study.verdicts.intervals`). ``parts`` says
-    where the time of its step goes, in ms. How a row was printed and run stands in `RUN_COLUMNS`.
-    If `sourced` a last column of that name has the tier `ipusim.study.predict.SOURCED`.
+    The verdict judges the calibrated tier, whose constants are fitted (on `samples`, by default
+    `fitting_samples`) without the row's own model family; so is its 80 % interval, which
+    ``data/calibration.toml`` holds (`study.verdicts.intervals`). ``parts`` says where the time of
+    its step goes, in ms, `RUN_COLUMNS` how a row was printed and run. If `sourced` a last column of
+    that name has the tier `ipusim.study.predict.SOURCED`. `jobs` are worker processes where no
+    predictor is given.
     """
     chosen = load_rows() if rows is None else tuple(rows)
     engine = predictor or PooledPredictor(jobs)
@@ -271,9 +269,7 @@ def tests_in(frame: pd.DataFrame) -> pd.DataFrame:
 def tier_summary(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
     """Summarise the errors of each tier, by group where columns to group by are given.
 
-    Per group and tier: predicted rows, `error_figures` of their `sizes_of` and the bias as printed
-    in percent, and how many are hit, near and miss; a tier without a value for the metric shows 0
-    rows.
+    The bias is that as printed; a tier without a value for the metric shows 0 rows.
     """
     predicted = frame[frame["status"] == PREDICTED]
     lines = []

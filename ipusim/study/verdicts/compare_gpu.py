@@ -30,11 +30,10 @@ def _samples() -> tuple[GpuSample, ...]:
 
 
 def gpu_compare(samples: Sequence[GpuSample] | None = None) -> pd.DataFrame:
-    """Compare every published GPU row with what is predicted for it.
+    """Compare every published GPU row with what is predicted for it, per second of all boards.
 
-    Values are in ``unit`` per second of all boards: ``specification`` has nothing fitted,
-    ``predicted`` the constant of the row's stack, fitted without the row's own model on
-    ``fitted_rows`` rows; ``left_out`` says why nothing is predicted.
+    ``specification`` has nothing fitted, ``predicted`` the constant of the row's stack, fitted
+    without the row's own model on ``fitted_rows`` rows; ``left_out`` says why nothing is predicted.
     """
     known = _samples() if samples is None else tuple(samples)
     by_id = {item.row_id: item for item in known}
@@ -73,10 +72,9 @@ def conformal_bounds(ratios: Iterable[float]) -> tuple[float, float]:
     """Return the factors on a prediction between which a new measurement is expected.
 
     Split-conformal quantiles of published over predicted, each from a fit without what the row
-    belongs to: with n rows the ends are the order statistics floor((n + 1) a) and
-    ceil((n + 1) (1 - a)), a = `TAIL` (Lei et al. 2018, arXiv:1604.04173, one-sided on
-    either side). A ratio keeps its order under the logarithm, so these are the quantiles of the
-    logarithmic error too. A StudyError if there are too few rows.
+    belongs to: with n rows the ends are the order statistics floor((n + 1) a) and ceil((n + 1) (1 -
+    a)), a = `TAIL` (Lei et al. 2018, arXiv:1604.04173, one-sided on either side). A ratio keeps its
+    order under the logarithm, so these are the quantiles of the logarithmic error too.
     """
     ordered = np.sort(np.fromiter(ratios, dtype=np.float64))
     low = math.floor((ordered.size + 1) * TAIL)

@@ -108,9 +108,8 @@ def calibrate_intervals(
 def coverage_table(frame: pd.DataFrame) -> pd.DataFrame:
     """Count how many published values of `verdicts` lie in the interval that their row got.
 
-    Per class of runs, per metric and for all, of the rows that are a test: rows with an interval,
-    their families, share of rows inside in percent, the same with each family counted once, median
-    width (high over low), and rows without an interval.
+    Per class of runs, per metric and for all, of the rows that are a test; inside are rows, and the
+    same with each family counted once.
     """
     tests = tests_in(frame)
     groups = [tests.groupby(name, sort=True) for name in ("kind", "metric")]

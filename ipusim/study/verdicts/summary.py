@@ -101,7 +101,7 @@ _COLOURS = ("#009E73", "#E69F00", "#D55E00")
 
 
 def counted_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """Say of every row or claim whether it is a test of the model, in ``left_out`` why it is none.
+    """Say of every row or claim whether it is a test of the model, or in ``left_out`` why not.
 
     Errors are those of the frame, or of its calibrated tier.
     """
@@ -121,11 +121,7 @@ def counted_rows(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def verdict_on(frames: Sequence[pd.DataFrame], **words: str) -> Verdict:
-    """Count the values of a page that are a test, and how they came out.
-
-    Frames are of rows or claims; words are ``rests_on``, ``conclusion`` and ``changed`` of the
-    `Verdict`.
-    """
+    """Count the values of a page, rows or claims, that are a test, and how they came out."""
     rows = pd.concat([counted_rows(frame) for frame in frames], ignore_index=True)
     tests = rows[rows["left_out"] == ""]
     sizes = tests["size_percent"]

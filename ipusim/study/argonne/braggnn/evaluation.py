@@ -62,11 +62,7 @@ def conventional_errors(peaks: Peaks) -> dict[str, np.ndarray]:
 
 
 def error_table(errors: Mapping[str, np.ndarray], reference: str = "32.32") -> pd.DataFrame:
-    """Summarise errors in pixels by method.
-
-    Columns method, peaks, mean_px, p50_px, p75_px, p95_px, p99_5_px, and p75_change_percent against
-    the method `reference`, if it is there.
-    """
+    """Summarise errors in pixels by method, and their change against the method `reference`."""
     base = float(np.percentile(errors[reference], 75)) if reference in errors else float("nan")
     names = [f"p{level:g}_px".replace(".", "_", 1) for level in PERCENTILES]
     frame = pd.DataFrame(
@@ -78,10 +74,7 @@ def error_table(errors: Mapping[str, np.ndarray], reference: str = "32.32") -> p
 
 
 def loss_table(trained: Sequence[Trained], every: int = 10) -> pd.DataFrame:
-    """Return training losses as root mean square errors, averaged over `every` steps.
-
-    Columns method, step (the last of each group), rms_px.
-    """
+    """Return training losses as root mean square errors (pixels), averaged over `every` steps."""
     frames = []
     for run in trained:
         groups = len(run.losses) // every

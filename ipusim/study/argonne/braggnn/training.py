@@ -87,8 +87,7 @@ def train_bragg(
 
     Without a checkpoint the end of a run is kept beside the programs, and the same run of the same
     sources is read from there. Order and shifts are drawn from the seed; runs that share it differ
-    in their arithmetic only. A ConfigError or DataError refuses a data set that is too small or
-    holds NaN.
+    in their arithmetic only.
     """
     schedule = options.schedule
     check_crops(peaks.crops, peaks.centres)
@@ -185,8 +184,7 @@ def train_in_each(
 ) -> list[Trained]:
     """Train once per arithmetic, in their order, everything else alike.
 
-    With a `folder` each run keeps its checkpoint there, and a second call goes on where the first
-    stopped. The seed is that of initial weights, order and shifts, the same for every run.
+    With a `folder` each run keeps its checkpoint there, and a second call goes on where it stopped.
     """
     trained = []
     for arithmetic in arithmetics:
