@@ -194,9 +194,9 @@ def _chip(report: Report) -> Iterator[Finding]:
         spent = {name: worst[f"{name}_cycles"] for name in ("compute", "exchange", "copy", "sync")}
         most = max(spent, key=spent.__getitem__)
         why = f"{spent[most] / max(1, worst['cycles']):.0%} of it is {most}"
-        text = f"{worst['op']} is the heaviest layer and uses {used:.0f} % of AMP ({why}; plan: "
         plan = worst["plan"].split(";")[0] or "none"
-        yield device * worst["cycles"] / cycles, f"{text}{plan})."
+        text = f"is the heaviest layer and uses {used:.0f} % of AMP ({why}; plan: {plan})."
+        yield device * worst["cycles"] / cycles, f"{worst['op']} {text}"
 
 
 def held(report: Report) -> pd.DataFrame:

@@ -167,20 +167,25 @@ def simulate(
 
     done = api.simulate(model, **_told(options))
     for what, path, write in (("trace", trace, "to_perfetto"), ("report", report, "to_html")):
+        if path is None:
+            continue
         try:
-            if path is not None:
-                getattr(done, write)(path)
+            getattr(done, write)(path)
         except OSError as error:
             raise ConfigError(
                 f"The {what} file {str(path)!r} cannot be written ({error.strerror}): choose "
                 "another."
             ) from error
-    facts, shown = done.to_dict(), str(done)
-    if price_per_hour is not None:
-        price = done.price_per_item(price_per_hour)
-        facts["price_per_item"] = price if done.runs else None
-        shown += f"\n      price  {price:.4g} per item"
-    click.echo(json.dumps(facts, indent=2) if as_json else shown)
+    price = None if price_per_hour is None else done.price_per_item(price_per_hour)
+    if as_json:
+        facts = done.to_dict()
+        if price is not None:
+            facts["price_per_item"] = price if done.runs else None
+        click.echo(json.dumps(facts, indent=2))
+        return
+    click.echo(str(done))
+    if price is not None:
+        click.echo(f"      price  {price:.4g} per item")
 
 
 class SeveralValues(OptionValue):

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,11 +52,6 @@ class Estimate:
         return f"{before}{_digits(scale * self.low80)} to {_digits(scale * self.high80)})"
 
 
-def _of(path: str, meaning: str) -> Any:
-    """Declare a property that stands in the run or in its result."""
-    return property(attrgetter(path), doc=meaning)
-
-
 @dataclass(frozen=True)
 class Report:
     """One simulated run.
@@ -92,24 +86,50 @@ class Report:
     asked: Mapping[str, Any] = field(default_factory=dict, repr=False)
     as_if_it_fits: bool = False
 
-    system = _of("config.system.name", "Name of the system.")
-    chip = _of("config.system.chip.name", "Name of its chip.")
-    stack = _of("config.stack.name", "Name of the software stack.")
-    cycles_per_step = _of(
-        "result.program.cycles",
-        "Cycles of the program of one micro-batch on one chip, without the host.",
-    )
-    supersteps = _of("result.program.supersteps", "Supersteps in a step.")
-    fits = _of("result.memory.fits", "Whether every tile holds what it must.")
-    peak_tile_bytes = _of(
-        "result.memory.peak_tile_bytes",
-        "Highest address in use on the fullest tile at the fullest moment; it decides the fit.",
-    )
-    used_tile_bytes = _of(
-        "result.memory.used_tile_bytes",
-        "Bytes in use there, without the gap below the interleaved region of a tile.",
-    )
-    tile_bytes = _of("result.memory.tile_bytes", "Memory of a tile in bytes.")
+    @property
+    def system(self) -> str:
+        """Name of the system."""
+        return self.config.system.name
+
+    @property
+    def chip(self) -> str:
+        """Name of its chip."""
+        return self.config.system.chip.name
+
+    @property
+    def stack(self) -> str:
+        """Name of the software stack."""
+        return self.config.stack.name
+
+    @property
+    def cycles_per_step(self) -> int:
+        """Cycles of the program of one micro-batch on one chip, without the host."""
+        return self.result.program.cycles
+
+    @property
+    def supersteps(self) -> int:
+        """Supersteps in a step."""
+        return self.result.program.supersteps
+
+    @property
+    def fits(self) -> bool:
+        """Whether every tile holds what it must."""
+        return self.result.memory.fits
+
+    @property
+    def peak_tile_bytes(self) -> int:
+        """Highest address in use on the fullest tile at the fullest moment; it decides the fit."""
+        return self.result.memory.peak_tile_bytes
+
+    @property
+    def used_tile_bytes(self) -> int:
+        """Bytes in use there, without the gap below the interleaved region of a tile."""
+        return self.result.memory.used_tile_bytes
+
+    @property
+    def tile_bytes(self) -> int:
+        """Memory of a tile in bytes."""
+        return self.result.memory.tile_bytes
 
     @cached_property
     def interval(self) -> Interval | None:
@@ -135,7 +155,8 @@ class Report:
         """Return a number with its interval, NaN for a run that is not possible."""
         if not self.runs:
             return Estimate(math.nan, unit=unit)
-        return Estimate(value, *([value * factor for factor in factors] or (None, None)), unit)
+        low, high = [value * factor for factor in factors] or (None, None)
+        return Estimate(value, low, high, unit)
 
     @property
     def latency(self) -> Estimate:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import fsum
-from typing import NamedTuple
 
 from ipusim.machine.interconnect import Ring, replica_rings
 from ipusim.machine.system import System
@@ -52,13 +51,23 @@ NOTHING = Collective(collectives=0, bytes=0, transfer_s=0.0, each_latency_s=0.0)
 """What a single replica needs."""
 
 
-class _Pass(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Pass:
     """One pass round the rings: bytes sent, seconds of data and of latency, hops of its syncs."""
 
-    bytes: int
-    transfer_s: float
-    latency_s: float
-    sync_hops: int
+    bytes: int = 0
+    transfer_s: float = 0.0
+    latency_s: float = 0.0
+    sync_hops: int = 0
+
+    def __add__(self, other: _Pass) -> _Pass:
+        # One by one: what `sum` makes of floats depends on the version of Python.
+        return _Pass(
+            self.bytes + other.bytes,
+            self.transfer_s + other.transfer_s,
+            self.latency_s + other.latency_s,
+            self.sync_hops + other.sync_hops,
+        )
 
 
 Way = Callable[[Ring, int], tuple[_Pass, int]]
@@ -125,11 +134,11 @@ def _one_pass(rings: Sequence[Ring], size: int, way: Way) -> _Pass:
 
     An all-gather costs the same: the order of the rings and of the steps is reversed.
     """
-    passes = []
+    total = _Pass()
     for ring in rings:
         one, size = way(ring, size)
-        passes.append(one)
-    return _Pass(*map(sum, zip(*passes, strict=True)))
+        total += one
+    return total
 
 
 def _run(
@@ -149,13 +158,13 @@ def _run(
     if not rings or not sizes:
         return NOTHING
     known = {size: _one_pass(rings, size, way) for size in set(sizes)}
-    sent, transfers_s, latencies_s, hops = zip(*(known[size] for size in sizes), strict=True)
+    each = [known[size] for size in sizes]
     return Collective(
         collectives=len(sizes),
-        bytes=passes * sum(sent),
-        transfer_s=passes * fsum(transfers_s),
-        each_latency_s=passes * fsum(latencies_s),
-        paid=passes * sum(hops),
+        bytes=passes * sum(one.bytes for one in each),
+        transfer_s=passes * fsum(one.transfer_s for one in each),
+        each_latency_s=passes * fsum(one.latency_s for one in each),
+        paid=passes * sum(one.sync_hops for one in each),
     )
 
 

@@ -25,6 +25,7 @@ CLOCK_TOLERANCE = 0.10
 """A ratio of two chips that differs by more from the ratio of their clocks is more than clock."""
 CONFLICT_PERCENT = 5.0
 """Two documents that differ by more on one configuration disagree."""
+_IN_FLIGHT = ["batches_by_printed_label", "batches_as_run"]
 
 
 def table(name: str, **only: str) -> pd.DataFrame:
@@ -162,9 +163,6 @@ def batch_labels() -> pd.DataFrame:
     shown = ["row_id", "table", "label", "printed_batch", "run_batch", "run_over_printed"]
     shown += [*_IN_FLIGHT, "confidence"]
     return frame.query("printed_batch != run_batch")[shown].reset_index(drop=True)
-
-
-_IN_FLIGHT = ["batches_by_printed_label", "batches_as_run"]
 
 
 def scaling_efficiency() -> pd.DataFrame:

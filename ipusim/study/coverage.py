@@ -182,7 +182,7 @@ def _of_claims(study: str, known: dict[str, Any]) -> list[dict]:
 def coverage(frame: pd.DataFrame) -> pd.DataFrame:
     """Return every published value with where it is regenerated and its verdict or a reason.
 
-    `frame` are verdicts on all rows.
+    `frame` are verdicts on all rows. A claim that is answered nowhere is a DataError.
     """
     lines = _of_rows(frame)
     known = {line["row_id"]: line for line in lines}

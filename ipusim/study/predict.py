@@ -28,7 +28,8 @@ def first_epoch_items_per_s(items: float, items_per_s: float, compile_seconds: f
 def request_for(run: RunConfiguration, tier: str, *, costs: FittedCosts | None = None) -> Request:
     """Return what to ask for one run at one tier; nothing of it depends on what was published.
 
-    `costs` are those of the calibrated tier, by default of ``data/calibration.toml``.
+    `costs` are those of the calibrated tier, by default of ``data/calibration.toml``. A StudyError
+    refuses a run that is not modelled and an unknown tier.
     """
     if run.not_modelled or run.model is None:
         raise StudyError(
@@ -54,7 +55,10 @@ def report_of(run: RunConfiguration, *, tier: str = "calibrated") -> Report:
 
 
 def metric_of(predicted: Prediction, row: PublishedRow) -> float:
-    """Read the metric of a row from a prediction, in the row's unit; NaN where it holds none."""
+    """Read the metric of a published row from a prediction, in the row's unit.
+
+    NaN where the tier does not hold what the metric needs; a StudyError for a metric that none has.
+    """
     rate = predicted.throughput
     if row.metric == "throughput":
         return rate * row.run.reported_per_item

@@ -86,7 +86,7 @@ class _Worker(Sourced, file=_TABLES, word="loader process"):
 
 
 def load_training() -> Training:
-    """Return the run of the slides."""
+    """Return the run of the slides; a DataError where the file is damaged."""
     return load(Training, "training")
 
 
@@ -97,12 +97,12 @@ def worker_times_us() -> dict[str, float]:
 
 
 def load_dataflows() -> dict[str, Dataflow]:
-    """Return the dataflows by name, in the order of the slides."""
+    """Return the dataflows by name, in the order of the slides; a DataError for damaged data."""
     return {flow.name: flow for flow in read(Dataflow, FILE, table="flow")}
 
 
 def load_dataflow(name: str) -> Dataflow:
-    """Return one dataflow."""
+    """Return one dataflow; an UnknownNameError with the nearest name if there is none."""
     flows = load_dataflows()
     return flows[resolve_name("dataflow", name, flows)]
 
@@ -129,10 +129,13 @@ def simulate_flow(
 ) -> Report:
     """Simulate a training step of a dataflow on a chip, a name of `SYSTEMS`.
 
-    IPUs are replicas; one host process with its loader processes feeds them all. `share` says what
-    the batch of 512 counts (`SHARES`); single precision is the port's own default; with `merged`
-    all gradients are reduced in one collective, where the port leaves one per tensor;
+    IPUs are replicas, 1 to 16; one host process with its loader processes feeds them all. `share`
+    says what the batch of 512 counts (`SHARES`); single precision is the port's own default; with
+    `merged` all gradients are reduced in one collective, where the port leaves one per tensor;
     `several_components` is that of `item_seconds`.
+
+    A ConfigError refuses a number of IPUs that is out of range or does not divide the batch, an
+    UnknownNameError an unknown name.
     """
     run = load_training()
     if not is_count(ipus, MOST_IPUS):
@@ -188,7 +191,11 @@ class GpuRun:
 
 
 def simulate_board(board: str, *, several_components: bool = False) -> GpuRun:
-    """Simulate the reference run on a GPU of the slides, "V100" or "A100"."""
+    """Simulate the reference run on a GPU of the slides, "V100" or "A100".
+
+    `several_components` is that of `item_seconds`. An UnknownNameError if the slides name no such
+    board.
+    """
     boards = {item.name: item for item in read(Board, FILE, table="gpu")}
     chosen = boards[resolve_name("board", board, boards)]
     run = load_training()
@@ -246,7 +253,7 @@ def scaling_frame(ipus: Sequence[int]) -> pd.DataFrame:
     """Predict the time to train over several IPUs, as `SCALINGS` lists.
 
     ``bound`` is "host", "all-reduce" where that is the largest part, or "chip"; the speedup is that
-    over the fewest IPUs.
+    over the fewest IPUs. A ConfigError for a number that `simulate_flow` refuses.
     """
     lines = []
     for name, share, merged in SCALINGS:

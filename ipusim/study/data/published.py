@@ -218,7 +218,8 @@ def load_rows(
 ) -> tuple[PublishedRow, ...]:
     """Return the published rows, all of them or those of a study, table or metric.
 
-    They are in the order of the sources: Qwant first, then the results page, Argonne, TAMU.
+    They are in the order of the sources: Qwant first, then the results page, Argonne, TAMU. A
+    DataError where a data file is damaged, an UnknownNameError where no row has what is asked for.
     """
     rows = _load(files.data_dir() / "published")
     for kind, wanted in (("study", study), ("table", table), ("metric", metric)):

@@ -134,7 +134,7 @@ def load_runs() -> dict[str, RunConfiguration]:
 
 
 def load_run(run_id: str) -> RunConfiguration:
-    """Return one run configuration."""
+    """Return one run configuration; an UnknownNameError with the nearest name if there is none."""
     runs = load_runs()
     if run_id not in runs:
         raise unknown_name("run", run_id, runs)

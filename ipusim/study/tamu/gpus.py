@@ -42,7 +42,8 @@ GPU_PRECISION = "tf32"
 def bars(frame: pd.DataFrame, framework: str) -> pd.DataFrame:
     """Collect the bars of Figure 1 ("pytorch") or Figure 2 ("tensorflow"), images/s.
 
-    `frame` holds verdicts on `study_rows`; published is NaN where nothing is.
+    `frame` holds verdicts on `study_rows`; published is NaN where nothing is. An UnknownNameError
+    for another framework.
     """
     figure = resolve_name("framework", framework, read_tables(FILE)["figure"])
     both = pd.concat([ipu_bars(frame, figure), gpu_bars(figure)], ignore_index=True)

@@ -88,7 +88,8 @@ def first_epoch_frame(
 ) -> pd.DataFrame:
     """Predict the first-epoch column of Table 1 from the calibrated rates of the second epoch.
 
-    The published epochs differ by seconds that are predicted to be the compilation.
+    The published epochs differ by seconds that are predicted to be the compilation. A ConfigError
+    if the number of images is below 1.
     """
     if images < 1:
         raise ConfigError(f"An epoch of {images} images is impossible: give 1 or more.")

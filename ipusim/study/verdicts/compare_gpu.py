@@ -74,7 +74,8 @@ def conformal_bounds(ratios: Iterable[float]) -> tuple[float, float]:
     Split-conformal quantiles of published over predicted, each from a fit without what the row
     belongs to: with n rows the ends are the order statistics floor((n + 1) a) and ceil((n + 1) (1 -
     a)), a = `TAIL` (Lei et al. 2018, arXiv:1604.04173, one-sided on either side). A ratio keeps its
-    order under the logarithm, so these are the quantiles of the logarithmic error too.
+    order under the logarithm, so these are the quantiles of the logarithmic error too. A StudyError
+    if there are too few rows.
     """
     ordered = np.sort(np.fromiter(ratios, dtype=np.float64))
     low = math.floor((ordered.size + 1) * TAIL)

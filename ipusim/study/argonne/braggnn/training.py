@@ -87,7 +87,8 @@ def train_bragg(
 
     Without a checkpoint the end of a run is kept beside the programs, and the same run of the same
     sources is read from there. Order and shifts are drawn from the seed; runs that share it differ
-    in their arithmetic only.
+    in their arithmetic only. A ConfigError or DataError refuses a data set that is too small or
+    holds NaN.
     """
     schedule = options.schedule
     check_crops(peaks.crops, peaks.centres)
