@@ -494,6 +494,25 @@ def turned_back(pieces: Pieces, node: Node) -> None:
         pieces.replace(node, "Identity", before.input[:1], "transposes that cancel")
 
 
+def whole_rows(pieces: Pieces, node: Node) -> None:
+    """Places that are the same all along a row are read as they were before they were repeated.
+
+    PopTorch does so where they differ along the axis alone (poptorch/source/GNNOptimizations.cpp and
+    GatherWithExpandedIndicesOptimization.cpp).
+    """
+    repeated = pieces.maker(node.input[1], "Expand", "Tile")
+    if repeated is None:
+        return
+    wide, own = pieces.shape(node.input[1]), pieces.shape(repeated.input[0])
+    data, axis = pieces.shape(node.input[0]), Call(pieces.context, node).axis(0)
+    own = (*(1 for _ in wide[len(own) :]), *own)
+    others = [place for place in range(len(wide)) if place != axis]
+    whole = all(own[place] == 1 and wide[place] == data[place] for place in others)
+    if whole and own[axis] == wide[axis]:
+        pieces.read(node, 1, repeated.input[0])
+        pieces.context.fused["places of whole rows"] += 1
+
+
 def partitions(pieces: Pieces) -> None:
     """Slices that cut a tensor into its parts are one Split: torch writes chunks so."""
     families: dict[tuple[str, int], list[tuple[int, int, Node]]] = {}
@@ -620,6 +639,7 @@ RULES: dict[str, tuple[Rule, ...]] = by_names(
         "Conv": (scaled_back,),
         "MatMul": (scaled_back, one_scale, flags),
         "Transpose": (turned_back,),
+        "GatherElements Scatter ScatterElements": (whole_rows,),
     }
 )
 """Rules by the operator they are anchored at, tried in order."""

@@ -286,3 +286,38 @@ def test_slices_that_cut_a_tensor_into_parts_are_a_split(cuts, kinds):
     assert [op.params.function for op in graph.ops if op.kind == "layout"] == kinds
     sizes = [min(end, 9) - max(start, 0) for start, end in cuts]
     assert [graph.tensors[name].shape for name in graph.outputs] == [(2, size) for size in sizes]
+
+
+@pytest.mark.parametrize("repeat", ["Expand", "Tile"])
+@pytest.mark.parametrize(
+    ("places", "sizes", "axis", "read"),
+    [
+        ((7, 1), (7, 5), 0, (9, 5, 7)),
+        ((3, 1), (3, 9), 1, None),
+        ((9, 1), (9, 5), 1, None),
+        ((7, 1), (7, 4), 0, None),
+    ],
+    ids=["rows", "columns of a row", "a place of each row", "parts of rows"],
+)
+def test_places_that_are_repeated_along_a_row_choose_whole_rows(repeat, places, sizes, axis, read):
+    """How torch writes scatter_add and index_add of the rows that nodes of a graph have."""
+    factors = tuple(size // own for size, own in zip(sizes, places, strict=True))
+    nodes = [
+        helper.make_node("Cast", ["chosen"], ["own"], to=TensorProto.INT64),
+        helper.make_node(repeat, ["own", "repeats"], ["wide"]),
+        helper.make_node("GatherElements", ["x", "wide"], ["found"], axis=axis),
+        helper.make_node("Tanh", ["found"], ["news"]),
+        helper.make_node("Relu", ["x"], ["base"]),
+        helper.make_node("ScatterElements", ["base", "wide", "news"], ["y"], axis=axis,
+                         reduction="add"),
+    ]  # fmt: skip
+    repeats = {"repeats": np.array(sizes if repeat == "Expand" else factors)}
+    shapes = {"x": (9, 5), "chosen": places}
+    graph, fused = _fused(make_model(nodes, shapes, ["y"], repeats))
+    found = {op.params.function: op.params for op in graph.ops if op.kind == "gather"}
+    sizes_of = [(p.rows, p.width, p.indices) for p in (found["lookup"], found["write"])]
+    assert fused.get("places of whole rows", 0) == (2 if read else 0)
+    if read:
+        assert sizes_of == [read, read]
+    else:
+        assert [width for _, width, _ in sizes_of] == [1, 1]

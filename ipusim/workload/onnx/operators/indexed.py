@@ -18,7 +18,7 @@ from ipusim.workload.graph import (
 )
 from ipusim.workload.onnx.operators.elementwise import snake
 from ipusim.workload.onnx.operators.emission import Emission, Handler, view
-from ipusim.workload.onnx.shapes import LARGEST, by_names, suppressed
+from ipusim.workload.onnx.shapes import LARGEST, Shape, by_names, suppressed
 
 _CORNERS = 4
 _POINTS = {"linear": 2, "cubic": 4}
@@ -36,12 +36,17 @@ def _moved(function: str, elements: int) -> Layout:
 
 
 def gather_elements(e: Emission) -> None:
-    """GatherElements: single elements by index (PopART flattens data and indices)."""
-    shape = e.shape()
-    axis = e.axis(0)
-    # Neighbours along the inner axes are taken from one row where the indices are the same for all:
-    # that is not known, so every element is looked up by itself.
-    _lookup(e, _rows("lookup", prod(shape[axis:]), 1, prod(e.shape(1))))
+    """GatherElements: single elements by index (PopART flattens data and indices), or rows."""
+    shape, axis = e.shape(), e.axis(0)
+    indices, width = _places(e, e.out)
+    rows = shape[axis] if width > 1 else prod(shape[axis:])
+    _lookup(e, _rows("lookup", rows, width, indices))
+
+
+def _places(e: Emission, chosen: Shape) -> tuple[int, int]:
+    """Return how many places choose elements, and how many each: one, or a whole row."""
+    indices = prod(e.shape(1))
+    return indices, prod(chosen) // max(1, indices)
 
 
 def _lookup(e: Emission, params: Gather) -> None:
@@ -67,8 +72,9 @@ def scatter_nd(e: Emission) -> None:
 
 
 def scatter_elements(e: Emission) -> None:
-    """ScatterElements: single elements written by index."""
-    _write(e, (prod(e.shape()), 1, prod(e.shape(1))), updates=2, indices=1)
+    """ScatterElements: single elements written by index, or rows."""
+    indices, width = _places(e, e.shape(2))
+    _write(e, (prod(e.shape()) // width, width, indices), updates=2, indices=1)
 
 
 def tensor_scatter(e: Emission) -> None:
