@@ -497,8 +497,8 @@ def turned_back(pieces: Pieces, node: Node) -> None:
 def whole_rows(pieces: Pieces, node: Node) -> None:
     """Places that are the same all along a row are read as they were before they were repeated.
 
-    PopTorch does so where they differ along the axis alone (poptorch/source/GNNOptimizations.cpp and
-    GatherWithExpandedIndicesOptimization.cpp).
+    PopTorch does so where they differ along the axis alone (poptorch/source/GNNOptimizations.cpp,
+    poptorch/source/GatherWithExpandedIndicesOptimization.cpp).
     """
     repeated = pieces.maker(node.input[1], "Expand", "Tile")
     if repeated is None:
