@@ -184,25 +184,30 @@ def _compiled(job: CompileJob) -> Compiled:
 def _lowered(job: CompileJob) -> Compiled:
     """Lower the graphs of a job: the most expensive part of a simulation."""
     made = graphs(job.graphs)
-
-    def lowered(graph: Graph, host_dtype: str | None) -> Program:
-        return lower_kept(
-            graph,
-            job.chip,
-            job.stack,
-            partials=job.partials,
-            host_dtype=host_dtype,
-            available_memory_proportion=job.available_memory_proportion,
-        )
-
+    target = job.chip, job.stack, job.partials, job.available_memory_proportion
     update = None
-    program = lowered(made.micro_batch, job.host_dtype)
+    program = _program(made.micro_batch, job.host_dtype, *target)
     if made.update is not None:
-        update = Compiled(job=job, graph=made.update, program=lowered(made.update, None))
+        update = Compiled(job=job, graph=made.update, program=_program(made.update, None, *target))
     return Compiled(
         job=job,
         graph=made.micro_batch,
         program=program,
         update=update,
         gradient_bytes=made.gradient_bytes,
+    )
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _program(
+    graph: Graph, host_dtype: str | None, chip: Chip, stack: Stack, partials: str, proportion: float
+) -> Program:
+    """Lower a graph; an update is the same graph at every micro-batch, and is lowered once."""
+    return lower_kept(
+        graph,
+        chip,
+        stack,
+        partials=partials,
+        host_dtype=host_dtype,
+        available_memory_proportion=proportion,
     )

@@ -62,9 +62,9 @@ def arriving_dtype(tensor: Tensor, host_dtype: str | None) -> str:
     return host_dtype
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Graph:
-    """A network for one micro-batch on one replica.
+    """A network for one micro-batch on one replica; each graph is equal to itself alone.
 
     Every tensor that an operator reads or writes, or that enters or leaves, is in `tensors`; `ops`
     are in topological order, `inputs` and `outputs` what is exchanged with the host. Of the tensors

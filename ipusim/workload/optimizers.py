@@ -8,6 +8,7 @@ arXiv:1708.03888; RMSprop, Tieleman and Hinton 2012.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ipusim.errors import resolve_name
 from ipusim.workload.graph import Attributes, Elementwise, Graph, Op, Reduce, Tensor
@@ -101,14 +102,20 @@ def update_graph(
     ``<parameter>.<state>``.
     """
     rule = OPTIMIZERS[resolve_name("optimizer", optimizer, OPTIMIZERS)]
+    weights = tuple(forward.tensors[name] for name in gradients)
+    return _update_graph(f"{forward.name}, {rule.name}", weights, rule, sharding)
+
+
+@lru_cache(maxsize=128)
+def _update_graph(
+    name: str, weights: tuple[Tensor, ...], rule: Optimizer, sharding: Sharding
+) -> Graph:
+    """Return the graph of some weights: the same one whatever the micro-batch of the network."""
     tensors: dict[str, Tensor] = {}
     ops: list[Op] = []
-    for name in gradients:
-        whole = forward.tensors[name]
+    for whole in weights:
         _update_parameter(whole, rule, sharding.parts(whole), tensors, ops)
-    return Graph(
-        name=f"{forward.name}, {rule.name}", tensors=tensors, ops=tuple(ops), inputs=(), outputs=()
-    ).validate()
+    return Graph(name=name, tensors=tensors, ops=tuple(ops), inputs=(), outputs=()).validate()
 
 
 def state_bytes(graph: Graph) -> int:
