@@ -6,6 +6,7 @@ lib/popnn/PoolVertices.cpp (work lists), lib/popnn/popnnCycleEstimators.cpp (tag
 lib/popnn/PerformanceEstimation.hpp, getPoolingCycles (tag sdk/poplar/2.4.0).
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -98,13 +99,11 @@ class PoolVertex:
         between = (6 if self.is_grad else 4) * (groups - 1)
         return 23 + between + groups * (1 + channel_loop + 1)
 
-    def worker_cycles(
-        self, part: TileSlice, init_vectors: int, rows: Sequence[Sequence[int]]
-    ) -> int:
+    def worker_cycles(self, part: TileSlice, init_vectors: int, rows: Sequence[int]) -> int:
         """Return one worker's cycles.
 
-        It initialises `init_vectors` vectors per channel group; `rows` are the output counts of
-        the work items of each row.
+        It initialises `init_vectors` vectors per channel group; `rows` are the cycles of the work
+        items of each row.
         """
         early = self.version == "2020-01"
         cycles = 16 if early else 17 + _UNPACK
@@ -117,10 +116,7 @@ class PoolVertex:
             cycles += 3 + pointer + (8 if self.is_grad else 0) + 3
         else:
             cycles += 2 + pointer + (6 + 2 * _UNPACK if self.is_grad else 0) + 6 + 2 * _UNPACK
-        per_row = 17 if early else 15
-        for row in rows:
-            cycles += per_row + sum(self.item_cycles(part, count) for count in row)
-        return cycles + 1
+        return cycles + len(rows) * (17 if early else 15) + sum(rows) + 1
 
 
 def _segments(
@@ -145,7 +141,7 @@ def pool_vertex_estimate(vertex: PoolVertex, geometry: PoolGeometry, part: TileS
     outputs, workers = prod(part.field) * part.batch, vertex.workers
     width = part.field[-1]
     init_vectors = outputs // vectors * vectors // workers
-    idle, busy = (vertex.worker_cycles(part, init_vectors, rows) for rows in ([], [[]]))
+    idle, busy = (vertex.worker_cycles(part, init_vectors, rows) for rows in ([], [0]))
 
     def row(count: int) -> int:
         if not count:
@@ -237,20 +233,25 @@ def _tile_cycles(
     last = len(ranges) - 1
     x_begin = ranges[-1][0]
     row_stride = geometry.dilation[-1]
-    widths: dict[tuple[int, int], list[int]] = {}
+    # Cycles of the work items of a stretch of a row that one row of kernel positions reaches.
+    known: dict[tuple[int, int], int] = {}
     vectors = part.channel_grouping // vertex.vector_width
     outputs = prod(field) * part.batch
     slowest = 0
     for worker in range(workers):
         rows = []
         for row, begin, end in _segments(part.batch, field, worker, workers):
-            if (begin, end) not in widths:
-                counts = [
+            if (begin, end) not in known:
+                counts = Counter(
                     geometry.row_width(last, x_begin + begin, x_begin + end, offset)
                     for offset in range(geometry.kernel[-1])
-                ]
-                widths[begin, end] = [ceil_div(c, row_stride) for c in counts if c]
-            items = widths[begin, end] * per_row[row]
+                )
+                known[begin, end] = sum(
+                    times * vertex.item_cycles(part, ceil_div(count, row_stride))
+                    for count, times in counts.items()
+                    if count
+                )
+            items = known[begin, end] * per_row[row]
             if items:
                 rows.append(items)
         cycles = vertex.worker_cycles(part, ceil_div(outputs * vectors, workers), rows)
