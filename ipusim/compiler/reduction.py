@@ -10,7 +10,7 @@ tags 1.0.136 and sdk/poplar/2.0.0 .. 2.4.0.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import zip_longest
 from math import isqrt, prod
@@ -22,7 +22,6 @@ from ipusim.compiler.tiles import (
     CodeletVersion,
     Tile,
     ceil_div,
-    element_bytes,
     largest_part,
     linear_share,
     require_float,
@@ -31,15 +30,15 @@ from ipusim.compiler.tiles import (
 )
 from ipusim.compiler.vertices.elementwise import cast_cycles
 from ipusim.compiler.vertices.reduce import (
-    ACCUMULATING,
-    REDUCE_FUNCTIONS,
-    ReduceTypes,
+    ReduceVertex,
     Region,
+    TileReduction,
     compute_set_cycles,
-    grain_size,
-    tile_vertices,
 )
 from ipusim.errors import ConfigError, unknown_name
+
+_SUMS = ("add", "square_add")
+_FUNCTIONS = (*_SUMS, "max", "min", "mul")
 
 # poplibs lib/popops/reduction/ReductionPlan.hpp: partials per output above which another
 # intermediate stage is worth it, and the smallest piece of such a stage.
@@ -69,7 +68,7 @@ def together(stages: Sequence[Stage], chip: ChipLike) -> Stage:
     first = stages[0]
     vertices = tuple(cost for stage in stages for cost in stage.vertices)
     if all(stage.vertices for stage in stages):
-        cycles = compute_set_cycles(vertices, chip)
+        cycles = compute_set_cycles(vertices, chip.workers)
     else:
         cycles = sum(stage.cycles for stage in stages)
     received, temp = sum(stage.received for stage in stages), sum(stage.temp for stage in stages)
@@ -80,13 +79,16 @@ def together(stages: Sequence[Stage], chip: ChipLike) -> Stage:
 class Reduction:
     """What is reduced: dimensions in memory order, which of them, types, how the input is spread.
 
-    ``per_tile`` are the elements on each tile where the input is not spread linearly.
+    Whether it is summed, as values or squares, decides what it costs; `partials` is the type in
+    which is accumulated. ``per_tile`` are the elements on each tile where the input is not spread
+    linearly.
     """
 
     sizes: tuple[int, ...]
     reduced: tuple[bool, ...]
-    function: str
+    sums: bool
     dtype: str
+    partials: str
     out: str
     per_tile: int | None
 
@@ -101,8 +103,8 @@ class Reduction:
         per_tile: int | None = None,
     ) -> Reduction:
         """Check a reduction of some dimensions of a shape and merge neighbouring ones."""
-        if function not in REDUCE_FUNCTIONS:
-            raise unknown_name("reduction", function, REDUCE_FUNCTIONS)
+        if function not in _FUNCTIONS:
+            raise unknown_name("reduction", function, _FUNCTIONS)
         out = out or dtype
         require_float(dtype)
         require_float(out)
@@ -114,19 +116,15 @@ class Reduction:
                     f"Dimension {dim} cannot be reduced: the input has dimensions 0 to "
                     f"{len(shape) - 1}."
                 )
-        return cls(*collapse(shape, dims), function, dtype, out, per_tile)
+        widened = out == "float16" and function in (*_SUMS, "mul")
+        partials = "float32" if widened else out
+        return cls(*collapse(shape, dims), function in _SUMS, dtype, partials, out, per_tile)
 
     @property
     def outputs(self) -> int:
         """Elements of the result."""
         kept = zip(self.sizes, self.reduced, strict=True)
         return prod(size for size, reduced in kept if not reduced)
-
-    @property
-    def partials(self) -> str:
-        """Type in which is accumulated."""
-        widened = self.out == "float16" and self.function in (*ACCUMULATING, "mul")
-        return "float32" if widened else self.out
 
     def stages(self, chip: ChipLike, codelets: CodeletVersion) -> tuple[Stage, ...]:
         """Return the stages in order; none if nothing is reduced."""
@@ -144,56 +142,47 @@ def _stages(asked: Reduction, chip: ChipLike, codelets: CodeletVersion) -> tuple
     )
     # Early vertices give out what they accumulate; a cast on the same tiles follows.
     casts = codelets.library == "2020-01" and partials != asked.out
-    types = ReduceTypes(asked.function, asked.dtype, partials if casts else asked.out)
+    tile = Tile(chip, codelets.estimator)
+    vertex = ReduceVertex(tile, asked.dtype, partials if casts else asked.out, asked.sums)
     stages: list[Stage] = []
     if layout.spread == 1:
-        stages += _on_tile(layout, types, partials, chip, codelets.estimator)
+        stages += _on_tile(layout, vertex, partials)
         results = layout.columns_per_tile
     else:
         if layout.repeats:
-            local = types._replace(output=partials)
-            stages += _on_tile(layout, local, partials, chip, codelets.estimator)
-            further = "add" if types.function == "square_add" else types.function
-            types = types._replace(function=further, inputs=partials)
-        stages += _between_tiles(asked, layout, tiles, types, chip, codelets.estimator)
+            stages += _on_tile(layout, replace(vertex, output=partials), partials)
+            vertex = replace(vertex, inputs=partials)
+        stages += _between_tiles(asked, layout, tiles, vertex)
         results = _results_per_tile(asked.outputs, partials, chip)
     if casts:
-        cycles = cast_cycles(Tile(chip, codelets.estimator), results, partials, asked.out)
+        cycles = cast_cycles(tile, results, partials, asked.out)
         stages.append(Stage("cast result", "popops::Cast", cycles))
     return tuple(stages)
 
 
-def _on_tile(
-    layout: InputLayout, types: ReduceTypes, partials: str, chip: ChipLike, version: str
-) -> list[Stage]:
+@lru_cache(maxsize=1024)
+def _on_tile(layout: InputLayout, vertex: ReduceVertex, partials: str) -> tuple[Stage, ...]:
     """Return the stages in which each tile reduces what it holds; the slowest pattern counts."""
-    patterns = [
-        tile_vertices(pattern, types, chip, version, partials=partials)
-        for pattern in layout.patterns
-    ]
+    reduction, workers = TileReduction(vertex, partials), vertex.tile.workers
+    patterns = map(reduction.vertices, layout.patterns)
     slowest = [
-        max(each, key=partial(compute_set_cycles, chip=chip))
+        max(each, key=partial(compute_set_cycles, workers=workers))
         for each in zip_longest(*patterns, fillvalue=())
     ]
-    return compute_sets("reduce on tile", slowest, chip)
+    return tuple(compute_sets("reduce on tile", slowest, workers))
 
 
 def _between_tiles(
-    asked: Reduction,
-    layout: InputLayout,
-    tiles: int,
-    types: ReduceTypes,
-    chip: ChipLike,
-    version: str,
+    asked: Reduction, layout: InputLayout, tiles: int, vertex: ReduceVertex
 ) -> list[Stage]:
     """Return the stages that gather and reduce partials lying on several tiles."""
-    outputs, partials = asked.outputs, asked.partials
+    outputs, partials, chip = asked.outputs, asked.partials, vertex.tile.chip
     stages: list[Stage] = []
     sources, data, width = layout.spread, layout.partial_elements, layout.columns_per_tile
     while data > outputs * MORE_STAGES_THRESHOLD and not (
         sources < 2 * isqrt(chip.tiles) and tiles > chip.tiles * 3 // 4
     ):
-        grain = grain_size(types.function, types.inputs, chip)
+        grain = vertex.grain
         # Narrow partials stay whole; wide ones are cut so that pieces are roughly square.
         least = max(grain, width // grain // max(1, isqrt(data // outputs)) * grain)
         columns = largest_part(min(width, outputs), grain, chip.tiles, least)
@@ -204,28 +193,20 @@ def _between_tiles(
         if sources // pieces < MIN_PIECE_ROWS:
             pieces = max(1, sources // MIN_PIECE_ROWS)
         rows = max(2, ceil_div(sources, pieces))
-        vertices = tile_vertices(
-            [_gathered(columns, rows)],
-            types._replace(output=partials),
-            chip,
-            version,
-            partials=types.inputs,
-            divide_columns=False,
-            pieces=rows,
-        )
-        received = rows * columns * element_bytes(types.inputs)
-        stages += compute_sets("reduce between tiles", vertices, chip, received)
-        types = types._replace(inputs=partials)
+        reduction = TileReduction(replace(vertex, output=partials), vertex.inputs)
+        vertices = reduction.vertices([_gathered(columns, rows)], divide_columns=False, pieces=rows)
+        received = rows * columns * vertex.column_bytes[0]
+        stages += compute_sets("reduce between tiles", vertices, chip.workers, received)
+        vertex = replace(vertex, inputs=partials)
         sources = ceil_div(sources, rows)
         data = outputs * sources
         width = columns
         tiles = min(chip.tiles, ceil_div(data, columns))
     mapped = _results_per_tile(outputs, partials, chip)
-    vertices = tile_vertices(
-        [_gathered(mapped, sources)], types, chip, version, partials=partials, pieces=sources
-    )
-    received = mapped * sources * element_bytes(types.inputs)
-    return stages + compute_sets("reduce to output", vertices, chip, received)
+    reduction = TileReduction(vertex, partials)
+    vertices = reduction.vertices([_gathered(mapped, sources)], pieces=sources)
+    received = mapped * sources * vertex.column_bytes[0]
+    return stages + compute_sets("reduce to output", vertices, chip.workers, received)
 
 
 def _results_per_tile(outputs: int, partials: str, chip: ChipLike) -> int:
@@ -240,14 +221,14 @@ def _gathered(columns: int, rows: int) -> Region:
 
 
 def compute_sets(
-    name: str, vertices: Iterable[Sequence[int]], chip: ChipLike, received: int = 0
+    name: str, vertices: Iterable[Sequence[int]], workers: int, received: int = 0
 ) -> list[Stage]:
     """Return one stage per compute set; data arrives before the first, and stays until the last."""
     return [
         Stage(
             f"{name}, combine workers" if index else name,
             "popops::Reduce",
-            compute_set_cycles(each, chip),
+            compute_set_cycles(each, workers),
             0 if index else received,
             received,
             tuple(each),

@@ -6,9 +6,8 @@ mapping is linear in memory order, and large inputs are sampled.
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import compress, pairwise
+from itertools import pairwise
 from math import prod
-from operator import not_
 from typing import NamedTuple
 
 import numpy as np
@@ -23,9 +22,9 @@ _MOST_TILES_EXAMINED = 128
 _LEAST_OUTPUTS_EXAMINED = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class InputLayout:
-    """How a linearly mapped input meets the outputs.
+    """How a linearly mapped input meets the outputs; equal to itself alone, as it is kept.
 
     `patterns` are the distinct contents of the examined tiles. The partials of one output lie on at
     most `spread` tiles, one tile contributes to at most `columns_per_tile` outputs;
@@ -71,33 +70,64 @@ class _Alike(NamedTuple):
     partials: int
 
 
-def _alike_outputs(
-    begin: int, end: int, sizes: tuple[int, ...], reduced: tuple[bool, ...]
-) -> list[_Alike]:
-    """Return the outputs that elements `begin` to `end` of an input contribute to, in order."""
-    if len(sizes) == 1:
+class _Level(NamedTuple):
+    """A dimension of an input, and what one index of it holds: elements, and their outputs."""
+
+    reduced: bool
+    below: int
+    outputs: int
+
+
+def _levels(sizes: tuple[int, ...], reduced: tuple[bool, ...]) -> tuple[_Level, ...]:
+    """Return the dimensions of an input, outermost first."""
+    levels = []
+    below = outputs = 1
+    for size, flag in zip(reversed(sizes), reversed(reduced), strict=True):
+        levels.append(_Level(flag, below, outputs))
+        below, outputs = below * size, outputs * (1 if flag else size)
+    return tuple(reversed(levels))
+
+
+def _alike_outputs(begin: int, end: int, levels: tuple[_Level, ...], run: int) -> list[_Alike]:
+    """Return the outputs that elements `begin` to `end` of an input contribute to, in order.
+
+    Partials of one output follow one another in runs of `run`.
+    """
+    (reduced, below, outputs), inner = levels[0], levels[1:]
+    if not inner:
         count = end - begin
-        return [_Alike(0, 1, count, 1, count) if reduced[0] else _Alike(begin, end, 1, 1, 1)]
-    inner = sizes[1:], reduced[1:]
-    below, outputs = prod(sizes[1:]), prod(compress(sizes[1:], map(not_, reduced[1:])))
+        return [_Alike(0, 1, count, 1, count) if reduced else _Alike(begin, end, 1, 1, 1)]
     first, last = begin // below, (end - 1) // below
-    whole, run = last - first - 1, sizes[-1] if reduced[-1] else 1
+    if reduced and outputs == below and first < last:
+        return _rows(begin % below, (end - 1) % below + 1, last - first + 1, below)
+    whole = last - first - 1
     # Along the outermost dimension: what is left of the first index, whole ones, part of the last.
-    stretches = [(first, _alike_outputs(begin % below, min(end - first * below, below), *inner))]
+    stop = min(end - first * below, below)
+    stretches = [(first, _alike_outputs(begin % below, stop, inner, run))]
     if whole > 0:
         partials = below // outputs
-        times, width = (whole, outputs) if reduced[0] else (1, whole * outputs)
+        times, width = (whole, outputs) if reduced else (1, whole * outputs)
         alike = _Alike(0, width, run, times * partials // run, times * partials)
         stretches.append((first + 1, [alike]))
     if last > first:
-        stretches.append((last, _alike_outputs(0, end - last * below, *inner)))
-    if reduced[0]:
+        stretches.append((last, _alike_outputs(0, end - last * below, inner, run)))
+    if reduced:
         return _together([one for _, found in stretches for one in found])
     return [
-        one._replace(begin=one.begin + index * outputs, end=one.end + index * outputs)
+        _Alike(begin + index * outputs, end + index * outputs, *rest)
         for index, found in stretches
-        for one in found
+        for begin, end, *rest in found
     ]
+
+
+def _rows(begin: int, end: int, rows: int, width: int) -> list[_Alike]:
+    """Return the outputs of a stretch of rows: from `begin` of the first to `end` of the last."""
+    found = []
+    for left, right in pairwise(sorted({0, begin, end, width})):
+        reached = rows - (left < begin) - (left >= end)
+        if reached:
+            found.append(_Alike(left, right, 1, reached, reached))
+    return found
 
 
 def _together(parts: list[_Alike]) -> list[_Alike]:
@@ -111,13 +141,11 @@ def _together(parts: list[_Alike]) -> list[_Alike]:
     return found
 
 
-def _tile_pattern(
-    begin: int, end: int, sizes: tuple[int, ...], reduced: tuple[bool, ...]
-) -> tuple[Region, ...]:
+def _tile_pattern(begin: int, end: int, levels: tuple[_Level, ...], run: int) -> tuple[Region, ...]:
     """Group the outputs of one tile by how their partials lie in memory."""
     regions: list[Region] = []
     reached = None
-    for one in _alike_outputs(begin, end, sizes, reduced):
+    for one in _alike_outputs(begin, end, levels, run):
         regular = one.partials == one.first * one.runs
         shape = (one.first, one.runs) if regular else (one.partials, 1)
         width = one.end - one.begin
@@ -142,6 +170,7 @@ def examine_layout(
     # Tiles that differ only in the place along the outermost dimension have the same pattern, and
     # so have those within one place of it that differ only in the place along a reduced one.
     below, inner = prod(sizes[1:]), prod(sizes[2:])
+    levels, run = _levels(sizes, reduced), sizes[-1] if reduced[-1] else 1
     known: dict[tuple[int, int], tuple[Region, ...]] = {}
     patterns = []
     for tile in chosen:
@@ -151,7 +180,7 @@ def examine_layout(
         if reduced[1:2] == (True,) and sum(alike) <= below:
             alike = begin % inner, end - begin
         if alike not in known:
-            known[alike] = _tile_pattern(begin, end, sizes, reduced)
+            known[alike] = _tile_pattern(begin, end, levels, run)
         patterns.append(known[alike])
     counts = [sum(region.columns for region in pattern) for pattern in patterns]
     return InputLayout(

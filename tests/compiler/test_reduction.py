@@ -8,20 +8,18 @@ from hypothesis import given, settings, strategies as st
 from ipusim.compiler.emitter import Emitter, Placed
 from ipusim.compiler.reduction import Stage, together
 from ipusim.compiler.reduction_layout import collapse, examine_layout
+from ipusim.compiler.tiles import Tile
 from ipusim.compiler.vertices.reduce import (
-    ReduceTypes,
+    ReduceVertex,
     Region,
+    TileReduction,
     compute_set_cycles,
-    continuous_cycles,
-    default_cycles,
-    early_default_cycles,
-    strided_cycles,
-    tile_vertices,
 )
 from ipusim.errors import ConfigError, UnknownNameError
 
-HALF_TO_FLOAT = ReduceTypes("add", "float16", "float32")
-FLOAT = ReduceTypes("add", "float32", "float32")
+TILE = Tile(MK1, "2021-11")
+HALF_TO_FLOAT = ReduceVertex(TILE, "float16", "float32")
+FLOAT = ReduceVertex(TILE, "float32", "float32")
 
 
 def reduce_steps(shape, dims, dtype="float16", chip=MK1, era="2021-11", function="add"):
@@ -30,55 +28,45 @@ def reduce_steps(shape, dims, dtype="float16", chip=MK1, era="2021-11", function
 
 def test_strided_vertex_by_hand():
     # 8 halves wide, 32 rows: two columns of vectors, 64 vectors.
-    assert strided_cycles(8, 32, HALF_TO_FLOAT, MK1) == 7 + 17 + 2 * 6 + 64
-    assert strided_cycles(4, 64, FLOAT, MK1) == 7 + 17 + 2 * 6 + 128
+    assert HALF_TO_FLOAT.strided(8, 32) == 7 + 17 + 2 * 6 + 64
+    assert FLOAT.strided(4, 64) == 7 + 17 + 2 * 6 + 128
+    # As much is loaded at once where nothing is accumulated.
+    assert ReduceVertex(TILE, "float16", "float16", accumulates=False).strided(8, 32) == 36 + 64
 
 
 def test_continuous_vertex_by_hand():
     # Two outputs of 49 halves: 12 whole vectors each, an odd element, 12 per output.
-    assert continuous_cycles(2, 49, HALF_TO_FLOAT, MK1) == 2 * 12 + 2 + 24 + 17
+    assert HALF_TO_FLOAT.continuous(2, 49) == 2 * 12 + 2 + 24 + 17
 
 
 def test_general_vertex_by_hand():
     # Two halves in one piece of 3 rows: remainder path of width 2 only.
     store = 2 * 2 + 1
     expected = 7 + 26 + 16 + 6 + 6 + 2 + (4 + store + 10) + 3 * (2 + 1 + 3)
-    assert default_cycles(2, 1, 3, HALF_TO_FLOAT, MK1) == expected
+    assert HALF_TO_FLOAT.default(2, 1, 3) == expected
     # The early one: 16 + 5 + 6 + 2 per region, 8 set-up, 11 + 8 x 3 for the piece.
-    assert early_default_cycles(2, 1, 3, HALF_TO_FLOAT, MK1) == 7 + 26 + 29 + 8 + 11 + 24
+    assert HALF_TO_FLOAT.early_default(2, 1, 3) == 7 + 26 + 29 + 8 + 11 + 24
     # Four floats are one vector: 22 set-up of the loop, 7 for each of 3 rows.
-    assert early_default_cycles(4, 1, 3, FLOAT, MK1) == 7 + 26 + 29 + 22 + 11 + 7 * 3
+    assert FLOAT.early_default(4, 1, 3) == 7 + 26 + 29 + 22 + 11 + 7 * 3
 
 
 def test_columns_are_shared_by_six_workers():
     # 48 columns in grains of 8: one grain per worker, one compute set.
-    (vertices,) = tile_vertices(
-        [Region(48, 1, 10)],
-        HALF_TO_FLOAT,
-        MK1,
-        "2021-11",
-        partials="float32",
-    )
-    assert vertices == [strided_cycles(8, 10, HALF_TO_FLOAT, MK1)] * 6
-    assert compute_set_cycles(vertices, MK1) == 6 * vertices[0]
+    (vertices,) = TileReduction(HALF_TO_FLOAT, "float32").vertices([Region(48, 1, 10)])
+    assert vertices == [HALF_TO_FLOAT.strided(8, 10)] * 6
+    assert compute_set_cycles(vertices, MK1.workers) == 6 * vertices[0]
 
 
 def test_columns_stay_whole_where_other_regions_fill_the_workers():
     regions = [Region(4, 2, 1)] * 6 + [Region(16, 1, 4)]
-    (vertices,) = tile_vertices(regions, HALF_TO_FLOAT, MK1, "2021-11", partials="float32")
+    (vertices,) = TileReduction(HALF_TO_FLOAT, "float32").vertices(regions)
     assert len(vertices) == len(regions)
 
 
 def test_few_columns_are_shared_by_rows_in_two_compute_sets():
-    first, second = tile_vertices(
-        [Region(8, 1, 32)],
-        HALF_TO_FLOAT,
-        MK1,
-        "2021-11",
-        partials="float32",
-    )
-    assert max(first) == strided_cycles(8, 6, HALF_TO_FLOAT, MK1)
-    assert second == [strided_cycles(8, 6, FLOAT, MK1)]
+    first, second = TileReduction(HALF_TO_FLOAT, "float32").vertices([Region(8, 1, 32)])
+    assert max(first) == HALF_TO_FLOAT.strided(8, 6)
+    assert second == [FLOAT.strided(8, 6)]
 
 
 def test_reductions_at_once_share_the_workers():
@@ -187,9 +175,8 @@ def test_any_reduction_has_integer_steps_and_is_deterministic(
 
 @given(columns=st.integers(1, 30), rows=st.integers(2, 400), more=st.integers(1, 50))
 def test_vertices_grow_with_rows(columns, rows, more):
-    for cost in (strided_cycles, lambda c, r, *a: default_cycles(c, 1, r, *a)):
-        less = cost(4 * columns, 4 * rows, HALF_TO_FLOAT, MK1)
-        assert less <= cost(4 * columns, 4 * (rows + more), HALF_TO_FLOAT, MK1)
+    for cost in (HALF_TO_FLOAT.strided, lambda c, r: HALF_TO_FLOAT.default(c, 1, r)):
+        assert cost(4 * columns, 4 * rows) <= cost(4 * columns, 4 * (rows + more))
 
 
 @pytest.mark.parametrize(

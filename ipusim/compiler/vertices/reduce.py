@@ -5,23 +5,17 @@ lib/popops/reduction/ReductionConnection.cpp (choice of vertex, sharing among wo
 1.0.136 and sdk/poplar/2.0.0 .. 2.4.0.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import gcd
 from typing import NamedTuple
 
-from ipusim.compiler.tiles import ChipLike, ceil_div, element_bytes, split_sizes, vector_width
+from ipusim.compiler.tiles import Tile, ceil_div, element_bytes, split_sizes
 
 ENTRY_EXIT_CYCLES = 7
-ACCUMULATING = ("add", "square_add")
-REDUCE_FUNCTIONS = ("add", "square_add", "max", "min", "mul")
-
-
-class ReduceTypes(NamedTuple):
-    """Types of one reduction stage and its function."""
-
-    function: str
-    inputs: str
-    output: str
 
 
 class Region(NamedTuple):
@@ -46,34 +40,115 @@ class Region(NamedTuple):
         return self.columns * self.rows
 
 
-def _op_width(types: ReduceTypes, chip: ChipLike) -> int:
-    """Return the elements one operation takes: accumulators are twice as wide as the data path."""
-    width = vector_width(types.inputs, chip)
-    return 2 * width if types.function in ACCUMULATING else width
+def grain_size(tile: Tile, dtype: str, *, accumulates: bool) -> int:
+    """Return the elements of one operation, and the columns in which work is shared.
 
-
-def grain_size(function: str, dtype: str, chip: ChipLike) -> int:
-    """Return the columns in which work is shared (findGrainSizeForOp)."""
-    width = vector_width(dtype, chip)
-    return 2 * width if function in ACCUMULATING else width
-
-
-def strided_cycles(columns: int, rows: int, types: ReduceTypes, chip: ChipLike) -> int:
-    """Return a worker's cycles where the partials form one regular array (STRIDED_REDUCE)."""
-    width = min(_op_width(types, chip), vector_width(types.inputs, chip))
-    per_loop = gcd(width, columns)
-    loops = ceil_div(columns, per_loop)
-    return ENTRY_EXIT_CYCLES + 17 + loops * 6 + columns * rows // per_loop
-
-
-def continuous_cycles(outputs: int, rows: int, types: ReduceTypes, chip: ChipLike) -> int:
-    """Return a worker's cycles where each output's partials are contiguous.
-
-    The estimator from SDK 1.2 on is handed the number of outputs less one; the cost of all outputs
-    is given here.
+    Accumulators are twice as wide as the data path (findGrainSizeForOp).
     """
-    width = min(_op_width(types, chip), vector_width(types.inputs, chip))
-    return outputs * (rows // width) + (2 if rows % 2 else 0) + 12 * outputs + 10 + 7
+    return tile.width(dtype) * (2 if accumulates else 1)
+
+
+@dataclass(frozen=True)
+class ReduceVertex:
+    """A vertex that reduces values of one type to another: what its worker takes, in cycles.
+
+    Sums, of squares too, go into accumulators (`accumulates`); other functions, all alike, do not.
+    """
+
+    tile: Tile
+    inputs: str
+    output: str
+    accumulates: bool = True
+
+    @cached_property
+    def path(self) -> int:
+        """Elements that are loaded at once."""
+        return self.tile.width(self.inputs)
+
+    @cached_property
+    def grain(self) -> int:
+        """Elements that one operation takes."""
+        return grain_size(self.tile, self.inputs, accumulates=self.accumulates)
+
+    @cached_property
+    def stored(self) -> int:
+        """Elements that are stored at once."""
+        return self.tile.width(self.output)
+
+    @cached_property
+    def column_bytes(self) -> tuple[int, int]:
+        """Bytes of a partial and of an output."""
+        return element_bytes(self.inputs), element_bytes(self.output)
+
+    def strided(self, columns: int, rows: int) -> int:
+        """Where the partials form one regular array (STRIDED_REDUCE)."""
+        per_loop = gcd(self.path, columns)
+        loops = ceil_div(columns, per_loop)
+        return ENTRY_EXIT_CYCLES + 17 + loops * 6 + columns * rows // per_loop
+
+    def continuous(self, outputs: int, rows: int) -> int:
+        """Where each output's partials are contiguous.
+
+        The estimator from SDK 1.2 on is handed the number of outputs less one; the cost of all
+        outputs is given here.
+        """
+        return outputs * (rows // self.path) + (2 if rows % 2 else 0) + 12 * outputs + 10 + 7
+
+    def default(self, columns: int, pieces: int, rows_per_piece: int) -> int:
+        """Of `pieces` separate partials, each of so many rows of columns."""
+        accumulates, width = self.accumulates, self.grain
+        vectors = columns // width
+
+        def store(count: int) -> int:
+            return 2 * min(count, self.stored) + (1 if accumulates else 0)
+
+        per_load = (2 if accumulates else 0) + 2 + width // self.path
+        cycles = ENTRY_EXIT_CYCLES + 26 + 16 + 6 + 2 * (width - 1).bit_length() + 2
+        cycles += vectors * ((5 if accumulates else 3) + store(width) + 1 + 10 * pieces)
+        cycles += vectors * rows_per_piece * pieces * (per_load + 3)
+        for part in _remainder_bits(width, columns):
+            cycles += (4 if accumulates else 2) + store(part) + 10 * pieces
+            cycles += pieces * rows_per_piece * (2 + part // min(part, self.path) + 3)
+        return cycles
+
+    def early_default(self, columns: int, pieces: int, rows_per_piece: int) -> int:
+        """As `default`, by the general vertex as tag 1.0.136 estimates it.
+
+        The partials of every piece are charged a set-up of 11 cycles per vector besides the loop.
+        """
+        width, elements = self.grain, columns * rows_per_piece
+        if self.accumulates:
+            tests, loop_setup, remainder_setup, remainder_loop = 6, 22, 8, 8
+            per_vector = 7 if width == 4 else (11 if columns // width else 6) + 3
+        else:
+            tests, loop_setup, remainder_setup, remainder_loop = 4, 6, 4, 4
+            per_vector = 5 if width == 2 else 8
+        vectors = columns // width
+        remainders = len(_remainder_bits(width, columns))
+        cycles = ENTRY_EXIT_CYCLES + 26 + 16 + 5 + tests + 2
+        cycles += (loop_setup if vectors else 0) + remainder_setup * remainders
+        for _ in range(pieces):
+            if vectors:
+                cycles += 11 * elements // (width * rows_per_piece)
+            cycles += per_vector * vectors * rows_per_piece + 11 * remainders
+            cycles += remainder_loop * remainders * elements // columns
+        return cycles
+
+    def region(self, region: Region, pieces: int = 1) -> int:
+        """Of one region, with the vertex that poplibs would pick.
+
+        ``inner`` or ``columns`` or ``outer`` is 1; separate partials, if any, did not arrive as one
+        regular array.
+        """
+        columns, inner, outer = region
+        rows = inner * outer
+        if rows > 1 and (inner > 1 or columns == 1) and outer == 1:
+            return self.continuous(columns, rows)
+        in_bytes, out_bytes = self.column_bytes
+        if columns * in_bytes % 8 == 0 and columns * out_bytes % 4 == 0:
+            return self.strided(columns, rows)
+        default = self.early_default if self.tile.version == "2020-01" else self.default
+        return default(columns, pieces, ceil_div(rows, pieces))
 
 
 def _remainder_bits(width: int, columns: int) -> list[int]:
@@ -82,103 +157,28 @@ def _remainder_bits(width: int, columns: int) -> list[int]:
     return [1 << bit for bit in range((width - 1).bit_length()) if remainder >> bit & 1]
 
 
-def default_cycles(
-    columns: int, pieces: int, rows_per_piece: int, types: ReduceTypes, chip: ChipLike
-) -> int:
-    """Return a worker's cycles for `pieces` separate partials, each of so many rows of columns."""
-    accumulates = types.function in ACCUMULATING
-    width = _op_width(types, chip)
-    path = vector_width(types.inputs, chip)
-    out_width = vector_width(types.output, chip)
-    checks = (width - 1).bit_length()
-    vectors = columns // width
-
-    def store(count: int) -> int:
-        return 2 * min(count, out_width) + (1 if accumulates else 0)
-
-    per_load = (2 if accumulates else 0) + 2 + width // min(width, path)
-    cycles = ENTRY_EXIT_CYCLES + 26 + 16 + 6 + 2 * checks + 2
-    cycles += vectors * ((5 if accumulates else 3) + store(width) + 1 + 10 * pieces)
-    cycles += vectors * rows_per_piece * pieces * (per_load + 3)
-    for part in _remainder_bits(width, columns):
-        cycles += (4 if accumulates else 2) + store(part) + 10 * pieces
-        cycles += pieces * rows_per_piece * (2 + part // min(part, path) + 3)
-    return cycles
-
-
-def early_default_cycles(
-    columns: int, pieces: int, rows_per_piece: int, types: ReduceTypes, chip: ChipLike
-) -> int:
-    """Return a worker's cycles of the general vertex as tag 1.0.136 estimates it.
-
-    Parameters are those of `default_cycles`. The partials of every piece are charged a set-up of
-    11 cycles per vector besides the loop.
-    """
-    accumulates = types.function in ACCUMULATING
-    width = vector_width(types.inputs, chip)
-    elements = columns * rows_per_piece
-    if accumulates:
-        width *= 2
-        tests, loop_setup, remainder_setup, remainder_loop = 6, 22, 8, 8
-        per_vector = 7 if width == 4 else (11 if columns // width else 6) + 3
-    else:
-        tests, loop_setup, remainder_setup, remainder_loop = 4, 6, 4, 4
-        per_vector = 5 if width == 2 else 8
-    vectors = columns // width
-    remainders = len(_remainder_bits(width, columns))
-    cycles = ENTRY_EXIT_CYCLES + 26 + 16 + 5 + tests + 2
-    cycles += (loop_setup if vectors else 0) + remainder_setup * remainders
-    for _ in range(pieces):
-        if vectors:
-            cycles += 11 * elements // (width * rows_per_piece)
-        cycles += per_vector * vectors * rows_per_piece + 11 * remainders
-        cycles += remainder_loop * remainders * elements // columns
-    return cycles
-
-
-def region_cycles(
-    region: Region, types: ReduceTypes, chip: ChipLike, version: str, *, pieces: int = 1
-) -> int:
-    """Return a worker's cycles for one region with the vertex that poplibs would pick.
-
-    ``inner`` or ``columns`` or ``outer`` is 1; separate partials, if any, did not arrive as one
-    regular array.
-    """
-    if region.rows > 1 and (region.inner > 1 or region.columns == 1) and region.outer == 1:
-        return continuous_cycles(region.columns, region.rows, types, chip)
-    in_bytes = region.columns * element_bytes(types.inputs)
-    out_bytes = region.columns * element_bytes(types.output)
-    if in_bytes % 8 == 0 and out_bytes % 4 == 0:
-        return strided_cycles(region.columns, region.rows, types, chip)
-    default = early_default_cycles if version == "2020-01" else default_cycles
-    return default(region.columns, pieces, ceil_div(region.rows, pieces), types, chip)
-
-
-def compute_set_cycles(vertices: Sequence[int], chip: ChipLike) -> int:
+def compute_set_cycles(vertices: Sequence[int], workers: int) -> int:
     """Return the cycles of a tile whose vertices start in order on the first free worker."""
-    loads = list(vertices[: chip.workers])
-    for cost in vertices[chip.workers :]:
+    loads = list(vertices[:workers])
+    for cost in vertices[workers:]:
         loads[loads.index(min(loads))] += cost
-    return chip.workers * max(loads, default=0)
+    return workers * max(loads, default=0)
 
 
-def _split_columns(regions: Sequence[Region], types: ReduceTypes, chip: ChipLike) -> list[Region]:
+def _split_columns(regions: Sequence[Region], grain: int, workers: int) -> list[Region]:
     """Cut regions of single partials into column ranges for the workers (dividePartials)."""
     kept = [r for r in regions if r.inner > 1 or r.columns == 3]
     simple = [r for r in regions if not (r.inner > 1 or r.columns == 3)]
     if not simple:
         return kept
-    free = max(1, chip.workers - len(kept))
-    grain = grain_size(types.function, types.inputs, chip)
-    total = sum(r.columns for r in simple)
+    free = max(1, workers - len(kept))
     cuts: list[Region] = []
-    sizes = iter(split_sizes(total, grain, free))
+    sizes = iter(split_sizes(sum(r.columns for r in simple), grain, free))
     left = next(sizes)
-    for region in simple:
-        columns = region.columns
+    for columns, inner, outer in simple:
         while columns:
             taken = min(columns, left)
-            cuts.append(Region(taken, region.inner, region.outer))
+            cuts.append(Region(taken, inner, outer))
             columns -= taken
             left -= taken
             if left == 0:
@@ -186,13 +186,11 @@ def _split_columns(regions: Sequence[Region], types: ReduceTypes, chip: ChipLike
     return kept + cuts
 
 
-def _row_splits(
-    regions: Sequence[Region], types: ReduceTypes, workers: int, chip: ChipLike
-) -> list[int]:
-    """Return how many workers share the rows of each region (splitTwoStageReductions...)."""
-    width = vector_width(types.output, chip)
-    if types.function in ACCUMULATING:
-        width *= 2
+def _row_splits(regions: Sequence[Region], width: int, workers: int) -> list[int]:
+    """Return how many workers share the rows of each region (splitTwoStageReductions...).
+
+    An operation stores `width` elements.
+    """
 
     def loop_cycles(region: Region) -> int:
         per_cycle = width
@@ -201,14 +199,15 @@ def _row_splits(
         return ceil_div(region.elements, per_cycle)
 
     splits = [1] * len(regions)
-    costs = [30 + loop_cycles(r) for r in regions]
+    loops = [loop_cycles(r) for r in regions]
+    costs = [30 + loop for loop in loops]
     unsplit = max(costs)
     limits = [min(r.rows // 2, cost // 4) for r, cost in zip(regions, costs, strict=True)]
     for _ in range(max(0, workers - len(regions))):
         slowest = costs.index(max(costs))
         if splits[slowest] + 1 >= limits[slowest]:
             break
-        after = 60 + loop_cycles(regions[slowest]) // (splits[slowest] + 1)
+        after = 60 + loops[slowest] // (splits[slowest] + 1)
         if after >= costs[slowest]:
             break
         costs[slowest] = after
@@ -216,70 +215,69 @@ def _row_splits(
     return splits if max(costs) < unsplit else [1] * len(regions)
 
 
-def _share_outputs(
-    region: Region, parts: int, types: ReduceTypes, chip: ChipLike, version: str
-) -> list[int]:
-    """Return vertex costs after sharing the outputs of a region among workers."""
-    return [
-        region_cycles(Region(columns, region.inner, 1), types, chip, version)
-        for columns in split_sizes(region.columns, 1, parts)
-    ]
+@dataclass(frozen=True)
+class TileReduction:
+    """How a tile reduces what it holds: with one vertex, or with two compute sets.
 
-
-def tile_vertices(
-    regions: Sequence[Region],
-    types: ReduceTypes,
-    chip: ChipLike,
-    version: str,
-    *,
-    partials: str,
-    divide_columns: bool = True,
-    pieces: int = 1,
-) -> list[list[int]]:
-    """Return the vertices of the one or two compute sets that reduce what one tile holds.
-
-    Each is said by the cycles of its worker. The second set combines what several workers made of
-    one output, stored as `partials`. With `divide_columns` workers share columns first; stages
-    between tiles reduce each piece as it is.
+    Where several workers share the rows of an output, vertices of the second set combine what they
+    made, stored as `partials`.
     """
-    workers = chip.workers
-    function = types.function
-    first = ReduceTypes(function, types.inputs, partials)
-    second = ReduceTypes("add" if function == "square_add" else function, partials, types.output)
-    todo = _split_columns(regions, types, chip) if divide_columns else list(regions)
-    stage1: list[int] = []
-    stage2: list[int] = []
-    remaining: list[Region] = []
-    share = max(1, workers // len(todo))
-    for region in todo:
-        if region.inner > 1 and region.columns > 1 and region.outer == 1:
-            stage1 += _share_outputs(region, share, types, chip, version)
-        elif region.inner > 1 and region.columns > 1:
-            # Even and odd partials first, as columns of their own; then each output's few.
-            wide = Region(region.columns * region.inner, 1, region.outer)
-            for columns in split_sizes(wide.columns, region.inner, share):
-                part = Region(columns, 1, wide.outer)
-                stage1.append(region_cycles(part, first, chip, version))
-                outputs = columns // region.inner
-                stage2.append(continuous_cycles(outputs, region.inner, second, chip))
-        else:
-            remaining.append(region)
-    free = max(0, workers - len(stage1))
-    splits = (
-        _row_splits(remaining, types, free, chip)
-        if remaining and len(remaining) < free
-        else [1] * len(remaining)
-    )
-    for region, parts in zip(remaining, splits, strict=True):
-        if parts == 1:
-            stage1.append(region_cycles(region, types, chip, version, pieces=pieces))
-            continue
-        contiguous = region.inner > 1 or region.columns == 1
-        grain = vector_width(types.inputs, chip) if region.columns == 1 else 1
-        for rows in split_sizes(region.rows, grain, parts):
-            part = Region(region.columns, rows if contiguous else 1, 1 if contiguous else rows)
-            stage1.append(region_cycles(part, first, chip, version, pieces=min(pieces, rows)))
-        inner = parts if region.columns == 1 else 1
-        combined = Region(region.columns, inner, parts // inner)
-        stage2.append(region_cycles(combined, second, chip, version))
-    return [stage1, stage2] if stage2 else [stage1]
+
+    whole: ReduceVertex
+    partials: str
+
+    @cached_property
+    def first(self) -> ReduceVertex:
+        """The vertex that makes partials."""
+        return replace(self.whole, output=self.partials)
+
+    @cached_property
+    def second(self) -> ReduceVertex:
+        """The vertex that combines them."""
+        return replace(self.whole, inputs=self.partials)
+
+    def vertices(
+        self, regions: Sequence[Region], *, divide_columns: bool = True, pieces: int = 1
+    ) -> list[list[int]]:
+        """Return the vertices of each compute set, said by the cycles of their workers.
+
+        With `divide_columns` workers share columns first; stages between tiles reduce each of the
+        `pieces` as it is.
+        """
+        whole, first, second = self.whole, self.first, self.second
+        workers = whole.tile.workers
+        todo = _split_columns(regions, whole.grain, workers) if divide_columns else list(regions)
+        stage1: list[int] = []
+        stage2: list[int] = []
+        remaining: list[Region] = []
+        share = max(1, workers // len(todo))
+        for region in todo:
+            columns, inner, outer = region
+            if inner == 1 or columns == 1:
+                remaining.append(region)
+            elif outer == 1:
+                # Workers share the outputs.
+                for outputs in split_sizes(columns, 1, share):
+                    stage1.append(whole.region(Region(outputs, inner, 1)))
+            else:
+                # Even and odd partials first, as columns of their own; then each output's few.
+                for part in split_sizes(columns * inner, inner, share):
+                    stage1.append(first.region(Region(part, 1, outer)))
+                    stage2.append(second.continuous(part // inner, inner))
+        free = max(0, workers - len(stage1))
+        splits = [1] * len(remaining)
+        if remaining and len(remaining) < free:
+            width = grain_size(whole.tile, whole.output, accumulates=whole.accumulates)
+            splits = _row_splits(remaining, width, free)
+        for region, parts in zip(remaining, splits, strict=True):
+            if parts == 1:
+                stage1.append(whole.region(region, pieces))
+                continue
+            columns = region.columns
+            contiguous = region.inner > 1 or columns == 1
+            for rows in split_sizes(region.rows, whole.path if columns == 1 else 1, parts):
+                part = Region(columns, rows, 1) if contiguous else Region(columns, 1, rows)
+                stage1.append(first.region(part, min(pieces, rows)))
+            combined = Region(1, parts, 1) if columns == 1 else Region(columns, 1, parts)
+            stage2.append(second.region(combined))
+        return [stage1, stage2] if stage2 else [stage1]
