@@ -62,9 +62,9 @@ def arriving_dtype(tensor: Tensor, host_dtype: str | None) -> str:
     return host_dtype
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """A network for one micro-batch on one replica; each graph is equal to itself alone.
+    """A network for one micro-batch on one replica.
 
     Every tensor that an operator reads or writes, or that enters or leaves, is in `tensors`; `ops`
     are in topological order, `inputs` and `outputs` what is exchanged with the host. Of the tensors
@@ -82,6 +82,10 @@ class Graph:
     kept: tuple[str, ...] = ()
     streamed: tuple[str, ...] = ()
     fixed: tuple[str, ...] = ()
+
+    def __hash__(self) -> int:
+        """Hash what is short and tells most graphs apart: they are keys of what is remembered."""
+        return hash((self.name, self.inputs, self.outputs, len(self.ops)))
 
     @property
     def macs(self) -> int:

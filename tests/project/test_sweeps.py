@@ -59,8 +59,8 @@ def test_tasks_hold_every_point_once_and_keep_programs_together(small_tasks):
 
 
 def test_a_program_is_lowered_once_for_all_clocks(monkeypatch):
-    compilation._compiled.cache_clear()
-    compilation._lowered.cache_clear()
+    for remembered in (compilation._compiled, compilation._lowered, compilation._program):
+        remembered.cache_clear()
     lowered = []
     monkeypatch.setattr(
         compilation,

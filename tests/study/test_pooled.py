@@ -135,7 +135,7 @@ def test_a_request_holds_nothing_that_was_published():
 
 def test_workers_kept_programs_and_fresh_ones_give_the_same_table(tmp_path, keep_below):
     keep_below(tmp_path)
-    for remembered in (compilation._compiled, compilation._lowered):
+    for remembered in (compilation._compiled, compilation._lowered, compilation._program):
         remembered.cache_clear()  # what another test lowered here is not kept again
     tables = [frame_csv(compare.verdicts(ROWS, samples=Samples())) for _ in range(2)]
     assert len(list((tmp_path / "programs").glob("*/*"))) == 2
