@@ -1,10 +1,9 @@
 """A lowered program: operations as lists of supersteps, with cycles, bytes and activity."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from functools import cache, cached_property
+from dataclasses import dataclass
+from functools import cached_property
 from operator import attrgetter
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,24 +31,6 @@ class Superstep:
         """Cycles of all repeats."""
         phases = self.sync_cycles + self.exchange_cycles + self.copy_cycles + self.compute_cycles
         return self.repeats * phases
-
-
-def changed(one: Any, **values: Any) -> Any:
-    """Return `dataclasses.replace(one, **values)` of an object with slots, in half the time."""
-    made = object.__new__(type(one))
-    all_of, writers = _fields(type(one))
-    for write, value in zip(writers, all_of(one), strict=True):
-        write(made, value)
-    for name, value in values.items():
-        object.__setattr__(made, name, value)
-    return made
-
-
-@cache
-def _fields(kind: type) -> tuple[attrgetter, tuple[Any, ...]]:
-    """Return what reads all fields of a class with slots, and what writes each."""
-    names = [one.name for one in fields(kind)]
-    return attrgetter(*names), tuple(getattr(kind, name).__set__ for name in names)
 
 
 _CODE_OF_STEP = attrgetter(

@@ -10,10 +10,11 @@ from typing import NamedTuple
 from ipusim.compiler.convolution.planner import Plan
 from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
-from ipusim.compiler.program import LoweredOp, changed
+from ipusim.compiler.program import LoweredOp
 from ipusim.compiler.stacks import Stack
 from ipusim.machine import Chip
 from ipusim.workload.graph import Attributes, Conv, Gather, Graph, MatMul, Op
+from ipusim.workload.operators.base import changed
 
 FREE_ROLES = ("input", "parameter", "constant", "state")
 FLOATING = ("float16", "float32")

@@ -1,12 +1,12 @@
 """Assembling graphs operator by operator: tensors, elementwise functions, changes of layout."""
 
 from copy import copy
-from dataclasses import replace
 from math import prod
 from typing import Self
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.graph import Attributes, Cast, Elementwise, Graph, Layout, Op, Sort, Tensor
+from ipusim.workload.operators.base import changed
 
 
 class TensorBuilder:
@@ -43,7 +43,7 @@ class TensorBuilder:
         name = self.full_name(tensor.name)
         if name in self.tensors:
             raise WorkloadError(f"Graph {self.name!r} already has a tensor {name!r}.")
-        self.tensors[name] = replace(tensor, name=name) if self._prefix else tensor
+        self.tensors[name] = changed(tensor, name=name) if self._prefix else tensor
         return name
 
     def input(self, name: str, shape: tuple[int, ...], dtype: str = "float32") -> str:
@@ -253,7 +253,7 @@ class TensorBuilder:
         for name in outputs:
             tensor = tensors[name]
             if tensor.role == "activation":
-                tensors[name] = replace(tensor, role="output", alias_of=None)
+                tensors[name] = changed(tensor, role="output", alias_of=None)
         return Graph(
             name=self.name,
             tensors=tensors,

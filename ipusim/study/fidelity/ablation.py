@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ipusim.compiler.program import LoweredOp, Program, changed
+from ipusim.compiler.program import LoweredOp, Program
 from ipusim.compiler.tiles import ceil_div
 from ipusim.machine import Chip
 from ipusim.study.cached import GRAPH_OPTIONS, PooledPredictor
 from ipusim.study.data.published import PublishedRow, load_rows
 from ipusim.study.predict import Request, metric_of, request_for
 from ipusim.study.verdicts.compare import time_ratio
+from ipusim.workload.operators.base import changed
 
 Options = dict[str, Any]
 Rewrite = Callable[[Program, Chip], Program]
