@@ -68,18 +68,17 @@ def best_of(task: Callable[[], object], runs: int = 5) -> float:
 
 
 def plan_network(model: str, micro_batch: int, chip: str, stack: str) -> Callable[[], None]:
-    """Return a task that plans every distinct convolution of a network, nothing remembered."""
+    """Return a task that plans every convolution of a network, nothing remembered."""
     profile, target = load_stack(stack), load_chip(chip)
     graph = zoo.load(model).graph(micro_batch)
     if profile.fold_batch_norm:
         graph = fold_batch_norm(graph)
-    shapes = list(dict.fromkeys(conv_pass(op.params, 2) for op in graph.ops if op.kind == "conv"))
+    shapes = [conv_pass(op.params, 2) for op in graph.ops if op.kind == "conv"]
     rules = profile.planner_rules()
 
     def task() -> None:
         planner.forget_plans()
-        for shape in shapes:
-            planner.plan(shape, target, rules)
+        planner.plan_ahead(shapes, target, rules)
 
     return task
 

@@ -79,6 +79,11 @@ SPREAD = TensorLayout()
 """Spread linearly over the chip."""
 
 
+def narrow_bytes(dtype: str) -> int:
+    """Return the bytes of an operand's element that is narrower than any result, else 0."""
+    return 1 if dtype == "float8" else 0
+
+
 class Placed(NamedTuple):
     """A tensor on the tiles: its shape in memory order, outermost first, its type, its place."""
 
@@ -90,11 +95,6 @@ class Placed(NamedTuple):
     def elements(self) -> int:
         """Number of elements."""
         return prod(self.shape)
-
-    @property
-    def narrow_bytes(self) -> int:
-        """Bytes of an element that is narrower than any result, else 0."""
-        return 1 if self.dtype == "float8" else 0
 
     def shaped(self, *shape: int) -> Placed:
         """Return the same tensor seen in another shape."""

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from ipusim.compiler import operators  # noqa: F401 (registers what lowers each operator)
 from ipusim.compiler.emitter import DEFAULT_GROUPING, Emitter, Placed, TensorLayout
+from ipusim.compiler.operators.conv import plan_convolutions
 from ipusim.compiler.program import LoweredOp, Program
 from ipusim.compiler.stacks import Stack
 from ipusim.compiler.state import LoweringState, lower_op
@@ -42,6 +43,7 @@ def lower(
     """
     rules = stack.planner_rules(partials, available_memory_proportion)
     state = LoweringState(graph, chip, stack, rules, dict(layouts or {}))
+    plan_convolutions(state)
     ops = [op for name in graph.inputs if (op := _lower_input(state, name, host_dtype))]
     ops += [lower_op(state, op) for op in graph.ops]
     return Program(tuple(ops))

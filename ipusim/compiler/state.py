@@ -152,6 +152,7 @@ class LoweringState:
     plans: dict[str, Plan] = field(default_factory=dict)
     products: frozenset[str] = field(init=False)
     changed_tables: frozenset[Gather] = field(init=False)
+    training: bool = field(init=False)
     lowered: Callable[[Task], Lowered] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -161,8 +162,8 @@ class LoweringState:
         )
         gathers = (op.params for op in ops if isinstance(op.params, Gather))
         self.changed_tables = frozenset(map(_table_of, (g for g in gathers if g.variant)))
-        training = any(op.phase != "forward" for op in ops)
-        alone = partial(_lower, self.chip, self.stack, self.rules, training)
+        self.training = any(op.phase != "forward" for op in ops)
+        alone = partial(_lower, self.chip, self.stack, self.rules, self.training)
         self.lowered = lru_cache(maxsize=None)(alone)
 
     def layout(self, tensor: str) -> TensorLayout:

@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from ipusim.compiler.convolution import planner
-from ipusim.compiler.convolution.kernel import JOINT_SEARCH, NO_ENDS, kernel
+from ipusim.compiler.convolution.kernel import JOINT_SEARCH, NO_SPANS, kernel
 from ipusim.compiler.convolution.params import ConvPass
 from ipusim.compiler.convolution.record import empty_works
 from ipusim.compiler.convolution.rules import PlannerChip, PlannerRules
@@ -104,7 +104,7 @@ def _joint(
             continue
         problems = base.copy()
         problems["field_grain"] = vertices["in_chans_per_group"][0]
-        if kernel(JOINT_SEARCH, problems, vertices, NO_ENDS, works):
+        if kernel(JOINT_SEARCH, problems, vertices, NO_SPANS, works):
             winner = problems, vertices
     if winner is None:
         return None

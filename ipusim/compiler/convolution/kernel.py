@@ -16,21 +16,22 @@ from ipusim.kernel_cache import njit
 
 SEARCH, JOINT_SEARCH, EXECUTE = range(3)
 
-NO_ENDS = np.zeros(0, np.int64)
+NO_SPANS = np.zeros((0, 2), np.int64)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def kernel(
-    task: int, problems: np.ndarray, vertices: np.ndarray, ends: np.ndarray, works: np.ndarray
+    task: int, problems: np.ndarray, vertices: np.ndarray, spans: np.ndarray, works: np.ndarray
 ) -> bool:
     """Return whether a partition within the limit was found; the first of `works` holds the best.
 
     To `EXECUTE` is to fill totals, part and cost of the partition at hand, of the first of each. A
     `JOINT_SEARCH` finds one partition for the three passes of a layer. A `SEARCH` looks at all
-    problems, and keeps which of them and which vertex are the best; `ends` says where the vertices
-    of each end, and of `works` the first entry counts, whose limit and mode are given. Coarse
-    rounds only find a cost to beat before the exact search: without serial parts first, as these
-    seldom pay unless the memory bound asks for them, and then of all vertices, as few may fit.
+    problems, and keeps which of them and which vertex are the best; `spans` says where the vertices
+    of each begin and end, and of `works` the first entry counts, whose limit and mode are given.
+    Coarse rounds only find a cost to beat before the exact search: without serial parts first, as
+    these seldom pay unless the memory bound asks for them, and then of all vertices, as few may
+    fit.
     """
     work, found = works[0], False
     if task == EXECUTE:
@@ -43,11 +44,11 @@ def kernel(
         for coarse in (True, False):
             if coarse and (found or not work.pruned):
                 continue
-            begin = 0
             for at in range(len(problems)):
-                end = begin + 1 if coarse and not serial_splits else ends[at]
+                begin, end = spans[at]
+                if coarse and not serial_splits:
+                    end = begin + 1
                 for which in range(begin, end):
                     if search_vertex(problems[at], vertices[which], work, serial_splits, coarse):
                         work.best_problem, work.best_vertex, found = at, which, True
-                begin = ends[at]
     return found

@@ -9,12 +9,14 @@ References
 poplibs ``lib/poplin/ConvPlan.cpp`` (createPlan, runPlanner).
 """
 
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from ipusim.compiler.convolution.kernel import EXECUTE, NO_ENDS, SEARCH, kernel
+from ipusim.compiler.convolution.kernel import EXECUTE, NO_SPANS, SEARCH, kernel
 from ipusim.compiler.convolution.params import ConvPass
 from ipusim.compiler.convolution.record import UNBOUNDED, Cost, Split, empty_works
 from ipusim.compiler.convolution.rules import PlannerChip, PlannerRules
@@ -23,7 +25,7 @@ from ipusim.compiler.convolution.transforms import (
     defers_dilation,
     transformed_problems,
 )
-from ipusim.compiler.convolution.vertex_types import joined, vertex_types
+from ipusim.compiler.convolution.vertex_types import each_once, vertex_types
 from ipusim.compiler.convolution.windows import windowed_cycles
 from ipusim.compiler.vertices import METHOD_NAMES
 from ipusim.compiler.vertices.amp import executed_load
@@ -33,8 +35,7 @@ from ipusim.machine import Chip
 __all__ = ["ConvPass", "Plan", "PlannerRules", "forget_plans", "plan"]
 
 Candidates = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Problems of all transforms, the vertex types of one after the other, and where those of each end.
-"""
+"""Problems of all transforms, all their vertex types, and where those of each begin and end."""
 
 Winner = tuple[int, int, np.ndarray]
 """Numbers of the problem and of the vertex type, and the work of the search."""
@@ -126,6 +127,18 @@ def plan(asked: ConvPass, chip: Chip, rules: PlannerRules, *, pruned: bool = Tru
     return _plan(asked, PlannerChip.of(chip), rules, pruned)
 
 
+def plan_ahead(asked: Iterable[ConvPass], chip: Chip, rules: PlannerRules) -> None:
+    """Plan convolutions side by side, for `plan` to return; errors are left to it, too.
+
+    A search needs no interpreter, and takes half of the time of a plan: two threads are enough.
+    """
+    pool = ThreadPoolExecutor(2, thread_name_prefix="ipusim-planner")
+    try:
+        wait([pool.submit(plan, one, chip, rules) for one in dict.fromkeys(asked)])
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 def forget_plans() -> None:
     """Drop every remembered plan, so that the next call plans anew."""
     _plan.cache_clear()
@@ -135,9 +148,8 @@ def forget_plans() -> None:
 def _plan(asked: ConvPass, chip: PlannerChip, rules: PlannerRules, pruned: bool) -> Plan:
     limit = rules.temporary_bytes(chip.bytes_per_tile)
     transforms, problems = transformed_problems(asked, chip, rules)
-    types = vertex_types(problems, asked, chip, rules)
-    vertices = joined(types)
-    candidates = problems, vertices, np.cumsum([len(one) for one in types])
+    vertices, spans = each_once(vertex_types(problems, asked, chip, rules))
+    candidates = problems, vertices, spans
     found = _best(candidates, limit, False, pruned)
     within = found is not None
     if found is None:
@@ -170,7 +182,7 @@ def executed_plan(
     if vertex["method"] == AMP:
         vertex["weight_load"] = executed_load(vertex["units"])
     work["split"] = work["best"]
-    kernel(EXECUTE, problem, vertex, NO_ENDS, work)
+    kernel(EXECUTE, problem, vertex, NO_SPANS, work)
     window_cycles = windowed_cycles(vertex, work, transform.dims)
     if window_cycles is not None:
         work["cost"]["calc"] = window_cycles

@@ -6,8 +6,9 @@ poplibs ``lib/poplin/ConvVertexType.cpp`` and, for era 0, ``ConvPlan.cpp`` of ta
 Of float8 ("quarter") AMP alone is offered: its SLIC, for 8 channels, is left out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -22,10 +23,21 @@ from ipusim.compiler.vertices.mac import (
     vmac_vertex,
 )
 
+_MOST_UNREDUCED = 16
+"""Input channels of an AMP vertex that takes all at once, halves that is (ConvVertexType.cpp)."""
 
-def joined(types: Sequence[np.ndarray]) -> np.ndarray:
+
+def _joined(types: Iterable[np.ndarray]) -> np.ndarray:
     """Join arrays of `VERTEX`: of nested records numpy joins bytes a hundred times faster."""
     return np.frombuffer(bytearray().join([one.tobytes() for one in types]), VERTEX)
+
+
+def each_once(types: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Join the arrays of `vertex_types`, and say where each begins and ends; many are the same."""
+    distinct = {id(one): one for one in types}
+    ends = accumulate(map(len, distinct.values()), initial=0)
+    spans = dict(zip(distinct, pairwise(ends), strict=True))
+    return _joined(distinct.values()), np.array([spans[id(one)] for one in types], np.int64)
 
 
 def vertex_types(
@@ -57,27 +69,43 @@ def _sorted_types(
     rules: PlannerRules,
 ) -> np.ndarray:
     """List and sort the vertex types of one size of channels; shared, so not to be written to."""
-    in_chans, out_chans = channels
-    in_bytes, out_bytes = widths
+    (in_chans, out_chans), in_bytes = channels, widths[0]
     partials = {1: 2, 4: 4}.get(in_bytes, rules.partials_bytes)
-    types = []
-    if one_element and out_bytes < partials:
-        types += _amp_without_reduction(in_chans, in_bytes, kind, chip, rules)
-    types += _amp_types(in_bytes, partials, kind, chip, rules)
-    types += _grouped_types(in_bytes, partials, kind, min(stride, 2), chip, rules)
-    single = rules.era != ERA_1_0 and in_chans == 1 and one_element
-    if in_bytes == partials or (single and in_bytes > 1):
-        # Outer product, whose result has the input's type, where that loses nothing.
-        is_float = in_bytes == 4 or out_bytes == 4
-        types.append(outer_product_vertex(8 // in_bytes, in_bytes, is_float))
+    few = min(in_chans, _MOST_UNREDUCED + 1)
+    every = _without_hmac(few, one_element, min(stride, 2), partials, widths, kind, chip, rules)
     if in_bytes > 1:
-        types.append(_hmac_types(in_chans, in_bytes, partials, rules.era))
-    every = joined(types)
+        every = _joined((every, _hmac_types(in_chans, in_bytes, partials, rules.era)))
     in_per, out_per = every["in_chans_per_group"], every["out_chans_per_group"]
     padded = -(-in_chans // in_per) * in_per * (-(-out_chans // out_per) * out_per)
     padding = (padded - in_chans * out_chans) / padded
     promise = every["peak_macs"] * (1 - padding)
     return every.take(np.lexsort((every["partial_bytes"], padding, -promise)))
+
+
+@lru_cache(maxsize=256)
+def _without_hmac(
+    in_chans: int,
+    one_element: bool,
+    stride: int,
+    partials: int,
+    widths: tuple[int, int],
+    kind: str,
+    chip: PlannerChip,
+    rules: PlannerRules,
+) -> np.ndarray:
+    """List all vertex types but HMAC; `in_chans` are cut off where more make no difference."""
+    in_bytes, out_bytes = widths
+    types = []
+    if one_element and out_bytes < partials:
+        types += _amp_without_reduction(in_chans, in_bytes, kind, chip, rules)
+    types += _amp_types(in_bytes, partials, kind, chip, rules)
+    types += _grouped_types(in_bytes, partials, kind, stride, chip, rules)
+    single = rules.era != ERA_1_0 and in_chans == 1 and one_element
+    if in_bytes == partials or (single and in_bytes > 1):
+        # Outer product, whose result has the input's type, where that loses nothing.
+        is_float = in_bytes == 4 or out_bytes == 4
+        types.append(outer_product_vertex(8 // in_bytes, in_bytes, is_float))
+    return _joined(types)
 
 
 @lru_cache(maxsize=256)
@@ -119,12 +147,14 @@ def _amp_without_reduction(
     in_chans: int, in_bytes: int, kind: str, chip: PlannerChip, rules: PlannerRules
 ) -> list[np.ndarray]:
     """AMP vertices that take all input channels at once, and so may sum in the output's type."""
-    if rules.era == ERA_1_0 or in_bytes != 2 or in_chans > 16:
+    if rules.era == ERA_1_0 or in_bytes != 2 or in_chans > _MOST_UNREDUCED:
         return []
     types = _amp_types(in_bytes, 2, kind, chip, rules)
     in_per = [int(one["in_chans_per_group"][0]) for one in types]
     return [
-        one for one, size in zip(types, in_per, strict=True) if -(-in_chans // size) * size == 16
+        one
+        for one, size in zip(types, in_per, strict=True)
+        if -(-in_chans // size) * size == _MOST_UNREDUCED
     ]
 
 

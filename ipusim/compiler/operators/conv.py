@@ -1,13 +1,16 @@
 """Convolutions and their gradients."""
 
+from functools import lru_cache
+
 from ipusim.compiler.convolution import planner
-from ipusim.compiler.emitter import Placed, TensorLayout
+from ipusim.compiler.emitter import Placed, TensorLayout, narrow_bytes
 from ipusim.compiler.operators.planned import lower_planned, transpose_weights
-from ipusim.compiler.state import Lowering, lowers
+from ipusim.compiler.state import Lowering, LoweringState, lowers
 from ipusim.compiler.tiles import element_bytes
 from ipusim.workload.graph import Conv
 
 
+@lru_cache(maxsize=4096)
 def conv_pass(
     op: Conv, dtype_bytes: int, operand_bytes: int = 0, *, training: bool = False
 ) -> planner.ConvPass:
@@ -17,11 +20,27 @@ def conv_pass(
     return planner.ConvPass.of(kind, op, dtype_bytes, operand_bytes)
 
 
+def plan_convolutions(state: LoweringState) -> None:
+    """Plan all convolutions of a graph side by side, before they are lowered one by one."""
+    tensors = state.graph.tensors
+    asked = [
+        conv_pass(
+            op.params,
+            element_bytes(tensors[op.outputs[0]].dtype),
+            narrow_bytes(tensors[op.inputs[0]].dtype),
+            training=state.training,
+        )
+        for op in state.graph.ops
+        if isinstance(op.params, Conv)
+    ]
+    planner.plan_ahead(asked, state.chip, state.rules)
+
+
 @lowers(Conv)
 def conv(m: Lowering, op: Conv, data: Placed, weights: Placed, *_: Placed) -> TensorLayout:
     """Plan a convolution and lower it."""
-    dtype_bytes = element_bytes(m.made.dtype)
-    asked = conv_pass(op, dtype_bytes, data.narrow_bytes, training=m.training)
+    sizes = element_bytes(m.made.dtype), narrow_bytes(data.dtype)
+    asked = conv_pass(op, *sizes, training=m.training)
     m.chosen = chosen = planner.plan(asked, m.chip, m.rules)
     if op.pass_kind == "data_gradient":
         transpose_weights(m, weights, chosen, m.task.forward_plan or chosen)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from ipusim.compiler.convolution import planner
 from ipusim.compiler.convolution.joint import plan_layer
-from ipusim.compiler.emitter import Placed, TensorLayout
+from ipusim.compiler.emitter import Placed, TensorLayout, narrow_bytes
 from ipusim.compiler.operators.planned import lower_planned, transpose_weights
 from ipusim.compiler.state import Lowering, lowers
 from ipusim.compiler.tiles import element_bytes
@@ -43,7 +43,7 @@ def plan_product(m: Lowering, op: MatMul, operand_bytes: int = 0) -> PlannedProd
 @lowers(MatMul)
 def matmul(m: Lowering, op: MatMul, a: Placed, b: Placed, *_: Placed) -> TensorLayout:
     """Plan a matrix product and lower it."""
-    planned = plan_product(m, op, a.narrow_bytes)
+    planned = plan_product(m, op, narrow_bytes(a.dtype))
     transpose_product(m, planned, b)
     return multiply(m, planned, a, b)
 

@@ -12,7 +12,7 @@ import windows
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from ipusim import files, kernel_cache
-from ipusim.compiler.convolution import search as cs
+from ipusim.compiler.convolution import planner, search as cs
 from ipusim.compiler.convolution.bounds import bytes_floor, cycles_floor, tile_cycles_floor
 from ipusim.compiler.convolution.cost import conv_cost, fill_part, tile_cycles
 from ipusim.compiler.convolution.params import ConvParams, ConvPass
@@ -22,13 +22,16 @@ from ipusim.compiler.convolution.rules import PlannerChip
 from ipusim.compiler.convolution.totals import fill_copies, fill_grains
 from ipusim.compiler.convolution.transforms import transformed_problems
 from ipusim.compiler.convolution.vertex_types import vertex_types
+from ipusim.compiler.lower import lower
 from ipusim.compiler.operators.conv import conv_pass
+from ipusim.compiler.stacks import load_stack
 from ipusim.compiler.vertices import METHOD_NAMES
 from ipusim.compiler.vertices.conv import AMP, HMAC, OUTER_PRODUCT, SLIC, VMAC
 from ipusim.errors import ConfigError, WorkloadError
 from ipusim.machine import load_chip
 from ipusim.workload import zoo
 from ipusim.workload.graph import Conv, MatMul
+from ipusim.workload.training import training_graphs
 
 CHIPS = {name: load_chip(name) for name in ("GC2", "GC200")}
 
@@ -486,6 +489,32 @@ def test_plans_are_remembered_until_forgotten():
     again = plan(shape, CHIPS["GC200"], RULES["GC200"])
     assert again == first
     assert again is not first
+
+
+def test_plans_made_side_by_side_are_those_made_one_by_one():
+    ops = zoo.load("resnet18").graph(2).ops
+    target = CHIPS["GC200"], RULES["GC200"]
+    shapes = [conv_pass(op.params, 2) for op in ops if op.kind == "conv"]
+    forget_plans()
+    one_by_one = [plan(shape, *target) for shape in shapes]
+    forget_plans()
+    planner.plan_ahead(shapes, *target)
+    made = planner._plan.cache_info()
+    assert made.currsize == len(set(shapes)) > 5
+    assert [plan(shape, *target) for shape in shapes] == one_by_one
+    assert planner._plan.cache_info().misses == made.misses
+
+
+def test_a_lowering_plans_its_convolutions_ahead(monkeypatch):
+    asked = []
+    monkeypatch.setattr(planner, "plan_ahead", lambda shapes, *_: asked.extend(shapes))
+    planned = []
+    monkeypatch.setattr(planner, "plan", lambda *given: planned.append(given[0]) or plan(*given))
+    graph = training_graphs(zoo.load("braggnn").graph(4), loss="mean_squared").micro_batch
+    lower(graph, CHIPS["GC200"], load_stack("sdk-2.4"), host_dtype=None)
+    convolutions = {one for one in planned if one.kind.startswith("conv")}
+    assert convolutions == set(asked)
+    assert {one.kind for one in convolutions} == set(CONV_KINDS) - {"conv"}
 
 
 def test_describe_leaves_out_splits_of_one():
