@@ -16,12 +16,12 @@ from onnx import helper, numpy_helper
 from ipusim.errors import WorkloadError, nearest_name
 from ipusim.numerics.program import Arrays, Node, Program, single
 from ipusim.workload.graph import FLOAT_DTYPES, Attributes
-from ipusim.workload.onnx.constants import evaluated
 from ipusim.workload.onnx.context import DTYPES
 from ipusim.workload.onnx.nodes import Node as FileNode, Scope, Unfolding, taken
 from ipusim.workload.onnx.operators import HANDLERS
 from ipusim.workload.onnx.operators.products import ATTRIBUTES
 from ipusim.workload.onnx.reader import OnnxContents, read_onnx
+from ipusim.workload.onnx.reference import evaluated
 from ipusim.workload.onnx.shapes import MISFITS, Call
 
 _DOMAINS = ("", "ai.onnx.ml")

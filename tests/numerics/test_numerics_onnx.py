@@ -170,6 +170,85 @@ def test_bodies_are_run_as_onnxruntime_runs_them(case):
     np.testing.assert_allclose(half, expected, rtol=2e-2, atol=1e-2)
 
 
+OLDER_FORMS = {
+    "log softmax of flat rows": ("LogSoftmax", 11, {}, {"axis": 1}),
+    "hardmax of flat rows": ("Hardmax", 9, {}, {}),
+    "first upsample": ("Upsample", 7, {}, {"scales": [1.0, 1.0, 2.0, 3.0]}),
+    "linear upsample": (
+        "Upsample",
+        9,
+        {"scales": np.array([1, 1, 2, 3], np.float32)},
+        {"mode": "linear"},
+    ),
+    "first resize": ("Resize", 10, {"scales": np.array([1, 1, 2, 1.5], np.float32)}, {}),
+    "samples of images": ("GridSample", 16, {"grid": noise(2, 3, 3, 2)}, {"mode": "bicubic"}),
+    "first regions": (
+        "RoiAlign",
+        10,
+        {
+            "rois": np.array([[0, 0, 3, 3], [0.5, 0.7, 3.2, 2.9]], np.float32),
+            "of": np.array([0, 1]),
+        },
+        {"output_height": 2, "output_width": 3, "sampling_ratio": 2},
+    ),
+    "first scatter": (
+        "Scatter",
+        9,
+        {"places": np.array([[[[3]], [[0]], [[2]]]]), "updates": noise(1, 3, 1, 1)},
+        {"axis": 2},
+    ),
+    "paddings that take away": (
+        "Pad",
+        13,
+        {"pads": np.array([0, 0, 1, -1, 0, 0, -2, 2]), "fill": np.array(0.5, np.float32)},
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OLDER_FORMS)
+def test_older_forms_are_computed_as_onnxruntime_computes_them(name):
+    kind, opset, others, given = OLDER_FORMS[name]
+    node = _node(kind, " ".join(["x", *others]), "y", **given)
+    model = make_model([node], {"x": [2, 3, 4, 5]}, ["y"], others, opset=opset)
+    feed = {"x": noise(2, 3, 4, 5)}
+    expected = onnxruntime_outputs(model, feed)["y"]
+    found = numerics.run(model, feed, precision="32.32")["y"]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_real_signal_needs_no_axis_for_that():
+    frames = {"step": np.array(4), "window": np.hanning(8).astype(np.float32)}
+    model = make_model([_node("STFT", "x step window", "y")], {"x": [2, 32]}, ["y"], frames)
+    feed = {"x": noise(2, 32)}
+    found = numerics.run(model, feed, precision="32.32")["y"]
+    np.testing.assert_allclose(found, onnxruntime_outputs(model, feed)["y"], rtol=1e-4, atol=1e-5)
+
+
+def _suppression():
+    """Bounds that are numbers, where onnx writes vectors of one."""
+    bounds = {"most": np.array(2), "overlap": np.array(0.3, np.float32)}
+    boxes = {"boxes": np.sort(noise(1, 6, 2, 2), axis=2).reshape(1, 6, 4)}
+    node = _node("NonMaxSuppression", "boxes x most overlap", "found")
+    join = _node("Cast", "found", "y", to=TensorProto.FLOAT)
+    return make_model([node, join], {"x": [1, 2, 6]}, ["y"], boxes | bounds), (1, 2, 6)
+
+
+def _classes():
+    """A number of classes that is a vector of one, where onnx writes a number."""
+    numbers = {"depth": np.array([4]), "values": np.array([0.1, 0.9], np.float32)}
+    nodes = [_node("ArgMax", "x", "best", axis=1), _node("OneHot", "best depth values", "y")]
+    return make_model(nodes, {"x": [3, 4]}, ["y"], numbers), (3, 4)
+
+
+@pytest.mark.parametrize("case", [_suppression, _classes])
+def test_single_numbers_may_be_vectors_of_one(case):
+    model, shape = case()
+    feed = {"x": noise(*shape)}
+    found = numerics.run(model, feed, precision="32.32")["y"]
+    np.testing.assert_array_equal(found, onnxruntime_outputs(model, feed)["y"])
+
+
 STEPS, BATCH, FEATURES, HIDDEN = 5, 3, 4, 6
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 

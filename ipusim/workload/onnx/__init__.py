@@ -5,8 +5,9 @@ A file becomes a graph in these stages, each a module:
     reader    what the file holds, its weights left out
     inputs    the sizes and values of its inputs; `builder` finds the batch, `rebatch` puts another
     nodes     its nodes one by one, calls of functions replaced
-    walk      each node folded (`constants`), written as simpler ones (`control`, and the recipes of
-              `composites`, `attention`, `learners`), or kept with its shapes (`shapes`)
+    walk      each node folded (`constants`, `reference`), written as simpler ones (`control`, and
+              the recipes of `composites`, `attention`, `learners`), or kept with its shapes
+              (`shapes`)
     fusion    pieces put together that the frameworks of the IPU run as one operator
     operators what is left, as operators of the graph
 

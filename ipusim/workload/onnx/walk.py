@@ -18,7 +18,7 @@ from onnx import helper
 from ipusim.errors import WorkloadError
 from ipusim.workload.onnx.attention import ATTENTION
 from ipusim.workload.onnx.composites import COMPOSITES
-from ipusim.workload.onnx.constants import INTEGERS, Folding, reason
+from ipusim.workload.onnx.constants import INTEGERS, Folding
 from ipusim.workload.onnx.context import ImportContext, Value
 from ipusim.workload.onnx.control import CONTROL, OF_SEQUENCES
 from ipusim.workload.onnx.learners import LEARNERS
@@ -26,6 +26,7 @@ from ipusim.workload.onnx.nodes import DEEPEST, Node, Scope, Unfolding, definiti
 from ipusim.workload.onnx.operators import HANDLERS
 from ipusim.workload.onnx.rebatch import Rebatch
 from ipusim.workload.onnx.recipes import BATCH_FIRST, Parts, Recipe
+from ipusim.workload.onnx.reference import reason
 from ipusim.workload.onnx.shapes import FLOAT, MISFITS, RULES, Call, Results
 
 RECIPES = {**COMPOSITES, **ATTENTION, **LEARNERS}

@@ -1,0 +1,172 @@
+"""Values of one node, by onnx's reference evaluator.
+
+The evaluator knows the newest form of most operators alone. Files have older ones, and some that
+only onnxruntime takes: they are first written as the newest, after the change logs of onnx's
+operators (onnx/docs/Changelog.md).
+"""
+
+from collections.abc import Callable, Mapping
+from math import inf
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+from ipusim.errors import WorkloadError
+from ipusim.workload.onnx.shapes import MISFITS, by_names
+
+
+def reason(error: Exception) -> str:
+    """Return in one line what an error says, or is."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def evaluated(node: onnx.NodeProto, opset: int, given: Mapping[str, Any], label: str) -> list[Any]:
+    """Return the results of a node, None for those without a name; else a `WorkloadError`."""
+    try:
+        with np.errstate(all="ignore"):
+            if node.op_type == "GatherElements":
+                return [_elements(node, *(given[name] for name in node.input))]
+            return _by_reference(node, opset, dict(given))
+    except MISFITS as error:
+        raise WorkloadError(f"{label} cannot be computed ({reason(error)}).") from error
+
+
+def _by_reference(node: onnx.NodeProto, opset: int, given: dict[str, Any]) -> list[Any]:
+    """Evaluate a model of one node: operators that are functions of its types need them."""
+    until, newest = _FORMS.get(node.op_type, (0, _as_it_is))
+    nodes = newest(node, given) if opset < until else [node]
+    graph = helper.make_graph(
+        nodes,
+        "one node",
+        [_typed(name, value) for name, value in given.items()],
+        [helper.make_empty_tensor_value_info(name) for name in node.output if name],
+    )
+    version = opset if until == inf else max(opset, until)
+    opsets = [helper.make_opsetid(node.domain, version)]
+    evaluator = ReferenceEvaluator(helper.make_model(graph, opset_imports=opsets))
+    found = iter(evaluator.run(None, given))
+    return [next(found) if name else None for name in node.output]
+
+
+def _typed(name: str, value: np.ndarray | list[np.ndarray]) -> onnx.ValueInfoProto:
+    if isinstance(value, list):
+        return helper.make_empty_tensor_value_info(name)
+    kind = helper.np_dtype_to_tensor_dtype(np.asarray(value).dtype)
+    return helper.make_tensor_value_info(name, kind, np.shape(value))
+
+
+def _elements(node: onnx.NodeProto, data: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Take single elements, of any axis and with fewer indices than data beside it."""
+    axis = _given(node).get("axis", 0) % data.ndim
+    ends = [data.shape[i] if i == axis else n for i, n in enumerate(places.shape)]
+    return np.take_along_axis(data[tuple(map(slice, ends))], places, axis)
+
+
+# -- older forms, written as the newest ------------------------------------------------------
+
+
+def _given(node: onnx.NodeProto) -> dict[str, Any]:
+    return {item.name: helper.get_attribute_value(item) for item in node.attribute}
+
+
+def _node(node: onnx.NodeProto, op_type: str, inputs: list[str], **given: object) -> list[Any]:
+    """Return a node in the place of another."""
+    return [helper.make_node(op_type, inputs, list(node.output), **given)]
+
+
+def _as_it_is(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
+    return [node]
+
+
+def _of_flat_rows(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
+    """LogSoftmax and Hardmax went over everything from their axis on."""
+    (x,), (y,), axis = node.input, node.output, _given(node).get("axis", 1)
+    given["shape"] = np.array(np.shape(given[x]), np.int64)
+    return [
+        helper.make_node("Flatten", [x], ["flat"], axis=axis),
+        helper.make_node(node.op_type, ["flat"], ["rows"], axis=-1),
+        helper.make_node("Reshape", ["rows", "shape"], [y]),
+    ]
+
+
+def _resize(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
+    """Upsample and the first Resize scaled positions, and took the element before each."""
+    own = _given(node)
+    scales = given[node.input[1]] if len(node.input) > 1 else np.array(own["scales"], np.float32)
+    given["scales"] = scales
+    where = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    inputs = [node.input[0], "", "scales"]
+    return _node(node, "Resize", inputs, mode=own.get("mode", "nearest"), **where)
+
+
+def _grid_sample(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
+    """Modes of GridSample lost the "bi" of images when it took volumes."""
+    own = _given(node)
+    mode = own.pop("mode", b"bilinear").decode().removeprefix("bi")
+    return _node(node, "GridSample", list(node.input), **own, mode=mode)
+
+
+def _roi_align(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
+    """RoiAlign had no mode of coordinates; "half_pixel" is newer."""
+    where = {"coordinate_transformation_mode": "output_half_pixel"}
+    return _node(node, "RoiAlign", list(node.input), **_given(node), **where)
+
+
+def _scatter(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
+    return _node(node, "ScatterElements", list(node.input), **_given(node))
+
+
+def _suppression(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
+    """Bounds of NonMaxSuppression may be single numbers."""
+    given.update((name, np.reshape(given[name], -1)) for name in node.input[2:] if name)
+    return [node]
+
+
+def _one_hot(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
+    """The depth of OneHot may be a vector of one."""
+    given[node.input[1]] = np.reshape(given[node.input[1]], ())
+    return [node]
+
+
+def _real_signal(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
+    """Signals of STFT that are real may have no axis for that."""
+    x = node.input[0]
+    given[x] = given[x].reshape(*given[x].shape[:2], -1)
+    return [node]
+
+
+def _pad(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
+    """Negative paddings take elements away."""
+    if len(node.input) < 2:
+        return [node]
+    x, pads = node.input[:2]
+    rank = given[x].ndim
+    axes = list(given[node.input[3]] % rank) if len(node.input) > 3 else list(range(rank))
+    window = [slice(None)] * rank
+    for place, axis in enumerate(axes):
+        low, high = (max(0, -int(given[pads][place + end])) for end in (0, len(axes)))
+        window[axis] = slice(low, given[x].shape[axis] - high)
+    given[x], given[pads] = given[x][tuple(window)], np.maximum(given[pads], 0)
+    return [node]
+
+
+_FORMS: dict[str, tuple[float, Callable[..., list[onnx.NodeProto]]]] = by_names(
+    {
+        "LogSoftmax Hardmax": (13, _of_flat_rows),
+        "Upsample": (11, _resize),
+        "Resize": (11, _resize),
+        "GridSample": (20, _grid_sample),
+        "RoiAlign": (16, _roi_align),
+        "Scatter": (11, _scatter),
+        # Those of 19 have the older ones as special cases.
+        "QuantizeLinear DequantizeLinear": (19, _as_it_is),
+        "NonMaxSuppression": (inf, _suppression),
+        "OneHot": (inf, _one_hot),
+        "STFT": (inf, _real_signal),
+        "Pad": (inf, _pad),
+    }
+)
+"""The operator set of the newest form (inf: several forms at once), and what writes a node so."""
