@@ -70,6 +70,10 @@ class TensorLayout(NamedTuple):
     mapping: str = ""
     rows: bool = False
 
+    def mapped(self, tensor: str) -> TensorLayout:
+        """Return this layout with the mapping of a tensor; `_replace` takes three times as long."""
+        return TensorLayout(self.grouping, self.tiles, self.free, tensor, self.rows)
+
     def lies_with(self, other: TensorLayout) -> bool:
         """Whether two tensors need no exchange to be combined element by element."""
         return self.free or other.free or self.mapping == other.mapping

@@ -29,13 +29,13 @@ class Task(NamedTuple):
     """All that the lowering of an operation depends on beside chip and stack, without names.
 
     Results are not placed yet; the mapping of an input is the number of the first input with it.
-    `reads_product` says that a matrix product made the first input, `changes_table` that the graph
-    changes the rows of a table like this one, `forward_plan` how a convolution was planned that
-    this is the gradient of.
+    `updates` says that it is part of a weight update, `reads_product` that a matrix product made the
+    first input, `changes_table` that the graph changes the rows of a table like this one,
+    `forward_plan` how a convolution was planned that this is the gradient of.
     """
 
     params: Attributes
-    phase: str = "forward"
+    updates: bool = False
     inputs: tuple[Placed, ...] = ()
     roles: tuple[str, ...] = ()
     results: tuple[Placed, ...] = ()
@@ -172,7 +172,7 @@ class LoweringState:
         if layout is None:
             layout = TensorLayout(free=self.graph.tensors[tensor].role in FREE_ROLES)
         if not layout.mapping:
-            layout = self.layouts[tensor] = layout._replace(mapping=tensor)
+            layout = self.layouts[tensor] = layout.mapped(tensor)
         return layout
 
     def task(self, op: Op, mappings: dict[str, str]) -> Task:
@@ -181,11 +181,11 @@ class LoweringState:
         for name in op.inputs:
             tensor, layout = tensors[name], self.layout(name)
             number = mappings.setdefault(layout.mapping, str(len(mappings)))
-            inputs.append(Placed(tensor.shape, tensor.dtype, layout._replace(mapping=number)))
+            inputs.append(Placed(tensor.shape, tensor.dtype, layout.mapped(number)))
         params = op.params
         return Task(
             params,
-            op.phase,
+            op.phase == "update",
             tuple(inputs),
             tuple([tensors[name].role for name in op.inputs]),
             tuple([Placed(tensors[name].shape, tensors[name].dtype) for name in op.outputs]),
@@ -210,7 +210,7 @@ def lower_op(state: LoweringState, op: Op) -> LoweredOp:
     for index, name in enumerate(op.outputs):
         layout = lowered.layouts[min(index, len(lowered.layouts) - 1)]
         if layout.mapping:
-            layout = layout._replace(mapping=named[layout.mapping])
+            layout = layout.mapped(named[layout.mapping])
         state.layouts[name] = layout
     if isinstance(op.params, Conv) and op.params.pass_kind == "forward":
         state.plans[op.inputs[1]] = lowered.chosen

@@ -136,7 +136,7 @@ def _scaled_add(
     """
     target, addend = m.task.roles[:2]
     layout, source = inputs[0].layout, inputs[1].layout
-    if m.task.phase == "update" or target in ("parameter", "state"):
+    if m.task.updates or target in ("parameter", "state"):
         # Accumulators and moments are laid out like the gradient that is added to them (PopART
         # accumulatex.cpp), weights like their consumer: what passes between them is exchanged.
         # A gradient that its plan leaves where the weights lie (joint plans) stays.
