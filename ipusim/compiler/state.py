@@ -29,8 +29,8 @@ class Task(NamedTuple):
     """All that the lowering of an operation depends on beside chip and stack, without names.
 
     Results are not placed yet; the mapping of an input is the number of the first input with it.
-    `updates` says that it is part of a weight update, `reads_product` that a matrix product made the
-    first input, `changes_table` that the graph changes the rows of a table like this one,
+    `updates` says that it is part of a weight update, `reads_product` that a matrix product made
+    the first input, `changes_table` that the graph changes the rows of a table like this one,
     `forward_plan` how a convolution was planned that this is the gradient of.
     """
 
