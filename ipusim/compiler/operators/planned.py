@@ -69,18 +69,54 @@ def transpose_weights(
 
 def lower_planned(m: Lowering, chosen: planner.Plan, data: Placed, weights: Placed) -> TensorLayout:
     """Supersteps of a planned operation, in the order in which poplibs runs them."""
+    m.superstep_cycles = m.stack.planned_superstep_cycles
+    m.tiles = chosen.tiles_used
+    came = _bring_operands(m, chosen, data, weights)
+    _multiply(m, chosen, data, came)
+    _finish_result(m, chosen)
+    m.plan, m.transform, m.codelet = str(chosen), chosen.transform, chosen.codelet
+    m.reads_lines = isinstance(m.task.params, Conv) and not chosen.one_by_one
+    m.temp_bytes = _temp_bytes(m, chosen, came)
+    m.interleaved_bytes = chosen.partial_bytes_per_tile if chosen.method == "AMP" else 0
+    grouping = chosen.out_chans_per_group * chosen.conv_groups_per_group
+    return TensorLayout(grouping=grouping, tiles=chosen.tiles_used)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Brought:
+    """How operands lie before they are multiplied: as the plan wants `data` and `weights`, or not.
+
+    `moved` says that both took their place at once; `bytes` of a tile were arranged before.
+    """
+
+    data: bool
+    weights: bool
+    moved: bool
+    bytes: int
+
+
+def _part(
+    m: Lowering,
+    chosen: planner.Plan,
+    name: str,
+    vertex: str,
+    *,
+    exchange: int = 0,
+    copy: int = 0,
+    compute: int = 0,
+) -> None:
+    """Add one superstep of every serial part; `exchange` is in cycles."""
+    with m.loop(chosen.serial_splits, tiles=chosen.tiles_used):
+        received = exchange * m.chip.exchange_bytes_per_cycle
+        m.emit(name, vertex, compute, exchange=received, copy=copy)
+
+
+def _bring_operands(m: Lowering, chosen: planner.Plan, data: Placed, weights: Placed) -> _Brought:
+    """Slice and rearrange the operands as the plan wants them."""
     chip, cost, op = m.chip, chosen.cost, m.task.params
     is_conv, rate = isinstance(op, Conv), chip.exchange_bytes_per_cycle
     transposed, before_bytes = bool(m.steps), max([0, *(step.temp_bytes for step in m.steps)])
     in_bytes = element_bytes(data.dtype)
-    m.superstep_cycles = m.stack.planned_superstep_cycles
-    m.tiles = chosen.tiles_used
-
-    def add(name: str, vertex: str, *, exchange: int = 0, copy: int = 0, compute: int = 0) -> None:
-        """Add one superstep of every serial part; `exchange` is in cycles."""
-        with m.loop(chosen.serial_splits, tiles=chosen.tiles_used):
-            m.emit(name, vertex, compute, exchange=exchange * rate, copy=copy)
-
     stored = not is_conv and op.weights_operand
     if stored and op.pass_kind == "forward" and m.stack.regroup_fully_connected:
         operand_bytes = sum(ceil_div(x.elements * in_bytes, chip.tiles) for x in (data, weights))
@@ -92,7 +128,7 @@ def lower_planned(m: Lowering, chosen: planner.Plan, data: Placed, weights: Plac
     if cost.before:
         m.copy("arrange for slices", cycles=cost.before)
     if cost.slice:
-        add("slice operands", "popops::DynamicSlice1D", compute=cost.slice)
+        _part(m, chosen, "slice operands", "popops::DynamicSlice1D", compute=cost.slice)
     moved = cost.move_in + cost.move_weights
     copied = cost.copy_in + cost.copy_weights
     if transposed and not is_conv:
@@ -130,64 +166,73 @@ def lower_planned(m: Lowering, chosen: planner.Plan, data: Placed, weights: Plac
         else:
             copied = copy_cycles(moved * rate, chip, atom_bytes=in_bytes)
     if moved > 0:
-        add("rearrange operands", "copy", exchange=moved, copy=max(0, copied))
-    exchange = cost.weights
-    copied = 0
-    if arranged:
+        name = "rearrange operands"
+        _part(m, chosen, name, "copy", exchange=moved, copy=max(0, copied))
+    return _Brought(data=arranged, weights=placed, moved=moved > 0, bytes=before_bytes)
+
+
+def _multiply(m: Lowering, chosen: planner.Plan, data: Placed, came: _Brought) -> None:
+    """Send every tile what it multiplies, and multiply."""
+    chip, cost, is_conv = m.chip, chosen.cost, isinstance(m.task.params, Conv)
+    exchange, copied = cost.weights, 0
+    if came.data:
         exchange += cost.input
     else:
         # All inputs lie elsewhere; neighbours that want the same ones share the bus.
         paired = chosen.split.out_chans % chip.tiles_per_exchange_bus == 0
-        width = rate * (chip.tiles_per_exchange_bus if paired else 1)
+        width = chip.exchange_bytes_per_cycle * (chip.tiles_per_exchange_bus if paired else 1)
         exchange += ceil_div(cost.input_bytes, width)
         copied += copy_cycles(cost.input_bytes, chip)
         regroup = chosen.in_chans_per_group * chosen.conv_groups_per_group
-        if data.layout.grouping != regroup and not moved and is_conv:
+        if data.layout.grouping != regroup and not came.moved and is_conv:
+            in_bytes = element_bytes(data.dtype)
             tile_bytes = ceil_div(data.elements * in_bytes, chip.tiles)
             atom = min(data.layout.grouping, regroup) * in_bytes
             regrouped = copy_cycles(tile_bytes, chip, atom_bytes=atom)
             m.emit("regroup channels", TRANSPOSE, copy=regrouped)
-    if not is_conv and not placed:
+    if not is_conv and not came.weights:
         # Activations come from another plan, whether or not B was laid out for this one.
         copied += copy_cycles(cost.weight_bytes, chip)
-    add(
+    _part(
+        m,
+        chosen,
         "convolve" if is_conv else "multiply",
         f"poplin::{chosen.method}",
         exchange=exchange + cost.tile_transform,
         copy=copied,
         compute=cost.calc,
     )
+
+
+def _finish_result(m: Lowering, chosen: planner.Plan) -> None:
+    """Sum or convert partials, put serial parts together, and the result where it belongs."""
+    cost = chosen.cost
     if chosen.reduction_depth > 1:
         # Each tile keeps its own share of the partials that it reduces.
         depth, stages = chosen.reduction_depth, cost.stages
         share, rest = divmod(cost.reduce, stages)
         first = cost.reduce_first * (depth - 1) // depth
-        add("reduce partials", "poplin::ReduceAdd", exchange=first, compute=share + rest)
+        work = m, chosen, "reduce partials", "poplin::ReduceAdd"
+        _part(*work, exchange=first, compute=share + rest)
         for _ in range(1, stages):
-            later = cost.reduce_rest // (stages - 1)
-            add("reduce partials", "poplin::ReduceAdd", exchange=later, compute=share)
+            _part(*work, exchange=cost.reduce_rest // (stages - 1), compute=share)
     elif cost.reduce:
-        add("cast partials", "popops::Cast1D", compute=cost.reduce)
+        _part(m, chosen, "cast partials", "popops::Cast1D", compute=cost.reduce)
     if cost.add:
-        add("accumulate", "popops::BinaryOp1DInPlace", compute=cost.add)
+        _part(m, chosen, "accumulate", "popops::BinaryOp1DInPlace", compute=cost.add)
     if cost.update:
-        add("write slice", "popops::DynamicUpdateSlice1D", compute=cost.update)
+        _part(m, chosen, "write slice", "popops::DynamicUpdateSlice1D", compute=cost.update)
     if cost.after:
         m.emit("cast result", "popops::Cast1D", cost.after)
     if cost.move_out:
-        add("rearrange output", "copy", exchange=cost.move_out, copy=cost.copy_out)
+        name = "rearrange output"
+        _part(m, chosen, name, "copy", exchange=cost.move_out, copy=cost.copy_out)
     if chosen.spreads_output:
         # Copied with zeros between its elements into a tensor of its own (Convolution.cpp,
         # convolutionPostprocess).
         atom = element_bytes(m.made.dtype)
         tile_bytes = ceil_div(m.made.elements * atom, chosen.tiles_used)
-        m.copy("spread output", cycles=copy_cycles(tile_bytes, chip, atom_bytes=atom))
-    m.plan, m.transform, m.codelet = str(chosen), chosen.transform, chosen.codelet
-    m.reads_lines = is_conv and not chosen.one_by_one
-    m.temp_bytes = _temp_bytes(m, chosen, before_bytes, free=arranged)
-    m.interleaved_bytes = chosen.partial_bytes_per_tile if chosen.method == "AMP" else 0
-    grouping = chosen.out_chans_per_group * chosen.conv_groups_per_group
-    return TensorLayout(grouping=grouping, tiles=chosen.tiles_used)
+        m.copy("spread output", cycles=copy_cycles(tile_bytes, m.chip, atom_bytes=atom))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,7 +361,7 @@ def _summed_order(m: Lowering, chosen: planner.Plan, x: Placed, *, is_input: boo
     )
 
 
-def _temp_bytes(m: Lowering, chosen: planner.Plan, before_bytes: int, *, free: bool) -> int:
+def _temp_bytes(m: Lowering, chosen: planner.Plan, came: _Brought) -> int:
     """Bytes of the fullest tile that live during a planned operation only, its output left out.
 
     While the vertex runs: what was received of inputs and weights, its share of weights that were
@@ -330,9 +375,9 @@ def _temp_bytes(m: Lowering, chosen: planner.Plan, before_bytes: int, *, free: b
     users = split.batch * prod(split.field)
     inputs, weights = cost.input_bytes, cost.weight_bytes
     received = weights - weights // users + inputs
-    if free:
+    if came.data:
         received -= inputs // split.out_chans
-    received += before_bytes
+    received += came.bytes
     partials = cost.partial_bytes
     after = partials if cost.reduce else 0
     return max(received + partials - output, after, 0)
