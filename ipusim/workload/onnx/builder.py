@@ -49,9 +49,9 @@ class OnnxBuild:
         if self.plan.fixed is None:
             shapes = self.plan.shapes(size)
             raise self.contents.error(
-                f"has data inputs of shapes {shapes}, which share no batch dimension, so "
-                f"micro-batch {micro_batch} is impossible",
-                "use 1 to take the file as exported",
+                f"has data inputs of shapes {shapes}, none of whose sizes is a batch of items that "
+                f"stay apart, so micro-batch {micro_batch} is impossible",
+                "export it with a symbolic batch, or use 1 to take the file as exported",
             )
         return self._rebatched(self.plan.fixed, size)
 

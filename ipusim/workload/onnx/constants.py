@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 
 from ipusim.workload.onnx.context import ImportContext, Value, learnt
 from ipusim.workload.onnx.nodes import Node
-from ipusim.workload.onnx.reader import KEPT_ELEMENTS
+from ipusim.workload.onnx.reader import KEPT_ELEMENTS, stored
 from ipusim.workload.onnx.reference import evaluated, reason
 from ipusim.workload.onnx.shapes import MISFITS, Results
 
@@ -49,6 +49,9 @@ class Folding:
         arrays = None
         if self.computes(node) and _are_few(node, results):
             arrays = self._evaluated(node, results)
+        elif node.op_type == "Constant" and node.given.get("value") is not None:
+            # Of many values only zeros are known, as of those that the file stores.
+            arrays = [stored(node.given["value"], f"node {node.label!r}").array]
         if results is None:
             kind = helper.np_dtype_to_tensor_dtype
             results = [((), 0) if a is None else (a.shape, kind(a.dtype)) for a in arrays]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 from onnx_single_op import make_model
 
 from ipusim.errors import WorkloadError
@@ -95,9 +95,22 @@ def _positions(batch):
     return make_model(nodes, {"x": [batch, 4, 6, 8]}, ["y"], {"keys": keys, **sizes}), (4, 6, 5)
 
 
+def _experts(batch):
+    """A sum of experts starts from zeros that were written for all rows of the batch."""
+    rows = np.zeros((batch * 32, 256), np.float32)
+    nodes = [
+        helper.make_node("Reshape", ["x", "rows"], ["r"]),
+        helper.make_node("Constant", [], ["zeros"], value=numpy_helper.from_array(rows)),
+        helper.make_node("Add", ["zeros", "r"], ["sum"]),
+        helper.make_node("Reshape", ["sum", "items"], ["y"]),
+    ]
+    sizes = _numbers(rows=[-1, 256], items=[batch, 32, 256])
+    return make_model(nodes, {"x": [batch, 32, 256]}, ["y"], sizes), (32, 256)
+
+
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize(
-    "network", [_attention, _resize, _strides, _tokens, _states, _rows, _positions]
+    "network", [_experts, _attention, _resize, _strides, _tokens, _states, _rows, _positions]
 )
 def test_numbers_that_hold_the_batch_follow_it(network, batch):
     file, item = network(batch)
