@@ -29,8 +29,9 @@ KERNEL_SOURCES = (
     "compiler/vertices",
     "numerics/arithmetic.py",
     "numerics/kernels",
+    "kernel_cache.py",
 )
-"""All that kernels are made from: the modules that hold them and what these import."""
+"""All that kernels are made from: modules that hold them, what these import, what compiles them."""
 
 PREDICTING_SOURCES = (
     "api.py",

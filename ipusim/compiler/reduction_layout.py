@@ -4,6 +4,7 @@ poplibs looks at the real tile mapping (lib/popops/reduction/ReductionIntrospect
 mapping is linear in memory order, and large inputs are sampled.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -166,14 +167,14 @@ def examine_layout(
     grains = ceil_div(total, grain)
     wanted = max(_LEAST_TILES_EXAMINED, _EXAMINED_ELEMENTS // per_tile)
     wanted = min(wanted, _MOST_TILES_EXAMINED, tiles)
-    chosen = [index * tiles // wanted for index in range(wanted)]
     # Tiles that differ only in the place along the outermost dimension have the same pattern, and
     # so have those within one place of it that differ only in the place along a reduced one.
     below, inner = prod(sizes[1:]), prod(sizes[2:])
     levels, run = _levels(sizes, reduced), sizes[-1] if reduced[-1] else 1
     known: dict[tuple[int, int], tuple[Region, ...]] = {}
-    patterns = []
-    for tile in chosen:
+    examined: Counter[tuple[int, int]] = Counter()
+    for index in range(wanted):
+        tile = index * tiles // wanted
         begin = tile * grains // tiles * grain
         end = min(total, (tile + 1) * grains // tiles * grain)
         alike = begin % below, end - begin
@@ -181,13 +182,13 @@ def examine_layout(
             alike = begin % inner, end - begin
         if alike not in known:
             known[alike] = _tile_pattern(begin, end, levels, run)
-        patterns.append(known[alike])
-    counts = [sum(region.columns for region in pattern) for pattern in patterns]
+        examined[alike] += 1
+    columns = {alike: sum([region.columns for region in known[alike]]) for alike in known}
     return InputLayout(
-        tuple(dict.fromkeys(patterns)),
+        tuple(dict.fromkeys(known.values())),
         _spread(sizes, reduced, per_tile),
-        max(counts),
-        ceil_div(sum(counts) * tiles, len(chosen)),
+        max(columns.values()),
+        ceil_div(sum(columns[alike] * times for alike, times in examined.items()) * tiles, wanted),
         any(region.rows > 1 for pattern in known.values() for region in pattern),
     )
 

@@ -1,7 +1,7 @@
 """How poplibs spreads data over tiles, what copies within a tile cost, versions of its codelets."""
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
@@ -91,18 +91,19 @@ def vector_width(dtype: str, chip: ChipLike) -> int:
     return max(1, chip.data_path_bytes // element_bytes(dtype))
 
 
-def split_sizes(total: int, grain: int, max_parts: int, min_part: int = 1) -> list[int]:
+@lru_cache(maxsize=1 << 14)
+def split_sizes(total: int, grain: int, max_parts: int, min_part: int = 1) -> tuple[int, ...]:
     """Split a range into at most so many parts of whole grains as evenly as poplibs does.
 
     Parts have `min_part` elements, unless there are not as many, and the last may hold an
     incomplete grain (poplibs lib/poputil/Util.cpp, splitRegions).
     """
     if total <= 0:
-        return []
+        return ()
     grains = ceil_div(total, grain)
     parts = _part_count(grains, grain, max_parts, min_part)
     edges = [min(total, (part * grains // parts) * grain) for part in range(parts + 1)]
-    return [end - begin for begin, end in pairwise(edges)]
+    return tuple([end - begin for begin, end in pairwise(edges)])
 
 
 def _part_count(grains: int, grain: int, max_parts: int, min_part: int) -> int:

@@ -83,8 +83,8 @@ class ReduceVertex:
     def strided(self, columns: int, rows: int) -> int:
         """Where the partials form one regular array (STRIDED_REDUCE)."""
         per_loop = gcd(self.path, columns)
-        loops = ceil_div(columns, per_loop)
-        return ENTRY_EXIT_CYCLES + 17 + loops * 6 + columns * rows // per_loop
+        loops = columns // per_loop
+        return ENTRY_EXIT_CYCLES + 17 + loops * 6 + loops * rows
 
     def continuous(self, outputs: int, rows: int) -> int:
         """Where each output's partials are contiguous.
