@@ -4,7 +4,7 @@ A change that may not move a prediction proves with it that it does not. ``pytho
 check`` compares, ``write`` records anew; a change of a recorded file belongs in the commit that
 explains it. Parts: ``predictions`` (every published row in every tier), ``programs`` (plans and
 cycles of every operation, and the terms of the step, of one published run per network and mode),
-``numerics`` (weights after ten steps). Name parts after the verb, networks after ``--only``.
+``gpus`` (every published row of a GPU), ``numerics`` (weights after ten steps). Name parts after the verb, networks after ``--only``.
 """
 
 import csv
@@ -18,7 +18,7 @@ import pandas as pd
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "data" / "expected"
-PARTS = ("predictions", "programs", "numerics")
+PARTS = ("predictions", "programs", "gpus", "numerics")
 PHASED = {
     "phased_bert": (
         "bert_large_squad_sl128",
@@ -115,6 +115,18 @@ def _program_rows(name: str, model: str, options: dict) -> Rows:
         terms[f"stage {stage.first_op}"] = stage.forward_s + stage.backward_s
     for what, value in terms.items():
         yield (name, f"= {what}", "", "", "", "", "", _text(value))
+
+
+def gpus(only: Iterable[str] = ()) -> Rows:
+    """Every published row of a GPU: items per second without and with the cost per kernel."""
+    from ipusim.study.verdicts.compare_gpu import gpu_compare
+
+    columns = ["row_id", "specification", "predicted"]
+    yield tuple(columns)
+    frame = gpu_compare()
+    chosen = frame[frame["model"].isin(only)] if only else frame
+    for row in chosen[columns].itertuples(index=False):
+        yield tuple(_text(value) for value in row)
 
 
 def numerics(only: Iterable[str] = ()) -> Rows:

@@ -4,6 +4,7 @@ import math
 import random
 from dataclasses import replace
 
+import golden
 import pytest
 
 from ipusim.errors import StudyError
@@ -47,6 +48,10 @@ def sample(network, published_s, *, stack="a", kernels=100, roofline_s=1.0):
 
 
 # --- rows --------------------------------------------------------------------------------------
+
+
+def test_predictions_are_those_of_the_golden():
+    assert golden.differences("gpus", golden.gpus()) == []
 
 
 def test_every_row_is_predicted_or_says_why_not():
