@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
-from ipusim.errors import ConfigError, IpuSimError
+from ipusim.errors import ConfigError, IpuSimError, WorkloadError
 from ipusim.workload.graph import Graph
 
 
@@ -113,6 +114,14 @@ ONNX_OPTIONS = {
 """Options that say what an ONNX file leaves open; those of `from_onnx`."""
 
 
+def _is_file(path: Path) -> bool:
+    """Whether there is a file with an ending, of a name that may be too long for one."""
+    try:
+        return bool(path.suffix) and path.is_file()
+    except OSError:
+        return False
+
+
 def load_model(model: str | Model, **given: Any) -> Model:
     """Return a model from a zoo name, a path ending in .onnx, an ONNX model, or a `Model` as it is.
 
@@ -123,7 +132,7 @@ def load_model(model: str | Model, **given: Any) -> Model:
     UnknownNameError
         If the zoo has no such model; the message gives the nearest name.
     WorkloadError
-        If the file cannot be read or holds an operator that is not supported.
+        If the file cannot be read, is of another kind or holds an operator that is not supported.
     ConfigError
         If something is given for a model that is no file.
     """
@@ -135,6 +144,11 @@ def load_model(model: str | Model, **given: Any) -> Model:
         from ipusim.workload.onnx import from_onnx
 
         return from_onnx(model, **given)
+    if isinstance(model, str | PathLike) and _is_file(Path(model)):
+        raise WorkloadError(
+            f"The file {str(model)!r} does not end in .onnx, and no other kind is read; export the "
+            "network as ONNX."
+        )
     for name in given:
         named = model.name if isinstance(model, Model) else model
         raise ConfigError(

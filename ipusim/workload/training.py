@@ -175,8 +175,8 @@ def _with_loss(graph: Graph, loss: str) -> Graph:
     if loss not in LOSSES:
         named = f"the loss {loss!r} does not exist" if loss else "it names no loss"
         raise ConfigError(
-            f"Model {graph.name!r} cannot be trained because {named}: give loss = "
-            f"{' or '.join(LOSSES)}."
+            f"Model {graph.name!r} cannot be trained because {named}: give one of "
+            f"{', '.join(LOSSES)}, such as '--loss mean_squared', in Python loss='mean_squared'."
         )
     tensors, ops, inputs, outputs = dict(graph.tensors), list(graph.ops), list(graph.inputs), []
     producers = graph.producers()

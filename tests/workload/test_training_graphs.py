@@ -274,7 +274,7 @@ def test_a_maximum_pool_keeps_what_its_gradient_compares() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"loss": ""}, ConfigError, "it names no loss: give loss = cross_entropy"),
+        ({"loss": ""}, ConfigError, "it names no loss: give one of cross_entropy"),
         ({"loss": "hinge"}, ConfigError, "the loss 'hinge' does not exist"),
         ({"optimizer": "adamm"}, UnknownNameError, "adam"),
         ({"recompute": "some"}, ConfigError, "use none, auto or the names"),

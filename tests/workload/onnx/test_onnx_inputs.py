@@ -7,8 +7,9 @@ from onnx_single_op import make_model, single
 
 from ipusim.api import simulate
 from ipusim.cli import main
-from ipusim.errors import ConfigError, WorkloadError
+from ipusim.errors import ConfigError, UnknownNameError, WorkloadError
 from ipusim.sweeps import sweep
+from ipusim.workload.model import load_model
 from ipusim.workload.onnx import from_onnx
 
 
@@ -325,3 +326,12 @@ def test_a_loop_that_data_end_asks_for_no_image():
     loop = helper.make_node("Loop", ["all", "true", "x"], ["y"], name="it", body=body)
     with pytest.raises(WorkloadError, match="'it' runs as often as data say.*largest trip count"):
         from_onnx(_counted(loop))
+
+
+def test_a_file_of_another_kind_is_no_name_of_the_zoo(tmp_path):
+    path = tmp_path / "net.pt"
+    path.write_bytes(b"PK")
+    with pytest.raises(WorkloadError, match=r"'.*net\.pt' does not end in \.onnx.*export the net"):
+        load_model(path)
+    with pytest.raises(UnknownNameError):
+        load_model("net." + "p" * 5000)
