@@ -4,7 +4,8 @@ A change that may not move a prediction proves with it that it does not. ``pytho
 check`` compares, ``write`` records anew; a change of a recorded file belongs in the commit that
 explains it. Parts: ``predictions`` (every published row in every tier), ``programs`` (plans and
 cycles of every operation, and the terms of the step, of one published run per network and mode),
-``gpus`` (every published row of a GPU), ``numerics`` (weights after ten steps). Name parts after the verb, networks after ``--only``.
+``gpus`` (every published row of a GPU), ``numerics`` (weights after ten steps). Name parts after
+the verb, networks after ``--only``.
 """
 
 import csv
