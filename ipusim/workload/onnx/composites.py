@@ -337,9 +337,14 @@ def _fused(op_type: str) -> Recipe:
 
 def _block_conv(p: Parts) -> str:
     """Conv of onnxruntime's blocks, whose weights may have channels that fill up a block."""
-    channels, weights = p.shape()[1], p.input(1)
-    if int(p.get("group", 1)) == 1 and p.shape(1)[1] > channels:
-        p.node.input[1] = p.slice(weights, 1, 0, channels)
+    channels, groups = p.shape()[1], int(p.get("group", 1))
+    if groups == 1 and p.shape(1)[1] > channels:
+        p.node.input[1] = p.slice(p.input(1), 1, 0, channels)
+    elif groups > channels:
+        # One for each channel: those that fill up are groups of their own.
+        p.node.given["group"] = channels
+        vectors = (place for place in (1, 2) if p.has(place))
+        p.node.input[1:3] = [p.slice(p.input(place), 0, 0, channels) for place in vectors]
     return _fused("Conv")(p)
 
 

@@ -360,9 +360,9 @@ def _from_the_end(pieces: Pieces, node: Node) -> tuple[int, ...]:
 
 
 def global_mean(pieces: Pieces, node: Node) -> None:
-    """The mean over the whole field of images is their global pool."""
+    """The mean over the whole field of images or volumes is their global pool."""
     shape = pieces.shape(node.input[0])
-    if len(shape) != 4 or _axes(pieces, node) != [2, 3] or 0 in shape:
+    if len(shape) < 4 or _axes(pieces, node) != list(range(2, len(shape))) or 0 in shape:
         return
     if node.given.get("keepdims", 1):
         pieces.replace(node, "GlobalAveragePool", node.input[:1], "global pool")
@@ -392,6 +392,8 @@ def flat_rows(pieces: Pieces, node: Node) -> None:
     node.output = [rows]
     pieces.replace(node, "MatMul", [x, weights], "products of flat rows")
     pieces.add(add)
+    if not pieces.readers[before.output[0]] and before.output[0] not in pieces.kept:
+        pieces.forget(before)
     for reader in readers:
         if pieces.shape(reader.output[0]) == shape:
             pieces.replace(reader, "Identity", [biased])
@@ -650,10 +652,12 @@ def fuse(context: ImportContext) -> None:
     drop_unread(context)
     pieces = Pieces(context)
     for node in list(context.nodes):
-        anchor = node.op_type
-        for rule in RULES.get(anchor, ()):
-            if node.op_type == anchor:
-                rule(pieces, node)
+        anchor = ""
+        while node.op_type != anchor:
+            anchor = node.op_type
+            for rule in RULES.get(anchor, ()):
+                if node.op_type == anchor:
+                    rule(pieces, node)
     drop_unread(context)
     partitions(Pieces(context))
     projections(Pieces(context))

@@ -173,6 +173,15 @@ def test_a_gemm_of_flat_rows_is_a_product_and_its_bias(back):
     assert graph.tensors[graph.ops[1].outputs[0]].shape == (1, 4, 8)
 
 
+def test_flat_rows_of_a_transpose_are_read_as_they_lie():
+    weights = {"w": np.full((4, 4), 0.01, np.float32), "b": np.full(4, 0.01, np.float32)}
+    weights |= {"flat": np.array([-1, 4]), "back": np.array([-1, 8, 4])}
+    steps = ["t = Transpose x perm:0,2,1", "f = Reshape t flat", "g = Gemm f w b"]
+    graph, fused = _fused(_model([*steps, "y = Reshape g back"], **weights))
+    assert fused == {"products of flat rows": 1, "transposed operands": 1}
+    assert [op.kind for op in graph.ops][:2] == ["matmul", "elementwise"]
+
+
 def test_three_projections_become_one_product():
     weights = {f"w{i}": np.ones((64, 64), np.float32) * i for i in range(3)}
     weights |= {f"b{i}": np.ones(64, np.float32) for i in range(3)}
@@ -216,9 +225,10 @@ def test_operand_order_does_not_matter(kind, spread):
     assert max(cycles) <= spread * min(cycles)
 
 
-def test_the_global_mean_is_a_global_pool():
-    node = helper.make_node("ReduceMean", ["x"], ["y"], axes=[2, 3])
-    graph, _ = _fused(make_model([node], {"x": ["n", 8, 5, 5]}, ["y"]))
+@pytest.mark.parametrize("field", [(5, 5), (5, 5, 5)])
+def test_the_global_mean_is_a_global_pool(field):
+    node = helper.make_node("ReduceMean", ["x"], ["y"], axes=[2, 3, 4][: len(field)])
+    graph, _ = _fused(make_model([node], {"x": ["n", 8, *field]}, ["y"]))
     assert graph.ops[0].kind == "pool"
 
 

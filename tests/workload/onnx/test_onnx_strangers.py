@@ -48,6 +48,12 @@ CASES = {
         IMAGE,
         (6 * 4 * 8 * 16, (2, 16, 6, 4)),
     ),
+    "a group for each channel that fills up": (
+        _node("Conv", ["x", "w", "b"], domain=NCHWC, activation="Relu", group=16, pads=[1] * 4),
+        {"w": [16, 1, 3, 3], "b": [16]},
+        IMAGE,
+        (6 * 4 * 8 * 9, (2, 8, 6, 4)),
+    ),
     "channels that were last in blocks": (
         _node("ReorderInput", ["x"], domain=NCHWC, channels_last=1),
         {},
