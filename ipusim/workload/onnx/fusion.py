@@ -9,7 +9,7 @@ what it finds; pieces that nobody else reads then fall away.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from itertools import product
+from itertools import permutations, product
 from math import erf, prod
 from typing import NamedTuple
 
@@ -49,6 +49,7 @@ _VALUES: dict[str, Callable[..., np.ndarray]] = {
     "Softplus": lambda x: np.logaddexp(0, x),
     "Clip": np.clip,
     "Min": np.minimum,
+    "Max": np.maximum,
     "Cast": lambda x: x,
     "Identity": lambda x: x,
     "ReduceMean": lambda x, axes: x.mean(axes, keepdims=True),
@@ -57,7 +58,7 @@ _VALUES: dict[str, Callable[..., np.ndarray]] = {
 
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Reciprocal")
 """Pieces that follow the one at which a function is looked for."""
-_MOST_FOLLOWING, _MOST_PIECES, _MOST_AXES = 4, 16, 6
+_MOST_FOLLOWING, _MOST_PIECES, _MOST_AXES = 8, 16, 6
 
 
 class Pieces:
@@ -100,12 +101,18 @@ class Pieces:
         return readers[0] if readers[0].op_type in kinds else None
 
     def following(self, node: Node) -> list[Node]:
-        """Return the arithmetic that a result goes through, each read by the next alone."""
+        """Return the arithmetic that a result goes through, nearest first."""
         found: list[Node] = []
-        reader = self.only(node.output[0], *_ARITHMETIC)
-        while reader is not None and len(found) < _MOST_FOLLOWING:
-            found.append(reader)
-            reader = self.only(reader.output[0], *_ARITHMETIC)
+        waiting = [node]
+        for item in waiting:
+            for reader in self.readers.get(item.output[0], []):
+                if reader.op_type in ("Cast", "Identity"):
+                    waiting.append(reader)
+                elif reader.op_type in _ARITHMETIC and reader not in found:
+                    found.append(reader)
+                    waiting.append(reader)
+            if len(found) >= _MOST_FOLLOWING:
+                break
         return found
 
     def number(self, name: str) -> float | None:
@@ -175,10 +182,13 @@ class Form(NamedTuple):
     name: str
     values: Callable[[np.ndarray, tuple[int, ...]], np.ndarray]
 
+    vectors: tuple[str, ...] = ()
+    """Operators by which it takes in a gain and a shift."""
+
     @property
     def is_norm(self) -> bool:
         """Whether it is one over the last axes, with a gain."""
-        return self.kind.endswith("Normalization")
+        return bool(self.vectors)
 
 
 def _centred(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
@@ -202,8 +212,9 @@ FORMS = (
         "LayerNormalization",
         "layer norm",
         lambda x, axes: _by_root(_centred(x, axes), axes),
+        ("Mul", "Add"),
     ),
-    Form("Sqrt Rsqrt", "RMSNormalization", "RMS norm", _by_root),
+    Form("Sqrt Rsqrt", "RMSNormalization", "RMS norm", _by_root, ("Mul",)),
 )
 """Functions that have one operator, with the operators in pieces at which they are looked for."""
 
@@ -215,12 +226,12 @@ def amounts(pieces: Pieces, node: Node) -> None:
     """Pieces between two values, in any association, that compute what one operator does."""
     pairs = product(pieces.following(node)[::-1], _roots(pieces, node))
     spans = [span for last, root in pairs if (span := _span(pieces, last, root)) is not None]
-    for form in FORMS:
-        if node.op_type in form.anchors.split():
-            found = next((span for span in spans if _computes(span, form)), None)
-            if found is not None:
-                _replace_span(pieces, form, found)
-                return
+    forms = [form for form in FORMS if node.op_type in form.anchors.split()]
+    for form, span in product(forms, spans):
+        vectors = _vectors_of(span, form)
+        if vectors is not None:
+            _replace_span(pieces, form, span, vectors)
+            return
 
 
 def _roots(pieces: Pieces, node: Node) -> list[str]:
@@ -234,12 +245,16 @@ def _roots(pieces: Pieces, node: Node) -> list[str]:
 
 
 class Span(NamedTuple):
-    """Pieces from a value to the last of them: what they make of a sample, the axes of a mean."""
+    """Pieces from a value to the last of them: what they make of a sample, the axes of a mean.
+
+    ``vectors`` are the samples that stand for constants along the last axis, by their names.
+    """
 
     root: str
     last: Node
     values: np.ndarray
     axes: tuple[int, ...]
+    vectors: dict[str, np.ndarray]
 
 
 @cache
@@ -261,28 +276,40 @@ def _span(pieces: Pieces, last: Node, root: str) -> Span | None:
     if found is None or found.shape != sample.shape or not _apart(pieces, last, inside):
         return None
     means = [item for item in inside.values() if item.op_type == "ReduceMean"]
-    return Span(root, last, found, _from_the_end(pieces, means[0]) if means else ())
+    vectors = {name: values for name, values in known.items() if pieces.is_static(name)}
+    axes = _from_the_end(pieces, means[0]) if means else ()
+    return Span(root, last, found, axes, vectors)
 
 
-def _computes(span: Span, form: Form) -> bool:
-    """Whether pieces are a form; a norm is one over the last axes."""
+def _vectors_of(span: Span, form: Form) -> list[str] | None:
+    """Return the gain and shift that pieces of a form hold, None if they are another function.
+
+    A norm is one over the last axes.
+    """
     if form.is_norm and (not span.axes or span.axes != tuple(range(-len(span.axes), 0))):
-        return False
+        return None
+    if len(span.vectors) >= len(form.vectors) + 1:
+        return None
     expected = form.values(_sample(span.values.ndim - 1), span.axes)
-    return bool(np.abs(span.values - expected).mean() < _CLOSE)
+    for names in permutations(span.vectors):
+        scaled = expected
+        for kind, name in zip(form.vectors, names, strict=False):
+            scaled = _VALUES[kind](scaled, span.vectors[name])
+        if np.abs(span.values - scaled).mean() < _CLOSE:
+            return list(names)
+    return None
 
 
-def _replace_span(pieces: Pieces, form: Form, span: Span) -> None:
+def _replace_span(pieces: Pieces, form: Form, span: Span, vectors: list[str]) -> None:
     """Replace pieces by the operator of a form; a norm takes in the gain and shift after it."""
     if not form.is_norm:
         pieces.replace(span.last, form.kind, [span.root], form.name)
         return
     x = pieces.source(span.root)
     axis = len(pieces.shape(x)) + span.axes[0]
-    operands, width = [x], pieces.shape(x)[axis:]
+    operands, width = [x, *vectors], pieces.shape(x)[axis:]
     shifted = form.kind == "LayerNormalization"
-    kinds = ("Mul", "Add") if shifted else ("Mul",)
-    last = _with_vectors(pieces, span.last, width, kinds, operands)
+    last = _with_vectors(pieces, span.last, width, form.vectors[len(vectors) :], operands)
     if shifted and len(operands) == 1:
         operands.append(_ones(pieces, last, width))
     pieces.replace(last, form.kind, operands, form.name, axis=axis)
@@ -296,7 +323,7 @@ def _value(
         return known[name]
     if pieces.is_static(name):
         number = pieces.number(name)
-        return None if number is None else np.array(number)
+        return np.array(number) if number is not None else _sample_vector(pieces, name, known)
     node = pieces.made.get(name)
     if node is None or node.op_type not in _VALUES or len(inside) > _MOST_PIECES:
         return None
@@ -312,6 +339,15 @@ def _value(
         operands.append(_from_the_end(pieces, node))
     with np.errstate(all="ignore"):
         known[name] = _VALUES[node.op_type](*operands)
+    return known[name]
+
+
+def _sample_vector(pieces: Pieces, name: str, known: dict[str, np.ndarray]) -> np.ndarray | None:
+    """Return values that stand for a constant along the last axis of a root, others for each."""
+    root, shape = next(iter(known)), pieces.shape(name)
+    if not shape or prod(shape) != shape[-1] or shape[-1] != pieces.shape(root)[-1]:
+        return None
+    known[name] = _sample(0)[:3] + len(known)
     return known[name]
 
 

@@ -152,6 +152,54 @@ def test_layer_norm_in_pieces(square, divide, scale):
     assert graph.parameters == 16 if "gamma" in scale[0] else 8
 
 
+GAIN_INSIDE = {
+    "tensorflow": [
+        *CENTRE,
+        "q = Mul d d",
+        *SPREAD,
+        "r = Reciprocal s",
+        "i = Mul r gamma",
+        "a = Mul x i",
+        "b = Mul m i",
+        "c = Sub beta b",
+        "y = Add a c",
+    ],
+    "flax": [
+        "m = ReduceMean x axes:-1",
+        "q = Mul x x",
+        "o = ReduceMean q axes:-1",
+        "k = Mul m m",
+        "u = Sub o k",
+        "v = Max u zero",
+        "w = Add v eps",
+        "s = Sqrt w",
+        "r = Reciprocal s",
+        "i = Mul r gamma",
+        "d = Sub x m",
+        "a = Mul d i",
+        "y = Add a beta",
+    ],
+}
+
+
+@pytest.mark.parametrize("framework", GAIN_INSIDE)
+def test_a_layer_norm_may_hold_its_gain(framework):
+    """As tf.nn.batch_normalization and flax write it; the shift is no gain, whatever its place."""
+    vectors = {"gamma": np.ones(8, np.float32), "beta": np.zeros(8, np.float32)}
+    graph, fused = _fused(_model(GAIN_INSIDE[framework], **vectors))
+    assert fused == {"layer norm": 1}
+    assert [(op.kind, op.inputs) for op in graph.ops] == [("norm", ("x", "gamma", "beta"))]
+
+
+@pytest.mark.parametrize(
+    "last", ["y = Sub a c", "y = Mul a c", "y = Add a b"], ids=["less", "times", "another shift"]
+)
+def test_what_is_no_layer_norm_for_its_gain_is_left_alone(last):
+    vectors = {"gamma": np.ones(8, np.float32), "beta": np.ones(8, np.float32)}
+    _, fused = _fused(_model([*GAIN_INSIDE["tensorflow"][:-1], last], **vectors))
+    assert not fused
+
+
 def test_rms_norm_costs_the_same_in_pieces_and_as_one_operator():
     gamma = np.ones(8, np.float32)
     pieces = _model(["q = Pow x two", *SPREAD, "n = Div x s", "y = Mul n gamma"], gamma=gamma)
