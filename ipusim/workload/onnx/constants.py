@@ -8,18 +8,13 @@ from itertools import repeat
 from math import prod
 
 import numpy as np
-import onnx
 from onnx import helper, numpy_helper
 
 from ipusim.workload.onnx.context import ImportContext, Value, learnt
 from ipusim.workload.onnx.nodes import Node
-from ipusim.workload.onnx.reader import KEPT_ELEMENTS, stored
+from ipusim.workload.onnx.reader import is_kept, stored
 from ipusim.workload.onnx.reference import evaluated, reason
 from ipusim.workload.onnx.shapes import MISFITS, Results
-
-INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64, onnx.TensorProto.BOOL)
-_KEPT_INTEGERS = 16 * KEPT_ELEMENTS
-"""Masks and positions may be larger than other constants: sizes are counted from them."""
 
 _RANDOM = ("Random", "Bernoulli", "Multinomial")
 _SHAPE_ONLY = ("Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Cast")
@@ -125,7 +120,5 @@ class Folding:
 
 
 def _are_few(node: Node, results: Results | None) -> bool:
-    named = [result for name, result in zip(node.output, results or (), strict=False) if name]
-    integers = named and all(kind in INTEGERS for _, kind in named)
-    limit = _KEPT_INTEGERS if integers else KEPT_ELEMENTS
-    return all(prod(shape) <= limit for shape, _ in named)
+    named = zip(node.output, results or (), strict=False)
+    return all(is_kept(*result) for name, result in named if name)

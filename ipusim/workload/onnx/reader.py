@@ -14,14 +14,19 @@ from onnx import numpy_helper
 
 from ipusim.errors import WorkloadError
 
-KEPT_ELEMENTS = 4096
+_KEPT_ELEMENTS = 4096
 """Constants up to this size keep their values (shapes, axes, scalars); larger ones are weights."""
+
+_KEPT_INTEGERS = 16 * _KEPT_ELEMENTS
+"""Masks and positions may be larger than other constants: sizes are counted from them."""
 
 LARGEST_SIZE = 2**40
 """No dimension of a tensor is as long as this."""
 
 ELEMENT_TYPES = frozenset(onnx.TensorProto.DataType.values())
 """Numbers that ONNX knows as element types."""
+
+INTEGERS = tuple(map(onnx.TensorProto.DataType.Value, ("INT32", "INT64", "BOOL")))
 
 FLOATS = tuple(map(onnx.TensorProto.DataType.Value, ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE")))
 
@@ -193,6 +198,11 @@ def _check_type(elem_type: int, name: str, label: str) -> int:
     return elem_type
 
 
+def is_kept(shape: tuple[int, ...], elem_type: int) -> bool:
+    """Whether a constant keeps its values."""
+    return prod(shape) <= (_KEPT_INTEGERS if elem_type in INTEGERS else _KEPT_ELEMENTS)
+
+
 def stored(tensor: onnx.TensorProto, label: str, folder: Path = Path()) -> Stored:
     """Return what is kept of an initializer."""
     shape = tuple(tensor.dims)
@@ -207,7 +217,7 @@ def stored(tensor: onnx.TensorProto, label: str, folder: Path = Path()) -> Store
     if tensor.raw_data and not tensor.raw_data.strip(b"\0"):
         kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
         array = np.broadcast_to(np.zeros((), kind), shape)
-    elif prod(shape) <= KEPT_ELEMENTS:
+    elif is_kept(shape, tensor.data_type):
         try:
             if tensor.data_location == onnx.TensorProto.EXTERNAL:
                 array = _external(tensor, shape, folder)

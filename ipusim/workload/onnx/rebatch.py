@@ -20,7 +20,7 @@ from ipusim.workload.onnx.shapes import N_ARY, Shape, sized
 if TYPE_CHECKING:
     from ipusim.workload.onnx.recipes import Parts
 
-_TARGETS = {"Reshape": 1, "Expand": 1, "Resize": 3, "Gather": 1}
+_TARGETS = {"Reshape": 1, "Expand": 1, "Resize": 3, "Gather": 1, "GatherND": 1}
 """Operators with a shape, or places, that exporters write as numbers, and which input it is."""
 
 _BESIDE = ("Concat", "GatherElements", "ScatterElements")
@@ -71,7 +71,7 @@ class Rebatch:
         place = _TARGETS.get(p.node.op_type)
         if place and p.has(place) and p.node.output[0] in self.values:
             axis = self.axis(p.input(0), p.shape())
-            if axis is not None and p.node.op_type == "Gather":
+            if axis is not None and p.node.op_type in ("Gather", "GatherND"):
                 self._places(p)
             elif axis is not None:
                 self._target(p, axis, place)
@@ -108,12 +108,19 @@ class Rebatch:
             self.within[name] = within[at]
 
     def _places(self, p: Parts) -> None:
-        """Take from every item what constant places take from the first: a view with strides."""
+        """Take from every item what constant places take from the first.
+
+        Places are those of a view with strides, or several indices of which the first is the item.
+        """
         own, places = self.values[p.input(0)].shape, p.context.array(p.node, 1)
-        if len(own) > 1 or places is None or not places.ndim or len(places) % self.before:
+        several = p.node.op_type == "GatherND"
+        if places is None or not places.ndim or len(places) % self.before:
             return
+        if len(own) > 1 and not several:
+            return
+        step = np.eye(1, places.shape[-1], dtype=places.dtype)[0] if several else 1
         first = places[: len(places) // self.before]
-        items = [first + item * (own[0] // self.before) for item in range(self.after)]
+        items = [first + item * (own[0] // self.before) * step for item in range(self.after)]
         p.node.input[1] = p.context.constant(f"{p.node.output[0]}.places", np.concatenate(items))
 
     def _repeat(self, p: Parts) -> None:

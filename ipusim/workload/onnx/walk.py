@@ -18,12 +18,13 @@ from onnx import helper
 from ipusim.errors import WorkloadError
 from ipusim.workload.onnx.attention import ATTENTION
 from ipusim.workload.onnx.composites import COMPOSITES
-from ipusim.workload.onnx.constants import INTEGERS, Folding
+from ipusim.workload.onnx.constants import Folding
 from ipusim.workload.onnx.context import ImportContext, Value
 from ipusim.workload.onnx.control import CONTROL, OF_SEQUENCES
 from ipusim.workload.onnx.learners import LEARNERS
 from ipusim.workload.onnx.nodes import DEEPEST, Node, Scope, Unfolding, definition, scope_of
 from ipusim.workload.onnx.operators import HANDLERS
+from ipusim.workload.onnx.reader import INTEGERS
 from ipusim.workload.onnx.rebatch import Rebatch
 from ipusim.workload.onnx.recipes import BATCH_FIRST, Parts, Recipe
 from ipusim.workload.onnx.reference import reason

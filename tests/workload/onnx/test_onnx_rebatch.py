@@ -54,6 +54,14 @@ def _strides(batch):
     return make_model(nodes, {"x": [batch, 12]}, ["y"], weights), (3, 4)
 
 
+def _mask(batch):
+    """A mask of keys that transformers looks up for every query: indices of item and key."""
+    places = np.stack(np.broadcast_arrays(*np.ogrid[:batch, :40, :64][::2]), axis=-1)
+    places = np.broadcast_to(places, (batch, 40, 64, 2))
+    node = helper.make_node("GatherND", ["x", "places"], ["y"])
+    return make_model([node], {"x": [batch, 64]}, ["y"], {"places": places.copy()}), (40, 64)
+
+
 def _tokens(batch):
     node = helper.make_node("Concat", ["one", "two", "x"], ["y"], axis=1)
     tokens = {"one": [batch, 1, 8], "two": [batch, 1, 8]}
@@ -110,7 +118,7 @@ def _experts(batch):
 
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize(
-    "network", [_experts, _attention, _resize, _strides, _tokens, _states, _rows, _positions]
+    "network", [_experts, _mask, _attention, _resize, _strides, _tokens, _states, _rows, _positions]
 )
 def test_numbers_that_hold_the_batch_follow_it(network, batch):
     file, item = network(batch)
