@@ -87,7 +87,14 @@ def _apply(node: Node, inputs: list[np.ndarray | None], arithmetic: Arithmetic) 
     several = sum(map(bool, node.outputs)) > 1 and node.op not in RECURRENT
     own = OPERATORS.get(node.op, Operator()).forward
     if own is not None and not several and (floating or not node.opset):
-        return own(node, inputs, arithmetic)
+        try:
+            return own(node, inputs, arithmetic)
+        except (ValueError, IndexError) as error:
+            shapes = ", ".join(str(array.shape) for array in inputs if array is not None)
+            raise WorkloadError(
+                f"Operator {node.op!r}, node {node.name!r}, cannot be computed on operands of "
+                f"shapes {shapes} ({error})."
+            ) from error
     from ipusim.numerics.from_onnx import evaluate
 
     results = [single(array) for array in evaluate(node, inputs)]

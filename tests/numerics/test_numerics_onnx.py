@@ -10,7 +10,7 @@ from onnx_single_op import make_model, single
 from test_numerics_operators import noise, onnxruntime_outputs
 
 from ipusim import numerics
-from ipusim.errors import IpuSimError
+from ipusim.errors import IpuSimError, WorkloadError
 from ipusim.numerics.operators import control
 
 COMPUTED = 1480
@@ -247,6 +247,15 @@ def test_single_numbers_may_be_vectors_of_one(case):
     feed = {"x": noise(*shape)}
     found = numerics.run(model, feed, precision="32.32")["y"]
     np.testing.assert_array_equal(found, onnxruntime_outputs(model, feed)["y"])
+
+
+def test_operands_that_do_not_fit_are_refused_in_one_sentence():
+    """Exporters write such files: of PatchTST, whose positions stand beside the wrong axis."""
+    model = make_model(
+        [_node("Add", "x positions", "y")], {"x": [2, 3, 4]}, ["y"], {"positions": [3, 4, 4]}
+    )
+    with pytest.raises(WorkloadError, match=r"'Add 0', cannot .* shapes \(2, 3, 4\), \(3, 4, 4\)"):
+        numerics.run(model, {"x": noise(2, 3, 4)})
 
 
 STEPS, BATCH, FEATURES, HIDDEN = 5, 3, 4, 6
