@@ -584,6 +584,53 @@ def _range(pieces: Pieces, node: Node) -> tuple[int, int, int] | None:
     return axis, start, end
 
 
+def bags(pieces: Pieces) -> None:
+    """Parts of one length, each summed and all joined, are one sum along an axis of its own.
+
+    Exporters write torch's EmbeddingBag as a loop over bags, which may look up their rows.
+    """
+    for node in list(pieces.context.nodes):
+        if node.op_type == "Concat" and node.given.get("axis") == 0:
+            _join_bags(pieces, node)
+
+
+def _join_bags(pieces: Pieces, joint: Node) -> None:
+    wide = [pieces.maker(name, "Unsqueeze") for name in joint.input]
+    names = [item.input[0] if item else x for item, x in zip(wide, joint.input, strict=True)]
+    sums = [pieces.maker(name, "ReduceSum", "ReduceMean", "ReduceMax") for name in names]
+    if not all(sums) or any(_axes(pieces, node) != [0] for node in sums):
+        return
+    lookups = [pieces.maker(node.input[0], "Gather") for node in sums]
+    looks_up = all(node and node.given.get("axis", 0) == 0 for node in lookups)
+    parts = [node.input[1 if looks_up else 0] for node in (lookups if looks_up else sums)]
+    tables = {node.input[0] for node in lookups} if looks_up else set()
+    kinds = {node.op_type for node in sums}
+    cut = pieces.maker(parts[0], "Split")
+    if cut is None or cut.output != list(map(pieces.source, parts)) or _split_axis(pieces, cut):
+        return
+    context, (length, *inner) = pieces.context, pieces.shape(sums[0].input[0])
+    alike = all(pieces.shape(name)[0] == length for name in parts)
+    joined = pieces.shape(joint.output[0]) == (len(parts), *inner)
+    if len(kinds) > 1 or len(tables) > 1 or not alike or not joined:
+        return
+    made = [("Reshape", "bags", (len(parts), length, *inner))]
+    if looks_up:
+        made.insert(0, ("Gather", "rows", (len(parts) * length, *inner)))
+    x, place = cut.input[0], next(i for i, node in enumerate(context.nodes) if node is joint)
+    for kind, suffix, shape in made:
+        name = f"{joint.output[0]}.{suffix}"
+        context.values[name] = replace(context.values[sums[0].input[0]], shape=shape)
+        inputs = [tables.pop(), x] if kind == "Gather" else [x]
+        context.nodes.insert(place, Node(op_type=kind, input=inputs, output=[name], name=name))
+        pieces.add(context.nodes[place])
+        x, place = name, place + 1
+    pieces.replace(joint, kinds.pop(), [x], "bags in one sum", axes=[1], keepdims=0)
+
+
+def _split_axis(pieces: Pieces, node: Node) -> int:
+    return node.given.get("axis", 0) % len(pieces.shape(node.input[0]))
+
+
 def siblings(pieces: Pieces) -> None:
     """The same transpose of every part of one tensor is one transpose of all of it."""
     families: dict[tuple[str, tuple[int, ...]], list[Node]] = {}
@@ -696,6 +743,7 @@ def fuse(context: ImportContext) -> None:
                     rule(pieces, node)
     drop_unread(context)
     partitions(Pieces(context))
+    bags(Pieces(context))
     projections(Pieces(context))
     siblings(Pieces(context))
     drop_unread(context)

@@ -379,3 +379,41 @@ def test_places_that_are_repeated_along_a_row_choose_whole_rows(repeat, places, 
         assert sizes_of == [read, read]
     else:
         assert [width for _, width, _ in sizes_of] == [1, 1]
+
+
+def _bags(sizes, axis=0, *, table=False):
+    """Means of parts of a tensor, or of rows that parts choose, one after the other."""
+    names = [f"part{place}" for place in range(len(sizes))]
+    nodes = [helper.make_node("Split", ["x", "sizes"], names, axis=axis)]
+    for name in names:
+        if table:
+            nodes.append(helper.make_node("Gather", ["rows", name], [f"{name}.rows"]))
+        source = f"{name}.rows" if table else name
+        nodes.append(
+            helper.make_node("ReduceMean", [source], [f"{name}.sum"], axes=[0], keepdims=0)
+        )
+        nodes.append(helper.make_node("Unsqueeze", [f"{name}.sum", "front"], [f"{name}.wide"]))
+    nodes.append(helper.make_node("Concat", [f"{name}.wide" for name in names], ["y"], axis=0))
+    weights = {"sizes": np.array(sizes), "front": np.array([0]), "rows": (9, 4)}
+    shape = (12,) if table else (12, 12)
+    kinds = {"input_type": TensorProto.INT64} if table else {}
+    return make_model(nodes, {"x": shape}, ["y"], weights, opset=13, **kinds)
+
+
+@pytest.mark.parametrize("table", [False, True])
+def test_bags_of_one_length_are_one_sum(table):
+    graph, fused = _fused(_bags([4, 4, 4], table=table))
+    assert fused == {"bags in one sum": 1}
+    kinds = ["gather"] * table + ["layout", "reduce"]
+    assert [op.kind for op in graph.ops] == kinds
+    total = graph.ops[-1].params
+    width = 4 if table else 12
+    assert (total.function, total.outer, total.reduced, total.inner) == ("mean", 3, 4, width)
+    assert graph.tensors["y"].shape == (3, width)
+
+
+@pytest.mark.parametrize(("sizes", "axis"), [([4, 3, 5], 0), ([4, 4, 4], 1)])
+def test_bags_of_other_lengths_are_sums_of_their_own(sizes, axis):
+    graph, fused = _fused(_bags(sizes, axis))
+    assert not fused
+    assert sum(op.kind == "reduce" for op in graph.ops) == 3
