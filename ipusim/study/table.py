@@ -7,7 +7,7 @@ compare equal; this class prints nothing but the numbers, at a precision that pl
 import html
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from numbers import Integral, Real
 
 import pandas as pd
@@ -70,53 +70,24 @@ def format_percent(value: float) -> str:
 
 
 class Table:
-    """A data frame that prints fixed-format text and HTML.
+    """A data frame, without its index, that prints fixed-format text and HTML under a caption.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        The data; its index is not shown.
-    caption : str
-        Shown above the table.
-    columns : mapping of str to str or sequence of str, optional
-        Which columns to show, in order; by default all. A mapping gives each its heading. In a
-        sequence ``"name"`` takes the heading of `heading`, ``"name=heading"`` its own,
-        ``"name?"`` leaves the column out where it is empty, a star stands for any text, and
-        ``"@group"`` for the columns of a group of data/headings.toml.
-    digits : int
-        Significant digits.
-
-    Attributes
-    ----------
-    frame : pandas.DataFrame
-        The data as given.
-    headings : tuple of str
-        What is printed at the top.
-    cells : list of list of str
-        What is printed below.
-
-    Raises
-    ------
-    StudyError
-        If a column does not exist.
-
-    Notes
-    -----
-    Columns whose name ends in ``error_percent`` or ``bias_percent`` are printed signed, with one
-    decimal; other columns ending in ``percent`` with one decimal.
+    Of the columns to show, in order and by default all, ``"name"`` takes the heading of `heading`,
+    ``"name=heading"`` its own, ``"name?"`` leaves the column out where it is empty, a star stands
+    for any text, and ``"@group"`` for the columns of a group of data/headings.toml. Numbers have so
+    many significant digits, columns whose name ends in ``percent`` one decimal, of
+    ``error_percent`` and ``bias_percent`` signed. ``headings`` and ``cells`` are what is printed. A
+    StudyError if a column does not exist.
     """
 
     def __init__(
         self,
         frame: pd.DataFrame,
         caption: str = "",
-        columns: Mapping[str, str] | Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
         digits: int = DEFAULT_DIGITS,
     ) -> None:
-        if isinstance(columns, Mapping) and columns:
-            shown = dict(columns)
-        else:
-            shown = dict(_shown_columns(frame, columns or frame.columns))
+        shown = dict(_shown_columns(frame, columns or frame.columns))
         unknown = [name for name in shown if name not in frame.columns]
         if unknown:
             raise StudyError(

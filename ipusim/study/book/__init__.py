@@ -10,23 +10,11 @@ if TYPE_CHECKING:
 
 
 def open(study: str, output_dir: str | Path = "", **parameters: Any) -> Page:
-    """Open the page of a study, with the parameters of its notebook.
+    """Open the page of a study, with values of its notebook's parameters (a list may come as text).
 
-    Parameters
-    ----------
-    study : str
-        A file of data/studies without its ending, for example ``"tamu"``.
-    output_dir : str or pathlib.Path
-        Folder for tables and figures; empty saves none.
-    **parameters
-        Values of the parameters cell; a list may come as text.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such study, or a parameter names a system, model or family there is not.
-    ConfigError
-        If the study cannot use a parameter.
+    The study is a file of data/studies without its ending; tables and figures are saved in
+    `output_dir`, none if it is empty. An UnknownNameError refuses a study, system, model or family
+    that there is not, a ConfigError a parameter that the study cannot use.
 
     Examples
     --------

@@ -45,22 +45,11 @@ Point = tuple[int, float]
 
 
 class Explorer:
-    """Controls that show what the run they describe comes to.
+    """Controls that show what the run they describe comes to; they start at the arguments.
 
-    Parameters
-    ----------
-    model, system : str
-        Where the controls start; the model may be a path ending in .onnx.
-    micro_batch : int
-        Where the slider starts.
-
-    Attributes
-    ----------
-    model, dims, system, mode, micro_batch, chips, replicas, host, precision : ipywidgets.Widget
-        The controls; `dims` takes the free sizes of an ONNX file, such as ``sequence=128``.
-    busy, answer, line, details : ipywidgets.Widget
-        Whether something is being planned; fit, throughput and curve, or one sentence saying why
-        there are none; the call that says the same, to be copied; the whole report.
+    The model may be a path ending in .onnx, whose free sizes ``dims`` takes, as ``sequence=128``.
+    ``answer`` shows fit, throughput and curve, or why there are none, ``line`` the same call to be
+    copied, ``details`` the whole report, ``busy`` that something is being planned.
     """
 
     def __init__(

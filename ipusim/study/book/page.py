@@ -73,22 +73,10 @@ class Page:
     def table(self, name: str, data: pd.DataFrame | Table, **words: object) -> Table | FoldedTable:
         """Show a table and save the data behind it as ``tables/<name>.csv``.
 
-        Parameters
-        ----------
-        name : str
-            A table of the study in data/studies, which gives caption, columns and digits, and in
-            ``fold`` the column that divides a long one.
-        data : pandas.DataFrame or Table
-            What to show; a table is shown as it is.
-        **words
-            What stands in braces in the caption; ``{rows}`` is the number of lines.
-
-        Raises
-        ------
-        UnknownNameError
-            If the study has no such table.
-        StudyError
-            If the file cannot be written.
+        The study's ``tables`` in data/studies give caption, columns and digits by name, and in
+        ``fold`` the column that divides a long one; a `Table` is shown as it is. `words` fill the
+        braces of the caption, where ``{rows}`` is the number of lines. An UnknownNameError if the
+        study has no such table, a StudyError if the file cannot be written.
         """
         spec = self._named("tables", name)
         if not isinstance(data, Table):
@@ -105,22 +93,10 @@ class Page:
     def figure(self, name: str, data: Figure | Data, **words: object) -> Picture:
         """Show a figure and save it as ``figures/<name>.png`` and ``.svg``.
 
-        Parameters
-        ----------
-        name : str
-            A figure of the study in data/studies, which says in words what it shows and, for
-            tables, how they are drawn (`ipusim.study.book.drawing`).
-        data : matplotlib.figure.Figure, pandas.DataFrame or mapping of str to pandas.DataFrame
-            The drawing, or the table to draw, or several by name.
-        **words
-            What stands in braces in those words.
-
-        Raises
-        ------
-        UnknownNameError
-            If the study has no such figure.
-        StudyError
-            If there is nothing to draw, a column is missing, or the files cannot be written.
+        The study's ``figures`` in data/studies say by name in words what it shows, with `words` in
+        their braces, and how a table, or several by name, are drawn (`ipusim.study.book.drawing`).
+        An UnknownNameError if the study has no such figure, a StudyError if there is nothing to
+        draw, a column is missing, or the files cannot be written.
         """
         from ipusim.study.book.drawing import drawn  # matplotlib takes half a second to import
 
@@ -133,18 +109,10 @@ class Page:
         return Picture(data, spec["alt"].format(**words))
 
     def verdict(self, *frames: pd.DataFrame) -> Verdict:
-        """Show what the page comes to, and save it as ``tables/<study>_verdict.csv``.
+        """Show what verdicts come to, and save it as ``tables/<study>_verdict.csv``.
 
-        Parameters
-        ----------
-        *frames : pandas.DataFrame
-            Verdicts on rows or claims. Not counted are those without a prediction or a published
-            number, those that a constant was fitted on, and those that restate another.
-
-        Raises
-        ------
-        StudyError
-            If the file cannot be written.
+        Of rows or claims those are not counted that have no prediction or published number, that a
+        constant was fitted on, or that restate another. A StudyError if the file cannot be written.
         """
         spec = self._spec["verdict"]
         changed = ", ".join(f"{name} = {value!r}" for name, value in self.changed.items())

@@ -133,7 +133,7 @@ def test_table_prints_the_same_text_and_escapes_html():
 
 def test_table_with_an_unknown_column():
     with pytest.raises(StudyError, match="no column 'b'"):
-        Table(pd.DataFrame({"a": [1]}), columns={"b": "b"})
+        Table(pd.DataFrame({"a": [1]}), columns=["b"])
 
 
 def test_table_hides_noise_but_not_a_change():
