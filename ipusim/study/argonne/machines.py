@@ -3,26 +3,20 @@
 Nothing here is typed: every number follows from data/hardware, and stands beside the slide's.
 """
 
+import math
 from collections.abc import Callable
 
 import pandas as pd
 
 from ipusim import files
-from ipusim.files import read_records
+from ipusim.files import read_records, read_tables
 from ipusim.machine import load_system
 from ipusim.machine.system import System
 from ipusim.study.verdicts.errors import error_percent, verdict_of
 
 CHIP_SYSTEM = "Bow-2000"
 GOOD = "Good computer"
-USEFUL_SHARE = 0.2
-"""Share of the peak that the best published training runs of large models reach on these chips
-(BERT-Large pre-training on the results page, by 6 FLOPs per weight and token)."""
-TRAINING_BYTES = {"weights in half": 2, "gradients in half": 2, "two moments in half": 4}
-"""Bytes per parameter of training in half precision with Adam."""
-TOKENS_PER_PARAMETER = 20
-"""Hoffmann et al. 2022, arXiv:2203.15556: tokens per parameter of a compute-optimal training."""
-
+GOOD_FILE = "runs/good_computer.toml"
 _TERA, _PETA, _EXA = 1e12, 1e15, 1e18
 _BIT = 8
 
@@ -106,7 +100,7 @@ def machine_frame() -> pd.DataFrame:
             | {
                 "published": record["value"],
                 "derived": value if isinstance(value, str) else f"{value:,.4g}",
-                "error_percent": error_percent(value, number) if compared else float("nan"),
+                "error_percent": error_percent(value, number) if compared else math.nan,
                 "verdict": verdict_of(value, number) if compared else "",
                 "note": "; ".join(filter(None, notes)),
             }
@@ -116,53 +110,28 @@ def machine_frame() -> pd.DataFrame:
 
 def good_computer_frame() -> pd.DataFrame:
     """Work out what the announcement of the Good computer means, with Bow chips in its place."""
-    system = load_system(GOOD)
+    system, spec = load_system(GOOD), read_tables(GOOD_FILE)
     announced = {
         record["attribute"]: float(record["value"])
         for record in _published()
         if record["component"] == GOOD
     }
-    parameters = announced["model size"] * 1e12
     memory = system.machines * system.streaming_memory_bytes_per_machine
-    bow = system.ipus * system.chip.peak_flops_per_s()
-    sram = system.ipus * system.chip.sram_bytes
-    off_chip = system.ipus * system.buffer_link_bytes_per_s_per_ipu
-    state = sum(TRAINING_BYTES.values())
-    day = 86_400.0
-    per_token = 6 * parameters
-    whole = per_token * TOKENS_PER_PARAMETER * parameters
-
-    flops, bandwidth = announced["AI compute"] * _EXA, announced["memory bandwidth"] * _PETA
-    stream, useful, none = state * parameters, USEFUL_SHARE, float("nan")
-    years = [whole / (useful * peak) / day / 365 for peak in (flops, bow)]
-    bytes_of = " + ".join(f"{name} ({count} B)" for name, count in TRAINING_BYTES.items())
-    columns = ["quantity", "unit", "how", "announced", "modelled"]
-    rows = [
-        ("peak", "exaFLOP/s", "half precision, all chips", flops / _EXA, bow / _EXA),
-        ("peak of a chip", "teraFLOP/s", "over 8,192",
-         flops / system.ipus / _TERA, system.chip.peak_flops_per_s() / _TERA),
-        ("memory beside the chips", "PB", "up to", announced["memory"], memory / _PETA),
-        ("memory on the chips", "TB", "SRAM of 8,192 Bow", none, sram / _TERA),
-        ("bandwidth of the memory beside the chips", "PB/s",
-         "Bow: each chip's link to its machine's buffer", bandwidth / _PETA, off_chip / _PETA),
-        ("bandwidth of the memory on the chips", "PB/s",
-         "the announced 10 PB/s cannot be this: it is 50 times less",
-         none, system.ipus * system.chip.sram_bytes_per_s / _PETA),
-        ("memory per parameter", "B", f"of 500 trillion; {bytes_of}",
-         memory / parameters, memory / parameters),
-        ("share of the model on the chips", "%",
-         f"SRAM over {state} B per parameter: all must stream, every step",
-         none, 100 * sram / stream),
-        ("shortest step of a dense model", "s",
-         "every byte of weights, gradients and moments read and written once",
-         2 * stream / bandwidth, 2 * stream / off_chip),
-        ("tokens per second, dense model", "tokens/s",
-         f"6 FLOPs per parameter and token at {useful:.0%} of the peak",
-         useful * flops / per_token, useful * bow / per_token),
-        ("a compute-optimal training, dense model", "years",
-         f"{TOKENS_PER_PARAMETER} tokens per parameter, at {useful:.0%} of the peak", *years),
-        ("the same with 1 parameter in 1,000 active per token", "years",
-         "sparse models are the only ones of that size that can be trained",
-         *(number / 1000 for number in years)),
-    ]  # fmt: skip
-    return pd.DataFrame(rows, columns=columns)
+    links = system.ipus * system.buffer_link_bytes_per_s_per_ipu
+    both = pd.DataFrame(
+        {
+            "flops": [announced["AI compute"] * _EXA, system.ipus * system.chip.peak_flops_per_s()],
+            "memory": [announced["memory"] * _PETA, memory],
+            "bandwidth": [announced["memory bandwidth"] * _PETA, links],
+            "sram": [math.nan, system.ipus * system.chip.sram_bytes],
+            "sram_bandwidth": [math.nan, system.ipus * system.chip.sram_bytes_per_s],
+            "ipus": system.ipus,
+            "parameters": announced["model size"] * _TERA,
+            **spec["assumed"],
+        },
+        index=["announced", "modelled"],
+    )
+    rows = pd.DataFrame(spec["quantity"])
+    values = pd.DataFrame(both.eval(value, engine="python") for value in rows.pop("value"))
+    how = rows["how"].map(lambda text: text.format(**spec["assumed"]))
+    return rows.assign(how=how).join(values.reset_index(drop=True))
