@@ -18,6 +18,8 @@ OUTPUT_PARAMETER = "output_dir"
 
 SPEC_FOLDER = "studies"
 _NAME = re.compile(r"^\d\d_[a-z0-9_]+$")
+_HEADING = re.compile(r"^# +(.+)\s*((?:.+\n?)*)", re.MULTILINE)
+"""The first heading of a notebook, and the paragraph under it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,18 +68,11 @@ def load_spec(name: str) -> dict[str, Any]:
 
 def _front_matter(path: Path) -> tuple[str, str]:
     """Return the first heading of a notebook and the first paragraph under it."""
-    title, summary = path.stem, ""
     for cell in read_notebook(path)["cells"]:
-        if cell["cell_type"] != "markdown":
-            continue
-        text = "".join(cell["source"])
-        heading = re.search(r"^#\s+(.+)$", text, re.MULTILINE)
-        if heading:
-            title = heading[1].strip()
-            blocks = text[heading.end() :].strip().split("\n\n")
-            summary = " ".join(blocks[0].split())
-            break
-    return title, summary
+        heading = _HEADING.search("".join(cell["source"]))
+        if cell["cell_type"] == "markdown" and heading:
+            return heading[1].strip(), " ".join(heading[2].split())
+    return path.stem, ""
 
 
 def list_studies() -> tuple[Study, ...]:

@@ -47,22 +47,10 @@ class Card:
         return _BADGES.get(self.state.status, ("idle", self.state.status))
 
     @property
-    def links(self) -> list[tuple[str, str]]:
-        """The page of the notebook and its file, each with what its link says."""
-        words = {"html": "read the notebook", "ipynb": "download it"}
-        own = {f"notebooks/{self.study.name}.{ending}": word for ending, word in words.items()}
-        return [(name, word) for name, word in own.items() if name in self.state.files]
-
-    @property
-    def pictures(self) -> list[tuple[str, str, str]]:
-        """The first figures small, each with its drawing and what it shows."""
-        names = [name for name in self.state.files if name.startswith("figures/")]
-        return [
-            (name, drawing if drawing in names else name, _shows(Path(name).stem))
-            for name in names
-            if name.endswith(".png")
-            for drawing in [name.removesuffix("png") + "svg"]
-        ][:PICTURES]
+    def pictures(self) -> list[tuple[str, str]]:
+        """The first figures, without what tells picture and drawing apart, and what they show."""
+        names = [name for name in self.state.files if re.fullmatch(r"figures/.+\.png", name)]
+        return [(name.removesuffix(".png"), _shows(Path(name).stem)) for name in names[:PICTURES]]
 
 
 @cache

@@ -82,18 +82,13 @@ def clean_file(path: Path, *, check: bool = False) -> bool:
     return clean
 
 
-def _source(cell: dict[str, Any]) -> str:
-    text = cell["source"]
-    return text if isinstance(text, str) else "".join(text)
-
-
 def _tags(cell: dict[str, Any]) -> list[str]:
     return cell["metadata"].get("tags", [])
 
 
 def _cell_problems(cell: dict[str, Any], name: str) -> Iterable[str]:
     """Yield what is wrong with one code cell."""
-    source = _source(cell)
+    source = "".join(cell["source"])
     if len(source.splitlines()) > LONGEST_CELL_LINES:
         yield f"{name} has more than {LONGEST_CELL_LINES} lines"
     try:
