@@ -29,19 +29,9 @@ PUBLISHED = ((0.29, 75.0), (0.57, 95.0))
 """Share in percent of peaks that the paper's network places within so many pixels of the fitted
 centre: Liu et al., IUCrJ 9 (2022) 104-113, abstract."""
 SHOWN_PEAKS = 12
-_COLUMNS = (
-    "schedule",
-    "seed",
-    "rounding_seed",
-    "train_peaks",
-    "test_peaks",
-    "batch",
-    "steps",
-    "method",
-    "p50_px",
-    "p75_px",
-    "p95_px",
-)
+_PLANNED = ("train_peaks", "test_peaks", "batch", "steps")
+_PIXELS = ("p50_px", "p75_px", "p95_px")
+_COLUMNS = ("schedule", "seed", "rounding_seed", *_PLANNED, "method", *_PIXELS)
 _SINGLE_PRECISION = "32.32"
 
 
@@ -171,7 +161,7 @@ def record_rows(
     """Return the lines that `RECORD` holds of one seed."""
     plan = bragg.named_schedule(schedule)
     table = bragg.error_table(bragg.training_errors(runs, held_out))
-    same = {name: getattr(plan, name) for name in ("train_peaks", "test_peaks", "batch", "steps")}
+    same = {name: getattr(plan, name) for name in _PLANNED}
     same |= {"schedule": schedule, "seed": seed}
     same["rounding_seed"] = runs[0].options.arithmetic.seed
     return table.assign(**same)[list(_COLUMNS)]
@@ -195,7 +185,7 @@ def recorded_frame() -> pd.DataFrame:
     on_same_peaks = base.loc[pd.MultiIndex.from_frame(frame[same])].to_numpy()
     change = 100 * (frame["p75_px"] / on_same_peaks - 1)
     groups = frame.assign(change=change).groupby(["schedule", "method"], sort=False)
-    pixels = {name: (name, "median") for name in _COLUMNS[8:]}
+    pixels = {name: (name, "median") for name in _PIXELS}
     counted = groups.agg(
         steps=("steps", "first"), batch=("batch", "first"), runs=("seed", "size"), **pixels,
         median_change_percent=("change", "median"), least_change_percent=("change", "min"),

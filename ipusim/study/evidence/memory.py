@@ -7,7 +7,7 @@ variables and all small networks did not. Rows of one network resemble each othe
 says less than it would for other networks.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -81,15 +81,11 @@ def _code(network: _Lowered, keep: Callable[[str], bool], *, update: bool) -> Co
     return code_size(network.graph, program, network.used.tiles, update=kept).chip
 
 
-def _separate(codes: Iterable[CodeSize], together: CodeSize) -> dict[str, int]:
+def _separate(codes: Sequence[CodeSize], together: CodeSize) -> dict[str, int]:
     """Add up code that layers do not share, except that of vertex types, which all do."""
-    parts = list(codes)
-    return {
-        "vertex_code_bytes": together.vertex_code,
-        "vertex_state_bytes": sum(part.vertex_state for part in parts),
-        "exchange_code_bytes": sum(part.exchange_code for part in parts),
-        "control_code_bytes": sum(part.control_code for part in parts),
-    }
+    named = {column: column.removesuffix("_bytes") for column in CODE_COLUMNS}
+    added = {column: sum(getattr(code, name) for code in codes) for column, name in named.items()}
+    return added | {"vertex_code_bytes": together.vertex_code}
 
 
 def _variables(network: _Lowered, keep: Callable[[str], bool]) -> int:

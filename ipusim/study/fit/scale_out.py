@@ -48,11 +48,10 @@ def scaling_table(samples: Sequence[Sample]) -> pd.DataFrame:
     fitted = fit_scale_out(samples)
     errors = slowdown_errors(samples, fitted.costs)
     rows = []
-    for group in _by_series(samples):
-        left_out = fit_scale_out(samples, without_series=group[0].series)
-        own = slowdown_errors(group, left_out.costs)
-        smallest = group[0]
-        for sample in group[1:]:
+    for smallest, *others in _by_series(samples):
+        left_out = fit_scale_out(samples, without_series=smallest.series)
+        own = slowdown_errors([smallest, *others], left_out.costs)
+        for sample in others:
             # Items per step cancel against the published ratio, which is of items per second.
             published = sample.published_s / smallest.published_s
             work = sample.items / smallest.items * smallest.ipus / sample.ipus

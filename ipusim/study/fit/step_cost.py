@@ -8,7 +8,7 @@ minimum lies at a kink and is found exactly: robust against single rows, the sam
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
@@ -61,15 +61,8 @@ def fitting_rows() -> tuple[PublishedRow, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Steps:
+def _steps(samples: Sequence[Sample], runs: Mapping[str, Fitted]) -> np.ndarray:
     """Seconds of steps without a call, a row per number of cycles, a column per sample."""
-
-    seconds: np.ndarray
-    published: np.ndarray
-
-
-def _steps(samples: Sequence[Sample], runs: Mapping[str, Fitted]) -> _Steps:
     known = [(item.line, runs.get(item.framework, Fitted()).value) for item in samples]
     seconds = [
         [
@@ -78,7 +71,7 @@ def _steps(samples: Sequence[Sample], runs: Mapping[str, Fitted]) -> _Steps:
         ]
         for cycles in CYCLES
     ]
-    return _Steps(np.array(seconds), np.array([item.published_s for item in samples]))
+    return np.array(seconds)
 
 
 def fit_run_costs(samples: Iterable[Sample]) -> dict[str, Fitted]:
@@ -107,9 +100,8 @@ def fit_run_costs(samples: Iterable[Sample]) -> dict[str, Fitted]:
     }
 
 
-def _best_call(priced: _Steps, cycles: np.ndarray, chosen: np.ndarray) -> tuple[float, float]:
-    """Return the least sum of errors of some columns, and the call, 0 or more, that gives it."""
-    steps, published = priced.seconds[cycles, chosen], priced.published[chosen]
+def _best_call(steps: np.ndarray, published: np.ndarray) -> tuple[float, float]:
+    """Return the least sum of errors of some steps, and the call, 0 or more, that gives it."""
     calls = np.unique(np.concatenate([[0.0], published - steps]))
     calls = calls[calls >= 0]
     errors = np.abs((steps + calls[:, None]) / published - 1.0).sum(axis=1)
@@ -128,13 +120,19 @@ def fit_step_costs(samples: tuple[Sample, ...]) -> StepCosts:
     if not samples:
         return StepCosts()
     runs = fit_run_costs(samples)
-    priced = _steps(samples, runs)
+    steps, published = _steps(samples, runs), np.array([item.published_s for item in samples])
     labels = pd.DataFrame([(item.framework, item.stack) for item in samples])
     frameworks, stacks = (labels.groupby(column).indices for column in labels)
     rows = np.zeros(len(samples), dtype=np.intp)
 
+    def best_calls(at: np.ndarray) -> list[tuple[float, float]]:
+        return [
+            _best_call(steps[at[chosen], chosen], published[chosen])
+            for chosen in frameworks.values()
+        ]
+
     def error(at: np.ndarray) -> float:
-        return sum(_best_call(priced, at[chosen], chosen)[0] for chosen in frameworks.values())
+        return sum(least for least, _ in best_calls(at))
 
     def moved(at: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Return the rows with those of some samples where the error is least."""
@@ -153,14 +151,11 @@ def fit_step_costs(samples: tuple[Sample, ...]) -> StepCosts:
         before = rows
         for columns in stacks.values():
             rows = moved(rows, columns)
-    calls = {
-        name: _best_call(priced, rows[chosen], chosen)[1] for name, chosen in frameworks.items()
-    }
     return StepCosts(
         runs=runs,
         calls={
-            name: Fitted(value=calls[name], rows=_ids(samples, chosen))
-            for name, chosen in frameworks.items()
+            name: Fitted(value=call, rows=_ids(samples, chosen))
+            for (name, chosen), (_, call) in zip(frameworks.items(), best_calls(rows), strict=True)
         },
         supersteps={
             name: Fitted(value=float(CYCLES[rows[chosen[0]]]), rows=_ids(samples, chosen))
