@@ -101,10 +101,7 @@ def serialised_product(parts: int) -> Graph:
     """Build x + yz, the product in equal parts of the rows of y."""
     rows, width, inner = 30522, 768, 128
     g = GraphBuilder("serialised_product")
-    x, y, z = (
-        g.input(name, size)
-        for name, size in (("x", (rows, width)), ("y", (rows, inner)), ("z", (inner, width)))
-    )
+    x, y, z = g.input("x", (rows, width)), g.input("y", (rows, inner)), g.input("z", (inner, width))
     products = [
         g.matmul(f"product{part}", g.narrow(f"rows{part}", y, axis=0, size=rows // parts), z)
         for part in range(parts)

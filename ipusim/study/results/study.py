@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ipusim.errors import unknown_name
 from ipusim.files import data_dir, read_records
 from ipusim.study.audit import batch_labels, little_rows
 from ipusim.study.data.published import PublishedRow, load_rows, published_tables
@@ -14,16 +13,6 @@ from ipusim.study.table import MISSING, VERDICT_MARKS, format_number, format_per
 from ipusim.study.verdicts.summary import verdict_on, with_error
 
 STUDY = "results"
-TABLES = (
-    "Bow training",
-    "Classic training",
-    "Bow inference",
-    "Classic inference",
-    "MLPerf v2.0",
-    "OGB-LSC",
-    "time to result",
-)
-"""The tables of the page, in the order of the notebook."""
 PRINTED = ("model", "variant", "platform", "sdk", "framework", "dataset", "batch_size", "precision")
 """What the page prints of a line beside its numbers, in its order."""
 NUMBERS = ("published", "unit", "roofline", "specification", "calibrated", "low80", "high80",
@@ -39,20 +28,18 @@ def study_rows(chosen: Sequence[str] = ()) -> tuple[PublishedRow, ...]:
 
 
 def table_frame(frame: pd.DataFrame, *tables: str) -> pd.DataFrame:
-    """Set some of the `TABLES` beside their predictions, line by line in the order of the page.
+    """Set some tables of the page beside their predictions, line by line in its order.
 
     ``fold`` is the family with what its values come to, ``batch_as_run`` stands where the printed
     batch is another; each number has, under the name of its metric, the columns `NUMBERS` and three
     texts: ``printed``, ``shown`` (prediction and 80 % interval) and ``marked`` (error with the mark
     of the verdict).
     """
-    for table in tables:
-        if table not in TABLES:
-            raise unknown_name("table", table, TABLES)
+    rows = [row for table in tables for row in load_rows(study=STUDY, table=table)]
+    printed, values = _printed_lines(), {row.row_id: row.printed for row in rows}
     wrong = batch_labels().set_index("row_id")["run_batch"].to_dict()
     own = with_error(frame[frame["table"].isin(tables)])
     families = {name: _family_line(name, group) for name, group in own.groupby("family")}
-    printed, values = _printed_lines(), {row.row_id: row.printed for row in load_rows(study=STUDY)}
     lines = []
     for run_id, numbers in own.groupby("run_id", sort=False):
         line = {"row_id": run_id, **printed[run_id], "batch_as_run": wrong.get(run_id, pd.NA)}
