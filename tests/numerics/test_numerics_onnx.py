@@ -241,6 +241,20 @@ def _classes():
     return make_model(nodes, {"x": [3, 4]}, ["y"], numbers), (3, 4)
 
 
+@pytest.mark.parametrize("centred", [0, 1])
+@pytest.mark.parametrize("most", [0, 3, 40])
+def test_suppression_keeps_the_boxes_that_onnxruntime_keeps(most, centred):
+    """Of two images, three classes, and scores of which some are equal."""
+    bounds = {"most": np.array([most]), "overlap": np.array([0.2], np.float32)}
+    bounds |= {"least": np.array([0.3], np.float32), "boxes": np.abs(noise(2, 30, 4))}
+    node = _node("NonMaxSuppression", "boxes x most overlap least", "z", center_point_box=centred)
+    join = _node("Cast", "z", "y", to=TensorProto.FLOAT)
+    model = make_model([node, join], {"x": [2, 3, 30]}, ["y"], bounds)
+    feed = {"x": np.round(np.abs(noise(2, 3, 30)), 1)}
+    found = numerics.run(model, feed, precision="32.32")["y"]
+    np.testing.assert_array_equal(found, onnxruntime_outputs(model, feed)["y"])
+
+
 @pytest.mark.parametrize("case", [_suppression, _classes])
 def test_single_numbers_may_be_vectors_of_one(case):
     model, shape = case()

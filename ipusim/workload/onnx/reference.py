@@ -27,9 +27,10 @@ def evaluated(node: onnx.NodeProto, opset: int, given: Mapping[str, Any], label:
     """Return the results of a node, None for those without a name; else a `WorkloadError`."""
     try:
         with np.errstate(all="ignore"):
-            if node.op_type == "GatherElements":
-                return [_elements(node, *(given[name] for name in node.input))]
-            return _by_reference(node, opset, dict(given))
+            own = _COMPUTED.get(node.op_type)
+            if own is None:
+                return _by_reference(node, opset, dict(given))
+            return [own(node, *(given[name] if name else None for name in node.input))]
     except MISFITS as error:
         raise WorkloadError(f"{label} cannot be computed ({reason(error)}).") from error
 
@@ -63,6 +64,53 @@ def _elements(node: onnx.NodeProto, data: np.ndarray, places: np.ndarray) -> np.
     axis = _given(node).get("axis", 0) % data.ndim
     ends = [data.shape[i] if i == axis else n for i, n in enumerate(places.shape)]
     return np.take_along_axis(data[tuple(map(slice, ends))], places, axis)
+
+
+def _suppressed(
+    node: onnx.NodeProto,
+    boxes: np.ndarray,
+    scores: np.ndarray,
+    most: np.ndarray | None = None,
+    overlap: np.ndarray | None = None,
+    least: np.ndarray | None = None,
+) -> np.ndarray:
+    """Keep boxes by NonMaxSuppression: (image, class, box) of each, the best of a class first."""
+    limits = [None if item is None else np.reshape(item, -1)[0] for item in (most, overlap, least)]
+    centred = bool(_given(node).get("center_point_box", 0))
+    found = []
+    for image, label in np.ndindex(scores.shape[:2]):
+        low, high = _corners(boxes[image], centred=centred)
+        areas = (high - low).prod(axis=0)
+        of_class = scores[image, label]
+        left = np.argsort(-of_class, kind="stable")
+        left = left if limits[2] is None else left[of_class[left] > limits[2]]
+        kept: list[int] = []
+        while left.size and len(kept) < max(0, limits[0] or 0):
+            best, left = left[0], left[1:]
+            kept.append(best)
+            height, width = (
+                np.minimum(end[best], end[left]) - np.maximum(start[best], start[left])
+                for start, end in zip(low, high, strict=True)
+            )
+            shared = np.maximum(height, 0) * np.maximum(width, 0)
+            left = left[~(shared / (areas[best] + areas[left] - shared) > (limits[1] or 0))]
+        found += [(image, label, box) for box in kept]
+    return np.array(found, np.int64).reshape(-1, 3)
+
+
+def _corners(boxes: np.ndarray, *, centred: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lower and upper corners of boxes, which have two corners or centre and size."""
+    first, second = boxes.T[:2].copy(), boxes.T[2:].copy()
+    if centred:
+        return first - second / 2, first + second / 2
+    return np.minimum(first, second), np.maximum(first, second)
+
+
+_COMPUTED: dict[str, Callable[..., np.ndarray]] = {
+    "GatherElements": _elements,
+    "NonMaxSuppression": _suppressed,
+}
+"""Operators that the evaluator does not compute in all forms, or box by box in Python."""
 
 
 # -- older forms, written as the newest ------------------------------------------------------
@@ -119,12 +167,6 @@ def _scatter(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto
     return _node(node, "ScatterElements", list(node.input), **_given(node))
 
 
-def _suppression(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
-    """Bounds of NonMaxSuppression may be single numbers."""
-    given.update((name, np.reshape(given[name], -1)) for name in node.input[2:] if name)
-    return [node]
-
-
 def _one_hot(node: onnx.NodeProto, given: dict[str, Any]) -> list[onnx.NodeProto]:
     """The depth of OneHot may be a vector of one."""
     given[node.input[1]] = np.reshape(given[node.input[1]], ())
@@ -163,7 +205,6 @@ _FORMS: dict[str, tuple[float, Callable[..., list[onnx.NodeProto]]]] = by_names(
         "Scatter": (11, _scatter),
         # Those of 19 have the older ones as special cases.
         "QuantizeLinear DequantizeLinear": (19, _as_it_is),
-        "NonMaxSuppression": (inf, _suppression),
         "OneHot": (inf, _one_hot),
         "STFT": (inf, _real_signal),
         "Pad": (inf, _pad),
