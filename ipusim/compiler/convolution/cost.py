@@ -170,10 +170,14 @@ def conv_cost(problem: np.void, vertex: np.void, work: np.void) -> bool:
     inputs = part.in_positions * in_chans * groups
     weights = part.kernel_elements * in_chans * out_chans * groups
     outputs = part.positions * out_chans * groups
-    own = inputs
+    own = inputs // split.out_chans
     if problem.executing:
-        own = part.own_positions * in_chans * groups
-    cost.input = -(-(inputs - own // split.out_chans) * in_bytes // in_exchange)
+        own = part.own_positions * in_chans * groups // split.out_chans
+        if in_exchange > exchange:
+            # Neighbours hold as much each, and what the other lacks of it comes to that one alone:
+            # at half of the rate it takes as long as if neither held any.
+            own = 0
+    cost.input = -(-(inputs - own) * in_bytes // in_exchange)
     cost.weights = -(-(weights - weights // part.weight_users) * in_bytes // exchange)
     reduce_bytes = fill_reduction(problem, work, outputs)
     copied, in_copied = _fill_copies(problem, work)

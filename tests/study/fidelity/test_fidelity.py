@@ -101,25 +101,28 @@ def test_amp_vertex_against_silicon():
 @pytest.mark.parametrize(
     ("key", "median", "p90"),
     [
-        (("gemm, forward", "2021-03", "GC200"), 2.0, 5.0),
-        (("gemm, forward", "2021-03", "GC2"), 2.0, 8.0),
-        (("fully connected, forward", "2020-02-03_fc_fwd", "GC2"), 5.0, 10.0),
+        (("gemm, forward", "2021-03", "GC200"), 0.5, 2.5),
+        (("gemm, forward", "2021-03", "GC2"), 1.0, 4.0),
+        (("fully connected, forward", "2020-02-03_fc_fwd", "GC2"), 1.0, 4.0),
         # Sums of forward, data gradient and weight gradient with its addition to the weights.
         # Target 4 and 10. Even fields under pointwise kernels are 5 to 8 % slow since operands of
         # weight gradients are sent to be transposed (6.5 and 5.5 before); odd ones are still fast.
-        (("convolution, three passes", "2021-03", "GC200"), 3.5, 7.0),
-        (("convolution, three passes", "2021-03", "GC2"), 3.0, 7.0),
+        # 3.5 and 7.0, and 7.0 on GC2, before neighbours were sent what each lacks of the other's:
+        # products and the rows kept back gained by that, these were slow already.
+        (("convolution, three passes", "2021-03", "GC200"), 3.6, 7.4),
+        (("convolution, three passes", "2021-03", "GC2"), 3.0, 7.8),
         # One layer, of one item, has another plan than IPUModel's on both chips and is far off.
         (("fully connected, three passes", "2021-03", "GC200"), 4.0, 15.0),  # target 5 and 20
         (("fully connected, three passes", "2021-03", "GC2"), 3.0, 15.5),
-        (("grouped fully connected, three passes", "2021-03", "GC200"), 4.0, 6.0),
-        # 2.5 before: the smallest of three, whose blocks fill a part of the tiles, is 9 % slow.
-        (("grouped fully connected, three passes", "2021-03", "GC2"), 2.5, 8.0),
+        # The smallest of three, whose blocks fill a part of the tiles, is 6 and 9 % slow; 4.0, and
+        # 2.5 and 8.0, before neighbours were sent what each lacks of the other's.
+        (("grouped fully connected, three passes", "2021-03", "GC200"), 4.4, 6.0),
+        (("grouped fully connected, three passes", "2021-03", "GC2"), 3.2, 8.5),
         (("fully connected, float, three passes", "2021-03", "GC200"), 10.0, 12.0),
         (("fully connected, float, three passes", "2021-03", "GC2"), 10.0, 37.0),
         # Rows that were kept back until the model was made: what it came to on first sight.
-        (("convolution, three passes (released)", "2021-03", "GC200"), 4.0, 7.5),
-        (("convolution, three passes (released)", "2021-03", "GC2"), 4.0, 12.0),
+        (("convolution, three passes (released)", "2021-03", "GC200"), 3.3, 6.5),
+        (("convolution, three passes (released)", "2021-03", "GC2"), 3.0, 10.5),
     ],
 )
 def test_operations_against_ipumodel(operations, key, median, p90):
@@ -235,8 +238,9 @@ def test_tamu_tables_2_and_4(frame):
     # 25.0 until hosts decoded as above: both MobileNets wait for one process of 32 workers (4 and
     # 2 % fast, 18 and 16 before). The worst is EfficientNet-B0 now, whose processes are assumed.
     assert errors_of(frame, "tamu.table2", range(1, 5)).max() <= 15.7
-    # Target 25; too slow as it was (57), and the seeds of its dropouts make it slower.
-    assert errors_of(frame, "tamu.table2", [5]).max() <= 57.5
+    # Target 25; too slow as it was (57), and the seeds of its dropouts make it slower, and so does
+    # what neighbours are sent of each other's (57.5 before).
+    assert errors_of(frame, "tamu.table2", [5]).max() <= 57.7
     rates = frame.set_index("row_id")["calibrated"]
     on_ipus = [rates[f"tamu.table4.{number:02d}"] for number in range(6, 11)]
     assert on_ipus == sorted(on_ipus)
@@ -247,11 +251,11 @@ def test_tamu_tables_2_and_4(frame):
 # (GPS++, RNN-T, MCMC), and 5.7 before that decoding.
 REACHED = {
     "IPU rows predicted": 97.0,  # target 95
-    "calibrated, family left out: median error": 5.6,  # target 8
-    # 27.1 before: DINO and ResNet-50 in PyTorch on Pod64s went to 48 and 35 % fast.
-    "calibrated, family left out: 90th percentile": 27.7,  # target 30
-    "specification only: median error": 14.4,  # target 15; 15.1 before
-    "inference, calibrated: median error": 4.1,  # target 6
+    "calibrated, family left out: median error": 5.3,  # target 8
+    "calibrated, family left out: 90th percentile": 26.7,  # target 30
+    "specification only: median error": 14.0,  # target 15; 14.4 before
+    # 4.1 until neighbours were sent what each lacks of the other's.
+    "inference, calibrated: median error": 4.2,  # target 6
     "scaling, series left out: median error": 2.3,  # target 3; 2.3 before, too
     # 82 until chips of a replica exchanged in turn, which costs both the same seconds; then 78.
     "pairs of Bow and Classic within 10 %": 82.6,  # target 75
@@ -282,7 +286,7 @@ def test_scaling_apart_from_level(slowdowns):
     for column in ("error_percent", "left_out_error_percent"):
         errors = results.set_index("ipus")[column].abs()
         assert errors[errors.index < 256].max() <= 3.8  # target 4
-        assert errors[256] <= 10.4
+        assert errors[256] <= 10.5  # 10.4 while neighbours held for each other what they hold
     in_turn = table[table["series"].str.contains("efficientnet-tensorflow|bert-large.*tensorflow1")]
     # 3.1 until then, too. The worst is EfficientNet on 256 IPUs (Argonne's), 1.29 where 1.23 was
     # measured: a step to the next rack now syncs all machines of one, 16 hops and not one.
@@ -291,6 +295,11 @@ def test_scaling_apart_from_level(slowdowns):
 
 # Why the hits that data/expected/validate.csv records (`ipusim validate` holds them) fell or rose;
 # errors in % of what was published, or of the published time.
+# - Neighbours on a bus are sent what each lacks of the other's share of common inputs (`conv_cost`),
+#   which makes products and convolutions slower, and the fitted superstep 20 cycles cheaper. Results
+#   page, 248 to 246. Won: inference.011's latency, training.010 and 116. Lost, each by half a point:
+#   inference.004 (BERT, rate and latency), 049 (ResNet-50) and 080's latency, 10 slow; 019 (YOLO).
+#   Near ones without fitted constants fell as hits without them rose, from 120 to 126.
 # - A rate is judged as printed and by its time, the worse counts. Argonne, 9 to 8: results.01
 #   (ResNet-50, 9.9 % of its rate, 11.0 of its time) is near. TAMU, 21 to 20: so is table3.05, and
 #   table4.09 (the autoencoder) a miss.
