@@ -80,7 +80,7 @@ class Workers:
         Tasks are arguments by key, those that take longest first. A key goes to the process that
         had it the last time, unless another one has nothing else to do. What the function raises
         comes through; a task that has ended `MOST_DEATHS` workers, as one that needs too much
-        memory does, is a ConfigError.
+        memory does, or a script without a guard, is a ConfigError.
         """
         waiting = dict(tasks)
         deaths: Counter[Hashable] = Counter()
@@ -108,7 +108,9 @@ class Workers:
                     if deaths[key] == MOST_DEATHS:
                         raise ConfigError(
                             f"{MOST_DEATHS} worker processes ended on the same task, most likely "
-                            "for lack of memory: use fewer of them, or ask for less at once."
+                            "for lack of memory, or because a script starts them outside of "
+                            "\"if __name__ == '__main__':\", which each of them runs again: use "
+                            "fewer of them, ask for less at once, or start them there."
                         ) from None
                     self._pools[worker] = _process()
                     waiting[key] = tasks[key]
