@@ -127,6 +127,15 @@ class TensorBuilder:
         )
         return self.apply(name, params, inputs, shape)
 
+    def chain(self, x: str, **steps: str) -> str:
+        """Add elementwise functions of one tensor, each of the last: their names, and what each is.
+
+        See `elementwise` for functions of two operands.
+        """
+        for name, function in steps.items():
+            x = self.elementwise(name, function, x)
+        return x
+
     def flatten(self, name: str, x: str) -> str:
         """Flatten everything after the batch."""
         batch, *rest = self.shape(x)
@@ -135,6 +144,10 @@ class TensorBuilder:
     def reshape(self, name: str, x: str, shape: tuple[int, ...]) -> str:
         """Add a view of the same elements in another shape."""
         return self._layout(name, "reshape", x, shape, moves_data=False)
+
+    def column(self, name: str, x: str) -> str:
+        """Add a view with one more axis at the end, of size 1."""
+        return self.reshape(name, x, (*self.shape(x), 1))
 
     def transpose(self, name: str, x: str, order: tuple[int, ...]) -> str:
         """Add a change of the order of the axes; a view where only axes of size 1 move."""

@@ -197,13 +197,16 @@ class GraphBuilder(TensorBuilder):
         params = Softmax(outer=prod(rows), length=length, log=log)
         return self.apply(name, params, (x,), self.shape(x))
 
-    def matmul(self, name: str, a: str, b: str, *, transpose_b: bool = False) -> str:
+    def matmul(
+        self, name: str, a: str, b: str, *, transpose_a: bool = False, transpose_b: bool = False
+    ) -> str:
         """Add the product of two activations, or of one and a parameter; leading axes are groups.
 
-        A matrix `b` has no groups: it multiplies all rows of `a`. With `transpose_b` the stored
-        operand is (..., n, k) instead of (..., k, n).
+        A matrix `b` has no groups: it multiplies all rows of `a`. With `transpose_a` the stored
+        operand is (..., k, m) instead of (..., m, k), with `transpose_b` (..., n, k).
         """
         *lead, m, k = self.shape(a)
+        m, k = (k, m) if transpose_a else (m, k)
         *groups, rows, columns = self.shape(b)
         n = rows if transpose_b else columns
         params = MatMul(
@@ -212,16 +215,18 @@ class GraphBuilder(TensorBuilder):
             k=k,
             n=n,
             weights_operand=self.tensors[b].role == "parameter",
+            transpose_a=transpose_a,
             transpose_b=transpose_b,
         )
         return self.apply(name, params, (a, b), (*lead, m, n))
 
-    def reduce(self, name: str, function: str, x: str, *, axis: int) -> str:
-        """Add a reduction over one axis, which the result no longer has."""
+    def reduce(self, name: str, function: str, x: str, *, axis: int, keep: bool = False) -> str:
+        """Add a reduction over one axis, which the result has no more, or to `keep` has as 1."""
         shape = self.shape(x)
         before, after = shape[:axis], shape[axis + 1 :]
         sizes = {"outer": prod(before), "reduced": shape[axis], "inner": prod(after)}
-        return self.apply(name, Reduce(function=function, **sizes), (x,), (*before, *after))
+        result = (*before, 1, *after) if keep else (*before, *after)
+        return self.apply(name, Reduce(function=function, **sizes), (x,), result)
 
     def recurrent(
         self, name: str, x: str, hidden: int, *, kind: str = "lstm", sequence: bool = True

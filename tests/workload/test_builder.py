@@ -1,5 +1,7 @@
 """Layers of the graph builder: shapes against ONNX, payloads, refusals."""
 
+from dataclasses import replace
+
 import pytest
 from onnx_single_op import single
 
@@ -57,6 +59,17 @@ def test_elementwise_repeats_smaller_tensors():
         g.elementwise("other", "mul", x, g.input("z", (2, 1, 1)))
 
 
+def test_a_chain_names_its_steps():
+    g = GraphBuilder("chain")
+    last = g.at("angle").chain(g.input("x", (2, 3)), half="scale", cosine="cos")
+    assert [(op.name, op.function) for op in g.ops] == [
+        ("angle.half", "scale"),
+        ("angle.cosine", "cos"),
+    ]
+    assert g.ops[1].inputs == g.ops[0].outputs
+    assert last == "angle.cosine.out"
+
+
 def test_norms_by_group_and_row():
     g = GraphBuilder("norms")
     x = g.group_norm("gn", g.input("x", (2, 8, 3, 5)), 4)
@@ -87,6 +100,14 @@ def test_products_and_lookups():
     assert g.shape(g.matmul("ab", a, b, transpose_b=True)) == (2, 3, 5, 7)
     expected = MatMul(groups=6, m=5, k=4, n=7, weights_operand=False, transpose_b=True)
     assert g.ops[-1].params == expected
+    transposed = g.transpose("k_m", a, (0, 1, 3, 2))
+    assert g.shape(g.matmul("ab_again", transposed, b, transpose_a=True, transpose_b=True)) == (
+        2,
+        3,
+        5,
+        7,
+    )
+    assert g.ops[-1].params == replace(expected, transpose_a=True)
     every_row = g.matmul("stored", a, g.parameter("weights", (4, 7)))
     assert g.shape(every_row) == g.shape(g.linear("dense", a, 7)) == (2, 3, 5, 7)
     assert all(
@@ -115,6 +136,9 @@ def test_shifts_copies_and_parts():
         g.split("uneven", x, (2, 3), axis=1)
     assert g.shape(g.reduce("mean", "mean", x, axis=1)) == (2, 4)
     assert g.ops[-1].params == Reduce(function="mean", outer=2, reduced=6, inner=4)
+    assert g.shape(g.reduce("least", "min", x, axis=1, keep=True)) == (2, 1, 4)
+    assert g.ops[-1].params == Reduce(function="min", outer=2, reduced=6, inner=4)
+    assert g.shape(g.column("column", x)) == (2, 6, 4, 1)
     assert g.softmax("log", x, log=True) and g.ops[-1].params.log
 
 

@@ -78,15 +78,20 @@ def network(**facts: Any) -> Callable[[Builder], Network]:
 
 
 def variants(
-    build: Builder, rows: Iterable[tuple[Any, ...]], option: str = "config", **facts: Any
+    build: Builder,
+    rows: Iterable[tuple[Any, ...]],
+    option: str | tuple[str, ...] = "config",
+    **facts: Any,
 ) -> None:
     """Register networks that differ in one option of a builder, or in several.
 
-    A row has the name, the value of the option or a mapping of options, learnt numbers,
-    multiply-accumulates, and a mapping of the facts that it has for itself, if any.
+    A row has the name, the value of the option (values, of several) or a mapping of options, learnt
+    numbers, multiply-accumulates, and a mapping of the facts that it has for itself, if any.
     """
     for name, value, parameters, macs, *own in rows:
         options = value if isinstance(value, Mapping) else {option: value}
+        if isinstance(option, tuple):
+            options = dict(zip(option, value, strict=True))
         known = facts | {"parameters": parameters, "macs": macs}
         known |= own[0] if own else {}
         register(Network(name=name, build=partial(build, **options), **known))

@@ -55,21 +55,17 @@ def schnet(
 def _distances(g: GraphBuilder, places: str, edges: Edges, gaussians: int) -> tuple[str, str]:
     """Return Gaussians of every edge's length, and the factor that fades long edges out."""
     (count,) = g.shape(edges.sources.numbers)
-    ends = (
-        take(g, "distance.source", places, edges.sources),
-        take(g, "distance.target", places, edges.targets),
-    )
-    squares = g.elementwise(
-        "distance.square", "square", g.elementwise("distance.sub", "sub", *ends)
-    )
+    source = take(g, "distance.source", places, edges.sources)
+    target = take(g, "distance.target", places, edges.targets)
+    apart = g.elementwise("distance.sub", "sub", source, target)
+    squares = g.elementwise("distance.square", "square", apart)
     squares = g.reduce("distance.sum", "sum", squares, axis=1)
-    length = g.reshape("distance.column", g.elementwise("distance", "sqrt", squares), (count, 1))
+    length = g.column("distance.column", g.elementwise("distance", "sqrt", squares))
     x = g.expand("gaussians.spread", length, (count, gaussians))
     centres = g.parameter("gaussians.offset", (gaussians,), "constant")
     x = g.elementwise("gaussians.sub", "sub", x, centres)
-    x = g.elementwise("gaussians.scale", "scale", g.elementwise("gaussians.square", "square", x))
-    cutoff = g.elementwise("cutoff.cos", "cos", g.elementwise("cutoff.angle", "scale", length))
-    cutoff = g.elementwise("cutoff.scale", "scale", g.elementwise("cutoff.add", "add", cutoff))
+    x = g.at("gaussians").chain(x, square="square", scale="scale")
+    cutoff = g.at("cutoff").chain(length, angle="scale", cos="cos", add="add", scale="scale")
     return g.elementwise("gaussians", "exp", x), cutoff
 
 

@@ -1,11 +1,12 @@
-"""Blocks that several convolutional networks share: norms, squeeze-excite, inverted residual.
+"""Blocks that several convolutional networks share: convolution and norm, inverted residual.
 
 The inverted residual is that of MobileNetV2 (arXiv 1801.04381), with the squeeze-excite of
 Hu et al. (arXiv 1709.01507) after the depthwise convolution as in MobileNetV3 (arXiv 1905.02244)
 and EfficientNet (arXiv 1905.11946); layers are named as timm names them.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 from math import gcd
 
 from ipusim.workload.layers import GraphBuilder
@@ -20,9 +21,26 @@ def round_channels(channels: float, divisor: int = 8) -> int:
     return rounded + divisor if rounded < 0.9 * channels else rounded
 
 
-def normalise(g: GraphBuilder, name: str, x: str, norm_groups: int) -> str:
-    """Add a batch norm, or a group norm where `norm_groups` is not 0."""
-    return g.group_norm(name, x, norm_groups) if norm_groups else g.batch_norm(name, x)
+def conv_norm(
+    g: GraphBuilder,
+    names: Sequence[str],
+    x: str,
+    channels: int,
+    kernel: int = 1,
+    *,
+    activation: str = "",
+    norm_groups: int = 0,
+    **settings: int,
+) -> str:
+    """Add a convolution without bias, a norm, and the activation if there is a third name.
+
+    The convolution pads by half its kernel; settings are its stride and groups. The norm is a
+    batch norm, or a group norm where `norm_groups` is not 0.
+    """
+    conv, norm, *act = names
+    y = g.conv(conv, x, channels, kernel, padding=kernel // 2, **settings)
+    y = g.group_norm(norm, y, norm_groups) if norm_groups else g.batch_norm(norm, y)
+    return g.elementwise(act[0], activation, y) if act else y
 
 
 def at_positions(g: GraphBuilder, name: str, x: str, channels: int, view: str) -> str:
@@ -43,59 +61,43 @@ def squeeze_excite(g: GraphBuilder, x: str, squeezed: int, activation: str, gate
     return g.elementwise("scale", "mul", x, y)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InvertedResidual:
-    """One block: expand by a 1x1 convolution, filter, gate the channels, project by another.
+def inverted_residual(
+    g: GraphBuilder,
+    x: str,
+    channels: int,
+    kernel: int,
+    *,
+    stride: int,
+    expanded: int,
+    squeezed: int,
+    activation: str,
+    squeeze_activation: str,
+    gate: str,
+    group_size: int = 1,
+    norm_groups: int = 0,
+) -> str:
+    """Add a block: expand by a 1x1 convolution, filter, gate the channels, project by another.
 
     `expanded` channels lie between the 1x1 convolutions, `channels` after them, `squeezed` inside
     squeeze-excite (0 for none). `group_size` is the channels per group of the filter, 1 for
     depthwise; the greatest common divisor with the channels where it does not divide them.
-    `norm_groups` is 0 for batch norm.
-    """
-
-    kernel: int
-    stride: int
-    expanded: int
-    channels: int
-    squeezed: int
-    activation: str
-    squeeze_activation: str
-    gate: str
-    group_size: int = 1
-    norm_groups: int = 0
-
-
-def inverted_residual(g: GraphBuilder, x: str, block: InvertedResidual) -> str:
-    """Add an inverted residual block; the expansion is left out where it would change nothing.
+    `norm_groups` is 0 for batch norm. The expansion is left out where it would change nothing.
 
     A block that keeps shape and channels adds its input. Stochastic depth, off in timm unless
     asked for, is left out.
     """
     before = g.shape(x)[1]
-    layers = iter(range(1, 4))
-    y = x
-
-    def settle(y: str, activation: str | None) -> str:
-        number = next(layers)
-        y = normalise(g, f"bn{number}", y, block.norm_groups)
-        return g.elementwise(f"act{number}", activation, y) if activation else y
-
-    if block.expanded != before:
-        y = settle(g.conv("conv_pw", y, block.expanded, 1), block.activation)
-    y = g.conv(
-        "conv_dw",
-        y,
-        block.expanded,
-        block.kernel,
-        stride=block.stride,
-        padding=block.kernel // 2,
-        groups=block.expanded // gcd(block.expanded, block.group_size),
-    )
-    y = settle(y, block.activation)
-    if block.squeezed:
-        y = squeeze_excite(g.at("se"), y, block.squeezed, block.squeeze_activation, block.gate)
-    y = settle(g.conv("conv_pwl", y, block.channels, 1), None)
-    if block.stride != 1 or before != block.channels:
+    layer = partial(conv_norm, g, activation=activation, norm_groups=norm_groups)
+    y, number = x, 1
+    if expanded != before:
+        y, number = layer(("conv_pw", "bn1", "act1"), y, expanded), 2
+    names = ("conv_dw", f"bn{number}", f"act{number}")
+    groups = expanded // gcd(expanded, group_size)
+    y = layer(names, y, expanded, kernel, stride=stride, groups=groups)
+    if squeezed:
+        y = squeeze_excite(g.at("se"), y, squeezed, squeeze_activation, gate)
+    y = layer(("conv_pwl", f"bn{number + 1}"), y, channels)
+    if stride != 1 or before != channels:
         return y
     return g.elementwise("add", "add", y, x)
 

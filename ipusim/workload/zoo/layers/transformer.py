@@ -75,8 +75,7 @@ def drop(g: GraphBuilder, name: str, x: str, shape: Shape, place: str = "output"
 def large_where_zero(g: GraphBuilder, mask: str, *, wide: bool = False) -> str:
     """Turn a 0/1 mask into 0 where it is 1, else a large negative value, if `wide` in float32."""
     y = g.cast("cast", mask, "float32", fixed=wide)
-    y = g.elementwise("invert", "sub", y)
-    return g.elementwise("scale", "scale", y)
+    return g.chain(y, invert="sub", scale="scale")
 
 
 def additive_mask(g: GraphBuilder, mask: str) -> str:
@@ -119,13 +118,11 @@ def activate(g: GraphBuilder, name: str, x: str, activation: str) -> str:
     """Add one of `ACTIVATIONS`, as the operators that a framework writes it with."""
     if activation == "gelu":
         return g.elementwise(name, "gelu", x)
-    y = g.elementwise(f"{name}.scale", "scale", x)
+    inside = g.at(name)
     if activation == "quick_gelu":
-        y = g.elementwise(f"{name}.sigmoid", "sigmoid", y)
+        y = inside.chain(x, scale="scale", sigmoid="sigmoid")
     else:
-        y = g.elementwise(f"{name}.erf", "erf", y)
-        y = g.elementwise(f"{name}.shift", "add", y)
-        y = g.elementwise(f"{name}.half", "scale", y)
+        y = inside.chain(x, scale="scale", erf="erf", shift="add", half="scale")
     return g.elementwise(name, "mul", x, y)
 
 

@@ -9,7 +9,6 @@ convolutions and five dense layers. Names follow that code.
 from functools import partial
 from math import prod
 
-from ipusim.workload.graph import MatMul, Reduce
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers import cnn
 from ipusim.workload.zoo.registry import network
@@ -28,17 +27,14 @@ def _non_local_block(g: GraphBuilder, x: str) -> str:
     With theta, phi and g as (channels, positions) matrices, the weighted sum of g comes out in the
     same layout as ``g @ softmax(theta^T @ phi)^T``, so no operand changes its order.
     """
-    batch, channels, rows, columns = g.shape(x)
-    inner, positions = channels // 2, rows * columns
+    batch, channels, *field = g.shape(x)
+    inner = channels // 2
     layers = ("theta_layer", "phi_layer", "g_layer")
     theta, phi, value = (cnn.at_positions(g, layer, x, inner, "flatten") for layer in layers)
-    transposed = MatMul(
-        groups=batch, m=positions, k=inner, n=positions, weights_operand=False, transpose_a=True
-    )
-    scores = g.apply("scores", transposed, (theta, phi), (batch, positions, positions))
+    scores = g.matmul("scores", theta, phi, transpose_a=True)
     attention = g.softmax("attention", scores)
     mixed = g.matmul("mix", value, attention, transpose_b=True)
-    mixed = g.reshape("unflatten", mixed, (batch, inner, rows, columns))
+    mixed = g.reshape("unflatten", mixed, (batch, inner, *field))
     out = g.conv("out_cnn", mixed, channels, 1, bias=True)
     return g.elementwise("residual", "add", out, x)
 
@@ -68,8 +64,7 @@ def _scale(g: GraphBuilder, x: str) -> str:
     shape = g.shape(x)
     rows = g.reshape("scale.rows", x, (shape[0], prod(shape[1:])))
     for extreme, function in (("min", "sub"), ("max", "div")):
-        work = Reduce(function=extreme, outer=shape[0], reduced=prod(shape[1:]), inner=1)
-        found = g.apply(f"scale.{extreme}", work, (rows,), (shape[0], 1))
+        found = g.reduce(f"scale.{extreme}", extreme, rows, axis=1, keep=True)
         rows = g.elementwise(f"scale.{function}", function, rows, found)
     return g.reshape("scale.patches", rows, shape)
 

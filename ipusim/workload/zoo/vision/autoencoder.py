@@ -20,7 +20,7 @@ depth, whose activations fill the chip without a dense bottleneck, are four time
 from math import prod
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.layers.cnn import normalise
+from ipusim.workload.zoo.layers.cnn import conv_norm
 from ipusim.workload.zoo.registry import network
 
 IMAGE_SIZE = 28
@@ -53,7 +53,7 @@ def tamu_autoencoder(
     each. The bottleneck keeps `code_features` numbers of an image.
     """
     x = g.input("images", (batch, IMAGE_CHANNELS, IMAGE_SIZE, IMAGE_SIZE))
-    x = _settle(g.at("stem"), g.conv("stem.conv", x, channels[0], 3, padding=1))
+    x = conv_norm(g, _names("stem.conv", "stem"), x, channels[0], 3, activation="relu")
     for stage, (width, count) in enumerate(zip(channels, blocks, strict=True)):
         for block in range(count):
             stride = 2 if stage and block == 0 else 1
@@ -68,23 +68,21 @@ def tamu_autoencoder(
         if stage:
             enlarge = g.at(f"decoder.{stage}.enlarge")
             x = enlarge.conv_transpose("conv", x, channels[stage - 1], 3, stride=2)
-            x = _settle(enlarge, x)
+            x = enlarge.elementwise("relu", "relu", enlarge.batch_norm("norm", x))
     x = g.conv("image.conv", x, IMAGE_CHANNELS, 3, padding=1, bias=True)
     return g.elementwise("image.sigmoid", "sigmoid", x)
 
 
-def _settle(g: GraphBuilder, x: str) -> str:
-    return g.elementwise("relu", "relu", normalise(g, "norm", x, 0))
+def _names(conv: str, block: str) -> tuple[str, str, str]:
+    return conv, f"{block}.norm", f"{block}.relu"
 
 
 def _residual(g: GraphBuilder, x: str, channels: int, stride: int) -> str:
     middle = channels // MIDDLE_SHARE
-    y = _settle(g.at("1"), g.conv("conv1", x, middle, 1))
-    y = g.conv("conv2", y, middle, 3, stride=stride, padding=1)
-    y = _settle(g.at("2"), y)
-    y = normalise(g, "3.norm", g.conv("conv3", y, channels, 1), 0)
+    y = conv_norm(g, _names("conv1", "1"), x, middle, activation="relu")
+    y = conv_norm(g, _names("conv2", "2"), y, middle, 3, stride=stride, activation="relu")
+    y = conv_norm(g, ("conv3", "3.norm"), y, channels)
     if stride != 1 or g.shape(x)[1] != channels:
-        x = g.conv("shortcut", x, channels, 1, stride=stride)
-        x = normalise(g, "shortcut.norm", x, 0)
+        x = conv_norm(g, ("shortcut", "shortcut.norm"), x, channels, stride=stride)
     y = g.elementwise("add", "add", y, x)
     return g.elementwise("relu", "relu", y)

@@ -5,21 +5,29 @@ and the two products of a block.
 """
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.registry import variants
+from ipusim.workload.zoo.registry import network
 
 CLASSES = 1000
 IMAGE = 224
 PATCH, KERNEL, GROWTH = 4, 7, 4
 """Sides of a patch and of the convolution of a block, and the features inside a block."""
 
-SIZES = {"tiny": ((96, 3), (192, 3), (384, 9), (768, 3))}
+STAGES = ((96, 3), (192, 3), (384, 9), (768, 3))
 """Channels and blocks of each stage."""
+SOURCE = "arXiv 2201.03545, as in torchvision"
 
 
-def convnext(g: GraphBuilder, batch: int, size: str) -> str:
-    """From an image (N, 3, 224, 224) to class scores (N, 1000)."""
+@network(
+    family="convnext",
+    source=SOURCE,
+    loss="cross_entropy",
+    parameters=28_589_128,
+    macs=4_455_531_264,
+)
+def convnext_tiny(g: GraphBuilder, batch: int) -> str:
+    """ConvNeXt-T, from an image (N, 3, 224, 224) to class scores (N, 1000)."""
     x = g.input("images", (batch, 3, IMAGE, IMAGE))
-    for number, (channels, blocks) in enumerate(SIZES[size]):
+    for number, (channels, blocks) in enumerate(STAGES):
         if number:
             x = _norm(g, f"down.{number}.norm", x)
             x = g.conv(f"down.{number}", x, channels, 2, stride=2, bias=True)
@@ -47,8 +55,3 @@ def _block(g: GraphBuilder, x: str) -> str:
     scale = g.parameter("layer_scale", (channels, 1, 1))
     y = g.elementwise("scale", "mul", y, scale)
     return g.elementwise("add", "add", y, x)
-
-
-ROWS = [("convnext_tiny", "tiny", 28_589_128, 4_455_531_264)]
-SOURCE = "arXiv 2201.03545, as in torchvision"
-variants(convnext, ROWS, "size", family="convnext", source=SOURCE, loss="cross_entropy")

@@ -15,8 +15,6 @@ are random and the bias of the scores starts at a probability of 0.01: the loop 
 round, and the other detections keep what they were filled with.
 """
 
-from dataclasses import dataclass
-
 from ipusim.workload.graph import NonMaxSuppression, Tensor
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.registry import variants
@@ -34,34 +32,30 @@ BACKBONE_STAGES = (2, 4, 6)
 SOURCE = "arXiv 1911.09070, as in google/automl and graphcore/examples vision/efficientdet"
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
-    """Sizes of one EfficientDet: scaling of the backbone, image, channels and cells of the pyramid.
+def build(
+    g: GraphBuilder,
+    batch: int,
+    width: float,
+    depth: float,
+    image_size: int,
+    channels: int,
+    cells: int,
+    repeats: int,
+) -> tuple[str, ...]:
+    """From an image (N, 3, S, S) to the detections.
 
-    A head has `repeats` convolutions before its last.
+    Width and depth scale the backbone, `channels` and `cells` are those of the pyramid. A head has
+    `repeats` convolutions before its last.
     """
-
-    width: float
-    depth: float
-    image_size: int
-    channels: int
-    cells: int
-    repeats: int
-
-
-def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
-    """From an image (N, 3, S, S) to the detections."""
-    size = config.image_size
-    images = g.input("images", (batch, 3, size, size))
-    trunk = efficientnet.Config(width=config.width, depth=config.depth)
-    stages = efficientnet.backbone(g, images, trunk)
+    images = g.input("images", (batch, 3, image_size, image_size))
+    stages = efficientnet.backbone(g, images, efficientnet.Config(width=width, depth=depth))
     features = [stages[stage] for stage in BACKBONE_STAGES]
     for level in range(len(features), LEVELS):
-        features.append(_resample(g.at(f"resample.{level}"), features[-1], config.channels, -1))
-    for cell in range(config.cells):
-        features = _cell(g.at(f"fpn.{cell}"), features, config.channels)
+        features.append(_resample(g.at(f"resample.{level}"), features[-1], channels, -1))
+    for cell in range(cells):
+        features = _cell(g.at(f"fpn.{cell}"), features, channels)
     scores, boxes = (
-        [_head(g, name, level, x, outputs, config.repeats) for level, x in enumerate(features)]
+        [_head(g, name, level, x, outputs, repeats) for level, x in enumerate(features)]
         for name, outputs in (("class_net", CLASSES), ("box_net", 4))
     )
     return _detections(g, scores, boxes)
@@ -70,8 +64,7 @@ def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
 def _resample(g: GraphBuilder, x: str, channels: int, finer: int) -> str:
     """Change the channels where they differ; then halve, keep or double the field (-1, 0, 1)."""
     if g.shape(x)[1] != channels:
-        x = g.conv("conv", x, channels, 1, bias=True)
-        x = g.batch_norm("bn", x)
+        x = g.batch_norm("bn", g.conv("conv", x, channels, 1, bias=True))
     if finer < 0:
         return g.max_pool("pool", x, 3, stride=2, padding=1)
     return _double(g, "up", x) if finer else x
@@ -169,10 +162,9 @@ def _detections(g: GraphBuilder, scores: list[str], boxes: list[str]) -> tuple[s
 def _corners(g: GraphBuilder, boxes: str) -> str:
     """Turn offsets from anchors into corners: exp(size) x anchor, centre + offset x anchor."""
     size = g.narrow("sizes", boxes, axis=2, size=2)
-    size = g.elementwise("sizes.anchors", "mul", g.elementwise("sizes.exp", "exp", size))
+    size = g.at("sizes").chain(size, exp="exp", anchors="mul")
     centre = g.narrow("centres", boxes, axis=2, size=2)
-    for step, function in (("anchors", "mul"), ("shift", "add")):
-        centre = g.elementwise(f"centres.{step}", function, centre)
+    centre = g.at("centres").chain(centre, anchors="mul", shift="add")
     half = g.elementwise("sizes.half", "mul", size)
     low = g.elementwise("corners.low", "sub", centre, half)
     high = g.elementwise("corners.high", "add", centre, half)
@@ -180,10 +172,11 @@ def _corners(g: GraphBuilder, boxes: str) -> str:
 
 
 DETS = (
-    ("efficientdet_d0", Config(1.0, 1.0, 512, 64, 3, 3), 3_880_067, 2_494_681_600),
-    ("efficientdet_d1", Config(1.0, 1.1, 640, 88, 4, 3), 6_625_898, 6_010_148_880),
-    ("efficientdet_d2", Config(1.1, 1.2, 768, 112, 5, 3), 8_097_039, 10_847_889_088),
-    ("efficientdet_d3", Config(1.2, 1.4, 896, 160, 6, 4), 12_032_296, 24_604_739_264),
-    ("efficientdet_d4", Config(1.4, 1.8, 1024, 224, 7, 4), 20_723_675, 54_660_481_376),
+    ("efficientdet_d0", (1.0, 1.0, 512, 64, 3, 3), 3_880_067, 2_494_681_600),
+    ("efficientdet_d1", (1.0, 1.1, 640, 88, 4, 3), 6_625_898, 6_010_148_880),
+    ("efficientdet_d2", (1.1, 1.2, 768, 112, 5, 3), 8_097_039, 10_847_889_088),
+    ("efficientdet_d3", (1.2, 1.4, 896, 160, 6, 4), 12_032_296, 24_604_739_264),
+    ("efficientdet_d4", (1.4, 1.8, 1024, 224, 7, 4), 20_723_675, 54_660_481_376),
 )
-variants(build, DETS, family="efficientdet", source=SOURCE, folds_batch_norm=False)
+OPTIONS = ("width", "depth", "image_size", "channels", "cells", "repeats")
+variants(build, DETS, OPTIONS, family="efficientdet", source=SOURCE, folds_batch_norm=False)

@@ -51,9 +51,9 @@ class Config:
 def build(g: GraphBuilder, batch: int, config: Config, image_size: int = 224) -> str:
     """From an image (N, 3, S, S) to class scores (N, 1000)."""
     x = backbone(g, g.input("images", (batch, 3, image_size, image_size)), config)[-1]
-    x = g.conv("conv_head", x, _scaled(HEAD_CHANNELS, config), 1)
-    x = cnn.normalise(g, "bn2", x, config.norm_groups)
-    x = g.elementwise("act2", "swish", x)
+    settings = {"activation": "swish", "norm_groups": config.norm_groups}
+    head = _scaled(HEAD_CHANNELS, config)
+    x = cnn.conv_norm(g, ("conv_head", "bn2", "act2"), x, head, **settings)
     return cnn.classify(g, x, CLASSES)
 
 
@@ -63,26 +63,26 @@ def _scaled(channels: int, config: Config) -> int:
 
 def backbone(g: GraphBuilder, images: str, config: Config) -> tuple[str, ...]:
     """Add the network without its head; the results of the stages, first to last."""
-    x = g.conv("conv_stem", images, _scaled(STEM_CHANNELS, config), 3, stride=2, padding=1)
-    x = cnn.normalise(g, "bn1", x, config.norm_groups)
-    x = g.elementwise("act1", "swish", x)
+    settings = {"activation": "swish", "norm_groups": config.norm_groups}
+    stem = _scaled(STEM_CHANNELS, config)
+    x = cnn.conv_norm(g, ("conv_stem", "bn1", "act1"), images, stem, 3, stride=2, **settings)
     results: list[str] = []
     for stage, (kernel, first_stride, channels, blocks, expands) in enumerate(STAGES):
         for number in range(ceil(blocks * config.depth)):
             before = g.shape(x)[1]
-            block = cnn.InvertedResidual(
-                kernel=kernel,
+            x = cnn.inverted_residual(
+                g.at(f"blocks.{stage}.{number}"),
+                x,
+                _scaled(channels, config),
+                kernel,
                 stride=first_stride if number == 0 else 1,
                 expanded=before * config.expansion if expands else before,
-                channels=_scaled(channels, config),
                 squeezed=int(before * SQUEEZE_RATIO),
-                activation="swish",
                 squeeze_activation="swish",
                 gate="sigmoid",
                 group_size=config.group_size,
-                norm_groups=config.norm_groups,
+                **settings,
             )
-            x = cnn.inverted_residual(g.at(f"blocks.{stage}.{number}"), x, block)
         results.append(x)
     return tuple(results)
 

@@ -4,6 +4,8 @@ Tables 1 and 2 of Howard et al. (arXiv 1905.02244), as in torchvision: squeeze-e
 of the expanded channels, rounded to a multiple of 8, with a hard sigmoid gate.
 """
 
+from functools import partial
+
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers import cnn
 from ipusim.workload.zoo.registry import variants
@@ -50,26 +52,25 @@ SMALL = (
 )
 
 
-def build(g: GraphBuilder, batch: int, config: tuple[tuple[Row, ...], int]) -> str:
+def build(g: GraphBuilder, batch: int, rows: tuple[Row, ...], hidden: int) -> str:
     """From an image (N, 3, 224, 224) to class scores (N, 1000), given blocks and hidden units."""
-    rows, hidden = config
+    layer = partial(cnn.conv_norm, g, activation="hard_swish")
     x = g.input("images", (batch, 3, IMAGE_SIZE, IMAGE_SIZE))
-    x = g.conv("conv_stem", x, STEM_CHANNELS, 3, stride=2, padding=1)
-    x = g.elementwise("act1", "hard_swish", cnn.normalise(g, "bn1", x, 0))
+    x = layer(("conv_stem", "bn1", "act1"), x, STEM_CHANNELS, 3, stride=2)
     for number, (kernel, expanded, channels, gated, activation, stride) in enumerate(rows):
-        block = cnn.InvertedResidual(
-            kernel=kernel,
+        x = cnn.inverted_residual(
+            g.at(f"blocks.{number}"),
+            x,
+            channels,
+            kernel,
             stride=stride,
             expanded=expanded,
-            channels=channels,
             squeezed=cnn.round_channels(expanded // 4) if gated else 0,
             activation=activation,
             squeeze_activation="relu",
             gate="hard_sigmoid",
         )
-        x = cnn.inverted_residual(g.at(f"blocks.{number}"), x, block)
-    x = g.conv("conv_last", x, HEAD_EXPANSION * g.shape(x)[1], 1)
-    x = g.elementwise("act_last", "hard_swish", cnn.normalise(g, "bn_last", x, 0))
+    x = layer(("conv_last", "bn_last", "act_last"), x, HEAD_EXPANSION * g.shape(x)[1])
     return cnn.classify(g, x, CLASSES, hidden=hidden, activation="hard_swish")
 
 
@@ -77,4 +78,6 @@ NETWORKS = (
     ("mobilenet_v3_small", (SMALL, 1024), 2_542_856, 56_510_400),
     ("mobilenet_v3_large", (LARGE, 1280), 5_483_032, 216_589_760),
 )
-variants(build, NETWORKS, family="mobilenet", source=SOURCE, loss="cross_entropy")
+variants(
+    build, NETWORKS, ("rows", "hidden"), family="mobilenet", source=SOURCE, loss="cross_entropy"
+)

@@ -6,9 +6,10 @@ Residual Transformations" (arXiv 1611.05431), as in torchvision; layer names fol
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.layers.cnn import normalise
+from ipusim.workload.zoo.layers.cnn import conv_norm
 from ipusim.workload.zoo.registry import variants
 
 IMAGE_SIZE = 224
@@ -47,16 +48,15 @@ def _block(g: GraphBuilder, x: str, channels: int, stride: int, config: Config) 
         width = channels * config.base_width // 64 * config.groups
         channels *= BOTTLENECK_EXPANSION
         layers = ((width, 1, 1, 1), (width, 3, stride, config.groups), (channels, 1, 1, 1))
+    layer = partial(conv_norm, g, activation="relu", norm_groups=config.norm_groups)
     y = x
     for number, (features, kernel, step, groups) in enumerate(layers, start=1):
-        name = f"conv{number}"
-        y = g.conv(name, y, features, kernel, stride=step, padding=kernel // 2, groups=groups)
-        y = normalise(g, f"bn{number}", y, config.norm_groups)
-        if number < len(layers):
-            y = g.elementwise(f"relu{number}", "relu", y)
+        names = [f"conv{number}", f"bn{number}", f"relu{number}"]
+        if number == len(layers):
+            names.pop()  # the last ReLU follows the sum
+        y = layer(names, y, features, kernel, stride=step, groups=groups)
     if stride != 1 or g.shape(x)[1] != channels:
-        x = g.conv("downsample.0", x, channels, 1, stride=stride)
-        x = normalise(g, "downsample.1", x, config.norm_groups)
+        x = layer(("downsample.0", "downsample.1"), x, channels, stride=stride)
     y = g.elementwise("add", "add", y, x)
     return g.elementwise(f"relu{len(layers)}", "relu", y)
 
@@ -64,18 +64,14 @@ def _block(g: GraphBuilder, x: str, channels: int, stride: int, config: Config) 
 def residual(g: GraphBuilder, batch: int, config: Config) -> str:
     """The network of a residual network."""
     x = g.input("images", (batch, IMAGE_CHANNELS, IMAGE_SIZE, IMAGE_SIZE))
-    x = g.conv("conv1", x, STAGE_CHANNELS[0], 7, stride=2, padding=3)
-    x = normalise(g, "bn1", x, config.norm_groups)
-    x = g.elementwise("relu", "relu", x)
+    settings = {"activation": "relu", "norm_groups": config.norm_groups}
+    x = conv_norm(g, ("conv1", "bn1", "relu"), x, STAGE_CHANNELS[0], 7, stride=2, **settings)
     x = g.max_pool("maxpool", x, 3, stride=2, padding=1)
-    for stage, (channels, blocks) in enumerate(
-        zip(STAGE_CHANNELS, config.blocks, strict=True), start=1
-    ):
-        for block in range(blocks):
-            stride = 2 if stage > 1 and block == 0 else 1
-            x = _block(g.at(f"layer{stage}.{block}"), x, channels, stride, config)
-    x = g.global_average_pool("avgpool", x)
-    x = g.flatten("flatten", x)
+    for stage, channels in enumerate(STAGE_CHANNELS):
+        for block in range(config.blocks[stage]):
+            stride = 2 if stage and block == 0 else 1
+            x = _block(g.at(f"layer{stage + 1}.{block}"), x, channels, stride, config)
+    x = g.flatten("flatten", g.global_average_pool("avgpool", x))
     return g.linear("fc", x, CLASSES)
 
 

@@ -13,6 +13,7 @@ non-maximum suppression: it ends when no score is above its threshold, which dep
 """
 
 from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.zoo.layers.cnn import conv_norm
 from ipusim.workload.zoo.registry import variants
 
 CLASSES = 80
@@ -33,15 +34,8 @@ SOURCE = "arXiv 2011.08036, as in graphcore/examples applications/pytorch/detect
 
 def _settle(g: GraphBuilder, x: str, channels: int, kernel: int = 1, stride: int = 1) -> str:
     """Add a convolution without bias, a batch norm and Mish."""
-    x = _bare(g, "conv", x, channels, kernel, stride)
-    return g.elementwise("act", "mish", g.batch_norm("norm", x))
-
-
-def _bare(
-    g: GraphBuilder, name: str, x: str, channels: int, kernel: int = 1, stride: int = 1
-) -> str:
-    """Add a convolution without bias."""
-    return g.conv(name, x, channels, kernel, stride=stride, padding=kernel // 2)
+    names = ("conv", "norm", "act")
+    return conv_norm(g, names, x, channels, kernel, stride=stride, activation="mish")
 
 
 def _join(g: GraphBuilder, name: str, *parts: str) -> str:
@@ -64,7 +58,7 @@ def _partial_block(g: GraphBuilder, x: str, channels: int, blocks: int) -> str:
     hidden = channels // 2
     y = _settle(g.at("bottleneck_conv1"), x, hidden)
     y = _residuals(g.at("res_modules"), y, blocks, shortcut=True)
-    halves = (_bare(g, "conv1", y, hidden), _bare(g, "bottleneck_conv2", x, hidden))
+    halves = (g.conv("conv1", y, hidden, 1), g.conv("bottleneck_conv2", x, hidden, 1))
     normed = [g.batch_norm(f"norm{number}", half) for number, half in enumerate(halves)]
     y = g.elementwise("act", "mish", _join(g, "cat", *normed))
     return _settle(g.at("conv2"), y, channels)
@@ -74,14 +68,14 @@ def _neck_block(g: GraphBuilder, x: str, channels: int) -> str:
     """Add a block of the neck, whose residual blocks have no shortcut."""
     x = _settle(g.at("bottleneck_conv1"), x, channels)
     y = _residuals(g.at("res_modules"), x, NECK_BLOCKS, shortcut=False)
-    y = _join(g, "cat", y, _bare(g, "conv1", x, channels))
+    y = _join(g, "cat", y, g.conv("conv1", x, channels, 1))
     y = g.elementwise("act", "mish", g.batch_norm("norm", y))
     return _settle(g.at("conv2"), y, channels)
 
 
 def _pooled(g: GraphBuilder, x: str, channels: int) -> str:
     """Add spatial pyramid pooling: maxima over three windows beside the data."""
-    past = _bare(g, "conv_up1", x, channels)
+    past = g.conv("conv_up1", x, channels, 1)
     x = _settle(g.at("conv_up2"), x, channels)
     x = _settle(g.at("conv1"), x, channels, 3)
     x = _settle(g.at("conv2"), x, channels)
@@ -123,10 +117,8 @@ def _head(g: GraphBuilder, x: str) -> str:
     x = g.reshape("flatten", x, (batch, boxes, numbers))
     x = g.elementwise("sigmoid", "sigmoid", x)
     xy = g.narrow("xy", x, axis=2, size=2)
-    for step in ("double", "centre", "shift", "stride"):
-        xy = g.elementwise(f"xy.{step}", "add" if step == "shift" else "mul", xy)
-    wh = g.narrow("wh", x, axis=2, size=2)
-    wh = g.elementwise("wh.double", "mul", wh)
+    xy = g.at("xy").chain(xy, double="mul", centre="mul", shift="add", stride="mul")
+    wh = g.elementwise("wh.double", "mul", g.narrow("wh", x, axis=2, size=2))
     wh = g.elementwise("wh.square", "mul", wh, wh)
     wh = g.elementwise("wh.anchors", "mul", wh)
     rest = g.narrow("scores", x, axis=2, size=numbers - 4)
@@ -160,8 +152,7 @@ def _candidates(g: GraphBuilder, boxes: str, image_size: int) -> tuple[str, str]
     """Turn boxes into corners, and look up those that may be kept, with their class scores."""
     batch, count, numbers = g.shape(boxes)
     corners = g.narrow("boxes", boxes, axis=2, size=4)
-    for step, function in (("half", "mul"), ("low", "sub"), ("high", "add")):
-        corners = g.elementwise(f"corners.{step}", function, corners)
+    corners = g.at("corners").chain(corners, half="mul", low="sub", high="add")
     scores = g.narrow("classes", boxes, axis=2, size=numbers - BOX_NUMBERS)
     kept = min(CANDIDATES.get(image_size, count), count)
     found = []
