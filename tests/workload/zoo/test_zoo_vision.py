@@ -1,7 +1,6 @@
 """Vision transformers and their relatives, counted by parts and against how they were run."""
 
 import csv
-from dataclasses import replace
 
 import pytest
 
@@ -135,7 +134,7 @@ def test_padded_windows_change_the_work_and_nothing_that_is_learnt(size):
     padded = zoo.load(f"swin_{size}_padded").graph(2)
     assert padded.parameters == plain.parameters
     spreads = [op for op in padded.ops if op.function == "copy"]
-    layers = sum(getattr(swin, size.upper()).depths)
+    layers = sum(getattr(swin, size.upper())["depths"])
     # Before a layer, of query, key and value, scores, product, windows put back, second half.
     assert len(spreads) == 6 * layers
     assert not any(op.function == "copy" for op in plain.ops)
@@ -154,7 +153,7 @@ def test_swin_shifts_every_second_layer_but_not_a_single_window():
     merged = [graph.tensors[n].shape for n in graph.tensors if n.endswith("reduction.out")]
     assert merged == [(1, 28 * 28, 192), (1, 14 * 14, 384), (1, 7 * 7, 768)]
     with pytest.raises(ValueError, match="zip"):
-        zoo.swin_tiny(config=replace(swin.TINY, heads=(3, 6))).graph(1)
+        zoo.swin_tiny(heads=(3, 6)).graph(1)
 
 
 def test_dino_lists_all_passes_layer_by_layer():

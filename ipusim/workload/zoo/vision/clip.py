@@ -6,9 +6,9 @@ with as well.
 """
 
 from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.zoo.layers.pairs import normalise_rows, scores_of_pairs
 from ipusim.workload.zoo.layers.transformer import Shape, first_tokens, pre_norm_layer
 from ipusim.workload.zoo.registry import network
-from ipusim.workload.zoo.vision.dino import normalise_rows
 from ipusim.workload.zoo.vision.vit import embed_patches, put_first
 
 IMAGE = 224
@@ -34,18 +34,14 @@ def clip_vit_base_32(g: GraphBuilder, batch: int) -> tuple[str, str]:
         y = normalise_rows(g.at(f"{name}.normalise"), x)
         kept = g.parameter(f"{name}.queue", (KEPT_BATCHES * batch, FEATURES), "constant")
         vectors.append(g.concat(f"{name}.with_queue", y, kept, axis=0))
-    scores = g.matmul("logits", *vectors, transpose_b=True)
-    scale = g.elementwise("logit_scale.exp", "exp", g.parameter("logit_scale", (1, 1)))
-    scores = g.elementwise("logits.scale", "mul", scores, scale)
-    return scores, g.transpose("logits.per_text", scores, (1, 0))
+    return scores_of_pairs(g, "logits", tuple(vectors), "per_text")
 
 
 def _vision(g: GraphBuilder, batch: int) -> str:
-    hidden = IMAGES.hidden
     images = g.input("images", (batch, 3, IMAGE, IMAGE))
-    x = embed_patches(g.at("visual.conv1"), images, hidden, PATCH, bias=False)
+    x = embed_patches(g.at("visual.conv1"), images, IMAGES.hidden, PATCH, bias=False)
     x = put_first(g, "visual.class_embedding", x)
-    places = g.parameter("visual.positional_embedding", (g.shape(x)[1], hidden))
+    places = g.parameter("visual.positional_embedding", g.shape(x)[1:])
     x = g.elementwise("visual.positional_embedding.add", "add", x, places)
     x = g.layer_norm("visual.ln_pre", x)
     for layer in range(LAYERS):

@@ -10,6 +10,7 @@ it out of the loop over micro-batches) and left out here.
 from dataclasses import replace
 
 from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.zoo.layers.pairs import normalise_rows
 from ipusim.workload.zoo.layers.transformer import Shape, activate, first_tokens, pre_norm_layer
 from ipusim.workload.zoo.registry import network
 from ipusim.workload.zoo.vision.vit import embed_tokens
@@ -45,7 +46,7 @@ def dino_vit_base_16(g: GraphBuilder, batch: int) -> tuple[str, str]:
         first_tokens(g, f"{name}.head.token", g.layer_norm(f"{name}.norm", state))
         for name, state in states.items()
     ]
-    student = g.concat("student.views", features[0], features[1], axis=0)
+    student = g.concat("student.views", *features[:2], axis=0)
     student = _bottleneck(g.at("student.head"), student)
     teacher = _bottleneck(g.at("teacher.head"), features[2])
     student = _scores(g.at("student.head"), student)
@@ -55,19 +56,11 @@ def dino_vit_base_16(g: GraphBuilder, batch: int) -> tuple[str, str]:
 
 def _bottleneck(g: GraphBuilder, x: str) -> str:
     """Add the three dense layers of the head and the scaling of each row to length 1."""
-    for number, features in enumerate((HEAD_HIDDEN, HEAD_HIDDEN)):
-        x = g.linear(f"mlp.{number}", x, features)
+    for number in range(2):
+        x = g.linear(f"mlp.{number}", x, HEAD_HIDDEN)
         x = activate(g, f"mlp.{number}.gelu", x, ACTIVATION)
     x = g.linear("mlp.2", x, BOTTLENECK)
     return normalise_rows(g.at("normalise"), x)
-
-
-def normalise_rows(g: GraphBuilder, x: str) -> str:
-    """Divide every row of (N, F) by its length."""
-    y = g.reduce("sum", "sum", g.elementwise("square", "square", x), axis=1)
-    y = g.elementwise("length", "sqrt", y)
-    y = g.reshape("column", y, (*g.shape(y), 1))
-    return g.elementwise("divide", "div", x, y)
 
 
 def _scores(g: GraphBuilder, x: str) -> str:
@@ -95,16 +88,14 @@ def _loss(g: GraphBuilder, student: str, teacher: str, batch: int) -> str:
     total = ""
     for own, wanted in enumerate(targets):
         negative = g.elementwise(f"loss.{own}.negative", "neg", wanted)
-        for other, view in enumerate(
-            _chunks(g, f"loss.{own}.views", views, GLOBAL_CROPS + LOCAL_CROPS)
-        ):
+        crops = _chunks(g, f"loss.{own}.views", views, GLOBAL_CROPS + LOCAL_CROPS)
+        for other, view in enumerate(crops):
             if own == other:
                 continue
             pair = g.at(f"loss.{own}.{other}")
             term = pair.softmax("log_softmax", view, log=True)
             term = pair.elementwise("product", "mul", term, negative)
-            term = pair.reduce("sum", "sum", term, axis=1)
-            term = pair.reduce("mean", "mean", term, axis=0)
+            term = pair.reduce("mean", "mean", pair.reduce("sum", "sum", term, axis=1), axis=0)
             total = pair.elementwise("add", "add", total, term) if total else term
     return g.elementwise("loss.mean", "scale", total)
 

@@ -6,6 +6,7 @@ apart; DistilBERT (arXiv 1910.01108) reads the caption.
 """
 
 from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.zoo.layers.pairs import normalise_rows, scores_of_pairs
 from ipusim.workload.zoo.layers.transformer import (
     Shape,
     additive_mask,
@@ -17,7 +18,6 @@ from ipusim.workload.zoo.layers.transformer import (
     query_key_value,
 )
 from ipusim.workload.zoo.registry import network
-from ipusim.workload.zoo.vision.dino import normalise_rows
 from ipusim.workload.zoo.vision.vit import embed_patches, put_first
 
 IMAGE = 224
@@ -49,14 +49,10 @@ FEATURES = 256
 )
 def frozen_in_time_1_frame(g: GraphBuilder, batch: int, frames: int = 1) -> tuple[str, str]:
     """Frozen in Time, from captions and clips to scores of all pairs, both ways."""
-    text = _text(g, batch)
-    video = _video(g, batch, frames)
+    text, video = _text(g, batch), _video(g, batch, frames)
     text = normalise_rows(g.at("text.normalise"), text)
     video = normalise_rows(g.at("video.normalise"), video)
-    scores = g.matmul("similarity", text, video, transpose_b=True)
-    scale = g.elementwise("logit_scale.exp", "exp", g.parameter("logit_scale", (1, 1)))
-    scores = g.elementwise("similarity.scale", "mul", scores, scale)
-    return scores, g.transpose("similarity.per_clip", scores, (1, 0))
+    return scores_of_pairs(g, "similarity", (text, video), "per_clip")
 
 
 def _text(g: GraphBuilder, batch: int) -> str:
@@ -121,16 +117,16 @@ def _divided_attention(g: GraphBuilder, x: str, frames: int, *, over_time: bool)
     The class token attends to all tokens. With patches of different frames at one place together
     the groups are places, else frames.
     """
-    groups = PATCHES if over_time else frames
     query, key, value = query_key_value(g, x, CLIPS)
     query = g.elementwise("scale", "scale", query)
-    first_query, query = _apart(g.at("query"), query)
-    first_key, keys = _apart(g.at("key"), key)
-    first_value, values = _apart(g.at("value"), value)
+    sizes = (1, frames * PATCHES)
+    first_query, query = g.split("query.apart", query, sizes, axis=2)
+    first_key, keys = g.split("key.apart", key, sizes, axis=2)
+    first_value, values = g.split("value.apart", value, sizes, axis=2)
     first = _attend(g.at("first"), first_query, key, value)
-    query = _grouped(g.at("query"), query, groups, over_time=over_time)
-    keys = _with_first(g.at("key"), first_key, keys, groups, over_time=over_time)
-    values = _with_first(g.at("value"), first_value, values, groups, over_time=over_time)
+    query = _grouped(g.at("query"), query, frames, over_time=over_time)
+    keys = _grouped(g.at("key"), keys, frames, over_time=over_time, first=first_key)
+    values = _grouped(g.at("value"), values, frames, over_time=over_time, first=first_value)
     y = _attend(g.at("groups"), query, keys, values)
     if over_time:
         y = g.transpose("frames_first", y, (0, 1, 3, 2, 4))
@@ -139,27 +135,20 @@ def _divided_attention(g: GraphBuilder, x: str, frames: int, *, over_time: bool)
     return g.linear("output", y, CLIPS.hidden)
 
 
-def _apart(g: GraphBuilder, x: str) -> tuple[str, ...]:
-    """Take the class token of (N, heads, T, size) from the patches."""
-    return g.split("apart", x, (1, g.shape(x)[2] - 1), axis=2)
+def _grouped(g: GraphBuilder, x: str, frames: int, *, over_time: bool, first: str = "") -> str:
+    """Return (N, heads, patches, size) as (N, heads, groups, patches of a group, size).
 
-
-def _grouped(g: GraphBuilder, x: str, groups: int, *, over_time: bool) -> str:
-    """Return (N, heads, patches, size) as (N, heads, groups, patches of a group, size)."""
-    batch, heads, patches, size = g.shape(x)
-    if not over_time:
-        shape = (batch, heads, groups, patches // groups, size)
-        return g.reshape("frames", x, shape)
-    y = g.reshape("places", x, (batch, heads, patches // groups, groups, size))
-    return g.transpose("places_first", y, (0, 1, 3, 2, 4))
-
-
-def _with_first(g: GraphBuilder, first: str, x: str, groups: int, *, over_time: bool) -> str:
-    """Group the patches and put the class token before each group."""
-    y = _grouped(g, x, groups, over_time=over_time)
-    batch, heads, _, size = g.shape(first)
+    With the class token as `first`, it is put before the patches of each group.
+    """
+    batch, heads, _, size = g.shape(x)
+    name = "places" if over_time else "frames"
+    y = g.reshape(name, x, (batch, heads, frames, PATCHES, size))
+    if over_time:
+        y = g.transpose("places_first", y, (0, 1, 3, 2, 4))
+    if not first:
+        return y
     first = g.reshape("first", first, (batch, heads, 1, 1, size))
-    first = g.expand("repeat", first, (batch, heads, groups, 1, size))
+    first = g.expand("repeat", first, (*g.shape(y)[:3], 1, size))
     return g.concat("with_first", first, y, axis=3)
 
 

@@ -63,16 +63,13 @@ def _encoder(g: GraphBuilder, batch: int) -> str:
 
 def _decoder(g: GraphBuilder, batch: int, x: str) -> str:
     """Add the decoder on all tokens, the hidden ones a learnt vector: (N, patches, pixels)."""
-    hidden, tokens, seen = DECODER.hidden, PATCHES, SEEN
+    hidden, tokens = DECODER.hidden, PATCHES
     x = g.linear("decoder_embed", x, hidden)
     first = g.narrow("decoder_embed.first", x, axis=1, size=1)
-    hidden_tokens = g.expand(
-        "mask_token.expand",
-        g.parameter("mask_token", (1, 1, hidden)),
-        (batch, tokens - seen, hidden),
-    )
-    x = g.narrow("decoder_embed.patches", x, axis=1, size=seen)
-    x = g.concat("mask_token.concat", x, hidden_tokens, axis=1)
+    token = g.parameter("mask_token", (1, 1, hidden))
+    unseen = g.expand("mask_token.expand", token, (batch, tokens - SEEN, hidden))
+    x = g.narrow("decoder_embed.patches", x, axis=1, size=SEEN)
+    x = g.concat("mask_token.concat", x, unseen, axis=1)
     x = _choose(g, "restore", x, g.input("restore_matrix", (batch, tokens, tokens)))
     x = g.concat("decoder_embed.concat", first, x, axis=1)
     places = g.parameter("decoder_pos_embed", (1, tokens + 1, hidden), "constant")
@@ -89,9 +86,9 @@ def _loss(g: GraphBuilder, batch: int, predicted: str) -> str:
     target = g.reshape("loss.squares", target, (batch, CHANNELS, side, PATCH, side, PATCH))
     target = g.transpose("loss.patches_first", target, (0, 2, 4, 3, 5, 1))
     target = g.reshape("loss.patches", target, g.shape(predicted))
-    target = g.elementwise("loss.centre", "sub", target, _column(g, "loss.mean", "mean", target))
+    target = g.elementwise("loss.centre", "sub", target, _mean(g, "loss.mean", target))
     square = g.elementwise("loss.pixels.square", "square", target)
-    deviation = g.elementwise("loss.deviation", "sqrt", _column(g, "loss.variance", "mean", square))
+    deviation = g.elementwise("loss.deviation", "sqrt", _mean(g, "loss.variance", square))
     target = g.elementwise("loss.normalise", "div", target, deviation)
     error = g.elementwise("loss.difference", "sub", predicted, target)
     error = g.reduce("loss.error", "mean", g.elementwise("loss.square", "square", error), axis=2)
@@ -100,7 +97,6 @@ def _loss(g: GraphBuilder, batch: int, predicted: str) -> str:
     return g.elementwise("loss.scale", "scale", g.reduce("loss.sum", "sum", error, axis=1))
 
 
-def _column(g: GraphBuilder, name: str, function: str, x: str) -> str:
-    """Reduce the last axis of (N, T, F) to one value: (N, T, 1)."""
-    y = g.reduce(name, function, x, axis=2)
-    return g.reshape(f"{name}.column", y, (*g.shape(y), 1))
+def _mean(g: GraphBuilder, name: str, x: str) -> str:
+    """Add the mean of the last axis of (N, T, F): (N, T, 1)."""
+    return g.column(f"{name}.column", g.reduce(name, "mean", x, axis=2))

@@ -121,8 +121,7 @@ def _attend(g: GraphBuilder, query: str, key: str, value: str) -> str:
 
 def _full_attention(g: GraphBuilder, x: str) -> str:
     """Add attention to all tokens before."""
-    y = _attend(g, *_heads(g, x))
-    return g.linear("output", merge_heads(g, y), HIDDEN)
+    return g.linear("output", merge_heads(g, _attend(g, *_heads(g, x))), HIDDEN)
 
 
 def _axial_attention(g: GraphBuilder, x: str, kind: str) -> str:
@@ -132,20 +131,16 @@ def _axial_attention(g: GraphBuilder, x: str, kind: str) -> str:
     """
     batch, text, codes = g.shape(x)[0], TEXT + 1, SIDE * SIDE
     query, key, value = _heads(g, g.pad("pad", x, axis=1, size=text + codes))
-    text_query, query = g.split("query.apart", query, (text, codes), axis=2)
-    text_key, key = g.split("key.apart", key, (text, codes), axis=2)
-    text_value, value = g.split("value.apart", value, (text, codes), axis=2)
+    parts = {"query": query, "key": key, "value": value}
+    apart = {name: g.split(f"{name}.apart", x, (text, codes), axis=2) for name, x in parts.items()}
+    text_query, text_key, text_value = (text for text, _ in apart.values())
     text_out = _attend(g.at("text"), text_query, text_key, text_value)
-    query, key, value = (
-        _lines(g.at(name), part, kind)
-        for name, part in (("query", query), ("key", key), ("value", value))
-    )
-    lines = (batch, HEADS, SIDE, SIDE)
+    query, key, value = (_lines(g.at(name), image, kind) for name, (_, image) in apart.items())
     near = g.matmul("lines.scores", query, key, transpose_b=True)
     flat = (batch, HEADS, codes, HEAD_SIZE)
     query = g.reshape("query.flat", query, flat)
     far = g.matmul("to_text.scores", query, text_key, transpose_b=True)
-    far = g.reshape("to_text.lines", far, (*lines, text))
+    far = g.reshape("to_text.lines", far, (batch, HEADS, SIDE, SIDE, text))
     scores = g.concat("lines.concat", far, near, axis=4)
     weights = _masked_softmax(g.at("lines"), scores, (SIDE, text + SIDE))
     far, near = g.split("lines.apart", weights, (text, SIDE), axis=4)

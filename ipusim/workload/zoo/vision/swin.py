@@ -6,7 +6,6 @@ windows of 49 tokens are padded to 56, tensors are spread over the chip again be
 an operator of its own (RemapCE), and training drops whole halves of layers.
 """
 
-from dataclasses import dataclass, replace
 from math import isqrt
 
 from ipusim.workload.layers import GraphBuilder
@@ -24,54 +23,44 @@ CLASSES = 1000
 IMAGE = 224
 PATCH = 4
 WINDOW = 7
+TOKENS = WINDOW * WINDOW
 ALIGNED = 8
 """Tokens to whose multiple Graphcore pads a window."""
+PADDED_TOKENS = -(-TOKENS // ALIGNED) * ALIGNED
 SOURCE = "arXiv 2103.14030, as in torchvision and timm"
 AS_RUN = "graphcore/examples@v3.3.0:vision/swin/pytorch/models/swin_transformer.py"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """What distinguishes one Swin transformer from another.
+def build(
+    g: GraphBuilder,
+    batch: int,
+    embed: int,
+    depths: tuple[int, ...],
+    heads: tuple[int, ...],
+    *,
+    as_run: bool = False,
+) -> str:
+    """From an image (N, 3, 224, 224) to class scores (N, 1000).
 
     Tokens of the first stage have `embed` features, those of each further one twice as many. If
     `as_run`, windows are padded, tensors spread again and halves dropped, as Graphcore does.
     """
-
-    embed: int
-    depths: tuple[int, ...]
-    heads: tuple[int, ...]
-    as_run: bool = False
-
-    @property
-    def window_tokens(self) -> int:
-        """Tokens of a window, with those that only pad it."""
-        tokens = WINDOW * WINDOW
-        return -(-tokens // ALIGNED) * ALIGNED if self.as_run else tokens
-
-
-def build(g: GraphBuilder, batch: int, config: Config) -> str:
-    """From an image (N, 3, 224, 224) to class scores (N, 1000)."""
-    side, hidden = IMAGE // PATCH, config.embed
+    side, hidden = IMAGE // PATCH, embed
     x = g.input("images", (batch, 3, IMAGE, IMAGE))
     x = embed_patches(g.at("patch_embed"), x, hidden, PATCH)
     x = g.layer_norm("patch_embed.norm", x)
     layer = 0
-    for number, (depth, heads) in enumerate(zip(config.depths, config.heads, strict=True)):
+    for number, (depth, count) in enumerate(zip(depths, heads, strict=True)):
         if number:
             x = _merge_patches(g.at(f"merge.{number}"), x, side)
             side, hidden = side // 2, 2 * hidden
-        shape = Shape(hidden=hidden, heads=heads, drops=(), stochastic_depth=config.as_run)
+        shape = Shape(hidden=hidden, heads=count, drops=(), stochastic_depth=as_run)
         for position in range(depth):
             shifted = position % 2 == 1 and side > WINDOW
-            x = _layer(g.at(f"blocks.{layer}"), x, config, shape, shifted=shifted)
+            x = _layer(g.at(f"blocks.{layer}"), x, shape, as_run=as_run, shifted=shifted)
             layer += 1
     x = g.reduce("pool", "mean", g.layer_norm("norm", x), axis=1)
     return g.linear("head", x, CLASSES)
-
-
-def _spread(g: GraphBuilder, name: str, x: str, config: Config) -> str:
-    return g.copy(name, x) if config.as_run else x
 
 
 def _merge_patches(g: GraphBuilder, x: str, side: int) -> str:
@@ -85,52 +74,55 @@ def _merge_patches(g: GraphBuilder, x: str, side: int) -> str:
     return g.linear("reduction", y, 2 * hidden, bias=False)
 
 
-def _layer(g: GraphBuilder, x: str, config: Config, shape: Shape, *, shifted: bool) -> str:
+def _layer(g: GraphBuilder, x: str, shape: Shape, *, as_run: bool, shifted: bool) -> str:
     """Add a layer: attention within windows, then two dense layers, both with a residual."""
-    x = _spread(g, "spread", x, config)
+    spread = g.copy if as_run else _as_it_lies
+    x = spread("spread", x)
     y = g.layer_norm("attention.norm", x)
     if shifted:
         y = g.roll("shift", y)
-    y = _window_attention(g.at("attention"), y, config, shape, shifted=shifted)
+    y = _window_attention(g.at("attention"), y, shape.heads, as_run=as_run, shifted=shifted)
     if shifted:
         y = g.roll("shift_back", y)
-    y = _spread(g, "attention.spread", y, config)
+    y = spread("attention.spread", y)
     y = drop_path(g.at("attention.drop_path"), y, shape)
     x = g.elementwise("attention.add", "add", x, y)
     y = g.layer_norm("mlp.norm", x)
     y = feed_forward(g.at("mlp"), y, shape)
-    y = _spread(g, "mlp.spread", y, config)
+    y = spread("mlp.spread", y)
     y = drop_path(g.at("mlp.drop_path"), y, shape)
     return g.elementwise("mlp.add", "add", x, y)
 
 
-def _window_attention(
-    g: GraphBuilder, x: str, config: Config, shape: Shape, *, shifted: bool
-) -> str:
+def _as_it_lies(_name: str, x: str) -> str:
+    return x
+
+
+def _window_attention(g: GraphBuilder, x: str, heads: int, *, as_run: bool, shifted: bool) -> str:
     """Add attention within windows: (N, side x side, H) to the same, the last product included.
 
     A shift brings tokens that are no neighbours into one window; a mask keeps them apart.
     """
-    as_run, heads, (batch, places, hidden) = config.as_run, shape.heads, g.shape(x)
-    own, tokens, across = WINDOW * WINDOW, config.window_tokens, isqrt(places) // WINDOW
-    per_image = across**2
+    batch, places, hidden = g.shape(x)
+    tokens, across = PADDED_TOKENS if as_run else TOKENS, isqrt(places) // WINDOW
+    spread, per_image = g.copy if as_run else _as_it_lies, across**2
     windows = batch * per_image
     y = g.reshape("squares", x, (batch, across, WINDOW, across, WINDOW, hidden))
     y = g.transpose("partition", y, (0, 1, 3, 2, 4, 5))
-    y = g.reshape("windows", y, (windows, own, hidden))
-    if tokens > own:
+    y = g.reshape("windows", y, (windows, TOKENS, hidden))
+    if as_run:
         y = g.pad("pad", y, axis=1, size=tokens)
     y = g.linear("qkv", y, 3 * hidden)
     if as_run:
         # Zeros where the padding got the bias.
-        y = _spread(g, "qkv.spread", y, config)
+        y = g.copy("qkv.spread", y)
         padding = g.parameter("qkv.mask", (tokens, 3 * hidden), "constant")
         y = g.elementwise("qkv.masked", "mul", y, padding)
     query, key, value = split_together(g, y, heads)
     query = g.elementwise("scale", "scale", query)
     scores = g.matmul("scores", query, key, transpose_b=True)
-    scores = _spread(g, "scores.spread", scores, config)
-    scores = g.elementwise("bias.add", "add", scores, _position_bias(g, config, heads))
+    scores = spread("scores.spread", scores)
+    scores = g.elementwise("bias.add", "add", scores, _position_bias(g, heads, tokens))
     if shifted:
         apart = g.parameter("apart", (per_image, 1, tokens, tokens), "constant")
         scores = g.reshape("images", scores, (batch, per_image, heads, tokens, tokens))
@@ -144,29 +136,28 @@ def _window_attention(
         kept = g.parameter("kept_keys", (tokens, tokens), "constant")
         weights = g.elementwise("masked", "mul", weights, kept)
     y = merge_heads(g, g.matmul("context", weights, value))
-    y = _spread(g, "output.spread", g.linear("output", y, hidden), config)
-    if tokens > own:
-        y = g.narrow("unpad", y, axis=1, size=own)
+    y = spread("output.spread", g.linear("output", y, hidden))
+    if as_run:
+        y = g.narrow("unpad", y, axis=1, size=TOKENS)
     y = g.reshape("whole", y, (batch, across, across, WINDOW, WINDOW, hidden))
     y = g.transpose("reverse", y, (0, 1, 3, 2, 4, 5))
     return g.reshape("image", y, (batch, places, hidden))
 
 
-def _position_bias(g: GraphBuilder, config: Config, heads: int) -> str:
+def _position_bias(g: GraphBuilder, heads: int, tokens: int) -> str:
     """Add the lookup of one learnt number per head and pair of tokens: (heads, T, T)."""
-    own, tokens = WINDOW * WINDOW, config.window_tokens
     table = g.parameter("bias.table", ((2 * WINDOW - 1) ** 2, heads))
-    pairs = g.parameter("bias.pairs", (own, own), "constant", "int32")
+    pairs = g.parameter("bias.pairs", (TOKENS, TOKENS), "constant", "int32")
     y = g.transpose("bias.heads_first", g.gather("bias", table, pairs), (2, 0, 1))
-    if tokens > own:
+    if tokens > TOKENS:
         y = g.pad("bias.pad_keys", y, axis=2, size=tokens)
         y = g.pad("bias.pad_queries", y, axis=1, size=tokens)
     return y
 
 
-TINY = Config(embed=96, depths=(2, 2, 6, 2), heads=(3, 6, 12, 24))
-BASE = Config(embed=128, depths=(2, 2, 18, 2), heads=(4, 8, 16, 32))
-LARGE = Config(embed=192, depths=(2, 2, 18, 2), heads=(6, 12, 24, 48))
+TINY = {"embed": 96, "depths": (2, 2, 6, 2), "heads": (3, 6, 12, 24)}
+BASE = {"embed": 128, "depths": (2, 2, 18, 2), "heads": (4, 8, 16, 32)}
+LARGE = {"embed": 192, "depths": (2, 2, 18, 2), "heads": (6, 12, 24, 48)}
 
 SWINS = (
     ("swin_tiny", TINY, 28_288_354, 4_490_566_656),
@@ -174,9 +165,9 @@ SWINS = (
     ("swin_large", LARGE, 196_532_476, 34_475_759_616),
 )
 PADDED = (
-    ("swin_tiny_padded", replace(TINY, as_run=True), 28_288_354, 4_731_648_000),
-    ("swin_base_padded", replace(BASE, as_run=True), 87_768_224, 16_228_917_248),
-    ("swin_large_padded", replace(LARGE, as_run=True), 196_532_476, 36_201_197_568),
+    ("swin_tiny_padded", TINY | {"as_run": True}, 28_288_354, 4_731_648_000),
+    ("swin_base_padded", BASE | {"as_run": True}, 87_768_224, 16_228_917_248),
+    ("swin_large_padded", LARGE | {"as_run": True}, 196_532_476, 36_201_197_568),
 )
 """As Graphcore ran them."""
 variants(build, SWINS, family="swin", source=SOURCE, loss="cross_entropy")

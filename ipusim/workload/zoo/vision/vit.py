@@ -6,7 +6,7 @@ training are what Graphcore ran (graphcore/examples, vision/vit/pytorch, tag v3.
 value from products of their own, dropout, and in pre-training mixed images and one more layer.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from ipusim.workload.layers import GraphBuilder
@@ -17,21 +17,6 @@ CLASSES = 1000
 IMAGE, PATCH = 224, 16
 SOURCE = "arXiv 2010.11929, as in timm"
 AS_RUN = "graphcore/examples@v3.3.0:vision/vit/pytorch"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """What distinguishes one vision transformer from another.
-
-    With dropout in `shape` the sum of patches and positions drops too. A `representation` is a
-    dense layer with tanh before the classifier; `mixup` mixes each image with its neighbour in the
-    batch (arXiv 1710.09412).
-    """
-
-    layers: int
-    shape: Shape
-    representation: bool = False
-    mixup: bool = False
 
 
 def embed_patches(
@@ -78,31 +63,44 @@ def mix_images(g: GraphBuilder, images: str) -> str:
     return g.elementwise("add", "add", own, g.elementwise("others", "mul", others, rest))
 
 
-def build(g: GraphBuilder, batch: int, config: Config, image_size: int = IMAGE) -> str:
-    """Vision transformer, from an image (N, 3, S, S) to class scores (N, 1000)."""
-    shape = config.shape
+def build(
+    g: GraphBuilder,
+    batch: int,
+    layers: int,
+    shape: Shape,
+    *,
+    image_size: int = IMAGE,
+    representation: bool = False,
+    mixup: bool = False,
+) -> str:
+    """Vision transformer, from an image (N, 3, S, S) to class scores (N, 1000).
+
+    With dropout in `shape` the sum of patches and positions drops too. A `representation` is a
+    dense layer with tanh before the classifier; `mixup` mixes each image with its neighbour in the
+    batch (arXiv 1710.09412).
+    """
     images = g.input("images", (batch, 3, image_size, image_size))
-    if config.mixup:
+    if mixup:
         images = mix_images(g.at("mixup"), images)
     x = embed_tokens(g, images, shape.hidden, image_size)
     x = drop(g, "pos_embed.dropout", x, shape)
-    for layer in range(config.layers):
+    for layer in range(layers):
         x = pre_norm_layer(g.at(f"blocks.{layer}"), x, shape)
     x = first_tokens(g, "head.token", g.layer_norm("norm", x))
-    if config.representation:
+    if representation:
         x = g.linear("representation", x, shape.hidden)
         x = g.elementwise("representation.tanh", "tanh", x)
     return g.linear("head", x, CLASSES)
 
 
-BASE = Config(layers=12, shape=Shape(hidden=768, heads=12, drops=()))
-LARGE = Config(layers=24, shape=Shape(hidden=1024, heads=16, drops=()))
-APART = replace(BASE.shape, fused_query_key_value=False, drops=("output",))
+BASE = {"layers": 12, "shape": Shape(hidden=768, heads=12, drops=())}
+LARGE = {"layers": 24, "shape": Shape(hidden=1024, heads=16, drops=())}
+APART = replace(BASE["shape"], fused_query_key_value=False, drops=("output",))
 """Layers of ViT-B/16 with dropout; query, key and value from products of their own."""
 EVERYWHERE = replace(APART, drops=("attention", "inner", "output"))
-PRETRAINING = Config(layers=12, shape=EVERYWHERE, representation=True, mixup=True)
+PRETRAINING = {"layers": 12, "shape": EVERYWHERE, "representation": True, "mixup": True}
 """As Graphcore pre-trains it: one layer more, dropout, mixed images."""
-FINETUNING = Config(layers=12, shape=APART)
+FINETUNING = {"layers": 12, "shape": APART}
 """As Graphcore fine-tunes it: the model of Hugging Face with dropout."""
 PRETRAINED = {"source": f"{AS_RUN}/models/modules.py, configs.yml b16_in1k_pretrain_lamb"}
 FINETUNED = {"source": f"{AS_RUN}/models/pipeline_model.py, configs.yml b16_imagenet1k"}
