@@ -91,15 +91,24 @@ class TensorBuilder:
         self.ops.append(Op(name=unique, params=params, inputs=inputs, outputs=outputs))
 
     def apply(
-        self, name: str, params: Attributes, inputs: tuple[str, ...], shape: tuple[int, ...]
+        self,
+        name: str,
+        params: Attributes,
+        inputs: tuple[str, ...],
+        shape: tuple[int, ...],
+        *,
+        dtype: str = "",
+        fixed: bool = False,
     ) -> str:
         """Add an operator and its only output, named ``<name>.out``; return the output.
 
-        It has the type of the first input, and like that a fixed one or not.
+        It has the type of the first input, and like that a fixed one or not, or another `dtype`,
+        which if `fixed` no precision changes.
         """
-        dtype = self.tensors[inputs[0]].dtype
+        if not dtype:
+            dtype, fixed = self.tensors[inputs[0]].dtype, inputs[0] in self._fixed
         output = self.add_tensor(Tensor(name=f"{name}.out", shape=shape, dtype=dtype))
-        if inputs[0] in self._fixed:
+        if fixed:
             self._fixed[output] = None
         self.add_op(name, params, inputs, output)
         return output
@@ -209,9 +218,13 @@ class TensorBuilder:
         shape = self.shape(x)
         return self._parts(name, x, [(*shape[:axis], *shape[axis + 1 :])] * shape[axis])
 
-    def split(self, name: str, x: str, sizes: tuple[int, ...], *, axis: int) -> tuple[str, ...]:
-        """Add views of the parts of a tensor along one axis, as long together as that."""
+    def split(
+        self, name: str, x: str, sizes: int | tuple[int, ...], *, axis: int
+    ) -> tuple[str, ...]:
+        """Add views of the parts of a tensor along one axis: so many, or of these sizes."""
         shape = self.shape(x)
+        if isinstance(sizes, int):
+            sizes = (shape[axis] // sizes,) * sizes
         if sum(sizes) != shape[axis]:
             raise WorkloadError(
                 f"Operator {name!r} cannot split {shape[axis]} elements into parts of {sizes}."
@@ -253,12 +266,7 @@ class TensorBuilder:
 
     def cast(self, name: str, x: str, to: str, *, fixed: bool = False) -> str:
         """Add a conversion to another element type, which if `fixed` no precision changes."""
-        tensor = self.tensors[x]
-        output = self.add_tensor(Tensor(name=f"{name}.out", shape=tensor.shape, dtype=to))
-        if fixed:
-            self._fixed[output] = None
-        self.add_op(name, Cast(), (x,), output)
-        return output
+        return self.apply(name, Cast(), (x,), self.shape(x), dtype=to, fixed=fixed)
 
     def finish(self, *outputs: str) -> Graph:
         """Return the validated graph; computed outputs get the role "output"."""

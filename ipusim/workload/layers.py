@@ -1,5 +1,6 @@
 """Layers of networks, named and sized as in PyTorch."""
 
+from collections.abc import Mapping
 from functools import partial
 from math import prod
 from typing import Any
@@ -22,6 +23,10 @@ from ipusim.workload.graph import (
 
 Sizes = int | tuple[int, ...]
 """A number for every axis of a field, or one that holds for all."""
+
+LEARNT = {"weight": "parameter", "bias": "parameter"}
+RUNNING = {"running_mean": "constant", "running_var": "constant"}
+"""Vectors of a norm, by their roles: what it learns, and the statistics of a batch norm."""
 
 
 def _along(rank: int, sizes: Sizes) -> tuple[int, ...]:
@@ -103,22 +108,21 @@ class GraphBuilder(TensorBuilder):
         """Add an inference batch norm of an NCHW tensor, with its statistics as constants."""
         batch, channels, *field = self.shape(x)
         params = Norm(kind="batch", batch=batch, channels=channels, spatial_elements=prod(field))
-        return self._normalise(name, x, params, running_mean="constant", running_var="constant")
+        return self._normalise(name, x, params, LEARNT | RUNNING)
 
     def group_norm(self, name: str, x: str, groups: int) -> str:
         """Add a group norm of an (N, C, ...) tensor."""
         batch, channels, *field = self.shape(x)
         sizes = {"batch": batch, "channels": channels, "spatial_elements": prod(field)}
-        return self._normalise(name, x, Norm(kind="group", groups=groups, **sizes))
+        return self._normalise(name, x, Norm(kind="group", groups=groups, **sizes), LEARNT)
 
-    def layer_norm(self, name: str, x: str) -> str:
-        """Add a layer norm over the last axis."""
+    def layer_norm(self, name: str, x: str, vectors: Mapping[str, str] = LEARNT) -> str:
+        """Add a layer norm over the last axis; `vectors` are scale and shift, and their roles."""
         *rows, channels = self.shape(x)
         params = Norm(kind="layer", batch=prod(rows), channels=channels, spatial_elements=1)
-        return self._normalise(name, x, params)
+        return self._normalise(name, x, params, vectors)
 
-    def _normalise(self, name: str, x: str, params: Norm, **constants: str) -> str:
-        roles = {"weight": "parameter", "bias": "parameter"} | constants
+    def _normalise(self, name: str, x: str, params: Norm, roles: Mapping[str, str]) -> str:
         vectors = (
             self.parameter(f"{name}.{part}", (params.channels,), role)
             for part, role in roles.items()
@@ -181,9 +185,7 @@ class GraphBuilder(TensorBuilder):
         """Add the position of the largest element along the last axis, in 32-bit integers."""
         *rows, length = self.shape(x)
         params = Reduce(function="argmax", outer=prod(rows), reduced=length, inner=1)
-        output = self.add_tensor(Tensor(name=f"{name}.out", shape=tuple(rows), dtype="int32"))
-        self.add_op(name, params, (x,), output)
-        return output
+        return self.apply(name, params, (x,), tuple(rows), dtype="int32")
 
     def distance(self, name: str, a: str, b: str) -> str:
         """Add the L1 distances of the rows of (m, width) to those of (n, width): (m, n)."""

@@ -6,7 +6,7 @@ of its own: its edges reach only its nodes.
 """
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.layers.graphs import edges_between, sum_of_embeddings, take, total
+from ipusim.workload.zoo.layers.graphs import edges_between, index, sum_of_embeddings, take, total
 from ipusim.workload.zoo.registry import network
 
 SOURCE = "arXiv 1810.00826, as in graphcore/examples tag v3.3.0"
@@ -33,27 +33,25 @@ def gin_molhiv(g: GraphBuilder, batch: int, *, uses_edges: bool = True) -> str:
     atoms = g.input("nodes", (graphs, nodes, len(ATOM_FEATURES)), "int32")
     bonds = g.input("edges", (*ends, len(BOND_FEATURES)), "int32")
     edges = edges_between(g, ("senders", "receivers"), ends, nodes)
-    graph_of_node = g.input("node_graph_idx", (graphs, nodes), "int32")
+    graph_of_node = index(g, "node_graph_idx", (graphs, nodes), 1)
     g.input("edge_graph_idx", ends, "int32")
     x = sum_of_embeddings(g.at("atoms"), atoms, ATOM_FEATURES, EMBEDDING)
     for layer in range(ROUNDS):
-        width = g.shape(x)[-1]
         messages = g.at(f"layers.{layer}")
         message = take(messages, "gather", x, edges.sources)
         if uses_edges:
-            bond = sum_of_embeddings(messages.at("bonds"), bonds, BOND_FEATURES, width)
+            bond = sum_of_embeddings(messages.at("bonds"), bonds, BOND_FEATURES, g.shape(x)[-1])
             message = messages.elementwise("message", "add", message, bond)
         summed = total(messages, "sum", message, edges.targets)
-        factor = messages.parameter("epsilon", (1,))
-        factor = messages.elementwise("epsilon.one", "add", factor)
+        factor = messages.elementwise("epsilon.one", "add", messages.parameter("epsilon", (1,)))
         own = messages.elementwise("own", "mul", x, factor)
         x = messages.elementwise("add", "add", own, summed)
         x = messages.layer_norm("mlp.0.norm", messages.linear("mlp.0", x, HIDDEN))
         x = messages.linear("mlp.1", messages.elementwise("mlp.0.relu", "relu", x), LATENT)
         x = messages.elementwise("mlp.1.relu", "relu", x)
-    pooled = g.scatter_add("pool", x, graph_of_node, 1)
+    pooled = total(g, "pool", x, graph_of_node)
     ones = g.parameter("pool.ones", (graphs, nodes, 1), "constant")
-    count = g.scatter_add("pool.count", ones, graph_of_node, 1)
+    count = total(g, "pool.count", ones, graph_of_node)
     count = g.elementwise("pool.count.floor", "max", count)
     pooled = g.elementwise("pool.mean", "div", pooled, count)
     pooled = g.reshape("pool.rows", pooled, (graphs, LATENT))

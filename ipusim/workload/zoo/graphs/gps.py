@@ -7,16 +7,19 @@ heads leave their errors: of the property, and of guessing the features of atoms
 host masks or perturbs costs the chip nothing.
 """
 
-from dataclasses import dataclass
 from math import prod
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.layers.graphs import Index, sum_of_embeddings, take, total
-from ipusim.workload.zoo.layers.transformer import (
-    Shape,
-    attention,
-    feed_forward,
+from ipusim.workload.zoo.layers.graphs import (
+    Edges,
+    Index,
+    edges_between,
+    index,
+    sum_of_embeddings,
+    take,
+    total,
 )
+from ipusim.workload.zoo.layers.transformer import Shape, attention, feed_forward
 from ipusim.workload.zoo.registry import network
 
 NODES, EDGES, MOLECULES = 61, 121, 9
@@ -28,6 +31,9 @@ HEADS, FEED_FORWARD, KERNELS, LONGEST_PATH = 32, 1024, 128, 100
 EIGENVALUES, RANDOM_WALKS = 7, 16
 EMPTY_EDGES = 16
 """Edges beyond some 3.6 molecules of 14.6 bonds, each in both directions."""
+
+State = tuple[str, str, str]
+"""What is known of nodes, edges and molecules."""
 
 
 def _perceptron(g: GraphBuilder, x: str, hidden: int, width: int, act: str = "gelu") -> str:
@@ -63,8 +69,7 @@ def _kernels(g: GraphBuilder, x: str) -> str:
     dtype, spread = g.tensors[x].dtype, (*g.shape(x)[:-1], KERNELS)
     x = g.cast("wide", x, "float32", fixed=True)
     x = g.elementwise("sub", "sub", g.expand("spread", x, spread), mean)
-    x = g.elementwise("square", "square", g.elementwise("div", "div", x, width))
-    x = g.elementwise("exp", "exp", g.elementwise("half", "scale", x))
+    x = g.chain(g.elementwise("div", "div", x, width), square="square", half="scale", exp="exp")
     x = g.elementwise("scale", "scale", g.elementwise("norm", "div", x, width))
     return g.cast("narrow", x, dtype)
 
@@ -73,9 +78,9 @@ def _bias(g: GraphBuilder, packs: int) -> tuple[str, str]:
     """Return what is added to attention (N, heads, T, T), and the sums of an atom's kernels."""
     pairs = (packs, NODES * NODES)
     paths = g.input("shortest_path_distances", pairs, "int32")
-    apart = g.reshape("pairs.paths", g.elementwise("pairs.equal", "equal", paths), (*pairs, 1))
+    apart = g.column("pairs.paths", g.elementwise("pairs.equal", "equal", paths))
     mask = g.cast("pairs.mask", apart, "float32")
-    bias = g.elementwise("pairs.bias", "scale", g.elementwise("pairs.invert", "sub", mask))
+    bias = g.at("pairs").chain(mask, invert="sub", bias="scale")
     x = g.elementwise("paths.clip", "clip", paths)
     x = g.embedding("paths", x, LONGEST_PATH + 1, HEADS)
     for use in ("where", "mask", "shown"):
@@ -97,40 +102,29 @@ def _guess(g: GraphBuilder, name: str, x: str, known: str, sizes: tuple[int, ...
     """Return the mean cross-entropy of guessing the features of every row."""
     *rows, _ = g.shape(x)
     logits = g.cast(f"{name}.wide", g.linear(name, x, sum(sizes)), "float32", fixed=True)
-    labels = g.split(f"{name}.labels", known, (1,) * len(sizes), axis=2)
+    labels = g.split(f"{name}.labels", known, len(sizes), axis=2)
     losses = ""
     for part, column in enumerate(g.split(f"{name}.parts", logits, sizes, axis=2)):
-        head = f"{name}.{part}"
-        label = g.expand(f"{head}.label", labels[part], (*rows, sizes[part]))
-        label = g.cast(
-            f"{head}.one_hot", g.elementwise(f"{head}.is", "equal", label), "float32", fixed=True
-        )
-        loss = g.softmax(f"{head}.log_softmax", column, log=True)
-        loss = g.elementwise(f"{head}.chosen", "mul", loss, label)
-        loss = g.reduce(f"{head}.loss", "sum", loss, axis=2)
-        losses = g.elementwise(f"{head}.add", "add", losses, loss) if losses else loss
+        head = g.at(f"{name}.{part}")
+        label = head.expand("label", labels[part], (*rows, sizes[part]))
+        label = head.elementwise("is", "equal", label)
+        label = head.cast("one_hot", label, "float32", fixed=True)
+        loss = head.softmax("log_softmax", column, log=True)
+        loss = head.elementwise("chosen", "mul", loss, label)
+        loss = head.reduce("loss", "sum", loss, axis=2)
+        losses = head.elementwise("add", "add", losses, loss) if losses else loss
     losses = g.reshape(f"{name}.rows", losses, (prod(rows),))
     return g.elementwise(f"{name}.mean", "scale", losses)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ends:
-    """Where edges begin and end, and the molecules of nodes and of edges."""
-
-    senders: Index
-    receivers: Index
-    of_node: Index
-    of_edge: Index
-
-
 def _messages(
-    g: GraphBuilder, state: tuple[str, str, str], ends: _Ends, *, last: bool
-) -> tuple[str, str, str]:
-    """Bring edges, then nodes, then what is known of the molecule up to date."""
+    g: GraphBuilder, state: State, ends: Edges, of_node: Index, of_edge: Index, *, last: bool
+) -> State:
+    """Bring edges, then nodes, then what is known of their molecules up to date."""
     nodes, edges, whole = state
-    sent = take(g, "sent", nodes, ends.senders)
-    received = take(g, "received", nodes, ends.receivers)
-    around = take(g, "edge.whole", whole, ends.of_edge)
+    sent = take(g, "sent", nodes, ends.sources)
+    received = take(g, "received", nodes, ends.targets)
+    around = take(g, "edge.whole", whole, of_edge)
     x = g.concat("edge.concat", received, sent, edges, around, axis=2)
     new_edges = _perceptron(g.at("edge"), x, 4 * EDGE, EDGE)
     new_edges = _drop_rows(g, "edge.dropout", new_edges)
@@ -138,21 +132,17 @@ def _messages(
     at_start = g.concat("at_start", new_edges, received, axis=2)
     x = g.concat(
         "node.concat",
-        total(g, "in", at_end, ends.receivers),
-        total(g, "out", at_start, ends.senders),
+        total(g, "in", at_end, ends.targets),
+        total(g, "out", at_start, ends.sources),
         nodes,
-        take(g, "node.whole", whole, ends.of_node),
+        take(g, "node.whole", whole, of_node),
         axis=2,
     )
     new_nodes = _perceptron(g.at("node"), x, 4 * NODE, NODE)
     if not last:
-        x = g.concat(
-            "whole.concat",
-            whole,
-            total(g, "whole.nodes", new_nodes, ends.of_node),
-            total(g, "whole.edges", new_edges, ends.of_edge),
-            axis=2,
-        )
+        all_nodes = total(g, "whole.nodes", new_nodes, of_node)
+        all_edges = total(g, "whole.edges", new_edges, of_edge)
+        x = g.concat("whole.concat", whole, all_nodes, all_edges, axis=2)
         x = _perceptron(g.at("whole"), x, 4 * GLOBAL, GLOBAL)
         whole = g.elementwise("whole.add", "add", _drop_rows(g, "whole.dropout", x), whole)
     new_nodes = _drop_rows(g, "node.dropout", new_nodes)
@@ -160,10 +150,8 @@ def _messages(
     return new_nodes, g.elementwise("edge.add", "add", new_edges, edges), whole
 
 
-def _features(
-    g: GraphBuilder, packs: int, atoms: str, bonds: str, of_atom: str
-) -> tuple[str, str, str]:
-    """Encode what is known of atoms and bonds: nodes, edges and molecules."""
+def _features(g: GraphBuilder, packs: int, atoms: str, bonds: str, of_atom: str) -> State:
+    """Encode what is known of atoms and bonds."""
     x = sum_of_embeddings(g.at("atoms"), atoms, ATOM_FEATURES, EMBEDDED)
     known = [_perceptron(g.at("atoms.mlp"), x, 4 * NODE, NODE)]
     degree = g.input("centrality_encoding", (packs, NODES), "int32")
@@ -197,16 +185,9 @@ def _features(
 def gps_44m(g: GraphBuilder, batch: int, layers: int = 16) -> tuple[str, str, str]:
     """GPS++ of 44 million weights, from packs to the errors of property, atoms and bonds."""
     packs = batch
-
-    def index(name: str, count: int, rows: int, padding: int = 0) -> Index:
-        return Index(g.input(name, (packs, count), "int32"), rows, padding)
-
-    ends = _Ends(
-        senders=index("senders", EDGES, NODES, EMPTY_EDGES),
-        receivers=index("receivers", EDGES, NODES, EMPTY_EDGES),
-        of_node=index("node_graph_idx", NODES, MOLECULES),
-        of_edge=index("edge_graph_idx", EDGES, MOLECULES, EMPTY_EDGES),
-    )
+    ends = edges_between(g, ("senders", "receivers"), (packs, EDGES), NODES, EMPTY_EDGES)
+    of_node = index(g, "node_graph_idx", (packs, NODES), MOLECULES)
+    of_edge = index(g, "edge_graph_idx", (packs, EDGES), MOLECULES, EMPTY_EDGES)
     atoms = g.input("node_feat", (packs, NODES, len(ATOM_FEATURES)), "int32")
     bonds = g.input("edge_feat", (packs, EDGES, len(BOND_FEATURES)), "int32")
     bias, of_atom = _bias(g, packs)
@@ -219,22 +200,20 @@ def gps_44m(g: GraphBuilder, batch: int, layers: int = 16) -> tuple[str, str, st
         fused_query_key_value=False,
     )
     for layer in range(layers):
-        name, nodes = f"layers.{layer}", state[0]
-        x, edges, whole = _messages(g.at(f"{name}.mpnn"), state, ends, last=layer == layers - 1)
-        x = g.layer_norm(f"{name}.mpnn.norm", x)
-        y = attention(g.at(f"{name}.attention"), nodes, shape, mask=bias)
+        own, nodes, last = g.at(f"layers.{layer}"), state[0], layer == layers - 1
+        x, edges, whole = _messages(own.at("mpnn"), state, ends, of_node, of_edge, last=last)
+        x = own.layer_norm("mpnn.norm", x)
+        y = attention(own.at("attention"), nodes, shape, mask=bias)
         if layer:
-            y = _drop_molecules(g, f"{name}.attention.drop", y, ends.of_node)
-        y = g.elementwise(f"{name}.attention.add", "add", y, nodes)
-        y = g.layer_norm(f"{name}.attention.norm", y)
-        x = g.elementwise(f"{name}.join", "add", y, x)
-        y = feed_forward(g.at(f"{name}.ffn"), x, shape)
+            y = _drop_molecules(own, "attention.drop", y, of_node)
+        y = own.layer_norm("attention.norm", own.elementwise("attention.add", "add", y, nodes))
+        x = own.elementwise("join", "add", y, x)
+        y = feed_forward(own.at("ffn"), x, shape)
         if layer:
-            y = _drop_molecules(g, f"{name}.ffn.drop", y, ends.of_node)
-        x = g.layer_norm(f"{name}.norm", g.elementwise(f"{name}.ffn.add", "add", y, x))
-        state = x, edges, whole
+            y = _drop_molecules(own, "ffn.drop", y, of_node)
+        state = own.layer_norm("norm", own.elementwise("ffn.add", "add", y, x)), edges, whole
     nodes, edges, _ = state
-    x = _perceptron(g.at("output"), total(g, "pool", nodes, ends.of_node), 4 * GLOBAL, 1)
+    x = _perceptron(g.at("output"), total(g, "pool", nodes, of_node), 4 * GLOBAL, 1)
     x = g.elementwise("error.sub", "sub", x, g.input("labels", (packs, MOLECULES, 1)))
     return (
         g.elementwise("error", "abs", x),

@@ -6,7 +6,7 @@ products of filters and neighbours' features.
 """
 
 from ipusim.workload.layers import GraphBuilder
-from ipusim.workload.zoo.layers.graphs import Edges, edges_between, take, total
+from ipusim.workload.zoo.layers.graphs import Edges, edges_between, index, take, total
 from ipusim.workload.zoo.registry import network
 
 ATOM_KINDS = 100
@@ -42,14 +42,14 @@ def schnet(
     places = g.input("positions", (atoms, SPACE))
     count = atoms * neighbours
     edges = edges_between(g, ("sources", "targets"), (count,), atoms)
-    cluster_of_atom = g.input("batch", (atoms,), "int32")
+    cluster_of_atom = index(g, "batch", (atoms,), batch)
     x = g.embedding("embedding", kinds, ATOM_KINDS, features)
     spread, cutoff = _distances(g, places, edges, gaussians)
     for number in range(interactions):
         x = _interaction(g.at(f"interactions.{number}"), x, spread, cutoff, edges, features)
     x = _shifted_softplus(g, "lin1.act", g.linear("lin1", x, features // 2))
     x = g.linear("lin2", x, 1)
-    return g.scatter_add("readout", x, cluster_of_atom, batch)
+    return total(g, "readout", x, cluster_of_atom)
 
 
 def _distances(g: GraphBuilder, places: str, edges: Edges, gaussians: int) -> tuple[str, str]:
@@ -73,8 +73,7 @@ def _interaction(
     g: GraphBuilder, x: str, spread: str, cutoff: str, edges: Edges, features: int
 ) -> str:
     """Add one round of messages to the features of the atoms."""
-    filters = g.linear("mlp.0", spread, features)
-    filters = _shifted_softplus(g, "mlp.1", filters)
+    filters = _shifted_softplus(g, "mlp.1", g.linear("mlp.0", spread, features))
     filters = g.linear("mlp.2", filters, features)
     filters = g.elementwise("cutoff", "mul", filters, cutoff)
     y = g.linear("conv.lin1", x, features, bias=False)

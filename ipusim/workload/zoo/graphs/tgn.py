@@ -84,22 +84,20 @@ def build(g: GraphBuilder, batch: int, config: Config) -> str:
     memory = _read_memory(g.at("memory"), config, ids)
     x = memory.state
     since = take(g, "gnn.last_update", memory.last_update, edges.sources)
-    since = g.cast(
-        "gnn.since.cast", g.elementwise("gnn.since", "sub", since, edge_times), "float32"
-    )
+    since = g.elementwise("gnn.since", "sub", since, edge_times)
+    since = g.cast("gnn.since.cast", since, "float32")
     times = time_encoding(g.at("gnn.time"), since, TIME_FEATURES)
     attributes = g.concat("gnn.edges", edge_features, times, axis=1)
     attend = _attend_at_nodes if config.projects_nodes else _attend_at_edges
     x = attend(g.at("gnn.conv"), x, edges, attributes)
-    source, true, sampled = g.split("events.roles", event_nodes, (events,) * 3, axis=0)
-    twice = g.concat("link.sources", source, source, axis=0)
+    events_from, true, sampled = g.split("events.roles", event_nodes, 3, axis=0)
+    twice = g.concat("link.sources", events_from, events_from, axis=0)
     targets = g.concat("link.targets", true, sampled, axis=0)
-    pairs = g.concat(
-        "link.pairs", g.gather("link.source", x, twice), g.gather("link.target", x, targets), axis=1
-    )
+    source, target = g.gather("link.source", x, twice), g.gather("link.target", x, targets)
+    pairs = g.concat("link.pairs", source, target, axis=1)
     hidden = g.elementwise("link.relu", "relu", g.linear("link.hidden", pairs, MEMORY))
     scores = g.linear("link.output", hidden, 1)
-    ends = g.concat("events.ends", source, true, axis=0)
+    ends = g.concat("events.ends", events_from, true, axis=0)
     _write_memory(g.at("write"), memory, ids, ends, most_recent, event_times, event_features)
     return scores
 
@@ -113,9 +111,8 @@ def _read_memory(g: GraphBuilder, config: Config, ids: str) -> _Memory:
     tables = tuple(
         g.parameter(f"table{part}", (rows, width), "state") for part, width in enumerate(stored)
     )
-    last_update, since, other_ids = g.split(
-        "times.split", g.gather("times.read", times, ids), (1, 1, 1), axis=1
-    )
+    read = g.gather("times.read", times, ids)
+    last_update, since, other_ids = g.split("times.split", read, TIMES, axis=1)
     read = [g.gather(f"table{part}.read", table, ids) for part, table in enumerate(tables)]
     if not config.split_memory:
         read = list(g.split("fields", read[0], widths, axis=1))
@@ -125,16 +122,12 @@ def _read_memory(g: GraphBuilder, config: Config, ids: str) -> _Memory:
     if not config.split_memory:
         states, *_ = g.split("states", states, widths, axis=1)
     other = g.gather("other", states, g.reshape("other.ids", other_ids, g.shape(ids)))
-    leaves, enters = g.split("direction", direction, (1, 1), axis=1)
-    ends = [
-        g.elementwise(
-            f"end{end}",
-            "add",
-            g.elementwise(f"end{end}.own", "mul", own, first),
-            g.elementwise(f"end{end}.other", "mul", other, second),
-        )
-        for end, (first, second) in enumerate(((leaves, enters), (enters, leaves)))
-    ]
+    leaves, enters = g.split("direction", direction, DIRECTIONS, axis=1)
+    ends = []
+    for end, (first, second) in enumerate(((leaves, enters), (enters, leaves))):
+        of_own = g.elementwise(f"end{end}.own", "mul", own, first)
+        of_other = g.elementwise(f"end{end}.other", "mul", other, second)
+        ends.append(g.elementwise(f"end{end}", "add", of_own, of_other))
     since = g.cast("since", since, "float32")
     encoded = time_encoding(g.at("time"), since, TIME_FEATURES)
     message = g.concat("message", *ends, features, encoded, axis=1)
@@ -153,10 +146,8 @@ def _write_memory(
 ) -> None:
     """Store state, features and times of both ends of every event, the latest of each node."""
     events = g.shape(event_times)[0]
-    ids_column = g.reshape("ids.column", ids, (*g.shape(ids), 1))
-    targets = g.gather("ids", ids_column, ends)
-    mask = g.reshape("mask", most_recent, (2 * events, 1))
-    chosen = g.elementwise("masked", "mul", targets, mask)
+    targets = g.gather("ids", g.column("ids.column", ids), ends)
+    chosen = g.elementwise("masked", "mul", targets, g.column("mask", most_recent))
     now = g.concat("now", event_times, event_times, axis=0)
     before = g.gather("last_update", memory.last_update, ends)
     since = g.elementwise("since", "sub", now, before)
@@ -184,7 +175,7 @@ def _attend_at_nodes(g: GraphBuilder, x: str, edges: Edges, attributes: str) -> 
     shared = g.reshape("edge.pairs", shared, (count, 1, MEMORY))
     keys = g.elementwise("key_value.add", "add", keys, shared)
     keys = g.reshape("k_v.rows", keys, (count, 2 * MEMORY))
-    key, value = g.split("k_v", keys, (MEMORY, MEMORY), axis=1)
+    key, value = g.split("k_v", keys, 2, axis=1)
     return _attend(g, query, key, value, skip, edges)
 
 

@@ -22,6 +22,11 @@ class Index:
     padding: int = 0
 
 
+def index(g: GraphBuilder, name: str, shape: tuple[int, ...], rows: int, padding: int = 0) -> Index:
+    """Let the host send which row each belongs to."""
+    return Index(g.input(name, shape, "int32"), rows, padding)
+
+
 @dataclass(frozen=True, slots=True)
 class Edges:
     """The edges of a padded graph, by the nodes that they leave and enter."""
@@ -34,7 +39,7 @@ def edges_between(
     g: GraphBuilder, ends: tuple[str, str], shape: tuple[int, ...], nodes: int, padding: int = 0
 ) -> Edges:
     """Let the host send the edges of a graph: the node numbers of both ends, by these names."""
-    return Edges(*(Index(g.input(name, shape, "int32"), nodes, padding) for name in ends))
+    return Edges(*(index(g, name, shape, nodes, padding) for name in ends))
 
 
 def take(g: GraphBuilder, name: str, x: str, index: Index) -> str:
@@ -98,7 +103,7 @@ def gru_cell(g: GraphBuilder, hidden: str, x: str) -> str:
 def _gates(g: GraphBuilder, name: str, rows: str, size: int) -> tuple[str, ...]:
     """Compute reset, update and candidate in one product."""
     together = g.linear(name, rows, 3 * size)
-    return g.split(f"{name}.gates", together, (size, size, size), axis=1)
+    return g.split(f"{name}.gates", together, 3, axis=1)
 
 
 def time_encoding(g: GraphBuilder, times: str, size: int) -> str:

@@ -34,8 +34,7 @@ def conv_along_time(
 
 def gated(g: GraphBuilder, name: str, x: str) -> str:
     """Multiply the first half of the features by the sigmoid of the second (GLU)."""
-    half = g.shape(x)[2] // 2
-    values, gates = g.split(f"{name}.halves", x, (half, half), axis=2)
+    values, gates = g.split(f"{name}.halves", x, 2, axis=2)
     return g.elementwise(name, "mul", values, g.elementwise(f"{name}.gate", "sigmoid", gates))
 
 

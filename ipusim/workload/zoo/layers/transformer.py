@@ -215,21 +215,16 @@ def feed_forward(g: GraphBuilder, x: str, shape: Shape) -> str:
 
 def post_norm_layer(g: GraphBuilder, x: str, shape: Shape, *, mask: str | None = None) -> str:
     """Add a layer that normalises after each residual addition, as the original and BERT do."""
-    y = attention(g.at("attention"), x, shape, mask=mask)
-    x = g.elementwise("attention.add", "add", y, x)
-    x = g.layer_norm("attention.norm", x)
-    y = feed_forward(g.at("mlp"), x, shape)
-    x = g.elementwise("mlp.add", "add", y, x)
-    return g.layer_norm("mlp.norm", x)
+    for name, half in (("attention", partial(attention, mask=mask)), ("mlp", feed_forward)):
+        y = half(g.at(name), x, shape)
+        x = g.layer_norm(f"{name}.norm", g.elementwise(f"{name}.add", "add", y, x))
+    return x
 
 
 def pre_norm_layer(g: GraphBuilder, x: str, shape: Shape, **given: Any) -> str:
     """Add a layer that normalises before each half, as ViT and GPT-2 do; see `attention`."""
-    y = g.layer_norm("attention.norm", x)
-    y = attention(g.at("attention"), y, shape, **given)
-    y = drop_path(g.at("attention.drop_path"), y, shape)
-    x = g.elementwise("attention.add", "add", y, x)
-    y = g.layer_norm("mlp.norm", x)
-    y = feed_forward(g.at("mlp"), y, shape)
-    y = drop_path(g.at("mlp.drop_path"), y, shape)
-    return g.elementwise("mlp.add", "add", y, x)
+    for name, half in (("attention", partial(attention, **given)), ("mlp", feed_forward)):
+        y = half(g.at(name), g.layer_norm(f"{name}.norm", x), shape)
+        y = drop_path(g.at(f"{name}.drop_path"), y, shape)
+        x = g.elementwise(f"{name}.add", "add", y, x)
+    return x

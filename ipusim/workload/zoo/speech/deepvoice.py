@@ -27,13 +27,12 @@ def _add_speaker(g: GraphBuilder, name: str, x: str, speaker: str) -> str:
 
 def _block(g: GraphBuilder, x: str, speaker: str | None, *, causal: bool) -> str:
     """Add a gated residual convolution; the speaker joins before the gate."""
-    features = g.shape(x)[2]
     y = g.elementwise("dropout", "dropout", x)
-    y = conv_along_time(g, "conv", y, 2 * features, TAPS, causal=causal)
+    y = conv_along_time(g, "conv", y, 2 * g.shape(x)[2], TAPS, causal=causal)
     if speaker is None:
         y = gated(g, "gated", y)
     else:
-        values, gates = g.split("halves", y, (features, features), axis=2)
+        values, gates = g.split("halves", y, 2, axis=2)
         values = _add_speaker(g, "speaker", values, speaker)
         gates = g.elementwise("gate", "sigmoid", gates)
         y = g.elementwise("gated", "mul", values, gates)

@@ -6,9 +6,7 @@ learnt scale, and the joint network runs over 15 steps at a time.
 """
 
 from dataclasses import dataclass, replace
-from math import prod
 
-from ipusim.workload.graph import Norm
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.registry import variants
 
@@ -18,6 +16,8 @@ FEATURES = 240
 TAPS, STRIDE = 16, 2
 SYMBOLS = 1024
 PREDICTION, JOINT = 512, 512
+FIXED = {"scale": "constant", "shift": "constant"}
+"""Vectors of the norms."""
 JOINT_STEPS = 15
 """Steps that the joint network takes at a time (conf_utils.py, joint-net-split-size)."""
 
@@ -44,22 +44,11 @@ class Config:
         return (self.frames - 1) // STRIDE + 1
 
 
-def _norm(g: GraphBuilder, name: str, x: str) -> str:
-    """Add a layer norm whose scale and shift are constants."""
-    *rows, features = g.shape(x)
-    vectors = [
-        g.parameter(f"{name}.{part}", (features,), role="constant") for part in ("scale", "shift")
-    ]
-    params = Norm(kind="layer", batch=prod(rows), channels=features, spatial_elements=1)
-    return g.apply(name, params, (x, *vectors), g.shape(x))
-
-
 def _attention(g: GraphBuilder, x: str, heads: int) -> str:
     """Add self-attention of (N, T, H), head by head."""
     hidden = g.shape(x)[2]
-    sizes = (hidden // heads,) * heads
     parts = [
-        g.split(f"{part}.heads", g.linear(part, x, hidden, bias=False), sizes, axis=2)
+        g.split(f"{part}.heads", g.linear(part, x, hidden, bias=False), heads, axis=2)
         for part in ("query", "key", "value")
     ]
     contexts = []
@@ -85,11 +74,11 @@ def _encode(g: GraphBuilder, batch: int, config: Config) -> str:
     for layer in range(config.layers):
         block = g.at(f"encoder.{layer}")
         y = _attention(block.at("attention"), x, config.heads)
-        x = _norm(block, "norm1", block.elementwise("add1", "add", y, x))
+        x = block.layer_norm("norm1", block.elementwise("add1", "add", y, x), FIXED)
         y = block.elementwise("act", "relu", block.linear("up", x, 4 * hidden))
         y = block.elementwise("dropout", "dropout", y)
         y = block.linear("down", y, hidden)
-        x = _norm(block, "norm2", block.elementwise("add2", "add", y, x))
+        x = block.layer_norm("norm2", block.elementwise("add2", "add", y, x), FIXED)
     return x
 
 

@@ -83,7 +83,7 @@ def _layer(g: GraphBuilder, x: str, kind: str) -> str:
     y = _axial_attention(own, y, kind) if kind != "full" else _full_attention(own, y)
     x = _scaled_residual(own, x, y)
     y = g.linear("mlp.gated", g.layer_norm("mlp.norm", x), 8 * HIDDEN)
-    y, gates = g.split("mlp.split", y, (4 * HIDDEN,) * 2, axis=2)
+    y, gates = g.split("mlp.split", y, 2, axis=2)
     y = g.elementwise("mlp.gate", "mul", y, g.elementwise("mlp.gelu", "gelu", gates))
     y = g.linear("mlp.output", y, HIDDEN)
     return _scaled_residual(g.at("mlp"), x, y)
@@ -97,8 +97,8 @@ def _scaled_residual(g: GraphBuilder, x: str, y: str) -> str:
 
 def _heads(g: GraphBuilder, x: str) -> tuple[str, str, str]:
     """Add the product that makes query, key and value, without bias, and the scaling of queries."""
-    width = HEADS * HEAD_SIZE
-    parts = g.split("split", g.linear("qkv", x, 3 * width, bias=False), (width,) * 3, axis=2)
+    y = g.linear("qkv", x, 3 * HEADS * HEAD_SIZE, bias=False)
+    parts = g.split("split", y, 3, axis=2)
     query, key, value = (
         split_heads(g.at(name), part, HEADS)
         for name, part in zip(("query", "key", "value"), parts, strict=True)
