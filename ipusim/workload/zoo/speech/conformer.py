@@ -58,13 +58,7 @@ def _swish(g: GraphBuilder, name: str, x: str) -> str:
 
 
 def _attention(
-    g: GraphBuilder,
-    query: str,
-    memory: str,
-    config: Config,
-    *,
-    mask: str,
-    positions: str | None = None,
+    g: GraphBuilder, query: str, memory: str, config: Config, *, mask: str, positions: str = ""
 ) -> str:
     """Add attention of `query` (N, queries, H) over `memory` (N, keys, H), projected.
 
@@ -83,11 +77,11 @@ def _attention(
         v = g.elementwise("value.bias_add", "add", v, g.full_name("key.bias"))
     k = split_heads(g.at("key"), k, heads)
     v = split_heads(g.at("value"), v, heads)
-    if positions is None:
+    if positions:
+        scores = _scores_with_positions(g, q, k, positions, config)
+    else:
         q = split_heads(g.at("query"), q, heads)
         scores = g.matmul("scores", q, k, transpose_b=True)
-    else:
-        scores = _scores_with_positions(g, q, k, positions, config)
     scores = g.elementwise("scale", "scale", scores)
     scores = g.elementwise("mask", "mul", scores, mask)
     scores = g.elementwise("mask_away", "add", scores, mask)
@@ -103,14 +97,14 @@ def _scores_with_positions(
     g: GraphBuilder, query: str, key: str, positions: str, config: Config
 ) -> str:
     """Return the scores of keys and of positions, each with its own vector added to queries."""
-    batch, biased = g.shape(key)[0], {}
+    biased = {}
     for part in ("key", "position"):
         vector = g.parameter(f"{part}_bias", (config.hidden,))
         y = g.elementwise(f"add_{part}_bias", "add", query, vector)
         biased[part] = split_heads(g.at(f"query_for_{part}"), y, config.heads)
     p = g.linear("position", positions, config.hidden, bias=False)
     p = split_heads(g.at("position"), p, config.heads)
-    p = g.expand("position.repeat", p, (batch, *g.shape(p)[1:]))
+    p = g.expand("position.repeat", p, (g.shape(key)[0], *g.shape(p)[1:]))
     scores = g.matmul("scores", biased["key"], key, transpose_b=True)
     more = g.matmul("position_scores", biased["position"], p, transpose_b=True)
     if config.shifts_positions:
@@ -128,10 +122,9 @@ def _scores_with_positions(
 def _feed_forward(g: GraphBuilder, x: str, features: int, *, encoding: bool) -> str:
     """Add norm, two dense layers and the residual: in the encoder half of it, with Swish."""
     y = g.linear("up", g.layer_norm("norm", x), features)
-    name = "act"
-    y = _swish(g, name, y) if encoding else g.elementwise(name, "relu", y)
-    y = _drop(g, "inner_dropout", y)
-    y = _drop(g, "dropout", g.linear("down", y, g.shape(x)[2]))
+    y = _swish(g, "act", y) if encoding else g.elementwise("act", "relu", y)
+    y = g.linear("down", _drop(g, "inner_dropout", y), g.shape(x)[2])
+    y = _drop(g, "dropout", y)
     if encoding:
         y = g.elementwise("half", "scale", y)
     return g.elementwise("add", "add", x, y)
@@ -157,10 +150,10 @@ def _encode(g: GraphBuilder, x: str, mask: str, config: Config) -> str:
     for layer in range(config.layers):
         block = g.at(f"encoder.{layer}")
         x = _feed_forward(block.at("macaron"), x, config.feed_forward, encoding=True)
-        y = block.layer_norm("attention.norm", x)
-        y = _attention(block.at("attention"), y, y, config, mask=mask, positions=positions)
-        y = _drop(block, "attention.output_dropout", y)
-        x = block.elementwise("attention.add", "add", x, y)
+        own = block.at("attention")
+        y = own.layer_norm("norm", x)
+        y = _attention(own, y, y, config, mask=mask, positions=positions)
+        x = own.elementwise("add", "add", x, _drop(own, "output_dropout", y))
         x = _convolve(block.at("conv"), x, config)
         x = _feed_forward(block.at("mlp"), x, config.feed_forward, encoding=True)
         x = block.layer_norm("norm", x)
@@ -177,12 +170,11 @@ def _decode(g: GraphBuilder, tokens: str, memory: str, memory_mask: str, config:
     causal = g.parameter("mask", (batch, 1, length, length), role="constant")
     for layer in range(config.decoder_layers):
         block = g.at(str(layer))
-        y = block.layer_norm("self.norm", x)
-        y = _attention(block.at("self"), y, y, config, mask=causal)
-        x = block.elementwise("self.add", "add", x, _drop(block, "self.out_dropout", y))
-        y = block.layer_norm("source.norm", x)
-        y = _attention(block.at("source"), y, memory, config, mask=memory_mask)
-        x = block.elementwise("source.add", "add", x, _drop(block, "source.out_dropout", y))
+        for name, source, mask in (("self", "", causal), ("source", memory, memory_mask)):
+            own = block.at(name)
+            y = own.layer_norm("norm", x)
+            y = _attention(own, y, source or y, config, mask=mask)
+            x = own.elementwise("add", "add", x, _drop(own, "out_dropout", y))
         x = _feed_forward(block.at("mlp"), x, config.decoder_feed_forward, encoding=False)
     return g.linear("output", g.layer_norm("norm", x), VOCABULARY)
 
@@ -199,7 +191,7 @@ def _smoothed_cross_entropy(g: GraphBuilder, scores: str, targets: str) -> str:
     wide = g.expand("expand", numbers, (rows, classes))
     column = g.reshape("column", targets, (rows, 1))
     y = g.cast("one_hot", g.elementwise("equal", "equal", wide, column), "float32")
-    y = g.elementwise("smooth", "add", g.elementwise("scale", "scale", y))
+    y = g.chain(y, scale="scale", smooth="add")
     probabilities = g.softmax("log_softmax", scores, log=True)
     difference = g.elementwise("difference", "sub", probabilities, g.elementwise("log", "log", y))
     product = g.elementwise("weigh", "mul", difference, y)

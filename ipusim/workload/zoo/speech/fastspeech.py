@@ -54,7 +54,7 @@ def _activate(g: GraphBuilder, name: str, x: str, activation: str, *, trained: b
         y = g.elementwise(f"{name}.softplus", "softplus", x)
     else:
         grown = g.elementwise(f"{name}.exp", "exp", x)
-        y = g.elementwise(f"{name}.log", "log", g.elementwise(f"{name}.plus_one", "add", grown))
+        y = g.at(name).chain(grown, plus_one="add", log="log")
         for size, other in (("small", grown), ("large", x)):
             chosen = g.elementwise(f"{name}.{size}", "less", x)
             y = g.elementwise(f"{name}.take_{size}", "select", chosen, other, y)
@@ -133,19 +133,17 @@ def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
     values = {kind: _predictor(g.at(kind), x, mask) for kind in kinds}
     for kind, value in values.items():
         source = g.input(f"{kind}.given", (batch, SYMBOLS)) if config.given_variance else value
-        column = g.reshape(f"{kind}.column", source, (batch, SYMBOLS, 1))
-        y = conv_along_time(g, f"{kind}.embed", column, HIDDEN, config.embedding_kernel)
+        y = g.column(f"{kind}.column", source)
+        y = conv_along_time(g, f"{kind}.embed", y, HIDDEN, config.embedding_kernel)
         if config.predicts_energy:
             y = g.elementwise(f"{kind}.dropout", "dropout", y)
         x = g.elementwise(f"{kind}.add", "add", x, y)
     if config.postnet:
         # Which symbol each frame repeats is taken as known; the durations behind it cost little.
         symbols = g.parameter("lengths.rows", (batch, FRAMES), role="constant", dtype="int32")
-        x = g.reshape("lengths.table", x, (batch * SYMBOLS, HIDDEN))
-        x = g.gather("lengths", x, symbols)
+        x = g.gather("lengths", g.reshape("lengths.table", x, (batch * SYMBOLS, HIDDEN)), symbols)
     else:
-        ends = g.input("lengths.ends", (batch, SYMBOLS))
-        x = multiply_lengths(g, "lengths", x, FRAMES, ends)
+        x = multiply_lengths(g, "lengths", x, FRAMES, g.input("lengths.ends", (batch, SYMBOLS)))
     lasting = g.parameter("frames.present", (batch, FRAMES), role="constant", dtype="int32")
     mask, away = _masks(g.at("frames.mask"), lasting)
     x = _add_positions(g, "frames.positions", x)
@@ -166,23 +164,21 @@ def _keras_norm(g: GraphBuilder, name: str, x: str) -> str:
     nn.batch_normalization). TensorFlow takes the moments in float32, which a graph of one
     precision does not hold.
     """
-    *rows, features = g.shape(x)
-    scale = g.parameter(f"{name}.weight", (features,))
-    shift = g.parameter(f"{name}.bias", (features,))
+    own, features = g.at(name), g.shape(x)[2]
+    scale, shift = (own.parameter(part, (features,)) for part in ("weight", "bias"))
 
     def mean(part: str, y: str) -> str:
-        y = g.reduce(f"{name}.{part}.mean", "mean", y, axis=2)
-        return g.reshape(f"{name}.{part}.column", y, (*rows, 1))
+        return own.column(f"{part}.column", own.reduce(f"{part}.mean", "mean", y, axis=2))
 
     average = mean("values", x)
-    apart = g.elementwise(f"{name}.apart", "sub", x, average)
-    variance = mean("squares", g.elementwise(f"{name}.squares", "square", apart))
-    inverse = g.elementwise(f"{name}.rsqrt", "rsqrt", variance)
-    inverse = g.expand(f"{name}.spread", inverse, (*rows, features))
-    inverse = g.elementwise(f"{name}.scale", "mul", inverse, scale)
-    offset = g.elementwise(f"{name}.moved", "mul", inverse, average)
-    offset = g.elementwise(f"{name}.offset", "sub", offset, shift)
-    return g.elementwise(name, "add", g.elementwise(f"{name}.scaled", "mul", x, inverse), offset)
+    apart = own.elementwise("apart", "sub", x, average)
+    variance = mean("squares", own.elementwise("squares", "square", apart))
+    inverse = own.elementwise("rsqrt", "rsqrt", variance)
+    inverse = own.expand("spread", inverse, g.shape(x))
+    inverse = own.elementwise("scale", "mul", inverse, scale)
+    offset = own.elementwise("moved", "mul", inverse, average)
+    offset = own.elementwise("offset", "sub", offset, shift)
+    return g.elementwise(name, "add", own.elementwise("scaled", "mul", x, inverse), offset)
 
 
 def _postnet(g: GraphBuilder, mel: str, mask: str, *, trained: bool) -> str:
