@@ -39,14 +39,12 @@ def transe_256(g: GraphBuilder, batch: int, width: int = 256, tails: int = 16 * 
     features = g.cast("features.cast", features, "float32")
     weight = g.parameter("feature_projection", (FEATURES, width))
     table = g.parameter("relation_embedding", (RELATIONS, width))
-    hidden = [
-        g.elementwise(
-            f"{part}.hidden", "add", g.matmul(f"{part}.projection", features, weight), entities
-        )
-        for part in ("head", "tail")
-    ]
-    head = g.gather("head.rows", hidden[0], heads)
-    tail = g.all_to_all("tail.exchange", g.gather("tail.rows", hidden[1], lent))
+    hidden = {}
+    for part in ("head", "tail"):
+        projected = g.matmul(f"{part}.projection", features, weight)
+        hidden[part] = g.elementwise(f"{part}.hidden", "add", projected, entities)
+    head = g.gather("head.rows", hidden["head"], heads)
+    tail = g.all_to_all("tail.exchange", g.gather("tail.rows", hidden["tail"], lent))
     wanted = g.elementwise("predict", "add", head, g.gather("relation.rows", table, relations))
     distance = g.distance("distance", g.copy("predict.copy", wanted), g.copy("tail.copy", tail))
     return g.elementwise("score", "sub", distance)

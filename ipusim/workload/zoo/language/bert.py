@@ -112,19 +112,14 @@ def _embed(g: GraphBuilder, config: Config, batch: int) -> tuple[str, str]:
     types = g.input("token_type_ids", size, "int32")
     add_mask = additive_mask if config.packed == 1 else packed_mask
     mask = add_mask(g.at("attention_mask"), g.input("attention_mask", size, "int32"))
-    positions = g.parameter("embeddings.position_ids", (config.tokens,), "constant", "int32")
-    words, kinds, places = (
-        g.embedding(f"embeddings.{name}_embeddings", indices, rows, config.shape.hidden)
-        for name, rows, indices in (
-            ("word", config.vocabulary, tokens),
-            ("token_type", TOKEN_TYPES, types),
-            ("position", POSITIONS, positions),
-        )
-    )
-    x = g.elementwise("embeddings.add", "add", words, kinds)
-    x = g.elementwise("embeddings.add_position", "add", x, places)
-    x = g.layer_norm("embeddings.LayerNorm", x)
-    return drop(g, "embeddings.dropout", x, config.shape), mask
+    hidden, g = config.shape.hidden, g.at("embeddings")
+    positions = g.parameter("position_ids", (config.tokens,), "constant", "int32")
+    words = g.embedding("word_embeddings", tokens, config.vocabulary, hidden)
+    kinds = g.embedding("token_type_embeddings", types, TOKEN_TYPES, hidden)
+    places = g.embedding("position_embeddings", positions, POSITIONS, hidden)
+    x = g.elementwise("add", "add", words, kinds)
+    x = g.layer_norm("LayerNorm", g.elementwise("add_position", "add", x, places))
+    return drop(g, "dropout", x, config.shape), mask
 
 
 def _pool(g: GraphBuilder, x: str, config: Config) -> str:

@@ -71,10 +71,8 @@ def softmax_at_targets(g: GraphBuilder, scores: str, edges: Edges) -> str:
     dtype = g.tensors[scores].dtype
     wide = g.cast("wide", scores, "float32")
     largest = g.reduce("max", "max", wide, axis=0)
-    powers = g.elementwise("sub", "sub", wide, largest)
-    powers = g.elementwise("exp", "exp", powers)
-    sums = total(g, "sums", powers, edges.targets)
-    sums = g.elementwise("floor", "clip", sums)
+    powers = g.elementwise("exp", "exp", g.elementwise("sub", "sub", wide, largest))
+    sums = g.elementwise("floor", "clip", total(g, "sums", powers, edges.targets))
     sums = take(g, "sums_at_edges", sums, edges.targets)
     return g.cast("narrow", g.elementwise("div", "div", powers, sums), dtype)
 
@@ -85,8 +83,9 @@ def gru_cell(g: GraphBuilder, hidden: str, x: str) -> str:
     PyTorch's form, which resets the candidate after its product; three gates per product.
     """
     size = g.shape(hidden)[-1]
-    of_input = _gates(g, "input", x, size)
-    of_hidden = _gates(g, "hidden", hidden, size)
+    # Reset, update and candidate come from one product.
+    of_input = g.split("input.gates", g.linear("input", x, 3 * size), 3, axis=1)
+    of_hidden = g.split("hidden.gates", g.linear("hidden", hidden, 3 * size), 3, axis=1)
     reset, update = (
         g.elementwise(gate, "sigmoid", g.elementwise(f"{gate}.add", "add", *parts))
         for gate, *parts in zip(("reset", "update"), of_input, of_hidden, strict=False)
@@ -98,12 +97,6 @@ def gru_cell(g: GraphBuilder, hidden: str, x: str) -> str:
     change = g.elementwise("change", "sub", hidden, candidate)
     change = g.elementwise("update.mul", "mul", change, update)
     return g.elementwise("new", "add", candidate, change)
-
-
-def _gates(g: GraphBuilder, name: str, rows: str, size: int) -> tuple[str, ...]:
-    """Compute reset, update and candidate in one product."""
-    together = g.linear(name, rows, 3 * size)
-    return g.split(f"{name}.gates", together, 3, axis=1)
 
 
 def time_encoding(g: GraphBuilder, times: str, size: int) -> str:

@@ -41,17 +41,14 @@ def encode(g: GraphBuilder, images: str) -> str:
 def _swish(g: GraphBuilder, prefix: str, x: str) -> str:
     """Add a group norm and x times its sigmoid, as two operators."""
     y = g.group_norm(prefix, x, NORM_GROUPS)
-    return g.elementwise(
-        f"{prefix}.swish", "mul", y, g.elementwise(f"{prefix}.sigmoid", "sigmoid", y)
-    )
+    gate = g.elementwise(f"{prefix}.sigmoid", "sigmoid", y)
+    return g.elementwise(f"{prefix}.swish", "mul", y, gate)
 
 
 def _residual(g: GraphBuilder, x: str, channels: int) -> str:
     """Add a residual block of two 3x3 convolutions, with a 1x1 one where channels change."""
-    y = _swish(g, "norm1", x)
-    y = g.conv("conv1", y, channels, 3, padding=1, bias=True)
-    y = _swish(g, "norm2", y)
-    y = g.conv("conv2", y, channels, 3, padding=1, bias=True)
+    y = g.conv("conv1", _swish(g, "norm1", x), channels, 3, padding=1, bias=True)
+    y = g.conv("conv2", _swish(g, "norm2", y), channels, 3, padding=1, bias=True)
     if g.shape(x)[1] != channels:
         x = g.conv("nin_shortcut", x, channels, 1, bias=True)
     return g.elementwise("add", "add", x, y)
@@ -61,9 +58,8 @@ def _attention(g: GraphBuilder, x: str) -> str:
     """Add attention of every position to all others, with one head of all channels."""
     batch, channels, *field = g.shape(x)
     y = g.group_norm("norm", x, NORM_GROUPS)
-    query, key, value = (
-        cnn.at_positions(g, part, y, channels, "places") for part in ("q", "k", "v")
-    )
+    parts = ("q", "k", "v")
+    query, key, value = (cnn.at_positions(g, part, y, channels, "places") for part in parts)
     query = g.transpose("q.places_first", query, (0, 2, 1))
     scores = g.matmul("scores", query, key)
     weights = g.softmax("softmax", g.elementwise("scale", "scale", scores))
@@ -84,8 +80,7 @@ def _nearest(g: GraphBuilder, x: str) -> str:
     lengths = g.reduce("lengths", "sumsquare", codes, axis=1)
     product = g.matmul("product", y, codes, transpose_b=True)
     distance = g.elementwise("double", "scale", product)
-    own = g.reshape("own.column", own, (rows, 1))
-    distance = g.elementwise("add_own", "add", distance, own)
+    distance = g.elementwise("add_own", "add", distance, g.column("own.column", own))
     distance = g.elementwise("add_lengths", "add", distance, lengths)
     nearest = g.reduce("nearest", "min", distance, axis=1)
     return g.cast("number", nearest, "int32")

@@ -76,13 +76,9 @@ def _predictor(g: GraphBuilder, x: str, mask: str) -> str:
 def _masks(g: GraphBuilder, source: str) -> tuple[str, str]:
     """Return a 0/1 mask (N, T, 1) of what stands at (N, T), and what scores get (N, 1, 1, T)."""
     batch, steps = g.shape(source)
-    present = g.elementwise("present", "equal", source)
-    mask = g.cast("cast", present, "float32")
-    away = g.elementwise("scale", "scale", g.elementwise("away", "sub", mask))
-    return (
-        g.reshape("rows", mask, (batch, steps, 1)),
-        g.reshape("scores", away, (batch, 1, 1, steps)),
-    )
+    mask = g.cast("cast", g.elementwise("present", "equal", source), "float32")
+    away = g.chain(mask, away="sub", scale="scale")
+    return g.column("rows", mask), g.reshape("scores", away, (batch, 1, 1, steps))
 
 
 def _add_positions(g: GraphBuilder, name: str, x: str) -> str:

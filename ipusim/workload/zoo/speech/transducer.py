@@ -47,16 +47,16 @@ class Config:
 def _attention(g: GraphBuilder, x: str, heads: int) -> str:
     """Add self-attention of (N, T, H), head by head."""
     hidden = g.shape(x)[2]
-    parts = [
-        g.split(f"{part}.heads", g.linear(part, x, hidden, bias=False), heads, axis=2)
-        for part in ("query", "key", "value")
-    ]
+    parts = []
+    for part in ("query", "key", "value"):
+        y = g.linear(part, x, hidden, bias=False)
+        parts.append(g.split(f"{part}.heads", y, heads, axis=2))
     contexts = []
     for head, (query, key, value) in enumerate(zip(*parts, strict=True)):
         own = g.at(f"head{head}")
         scores = own.matmul("scores", query, key, transpose_b=True)
-        scores = own.elementwise("scale", "scale", scores)
-        weights = own.elementwise("dropout", "dropout", own.softmax("softmax", scores))
+        weights = own.softmax("softmax", own.elementwise("scale", "scale", scores))
+        weights = own.elementwise("dropout", "dropout", weights)
         contexts.append(own.matmul("context", weights, value))
     return g.linear("output", g.concat("join", *contexts, axis=2), hidden, bias=False)
 
@@ -65,9 +65,8 @@ def _encode(g: GraphBuilder, batch: int, config: Config) -> str:
     """Add the transcription network: (N, steps, H)."""
     x = g.input("features", (batch, FEATURES, config.frames))
     hidden, steps = config.hidden, config.steps
-    x = g.conv(
-        "subsample", x, hidden, TAPS, stride=STRIDE, padding=TAPS - 1, padding_upper=0, bias=True
-    )
+    before = {"padding": TAPS - 1, "padding_upper": 0}
+    x = g.conv("subsample", x, hidden, TAPS, stride=STRIDE, bias=True, **before)
     positions = g.parameter("encoder.positions", (hidden, steps), role="constant")
     x = g.elementwise("encoder.place", "add", x, positions)
     x = g.reshape("encoder.rows", x, (batch, steps, hidden))

@@ -98,10 +98,8 @@ def _cell(g: GraphBuilder, features: list[str], channels: int) -> list[str]:
 
 def _node(g: GraphBuilder, inputs: tuple[tuple[str, int], ...], channels: int) -> str:
     """Add a node: inputs weighted by ReLU(w) / (sum + epsilon), Swish, a separable convolution."""
-    weights = []
-    for number in range(len(inputs)):
-        weight = g.parameter(f"weight.{number}", (1,))
-        weights.append(g.elementwise(f"weight.{number}.relu", "relu", weight))
+    names = [f"weight.{number}" for number in range(len(inputs))]
+    weights = [g.elementwise(f"{name}.relu", "relu", g.parameter(name, (1,))) for name in names]
     total = weights[0]
     for number, weight in enumerate(weights[1:]):
         total = g.elementwise(f"total.{number}", "add", total, weight)

@@ -24,12 +24,13 @@ def unet_medical(g: GraphBuilder, batch: int) -> str:
     skips: list[str] = []
     *outer, inner = CHANNELS
     for level, channels in enumerate(outer):
-        x = _double_conv(g, f"encoder_block_{level}", x, channels)
+        prefix = f"encoder_block_{level}"
+        x = _double_conv(g, prefix, x, channels)
         crop = _decoder_field(g.shape(x)[2], len(outer) - level)
-        skips.append(g.crop(f"encoder_block_{level}_crop", x, (crop, crop)))
-        x = g.max_pool(f"encoder_block_{level}_maxpooling", x, 2, stride=2)
-    x = _double_conv(g, f"encoder_block_{len(outer)}", x, inner)
-    x = g.elementwise(f"encoder_block_{len(outer)}_dropout", "dropout", x)
+        skips.append(g.crop(f"{prefix}_crop", x, (crop, crop)))
+        x = g.max_pool(f"{prefix}_maxpooling", x, 2, stride=2)
+    lowest = f"encoder_block_{len(outer)}"
+    x = g.elementwise(f"{lowest}_dropout", "dropout", _double_conv(g, lowest, x, inner))
     for level, channels in enumerate(reversed(outer)):
         prefix = f"decoder_block_{level}"
         x = g.conv_transpose(f"{prefix}_transpose", x, channels, 2, stride=2, bias=True)
