@@ -79,6 +79,9 @@ def test_norms_by_group_and_row():
     g.layer_norm("ln", g.reshape("rows", x, (16, 15)))
     assert g.ops[-1].params == Norm(kind="layer", batch=16, channels=15, spatial_elements=1)
     assert g.shape("ln.weight") == g.shape("ln.bias") == (15,)
+    g.layer_norm("fixed", "rows.out", {"scale": "constant", "shift": "constant"})
+    assert g.ops[-1].inputs == ("rows.out", "fixed.scale", "fixed.shift")
+    assert g.tensors["fixed.scale"].role == "constant"
 
 
 def test_views_and_moves():
@@ -134,6 +137,9 @@ def test_shifts_copies_and_parts():
     assert [g.shape(part) for part in g.split("split", x, (1, 5), axis=1)] == [(2, 1, 4), (2, 5, 4)]
     with pytest.raises(WorkloadError, match=r"cannot split 6 elements into parts of \(2, 3\)"):
         g.split("uneven", x, (2, 3), axis=1)
+    assert [g.shape(part) for part in g.split("thirds", x, 3, axis=1)] == [(2, 2, 4)] * 3
+    with pytest.raises(WorkloadError, match="cannot split 6 elements"):
+        g.split("fourths", x, 4, axis=1)
     assert g.shape(g.reduce("mean", "mean", x, axis=1)) == (2, 4)
     assert g.ops[-1].params == Reduce(function="mean", outer=2, reduced=6, inner=4)
     assert g.shape(g.reduce("least", "min", x, axis=1, keep=True)) == (2, 1, 4)

@@ -15,8 +15,15 @@ from typing import Any
 from ipusim.errors import WorkloadError
 from ipusim.workload.layers import GraphBuilder
 
-ACTIVATIONS = ("gelu", "erf_gelu", "quick_gelu")
-"""GELU by its tanh approximation, which has a vertex, by the error function, by a sigmoid."""
+ACTIVATIONS: dict[str, dict[str, str]] = {
+    "gelu": {},
+    "erf_gelu": {"scale": "scale", "erf": "erf", "shift": "add", "half": "scale"},
+    "quick_gelu": {"scale": "scale", "sigmoid": "sigmoid"},
+}
+"""GELU by its tanh approximation, which has a vertex, by the error function, by a sigmoid.
+
+With each the steps to what multiplies the input, as frameworks write it.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,14 +123,10 @@ def first_tokens(g: GraphBuilder, name: str, x: str, count: int = 1) -> str:
 
 def activate(g: GraphBuilder, name: str, x: str, activation: str) -> str:
     """Add one of `ACTIVATIONS`, as the operators that a framework writes it with."""
-    if activation == "gelu":
-        return g.elementwise(name, "gelu", x)
-    inside = g.at(name)
-    if activation == "quick_gelu":
-        y = inside.chain(x, scale="scale", sigmoid="sigmoid")
-    else:
-        y = inside.chain(x, scale="scale", erf="erf", shift="add", half="scale")
-    return g.elementwise(name, "mul", x, y)
+    steps = ACTIVATIONS[activation]
+    if not steps:
+        return g.elementwise(name, activation, x)
+    return g.elementwise(name, "mul", x, g.at(name).chain(x, **steps))
 
 
 def query_key_value(g: GraphBuilder, x: str, shape: Shape) -> tuple[str, ...]:

@@ -42,11 +42,6 @@ class Config:
     shifts_positions: bool = True
     ctc: bool = False
 
-    @property
-    def steps(self) -> int:
-        """Steps after two convolutions with stride 2 and three taps."""
-        return ((self.frames - 1) // 2 - 1) // 2
-
 
 def _drop(g: GraphBuilder, name: str, x: str) -> str:
     return g.elementwise(name, "dropout", x)
@@ -144,7 +139,7 @@ def _convolve(g: GraphBuilder, x: str, config: Config) -> str:
 
 def _encode(g: GraphBuilder, x: str, mask: str, config: Config) -> str:
     """Add the encoder: (N, steps, H) to the same."""
-    steps, hidden = config.steps, config.hidden
+    _, steps, hidden = g.shape(x)
     reach = 2 * steps - 1 if config.shifts_positions else steps
     positions = g.parameter("encoder.positions", (1, reach, hidden), role="constant")
     for layer in range(config.layers):
@@ -202,7 +197,6 @@ def _smoothed_cross_entropy(g: GraphBuilder, scores: str, targets: str) -> str:
 
 def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
     """Conformer, from frames (N, T, 80) and tokens (N, L) to the losses."""
-    hidden, steps = config.hidden, config.steps
     x = g.input("features", (batch, config.frames, MELS))
     tokens = g.input("tokens", (batch, config.tokens), "int32")
     targets = g.input("targets", (batch, config.tokens), "int32")
@@ -213,10 +207,10 @@ def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
     for layer in (1, 2):
         x = g.conv(f"subsample.conv{layer}", x, config.subsampling, 3, stride=2, bias=True)
         x = g.elementwise(f"subsample.act{layer}", "relu", x)
-    bands = g.shape(x)[3]
+    _, channels, steps, bands = g.shape(x)
     x = g.transpose("subsample.steps_first", x, (0, 2, 1, 3))
-    x = g.reshape("subsample.rows", x, (batch, steps, config.subsampling * bands))
-    x = g.linear("subsample.output", x, hidden)
+    x = g.reshape("subsample.rows", x, (batch, steps, channels * bands))
+    x = g.linear("subsample.output", x, config.hidden)
     x = _drop(g, "subsample.dropout", g.elementwise("subsample.scale", "scale", x))
     mask = g.parameter("encoder.mask", (batch, 1, 1, steps), role="constant")
     memory = _encode(g, x, mask, config)

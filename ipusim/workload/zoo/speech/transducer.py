@@ -5,8 +5,6 @@ speech/transformer_transducer/popart/training: attention is computed head by hea
 learnt scale, and the joint network runs over 15 steps at a time.
 """
 
-from dataclasses import dataclass, replace
-
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.registry import variants
 
@@ -20,28 +18,6 @@ FIXED = {"scale": "constant", "shift": "constant"}
 """Vectors of the norms."""
 JOINT_STEPS = 15
 """Steps that the joint network takes at a time (conf_utils.py, joint-net-split-size)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """What distinguishes one transducer from another.
-
-    All are padded to so many stacked frames of an utterance and labels of its text; `layers`,
-    `hidden` and `heads` are of the encoder, `prediction_layers` LSTM layers of the prediction
-    network.
-    """
-
-    frames: int
-    labels: int
-    layers: int
-    hidden: int
-    heads: int
-    prediction_layers: int
-
-    @property
-    def steps(self) -> int:
-        """Steps after the convolution, which is padded before the start only."""
-        return (self.frames - 1) // STRIDE + 1
 
 
 def _attention(g: GraphBuilder, x: str, heads: int) -> str:
@@ -61,18 +37,17 @@ def _attention(g: GraphBuilder, x: str, heads: int) -> str:
     return g.linear("output", g.concat("join", *contexts, axis=2), hidden, bias=False)
 
 
-def _encode(g: GraphBuilder, batch: int, config: Config) -> str:
-    """Add the transcription network: (N, steps, H)."""
-    x = g.input("features", (batch, FEATURES, config.frames))
-    hidden, steps = config.hidden, config.steps
+def _encode(g: GraphBuilder, x: str, layers: int, hidden: int, heads: int) -> str:
+    """Add the transcription network: (N, 240, T) to (N, steps, H)."""
     before = {"padding": TAPS - 1, "padding_upper": 0}
     x = g.conv("subsample", x, hidden, TAPS, stride=STRIDE, bias=True, **before)
+    batch, _, steps = g.shape(x)
     positions = g.parameter("encoder.positions", (hidden, steps), role="constant")
     x = g.elementwise("encoder.place", "add", x, positions)
     x = g.reshape("encoder.rows", x, (batch, steps, hidden))
-    for layer in range(config.layers):
+    for layer in range(layers):
         block = g.at(f"encoder.{layer}")
-        y = _attention(block.at("attention"), x, config.heads)
+        y = _attention(block.at("attention"), x, heads)
         x = block.layer_norm("norm1", block.elementwise("add1", "add", y, x), FIXED)
         y = block.elementwise("act", "relu", block.linear("up", x, 4 * hidden))
         y = block.elementwise("dropout", "dropout", y)
@@ -81,14 +56,14 @@ def _encode(g: GraphBuilder, batch: int, config: Config) -> str:
     return x
 
 
-def _predict(g: GraphBuilder, labels: str, config: Config) -> str:
+def _predict(g: GraphBuilder, labels: str, layers: int) -> str:
     """Add the prediction network: labels (N, L) to (N, L + 1, units)."""
     units = PREDICTION
     x = g.gather("embed", g.parameter("table", (SYMBOLS - 1, units)), labels)
     x = g.transpose("steps_first", x, (1, 0, 2))
     blank = g.parameter("blank", (1, *g.shape(x)[1:]), role="constant")
     x = g.concat("start", blank, x, axis=0)
-    for layer in range(config.prediction_layers):
+    for layer in range(layers):
         x = g.recurrent(f"lstm{layer}", x, units)
         x = g.elementwise(f"dropout{layer}", "dropout", x)
     return g.transpose("items_first", x, (1, 0, 2))
@@ -115,13 +90,28 @@ def _join(g: GraphBuilder, steps: str, labels: str) -> str:
     return g.concat("concat", *parts, axis=1)
 
 
-def build(g: GraphBuilder, batch: int, config: Config) -> str:
-    """Transducer, from features (N, 240, T) and labels (N, L) to the loss."""
-    labels = g.input("labels", (batch, config.labels), "int32")
-    encoded = _encode(g, batch, config)
-    predicted = _predict(g.at("predict"), labels, config)
-    pairs = _join(g.at("joint"), encoded, predicted)
-    return g.alignment_loss("loss", pairs, labels, kind="transducer", steps=config.steps)
+def build(
+    g: GraphBuilder,
+    batch: int,
+    frames: int,
+    labels: int,
+    layers: int,
+    hidden: int,
+    heads: int,
+    prediction_layers: int,
+) -> str:
+    """Transducer, from features (N, 240, T) and labels (N, L) to the loss.
+
+    All are padded to so many stacked frames of an utterance and labels of its text; `layers`,
+    `hidden` and `heads` are of the encoder, `prediction_layers` LSTM layers of the prediction
+    network. The convolution is padded before the start only.
+    """
+    text = g.input("labels", (batch, labels), "int32")
+    features = g.input("features", (batch, FEATURES, frames))
+    encoded = _encode(g, features, layers, hidden, heads)
+    predicted = _predict(g.at("predict"), text, prediction_layers)
+    pairs, steps = _join(g.at("joint"), encoded, predicted), g.shape(encoded)[1]
+    return g.alignment_loss("loss", pairs, text, kind="transducer", steps=steps)
 
 
 NOTE = (
@@ -129,8 +119,9 @@ NOTE = (
     "stacking as test_transducer.py generates them; the large one takes 16.8 s slowed down to "
     "0.85 of the speed"
 )
-SMALL = Config(frames=660, labels=125, layers=12, hidden=256, heads=8, prediction_layers=1)
-LARGE = replace(SMALL, frames=659, layers=14, hidden=768, prediction_layers=2)
+OPTIONS = ("frames", "labels", "layers", "hidden", "heads", "prediction_layers")
+SMALL = (660, 125, 12, 256, 8, 1)
+LARGE = (659, 125, 14, 768, 8, 2)
 """That of MLPerf 2.0."""
 EXAMPLES = "graphcore/examples@v3.1.0:speech/transformer_transducer/popart/training"
 MLPERF = "mlcommons/training_results_v2.0: Graphcore, rnnt, configs/transducer-large-1023sp.yaml"
@@ -138,4 +129,4 @@ NETWORKS = (
     ("transformer_transducer", SMALL, 13_978_368, 26_248_175_616, {"source": EXAMPLES}),
     ("transformer_transducer_large", LARGE, 107_997_952, 58_506_006_528, {"source": MLPERF}),
 )
-variants(build, NETWORKS, family="rnn-t", note=NOTE, loss="identity")
+variants(build, NETWORKS, OPTIONS, family="rnn-t", note=NOTE, loss="identity")

@@ -62,7 +62,7 @@ def _block(g: GraphBuilder, x: str, channels: int, stride: int, config: Config) 
 
 
 def residual(g: GraphBuilder, batch: int, config: Config) -> str:
-    """The network of a residual network."""
+    """From an image (N, 3, 224, 224) to class scores (N, 1000)."""
     x = g.input("images", (batch, IMAGE_CHANNELS, IMAGE_SIZE, IMAGE_SIZE))
     settings = {"activation": "relu", "norm_groups": config.norm_groups}
     x = conv_norm(g, ("conv1", "bn1", "relu"), x, STAGE_CHANNELS[0], 7, stride=2, **settings)
