@@ -233,13 +233,9 @@ def _shown_columns(frame: pd.DataFrame, columns: Iterable[str]) -> Iterator[tupl
         name = name.removesuffix("?")
         known = [other for other in frame.columns if _matching(name, other)] or [name]
         for match in known:
-            if optional and (match not in frame or _is_empty(frame[match])):
-                continue
-            yield match, text or heading(match)
-
-
-def _is_empty(values: pd.Series) -> bool:
-    return bool((values.isna() | (values == "")).all())
+            empty = match not in frame or (frame[match].isna() | (frame[match] == "")).all()
+            if not (optional and empty):
+                yield match, text or heading(match)
 
 
 def _formatted(name: str, value: object, digits: int) -> str:

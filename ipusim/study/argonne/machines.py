@@ -21,11 +21,6 @@ _TERA, _PETA, _EXA = 1e12, 1e15, 1e18
 _BIT = 8
 
 
-def _link_bytes_per_s(system: System) -> float:
-    """Return the bandwidth of all IPU-Links of a chip, both directions."""
-    return 2 * system.chip.ipu_links * system.ipu_link.bytes_per_s
-
-
 def fabric_bytes_per_s(system: System) -> float:
     """Return the bandwidth of all links that leave a machine, both directions.
 
@@ -46,7 +41,8 @@ _CHIP: dict[str, Callable[[System], float]] = {
     "processor cores": lambda s: s.chip.tiles,
     "parallel programs": lambda s: s.chip.tiles * s.chip.workers,
     "IPU-Links": lambda s: s.chip.ipu_links,
-    "IPU-Link bandwidth (all links)": lambda s: _link_bytes_per_s(s) / 1e9,
+    # both directions
+    "IPU-Link bandwidth (all links)": lambda s: 2 * s.chip.ipu_links * s.ipu_link.bytes_per_s / 1e9,
 }
 _MACHINE: dict[str, Callable[[System], float]] = {
     "IPUs": lambda s: s.ipus,

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from ipusim.report import Report
 from ipusim.study.argonne.dataflow import Dataflow, item_seconds, load_training, simulate_flow
 
 PREFETCHED = 2
@@ -19,13 +18,6 @@ FIRST_DRAWN = 64
 """Batches before the window, so that the start is over."""
 _BATCHES = 160
 """Batches that are followed: the window, and some after it."""
-
-
-def lane_times(report: Report) -> tuple[float, float]:
-    """Return the seconds per batch on the link and on the chip, nothing waited for."""
-    parts = report.result.parts_s
-    link = parts.get("transfers", 0.0)
-    return link, report.result.step_s - parts.get("waiting for the host", 0.0) - link
 
 
 def run_lanes(
@@ -59,12 +51,13 @@ def run_lanes(
 
 def dataflow_timeline(flow: Dataflow) -> pd.DataFrame:
     """Simulate a dataflow on one GC200 and follow its batches (`run_lanes`)."""
-    run = load_training()
-    link, busy = lane_times(simulate_flow(flow))
+    run, result = load_training(), simulate_flow(flow).result
+    link_s = result.parts_s.get("transfers", 0.0)
+    waiting_s = result.parts_s.get("waiting for the host", 0.0)
     return run_lanes(
         prepare_s=run.batch * item_seconds(flow),
-        link_s=link,
-        chip_s=busy,
+        link_s=link_s,
+        chip_s=result.step_s - waiting_s - link_s,
         workers=run.workers,
         batches=_BATCHES,
     )

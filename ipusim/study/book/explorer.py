@@ -234,9 +234,8 @@ def _drawn(
 
     def at(size: float, rate: float) -> tuple[float, float]:
         across = math.log2(size) / max(1.0, math.log2(right))
-        return _EDGE + across * (_WIDTH - 2 * _EDGE), (_HEIGHT - 30) * (
-            1 - rate / (1.08 * most)
-        ) + 4
+        down = 1 - rate / (1.08 * most)
+        return _EDGE + across * (_WIDTH - 2 * _EDGE), (_HEIGHT - 30) * down + 4
 
     return {
         "width": _WIDTH,

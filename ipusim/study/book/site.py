@@ -108,7 +108,9 @@ def _sections(path: Path, study: Study) -> Iterator[dict[str, str]]:
     title, href, text = study.title, page, ""
     for cell in notebook.cells:
         if cell.cell_type != "markdown":
-            text += " ".join(_captions(cell))
+            # of what a cell printed the first lines: tables begin with their caption
+            printed = [output.get("data", {}).get("text/plain", "") for output in cell.outputs]
+            text += " ".join(plain.partition("\n")[0] for plain in printed)
             continue
         parts = _HEADING.split(cell.source)
         text += parts[0]
@@ -118,13 +120,6 @@ def _sections(path: Path, study: Study) -> Iterator[dict[str, str]]:
             anchor = heading.strip().replace(" ", "-")
             title, href, text = f"{study.title}: {heading.strip()}", f"{page}#{anchor}", body
     yield {"href": href, "title": title, "text": f"{title} {text}".lower()}
-
-
-def _captions(cell: Any) -> Iterator[str]:
-    """First lines of what a cell printed: tables begin with their caption."""
-    for output in cell.outputs:
-        plain = output.get("data", {}).get("text/plain", "")
-        yield plain.partition("\n")[0]
 
 
 @cache

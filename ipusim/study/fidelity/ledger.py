@@ -63,7 +63,7 @@ def time_errors(frame: pd.DataFrame, tier: str = "calibrated") -> pd.DataFrame:
 
 def ledger(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
     """Return `errors_by` of `verdicts` by tier and the columns `by`, on rows that all predict."""
-    return errors_by(_whole(frame), by)
+    return errors_by(frame[frame[list(TIERS)].notna().all(axis=1)], by)
 
 
 def judged(frame: pd.DataFrame, tier: str = "calibrated") -> pd.DataFrame:
@@ -116,10 +116,6 @@ def _figures_of_group(used: pd.DataFrame) -> dict[str, float]:
         "hits": (sizes <= HIT_PERCENT).sum(),
         "inside_percent": coverage_table(used)["inside_percent"].iloc[-1],
     }
-
-
-def _whole(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame[frame[list(TIERS)].notna().all(axis=1)]
 
 
 def coverage_of_rows(frame: pd.DataFrame) -> pd.DataFrame:

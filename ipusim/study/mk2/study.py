@@ -78,13 +78,10 @@ def implied_rows(frame: pd.DataFrame) -> pd.DataFrame:
         if part.gpus and "row" in part.gpus[0]
     }
     lines = []
-    for claim in frame[frame["implied_gpu_rate"].notna()].to_dict("records"):
-        if claim["key"] not in named:
-            continue
-        own = gpus.loc[named[claim["key"]]]
-        alike = gpus[
-            (gpus[["model", "task", "gpus"]] == own[["model", "task", "gpus"]]).all(axis=1)
-        ]
+    compared = frame[frame["implied_gpu_rate"].notna() & frame["key"].isin(named)]
+    for claim in compared.to_dict("records"):
+        same = gpus[["model", "task", "gpus"]]
+        alike = gpus[(same == same.loc[named[claim["key"]]]).all(axis=1)]
         error = 100.0 * (alike["published"] / claim["implied_gpu_rate"] - 1.0)
         nearest = alike.loc[error.abs().idxmin(), list(_NEAREST)]
         line = {name: claim[name] for name in ("claim_id", "model", "implied_gpu_rate")}
