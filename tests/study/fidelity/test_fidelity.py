@@ -295,11 +295,11 @@ def test_scaling_apart_from_level(slowdowns):
 
 # Why the hits that data/expected/validate.csv records (`ipusim validate` holds them) fell or rose;
 # errors in % of what was published, or of the published time.
-# - Neighbours on a bus are sent what each lacks of the other's share of common inputs (`conv_cost`),
-#   which makes products and convolutions slower, and the fitted superstep 20 cycles cheaper. Results
-#   page, 248 to 246. Won: inference.011's latency, training.010 and 116. Lost, each by half a point:
-#   inference.004 (BERT, rate and latency), 049 (ResNet-50) and 080's latency, 10 slow; 019 (YOLO).
-#   Near ones without fitted constants fell as hits without them rose, from 120 to 126.
+# - Neighbours on a bus are sent what each lacks of the other's share of common inputs
+#   (`conv_cost`), which makes products and convolutions slower, and the fitted superstep 20 cycles
+#   cheaper. Results page, 248 to 246. Won: inference.011's latency, training.010 and 116. Lost,
+#   each by half a point: inference.004 (BERT, rate and latency), 049 (ResNet-50) and 080's latency,
+#   10 slow; 019 (YOLO). Without fitted constants hits rose from 120 to 126, near ones fell by four.
 # - A rate is judged as printed and by its time, the worse counts. Argonne, 9 to 8: results.01
 #   (ResNet-50, 9.9 % of its rate, 11.0 of its time) is near. TAMU, 21 to 20: so is table3.05, and
 #   table4.09 (the autoencoder) a miss.
