@@ -43,6 +43,11 @@ class Network:
     repeated_inputs: tuple[str, ...] = ()
     default_batch: int = 1
 
+    @property
+    def module(self) -> str:
+        """The module of the zoo, or another, whose function builds it."""
+        return getattr(self.build, "func", self.build).__module__
+
     def __call__(self, **options: Any) -> Model:
         """Return the model; options are those of the builder."""
         inspect.signature(self.build).bind(None, None, **options)
@@ -131,13 +136,8 @@ def names() -> tuple[str, ...]:
     """Return the names that `load` accepts, those of a module together."""
     for module in _modules():
         import_module(module)
-
-    def place(name: str) -> int:
-        build = NETWORKS[name].build
-        module = getattr(build, "func", build).__module__
-        return _modules().index(module) if module in _modules() else len(_modules())
-
-    return tuple(sorted(NETWORKS, key=place))
+    place = {module: number for number, module in enumerate(_modules())}
+    return tuple(sorted(NETWORKS, key=lambda name: place.get(NETWORKS[name].module, len(place))))
 
 
 def load(name: str) -> Model:

@@ -65,7 +65,7 @@ def test_the_module_of_a_network_is_tried_first(monkeypatch):
     for name, network in NETWORKS.items():
         tried.clear()
         find(name)
-        assert tried[0] == getattr(network.build, "func", network.build).__module__
+        assert tried[0] == network.module
 
 
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=lambda network: network.name)

@@ -6,6 +6,7 @@ them with the edges between their nodes, padded to a fixed size. An item of a mi
 step. The adjacency is a dense matrix for one data set and a list of edges for the others.
 """
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from math import ceil
 
@@ -94,8 +95,8 @@ MAG = Config(MAG_CUT, 128, 349, 512, precalculated=True)
 Graph Benchmark documents them [R]."""
 
 
-_Adjacency = tuple[str, Edges | None]
-"""A transformed adjacency: a matrix, or weights (edges, 1) of a list."""
+Multiply = Callable[[str, str], str]
+"""Sums over every node's neighbours, weighted: name and features."""
 
 
 def build(g: GraphBuilder, batch: int, config: Config) -> str:
@@ -109,12 +110,12 @@ def build(g: GraphBuilder, batch: int, config: Config) -> str:
     nodes = config.clusters.padded_nodes + (not config.dense)
     width = config.features * (2 if config.precalculated else 1)
     x = g.input("features", (nodes, width))
-    adjacency = _dense(g, nodes) if config.dense else _sparse(g, config, nodes)
+    multiply = _dense(g, nodes) if config.dense else _sparse(g, config, nodes)
     for layer in range(config.layers):
         last = layer == config.layers - 1
         name = "output" if last else f"gcn_{layer}"
         if layer or not config.precalculated:
-            around = _multiply(g, f"{name}.adjacency", adjacency, x)
+            around = multiply(f"{name}.adjacency", x)
             x = g.concat(f"{name}.concat", around, x, axis=1)
         x = g.elementwise(f"{name}.dropout", "dropout", x)
         x = g.linear(name, x, config.labels if last else config.hidden, bias=False)
@@ -124,53 +125,49 @@ def build(g: GraphBuilder, batch: int, config: Config) -> str:
     return x
 
 
-def _multiply(g: GraphBuilder, name: str, adjacency: _Adjacency, x: str) -> str:
-    """Sum over every node's neighbours, weighted."""
-    values, edges = adjacency
-    if edges is None:
-        return g.matmul(name, values, x)
-    at_edges = take(g, f"{name}.gather", x, edges.sources)
-    weighted = g.elementwise(f"{name}.weight", "mul", at_edges, values)
-    return total(g, f"{name}.sum", weighted, edges.targets)
-
-
-def _dense(g: GraphBuilder, nodes: int) -> _Adjacency:
+def _dense(g: GraphBuilder, nodes: int) -> Multiply:
     """Divide the rows of a 0/1 matrix by their sums, as the product with a diagonal matrix."""
-    zeros_and_ones, g = g.input("adjacency", (nodes, nodes), "bool"), g.at("adjacency")
-    matrix = g.cast("cast", zeros_and_ones, "float32")
-    sums = g.column("column", g.reduce("sums", "sum", matrix, axis=1))
-    inverse = g.chain(sums, floor="max", inverse="reciprocal")
+    given, own = g.input("adjacency", (nodes, nodes), "bool"), g.at("adjacency")
+    matrix = own.cast("cast", given, "float32")
+    sums = own.column("column", own.reduce("sums", "sum", matrix, axis=1))
+    inverse = own.chain(sums, floor="max", inverse="reciprocal")
     # A diagonal matrix is made by choosing, by position, between the vector and zeros.
-    spread = g.expand("spread", inverse, (nodes, nodes))
-    diagonal = g.elementwise("diagonal", "select", spread)
-    return g.matmul("normalised", diagonal, matrix), None
+    spread = own.expand("spread", inverse, (nodes, nodes))
+    diagonal = own.elementwise("diagonal", "select", spread)
+    normalised = own.matmul("normalised", diagonal, matrix)
+    return lambda name, x: g.matmul(name, normalised, x)
 
 
-def _sparse(g: GraphBuilder, config: Config, nodes: int) -> _Adjacency:
+def _sparse(g: GraphBuilder, config: Config, nodes: int) -> Multiply:
     """Weigh the edges of a list by the sums of the rows that they belong to."""
     clusters = config.clusters
     # One edge of every node to itself is in the list, of weight 0 at first.
     count = clusters.padded_edges + nodes
     padding = clusters.padded_edges - int(clusters.mean_edges)
     edges = edges_between(g, ("edge_sources", "edge_targets"), (count,), nodes, padding)
-    given, g = g.input("edge_values", (count, 1), "bool"), g.at("adjacency")
-    values = g.cast("cast", given, "float32")
-    sums = total(g, "sums", values, edges.targets)
+    given, own = g.input("edge_values", (count, 1), "bool"), g.at("adjacency")
+    values = own.cast("cast", given, "float32")
+    sums = total(own, "sums", values, edges.targets)
     if config.enhanced:
-        loops = _self_loops(g, edges)
-        ones = g.parameter("ones", (nodes, 1), "constant")
-        values = _add_at(g.at("self"), values, ones, loops)
-        sums = g.elementwise("self.sums", "add", sums)
+        loops = _self_loops(own, edges)
+        ones = own.parameter("ones", (nodes, 1), "constant")
+        values = _add_at(own.at("self"), values, ones, loops)
+        sums = own.elementwise("self.sums", "add", sums)
     else:
-        sums = g.elementwise("floor", "max", sums)
-    inverse = g.elementwise("inverse", "reciprocal", sums)
-    at_edges = take(g, "at_edges", inverse, edges.targets)
-    values = g.elementwise("scaled", "mul", values, at_edges)
+        sums = own.elementwise("floor", "max", sums)
+    inverse = own.elementwise("inverse", "reciprocal", sums)
+    values = own.elementwise("scaled", "mul", values, take(own, "at_edges", inverse, edges.targets))
     if config.enhanced:
-        diagonal = g.gather("enhance.read", values, loops)
-        diagonal = g.elementwise("enhance.scale", "scale", diagonal)
-        values = _add_at(g.at("enhance"), values, diagonal, loops)
-    return values, edges
+        diagonal = own.gather("enhance.read", values, loops)
+        diagonal = own.elementwise("enhance.scale", "scale", diagonal)
+        values = _add_at(own.at("enhance"), values, diagonal, loops)
+
+    def multiply(name: str, x: str) -> str:
+        at_edges = take(g, f"{name}.gather", x, edges.sources)
+        weighted = g.elementwise(f"{name}.weight", "mul", at_edges, values)
+        return total(g, f"{name}.sum", weighted, edges.targets)
+
+    return multiply
 
 
 def _self_loops(g: GraphBuilder, edges: Edges) -> str:

@@ -7,9 +7,9 @@ with as well.
 
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.pairs import normalise_rows, scores_of_pairs
+from ipusim.workload.zoo.layers.patches import embed_patches, put_first
 from ipusim.workload.zoo.layers.transformer import Shape, first_tokens, pre_norm_layer
 from ipusim.workload.zoo.registry import network
-from ipusim.workload.zoo.vision.vit import embed_patches, put_first
 
 IMAGE = 224
 SOURCE = "arXiv 2103.00020, graphcore/examples@v3.3.0:multimodal/CLIP/pytorch/model.py"

@@ -7,6 +7,7 @@ apart; DistilBERT (arXiv 1910.01108) reads the caption.
 
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.pairs import normalise_rows, scores_of_pairs
+from ipusim.workload.zoo.layers.patches import embed_patches, put_first
 from ipusim.workload.zoo.layers.transformer import (
     Shape,
     additive_mask,
@@ -18,7 +19,6 @@ from ipusim.workload.zoo.layers.transformer import (
     query_key_value,
 )
 from ipusim.workload.zoo.registry import network
-from ipusim.workload.zoo.vision.vit import embed_patches, put_first
 
 IMAGE = 224
 VOCABULARY, POSITIONS = 30522, 512

@@ -6,9 +6,9 @@ host sends, and activations are spread over the chip before and after each layer
 """
 
 from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.zoo.layers.patches import embed_patches, put_first
 from ipusim.workload.zoo.layers.transformer import Shape, pre_norm_layer
 from ipusim.workload.zoo.registry import network
-from ipusim.workload.zoo.vision.vit import embed_patches, put_first
 
 IMAGE, PATCH, CHANNELS = 224, 16, 3
 SOURCE = "arXiv 2111.06377, graphcore/examples@v3.1.0:vision/mae/pytorch/core/models_mae.py"

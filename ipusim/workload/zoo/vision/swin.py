@@ -9,6 +9,7 @@ an operator of its own (RemapCE), and training drops whole halves of layers.
 from math import isqrt
 
 from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.zoo.layers.patches import embed_patches
 from ipusim.workload.zoo.layers.transformer import (
     Shape,
     drop_path,
@@ -17,7 +18,6 @@ from ipusim.workload.zoo.layers.transformer import (
     split_together,
 )
 from ipusim.workload.zoo.registry import variants
-from ipusim.workload.zoo.vision.vit import embed_patches
 
 CLASSES = 1000
 IMAGE = 224
