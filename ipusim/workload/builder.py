@@ -69,6 +69,10 @@ class TensorBuilder:
                 role = "constant"
         return self.add_tensor(Tensor(name=name, shape=shape, dtype=dtype, role=role))
 
+    def constant(self, name: str, shape: tuple[int, ...], dtype: str = "float32") -> str:
+        """Add statistics, fixed indices and the like, which are stored and nothing trains."""
+        return self.parameter(name, shape, "constant", dtype)
+
     def share(self, prefix: str, source: str) -> None:
         """Let layers named from `prefix` on use earlier weights, those named from `source` on."""
         self._shared[self.full_name(prefix)] = self.full_name(source)
@@ -144,6 +148,10 @@ class TensorBuilder:
         for name, function in steps.items():
             x = self.elementwise(name, function, x)
         return x
+
+    def dropout(self, name: str, x: str) -> str:
+        """Add what drops random elements in training."""
+        return self.elementwise(name, "dropout", x)
 
     def flatten(self, name: str, x: str) -> str:
         """Flatten everything after the batch."""

@@ -157,11 +157,14 @@ def test_a_block_names_its_layers_after_itself():
     for name in ("first", "again", "fixed"):
         x = inner.linear(name, x, 3, bias=False)
     x = inner.elementwise("mask", "mul", x, inner.input("mask.given", (3,)))
+    places = inner.constant("places", (2, 3), "int32")
+    assert (inner.tensors[places].role, inner.tensors[places].dtype) == ("constant", "int32")
+    x = inner.elementwise("place", "add", x, places)
     table = inner.streamed("table", (2, 3), dtype="float32")
     graph = g.finish(inner.elementwise("add", "add", x, table))
     assert graph.inputs == ("x", "outer.inner.mask.given")
     assert [op.name for op in graph.ops] == [
-        f"outer.inner.{name}" for name in ("first", "again", "fixed", "mask", "add")
+        f"outer.inner.{name}" for name in ("first", "again", "fixed", "mask", "place", "add")
     ]
     assert graph.ops[1].inputs[1] == "outer.inner.first.weight"
     assert graph.tensors["outer.inner.fixed.weight"].role == "constant"

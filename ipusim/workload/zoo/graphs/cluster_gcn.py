@@ -117,7 +117,7 @@ def build(g: GraphBuilder, batch: int, config: Config) -> str:
         if layer or not config.precalculated:
             around = multiply(f"{name}.adjacency", x)
             x = g.concat(f"{name}.concat", around, x, axis=1)
-        x = g.elementwise(f"{name}.dropout", "dropout", x)
+        x = g.dropout(f"{name}.dropout", x)
         x = g.linear(name, x, config.labels if last else config.hidden, bias=False)
         if not last:
             x = g.layer_norm(f"{name}.norm", x)
@@ -150,7 +150,7 @@ def _sparse(g: GraphBuilder, config: Config, nodes: int) -> Multiply:
     sums = total(own, "sums", values, edges.targets)
     if config.enhanced:
         loops = _self_loops(own, edges)
-        ones = own.parameter("ones", (nodes, 1), "constant")
+        ones = own.constant("ones", (nodes, 1))
         values = _add_at(own.at("self"), values, ones, loops)
         sums = own.elementwise("self.sums", "add", sums)
     else:

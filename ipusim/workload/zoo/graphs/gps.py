@@ -49,14 +49,14 @@ def _encoded(g: GraphBuilder, x: str) -> str:
 
 def _drop_rows(g: GraphBuilder, name: str, x: str) -> str:
     """Drop whole rows: one number is drawn for each."""
-    ones = g.parameter(f"{name}.ones", (*g.shape(x)[:2], 1), "constant")
+    ones = g.constant(f"{name}.ones", (*g.shape(x)[:2], 1))
     return g.elementwise(name, "mul", x, g.elementwise(f"{name}.draw", "dropout", ones))
 
 
 def _drop_molecules(g: GraphBuilder, name: str, x: str, molecule: Index) -> str:
     """Add stochastic depth: all atoms of a molecule are kept or dropped together."""
     packs, _ = g.shape(molecule.numbers)
-    ones = g.parameter(f"{name}.ones", (packs, MOLECULES, 1), "constant")
+    ones = g.constant(f"{name}.ones", (packs, MOLECULES, 1))
     drawn = g.elementwise(f"{name}.draw", "dropout", ones)
     x = g.elementwise(f"{name}.scale", "scale", x)
     return g.elementwise(name, "mul", x, take(g, f"{name}.take", drawn, molecule))

@@ -62,7 +62,7 @@ def _distances(g: GraphBuilder, places: str, edges: Edges, gaussians: int) -> tu
     squares = g.reduce("distance.sum", "sum", squares, axis=1)
     length = g.column("distance.column", g.elementwise("distance", "sqrt", squares))
     x = g.expand("gaussians.spread", length, (count, gaussians))
-    centres = g.parameter("gaussians.offset", (gaussians,), "constant")
+    centres = g.constant("gaussians.offset", (gaussians,))
     x = g.elementwise("gaussians.sub", "sub", x, centres)
     x = g.at("gaussians").chain(x, square="square", scale="scale")
     cutoff = g.at("cutoff").chain(length, angle="scale", cos="cos", add="add", scale="scale")

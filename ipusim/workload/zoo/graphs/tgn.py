@@ -153,7 +153,7 @@ def _write_memory(
     since = g.elementwise("since", "sub", now, before)
     state = g.gather("state", memory.state, ends)
     features = g.concat("features", event_features, event_features, axis=0)
-    direction = g.parameter("direction", (2 * events, DIRECTIONS), "constant")
+    direction = g.constant("direction", (2 * events, DIRECTIONS))
     rows = (state, features, direction)
     if len(memory.tables) == 1:
         rows = (g.concat("rows", *rows, axis=1),)
@@ -198,7 +198,7 @@ def _attend(g: GraphBuilder, query: str, key: str, value: str, skip: str, edges:
     scores = g.reshape("query_key.heads", scores, heads)
     scores = g.elementwise("scale", "scale", g.reduce("scores", "sum", scores, axis=2))
     weights = softmax_at_targets(g.at("softmax"), scores, edges)
-    weights = g.column("weights", g.elementwise("dropout", "dropout", weights))
+    weights = g.column("weights", g.dropout("dropout", weights))
     message = g.elementwise("message", "mul", g.reshape("value.heads", value, heads), weights)
     message = g.reshape("message.rows", message, (count, features))
     summed = total(g, "sum", message, edges.targets)

@@ -113,7 +113,7 @@ def _embed(g: GraphBuilder, config: Config, batch: int) -> tuple[str, str]:
     add_mask = additive_mask if config.packed == 1 else packed_mask
     mask = add_mask(g.at("attention_mask"), g.input("attention_mask", size, "int32"))
     hidden, g = config.shape.hidden, g.at("embeddings")
-    positions = g.parameter("position_ids", (config.tokens,), "constant", "int32")
+    positions = g.constant("position_ids", (config.tokens,), "int32")
     words = g.embedding("word_embeddings", tokens, config.vocabulary, hidden)
     kinds = g.embedding("token_type_embeddings", types, TOKEN_TYPES, hidden)
     places = g.embedding("position_embeddings", positions, POSITIONS, hidden)

@@ -63,7 +63,7 @@ def gpt2(
     wide = mask_kind == "float32"
     shape = Shape(hidden=hidden, heads=heads, wide_mask=wide)
     ids = g.input("input_ids", (batch, tokens), "int32")
-    positions = g.parameter("position_ids", (tokens,), "constant", "int32")
+    positions = g.constant("position_ids", (tokens,), "int32")
     words = g.parameter("wte.weight", (vocabulary, hidden))
     x, places = g.gather("wte", words, ids), g.embedding("wpe", positions, POSITIONS, hidden)
     x = drop(g, "drop", g.elementwise("wpe.add", "add", x, places), shape)
@@ -71,7 +71,7 @@ def gpt2(
     seen = context if decode else tokens
     stored = mask_kind == "stored"
     kind = "float32" if stored else "int32"
-    causal = g.parameter("causal_mask", (1, 1, tokens, seen), "constant", kind)
+    causal = g.constant("causal_mask", (1, 1, tokens, seen), kind)
     for layer in range(layers):
         # Each layer makes its mask anew from the stored 0/1 triangle (optimized_gpt2_attn.py),
         # whose bytes become float32 as a Python number scales them.

@@ -109,5 +109,5 @@ def classify(
     x = g.flatten("flatten", g.global_average_pool("global_pool", x))
     if hidden:
         x = g.elementwise("act2", activation, g.linear("conv_head", x, hidden))
-    x = g.elementwise("dropout", "dropout", x)
+    x = g.dropout("dropout", x)
     return g.linear("classifier", x, classes)

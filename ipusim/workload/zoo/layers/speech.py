@@ -46,7 +46,7 @@ def multiply_lengths(g: GraphBuilder, name: str, x: str, frames: int, ends: str)
     """
     items, steps, _ = g.shape(x)
     row = g.reshape(f"{name}.row", ends, (items, 1, steps))
-    number = g.parameter(f"{name}.numbers", (frames, 1), role="constant")
+    number = g.constant(f"{name}.numbers", (frames, 1))
     before = g.expand(f"{name}.expand", row, (items, frames, steps))
     started = g.elementwise(f"{name}.started", "less_or_equal", before, number)
     lasting = g.elementwise(f"{name}.lasting", "greater", before, number)

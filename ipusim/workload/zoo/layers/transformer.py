@@ -76,7 +76,7 @@ class Shape:
 
 def drop(g: GraphBuilder, name: str, x: str, shape: Shape, place: str = "output") -> str:
     """Add a dropout, if the network has any at such a place."""
-    return g.elementwise(name, "dropout", x) if place in shape.drops else x
+    return g.dropout(name, x) if place in shape.drops else x
 
 
 def large_where_zero(g: GraphBuilder, mask: str, *, wide: bool = False) -> str:
@@ -109,7 +109,7 @@ def drop_path(g: GraphBuilder, x: str, shape: Shape) -> str:
     """
     if not shape.stochastic_depth:
         return x
-    ones = g.parameter("ones", (g.shape(x)[0], 1, 1), "constant")
+    ones = g.constant("ones", (g.shape(x)[0], 1, 1))
     y = g.elementwise("scale", "scale", x)
     return g.elementwise("mask", "mul", y, g.elementwise("draw", "dropout", ones))
 

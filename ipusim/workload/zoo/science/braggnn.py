@@ -51,7 +51,7 @@ def _shift_and_crop(g: GraphBuilder, crops: str) -> str:
     drawn = g.elementwise("shift.draw", "dropout", g.input("peaks", (batch, COORDINATES)))
     corners = g.cast("shift.whole", drawn, "int32")
     corner = g.narrow("shift.corner", corners, axis=1, size=1)
-    places = g.parameter("shift.places", (1, pixels), role="constant", dtype="int32")
+    places = g.constant("shift.places", (1, pixels), "int32")
     repeated = g.expand("shift.repeat", corner, (batch, pixels))
     indices = g.elementwise("shift.index", "add", repeated, places)
     table = g.reshape("crop.table", crops, (prod(g.shape(crops)), 1))

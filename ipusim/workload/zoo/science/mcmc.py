@@ -17,13 +17,13 @@ SOURCE = "graphcore/examples tag v2.4.0, code_examples/tensorflow/mcmc"
 @network(family="mcmc", source=SOURCE, loss="identity", parameters=963, macs=920)
 def mcmc_bnn(g: GraphBuilder, batch: int) -> str:
     """Bayesian network of the MCMC example, from all data items to their log likelihood (1,)."""
-    x = g.parameter("features", (batch, FEATURES), "constant")
+    x = g.constant("features", (batch, FEATURES))
     x = g.elementwise("normalise", "scale", x)
     x = g.elementwise("tanh", "tanh", g.linear("w1", x, UNITS))
     x = g.linear("w2", x, 1)
     x = g.elementwise("w3", "mul", x, g.parameter("w3.weight", (1,)))
     x = g.elementwise("b3", "add", x, g.parameter("b3.bias", (1,)))
-    x = g.elementwise("residual", "sub", x, g.parameter("returns", (batch, 1), "constant"))
+    x = g.elementwise("residual", "sub", x, g.constant("returns", (batch, 1)))
     x = g.elementwise("residual.scale", "scale", x)
     x = g.elementwise("log.scale", "scale", g.chain(x, square="square", one="add", log="log"))
     return g.reduce("likelihood", "sum", x, axis=0)

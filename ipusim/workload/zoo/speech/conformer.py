@@ -43,10 +43,6 @@ class Config:
     ctc: bool = False
 
 
-def _drop(g: GraphBuilder, name: str, x: str) -> str:
-    return g.elementwise(name, "dropout", x)
-
-
 def _swish(g: GraphBuilder, name: str, x: str) -> str:
     """Multiply by the sigmoid, in the two operators that PyTorch code writes it with."""
     return g.elementwise(name, "mul", x, g.elementwise(f"{name}.sigmoid", "sigmoid", x))
@@ -83,7 +79,7 @@ def _attention(
     weights = g.softmax("softmax", scores)
     weights = g.elementwise("mask_weights", "mul", weights, mask)
     if config.attention_dropout:
-        weights = _drop(g, "dropout", weights)
+        weights = g.dropout("dropout", weights)
     y = merge_heads(g, g.matmul("context", weights, v))
     return dense("output", y, config.hidden)
 
@@ -105,7 +101,7 @@ def _scores_with_positions(
     if config.shifts_positions:
         # One column of zeros more, read as rows one shorter, cut to the keys.
         items, heads, queries, reach = g.shape(more)
-        zeros = g.parameter("zeros", (items, heads, queries, 1), role="constant")
+        zeros = g.constant("zeros", (items, heads, queries, 1))
         more = g.concat("shift", zeros, more, axis=3)
         more = g.reshape("skew", more, (items, heads, reach + 1, queries))
         more = g.narrow("drop_row", more, axis=2, size=reach)
@@ -118,8 +114,8 @@ def _feed_forward(g: GraphBuilder, x: str, features: int, *, encoding: bool) -> 
     """Add norm, two dense layers and the residual: in the encoder half of it, with Swish."""
     y = g.linear("up", g.layer_norm("norm", x), features)
     y = _swish(g, "act", y) if encoding else g.elementwise("act", "relu", y)
-    y = g.linear("down", _drop(g, "inner_dropout", y), g.shape(x)[2])
-    y = _drop(g, "dropout", y)
+    y = g.linear("down", g.dropout("inner_dropout", y), g.shape(x)[2])
+    y = g.dropout("dropout", y)
     if encoding:
         y = g.elementwise("half", "scale", y)
     return g.elementwise("add", "add", x, y)
@@ -134,21 +130,21 @@ def _convolve(g: GraphBuilder, x: str, config: Config) -> str:
     y = conv_along_time(g, "depthwise", y, hidden, config.kernel, groups=hidden, bias=False)
     y = _swish(g, "act", g.layer_norm("norm", y))
     y = conv_along_time(g, "pointwise2", y, hidden, 1, bias=False)
-    return g.elementwise("add", "add", x, _drop(g, "dropout", y))
+    return g.elementwise("add", "add", x, g.dropout("dropout", y))
 
 
 def _encode(g: GraphBuilder, x: str, mask: str, config: Config) -> str:
     """Add the encoder: (N, steps, H) to the same."""
     _, steps, hidden = g.shape(x)
     reach = 2 * steps - 1 if config.shifts_positions else steps
-    positions = g.parameter("encoder.positions", (1, reach, hidden), role="constant")
+    positions = g.constant("encoder.positions", (1, reach, hidden))
     for layer in range(config.layers):
         block = g.at(f"encoder.{layer}")
         x = _feed_forward(block.at("macaron"), x, config.feed_forward, encoding=True)
         own = block.at("attention")
         y = own.layer_norm("norm", x)
         y = _attention(own, y, y, config, mask=mask, positions=positions)
-        x = own.elementwise("add", "add", x, _drop(own, "output_dropout", y))
+        x = own.elementwise("add", "add", x, own.dropout("output_dropout", y))
         x = _convolve(block.at("conv"), x, config)
         x = _feed_forward(block.at("mlp"), x, config.feed_forward, encoding=True)
         x = block.layer_norm("norm", x)
@@ -160,16 +156,16 @@ def _decode(g: GraphBuilder, tokens: str, memory: str, memory_mask: str, config:
     (batch, length), hidden = g.shape(tokens), config.hidden
     table = g.parameter("table", (VOCABULARY, hidden))
     x = g.elementwise("scale", "scale", g.gather("embed", table, tokens))
-    positions = g.parameter("positions", (length, hidden), role="constant")
-    x = _drop(g, "dropout", g.elementwise("add_positions", "add", x, positions))
-    causal = g.parameter("mask", (batch, 1, length, length), role="constant")
+    positions = g.constant("positions", (length, hidden))
+    x = g.dropout("dropout", g.elementwise("add_positions", "add", x, positions))
+    causal = g.constant("mask", (batch, 1, length, length))
     for layer in range(config.decoder_layers):
         block = g.at(str(layer))
         for name, source, mask in (("self", "", causal), ("source", memory, memory_mask)):
             own = block.at(name)
             y = own.layer_norm("norm", x)
             y = _attention(own, y, source or y, config, mask=mask)
-            x = own.elementwise("add", "add", x, _drop(own, "out_dropout", y))
+            x = own.elementwise("add", "add", x, own.dropout("out_dropout", y))
         x = _feed_forward(block.at("mlp"), x, config.decoder_feed_forward, encoding=False)
     return g.linear("output", g.layer_norm("norm", x), VOCABULARY)
 
@@ -182,7 +178,7 @@ def _smoothed_cross_entropy(g: GraphBuilder, scores: str, targets: str) -> str:
     """
     rows, classes = prod(g.shape(targets)), g.shape(scores)[2]
     scores = g.reshape("rows", scores, (rows, classes))
-    numbers = g.parameter("classes", (classes,), role="constant", dtype="int32")
+    numbers = g.constant("classes", (classes,), "int32")
     wide = g.expand("expand", numbers, (rows, classes))
     column = g.reshape("column", targets, (rows, 1))
     y = g.cast("one_hot", g.elementwise("equal", "equal", wide, column), "float32")
@@ -190,7 +186,7 @@ def _smoothed_cross_entropy(g: GraphBuilder, scores: str, targets: str) -> str:
     probabilities = g.softmax("log_softmax", scores, log=True)
     difference = g.elementwise("difference", "sub", probabilities, g.elementwise("log", "log", y))
     product = g.elementwise("weigh", "mul", difference, y)
-    present = g.parameter("present", (rows, 1), role="constant")
+    present = g.constant("present", (rows, 1))
     product = g.elementwise("mask", "mul", product, present)
     return g.reduce("sum", "sum", product, axis=1)
 
@@ -201,7 +197,7 @@ def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
     tokens = g.input("tokens", (batch, config.tokens), "int32")
     targets = g.input("targets", (batch, config.tokens), "int32")
     for function in ("sub", "mul"):
-        statistics = g.parameter(f"normalise.{function}.by", (MELS,), role="constant")
+        statistics = g.constant(f"normalise.{function}.by", (MELS,))
         x = g.elementwise(f"normalise.{function}", function, x, statistics)
     x = g.reshape("subsample.image", x, (batch, 1, config.frames, MELS))
     for layer in (1, 2):
@@ -211,8 +207,8 @@ def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
     x = g.transpose("subsample.steps_first", x, (0, 2, 1, 3))
     x = g.reshape("subsample.rows", x, (batch, steps, channels * bands))
     x = g.linear("subsample.output", x, config.hidden)
-    x = _drop(g, "subsample.dropout", g.elementwise("subsample.scale", "scale", x))
-    mask = g.parameter("encoder.mask", (batch, 1, 1, steps), role="constant")
+    x = g.dropout("subsample.dropout", g.elementwise("subsample.scale", "scale", x))
+    mask = g.constant("encoder.mask", (batch, 1, 1, steps))
     memory = _encode(g, x, mask, config)
     losses = []
     if config.ctc:

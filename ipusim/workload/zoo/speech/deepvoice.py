@@ -27,7 +27,7 @@ def _add_speaker(g: GraphBuilder, name: str, x: str, speaker: str) -> str:
 
 def _block(g: GraphBuilder, x: str, speaker: str | None, *, causal: bool) -> str:
     """Add a gated residual convolution; the speaker joins before the gate."""
-    y = g.elementwise("dropout", "dropout", x)
+    y = g.dropout("dropout", x)
     y = conv_along_time(g, "conv", y, 2 * g.shape(x)[2], TAPS, causal=causal)
     if speaker is None:
         y = gated(g, "gated", y)
@@ -43,14 +43,14 @@ def _attend(g: GraphBuilder, query: str, key: str, value: str) -> str:
     """Add attention of frames (N, F, C) over characters (N, T, E), with one head."""
 
     def placed(part: str, x: str) -> str:
-        table = g.parameter(f"{part}_positions", g.shape(x)[1:], role="constant")
+        table = g.constant(f"{part}_positions", g.shape(x)[1:])
         return g.elementwise(f"{part}_placed", "add", x, table)
 
     keys = g.linear("key", placed("key", key), ATTENTION, bias=False)
     queries = g.linear("query", placed("query", query), ATTENTION, bias=False)
     values = g.linear("value", value, ATTENTION, bias=False)
     scores = g.matmul("scores", queries, keys, transpose_b=True)
-    weights = g.elementwise("dropout", "dropout", g.softmax("softmax", scores))
+    weights = g.dropout("dropout", g.softmax("softmax", scores))
     y = g.elementwise("root", "scale", g.matmul("context", weights, values))
     y = g.linear("output", y, g.shape(query)[2], bias=False)
     return g.elementwise("act", "relu", y)
@@ -81,7 +81,7 @@ def deepvoice3(g: GraphBuilder, batch: int) -> tuple[str, str, str]:
     value = g.elementwise("encoder.value", "scale", value)
     x = frames
     for layer, features in enumerate((128, DECODER)):
-        x = g.elementwise(f"decoder.in{layer}.dropout", "dropout", x)
+        x = g.dropout(f"decoder.in{layer}.dropout", x)
         x = _add_speaker(g, f"decoder.in{layer}.speaker", x, speaker)
         x = g.linear(f"decoder.in{layer}", x, features)
         x = g.elementwise(f"decoder.in{layer}.act", "relu", x)

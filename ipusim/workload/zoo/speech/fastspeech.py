@@ -36,7 +36,7 @@ def _block(g: GraphBuilder, x: str, shape: Shape, *, masks: tuple[str, str], con
     y = conv_along_time(g, "conv2", y, shape.hidden, KERNEL)
     if config.postnet:
         y = g.elementwise("conv2.masked", "mul", y, mask)
-    y = g.elementwise("conv2.dropout", "dropout", y)
+    y = g.dropout("conv2.dropout", y)
     y = g.elementwise("conv2.add", "add", y, x)
     return g.elementwise("masked", "mul", g.layer_norm("norm", y), mask)
 
@@ -68,7 +68,7 @@ def _predictor(g: GraphBuilder, x: str, mask: str) -> str:
         x = conv_along_time(g, f"conv{layer}", x, PREDICTOR, KERNEL)
         x = g.elementwise(f"act{layer}", "relu", x)
         x = g.layer_norm(f"norm{layer}", x)
-        x = g.elementwise(f"dropout{layer}", "dropout", x)
+        x = g.dropout(f"dropout{layer}", x)
     x = g.elementwise("mask_out", "mul", g.linear("output", x, 1), mask)
     return g.reshape("values", x, g.shape(x)[:2])
 
@@ -83,7 +83,7 @@ def _masks(g: GraphBuilder, source: str) -> tuple[str, str]:
 
 def _add_positions(g: GraphBuilder, name: str, x: str) -> str:
     """Add a fixed encoding to every step of (N, T, H)."""
-    table = g.parameter(f"{name}.table", g.shape(x)[1:], role="constant")
+    table = g.constant(f"{name}.table", g.shape(x)[1:])
     return g.elementwise(name, "add", x, table)
 
 
@@ -132,15 +132,15 @@ def build(g: GraphBuilder, batch: int, config: Config) -> tuple[str, ...]:
         y = g.column(f"{kind}.column", source)
         y = conv_along_time(g, f"{kind}.embed", y, HIDDEN, config.embedding_kernel)
         if config.predicts_energy:
-            y = g.elementwise(f"{kind}.dropout", "dropout", y)
+            y = g.dropout(f"{kind}.dropout", y)
         x = g.elementwise(f"{kind}.add", "add", x, y)
     if config.postnet:
         # Which symbol each frame repeats is taken as known; the durations behind it cost little.
-        symbols = g.parameter("lengths.rows", (batch, FRAMES), role="constant", dtype="int32")
+        symbols = g.constant("lengths.rows", (batch, FRAMES), "int32")
         x = g.gather("lengths", g.reshape("lengths.table", x, (batch * SYMBOLS, HIDDEN)), symbols)
     else:
         x = multiply_lengths(g, "lengths", x, FRAMES, g.input("lengths.ends", (batch, SYMBOLS)))
-    lasting = g.parameter("frames.present", (batch, FRAMES), role="constant", dtype="int32")
+    lasting = g.constant("frames.present", (batch, FRAMES), "int32")
     mask, away = _masks(g.at("frames.mask"), lasting)
     x = _add_positions(g, "frames.positions", x)
     for layer in range(config.layers):
@@ -190,7 +190,7 @@ def _postnet(g: GraphBuilder, mel: str, mask: str, *, trained: bool) -> str:
         y = norm(f"postnet.norm{layer}", y)
         if layer < last:
             y = g.elementwise(f"postnet.tanh{layer}", "tanh", y)
-        y = g.elementwise(f"postnet.dropout{layer}", "dropout", y)
+        y = g.dropout(f"postnet.dropout{layer}", y)
     y = g.elementwise("postnet.mask", "mul", y, mask)
     return g.elementwise("mel_after", "add", mel, y)
 

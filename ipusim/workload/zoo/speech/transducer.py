@@ -32,7 +32,7 @@ def _attention(g: GraphBuilder, x: str, heads: int) -> str:
         own = g.at(f"head{head}")
         scores = own.matmul("scores", query, key, transpose_b=True)
         weights = own.softmax("softmax", own.elementwise("scale", "scale", scores))
-        weights = own.elementwise("dropout", "dropout", weights)
+        weights = own.dropout("dropout", weights)
         contexts.append(own.matmul("context", weights, value))
     return g.linear("output", g.concat("join", *contexts, axis=2), hidden, bias=False)
 
@@ -42,7 +42,7 @@ def _encode(g: GraphBuilder, x: str, layers: int, hidden: int, heads: int) -> st
     before = {"padding": TAPS - 1, "padding_upper": 0}
     x = g.conv("subsample", x, hidden, TAPS, stride=STRIDE, bias=True, **before)
     batch, _, steps = g.shape(x)
-    positions = g.parameter("encoder.positions", (hidden, steps), role="constant")
+    positions = g.constant("encoder.positions", (hidden, steps))
     x = g.elementwise("encoder.place", "add", x, positions)
     x = g.reshape("encoder.rows", x, (batch, steps, hidden))
     for layer in range(layers):
@@ -50,7 +50,7 @@ def _encode(g: GraphBuilder, x: str, layers: int, hidden: int, heads: int) -> st
         y = _attention(block.at("attention"), x, heads)
         x = block.layer_norm("norm1", block.elementwise("add1", "add", y, x), FIXED)
         y = block.elementwise("act", "relu", block.linear("up", x, 4 * hidden))
-        y = block.elementwise("dropout", "dropout", y)
+        y = block.dropout("dropout", y)
         y = block.linear("down", y, hidden)
         x = block.layer_norm("norm2", block.elementwise("add2", "add", y, x), FIXED)
     return x
@@ -61,11 +61,11 @@ def _predict(g: GraphBuilder, labels: str, layers: int) -> str:
     units = PREDICTION
     x = g.gather("embed", g.parameter("table", (SYMBOLS - 1, units)), labels)
     x = g.transpose("steps_first", x, (1, 0, 2))
-    blank = g.parameter("blank", (1, *g.shape(x)[1:]), role="constant")
+    blank = g.constant("blank", (1, *g.shape(x)[1:]))
     x = g.concat("start", blank, x, axis=0)
     for layer in range(layers):
         x = g.recurrent(f"lstm{layer}", x, units)
-        x = g.elementwise(f"dropout{layer}", "dropout", x)
+        x = g.dropout(f"dropout{layer}", x)
     return g.transpose("items_first", x, (1, 0, 2))
 
 
@@ -83,7 +83,7 @@ def _join(g: GraphBuilder, steps: str, labels: str) -> str:
         one = g.at(str(index))
         wide = one.expand("expand", part, (batch, sizes[index], columns, JOINT))
         x = one.elementwise("act", "relu", one.elementwise("add", "add", wide, b))
-        x = one.elementwise("dropout", "dropout", x)
+        x = one.dropout("dropout", x)
         x = one.elementwise("output.bias_add", "bias_add", one.matmul("output", x, weight), bias)
         x = one.softmax("log_softmax", x, log=True)
         parts.append(one.narrow("chosen", x, axis=3, size=2))

@@ -32,7 +32,7 @@ def clip_vit_base_32(g: GraphBuilder, batch: int) -> tuple[str, str]:
     vectors = []
     for name, x in (("image", _vision(g, batch)), ("text", _text(g, batch))):
         y = normalise_rows(g.at(f"{name}.normalise"), x)
-        kept = g.parameter(f"{name}.queue", (KEPT_BATCHES * batch, FEATURES), "constant")
+        kept = g.constant(f"{name}.queue", (KEPT_BATCHES * batch, FEATURES))
         vectors.append(g.concat(f"{name}.with_queue", y, kept, axis=0))
     return scores_of_pairs(g, "logits", tuple(vectors), "per_text")
 
@@ -56,7 +56,7 @@ def _text(g: GraphBuilder, batch: int) -> str:
     x = g.embedding("token_embedding", ids, VOCABULARY, hidden)
     places = g.parameter("positional_embedding", (tokens, hidden))
     x = g.elementwise("positional_embedding.add", "add", x, places)
-    causal = g.parameter("causal_mask", (1, 1, tokens, tokens), "constant")
+    causal = g.constant("causal_mask", (1, 1, tokens, tokens))
     for layer in range(LAYERS):
         x = pre_norm_layer(g.at(f"text.blocks.{layer}"), x, TEXTS, mask=causal)
     x = g.layer_norm("ln_final", g.reshape("text.rows", x, (batch * tokens, hidden)))

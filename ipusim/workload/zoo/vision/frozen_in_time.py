@@ -61,7 +61,7 @@ def _text(g: GraphBuilder, batch: int) -> str:
     ids = g.input("input_ids", size, "int32")
     mask = additive_mask(g.at("attention_mask"), g.input("attention_mask", size, "int32"))
     x = g.embedding("text.word_embeddings", ids, VOCABULARY, hidden)
-    positions = g.parameter("text.position_ids", (TOKENS,), "constant", "int32")
+    positions = g.constant("text.position_ids", (TOKENS,), "int32")
     places = g.embedding("text.position_embeddings", positions, POSITIONS, hidden)
     x = g.elementwise("text.add_position", "add", x, places)
     x = drop(g, "text.dropout", g.layer_norm("text.LayerNorm", x), TEXTS)

@@ -52,7 +52,7 @@ def mini_dalle_l16(g: GraphBuilder, batch: int, *, full: tuple[int, ...] = FULL)
         x = _layer(g.at(f"layers.{layer}"), x, kind)
     total = WORDS + vqgan.CODES
     x = g.linear("to_logits", g.layer_norm("to_logits.norm", x), total)
-    apart = g.parameter("logits_mask", (TOKENS, total), "constant")
+    apart = g.constant("logits_mask", (TOKENS, total))
     return g.elementwise("to_logits.mask", "add", x, apart)
 
 
@@ -107,7 +107,7 @@ def _heads(g: GraphBuilder, x: str) -> tuple[str, str, str]:
 
 
 def _masked_softmax(g: GraphBuilder, scores: str, mask: tuple[int, ...]) -> str:
-    apart = g.parameter("mask", mask, "constant")
+    apart = g.constant("mask", mask)
     return g.softmax("softmax", g.elementwise("masked", "add", scores, apart))
 
 

@@ -116,7 +116,7 @@ def _window_attention(g: GraphBuilder, x: str, heads: int, *, as_run: bool, shif
     if as_run:
         # Zeros where the padding got the bias.
         y = g.copy("qkv.spread", y)
-        padding = g.parameter("qkv.mask", (tokens, 3 * hidden), "constant")
+        padding = g.constant("qkv.mask", (tokens, 3 * hidden))
         y = g.elementwise("qkv.masked", "mul", y, padding)
     query, key, value = split_together(g, y, heads)
     query = g.elementwise("scale", "scale", query)
@@ -124,16 +124,16 @@ def _window_attention(g: GraphBuilder, x: str, heads: int, *, as_run: bool, shif
     scores = spread("scores.spread", scores)
     scores = g.elementwise("bias.add", "add", scores, _position_bias(g, heads, tokens))
     if shifted:
-        apart = g.parameter("apart", (per_image, 1, tokens, tokens), "constant")
+        apart = g.constant("apart", (per_image, 1, tokens, tokens))
         scores = g.reshape("images", scores, (batch, per_image, heads, tokens, tokens))
         scores = g.elementwise("mask", "add", scores, apart)
         scores = g.reshape("all_windows", scores, (windows, heads, tokens, tokens))
     if as_run:
-        hidden_keys = g.parameter("padded_keys", (tokens, tokens), "constant")
+        hidden_keys = g.constant("padded_keys", (tokens, tokens))
         scores = g.elementwise("mask_keys", "add", scores, hidden_keys)
     weights = g.softmax("softmax", scores)
     if as_run:
-        kept = g.parameter("kept_keys", (tokens, tokens), "constant")
+        kept = g.constant("kept_keys", (tokens, tokens))
         weights = g.elementwise("masked", "mul", weights, kept)
     y = merge_heads(g, g.matmul("context", weights, value))
     y = spread("output.spread", g.linear("output", y, hidden))
@@ -147,7 +147,7 @@ def _window_attention(g: GraphBuilder, x: str, heads: int, *, as_run: bool, shif
 def _position_bias(g: GraphBuilder, heads: int, tokens: int) -> str:
     """Add the lookup of one learnt number per head and pair of tokens: (heads, T, T)."""
     table = g.parameter("bias.table", ((2 * WINDOW - 1) ** 2, heads))
-    pairs = g.parameter("bias.pairs", (TOKENS, TOKENS), "constant", "int32")
+    pairs = g.constant("bias.pairs", (TOKENS, TOKENS), "int32")
     y = g.transpose("bias.heads_first", g.gather("bias", table, pairs), (2, 0, 1))
     if tokens > TOKENS:
         y = g.pad("bias.pad_keys", y, axis=2, size=tokens)

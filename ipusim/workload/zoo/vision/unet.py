@@ -30,7 +30,7 @@ def unet_medical(g: GraphBuilder, batch: int) -> str:
         skips.append(g.crop(f"{prefix}_crop", x, (crop, crop)))
         x = g.max_pool(f"{prefix}_maxpooling", x, 2, stride=2)
     lowest = f"encoder_block_{len(outer)}"
-    x = g.elementwise(f"{lowest}_dropout", "dropout", _double_conv(g, lowest, x, inner))
+    x = g.dropout(f"{lowest}_dropout", _double_conv(g, lowest, x, inner))
     for level, channels in enumerate(reversed(outer)):
         prefix = f"decoder_block_{level}"
         x = g.conv_transpose(f"{prefix}_transpose", x, channels, 2, stride=2, bias=True)

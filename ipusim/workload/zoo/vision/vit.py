@@ -30,7 +30,7 @@ def embed_tokens(g: GraphBuilder, images: str, hidden: int, image_size: int = IM
     places = g.parameter("pos_embed", (1, learnt, hidden))
     if tokens != learnt:
         square = g.reshape("pos_embed.square", places, (learnt, hidden))
-        weights = g.parameter("pos_embed.bicubic", (tokens, learnt), "constant")
+        weights = g.constant("pos_embed.bicubic", (tokens, learnt))
         places = g.matmul("pos_embed.resample", weights, square)
     return g.elementwise("pos_embed.add", "add", x, places)
 

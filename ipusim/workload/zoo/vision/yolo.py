@@ -160,7 +160,7 @@ def _candidates(g: GraphBuilder, boxes: str, image_size: int) -> tuple[str, str]
         # Element by element, as the application indexes the flattened tensor.
         flat = g.reshape(f"{name}.flat", table, (batch * count * width, 1))
         indices = (batch * kept * width,)
-        chosen = g.parameter(f"{name}.chosen", indices, role="constant", dtype="int32")
+        chosen = g.constant(f"{name}.chosen", indices, "int32")
         picked = g.gather(f"{name}.gather", flat, chosen)
         found.append(g.reshape(f"{name}.kept", picked, (batch, kept, width)))
     return found[0], found[1]
