@@ -94,9 +94,11 @@ def variants(
     numbers, multiply-accumulates, and a mapping of the facts that it has for itself, if any.
     """
     for name, value, parameters, macs, *own in rows:
-        options = value if isinstance(value, Mapping) else {option: value}
+        options = value
         if isinstance(option, tuple):
             options = dict(zip(option, value, strict=True))
+        elif not isinstance(value, Mapping):
+            options = {option: value}
         known = facts | {"parameters": parameters, "macs": macs}
         known |= own[0] if own else {}
         register(Network(name=name, build=partial(build, **options), **known))

@@ -4,6 +4,8 @@ Radford et al. (2019), with the parameters and shapes of Hugging Face transforme
 (GPT2LMHeadModel).
 """
 
+from functools import partial
+
 from ipusim.errors import WorkloadError
 from ipusim.workload.layers import GraphBuilder
 from ipusim.workload.zoo.layers.transformer import (
@@ -94,25 +96,23 @@ UNPADDED = (
 )
 variants(gpt2, UNPADDED, "size", **SCORING)
 
-NARROW_MASK = 128
-
+OPTIONS = ("size", "sequence_length", "mask_kind")
 PADDED = (
-    ("medium", 128, 354_838_528, 46_049_263_616),
-    ("large", 512, 774_049_280, 419_493_314_560),
-    ("small", 1024, 124_451_328, 145_835_950_080),
-    ("medium", 1024, 354_838_528, 413_491_265_536),
-    ("large", 1024, 774_049_280, 887_305_011_200),
+    ("gpt2_medium_padded_sl128", ("medium", 128, "storage"), 354_838_528, 46_049_263_616),
+    ("gpt2_large_padded_sl512", ("large", 512, "float32"), 774_049_280, 419_493_314_560),
+    ("gpt2_small_padded_sl1024", ("small", 1024, "float32"), 124_451_328, 145_835_950_080),
+    ("gpt2_medium_padded_sl1024", ("medium", 1024, "float32"), 354_838_528, 413_491_265_536),
+    ("gpt2_large_padded_sl1024", ("large", 1024, "float32"), 774_049_280, 887_305_011_200),
 )
-"""Size, tokens, parameters and MACs of those with a padded vocabulary.
+"""Those with a padded vocabulary.
 
 PopTorch promotes operands as PyTorch does from SDK 3.0 on (poptorch/source/ImplicitCasting.cpp);
 the one with 128 tokens is of SDK 2.3, which narrowed the float32 operand of two by default."""
 
-for _size, _tokens, *_counts in PADDED:
-    _options = {"size": _size, "sequence_length": _tokens, "vocabulary": PADDED_VOCABULARY}
-    _name = f"gpt2_{_size}_padded_sl{_tokens}"
-    _mask = {"mask_kind": "storage" if _tokens == NARROW_MASK else "float32"}
-    variants(gpt2, [(_name, _options | _mask, *_counts)], **SCORING)
-    if _tokens == POSITIONS:
+_padded = partial(gpt2, vocabulary=PADDED_VOCABULARY)
+for _name, _options, *_counts in PADDED:
+    variants(_padded, [(_name, _options, *_counts)], OPTIONS, **SCORING)
+    if POSITIONS in _options:
         # Those that hand back tokens instead of scores.
-        variants(gpt2, [(f"{_name}_argmax", _options | {"argmax": True}, *_counts)], **FACTS)
+        _likeliest = partial(_padded, argmax=True)
+        variants(_likeliest, [(f"{_name}_argmax", _options, *_counts)], OPTIONS, **FACTS)
