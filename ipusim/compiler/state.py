@@ -12,6 +12,7 @@ from ipusim.compiler.convolution.rules import PlannerRules
 from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
 from ipusim.compiler.program import LoweredOp
 from ipusim.compiler.stacks import Stack
+from ipusim.compiler.tiles import Runs
 from ipusim.machine import Chip
 from ipusim.workload.graph import Attributes, Conv, Gather, Graph, MatMul, Op
 from ipusim.workload.operators.base import changed
@@ -29,9 +30,9 @@ class Task(NamedTuple):
     """All that the lowering of an operation depends on beside chip and stack, without names.
 
     Results are not placed yet; the mapping of an input is the number of the first input with it.
-    `updates` says that it is part of a weight update, `reads_product` that a matrix product made
-    the first input, `changes_table` that the graph changes the rows of a table like this one,
-    `forward_plan` how a convolution was planned that this is the gradient of.
+    `updates` says that it is part of a weight update, `product` how the first input lies on its
+    fullest tile if a matrix product made it, `changes_table` that the graph changes the rows of a
+    table like this one, `forward_plan` how a convolution was planned that this is the gradient of.
     """
 
     params: Attributes
@@ -39,7 +40,7 @@ class Task(NamedTuple):
     inputs: tuple[Placed, ...] = ()
     roles: tuple[str, ...] = ()
     results: tuple[Placed, ...] = ()
-    reads_product: bool = False
+    product: Runs | None = None
     changes_table: bool = False
     forward_plan: Plan | None = None
 
@@ -49,7 +50,7 @@ class Lowering(Emitter):
     """The lowering of one operation; what it plans and needs is as `LoweredOp` says.
 
     `training` says whether the graph has gradients. `temp_bytes` are those of the steps if None;
-    `result` says where the operation's main result lies, `chosen` how a convolution is planned.
+    `result` says where the operation's main result lies, `chosen` how a planned one is.
     """
 
     rules: PlannerRules
@@ -140,8 +141,9 @@ def _lower(chip: Chip, stack: Stack, rules: PlannerRules, training: bool, task: 
 class LoweringState:
     """State of one lowering: where every tensor lies, and what was lowered.
 
-    ``plans`` holds the forward plan of each weight tensor of a convolution. Networks repeat their
-    layers: what was lowered once is lowered.
+    ``plans`` holds the forward plan of each weight tensor of a convolution, ``products`` how each
+    matrix product lies on its fullest tile. Networks repeat their layers: what was lowered once is
+    lowered.
     """
 
     graph: Graph
@@ -150,16 +152,13 @@ class LoweringState:
     rules: PlannerRules
     layouts: dict[str, TensorLayout]
     plans: dict[str, Plan] = field(default_factory=dict)
-    products: frozenset[str] = field(init=False)
+    products: dict[str, Runs] = field(default_factory=dict)
     changed_tables: frozenset[Gather] = field(init=False)
     training: bool = field(init=False)
     lowered: Callable[[Task], Lowered] = field(init=False)
 
     def __post_init__(self) -> None:
         ops = self.graph.ops
-        self.products = frozenset(
-            name for op in ops if isinstance(op.params, MatMul) for name in op.outputs
-        )
         gathers = (op.params for op in ops if isinstance(op.params, Gather))
         self.changed_tables = frozenset(map(_table_of, (g for g in gathers if g.variant)))
         self.training = any(op.phase != "forward" for op in ops)
@@ -189,7 +188,7 @@ class LoweringState:
             tuple(inputs),
             tuple([tensors[name].role for name in op.inputs]),
             tuple([Placed(tensors[name].shape, tensors[name].dtype) for name in op.outputs]),
-            reads_product=bool(op.inputs) and op.inputs[0] in self.products,
+            product=self.products.get(op.inputs[0]) if op.inputs else None,
             changes_table=isinstance(params, Gather) and _table_of(params) in self.changed_tables,
             forward_plan=self.plans.get(op.inputs[1])
             if isinstance(params, Conv) and params.pass_kind == "data_gradient"
@@ -214,4 +213,6 @@ def lower_op(state: LoweringState, op: Op) -> LoweredOp:
         state.layouts[name] = layout
     if isinstance(op.params, Conv) and op.params.pass_kind == "forward":
         state.plans[op.inputs[1]] = lowered.chosen
+    elif isinstance(op.params, MatMul) and lowered.chosen:
+        state.products[op.outputs[0]] = lowered.chosen.result
     return changed(lowered.op, name=op.name)

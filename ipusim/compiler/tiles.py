@@ -106,6 +106,32 @@ def split_sizes(total: int, grain: int, max_parts: int, min_part: int = 1) -> tu
     return tuple([end - begin for begin, end in pairwise(edges)])
 
 
+class Runs(NamedTuple):
+    """Elements of a tensor on one tile, which sit together in runs; the last may be shorter."""
+
+    elements: int
+    length: int
+
+    @property
+    def one(self) -> bool:
+        """Whether all sit together."""
+        return self.length >= self.elements
+
+    def dealt(self, grain: int, workers: int, least: int) -> list[list[int]]:
+        """Return the lengths of the pieces of runs that each worker gets.
+
+        Workers share the elements of all runs as `split_sizes` has it.
+        """
+        begin, pieces = 0, []
+        for size in split_sizes(self.elements, grain, workers, least):
+            end = begin + size
+            next_run = (begin // self.length + 1) * self.length
+            edges = [begin, *range(next_run, end, self.length), end]
+            pieces.append([last - first for first, last in pairwise(edges)])
+            begin = end
+        return pieces
+
+
 def _part_count(grains: int, grain: int, max_parts: int, min_part: int) -> int:
     most = ceil_div(grains, max_parts)
     parts_at_min = max(1, grains // ceil_div(min_part, grain))

@@ -4,6 +4,7 @@ from emitting import MK1
 from hypothesis import given, strategies as st
 
 from ipusim.compiler.tiles import (
+    Runs,
     copy_cycles,
     largest_part,
     linear_share,
@@ -25,6 +26,24 @@ def test_split_covers_everything_in_whole_grains(total, grain, parts, least):
     assert all(size % grain == 0 for size in sizes[:-1])
     assert max(sizes) - min(sizes[:-1] or sizes) <= grain
     assert largest_part(total, grain, parts, least) == max(sizes)
+
+
+@given(elements=st.integers(1, 5000), length=st.integers(1, 5000), least=st.sampled_from((1, 4, 8)))
+def test_workers_share_all_runs(elements, length, least):
+    pieces = Runs(elements, length).dealt(4, 6, least)
+    assert tuple(map(sum, pieces)) == split_sizes(elements, 4, 6, least)
+    # Where one piece ends within a run, the next goes on in it.
+    ends, at = set(), 0
+    for piece in (piece for worker in pieces for piece in worker):
+        assert at // length == (at + piece - 1) // length
+        ends.add(at := at + piece)
+    assert set(range(length, elements, length)) <= ends
+
+
+def test_workers_get_pieces_of_the_runs_of_poplibs_example():
+    # Util.cpp explains 11 grains of 42 elements, of which two at least make a part: 3, 3, 3 and 2;
+    # its loop gives the larger parts to the last.
+    assert Runs(42, 10).dealt(4, 8, 6) == [[8], [2, 10], [10, 2], [8, 2]]
 
 
 def test_linear_mapping_keeps_128_bytes_per_tile():

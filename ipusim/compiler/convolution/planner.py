@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from ipusim.compiler.convolution.transforms import (
 )
 from ipusim.compiler.convolution.vertex_types import each_once, vertex_types
 from ipusim.compiler.convolution.windows import windowed_cycles
+from ipusim.compiler.tiles import Runs, ceil_div
 from ipusim.compiler.vertices import METHOD_NAMES
 from ipusim.compiler.vertices.amp import executed_load
 from ipusim.compiler.vertices.conv import AMP, ERA_1_0
@@ -47,9 +49,10 @@ class Plan:
 
     `method` is the vertex type, `units` are the convolution units or chains that it uses,
     `partial_bytes` those of a partial sum; `planned_cycles` is the planner's own objective, `cost`
-    what runs, `evaluations` counts the partitions that the search looked at. Where no plan fitted
-    the memory bound, poplibs' fallback was taken. If `spreads_output`, zeros are spread through the
-    result afterwards, instead of through the input.
+    what runs, `partials` those of the fullest tile in one serial part, `evaluations` counts the
+    partitions that the search looked at. Where no plan fitted the memory bound, poplibs' fallback
+    was taken. If `spreads_output`, zeros are spread through the result afterwards, instead of
+    through the input.
     """
 
     method: str
@@ -62,6 +65,7 @@ class Plan:
     split: Split
     planned_cycles: int
     cost: Cost
+    partials: Runs
     evaluations: int
     within_memory_bound: bool
     spreads_output: bool
@@ -80,6 +84,12 @@ class Plan:
     def reduction_depth(self) -> int:
         """Partials that are summed over tiles for one output."""
         return self.cost.depth
+
+    @property
+    def result(self) -> Runs:
+        """Elements of the result on the fullest tile: its share of the sums, of all parts."""
+        share = ceil_div(self.partials.elements, self.reduction_depth)
+        return Runs(share * self.split.out_serial, min(share, self.partials.length))
 
     @property
     def temp_bytes(self) -> int:
@@ -198,10 +208,33 @@ def executed_plan(
         split=Split.of(work["best"][0], len(transform.dims)),
         planned_cycles=int(work["best_cycles"][0]),
         cost=Cost(*work["cost"][0].item()),
+        partials=partials_of(problem, vertex, work),
         evaluations=int(work["evaluations"][0]),
         within_memory_bound=within_memory_bound,
         spreads_output=spreads_output,
     )
+
+
+def partials_of(problem: np.ndarray, vertex: np.ndarray, work: np.ndarray) -> Runs:
+    """Return how the partials of the fullest tile lie in their tensor, which all tiles share.
+
+    Channels that sit together are innermost, then field, batch, groups of channels, and groups
+    (poplibs lib/poplin/Convolution.cpp, getPartialOutputShape); a run ends with the innermost
+    dimension of which the tile has a part only.
+    """
+    whole, totals, split = problem[0], work[0]["totals"], work[0]["split"]
+    groups, out_grains = totals["group_grains"], ceil_div(totals["out_grains"], split["out_serial"])
+    sizes = [groups, out_grains, whole["batch"], *whole["dims"]["out"][:2], totals["last_grains"]]
+    parts = [split["group"], split["out_chans"], split["batch"], *split["dims"]["field"]]
+    shares = [int(ceil_div(size, part)) for size, part in zip(sizes, parts, strict=True)]
+    together = int(totals["field_grain"])
+    together *= int(vertex[0]["conv_groups_per_group"] * vertex[0]["out_chans_per_group"])
+    length = together
+    for size, share in zip(reversed(sizes), reversed(shares), strict=True):
+        length *= share
+        if share < size:
+            break
+    return Runs(together * prod(shares), length)
 
 
 def _fall_back(

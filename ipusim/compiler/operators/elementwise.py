@@ -16,7 +16,11 @@ from ipusim.compiler.operators.elementwise_functions import (
 )
 from ipusim.compiler.state import FLOATING, Lowering, float_dtype, lowers
 from ipusim.compiler.tiles import copy_cycles, element_bytes, linear_share
-from ipusim.compiler.vertices.elementwise import binary_functions, running_mean_cycles
+from ipusim.compiler.vertices.elementwise import (
+    binary_functions,
+    running_mean_cycles,
+    scaled_add_runs_cycles,
+)
 from ipusim.compiler.vertices.training import (
     SEED_BYTES,
     dropout_cycles,
@@ -31,11 +35,16 @@ def elementwise(m: Lowering, op: Elementwise, *inputs: Placed) -> TensorLayout:
     """Lower a function that is applied element by element."""
     layout = inputs[0].layout
     x = Placed((op.elements,), m.dtype, layout)
-    accumulates = _accumulates_product(m, op, inputs)
+    product = m.task.product if _accumulates(op, inputs) else None
     if op.function == "bias_add":
         m.by_channel("add", x, inputs[1].elements, "bias add", in_place=True)
-    elif (op.function == "scaled_add" and not op.broadcast) or accumulates:
-        _scaled_add(m, op, inputs, constrained=accumulates)
+    elif product:
+        # C of a matMulAcc is laid out like the product.
+        cycles = scaled_add_runs_cycles(m.tile, product, x.dtype)
+        vertex = "popops::ScaledAddSupervisor" if product.one else "popops::ScaledAdd2D"
+        m.emit("scaled add", vertex, cycles)
+    elif op.function == "scaled_add" and not op.broadcast:
+        _scaled_add(m, op, inputs)
     elif op.function in RUNNING_MEANS:
         _running_mean(m, x, counted=op.function == "counted_running_mean")
     elif op.function in RANDOM:
@@ -119,21 +128,15 @@ def _draw(m: Emitter, name: str, vertex: str, cycles: int) -> None:
     m.emit("restore seeds", "poplar::SetHwSeeds", seeding)
 
 
-def _accumulates_product(m: Lowering, op: Elementwise, inputs: tuple[Placed, ...]) -> bool:
-    """Whether a full matrix from the host is added to a matrix product."""
+def _accumulates(op: Elementwise, inputs: tuple[Placed, ...]) -> bool:
+    """Whether a full matrix from the host is added to a result."""
     if op.function not in ("add", "scaled_add") or op.broadcast or len(inputs) != 2:
         return False
-    return m.task.reads_product and inputs[1].layout.free
+    return inputs[1].layout.free
 
 
-def _scaled_add(
-    m: Lowering, op: Elementwise, inputs: tuple[Placed, ...], *, constrained: bool
-) -> None:
-    """Add: ``a += scale * b``; a may be wider than b, or narrower.
-
-    In the sum with a product (matMulAcc) C is laid out like the product, and IPUModel's gemms want
-    half a cycle per float16 element, the rate of operands in different memory elements.
-    """
+def _scaled_add(m: Lowering, op: Elementwise, inputs: tuple[Placed, ...]) -> None:
+    """Add: ``a += scale * b``; a may be wider than b, or narrower."""
     target, addend = m.task.roles[:2]
     layout, source = inputs[0].layout, inputs[1].layout
     if m.task.updates or target in ("parameter", "state"):
@@ -149,7 +152,6 @@ def _scaled_add(
     m.scaled_add(
         Placed((op.elements,), float_dtype(inputs[0].dtype), layout),
         float_dtype(inputs[1].dtype),
-        constrained=constrained,
         exchanged=not same,
     )
 

@@ -74,6 +74,7 @@ def lower_planned(m: Lowering, chosen: planner.Plan, data: Placed, weights: Plac
     came = _bring_operands(m, chosen, data, weights)
     _multiply(m, chosen, data, came)
     _finish_result(m, chosen)
+    m.chosen = chosen
     m.plan, m.transform, m.codelet = str(chosen), chosen.transform, chosen.codelet
     m.reads_lines = isinstance(m.task.params, Conv) and not chosen.one_by_one
     m.temp_bytes = _temp_bytes(m, chosen, came)

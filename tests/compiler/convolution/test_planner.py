@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import windows
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -17,7 +18,7 @@ from ipusim.compiler.convolution.bounds import bytes_floor, cycles_floor, tile_c
 from ipusim.compiler.convolution.cost import conv_cost, fill_part, tile_cycles
 from ipusim.compiler.convolution.params import ConvParams, ConvPass
 from ipusim.compiler.convolution.planner import PlannerRules, forget_plans, plan
-from ipusim.compiler.convolution.record import empty_works
+from ipusim.compiler.convolution.record import DIM_SPLIT, PROBLEM, empty_works
 from ipusim.compiler.convolution.rules import PlannerChip
 from ipusim.compiler.convolution.totals import fill_copies, fill_grains
 from ipusim.compiler.convolution.transforms import transformed_problems
@@ -26,7 +27,7 @@ from ipusim.compiler.lower import lower
 from ipusim.compiler.operators.conv import conv_pass
 from ipusim.compiler.stacks import load_stack
 from ipusim.compiler.vertices import METHOD_NAMES
-from ipusim.compiler.vertices.conv import AMP, HMAC, OUTER_PRODUCT, SLIC, VMAC
+from ipusim.compiler.vertices.conv import AMP, HMAC, OUTER_PRODUCT, SLIC, VERTEX, VMAC
 from ipusim.errors import ConfigError, WorkloadError
 from ipusim.machine import load_chip
 from ipusim.workload import zoo
@@ -515,6 +516,39 @@ def test_a_lowering_plans_its_convolutions_ahead(monkeypatch):
     convolutions = {one for one in planned if one.kind.startswith("conv")}
     assert convolutions == set(asked)
     assert {one.kind for one in convolutions} == set(CONV_KINDS) - {"conv"}
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(shape=convolutions(), chip=st.sampled_from(sorted(CHIPS)))
+def test_partials_lie_in_runs(shape, chip):
+    one = plan(shape, CHIPS[chip], RULES[chip])
+    partials, together = one.partials, one.out_chans_per_group * one.conv_groups_per_group
+    assert partials.elements * one.partial_bytes == one.partial_bytes_per_tile
+    assert partials.elements % partials.length == partials.length % together == 0
+    assert one.result.elements == one.cost.outputs * one.split.out_serial
+
+
+def test_runs_end_with_the_first_dimension_that_is_split():
+    def runs(**splits):
+        problem, vertex = np.zeros(1, PROBLEM), np.zeros(1, VERTEX)
+        work = empty_works(1, 0)
+        problem["batch"], problem["dims"]["out"] = 2, (6, 1, 10)
+        vertex["conv_groups_per_group"], vertex["out_chans_per_group"] = 1, 8
+        totals, split = work["totals"], work["split"]
+        totals["group_grains"], totals["out_grains"] = 1, 5
+        totals["last_grains"], totals["field_grain"] = 5, 2
+        for name, parts in splits.items():
+            split[name] = parts
+        return planner.partials_of(problem, vertex, work)
+
+    whole = 8 * 10 * 6 * 2 * 5
+    assert runs() == (whole, whole)
+    fields = np.array([(2, 1), (1, 1), (1, 1)], DIM_SPLIT)
+    assert runs(dims=fields) == (whole // 2, 8 * 10 * 3)
+    fields["field"] = 2, 1, 2  # of five pairs of columns a tile has three
+    assert runs(dims=fields, out_chans=2) == (8 * 6 * 3 * 2 * 3, 8 * 6)
+    assert runs(out_chans=2) == (8 * 10 * 6 * 2 * 3,) * 2
+    assert runs(out_serial=5) == (whole // 5,) * 2
 
 
 def test_describe_leaves_out_splits_of_one():

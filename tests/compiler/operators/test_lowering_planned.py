@@ -9,7 +9,8 @@ import windows
 from ipusim.compiler.lower import lower
 from ipusim.compiler.operators.conv import conv_pass
 from ipusim.compiler.stacks import load_stack
-from ipusim.compiler.vertices.elementwise import regrouping
+from ipusim.compiler.tiles import Runs, Tile
+from ipusim.compiler.vertices.elementwise import regrouping, scaled_add_runs_cycles
 from ipusim.machine import load_chip
 from ipusim.study.evidence.graphs import forward_graph, training_graph
 from ipusim.workload.graph import Conv, Elementwise, MatMul, Op
@@ -156,6 +157,16 @@ def test_inference_knows_no_gradient():
 def attention_scores(g: GraphBuilder) -> str:
     query, key = g.input("query", (2, 4, 128, 64)), g.input("key", (2, 4, 128, 64))
     return g.matmul("scores", query, key, transpose_b=True)
+
+
+def test_a_matrix_is_added_to_a_product_where_that_lies():
+    # 145 parts of the columns and 10 of the channels: 8 groups of channels, 205 columns, on a tile.
+    wide = MatMul(m=600, k=64, n=30000, weights_operand=False)
+    found = steps(forward_graph(wide, "float16"))["add"]["scaled add"]
+    assert found.vertex == "popops::ScaledAdd2D"
+    assert found.compute_cycles == scaled_add_runs_cycles(
+        Tile(CHIP, "2021-11"), Runs(8 * 8 * 205, 8 * 205), "float16"
+    )
 
 
 def test_products_of_activations_have_passes_when_training():

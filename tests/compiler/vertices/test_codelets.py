@@ -4,7 +4,7 @@ import pytest
 from emitting import MK1, MK2, emitter, vector
 from hypothesis import given, strategies as st
 
-from ipusim.compiler.tiles import Tile
+from ipusim.compiler.tiles import Runs, Tile
 from ipusim.compiler.vertices import elementwise as codelets, tables
 from ipusim.compiler.vertices.broadcast import (
     vector_inner_2d_cycles,
@@ -153,6 +153,30 @@ def test_scaled_add_by_hand():
     assert codelets.scaled_add_cycles(LATE, 240, "float16") == 57 + 6 * 52
     # Without a remainder the early supervisor costs 12 + 200 + 7 + 12.
     assert codelets.scaled_add_cycles(EARLY, 240, "float16") == 231 + 6 * 52
+
+
+@pytest.mark.parametrize(
+    ("runs", "dtype", "worker"),
+    [
+        # Five runs of 138 vectors: 115 for a worker, in two pieces for all but the first and last.
+        ((2760, 552), "float16", 9 + 2 * (15 + 5) + 2 * 115),
+        # One worker has two vectors at least: both runs of 5, each a vector and one more half.
+        ((10, 5), "float16", 9 + 2 * (15 + 5 + 2 + 4 + 7)),
+        # The first of two has a run of 7, a vector and three halves, and one half of the next.
+        ((14, 7), "float16", 9 + (15 + 5 + 2 + 4 + 6 + 7) + (15 + 4 + 7)),
+        ((6, 3), "float32", 9 + 2 * (15 + 5 + 2 + 7)),
+    ],
+)
+def test_scaled_adds_of_runs(runs, dtype, worker):
+    assert codelets.scaled_add_runs_cycles(LATE, Runs(*runs), dtype) == 6 * worker
+
+
+def test_a_scaled_add_of_one_run_has_one_vertex_and_early_runs_start_sooner():
+    for tile in (EARLY, LATE):
+        whole = codelets.scaled_add_cycles(tile, 2760, "float16")
+        assert codelets.scaled_add_runs_cycles(tile, Runs(2760, 2760), "float16") == whole
+    cycles = 6 * (9 + 2 * (11 + 5) + 2 * 115)
+    assert codelets.scaled_add_runs_cycles(EARLY, Runs(2760, 552), "float16") == cycles
 
 
 def test_dynamic_slice_by_hand():
