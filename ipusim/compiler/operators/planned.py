@@ -16,6 +16,7 @@ from ipusim.compiler.vertices.elementwise import (
     REGROUP_GRAIN_BYTES,
     TRANSPOSE,
     Regrouping,
+    cast_runs_cycles,
     regrouping,
     transpose_cycles,
 )
@@ -218,7 +219,11 @@ def _finish_result(m: Lowering, chosen: planner.Plan) -> None:
         for _ in range(1, stages):
             _part(*work, exchange=cost.reduce_rest // (stages - 1), compute=share)
     elif cost.reduce:
-        _part(m, chosen, "cast partials", "popops::Cast1D", compute=cost.reduce)
+        result = m.dtype
+        partials = "float16" if result == "float32" else "float32"
+        cycles = cast_runs_cycles(m.tile, chosen.partials, partials, result)
+        vertex = "popops::Cast1D" if chosen.partials.one else "popops::Cast2D"
+        _part(m, chosen, "cast partials", vertex, compute=cycles)
     if cost.add:
         _part(m, chosen, "accumulate", "popops::BinaryOp1DInPlace", compute=cost.add)
     if cost.update:

@@ -20,6 +20,8 @@ TRANSPOSE = "popops::Transpose1D"
 REGROUP_GRAIN_BYTES = 8
 """Bytes of a row of the smallest block that is worth a transposition."""
 
+_FLOATING = {"float16", "float32"}
+
 
 def canonical_function(function: str) -> str:
     """Return the name under which a function is tabulated."""
@@ -182,32 +184,59 @@ def running_mean_cycles(tile: Tile, elements: int) -> int:
 
 def cast_cycles(tile: Tile, elements: int, from_dtype: str, to_dtype: str) -> int:
     """Return the cycles of a type conversion (CastSupervisor, then getCast1DCycleEstimate)."""
-    per_worker = tile.per_worker(elements)
-    floating = {"float16", "float32"}
+    worker = _cast_worker_cycles(tile, tile.per_worker(elements), from_dtype, to_dtype)
+    if tile.version != "2020-01":
+        return 12 + tile.workers * (worker + 18)
+    if {from_dtype, to_dtype} <= _FLOATING:
+        return 7 + tile.workers * (20 + worker)
+    return tile.workers * worker
+
+
+def cast_runs_cycles(tile: Tile, runs: Runs, from_dtype: str, to_dtype: str) -> int:
+    """Return the cycles of converting float16 or float32 that sits in runs to the other type.
+
+    Several runs have a vertex per worker: Cast2D, or Cast1DSingleWorker where a worker has one
+    piece (poplibs lib/popops/Cast.cpp and getCast2DCycleEstimate; Cast2d and Cast of tag 1.0.136).
+    """
+    if runs.one:
+        return cast_cycles(tile, runs.elements, from_dtype, to_dtype)
+    early, width = tile.version == "2020-01", tile.width("float32")
+    slowest = 0
+    for pieces in runs.dealt(width, tile.workers, 2 * width):
+        cycles = 0 if early and len(pieces) == 1 else 5
+        for piece in pieces:
+            if early and len(pieces) > 1:
+                cycles += 6 + ceil_div(piece, width)
+            else:
+                cycles += 11 if len(pieces) > 1 else 0
+                cycles += _cast_worker_cycles(tile, piece, from_dtype, to_dtype)
+        slowest = max(slowest, cycles)
+    return tile.workers * slowest
+
+
+def _cast_worker_cycles(tile: Tile, elements: int, from_dtype: str, to_dtype: str) -> int:
+    """Return what one worker takes to convert so many elements (castWorkerCycles)."""
     if tile.version == "2020-01":
         # The early supervisor vertex exists for the floating-point pair; other casts run one
         # element pair per cycle on plain workers.
-        if {from_dtype, to_dtype} <= floating:
+        if {from_dtype, to_dtype} <= _FLOATING:
             worker = 2 + (2 if to_dtype == "float16" else 0)
-            if per_worker < 4:
-                worker += 11 + per_worker * 14 // 3
-            else:
-                worker += 26 + 2 * (per_worker // 4) + (per_worker % 4) * 14 // 3
-            return 7 + tile.workers * (20 + worker)
-        return tile.workers * (5 + ceil_div(per_worker, tile.chip.data_path_bytes // 4))
+            if elements < 4:
+                return worker + 11 + elements * 14 // 3
+            return worker + 26 + 2 * (elements // 4) + (elements % 4) * 14 // 3
+        return 5 + ceil_div(elements, tile.chip.data_path_bytes // 4)
     if from_dtype == "uint8" and to_dtype == "float16":
-        atoms, rest = divmod(per_worker, 4)
-        worker = 4 + (14 + (atoms - 1) * 9 if atoms else 0) + (2, 12, 14, 22)[rest]
-    else:
-        load, store = tile.width(from_dtype), tile.width(to_dtype)
-        on_float_pipeline = {from_dtype, to_dtype} <= floating | {"float8"}
-        width = min(2 * load, store) if on_float_pipeline else 1
-        per_vector = max(ceil_div(width, load), ceil_div(width, store))
-        per_vector += 0 if on_float_pipeline else 1
-        worker = 19 + per_vector * (per_worker // width)
-        for bit in range((width - 1).bit_length()):
-            worker += 1 + (2 if (per_worker % width) >> bit & 1 else 0)
-    return 12 + tile.workers * (worker + 18)
+        atoms, rest = divmod(elements, 4)
+        return 4 + (14 + (atoms - 1) * 9 if atoms else 0) + (2, 12, 14, 22)[rest]
+    load, store = tile.width(from_dtype), tile.width(to_dtype)
+    on_float_pipeline = {from_dtype, to_dtype} <= _FLOATING | {"float8"}
+    width = min(2 * load, store) if on_float_pipeline else 1
+    per_vector = max(ceil_div(width, load), ceil_div(width, store))
+    per_vector += 0 if on_float_pipeline else 1
+    worker = 19 + per_vector * (elements // width)
+    for bit in range((width - 1).bit_length()):
+        worker += 1 + (2 if (elements % width) >> bit & 1 else 0)
+    return worker
 
 
 def fill_cycles(tile: Tile, elements: int, dtype: str) -> int:

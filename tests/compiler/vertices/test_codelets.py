@@ -139,6 +139,27 @@ def test_casts_by_hand():
 
 
 @pytest.mark.parametrize(
+    ("era", "runs", "worker"),
+    [
+        # 2760 elements, 460 for a worker, in two pieces for all but the first and last of them;
+        # each piece has its start and two tests for what remains.
+        ("2021-11", (2760, 552), 5 + 2 * (11 + 19 + 2) + 2 * 115),
+        # 240 elements, 40 for a worker, are one piece each.
+        ("2021-11", (240, 120), 5 + 19 + 2 * 10 + 2),
+        ("2020-01", (240, 120), 4 + 26 + 2 * 10),
+        # The first and last have one piece of 460; of two, in pairs, a vertex is sooner done.
+        ("2020-01", (2760, 552), 4 + 26 + 2 * 115),
+    ],
+)
+def test_casts_of_runs(era, runs, worker):
+    tile = Tile(MK2, era)
+    assert codelets.cast_runs_cycles(tile, Runs(*runs), "float32", "float16") == 6 * worker
+    whole = codelets.cast_cycles(tile, runs[0], "float32", "float16")
+    one = Runs(runs[0], runs[0])
+    assert codelets.cast_runs_cycles(tile, one, "float32", "float16") == whole
+
+
+@pytest.mark.parametrize(
     ("elements", "worker"),
     [(1, 14), (24, 14), (25, 15), (240, 15 + 17 * 5), (241, 15 + 18 * 5)],
 )

@@ -101,7 +101,7 @@ def test_amp_vertex_against_silicon():
 @pytest.mark.parametrize(
     ("key", "median", "p90"),
     [
-        (("gemm, forward", "2021-03", "GC200"), 0.2, 2.0),
+        (("gemm, forward", "2021-03", "GC200"), 0.1, 1.3),
         (("gemm, forward", "2021-03", "GC2"), 0.7, 4.0),
         (("fully connected, forward", "2020-02-03_fc_fwd", "GC2"), 1.0, 4.0),
         # Sums of forward, data gradient and weight gradient with its addition to the weights.
@@ -109,15 +109,17 @@ def test_amp_vertex_against_silicon():
         # weight gradients are sent to be transposed (6.5 and 5.5 before); odd ones are still fast.
         # 3.5 and 7.0, and 7.0 on GC2, before neighbours were sent what each lacks of the other's:
         # products and the rows kept back gained by that, these were slow already.
-        (("convolution, three passes", "2021-03", "GC200"), 3.6, 7.4),
-        (("convolution, three passes", "2021-03", "GC2"), 3.0, 7.8),
+        # 7.4 and 7.8 before casts of partials cost what their vertices do, 90 cycles over the plan.
+        (("convolution, three passes", "2021-03", "GC200"), 3.6, 7.5),
+        (("convolution, three passes", "2021-03", "GC2"), 3.0, 8.1),
         # One layer, of one item, has another plan than IPUModel's on both chips and is far off.
         (("fully connected, three passes", "2021-03", "GC200"), 4.0, 15.0),  # target 5 and 20
         (("fully connected, three passes", "2021-03", "GC2"), 3.0, 15.5),
         # The smallest of three, whose blocks fill a part of the tiles, is 6 and 9 % slow; 4.0, and
         # 2.5 and 8.0, before neighbours were sent what each lacks of the other's.
-        (("grouped fully connected, three passes", "2021-03", "GC200"), 4.4, 6.0),
-        (("grouped fully connected, three passes", "2021-03", "GC2"), 3.2, 8.5),
+        # 4.4 and 6.0, 3.2 and 8.5, before casts of partials cost what their vertices do.
+        (("grouped fully connected, three passes", "2021-03", "GC200"), 4.6, 6.4),
+        (("grouped fully connected, three passes", "2021-03", "GC2"), 3.4, 9.0),
         (("fully connected, float, three passes", "2021-03", "GC200"), 10.0, 12.0),
         (("fully connected, float, three passes", "2021-03", "GC2"), 10.0, 37.0),
         # Rows that were kept back until the model was made: what it came to on first sight.
@@ -295,6 +297,8 @@ def test_scaling_apart_from_level(slowdowns):
 
 # Why the hits that data/expected/validate.csv records (`ipusim validate` holds them) fell or rose;
 # errors in % of what was published, or of the published time.
+# - Partials are cast by the vertices that run, one per worker where they lie in several runs.
+#   Qwant, 18 to 17: table2.batch4 went from 9.9 to 10.0 fast, by 0.1.
 # - Neighbours on a bus are sent what each lacks of the other's share of common inputs
 #   (`conv_cost`), which makes products and convolutions slower, and the fitted superstep 20 cycles
 #   cheaper. Results page, 248 to 246. Won: inference.011's latency, training.010 and 116. Lost,
