@@ -98,19 +98,11 @@ class _Brought:
 
 
 def _part(
-    m: Lowering,
-    chosen: planner.Plan,
-    name: str,
-    vertex: str,
-    *,
-    exchange: int = 0,
-    copy: int = 0,
-    compute: int = 0,
+    m: Lowering, chosen: planner.Plan, name: str, vertex: str, *, exchange: int = 0, **work: int
 ) -> None:
-    """Add one superstep of every serial part; `exchange` is in cycles."""
+    """Add a superstep of every serial part; `exchange` is in cycles, `work` as `emit` takes it."""
     with m.loop(chosen.serial_splits, tiles=chosen.tiles_used):
-        received = exchange * m.chip.exchange_bytes_per_cycle
-        m.emit(name, vertex, compute, exchange=received, copy=copy)
+        m.emit(name, vertex, exchange=exchange * m.chip.exchange_bytes_per_cycle, **work)
 
 
 def _bring_operands(m: Lowering, chosen: planner.Plan, data: Placed, weights: Placed) -> _Brought:
