@@ -149,6 +149,8 @@ def test_casts_by_hand():
         ("2020-01", (240, 120), 4 + 26 + 2 * 10),
         # The first and last have one piece of 460; of two, in pairs, a vertex is sooner done.
         ("2020-01", (2760, 552), 4 + 26 + 2 * 115),
+        # 240 elements, 40 for each worker, in two pieces of 20, ten pairs each.
+        ("2020-01", (240, 20), 5 + 2 * (6 + 10)),
     ],
 )
 def test_casts_of_runs(era, runs, worker):
