@@ -6,7 +6,7 @@ Hutter 2017, arXiv:1711.05101; LAMB, You et al. 2019, arXiv:1904.00962; LARS, Yo
 arXiv:1708.03888; RMSprop, Tieleman and Hinton 2012.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -93,16 +93,15 @@ WHOLE = Sharding()
 
 
 def update_graph(
-    forward: Graph, gradients: Mapping[str, Tensor], optimizer: str, sharding: Sharding = WHOLE
+    forward: Graph, trained: Iterable[str], optimizer: str, sharding: Sharding = WHOLE
 ) -> Graph:
-    """Return the graph that updates every parameter that has a gradient, or one part of it.
+    """Return the graph that updates every parameter that is `trained`, or one part of it.
 
-    `gradients` has the tensor of each gradient, which an accumulator of the parameter's type may
-    hold. The graph has no inputs and outputs; optimiser states have the role "state" and are named
-    ``<parameter>.<state>``.
+    A gradient has the parameter's type, as an accumulator may hold it. The graph has no inputs and
+    outputs; optimiser states have the role "state" and are named ``<parameter>.<state>``.
     """
     rule = OPTIMIZERS[resolve_name("optimizer", optimizer, OPTIMIZERS)]
-    weights = tuple(forward.tensors[name] for name in gradients)
+    weights = tuple(forward.tensors[name] for name in trained)
     return _update_graph(f"{forward.name}, {rule.name}", weights, rule, sharding)
 
 

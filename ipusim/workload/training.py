@@ -82,7 +82,7 @@ def training_graphs(
     shapes = {name: tensors[gradient] for name, gradient in gradients.items()}
     return Graphs(
         micro_batch=micro_batch,
-        update=update_graph(graph, shapes, optimizer, sharding),
+        update=update_graph(graph, gradients, optimizer, sharding),
         gradient_bytes={
             name: tensor.bytes for name, tensor in shapes.items() if name not in graph.streamed
         },
