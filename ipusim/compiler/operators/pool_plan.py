@@ -128,19 +128,27 @@ class PoolPlan:
 
 
 def _splits(asked: PoolPass, grouping: int, tiles: int) -> Iterator[tuple[int, ...]]:
-    """Yield the splits that fit, as the numbers of a plan in their order.
+    """Yield the splits that fit, as the numbers of a plan in their order."""
+    for channel_split in distinct_splits(ceil_div(asked.channels, grouping), tiles):
+        for batch_split in distinct_splits(asked.batch, tiles // channel_split):
+            for field in _field_splits(asked.out_field, tiles // (channel_split * batch_split)):
+                yield grouping, channel_split, batch_split, *field
+
+
+@lru_cache(maxsize=4096)
+def _field_splits(field: tuple[int, ...], most: int) -> list[tuple[int, ...]]:
+    """Return the splits of a field into at most so many parts.
 
     Of the last dimension only the finest, which costs least.
     """
-    *outer, last = asked.out_field
-    for channel_split in distinct_splits(ceil_div(asked.channels, grouping), tiles):
-        for batch_split in distinct_splits(asked.batch, tiles // channel_split):
-            left = tiles // (channel_split * batch_split)
-            for head in product(*(distinct_splits(size, left) for size in outer)):
-                used = prod(head)
-                if used <= left:
-                    finest = ceil_div(last, min(last, left // used))
-                    yield grouping, channel_split, batch_split, *head, ceil_div(last, finest)
+    *outer, last = field
+    found = []
+    for head in product(*(distinct_splits(size, most) for size in outer)):
+        used = prod(head)
+        if used <= most:
+            finest = ceil_div(last, min(last, most // used))
+            found.append((*head, ceil_div(last, finest)))
+    return found
 
 
 def _moved(asked: PoolPass, part: TileSlice, chip: ChipLike, elements: int) -> int:

@@ -11,11 +11,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from typing import NamedTuple
 
 from ipusim.compiler.tiles import ceil_div
 
 # Unpacking a scaled pointer, twice for the list of work lists.
 _UNPACK = 2
+
+
+def _within(outputs: range, begin: int, end: int) -> range:
+    """Return those of some outputs that lie in ``[begin, end)``, counted from `begin`."""
+    first, last = (max(0, ceil_div(edge - outputs.start, outputs.step)) for edge in (begin, end))
+    inside = outputs[first:last]
+    return range(inside.start - begin, inside.stop - begin, inside.step)
+
+
+class Reached(NamedTuple):
+    """So many outputs along a dimension, and which of them each kernel position reaches."""
+
+    outputs: int
+    by_position: tuple[range, ...]
+
+    def hits(self, output: int) -> int:
+        """Return how many positions reach an output."""
+        return sum([output in reached for reached in self.by_position])
+
+    def extents(self, begin: int, end: int) -> Counter[int]:
+        """Return of how many positions the reached outputs of ``[begin, end)`` extend so far."""
+        inside = [_within(reached, begin, end) for reached in self.by_position]
+        return Counter([each[-1] - each[0] + 1 for each in inside if each])
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +56,19 @@ class PoolGeometry:
     dilation: tuple[int, ...]
     padding_lower: tuple[int, ...]
 
-    def contributes(self, dim: int, out: int, offset: int) -> bool:
-        """Return whether kernel position `offset` of output `out` falls on an input."""
-        at = out * self.stride[dim] + offset - self.padding_lower[dim]
-        if at < 0 or at % self.dilation[dim]:
-            return False
-        return at // self.dilation[dim] < self.in_field[dim]
+    def reached(self, dim: int, begin: int, end: int) -> Reached:
+        """Return which outputs of ``[begin, end)`` fall on an input, counted from the first.
 
-    def row_width(self, dim: int, begin: int, end: int, offset: int) -> int:
-        """Return the extent between the first and last contributing output of ``[begin, end)``."""
-        outputs = range(begin, end)
-        first, last = (
-            next((out for out in each if self.contributes(dim, out, offset)), None)
-            for each in (outputs, reversed(outputs))
-        )
-        return 0 if first is None else last - first + 1
+        Strides or dilation are 1, so those of one kernel position lie a dilation apart.
+        """
+        dilation, stride = self.dilation[dim], self.stride[dim]
+        found = []
+        for offset in range(self.kernel[dim]):
+            ahead = self.padding_lower[dim] - offset
+            last = (ahead + (self.in_field[dim] - 1) * dilation) // stride
+            outputs = range(ceil_div(ahead, stride), last + 1, dilation)
+            found.append(_within(outputs, begin, end))
+        return Reached(end - begin, tuple(found))
 
     def input_extent(self, shares: Sequence[int]) -> int:
         """Return the input elements per plane that a block of outputs needs."""
@@ -183,56 +205,39 @@ def pool_tile_cycles(
     1.0.136 multiplies the zeroing of outputs by 8 per worker and skips one channel group, which no
     vertex does; the corrected count is used for both versions.
     """
-    slowest = 0
-    for tile in _sample_tiles(out_field, field_split):
-        ranges = [
-            (index * size // split, (index + 1) * size // split)
-            for index, size, split in zip(tile, out_field, field_split, strict=True)
-        ]
-        slowest = max(slowest, _tile_cycles(vertex, geometry, tuple(ranges), part))
-    return slowest
-
-
-def _sample_tiles(out_field: Sequence[int], field_split: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return tiles among which the slowest is: both parities inside the field, large shares."""
-    choices = []
-    for size, split in zip(out_field, field_split, strict=True):
-        middle = split // 2
-        picked = {min(split - 1, max(0, middle + step)) for step in (-1, 0, 1, 2)}
-        largest = ceil_div(size, split)
-        picked |= {
-            index
-            for index in range(min(split, 8))
-            if (index + 1) * size // split - index * size // split == largest
+    sampled = [
+        {
+            geometry.reached(dim, index * size // split, (index + 1) * size // split)
+            for index in _sampled(size, split)
         }
-        choices.append(sorted(picked))
-    return list(product(*choices))
+        for dim, (size, split) in enumerate(zip(out_field, field_split, strict=True))
+    ]
+    stride = geometry.dilation[-1]
+    return max([_tile_cycles(vertex, stride, tile, part) for tile in product(*sampled)])
+
+
+def _sampled(size: int, split: int) -> set[int]:
+    """Return parts among which the slowest is: both parities inside the field, large shares."""
+    middle, largest = split // 2, ceil_div(size, split)
+    picked = {min(split - 1, max(0, middle + step)) for step in (-1, 0, 1, 2)}
+    return picked | {
+        index
+        for index in range(min(split, 8))
+        if (index + 1) * size // split - index * size // split == largest
+    }
 
 
 def _tile_cycles(
-    vertex: PoolVertex,
-    geometry: PoolGeometry,
-    ranges: tuple[tuple[int, int], ...],
-    part: TileSlice,
+    vertex: PoolVertex, row_stride: int, tile: Sequence[Reached], part: TileSlice
 ) -> int:
-    """Return the cycles of the tile that computes outputs in `ranges`."""
-    workers = vertex.workers
-    field = tuple(end - begin for begin, end in ranges)
-    outer_hits = []
-    for dim, (begin, end) in enumerate(ranges[:-1]):
-        outer_hits.append(
-            [
-                sum(
-                    geometry.contributes(dim, out, offset) for offset in range(geometry.kernel[dim])
-                )
-                for out in range(begin, end)
-            ]
-        )
+    """Return the cycles of a tile with such outputs along each dimension of the field.
+
+    Those that one kernel position reaches lie `row_stride` apart in a row.
+    """
+    workers, field = vertex.workers, tuple([along.outputs for along in tile])
     # How many kernel positions of the outer dimensions reach each row of the tile.
+    outer_hits = [[along.hits(out) for out in range(along.outputs)] for along in tile[:-1]]
     per_row = [prod(counts) for counts in product(*outer_hits)] * part.batch
-    last = len(ranges) - 1
-    x_begin = ranges[-1][0]
-    row_stride = geometry.dilation[-1]
     # Cycles of the work items of a stretch of a row that one row of kernel positions reaches.
     known: dict[tuple[int, int], int] = {}
     vectors = part.channel_grouping // vertex.vector_width
@@ -242,14 +247,9 @@ def _tile_cycles(
         rows = []
         for row, begin, end in _segments(part.batch, field, worker, workers):
             if (begin, end) not in known:
-                counts = Counter(
-                    geometry.row_width(last, x_begin + begin, x_begin + end, offset)
-                    for offset in range(geometry.kernel[-1])
-                )
                 known[begin, end] = sum(
-                    times * vertex.item_cycles(part, ceil_div(count, row_stride))
-                    for count, times in counts.items()
-                    if count
+                    times * vertex.item_cycles(part, ceil_div(extent, row_stride))
+                    for extent, times in tile[-1].extents(begin, end).items()
                 )
             items = known[begin, end] * per_row[row]
             if items:
