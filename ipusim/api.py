@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 def split_onnx(options: dict[str, Any]) -> dict[str, Any]:
     """Take the options of `from_onnx` out of others."""
-    return {name: options.pop(name) for name in ONNX_OPTIONS if options.get(name)}
+    own = {name: options.pop(name) for name in ONNX_OPTIONS if name in options}
+    return {name: value for name, value in own.items() if value}
 
 
 def _asked(model: str | Model, options: dict[str, Any]) -> tuple[Model, RunConfig]:

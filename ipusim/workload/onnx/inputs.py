@@ -19,10 +19,14 @@ from ipusim.errors import WorkloadError, nearest_name
 from ipusim.workload.onnx.reader import LARGEST_SIZE, DataInput, file_error
 from ipusim.workload.onnx.shapes import sized
 
-_BATCH_NAME = re.compile(r"batch|^(n|b)$|(^|_)bs($|_)", re.IGNORECASE)
+_BATCH_NAMES = tuple(
+    re.compile(pattern, re.IGNORECASE) for pattern in (r"batch|(^|_)bs($|_)", r"^(n|b)$")
+)
+"""Words that name a batch, and letters that do where no size has such a word."""
 _ANONYMOUS = re.compile(r"^$|^\?$|unk__|dynamic_axes|_dim_\d|^s\d+$|^dyn|^None$", re.IGNORECASE)
 _BATCH = "batch without a name"
-_IMAGE_RANK, _IMAGE_SIDE, _SOUND, _LENGTH = 4, 224, 16_000, 128
+_SERIES_RANK, _IMAGE_RANK = 2, 4
+_IMAGE_SIDE, _SOUND, _LENGTH = 224, 16_000, 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,9 +183,9 @@ def _batch_symbols(inputs: Sequence[DataInput], axis: int | None) -> tuple[bool,
         for place, size in enumerate(item.shape or ())
         if place != item.place(axis)
     } - {_BATCH}
-    named = {
-        size for size in free_sizes(inputs) if _BATCH_NAME.search(size) and len(_terms(size)) == 1
-    } - {_BATCH}
+    single = {size for size in free_sizes(inputs) if len(_terms(size)) == 1} - {_BATCH}
+    words, letters = (set(filter(pattern.search, single)) for pattern in _BATCH_NAMES)
+    named = words or letters
     leading = {size for item in inputs if isinstance(size := _at(item, axis), str)} - inner
     nameless = {size for size in leading if size == _BATCH or _ANONYMOUS.search(size)}
     if named:
@@ -278,7 +282,7 @@ def _refuse_free(
         shape = shapes[item.name]
         if item.shape is None and not shape:
             whole[item.name] = [1, 3, _IMAGE_SIDE, _IMAGE_SIDE]
-        typical = [_typical(shape, axis) for axis in range(len(shape))]
+        typical = [_typical(item.name, shape, axis) for axis in range(len(shape))]
         for size, guess in zip(shape, typical, strict=True):
             if isinstance(size, str) and size:
                 dims.update({name: dims.get(name, guess) for name in _terms(size) or [size]})
@@ -286,7 +290,7 @@ def _refuse_free(
         shape = shapes[item.name]
         if "" in shape:
             whole[item.name] = [
-                _size(size, dims) if size else _typical(shape, axis)
+                _size(size, dims) if size else _typical(item.name, shape, axis)
                 for axis, size in enumerate(shape)
             ]
     if not dims and not whole:
@@ -305,7 +309,7 @@ def _refuse_free(
     raise OpenSizes(str(file_error(label, f"leaves sizes open ({listed})", advice)), dims, whole)
 
 
-def _typical(shape: Sequence[int | str | None], axis: int) -> int:
+def _typical(name: str, shape: Sequence[int | str | None], axis: int) -> int:
     """Return a size to suggest: the side of an image, a second of sound, a sentence, no past."""
     size = shape[axis]
     if isinstance(size, int):
@@ -317,8 +321,10 @@ def _typical(shape: Sequence[int | str | None], axis: int) -> int:
     free = [place for place, one in enumerate(shape) if isinstance(one, str) and place]
     sides = {"past": 0} | dict.fromkeys(("height", "width", "image"), _IMAGE_SIDE)
     sides |= dict.fromkeys(("sample", "audio", "wave"), _SOUND)
+    # A series of numbers is sound where the input's name says so, too.
+    told = f"{size} {name}".lower() if len(shape) == _SERIES_RANK else size.lower()
     for part, typical in sides.items():
-        if part in size.lower():
+        if part in told:
             return typical
     is_image = len(shape) == _IMAGE_RANK and free in ([2, 3], [1, 2])
     return _IMAGE_SIDE if is_image else _LENGTH

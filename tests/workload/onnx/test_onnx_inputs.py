@@ -55,11 +55,20 @@ def test_sums_of_named_sizes_are_computed():
         (["batch", "num_samples"], "--dim num_samples=16000"),
         (["batch", 3, "", ""], "--shape x=1,3,224,224"),
         (["batch", "past_length"], "--dim past_length=0"),
+        # A letter names a batch only where no word does.
+        (["batch_size", "N"], "--dim N=128"),
     ],
 )
 def test_a_missing_size_is_answered_with_the_line_to_type(shape, line):
     with pytest.raises(WorkloadError, match=f"add such as '{line}'"):
         from_onnx(single("Relu", {"x": shape}))
+
+
+def test_sound_is_known_by_the_name_of_its_input():
+    with pytest.raises(WorkloadError, match="--dim N=16000"):
+        from_onnx(single("Relu", {"waveforms": ["batch_size", "N"]}))
+    with pytest.raises(WorkloadError, match="--dim frames=128"):
+        from_onnx(single("Relu", {"audio_features": ["batch_size", "frames", 80]}))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +122,7 @@ def test_sweep_over_sizes_and_command_line(tmp_path, capsys):
     onnx.save(single("Gemm", {"x": ["rows", 64]}, {"w": [64, 64]}), path)
     model = single("MatMul", {"x": ["batch", "sequence", 64]}, {"w": [64, 64]})
     onnx.save(model, path)
-    frame = sweep(str(path), dims={"sequence": [16, 512]}, progress=False)
+    frame = sweep(str(path), dims={"sequence": [16, 512]}, shapes={}, progress=False)
     assert list(frame["sequence"]) == [16, 512]
     assert frame["cycles_per_step"].is_monotonic_increasing
     assert main(["simulate", str(path), "--dim", "sequence=16", "--json"]) == 0
