@@ -14,18 +14,23 @@ from ipusim.workload.model import Model
 from ipusim.workload.zoo.language import bert
 
 GPU_FILE = "gpu_published.csv"
-_IMAGE_MODELS = {
-    "ResNet-50 v1.5": "resnet50",
-    "ResNeXt-101-32x4d": "resnext101_32x4d",
-    "EfficientNet-B0": "efficientnet_b0",
-    "EfficientNet-B4": "efficientnet_b4",
-}
-_OPTIMIZERS = {"EfficientNet-B0": "rmsprop", "EfficientNet-B4": "rmsprop"}
+NETWORKS_FILE = "runs/gpu_networks.csv"
 _ALWAYS_XLA = "BERT"
 """TensorFlow/LanguageModeling/BERT turns XLA on by default, without saying so in the precision."""
-_MASKED_TOKENS = {128: 20, 512: 80}
-"""max_predictions_per_seq of the two phases (NVIDIA/DeepLearningExamples, BERT)."""
 _PRECISIONS = {"mixed": "mixed", "TF32": "tf32", "FP32": "fp32"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuNetwork:
+    """What is run for a model and a task as they are printed."""
+
+    model: str
+    task: str
+    family: str  # that a leave-one-out fit leaves out
+    zoo: str = ""  # name in the zoo, which has no pre-training as NVIDIA does it:
+    tokens: int = 0  # of a sequence of BERT-Large there,
+    masked_tokens: int = 0  # and how many of them are predicted
+    optimizer: str = "sgd"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +49,7 @@ class GpuRow:
     published: float  # items per second of all boards
     unit: str
     flag: str
+    network: str = ""  # family that a leave-one-out fit leaves out; empty where none is modelled
     options: dict[str, Any] = field(default_factory=dict)  # of `simulate_gpu`, beside the model
     left_out: str = ""  # why nothing is predicted, without options
 
@@ -58,13 +64,6 @@ class GpuRow:
         return self.options.get("framework", "")
 
     @property
-    def network(self) -> str:
-        """Model family that a leave-one-out fit leaves out; empty where none is modelled."""
-        if self.model in _IMAGE_MODELS:
-            return self.model
-        return self.model.split(" ")[0] if self.model.startswith("BERT") else ""
-
-    @property
     def step_s(self) -> float:
         """Seconds per step that the published throughput implies."""
         return self.gpus * self.batch / self.published
@@ -73,44 +72,37 @@ class GpuRow:
 @lru_cache(maxsize=32)
 def build_network(model: str, task: str) -> Model:
     """Return the network of a row, whose cells are as "BERT-Large" and "pre-training SL128"."""
-    if model in _IMAGE_MODELS:
-        return zoo.load(_IMAGE_MODELS[model])
-    name = model.split(" ")[0]
-    makers = {"BERT-Base": bert.base, "BERT-Large": bert.large}
-    words = f"{model} {task}".split(" SL")
-    if name not in makers or len(words) < 2:
+    network = _networks(data_dir()).get((model, task))
+    if network is None:
         raise DataError(f"No network stands for {model!r} in {task!r}: leave the row out.")
-    tokens = int(words[-1].split(" ")[0])
-    head = "pretraining" if "pre-training" in task else "question_answering"
-    options = {"masked_tokens": _MASKED_TOKENS[tokens]} if head == "pretraining" else {}
-    return bert.model(f"{name}-{head}-{tokens}", makers[name](tokens, head, **options))
+    if network.zoo:
+        return zoo.load(network.zoo)
+    masked = {"masked_tokens": network.masked_tokens}
+    return bert.model(f"{model}, {task}", bert.large(network.tokens, "pretraining", **masked))
 
 
-def _optimizer(model: str, task: str) -> str:
-    if model.startswith("BERT"):
-        return "lamb" if "pre-training" in task else "adam"
-    return _OPTIMIZERS.get(model, "sgd")
+@lru_cache(maxsize=4)
+def _networks(folder: Path) -> dict[tuple[str, str], GpuNetwork]:
+    return {(one.model, one.task): one for one in read(GpuNetwork, NETWORKS_FILE)}
 
 
-def _options(row: GpuRow) -> tuple[dict[str, Any], str]:
+def _options(row: GpuRow, network: GpuNetwork | None) -> tuple[dict[str, Any], str]:
     """Return the arguments of a prediction, or the reason why there is none."""
-    model, task, framework = row.model, row.task, row.framework
     if row.metric != "throughput":
         return {}, "not a throughput"
-    if not row.network:
+    if network is None:
         return {}, "network not among those compared"
-    if "PyTorch" in framework and "pre-training" in task:
+    if "PyTorch" in row.framework and network.masked_tokens:
         return {}, "sequences sorted by length, so tokens per sequence unknown"
     if row.flag:
         return {}, row.flag.split(":")[0].replace("_", " ").lower()
-    precision = row.precision.split("+")[0]
+    precision, _, xla = row.precision.partition("+")
     if precision not in _PRECISIONS:
         return {}, f"precision {precision!r} is not modelled"
-    xla = "XLA" in row.precision or (
-        framework.startswith("TensorFlow1") and model.startswith(_ALWAYS_XLA)
-    )
+    if row.framework.startswith("TensorFlow1") and network.family.startswith(_ALWAYS_XLA):
+        xla = "XLA"
     try:
-        stack = load(GpuStack, framework + "+XLA" if xla and "tf2" not in framework else framework)
+        stack = load(GpuStack, "+".join(filter(None, (row.framework, xla))))
         board = load(Gpu, row.gpu)
     except UnknownNameError as error:
         return {}, f"not modelled: {str(error).split(':')[0]}"
@@ -120,10 +112,10 @@ def _options(row: GpuRow) -> tuple[dict[str, Any], str]:
         "gpu": board.name,
         "gpus": row.gpus,
         "batch": row.batch,
-        "mode": "inference" if task.startswith("inference") else "training",
+        "mode": "inference" if row.task.startswith("inference") else "training",
         "precision": _PRECISIONS[precision],
         "framework": stack.name,
-        "optimizer": _optimizer(model, task),
+        "optimizer": network.optimizer,
     }, ""
 
 
@@ -134,9 +126,13 @@ def load_gpu_rows() -> tuple[GpuRow, ...]:
 
 @lru_cache(maxsize=4)
 def _rows(folder: Path) -> tuple[GpuRow, ...]:
-    printed = read(GpuRow, f"published/{GPU_FILE}")
-    known = ((row, *_options(row)) for row in printed)
-    return tuple(replace(row, options=options, left_out=why) for row, options, why in known)
+    rows = []
+    for row in read(GpuRow, f"published/{GPU_FILE}"):
+        network = _networks(folder).get((row.model, row.task))
+        options, why = _options(row, network)
+        family = network.family if network else ""
+        rows.append(replace(row, network=family, options=options, left_out=why))
+    return tuple(rows)
 
 
 def modelled_gpu_rows() -> tuple[GpuRow, ...]:
