@@ -7,7 +7,7 @@ tier.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
@@ -27,7 +27,6 @@ Options = dict[str, Any]
 Rewrite = Callable[[Program, Chip], Program]
 
 _TIER = "specification"
-_OVERLAP = ("overlap_io", "io_tiles")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +36,14 @@ class Ablation:
     name: str  # in tables
     title: str  # what switching it off means
     rewrite: Rewrite | None = None
-    options: Callable[[Options], Options] | None = None
+    options: Options = field(default_factory=dict)  # what they become, None for left out,
+    where: str = ""  # of runs that set this one, or of all
 
     def applied(self, request: Request) -> Request:
         """Return a request without the mechanism."""
-        options = request.options if self.options is None else self.options(request.options)
+        options = request.options
+        if not self.where or options.get(self.where):
+            options = {key: it for key, it in (options | self.options).items() if it is not None}
         return replace(request, options=options, rewrite=self.rewrite)
 
 
@@ -96,28 +98,11 @@ def _at_peak(op: LoweredOp, peak: float) -> LoweredOp:
     return changed(op, steps=tuple(steps))
 
 
-def float_partials(options: Options) -> Options:
-    """Return options of a run that accumulates in float, at half the AMP rate on Mk2."""
-    return options | {"partials": "float"}
-
-
-def no_overlap(options: Options) -> Options:
-    """Return options of a run whose transfers wait for the chip, with the same queue."""
-    if not options.get("overlap_io"):
-        return options
-    return {name: value for name, value in options.items() if name not in _OVERLAP}
-
-
-def no_recompute(options: Options) -> Options:
-    """Return options of a run that keeps every activation."""
-    return options | {"recompute": "none"} if "recompute" in options else options
-
-
 ABLATIONS = (
     Ablation(
         name="AMP rate",
         title="type of partials not known: float, the default of poplibs",
-        options=float_partials,
+        options={"partials": "float"},  # at half the AMP rate on Mk2
     ),
     Ablation(name="exchange", title="exchange takes no time", rewrite=no_exchange),
     Ablation(name="layout copies", title="on-tile copies take no time", rewrite=no_copies),
@@ -125,8 +110,18 @@ ABLATIONS = (
         name="supersteps", title="synchronisation and control code take no time", rewrite=no_sync
     ),
     Ablation(name="vertices", title="products at the peak rate of the chip", rewrite=at_peak),
-    Ablation(name="I/O overlap", title="transfers not known to overlap", options=no_overlap),
-    Ablation(name="recompute", title="nothing is computed twice", options=no_recompute),
+    Ablation(
+        name="I/O overlap",
+        title="transfers not known to overlap",
+        options={"overlap_io": None, "io_tiles": None},  # with the same queue
+        where="overlap_io",
+    ),
+    Ablation(
+        name="recompute",
+        title="nothing is computed twice",
+        options={"recompute": "none"},
+        where="recompute",
+    ),
 )
 """Mechanisms in the order of the table."""
 
@@ -157,31 +152,17 @@ def ablation_frame(
     ``time_ratio`` is predicted over published time. A mechanism that a run does not have is not
     listed.
     """
-    chosen = ablation_rows() if rows is None else tuple(rows)
-    engine = predictor or PooledPredictor()
-    asked = {}
-    for row in chosen:
+    engine, asked = predictor or PooledPredictor(), []
+    for row in ablation_rows() if rows is None else rows:
         whole = request_for(row.run, _TIER)
-        asked[row.row_id, ""] = whole
-        for ablation in ABLATIONS:
-            without = ablation.applied(whole)
-            if without != whole:
-                asked[row.row_id, ablation.name] = without
-    engine.prepare(asked.values())
-    by_id = {row.row_id: row for row in chosen}
+        without = ((one.name, one.applied(whole)) for one in ABLATIONS)
+        asked += [(row, "", whole), *((row, *one) for one in without if one[1] != whole)]
+    engine.prepare(request for *_, request in asked)
     lines = []
-    for (row_id, name), request in asked.items():
-        row = by_id[row_id]
+    for row, name, request in asked:
+        head = {"row_id": row.row_id, "family": row.family, "mode": row.run.mode, "without": name}
         predicted = metric_of(engine.answer(request), row)
-        lines.append(
-            {
-                "row_id": row_id,
-                "family": row.family,
-                "mode": row.run.mode,
-                "without": name,
-                "time_ratio": 1.0 / time_ratio(row.metric, row.value, predicted),
-            }
-        )
+        lines.append(head | {"time_ratio": 1.0 / time_ratio(row.metric, row.value, predicted)})
     return pd.DataFrame(lines)
 
 
@@ -192,24 +173,22 @@ def ablation_summary(frame: pd.DataFrame) -> pd.DataFrame:
     have it; the change is the median of their predicted times.
     """
     whole = frame[frame["without"] == ""].set_index("row_id")["time_ratio"]
+    titles = {one.name: one.title for one in ABLATIONS}
+    mechanisms = pd.Categorical(frame["without"], titles)  # not known, so no group: the whole
+    frame = frame.assign(without=mechanisms, on=frame["row_id"].map(whole))
     lines = []
-    for mode, group in frame.groupby("mode", sort=True):
-        for ablation in ABLATIONS:
-            part = group[group["without"] == ablation.name]
-            if part.empty:
-                continue
-            off = part["time_ratio"].to_numpy(dtype=np.float64)
-            on = whole.loc[part["row_id"]].to_numpy(dtype=np.float64)
-            lines.append(
-                {
-                    "mode": mode,
-                    "mechanism": ablation.name,
-                    "switched_off": ablation.title,
-                    "rows": len(part),
-                    "with_mean_abs_percent": float(100.0 * np.mean(np.abs(on - 1.0))),
-                    "without_mean_abs_percent": float(100.0 * np.mean(np.abs(off - 1.0))),
-                    "without_bias_percent": float(100.0 * np.mean(off - 1.0)),
-                    "time_change_percent": float(100.0 * np.median(off / on - 1.0)),
-                }
-            )
+    for (mode, name), part in frame.groupby(["mode", "without"], observed=True):
+        on, off = part["on"].to_numpy(), part["time_ratio"].to_numpy()
+        lines.append(
+            {
+                "mode": mode,
+                "mechanism": name,
+                "switched_off": titles[name],
+                "rows": len(part),
+                "with_mean_abs_percent": 100.0 * np.mean(np.abs(on - 1.0)),
+                "without_mean_abs_percent": 100.0 * np.mean(np.abs(off - 1.0)),
+                "without_bias_percent": 100.0 * np.mean(off - 1.0),
+                "time_change_percent": 100.0 * np.median(off / on - 1.0),
+            }
+        )
     return pd.DataFrame(lines)
