@@ -4,7 +4,6 @@ Computed from published rows and run configurations alone; nothing here is predi
 arithmetic on the numbers of one row stands in ``data/audits.toml``.
 """
 
-from collections.abc import Mapping
 from itertools import combinations
 
 import numpy as np
@@ -14,13 +13,11 @@ from ipusim.errors import unknown_name
 from ipusim.files import read_tables
 from ipusim.machine.system import load_system, system_names
 from ipusim.study.data.published import PublishedRow, by_metric, frame_of, load_rows, rows_by_id
+from ipusim.study.view import view
 
 FILE = "audits.toml"
 WORK_TABLES = ("Table 3", "Table 4")
 """TAMU's tables that print a throughput and the time of the same epoch."""
-WORK_TOLERANCE_PERCENT = 5.0
-"""A row whose work differs by more from that of most rows is inconsistent."""
-_NAMED = {"tolerance_percent": WORK_TOLERANCE_PERCENT}
 CLOCK_TOLERANCE = 0.10
 """A ratio of two chips that differs by more from the ratio of their clocks is more than clock."""
 CONFLICT_PERCENT = 5.0
@@ -34,9 +31,7 @@ def table(name: str, **only: str) -> pd.DataFrame:
     frame = by_metric(load_rows(study=spec["study"], **only), *spec["metrics"])
     for needed in spec.get("run", ()):
         frame[needed] = [getattr(run, needed) for run in frame["run"]]
-    for column, expression in spec["columns"].items():
-        frame[column] = frame.eval(expression, engine="python", local_dict=_NAMED)
-    return frame[list(spec["columns"])]
+    return view(frame, {"with": spec["columns"]})[list(spec["columns"])]
 
 
 def qwant_digit_slip() -> pd.DataFrame:
@@ -60,17 +55,6 @@ def qwant_digit_slip() -> pd.DataFrame:
     )
 
 
-def qwant_alternation() -> pd.DataFrame:
-    """Compute what each image added per IPU costs in Table 1, and a straight line through it."""
-    latency = by_metric(load_rows(study="qwant"), "latency")
-    frame = pd.DataFrame({"micro_batch": [run.micro_batch for run in latency["run"]]})
-    frame["latency_ms"] = latency["latency"]
-    frame["added_image_ms"] = frame["latency_ms"].diff() / frame["micro_batch"].diff()
-    slope, intercept = np.polyfit(frame["micro_batch"].astype(float), frame["latency_ms"], 1)
-    line_ms = intercept + slope * frame["micro_batch"]
-    return frame.assign(line_ms=line_ms, residual_ms=frame["latency_ms"] - line_ms)
-
-
 def tamu_work(table_name: str) -> pd.DataFrame:
     """Return the work of the rows of one of `WORK_TABLES`; an UnknownNameError for another."""
     if table_name not in WORK_TABLES:
@@ -78,26 +62,10 @@ def tamu_work(table_name: str) -> pd.DataFrame:
     return table("tamu_work", table=table_name)
 
 
-def tamu_corrections() -> pd.DataFrame:
-    """List the rows of Tables 3 and 4 whose throughput and time do not belong together."""
+def tamu_works() -> pd.DataFrame:
+    """Return the `tamu_work` of all rows."""
     counted = {name: tamu_work(name) for name in WORK_TABLES}
-    frame = pd.concat(counted, names=["table", "line"]).reset_index("table")
-    return frame[~frame["consistent"]].reset_index(drop=True)
-
-
-def work_audit(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return `tamu_work` of tables, with short labels, the band and the ends of each panel in %."""
-    frame = pd.concat(frames, names=["table"]).reset_index("table")
-    off = frame["work_error_percent"].abs().groupby(frame["table"])
-    reach = 1.3 * off.transform("max").clip(lower=10.0)
-    band = WORK_TOLERANCE_PERCENT
-    return frame.assign(short=frame["label"].map(_short), band=band, reach=reach)
-
-
-def _short(label: str) -> str:
-    """Shorten the label of a row to what tells it from its neighbours."""
-    parts = [part for part in label.split(", ") if not part.startswith(("batch-norm", "instances"))]
-    return ", ".join(parts)
+    return pd.concat(counted, names=["table"]).reset_index("table")
 
 
 def _parts(row: PublishedRow) -> tuple[list[str], int]:

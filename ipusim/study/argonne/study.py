@@ -23,8 +23,6 @@ REFERENCE, GOAL, OUT_OF_THE_BOX, AGAINST_A100, AGAINST_V100 = (
 )
 SLIDES_CHIP = "GC200"
 """The chip of the slides, which say Mk2."""
-BRAGG = "BraggNN: "
-"""How the titles of BraggNN's claims begin."""
 
 
 def board_factors(run: GpuRun) -> tuple[float, float]:
@@ -66,17 +64,6 @@ def claims_frame() -> pd.DataFrame:
 def _board_words(name: str) -> str:
     board, _, origin = name.rpartition(", ")
     return f"{board}, {origin if origin == 'modelled' else 'published'}"
-
-
-def of_bragg(frame: pd.DataFrame) -> pd.DataFrame:
-    """Select the lines of `claims_frame` on BraggNN, their titles without its name."""
-    part = frame[frame["title"].str.startswith(BRAGG)]
-    return part.assign(title=part["title"].str.removeprefix(BRAGG))
-
-
-def other_ratios(frame: pd.DataFrame) -> pd.DataFrame:
-    """Select the lines of `claims_frame` on all other networks."""
-    return frame[~frame["title"].str.startswith(BRAGG)]
 
 
 def _bragg_ends() -> dict[str, tuple[float, float]]:

@@ -14,7 +14,6 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 from ipusim.files import read_tables
 from ipusim.look import OKABE_ITO, figure_style
 from ipusim.machine.system import load_system
-from ipusim.study.verdicts.compare import PREDICTED
 
 LOOKS_FILE = "looks.toml"
 
@@ -129,8 +128,3 @@ def in_groups(frame: pd.DataFrame, group: str) -> pd.DataFrame:
     groups = frame.groupby(group, sort=False)
     placed = frame.assign(at=np.arange(len(frame)) + 1.2 * groups.ngroup())
     return placed.assign(middle=placed["at"].groupby(placed[group]).transform("mean"))
-
-
-def published_against_predicted(frame: pd.DataFrame, *, metric: str = "throughput") -> pd.DataFrame:
-    """Return every predicted row of one metric of `verdicts`."""
-    return frame[(frame["status"] == PREDICTED) & (frame["metric"] == metric)]

@@ -8,7 +8,8 @@ axes ``x`` and ``y``, and ``marks``. A mark is named by its first key (`_MARKS`)
 columns, expressions of columns as `pandas.DataFrame.eval` reads them, numbers, or texts with
 columns in braces; ``place`` counts the lines of the panel, ``@hit`` and ``@near`` are the bands of
 verdicts, and a star stands for its ``column``; what has no number is not drawn. ``only`` selects
-lines by such an expression, ``of`` (of a mark, a panel or an axis) another table than the first,
+lines by such an expression and ``with`` adds columns (of a mark, or of the first table of the
+figure), ``of`` (of a mark, a panel or an axis) another table than the first,
 ``once`` one line for each value; ``by`` draws the values of a column apart, each in its own of the
 ``looks``, and those of ``apart`` again within each; ``like`` names a kind of number
 (data/looks.toml). All else are options of matplotlib, with colours of the palette.
@@ -29,22 +30,22 @@ from matplotlib.path import Path
 from ipusim.errors import StudyError, unknown_name
 from ipusim.look import OKABE_ITO
 from ipusim.study.book import charts
-from ipusim.study.verdicts.errors import HIT_PERCENT, NEAR_PERCENT
+from ipusim.study.view import NAMED, values, view, words
 
 Spec = Mapping[str, Any]
 Tables = Mapping[str, pd.DataFrame]
 _SHEET = ("last", "places", "sharex", "sharey", "width_ratios")
-_OWN = ("of", "only", "once", "by", "apart", "looks", "like")
+_OWN = ("of", "only", "with", "once", "by", "apart", "looks", "like")
 """Keys of a mark that are no options of matplotlib."""
-_BANDS = {"hit": HIT_PERCENT, "near": NEAR_PERCENT}
-"""Percentages of the rule of verdicts, as a figure names them."""
 _INK = "#22262B"
 """Of text and edges in drawings."""
 
 
 def drawn(spec: Spec, tables: Tables, looks: Spec) -> Figure:
     """Draw a figure from its tables by name; `looks` are those of its study by name."""
-    main = next(iter(tables.values()))
+    name, main = next(iter(tables.items()))
+    main = view(main, spec)
+    tables = {**tables, name: main}
     if main.empty:
         raise StudyError(spec.get("empty", "The table is empty: there is nothing to draw."))
     panels = list(_panels(spec, tables))
@@ -65,7 +66,7 @@ def drawn(spec: Spec, tables: Tables, looks: Spec) -> Figure:
                 _draw(axis, mark, own, looks, panel.get("column", ""))
             for side in "xy":
                 _finish(axis, side, panel.get(side, {}), own)
-            axis.set_title(_words(panel.get("title", ""), first), **panel.get("title_look", {}))
+            axis.set_title(words(panel.get("title", ""), first), **panel.get("title_look", {}))
             axis.set_aspect(spec.get("aspect", "auto"))
             if inside:
                 _legend(axis, {"loc": legend} if isinstance(legend, str) else legend)
@@ -74,7 +75,7 @@ def drawn(spec: Spec, tables: Tables, looks: Spec) -> Figure:
             if across == 1 and axis is not axes[-1]:
                 axis.set_xlabel("")
         if "heading" in spec:
-            figure.suptitle(_words(spec["heading"], main))
+            figure.suptitle(words(spec["heading"], main))
     return figure
 
 
@@ -97,8 +98,8 @@ def _known(what: str, name: str, named: Mapping[str, Any]) -> Any:
 def _panels(spec: Spec, tables: Tables) -> Iterator[tuple[Spec, Tables]]:
     """Yield what stands in each panel, and the lines of the tables that it is about."""
     column, main = spec.get("across", spec.get("down")), next(iter(tables))
-    values = tables[main][column].unique() if isinstance(column, str) else [None]
-    for value, panel in itertools.product(values, spec.get("panels", [{}])):
+    apart = tables[main][column].unique() if isinstance(column, str) else [None]
+    for value, panel in itertools.product(apart, spec.get("panels", [{}])):
         own = {}
         for name in (panel.get("of", main), *tables):
             table = tables[name]
@@ -115,8 +116,7 @@ def _draw(axis: Axes, mark: Spec, tables: Tables, looks: Spec, column: str) -> N
     main = next(iter(tables.values()))
     rows = _known("table", mark["of"], tables) if "of" in mark else main
     styles = _styles(mark, main, rows, looks)
-    if "only" in mark:
-        rows = rows[_values(rows, mark["only"]).astype(bool)]
+    rows = view(rows, mark)
     if "once" in mark:
         rows = rows.drop_duplicates(mark["once"]).sort_values(mark["once"])
     options = {name: value for name, value in mark.items() if name not in (kind, *_OWN)}
@@ -130,9 +130,9 @@ def _draw(axis: Axes, mark: Spec, tables: Tables, looks: Spec, column: str) -> N
         if own.empty or own[drawn_of].isna().all().any():
             continue
         if name or "label" in look:
-            look["label"] = _words(look.get("label", str(name)), own)
+            look["label"] = words(look.get("label", str(name)), own)
         for _, part in _groups(own, mark.get("apart", ""), {}):
-            _MARKS[kind](axis, *(_values(part, one) for one in wanted), **look)
+            _MARKS[kind](axis, *(values(part, one) for one in wanted), **look)
 
 
 def _groups(rows: pd.DataFrame, by: str, styles: Spec) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -154,31 +154,9 @@ def _styles(mark: Spec, main: pd.DataFrame, rows: pd.DataFrame, looks: Spec) -> 
     return {value: charts.coloured(look) for value, look in known.items()}
 
 
-def _values(rows: pd.DataFrame, wanted: Any) -> Any:
-    """Return a column, the value of an expression, a text for each line, texts, or a number."""
-    if isinstance(wanted, list):
-        return [_words(one, rows) for one in wanted]
-    if not isinstance(wanted, str):
-        return wanted
-    if "{" in wanted:
-        return [_words(wanted, rows[at : at + 1]) for at in range(len(rows))]
-    try:
-        return rows[wanted] if wanted in rows else rows.eval(wanted, local_dict=_BANDS)
-    except (pd.errors.UndefinedVariableError, SyntaxError) as error:
-        raise StudyError(
-            f"The figure draws {wanted!r}, but its table has the columns {', '.join(rows)}: use "
-            "those."
-        ) from error
-
-
 def _number(rows: pd.DataFrame, wanted: Any) -> float:
-    """Return the first of `_values`."""
-    return np.ravel(_values(rows, wanted))[0]
-
-
-def _words(text: str, rows: pd.DataFrame) -> str:
-    """Fill in the number of lines, and the cells of the first."""
-    return text.format(**{"rows": len(rows)} | (rows.iloc[0].to_dict() if len(rows) else {}))
+    """Return the first of `values`."""
+    return np.ravel(values(rows, wanted))[0]
 
 
 def _finish(axis: Axes, side: str, spec: Spec, tables: Tables) -> None:
@@ -193,7 +171,7 @@ def _finish(axis: Axes, side: str, spec: Spec, tables: Tables) -> None:
     elif ticks is not None:
         getattr(axis, f"set_{side}ticks")(ticks)
     if "names" in spec:
-        charts.name_places(axis, _values(named, spec["names"]), vertical=side == "y", places=ticks)
+        charts.name_places(axis, values(named, spec["names"]), vertical=side == "y", places=ticks)
     axis.tick_params(axis=side, **spec.get("tick_look", {}))
     if "strong" in spec:
         for name, strong in zip(axis.get_xticklabels(), rows[spec["strong"]], strict=True):
@@ -201,7 +179,7 @@ def _finish(axis: Axes, side: str, spec: Spec, tables: Tables) -> None:
     if "ends" in spec and len(rows):
         ends = [_number(rows, end) for end in spec["ends"]]
         getattr(axis, f"set_{side}lim")(*ends)
-    getattr(axis, f"set_{side}label")(_words(spec.get("label", ""), rows))
+    getattr(axis, f"set_{side}label")(words(spec.get("label", ""), rows))
 
 
 def _points(axis: Axes, x: Any, y: Any, **look: Any) -> None:
@@ -216,10 +194,10 @@ def _equal(
     axis: Axes, rows: pd.DataFrame, columns: Sequence[str], looks: Spec, ends: Any, within: Any
 ) -> None:
     """Draw where both axes are equal, between multiples of the least and the largest number."""
-    values = rows[columns].to_numpy(dtype=np.float64)
-    line = np.array([ends[0] * np.nanmin(values), ends[1] * np.nanmax(values)])
+    numbers = rows[columns].to_numpy(dtype=np.float64)
+    line = np.array([ends[0] * np.nanmin(numbers), ends[1] * np.nanmax(numbers)])
     for name, shade in zip(within, (0.08, 0.14)[-len(within) :], strict=True):
-        percent = _known("band", name, _BANDS)
+        percent = _known("band", name, NAMED)
         band = (line * (1 - percent / 100), line * (1 + percent / 100))
         look = {"color": OKABE_ITO["green"], "alpha": shade, "linewidth": 0}
         axis.fill_between(line, *band, label=f"within {percent:g} %", **look)

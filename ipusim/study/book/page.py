@@ -16,6 +16,7 @@ from ipusim.study.book.outputs import figure_bytes, save_figure, save_table
 from ipusim.study.book.parameters import checked
 from ipusim.study.table import DEFAULT_DIGITS, FoldedTable, Table
 from ipusim.study.verdicts.summary import Verdict, verdict_on
+from ipusim.study.view import view
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,13 +74,15 @@ class Page:
     def table(self, name: str, data: pd.DataFrame | Table, **words: object) -> Table | FoldedTable:
         """Show a table and save the data behind it as ``tables/<name>.csv``.
 
-        The study's ``tables`` in data/studies give caption, columns and digits by name, and in
-        ``fold`` the column that divides a long one; a `Table` is shown as it is. `words` fill the
+        The study's ``tables`` in data/studies give caption, columns and digits by name, which
+        lines to show and more columns (`ipusim.study.view`), and in ``fold`` the column that
+        divides a long one; a `Table` is shown as it is. `words` fill the
         braces of the caption, where ``{rows}`` is the number of lines. An UnknownNameError if the
         study has no such table, a StudyError if the file cannot be written.
         """
         spec = self._named("tables", name)
         if not isinstance(data, Table):
+            data = view(data, spec)
             look = {
                 "caption": spec.get("caption", "").format(rows=len(data), **words),
                 "columns": spec.get("columns"),

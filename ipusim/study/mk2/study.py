@@ -10,18 +10,17 @@ import pandas as pd
 from ipusim.api import simulate
 from ipusim.runtime.gpu.step import simulate_gpu
 from ipusim.study import claims as engine
-from ipusim.study.claims import AT_LEAST, Part, load_specs
+from ipusim.study.claims import Part, load_specs
 from ipusim.study.data.published import PublishedRow, load_claims
 from ipusim.study.data.runs import load_run
 from ipusim.study.table import MISSING
-from ipusim.study.verdicts.compare import PREDICTED, verdicts
+from ipusim.study.verdicts.compare import verdicts
 from ipusim.study.verdicts.compare_gpu import gpu_compare
 from ipusim.study.verdicts.errors import errors_of
 
 STUDY = "mk2"
 LSTM = "GB19"
 """The claim on the LSTM, of which the blog draws a curve."""
-RATIO_UNITS = ("x", "x lower", "x faster")
 _NEAREST = ("row_id", "gpu", "framework", "precision", "batch", "published")
 
 
@@ -90,11 +89,6 @@ def implied_rows(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def ratios(frame: pd.DataFrame) -> pd.DataFrame:
-    """Select the predicted claims that are ratios between an IPU system and a GPU."""
-    return frame[(frame["status"] == PREDICTED) & frame["unit"].isin(RATIO_UNITS)]
-
-
 def sources_frame() -> pd.DataFrame:
     """Return which runs stand behind each claim, and what of that is assumed."""
     # one line per part; a claim that is not modelled has the line of its reason
@@ -115,14 +109,6 @@ def _words(part: Part | None) -> str:
     """Name the GPU side of a part; hours that the blog states itself are no run."""
     gpus = [gpu for gpu in (part.gpus if part else ()) if "claim" not in gpu]
     return " ".join(str(value) for gpu in gpus for value in gpu.values())
-
-
-def drawn_ratios(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return `ratios` with a name for each, and the end of an arrow where a claim only bounds."""
-    shown = ratios(frame)
-    name = shown["model"] + ", " + shown["task"] + ", " + shown["metric"].str.replace(" ratio", "")
-    beyond = (1.28 * shown["claimed"]).where(shown["qualifier"].str.startswith(AT_LEAST))
-    return shown.assign(name=name, beyond=beyond)
 
 
 def lstm_curve(batches: Sequence[int] = (1, 4, 16, 64)) -> pd.DataFrame:

@@ -135,9 +135,3 @@ def _below_one_another(
     """Return columns of a table as lines of ``part``, in words, and ``time``."""
     lines = frame.melt(list(keys), list(columns), "part", "time")
     return lines.assign(part=lines["part"].map(columns))
-
-
-def measured_layers(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the measured Mk1 convolutions (`mk1_layer_rows`) with their stage and vertex."""
-    vertex = frame["plan"].str.startswith("HMAC").map({True: "HMAC", False: "AMP"})
-    return frame.assign(kind="stage " + frame["stage"].astype(str) + ", " + vertex)

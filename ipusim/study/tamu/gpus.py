@@ -123,13 +123,6 @@ def per_watt(figures: dict[str, pd.DataFrame]) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def watts(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return `per_watt` with what its bars are called."""
-    power = frame["quoted_w"].map(", {:,.0f} W".format)
-    host = frame["host_in_it"].map({"yes": "", "no": " without host"})
-    return in_groups(frame.assign(bar=frame["machine"] + power + host), "framework")
-
-
 def table4_gpus() -> pd.DataFrame:
     """Predict the GPU rows of Table 4 on the same assumed network as its IPU rows.
 

@@ -44,14 +44,6 @@ def memory_by_micro_batch(
     return pd.DataFrame(lines)
 
 
-def tile_memory(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return `memory_by_micro_batch` in kB, with the stated largest micro-batch."""
-    sizes = {"live_kb": "always_live_bytes", "peak_kb": "peak_tile_bytes", "tile_kb": "tile_bytes"}
-    shown = frame.assign(**{name: frame[column] / 1e3 for name, column in sizes.items()})
-    top = 1.15 * shown[["peak_kb", "tile_kb"]].max(axis=None)
-    return shown.assign(top_kb=top, stated=STATED_LARGEST[frame["run_id"].iloc[0]])
-
-
 def largest_fits(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Put the stated largest micro-batch beside the largest that fits with every smaller one."""
     lines = []

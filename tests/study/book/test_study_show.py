@@ -51,7 +51,7 @@ def test_throughput_is_batch_over_latency_in_every_row():
 
 
 def test_alternation_and_line():
-    frame = audit.qwant_alternation()
+    frame = audit.table("qwant_alternation")
     added = frame["added_image_ms"]
     assert math.isnan(added.iloc[0])
     assert list(added.iloc[1:].round(2)) == [0.58, 0.88, 0.50, 0.81, 0.62]
@@ -226,13 +226,12 @@ def test_panels_show_what_they_are_given(qwant_frame):
 
 def test_scatter_marks_every_predicted_row(qwant_frame):
     page = book.open("fidelity")
-    rows = figures.published_against_predicted(qwant_frame)
-    figure = page.figure("fidelity_scatter", rows).figure
+    figure = page.figure("fidelity_scatter", qwant_frame).figure
     marks = [line for line in figure.axes[0].lines if line.get_label() == "calibrated"]
     assert len(marks[0].get_xdata()) == 6
-    with pytest.raises(StudyError, match="No predicted row"):
-        rows = figures.published_against_predicted(qwant_frame, metric="time_to_train")
-        page.figure("fidelity_scatter", rows)
+    with pytest.raises(StudyError, match="No throughput is predicted"):
+        latency = qwant_frame[qwant_frame["metric"] == "latency"]
+        page.figure("fidelity_scatter", latency)
 
 
 def test_figures_leave_the_users_style_alone():

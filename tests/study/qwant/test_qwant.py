@@ -190,7 +190,7 @@ def test_what_if_draws_every_system_and_measurement(frame):
 
 def test_measured_layers_mark_the_vertex():
     rows = evidence.mk1_layer_rows()
-    drawing = book.open("qwant").figure("qwant_mk1_layers", qwant_inside.measured_layers(rows))
+    drawing = book.open("qwant").figure("qwant_mk1_layers", rows)
     figure = drawing.figure
     drawn = sum(
         len(line.get_xdata()) for line in figure.axes[0].lines if "stage" in line.get_label()

@@ -1,0 +1,46 @@
+"""What data say of a table: expressions of its columns, texts filled in, lines to keep."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from ipusim.errors import StudyError
+from ipusim.study.verdicts.errors import HIT_PERCENT, NEAR_PERCENT
+
+NAMED = {"hit": HIT_PERCENT, "near": NEAR_PERCENT, "tolerance_percent": 5.0}
+"""What expressions may name with an @: bands of verdicts, and by how much the work of a row may
+differ from that of most rows (`ipusim.study.audit.tamu_work`)."""
+
+
+def values(rows: pd.DataFrame, wanted: Any) -> Any:
+    """Return a column, the value of an expression, a text for each line, texts, or a number."""
+    if isinstance(wanted, list):
+        return [words(one, rows) for one in wanted]
+    if not isinstance(wanted, str):
+        return wanted
+    if wanted in rows:
+        return rows[wanted]
+    if "{" in wanted:
+        return [words(wanted, rows[at : at + 1]) for at in range(len(rows))]
+    try:
+        return rows.eval(wanted, engine="python", local_dict=NAMED)
+    except (pd.errors.UndefinedVariableError, SyntaxError) as error:
+        raise StudyError(
+            f"The data ask for {wanted!r}, but the table has the columns {', '.join(rows)}: use "
+            "those."
+        ) from error
+
+
+def words(text: str, rows: pd.DataFrame) -> str:
+    """Fill in the number of lines, and the cells of the first."""
+    return text.format(**{"rows": len(rows)} | (rows.iloc[0].to_dict() if len(rows) else {}))
+
+
+def view(frame: pd.DataFrame, spec: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the lines of which ``only`` is true, with columns by ``with``, one after the other."""
+    if "only" in spec:
+        frame = frame[values(frame, spec["only"]).astype(bool)]
+    for name, wanted in spec.get("with", {}).items():
+        frame = frame.assign(**{name: values(frame, wanted)})
+    return frame
