@@ -232,9 +232,40 @@ def window(given: Mapping[str, Any], field: Shape, kernel: Shape) -> tuple[dict[
         sizes.append(out)
         pads.append((low, high))
     place = {"kernel": kernel, "field": field, "dilation": dilation, "stride": stride}
-    for name, end in (("padding_lower", 0), ("padding_upper", 1)):
-        place[name] = tuple(pad[end] for pad in pads)
-    return place, tuple(sizes)
+    return {**place, **_paddings(pads)}, tuple(sizes)
+
+
+def _paddings(pads: list[tuple[int, int]]) -> dict[str, Shape]:
+    return {
+        name: tuple(pad[end] for pad in pads)
+        for end, name in enumerate(("padding_lower", "padding_upper"))
+    }
+
+
+def spread(given: Mapping[str, Any], field: Shape, kernel: Shape) -> tuple[dict[str, Shape], Shape]:
+    """Return the window of a transposed convolution, and the field that it spreads its data to.
+
+    It is a convolution of the zero-spread input with the mirrored kernel. Whatever rule gives the
+    result its size, lower and upper padding add up to it.
+    """
+    rank = len(field)
+    mode, stride, dilation, before, after = sliding(given, rank)
+    stated, extra = given.get("output_shape"), given.get("output_padding", (0,) * rank)
+    wanted = tuple(stated or ())[-rank:] or (None,) * rank
+    sizes, pads = [], []
+    ends = zip(field, kernel, stride, dilation, before, after, extra, wanted, strict=True)
+    for size, taps, hop, step, low, high, more, out in ends:
+        reach = step * (taps - 1)
+        whole = hop * (size - 1) + 1 + reach
+        if out is None:
+            out = size * hop if mode in SAME else whole + more - low - high
+        crop = whole - out
+        if stated or mode != "NOTSET":
+            low = crop // 2 if mode == "SAME_UPPER" else crop - crop // 2
+        sizes.append(out)
+        pads.append((reach - low, reach - crop + low))
+    place = {"kernel": kernel, "field": field, "dilation": dilation, "stride": (1,) * rank}
+    return {**place, "input_dilation": stride, **_paddings(pads)}, tuple(sizes)
 
 
 def _conv(c: Call) -> Shape:
@@ -244,34 +275,12 @@ def _conv(c: Call) -> Shape:
     return (data[0], weights[0], *window(c.node.given, data[2:], weights[2:])[1])
 
 
-def conv_transpose(c: Call) -> Shape:
-    """Return the shape of what a ConvTranspose gives."""
+def conv_transpose(c: Call) -> tuple[dict[str, Shape], Shape]:
+    """Return the window of a ConvTranspose, and the field of its result."""
     data, weights = c.shape(0), c.shape(1)
     if len(data) != len(weights) or len(data) < 3 or data[1] != weights[0]:
         raise ValueError("data and weights do not fit")
-    rank = len(data) - 2
-    mode, stride, *_ = sliding(c.node.given, rank)
-    stated = c.get("output_shape")
-    if stated:
-        field = tuple(stated)[-rank:]
-    elif mode in SAME:
-        field = tuple(size * hop for size, hop in zip(data[2:], stride, strict=True))
-    else:
-        field = _spread(c, weights[2:])
-    return (data[0], weights[1] * c.get("group", 1), *field)
-
-
-def _spread(c: Call, kernel: Shape) -> Shape:
-    """Return the field over which a window that slides spreads its data."""
-    field = c.shape()[2:]
-    _, stride, dilation, lower, upper = sliding(c.node.given, len(field))
-    extra = c.get("output_padding", (0,) * len(field))
-    return tuple(
-        hop * (size - 1) + more + (taps - 1) * step + 1 - low - high
-        for size, taps, hop, step, more, low, high in zip(
-            field, kernel, stride, dilation, extra, lower, upper, strict=True
-        )
-    )
+    return spread(c.node.given, data[2:], weights[2:])
 
 
 def _pool(c: Call) -> Results:
@@ -503,8 +512,8 @@ def _affine_grid(c: Call) -> Shape:
 
 
 def _max_unpool(c: Call) -> Shape:
-    stated = c.ints("", 2)
-    return tuple(stated or (*c.shape()[:2], *_spread(c, c.get("kernel_shape"))))
+    shape, stated = c.shape(), c.ints("", 2)
+    return tuple(stated or (*shape[:2], *spread(c.node.given, shape[2:], c.get("kernel_shape"))[1]))
 
 
 def _col2im(c: Call) -> Shape:
@@ -590,7 +599,10 @@ RULES: dict[str, Rule] = by_names(
         "MatMul": _matmul,
         "Gemm": _gemm,
         "Conv DeformConv": _conv,
-        "ConvTranspose": conv_transpose,
+        "ConvTranspose": lambda c: (
+            *(c.shape()[0], c.shape(1)[1] * c.get("group", 1)),
+            *conv_transpose(c)[1],
+        ),
         "MaxPool AveragePool": _pool,
         "GlobalAveragePool GlobalMaxPool": lambda c: (*c.shape()[:2], *(1 for _ in c.shape()[2:])),
         "BatchNormalization": lambda c: [(c.shape(), c.kind()), *[(c.shape(3), c.kind(3))] * 4],

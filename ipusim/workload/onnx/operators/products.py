@@ -11,7 +11,6 @@ from ipusim.workload.onnx.shapes import (
     by_names,
     conv_transpose,
     reduced_axes,
-    sliding,
     window,
 )
 
@@ -186,31 +185,8 @@ def conv_of(c: Call) -> Conv:
 def conv_transpose_of(c: Call) -> Conv:
     """Return a ConvTranspose: a convolution of the zero-spread input with the mirrored kernel."""
     data, weights, groups = c.shape(), c.shape(1), c.get("group", 1)
-    field, kernel = data[2:], weights[2:]
-    mode, stride, dilation, before, _ = sliding(c.node.given, len(field))
-    reach = tuple(step * (taps - 1) for step, taps in zip(dilation, kernel, strict=True))
-    # Whatever rule gave the output its size, lower and upper padding add up to it.
-    total = tuple(
-        out + span - ((size - 1) * hop + 1)
-        for out, span, size, hop in zip(conv_transpose(c)[2:], reach, field, stride, strict=True)
-    )
-    if mode != "NOTSET" or "output_shape" in c.node.given:
-        cropped = (2 * span - both for span, both in zip(reach, total, strict=True))
-        before = (crop // 2 if mode == "SAME_UPPER" else crop - crop // 2 for crop in cropped)
-    lower = tuple(span - pad for span, pad in zip(reach, before, strict=True))
-    return Conv(
-        batch=data[0],
-        in_channels=data[1],
-        out_channels=weights[1] * groups,
-        groups=groups,
-        field=field,
-        kernel=kernel,
-        stride=(1,) * len(field),
-        padding_lower=lower,
-        padding_upper=tuple(both - low for both, low in zip(total, lower, strict=True)),
-        dilation=dilation,
-        input_dilation=stride,
-    )
+    counts = {"batch": data[0], "in_channels": data[1], "out_channels": weights[1] * groups}
+    return Conv(**counts, groups=groups, **conv_transpose(c)[0])
 
 
 def pool_of(c: Call) -> Pool:
