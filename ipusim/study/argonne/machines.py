@@ -1,10 +1,10 @@
 """The chip and pod tables of the Argonne slides, derived from the machine model; the Good computer.
 
-Nothing here is typed: every number follows from data/hardware, and stands beside the slide's.
+Nothing here is typed: every number follows from data/hardware, by the expressions of
+``data/runs/argonne_machines.toml``, and stands beside the slide's.
 """
 
 import math
-from collections.abc import Callable
 
 import pandas as pd
 
@@ -13,12 +13,12 @@ from ipusim.files import read_records, read_tables
 from ipusim.machine import load_system
 from ipusim.machine.system import System
 from ipusim.study.verdicts.errors import error_percent, verdict_of
+from ipusim.study.view import values, view
 
 CHIP_SYSTEM = "Bow-2000"
 GOOD = "Good computer"
 GOOD_FILE = "runs/good_computer.toml"
-_TERA, _PETA, _EXA = 1e12, 1e15, 1e18
-_BIT = 8
+MACHINES_FILE = "runs/argonne_machines.toml"
 
 
 def fabric_bytes_per_s(system: System) -> float:
@@ -34,44 +34,28 @@ def fabric_bytes_per_s(system: System) -> float:
     )
 
 
-_CHIP: dict[str, Callable[[System], float]] = {
-    "AI compute": lambda s: s.chip.peak_flops_per_s() / _TERA,
-    "In-Processor-Memory": lambda s: s.chip.sram_bytes / 1e9,
-    "memory bandwidth": lambda s: s.chip.sram_bytes_per_s / _TERA,
-    "processor cores": lambda s: s.chip.tiles,
-    "parallel programs": lambda s: s.chip.tiles * s.chip.workers,
-    "IPU-Links": lambda s: s.chip.ipu_links,
-    # both directions
-    "IPU-Link bandwidth (all links)": lambda s: 2 * s.chip.ipu_links * s.ipu_link.bytes_per_s / 1e9,
-}
-_MACHINE: dict[str, Callable[[System], float]] = {
-    "IPUs": lambda s: s.ipus,
-    "AI compute": lambda s: s.ipus * s.chip.peak_flops_per_s() / _PETA,
-    "Streaming Memory": lambda s: s.streaming_memory_bytes_per_machine / 1e9,
-    "IPU-Fabric": lambda s: _BIT * fabric_bytes_per_s(s) / _TERA,
-    "In-Processor-Memory": lambda s: s.ipus * s.chip.sram_bytes / 1e9,
-    "In-Processor-Memory bandwidth": lambda s: s.ipus * s.chip.sram_bytes_per_s / _TERA,
-    "Bow-2000 machines": lambda s: s.machines,
-}
-_NOTES = {
-    "form factor": "a property of the case",
-    "IPU-Fabric": "IPU-Links and GW-Links that leave the machine, both directions; the slide does "
-    "not say which links it counts",
-    "CPU servers": "taken over from the slides, so no test",
-    "Streaming Memory": "taken over from the slides, so no test",
-    "IPUs": "taken over from the slides, so no test",
-}
+def facts(system: System) -> pd.DataFrame:
+    """Return in a line what a system comes to: numbers of parts, FLOP/s in half, bytes, bytes/s.
 
-
-def _derived(component: str, attribute: str) -> float | str:
-    """Return what the machine model says of one cell of the slides; nothing where it does not."""
-    if component == "Bow IPU":
-        return _CHIP[attribute](load_system(CHIP_SYSTEM))
-    system = load_system(component)
-    if attribute == "CPU servers":
-        least, most = system.host_servers, system.host_servers_max
-        return f"{least}" if least == most else f"{least}-{most}"
-    return _MACHINE[attribute](system) if attribute in _MACHINE else ""
+    ``link`` is one IPU-Link in one direction, ``fabric`` is of one machine; all else is in all.
+    """
+    chip, least, most = system.chip, system.host_servers, system.host_servers_max
+    known = {
+        "ipus": system.ipus,
+        "machines": system.machines,
+        "servers": f"{least}" if least == most else f"{least}-{most}",
+        "tiles": chip.tiles,
+        "workers": chip.workers,
+        "links": chip.ipu_links,
+        "link": system.ipu_link.bytes_per_s,
+        "fabric": fabric_bytes_per_s(system),
+        "flops": system.ipus * chip.peak_flops_per_s(),
+        "sram": system.ipus * chip.sram_bytes,
+        "sram_bandwidth": system.ipus * chip.sram_bytes_per_s,
+        "memory": system.machines * system.streaming_memory_bytes_per_machine,
+        "bandwidth": system.ipus * system.buffer_link_bytes_per_s_per_ipu,
+    }
+    return pd.DataFrame([known])
 
 
 def _published() -> list[dict[str, str]]:
@@ -82,15 +66,18 @@ def _published() -> list[dict[str, str]]:
 
 def machine_frame() -> pd.DataFrame:
     """Compare every number of the slides on chip, machine and pods with the machine model."""
-    lines = []
+    spec, lines = read_tables(MACHINES_FILE), []
     for record in _published():
         component, attribute = record["component"], record["attribute"]
         if component == GOOD:
             continue
-        value = _derived(component, attribute)
+        chip = component == "Bow IPU"
+        expression = spec["chip" if chip else "machine"].get(attribute)
+        known = facts(load_system(CHIP_SYSTEM if chip else component))
+        value = next(iter(values(known, expression))) if expression else ""
         number = pd.to_numeric(record["value"], errors="coerce")
         compared = not isinstance(value, str) and not pd.isna(number)
-        notes = (record["qualifier"], _NOTES.get(attribute, ""))
+        notes = (record["qualifier"], spec["notes"].get(attribute, ""))
         lines.append(
             {name: record[name] for name in ("row_id", "component", "attribute", "unit")}
             | {
@@ -112,22 +99,10 @@ def good_computer_frame() -> pd.DataFrame:
         for record in _published()
         if record["component"] == GOOD
     }
-    memory = system.machines * system.streaming_memory_bytes_per_machine
-    links = system.ipus * system.buffer_link_bytes_per_s_per_ipu
-    both = pd.DataFrame(
-        {
-            "flops": [announced["AI compute"] * _EXA, system.ipus * system.chip.peak_flops_per_s()],
-            "memory": [announced["memory"] * _PETA, memory],
-            "bandwidth": [announced["memory bandwidth"] * _PETA, links],
-            "sram": [math.nan, system.ipus * system.chip.sram_bytes],
-            "sram_bandwidth": [math.nan, system.ipus * system.chip.sram_bytes_per_s],
-            "ipus": system.ipus,
-            "parameters": announced["model size"] * _TERA,
-            **spec["assumed"],
-        },
-        index=["announced", "modelled"],
-    )
+    said = view(pd.DataFrame([announced]), {"with": spec["announced"]})
+    both = pd.concat([said, facts(system)]).assign(**spec["assumed"]).ffill()
+    both.index = ["announced", "modelled"]
     rows = pd.DataFrame(spec["quantity"])
-    values = pd.DataFrame(both.eval(value, engine="python") for value in rows.pop("value"))
+    found = pd.DataFrame(values(both, value) for value in rows.pop("value"))
     how = rows["how"].map(lambda text: text.format(**spec["assumed"]))
-    return rows.assign(how=how).join(values.reset_index(drop=True))
+    return rows.assign(how=how).join(found.reset_index(drop=True))
