@@ -209,8 +209,8 @@ def _stack(
     axis: Axes,
     rows: pd.DataFrame,
     group: str,
-    part: str,
-    value: str,
+    part: str | Mapping[str, str],
+    value: str = "time",
     *,
     looks: Spec,
     as_given: bool = False,
@@ -222,8 +222,12 @@ def _stack(
 ) -> None:
     """Draw a bar per group of its parts, in the order of their looks or as given, from its foot.
 
-    The sum is written above as `total` says, or into the parts of `named` or more their number.
+    Parts are the lines of a group, or columns with what they are called. The sum is written above
+    as `total` says, or into the parts of `named` or more their number.
     """
+    if isinstance(part, Mapping):
+        rows = rows.rename(columns=part).melt([group], list(part.values()), "part", value)
+        part = "part"
     names = rows[group].unique()
     table = rows.pivot(index=group, columns=part, values=value).loc[names].fillna(0.0)
     order = rows[part].unique() if as_given else [name for name in looks if name in table.columns]

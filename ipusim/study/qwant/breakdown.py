@@ -12,35 +12,15 @@ from ipusim.report import Report
 from ipusim.study.breakdown import by_group
 from ipusim.study.qwant.study import latency_rows, report_for
 
-PARTS = {
-    "host_work_ms": "host prepares the batch",
-    "transfers_ms": "host link",
-    "sync_ms": "sync",
-    "exchange_ms": "exchange",
-    "copies_ms": "copies on the tile",
-    "conv_compute_ms": "convolutions, compute",
-    "norm_compute_ms": "normalisation, compute",
-    "other_compute_ms": "other compute",
-}
-"""Columns of `latency_parts` that add up to the latency, with what they are."""
-
-PHASES = {
-    "compute_us": "compute",
-    "copy_us": "copies on the tile",
-    "exchange_us": "exchange",
-    "sync_us": "sync",
-}
-"""Columns of `block_profile` that add up to the time of a block."""
-
 _COMPUTE = ("conv", "norm", "other")
-"""Kinds of compute that `PARTS` tells apart, all others being "other"."""
+"""Kinds of compute that are told apart, all others being "other"."""
 _BLOCK = re.compile(r"^layer(\d)\.(\d+)\.")
 _HEAD_KINDS = ("reduce", "matmul", "softmax")
 _SECONDS_TO_MS = 1e3
 
 
 def latency_parts(batch_sizes: Sequence[int], **changes: str) -> pd.DataFrame:
-    """Split the latency (ms) of every batch size of the card into the columns of `PARTS`.
+    """Split the latency (ms) of every batch size of the card into its parts.
 
     `changes` are those of `rows_for`. ``waiting_ms`` is where the host link alone limits the rate
     of steps.
@@ -58,7 +38,7 @@ def latency_parts(batch_sizes: Sequence[int], **changes: str) -> pd.DataFrame:
 
 
 def _parts_ms(report: Report) -> dict[str, float]:
-    """Return the parts of one step in the order of `PARTS`."""
+    """Return the parts of one step, which add up to its latency."""
     kinds = report.layers["kind"]
     work = kinds.where(kinds.isin(_COMPUTE), "other")
     device, io = 1e-3 * by_group(report.layers, work).set_index("group"), report.result.io
@@ -110,14 +90,8 @@ def stage_frame(profiles: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
     return shown.reset_index()
 
 
-def latency_anatomy(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return what the predicted latency is made of (`latency_parts`), its sum and its parts."""
-    bars = frame[["batch_size", "published_ms"]].assign(top=frame[list(PARTS)].sum(axis=1))
-    return {"bars": bars, "parts": _below_one_another(frame, ["batch_size"], PARTS)}
-
-
 def block_times(profiles: Mapping[int, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """Return the device time of every block (`block_profiles`), in all and by phase.
+    """Return the device time of all blocks (`block_profiles`) together, and of every block.
 
     Many blocks: the first of each stage has its whole name, the others their number.
     """
@@ -125,13 +99,4 @@ def block_times(profiles: Mapping[int, pd.DataFrame]) -> dict[str, pd.DataFrame]
     first = blocks["stage"].ne(blocks["stage"].shift())
     short = blocks["group"].where(first, blocks["group"].str.split(".").str[-1])
     total = blocks.groupby("micro_batch", sort=False)["time_us"].sum().reset_index()
-    parts = _below_one_another(blocks, ["micro_batch", "group"], PHASES)
-    return {"sizes": total, "blocks": blocks.assign(first=first, short=short), "parts": parts}
-
-
-def _below_one_another(
-    frame: pd.DataFrame, keys: Sequence[str], columns: Mapping[str, str]
-) -> pd.DataFrame:
-    """Return columns of a table as lines of ``part``, in words, and ``time``."""
-    lines = frame.melt(list(keys), list(columns), "part", "time")
-    return lines.assign(part=lines["part"].map(columns))
+    return {"sizes": total, "blocks": blocks.assign(first=first, short=short)}
