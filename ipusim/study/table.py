@@ -4,7 +4,6 @@ pandas' own styling puts random identifiers and memory addresses into its output
 compare equal; this class prints nothing but the numbers, at a precision that platforms agree on.
 """
 
-import html
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +13,7 @@ import pandas as pd
 
 from ipusim.errors import StudyError
 from ipusim.files import read_tables
+from ipusim.study.markup import template
 
 DEFAULT_DIGITS = 4
 MISSING = "-"
@@ -76,8 +76,8 @@ class Table:
     ``"name=heading"`` its own, ``"name?"`` leaves the column out where it is empty, a star stands
     for any text, and ``"@group"`` for the columns of a group of data/headings.toml. Numbers have so
     many significant digits, columns whose name ends in ``percent`` one decimal, of
-    ``error_percent`` and ``bias_percent`` signed. ``headings`` and ``cells`` are what is printed. A
-    StudyError if a column does not exist.
+    ``error_percent`` and ``bias_percent`` signed. ``headings`` and ``cells`` are what is printed,
+    on ``sides``. A StudyError if a column does not exist.
     """
 
     def __init__(
@@ -98,11 +98,8 @@ class Table:
         self.headings = tuple(shown.values())
         by_column = [[_formatted(name, value, digits) for value in frame[name]] for name in shown]
         self.cells = [list(line) for line in zip(*by_column, strict=True)]
-        self._numeric = tuple(
-            pd.api.types.is_numeric_dtype(frame[name])
-            and not pd.api.types.is_bool_dtype(frame[name])
-            for name in shown
-        )
+        numbers = frame[list(shown)].select_dtypes("number")
+        self.sides = tuple("right" if name in numbers else "left" for name in shown)
 
     def __repr__(self) -> str:
         """Return the table as aligned text."""
@@ -113,34 +110,16 @@ class Table:
         widths = [max(len(line[i]) for line in lines) for i in range(len(self.headings))]
         text = [
             "  ".join(
-                cell.rjust(width) if numeric else cell.ljust(width)
-                for cell, width, numeric in zip(line, widths, self._numeric, strict=True)
+                cell.rjust(width) if side == "right" else cell.ljust(width)
+                for cell, width, side in zip(line, widths, self.sides, strict=True)
             ).rstrip()
             for line in lines
         ]
         return [text[0], "  ".join("-" * width for width in widths), *text[1:]]
 
-    def to_html(self) -> str:
+    def _repr_html_(self) -> str:
         """Return the table as an HTML element, without generated identifiers; text is escaped."""
-        caption = (
-            f'<caption style="caption-side:top;text-align:left;font-weight:600">'
-            f"{html.escape(self.caption)}</caption>\n"
-            if self.caption
-            else ""
-        )
-        head = self._html_line("th", self.headings)
-        body = "\n".join(self._html_line("td", line) for line in self.cells)
-        return f"<table>\n{caption}<thead>\n{head}\n</thead>\n<tbody>\n{body}\n</tbody>\n</table>"
-
-    _repr_html_ = to_html
-
-    def _html_line(self, tag: str, cells: Sequence[str]) -> str:
-        sides = ["right" if numeric else "left" for numeric in self._numeric]
-        marked = [
-            f'<{tag} style="text-align:{side}">{html.escape(cell)}</{tag}>'
-            for cell, side in zip(cells, sides, strict=True)
-        ]
-        return f"<tr>{''.join(marked)}</tr>"
+        return template("table.html.j2").render(table=self)
 
 
 class FoldedTable:
@@ -186,14 +165,7 @@ class FoldedTable:
 
     def _repr_html_(self) -> str:
         """Return the tables as HTML, folded, without generated identifiers."""
-        text = [f'<p style="font-weight:600">{html.escape(self.caption)}</p>']
-        for line, (table, notes) in self.parts.items():
-            text += [f"<details><summary>{html.escape(line)}</summary>", table.to_html()]
-            if notes:
-                items = "".join(f"<li>{html.escape(note)}</li>" for note in notes)
-                text.append(f"<ol>{items}</ol>")
-            text.append("</details>")
-        return "\n".join(text)
+        return template("folded.html.j2").render(caption=self.caption, parts=self.parts)
 
 
 HEADINGS_FILE = "headings.toml"

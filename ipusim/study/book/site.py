@@ -9,12 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 import ipusim
-from ipusim.files import TEMPLATES, read_tables
+from ipusim.files import read_tables
 from ipusim.study.book.catalogue import Study
+from ipusim.study.markup import template
 
 START, ROWS, COVERAGE = "index.html", "rows.html", "coverage.html"
 _SCRIPT = re.compile(r"<script\b.*?</script>", re.DOTALL)
@@ -37,18 +37,6 @@ class Link:
 def notebook_link(study: Study) -> Link:
     """Return where the page of a notebook lies."""
     return Link(f"notebooks/{study.name}.html", study.title)
-
-
-@cache
-def template(name: str) -> jinja2.Template:
-    """Return one template of ``templates/``; it escapes all values but `Markup`."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([Path(__file__).parent / "templates", TEMPLATES]),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template(name)
 
 
 def render(name: str, here: str, studies: Sequence[Study], **values: Any) -> str:

@@ -1,6 +1,5 @@
 """What verdicts come to: errors of rows and groups, and the box that opens every page."""
 
-import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from ipusim.runtime.calibration import load_calibration
+from ipusim.study.markup import template
 from ipusim.study.table import format_percent
 from ipusim.study.verdicts.compare import tier_summary
 from ipusim.study.verdicts.errors import VERDICTS, errors_of, sizes_of
@@ -81,23 +81,7 @@ class Verdict:
 
     def _repr_html_(self) -> str:
         """Return the verdict as a box: counts as a bar, then the sentences."""
-        first, *others = (html.escape(line) for line in self.lines())
-        parts = "".join(
-            f'<span style="display:block;width:{100 * count / max(1, self.counted):.2f}%;'
-            f'background:{colour}"></span>'
-            for count, colour in zip((self.hit, self.near, self.miss), _COLOURS, strict=True)
-        )
-        text = "".join(f'<p style="margin:.2em 0">{line}</p>' for line in others)
-        return (
-            '<div style="border:1px solid #8A8F98;border-radius:8px;padding:.7em 1em;'
-            f'max-width:52em"><p style="margin:0;font-weight:600">{first}</p>'
-            '<div aria-hidden="true" style="display:flex;height:8px;border-radius:4px;'
-            f'overflow:hidden;margin:.4em 0;background:#DFE4E9">{parts}</div>{text}</div>'
-        )
-
-
-_COLOURS = ("#009E73", "#E69F00", "#D55E00")
-"""Of hit, near and miss."""
+        return template("verdict.html.j2").render(verdict=self, lines=self.lines())
 
 
 def counted_rows(frame: pd.DataFrame) -> pd.DataFrame:

@@ -26,7 +26,7 @@ Table(pd.DataFrame({"batch": [2, 4], "latency_ms": [1.36, 1.94]}))"""
 
 def good_notebook():
     table = Table(pd.DataFrame({"batch": [2, 4], "latency_ms": [1.36, 1.94]}))
-    shown = {"text/plain": repr(table), "text/html": table.to_html()}
+    shown = {"text/plain": repr(table), "text/html": table._repr_html_()}
     cells = [
         new_code_cell("size: int = 2", execution_count=1, metadata={"tags": ["parameters"]}),
         new_code_cell(
