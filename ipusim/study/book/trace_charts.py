@@ -6,23 +6,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ipusim.errors import StudyError
-from ipusim.look import PHASES
 from ipusim.report import Report
 from ipusim.report_page import BESIDE, draw_phases
 from ipusim.study.book.charts import name_places, sheet
-
-
-def heaviest_window(trace: pd.DataFrame, op: str) -> pd.DataFrame:
-    """Return the phases of one operation of ``report.trace``, with times (us) from its start.
-
-    ``lane`` is the place of a phase among them. A StudyError if the trace has no such operation.
-    """
-    part = trace[trace["op"] == op]
-    if part.empty:
-        raise StudyError(f"The trace has no operation {op!r}: use a name of report.layers.")
-    start_us = part["start_us"] - part["start_us"].iloc[0]
-    return part.assign(start_us=start_us, lane=part["phase"].map(list(PHASES).index))
 
 
 def execution_trace(report: Report, *, title: str, bins: int = 80) -> Figure:

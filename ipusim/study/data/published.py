@@ -78,16 +78,6 @@ class PublishedRow:
         decimals = len(self.printed.partition(".")[2])
         return 0.5 * 10.0**-decimals
 
-    @property
-    def low(self) -> float:
-        """Least number that is printed so."""
-        return self.value - self.half_last_digit
-
-    @property
-    def high(self) -> float:
-        """Largest number that is printed so."""
-        return self.value + self.half_last_digit
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
@@ -121,30 +111,21 @@ class PublishedTable:
     @property
     def columns(self) -> set[str]:
         """Columns that the file must have."""
-        named = {"row_id", "src_line", self.run, self.section, *self.label}
+        named = {"row_id", "src_line", self.run, self.section}
+        named |= {column.partition("=")[0] for column in self.label}
         for number in self.numbers:
             named |= {number.column, number.metric_column, number.unit_column}
         return named - {"", "model" if self.model else ""}
 
 
-_SPELLED = {
-    "batch_size": "batch",
-    "micro_batch_size": "micro-batch",
-    "total_ipus": "IPUs",
-    "total_ipus_derived": "IPUs",
-    "num_instances": "instances",
-    "bn_span": "batch-norm span",
-}
-
-
 def _label(record: dict[str, str], columns: Iterable[str]) -> str:
-    """Join the printed cells that name a row; bare numbers get their column's name."""
+    """Join the printed cells that name a row; bare numbers get their column's name or word."""
     parts = []
-    for column in columns:
+    for column, _, word in (column.partition("=") for column in columns):
         text = record[column]
         if text:
             bare = text.replace(".", "", 1).isdigit()
-            parts.append(f"{_SPELLED.get(column, column)} {text}" if bare else text)
+            parts.append(f"{word or column} {text}" if bare else text)
     return ", ".join(parts)
 
 
@@ -250,7 +231,10 @@ def by_metric(rows: Iterable[PublishedRow], *metrics: str) -> pd.DataFrame:
 
     Each metric is a column, beside the ends that rounding allows: ``<metric>_low`` and ``_high``.
     """
-    known = frame_of(rows, "metric", "run.run_id", "row_id", "label", "run", "value", "low", "high")
+    names = ("metric", "run.run_id", "row_id", "label", "run", "value", "half_last_digit")
+    known = frame_of(rows, *names)
+    half = known.pop("half_last_digit")
+    known = known.assign(low=known["value"] - half, high=known["value"] + half)
     groups = known.set_index("run_id").groupby("metric")
     lines = groups.get_group(metrics[0])[["row_id", "label", "run"]]
     for metric in metrics:

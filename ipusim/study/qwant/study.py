@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from ipusim.compiler.stacks import Stack, load_stack
 from ipusim.machine.system import load_system
 from ipusim.report import Report
 from ipusim.study import audit
@@ -18,7 +17,6 @@ from ipusim.study.book.parameters import checked
 from ipusim.study.data.published import PublishedRow, load_rows, rows_by_id
 from ipusim.study.data.runs import load_run
 from ipusim.study.predict import report_of
-from ipusim.study.verdicts.compare import with_errors
 from ipusim.study.verdicts.summary import with_error
 from ipusim.sweeps import sweep
 
@@ -105,11 +103,6 @@ def audited_power(frame: pd.DataFrame) -> pd.DataFrame:
     return audit.table("qwant_power").merge(predicted, on="batch_size", how="left")
 
 
-def published_stack() -> Stack:
-    """Return the software stack of the study."""
-    return load_stack(load_system(PUBLISHED_SYSTEM).default_stack)
-
-
 def report_for(micro_batch: int, **changes: str) -> Report:
     """Simulate the study's network once, with nothing fitted, and return the whole report."""
     row = rows_for([IPUS_PER_CARD * micro_batch], **changes)[0]
@@ -165,9 +158,3 @@ def machine_rows() -> tuple[PublishedRow, ...]:
         for row in load_rows(study="results")
         if row.family == "resnext" and row.run.mode == "inference" and not row.not_modelled
     )
-
-
-def machine_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Select `machine_rows` from the verdicts, with the error of each tier."""
-    rows = with_errors(frame[frame["row_id"].isin([row.row_id for row in machine_rows()])])
-    return rows.astype({"batches_in_flight": "Int64"})

@@ -12,7 +12,7 @@ from ipusim.study.data.published import PublishedRow, by_metric, load_rows
 from ipusim.study.data.runs import load_run
 from ipusim.study.predict import first_epoch_items_per_s, report_of
 from ipusim.study.verdicts.errors import errors_of, verdicts_of
-from ipusim.study.verdicts.summary import errors_by, with_error
+from ipusim.study.verdicts.summary import with_error
 
 STUDY = "tamu"
 TENSORFLOW_SERIES = "tamu-resnet50-tensorflow"
@@ -123,10 +123,3 @@ def run_frame(runs: Mapping[str, str]) -> pd.DataFrame:
         }
         for name in ("model", *options)
     )
-
-
-def summary(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the errors by table, metric and tier; the rows of the results page are one table."""
-    errors = errors_by(frame, ("study", "table", "metric"))
-    own = errors["study"] == STUDY
-    return errors.assign(source=("TAMU " + errors["table"]).where(own, "results page"))

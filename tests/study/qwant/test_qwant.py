@@ -13,7 +13,7 @@ from ipusim.study.qwant import (
     breakdown as qwant_inside,
     study as qwant,
 )
-from ipusim.study.verdicts.compare import Samples, verdicts
+from ipusim.study.verdicts.compare import Samples, verdicts, with_errors
 from ipusim.study.verdicts.summary import errors_by
 
 BATCHES = [2, 12]
@@ -149,7 +149,8 @@ def test_verdict_and_summary_tables(frame):
     summary = errors_by(frame, ("system", "metric"))
     latency = summary[(summary["system"] == "C2") & (summary["metric"] == "latency")]
     assert list(latency["rows"]) == [1, 1, 1]
-    assert len(qwant.machine_frame(frame)) == 2
+    later = book.open("qwant").table("qwant_m2000_rows", with_errors(frame)).frame
+    assert len(later) == 2 and set(later["study"]) == {"results"}
 
 
 # --- figures

@@ -29,6 +29,7 @@ from ipusim.study.verdicts.compare import (
     VERDICT_COLUMNS,
     verdict_of,
 )
+from ipusim.study.verdicts.summary import errors_by
 from ipusim.study.view import NAMED
 
 TOO_SLOW = 0.95
@@ -397,7 +398,8 @@ def test_two_rows_need_a_correction():
 
 
 def test_summary_names_the_tables(frame):
-    data = tamu.summary(frame)
+    errors = errors_by(frame, ("study", "table", "metric"))
+    data = book.open("tamu").table("tamu_summary", errors).frame
     assert (data["rows"] > 0).all()
     assert {"TAMU Table 3", "results page"} < set(data["source"])
 
