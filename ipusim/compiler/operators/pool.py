@@ -4,12 +4,17 @@ Sources: poplibs lib/popnn/Pooling.cpp (what is done) and lib/popnn/PoolVertices
 runs where), at tags 1.0.136 ("2020-01") and sdk/poplar/2.4.0 ("2021-11").
 """
 
-from math import prod
+from math import gcd, prod
 
 from ipusim.compiler.emitter import Emitter, Placed, TensorLayout
 from ipusim.compiler.operators.pool_plan import PoolPass, plan_pool
 from ipusim.compiler.state import Lowering, lowers
-from ipusim.compiler.tiles import ceil_div, copy_cycles, element_bytes
+from ipusim.compiler.tiles import (
+    ceil_div,
+    copy_cycles,
+    element_bytes,
+    rearranged_copy_cycles,
+)
 from ipusim.compiler.vertices.pool import pool_tile_cycles
 from ipusim.workload.graph import Pool
 
@@ -18,11 +23,14 @@ from ipusim.workload.graph import Pool
 def pool(m: Lowering, op: Pool, *inputs: Placed) -> TensorLayout:
     """Lower a pass; a gradient is copied into the layout of the pool's result before it is used."""
     layout = inputs[-1 if op.backward else 0].layout
-    return TensorLayout(grouping=pool_pass(m, op, m.dtype, layout.grouping))
+    acts = inputs[1].layout.grouping if op.backward and op.kind == "max" else None
+    return TensorLayout(grouping=pool_pass(m, op, m.dtype, layout.grouping, acts))
 
 
-def pool_pass(m: Emitter, op: Pool, dtype: str, grouping: int) -> int:
+def pool_pass(m: Emitter, op: Pool, dtype: str, grouping: int, acts: int | None = None) -> int:
     """Run one pass on a tensor in groups of channels; return those of the result.
+
+    The gradient of a maximum also reads what was pooled, whose groups are those of `acts`.
 
     A window that covers the field is a reduction (Pooling.cpp, substPoolingWithReduction), and the
     gradient of its average a broadcast (substPoolingGradientWithBroadcast). Other averages scale
@@ -42,7 +50,7 @@ def pool_pass(m: Emitter, op: Pool, dtype: str, grouping: int) -> int:
         if whole_field:
             _broadcast_gradient(m, op, dtype)
             return grouping
-    result = _pool(m, PoolPass(op, dtype, grouping, m.codelets.library))
+    result = _pool(m, PoolPass(op, dtype, grouping, m.codelets.library), acts)
     if average and padded and not op.include_padding and not op.backward:
         # Windows over padding have fewer elements, so each output is scaled on its own
         # (SelectiveScaling, which the estimators charge 10 cycles per worker).
@@ -50,8 +58,11 @@ def pool_pass(m: Emitter, op: Pool, dtype: str, grouping: int) -> int:
     return result
 
 
-def _pool(m: Emitter, asked: PoolPass) -> int:
-    """Run the planned vertex; return the channels that sit together in its result."""
+def _pool(m: Emitter, asked: PoolPass, acts: int | None) -> int:
+    """Run the planned vertex; return the channels that sit together in its result.
+
+    Windows that come in other groups of channels are rearranged, each input on its own.
+    """
     op, chip = asked.op, m.chip
     plan = plan_pool(asked, chip)
     geometry, part = asked.geometry, asked.part(plan)
@@ -61,11 +72,16 @@ def _pool(m: Emitter, asked: PoolPass) -> int:
     planes = part.batch * part.channel_groups * part.channel_grouping
     in_bytes = geometry.input_extent(part.field) * planes * size
     out_bytes = prod(part.field) * planes * size
-    received = 2 * in_bytes + out_bytes if asked.is_grad else in_bytes
-    copied = 0
-    if plan.channel_grouping != asked.grouping:
-        atom = min(plan.channel_grouping, asked.grouping) * size
-        copied = copy_cycles(in_bytes, chip, atom_bytes=atom)
+    windows = [(in_bytes, asked.grouping)]
+    if asked.is_grad:
+        # The gradient lies as the result does; of what was pooled the outputs' places are read.
+        windows += [*windows, (out_bytes, acts or asked.grouping)]
+    received = sum(each for each, _ in windows)
+    copied = sum(
+        rearranged_copy_cycles(each, gcd(grouping, plan.channel_grouping) * size, chip)
+        for each, grouping in windows
+        if grouping != plan.channel_grouping
+    )
     if asked.is_grad:
         # The incoming gradient is first copied into the layout of the pooled output.
         pooled = ceil_div(op.batch * op.channels * prod(op.out_field), chip.tiles)
