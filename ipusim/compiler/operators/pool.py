@@ -64,10 +64,10 @@ def _pool(m: Emitter, asked: PoolPass, acts: int | None) -> int:
     Windows that come in other groups of channels are rearranged, each input on its own.
     """
     op, chip = asked.op, m.chip
-    plan = plan_pool(asked, chip)
-    geometry, part = asked.geometry, asked.part(plan)
+    split, plan = plan_pool(asked, chip)
+    geometry, part = split.geometry, split.part(plan)
     vertex = asked.vertex(chip, m.tile.version)
-    cycles = pool_tile_cycles(vertex, geometry, asked.out_field, plan.field_split, part)
+    cycles = pool_tile_cycles(vertex, geometry, split.out_field, plan.field_split, part)
     size = element_bytes(asked.dtype)
     planes = part.batch * part.channel_groups * part.channel_grouping
     in_bytes = geometry.input_extent(part.field) * planes * size

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 
@@ -34,9 +34,14 @@ from ipusim.errors import ConfigError
 from ipusim.workload.graph import Pool
 
 # poplibs lib/popnn/PoolPlan.cpp: most grains per channel group, and how much slower a plan with
-# the preferred channel grouping may be (PoolPlan.hpp: 16 halves; 8 floats, 4 where sums are cast).
+# the preferred channel grouping may be (PoolPlan.hpp: four floats where sums are cast to halves).
 _MAX_GRAINS = 8
-_PREFERRED_GROUPING = {"float16": 16, "float32": 8}
+_PREFERRED_GROUPING = {
+    ("max", "float16"): 16,
+    ("max", "float32"): 8,
+    ("average", "float16"): 16,
+    ("average", "float32"): 4,
+}
 _GROUPING_TOLERANCE = (4, 3)
 
 
@@ -63,20 +68,27 @@ class PoolPass:
         """Whether the vertex of a maximum's gradient runs, which reads three tensors."""
         return self.op.backward and self.is_max
 
-    @cached_property
-    def merges_batch(self) -> bool:
-        """Whether batch elements are further channels: forward, from 2020 H2."""
-        return self.library != "2020-01" and not self.op.backward
+    def gathered(self, group: int) -> PoolPass:
+        """Return the pass with what is alike put together, as it is planned from 2020 H2 on.
 
-    @property
-    def batch(self) -> int:
-        """Batch elements that are split as such."""
-        return 1 if self.merges_batch else self.op.batch
-
-    @cached_property
-    def channels(self) -> int:
-        """Channels, and what counts as such."""
-        return self.op.channels * (self.op.batch if self.merges_batch else 1)
+        Forward, batch elements are further channels. Where windows do not overlap and fill the
+        field, all rows of windows are one, and so are groups of so many channels (Pooling.cpp,
+        gatherDimsTransformIn), which then sit together in no more than a group.
+        """
+        op = self.op
+        if op.backward or self.library == "2020-01":
+            return self
+        channels, field, grouping = op.channels * op.batch, list(op.field), self.grouping
+        padded = any((*op.padding_lower, *op.padding_upper, *(n - 1 for n in op.dilation)))
+        windows = zip(field, op.kernel, op.stride, strict=True)
+        if not padded and all(step >= taps and not n % step for n, taps, step in windows):
+            if len(field) > 1:
+                field[-2:] = op.stride[-2], field[-2] // op.stride[-2] * field[-1]
+            if channels % group == 0:
+                field[-1] *= channels // group
+                channels, grouping = group, gcd(grouping, group)
+        gathered = replace(op, batch=1, channels=channels, field=tuple(field))
+        return replace(self, op=gathered, grouping=grouping)
 
     @cached_property
     def out_field(self) -> tuple[int, ...]:
@@ -99,11 +111,11 @@ class PoolPass:
 
     def part(self, plan: PoolPlan) -> TileSlice:
         """Return the largest share of a tile."""
-        groups = ceil_div(self.channels, plan.channel_grouping)
+        groups = ceil_div(self.op.channels, plan.channel_grouping)
         return TileSlice(
             plan.channel_grouping,
             ceil_div(groups, plan.channel_split),
-            ceil_div(self.batch, plan.batch_split),
+            ceil_div(self.op.batch, plan.batch_split),
             tuple(map(ceil_div, self.out_field, plan.field_split)),
         )
 
@@ -129,8 +141,8 @@ class PoolPlan:
 
 def _splits(asked: PoolPass, grouping: int, tiles: int) -> Iterator[tuple[int, ...]]:
     """Yield the splits that fit, as the numbers of a plan in their order."""
-    for channel_split in distinct_splits(ceil_div(asked.channels, grouping), tiles):
-        for batch_split in distinct_splits(asked.batch, tiles // channel_split):
+    for channel_split in distinct_splits(ceil_div(asked.op.channels, grouping), tiles):
+        for batch_split in distinct_splits(asked.op.batch, tiles // channel_split):
             for field in _field_splits(asked.out_field, tiles // (channel_split * batch_split)):
                 yield grouping, channel_split, batch_split, *field
 
@@ -214,20 +226,21 @@ def _search(asked: PoolPass, groupings: Sequence[int], chip: ChipLike) -> PoolPl
 
 
 @lru_cache(maxsize=512)
-def plan_pool(asked: PoolPass, chip: ChipLike) -> PoolPlan:
-    """Return how popnn would split one pass."""
+def plan_pool(asked: PoolPass, chip: ChipLike) -> tuple[PoolPass, PoolPlan]:
+    """Return how popnn would split one pass, and the pass as it is split."""
     grain = vector_width(asked.dtype, chip)
-    channels = asked.channels
-    most = min(ceil_div(asked.grouping, grain), ceil_div(channels, grain))
+    finest = asked.gathered(grain)
+    channels = finest.op.channels
+    most = min(ceil_div(finest.grouping, grain), ceil_div(channels, grain))
     most = max(1, min(most, _MAX_GRAINS))
-    best = _search(asked, [grain * count for count in range(1, most + 1)], chip)
-    preferred = _PREFERRED_GROUPING[asked.dtype] if asked.is_max else 4 * grain
-    if asked.dtype == "float32" and not asked.is_max:
-        preferred = 4
-    if asked.library == "2020-01" or best.channel_grouping >= preferred or channels < preferred:
-        return best
-    grouped = _search(asked, [preferred], chip)
+    best = _search(finest, [grain * count for count in range(1, most + 1)], chip)
+    preferred = _PREFERRED_GROUPING[asked.op.kind, asked.dtype]
+    grouped = asked.gathered(preferred)
+    few = grouped.op.channels < preferred
+    if asked.library == "2020-01" or best.channel_grouping >= preferred or few:
+        return finest, best
+    wider = _search(grouped, [preferred], chip)
     numerator, denominator = _GROUPING_TOLERANCE
-    if grouped.cost_cycles < best.cost_cycles * numerator // denominator:
-        return grouped
-    return best
+    if wider.cost_cycles < best.cost_cycles * numerator // denominator:
+        return grouped, wider
+    return finest, best

@@ -1,12 +1,13 @@
 """Pooling: vertex by hand, plan properties, gradients (IPUModel rows: test_fidelity_pooling)."""
 
+from dataclasses import replace
 from math import prod
 from unittest import mock
 
 import pytest
 from emitting import MK1, MK2, emitter
 from hypothesis import given, settings, strategies as st
-from windows import pool
+from windows import NO_PADDING, pool
 
 from ipusim.compiler.operators import pool_plan
 from ipusim.compiler.operators.pool import pool_pass
@@ -112,9 +113,9 @@ def test_any_plan_fits_and_is_deterministic(batch, groups, size, stride, kind, e
         backward=backward,
     )
     asked = PoolPass(op, "float16", 16, era)
-    plan = plan_pool(asked, MK2)
+    _, plan = plan_pool(asked, MK2)
     with mock.patch.object(pool_plan, "least_pool_estimate", return_value=0):
-        assert plan == plan_pool.__wrapped__(asked, MK2), "a cheaper plan was left out"
+        assert plan == plan_pool.__wrapped__(asked, MK2)[1], "a cheaper plan was left out"
     assert plan.channel_split * plan.batch_split * prod(plan.field_split) <= MK2.tiles
     assert plan.channel_grouping % 4 == 0
     for step in pool_steps(op, era=era):
@@ -174,17 +175,39 @@ def test_gradient_of_a_global_average_is_broadcast():
 
 
 def test_result_lies_in_the_groups_of_the_plan():
-    plan = plan_pool(PoolPass(pool(), "float16", 8, "2021-11"), MK2)
+    _, plan = plan_pool(PoolPass(pool(), "float16", 8, "2021-11"), MK2)
     assert pool_pass(emitter(), pool(), "float16", 8) == plan.channel_grouping
     window = {"kernel": (112, 112), "padding_lower": (0, 0), "padding_upper": (0, 0)}
     assert pool_pass(emitter(), pool(**window), "float16", 8) == 8
+
+
+def test_windows_that_do_not_overlap_become_one_long_row():
+    """2 x 2 windows of 64 channels: 28 rows of 56, and 16 groups of 4, side by side."""
+    op = pool(batch=3, field=(56, 56), kernel=(2, 2), **NO_PADDING)
+    asked = PoolPass(op, "float16", 16, "2021-11")
+    gathered = asked.gathered(4)
+    assert (gathered.op.batch, gathered.op.channels, gathered.grouping) == (1, 4, 4)
+    assert gathered.op.field == (2, 28 * 56 * 3 * 16)
+    assert gathered.out_field == (1, 28 * 28 * 3 * 16)
+    # A tile has its share of the row, and no column of another.
+    split, plan = plan_pool(asked, MK2)
+    assert split.part(plan).field == (1, -(-split.out_field[1] // MK2.tiles))
+    # Channels that make no whole groups stay; so do windows that overlap, are padded or cut off.
+    odd = replace(asked, op=replace(op, batch=1, channels=6)).gathered(4).op
+    assert (odd.channels, odd.field) == (6, (2, 28 * 56))
+    for change in ({"kernel": (3, 3)}, {"padding_lower": (1, 0)}, {"field": (57, 56)}):
+        kept = replace(asked, op=replace(op, **change)).gathered(4).op
+        assert (kept.batch, kept.channels, kept.field) == (1, 192, change.get("field", op.field))
+    # Neither the gradient nor the library of early 2020 puts anything together.
+    for left in (replace(asked, op=replace(op, backward=True)), replace(asked, library="2020-01")):
+        assert left.gathered(4) is left
 
 
 def test_windows_in_other_groups_are_rearranged_each_on_its_own():
     """A plan in groups of 16: a gradient's own acts in groups of 8 come in pieces of 16 bytes."""
     op = pool(backward=True)
     asked = PoolPass(op, "float16", 16, "2021-11")
-    part, geometry = asked.part(plan_pool(asked, MK2)), asked.geometry
+    part, geometry = asked.part(plan_pool(asked, MK2)[1]), asked.geometry
     assert part.channel_grouping == 16
     outs, ins = (2 * 16 * n for n in (prod(part.field), geometry.input_extent(part.field)))
     copies = {}
@@ -202,5 +225,5 @@ def test_windows_in_other_groups_are_rearranged_each_on_its_own():
 def test_averages_of_halves_prefer_groups_of_sixteen(field, grouping, cycles):
     """PoolPlan.hpp: unless that takes a third longer than the cheapest grouping."""
     op = pool(kind="average", channels=32, field=(field, field), stride=(1, 1))
-    plan = plan_pool(PoolPass(op, "float16", 16, "2021-11"), MK2)
+    _, plan = plan_pool(PoolPass(op, "float16", 16, "2021-11"), MK2)
     assert (plan.channel_grouping, plan.cost_cycles) == (grouping, cycles)
