@@ -76,11 +76,6 @@ class Claim:
         """Identifier of the claim in data/published."""
         return self.key.partition(".")[0]
 
-    @property
-    def candidates(self) -> int:
-        """Machines that may be meant on the other side, at least one line each."""
-        return max([1, *(len(part.gpus) for part in self.parts)])
-
 
 def load_specs(study: str) -> tuple[Claim, ...]:
     """Return what stands behind the claims of a study, in the order of its file."""
@@ -92,6 +87,10 @@ def load_specs(study: str) -> tuple[Claim, ...]:
                 "modelled: correct it."
             )
     return specs
+
+
+NUMBERS = ("value", "low80", "high80", "published", "bare")
+"""What a side says of its rate or time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,37 +111,28 @@ class Side:
 
     def map(self, change: Callable[[float], float]) -> Side:
         """Return the side with all its numbers changed alike."""
-        low, high = sorted((change(self.low80), change(self.high80)))
-        numbers = {name: change(getattr(self, name)) for name in ("value", "published", "bare")}
-        return replace(self, low80=low, high80=high, **numbers)
+        changed = {name: change(getattr(self, name)) for name in NUMBERS}
+        low, high = sorted((changed.pop("low80"), changed.pop("high80")))
+        return replace(self, low80=low, high80=high, **changed)
 
     def seconds(self, items: float) -> Side:
         """Return the time for so many items."""
         changed = self.map(lambda value: items * value if self.is_time else items / value)
         return replace(changed, is_time=True)
 
-    @property
-    def spread(self) -> tuple[float, float]:
-        """Logarithms of the ends of the interval over the value; NaN without an interval."""
-        if not (self.low80 > 0 and self.value > 0):
-            return math.nan, math.nan
-        return math.log(self.low80 / self.value), math.log(self.high80 / self.value)
-
 
 def add(sides: Sequence[Side]) -> Side:
     """Add times that follow one another; the errors of phases of one network go together."""
-    numbers = ("value", "low80", "high80", "published", "bare")
-    return replace(
-        sides[0],
-        **{name: sum(getattr(side, name) for side in sides) for name in numbers},
-        name=" + ".join(dict.fromkeys(side.name for side in sides)),
-    )
+    sums = {name: sum(getattr(side, name) for side in sides) for name in NUMBERS}
+    return replace(sides[0], **sums, name=" + ".join(dict.fromkeys(side.name for side in sides)))
 
 
 def ratio(above: Side, below: Side) -> Side:
     """Divide two sides; their errors are independent, so their spreads add up in squares."""
     value = above.value / below.value
-    (up_low, up_high), (down_low, down_high) = above.spread, below.spread
+    up_low, up_high, down_low, down_high = (
+        math.log(end / side.value) for side in (above, below) for end in (side.low80, side.high80)
+    )
     bare = [side.value if math.isnan(side.bare) else side.bare for side in (above, below)]
     return Side(
         value=value,
@@ -224,7 +214,7 @@ class Sides:
             hours = float(load_claims(self.study).loc[options["claim"], "value"])
             name = f"the blog's {hours:g} hours"
             seconds = hours * _HOUR_S
-            return _exact(seconds, is_time=True, name=name, published=seconds, chips=0)
+            return around(seconds, is_time=True, name=name, published=seconds, chips=0)
         if "gpu" in options:
             return self._modelled_gpu(options, program)
         if kind == "run":
@@ -241,7 +231,7 @@ class Sides:
                 f"correct claims_{self.study}.toml."
             )
         row = line.iloc[0]
-        return _exact(
+        return around(
             float(row["published"]),
             published=float(row["published"]),
             bare=float(row["specification"]),
@@ -254,12 +244,10 @@ class Sides:
         """Return a modelled GPU, which errs as the published rows of its mode do."""
         machines = options.pop("machines", 1)
         report = simulate_gpu(**options)
-        low, high = conformal_ratios(self.gpus, mode=report.mode)
         rate = machines * (1 / report.step_s if program else report.throughput)
-        return Side(
-            value=rate,
-            low80=low * rate,
-            high80=high * rate,
+        return around(
+            rate,
+            conformal_ratios(self.gpus, mode=report.mode),
             bare=machines * simulate_gpu(**options, op_s=0.0).throughput,
             batch=report.batch,
             chips=machines * report.gpus,
@@ -267,8 +255,10 @@ class Sides:
         )
 
 
-def _exact(value: float, **given: Any) -> Side:
-    return Side(value=value, low80=value, high80=value, **given)
+def around(value: float, factors: tuple[float, float] = (1.0, 1.0), **given: Any) -> Side:
+    """Return a side whose interval is from factors on its value, by default exact."""
+    low, high = factors
+    return Side(value=value, low80=low * value, high80=high * value, **given)
 
 
 def _of_report(report: Report, program: bool) -> Side:
@@ -276,10 +266,10 @@ def _of_report(report: Report, program: bool) -> Side:
     name = f"{report.config.system.chip.name}, modelled"
     common = {"chips": report.config.active_ipus, "fits": report.fits, "name": name}
     if program:
-        return _exact(report.config.replicas / report.program_s, **common)
+        return around(report.config.replicas / report.program_s, **common)
     rate = report.throughput
     if rate.low80 is None or rate.high80 is None:
-        return _exact(rate.value, **common)
+        return around(rate.value, **common)
     return Side(value=rate.value, low80=rate.low80, high80=rate.high80, **common)
 
 
@@ -375,10 +365,9 @@ def claims_frame(study: str, sides: Sides | None = None) -> pd.DataFrame:
         }
         prices = [float(printed[name][0]) for name in spec.prices]
         factor = prices[0] / prices[1] if prices else 1.0
-        lines += [
-            head | _line(spec, head, factor, sides, candidate)
-            for candidate in range(spec.candidates)
-        ]
+        # machines that may be meant on the other side, at least one line each
+        candidates = max([1, *(len(part.gpus) for part in spec.parts)])
+        lines += [head | _line(spec, head, factor, sides, at) for at in range(candidates)]
     gains = [line for line in lines if line["quantity"] == "gain"]
     for line in gains:
         same = [other["predicted"] for other in gains if other["claim_id"] == line["claim_id"]]
@@ -391,12 +380,10 @@ def _line(
     spec: Claim, head: Mapping[str, Any], factor: float, sides: Sides, candidate: int
 ) -> dict[str, Any]:
     """Predict one line of `claims_frame`; `factor` is the quotient of prices."""
-    missing = spec.not_modelled
-    missing = missing or "; ".join(
-        filter(None, (sides.find(part.ipu).missing for part in spec.parts if "row" in part.ipu))
-    )
+    of_rows = [sides.find(part.ipu).missing for part in spec.parts if "row" in part.ipu]
+    missing = [*filter(None, (spec.not_modelled, *of_rows))]
     if missing:
-        note = "; ".join(filter(None, (missing, spec.note)))
+        note = "; ".join(filter(None, (*missing, spec.note)))
         return {"gpu_side": "", "verdict": "", "status": NOT_MODELLED, "note": note}
     result, own, other = compare(spec, sides, candidate)
     result = result.map(lambda value: factor * value)

@@ -18,7 +18,7 @@ from ipusim.machine import load_system
 from ipusim.study.argonne import study as argonne
 from ipusim.study.argonne.machines import machine_frame
 from ipusim.study.book.catalogue import load_specs
-from ipusim.study.claims import Sides, claims_frame
+from ipusim.study.claims import claims_frame
 from ipusim.study.data.published import CLAIM_FILES, load_claims, rows_by_id
 from ipusim.study.mk2 import study as mk2
 from ipusim.study.verdicts.compare import NOT_MODELLED
@@ -122,14 +122,10 @@ def _answered(answer: Answer, printed: str, known: dict[str, dict[str, Any]]) ->
 
 def _compared(study: str) -> dict[str, list[dict[str, Any]]]:
     """Return the lines of the claims that compare, by claim."""
-    if study == "mk2":
-        lines = mk2.compare_claims()
-    elif study == "argonne":
-        lines = argonne.claims_frame()
-    elif (data_dir() / "runs" / f"claims_{study}.toml").exists():
-        lines = claims_frame(study, Sides(study))
-    else:
+    if not (data_dir() / "runs" / f"claims_{study}.toml").exists():
         return {}
+    own = {"argonne": argonne.claims_frame, "mk2": mk2.compare_claims}
+    lines = own[study]() if study in own else claims_frame(study)
     return {key: part.to_dict("records") for key, part in lines.groupby("claim_id", sort=False)}
 
 

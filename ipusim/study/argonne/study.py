@@ -13,7 +13,7 @@ from ipusim.api import simulate
 from ipusim.study.argonne import dataflow
 from ipusim.study.argonne.dataflow import GpuRun
 from ipusim.study.breakdown import phase_shares
-from ipusim.study.claims import Side, Sides, allowed, claims_frame as recompute, load_specs
+from ipusim.study.claims import Side, Sides, allowed, around, claims_frame as recompute, load_specs
 from ipusim.study.data.published import load_claims
 from ipusim.study.verdicts.compare_gpu import conformal_ratios, gpu_compare
 
@@ -34,18 +34,13 @@ def board_factors(run: GpuRun) -> tuple[float, float]:
 def _board(name: str) -> Side:
     """Return the time of BraggNN's training on a GPU of the slides."""
     run = dataflow.simulate_board(name)
-    low, high = board_factors(run)
-    seconds = run.training_s
-    return Side(
-        value=seconds, low80=low * seconds, high80=high * seconds, is_time=True, name=f"{name}, GPU"
-    )
+    return around(run.training_s, board_factors(run), is_time=True, name=f"{name}, GPU")
 
 
 def _flow(name: str) -> Side:
     """Return the time of BraggNN's training on one GC200; the slides say Mk2."""
     report = dataflow.simulate_flow(dataflow.load_dataflow(name))
-    seconds = dataflow.training_seconds(report)
-    return Side(value=seconds, low80=seconds, high80=seconds, is_time=True, fits=report.fits)
+    return around(dataflow.training_seconds(report), is_time=True, fits=report.fits)
 
 
 def claims_frame() -> pd.DataFrame:

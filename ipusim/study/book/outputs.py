@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from io import BytesIO, StringIO
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,9 +20,7 @@ PNG_DPI = 150
 
 def frame_csv(frame: pd.DataFrame) -> str:
     """Return a table as CSV with a fixed number format."""
-    buffer = StringIO()
-    frame.to_csv(buffer, index=False, float_format=FLOAT_FORMAT, lineterminator="\n")
-    return buffer.getvalue()
+    return frame.to_csv(index=False, float_format=FLOAT_FORMAT, lineterminator="\n")
 
 
 def save_table(frame: pd.DataFrame, name: str, output_dir: str | Path) -> Path | None:

@@ -7,6 +7,7 @@ from operator import attrgetter
 import numpy as np
 import pandas as pd
 
+from ipusim.files import read_tables
 from ipusim.machine.system import system_names
 from ipusim.study.audit import bow_over_classic
 from ipusim.study.data.published import rows_by_id
@@ -29,6 +30,7 @@ from ipusim.study.verdicts.errors import (
 )
 from ipusim.study.verdicts.intervals import coverage_table
 from ipusim.study.verdicts.summary import classes, errors_by
+from ipusim.study.view import view
 
 _SAME_RUN = (
     "model",
@@ -81,19 +83,9 @@ def families_apart(frame: pd.DataFrame) -> pd.DataFrame:
     bias of time; hits, and the share of values inside their interval. All in percent.
     """
     tests = judged(frame)
-    inference = tests["mode"] == "inference"
-    bow = tests["system"].str.contains("Bow", na=False)
-    pipelined = tests["ipus_per_replica"].fillna(1) > 1
-    groups = {
-        "all": tests,
-        **classes(tests),
-        "inference, Bow": tests[inference & bow],
-        "inference, Classic": tests[inference & ~bow],
-        "training, Bow": tests[~inference & bow],
-        "training, Classic": tests[~inference & ~bow],
-        "training, one chip per replica": tests[~inference & ~pipelined],
-        "training, pipelines": tests[~inference & pipelined],
-    }
+    chosen = read_tables("studies/fidelity.toml")["groups"].items()
+    groups = {"all": tests, **classes(tests)}
+    groups |= {name: view(tests, {"only": only}) for name, only in chosen}
     return pd.DataFrame({"group": name} | _figures_of_group(rows) for name, rows in groups.items())
 
 
