@@ -105,10 +105,7 @@ def little_rows() -> pd.DataFrame:
 
 
 def little_groups() -> pd.DataFrame:
-    """Group Little's law by framework and platform: how many batches a latency spans.
-
-    Batches in flight are those of throughput x latency with the batch as run.
-    """
+    """Group Little's law, with the batch as run, by framework and platform."""
     groups = little_rows().groupby(["framework", "system"])
     batches = groups["batches_as_run"]
     columns = {"rows": groups.size(), "least": batches.min(), "median": batches.median()}
@@ -134,11 +131,7 @@ def batch_labels() -> pd.DataFrame:
 
 
 def scaling_efficiency() -> pd.DataFrame:
-    """Compute the efficiency of every configuration that was published on several systems.
-
-    That is the throughput per IPU over that of the smallest system; above 100 % is what more chips
-    of the same program cannot give.
-    """
+    """Compute throughput per IPU over that of the smallest system with the same configuration."""
     frame = _throughputs("results", "argonne")
     groups = frame.groupby(["study", "kind", "chip", "words"], sort=False)
     # of several rows on one system it is not told which of them scales
@@ -185,10 +178,7 @@ def mlperf_scaling() -> pd.DataFrame:
 
 
 def document_conflicts() -> pd.DataFrame:
-    """Compare the rows of the slides with those of the results page on one configuration.
-
-    That is the same model, platform and framework, and the same batch where both print one.
-    """
+    """Compare slides and results page on one model, platform, framework and, if printed, batch."""
     same = ["model", "mode", "system", "framework"]
     pairs = _throughputs("argonne").merge(_throughputs("results"), on=same, suffixes=("", "_page"))
     batch, other = pairs["printed_batch"], pairs["printed_batch_page"]
@@ -202,10 +192,7 @@ def document_conflicts() -> pd.DataFrame:
 
 
 def repeated_values() -> pd.DataFrame:
-    """List printed throughputs that occur in more than one configuration of the results page.
-
-    A number of four digits may repeat by chance.
-    """
+    """List printed throughputs of several configurations; four digits may repeat by chance."""
     lines = [
         (text, *one, *two)
         for text, same in _throughputs("results").groupby("printed", sort=False)

@@ -11,11 +11,7 @@ PHASES = ("compute", "copy", "exchange", "sync")
 
 
 def by_group(layers: pd.DataFrame, groups: Sequence[str]) -> pd.DataFrame:
-    """Add up the device time of layers by the group given to each, in the order of the program.
-
-    `layers` are ``report.layers``, or some of its lines; utilisation is of the peak of the chip's
-    convolution units.
-    """
+    """Add up `report.layers` by the group of each; utilisation is of the conv units' peak."""
     us_per_cycle = layers["time_us"].sum() / max(1, layers["cycles"].sum())
     # work / utilisation is what the chip could have done in the same cycles
     useful = layers["utilisation_percent"] / 100.0 * layers["cycles"]

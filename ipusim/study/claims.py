@@ -289,10 +289,7 @@ def _of_row(row: PublishedRow, line: Mapping[str, Any]) -> Side:
 
 
 def study_rows(study: str) -> tuple[PublishedRow, ...]:
-    """Return the rows on the IPU side of a study's claims.
-
-    Numbers of runs of which nothing is published (a run, or ``<run>.latency``) have the value NaN.
-    """
+    """Return the rows on the IPU side of a study's claims; NaN where nothing is published."""
     known = rows_by_id()
     parts = [part for spec in load_specs(study) for part in spec.parts]
     names = dict.fromkeys(part.ipu["row"] for part in parts if "row" in part.ipu)

@@ -108,10 +108,7 @@ def load_dataflow(name: str) -> Dataflow:
 
 
 def item_seconds(flow: Dataflow, *, several_components: bool = False) -> float:
-    """Return the seconds of a loader process per item.
-
-    With `several_components` patches hold as many as the synthetic ones do, and not one.
-    """
+    """Return the seconds of a loader process per item, of one component or of several."""
     times = worker_times_us()
     extra = times["choose"] if several_components and "label" in flow.worker else 0.0
     return 1e-6 * (sum(times[step] for step in flow.worker) + extra)

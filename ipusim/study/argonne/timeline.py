@@ -23,11 +23,7 @@ _BATCHES = 160
 def run_lanes(
     *, prepare_s: float, link_s: float, chip_s: float, workers: int, batches: int
 ) -> pd.DataFrame:
-    """Follow batches from loader processes over the link to the chip.
-
-    Seconds are per batch of one process, of the link and of the chip; processes take batches in
-    turn and start evenly spread. The worker is -1 but for the host.
-    """
+    """Follow batches from loader processes, in turn, over the link to the chip, in seconds."""
     free = [worker * prepare_s / workers for worker in range(workers)]
     taken: list[float] = []
     lines = []
@@ -80,10 +76,7 @@ def lane_shares(timeline: pd.DataFrame) -> dict[str, float]:
 def drawn_timelines(
     timelines: Mapping[str, pd.DataFrame], *, window_ms: float = 20.0
 ) -> dict[str, pd.DataFrame]:
-    """Return timelines by title as they are drawn: what each comes to, and its lanes.
-
-    Shown are so many milliseconds from the steady state.
-    """
+    """Return timelines by title, milliseconds from the steady state, with what each comes to."""
     flows, lanes = [], []
     for title, timeline in timelines.items():
         origin = timeline.loc[timeline["lane"] == "chip", "end_s"].iloc[FIRST_DRAWN - 1]

@@ -176,10 +176,7 @@ def recorded() -> pd.DataFrame:
 
 
 def recorded_frame() -> pd.DataFrame:
-    """Compare the recorded arithmetics with single precision on the same peaks, in medians.
-
-    The change is that of the 75th percentile, in percent.
-    """
+    """Compare the recorded arithmetics with single precision on the same peaks, in medians."""
     frame, same = recorded(), ["schedule", "seed"]
     base = frame[frame["method"] == _SINGLE_PRECISION].set_index(same)["p75_px"]
     on_same_peaks = base.loc[pd.MultiIndex.from_frame(frame[same])].to_numpy()

@@ -105,10 +105,7 @@ def log_axis(axis: Axes, side: str, ticks: Sequence[float] = (), *, unit: str = 
 
 
 def panel(data: pd.DataFrame, x: str, title: str, unit: str) -> pd.DataFrame:
-    """Return published and predicted values of a table over its column `x`, with title and unit.
-
-    An interval is drawn where all of it is known; a roofline beyond `OFF_SCALE` is stated.
-    """
+    """Return published and predicted values over the column `x`, with title, unit and top."""
     series = list(looks("series"))
     names = [x, *series, "low80", "high80"]
     lines = data.reindex(columns=names).astype(float).sort_values(x).rename(columns={x: "x"})

@@ -107,10 +107,7 @@ def _kernel_manager(folder: Path) -> type:
 def run_notebook(
     source: Path, target: Path, parameters: Mapping[str, Any], *, progress: bool
 ) -> Failure | None:
-    """Execute a notebook, within `quiet_kernels` and `interrupts_reach_cells`.
-
-    The executed copy is kept after a failure too.
-    """
+    """Execute a notebook within `quiet_kernels` and `interrupts_reach_cells`; the copy stays."""
     import papermill
     from jupyter_client.kernelspec import NoSuchKernel
     from nbclient.exceptions import CellControlSignal, DeadKernelError

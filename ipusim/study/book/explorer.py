@@ -111,10 +111,7 @@ class Explorer:
         }
 
     def report(self, **changed: Any) -> Report:
-        """Simulate the run that the controls describe, some of its options changed.
-
-        An IpuSimError says why that run makes no sense.
-        """
+        """Simulate what the controls describe, some options changed; an IpuSimError refuses it."""
         options = self.options() | changed
         return self._run(self.model.value, self.dims.value, tuple(options.items()))
 
@@ -223,10 +220,7 @@ def _card(report: Report, curve: Sequence[Point] = (), points: Sequence[Point] =
 def _drawn(
     curve: Sequence[Point], points: Sequence[Point], here: Point | None
 ) -> dict[str, Any] | None:
-    """Return where in the picture, in pixels, lies what it shows of throughput by micro-batch.
-
-    It is a template, as a step of the slider cannot wait for matplotlib. None for no curve.
-    """
+    """Return where all lies in the picture, in pixels: matplotlib is too slow for a slider."""
     shown = [*curve, *points]
     if len(shown) < 2:
         return None

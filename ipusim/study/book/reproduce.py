@@ -67,11 +67,7 @@ def _tree_digest() -> str:
 
 
 def study_key(study: Study, parameters: Mapping[str, Any], tree: str = "") -> str:
-    """Return the digest that decides whether a study must run again.
-
-    It depends on the notebook's source (not its outputs), the parameters that differ from the
-    defaults, the package's source and version, and the data (`tree`, where it is known).
-    """
+    """Return the digest of source, parameters, package and data by which a study must run anew."""
     cells = [
         [cell["cell_type"], "".join(cell["source"])] for cell in read_notebook(study.path)["cells"]
     ]

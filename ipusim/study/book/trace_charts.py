@@ -12,10 +12,7 @@ from ipusim.study.book.charts import name_places, sheet
 
 
 def execution_trace(report: Report, *, title: str, bins: int = 80) -> Figure:
-    """Draw a micro-batch of a training step as PopVision does: passes, and what tiles do over time.
-
-    The weight update that follows is a program of its own and not drawn.
-    """
+    """Draw a training micro-batch as PopVision does: passes, and what tiles do over time."""
     passes = _passes(report)
     kinds = dict(zip(dict.fromkeys(passes["kind"]), itertools.cycle(_KINDS), strict=False))
     options = {"down": 2, "legend": 0, "sharex": True, "height_ratios": (2, 3)}

@@ -55,10 +55,7 @@ def load_convergence() -> dict[str, Convergence]:
 
 
 def time_to_train_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Take the times to train of `verdicts` apart: what is published and what is simulated.
-
-    Implied is the throughput that the published time would need.
-    """
+    """Take times to train of `verdicts` apart; implied is the rate that the print would need."""
     known = load_convergence()
     rows = frame[frame["row_id"].isin(known) & (frame["metric"] == "time_to_train")]
     rows = rows[rows["calibrated"] > 0].reset_index(drop=True)

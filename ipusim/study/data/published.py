@@ -227,10 +227,7 @@ def frame_of(rows: Iterable[Any], *names: str) -> pd.DataFrame:
 
 
 def by_metric(rows: Iterable[PublishedRow], *metrics: str) -> pd.DataFrame:
-    """Return a line per run that has all metrics, with the label and identifier of the first.
-
-    Each metric is a column, beside the ends that rounding allows: ``<metric>_low`` and ``_high``.
-    """
+    """Return a line per run that has all metrics, each with the ends of its rounding."""
     names = ("metric", "run.run_id", "row_id", "label", "run", "value", "half_last_digit")
     known = frame_of(rows, *names)
     half = known.pop("half_last_digit")
@@ -245,10 +242,7 @@ def by_metric(rows: Iterable[PublishedRow], *metrics: str) -> pd.DataFrame:
 
 
 def load_claims(study: str) -> pd.DataFrame:
-    """Return the claims of a study by claim_id, all cells as text.
-
-    What is printed is in ``value`` and ``qualifier``, however a file heads them.
-    """
+    """Return the claims of a study by claim_id, as text: ``value``, ``qualifier`` and all else."""
     if study not in CLAIM_FILES:
         raise unknown_name("study", study, CLAIM_FILES)
     path = files.data_dir() / "published" / CLAIM_FILES[study]

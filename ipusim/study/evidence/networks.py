@@ -146,10 +146,7 @@ class Profiled:
     partials: str
 
     def layer(self, op: str) -> int | None:
-        """Return the layer that PopLiner counts an operation to; None outside of all.
-
-        Names decide, then the tensors that are read: embeddings belong to the first layer.
-        """
+        """Return the layer to which PopLiner counts an operation, by its name; None outside."""
         if found := re.search(r"(?:layer|blocks)\.(\d+)\.", f"{op}."):
             return int(found[1])
         if op.startswith("embeddings"):
@@ -188,10 +185,7 @@ SMALL: dict[str, Callable[[int], Graph]] = {
 
 
 def small_graphs(network: str, passes: str, batch: int) -> tuple[Graph, Graph | None]:
-    """Build a small network (a key of `SMALL`) as its row says: micro-batch and weight update.
-
-    `passes` is "inference", or "training" with the optimiser and gradient accumulation in words.
-    """
+    """Build a network of `SMALL` as its row says in words: micro-batch and weight update."""
     graph = _stored(partial(SMALL[network], batch), "16.16")
     if passes == "inference":
         return graph, None

@@ -49,10 +49,7 @@ NAMED_PERCENT = 12.0
 
 
 def time_errors(frame: pd.DataFrame, tier: str = "calibrated") -> pd.DataFrame:
-    """Return the predicted rows that are a matter of time, with the error of their time.
-
-    ``ratio`` is predicted over published time: above 1 the prediction is slower than the machine.
-    """
+    """Return the predicted rows that are a matter of time, with predicted over published time."""
     used = frame[frame["status"] == PREDICTED]
     ratios = [
         1.0 / time_ratio(metric, published, predicted)
@@ -249,10 +246,7 @@ def errors_by_family(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def errors_by_tier(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the share of rows of `verdicts` within each error, by mode and tier.
-
-    These are cumulative distributions on the rows that all tiers predict.
-    """
+    """Return the share of rows within each error, by mode and tier, where all tiers predict."""
     shares = []
     for mode, used in time_errors(frame).dropna(subset=list(TIERS)).groupby("mode"):
         for tier in TIERS:
@@ -275,10 +269,7 @@ def intervals_of_rows(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def slowdowns(scaling: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the `scaling_table` with its networks, and the row where each series is missed most.
-
-    Of series that are missed by more than `NAMED_PERCENT` alone.
-    """
+    """Return the `scaling_table` with its networks, and the worst row of series missed by much."""
     if scaling.empty:
         return {"series": scaling}
     rows, error = rows_by_id(), "left_out_error_percent"

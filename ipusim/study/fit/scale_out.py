@@ -41,10 +41,7 @@ def slowdown_errors(samples: Sequence[Sample], costs: FittedCosts) -> dict[str, 
 
 
 def scaling_table(samples: Sequence[Sample]) -> pd.DataFrame:
-    """Compare slowdowns: how much longer a chip takes per item than in the smallest system.
-
-    Left out is the row's own series in the fit of the collective latency.
-    """
+    """Compare each row's time per item over its smallest system's, its series left out or not."""
     fitted = fit_scale_out(samples)
     errors = slowdown_errors(samples, fitted.costs)
     rows = []
@@ -129,10 +126,7 @@ def _exact_collective_s(one: Sample, two: Sample, reduction_s: float) -> float |
 
 
 def fit_compile() -> Fitted:
-    """Fit the seconds per compiled vertex and tile on the published compile times of a stencil.
-
-    Least squares without an offset.
-    """
+    """Fit seconds per compiled vertex and tile to compile times of a stencil: least squares."""
     rows_read = evidence_records("ipu_microbench.csv", ("metric", "size", "value"))
     records = [row for row in rows_read if row["metric"] == "compile_time"]
     tiles = load_chip("GC2").tiles

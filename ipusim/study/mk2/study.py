@@ -64,11 +64,7 @@ def chip_arithmetic(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def implied_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """Find the published GPU row that comes nearest to what each claim on throughput implies.
-
-    It is of the same network, mode and number of boards as the row of the claim; rates are in
-    items/s.
-    """
+    """Find the published GPU row, alike but for its stack, nearest to what each claim implies."""
     gpus = gpu_compare().set_index("row_id", drop=False)
     named = {
         spec.key: part.gpus[0]["row"]

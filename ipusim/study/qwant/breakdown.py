@@ -91,10 +91,7 @@ def stage_frame(profiles: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
 
 
 def block_times(profiles: Mapping[int, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """Return the device time of all blocks (`block_profiles`) together, and of every block.
-
-    Many blocks: the first of each stage has its whole name, the others their number.
-    """
+    """Return the device time of all blocks (`block_profiles`) together, and of every block."""
     blocks = pd.concat(profiles, names=["micro_batch"]).reset_index("micro_batch")
     first = blocks["stage"].ne(blocks["stage"].shift())
     short = blocks["group"].where(first, blocks["group"].str.split(".").str[-1])

@@ -55,11 +55,7 @@ def parts_by_ipus(
 
 
 def mechanisms(parts: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
-    """Say by how much each of `MECHANISMS` slows several IPUs down against one, in percent.
-
-    Takes `parts_by_ipus` with one IPU among the numbers, and the rows of the same series of
-    `scaling_frame`.
-    """
+    """Say by how much each of `MECHANISMS` slows several IPUs down against one, in percent."""
     known = published.sort_values("instances").drop_duplicates("ipus").set_index("ipus")
     times = parts.pivot(index="ipus", columns="part", values="time_ms").fillna(0.0)
     grown = 100.0 * (times - times.loc[1]) / times.loc[1].sum()
@@ -94,10 +90,7 @@ def _work_of(kind: str, phase: str, function: str) -> str:
 
 
 def device_work(micro_batches: Sequence[int], *, tier: str = "calibrated") -> pd.DataFrame:
-    """Split the time that one IPU computes on micro-batches (images) by the kind of work.
-
-    Everything else is as in Table 3 on one IPU; the weight update is left out.
-    """
+    """Split the time of one IPU on micro-batches (images) of Table 3 by the kind of work."""
     run, tables = load_run(RESNET_RUN), []
     for size in micro_batches:
         report = report_of(at_micro_batch(run, size), tier=tier)

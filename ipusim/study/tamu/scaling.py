@@ -102,10 +102,7 @@ def scaling_frame(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def scaling_tables(line: pd.DataFrame, rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return `scaling_line`, and the rows of `scaling_frame`, saying which lie beside the line.
-
-    Of several runs on as many IPUs the one with the fewest instances is on the line.
-    """
+    """Return `scaling_line`, and the rows of `scaling_frame` with which lie beside the line."""
     order = rows["series"].map(list(SERIES_NAMES.values()).index)
     rows = rows.assign(order=order).sort_values(["order", "ipus", "instances"])
     return {"line": line, "rows": rows.assign(beside=rows.duplicated(["series", "ipus"]))}

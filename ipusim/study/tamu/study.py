@@ -33,10 +33,7 @@ IMAGENET_IMAGES = 1_281_167
 
 
 def study_rows() -> tuple[PublishedRow, ...]:
-    """Return every row of Tables 1 to 4, then the rows of the results page that go beside them.
-
-    Those are of Classic TensorFlow ResNet-50 training, and carry the scaling on to 256 IPUs.
-    """
+    """Return every row of Tables 1 to 4, then those of the results page that carry Table 3 on."""
     own = load_rows(study=STUDY)
     beside = load_rows(study="results", metric="throughput")
     return (*own, *(row for row in beside if row.run.series == RESULTS_SERIES))

@@ -267,10 +267,7 @@ def tests_in(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def tier_summary(frame: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
-    """Summarise the errors of each tier, by group where columns to group by are given.
-
-    The bias is that as printed; a tier without a value for the metric shows 0 rows.
-    """
+    """Summarise the errors of each tier, by group if asked; 0 rows where a tier has no value."""
     predicted = frame[frame["status"] == PREDICTED]
     lines = []
     for head, group in grouped(predicted, by):

@@ -85,10 +85,7 @@ class Verdict:
 
 
 def counted_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """Say of every row or claim whether it is a test of the model, or in ``left_out`` why not.
-
-    Errors are those of the frame, or of its calibrated tier.
-    """
+    """Say of every row or claim whether it is a test of the model, or in ``left_out`` why not."""
     errors = frame if "error_percent" in frame else with_error(frame)
     judged = frame["verdict"].isin(VERDICTS)
     # a row without prediction is not called fitted

@@ -28,10 +28,7 @@ def errors_px(predicted: np.ndarray, centres: np.ndarray) -> np.ndarray:
 
 
 def predicted_pixels(trained: Trained, peaks: Peaks) -> tuple[np.ndarray, np.ndarray]:
-    """Return predicted and true centres of unshifted patches, in pixels of the patch.
-
-    The network predicts in the arithmetic in which it was trained.
-    """
+    """Return predicted and true centres of unshifted patches in pixels, as the run was trained."""
     patches, targets = prepare_patches(peaks.crops, peaks.centres)
     found = predict_centres(patches, trained.weights, trained.options.arithmetic)
     return found * PATCH_SIZE, targets.astype(float) * PATCH_SIZE
@@ -46,11 +43,7 @@ def training_errors(trained: Sequence[Trained], peaks: Peaks) -> dict[str, np.nd
 
 
 def conventional_errors(peaks: Peaks) -> dict[str, np.ndarray]:
-    """Return errors in pixels of methods without a network, by their names.
-
-    The pseudo-Voigt fit takes some milliseconds per peak. "detected pixel" is the middle of the
-    patch: what a network that learnt nothing would say.
-    """
+    """Return errors in pixels without a network; "detected pixel" says the middle of each patch."""
     patches, targets = prepare_patches(peaks.crops, peaks.centres)
     centres = targets.astype(float) * PATCH_SIZE
     middle = np.full(centres.shape, (PATCH_SIZE - 1) / 2)

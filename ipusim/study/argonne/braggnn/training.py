@@ -183,10 +183,7 @@ def train_in_each(
     folder: str | Path | None = None,
     progress: bool = False,
 ) -> list[Trained]:
-    """Train once per arithmetic, in their order, everything else alike.
-
-    With a `folder` each run keeps its checkpoint there, and a second call goes on where it stopped.
-    """
+    """Train once per arithmetic, all else alike; a `folder` keeps checkpoints to go on from."""
     trained = []
     for arithmetic in arithmetics:
         options = TrainingOptions(arithmetic=arithmetic, schedule=schedule, seed=seed)
