@@ -73,11 +73,7 @@ def doubted_constants(system: str) -> pd.DataFrame:
 
 
 def fitted_constants(system: str) -> pd.DataFrame:
-    """Return every fitted constant, and what the fit makes of the sourced energies of a system.
-
-    Costs per step are those of `ipusim.simulate`; comparisons refit them without the family of each
-    row.
-    """
+    """Return every fitted constant, and what the fit makes of a system's sourced energies."""
     calibration = load_calibration()
     energies, scales = load_system(system).power, calibration.power
     columns = ("constant", "sourced", "factor", "in_use", "unit", "fitted_on")

@@ -188,11 +188,7 @@ class GpuRun:
 
 
 def simulate_board(board: str, *, several_components: bool = False) -> GpuRun:
-    """Simulate the reference run on a GPU of the slides, "V100" or "A100".
-
-    `several_components` is that of `item_seconds`. An UnknownNameError if the slides name no such
-    board.
-    """
+    """Simulate the reference run on a GPU of the slides; an UnknownNameError for another."""
     boards = {item.name: item for item in read(Board, FILE, table="gpu")}
     chosen = boards[resolve_name("board", board, boards)]
     run = load_training()

@@ -44,10 +44,7 @@ def _flow(name: str) -> Side:
 
 
 def claims_frame() -> pd.DataFrame:
-    """Recompute every ratio and time of the slides, saying whether the rate of a GPU is published.
-
-    Of BraggNN the interval is that of the GPU alone.
-    """
+    """Recompute every ratio and time of the slides; of BraggNN the interval is the GPU's alone."""
     frame = recompute(STUDY, Sides(STUDY, own={"board": _board, "flow": _flow}))
     sides = zip(frame["gpus"], frame["gpu_side"], strict=True)
     return frame.assign(
@@ -97,11 +94,7 @@ def implied_seconds() -> dict[str, tuple[float, float]]:
 
 
 def time_to_train(frame: pd.DataFrame, boards: Mapping[str, GpuRun]) -> dict[str, pd.DataFrame]:
-    """Return the seconds of 500 epochs on GPUs and in dataflows (`dataflow.dataflow_frame`).
-
-    Beside them is what follows from the slides for a board or a dataflow on their chip
-    (`implied_seconds`), a line for each end.
-    """
+    """Return the seconds to train on GPUs and in dataflows, with what follows from the slides."""
     on_gpus = [
         (f"{name}, stock loader", run.training_s, "GPU", name) for name, run in boards.items()
     ]
@@ -118,11 +111,7 @@ def time_to_train(frame: pd.DataFrame, boards: Mapping[str, GpuRun]) -> dict[str
 
 
 def uno_frame(batches: tuple[int, ...] = (32, 128, 512, 2048)) -> pd.DataFrame:
-    """Show what bounds Uno on one IPU: a step by its parts, over the batch.
-
-    ``link_percent`` is transfers over device; the last column is the most that the link alone could
-    pass on.
-    """
+    """Show what bounds Uno on one IPU: a step by its parts, over the batch."""
     parts = [part.ipu for spec in load_specs(STUDY) for part in spec.parts]
     (options,) = (ipu for ipu in parts if ipu.get("model") == "uno")
     lines = []

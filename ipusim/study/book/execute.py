@@ -59,12 +59,7 @@ _RUNNING: set[int] = set()
 
 @contextmanager
 def interrupts_reach_cells() -> Iterator[None]:
-    """Let Ctrl-C interrupt the running cells, not the event loops that wait for them.
-
-    Each notebook then ends like one with a failing cell, with its partial copy; a second Ctrl-C, or
-    one while no kernel runs, interrupts this process as ever. Does nothing in a thread, which
-    receives no signals.
-    """
+    """Let Ctrl-C interrupt the running cells, not the event loops that wait for them."""
 
     def interrupt(number: int, frame: Any) -> None:
         if not _RUNNING:

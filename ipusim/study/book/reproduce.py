@@ -18,6 +18,7 @@ import ipusim
 from ipusim import files
 from ipusim.errors import IpuSimError, StudyError
 from ipusim.files import write_bytes, write_text
+from ipusim.kernel_cache import source_digest
 from ipusim.study.book.catalogue import (
     OUTPUT_PARAMETER,
     Study,
@@ -55,14 +56,10 @@ def _digest(content: bytes) -> str:
 
 def _tree_digest() -> str:
     """Return a digest of the package's source and of the data it reads."""
-    digest = hashlib.sha256()
-    package = Path(__file__).resolve().parents[2]
-    folders = ((package, (".py",)), (files.data_dir(), _DATA_SUFFIXES))
-    for folder, suffixes in folders:
-        for path in sorted(folder.rglob("*")):
-            if path.suffix in suffixes and path.is_file():
-                digest.update(path.relative_to(folder).as_posix().encode())
-                digest.update(_digest(path.read_bytes()).encode())
+    digest, data = hashlib.sha256(source_digest(("",)).encode()), files.data_dir()
+    for path in sorted(path for suffix in _DATA_SUFFIXES for path in data.rglob(f"*{suffix}")):
+        digest.update(path.relative_to(data).as_posix().encode())
+        digest.update(_digest(path.read_bytes()).encode())
     return digest.hexdigest()
 
 
@@ -81,9 +78,8 @@ def prepare_folder(out: Path) -> None:
     for folder in (out, *(out / name for name in _FOLDERS)):
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            probe = folder / ".ipusim-probe"
-            probe.write_bytes(b"")
-            probe.unlink()
+            (folder / ".ipusim-probe").touch()
+            (folder / ".ipusim-probe").unlink()
         except OSError as error:
             raise StudyError(
                 f"The output folder {folder} cannot be written to ({error.strerror}): "

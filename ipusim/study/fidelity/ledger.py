@@ -163,11 +163,7 @@ def bow_pairs(frame: pd.DataFrame) -> pd.DataFrame:
 def figures_of_merit(
     frame: pd.DataFrame, scaling: pd.DataFrame, pairs: pd.DataFrame, inside: pd.DataFrame
 ) -> pd.DataFrame:
-    """Set what was asked of the model beside what it reaches, in percent.
-
-    Takes `verdicts` on every row, the `scaling_table`, `bow_pairs` and the `coverage_table`; errors
-    of rows are those that are `judged`.
-    """
+    """Set what was asked of the model beside what it reaches, in percent."""
     inference = judged(frame[frame["mode"] == "inference"])
     rows = coverage_of_rows(frame).iloc[-1]["predicted_percent"]
     slowdowns = scaling["left_out_error_percent"].abs()

@@ -7,7 +7,7 @@ import pandas as pd
 from ipusim.machine import load_system
 from ipusim.runtime.calibration import Ran
 from ipusim.study.cached import PooledPredictor
-from ipusim.study.data.published import PublishedRow, load_rows, rows_by_id
+from ipusim.study.data.published import PublishedRow, frame_of, load_rows, rows_by_id
 from ipusim.study.predict import request_for
 
 KNOWN = ("exact tag", "other tag")
@@ -49,15 +49,6 @@ def ran(predictor: PooledPredictor, rows: Iterable[PublishedRow] | None = None) 
 
 def ran_table(found: Ran) -> pd.DataFrame:
     """Return the programs that come out larger than a tile, largest first."""
-    known = rows_by_id()
-    lines = [
-        {
-            "row_id": row_id,
-            "label": known[row_id].label,
-            "system": known[row_id].system,
-            "mode": known[row_id].run.mode,
-            "over_percent": 100 * share,
-        }
-        for row_id, share in sorted(found.over.items(), key=lambda item: -item[1])
-    ]
-    return pd.DataFrame(lines)
+    known, over = rows_by_id(), sorted(found.over.items(), key=lambda item: -item[1])
+    frame = frame_of((known[name] for name, _ in over), "row_id", "label", "system", "run.mode")
+    return frame.assign(over_percent=[100 * share for _, share in over])

@@ -30,11 +30,7 @@ def study_rows() -> tuple[PublishedRow, ...]:
 
 
 def compare_claims(*, frame: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Recompute every claim of the blog, from verdicts on `study_rows`, by default computed.
-
-    That is `ipusim.study.claims.claims_frame` with what the blog prints (a dash for words); the
-    error is against the number printed, also where that is only a bound.
-    """
+    """Recompute every claim of the blog, against the number printed even if only a bound."""
     frame = verdicts(study_rows()) if frame is None else frame
     compared = engine.claims_frame(STUDY, engine.Sides(STUDY, frame=frame))
     printed = load_claims(STUDY).loc[compared["claim_id"]]

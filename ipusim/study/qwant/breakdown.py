@@ -20,11 +20,7 @@ _SECONDS_TO_MS = 1e3
 
 
 def latency_parts(batch_sizes: Sequence[int], **changes: str) -> pd.DataFrame:
-    """Split the latency (ms) of every batch size of the card into its parts.
-
-    `changes` are those of `rows_for`. ``waiting_ms`` is where the host link alone limits the rate
-    of steps.
-    """
+    """Split the latency (ms) of every batch size of the card; `changes` are those of `rows_for`."""
     lines = []
     for row in latency_rows(batch_sizes, **changes):
         report = report_for(row.run.micro_batch or 1, **changes)

@@ -107,8 +107,6 @@ def published_and_predicted(frame: pd.DataFrame, mode: str) -> dict[str, pd.Data
     ends = (widths + 1).cumsum()
     shares = ["low80", "calibrated", "high80", "specification"]
     rows[shares] = rows[shares].div(rows["published"], axis=0)
-    tiers = rows[["calibrated", "specification"]]
-    rows["low"], rows["high"] = tiers.min(axis=1).clip(upper=0.6), tiers.max(axis=1).clip(lower=1.7)
     # the rows of a family lie in the middle of its band
     middles = rows["family"].map(ends - widths / 2).astype(float)
     first = middles - places["row_id"].transform("size") / 2
