@@ -2,34 +2,17 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 
+from ipusim.study.book.catalogue import load_spec
 from ipusim.study.breakdown import by_group
 from ipusim.study.data.runs import load_run
 from ipusim.study.predict import report_of
 from ipusim.study.tamu.memory import RESNET_RUN, at_micro_batch
 from ipusim.study.tamu.scaling import run_at
-from ipusim.study.tamu.study import TENSORFLOW_SERIES
-
-MECHANISMS = {
-    "batch_norm_percent": ("batch-norm reductions",),
-    "all_reduce_percent": ("gradient all-reduce",),
-    "host_percent": ("transfers", "host work", "waiting for the host"),
-    "update_percent": ("weight update", "optimiser state", "fixed"),
-    "device_percent": ("device",),
-}
-"""Columns of `mechanisms` and the parts of a step that each adds up."""
-
-WORK = (
-    "convolutions, forward",
-    "convolutions, recomputed",
-    "convolutions, data gradients",
-    "convolutions, weight gradients",
-    "batch norm",
-    "elementwise",
-    "the rest",
-)
-"""Kinds of work on the chip, in the order in which they are shown."""
+from ipusim.study.tamu.study import STUDY, TENSORFLOW_SERIES
+from ipusim.study.view import values
 
 
 def parts_by_ipus(
@@ -55,7 +38,7 @@ def parts_by_ipus(
 
 
 def mechanisms(parts: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
-    """Say by how much each of `MECHANISMS` slows several IPUs down against one, in percent."""
+    """Say by how much each mechanism slows several IPUs down against one, in percent."""
     known = published.sort_values("instances").drop_duplicates("ipus").set_index("ipus")
     times = parts.pivot(index="ipus", columns="part", values="time_ms").fillna(0.0)
     grown = 100.0 * (times - times.loc[1]) / times.loc[1].sum()
@@ -67,38 +50,23 @@ def mechanisms(parts: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
             "predicted_slowdown_percent": grown.sum(axis=1),
             **{
                 column: grown.reindex(columns=list(names), fill_value=0.0).sum(axis=1)
-                for column, names in MECHANISMS.items()
+                for column, names in load_spec(STUDY)["mechanisms"].items()
             },
         }
     )
     return frame.reset_index()
 
 
-_CONVOLUTIONS = {"data_gradient": "data gradients", "weight_gradient": "weight gradients"}
-_OTHERS = {"norm": "batch norm", "elementwise": "elementwise"}
-
-
-def _work_of(kind: str, phase: str, function: str) -> str:
-    """Return what a line of ``report.layers`` is counted as."""
-    if kind != "conv":
-        return _OTHERS.get(kind, "the rest")
-    if phase == "recompute":
-        return "convolutions, recomputed"
-    if phase == "backward":
-        return f"convolutions, {_CONVOLUTIONS[function]}"
-    return "convolutions, forward"
-
-
 def device_work(micro_batches: Sequence[int], *, tier: str = "calibrated") -> pd.DataFrame:
     """Split the time of one IPU on micro-batches (images) of Table 3 by the kind of work."""
-    run, tables = load_run(RESNET_RUN), []
+    run, kinds, tables = load_run(RESNET_RUN), load_spec(STUDY)["work"], []
     for size in micro_batches:
         report = report_of(at_micro_batch(run, size), tier=tier)
         layers = report.layers[report.layers["phase"] != "update"]
-        cells = zip(layers["kind"], layers["phase"], layers["function"], strict=True)
-        sums = by_group(layers, [_work_of(*cell) for cell in cells])
+        work = np.select([values(layers, only) for only in kinds.values()], list(kinds), "")
+        sums = by_group(layers, work)
         sums = sums.assign(label=f"micro-batch {size}", time_ms=1e-3 * sums["time_us"])
-        tables.append(sums.sort_values("group", key=lambda names: names.map(WORK.index)))
+        tables.append(sums.sort_values("group", key=lambda names: names.map(list(kinds).index)))
     shown = pd.concat(tables, ignore_index=True).rename(columns={"group": "part"})
     return shown[["label", "part", "time_ms", "share_percent"]]
 
@@ -106,6 +74,7 @@ def device_work(micro_batches: Sequence[int], *, tier: str = "calibrated") -> pd
 def device_work_frame(work: pd.DataFrame) -> pd.DataFrame:
     """Return `device_work` as milliseconds per kind of work, with their sum; a column per bar."""
     frame = work.pivot(index="part", columns="label", values="time_ms")[work["label"].unique()]
-    frame = frame.loc[[name for name in WORK if name in frame.index]].rename_axis(columns=None)
+    kinds = [name for name in load_spec(STUDY)["work"] if name in frame.index]
+    frame = frame.loc[kinds].rename_axis(columns=None)
     frame.loc["together"] = frame.sum()
     return frame.rename_axis("work").reset_index()

@@ -245,9 +245,10 @@ def test_parts_are_those_of_the_report(parts):
 def test_mechanisms_add_up_to_the_slowdown(frame, parts):
     published = tamu_scaling.of_series(tamu_scaling.scaling_frame(frame), tamu.TENSORFLOW_SERIES)
     data = tamu_inside.mechanisms(parts, published).set_index("ipus")
-    total = data[list(tamu_inside.MECHANISMS)].sum(axis=1)
+    mechanisms = list(load_spec("tamu")["mechanisms"])
+    total = data[mechanisms].sum(axis=1)
     assert list(total) == pytest.approx(list(data["predicted_slowdown_percent"]), abs=1e-9)
-    assert not data.loc[1, list(tamu_inside.MECHANISMS)].any()
+    assert not data.loc[1, mechanisms].any()
     assert data.loc[2, "published_slowdown_percent"] == pytest.approx(9.4, abs=0.05)
     # one pair or many: batch norm costs the same; collectives weigh more with more machines
     batch_norm = data["batch_norm_percent"].loc[[2, 16, 64]]
@@ -264,7 +265,8 @@ def test_pytorch_has_no_distributed_batch_norm():
 def test_work_of_the_device_adds_up():
     data = tamu_inside.device_work([20])
     assert data["share_percent"].sum() == pytest.approx(100.0)
-    assert list(data["part"]) == [name for name in tamu_inside.WORK if name in set(data["part"])]
+    kinds = load_spec("tamu")["work"]
+    assert list(data["part"]) == [name for name in kinds if name in set(data["part"])]
     report = report_of(load_run("tamu.table3.07"))
     device_ms = 1e3 * report.result.device_s
     assert data["time_ms"].sum() == pytest.approx(device_ms, rel=1e-6)
