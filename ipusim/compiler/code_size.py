@@ -16,6 +16,7 @@ from ipusim.compiler.program import LoweredOp, Program, Superstep
 from ipusim.compiler.vertices import METHOD_NAMES
 from ipusim.compiler.vertices.elementwise import TRANSPOSE
 from ipusim.workload.graph import Conv, Graph, MatMul
+from ipusim.workload.operators.base import name_in_body
 
 PLANNED_VERTICES = frozenset(f"poplin::{method}" for method in METHOD_NAMES)
 
@@ -98,7 +99,8 @@ def code_size(graph: Graph, program: Program, tiles: int, *, update: Program | N
     (willow/src/patterns/convdatagrad.cpp) before equal parts are outlined. The updates of equal
     tensors share theirs as well. Small operations of the network do not [A]: in the compiled
     EfficientNet (data/evidence/ipu_network_memory.csv) repeated layers share less than half of
-    their state.
+    their state. The rounds of a loop are one body, which is compiled once (graphcore/popart,
+    willow/src/popx/op/loopx.cpp).
     """
     ops = [*_shared(graph, program)]
     if update is not None:
@@ -110,7 +112,7 @@ def _shared(graph: Graph, program: Program) -> Iterable[LoweredOp]:
     """Return the operations of a program, one of each set of planned ones that are equal."""
     payloads = {op.name: op.params for op in graph.ops}
     seen = set()
-    for op in program.ops:
+    for op in {name_in_body(op.name): op for op in program.ops}.values():
         params = payloads.get(op.name)
         if isinstance(params, Conv | MatMul):
             if isinstance(params, Conv) and params.pass_kind == "data_gradient":

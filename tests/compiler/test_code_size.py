@@ -11,6 +11,7 @@ from ipusim.compiler.program import LoweredOp, Program, Superstep
 from ipusim.compiler.stacks import load_stack
 from ipusim.machine import load_chip
 from ipusim.workload.layers import GraphBuilder
+from ipusim.workload.operators.base import round_prefix
 from ipusim.workload.training import training_graphs
 
 TILES = 1472
@@ -99,6 +100,14 @@ def test_a_convolution_has_larger_vertices_and_more_messages_than_a_product():
         both = Program((one, replace(one, name="two", plan="/ b2", codelet=codelet)))
         code = code_size(EMPTY, both, TILES).fullest_tile.vertex_code
         assert code == sizes.CODE_BASE_BYTES + types * sizes.CONV_VERTEX_CODE_BYTES
+
+
+def test_the_rounds_of_a_loop_share_their_code():
+    rounds = [lowered(f"{round_prefix('loop', n)}a", step(received=2048)) for n in range(3)]
+    rounds.append(lowered(f"{round_prefix('loop', 0)}b", step(received=2048)))
+    own = code_size(EMPTY, Program(tuple(rounds)), TILES).fullest_tile
+    assert own.control_code == 2 * sizes.CONTROL_BYTES
+    assert own.vertex_state == 2 * sizes.VERTEX_STATE_BYTES
 
 
 def test_pieces_take_more_code_than_whole_rows():

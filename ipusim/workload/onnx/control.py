@@ -12,6 +12,7 @@ from ipusim.workload.onnx.nodes import LARGEST_BODY, Node
 from ipusim.workload.onnx.reader import stored
 from ipusim.workload.onnx.recipes import Parts, Recipe
 from ipusim.workload.onnx.shapes import FLOAT, by_names
+from ipusim.workload.operators.base import round_prefix
 
 
 def _body(p: Parts, attribute: str, prefix: str, *given: str) -> list[str]:
@@ -72,7 +73,7 @@ def _loop(p: Parts) -> None:
 
 def _trip(p: Parts, trip: int) -> tuple[str, str]:
     """Return the prefix of names within one round of a loop, and its number as a constant."""
-    prefix = f"{p.label}#{trip}/"
+    prefix = round_prefix(p.label, trip)
     return prefix, p.context.constant(f"{prefix}trip", np.array(trip, np.int64))
 
 

@@ -7,6 +7,7 @@ included), as papers count parameters and MACs.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields
 from functools import cache
 from math import prod
@@ -147,6 +148,19 @@ class Attributes:
     def sizes(self, _op: Op) -> Sizes:
         """Return tensors of an operator with the elements that they must have."""
         return ()
+
+
+_ROUND = re.compile(r"@\d+/")
+
+
+def round_prefix(loop: str, number: int) -> str:
+    """Return what the names of operators in a round of a loop begin with."""
+    return f"{loop}@{number}/"
+
+
+def name_in_body(name: str) -> str:
+    """Return the name that an operator of a loop has in every round; other names as they are."""
+    return _ROUND.sub("@/", name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

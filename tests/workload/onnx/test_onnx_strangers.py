@@ -7,6 +7,7 @@ from onnx_single_op import make_model
 
 from ipusim.errors import WorkloadError
 from ipusim.workload.onnx import check_onnx, from_onnx
+from ipusim.workload.operators.base import name_in_body
 
 MS = "com.microsoft"
 NCHWC = "com.microsoft.nchwc"
@@ -276,7 +277,10 @@ def _loop(trips):
 def test_a_trip_count_is_given_by_its_value():
     with pytest.raises(WorkloadError, match="--value steps=8"):
         from_onnx(_loop("steps"))
-    assert len(from_onnx(_loop("steps"), values={"steps": 5}).graph().ops) == 5 + 1
+    graph = from_onnx(_loop("steps"), values={"steps": 5}).graph()
+    assert len(graph.ops) == 5 + 1
+    # All rounds have the operators of one body.
+    assert len({name_in_body(op.name) for op in graph.ops}) == 1 + 1
 
 
 def test_the_rounds_of_a_loop_share_their_weights():
