@@ -148,16 +148,24 @@ class Pieces:
         if kind:
             self.context.fused[kind] += 1
 
+    def swap(self, gone: list[Node], *fresh: Node, kind: str) -> None:
+        """Let new nodes stand where the first of others stood, which fall away; count a fusion."""
+        nodes = self.context.nodes
+        place = min(map(nodes.index, gone))
+        rest = [node for node in nodes[place:] if node not in gone]
+        nodes[place:] = [*fresh, *rest]
+        for node in fresh:
+            self.add(node)
+        self.context.fused[kind] += 1
+
     def join(
         self, members: list[Node], op_type: str, source: str, kind: str, **given: object
     ) -> None:
-        """Let the first of several nodes make the results of all, in their order."""
-        gone = {id(node) for node in members}
-        first = next(node for node in self.context.nodes if id(node) in gone)
-        first.output = [node.output[0] for node in members]
-        self.replace(first, op_type, [source], kind, **given)
-        gone.discard(id(first))
-        self.context.nodes[:] = [node for node in self.context.nodes if id(node) not in gone]
+        """Let one node make the results of several, in their order, under the name of the first."""
+        first = min(members, key=self.context.nodes.index)
+        results = [node.output[0] for node in members]
+        node = Node(op_type=op_type, name=first.name, input=[source], output=results, given=given)
+        self.swap(members, node, kind=kind)
 
     def forget(self, node: Node) -> None:
         """Take a node that is about to change, or falls away, out of the readers."""
@@ -268,14 +276,14 @@ def _span(pieces: Pieces, last: Node, root: str) -> Span | None:
     if shape != pieces.shape(last.output[0]) or len(shape) > _MOST_AXES:
         return None
     sample = _sample(len(shape))
-    known, inside = {root: sample}, {}
+    known, inside = {root: sample}, []
     try:
         found = _value(pieces, last.output[0], known, inside)
     except MISFITS:
         return None
     if found is None or found.shape != sample.shape or not _apart(pieces, last, inside):
         return None
-    means = [item for item in inside.values() if item.op_type == "ReduceMean"]
+    means = [item for item in inside if item.op_type == "ReduceMean"]
     vectors = {name: values for name, values in known.items() if pieces.is_static(name)}
     axes = _from_the_end(pieces, means[0]) if means else ()
     return Span(root, last, found, axes, vectors)
@@ -316,7 +324,7 @@ def _replace_span(pieces: Pieces, form: Form, span: Span, vectors: list[str]) ->
 
 
 def _value(
-    pieces: Pieces, name: str, known: dict[str, np.ndarray], inside: dict[int, Node]
+    pieces: Pieces, name: str, known: dict[str, np.ndarray], inside: list[Node]
 ) -> np.ndarray | None:
     """Return the values of a result from those known, noting its node and those before it."""
     if name in known:
@@ -327,7 +335,7 @@ def _value(
     node = pieces.made.get(name)
     if node is None or node.op_type not in _VALUES or len(inside) > _MOST_PIECES:
         return None
-    inside[id(node)] = node
+    inside.append(node)
     names = node.input[:1] if node.op_type == "ReduceMean" else filter(None, node.input)
     operands = []
     for x in names:
@@ -351,11 +359,11 @@ def _sample_vector(pieces: Pieces, name: str, known: dict[str, np.ndarray]) -> n
     return known[name]
 
 
-def _apart(pieces: Pieces, last: Node, inside: dict[int, Node]) -> bool:
+def _apart(pieces: Pieces, last: Node, inside: list[Node]) -> bool:
     """Whether nobody outside reads what pieces compute before the last of them."""
-    names = [x for node in inside.values() if node is not last for x in node.output]
+    names = [x for node in inside if node is not last for x in node.output]
     return not pieces.kept.intersection(names) and all(
-        id(reader) in inside for name in names for reader in pieces.readers.get(name, [])
+        reader in inside for name in names for reader in pieces.readers.get(name, [])
     )
 
 
@@ -608,7 +616,8 @@ def _join_bags(pieces: Pieces, joint: Node) -> None:
     cut = pieces.maker(parts[0], "Split")
     if cut is None or cut.output != list(map(pieces.source, parts)) or _split_axis(pieces, cut):
         return
-    context, (length, *inner) = pieces.context, pieces.shape(sums[0].input[0])
+    summed = pieces.context.values[sums[0].input[0]]
+    length, *inner = summed.shape
     alike = all(pieces.shape(name)[0] == length for name in parts)
     joined = pieces.shape(joint.output[0]) == (len(parts), *inner)
     if len(kinds) > 1 or len(tables) > 1 or not alike or not joined:
@@ -616,15 +625,17 @@ def _join_bags(pieces: Pieces, joint: Node) -> None:
     made = [("Reshape", "bags", (len(parts), length, *inner))]
     if looks_up:
         made.insert(0, ("Gather", "rows", (len(parts) * length, *inner)))
-    x, place = cut.input[0], next(i for i, node in enumerate(context.nodes) if node is joint)
+    x, fresh = cut.input[0], []
     for kind, suffix, shape in made:
         name = f"{joint.output[0]}.{suffix}"
-        context.values[name] = replace(context.values[sums[0].input[0]], shape=shape)
+        pieces.context.values[name] = replace(summed, shape=shape)
         inputs = [tables.pop(), x] if kind == "Gather" else [x]
-        context.nodes.insert(place, Node(op_type=kind, input=inputs, output=[name], name=name))
-        pieces.add(context.nodes[place])
-        x, place = name, place + 1
-    pieces.replace(joint, kinds.pop(), [x], "bags in one sum", axes=[1], keepdims=0)
+        fresh.append(Node(op_type=kind, input=inputs, output=[name], name=name))
+        x = name
+    given = {"axes": [1], "keepdims": 0}
+    whole = {"name": joint.name, "input": [x], "output": joint.output, "given": given}
+    fresh.append(Node(op_type=kinds.pop(), **whole))
+    pieces.swap([joint], *fresh, kind="bags in one sum")
 
 
 def _split_axis(pieces: Pieces, node: Node) -> int:
@@ -667,10 +678,7 @@ def projections(pieces: Pieces) -> None:
 
 def _join_products(pieces: Pieces, x: str, inner: int, members: list[Node]) -> None:
     widths = [pieces.shape(node.input[1])[1] for node in members]
-    biased = [_bias_of(pieces, node) for node in members]
-    if any(biased) and not all(biased):
-        # Of Whisper's projections only the keys have no bias: the missing one is zeros.
-        biased = [pair or (node, "") for pair, node in zip(biased, members, strict=True)]
+    biases = [_bias_of(pieces, node) for node in members]
     context = pieces.context
     first = members[0]
     stem, label = f"{first.output[0]}.qkv", first.name or f"{first.output[0]}.qkv"
@@ -685,10 +693,11 @@ def _join_products(pieces: Pieces, x: str, inner: int, members: list[Node]) -> N
         context.values[result] = Value(shape=shape, elem_type=kind, static=False)
         return Node(op_type=op_type, input=[x, name], output=[result], name=label + suffix)
 
-    fresh, lasts = [joined("MatMul", x, "", (inner, sum(widths)))], members
-    if all(biased):
-        lasts = [pair[0] for pair in biased]
+    fresh = [joined("MatMul", x, "", (inner, sum(widths)))]
+    if any(biases):
+        # Of Whisper's projections only the keys have no bias: the missing one is zeros.
         fresh.append(joined("Add", stem, ".biased", (sum(widths),)))
+    lasts = [bias or node for bias, node in zip(biases, members, strict=True)]
     split = Node(
         op_type="Split",
         input=fresh[-1].output,
@@ -696,21 +705,14 @@ def _join_products(pieces: Pieces, x: str, inner: int, members: list[Node]) -> N
         name=f"{label}.split",
         given={"axis": -1},
     )
-    gone = {id(node) for node in (*members, *lasts)}
-    place = next(index for index, node in enumerate(context.nodes) if id(node) in gone)
-    rest = [node for node in context.nodes if id(node) not in gone]
-    context.nodes[:] = [*rest[:place], *fresh, split, *rest[place:]]
-    for node in (*fresh, split):
-        pieces.add(node)
-    context.fused["q, k, v in one product"] += 1
+    pieces.swap([*members, *lasts], *fresh, split, kind="q, k, v in one product")
 
 
-def _bias_of(pieces: Pieces, node: Node) -> tuple[Node, str] | None:
-    following = pieces.only(node.output[0], "Add")
-    if following is None or node.output[0] in pieces.kept:
-        return None
-    vector = _vector(pieces, following, node.output[0], pieces.shape(node.input[1])[1:])
-    return None if vector is None else (following, vector)
+def _bias_of(pieces: Pieces, node: Node) -> Node | None:
+    """Return the sum of a product and a vector, if that is all that reads the product."""
+    add = pieces.only(node.output[0], "Add")
+    width = pieces.shape(node.input[1])[1:]
+    return add if add and _vector(pieces, add, node.output[0], width) else None
 
 
 RULES: dict[str, tuple[Rule, ...]] = by_names(

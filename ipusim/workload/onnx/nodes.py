@@ -62,10 +62,11 @@ class Scope:
         return replace(self, prefix=prefix, names={**self.names, **names}, results={})
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Node:
     """One ONNX node: its attributes decoded, the names of its tensors made unique.
 
+    Two are never the same, however alike.
     ``scope`` is where it stands, which its branches and loop bodies take names from.
     """
 
