@@ -71,10 +71,10 @@ class Rebatch:
         place = _TARGETS.get(p.node.op_type)
         if place and p.has(place) and p.node.output[0] in self.values:
             axis = self.axis(p.input(0), p.shape())
-            if axis is not None and p.node.op_type in ("Gather", "GatherND"):
-                self._places(p)
-            elif axis is not None:
+            if p.node.op_type not in ("Gather", "GatherND") and axis is not None:
                 self._target(p, axis, place)
+            elif axis == 0:
+                self._places(p)
         if p.node.op_type in _REPEATED:
             self._repeat(p)
 
@@ -110,7 +110,8 @@ class Rebatch:
     def _places(self, p: Parts) -> None:
         """Take from every item what constant places take from the first.
 
-        Places are those of a view with strides, or several indices of which the first is the item.
+        The batch is the first axis. Places are those of a view with strides, or several indices of
+        which the first is the item.
         """
         own, places = self.values[p.input(0)].shape, p.context.array(p.node, 1)
         several = p.node.op_type == "GatherND"

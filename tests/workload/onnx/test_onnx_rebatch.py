@@ -62,6 +62,17 @@ def _mask(batch):
     return make_model([node], {"x": [batch, 64]}, ["y"], {"places": places.copy()}), (40, 64)
 
 
+def _field(batch):
+    """Places along a field in front of the items, as of an adaptive pool, stay."""
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
+        helper.make_node("GatherND", ["t", "places"], ["g"]),
+        helper.make_node("Transpose", ["g"], ["y"], perm=[1, 0]),
+    ]
+    places = np.array([[0], [2], [3], [4]])
+    return make_model(nodes, {"x": [batch, 5]}, ["y"], {"places": places}), (4,)
+
+
 def _tokens(batch):
     node = helper.make_node("Concat", ["one", "two", "x"], ["y"], axis=1)
     tokens = {"one": [batch, 1, 8], "two": [batch, 1, 8]}
@@ -116,10 +127,14 @@ def _experts(batch):
     return make_model(nodes, {"x": [batch, 32, 256]}, ["y"], sizes), (32, 256)
 
 
-@pytest.mark.parametrize("batch", [1, 2])
-@pytest.mark.parametrize(
-    "network", [_experts, _mask, _attention, _resize, _strides, _tokens, _states, _rows, _positions]
+NETWORKS = (
+    *(_experts, _mask, _attention, _resize, _strides, _field),
+    *(_tokens, _states, _rows, _positions),
 )
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("network", NETWORKS)
 def test_numbers_that_hold_the_batch_follow_it(network, batch):
     file, item = network(batch)
     model = from_onnx(file)
