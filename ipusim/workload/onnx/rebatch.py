@@ -30,11 +30,6 @@ _REPEATED = (*_BESIDE, *N_ARY.split(), "LSTM", "GRU", "Expand", "MatMul")
 """Operators that read constants beside every item."""
 
 
-def _alike(array: np.ndarray | None, axis: int) -> bool:
-    """Whether known values do not change along an axis."""
-    return array is not None and bool((array == array.take([0], axis)).all())
-
-
 @dataclass(frozen=True, slots=True)
 class Rebatch:
     """Another batch than the file fixes, and what the file's own gives.
@@ -42,7 +37,7 @@ class Rebatch:
     Of several axes of one size that may be it, such as one step of one item, the batch is the
     first or, if it comes ``late``, the last. ``within`` says of values whose batch lies inside an
     axis how many positions of the axis are outside of it: of (length x batch, width), the rows of a
-    product, the length.
+    product, the length. ``repeated`` are results of an Expand, by the constants' shapes before it.
     """
 
     before: int
@@ -50,6 +45,7 @@ class Rebatch:
     values: dict[str, Value]
     late: bool = False
     within: dict[str, int] = field(default_factory=dict)
+    repeated: dict[str, Shape] = field(default_factory=dict)
 
     def axis(self, name: str, shape: Shape) -> int | None:
         """Return the only axis along which a value grows with the batch."""
@@ -75,6 +71,8 @@ class Rebatch:
                 self._target(p, axis, place)
             elif axis == 0:
                 self._places(p)
+        if p.node.op_type == "Expand" and p.context.is_static(p.input(0)):
+            self.repeated[p.node.output[0]] = p.shape()
         if p.node.op_type in _REPEATED:
             self._repeat(p)
 
@@ -130,11 +128,10 @@ class Rebatch:
         for axis, before, after in self._grown(p):
             for place, name in enumerate(names):
                 value = p.context.values.get(name)
-                if not value or not value.static or len(value.shape) < -axis:
+                constant = value and (value.static or name in self.repeated)
+                if not constant or len(value.shape) < -axis or value.shape[axis] != before:
                     continue
-                if value.shape[axis] != before:
-                    continue
-                if before == 1 or _alike(value.array, axis):
+                if before == 1 or self._alike(name, value, axis):
                     one = name if before == 1 else p.slice(name, axis, 0, 1)
                     target = np.array(sized(value.shape, axis, after), np.int64)
                     p.node.input[place] = p("Expand", one, target)
@@ -143,6 +140,13 @@ class Rebatch:
                     target = np.array([after // before, *value.shape], np.int64)
                     wide = p("Expand", name, target)
                     p.node.input[place] = p.reshape(wide, after, *value.shape[1:])
+
+    def _alike(self, name: str, value: Value, axis: int) -> bool:
+        """Whether a constant is known not to change along an axis, counted from the end."""
+        if name in self.repeated:
+            return len(self.repeated[name]) < -axis or self.repeated[name][axis] == 1
+        array = value.array
+        return array is not None and bool((array == array.take([0], axis)).all())
 
     def _grown(self, p: Parts) -> list[tuple[int, int, int]]:
         """Return axes, counted from the end, along which constants lack items, and both sizes."""

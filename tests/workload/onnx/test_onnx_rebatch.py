@@ -79,6 +79,21 @@ def _tokens(batch):
     return make_model([node], {"x": [batch, 5, 8]}, ["y"], tokens), (7, 8)
 
 
+def _token(batch):
+    """A class token that torch's older exporter repeats for every item, and a gain of channels."""
+    nodes = [
+        helper.make_node("Expand", ["one", "items"], ["ones"]),
+        helper.make_node("Concat", ["ones", "x"], ["c"], axis=1),
+        helper.make_node("Expand", ["wide", "channels"], ["gain"]),
+        helper.make_node("Mul", ["c", "gain"], ["y"]),
+    ]
+    sizes = _numbers(items=[batch, 1, 8], channels=[6, 8])
+    return make_model(nodes, {"x": [batch, 5, 8]}, ["y"], {"one": [8], "wide": [8], **sizes}), (
+        6,
+        8,
+    )
+
+
 def _states(batch):
     """A layer whose first state was written with the batch, and a sum beside zeros."""
     nodes = [
@@ -129,7 +144,7 @@ def _experts(batch):
 
 NETWORKS = (
     *(_experts, _mask, _attention, _resize, _strides, _field),
-    *(_tokens, _states, _rows, _positions),
+    *(_tokens, _token, _states, _rows, _positions),
 )
 
 
