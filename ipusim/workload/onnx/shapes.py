@@ -417,18 +417,15 @@ def _scatter(c: Call) -> Shape:
     return c.shape()
 
 
-def _depth_to_space(c: Call) -> Shape:
+def _blocks(c: Call) -> Shape:
+    """Return what DepthToSpace gives, or its reverse."""
     batch, channels, height, width = c.shape()
     block = c.get("blocksize")
+    if c.node.op_type == "SpaceToDepth":
+        return (batch, channels * block**2, height // block, width // block)
     if channels % block**2:
         raise ValueError(f"{channels} channels, blocks of {block}")
     return (batch, channels // block**2, height * block, width * block)
-
-
-def _space_to_depth(c: Call) -> Shape:
-    batch, channels, height, width = c.shape()
-    block = c.get("blocksize")
-    return (batch, channels * block**2, height // block, width // block)
 
 
 def _resize(c: Call) -> Shape:
@@ -623,8 +620,7 @@ RULES: dict[str, Rule] = by_names(
         "GatherElements": _gather_elements,
         "GatherND": _gather_nd,
         "Scatter ScatterElements ScatterND TensorScatter": _scatter,
-        "DepthToSpace": _depth_to_space,
-        "SpaceToDepth": _space_to_depth,
+        "DepthToSpace SpaceToDepth": _blocks,
         "Resize Upsample": _resize,
         "ConstantOfShape": _constant_of_shape,
         "Range": _range,

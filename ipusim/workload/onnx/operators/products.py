@@ -25,16 +25,7 @@ def gemm(e: Emission) -> None:
     "bias_add", anything else as "add" or, with beta, "scaled_add".
     """
     alpha, beta = e.get("alpha", 1.0), e.get("beta", 1.0)
-    flip_a, flip_b = bool(e.get("transA", 0)), bool(e.get("transB", 0))
-    a, b = e.operand(0, weight=True), e.operand(1, weight=True)
-    product = MatMul(
-        m=e.out[0],
-        k=e.shape()[0 if flip_a else 1],
-        n=e.out[1],
-        weights_operand=e.role(b) == "parameter",
-        transpose_a=flip_a,
-        transpose_b=flip_b,
-    )
+    product, a, b = _product(e)
     scale = Elementwise.in_place("scale", e.elements)
     has_c = e.has(2) and beta != 0.0
     if not has_c and alpha == 1.0:
@@ -57,7 +48,12 @@ def gemm(e: Emission) -> None:
 
 
 def matmul(e: Emission) -> None:
-    """MatMul of any ranks; a batch that only A has is folded into its rows."""
+    """MatMul of any ranks."""
+    e.emit(*_product(e))
+
+
+def _product(e: Emission) -> tuple[MatMul, str, str]:
+    """Return a product and its operands; a batch that only A has is folded into its rows."""
     flips = [bool(e.get(flag, 0)) for flag in ("transA", "transB")]
     a_shape, b_shape = (
         (*shape[:-2], *shape[:-3:-1]) if flip else shape
@@ -80,35 +76,37 @@ def matmul(e: Emission) -> None:
         transpose_a=flips[0],
         transpose_b=flips[1],
     )
-    e.emit(params, a, b)
+    return params, a, b
 
 
-def batch_norm(e: Emission) -> None:
-    """BatchNormalization with stored statistics."""
+_NORMS = {
+    "BatchNormalization": "batch",
+    "LayerNormalization": "layer",
+    "InstanceNormalization": "instance",
+    "GroupNormalization": "group",
+}
+
+
+def norm(e: Emission) -> None:
+    """Norms with one operator: gain and shift are parameters, stored statistics constants."""
+    kind = _NORMS[e.node.op_type]
     if e.get("training_mode", 0):
         e.note("batch norms in training mode use their stored statistics")
-    batch, channels, *field = e.shape()
-    params = Norm(kind="batch", batch=batch, channels=channels, spatial_elements=prod(field))
-    vectors = (e.operand(place, weight=True) for place in (1, 2))
-    statistics = (e.operand(place, role="constant") for place in (3, 4))
-    e.emit(params, e.operand(), *vectors, *statistics)
+    batch, channels, *field = _rows(e) if kind == "layer" else e.shape()
+    groups = {"instance": channels, "group": e.get("num_groups")}.get(kind, 1)
+    sizes = {"batch": batch, "channels": channels, "spatial_elements": prod(field)}
+    operands = (
+        e.operand(name, weight=place < 3, role="" if place < 3 else "constant")
+        for place, name in enumerate(e.node.input[1:], start=1)
+        if name
+    )
+    e.emit(Norm(kind=kind, groups=groups, **sizes), e.operand(), *operands)
 
 
 def _rows(e: Emission) -> tuple[int, int]:
     """Return how many rows a norm over the axes from ``axis`` on has, and their length."""
     axis = e.get("axis", -1) % len(e.shape())
     return prod(e.shape()[:axis]), prod(e.shape()[axis:])
-
-
-def layer_norm(e: Emission) -> None:
-    """LayerNormalization over the axes from ``axis`` on."""
-    rows, length = _rows(e)
-    _emit_norm(e, Norm(kind="layer", batch=rows, channels=length, spatial_elements=1))
-
-
-def _emit_norm(e: Emission, params: Norm) -> None:
-    vectors = (e.operand(name, weight=True) for name in e.node.input[1:] if name)
-    e.emit(params, e.operand(), *vectors)
 
 
 def rms_norm(e: Emission) -> None:
@@ -129,20 +127,6 @@ def rms_norm(e: Emission) -> None:
         e.emit(scale, scaled, e.operand(1, weight=True))
     else:
         e.emit(scale, data, result)
-
-
-def group_norm(e: Emission) -> None:
-    """InstanceNormalization and GroupNormalization."""
-    batch, channels, *field = e.shape()
-    instance = e.node.op_type == "InstanceNormalization"
-    params = Norm(
-        kind="instance" if instance else "group",
-        batch=batch,
-        channels=channels,
-        spatial_elements=prod(field),
-        groups=channels if instance else e.node.given["num_groups"],
-    )
-    _emit_norm(e, params)
 
 
 def softmax(e: Emission) -> None:
@@ -264,10 +248,8 @@ COMPUTE_HANDLERS: dict[str, Handler] = by_names(
     {
         "Gemm": gemm,
         "MatMul": matmul,
-        "BatchNormalization": batch_norm,
-        "LayerNormalization": layer_norm,
+        " ".join(_NORMS): norm,
         "RMSNormalization": rms_norm,
-        "InstanceNormalization GroupNormalization": group_norm,
         "Softmax LogSoftmax": softmax,
         REDUCTIONS: reduce,
         "Conv ConvTranspose": convolution,
