@@ -121,8 +121,7 @@ def _bring_operands(m: Lowering, chosen: planner.Plan, data: Placed, weights: Pl
         )
     if cost.before:
         m.copy("arrange for slices", cycles=cost.before)
-    if cost.slice:
-        _part(m, chosen, "slice operands", "popops::DynamicSlice1D", compute=cost.slice)
+    _slice_operands(m, chosen, data, weights)
     moved = cost.move_in + cost.move_weights
     copied = cost.copy_in + cost.copy_weights
     if transposed and not is_conv:
@@ -163,6 +162,33 @@ def _bring_operands(m: Lowering, chosen: planner.Plan, data: Placed, weights: Pl
         name = "rearrange operands"
         _part(m, chosen, name, "copy", exchange=moved, copy=max(0, copied))
     return _Brought(data=arranged, weights=placed, moved=moved > 0, bytes=before_bytes)
+
+
+def _slice_operands(m: Lowering, chosen: planner.Plan, data: Placed, weights: Placed) -> None:
+    """Slice what every serial part takes of the operands, each on the tiles that use it."""
+    split, cost, size = chosen.split, chosen.cost, element_bytes(data.dtype)
+    with m.loop(chosen.serial_splits, tiles=chosen.tiles_used):
+        if split.in_serial > 1:
+            m.slice("slice input", ceil_div(cost.input_bytes, split.out_chans * size), data.dtype)
+        if chosen.serial_splits > 1:
+            users = split.batch * prod(split.field)
+            m.slice("slice weights", ceil_div(cost.weight_bytes, users * size), weights.dtype)
+
+
+def _write_part(m: Lowering, chosen: planner.Plan) -> None:
+    """Write what a serial part has made, and count the parts.
+
+    A counter on one tile says to all which part it is (poplibs lib/poplin/Convolution.cpp,
+    convolutionImpl and ConvProgramTree::lower). All outputs of a part are written; the planner's
+    own estimate divides them by the parts once more (ConvModel.cpp, addDynamicUpdateEstimate).
+    """
+    parts = chosen.serial_splits
+    if chosen.split.out_serial > 1:
+        with m.loop(parts, tiles=chosen.tiles_used):
+            m.slice("write slice", chosen.cost.outputs, m.made.dtype, write=True)
+    if parts > 1:
+        with m.loop(parts, tiles=1):
+            m.count("count parts")
 
 
 def _multiply(m: Lowering, chosen: planner.Plan, data: Placed, came: _Brought) -> None:
@@ -218,8 +244,7 @@ def _finish_result(m: Lowering, chosen: planner.Plan) -> None:
         _part(m, chosen, "cast partials", vertex, compute=cycles)
     if cost.add:
         _part(m, chosen, "accumulate", "popops::BinaryOp1DInPlace", compute=cost.add)
-    if cost.update:
-        _part(m, chosen, "write slice", "popops::DynamicUpdateSlice1D", compute=cost.update)
+    _write_part(m, chosen)
     if cost.after:
         m.emit("cast result", "popops::Cast1D", cost.after)
     if cost.move_out:

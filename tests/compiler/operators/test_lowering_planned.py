@@ -106,6 +106,52 @@ def test_serial_parts_turn_their_own_slice():
     assert turned.exchange_bytes == whole.received + part.received
 
 
+def forward_of(layer: MatMul, chip=CHIP, stack=STACK):
+    """The plan of a forward product, and its steps."""
+    graph = forward_graph(layer, "float16")
+    op = lower(graph, chip, stack, host_dtype=None).ops[0]
+    return op.plan, {step.name: step for step in op.steps}
+
+
+def slice_cycles(elements: int) -> int:
+    """Cycles of a slice at tag 2.4.0: two for every vector of four halves of a worker."""
+    return 25 + 6 * (35 + 24 + 2 * (-(-elements // 6) // 4))
+
+
+def test_every_serial_part_is_named_by_a_counter_that_goes_to_all_tiles():
+    plan, found = forward_of(MatMul(m=600, k=512, n=30000), load_chip("GC2"))
+    assert plan == "AMP 1x1 1x16x8 / f1202 i3 o2 os3"
+    assert [*found][-2:] == ["write slice", "count parts"]
+    # 200 channels, 25 groups of 8, of which a tile has 13; 149 columns; 11 groups of 16 summed.
+    sliced, written, counted = (found[name] for name in ("slice weights", *[*found][-2:]))
+    assert sliced.compute_cycles == slice_cycles(-(-13 * 8 * 11 * 16 // 202))
+    # A third of the sums are a tile's own, and all of them are written.
+    assert written.compute_cycles == slice_cycles(-(-13 * 8 * 149 // 3))
+    for step in (sliced, written):
+        assert (step.exchange_bytes, step.sync_cycles) == (4, STACK.planned_superstep_cycles)
+    assert (counted.exchange_bytes, counted.sync_cycles) == (0, STACK.compute_set_cycles)
+    assert (counted.tiles, sliced.tiles) == (1, 202 * 3 * 2)
+    assert {step.repeats for step in found.values()} == {3}
+    assert not {"slice input", "accumulate"} & {*found}
+
+
+def test_parts_of_what_is_summed_over_slice_both_operands_and_write_nothing():
+    little = replace(STACK, available_memory_proportion=0.05)
+    plan, found = forward_of(MatMul(m=512, k=4096, n=512), CHIP, little)
+    assert plan == "AMP 1x1 1x16x8 / f18 i8 is4 o22"
+    # 1,024 channels a part, 128 on a tile, of 64 columns and of 24 rows.
+    assert found["slice input"].compute_cycles == slice_cycles(-(-64 * 128 // 22))
+    assert found["slice weights"].compute_cycles == slice_cycles(24 * 128 // 8)
+    assert "write slice" not in found
+    assert found["count parts"].repeats == found["accumulate"].repeats == 4
+
+
+def test_one_part_needs_no_counter():
+    plan, found = forward_of(MatMul(m=512, k=4096, n=512))
+    assert "s" not in plan.split("/")[1]
+    assert not {"slice input", "slice weights", "write slice", "count parts"} & {*found}
+
+
 def test_a_pointwise_weight_gradient_turns_blocks_of_its_own_group():
     update = steps(training_graph(pointwise(batch=64), "float16"))["weight gradient"]
     turned, placed = list(update.values())[:2]

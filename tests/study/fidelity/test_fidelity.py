@@ -253,11 +253,12 @@ def test_tamu_tables_2_and_4(frame):
 # (GPS++, RNN-T, MCMC), and 5.7 before that decoding.
 REACHED = {
     "IPU rows predicted": 97.0,  # target 95
-    "calibrated, family left out: median error": 5.3,  # target 8
-    "calibrated, family left out: 90th percentile": 26.7,  # target 30
-    "specification only: median error": 14.0,  # target 15; 14.4 before
-    # 4.1 until neighbours were sent what each lacks of the other's.
-    "inference, calibrated: median error": 4.2,  # target 6
+    # 5.3 and 26.7 until serial parts were counted, which their loops had not paid for.
+    "calibrated, family left out: median error": 5.4,  # target 8
+    "calibrated, family left out: 90th percentile": 27.2,  # target 30
+    "specification only: median error": 13.6,  # target 15; 14.0 before that
+    # 4.1 until neighbours were sent what each lacks of the other's, 4.2 until serial parts counted.
+    "inference, calibrated: median error": 4.4,  # target 6
     "scaling, series left out: median error": 2.3,  # target 3; 2.3 before, too
     # 82 until chips of a replica exchanged in turn, which costs both the same seconds; then 78.
     "pairs of Bow and Classic within 10 %": 82.6,  # target 75
@@ -288,8 +289,9 @@ def test_scaling_apart_from_level(slowdowns):
     for column in ("error_percent", "left_out_error_percent"):
         errors = results.set_index("ipus")[column].abs()
         assert errors[errors.index < 256].max() <= 3.8  # target 4
-        # 10.4 before neighbours were sent what each lacks of the other's.
-        assert errors[256] <= 10.5
+        # 10.4 before neighbours were sent what each lacks of the other's, 10.5 before supersteps
+        # cost as much less as serial parts do more.
+        assert errors[256] <= 11.2
     in_turn = table[table["series"].str.contains("efficientnet-tensorflow|bert-large.*tensorflow1")]
     # 3.1 until then, too. The worst is EfficientNet on 256 IPUs (Argonne's), 1.29 where 1.23 was
     # measured: a step to the next rack now syncs all machines of one, 16 hops and not one.
@@ -298,6 +300,10 @@ def test_scaling_apart_from_level(slowdowns):
 
 # Why the hits that data/expected/validate.csv records (`ipusim validate` holds them) fell or rose;
 # errors in % of what was published, or of the published time.
+# - Serial parts are counted, their counter is sent to all tiles, and all outputs of a part are
+#   written. Results page, 246 to 251. Won: inference.002's and 003's latency (GPT-2, 10 fast),
+#   080's (EfficientNet, 10 slow), training.021 (Group BERT, 10 fast), 024 and 025 (GPT-2 large, 11
+#   and 10 fast). Lost: training.116 (ViT on 128 chips, 10.5 fast).
 # - Partials are cast by the vertices that run, one per worker where they lie in several runs.
 #   Qwant, 18 to 17: table2.batch4 went from 9.9 to 10.0 fast, by 0.1.
 # - Neighbours on a bus are sent what each lacks of the other's share of common inputs
