@@ -15,7 +15,7 @@ import pandas as pd
 
 from ipusim.api import simulate
 from ipusim.errors import ConfigError, resolve_name
-from ipusim.files import read
+from ipusim.files import read, read_tables
 from ipusim.machine.constants import Sourced, constant, load
 from ipusim.report import Report
 from ipusim.runtime.gpu.step import GpuReport, simulate_gpu
@@ -233,31 +233,22 @@ def _waiting_s(report: Report) -> float:
     return report.result.parts_s.get("waiting for the host", 0.0)
 
 
-SCALINGS = (
-    ("stock", "per IPU", False),
-    ("on_chip", "per IPU", False),
-    ("on_chip", "per IPU", True),
-    ("on_chip", "in all", True),
-)
-"""Dataflow, share of the batch, and whether gradients are merged: the lines of `scaling_frame`."""
-
-
 def scaling_frame(ipus: Sequence[int]) -> pd.DataFrame:
-    """Predict the time to train over several IPUs, as `SCALINGS` lists.
+    """Predict the time to train over several IPUs, as the file lists dataflows and batches.
 
     ``bound`` is "host", "all-reduce" where that is the largest part, or "chip"; the speedup is that
     over the fewest IPUs. A ConfigError for a number that `simulate_flow` refuses.
     """
     lines = []
-    for name, share, merged in SCALINGS:
-        flow = load_dataflow(name)
+    for said in read_tables(FILE)["scaling"].values():
+        flow, share, merged = load_dataflow(said["flow"]), said["share"], said["merged"]
         words = f"{flow.title}, 512 {share}" + (", gradients merged" if merged else "")
         for chip, count in itertools.product(SYSTEMS, sorted(ipus)):
             run = {"chip": chip, "share": share, "merged": merged, "ipus": count}
             report = simulate_flow(flow, **run)
             step_ms, bound = 1e3 * report.result.step_s, _bound(report)
             times = {"step_ms": step_ms, "bound": bound, "training_s": training_seconds(report)}
-            lines.append({"flow": name, "line": words, **run, **times})
+            lines.append({"flow": flow.name, "line": words, **run, **times})
     frame = pd.DataFrame(lines)
     alone = frame.groupby(["line", "chip"], sort=False)["training_s"].transform("first")
     return frame.assign(speedup=alone / frame["training_s"])

@@ -8,18 +8,10 @@ import pandas as pd
 
 from ipusim.api import simulate
 from ipusim.machine import System, load_system
+from ipusim.study.book.catalogue import load_spec
 
 REDUCED = "gradient all-reduce"
 DOUBLINGS = tuple(2**power for power in range(17))
-ASSUMPTIONS = (
-    "Above the {sold} IPUs of {system} more of its machines are joined by the same GW-Links, in "
-    "one ring of machines; no such system exists.",
-    "The fitted latency of a collective is paid by the sync of each of its steps, for every hop "
-    "from machine to machine of a rack; it was fitted on up to 256 IPUs.",
-    "There are as many host servers for each machine as the system is sold with at the most.",
-    "Micro-batch and accumulation stay, so the global batch grows with the IPUs.",
-    "Power is that of the IPU machines, without hosts, switches and cooling.",
-)
 
 
 def scale_table(
@@ -60,9 +52,8 @@ def scale_table(
     frame.insert(4, "all_reduce_percent", 100.0 * frame["all_reduce_ms"] / frame["step_ms"])
     each = frame["throughput_items_per_s"] / frame["ipus"]
     frame.insert(6, "efficiency_percent", 100.0 * each / each.iloc[0])
-    frame.attrs["assumptions"] = [
-        text.format(system=sold.name, sold=sold.ipus) for text in ASSUMPTIONS
-    ]
+    told = load_spec("fidelity")["scale"]["assumptions"]
+    frame.attrs["assumptions"] = [text.format(system=sold.name, sold=sold.ipus) for text in told]
     return frame
 
 

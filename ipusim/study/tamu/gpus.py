@@ -19,8 +19,6 @@ from ipusim.study.verdicts.compare_gpu import conformal_ratios, gpu_compare
 from ipusim.study.verdicts.errors import errors_of, verdict_of
 
 MODEL, PRINTED_MODEL = "resnet50", "ResNet-50 v1.5"
-BATCH = 256
-"""TAMU section 3.3.2 for TensorFlow; configs.yml of NVIDIA/DeepLearningExamples for PyTorch."""
 COUNTS = (1, 2, 4, 8)
 IPU = "GC200 IPU"
 FILE = "runs/tamu_gpus.toml"
@@ -29,14 +27,6 @@ NUMBERS = ("predicted", "low80", "high80", "published")
 """Columns of `bars` that hold throughputs."""
 
 AUTOENCODER = "tamu_autoencoder"
-EPOCH_IMAGES = 70_000
-"""Images to which all times of Table 4 are scaled (claim TA24)."""
-GPU_NODE = "Grace A100"
-"""Table 4 says A100; the study's own are PCIe boards in Grace, two a node."""
-GPU_STACK = "tf1-20.06"
-"""The nearest stack without XLA to the TensorFlow 2.4 that the study used. [assumed]"""
-GPU_PRECISION = "tf32"
-"""Default of TensorFlow 2.4 for float32 on A100."""
 
 
 def bars(frame: pd.DataFrame, framework: str) -> pd.DataFrame:
@@ -74,14 +64,15 @@ def gpu_bars(framework: str) -> pd.DataFrame:
     stack, known = read_tables(FILE)["figure"][framework]["stack"], gpu_compare()
     alike = {"stack": stack, "mode": "training"}
     low, high = conformal_ratios(known, **alike)
-    alike |= {"model": PRINTED_MODEL, "precision": "mixed", "batch": BATCH}
+    batch = read_tables(FILE)["run"]["batch"]
+    alike |= {"model": PRINTED_MODEL, "precision": "mixed", "batch": batch}
     anchors = known[(known[list(alike)] == list(alike.values())).all(axis=1)]
     lines = []
     for platform, said in read_tables(FILE)["platform"].items():
         board, node = said.get("boards", {}).get(framework), load(GpuNode, said["system"])
         for gpus in sorted({*(count for count in COUNTS if count <= node.gpus), node.gpus}):
             given = {"gpus": gpus, "framework": stack, "precision": "mixed"}
-            report = simulate_gpu(MODEL, said["system"], batch=BATCH, **given)
+            report = simulate_gpu(MODEL, said["system"], batch=batch, **given)
             found = anchors[(anchors["gpu"] == board) & (anchors["gpus"] == gpus)]["published"]
             published = found.iloc[0] if len(found) else float("nan")
             source = said.get("no_board") or _anchor(board, report.gpu, bool(len(found)))
@@ -129,7 +120,8 @@ def table4_gpus() -> pd.DataFrame:
     The printed micro-batch is taken as that of all boards together: at 10 a step takes 37 ms on one
     board and on two, which only a shared batch explains.
     """
-    most = load(GpuNode, GPU_NODE).gpus
+    said = read_tables(FILE)["table4"]
+    most = load(GpuNode, said["system"]).gpus
     rows = load_rows(study=STUDY, table="Table 4", metric="throughput")
     # the optimiser is the one that the IPU rows assume
     optimizer = next(row.run.optimizer for row in rows if row.run.model == AUTOENCODER) or "sgd"
@@ -140,11 +132,11 @@ def table4_gpus() -> pd.DataFrame:
         boards, printed = min(row.run.chips, most), row.run.micro_batch or 1
         report = simulate_gpu(
             AUTOENCODER,
-            GPU_NODE,
+            said["system"],
             gpus=boards,
             batch=max(1, printed // boards),
-            precision=GPU_PRECISION,
-            framework=GPU_STACK,
+            precision=said["precision"],
+            framework=said["stack"],
             optimizer=optimizer,
         )
         lines.append(
@@ -166,9 +158,10 @@ def table4_gpus() -> pd.DataFrame:
 def with_gpus(frame: pd.DataFrame, gpus: pd.DataFrame) -> pd.DataFrame:
     """Return verdicts whose GPU rows of Table 4, rates and times, are those of `table4_gpus`."""
     filled = frame.set_index("row_id", drop=False)
-    note = f"GPU model, {GPU_STACK}, {GPU_PRECISION}; the network is assumed"
+    said = read_tables(FILE)["table4"]
+    note = f"GPU model, {said['stack']}, {said['precision']}; the network is assumed"
     for name, rate in zip(gpus["row_id"], gpus["predicted"], strict=True):
-        for row_id, value in ((name, rate), (f"{name}.time", EPOCH_IMAGES / rate)):
+        for row_id, value in ((name, rate), (f"{name}.time", said["images"] / rate)):
             if row_id in filled.index:
                 verdict = verdict_of(value, *filled.loc[row_id, ["published", "metric"]])
                 columns = ["calibrated", "verdict", "status", "note"]
