@@ -1,7 +1,7 @@
 """The start page of an output folder, made from what is there: the verdict of each study first."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -68,14 +68,6 @@ def _shows(figure: str) -> str:
     return re.sub(r" of {\w+}", "", said) or figure.replace("_", " ")
 
 
-def apart(frame: pd.DataFrame) -> Iterator[tuple[str, Verdict]]:
-    """Yield what the classes of rows come to, those without a test left out."""
-    for name, rows in classes(frame).items():
-        verdict = verdict_on([rows])
-        if verdict.counted:
-            yield name, verdict
-
-
 def index_html(
     cards: Sequence[Card],
     frame: pd.DataFrame | None,
@@ -84,13 +76,15 @@ def index_html(
     studies: Sequence[Study] = (),
 ) -> str:
     """Write the page; without verdicts (None) it has the studies alone."""
+    apart = {} if frame is None else classes(frame)
+    groups = [(name, verdict_on([rows])) for name, rows in apart.items()]
     return render(
         "index.html.j2",
         START,
         studies,
         cards=cards,
         whole=None if frame is None else verdict_on([frame]),
-        groups=[] if frame is None else list(apart(frame)),
+        groups=[(name, verdict) for name, verdict in groups if verdict.counted],
         families=[] if frame is None else sorted(frame["family"].unique()),
         overview=overview,
     )

@@ -11,7 +11,7 @@ from ipusim.api import simulate
 from ipusim.runtime.gpu.step import simulate_gpu
 from ipusim.study import claims as engine
 from ipusim.study.claims import Part, load_specs
-from ipusim.study.data.published import PublishedRow, load_claims
+from ipusim.study.data.published import load_claims
 from ipusim.study.data.runs import load_run
 from ipusim.study.table import MISSING
 from ipusim.study.verdicts.compare import verdicts
@@ -24,14 +24,9 @@ LSTM = "GB19"
 _NEAREST = ("row_id", "gpu", "framework", "precision", "batch", "published")
 
 
-def study_rows() -> tuple[PublishedRow, ...]:
-    """Return the rows on the IPU side of the claims."""
-    return engine.study_rows(STUDY)
-
-
 def compare_claims(*, frame: pd.DataFrame | None = None) -> pd.DataFrame:
     """Recompute every claim of the blog, against the number printed even if only a bound."""
-    frame = verdicts(study_rows()) if frame is None else frame
+    frame = verdicts(engine.study_rows(STUDY)) if frame is None else frame
     compared = engine.claims_frame(STUDY, engine.Sides(STUDY, frame=frame))
     printed = load_claims(STUDY).loc[compared["claim_id"]]
     for name in ("model", "task", "metric", "unit"):

@@ -111,13 +111,9 @@ def scaling_tables(line: pd.DataFrame, rows: pd.DataFrame) -> dict[str, pd.DataF
 def constants_frame() -> pd.DataFrame:
     """Return what the two fitted latencies of scale-out explain, with and without the series."""
     frame = scaling_table(samples_of(scaling_rows(), PooledPredictor()))
-    return frame.assign(series=frame["series"].map(_series_name))
-
-
-def _series_name(series: str) -> str:
-    """Return a series as a reader knows it; what is not named here is read from its runs."""
-    study, *words = series.split("-")
-    return SERIES_NAMES.get(series, f"{_STUDIES.get(study, study)}, {' '.join(words)}")
+    study, words = (frame["series"].str.split("-", n=1).str[part] for part in (0, 1))
+    others = study.replace(_STUDIES) + ", " + words.str.replace("-", " ")
+    return frame.assign(series=frame["series"].map(SERIES_NAMES).fillna(others))
 
 
 _STUDIES = {"argonne": "Argonne", "results": "results page", "tamu": "TAMU"}

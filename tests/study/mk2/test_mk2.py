@@ -9,7 +9,7 @@ import pytest
 from ipusim import files
 from ipusim.errors import DataError, StudyError
 from ipusim.study import book
-from ipusim.study.claims import allowed, judge, load_specs
+from ipusim.study.claims import allowed, judge, load_specs, study_rows
 from ipusim.study.data.published import load_claims
 from ipusim.study.mk2 import study as mk2
 from ipusim.study.verdicts.compare import VERDICT_COLUMNS
@@ -19,7 +19,7 @@ from ipusim.study.verdicts.compare_gpu import gpu_compare
 def made_up_verdicts(*, interval: float = math.nan) -> pd.DataFrame:
     """Verdicts in which every throughput is 1,000 per second and every latency 4 ms."""
     lines = []
-    for row in mk2.study_rows():
+    for row in study_rows("mk2"):
         value = 1000.0 if row.metric == "throughput" else 4.0
         value = 49.0 if row.metric not in ("throughput", "latency") else value
         line = dict.fromkeys(VERDICT_COLUMNS, "") | {
