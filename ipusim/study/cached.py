@@ -128,10 +128,7 @@ def _answer_all(requests: Sequence[Request]) -> list[Prediction]:
 
 
 class PooledPredictor:
-    """The predicting stages with a memory, which can be told in advance what they will be asked.
-
-    `jobs` worker processes, which end with this object, make it; 1 works in this process.
-    """
+    """The predicting stages with a memory, which `jobs` worker processes fill ahead."""
 
     def __init__(self, jobs: int = 1) -> None:
         self._jobs = jobs

@@ -171,7 +171,6 @@ def training_seconds(report: Report) -> float:
 class GpuRun:
     """BraggNN with the stock loader on a GPU."""
 
-    board: str  # as the slides call it
     report: GpuReport  # a step whose data are there
     loader_s: float  # between two batches of the loader
     source: str  # why this stack and precision
@@ -196,7 +195,7 @@ def simulate_board(board: str, *, several_components: bool = False) -> GpuRun:
     report = simulate_gpu("braggnn", chosen.gpu, batch=run.batch, optimizer="adam", **given)
     per_item = item_seconds(load_dataflow("stock"), several_components=several_components)
     loader_s = run.batch * per_item / run.workers
-    return GpuRun(board=chosen.name, report=report, loader_s=loader_s, source=chosen.source)
+    return GpuRun(report=report, loader_s=loader_s, source=chosen.source)
 
 
 def dataflow_frame(chips: Sequence[str] = tuple(SYSTEMS)) -> pd.DataFrame:

@@ -66,10 +66,7 @@ def _bragg_ends() -> dict[str, tuple[float, float]]:
 
 
 def reference_frame() -> pd.DataFrame:
-    """Work out what the slides' time of 800 s means for each GPU that it may belong to.
-
-    Final and first are the times of the last and first version that the ratios of the slides give.
-    """
+    """Work out the versions' times by the slides' ratios for each GPU that the 800 s may be of."""
     known = _bragg_ends()
     ratios = {"V100": known[AGAINST_V100][0], "A100": known[AGAINST_A100][0]}
     low, high = known[OUT_OF_THE_BOX]

@@ -81,10 +81,7 @@ class PublishedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
-    """One number column of a file: its metric and unit, or the columns that say them.
-
-    ``restates`` says by metric what else its rows follow from.
-    """
+    """One number column of a file: metric and unit or their columns, and what it restates."""
 
     column: str
     metric: str = ""

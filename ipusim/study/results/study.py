@@ -92,12 +92,7 @@ def _printed_lines() -> dict[str, dict[str, str]]:
 
 
 def published_and_predicted(frame: pd.DataFrame, mode: str) -> dict[str, pd.DataFrame]:
-    """Return the predicted rates of `verdicts` as shares of the published ones, Classic and Bow.
-
-    There is one line per throughput row of the mode ("inference" or "training"), in bands of
-    families that both machines share. Beside them the machines, and the families with the end and
-    the middle of their band.
-    """
+    """Return a mode's predicted over published rates, Classic and Bow, in bands of families."""
     titles = {f"{machine} {mode}": title for machine, title in _MACHINES.items()}
     used = frame[frame["table"].isin(titles) & (frame["metric"] == "throughput")]
     used = used[used["calibrated"].notna()]

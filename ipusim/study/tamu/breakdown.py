@@ -21,11 +21,7 @@ def parts_by_ipus(
     series: str = TENSORFLOW_SERIES,
     tier: str = "calibrated",
 ) -> pd.DataFrame:
-    """Split the time per micro-batch into its parts on several numbers of IPUs.
-
-    `series` is a name of `SERIES_NAMES`. What happens once per weight update is spread over its
-    micro-batches.
-    """
+    """Split the time per micro-batch, updates spread over it, on several numbers of IPUs."""
     tables = []
     for count in sorted(ipus):
         report = report_of(run_at(count, series), tier=tier)
