@@ -78,10 +78,7 @@ def _without(program: Program, phase: str) -> Program:
 
 
 def at_peak(program: Program, chip: Chip) -> Program:
-    """Return a program whose products run at the peak of the chip: half partials, no overheads.
-
-    What has no multiply-accumulates keeps its codelets.
-    """
+    """Return a program whose products run at the peak of the chip with half partials."""
     peak = chip.tiles * chip.macs_per_cycle("float16", "float16")
     return Program(tuple(_at_peak(op, peak) if op.macs else op for op in program.ops))
 
@@ -147,11 +144,7 @@ def ablation_rows() -> tuple[PublishedRow, ...]:
 def ablation_frame(
     rows: Iterable[PublishedRow] | None = None, *, predictor: PooledPredictor | None = None
 ) -> pd.DataFrame:
-    """Predict throughput rows, by default `ablation_rows`, as they are and without each mechanism.
-
-    ``time_ratio`` is predicted over published time. A mechanism that a run does not have is not
-    listed.
-    """
+    """Predict rows as they are and without each mechanism: predicted over published time."""
     engine, asked = predictor or PooledPredictor(), []
     for row in ablation_rows() if rows is None else rows:
         whole = request_for(row.run, _TIER)
