@@ -7,10 +7,16 @@ from dataclasses import replace
 import golden
 import pytest
 
-from ipusim.errors import StudyError
-from ipusim.files import read_tables
+from ipusim.errors import DataError, StudyError
+from ipusim.files import read, read_tables
 from ipusim.runtime.calibration import load_calibration
-from ipusim.study.data.gpu_rows import build_network, load_gpu_rows, modelled_gpu_rows
+from ipusim.study.data.gpu_rows import (
+    NETWORKS_FILE,
+    GpuNetwork,
+    build_network,
+    load_gpu_rows,
+    modelled_gpu_rows,
+)
 from ipusim.study.fit.gpu import (
     GpuSample,
     calibrate_gpu,
@@ -78,6 +84,17 @@ def test_suspicious_cells_are_kept_and_not_used():
     assert by_id["gpu.G205"].batch == 4096
     assert by_id["gpu.G193"].left_out.startswith("sequences sorted by length")
     assert by_id["gpu.G101"].left_out == "several machines"
+
+
+def test_every_network_of_the_file_can_be_built_and_is_that_of_a_row():
+    printed = {(row.model, row.task) for row in modelled_gpu_rows()}
+    known = read(GpuNetwork, NETWORKS_FILE)
+    assert {(one.model, one.task) for one in known} == printed
+    for one in known:
+        assert bool(one.zoo) != bool(one.tokens and one.masked_tokens)
+        assert build_network(one.model, one.task).graph(micro_batch=1).parameters > 1e6
+    with pytest.raises(DataError, match="No network stands for 'RNN-T'"):
+        build_network("RNN-T", "training")
 
 
 def test_stack_and_network_of_a_row():
