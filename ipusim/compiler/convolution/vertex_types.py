@@ -9,6 +9,7 @@ Of float8 ("quarter") AMP alone is offered: its SLIC, for 8 channels, is left ou
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +26,16 @@ from ipusim.compiler.vertices.mac import (
 
 _MOST_UNREDUCED = 16
 """Input channels of an AMP vertex that takes all at once, halves that is (ConvVertexType.cpp)."""
+
+
+class _Wanted(NamedTuple):
+    """What vertices are wanted for: bytes of inputs and outputs, the kind of pass, chip, rules."""
+
+    in_bytes: int
+    out_bytes: int
+    kind: str
+    chip: PlannerChip
+    rules: PlannerRules
 
 
 def _joined(types: Iterable[np.ndarray]) -> np.ndarray:
@@ -52,29 +63,22 @@ def vertex_types(
     channels = zip(problems["in_chans"].tolist(), problems["out_chans"].tolist(), strict=True)
     one_element = (dims["kernel"] == 1).all(axis=1).tolist()
     strides = np.where(inner["transformed"], 1, inner["stride"]).tolist()
-    common = (asked.in_bytes, asked.out_bytes), asked.kind, chip, rules
-    return [
-        _sorted_types(*each, *common) for each in zip(channels, one_element, strides, strict=True)
-    ]
+    wanted = _Wanted(asked.in_bytes, asked.out_bytes, asked.kind, chip, rules)
+    sizes = zip(channels, one_element, strides, strict=True)
+    return [_sorted_types(wanted, *each) for each in sizes]
 
 
 @lru_cache(maxsize=512)
 def _sorted_types(
-    channels: tuple[int, int],
-    one_element: bool,
-    stride: int,
-    widths: tuple[int, int],
-    kind: str,
-    chip: PlannerChip,
-    rules: PlannerRules,
+    wanted: _Wanted, channels: tuple[int, int], one_element: bool, stride: int
 ) -> np.ndarray:
     """List and sort the vertex types of one size of channels; shared, so not to be written to."""
-    (in_chans, out_chans), in_bytes = channels, widths[0]
-    partials = {1: 2, 4: 4}.get(in_bytes, rules.partials_bytes)
+    (in_chans, out_chans), in_bytes = channels, wanted.in_bytes
+    partials = {1: 2, 4: 4}.get(in_bytes, wanted.rules.partials_bytes)
     few = min(in_chans, _MOST_UNREDUCED + 1)
-    every = _without_hmac(few, one_element, min(stride, 2), partials, widths, kind, chip, rules)
+    every = _without_hmac(wanted, partials, few, one_element, min(stride, 2))
     if in_bytes > 1:
-        every = _joined((every, _hmac_types(in_chans, in_bytes, partials, rules.era)))
+        every = _joined((every, _hmac_types(in_chans, in_bytes, partials, wanted.rules.era)))
     in_per, out_per = every["in_chans_per_group"], every["out_chans_per_group"]
     padded = -(-in_chans // in_per) * in_per * (-(-out_chans // out_per) * out_per)
     padding = (padded - in_chans * out_chans) / padded
@@ -84,23 +88,16 @@ def _sorted_types(
 
 @lru_cache(maxsize=256)
 def _without_hmac(
-    in_chans: int,
-    one_element: bool,
-    stride: int,
-    partials: int,
-    widths: tuple[int, int],
-    kind: str,
-    chip: PlannerChip,
-    rules: PlannerRules,
+    wanted: _Wanted, partials: int, in_chans: int, one_element: bool, stride: int
 ) -> np.ndarray:
     """List all vertex types but HMAC; `in_chans` are cut off where more make no difference."""
-    in_bytes, out_bytes = widths
+    in_bytes, out_bytes = wanted.in_bytes, wanted.out_bytes
     types = []
     if one_element and out_bytes < partials:
-        types += _amp_without_reduction(in_chans, in_bytes, kind, chip, rules)
-    types += _amp_types(in_bytes, partials, kind, chip, rules)
-    types += _grouped_types(in_bytes, partials, kind, stride, chip, rules)
-    single = rules.era != ERA_1_0 and in_chans == 1 and one_element
+        types += _amp_without_reduction(wanted, in_chans)
+    types += _amp_types(wanted, partials)
+    types += _grouped_types(wanted, partials, stride)
+    single = wanted.rules.era != ERA_1_0 and in_chans == 1 and one_element
     if in_bytes == partials or (single and in_bytes > 1):
         # Outer product, whose result has the input's type, where that loses nothing.
         is_float = in_bytes == 4 or out_bytes == 4
@@ -109,10 +106,9 @@ def _without_hmac(
 
 
 @lru_cache(maxsize=256)
-def _amp_types(
-    in_bytes: int, partials: int, kind: str, chip: PlannerChip, rules: PlannerRules
-) -> tuple[np.ndarray, ...]:
+def _amp_types(wanted: _Wanted, partials: int) -> tuple[np.ndarray, ...]:
     """AMP vertices: units, and the channel groups that load them fully or in part."""
+    in_bytes, _, kind, chip, rules = wanted
     depth = 32 // in_bytes
     lanes = 8 // in_bytes
     units_on_chip = chip.units(in_bytes, partials)
@@ -143,13 +139,11 @@ def _amp_types(
     )
 
 
-def _amp_without_reduction(
-    in_chans: int, in_bytes: int, kind: str, chip: PlannerChip, rules: PlannerRules
-) -> list[np.ndarray]:
+def _amp_without_reduction(wanted: _Wanted, in_chans: int) -> list[np.ndarray]:
     """AMP vertices that take all input channels at once, and so may sum in the output's type."""
-    if rules.era == ERA_1_0 or in_bytes != 2 or in_chans > _MOST_UNREDUCED:
+    if wanted.rules.era == ERA_1_0 or wanted.in_bytes != 2 or in_chans > _MOST_UNREDUCED:
         return []
-    types = _amp_types(in_bytes, 2, kind, chip, rules)
+    types = _amp_types(wanted, 2)
     in_per = [int(one["in_chans_per_group"][0]) for one in types]
     return [
         one
@@ -159,13 +153,12 @@ def _amp_without_reduction(
 
 
 @lru_cache(maxsize=256)
-def _grouped_types(
-    in_bytes: int, partials: int, kind: str, stride: int, chip: PlannerChip, rules: PlannerRules
-) -> tuple[np.ndarray, ...]:
+def _grouped_types(wanted: _Wanted, partials: int, stride: int) -> tuple[np.ndarray, ...]:
     """SLIC and VMAC: vertices for half data that take several convolution groups at once.
 
     SLIC is off for fully connected layers.  Both came after stack 1.0.
     """
+    in_bytes, _, kind, chip, rules = wanted
     if rules.era == ERA_1_0 or in_bytes != 2:
         return ()
     types: list[np.ndarray] = []
