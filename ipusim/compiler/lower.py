@@ -1,6 +1,6 @@
 """From an operator graph to a program of supersteps.
 
-Every operator is lowered by the function that `operators` registers for its attributes
+Every operator is lowered by the function that its file in `operators` registers for its attributes
 (`state.lowers`). Convolutions and products are planned (`planner`); everything else has its own
 codelets. Between operations three costs arise that a plan alone does not see: the inputs of a
 convolution lie where the operation before it left them, so all of them arrive by exchange and are
@@ -12,7 +12,6 @@ arrive from the host, and parameters, are laid out for their consumer.
 
 from collections.abc import Mapping
 
-from ipusim.compiler import operators  # noqa: F401 (registers what lowers each operator)
 from ipusim.compiler.emitter import DEFAULT_GROUPING, Emitter, Placed, TensorLayout
 from ipusim.compiler.operators.conv import plan_convolutions
 from ipusim.compiler.program import LoweredOp, Program

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from importlib import import_module
 from typing import NamedTuple
 
 from ipusim.compiler.convolution.planner import Plan
@@ -111,7 +112,8 @@ def lowers(attributes: type) -> Callable[[Callable], Callable]:
     """Register the function that lowers operations with attributes of a class.
 
     It takes the lowering, the attributes and the placed inputs, adds supersteps, and returns the
-    layout of the results: one for all, or one each.
+    layout of the results: one for all, or one each. Those in `operators` stand in a file of the
+    same name as the attributes, which is loaded when a graph has the operator.
     """
 
     def register(function: Callable) -> Callable:
@@ -129,9 +131,16 @@ class Lowered(NamedTuple):
     chosen: Plan | None
 
 
+def _lowering(attributes: type) -> Callable[..., TensorLayout | tuple[TensorLayout, ...]]:
+    if attributes not in LOWERINGS:
+        operator = attributes.__module__.rpartition(".")[2]
+        import_module(f"ipusim.compiler.operators.{operator}")
+    return LOWERINGS[attributes]
+
+
 def _lower(chip: Chip, stack: Stack, rules: PlannerRules, training: bool, task: Task) -> Lowered:
     m = Lowering(chip=chip, stack=stack, rules=rules, training=training, task=task)
-    layouts = LOWERINGS[type(task.params)](m, task.params, *task.inputs)
+    layouts = _lowering(type(task.params))(m, task.params, *task.inputs)
     if isinstance(layouts, TensorLayout):
         layouts = (layouts,)
     return Lowered(m.finish(m.result or layouts[0]), layouts, m.chosen)
