@@ -3,8 +3,6 @@
 import math
 from math import prod
 
-import numpy as np
-
 from ipusim.workload.onnx.recipes import VENDOR, Parts, Recipe, of_domain
 
 
@@ -24,7 +22,7 @@ def _repeat_heads(p: Parts, x: str, heads: int) -> str:
     if own == heads:
         return x
     wide = p.reshape(x, batch, own, 1, length, size)
-    wide = p("Expand", wide, np.array([batch, own, heads // own, length, size], np.int64))
+    wide = p("Expand", wide, [batch, own, heads // own, length, size])
     return p.reshape(wide, batch, heads, length, size)
 
 
@@ -39,14 +37,14 @@ def _attend(
     batch, heads, length, size = p.shape(q)
     v = _repeat_heads(p, v, heads)
     scores = _scores(p, q, k)
-    scores = p("Mul", scores, p.number(p.get("scale") or 1 / math.sqrt(size)))
+    scores = p("Mul", scores, p.get("scale") or 1 / math.sqrt(size))
     if p.get("softcap"):
-        capped = p("Tanh", p("Div", scores, p.number(p.get("softcap"))))
-        scores = p("Mul", capped, p.number(p.get("softcap")))
+        capped = p("Tanh", p("Div", scores, p.get("softcap")))
+        scores = p("Mul", capped, p.get("softcap"))
     if mask and p.is_float(mask):
         scores = p("Add", scores, mask)
     elif mask:
-        scores = p("Where", mask, scores, p.number(-1e4))
+        scores = p("Where", mask, scores, -1e4)
     if causal:
         scores = p("Add", scores, p.stored(length, p.shape(k)[2], learnable=False))
     mixed = p("MatMul", p("Softmax", scores, axis=-1), v)
@@ -89,11 +87,10 @@ def _packed(mask: int, past: int) -> Recipe:
         sizes = list(p.get("qkv_hidden_sizes") or [p.shape(product)[-1] // 3] * 3)
         q, k, v = (_heads(p, x, heads) for x in p.split(product, 2, *sizes))
         if p.has(past):
-            before = [p("Gather", p.input(past), np.array(i), axis=0) for i in range(2)]
+            before = [p("Gather", p.input(past), i, axis=0) for i in range(2)]
             k, v = (p("Concat", old, new, axis=2) for old, new in zip(before, (k, v), strict=True))
         if p.out(1):
-            first = np.array([0], np.int64)
-            pair = [p("Unsqueeze", x, first, axes=[0]) for x in (k, v)]
+            pair = [p("Unsqueeze", x, [0], axes=[0]) for x in (k, v)]
             p("Concat", *pair, axis=0, out=p.out(1))
         causal = bool(p.get("unidirectional"))
         return _attend(p, q, k, v, mask=_vendor_mask(p, mask), causal=causal)
@@ -125,7 +122,7 @@ def _multi_head(bias: int, mask: int, added: int, past: int) -> Recipe:
         if missing:
             # What is not given lies with the last input.
             packed = p.transpose(names.pop(), 3, 0, 2, 1, 4)
-            names += [p("Gather", packed, np.array(i), axis=0) for i in range(missing + 1)]
+            names += [p("Gather", packed, i, axis=0) for i in range(missing + 1)]
         q, k, v = names
         if p.has(bias):
             width = p.shape(p.input(bias))[0] // 3
@@ -163,8 +160,7 @@ def _rotated(p: Parts, x: str, cosine: str, sine: str, dims: int = 0) -> str:
     if len(p.shape(cosine)) == 2:
         cosine, sine = (p.slice(table, 0, 0, length) for table in (cosine, sine))
     else:
-        one = np.array([1], np.int64)
-        cosine, sine = (p("Unsqueeze", table, one, axes=[1]) for table in (cosine, sine))
+        cosine, sine = (p("Unsqueeze", table, [1], axes=[1]) for table in (cosine, sine))
     first, second = p.slice(x, 3, 0, dims // 2), p.slice(x, 3, dims // 2, dims)
     real = p("Sub", p("Mul", first, cosine), p("Mul", second, sine))
     imaginary = p("Add", p("Mul", second, cosine), p("Mul", first, sine))
@@ -201,7 +197,7 @@ def _experts(p: Parts) -> str:
     experts = min(p.shape(1)[-1], rows * best)
     each = -(-rows * best // experts)
     inner = prod(p.shape(2)) // (p.shape(2)[0] * hidden)
-    share = p("TopK", p("Softmax", p.input(1), axis=-1), np.array([best], np.int64), outs=2)
+    share = p("TopK", p("Softmax", p.input(1), axis=-1), [best], outs=2)
     choice = p.reshape(p.other(share, 1), rows * best)
     order = p.slice(p("Concat", choice, choice, axis=0), 0, 0, each * experts)
     sent = p.reshape(p("Gather", x, order, axis=0), experts, each, hidden)

@@ -76,21 +76,21 @@ def _rectified(p: Parts, x: str, zero: int) -> str:
 def _hyperbolic(op_type: str) -> Recipe:
     def recipe(p: Parts) -> str:
         x = p.input(0)
-        return p("Mul", p(op_type, p("Exp", x), p("Exp", p("Neg", x))), p.number(0.5))
+        return p("Mul", p(op_type, p("Exp", x), p("Exp", p("Neg", x))), 0.5)
 
     return recipe
 
 
 def _inverse_hyperbolic(p: Parts) -> str:
     x = p.input(0)
-    root = p("Sqrt", p("Add", p("Mul", x, x), p.number(1)))
+    root = p("Sqrt", p("Add", p("Mul", x, x), 1.0))
     return p("Log", p("Add", x, root))
 
 
 def _inverse_tangent(p: Parts) -> str:
     x = p.input(0)
-    ratio = p("Div", p("Add", x, p.number(1)), p("Sub", x, p.number(1)))
-    return p("Mul", p("Log", ratio), p.number(0.5))
+    ratio = p("Div", p("Add", x, 1.0), p("Sub", x, 1.0))
+    return p("Mul", p("Log", ratio), 0.5)
 
 
 def _inverse_circular(p: Parts) -> str:
@@ -104,7 +104,7 @@ def _cumulative(p: Parts) -> str:
     axis = axis_of(p.ints("", 1)[0], len(shape))
     if not p.is_float(x) or shape[axis] > LARGEST_TRIANGLE:
         p.note("running sums of integers or long axes are one addition per element")
-        return p("Add", x, p.number(1))
+        return p("Add", x, 1.0)
     order = [i for i in range(len(shape)) if i != axis] + [axis]
     triangle = p.stored(shape[axis], shape[axis], learnable=False)
     if order == sorted(order):
@@ -120,7 +120,7 @@ def _determinant(p: Parts) -> str:
     size = p.shape()[-1]
     for _ in range(min(size, LARGEST_UNROLL) - 1):
         row = p.slice(x, -2, 0, 1)
-        x = p("Sub", x, p("Mul", row, p("Div", p.slice(x, -1, 0, 1), p.number(2))))
+        x = p("Sub", x, p("Mul", row, p("Div", p.slice(x, -1, 0, 1), 2.0)))
     diagonal = p.over("ReduceMax", x, -1, keepdims=0)
     return p.over("ReduceProd", diagonal, -1, keepdims=0)
 
@@ -230,7 +230,7 @@ def _embed_norm(p: Parts) -> str:
     segments = p("Gather", p.input(4), p.input(1), axis=0) if p.has(1) and p.has(4) else ""
     total = p.sum(words, p.slice(p.input(3), 0, 0, length), segments)
     if p.out(1):
-        p("ConstantOfShape", np.array([batch], np.int64), out=p.out(1))
+        p("ConstantOfShape", [batch], out=p.out(1))
     if p.out(2):
         p("Identity", total, out=p.out(2))
     return _norm(p, total, 5, 6)
@@ -301,7 +301,7 @@ def _hardmax(p: Parts) -> str:
 
 def _quick_gelu(p: Parts) -> str:
     x = p.input(0)
-    return p("Mul", x, p("Sigmoid", p("Mul", x, p.number(p.get("alpha", 1.702)))))
+    return p("Mul", x, p("Sigmoid", p("Mul", x, p.get("alpha", 1.702))))
 
 
 # -- products -----------------------------------------------------------------------------
@@ -320,7 +320,7 @@ def _fused_matmul(p: Parts) -> str:
         operands.append(name if order == sorted(order) else p.transpose(name, *order))
     product = p("MatMul", *operands)
     alpha = float(p.get("alpha", 1.0))
-    return product if alpha == 1.0 else p("Mul", product, p.number(alpha))
+    return product if alpha == 1.0 else p("Mul", product, alpha)
 
 
 def _fused(op_type: str) -> Recipe:
@@ -442,7 +442,7 @@ def _words(p: Parts) -> str:
     """Tokenizer: words that the host sends."""
     p.note(f"{_ON_HOST}, {LONGEST_TEXT} words of each")
     wide = p.over("Unsqueeze", p.input(0), -1)
-    return p("Expand", wide, np.array([*p.shape(), LONGEST_TEXT], np.int64))
+    return p("Expand", wide, [*p.shape(), LONGEST_TEXT])
 
 
 def _counts(p: Parts) -> str:
@@ -450,7 +450,7 @@ def _counts(p: Parts) -> str:
     p.note(_ON_HOST)
     *rows, _ = p.shape()
     first = p("Cast", p.slice(p.input(0), -1, 0, 1), to=1)
-    return p("Expand", first, np.array([*rows, 1 + max(p.get("ngram_indexes"))], np.int64))
+    return p("Expand", first, [*rows, 1 + max(p.get("ngram_indexes"))])
 
 
 def _spectrum(p: Parts) -> str:
@@ -578,7 +578,7 @@ COMPOSITES: dict[tuple[str, str], Recipe] = {
             "Asinh Acosh": _inverse_hyperbolic,
             "Atanh": _inverse_tangent,
             "Asin Acos Atan": _inverse_circular,
-            "Erfc": lambda p: p("Sub", p.number(1), p("Erf", p.input(0))),
+            "Erfc": lambda p: p("Sub", 1.0, p("Erf", p.input(0))),
             "CumSum CumProd": _cumulative,
             "Det": _determinant,
             "Einsum": _einsum,

@@ -121,7 +121,7 @@ def _join(p: Parts, pieces: list[str], output: str, *, axis: int, new_axis: bool
         p.context.values[output] = Value(shape=shape, elem_type=FLOAT, static=True)
         return
     if new_axis:
-        pieces = [p("Unsqueeze", piece, np.array([axis], np.int64)) for piece in pieces]
+        pieces = [p("Unsqueeze", piece, [axis]) for piece in pieces]
     p("Concat", *pieces, out=output, axis=axis)
 
 

@@ -70,7 +70,7 @@ def _linear(p: Parts) -> None:
 def _scaler(p: Parts) -> str:
     x, _ = _rows(p)
     y = p("Sub", x, np.array(p.get("offset"), np.float32)) if _listed(p, "offset") else x
-    scale = np.array(p.get("scale"), np.float32) if _listed(p, "scale") else p.number(1)
+    scale = np.array(p.get("scale"), np.float32) if _listed(p, "scale") else 1.0
     return p("Mul", y, scale)
 
 
@@ -81,11 +81,11 @@ def _normalizer(p: Parts) -> str:
 
 
 def _imputer(p: Parts) -> str:
-    return p("Where", p("IsNaN", p.input(0)), p.number(0), p.input(0))
+    return p("Where", p("IsNaN", p.input(0)), 0.0, p.input(0))
 
 
 def _binarizer(p: Parts) -> str:
-    above = p("Greater", p.input(0), p.number(float(p.get("threshold", 0.0))))
+    above = p("Greater", p.input(0), float(p.get("threshold", 0.0)))
     return p("Cast", above, to=p.kind())
 
 
@@ -178,7 +178,7 @@ def _vectors(p: Parts) -> None:
             squares = p.over("ReduceSumSquare", x, 1)
             y = p("Exp", p("Neg", p("Sub", squares, y)))
         elif kernel == "POLY":
-            y = p("Pow", y, p.number(3.0))
+            y = p("Pow", y, 3.0)
         elif kernel == "SIGMOID":
             y = p("Tanh", y)
         y = p("MatMul", y, p.stored(count, pairs))

@@ -133,12 +133,10 @@ class Rebatch:
                     continue
                 if before == 1 or self._alike(name, value, axis):
                     one = name if before == 1 else p.slice(name, axis, 0, 1)
-                    target = np.array(sized(value.shape, axis, after), np.int64)
-                    p.node.input[place] = p("Expand", one, target)
+                    p.node.input[place] = p("Expand", one, sized(value.shape, axis, after))
                 elif p.node.op_type == "MatMul" and before > self.before:
                     # The heads of every item, of queries or positions that are learnt.
-                    target = np.array([after // before, *value.shape], np.int64)
-                    wide = p("Expand", name, target)
+                    wide = p("Expand", name, [after // before, *value.shape])
                     p.node.input[place] = p.reshape(wide, after, *value.shape[1:])
 
     def _alike(self, name: str, value: Value, axis: int) -> bool:

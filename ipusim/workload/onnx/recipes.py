@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +20,9 @@ VENDOR = "com.microsoft"
 
 BATCH_FIRST = "batch first"
 """In the place of a domain: recurrent layers whose first axis is the batch."""
+
+Operand = str | float | Sequence[int] | np.ndarray
+"""A value by its name, or a constant: floats are of single precision."""
 
 
 class Parts(Call):
@@ -48,7 +51,7 @@ class Parts(Call):
     def __call__(
         self,
         op_type: str,
-        *inputs: str | np.ndarray,
+        *inputs: Operand,
         out: str = "",
         outs: int = 1,
         results: list[str] | None = None,
@@ -59,17 +62,20 @@ class Parts(Call):
         stem = f"{self.label}.{op_type}{self._count}"
         first = f"{stem}.out"
         names = results or [out or first, *(self.other(first, i) for i in range(1, outs))]
-        operands = [
-            self.context.constant(f"{stem}.in{place}", item)
-            if isinstance(item, np.ndarray)
-            else item
-            for place, item in enumerate(inputs)
-        ]
+        operands = [self._operand(item, f"{stem}.in{place}") for place, item in enumerate(inputs)]
         self.walk.nodes.count()
         self.walk.visit(
             Node(op_type=op_type, input=operands, output=names, given=dict(given), name=stem)
         )
         return names[0]
+
+    def _operand(self, item: Operand, name: str) -> str:
+        """Return the name of an operand, which a constant is given."""
+        if isinstance(item, str):
+            return item
+        if not isinstance(item, np.ndarray):
+            item = np.array(item, np.float32 if isinstance(item, float) else np.int64)
+        return self.context.constant(name, item)
 
     def other(self, first: str, place: int) -> str:
         """Return the name of a further result of a node."""
@@ -103,10 +109,6 @@ class Parts(Call):
                     value.array = (value.array - (0 if zero is None else zero)) * scale
         return self.input(place)
 
-    def number(self, value: float) -> np.ndarray:
-        """Return a constant operand."""
-        return np.asarray(value, np.float32)
-
     def sum(self, first: str, *names: str) -> str:
         """Return the sum of values, absent ones left out."""
         for name in filter(None, names):
@@ -115,11 +117,11 @@ class Parts(Call):
 
     def reshape(self, x: str, *shape: int, out: str = "") -> str:
         """Visit a Reshape."""
-        return self("Reshape", x, np.array(shape, np.int64), out=out)
+        return self("Reshape", x, shape, out=out)
 
     def over(self, op_type: str, x: str, *axes: int, **given: object) -> str:
         """Visit an operator over axes, which are an input in some operator sets."""
-        return self(op_type, x, np.array(axes, np.int64), axes=list(axes), **given)
+        return self(op_type, x, axes, axes=list(axes), **given)
 
     def transpose(self, x: str, *order: int, out: str = "") -> str:
         """Visit a Transpose."""
@@ -127,12 +129,11 @@ class Parts(Call):
 
     def slice(self, x: str, axis: int, start: int, end: int) -> str:
         """Visit a Slice along one axis."""
-        bounds = [np.array([value], np.int64) for value in (start, end, axis)]
-        return self("Slice", x, *bounds)
+        return self("Slice", x, [start], [end], [axis])
 
     def split(self, x: str, axis: int, *sizes: int) -> list[str]:
         """Visit a Split; return the parts."""
-        first = self("Split", x, np.array(sizes, np.int64), outs=len(sizes), axis=axis)
+        first = self("Split", x, sizes, outs=len(sizes), axis=axis)
         return [first, *(self.other(first, place) for place in range(1, len(sizes)))]
 
     def stored(self, *shape: int, learnable: bool = True) -> str:
